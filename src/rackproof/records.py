@@ -1,0 +1,306 @@
+"""The one data model; everything else passes these around.
+
+All models are frozen and refuse unknown keys, so a damaged record is a validation error, never a
+half-read result. Units: time in seconds, sizes in bytes, moments in UTC, unless a ``unit`` says
+otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+
+SCHEMA_VERSION = 1
+"""Version of the shape of ``run.json``; raised when a reader of the old shape would misread the new."""
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+Text = Annotated[str, StringConstraints(max_length=4000)]
+
+
+class Record(BaseModel):
+    """Base of every record: frozen, strict about keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+
+class Verdict(StrEnum):
+    """Outcome of judging. ``unproven`` is never a pass."""
+
+    PASS = "pass"  # noqa: S105  (a verdict, not a password)
+    DEGRADED = "degraded"
+    FAIL = "fail"
+    UNPROVEN = "unproven"
+
+    @property
+    def gates(self) -> bool:
+        """Whether a playbook run or a command ends non-zero on this verdict."""
+        return self in (Verdict.FAIL, Verdict.UNPROVEN)
+
+
+_ORDER = (Verdict.PASS, Verdict.DEGRADED, Verdict.UNPROVEN, Verdict.FAIL)
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """Return the worst of several verdicts; of none at all, nothing is proven: ``unproven``."""
+    return max(verdicts, key=_ORDER.index, default=Verdict.UNPROVEN)
+
+
+class Direction(StrEnum):
+    """Which way a measurement is better."""
+
+    HIGHER = "higher"
+    LOWER = "lower"
+
+
+class Source(Record):
+    """Where a fact was read: file (as named by the reader), line (from 1) and rank."""
+
+    file: str | None = None
+    line: int | None = Field(default=None, ge=1)
+    rank: int | None = Field(default=None, ge=0)
+
+    def __str__(self) -> str:
+        place = self.file or ""
+        if self.line is not None:
+            place += f":{self.line}" if place else f"line {self.line}"
+        if self.rank is not None:
+            place += f" (rank {self.rank})"
+        return place.strip()
+
+
+class Measurement(Record):
+    """A named number with unit, direction and origin.
+
+    ``labels`` tell apart several measurements of one name, for instance
+    ``{"gpu": "GPU-…", "size_bytes": "8388608"}``. NaN and infinity are allowed here, so that what was
+    measured can be shown; judging makes them ``unproven`` or ``fail``.
+    """
+
+    name: Name
+    value: float
+    unit: str
+    direction: Direction | None = None
+    labels: dict[str, str] = {}
+    source: Source = Source()
+
+    @property
+    def finite(self) -> bool:
+        """Whether the value is an ordinary number."""
+        return math.isfinite(self.value)
+
+
+class Series(Record):
+    """A curve for the report, thinned to a bounded number of points: loss, throughput, accuracy.
+
+    ``x`` is non-decreasing; ``x_unit`` is for instance ``"s"``, ``"step"`` or ``"epoch"``.
+    """
+
+    name: Name
+    unit: str
+    x_unit: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    labels: dict[str, str] = {}
+
+
+class Finding(Record):
+    """Something in a log or on a node that bears on the verdict, or a remark.
+
+    ``verdict`` is ``fail`` or ``unproven`` where the finding rules out a pass, ``degraded`` where it
+    weakens one, ``None`` for a remark. ``code`` is a stable short name (``out_of_memory``, ``nan``,
+    ``cut_off``); ``excerpt`` is text of the log, hostile until shown otherwise.
+    """
+
+    code: Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]+$")]
+    message: Text
+    verdict: Verdict | None = None
+    source: Source = Source()
+    excerpt: Annotated[str, StringConstraints(max_length=500)] = ""
+
+
+class ParsedLog(Record):
+    """What one log says.
+
+    ``tags`` are facts the log states about itself (benchmark, seeds, global batch size). They can
+    lie: the system is taken from the run, not from here. ``verdict`` says whether the log shows a run
+    that ended well, not whether it was fast: ``pass``, ``fail`` (it shows a failure) or ``unproven``
+    (cut off, empty, damaged where it matters).
+    """
+
+    format: str
+    file: str = ""
+    size_bytes: int = 0
+    lines: int = 0
+    measurements: tuple[Measurement, ...] = ()
+    series: tuple[Series, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    tags: dict[str, str] = {}
+    verdict: Verdict = Verdict.UNPROVEN
+
+    def measurement(self, name: str, **labels: str) -> Measurement | None:
+        """Return the first measurement of that name whose labels include the given ones."""
+        for one in self.measurements:
+            if one.name == name and labels.items() <= one.labels.items():
+                return one
+        return None
+
+
+class Reference(Record):
+    """What a measurement is compared with, as in ReFrame: a value and relative bounds.
+
+    ``low`` and ``high`` are fractions of ``value`` (-0.07 allows 7 % less); ``None`` leaves that side
+    open. Beyond the bad side is ``fail``; between ``warn`` and the bad side ``degraded``; beyond the
+    good side the number is too good to be true and therefore ``unproven``. ``source`` says where the
+    number comes from.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    warn: float | None = None
+    unit: str
+    source: str
+
+    @field_validator("value")
+    @classmethod
+    def _finite(cls, value: float) -> float:
+        if not math.isfinite(value):
+            raise ValueError("a reference must be a finite number")
+        return value
+
+
+class Judgement(Record):
+    """One measurement against one reference. ``gating`` false: shown, kept, not counted."""
+
+    metric: Name
+    labels: dict[str, str] = {}
+    value: float | None = None
+    unit: str = ""
+    reference: Reference | None = None
+    verdict: Verdict
+    gating: bool = True
+    reason: Text
+    source: Source = Source()
+
+
+class Gpu(Record):
+    """One GPU of a node; ``uuid`` is its identity in the history."""
+
+    index: int = Field(ge=0)
+    uuid: str
+    name: str = ""
+    serial: str = ""
+    bus_id: str = ""
+    vbios: str = ""
+    memory_bytes: int = 0
+    power_limit_w: float | None = None
+
+
+class Node(Record):
+    """One node as it was when the run started."""
+
+    name: Name
+    sku: str = ""
+    addresses: tuple[str, ...] = ()
+    serial: str = ""
+    chassis_serial: str = ""
+    product: str = ""
+    cpu: str = ""
+    cpu_count: int = 0
+    memory_bytes: int = 0
+    gpus: tuple[Gpu, ...] = ()
+    software: dict[str, str] = {}
+    """OS, kernel, driver, CUDA, cuDNN, NCCL, OFED, MPI, framework, Slurm: name to version."""
+    firmware: dict[str, str] = {}
+
+    @property
+    def hardware_key(self) -> str:
+        """Identity that survives a new host name: chassis serial, serial, GPU UUIDs, else the name."""
+        if self.chassis_serial or self.serial:
+            return self.chassis_serial or self.serial
+        if self.gpus:
+            return "+".join(sorted(gpu.uuid for gpu in self.gpus))
+        return f"host:{self.name}"
+
+
+class LogFile(Record):
+    """A raw log kept beside the record; ``path`` is relative to the run folder."""
+
+    path: str
+    sha256: str
+    size_bytes: int
+    format: str = ""
+    verdict: Verdict = Verdict.UNPROVEN
+
+
+class Dataset(Record):
+    """The data a run read."""
+
+    name: str = ""
+    source: str = ""
+    objects: int | None = None
+    size_bytes: int | None = None
+    sha256: str = ""
+
+
+class Run(Record):
+    """One execution of one benchmark on a set of nodes: all that an experimenter writes down.
+
+    Kept as ``results/RUN_ID/run.json`` and in the history.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    run_id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,120}$")]
+    plan_id: str = ""
+    """The plan (one command's list of runs) that this run belongs to."""
+    benchmark: Name
+    suite: str = ""
+    description: str = ""
+    provenance: Literal["ran", "imported"] = "ran"
+    started: datetime | None = None
+    ended: datetime | None = None
+    parameters: dict[str, str | int | float | bool | None] = {}
+    """The point of the matrix, e.g. ``{"batch_size": 128, "gpus": 1}``."""
+    command: tuple[str, ...] = ()
+    environment: dict[str, str] = {}
+    container: str = ""
+    container_digest: str = ""
+    launcher: str = ""
+    nodes: tuple[Node, ...] = ()
+    asked_nodes: tuple[str, ...] = ()
+    software: dict[str, str] = {}
+    """What the workload itself reports (framework, CUDA, cuDNN, NCCL) beyond the nodes' facts."""
+    configuration: str = ""
+    dataset: Dataset | None = None
+    storage: str = ""
+    network: str = ""
+    seeds: tuple[int, ...] = ()
+    exit_status: int | None = None
+    measurements: tuple[Measurement, ...] = ()
+    series: tuple[Series, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    judgements: tuple[Judgement, ...] = ()
+    verdict: Verdict = Verdict.UNPROVEN
+    reasons: tuple[str, ...] = ()
+    """Why the verdict is not ``pass``, or what a pass leaves open; most important first."""
+    logs: tuple[LogFile, ...] = ()
+    definition_sha256: str = ""
+    rackproof_version: str = ""
+    notes: str = ""
+
+    @property
+    def title(self) -> str:
+        """Benchmark and point of the matrix on one line."""
+        point = " ".join(f"{key}={value}" for key, value in self.parameters.items())
+        return f"{self.benchmark} {point}".strip()
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of ``run.json`` (draft 2020-12)."""
+    schema = Run.model_json_schema(mode="serialization")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Rackproof run", **schema}
