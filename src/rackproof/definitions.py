@@ -1,0 +1,360 @@
+"""Benchmark definitions: YAML files that are data, validated before anything is touched.
+
+A definition may name variables as ``{{ name }}``; they are replaced by plain values (a point of the
+matrix, a path of the node). There are no expressions, filters or conditions: nothing is evaluated.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from rackproof.records import Direction, Name, Record, Reference, Text
+
+Scalar = str | int | float | bool
+Matrix = dict[str, tuple[Scalar, ...]]
+Parameters = dict[str, Scalar]
+
+_VARIABLE = re.compile(r"\{\{\s*([a-z_][a-z0-9_]*)\s*\}\}")
+
+
+class DefinitionError(Exception):
+    """A definition that cannot be used. The message names file, line, key and what to do."""
+
+
+class UnknownBenchmark(DefinitionError):  # noqa: N818  (reads as what it is)
+    """A benchmark or suite that no file defines. The message offers near names."""
+
+
+class Stage(Record):
+    """Data that has to be on the node before the run: staged once, under a lock, checked."""
+
+    creates: str = Field(description="Folder below `bench_data` that holds the data when it is staged.")
+    program: str = Field(description="Program under workloads/ that stages it.")
+    arguments: dict[str, Scalar] = Field(default={}, description="Its options, without the leading `--`.")
+    needs_bytes: int = Field(default=0, ge=0, description="Free space that staging needs, in bytes.")
+
+
+class Launch(Record):
+    """How the workload is started on a node."""
+
+    with_: Literal["local"] = Field(alias="with", description="The launcher.")
+    runtime: str = Field(description="Interpreter it runs under: a folder under workloads/ with pins.")
+    program: str = Field(description="Program under workloads/.")
+    arguments: dict[str, Scalar] = Field(
+        default={}, description="Its options, without the leading `--`; an empty value leaves one out."
+    )
+    environment: dict[str, str] = Field(default={}, description="Environment variables of the job.")
+    timeout_s: int = Field(default=3600, gt=0, description="The job is ended after so many seconds.")
+    hang_s: int = Field(default=300, gt=0, description="A log that stands still so long means a hang.")
+
+
+class JudgeRule(Record):
+    """Which measurement is judged, and how.
+
+    With a bound (`at_least`, `at_most`, `equals`) it is a question of quality and always gates.
+    Without one it is a question of speed and needs a reference: the SKU's, or the accepted history.
+    """
+
+    metric: Name = Field(description="Name of the measurement.")
+    labels: dict[str, str] = Field(default={}, description="Only measurements with these labels.")
+    unit: str = Field(default="", description="Unit the measurement must have; a different one is unproven.")
+    direction: Direction | None = Field(default=None, description="Which way is better.")
+    at_least: float | None = Field(default=None, description="The value must not be lower.")
+    at_most: float | None = Field(default=None, description="The value must not be higher.")
+    equals: float | None = Field(default=None, description="The value must be exactly this.")
+    optional: bool = Field(default=False, description="True: absent is not a finding (hardware without fp8).")
+
+    @model_validator(mode="after")
+    def _one_bound(self) -> JudgeRule:
+        if sum(bound is not None for bound in (self.at_least, self.at_most, self.equals)) > 1:
+            raise ValueError("give one of at_least, at_most and equals")
+        return self
+
+    def bound(self, source: str) -> Reference | None:
+        """Return the rule's own bound as a reference, or None where the rule has none."""
+        if self.at_least is not None:
+            return Reference(value=self.at_least, low=0.0, unit=self.unit, source=source)
+        if self.at_most is not None:
+            return Reference(value=self.at_most, high=0.0, unit=self.unit, source=source)
+        if self.equals is not None:
+            return Reference(value=self.equals, low=0.0, high=0.0, unit=self.unit, source=source)
+        return None
+
+
+class Result(Record):
+    """How the run's log is read and judged."""
+
+    format: str = Field(default="auto", description="Log format, a name that `rackproof parse --help` lists.")
+    judge: tuple[JudgeRule, ...] = Field(min_length=1, description="What is judged; never nothing.")
+
+
+class Definition(Record):
+    """One benchmark: what to stage, how to start it, how to judge it, and in which suites it is."""
+
+    name: Name = Field(description="Name of the benchmark; the file is called the same.")
+    summary: Text = Field(min_length=1, description="One line for lists.")
+    description: Text = Field(default="", description="More, for the report.")
+    needs_gpus: int = Field(default=0, ge=0, description="Left out of a suite on a node with fewer GPUs.")
+    parameters: Parameters = Field(default={}, description="Parameters and their defaults.")
+    matrix: Matrix = Field(default={}, description="Values to sweep when the benchmark is asked for by name.")
+    suites: dict[str, Matrix] = Field(
+        default={}, description="Suites it is part of, each with the values that this suite sweeps."
+    )
+    exclude: tuple[Parameters, ...] = Field(default=(), description="Points of a matrix to leave out.")
+    stage: tuple[Stage, ...] = Field(default=(), description="Data to stage first.")
+    launch: Launch = Field(description="How it is started.")
+    result: Result = Field(description="How it is read and judged.")
+
+    @field_validator("matrix", "suites", mode="before")
+    @classmethod
+    def _lists(cls, value: Any) -> Any:
+        """Let a single value stand for a list of one."""
+
+        def listed(axes: Any) -> Any:
+            if not isinstance(axes, Mapping):
+                return axes
+            return {key: axis if isinstance(axis, list | tuple) else [axis] for key, axis in axes.items()}
+
+        if isinstance(value, Mapping) and any(isinstance(one, Mapping) for one in value.values()):
+            return {name: listed(axes or {}) for name, axes in value.items()}
+        return listed(value)
+
+    @model_validator(mode="after")
+    def _axes_are_parameters(self) -> Definition:
+        for where, axes in [("matrix", self.matrix), *((f"suites.{n}", m) for n, m in self.suites.items())]:
+            for axis in axes:
+                if axis not in self.parameters:
+                    raise ValueError(
+                        f"{where}: `{axis}` is not one of the parameters{_near(axis, self.parameters)}"
+                    )
+        return self
+
+    def points(self, suite: str = "", overrides: Mapping[str, Scalar] | None = None) -> Iterator[Parameters]:
+        """Yield every point of the suite's matrix (or of the own one), defaults filled in.
+
+        Args:
+            suite: Name of a suite; empty for the benchmark's own matrix.
+            overrides: Parameters set by the operator; an axis so set is not swept.
+
+        Raises:
+            DefinitionError: An override is not a parameter.
+        """
+        overrides = dict(overrides or {})
+        for name in overrides:
+            if name not in self.parameters:
+                raise DefinitionError(
+                    f"benchmark {self.name} has no parameter `{name}`{_near(name, self.parameters)}"
+                )
+        axes = {k: v for k, v in (self.suites[suite] if suite else self.matrix).items() if k not in overrides}
+        for values in itertools.product(*axes.values()):
+            point = {**self.parameters, **dict(zip(axes, values, strict=True)), **overrides}
+            if not any(excluded.items() <= point.items() for excluded in self.exclude):
+                yield point
+
+
+class LoadedDefinition(Record):
+    """A definition and the file it came from."""
+
+    definition: Definition
+    path: str
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        """Name of the benchmark."""
+        return self.definition.name
+
+
+def substitute(text: str, variables: Mapping[str, Scalar], where: str = "") -> str:
+    """Replace every ``{{ name }}`` in text by the variable's value.
+
+    Raises:
+        DefinitionError: A variable is not known; the message offers near names.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if name not in variables:
+            raise DefinitionError(f"{where}: no variable `{name}`{_near(name, variables)}")
+        return str(variables[name])
+
+    replaced = _VARIABLE.sub(value, text)
+    if "{{" in replaced or "{%" in replaced:
+        raise DefinitionError(
+            f"{where}: only plain variables are replaced, as in {{{{ batch_size }}}}: {text!r}"
+        )
+    return replaced
+
+
+def arguments(options: Mapping[str, Scalar], variables: Mapping[str, Scalar], where: str = "") -> list[str]:
+    """Return options as ``--name=value`` words; an empty value leaves the option out."""
+    words = []
+    for option, raw in options.items():
+        value = substitute(str(raw), variables, f"{where}.{option}")
+        if value != "":
+            words.append(f"--{option}={value}")
+    return words
+
+
+def load_file(path: Path) -> LoadedDefinition:
+    """Read and validate one definition.
+
+    Raises:
+        DefinitionError: With file, line, key and what is wrong.
+    """
+    try:
+        data = path.read_bytes()
+        document = yaml.compose(data, Loader=yaml.SafeLoader)
+    except OSError as error:
+        raise DefinitionError(f"{path}: cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        raise DefinitionError(f"{path}{line}: not YAML: {getattr(error, 'problem', error)}") from error
+    lines: dict[tuple[str, ...], int] = {}
+    _check_keys(document, (), lines, path)
+    try:
+        content = yaml.safe_load(data)
+    except (yaml.YAMLError, ValueError) as error:
+        raise DefinitionError(f"{path}: not YAML: {error}") from error
+    if not isinstance(content, dict):
+        raise DefinitionError(f"{path}:1: a definition is a mapping of keys; see docs/benchmarks.md")
+    try:
+        definition = Definition.model_validate(content)
+    except ValidationError as error:
+        raise DefinitionError(
+            "\n".join(_explain(path, problem, lines) for problem in error.errors())
+        ) from error
+    if definition.name != path.stem:
+        raise DefinitionError(
+            f"{path}:{lines.get(('name',), 1)}: name: is `{definition.name}`, but the file is {path.name}; "
+            f"call the file {definition.name}.yml"
+        )
+    return LoadedDefinition(definition=definition, path=str(path), sha256=hashlib.sha256(data).hexdigest())
+
+
+def load_folder(folder: Path) -> dict[str, LoadedDefinition]:
+    """Read every ``*.yml`` of a folder: name to definition, in order of names.
+
+    Raises:
+        DefinitionError: The folder is missing or empty, or one of its files is wrong.
+    """
+    paths = sorted(folder.glob("*.yml"))
+    if not paths:
+        raise DefinitionError(f"{folder}: no benchmark definitions (*.yml) here; set bench_definitions")
+    return {loaded.name: loaded for loaded in map(load_file, paths)}
+
+
+def suites(definitions: Mapping[str, LoadedDefinition]) -> dict[str, list[str]]:
+    """Return suite names, each with the benchmarks in it."""
+    found: dict[str, list[str]] = {}
+    for loaded in definitions.values():
+        for suite in loaded.definition.suites:
+            found.setdefault(suite, []).append(loaded.name)
+    return dict(sorted(found.items()))
+
+
+def select(
+    definitions: Mapping[str, LoadedDefinition], *, suite: str = "", benchmarks: Sequence[str] = ()
+) -> list[LoadedDefinition]:
+    """Return the definitions of a suite, or those named.
+
+    Raises:
+        UnknownBenchmark: No such benchmark or suite; the message offers near names.
+    """
+    if benchmarks:
+        for name in benchmarks:
+            if name not in definitions:
+                raise UnknownBenchmark(f"no benchmark `{name}`{_near(name, definitions)}")
+        return [definitions[name] for name in benchmarks]
+    known = suites(definitions)
+    if suite not in known:
+        raise UnknownBenchmark(f"no suite `{suite}`{_near(suite, known)}")
+    return [definitions[name] for name in known[suite]]
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if near:
+        return "; did you mean " + " or ".join(f"`{one}`" for one in near) + "?"
+    return f"; there is: {', '.join(sorted(known)) or 'none'}"
+
+
+def _check_keys(node: Any, where: tuple[str, ...], lines: dict[tuple[str, ...], int], path: Path) -> None:
+    """Note the line of every key, and refuse a key written twice (YAML would drop the first)."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            place = (*where, str(key.value))
+            line = key.start_mark.line + 1
+            if place in lines:
+                raise DefinitionError(
+                    f"{path}:{line}: {'.'.join(place)}: written twice (first in line {lines[place]})"
+                )
+            lines[place] = line
+            _check_keys(value, place, lines, path)
+    elif isinstance(node, yaml.SequenceNode):
+        for number, value in enumerate(node.value):
+            lines[(*where, str(number))] = value.start_mark.line + 1
+            _check_keys(value, (*where, str(number)), lines, path)
+
+
+def _explain(path: Path, problem: Any, lines: Mapping[tuple[str, ...], int]) -> str:
+    """Turn one pydantic error into ``file:line: key: what is wrong``."""
+    place = tuple(str(part) for part in problem["loc"])
+    known = place
+    while known and known not in lines:
+        known = known[:-1]
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "extra_forbidden":
+        allowed = _allowed_keys(place[:-1])
+        message = "unknown key" + _near(place[-1], allowed)
+    elif problem["type"] == "missing":
+        message = "required key is missing"
+    return f"{path}:{lines.get(known, 1)}: {'.'.join(place) or 'definition'}: {message}"
+
+
+def _allowed_keys(parent: tuple[str, ...]) -> list[str]:
+    models: dict[tuple[str, ...], type[Record]] = {
+        (): Definition,
+        ("launch",): Launch,
+        ("stage",): Stage,
+        ("result",): Result,
+        ("result", "judge"): JudgeRule,
+    }
+    model = models.get(tuple(part for part in parent if not part.isdigit()))
+    return [field.alias or name for name, field in model.model_fields.items()] if model else []
+
+
+def schema_markdown() -> str:
+    """Return the reference of all keys as Markdown; docs/benchmarks.md holds it, a test compares."""
+    parts = []
+    models: list[tuple[str, type[Record]]] = [
+        ("definition", Definition),
+        ("stage (each entry)", Stage),
+        ("launch", Launch),
+        ("result", Result),
+        ("result.judge (each entry)", JudgeRule),
+    ]
+    for title, model in models:
+        parts.append(f"### {title}\n\n| key | kind | default | meaning |\n| --- | --- | --- | --- |")
+        for name, field in model.model_fields.items():
+            kind = (
+                str(field.annotation).replace("rackproof.definitions.", "").replace("rackproof.records.", "")
+            )
+            kind = (
+                re.sub(r"<(?:class|enum) '([^']+)'>", r"\1", kind).replace("typing.", "").replace("|", "or")
+            )
+            default = "required" if field.is_required() else f"`{field.default!r}`"
+            parts.append(f"| `{field.alias or name}` | {kind} | {default} | {field.description or ''} |")
+        parts.append("")
+    return "\n".join(parts)

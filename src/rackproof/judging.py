@@ -1,0 +1,225 @@
+"""A measurement, a reference and a tolerance give a verdict. Nothing else gives verdicts.
+
+The rules, in one place:
+
+* not a finite number, another unit than the reference's, no reference, or missing: ``unproven``;
+* beyond the bound on the bad side: ``fail``; between ``warn`` and that bound: ``degraded``;
+* beyond the bound on the good side: too good to be true, so ``unproven`` until explained;
+* where several measurements match a rule (one per GPU), each is judged, so the lowest decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from rackproof.definitions import JudgeRule, Parameters
+from rackproof.records import (
+    Direction,
+    Finding,
+    Judgement,
+    Measurement,
+    ParsedLog,
+    Record,
+    Reference,
+    Verdict,
+    worst,
+)
+
+NO_REFERENCE = "no reference yet"
+
+
+class SkuReference(Reference):
+    """A baseline of a SKU, from inventory/group_vars/sku_*.yml: a reference and what it holds for."""
+
+    metric: str
+    benchmark: str = ""
+    parameters: Parameters = {}
+    labels: dict[str, str] = {}
+
+    def fits(self, benchmark: str, parameters: Mapping[str, object], measurement: Measurement) -> bool:
+        """Whether this baseline speaks about that measurement of that run."""
+        return (
+            self.metric == measurement.name
+            and self.benchmark in ("", benchmark)
+            and self.labels.items() <= measurement.labels.items()
+            and all(parameters.get(name) == value for name, value in self.parameters.items())
+        )
+
+
+class Outcome(Record):
+    """The judgements of a run, its verdict, and the reasons in order of weight."""
+
+    judgements: tuple[Judgement, ...]
+    verdict: Verdict
+    reasons: tuple[str, ...]
+
+
+def judge(
+    measurement: Measurement,
+    reference: Reference | None,
+    *,
+    direction: Direction | None = None,
+    gating: bool = True,
+) -> Judgement:
+    """Judge one measurement against one reference.
+
+    Args:
+        measurement: What was measured.
+        reference: What it is compared with; None gives ``unproven: no reference yet``.
+        direction: Which way is better; the measurement's own where None. Without any, each side is bad.
+        gating: Whether the verdict counts towards the run's.
+    """
+
+    def verdict(outcome: Verdict, reason: str) -> Judgement:
+        return Judgement(
+            metric=measurement.name,
+            labels=measurement.labels,
+            value=measurement.value,
+            unit=measurement.unit,
+            reference=reference,
+            verdict=outcome,
+            gating=gating,
+            reason=reason,
+            source=measurement.source,
+        )
+
+    if not measurement.finite:
+        return verdict(Verdict.UNPROVEN, f"{measurement.value} is not a number that can be judged")
+    if reference is None:
+        return verdict(Verdict.UNPROVEN, NO_REFERENCE)
+    if reference.unit and reference.unit != measurement.unit:
+        return verdict(
+            Verdict.UNPROVEN, f"measured in {measurement.unit or 'no unit'}, reference in {reference.unit}"
+        )
+    better = direction or measurement.direction
+    value, base = measurement.value, reference.value
+    lowest = None if reference.low is None else base + abs(base) * reference.low
+    highest = None if reference.high is None else base + abs(base) * reference.high
+    shown = f"{value:.6g} {measurement.unit}".strip()
+
+    if lowest is not None and value < lowest:
+        if better is Direction.LOWER:
+            return verdict(
+                Verdict.UNPROVEN, f"{shown} is below {lowest:.6g}: too good to be true, check the measurement"
+            )
+        return verdict(Verdict.FAIL, f"{shown} is below {lowest:.6g}")
+    if highest is not None and value > highest:
+        if better is Direction.HIGHER and lowest != highest:
+            return verdict(
+                Verdict.UNPROVEN,
+                f"{shown} is above {highest:.6g}: too good to be true, check the measurement",
+            )
+        return verdict(Verdict.FAIL, f"{shown} is above {highest:.6g}")
+    if reference.warn is not None:
+        edge = base + abs(base) * reference.warn
+        if (better is Direction.LOWER and value > edge) or (better is not Direction.LOWER and value < edge):
+            side = "above" if better is Direction.LOWER else "below"
+            return verdict(Verdict.DEGRADED, f"{shown} is {side} {edge:.6g}, yet within the hard bound")
+    return verdict(Verdict.PASS, "within bounds")
+
+
+def judge_rule(
+    rule: JudgeRule,
+    measurements: Sequence[Measurement],
+    references: Callable[[Measurement], Sequence[Reference]],
+    *,
+    require_references: bool,
+    source: str,
+) -> list[Judgement]:
+    """Judge every measurement that a rule speaks about.
+
+    Args:
+        rule: The rule.
+        measurements: All measurements of the run.
+        references: Gives the references of a measurement (SKU baseline, accepted history), maybe none.
+        require_references: Whether a missing reference gates.
+        source: Names the rule's file, as the source of its bound.
+    """
+    matching = [
+        one for one in measurements if one.name == rule.metric and rule.labels.items() <= one.labels.items()
+    ]
+    if not matching:
+        if rule.optional:
+            return []
+        return [
+            Judgement(
+                metric=rule.metric,
+                labels=rule.labels,
+                unit=rule.unit,
+                verdict=Verdict.UNPROVEN,
+                reason="the log holds no such measurement",
+            )
+        ]
+    judgements = []
+    bound = rule.bound(source)
+    for one in matching:
+        if rule.unit and one.unit != rule.unit:
+            judgements.append(
+                judge(one, Reference(value=0, unit=rule.unit, source=source), direction=rule.direction)
+            )
+        elif bound is not None:
+            better = Direction.HIGHER if rule.at_least is not None else rule.direction
+            judgements.append(judge(one, bound, direction=better))
+        else:
+            known = references(one)
+            judgements += [judge(one, reference, direction=rule.direction) for reference in known] or [
+                judge(one, None, direction=rule.direction, gating=require_references or not one.finite)
+            ]
+    return judgements
+
+
+def judge_run(
+    rules: Iterable[JudgeRule],
+    logs: Sequence[ParsedLog],
+    findings: Sequence[Finding],
+    references: Callable[[Measurement], Sequence[Reference]],
+    *,
+    require_references: bool,
+    source: str = "",
+) -> Outcome:
+    """Judge a run: what its logs show, what was found beside them, and every rule.
+
+    Args:
+        rules: The definition's rules.
+        logs: The run's parsed logs; none at all is unproven.
+        findings: What was found outside the logs (hung, killed, GPU absent, nodes differ).
+        references: Gives the references of a measurement.
+        require_references: Whether a measurement without a reference gates.
+        source: Names the rules' file.
+    """
+    measurements = [one for log in logs for one in log.measurements]
+    judgements = [
+        judgement
+        for rule in rules
+        for judgement in judge_rule(
+            rule, measurements, references, require_references=require_references, source=source
+        )
+    ]
+    verdicts = [log.verdict for log in logs]
+    verdicts += [finding.verdict for finding in findings if finding.verdict is not None]
+    gating = [judgement for judgement in judgements if judgement.gating]
+    verdicts += [judgement.verdict for judgement in gating] or [Verdict.UNPROVEN]
+
+    reasons: list[tuple[Verdict, str]] = []
+    for found in [*findings, *(finding for log in logs for finding in log.findings)]:
+        if found.verdict is not None and found.verdict is not Verdict.PASS:
+            reasons.append((found.verdict, " ".join(filter(None, [found.message, str(found.source)]))))
+    if not logs:
+        verdicts.append(Verdict.UNPROVEN)
+        if not any(finding.verdict for finding in findings):
+            reasons.append((Verdict.UNPROVEN, "there is no log"))
+    reasons += [(one.verdict, _sentence(one)) for one in gating if one.verdict is not Verdict.PASS]
+    open_questions = [one for one in judgements if not one.gating and one.verdict is not Verdict.PASS]
+    weight = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED)
+    ordered = [text for _, text in sorted(reasons, key=lambda pair: weight.index(pair[0]))]
+    if open_questions:
+        names = ", ".join(dict.fromkeys(one.metric for one in open_questions))
+        ordered.append(f"not gating, unproven: {names} ({NO_REFERENCE}; kept as candidate)")
+    return Outcome(
+        judgements=tuple(judgements), verdict=worst(verdicts), reasons=tuple(dict.fromkeys(ordered))
+    )
+
+
+def _sentence(judgement: Judgement) -> str:
+    labels = " ".join(f"{key}={value}" for key, value in judgement.labels.items())
+    return f"{judgement.metric}{f' [{labels}]' if labels else ''}: {judgement.reason}"
