@@ -1,0 +1,987 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E402  (what ansible-doc shows stands first, as in every module)
+"""Start, find or stop one supervised job on a node (standard library only, Python 3.8+, Linux)."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: rackproof_job
+short_description: Start, find or stop one supervised job on a node
+description:
+  - Starts a program under a small supervisor on the node and returns at once. The supervisor survives
+    the controller's death, a lost connection and Ctrl-C, bounds the job's time, silence and log size,
+    and ends the job's whole process tree.
+  - Starting again with the same O(id) and O(folder) never starts a second job. It returns the running
+    job, or the result of the ended one.
+  - The job's standard output and error go to C(log.txt) in O(folder), its state to C(state.json), what
+    was started to C(job.json).
+  - A job whose supervisor was killed, or whose node was rebooted, is reported as ended by
+    V(supervisor_died), which is never a success; what is left of it is killed.
+options:
+  id:
+    description: Run id. Letters, digits, dot, underscore and hyphen.
+    type: str
+    required: true
+  folder:
+    description: Absolute path of the job's own folder on the node. Created when starting.
+    type: path
+    required: true
+  state:
+    description:
+      - V(started) starts the job, or finds it.
+      - V(found) finds it, and fails where there is none.
+      - V(absent) stops it (SIGTERM to all its processes, SIGKILL after O(grace_s)); nothing is deleted.
+    type: str
+    choices: [started, found, absent]
+    default: started
+  argv:
+    description: Program and arguments. Needed to start. No shell is involved.
+    type: list
+    elements: str
+  environment:
+    description: Variables added to the environment. They are written to C(job.json).
+    type: dict
+    default: {}
+  secret_environment:
+    description: Variables added to the environment whose values are never written, logged or shown.
+    type: dict
+    default: {}
+  chdir:
+    description: Folder to start in. Default is O(folder).
+    type: path
+  timeout_s:
+    description: Hard limit in seconds. Needed to start.
+    type: float
+  hang_s:
+    description: The job counts as hung when its log has not grown for so many seconds. 0 switches this off.
+    type: float
+    default: 0
+  grace_s:
+    description: Seconds between SIGTERM and SIGKILL. The value given at the start counts.
+    type: float
+    default: 10
+  log_limit_bytes:
+    description: The job is stopped when its log grows beyond this.
+    type: int
+    default: 1073741824
+  lock:
+    description:
+      - Lock file on a local file system of the node; only one job at a time can hold it.
+      - What a job with a dead supervisor left running under this lock is killed before the next one starts.
+    type: path
+attributes:
+  check_mode:
+    description: Says whether a job would be started or stopped, and changes nothing.
+    support: full
+  diff_mode:
+    description: There is nothing to show as a difference.
+    support: none
+notes:
+  - On nodes where systemd-logind has C(KillUserProcesses=yes), connect as root or enable lingering.
+author: Rackproof developers
+"""
+
+EXAMPLES = r"""
+- name: Start the training, or find it where it was left
+  rackproof_job:
+    id: mnist-lenet-20260101-120000
+    folder: /var/lib/rackproof/runs/mnist-lenet-20260101-120000
+    argv: [python3, train.py, --epochs, "12"]
+    environment: {OMP_NUM_THREADS: "8"}
+    secret_environment: {NGC_API_KEY: "{{ ngc_api_key }}"}
+    timeout_s: 3600
+    hang_s: 300
+    lock: /run/lock/rackproof.lock
+
+- name: Stop it
+  rackproof_job:
+    id: mnist-lenet-20260101-120000
+    folder: /var/lib/rackproof/runs/mnist-lenet-20260101-120000
+    state: absent
+"""
+
+RETURN = r"""
+job:
+  description: State of the job; absent when there is none.
+  returned: when a job was started or found
+  type: dict
+  contains:
+    id: {description: Run id., type: str, returned: always}
+    phase: {description: V(running) or V(ended)., type: str, returned: always}
+    succeeded: {description: Whether it ended by itself with exit status 0., type: bool, returned: always}
+    ended_by:
+      description:
+        - One of V(itself), V(timeout), V(hang), V(log_limit), V(stopped), V(supervisor_died).
+        - Null while it runs.
+      type: str
+      returned: always
+    exit_status:
+      description: Exit status; 128 + signal where a signal ended it; null if unknown.
+      type: int
+      returned: always
+    signal: {description: Number of the signal that ended it., type: int, returned: always}
+    message: {description: How it ended, in words., type: str, returned: always}
+    pid: {description: Process id of the program., type: int, returned: always}
+    pgid: {description: Process group and session of the program., type: int, returned: always}
+    start_ticks: {description: Start of the program in clock ticks since boot., type: int, returned: always}
+    supervisor_pid: {description: Process id of the supervisor., type: int, returned: always}
+    supervisor_start_ticks: {description: Start time of the supervisor., type: int, returned: always}
+    boot_id: {description: Boot of the node during which it was started., type: str, returned: always}
+    started: {description: UTC moment of the start (ISO 8601)., type: str, returned: always}
+    ended: {description: UTC moment of the end., type: str, returned: always}
+    elapsed_s: {description: Seconds from start to end if known., type: float, returned: ended}
+    log_bytes: {description: Size of the log., type: int, returned: always}
+    leftovers: {description: Processes killed after the program had ended., type: int, returned: ended}
+    unkillable: {description: Process ids that survived SIGKILL., type: list, elements: int, returned: ended}
+    timeout_s: {description: Hard limit., type: float, returned: always}
+    hang_s: {description: Limit of silence., type: float, returned: always}
+log: {description: Path of the log on the node., type: str, returned: always}
+orphans_killed:
+  description: Processes of an earlier job without supervisor that were killed before starting.
+  type: int
+  returned: when a job was started
+"""
+
+import errno
+import fcntl
+import getpass
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from contextlib import contextmanager, suppress
+
+try:
+    import ctypes
+except ImportError:  # some builds of Python come without; sessions and the token still find every process
+    ctypes = None
+
+from ansible.module_utils.basic import AnsibleModule
+
+STATE_BYTES = 4096
+"""Size of state.json, padded: the file that replaces it is allocated ahead, for a disk that fills up."""
+TOKEN = "RACKPROOF_JOB_TOKEN"
+"""Variable that marks the processes of one job."""
+WAKE_S = 1.0
+KILL_WAIT_S = 10.0
+START_WAIT_S = 60.0
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+
+class JobError(Exception):
+    """Something the operator has to put right; the text says what and where."""
+
+
+def explain(error, path, doing):
+    """Return a JobError that names the path on the node and what to do."""
+    hints = {
+        errno.ENOSPC: "the disk is full: free space there or choose another folder",
+        errno.EDQUOT: "the quota is used up: free space there or choose another folder",
+        errno.EACCES: f"not permitted: give user {user()} access, use become, or choose another path",
+        errno.EPERM: f"not permitted: give user {user()} access, use become, or choose another path",
+        errno.EROFS: "the file system is read-only: remount it or choose another path",
+        errno.ENOTDIR: "a part of the path is not a folder",
+        errno.ENOENT: "it does not exist",
+        errno.ELOOP: "it is a symbolic link, which is not followed here: remove it",
+    }
+    hint = hints.get(error.errno, error.strerror or str(error))
+    return JobError(f"cannot {doing} {path}: {hint}")
+
+
+def user():
+    """Return the name of the effective user."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.geteuid())
+
+
+def utc(moment):
+    """Return seconds since the epoch as ISO 8601 in UTC with milliseconds."""
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment))
+    return f"{whole}.{int(moment * 1000) % 1000:03d}+00:00"
+
+
+def boot_id():
+    """Return the id of this boot, '' where the kernel does not say."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as stream:
+            return stream.read().strip()
+    except OSError:
+        return ""
+
+
+def process(pid):
+    """Return (state, ppid, session, start_ticks) of a process, None if there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stream:
+            # The name may hold anything, even ')': the last one ends it.
+            fields = stream.read().rpartition(b")")[2].split()
+        return fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def runs(pid, start_ticks):
+    """Whether the process of that id and start time still runs (a zombie does not)."""
+    found = process(pid)
+    return found is not None and found[0] not in "ZX" and found[3] == start_ticks
+
+
+def supervised(state):
+    """Whether the supervisor that wrote this state is still there."""
+    return state["boot_id"] == boot_id() and runs(state["supervisor_pid"], state["supervisor_start_ticks"])
+
+
+def members(token, session, root=None):
+    """Return ids of the live processes of a job.
+
+    They are found in three ways, because each can be evaded: by the token in their environment, by the
+    session, and by descent from ``root`` (the supervisor, who as subreaper inherits orphans).
+    """
+    table = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            found = process(name)
+            if found is not None:
+                table[int(name)] = found
+    mine = set()
+    if root is not None:
+        children = {}
+        for pid, entry in table.items():
+            children.setdefault(entry[1], []).append(pid)
+        queue = [root]
+        while queue:
+            for pid in children.get(queue.pop(), []):
+                if pid not in mine:
+                    mine.add(pid)
+                    queue.append(pid)
+    marker = f"{TOKEN}={token}\0".encode()
+    for pid, entry in table.items():
+        if pid in mine or pid in (os.getpid(), root):
+            continue
+        if session and entry[2] == session:
+            mine.add(pid)
+            continue
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as stream:
+                if marker in stream.read() + b"\0":
+                    mine.add(pid)
+        except OSError:
+            continue
+    return [pid for pid in mine if table[pid][0] not in "ZX"]
+
+
+def send(pids, number):
+    """Send a signal to processes, those that are gone left aside."""
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def end_all(find, wait, grace_s):
+    """End processes: SIGTERM, SIGKILL after the grace, again and again until none is left.
+
+    Args:
+        find: Returns the ids of the processes that still live.
+        wait: Waits for up to so many seconds, collecting dead children.
+        grace_s: Seconds between the signals.
+
+    Returns:
+        How many processes were met, and the ids of those that cannot be killed.
+    """
+    alive = find()
+    met = set(alive)
+    send(alive, signal.SIGTERM)
+    send(alive, signal.SIGCONT)
+    deadline = time.monotonic() + grace_s
+    while alive and time.monotonic() < deadline:
+        wait(0.2)
+        alive = find()
+        met.update(alive)
+    deadline = time.monotonic() + KILL_WAIT_S
+    while alive and time.monotonic() < deadline:
+        send(alive, signal.SIGKILL)
+        wait(0.1)
+        alive = find()
+        met.update(alive)
+    return len(met), sorted(alive)
+
+
+class Folder:
+    """The job's folder on the node: job.json, state.json, log.txt.
+
+    Args:
+        path: Absolute path.
+        job_id: Run id that the folder must belong to.
+    """
+
+    def __init__(self, path, job_id):
+        self.path = path
+        self.job_id = job_id
+        self.log = os.path.join(path, "log.txt")
+        self.job = os.path.join(path, "job.json")
+        self.state = os.path.join(path, "state.json")
+        self.reserve = os.path.join(path, ".state.next")
+
+    def create(self):
+        """Create the folder."""
+        try:
+            os.makedirs(self.path, mode=0o755, exist_ok=True)
+        except FileExistsError:
+            raise JobError(f"cannot create {self.path}: something that is not a folder is there") from None
+        except OSError as error:
+            raise explain(error, self.path, "create") from error
+
+    @contextmanager
+    def starting(self):
+        """Hold off other starts in this folder; yields the descriptor that keeps them off."""
+        path = os.path.join(self.path, ".starting")
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        except OSError as error:
+            raise explain(error, path, "write") from error
+        try:
+            deadline = time.monotonic() + START_WAIT_S
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise JobError(f"another start in {self.path} does not come to an end") from None
+                    time.sleep(0.1)
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def read_json(self, path):
+        """Return the object in a JSON file, None where there is no file."""
+        try:
+            with open(path, "rb") as stream:
+                value = json.loads(stream.read(1 << 20).decode())
+        except FileNotFoundError:
+            return None
+        except NotADirectoryError:
+            return None
+        except OSError as error:
+            raise explain(error, path, "read") from error
+        except ValueError as error:
+            raise JobError(f"{path} is damaged ({error}): look at it and move it away") from error
+        if not isinstance(value, dict):
+            raise JobError(f"{path} is damaged (no object): look at it and move it away")
+        return value
+
+    def read_state(self):
+        """Return the job's state as last written, None where no job was started."""
+        state = self.read_json(self.state)
+        if state is None:
+            return None
+        whole = all(
+            isinstance(state.get(key), int) and state[key] > 1
+            for key in ("pid", "pgid", "supervisor_pid", "start_ticks", "supervisor_start_ticks")
+        )
+        if not whole or state.get("phase") not in ("running", "ended") or "token" not in state:
+            raise JobError(f"{self.state} is damaged (keys missing): look at it and move it away")
+        if state.get("id") != self.job_id:
+            raise JobError(
+                "{} belongs to run {!r}, not to {!r}: choose another folder".format(
+                    self.path, str(state.get("id"))[:200], self.job_id
+                )
+            )
+        return state
+
+    def write_job(self, description):
+        """Write job.json."""
+        temporary = self.job + ".part"
+        try:
+            with open(temporary, "w") as stream:
+                json.dump(description, stream, indent=1, sort_keys=True)
+                stream.write("\n")
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.rename(temporary, self.job)
+        except OSError as error:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise explain(error, self.job, "write") from error
+
+    def allocate(self):
+        """Keep the room of the next state on the disk."""
+        with open(self.reserve, "wb") as stream:
+            stream.write(b" " * STATE_BYTES)
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    def write_state(self, state):
+        """Replace state.json in one step; works on a full disk once ``allocate`` has been called."""
+        text = json.dumps(state, sort_keys=True).encode()
+        descriptor = os.open(self.reserve, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        try:
+            os.write(descriptor, text.ljust(STATE_BYTES - 1) + b"\n")
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.rename(self.reserve, self.state)
+
+    def log_bytes(self):
+        """Return the size of the log, 0 where there is none."""
+        try:
+            return os.stat(self.log).st_size
+        except OSError:
+            return 0
+
+
+def conclude(state, **changes):
+    """Return the state of a job that has ended."""
+    state = dict(state, phase="ended", ended=utc(time.time()), **changes)
+    state["succeeded"] = state["ended_by"] == "itself" and state["exit_status"] == 0
+    state["message"] = describe(state)
+    return state
+
+
+def describe(state):
+    """Say in words how a job ended."""
+    reasons = {
+        "timeout": "stopped at its time limit of {:g} s".format(state["timeout_s"]),
+        "hang": "stopped: no growth of the log for {:g} s".format(state["hang_s"]),
+        "log_limit": "stopped: its log grew beyond {} bytes".format(state["log_limit_bytes"]),
+        "stopped": "stopped on request",
+        "supervisor_died": "its supervisor was killed or the node was rebooted: the result is not known",
+    }
+    if state["ended_by"] != "itself":
+        text = reasons[state["ended_by"]]
+    elif state["signal"] is not None:
+        text = "killed by signal {}".format(state["signal"])
+    else:
+        text = "ended with exit status {}".format(state["exit_status"])
+    if state.get("unkillable"):
+        text += "; processes {} survive SIGKILL".format(", ".join(map(str, state["unkillable"])))
+    return text
+
+
+class Supervisor:
+    """Runs one job in a daemon of its own; created after the double fork, never returns to the module.
+
+    Args:
+        folder: The job's folder.
+        options: The module's options.
+        token: Value of the variable that marks the job's processes.
+        lock: Descriptor of the node's lock, None without.
+    """
+
+    def __init__(self, folder, options, token, lock):
+        self.folder = folder
+        self.options = options
+        self.token = token
+        self.lock = lock
+        self.child = None
+        self.status = None
+        self.state = {}
+        self.clock = time.monotonic()
+
+    def run(self, answer):
+        """Start the job, answer through ``answer`` (called once with an object), and see it through."""
+        # Blocked, not handled: sigtimedwait takes them when the supervisor is ready for them.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGTERM})
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_IGN)
+        self.prctl(PR_SET_CHILD_SUBREAPER, 1)
+        log = os.open(
+            self.folder.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW, 0o644
+        )
+        started, self.clock = time.time(), time.monotonic()
+        child = self.start(log)
+        os.close(log)
+        own, job = process(os.getpid()), process(child)
+        self.state = {
+            "version": 1,
+            "id": self.folder.job_id,
+            "token": self.token,
+            "phase": "running",
+            "pid": child,
+            "pgid": child,
+            "start_ticks": job[3] if job else own[3],
+            "supervisor_pid": os.getpid(),
+            "supervisor_start_ticks": own[3],
+            "boot_id": boot_id(),
+            "started": utc(started),
+            "ended": None,
+            "exit_status": None,
+            "signal": None,
+            "ended_by": None,
+            "succeeded": False,
+            "message": "running",
+            "log_bytes": 0,
+            "timeout_s": self.options["timeout_s"],
+            "hang_s": self.options["hang_s"],
+            "grace_s": self.options["grace_s"],
+            "log_limit_bytes": self.options["log_limit_bytes"],
+        }
+        try:
+            self.folder.write_state(self.state)
+            self.folder.allocate()
+        except OSError:
+            end_all(self.members, self.wait, 0)
+            with suppress(OSError):
+                os.unlink(self.folder.state)
+            raise
+        answer({"state": self.state})
+        self.finish(self.watch())
+
+    def start(self, log):
+        """Start the program with its output in ``log``; returns its process id."""
+        environment = dict(os.environ)
+        environment.update({key: str(value) for key, value in self.options["environment"].items()})
+        environment.update({key: str(value) for key, value in self.options["secret_environment"].items()})
+        environment[TOKEN] = self.token
+        parent = os.getpid()
+
+        def become_job():
+            for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGPIPE):
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD, signal.SIGTERM})
+            self.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:
+                os._exit(127)
+
+        # Kept: a Popen that is collected as garbage takes the exit status with it.
+        self.child = subprocess.Popen(
+            self.options["argv"],
+            cwd=self.options["chdir"] or self.folder.path,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=become_job,
+        )
+        return self.child.pid
+
+    def prctl(self, option, value):
+        """Set an attribute of this process; without ctypes the other ways to find processes remain."""
+        if ctypes is not None:
+            with suppress(OSError, AttributeError):
+                ctypes.CDLL(None).prctl(option, int(value), 0, 0, 0)
+
+    def members(self):
+        """Return ids of the job's live processes."""
+        return members(self.token, self.state.get("pgid"), os.getpid())
+
+    def wait(self, seconds):
+        """Wait for a child's end, then collect the dead."""
+        signal.sigtimedwait({signal.SIGCHLD}, seconds)
+        self.reap()
+
+    def reap(self):
+        """Collect dead children; the program's own status is kept."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self.state.get("pid"):
+                self.status = status
+
+    def watch(self):
+        """Block until the job ends or has to be ended; returns what ended it."""
+        size, grown = 0, self.clock
+        options = self.options
+        while True:
+            taken = signal.sigtimedwait({signal.SIGCHLD, signal.SIGTERM}, WAKE_S)
+            self.reap()
+            if self.status is not None:
+                return "itself"
+            if taken is not None and taken.si_signo == signal.SIGTERM:
+                return "stopped"
+            now, current = time.monotonic(), self.folder.log_bytes()
+            if current != size:
+                size, grown = current, now
+            if now - self.clock >= options["timeout_s"]:
+                return "timeout"
+            if size > options["log_limit_bytes"]:
+                return "log_limit"
+            if options["hang_s"] and now - grown >= options["hang_s"]:
+                return "hang"
+
+    def finish(self, reason):
+        """End what is left of the job, free the lock, write the final state."""
+        grace = self.options["grace_s"]
+        # A program that ended by itself has no claim on a long grace for what it left behind.
+        met, unkillable = end_all(self.members, self.wait, min(grace, 5) if reason == "itself" else grace)
+        self.reap()
+        status, number = None, None
+        if self.status is not None and os.WIFSIGNALED(self.status):
+            number = os.WTERMSIG(self.status)
+            status = 128 + number
+        elif self.status is not None:
+            status = os.WEXITSTATUS(self.status)
+        state = conclude(
+            self.state,
+            elapsed_s=round(time.monotonic() - self.clock, 3),
+            ended_by=reason,
+            exit_status=status,
+            signal=number,
+            leftovers=met if reason == "itself" else 0,
+            unkillable=unkillable,
+            log_bytes=self.folder.log_bytes(),
+        )
+        # Freed first: whoever reads that the job has ended can start the next one.
+        if self.lock is not None and not unkillable:
+            os.close(self.lock)
+        while True:
+            try:
+                self.folder.write_state(state)
+            except OSError:
+                # Nothing else can be done with the result than to try again; a stop ends the trying.
+                if signal.sigtimedwait({signal.SIGTERM}, 5.0) is not None:
+                    return
+            else:
+                return
+
+
+def take_lock(path):
+    """Take the node's lock for this job.
+
+    Returns:
+        The descriptor that holds it, and how many processes of a dead supervisor's job were killed.
+
+    Raises:
+        JobError: Another job holds it, or the file cannot be used.
+    """
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        raise explain(error, path, "use the lock") from error
+    try:
+        return descriptor, occupy(descriptor, path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def occupy(descriptor, path):
+    """Lock the file and kill what its last holder left behind; returns how many processes that were."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise JobError(busy(path, owner(descriptor))) from None
+    previous = owner(descriptor)
+    token = previous.get("token")
+    if not isinstance(token, str) or not token:
+        return 0
+    # The lock is free, so whoever held it is gone: what carries its token is unsupervised.
+    killed, unkillable = end_all(lambda: members(token, None), time.sleep, 2)
+    if unkillable:
+        raise JobError(survivors(unkillable, previous))
+    return killed
+
+
+def survivors(unkillable, holder):
+    """Say which processes of an earlier job cannot be killed."""
+    pids, job = ", ".join(map(str, unkillable)), str(holder.get("id"))[:200]
+    return f"processes {pids} of job {job!r} survive SIGKILL on this node: reboot it"
+
+
+def owner(descriptor):
+    """Return what the lock file says about its holder, {} if it says nothing."""
+    try:
+        value = json.loads(os.pread(descriptor, 4096, 0).decode())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def busy(path, holder):
+    """Say who holds the lock and what to do."""
+    if not holder:
+        return f"the node is busy: an unknown process holds {path}; find it with: fuser -v {path}"
+    return (
+        "the node is busy: job {id!r} (supervisor pid {pid}, since {since}) holds {path}; wait for it, "
+        "follow it in {folder}, or stop it with rackproof_job state=absent".format(
+            id=str(holder.get("id"))[:200],
+            pid=str(holder.get("pid"))[:20],
+            since=str(holder.get("since"))[:40],
+            path=path,
+            folder=str(holder.get("folder"))[:500],
+        )
+    )
+
+
+def write_owner(descriptor, job_id, token, folder):
+    """Write the holder's name into the lock file."""
+    text = json.dumps(
+        {"id": job_id, "token": token, "pid": os.getpid(), "since": utc(time.time()), "folder": folder.path}
+    )
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, text.encode() + b"\n", 0)
+
+
+def launch(folder, options, token, starting, lock):
+    """Start the supervisor as a daemon; returns the job's first state.
+
+    Raises:
+        JobError: The program could not be started, or the supervisor does not answer.
+    """
+    receiver, sender = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    first = os.fork()
+    if first == 0:
+        try:
+            os.close(receiver)
+            os.setsid()
+            if os.fork():
+                os._exit(0)
+            daemon(folder, options, token, starting, lock, sender)
+        finally:
+            os._exit(0)
+    os.close(sender)
+    os.waitpid(first, 0)
+    text = b""
+    deadline = time.monotonic() + START_WAIT_S
+    while True:
+        ready, _, _ = select.select([receiver], [], [], max(deadline - time.monotonic(), 0))
+        part = os.read(receiver, 65536) if ready else b""
+        if not part:
+            break
+        text += part
+    os.close(receiver)
+    if not text:
+        raise JobError(f"the supervisor died while starting the job; its folder is {folder.path}")
+    answer = json.loads(text.decode())
+    if "error" in answer:
+        raise JobError(answer["error"])
+    return answer["state"]
+
+
+def daemon(folder, options, token, starting, lock, sender):
+    """Be the supervisor: cut all ties with the connection, run, and report a failed start."""
+    answered = []
+
+    def answer(value):
+        if answered:
+            return
+        answered.append(value)
+        with suppress(OSError):
+            os.write(sender, json.dumps(value).encode())
+        os.close(sender)
+        # Only now may another start look at this folder: from here on it finds the state.
+        os.close(starting)
+
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+    os.close(null)
+    os.chdir("/")
+    try:
+        if lock is not None:
+            write_owner(lock, folder.job_id, token, folder)
+        Supervisor(folder, options, token, lock).run(answer)
+    except OSError as error:
+        answer({"error": why_not_started(error, folder, options)})
+    except (ValueError, subprocess.SubprocessError) as error:
+        answer({"error": f"cannot start {options['argv'][0]}: {error}"})
+
+
+def why_not_started(error, folder, options):
+    """Say what to do about an error at the start of a job."""
+    program, chdir = options["argv"][0], options["chdir"] or folder.path
+    # subprocess names the folder where that is what is missing, else the program.
+    if error.filename == chdir:
+        return str(explain(error, chdir, "start in the folder"))
+    if error.filename == program and error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return f"cannot start {program}: no such program on this node; install it or correct argv"
+    if error.filename == program and error.errno == errno.EACCES:
+        return f"cannot start {program}: it is not executable by user {user()}"
+    return str(explain(error, error.filename or folder.path, "start the job with"))
+
+
+def settle(folder, state, change):
+    """Return the state with what the node says now: a dead supervisor ends the job.
+
+    Args:
+        folder: The job's folder.
+        state: The state as last written.
+        change: Whether to kill what is left and to write the result down.
+    """
+    if state["phase"] == "running" and not supervised(state):
+        # It may have written its last word between our two looks.
+        state = folder.read_state() or state
+    if state["phase"] == "ended":
+        return state
+    if supervised(state):
+        return dict(state, log_bytes=folder.log_bytes())
+    leftovers, unkillable = 0, []
+    if change:
+        session = state["pgid"] if state["boot_id"] == boot_id() else None
+        if session and process(session) and not runs(session, state["start_ticks"]):
+            session = None  # the id was given to another process since
+        leftovers, unkillable = end_all(lambda: members(state["token"], session), time.sleep, 2)
+    state = conclude(
+        state,
+        elapsed_s=None,
+        ended_by="supervisor_died",
+        exit_status=None,
+        signal=None,
+        leftovers=leftovers,
+        unkillable=unkillable,
+        log_bytes=folder.log_bytes(),
+    )
+    if change:
+        try:
+            folder.write_state(state)
+        except OSError as error:
+            raise explain(error, folder.state, "write") from error
+    return state
+
+
+def shown(state):
+    """Return the part of the state that callers see."""
+    return {key: value for key, value in state.items() if key not in ("token", "version")}
+
+
+def ensure_started(module, folder):
+    """Start the job, or find it."""
+    options = module.params
+    if module.check_mode:
+        state = folder.read_state()
+        if state is None:
+            return {"changed": True}
+        return {"changed": False, "job": shown(settle(folder, state, change=False))}
+    folder.create()
+    with folder.starting() as starting:
+        state = folder.read_state()
+        if state is not None:
+            return {"changed": False, "job": shown(settle(folder, state, change=True))}
+        lock, killed = None, 0
+        if options["lock"]:
+            lock, killed = take_lock(options["lock"])
+        token = uuid.uuid4().hex
+        try:
+            folder.write_job(
+                {
+                    "id": folder.job_id,
+                    "argv": options["argv"],
+                    "environment": {key: str(value) for key, value in options["environment"].items()},
+                    "secret_environment": sorted(options["secret_environment"]),
+                    "chdir": options["chdir"] or folder.path,
+                    "timeout_s": options["timeout_s"],
+                    "hang_s": options["hang_s"],
+                    "user": user(),
+                }
+            )
+            try:
+                folder.allocate()
+            except OSError as error:
+                raise explain(error, folder.reserve, "write") from error
+            state = launch(folder, options, token, starting, lock)
+        except JobError:
+            for path in (folder.job, folder.reserve):
+                with suppress(OSError):
+                    os.unlink(path)
+            with suppress(OSError):
+                if folder.log_bytes() == 0:
+                    os.unlink(folder.log)
+            raise
+        finally:
+            if lock is not None:
+                os.close(lock)
+    return {"changed": True, "job": shown(state), "orphans_killed": killed}
+
+
+def find(module, folder):
+    """Find the job; there must be one."""
+    state = folder.read_state()
+    if state is None:
+        raise JobError(f"no job {folder.job_id!r} was started in {folder.path}")
+    return {"changed": False, "job": shown(settle(folder, state, change=not module.check_mode))}
+
+
+def ensure_absent(module, folder):
+    """Stop the job if it runs."""
+    state = folder.read_state()
+    if state is None:
+        return {"changed": False}
+    state = settle(folder, state, change=not module.check_mode)
+    if state["phase"] == "ended":
+        return {"changed": False, "job": shown(state)}
+    if module.check_mode:
+        return {"changed": True, "job": shown(state)}
+    try:
+        os.kill(state["supervisor_pid"], signal.SIGTERM)
+    except ProcessLookupError:
+        pass
+    except PermissionError as error:
+        raise explain(
+            error, "the job's supervisor (pid {})".format(state["supervisor_pid"]), "stop"
+        ) from error
+    # The supervisor keeps to the grace it was started with, not to this call's.
+    deadline = time.monotonic() + state["grace_s"] + 2 * KILL_WAIT_S
+    while time.monotonic() < deadline:
+        state = settle(folder, folder.read_state() or state, change=True)
+        if state["phase"] == "ended":
+            return {"changed": True, "job": shown(state)}
+        time.sleep(0.1)
+    send([state["supervisor_pid"]], signal.SIGKILL)
+    time.sleep(0.2)
+    return {"changed": True, "job": shown(settle(folder, state, change=True))}
+
+
+def main():
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "id": {"type": "str", "required": True},
+            "folder": {"type": "path", "required": True},
+            "state": {"type": "str", "choices": ["started", "found", "absent"], "default": "started"},
+            "argv": {"type": "list", "elements": "str"},
+            "environment": {"type": "dict", "default": {}},
+            "secret_environment": {"type": "dict", "default": {}, "no_log": True},
+            "chdir": {"type": "path"},
+            "timeout_s": {"type": "float"},
+            "hang_s": {"type": "float", "default": 0},
+            "grace_s": {"type": "float", "default": 10},
+            "log_limit_bytes": {"type": "int", "default": 1 << 30},
+            "lock": {"type": "path"},
+        },
+        required_if=[("state", "started", ("argv", "timeout_s"))],
+        supports_check_mode=True,
+    )
+    options = module.params
+    if not re.match(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}\Z", options["id"]):
+        module.fail_json(msg="id: letters, digits, '.', '_' and '-' only, not {!r}".format(options["id"]))
+    for name in ("folder", "lock", "chdir"):
+        if options[name] and not os.path.isabs(options[name]):
+            module.fail_json(msg=f"{name}: an absolute path is needed, not {options[name]!r}")
+    if options["state"] == "started":
+        if not options["argv"]:
+            module.fail_json(msg="argv: at least the program is needed")
+        for name in ("timeout_s", "log_limit_bytes"):
+            if not 0 < options[name] < 1e15:
+                module.fail_json(msg=f"{name}: must be a number above 0, not {options[name]}")
+    for name in ("hang_s", "grace_s"):
+        if not 0 <= options[name] < 1e15:
+            module.fail_json(msg=f"{name}: must be a number from 0 up, not {options[name]}")
+    folder = Folder(options["folder"], options["id"])
+    act = {"started": ensure_started, "found": find, "absent": ensure_absent}[options["state"]]
+    try:
+        result = act(module, folder)
+    except JobError as error:
+        module.fail_json(msg=str(error), log=folder.log)
+    module.exit_json(log=folder.log, **result)
+
+
+if __name__ == "__main__":
+    main()
