@@ -1,0 +1,441 @@
+"""What the workloads share: supervising ranks, logging, finding GPUs. Standard library and mllog only.
+
+A workload is started once and starts itself again, once per rank, as a child process. The first
+process (the supervisor) imports no framework, so it can always log how the run ended, whatever happens
+to the ranks, and always ends all of them. Ranks die with their supervisor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable
+
+try:
+    from mlperf_logging import mllog
+except ImportError:
+    mllog = None
+
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+EXIT_NON_FINITE = 3
+EXIT_NO_GPU = 4
+EXIT_DATA = 5
+EXIT_TIME_LIMIT = 124
+
+HIGHER = "higher"
+LOWER = "lower"
+
+_STATE = "RACKPROOF_WORKLOAD_STATE"
+_RANK = "RACKPROOF_WORKLOAD_RANK"
+IS_RANK = _RANK in os.environ
+"""Whether this process is a rank (and may import the framework) or the supervisor."""
+
+_GRACE_S = 5.0
+"""How long ranks have to end after SIGTERM before they get SIGKILL."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Refusal(Exception):
+    """The workload cannot go on. The text says why and what to do; ``status`` is the exit status."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU that this process may use, in CUDA's numbering."""
+
+    index: int
+    uuid: str
+    name: str
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Labels of a measurement made on this GPU."""
+        return {"gpu": self.uuid, "gpu_index": str(self.index)}
+
+
+@dataclass(frozen=True)
+class Rank:
+    """Which of ``count`` processes this is; ``started`` is when the supervisor started (Unix seconds)."""
+
+    index: int
+    count: int
+    state: Path
+    started: float
+
+    @property
+    def rendezvous(self) -> str:
+        """Where the ranks of this run find each other (no port that another run could hold)."""
+        return f"file://{self.state}/rendezvous"
+
+
+class Log:
+    """Writes MLLOG lines through ``mlperf_logging``; one line is one write, so ranks do not mix."""
+
+    def __init__(self) -> None:
+        if mllog is None:
+            raise Refusal(
+                EXIT_ERROR,
+                f"the package mlperf-logging is missing for {sys.executable}: install it there "
+                "(pip install --no-deps mlperf-logging) or put it on PYTHONPATH",
+            )
+        mllog.config(root_dir=re.escape(str(Path(__file__).resolve().parent)), default_stack_offset=2)
+        self._logger = mllog.get_mllogger()
+        self._progress_at = 0.0
+
+    def event(self, key: str, value: Any = None, **metadata: Any) -> None:
+        """Log a point in time."""
+        self._logger.event(key, value, metadata=metadata)
+
+    def start(self, key: str, time_ms: int | None = None, **metadata: Any) -> None:
+        """Log the start of an interval."""
+        self._logger.start(key, metadata=metadata, time_ms=time_ms)
+
+    def end(self, key: str, time_ms: int | None = None, fresh_line: bool = False, **metadata: Any) -> None:
+        """Log the end of an interval; ``fresh_line`` where a killed process may have left half a line."""
+        self._logger.end(key, metadata=metadata, time_ms=time_ms, clear_line=fresh_line)
+
+    def measurement(
+        self, name: str, value: float, unit: str, direction: str | None = None, **labels: str
+    ) -> None:
+        """Log a result and show it."""
+        self.event(
+            "measurement",
+            {"name": name, "value": value, "unit": unit, "direction": direction, "labels": labels},
+        )
+        where = " ".join(f"{key}={text}" for key, text in labels.items())
+        say(f"{name} = {value:.6g} {unit} {where}".rstrip())
+
+    def progress(
+        self, phase: str, step: int, steps: int, epoch: int | None = None, epochs: int | None = None
+    ) -> None:
+        """Log how far the run is, at most once a second."""
+        now = time.monotonic()
+        if now - self._progress_at >= 1.0:
+            self._progress_at = now
+            value = {"phase": phase, "step": step, "steps": steps, "epoch": epoch, "epochs": epochs}
+            self.event("progress", value)
+
+
+def say(text: str) -> None:
+    """Write a line for people."""
+    print(text, flush=True)
+
+
+class _CudaUuid(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_ubyte * 16)]
+
+
+def gpus() -> list[Gpu]:
+    """Return the GPUs that CUDA lets this process use, asking the driver and no framework.
+
+    Raises:
+        Refusal: The driver is there but reports an error other than "no device".
+    """
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return []
+
+    def call(name: str, *arguments: Any) -> int:
+        return int(getattr(driver, name)(*arguments))
+
+    status = call("cuInit", 0)
+    no_device = 100
+    if status == no_device:
+        return []
+    if status != 0:
+        text = ctypes.c_char_p()
+        call("cuGetErrorString", status, ctypes.byref(text))
+        said = (text.value or b"unknown").decode(errors="replace")
+        raise Refusal(EXIT_NO_GPU, f"the CUDA driver reports error {status} ({said}); check nvidia-smi and dmesg")
+    count = ctypes.c_int()
+    call("cuDeviceGetCount", ctypes.byref(count))
+    found = []
+    for index in range(count.value):
+        device, uuid, name = ctypes.c_int(), _CudaUuid(), ctypes.create_string_buffer(200)
+        call("cuDeviceGet", ctypes.byref(device), index)
+        call("cuDeviceGetUuid", ctypes.byref(uuid), device)
+        call("cuDeviceGetName", name, len(name), device)
+        plain = bytes(uuid.bytes).hex()
+        parts = (plain[0:8], plain[8:12], plain[12:16], plain[16:20], plain[20:32])
+        found.append(Gpu(index, "GPU-" + "-".join(parts), name.value.decode(errors="replace")))
+    return found
+
+
+def gpu_count(text: str) -> int | None:
+    """Parse ``--gpus``: a number, or ``all`` as ``None``.
+
+    Raises:
+        argparse.ArgumentTypeError: Neither.
+    """
+    if text == "all":
+        return None
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor 'all'")
+    return int(text)
+
+
+def choose_gpus(wanted: int | None) -> list[Gpu]:
+    """Return the first ``wanted`` GPUs, or all of them; ``0`` means the CPU.
+
+    Raises:
+        Refusal: Fewer exist than asked for, or ``all`` is none.
+    """
+    if wanted == 0:
+        return []
+    found = gpus()
+    if not found or len(found) < (wanted or 0):
+        asked = "all GPUs" if wanted is None else f"{wanted} GPU{'s' if wanted > 1 else ''}"
+        exist = f"{len(found)} exist" if len(found) != 1 else "1 exists"
+        raise Refusal(
+            EXIT_NO_GPU,
+            f"{asked} asked for, {exist} here (driver and CUDA_VISIBLE_DEVICES considered); ask for fewer, or "
+            "--gpus 0 (--device cpu) to use the CPU",
+        )
+    return found if wanted is None else found[:wanted]
+
+
+def chosen_by_device(device: str, wanted: int | None) -> list[Gpu]:
+    """Return the GPUs for ``--device cpu|gpu|auto`` and ``--gpus``; an empty list means the CPU."""
+    if device == "cpu" or (device == "auto" and not gpus()):
+        return []
+    return choose_gpus(wanted)
+
+
+def probe_parser(description: str | None, seconds: float) -> argparse.ArgumentParser:
+    """Return a parser with the arguments that all probes have."""
+    arguments = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    arguments.add_argument("--device", choices=("cpu", "gpu", "auto"), default="auto", help="default: %(default)s")
+    arguments.add_argument("--gpus", type=gpu_count, default=None, help="how many GPUs, or 'all' (default)")
+    arguments.add_argument("--seconds", type=float, default=seconds, help="time for measuring (default: %(default)s)")
+    arguments.add_argument("--seed", type=int, default=1, help="seed of the random data (default: %(default)s)")
+    add_time_limit(arguments)
+    return arguments
+
+
+def add_time_limit(arguments: argparse.ArgumentParser) -> None:
+    """Add ``--time-limit``."""
+    arguments.add_argument(
+        "--time-limit", type=float, default=0.0, metavar="SECONDS", help="end all ranks after this time (0: never)"
+    )
+
+
+def facts() -> dict[str, str]:
+    """Return the versions of the software that does the work (called in a rank)."""
+    import platform
+
+    import torch
+
+    found = {"python": platform.python_version(), "torch": torch.__version__}
+    if torch.version.cuda and torch.cuda.is_available():
+        found["cuda"] = torch.version.cuda
+        found["cudnn"] = str(torch.backends.cudnn.version())
+        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    return found
+
+
+def require_cuda() -> None:
+    """Refuse where the driver shows GPUs but this PyTorch cannot use them."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise Refusal(
+            EXIT_NO_GPU,
+            f"PyTorch {torch.__version__} of {sys.executable} cannot use CUDA; install a CUDA build of PyTorch that "
+            "fits the driver, or name the Python that has one",
+        )
+
+
+def run(
+    benchmark: str | Callable[[argparse.Namespace], str],
+    arguments: argparse.ArgumentParser,
+    plan: Callable[[argparse.Namespace], int],
+    work: Callable[[argparse.Namespace, Rank, Log], None],
+) -> int:
+    """Run a workload: as supervisor start the ranks, as a rank do the work.
+
+    Args:
+        benchmark: What ``submission_benchmark`` says, or how to tell from the options.
+        arguments: The command line.
+        plan: Checks the options without a framework; returns the number of ranks.
+        work: What a rank does.
+
+    Returns:
+        The exit status.
+    """
+    options = arguments.parse_args()
+    try:
+        if IS_RANK:
+            return _work(options, work)
+        name = benchmark if isinstance(benchmark, str) else benchmark(options)
+        return _supervise(name, options, plan)
+    except Refusal as refusal:
+        print(f"error: {refusal}", file=sys.stderr, flush=True)
+        return refusal.status
+
+
+def mark_start(rank: Rank, log: Log) -> float:
+    """Log that the start-up is over and the run begins; return the seconds that start-up took."""
+    if rank.index == 0:
+        log.end("init_stop")
+        log.start("run_start")
+    return time.time() - rank.started
+
+
+def mark_stop(rank: Rank) -> float:
+    """Note the end of the timed part (logged when all ranks have ended well); return Unix seconds."""
+    now = time.time()
+    if rank.index == 0:
+        (rank.state / "stopped").write_text(str(int(now * 1000)))
+    return now
+
+
+def _work(options: argparse.Namespace, work: Callable[[argparse.Namespace, Rank, Log], None]) -> int:
+    state = json.loads(os.environ[_STATE])
+    _die_with_parent(state["supervisor"])
+    rank = Rank(int(os.environ[_RANK]), state["ranks"], Path(state["folder"]), state["started"])
+    try:
+        work(options, rank, Log())
+    except Refusal as refusal:
+        (rank.state / f"reason-{rank.index}").write_text(str(refusal))
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        (rank.state / f"reason-{rank.index}").write_text(f"{type(error).__name__}: {error}"[:500])
+        return EXIT_ERROR
+    sys.stdout.flush()
+    return 0
+
+
+def _die_with_parent(parent: int) -> None:
+    """Have the kernel kill this rank when its supervisor is gone, however that happened."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit("the supervisor is gone")
+
+
+_WATCHED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+
+
+def _supervise(name: str, options: argparse.Namespace, plan: Callable[[argparse.Namespace], int]) -> int:
+    started = time.time()
+    log = Log()
+    log.start("init_start", time_ms=int(started * 1000))
+    log.event("submission_benchmark", name)
+    folder = Path(tempfile.mkdtemp(prefix="rackproof-run-"))
+    ranks: list[subprocess.Popen[bytes]] = []
+    # Blocked and then waited for, a signal can neither be lost nor strike between fork and bookkeeping.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+    try:
+        count = plan(options)
+        state = {"supervisor": os.getpid(), "ranks": count, "folder": str(folder), "started": started}
+        environment = {**os.environ, _STATE: json.dumps(state)}
+        # Compile workers would outlive a killed rank; one thread compiles in the rank itself.
+        environment.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+        # A session of its own: Ctrl-C reaches the supervisor alone, and a rank's children end with it.
+        ranks.extend(
+            subprocess.Popen(
+                [sys.executable, *sys.argv], env={**environment, _RANK: str(index)}, start_new_session=True
+            )
+            for index in range(count)
+        )
+        status, reason = _wait(ranks, getattr(options, "time_limit", 0.0), folder)
+        stopped = folder / "stopped"
+        if status == 0 and stopped.is_file():
+            log.end("run_stop", time_ms=int(stopped.read_text()), status="success")
+        else:
+            status = status or EXIT_ERROR
+            reason = reason or "all ranks ended without finishing the run"
+            print(f"aborted: {reason}", file=sys.stderr, flush=True)
+            log.end("run_stop", fresh_line=True, status="aborted", reason=reason)
+    except Refusal as refusal:
+        log.end("run_stop", status="aborted", reason=str(refusal))
+        raise
+    finally:
+        _end(ranks)
+        shutil.rmtree(folder, ignore_errors=True)
+    return status
+
+
+def _wait(ranks: list[subprocess.Popen[bytes]], time_limit: float, folder: Path) -> tuple[int, str]:
+    """Wait until all ranks ended well, one ended badly, a signal came or time is up.
+
+    Returns:
+        The exit status and, unless it is 0, the reason.
+    """
+    deadline = time.monotonic() + time_limit if time_limit > 0 else float("inf")
+    while True:
+        for index, rank in enumerate(ranks):
+            status = rank.poll()
+            if status:
+                return _explain(index, status, folder)
+        if all(rank.returncode == 0 for rank in ranks):
+            return 0, ""
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return EXIT_TIME_LIMIT, f"time limit of {time_limit:g} s reached"
+        got = signal.sigtimedwait(_WATCHED, min(left, 60.0))
+        if got is not None and got.si_signo != signal.SIGCHLD:
+            return 128 + got.si_signo, f"stopped by {signal.Signals(got.si_signo).name}"
+
+
+def _explain(index: int, status: int, folder: Path) -> tuple[int, str]:
+    if status < 0:
+        name = signal.Signals(-status).name
+        hint = " (out of memory?)" if name == "SIGKILL" else ""
+        return 128 - status, f"rank {index} was killed by {name}{hint}"
+    reason = folder / f"reason-{index}"
+    said = reason.read_text() if reason.is_file() else f"exit status {status}"
+    return status, f"rank {index}: {said}"
+
+
+def _end(ranks: list[subprocess.Popen[bytes]]) -> None:
+    """End every rank and what it started: SIGTERM first, SIGKILL to what is left."""
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        for rank in ranks:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(rank.pid, signum)
+        deadline = time.monotonic() + _GRACE_S
+        for rank in ranks:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                rank.wait(max(0.0, deadline - time.monotonic()))
+        if all(rank.returncode is not None for rank in ranks):
+            return
+
+
+def join(rank: Rank, backend: str, device: Any, timeout_s: float) -> None:
+    """Make this rank a member of the run's process group."""
+    import datetime
+
+    import torch
+
+    torch.distributed.init_process_group(
+        backend,
+        init_method=rank.rendezvous,
+        rank=rank.index,
+        world_size=rank.count,
+        timeout=datetime.timedelta(seconds=timeout_s),
+        device_id=device if backend == "nccl" else None,
+    )

