@@ -68,9 +68,11 @@ class JudgeRule(Record):
     labels: dict[str, str] = Field(default={}, description="Only measurements with these labels.")
     unit: str = Field(default="", description="Unit the measurement must have; a different one is unproven.")
     direction: Direction | None = Field(default=None, description="Which way is better.")
-    at_least: float | None = Field(default=None, description="The value must not be lower.")
-    at_most: float | None = Field(default=None, description="The value must not be higher.")
-    equals: float | None = Field(default=None, description="The value must be exactly this.")
+    at_least: float | str | None = Field(
+        default=None, description="The value must not be lower. A number, or a parameter: `{{ target }}`."
+    )
+    at_most: float | str | None = Field(default=None, description="The value must not be higher.")
+    equals: float | str | None = Field(default=None, description="The value must be exactly this.")
     optional: bool = Field(default=False, description="True: absent is not a finding (hardware without fp8).")
 
     @model_validator(mode="after")
@@ -79,14 +81,25 @@ class JudgeRule(Record):
             raise ValueError("give one of at_least, at_most and equals")
         return self
 
-    def bound(self, source: str) -> Reference | None:
-        """Return the rule's own bound as a reference, or None where the rule has none."""
-        if self.at_least is not None:
-            return Reference(value=self.at_least, low=0.0, unit=self.unit, source=source)
-        if self.at_most is not None:
-            return Reference(value=self.at_most, high=0.0, unit=self.unit, source=source)
-        if self.equals is not None:
-            return Reference(value=self.equals, low=0.0, high=0.0, unit=self.unit, source=source)
+    def bound(self, source: str, parameters: Mapping[str, Scalar]) -> Reference | None:
+        """Return the rule's own bound as a reference, or None where the rule has none.
+
+        Raises:
+            DefinitionError: The bound names no parameter, or one that is no number.
+        """
+        for raw, low, high in (
+            (self.at_least, 0.0, None),
+            (self.at_most, None, 0.0),
+            (self.equals, 0.0, 0.0),
+        ):
+            if raw is None:
+                continue
+            text = substitute(str(raw), parameters, f"{source}: result.judge: {self.metric}")
+            try:
+                value = float(text)
+            except ValueError:
+                raise DefinitionError(f"{source}: result.judge: {self.metric}: {text!r} is no number") from None
+            return Reference(value=value, low=low, high=high, unit=self.unit, source=source)
         return None
 
 
@@ -106,31 +119,35 @@ class Definition(Record):
     needs_gpus: int = Field(default=0, ge=0, description="Left out of a suite on a node with fewer GPUs.")
     parameters: Parameters = Field(default={}, description="Parameters and their defaults.")
     matrix: Matrix = Field(default={}, description="Values to sweep when the benchmark is asked for by name.")
-    suites: dict[str, Matrix] = Field(
-        default={}, description="Suites it is part of, each with the values that this suite sweeps."
+    suites: dict[str, tuple[Matrix, ...]] = Field(
+        default={}, description="Suites it is part of, each with the matrix, or list of matrices, it sweeps."
     )
     exclude: tuple[Parameters, ...] = Field(default=(), description="Points of a matrix to leave out.")
     stage: tuple[Stage, ...] = Field(default=(), description="Data to stage first.")
     launch: Launch = Field(description="How it is started.")
     result: Result = Field(description="How it is read and judged.")
 
-    @field_validator("matrix", "suites", mode="before")
+    @field_validator("matrix", mode="before")
     @classmethod
-    def _lists(cls, value: Any) -> Any:
-        """Let a single value stand for a list of one."""
+    def _matrix(cls, value: Any) -> Any:
+        return _listed(value)
 
-        def listed(axes: Any) -> Any:
-            if not isinstance(axes, Mapping):
-                return axes
-            return {key: axis if isinstance(axis, list | tuple) else [axis] for key, axis in axes.items()}
-
-        if isinstance(value, Mapping) and any(isinstance(one, Mapping) for one in value.values()):
-            return {name: listed(axes or {}) for name, axes in value.items()}
-        return listed(value)
+    @field_validator("suites", mode="before")
+    @classmethod
+    def _suites(cls, value: Any) -> Any:
+        """Let a matrix stand for a list of one, and nothing for the one point of the defaults."""
+        if not isinstance(value, Mapping):
+            return value
+        return {
+            name: [_listed(one) for one in (each if isinstance(each, list | tuple) else [each or {}])]
+            for name, each in value.items()
+        }
 
     @model_validator(mode="after")
     def _axes_are_parameters(self) -> Definition:
-        for where, axes in [("matrix", self.matrix), *((f"suites.{n}", m) for n, m in self.suites.items())]:
+        matrices = [("matrix", self.matrix)]
+        matrices += [(f"suites.{name}", one) for name, each in self.suites.items() for one in each]
+        for where, axes in matrices:
             for axis in axes:
                 if axis not in self.parameters:
                     raise ValueError(
@@ -154,11 +171,12 @@ class Definition(Record):
                 raise DefinitionError(
                     f"benchmark {self.name} has no parameter `{name}`{_near(name, self.parameters)}"
                 )
-        axes = {k: v for k, v in (self.suites[suite] if suite else self.matrix).items() if k not in overrides}
-        for values in itertools.product(*axes.values()):
-            point = {**self.parameters, **dict(zip(axes, values, strict=True)), **overrides}
-            if not any(excluded.items() <= point.items() for excluded in self.exclude):
-                yield point
+        for matrix in self.suites[suite] if suite else (self.matrix,):
+            axes = {axis: values for axis, values in matrix.items() if axis not in overrides}
+            for values in itertools.product(*axes.values()):
+                point = {**self.parameters, **dict(zip(axes, values, strict=True)), **overrides}
+                if not any(excluded.items() <= point.items() for excluded in self.exclude):
+                    yield point
 
 
 class LoadedDefinition(Record):
@@ -280,6 +298,13 @@ def select(
     if suite not in known:
         raise UnknownBenchmark(f"no suite `{suite}`{_near(suite, known)}")
     return [definitions[name] for name in known[suite]]
+
+
+def _listed(axes: Any) -> Any:
+    """Let a single value of an axis stand for a list of one."""
+    if not isinstance(axes, Mapping):
+        return axes
+    return {axis: values if isinstance(values, list | tuple) else [values] for axis, values in axes.items()}
 
 
 def _near(name: str, known: Iterable[str]) -> str:

@@ -12,12 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from pydantic import Field
+
 from rackproof.definitions import JudgeRule, Parameters
 from rackproof.records import (
     Direction,
     Finding,
     Judgement,
     Measurement,
+    Name,
     ParsedLog,
     Record,
     Reference,
@@ -28,13 +31,14 @@ from rackproof.records import (
 NO_REFERENCE = "no reference yet"
 
 
-class SkuReference(Reference):
+class SkuReference(Record):
     """A baseline of a SKU, from inventory/group_vars/sku_*.yml: a reference and what it holds for."""
 
-    metric: str
+    metric: Name
     benchmark: str = ""
-    parameters: Parameters = {}
-    labels: dict[str, str] = {}
+    parameters: Parameters = Field(default={})
+    labels: dict[str, str] = Field(default={})
+    reference: Reference
 
     def fits(self, benchmark: str, parameters: Mapping[str, object], measurement: Measurement) -> bool:
         """Whether this baseline speaks about that measurement of that run."""
@@ -123,6 +127,7 @@ def judge_rule(
     measurements: Sequence[Measurement],
     references: Callable[[Measurement], Sequence[Reference]],
     *,
+    parameters: Parameters,
     require_references: bool,
     source: str,
 ) -> list[Judgement]:
@@ -132,6 +137,7 @@ def judge_rule(
         rule: The rule.
         measurements: All measurements of the run.
         references: Gives the references of a measurement (SKU baseline, accepted history), maybe none.
+        parameters: The point of the matrix, which a bound may name.
         require_references: Whether a missing reference gates.
         source: Names the rule's file, as the source of its bound.
     """
@@ -151,7 +157,7 @@ def judge_rule(
             )
         ]
     judgements = []
-    bound = rule.bound(source)
+    bound = rule.bound(source, parameters)
     for one in matching:
         if rule.unit and one.unit != rule.unit:
             judgements.append(
@@ -174,6 +180,7 @@ def judge_run(
     findings: Sequence[Finding],
     references: Callable[[Measurement], Sequence[Reference]],
     *,
+    parameters: Parameters,
     require_references: bool,
     source: str = "",
 ) -> Outcome:
@@ -184,6 +191,7 @@ def judge_run(
         logs: The run's parsed logs; none at all is unproven.
         findings: What was found outside the logs (hung, killed, GPU absent, nodes differ).
         references: Gives the references of a measurement.
+        parameters: The point of the matrix.
         require_references: Whether a measurement without a reference gates.
         source: Names the rules' file.
     """
@@ -192,7 +200,12 @@ def judge_run(
         judgement
         for rule in rules
         for judgement in judge_rule(
-            rule, measurements, references, require_references=require_references, source=source
+            rule,
+            measurements,
+            references,
+            parameters=parameters,
+            require_references=require_references,
+            source=source,
         )
     ]
     verdicts = [log.verdict for log in logs]
@@ -200,10 +213,11 @@ def judge_run(
     gating = [judgement for judgement in judgements if judgement.gating]
     verdicts += [judgement.verdict for judgement in gating] or [Verdict.UNPROVEN]
 
-    reasons: list[tuple[Verdict, str]] = []
-    for found in [*findings, *(finding for log in logs for finding in log.findings)]:
-        if found.verdict is not None and found.verdict is not Verdict.PASS:
-            reasons.append((found.verdict, " ".join(filter(None, [found.message, str(found.source)]))))
+    reasons = [
+        (found.verdict, " ".join(filter(None, [found.message, str(found.source)])))
+        for found in [*findings, *(finding for log in logs for finding in log.findings)]
+        if found.verdict is not None and found.verdict is not Verdict.PASS
+    ]
     if not logs:
         verdicts.append(Verdict.UNPROVEN)
         if not any(finding.verdict for finding in findings):

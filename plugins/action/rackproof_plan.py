@@ -1,0 +1,53 @@
+"""Plan the runs for the nodes that answered, or go on with the plan that was interrupted."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+
+class ActionModule(ActionBase):
+    """Documented in plugins/modules/rackproof_plan.py."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the plan's id, and the runs still to be made by host."""
+        from rackproof import bench
+
+        super().run(tmp, task_vars)
+        _, options = self.validate_argument_spec(
+            {
+                "choice": {"type": "dict", "required": True},
+                "hosts": {"type": "list", "elements": "str", "required": True},
+                "resume": {"type": "bool", "default": True},
+            }
+        )
+        hostvars = (task_vars or {})["hostvars"]
+        answered = {
+            host: (hostvars[host]["bench_facts"], hostvars[host]["bench_variables"])
+            for host in options["hosts"]
+            if "bench_variables" in hostvars[host]
+        }
+        try:
+            outcome = bench.plan(
+                bench.Choice.model_validate(options["choice"]),
+                hosts=options["hosts"],
+                answered=answered,
+                resume=options["resume"],
+                dry_run=self._task.check_mode,
+                database=os.environ.get("RACKPROOF_DATABASE_URL"),
+            )
+        except bench.BenchError as error:
+            raise AnsibleActionFail(str(error)) from error
+        self._display.display(outcome.description)
+        return {
+            "changed": not (outcome.resumed or self._task.check_mode),
+            "plan_id": outcome.plan.plan_id,
+            "resumed": outcome.resumed,
+            "runs": outcome.model_dump(mode="json")["remaining"],
+        }

@@ -1,0 +1,90 @@
+"""Fetch a run's log, parse and judge it, keep the record, write its report."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail, AnsibleError
+from ansible.plugins.action import ActionBase
+
+
+class ActionModule(ActionBase):
+    """Documented in plugins/modules/rackproof_record.py."""
+
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return what became of the run; a bad verdict is not a failure of this task."""
+        from rackproof import bench
+        from rackproof.text import clean
+
+        super().run(tmp, task_vars)
+        _, options = self.validate_argument_spec(
+            {
+                "plan_id": {"type": "str", "required": True},
+                "run_id": {"type": "str", "required": True},
+                "results": {"type": "path", "required": True},
+                "facts": {"type": "dict", "default": {}},
+                "sku": {"type": "str", "default": ""},
+                "sku_references": {"type": "list", "elements": "dict", "default": []},
+                "require_references": {"type": "bool", "default": True},
+                "description": {"type": "str", "default": ""},
+                "notes": {"type": "str", "default": ""},
+                "storage": {"type": "str", "default": ""},
+                "network": {"type": "str", "default": ""},
+                "log": {"type": "str", "default": ""},
+                "job": {"type": "dict", "default": {}},
+                "argv": {"type": "list", "elements": "str", "default": []},
+                "failed_task": {"type": "str", "default": ""},
+                "failed_result": {"type": "dict", "default": {}},
+            }
+        )
+        host = (task_vars or {})["inventory_hostname"]
+        results = Path(options["results"])
+        failure = bench.why(options["failed_task"], options["failed_result"]) if options["failed_task"] else ""
+        if options["log"]:
+            self._fetch(options["log"], results / options["run_id"] / "logs" / f"{host}.log")
+        try:
+            recorded = bench.record(
+                results,
+                options["plan_id"],
+                options["run_id"],
+                facts=options["facts"],
+                sku=options["sku"],
+                sku_references=options["sku_references"],
+                require_references=options["require_references"],
+                job=options["job"],
+                failure=failure,
+                command=options["argv"],
+                texts={name: options[name] for name in ("description", "notes", "storage", "network")},
+                database=os.environ.get("RACKPROOF_DATABASE_URL"),
+            )
+        except bench.BenchError as error:
+            raise AnsibleActionFail(str(error)) from error
+        run = recorded.run
+        line = f"{run.verdict.value.upper()}  {run.title} on {host}"
+        self._display.display(clean("; ".join([line, *run.reasons[:2]]), limit=600))
+        if recorded.history:
+            self._display.warning(clean(recorded.history, limit=600))
+        return {
+            "changed": True,
+            "rackproof_run": {
+                "run_id": run.run_id,
+                "verdict": run.verdict.value,
+                "reasons": [clean(reason, limit=600) for reason in run.reasons],
+                "folder": recorded.folder,
+                "report": recorded.report,
+            },
+        }
+
+    def _fetch(self, remote: str, local: Path) -> None:
+        """Copy the job's log to the run folder, whole or not at all; without it the run is unproven."""
+        local.parent.mkdir(parents=True, exist_ok=True)
+        draft = local.with_name(f".{local.name}.part")
+        try:
+            self._connection.fetch_file(remote, str(draft))
+            draft.replace(local)
+        except (AnsibleError, OSError) as error:
+            self._display.warning(f"the log {remote} could not be fetched: {error}")

@@ -1,0 +1,97 @@
+"""Print the table of the runs that a playbook recorded, at its end.
+
+A view and nothing else: the verdict is a task's business, and an exception in a callback would not
+change the exit status. This file is also the one place that lets plugins find the package when only
+the checkout is there: it is loaded first, and workers inherit the path.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from ansible.plugins.callback import CallbackBase
+
+try:
+    import rackproof  # noqa: F401
+except ImportError:
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
+
+DOCUMENTATION = """
+name: rackproof
+type: aggregate
+short_description: Print the runs of a playbook and their verdicts
+description:
+  - Collects the runs that C(rackproof_record) recorded and prints one table of them when the playbook
+    ends, whether it ends well or not, with the path of the report.
+  - Only shows. The exit status comes from the task that gates.
+options:
+  show_table:
+    description: Whether the table is printed.
+    type: bool
+    default: true
+    env: [{name: RACKPROOF_TABLE}]
+    ini: [{section: callback_rackproof, key: show_table}]
+requirements:
+  - the Python package rackproof, installed or in src/ of the same checkout
+"""
+
+
+class RunTable:
+    """The recorded runs of one playbook, in the order in which they ended."""
+
+    def __init__(self) -> None:
+        self.folders: dict[str, str] = {}
+        self.report = ""
+
+    def note(self, result: dict[str, Any]) -> None:
+        """Remember what a task says of a run, or of the report of all."""
+        recorded = result.get("rackproof_run")
+        if isinstance(recorded, dict):
+            self.folders[recorded["run_id"]] = recorded["folder"]
+        self.report = result.get("rackproof_report_file") or self.report
+
+    def text(self, width: int, color: bool) -> str:
+        """Return the table; empty where nothing was recorded."""
+        from rackproof.report import terminal_table
+        from rackproof.results import read_run
+
+        if not self.folders:
+            return ""
+        table = terminal_table(
+            [read_run(Path(folder)) for folder in self.folders.values()], width=width, color=color
+        )
+        return table + (f"\nReport: {self.report}" if self.report else "")
+
+
+class CallbackModule(CallbackBase):
+    """Listen for recorded runs and show them at the end."""
+
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "aggregate"
+    CALLBACK_NAME = "rackproof"
+    CALLBACK_NEEDS_ENABLED = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._table = RunTable()
+        self._shown = True
+
+    def set_options(self, task_keys: Any = None, var_options: Any = None, direct: Any = None) -> None:
+        """Read the options of the configuration."""
+        super().set_options(task_keys=task_keys, var_options=var_options, direct=direct)
+        self._shown = bool(self.get_option("show_table"))
+
+    def v2_runner_on_ok(self, result: Any) -> None:
+        """Note what a task that ended well says."""
+        self._table.note(result._result)
+
+    def v2_playbook_on_stats(self, stats: Any) -> None:
+        """Print the table."""
+        if not self._shown:
+            return
+        text = self._table.text(width=self._display.columns, color=sys.stdout.isatty())
+        if text:
+            self._display.banner("RESULT")
+            self._display.display(text)

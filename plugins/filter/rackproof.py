@@ -1,0 +1,76 @@
+"""Filters over the package: they check types, call it, and translate its errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from typing import Any
+
+from ansible.errors import AnsibleFilterError
+
+from rackproof import logs
+from rackproof.judging import judge
+from rackproof.records import Measurement, Reference, worst
+from rackproof.records import Verdict as VerdictWord
+from rackproof.scoring.scaling import scaling_efficiency as efficiency
+
+
+def parse_log(text: Any, format: str = "auto") -> dict[str, Any]:  # noqa: A002  (the option's name)
+    """Parse the text of a log."""
+    if not isinstance(text, str | bytes):
+        raise AnsibleFilterError(f"parse_log needs the text of a log, not {type(text).__name__}")
+    data = text.encode(errors="surrogateescape") if isinstance(text, str) else text
+    try:
+        return logs.parse(BytesIO(data), format=format).model_dump(mode="json")
+    except ValueError as error:
+        raise AnsibleFilterError(str(error)) from error
+
+
+def verdict(value: Any, reference: Any, unit: str = "", direction: str = "higher") -> dict[str, Any]:
+    """Judge one number against a reference."""
+    if not isinstance(reference, Mapping):
+        raise AnsibleFilterError("verdict needs a reference: {value, low, high, unit, source}")
+    try:
+        measured = Measurement.model_validate(
+            {"name": "value", "value": value, "unit": unit or reference.get("unit", ""), "direction": direction}
+        )
+        judgement = judge(measured, Reference.model_validate({"unit": "", "source": "playbook", **reference}))
+    except ValueError as error:
+        raise AnsibleFilterError(f"verdict: {error}") from error
+    return {"verdict": judgement.verdict.value, "reason": judgement.reason}
+
+
+def worst_verdict(verdicts: Any) -> str:
+    """Return the worst of several verdicts."""
+    if isinstance(verdicts, str) or not isinstance(verdicts, Sequence):
+        raise AnsibleFilterError("worst_verdict needs a list of verdicts")
+    try:
+        return worst(VerdictWord(one) for one in verdicts).value
+    except ValueError as error:
+        raise AnsibleFilterError(f"worst_verdict: {error}") from error
+
+
+def scaling_efficiency(rates: Any, base: Any = None) -> list[dict[str, Any]]:
+    """Return efficiency over GPUs."""
+    if not isinstance(rates, Mapping):
+        raise AnsibleFilterError("scaling_efficiency needs a dict of GPUs to rate, as in {1: 326.6, 8: 2544.1}")
+    try:
+        points = efficiency(
+            {int(gpus): rate for gpus, rate in rates.items()}, base=None if base is None else int(base)
+        )
+    except (TypeError, ValueError) as error:
+        raise AnsibleFilterError(f"scaling_efficiency: {error}") from error
+    return [point.model_dump(mode="json") for point in points]
+
+
+class FilterModule:
+    """The filters by name; each is documented in a file of its name beside this one."""
+
+    def filters(self) -> dict[str, Any]:
+        """Return them."""
+        return {
+            "parse_log": parse_log,
+            "verdict": verdict,
+            "worst_verdict": worst_verdict,
+            "scaling_efficiency": scaling_efficiency,
+        }

@@ -1,0 +1,320 @@
+"""What bench.yml calls, one function per task: choose, plan, record, report.
+
+The Ansible plugins check arguments, call these, and turn :class:`BenchError` into a failed task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from rackproof import definitions, locks, planning, recording
+from rackproof.definitions import DefinitionError, Parameters, Scalar
+from rackproof.facts import node_from_facts
+from rackproof.planning import Plan, PlannedRun
+from rackproof.records import Node, Record, Run, Verdict, worst
+from rackproof.results import ResultsError
+
+
+class BenchError(Exception):
+    """Something an operator has to mend; the message says what and how."""
+
+
+class Choice(Record):
+    """What the operator asked for, checked."""
+
+    benchmarks: tuple[str, ...]
+    suite: str
+    parameters: Parameters
+    definitions: str
+    results: str
+
+
+class PlanOutcome(Record):
+    """The plan to carry out."""
+
+    plan: Plan
+    resumed: bool
+    remaining: dict[str, tuple[dict[str, Any], ...]] = Field(
+        description="Runs still to be made, by inventory host, with what starting them needs."
+    )
+    description: str
+
+
+class PlanReport(Record):
+    """The end of a plan."""
+
+    verdict: Verdict
+    gates: bool
+    message: str
+    report: str
+
+
+def choose(
+    folder: Path,
+    results: Path,
+    *,
+    suite: str,
+    benchmarks: Sequence[str],
+    parameters: Mapping[str, Any],
+    sku_references: Sequence[Mapping[str, Any]],
+    hosts: Sequence[str],
+    owner_pid: int | None,
+) -> Choice:
+    """Check the request before anything is touched, and claim the hosts.
+
+    Args:
+        folder: Where the definitions are.
+        results: The results folder.
+        suite: Suite asked for; not looked at where benchmarks are named.
+        benchmarks: Benchmarks asked for by name.
+        parameters: Parameters set by the operator.
+        sku_references: Baselines of the SKU.
+        hosts: The limited hosts.
+        owner_pid: Process that the claim lasts as long as; None claims nothing (a dry run).
+
+    Raises:
+        BenchError: Unknown name, wrong definition, wrong baseline, host busy, folder not writable.
+    """
+    try:
+        chosen = definitions.select(definitions.load_folder(folder), suite=suite, benchmarks=benchmarks)
+        suite = "" if benchmarks else suite
+        overrides = {name: _scalar(name, value) for name, value in parameters.items()}
+        for loaded in chosen:
+            list(loaded.definition.points(suite, planning.fitting(loaded, overrides, chosen)))
+        _sku_references(sku_references)
+        if owner_pid is not None:
+            locks.claim_hosts(results, hosts, owner_pid)
+    except (DefinitionError, ResultsError, locks.Busy) as error:
+        raise BenchError(str(error)) from error
+    return Choice(
+        benchmarks=tuple(loaded.name for loaded in chosen),
+        suite=suite,
+        parameters=overrides,
+        definitions=str(folder),
+        results=str(results),
+    )
+
+
+def plan(
+    choice: Choice,
+    *,
+    hosts: Sequence[str],
+    answered: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]],
+    resume: bool,
+    dry_run: bool,
+    database: str | None = None,
+) -> PlanOutcome:
+    """Plan the runs for the nodes that answered, or go on with the plan that was interrupted.
+
+    Args:
+        choice: What :func:`choose` returned.
+        hosts: All hosts asked for.
+        answered: Raw facts and variables of each node that answered.
+        resume: Whether an interrupted plan of the same request goes on.
+        dry_run: Keep nothing.
+        database: URL of the history, for estimates.
+
+    Raises:
+        BenchError: A definition names an unknown variable, or the plan cannot be written.
+    """
+    results = Path(choice.results)
+    history = recording.History(database, results)
+    nodes: dict[str, Node] = {}
+    variables: dict[str, dict[str, Scalar]] = {}
+    for host, (raw, said) in answered.items():
+        nodes[host] = node_from_facts(host, raw, sku=str(said.get("bench_sku", "")))
+        variables[host] = {name: str(value) for name, value in said.items()}
+    try:
+        loaded = definitions.load_folder(Path(choice.definitions))
+        made = planning.make_plan(
+            [loaded[name] for name in choice.benchmarks],
+            nodes,
+            variables,
+            suite=choice.suite,
+            overrides=choice.parameters,
+            unreached=[host for host in hosts if host not in nodes],
+            estimate=(lambda *_: None) if dry_run else history.estimate,
+        )
+        resumed = False
+        if not dry_run:
+            made, resumed = planning.resume_or_keep(made, results, resume=resume)
+        done = made.done(results)
+    except (DefinitionError, ResultsError, KeyError) as error:
+        raise BenchError(str(error)) from error
+    remaining: dict[str, list[dict[str, Any]]] = {}
+    for run in made.runs:
+        if run.run_id not in done:
+            remaining.setdefault(run.lead, []).append(_to_start(run, variables[run.lead]))
+    description = planning.describe(made)
+    if resumed:
+        description = f"Going on with {made.plan_id}: {len(done)} of {len(made.runs)} done.\n{description}"
+    return PlanOutcome(
+        plan=made,
+        resumed=resumed,
+        remaining={host: tuple(runs) for host, runs in remaining.items()},
+        description=description,
+    )
+
+
+def planned_run(results: Path, plan_id: str, run_id: str) -> PlannedRun:
+    """Return one run of a kept plan.
+
+    Raises:
+        BenchError: There is no such plan or run.
+    """
+    try:
+        for run in planning.read_plan(results, plan_id).runs:
+            if run.run_id == run_id:
+                return run
+    except ResultsError as error:
+        raise BenchError(str(error)) from error
+    raise BenchError(f"{results / plan_id}: has no run {run_id}")
+
+
+def record(
+    results: Path,
+    plan_id: str,
+    run_id: str,
+    *,
+    facts: Mapping[str, Mapping[str, Any]],
+    sku: str,
+    sku_references: Sequence[Mapping[str, Any]],
+    require_references: bool,
+    job: Mapping[str, Any],
+    failure: str,
+    command: Sequence[str],
+    texts: Mapping[str, str],
+    database: str | None = None,
+) -> recording.Recorded:
+    """Record one run whose logs lie in ``results/RUN_ID/logs``.
+
+    Args:
+        results: The results folder.
+        plan_id: The plan.
+        run_id: The run.
+        facts: Raw facts of the nodes that took part.
+        sku: Their SKU.
+        sku_references: Baselines of the SKU.
+        require_references: Whether a measurement without a reference gates.
+        job: State of the job at its end; empty where none was started.
+        failure: Why no job was started, in words; empty otherwise.
+        command: The job's command line.
+        texts: What the operator wrote down: description, notes, storage, network.
+        database: URL of the history.
+
+    Raises:
+        BenchError: The record cannot be written.
+    """
+    evidence = recording.Evidence(
+        nodes=tuple(node_from_facts(name, raw, sku=sku) for name, raw in facts.items()),
+        job=dict(job),
+        could_not_start=failure,
+        command=tuple(command),
+        **texts,
+    )
+    try:
+        return recording.record(
+            planned_run(results, plan_id, run_id),
+            evidence,
+            results / run_id,
+            plan_id=plan_id,
+            sku_references=_sku_references(sku_references),
+            require_references=require_references,
+            database=database,
+        )
+    except ResultsError as error:
+        raise BenchError(str(error)) from error
+
+
+def report(results: Path, plan_id: str) -> PlanReport:
+    """Write the plan's report and return the verdict over all its runs.
+
+    Raises:
+        BenchError: The plan or one of its records cannot be read, or the report cannot be written.
+    """
+    from rackproof.report import write_plan_reports
+
+    try:
+        made = planning.read_plan(results, plan_id)
+        done = made.done(results)
+        runs = [done[run.run_id] for run in made.runs if run.run_id in done]
+        pages = write_plan_reports(
+            runs, results / plan_id, made.title, link=lambda run: f"../{run.run_id}/report.html"
+        )
+    except ResultsError as error:
+        raise BenchError(str(error)) from error
+    missing = [run for run in made.runs if run.run_id not in done]
+    verdicts = [run.verdict for run in runs]
+    verdicts += [Verdict.UNPROVEN] * (len(missing) + len(made.unreached))
+    verdict = worst(verdicts)
+    return PlanReport(
+        verdict=verdict,
+        gates=verdict.gates,
+        message=_closing(verdict, runs, missing, made, pages["html"]),
+        report=str(pages["html"]),
+    )
+
+
+def _closing(
+    verdict: Verdict, runs: Sequence[Run], missing: Sequence[PlannedRun], made: Plan, page: Path
+) -> str:
+    lines = [f"{made.title}: {verdict.value} ({len(runs)} of {len(made.runs)} runs recorded)"]
+    if not made.runs:
+        lines.append("nothing could be run on these nodes: " + "; ".join(one.reason for one in made.skipped))
+    for run in runs:
+        if run.verdict is not Verdict.PASS:
+            nodes = ", ".join(run.asked_nodes)
+            lines.append(f"{run.verdict.value}: {run.title} on {nodes}: {'; '.join(run.reasons[:3])}")
+    lines += [f"unproven: {run.title} on {run.lead}: has no record; start again" for run in missing]
+    lines += [f"unproven: {host}: not reached; see its error above" for host in made.unreached]
+    lines.append(f"report: {page}")
+    return "\n".join(lines)
+
+
+def why(task: str, result: Mapping[str, Any]) -> str:
+    """Return in words why a task failed: the end of what the program said, else the task's message."""
+    item = next(
+        (one for one in result.get("results") or [] if isinstance(one, Mapping) and one.get("failed")), result
+    )
+    said = str(item.get("stderr") or item.get("module_stderr") or "").strip().splitlines()[-5:]
+    message = "\n".join(said) or str(item.get("msg") or "no message")
+    return f"{task}: {message}"
+
+
+def _to_start(run: PlannedRun, variables: Mapping[str, Scalar]) -> dict[str, Any]:
+    """Return what the playbook needs to start a run, as plain data."""
+    home, workloads = variables["bench_home"], variables["bench_workloads"]
+    named = variables.get(f"bench_{run.runtime}_python", "")
+    runtime_arguments = [f"--runtime={workloads}/{run.runtime}", f"--folder={home}/runtimes/{run.runtime}"]
+    if named:
+        runtime_arguments.append(f"--python={named}")
+    return {**run.model_dump(mode="json"), "title": run.title, "runtime_arguments": runtime_arguments}
+
+
+def _scalar(name: str, value: Any) -> Scalar:
+    """Return an operator's value; ``-e`` gives text, so a number in text is a number."""
+    if isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        for kind in (int, float):
+            try:
+                return kind(value)
+            except ValueError:
+                continue
+        return str(value)
+    raise BenchError(f"bench_parameters: {name}: a parameter is one value (text or number), not {value!r}")
+
+
+def _sku_references(raw: Sequence[Mapping[str, Any]]) -> list[recording.SkuReference]:
+    try:
+        return [recording.sku_reference(one) for one in raw]
+    except ValidationError as error:
+        problem = error.errors()[0]
+        place = ".".join(str(part) for part in problem["loc"])
+        raise BenchError(
+            f"bench_sku_references: {place}: {problem['msg']}; see docs/benchmarks.md"
+        ) from error
