@@ -1,0 +1,418 @@
+"""Charts as inline SVG: from the curves of a run, its sweeps over message size, and a plan's matrix.
+
+Matplotlib draws; what it writes is then made fit for a page: colours become style sheet variables (so
+that dark mode and print follow the page), ids become unique, and a title and description are added.
+The same input gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from xml.etree import ElementTree
+
+from markupsafe import Markup
+
+from rackproof.records import Judgement, Reference, Run
+from rackproof.report.view import label_text, value_of, words
+from rackproof.text import clean, number, quantity
+
+MAX_CHARTS = 12
+MAX_LINES = 8
+MAX_POINTS = 400
+# Beyond this a float has no place on an axis (margins overflow); such a value counts as not a number.
+_LARGEST = 1e300
+
+# Colours that no theme uses: each stands for the style sheet variable of its number.
+_INK, _GRID, _MUTED = "#01fe01", "#01fe02", "#01fe03"
+_LINES = tuple(f"#01fe1{digit}" for digit in range(MAX_LINES))
+_VARIABLES = {
+    _INK: "var(--ink)",
+    _GRID: "var(--line)",
+    _MUTED: "var(--muted)",
+    **{colour: f"var(--c{index})" for index, colour in enumerate(_LINES)},
+}
+# Colour is never the only sign: each line has its own dashes, and points their own marker.
+DASHES = ("", "7 3", "2 2.5", "9 3 2 3", "12 4", "4 2", "9 3 2 3 2 3", "1 3")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+# The keys are matplotlib's own; hash salt and no date make the bytes repeat.
+_SETTINGS: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "rackproof",
+    "text.parse_math": False,
+    "text.usetex": False,
+    "font.size": 9,
+    "path.simplify": False,
+    "axes.unicode_minus": True,
+}
+_SVG = "http://www.w3.org/2000/svg"
+_XLINK = "http://www.w3.org/1999/xlink"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve. ``x`` and ``y`` have one length; a ``y`` that is not finite is a gap."""
+
+    label: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart before it is drawn. ``level`` is a horizontal line: a target or reference."""
+
+    title: str
+    x_label: str
+    y_label: str
+    lines: tuple[Line, ...]
+    log_x: bool = False
+    ticks_are_points: bool = False
+    markers: bool = False
+    level: float | None = None
+    level_label: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A chart as it stands in a page."""
+
+    title: str
+    svg: Markup
+    legend: tuple[tuple[int, str], ...]
+    description: str
+    level_label: str = ""
+    notes: tuple[str, ...] = field(default=())
+
+
+def _number(value: float) -> bool:
+    return math.isfinite(value) and abs(value) <= _LARGEST
+
+
+def thin(line: Line, points: int = MAX_POINTS) -> Line:
+    """Thin a curve to at most about ``points`` points; of each stretch its extremes stay.
+
+    A mean would hide the one slow step that matters.
+    """
+    if len(line.x) <= points:
+        return line
+    buckets = max(points // 2, 1)
+    keep = {0, len(line.x) - 1}
+    for bucket in range(buckets):
+        start = bucket * len(line.x) // buckets
+        stop = max((bucket + 1) * len(line.x) // buckets, start + 1)
+        good = [index for index in range(start, stop) if _number(line.y[index])]
+        if good:
+            keep |= {min(good, key=line.y.__getitem__), max(good, key=line.y.__getitem__)}
+        if len(good) < stop - start:
+            keep.add(next(index for index in range(start, stop) if not _number(line.y[index])))
+    order = sorted(keep)
+    return replace(line, x=tuple(line.x[i] for i in order), y=tuple(line.y[i] for i in order))
+
+
+def _bounded(lines: Sequence[Line]) -> tuple[tuple[Line, ...], tuple[str, ...]]:
+    """Keep at most MAX_LINES lines; say what was left out and what cannot be drawn."""
+    notes = []
+    if len(lines) > MAX_LINES:
+        notes.append(f"{MAX_LINES} of {len(lines)} curves are drawn; all stand in run.json.")
+    kept = tuple(thin(line) for line in lines[:MAX_LINES])
+    lost = sum(not _number(value) for line in lines for value in line.y)
+    if lost:
+        notes.append(f"{lost} point{'s are' if lost > 1 else ' is'} not a number: a gap in the curve.")
+    return kept, tuple(notes)
+
+
+def _order(name: str) -> tuple[int, str]:
+    low = name.lower()
+    for place, needle in enumerate(("second", "throughput", "loss", "accuracy")):
+        if needle in low:
+            return place, name
+    return 4, name
+
+
+def _level(judgements: Iterable[Judgement], name: str, unit: str) -> tuple[float | None, str]:
+    """Return the bound that the metric of a curve was judged against, where it has a single one."""
+    for one in judgements:
+        reference: Reference | None = one.reference
+        if one.metric == name and reference is not None and reference.unit in ("", unit):
+            fraction = reference.low if reference.low is not None else reference.high
+            if fraction is None:
+                continue
+            bound = reference.value + abs(reference.value) * fraction
+            if _number(bound):
+                side = "at least" if reference.low is not None else "at most"
+                return bound, f"{side} {quantity(bound, reference.unit)}"
+    return None, ""
+
+
+def run_charts(run: Run) -> tuple[Chart, ...]:
+    """Return the charts of one run: its curves over time, and sweeps over message size."""
+    groups: dict[tuple[str, str, str], list[Line]] = {}
+    for one in run.series:
+        count = min(len(one.x), len(one.y))
+        pairs = [(x, y) for x, y in zip(one.x[:count], one.y[:count], strict=True) if _number(x)]
+        if len(pairs) >= 2 and any(_number(y) for _, y in pairs):
+            line = Line(label_text(one.labels, 60), tuple(x for x, _ in pairs), tuple(y for _, y in pairs))
+            groups.setdefault((one.name, one.unit, one.x_unit), []).append(line)
+    charts = []
+    for name, unit, x_unit in sorted(groups, key=lambda key: (_order(key[0]), key)):
+        lines, notes = _bounded(groups[name, unit, x_unit])
+        level, level_label = _level(run.judgements, name, unit)
+        long_enough = max(len(line.x) for line in lines) > 40
+        title = f"{words(name)} over {'time' if x_unit == 's' else clean(x_unit, 40)}"
+        charts.append(
+            Chart(
+                title=title[:1].upper() + title[1:],
+                x_label=clean({"s": "seconds"}.get(x_unit, x_unit), 60),
+                y_label=clean(unit, 60) or words(name)[:60],
+                lines=lines,
+                markers=not long_enough,
+                level=level,
+                level_label=level_label,
+                notes=notes,
+            )
+        )
+    return (*charts, *_size_charts(run))[:MAX_CHARTS]
+
+
+def _size_charts(run: Run) -> list[Chart]:
+    """Return a chart for every metric measured over message sizes (bus bandwidth of a collective)."""
+    groups: dict[tuple[str, str], dict[str, dict[float, float]]] = {}
+    for one in run.measurements:
+        text = one.labels.get("size_bytes", "")
+        if not (text.isascii() and text.isdigit() and 0 < len(text) < 18 and int(text) > 0):
+            continue
+        rest = {key: value for key, value in one.labels.items() if key != "size_bytes"}
+        line = groups.setdefault((one.name, one.unit), {}).setdefault(label_text(rest, 60), {})
+        line.setdefault(float(int(text)), one.value)
+    charts = []
+    for (name, unit), by_label in sorted(groups.items()):
+        lines = [
+            Line(label, tuple(sorted(points)), tuple(points[x] for x in sorted(points)))
+            for label, points in by_label.items()
+            if len(points) >= 3 and any(_number(y) for y in points.values())
+        ]
+        if lines:
+            kept, notes = _bounded(lines)
+            title = f"{words(name)} over message size"
+            charts.append(
+                Chart(
+                    title=title[:1].upper() + title[1:],
+                    x_label="message size",
+                    y_label=clean(unit, 60),
+                    lines=kept,
+                    log_x=True,
+                    markers=True,
+                    notes=notes,
+                )
+            )
+    return charts
+
+
+def sweep_charts(runs: Sequence[Run]) -> tuple[Chart, ...]:
+    """Return the curves of a sweep: throughput and accuracy over batch size, one line per GPU count.
+
+    Repeats of one point are averaged. Runs that did not measure the metric leave a gap, not a zero.
+    """
+    metrics = (
+        ("Throughput", ("samples_per_second", "images_per_second")),
+        ("Validation accuracy", ("eval_accuracy", "best_accuracy")),
+    )
+    charts = []
+    for benchmark in dict.fromkeys(run.benchmark for run in runs):
+        points = [run for run in runs if run.benchmark == benchmark and _batch(run) is not None]
+        varying = _varying(points)
+        for title, names in metrics:
+            found: dict[str, dict[float, list[float]]] = {}
+            unit = ""
+            for run in points:
+                measured, batch = value_of(run, *names), _batch(run)
+                if measured is not None and batch is not None and _number(measured.value):
+                    unit = unit or measured.unit
+                    if measured.unit == unit:
+                        found.setdefault(_line_label(run, varying), {}).setdefault(batch, []).append(
+                            measured.value
+                        )
+            lines = [
+                Line(label, tuple(sorted(at)), tuple(sum(at[x]) / len(at[x]) for x in sorted(at)))
+                for label, at in found.items()
+            ]
+            if lines and len({x for line in lines for x in line.x}) >= 2:
+                kept, notes = _bounded(lines)
+                charts.append(
+                    Chart(
+                        title=f"{title} over batch size: {clean(benchmark, 80)}",
+                        x_label="batch size",
+                        y_label=clean(unit, 60) or title.lower(),
+                        lines=kept,
+                        log_x=True,
+                        ticks_are_points=True,
+                        markers=True,
+                        notes=notes,
+                    )
+                )
+    return tuple(charts[:MAX_CHARTS])
+
+
+def _batch(run: Run) -> float | None:
+    raw = run.parameters.get("batch_size")
+    return float(raw) if isinstance(raw, int | float) and 0 < raw < _LARGEST else None
+
+
+def _varying(runs: Sequence[Run]) -> frozenset[str]:
+    """Return the parameters that tell lines apart: those that are not the same in every run."""
+    names = {name for run in runs for name in run.parameters} - {"batch_size"}
+    return frozenset(name for name in names if len({repr(run.parameters.get(name)) for run in runs}) > 1)
+
+
+def _line_label(run: Run, varying: frozenset[str]) -> str:
+    parts: list[str] = []
+    for name, value in run.parameters.items():
+        if name == "gpus" and name in varying:
+            parts.insert(0, "CPU" if value == 0 else f"{clean(value, 20)} GPU{'' if value == 1 else 's'}")
+        elif name in varying:
+            parts.append(f"{name}={value}")
+    return clean(" ".join(parts), 60)
+
+
+def describe(chart: Chart) -> str:
+    """Say in words what a chart shows, for those who cannot see it."""
+    said = []
+    for line in chart.lines:
+        good = [(x, y) for x, y in zip(line.x, line.y, strict=True) if _number(y)]
+        if good:
+            low, high = min(y for _, y in good), max(y for _, y in good)
+            name = f"{line.label}: " if line.label else ""
+            said.append(
+                f"{name}from {number(good[0][1])} to {number(good[-1][1])}, "
+                f"lowest {number(low)}, highest {number(high)}"
+            )
+    unit = f" in {chart.y_label}" if chart.y_label else ""
+    level = f" Bound: {chart.level_label}." if chart.level is not None else ""
+    return f"{chart.title}{unit}, over {chart.x_label}. {'; '.join(said)}.{level}"
+
+
+def draw(chart: Chart, ident: str) -> Drawn:
+    """Draw a chart as inline SVG.
+
+    Args:
+        chart: What to draw; its texts are clean, yet escaped here nevertheless.
+        ident: Prefix of every id in the SVG, unique in the page.
+    """
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+
+    # A glyph that the measuring font lacks only makes the layout a guess; the browser has it.
+    with rc_context(_SETTINGS), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        figure = Figure(figsize=(5.2, 2.75))
+        figure.patch.set_alpha(0)
+        FigureCanvasSVG(figure)
+        axes = figure.add_axes((0.125, 0.175, 0.85, 0.715))
+        axes.patch.set_alpha(0)
+        for side in ("top", "right", "left"):
+            axes.spines[side].set_visible(False)
+        axes.spines["bottom"].set_color(_MUTED)
+        axes.tick_params(colors=_INK, length=0, labelsize=9)
+        axes.grid(axis="y", color=_GRID, linewidth=0.8)
+        axes.set_axisbelow(True)
+        for index, line in enumerate(chart.lines):
+            heights = [value if _number(value) else math.nan for value in line.y]
+            dashes = [float(part) for part in DASHES[index].split()]
+            axes.plot(
+                line.x,
+                heights,
+                color=_LINES[index],
+                linewidth=1.8,
+                linestyle=(0, [part / 1.8 for part in dashes]) if dashes else "solid",
+                marker=_MARKERS[index] if chart.markers else "",
+                markersize=4.5,
+                markeredgewidth=0,
+            )
+        if chart.level is not None:
+            axes.axhline(chart.level, color=_INK, linewidth=1.0, linestyle=(0, (1.5, 2.5)))
+        if chart.log_x:
+            axes.set_xscale("log", base=2)
+            positions = sorted({x for line in chart.lines for x in line.x})
+            if chart.ticks_are_points or len(positions) <= 6:
+                shown = positions
+            else:
+                shown = positions[:: math.ceil(len(positions) / 6)]
+            axes.xaxis.set_major_locator(FixedLocator(shown[:16]))
+            axes.xaxis.set_minor_locator(NullLocator())
+            as_text: Callable[..., str] = (
+                (lambda x, _: number(x)) if chart.ticks_are_points else (lambda x, _: quantity(x, "bytes"))
+            )
+            axes.xaxis.set_major_formatter(FuncFormatter(as_text))
+        else:
+            whole = all(x == int(x) for line in chart.lines for x in line.x)
+            axes.xaxis.set_major_locator(MaxNLocator(6, integer=whole))
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: number(x)))
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: _tick(y)))
+        axes.set_xlabel(chart.x_label, color=_MUTED, parse_math=False)
+        # The unit stands above its axis, upright: read without turning the head, and no room lost.
+        axes.text(-0.13, 1.06, chart.y_label, transform=axes.transAxes, color=_MUTED, parse_math=False)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
+    description = describe(chart)
+    svg = _fit_for_page(buffer.getvalue(), ident, chart.title, description)
+    legend = tuple((index, line.label) for index, line in enumerate(chart.lines) if line.label)
+    if len(chart.lines) > 1:
+        legend = tuple((index, line.label or "all") for index, line in enumerate(chart.lines))
+    return Drawn(chart.title, svg, legend, description, chart.level_label, chart.notes)
+
+
+def _tick(value: float) -> str:
+    """Write a tick shortly: 1.2M, 40k, 0.991."""
+    for factor, suffix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if factor <= abs(value) < 1e15:
+            scaled = value / (1e3 if suffix == "k" else factor)
+            return f"{scaled:.4g}{suffix}"
+    return number(value)
+
+
+def _fit_for_page(raw: bytes, ident: str, title: str, description: str) -> Markup:
+    """Return matplotlib's SVG as a fragment for an HTML page.
+
+    Its ``<style>`` (a rule for ``*``) would leak into the page, its ids would repeat from chart to chart.
+    """
+    ElementTree.register_namespace("", _SVG)
+    ElementTree.register_namespace("xlink", _XLINK)
+    root = ElementTree.fromstring(raw)  # noqa: S314  (written by matplotlib a moment ago)
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.tag.rpartition("}")[2] in ("metadata", "style"):
+                parent.remove(child)
+    for element in root.iter():
+        for name, value in list(element.attrib.items()):
+            if name == "id":
+                element.set(name, f"{ident}-{value}")
+            elif name == f"{{{_XLINK}}}href":
+                del element.attrib[name]
+                element.set("href", value.replace("#", f"#{ident}-", 1))
+            elif name in ("style", "clip-path"):
+                element.set(name, _style(value, ident))
+    for name in ("width", "height", "version"):
+        root.attrib.pop(name, None)
+    root.set("role", "img")
+    root.set("aria-labelledby", f"{ident}-title {ident}-desc")
+    for place, (tag, text) in enumerate((("title", title), ("desc", description))):
+        element = ElementTree.Element(f"{{{_SVG}}}{tag}", {"id": f"{ident}-{tag}"})
+        element.text = text
+        root.insert(place, element)
+    return Markup(ElementTree.tostring(root, encoding="unicode"))  # noqa: S704  (serialised, so escaped)
+
+
+def _style(style: str, ident: str) -> str:
+    style = re.sub(r"#01fe[01][0-9a-f]", lambda match: _VARIABLES.get(match[0], match[0]), style)
+    style = style.replace("url(#", f"url(#{ident}-")
+    return re.sub(r"'DejaVu Sans'[^;]*", "system-ui, sans-serif", style)

@@ -1,0 +1,96 @@
+"""Self-contained HTML pages: of one run, and of a plan of several runs.
+
+A page makes no request and runs no script; its Content-Security-Policy would refuse both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import resources
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from rackproof import __version__
+from rackproof.records import Run
+from rackproof.report import charts, view
+from rackproof.text import clean, moment
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("rackproof.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    environment.globals.update(symbols=view.SYMBOLS, dashes=charts.DASHES)
+    return environment
+
+
+@cache
+def _style() -> Markup:
+    # Our own file, and free of "</style>": it must not be escaped, CSS knows no entities.
+    return Markup(resources.files("rackproof.report").joinpath("style.css").read_text("utf-8"))  # noqa: S704
+
+
+def _draw(wanted: Sequence[charts.Chart]) -> list[charts.Drawn]:
+    return [charts.draw(chart, f"chart{number}") for number, chart in enumerate(wanted, start=1)]
+
+
+def run_page(run: Run) -> str:
+    """Return the HTML page of one run."""
+    return (
+        _environment()
+        .get_template("run.html.j2")
+        .render(
+            kind="Run report",
+            when=moment(run.ended or run.started) if run.ended or run.started else "",
+            style=_style(),
+            title=clean(run.benchmark, 200),
+            point=view.point_text(run),
+            hardware=view.hardware_text(run),
+            verdict=run.verdict,
+            meaning=view.WORDS[run.verdict],
+            reasons=[reason for reason in view.reasons(run) if reason != view.WORDS[run.verdict]],
+            headlines=view.main_measurements(run),
+            judgements=view.judgement_table(run),
+            drawn=_draw(charts.run_charts(run)),
+            findings=view.finding_table(run),
+            facts=view.fact_pairs(run),
+            nodes=view.node_table(run),
+            gpus=view.gpu_table(run),
+            software=view.software_table(run),
+            measurements=view.measurement_table(run),
+            logs=view.log_table(run),
+            run_id=run.run_id,
+            version=clean(run.rackproof_version or __version__, 60),
+        )
+    )
+
+
+def plan_page(runs: Sequence[Run], title: str, link: Callable[[Run], str] | None = None) -> str:
+    """Return the HTML page of several runs: overall verdict, all runs, sweep table and curves."""
+    verdict = view.overall(runs)
+    ends = [run.ended for run in runs if run.ended is not None]
+    return (
+        _environment()
+        .get_template("plan.html.j2")
+        .render(
+            kind="Plan report",
+            # By the text of the moment: records may mix moments with and without a zone.
+            when=max((moment(end) for end in ends), default=""),
+            style=_style(),
+            title=clean(title, 200),
+            counts=f"{len(runs)} run{'' if len(runs) == 1 else 's'}: {view.counts(runs)}",
+            verdict=verdict,
+            meaning=view.WORDS[verdict],
+            reasons=view.plan_reasons(runs),
+            overview=view.overview_table(runs, link),
+            sweep=view.sweep_table(runs) if view.is_training_sweep(runs) else None,
+            drawn=_draw(charts.sweep_charts(runs)),
+            version=__version__,
+        )
+    )

@@ -1,0 +1,107 @@
+"""GitHub-flavoured Markdown with the same tables as the pages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from rackproof.records import Run
+from rackproof.report import view
+from rackproof.report.view import Cell, Table
+from rackproof.text import clean
+
+# Everything that could start markup, HTML, a mention, an issue link or a table cell.
+_SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~<>&$@:])")
+
+
+def escape(text: str) -> str:
+    """Escape a text so that Markdown shows it literally, in a table cell too."""
+    # "<" as an entity, for renderers that pass raw HTML even after a backslash.
+    parts = _SPECIAL.sub(r"\\\1", clean(text, 2000))
+    parts = parts.replace(r"\<", "&lt;").replace(r"\>", "&gt;").replace(r"\&", "&amp;")
+    # Mentions and bare links work without any markup: break them where they start.
+    parts = parts.replace(r"\@", "&#64;").replace(r"\:", "&#58;" if "//" in parts else ":")
+    return re.sub(r"^(\d+)\.", r"\1\\.", re.sub(r"^([-=])", r"\\\1", parts))
+
+
+def code(text: str) -> str:
+    """Return a code span that no backtick or pipe in the text can leave."""
+    shown = clean(text, 600).replace("`", "\N{MODIFIER LETTER GRAVE ACCENT}").replace("|", "\\|")
+    return f"`{shown}`" if shown else ""
+
+
+def cell_text(cell: Cell) -> str:
+    """Return one cell as Markdown."""
+    if cell.verdict is not None:
+        text = f"{view.SYMBOLS[cell.verdict]} {cell.verdict.value}"
+    elif cell.kind == "code":
+        text = code(cell.text)
+    else:
+        text = escape(cell.text)
+    if cell.href and re.fullmatch(r"[A-Za-z0-9._~/%-]+", cell.href):
+        text = f"[{text}]({cell.href})"
+    if cell.note:
+        text += f" ({escape(cell.note)})" if text else escape(cell.note)
+    return text
+
+
+def table_text(table: Table) -> str:
+    """Return a table as Markdown, with its caption above; empty for a table without rows."""
+    if not table.rows:
+        return ""
+    lines = [f"{escape(table.caption)}", ""]
+    lines.append("| " + " | ".join(table.columns) + " |")
+    lines.append(
+        "|" + "|".join(" ---: " if i in table.numeric else " --- " for i in range(len(table.columns))) + "|"
+    )
+    lines += ["| " + " | ".join(cell_text(cell) for cell in row) + " |" for row in table.rows]
+    if table.omitted:
+        lines += ["", f"{table.omitted} more rows stand in run.json."]
+    return "\n".join(lines)
+
+
+def run_markdown(run: Run, level: int = 1) -> str:
+    """Return the report of one run; ``level`` is that of its heading."""
+    mark = "#" * level
+    point = view.point_text(run)
+    parts = [
+        f"{mark} {view.SYMBOLS[run.verdict]} {run.verdict.value}: {escape(run.benchmark)}"
+        + (f" ({escape(point)})" if point else ""),
+        "\n".join(f"- {escape(reason)}" for reason in view.reasons(run)),
+    ]
+    sections = (
+        ("Judgement", [view.judgement_table(run)]),
+        ("Findings", [view.finding_table(run)]),
+        (
+            "What ran where",
+            [_facts(run), view.node_table(run), view.gpu_table(run), view.software_table(run)],
+        ),
+        ("Measurements", [view.measurement_table(run)]),
+        ("Raw logs", [view.log_table(run)]),
+    )
+    for name, tables in sections:
+        texts = [text for text in map(table_text, tables) if text]
+        if texts:
+            parts += [f"{mark}# {name}", *texts]
+    return "\n\n".join(parts) + "\n"
+
+
+def _facts(run: Run) -> Table:
+    return view.table(
+        "The run", ("Fact", "Value"), ((Cell(name), cell) for name, cell in view.fact_pairs(run))
+    )
+
+
+def plan_markdown(runs: Sequence[Run], title: str, link: Callable[[Run], str] | None = None) -> str:
+    """Return the report of several runs: overall verdict, all runs, the sweep table."""
+    verdict = view.overall(runs)
+    parts = [
+        f"# {view.SYMBOLS[verdict]} {verdict.value}: {escape(title)}",
+        f"{len(runs)} run{'' if len(runs) == 1 else 's'}: {view.counts(runs)}.",
+        "\n".join(f"- {escape(reason)}" for reason in view.plan_reasons(runs)),
+    ]
+    tables = [view.overview_table(runs, link)]
+    if view.is_training_sweep(runs):
+        tables.append(view.sweep_table(runs))
+    parts += [text for text in map(table_text, tables) if text]
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,103 @@
+"""The table that a playbook run or a command prints at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rackproof.records import Run, Verdict
+from rackproof.report import view
+from rackproof.text import NOTHING, clean, width
+
+_COLOURS = {Verdict.PASS: "32", Verdict.DEGRADED: "33", Verdict.FAIL: "31", Verdict.UNPROVEN: "35"}
+_GAP = "  "
+
+
+def wrap(text: str, cells: int) -> list[str]:
+    """Break a clean text into lines of at most ``cells`` terminal cells, at spaces where possible."""
+    lines, line = [], ""
+    for word in text.split(" "):
+        rest = word
+        while width(rest) > cells:
+            room = cells - (width(line) + 1 if line else 0)
+            cut = _fit(rest, room) if room > 4 or not line else 0
+            if cut:
+                line = f"{line} {rest[:cut]}" if line else rest[:cut]
+                rest = rest[cut:]
+            lines.append(line)
+            line = ""
+        if line and width(line) + 1 + width(rest) > cells:
+            lines.append(line)
+            line = rest
+        elif rest:
+            line = f"{line} {rest}" if line else rest
+    return [*lines, line] if line or not lines else lines
+
+
+def _fit(text: str, cells: int) -> int:
+    """Return how many characters of a text fit into so many cells, at least one."""
+    used = 0
+    for index, character in enumerate(text):
+        used += width(character)
+        if used > cells:
+            return max(index, 1)
+    return len(text)
+
+
+def text_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], total: int, flexible: Sequence[int]
+) -> list[str]:
+    """Lay out rows in columns of at most ``total`` cells, wrapping the ``flexible`` columns.
+
+    Args:
+        columns: Headings.
+        rows: Clean texts.
+        total: Width of the terminal in cells.
+        flexible: Indices of the columns that give way when there is not room for all.
+    """
+    widths = [max([width(name), *(width(row[index]) for row in rows)]) for index, name in enumerate(columns)]
+    spare = total - len(_GAP) * (len(columns) - 1)
+    while sum(widths) > spare:
+        # The widest gives way; down to a floor, below which a narrow terminal wraps by itself.
+        wide = max(flexible, key=lambda index: widths[index])
+        if widths[wide] <= 12:
+            break
+        widths[wide] -= 1
+    lines = [_GAP.join(name.ljust(size) for name, size in zip(columns, widths, strict=True)).rstrip()]
+    lines.append(_GAP.join("─" * size for size in widths))
+    for row in rows:
+        wrapped = [wrap(text, size) for text, size in zip(row, widths, strict=True)]
+        for line in range(max(map(len, wrapped))):
+            cells = [part[line] if line < len(part) else "" for part in wrapped]
+            padded = (cell + " " * (size - width(cell)) for cell, size in zip(cells, widths, strict=True))
+            lines.append(_GAP.join(padded).rstrip())
+    return lines
+
+
+def terminal_table(runs: Sequence[Run], width: int = 100, color: bool = False) -> str:
+    """Return the table of runs: verdict, benchmark, point, main measurements, reason.
+
+    Args:
+        runs: The runs, in their order.
+        width: Width of the terminal in cells; below 60 it is taken as 60.
+        color: Colour the verdicts (ANSI).
+    """
+    rows = []
+    for run in runs:
+        main = "; ".join(f"{one.name} {one.value}" for one in view.main_measurements(run, 3))
+        # On a terminal a plain pass needs no reason.
+        why = "" if run.verdict is Verdict.PASS and not run.reasons else view.reasons(run)[0]
+        benchmark = clean(run.benchmark, 80)
+        verdict = f"{view.SYMBOLS[run.verdict]} {run.verdict.value}"
+        rows.append((verdict, benchmark, view.point_text(run, 80), main or NOTHING, why))
+    columns = ("Verdict", "Benchmark", "Point", "Measured", "Reason")
+    lines = text_table(columns, rows, max(width, 60), (1, 2, 3, 4))
+    if color:
+        for verdict, colour in _COLOURS.items():
+            mark = f"{view.SYMBOLS[verdict]} {verdict.value}"
+            lines = [
+                f"\x1b[{colour}m{mark}\x1b[0m{line[len(mark) :]}" if line.startswith(mark) else line
+                for line in lines
+            ]
+    overall = view.overall(runs)
+    lines += ["", f"{len(runs)} run{'' if len(runs) == 1 else 's'}: {view.counts(runs)} → {overall.value}"]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,622 @@
+"""What a report says, before it has a form: tables of clean text, the same for HTML and Markdown.
+
+Everything from a log or a node passes :func:`rackproof.text.clean` here, once; the forms only escape.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from urllib.parse import quote
+
+from rackproof.records import Direction, Finding, Judgement, Measurement, Reference, Run, Verdict, worst
+from rackproof.text import NOTHING, clean, duration, elapsed, moment, number, percent, quantity, size
+
+MAX_ROWS = 400
+"""The most rows of one table; what is beyond stands in run.json and is counted below the table."""
+
+SYMBOLS = {Verdict.PASS: "✓", Verdict.DEGRADED: "▲", Verdict.FAIL: "✕", Verdict.UNPROVEN: "?"}
+WORDS = {
+    Verdict.PASS: "Proven good: everything that counts was measured and lies within its bounds.",
+    Verdict.DEGRADED: "Usable, but weaker than it should be.",
+    Verdict.FAIL: "Not good: at least one thing that counts is wrong.",
+    Verdict.UNPROVEN: "Not proven: something needed for a verdict is missing or cannot be trusted.",
+}
+
+# Shown first, in this order, where a run has them.
+_PRINCIPAL = (
+    "time_to_train",
+    "samples_per_second",
+    "images_per_second",
+    "tokens_per_second",
+    "eval_accuracy",
+    "seconds_per_epoch",
+    "gemm_best",
+    "memory_copy",
+    "host_to_device",
+    "peer_copy",
+    "all_reduce_busbw",
+    "wrong_values",
+    "epochs",
+    "train_loss",
+    "startup_time",
+)
+# Which way an unmarked label of a sweep is chosen for a summary: the largest message is the one that counts.
+_SIZE_LABEL = "size_bytes"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell: text, how it is set, where it leads, and for a bullet chart where the value lies."""
+
+    text: str = ""
+    kind: str = "text"  # text | number | code | verdict
+    verdict: Verdict | None = None
+    href: str = ""
+    note: str = ""
+    gauge: Gauge | None = None
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """Where a value lies against its bounds, all as per cent (0 to 100) of the drawn width."""
+
+    value: float
+    reference: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with caption; ``omitted`` rows were left out beyond :data:`MAX_ROWS`."""
+
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    omitted: int = 0
+    numeric: frozenset[int] = field(default_factory=frozenset)
+
+
+def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Table:
+    """Build a table, bounded in rows; a column whose cells are numbers is set as one."""
+    every = [tuple(row) for row in rows]
+    kept = tuple(every[:MAX_ROWS])
+    numeric = frozenset(
+        index
+        for index in range(len(columns))
+        if any(row[index].kind == "number" for row in kept)
+        and all(row[index].kind == "number" or not row[index].text for row in kept)
+    )
+    return Table(caption, tuple(columns), kept, len(every) - len(kept), numeric)
+
+
+def _text(value: object, limit: int = 300) -> Cell:
+    return Cell(clean(value, limit))
+
+
+def _code(value: object, limit: int = 600) -> Cell:
+    return Cell(clean(value, limit), "code")
+
+
+def _number(text: str) -> Cell:
+    return Cell(text, "number")
+
+
+def verdict_cell(verdict: Verdict, note: str = "") -> Cell:
+    """Return the cell of a verdict: the word itself, with its symbol added by the form."""
+    return Cell(verdict.value, "verdict", verdict, note=note)
+
+
+def words(name: str) -> str:
+    """Turn a metric's name into words: ``seconds_per_epoch`` to ``seconds per epoch``."""
+    return clean(name, 200).replace("_", " ")
+
+
+def label_text(labels: dict[str, str], limit: int = 160) -> str:
+    """Write labels on one line; a size in bytes as a size."""
+    parts = []
+    for key, value in labels.items():
+        shown = clean(value, 80)
+        if key == _SIZE_LABEL and shown.isascii() and shown.isdigit() and len(shown) < 18:
+            parts.append(size(int(shown)))
+        else:
+            parts.append(f"{clean(key, 40)} {shown}")
+    return clean(", ".join(parts), limit)
+
+
+def point_text(run: Run, limit: int = 160) -> str:
+    """Write a run's point of the matrix on one line."""
+    return clean(" ".join(f"{key}={value}" for key, value in run.parameters.items()), limit)
+
+
+def deviation(judgement: Judgement) -> float | None:
+    """Return the relative distance of a judged value from its reference, None where there is none."""
+    reference = judgement.reference
+    if judgement.value is None or reference is None or not reference.value:
+        return None
+    if not math.isfinite(judgement.value):
+        return None
+    return (judgement.value - reference.value) / abs(reference.value)
+
+
+def bounds_text(reference: Reference) -> str:
+    """Write the allowed range in the reference's unit: ``≥ 744``, ``744 to 944``."""
+    low = None if reference.low is None else reference.value + abs(reference.value) * reference.low
+    high = None if reference.high is None else reference.value + abs(reference.value) * reference.high
+    if low is not None and low == high:
+        return f"exactly {number(low)}"
+    if low is not None and high is not None:
+        return f"{number(low)} to {number(high)}"
+    if low is not None:
+        return f"≥ {number(low)}"
+    return "" if high is None else f"≤ {number(high)}"
+
+
+def gauge(judgement: Judgement) -> Gauge | None:
+    """Return where the value lies against its bounds, or None where that cannot be drawn."""
+    reference, off = judgement.reference, deviation(judgement)
+    if reference is None or off is None:
+        return None
+    # An open side is drawn as far as the value needs it.
+    room = max(3 * abs(off), 0.03)
+    low = reference.low if reference.low is not None else (reference.high or 0.0) - room
+    high = reference.high if reference.high is not None else (reference.low or 0.0) + room
+    if not (math.isfinite(low) and math.isfinite(high)) or high <= low:
+        return None
+    margin = (high - low) * 0.25
+    start, end = low - margin, high + margin
+
+    def place(fraction: float) -> float:
+        return round(min(max((fraction - start) / (end - start), 0.0), 1.0) * 100, 2)
+
+    shown_low = 0.0 if reference.low is None else place(low)
+    shown_high = 100.0 if reference.high is None else place(high)
+    return Gauge(place(off), place(0.0), shown_low, shown_high)
+
+
+def _sort_key(one: Judgement) -> tuple[int, int]:
+    order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2, Verdict.PASS: 3}
+    return (0 if one.gating else 1, order[one.verdict])
+
+
+def judgement_table(run: Run) -> Table:
+    """Return every judgement: what was measured, against what, and why the verdict."""
+    rows = []
+    for one in sorted(run.judgements, key=_sort_key):
+        reference = one.reference
+        rows.append(
+            (
+                verdict_cell(one.verdict, "" if one.gating else "does not count"),
+                Cell(words(one.metric), note=label_text(one.labels)),
+                _number(quantity(one.value, one.unit)),
+                _number(quantity(reference.value, reference.unit) if reference else "none"),
+                _number(bounds_text(reference) if reference else ""),
+                Cell(percent(deviation(one)), "number", gauge=gauge(one)),
+                _text(one.reason, 600),
+                _text(reference.source if reference else ""),
+                _code(one.source, 200),
+            )
+        )
+    columns = (
+        "Verdict",
+        "Metric",
+        "Measured",
+        "Reference",
+        "Allowed",
+        "Deviation",
+        "Reason",
+        "Reference from",
+        "Read at",
+    )
+    return table("Every measurement that was judged, worst first", columns, rows)
+
+
+def measurement_table(run: Run) -> Table:
+    """Return every measurement with its unit, direction and place in the log."""
+    better = {Direction.HIGHER: "higher", Direction.LOWER: "lower", None: ""}
+    rows = [
+        (
+            _text(words(one.name)),
+            _text(label_text(one.labels)),
+            _number(quantity(one.value, one.unit)),
+            _text(better[one.direction]),
+            _code(one.source, 200),
+        )
+        for one in run.measurements
+    ]
+    return table("Everything that was measured", ("Metric", "Of", "Value", "Better", "Read at"), rows)
+
+
+def finding_table(run: Run) -> Table:
+    """Return what was found in logs and on nodes, that which rules out a pass first."""
+    order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2, Verdict.PASS: 3, None: 4}
+
+    def weight(one: Finding) -> str:
+        return {
+            Verdict.FAIL: "fails the run",
+            Verdict.UNPROVEN: "rules out a pass",
+            Verdict.DEGRADED: "weakens a pass",
+        }.get(one.verdict or Verdict.PASS, "a remark")
+
+    rows = [
+        (
+            verdict_cell(one.verdict, weight(one)) if one.verdict else Cell("remark"),
+            Cell(clean(one.message, 1000), note=clean(one.code, 80)),
+            _code(one.source, 200),
+            _code(one.excerpt),
+        )
+        for one in sorted(run.findings, key=lambda one: order[one.verdict])
+    ]
+    return table(
+        "What the logs and nodes show besides numbers", ("Weight", "Finding", "Place", "Excerpt"), rows
+    )
+
+
+def node_table(run: Run) -> Table:
+    """Return the nodes as they were when the run started."""
+    rows = [
+        (
+            _text(node.name),
+            _text(node.sku),
+            _text(node.product),
+            _code(node.serial or node.chassis_serial, 100),
+            _text(", ".join(node.addresses), 200),
+            _text(
+                f"{node.cpu_count} \N{MULTIPLICATION SIGN} {node.cpu}"
+                if node.cpu_count and node.cpu
+                else node.cpu or ""
+            ),
+            _number(size(node.memory_bytes) if node.memory_bytes else NOTHING),
+            _number(str(len(node.gpus))),
+        )
+        for node in run.nodes
+    ]
+    columns = ("Node", "SKU", "Product", "Serial", "Addresses", "CPU", "Memory", "GPUs")
+    return table("Nodes", columns, rows)
+
+
+def gpu_table(run: Run) -> Table:
+    """Return every GPU by UUID."""
+    rows = [
+        (
+            _text(node.name),
+            _number(str(gpu.index)),
+            _text(gpu.name),
+            _code(gpu.uuid, 100),
+            _code(gpu.serial, 60),
+            _code(gpu.bus_id, 40),
+            _code(gpu.vbios, 40),
+            _number(size(gpu.memory_bytes) if gpu.memory_bytes else NOTHING),
+            _number(quantity(gpu.power_limit_w, "W")),
+        )
+        for node in run.nodes
+        for gpu in node.gpus
+    ]
+    columns = ("Node", "GPU", "Name", "UUID", "Serial", "Bus", "VBIOS", "Memory", "Power limit")
+    return table("GPUs", columns, rows)
+
+
+def software_table(run: Run) -> Table:
+    """Return software and firmware versions; where nodes differ, each version with its nodes."""
+    seen: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for node in run.nodes:
+        for kind, facts in (("node", node.software), ("firmware", node.firmware)):
+            for name, version in facts.items():
+                seen.setdefault((kind, name), {}).setdefault(version, []).append(node.name)
+    rows = [
+        (_text("workload"), _text(name), _code(version, 200), _text("as the workload reports"))
+        for name, version in sorted(run.software.items())
+    ]
+    for (kind, name), versions in sorted(seen.items()):
+        for version, nodes in sorted(versions.items(), key=lambda item: -len(item[1])):
+            if len(nodes) == len(run.nodes):
+                where = "every node" if len(nodes) > 1 else clean(nodes[0], 80)
+            else:
+                where = f"{len(nodes)} of {len(run.nodes)}: " + clean(", ".join(nodes), 200)
+            rows.append((_text(kind), _text(name), _code(version, 200), _text(where)))
+    return table("Versions as found when the run started", ("Kind", "Name", "Version", "Where"), rows)
+
+
+def log_href(path: str) -> str:
+    """Return a link to a raw log beside the report, or nothing if the path leads elsewhere."""
+    parts = PurePosixPath(path).parts
+    if not parts or path.startswith(("/", "\\")) or ".." in parts or clean(path, 1000) != path:
+        return ""
+    return "./" + quote(path)
+
+
+def log_table(run: Run) -> Table:
+    """Return the raw logs kept with the run."""
+    rows = [
+        (
+            Cell(clean(log.path, 300), "code", href=log_href(log.path)),
+            _text(log.format),
+            verdict_cell(log.verdict),
+            _number(size(log.size_bytes)),
+            _code(log.sha256, 80),
+        )
+        for log in run.logs
+    ]
+    return table(
+        "Raw logs, kept beside this report", ("Log", "Format", "Alone says", "Size", "SHA-256"), rows
+    )
+
+
+def fact_pairs(run: Run) -> tuple[tuple[str, Cell], ...]:
+    """Return what an experimenter writes down about a run, as name and value; empty ones left out."""
+    took = elapsed(run.started, run.ended)
+    hosts = [node.name for node in run.nodes]
+    asked = [name for name in run.asked_nodes if name not in hosts]
+    dataset = run.dataset
+    data = ""
+    if dataset is not None:
+        amount = [f"{dataset.objects:,} objects"] if dataset.objects is not None else []
+        amount += [size(dataset.size_bytes)] if dataset.size_bytes is not None else []
+        data = "; ".join(part for part in (dataset.name, dataset.source, ", ".join(amount)) if part)
+    container = " ".join(part for part in (run.container, run.container_digest) if part)
+    pairs = (
+        ("Description", _text(run.description, 1000)),
+        ("Benchmark", _text(run.benchmark)),
+        ("Suite", _text(run.suite)),
+        ("Point", _text(point_text(run))),
+        ("Started", _text(moment(run.started) if run.started else "")),
+        ("Ended", _text(moment(run.ended) if run.ended else "")),
+        ("Took", _text(duration(took.total_seconds()) if took is not None else "")),
+        ("Nodes used", _text(f"{len(hosts)}: {', '.join(hosts)}" if hosts else "", 600)),
+        ("Asked for, not used", _text(", ".join(asked), 600)),
+        ("Launched with", _text(run.launcher)),
+        ("Command", _code(shlex.join(run.command), 2000)),
+        ("Environment", _code(" ".join(f"{key}={value}" for key, value in run.environment.items()), 2000)),
+        ("Container", _code(container, 400)),
+        ("Configuration", _code(run.configuration, 1000)),
+        ("Dataset", _text(data, 600)),
+        ("Dataset SHA-256", _code(dataset.sha256 if dataset else "", 80)),
+        ("Storage", _text(run.storage)),
+        ("Network", _text(run.network)),
+        ("Seeds", _text(", ".join(str(seed) for seed in run.seeds))),
+        ("Exit status", _text("" if run.exit_status is None else run.exit_status)),
+        ("Provenance", _text("ran by Rackproof" if run.provenance == "ran" else "imported: made elsewhere")),
+        ("Run", _code(run.run_id)),
+        ("Plan", _code(run.plan_id)),
+        ("Definition SHA-256", _code(run.definition_sha256, 80)),
+        ("Rackproof", _text(run.rackproof_version)),
+        ("Notes", _text(run.notes, 2000)),
+    )
+    return tuple((name, cell) for name, cell in pairs if cell.text)
+
+
+def reasons(run: Run) -> tuple[str, ...]:
+    """Return why the verdict is what it is, in words, most important first; never empty."""
+    said = tuple(clean(reason, 1000) for reason in run.reasons if clean(reason))
+    if said:
+        return said
+    counted = [one for one in run.judgements if one.gating and one.verdict is not Verdict.PASS]
+    if counted:
+        return tuple(f"{words(one.metric)}: {clean(one.reason, 600)}" for one in counted[:5])
+    if run.verdict is Verdict.PASS:
+        return (WORDS[Verdict.PASS],)
+    return (f"{WORDS[run.verdict]} The record gives no reason.",)
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A number for the top of a report."""
+
+    name: str
+    figure: str
+    unit: str = ""
+    note: str = ""
+    verdict: Verdict | None = None
+
+    @property
+    def value(self) -> str:
+        """Figure and unit on one line."""
+        return f"{self.figure} {self.unit}".strip()
+
+
+def _headline(name: str, value: float, unit: str, note: str = "", verdict: Verdict | None = None) -> Headline:
+    figure = quantity(value, unit)
+    shown = clean(unit, 40)
+    if shown and figure.endswith(f" {shown}"):
+        return Headline(words(name), figure.removesuffix(f" {shown}"), shown, note, verdict)
+    return Headline(words(name), figure, "", note, verdict)
+
+
+def _worst_of(group: Sequence[Measurement]) -> Measurement:
+    """Return the one that stands for several of a name: largest message, then the lowest device."""
+    sizes = [int(one.labels.get(_SIZE_LABEL, "")) for one in group if _is_size(one)]
+    if sizes:
+        group = [one for one in group if _is_size(one) and int(one.labels[_SIZE_LABEL]) == max(sizes)]
+    broken = [one for one in group if not one.finite]
+    if broken:
+        return broken[0]
+    lower = any(one.direction is Direction.LOWER for one in group)
+    return (max if lower else min)(group, key=lambda one: one.value)
+
+
+def _is_size(one: Measurement) -> bool:
+    text = one.labels.get(_SIZE_LABEL, "")
+    return text.isascii() and text.isdigit() and len(text) < 18
+
+
+def main_measurements(run: Run, limit: int = 4) -> tuple[Headline, ...]:
+    """Return the few numbers that stand for a run: what was judged first, then by a fixed order of names.
+
+    Of several of one name the worst stands for all (the lowest GPU, at the largest message size).
+    """
+    rank = {name: place for place, name in enumerate(_PRINCIPAL)}
+    judged: dict[str, Headline] = {}
+    for one in sorted(run.judgements, key=_sort_key):
+        if one.gating and one.value is not None and one.metric not in judged:
+            note = label_text(one.labels, 80)
+            judged[one.metric] = _headline(one.metric, one.value, one.unit, note, one.verdict)
+    groups: dict[str, list[Measurement]] = {}
+    for measured in run.measurements:
+        if measured.name not in judged:
+            groups.setdefault(measured.name, []).append(measured)
+    others = {}
+    for name, group in groups.items():
+        stands = _worst_of(group)
+        note = label_text(stands.labels, 80)
+        if len(group) > 1:
+            note = clean(f"of {len(group)}: {note}" if note else f"of {len(group)}", 100)
+        others[name] = _headline(name, stands.value, stands.unit, note)
+    ordered = [
+        headline
+        for found in (judged, others)
+        for _, headline in sorted(found.items(), key=lambda item: (rank.get(item[0], len(rank)), item[0]))
+    ]
+    return tuple(ordered[:limit])
+
+
+def hardware_text(run: Run) -> str:
+    """Say in a few words what a run ran on: nodes by SKU with their GPUs, or the CPU."""
+    kinds: dict[str, int] = {}
+    for node in run.nodes:
+        names: dict[str, int] = {}
+        for gpu in node.gpus:
+            names[gpu.name or "GPU"] = names.get(gpu.name or "GPU", 0) + 1
+        inside = (
+            " + ".join(f"{count} \N{MULTIPLICATION SIGN} {name}" for name, count in names.items())
+            or node.cpu
+            or "CPU"
+        )
+        kind = f"{node.sku} ({inside})" if node.sku else inside
+        kinds[kind] = kinds.get(kind, 0) + 1
+    return clean(
+        ", ".join(
+            f"{count} \N{MULTIPLICATION SIGN} {kind}" if count > 1 else kind for kind, count in kinds.items()
+        ),
+        200,
+    )
+
+
+def overview_table(runs: Sequence[Run], link: Callable[[Run], str] | None = None) -> Table:
+    """Return all runs of a plan, one row each, in their order."""
+    rows = []
+    for run in runs:
+        took = elapsed(run.started, run.ended)
+        main = "; ".join(f"{one.name} {one.value}" for one in main_measurements(run, 2))
+        plain = run.verdict is Verdict.PASS and not run.reasons
+        rows.append(
+            (
+                verdict_cell(run.verdict),
+                Cell(clean(run.benchmark, 200), href=link(run) if link else "", note=point_text(run)),
+                Cell(clean(", ".join(node.name for node in run.nodes), 120), note=hardware_text(run)),
+                _text(main),
+                _text("" if plain else reasons(run)[0], 300),
+                _number(duration(took.total_seconds()) if took is not None else NOTHING),
+            )
+        )
+    columns = ("Verdict", "Benchmark", "Ran on", "Main measurements", "Reason", "Took")
+    return table("All runs, in the order of the plan", columns, rows)
+
+
+def value_of(run: Run, *names: str) -> Measurement | None:
+    """Return the first measurement of a run under one of the names, unlabelled ones preferred."""
+    for name in names:
+        found = [one for one in run.measurements if one.name == name]
+        if found:
+            return next((one for one in found if not one.labels), found[0])
+    return None
+
+
+def _model(run: Run) -> str:
+    stated = run.parameters.get("network") or run.parameters.get("model")
+    return str(stated) if stated else run.benchmark
+
+
+def is_training_sweep(runs: Sequence[Run]) -> bool:
+    """Whether the runs are points over batch size, so that the sweep table says something."""
+    return sum("batch_size" in run.parameters for run in runs) >= 2
+
+
+def _natural(value: object) -> tuple[int, float, str]:
+    if isinstance(value, int | float) and math.isfinite(value):
+        return (0, float(value), "")
+    return (1, 0.0, str(value))
+
+
+def sweep_table(runs: Sequence[Run]) -> Table:
+    """Return the table of a training sweep: one row per model, batch size and number of GPUs.
+
+    Its columns are those of the MNIST comparisons that people publish; times with and without
+    start-up stand apart.
+    """
+    known = ("network", "model", "batch_size", "gpus")
+    rows = []
+    points = [run for run in runs if "batch_size" in run.parameters]
+    points.sort(
+        key=lambda run: (
+            _model(run),
+            _natural(run.parameters["batch_size"]),
+            _natural(run.parameters.get("gpus")),
+        )
+    )
+    for run in points:
+        accuracy = value_of(run, "eval_accuracy", "best_accuracy")
+        epochs = value_of(run, "epochs")
+        per_epoch = value_of(run, "seconds_per_epoch")
+        steady = value_of(run, "samples_per_second", "images_per_second")
+        whole = value_of(run, "samples_per_second_with_startup")
+        startup = value_of(run, "startup_time")
+        variant = " ".join(f"{key}={value}" for key, value in run.parameters.items() if key not in known)
+        gpus = run.parameters.get("gpus")
+        rows.append(
+            (
+                verdict_cell(run.verdict),
+                Cell(
+                    hardware_text(run) or NOTHING, note=clean(", ".join(node.name for node in run.nodes), 80)
+                ),
+                Cell(clean(_model(run), 80), note=clean(variant, 120)),
+                _number(clean(run.parameters["batch_size"], 40)),
+                _number("0 (CPU)" if gpus == 0 else clean(NOTHING if gpus is None else gpus, 40)),
+                _number(number(accuracy.value) if accuracy else NOTHING),
+                _number(number(epochs.value) if epochs else NOTHING),
+                _number(number(per_epoch.value) if per_epoch else NOTHING),
+                _number(number(steady.value) if steady else NOTHING),
+                _number(number(whole.value) if whole else NOTHING),
+                _number(number(startup.value) if startup else NOTHING),
+            )
+        )
+    columns = (
+        "Verdict",
+        "Infrastructure",
+        "Model",
+        "Batch size",
+        "GPUs",
+        "Accuracy (validation)",
+        "Epochs",
+        "s/epoch",
+        "samples/s",
+        "samples/s with start-up",
+        "Start-up (s)",
+    )
+    return table("The sweep, point by point", columns, rows)
+
+
+def counts(runs: Sequence[Run]) -> str:
+    """Say how many runs have which verdict: ``12 pass, 1 fail``."""
+    totals = {verdict: sum(run.verdict is verdict for run in runs) for verdict in Verdict}
+    return ", ".join(f"{count} {verdict.value}" for verdict, count in totals.items() if count) or "no runs"
+
+
+def overall(runs: Sequence[Run]) -> Verdict:
+    """Return the worst verdict of several runs; of none, ``unproven``."""
+    return worst(run.verdict for run in runs)
+
+
+def plan_reasons(runs: Sequence[Run]) -> tuple[str, ...]:
+    """Say of every run that is not a plain pass why, worst first."""
+    order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2}
+    bad = sorted((run for run in runs if run.verdict in order), key=lambda run: order[run.verdict])
+    said = [f"{clean(run.title, 160)}: {run.verdict.value}: {reasons(run)[0]}" for run in bad[:12]]
+    if len(bad) > len(said):
+        said.append(f"… and {len(bad) - len(said)} more runs that are not a pass")
+    if not runs:
+        return ("Nothing ran, so nothing is proven.",)
+    return tuple(said) or (f"All {len(runs)} runs pass.",)

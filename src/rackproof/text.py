@@ -1,0 +1,158 @@
+"""Text for people: hostile strings made harmless, numbers with units.
+
+Whatever came out of a log passes through :func:`clean` before a terminal, a page or a file shows it.
+Imports nothing but the standard library, so that everything may use it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from datetime import UTC, datetime, timedelta
+
+# Whole escape sequences go, not only the ESC byte: what is left of "\x1b[31m" would be noise. Each
+# alternative is bounded, so that a hostile string cannot make the search slow or eat what follows it.
+_ESCAPE = re.compile(
+    # CSI: colours, cursor moves
+    r"(?:\x1b\[|\x9b)[0-?]{0,64}[ -/]{0,8}[@-~]"
+    # OSC, DCS and the like: titles, links
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]{0,4096}(?:\x07|\x1b\\|\x9c)"
+    # any other escape
+    r"|\x1b[ -/]{0,8}[0-~]?"
+)
+_SPACE = re.compile(r"\s+")
+_FORMAT_KEPT = {"\u200d"}  # joins emoji; harmless on its own
+ELLIPSIS = "…"
+NOTHING = "\N{EN DASH}"
+"""Shown where there is no value."""
+_MINUS = "\N{MINUS SIGN}"
+
+
+def _harmless(character: str, newlines: bool) -> str:
+    """Return the character, a space for white space, or nothing if it could deceive or damage."""
+    if newlines and character == "\n":
+        return character
+    category = unicodedata.category(character)
+    if character in "\t\n\v\f\r" or category in ("Zl", "Zp"):
+        return " "
+    # Cc control, Cf format (bidi overrides, zero width, tags), Cs surrogates, Co private, Cn unassigned
+    # (U+FFFE and U+FFFF are forbidden in XML).
+    if category in ("Cc", "Cs", "Co", "Cn") or (category == "Cf" and character not in _FORMAT_KEPT):
+        return ""
+    return character
+
+
+def clean(text: object, limit: int = 500, *, newlines: bool = False) -> str:
+    """Make a text harmless to show: no escape sequences, control, bidi or invisible characters.
+
+    Args:
+        text: Anything; shown as ``str(text)``.
+        limit: The most characters returned; a longer text ends with an ellipsis.
+        newlines: Keep line ends (as ``\\n``); otherwise all white space becomes single spaces.
+    """
+    # Cut before the work, so that a huge hostile text costs no more than a bounded one.
+    raw = str(text)[: 8 * limit + 4096]
+    if raw.isascii() and raw.isprintable():
+        kept = raw
+    else:
+        kept = _ESCAPE.sub("", raw.replace("\r\n", "\n").replace("\r", "\n"))
+        kept = "".join(_harmless(character, newlines) for character in kept)
+    kept = kept.strip() if newlines else _SPACE.sub(" ", kept).strip()
+    return kept if len(kept) <= limit else kept[: max(limit - 1, 0)].rstrip() + ELLIPSIS
+
+
+def number(value: float | None) -> str:
+    """Format a number for reading: about four digits, thousands separated; ``NaN`` and ``∞`` as such."""
+    if value is None:
+        return NOTHING
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "∞" if value > 0 else f"{_MINUS}∞"
+    size = abs(value)
+    if size >= 1e15 or 0 < size < 1e-3:
+        text = f"{value:.3e}"
+        digits, exponent = text.split("e")
+        text = f"{digits.rstrip('0').rstrip('.')}e{int(exponent)}"
+    elif value == int(value) or size >= 1000:
+        text = f"{value:,.0f}"
+    elif size >= 100:
+        text = f"{value:.1f}"
+    else:
+        text = f"{value:.{3 if size >= 1 else 4}f}"
+        text = text.rstrip("0").rstrip(".")
+    return text.replace("-", _MINUS) if text.startswith("-") else text
+
+
+def quantity(value: float | None, unit: str = "") -> str:
+    """Format a number with its unit; bytes become a size."""
+    if value is not None and unit in ("bytes", "B", "byte") and math.isfinite(value):
+        return size(value)
+    unit = clean(unit, 40)
+    return f"{number(value)} {unit}" if unit and value is not None else number(value)
+
+
+def size(value: float) -> str:
+    """Format a number of bytes with binary units: ``8 MiB``."""
+    scaled = float(value)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
+        if abs(scaled) < 1024 or unit == "PiB":
+            break
+        scaled /= 1024
+    return f"{scaled:.0f} {unit}" if scaled == int(scaled) else f"{scaled:.1f} {unit}"
+
+
+def percent(fraction: float | None, *, sign: bool = True) -> str:
+    """Format a fraction as per cent, with its sign by default: ``+3.5 %``."""
+    if fraction is None or not math.isfinite(fraction):
+        return NOTHING
+    hundred = fraction * 100
+    places = 0 if abs(hundred) >= 1000 else 1 if abs(hundred) >= 1 or hundred == 0 else 2
+    text = f"{hundred:{'+' if sign else ''},.{places}f} %"
+    return text.replace("-", _MINUS)
+
+
+def duration(seconds: float | None) -> str:
+    """Format seconds as people say them: ``3.1 s``, ``2 min 05 s``, ``4 h 10 min``."""
+    if seconds is None or not math.isfinite(seconds):
+        return NOTHING
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
+
+
+def moment(when: datetime | None) -> str:
+    """Format a moment in UTC: ``2026-11-21 10:35:18 UTC``; a naive one is taken as UTC."""
+    if when is None:
+        return NOTHING
+    if when.tzinfo is not None:
+        when = when.astimezone(UTC)
+    return f"{when:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def elapsed(start: datetime | None, end: datetime | None) -> timedelta | None:
+    """Return the time between two moments, or None where one is missing or they are out of order."""
+    if start is None or end is None or (start.tzinfo is None) != (end.tzinfo is None) or end < start:
+        return None
+    return end - start
+
+
+def width(text: str) -> int:
+    """Return how many terminal cells a (clean) text takes."""
+    cells = 0
+    for character in text:
+        if unicodedata.combining(character) or character == "\u200d":
+            continue
+        cells += 2 if unicodedata.east_asian_width(character) in "WF" else 1
+    return cells
+
+
+def slug(text: str, limit: int = 60) -> str:
+    """Return a text fit for a file name or an id: letters, digits, ``.``, ``_`` and ``-`` only."""
+    kept = re.sub(r"[^A-Za-z0-9._-]+", "-", clean(text, 4 * limit))
+    return kept.strip("-._")[:limit].rstrip("-._")
