@@ -805,6 +805,8 @@ def why_not_started(error, folder, options):
         return f"cannot start {program}: no such program on this node; install it or correct argv"
     if error.filename == program and error.errno == errno.EACCES:
         return f"cannot start {program}: it is not executable by user {user()}"
+    if error.errno == errno.ENOEXEC:
+        return f"cannot start {program}: it is no program for this machine, or has no #! line"
     return str(explain(error, error.filename or folder.path, "start the job with"))
 
 

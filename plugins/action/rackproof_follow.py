@@ -1,0 +1,173 @@
+"""Follow a job until it ends; the module of the same name documents it."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+try:
+    import rackproof  # noqa: F401
+except ImportError:  # not installed: use the checkout that this plugin belongs to
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
+
+from rackproof.following import Answer, Narrator, next_offset, next_pause, poll_command, read_answer
+from rackproof.logs.progress import Follower
+
+display = Display()
+
+
+class ActionModule(ActionBase):
+    """Asks the node every few seconds, shows what comes back."""
+
+    _requires_connection = True
+    _supports_check_mode = True
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Follow the job; see the module's documentation."""
+        super().run(tmp, task_vars)
+        self._task_vars = task_vars or {}
+        _, options = self.validate_argument_spec(
+            {
+                "id": {"type": "str", "required": True},
+                "folder": {"type": "str", "required": True},
+                "format": {"type": "str", "default": "auto"},
+                "every_s": {"type": "float", "default": 10},
+                "expected_s": {"type": "float"},
+                "deadline_s": {"type": "float", "default": 120, "aliases": ["deadline"]},
+                "patience_s": {"type": "float", "default": 900},
+            }
+        )
+        if self._task.check_mode:
+            return {"changed": False, "skipped": True, "msg": "nothing is followed in check mode"}
+        try:
+            self._follower = Follower(options["format"])
+        except ValueError as error:
+            raise AnsibleActionFail(str(error)) from error
+        return self._follow(options)
+
+    def _follow(self, options: dict[str, Any]) -> dict[str, Any]:
+        begin = time.monotonic()
+        every_s = options["every_s"]
+        narrator = Narrator(
+            options["id"],
+            self._task_vars.get("inventory_hostname", "?"),
+            clock=time.monotonic,
+            wall=lambda: datetime.now().astimezone(),
+            every_s=every_s or float("inf"),
+            expected_s=options["expected_s"],
+        )
+        show = self._show if every_s > 0 else _be_quiet
+        progress = self._follower.feed(b"")
+        offset = supervisor = polls = deaths = 0
+        job_began: float | None = None
+        heard = begin
+        while True:
+            asked = time.monotonic()
+            polls += 1
+            try:
+                answer = self._ask(options["folder"], offset, supervisor)
+            except (AnsibleConnectionFailure, ValueError) as error:
+                show(narrator.lost(str(error)))
+                self._give_up_if(time.monotonic() - heard > options["patience_s"], options, "gives no answer")
+                time.sleep(next_pause(time.monotonic() - begin, time.monotonic() - asked))
+                continue
+            heard = now = time.monotonic()
+            show(narrator.back())
+            if answer.state is None:
+                raise AnsibleActionFail(
+                    f"no job was started in {options['folder']}: start it with rackproof_job first"
+                )
+            if answer.state.get("id") != options["id"]:
+                raise AnsibleActionFail(
+                    f"{options['folder']} belongs to run {answer.state.get('id')!r}, not to {options['id']!r}"
+                )
+            supervisor = answer.state["supervisor_pid"]
+            if job_began is None:
+                job_began = now - (answer.age_s or 0.0)
+            if answer.data:
+                progress = self._follower.feed(answer.data)
+            offset = next_offset(offset, answer)
+            behind = offset < answer.log_bytes
+            # Once may be the moment between the supervisor's last word and its end; twice is a death.
+            deaths = deaths + 1 if answer.alive is False and not answer.ended else 0
+            if answer.ended or deaths > 1:
+                if behind:
+                    continue
+                state = answer.state if answer.ended else self._settle(options)
+                show(narrator.ended(progress, state, answer.log_bytes))
+                return {
+                    "changed": False,
+                    "job": dict(state),
+                    "log_bytes": answer.log_bytes,
+                    "progress": _plain(asdict(progress)),
+                    "progress_lines": narrator.lines if every_s > 0 else 0,
+                    "polls": polls,
+                    "elapsed_s": round(time.monotonic() - begin, 3),
+                }
+            elapsed_s = now - job_began
+            show(narrator.progress(progress, elapsed_s, answer.log_bytes, answer.state.get("hang_s") or 0))
+            limit_s = sum(float(answer.state.get(key) or 0) for key in ("timeout_s", "grace_s"))
+            self._give_up_if(elapsed_s > limit_s + options["deadline_s"], options, "has not ended its job")
+            if not behind and not deaths:
+                time.sleep(next_pause(now - begin, now - asked, narrator.left_s(elapsed_s)))
+
+    def _ask(self, folder: str, offset: int, supervisor: int) -> Answer:
+        """Ask the node once.
+
+        Raises:
+            AnsibleConnectionFailure: The node cannot be reached.
+            ValueError: Its answer is not whole.
+        """
+        try:
+            result = self._low_level_execute_command(
+                poll_command(folder, offset, supervisor), encoding_errors="surrogateescape"
+            )
+        except AnsibleConnectionFailure:
+            # What is left of a dead connection would fail the next try as well.
+            self._connection.close()
+            raise
+        return read_answer(result["stdout"], supervisor)
+
+    def _settle(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Let the module end what a dead supervisor left behind; returns the job's final state."""
+        result = self._execute_module(
+            module_name="rackproof_job",
+            module_args={"id": options["id"], "folder": options["folder"], "state": "found"},
+            task_vars=self._task_vars,
+        )
+        if "job" not in result:
+            raise AnsibleActionFail(str(result.get("msg", "the job's supervisor died")))
+        return result["job"]
+
+    def _give_up_if(self, hopeless: bool, options: dict[str, Any], what: str) -> None:
+        if hopeless:
+            raise AnsibleActionFail(
+                f"the node {what}; job {options['id']} in {options['folder']} was left as it is: run the "
+                "playbook again to follow on, or stop the job with rackproof_job state=absent"
+            )
+
+    @staticmethod
+    def _show(line: str | None) -> None:
+        if line is not None:
+            display.display(line)
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    """Return values that survive JSON: NaN and infinity as text."""
+    return {
+        key: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in values.items()
+    }
+
+
+def _be_quiet(line: str | None) -> None:
+    """Show nothing."""

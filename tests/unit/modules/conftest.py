@@ -1,0 +1,139 @@
+"""Run modules as processes of their own, as a node does, and clean up the jobs that they start."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# What Ansible wraps around a module on a node, without the three quarters of a second that Ansible takes.
+DRIVER = """
+import ctypes, fcntl, getpass, json, os, runpy, select, signal, subprocess, sys, uuid
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.testing import patch_module_args
+options = json.load(sys.stdin)
+with open(sys.argv[1]) as stream:
+    code = compile(stream.read(), sys.argv[1], "exec")
+# Only now: the interpreter's own files may be private to the user who runs the tests.
+if options.get("_user"):
+    os.setuid(options.pop("_user"))
+with patch_module_args(options):
+    exec(code, {"__name__": "__main__"})
+"""
+
+
+class Modules:
+    """Runs modules; every call is a process that ends before it returns."""
+
+    def __init__(self, root: Path) -> None:
+        self.folder = root / "plugins" / "modules"
+
+    def __call__(
+        self, module: str, check: bool = False, user: int | None = None, **options: Any
+    ) -> dict[str, Any]:
+        done = subprocess.run(
+            [sys.executable, "-c", DRIVER, str(self.folder / f"{module}.py")],
+            input=json.dumps({**options, "_ansible_check_mode": check}),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.stdout.strip(), done.stderr
+        return json.loads(done.stdout)
+
+
+class Jobs:
+    """Starts jobs in a temporary folder and knows their processes."""
+
+    def __init__(self, modules: Modules, folder: Path) -> None:
+        self.modules = modules
+        self.folder = folder
+        self.ids: set[str] = set()
+
+    def __call__(self, job_id: str = "job", *script: str, **options: Any) -> dict[str, Any]:
+        """Start (or find) a job that is a shell script of those lines."""
+        self.ids.add(job_id)
+        options.setdefault("argv", ["sh", "-c", "\n".join(script)])
+        options.setdefault("timeout_s", 60)
+        return self.modules("rackproof_job", id=job_id, folder=str(self.folder / job_id), **options)
+
+    def find(self, job_id: str = "job", **options: Any) -> dict[str, Any]:
+        return self.modules(
+            "rackproof_job", id=job_id, folder=str(self.folder / job_id), state="found", **options
+        )
+
+    def stop(self, job_id: str = "job", **options: Any) -> dict[str, Any]:
+        return self.modules(
+            "rackproof_job", id=job_id, folder=str(self.folder / job_id), state="absent", **options
+        )
+
+    def state(self, job_id: str = "job") -> dict[str, Any]:
+        return json.loads((self.folder / job_id / "state.json").read_text())
+
+    def log(self, job_id: str = "job") -> str:
+        return (self.folder / job_id / "log.txt").read_text()
+
+    def ended(self, job_id: str = "job", within_s: float = 30) -> dict[str, Any]:
+        """Wait until the job has ended; returns its state."""
+        return until(lambda: (s := self.state(job_id))["phase"] == "ended" and s, within_s)
+
+    def logged(self, text: str, job_id: str = "job") -> str:
+        """Wait until the log holds a text; returns the log."""
+        return until(lambda: text in (log := self.log(job_id)) and log)
+
+    def processes(self, job_id: str = "job") -> list[int]:
+        """Return ids of all live processes of a job, whatever they did to get away."""
+        marker = f"RACKPROOF_JOB_TOKEN={self.state(job_id)['token']}".encode()
+        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _carries(pid, marker)]
+
+
+def _carries(pid: int, marker: bytes) -> bool:
+    try:
+        alive = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+        return alive and marker in Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+
+
+def until(condition: Callable[[], Any], within_s: float = 30) -> Any:
+    """Wait until a condition holds, bounded; returns its value."""
+    deadline = time.monotonic() + within_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+    return value
+
+
+@pytest.fixture(scope="session")
+def modules(root: Path) -> Modules:
+    """Return a runner of modules."""
+    return Modules(root)
+
+
+@pytest.fixture
+def jobs(modules: Modules, tmp_path: Path) -> Iterator[Jobs]:
+    """Return a starter of jobs; none of them outlives the test."""
+    starter = Jobs(modules, tmp_path)
+    yield starter
+    for job_id in starter.ids:
+        if not (tmp_path / job_id / "state.json").exists():
+            continue
+        try:
+            state = starter.state(job_id)
+        except ValueError:
+            continue  # a test damaged it: there was no job
+        if isinstance(state, dict) and state.get("phase") == "running" and "pid" in state:
+            for pid in [state["supervisor_pid"], *starter.processes(job_id)]:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
