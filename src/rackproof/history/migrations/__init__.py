@@ -1,0 +1,1 @@
+"""Alembic migrations of the history, run when a store is opened."""

@@ -1,0 +1,287 @@
+"""Tables of the history.
+
+Shaped for a fleet: 10,000 nodes, 40 measurements a night, 60 nights are 24 million rows, so a
+measurement is a row of small numbers that points at *what* was measured (``quantities``) and *on
+what* (``hardware``). Changing a table here needs a migration beside it; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import zlib
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Dialect,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.dialects.postgresql import TIMESTAMP
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+REVISION = "0001"
+"""The newest migration; a store at this revision is opened without loading Alembic."""
+
+VERSION_TABLE = "rackproof_schema"
+
+KEY_LIMIT = 200
+TEXT_LIMIT = 400
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Moment(TypeDecorator[datetime]):
+    """A moment in UTC: ``timestamptz`` in PostgreSQL, microseconds since 1970 in SQLite.
+
+    SQLite has no type for moments and its text forms lose the time zone. Naive values are UTC.
+    """
+
+    impl = BigInteger
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """Return the column type of this database."""
+        if dialect.name == "postgresql":
+            return dialect.type_descriptor(TIMESTAMP(timezone=True))
+        return dialect.type_descriptor(BigInteger())
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
+        """Return what the database stores for a moment."""
+        if value is None:
+            return None
+        moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value
+        return moment if dialect.name == "postgresql" else (moment - _EPOCH) // _MICROSECOND
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+        """Return the moment that the database stored."""
+        if value is None:
+            return None
+        if isinstance(value, datetime):
+            return value.astimezone(UTC)
+        return _EPOCH + timedelta(microseconds=value)
+
+
+class RecordText(TypeDecorator[str]):
+    """The JSON of a record: text in PostgreSQL (which compresses by itself), deflated in SQLite."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """Return the column type of this database."""
+        return dialect.type_descriptor(Text() if dialect.name == "postgresql" else LargeBinary())
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> Any:
+        """Return what the database stores for a record."""
+        if value is None or dialect.name == "postgresql":
+            return value
+        return zlib.compress(value.encode(), 1)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
+        """Return the JSON that the database stored."""
+        return zlib.decompress(value).decode() if isinstance(value, bytes) else value
+
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+hardware = Table(
+    "hardware",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    # node | gpu | link (two parts, in order) | group (the nodes of one run)
+    Column("kind", String(8), nullable=False),
+    # Survives a new host name: GPU UUID, serial or chassis; of links and groups, the keys of the parts.
+    Column("key", String(KEY_LIMIT), nullable=False),
+    # As last seen: host name of a node, model of a GPU.
+    Column("name", String(KEY_LIMIT), nullable=False),
+    Column("sku", String(KEY_LIMIT), nullable=False),
+    Column("serial", String(KEY_LIMIT), nullable=False),
+    Column("chassis_serial", String(KEY_LIMIT), nullable=False),
+    Column("product", String(KEY_LIMIT), nullable=False),
+    Column("first_seen", Moment, nullable=False),
+    Column("last_seen", Moment, nullable=False),
+    UniqueConstraint("kind", "key"),
+    Index(None, "key"),
+    Index(None, "serial"),
+    Index(None, "chassis_serial"),
+)
+
+hardware_members = Table(
+    "hardware_members",
+    metadata,
+    Column("whole_id", ForeignKey("hardware.id", ondelete="CASCADE"), primary_key=True),
+    Column("position", Integer, primary_key=True, autoincrement=False),
+    Column("member_id", ForeignKey("hardware.id", ondelete="CASCADE"), nullable=False, index=True),
+    sqlite_with_rowid=False,
+)
+
+host_names = Table(
+    "host_names",
+    metadata,
+    Column("hardware_id", ForeignKey("hardware.id", ondelete="CASCADE"), primary_key=True),
+    Column("name", String(KEY_LIMIT), primary_key=True),
+    Column("first_seen", Moment, nullable=False),
+    Column("last_seen", Moment, nullable=False),
+    Index(None, "name"),
+    sqlite_with_rowid=False,
+)
+
+# Which GPU sat in which node, and when: a GPU that failed in another chassis is recognised.
+placements = Table(
+    "placements",
+    metadata,
+    Column("gpu_id", ForeignKey("hardware.id", ondelete="CASCADE"), primary_key=True),
+    Column("node_id", ForeignKey("hardware.id", ondelete="CASCADE"), primary_key=True),
+    Column("slot", Integer, nullable=False),
+    Column("first_seen", Moment, nullable=False),
+    Column("last_seen", Moment, nullable=False),
+    Index(None, "node_id"),
+    sqlite_with_rowid=False,
+)
+
+quantities = Table(
+    "quantities",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    # SHA-256 over benchmark, parameters, metric and labels: long texts cannot be indexed everywhere.
+    Column("digest", String(64), nullable=False),
+    Column("unit", String(KEY_LIMIT), nullable=False),
+    Column("benchmark", String(KEY_LIMIT), nullable=False),
+    Column("parameters", Text, nullable=False),
+    Column("metric", String(KEY_LIMIT), nullable=False),
+    # Canonical JSON; labels that name hardware hold "*" here, see identity.py.
+    Column("labels", Text, nullable=False),
+    Column("direction", String(8), nullable=True),
+    UniqueConstraint("digest", "unit"),
+    Index(None, "metric", "benchmark"),
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("run_id", String(121), nullable=False, unique=True),
+    Column("plan_id", String(KEY_LIMIT), nullable=False),
+    Column("benchmark", String(KEY_LIMIT), nullable=False),
+    Column("suite", String(KEY_LIMIT), nullable=False),
+    Column("provenance", String(16), nullable=False),
+    Column("parameters", Text, nullable=False),
+    Column("parameters_digest", String(64), nullable=False),
+    Column("hardware_id", ForeignKey("hardware.id"), nullable=True),
+    # When it happened: start, else end, else the stamp in the id, else when it was first kept.
+    Column("moment", Moment, nullable=False),
+    Column("started", Moment, nullable=True),
+    Column("ended", Moment, nullable=True),
+    Column("exit_status", Integer, nullable=True),
+    Column("verdict", String(16), nullable=False),
+    Column("reason", String(TEXT_LIMIT), nullable=False),
+    Column("record_sha256", String(64), nullable=False),
+    Column("kept", Moment, nullable=False),
+    Index(None, "moment"),
+    Index(None, "benchmark", "parameters_digest", "moment"),
+    Index(None, "plan_id"),
+    Index(None, "hardware_id", "moment"),
+)
+
+# Apart from runs, so that listing runs does not read through megabytes of JSON.
+records = Table(
+    "records",
+    metadata,
+    Column("run_pk", ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("record", RecordText, nullable=False),
+)
+
+run_nodes = Table(
+    "run_nodes",
+    metadata,
+    Column("run_pk", ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
+    Column("hardware_id", ForeignKey("hardware.id"), primary_key=True),
+    Column("name", String(KEY_LIMIT), nullable=False),
+    Index(None, "hardware_id"),
+    Index(None, "name"),
+    sqlite_with_rowid=False,
+)
+
+
+def _observed() -> tuple[Column[Any], ...]:
+    """Columns that say in which run, what, on what and when; the key keeps a run's rows together."""
+    return (
+        Column("run_pk", ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
+        Column("ordinal", Integer, primary_key=True, autoincrement=False),
+        Column("quantity_id", ForeignKey("quantities.id"), nullable=False),
+        Column("hardware_id", ForeignKey("hardware.id"), nullable=True),
+        # The node it sat in at the time, where that is one node.
+        Column("node_id", ForeignKey("hardware.id"), nullable=True),
+        Column("moment", Moment, nullable=False),
+        Column("value", Float, nullable=True),
+    )
+
+
+measurements = Table(
+    "measurements",
+    metadata,
+    *_observed(),
+    # "nan", "inf" or "-inf" where the value is no ordinary number: SQLite keeps no NaN.
+    Column("special", String(4), nullable=True),
+    Index(None, "quantity_id", "moment"),
+    Index(None, "hardware_id", "quantity_id", "moment"),
+    Index(None, "node_id", "moment"),
+    sqlite_with_rowid=False,
+)
+
+_CANDIDATE = text("candidate")
+
+judgements = Table(
+    "judgements",
+    metadata,
+    *_observed(),
+    Column("verdict", String(16), nullable=False),
+    Column("gating", Boolean, nullable=False),
+    # Could become a reference: judged unproven only because there was none.
+    Column("candidate", Boolean, nullable=False),
+    # Of passes it is empty: they are most rows, and the record holds it.
+    Column("reason", String(TEXT_LIMIT), nullable=False),
+    Column("reference", Float, nullable=True),
+    Column("low", Float, nullable=True),
+    Column("high", Float, nullable=True),
+    Column("warn", Float, nullable=True),
+    Index("ix_judgements_hardware", "hardware_id", "moment"),
+    Index("ix_judgements_candidate", "moment", sqlite_where=_CANDIDATE, postgresql_where=_CANDIDATE),
+    sqlite_with_rowid=False,
+)
+
+# Accepted references. The run is named, not pointed at: a baseline outlives the rows it came from.
+baselines = Table(
+    "baselines",
+    metadata,
+    Column("quantity_id", ForeignKey("quantities.id"), primary_key=True),
+    Column("hardware_id", ForeignKey("hardware.id"), primary_key=True),
+    Column("run_id", String(121), primary_key=True),
+    Column("moment", Moment, nullable=False),
+    Column("value", Float, nullable=False),
+    Column("low", Float, nullable=True),
+    Column("high", Float, nullable=True),
+    Column("warn", Float, nullable=True),
+    Column("accepted", Moment, nullable=False),
+    Index(None, "run_id"),
+)
