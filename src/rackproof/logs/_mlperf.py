@@ -1,0 +1,596 @@
+"""What MLPerf training logs mean, whatever their notation: events in, measurements and findings out.
+
+``mllog`` (4.x to 6.x), ``mll06`` and ``mlp05`` only differ in how an event is written; each turns its
+lines into :meth:`Events.event` calls.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import re
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rackproof.logs._reading import Curve, Log, LogParser, clean, number, rank_of
+from rackproof.records import Direction, Measurement, ParsedLog, Verdict
+
+HIGHER, LOWER = Direction.HIGHER, Direction.LOWER
+NOT_TAGS = frozenset(
+    {
+        "init_stop",
+        "epoch_stop",
+        "block_start",
+        "block_stop",
+        "eval_start",
+        "eval_stop",
+        "weights_initialization",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Quality a benchmark has to reach. ``metric`` names one of several values (``BBOX``), else ""."""
+
+    value: float
+    at_most: bool = False
+    metric: str = ""
+
+    def reached(self, value: float) -> bool:
+        """Whether a value is good enough (NaN is not)."""
+        return value <= self.value if self.at_most else value >= self.value
+
+    def __str__(self) -> str:
+        return f"{'at most' if self.at_most else 'at least'} {self.value:g}" + (
+            f" {self.metric}" if self.metric else ""
+        )
+
+
+TARGETS: Mapping[str, tuple[Target, ...]] = {
+    "llama2_70b_lora": (Target(0.925, at_most=True),),
+    "llama31_8b": (Target(3.3, at_most=True),),
+    "flux1": (Target(0.586, at_most=True),),
+}
+"""Targets of rounds 4.1 to 5.1 by ``submission_benchmark``."""
+
+TARGETS_06: Mapping[str, tuple[Target, ...]] = {
+    "ssd": (Target(0.23),),
+    "maskrcnn": (Target(0.377, metric="BBOX"), Target(0.339, metric="SEGM")),
+    "gnmt": (Target(24.0),),
+    "transformer": (Target(25.0),),
+    "resnet": (Target(0.759),),
+    "minigo": (Target(0.50),),
+}
+"""Targets of round 0.6 by ``submission_benchmark``."""
+
+IMPORTANT = ("run_start", "run_stop", "eval_accuracy", "measurement")
+_SALVAGE_KEY = re.compile(rb"""["']key["']\s*:\s*["']([A-Za-z0-9_]{1,80})["']""")
+_BARE_WORD = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|\b(null|true|false|NaN)\b""")
+_PYTHON_WORD = {"null": "None", "true": "True", "false": "False", "NaN": "'nan'"}
+_DECODER = json.JSONDecoder()
+MAX_JSON = 1 << 16
+
+
+def decode_leniently(payload: bytes) -> tuple[object, str]:
+    """Decode JSON that a strict decoder refused.
+
+    Args:
+        payload: bytes from the opening brace on, with whatever follows on the line.
+
+    Returns:
+        The value and, in words, what was wrong with it.
+
+    Raises:
+        ValueError: nothing sensible can be read.
+    """
+    # Replacement characters instead of an error: a byte that is not UTF-8 in a file name hurts nothing.
+    text = clean(payload[:MAX_JSON], MAX_JSON)
+    try:
+        value, end = _DECODER.raw_decode(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    except ValueError:
+        if len(text) > 8192 or text.count("{") + text.count("[") > 50:
+            raise
+        try:
+            # Single quotes, as Python prints a dict. literal_eval evaluates nothing but literals.
+            value = ast.literal_eval(_BARE_WORD.sub(lambda m: m[1] or _PYTHON_WORD[m[2]], text))
+        except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:
+            raise ValueError("not JSON") from error
+        return value, "written with single quotes"
+    return value, "followed by other text" if text[
+        end:
+    ].strip() else "with bytes or numbers that JSON does not know"
+
+
+class Events(LogParser):
+    """Collects the events of one training log and judges them at the end."""
+
+    targets: Mapping[str, tuple[Target, ...]] = TARGETS
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(log)
+        self.events = 0
+        self.first_time: float | None = None
+        self.latest = -math.inf
+        self.backwards = 0.0
+        self.backwards_line = 0
+        self.init_start: float | None = None
+        self.run_start: float | None = None
+        self.run_start_line = 0
+        self.run_starts = 0
+        self.run_stop: float | None = None
+        self.run_stop_line = 0
+        self.statuses: list[tuple[str, int]] = []
+        self.after_stop = 0
+        self.after_stop_line = 0
+        self.seeds: dict[str, int] = {}
+        self.evals: dict[str, tuple[float, int, int | None]] = {}
+        self.eval_count = 0
+        self.damaged_important: list[tuple[str, int]] = []
+        self.epochs: tuple[float, int] | None = None
+        self.epoch_times: list[float] = []
+        self._epoch_began: float | None = None
+        self.losses: tuple[float, int] | None = None
+        self.extra: list[Measurement] = []
+        self.own_target: Target | None = None
+        self.curves = {
+            "train_loss": Curve("train_loss", "", "s"),
+            "samples_per_second": Curve("samples_per_second", "samples/s", "s"),
+            "train_step_time": Curve("train_step_time", "s", "s"),
+        }
+        self.throughput_line = self.step_time_line = 1
+        self.batch_size: float | None = None
+        self.handlers = {
+            "init_start": self.on_init_start,
+            "run_start": self.on_run_start,
+            "run_stop": self.on_run_stop,
+            "run_final": self.on_run_stop,
+            "eval_accuracy": self.on_eval_accuracy,
+            "tracked_stats": self.on_tracked_stats,
+            "epoch_start": self.on_epoch,
+            "epoch_stop": self.on_epoch,
+            "seed": self.on_seed,
+            "cache_clear": self.on_cache_clear,
+            "global_batch_size": self.on_batch_size,
+            "measurement": self.on_measurement,
+            "facts": self.on_facts,
+            "dataset": self.on_dataset,
+            "target": self.on_target,
+            "target_accuracy": self.on_target,
+            "quality_target": self.on_target,
+            "progress": self.on_progress,
+        }
+
+    # -- taking events ----------------------------------------------------------------------------
+
+    def event(self, key: str, value: object, meta: object, time: float | None, position: int) -> None:
+        """Take one event. ``time`` is in seconds since the epoch; ``position`` is in the block."""
+        self.events += 1
+        if time is None or not math.isfinite(time):
+            if key in IMPORTANT:
+                self.damaged(key, position)
+            else:
+                self.log.find("damaged_line", "an event without a time", line=self.log.line_at(position))
+            return
+        if self.first_time is None:
+            self.first_time = time
+        if time < self.latest:
+            if self.latest - time > self.backwards:
+                self.backwards, self.backwards_line = self.latest - time, self.log.line_at(position)
+        else:
+            self.latest = time
+        if self.run_stop is not None and key not in ("run_stop", "status"):
+            self.after_stop += 1
+            if not self.after_stop_line:
+                self.after_stop_line = self.log.line_at(position)
+        handler = self.handlers.get(key)
+        if handler is not None:
+            handler(key, value, meta if isinstance(meta, dict) else {}, time, position)
+        elif key not in NOT_TAGS and value is not None and key not in self.log.tags:
+            self.log.tag(key, value)
+
+    def damaged(self, key: str, position: int) -> None:
+        """Note a line that matters and cannot be read."""
+        line = self.log.line_at(position)
+        if len(self.damaged_important) < 1000:
+            self.damaged_important.append((key, line))
+        self.log.find(
+            "damaged_line", f"a damaged {key} line", line=line, excerpt=self.log.line_text(position)[1]
+        )
+
+    def unreadable(self, payload: bytes, position: int, why: str = "cannot be decoded") -> None:
+        """Note an event line that cannot be decoded; important when its key says so or is lost."""
+        found = _SALVAGE_KEY.search(payload[:MAX_JSON])
+        key = found[1].decode("ascii") if found else ""
+        names = [one for one in IMPORTANT if one == key or (not key and one.encode() in payload[:MAX_JSON])]
+        if names:
+            self.damaged(names[0], position)
+        else:
+            self.log.find(
+                "damaged_line",
+                f"a log line ({key or 'key lost'}) {why}",
+                line=self.log.line_at(position),
+                excerpt=payload,
+            )
+
+    def place(self, position: int) -> tuple[int, int | None]:
+        """Return line and rank of a position."""
+        return self.log.line_at(position), rank_of(self.log.line_text(position)[0])
+
+    def at(self, time: float) -> float:
+        """Return seconds since run_start (since the first event before that)."""
+        start = self.run_start if self.run_start is not None else self.first_time
+        return time - (start if start is not None else time)
+
+    def on_init_start(
+        self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
+    ) -> None:
+        """Every rank logs one; the earliest counts."""
+        self.init_start = time if self.init_start is None else min(self.init_start, time)
+
+    def on_run_start(
+        self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
+    ) -> None:
+        """The first one counts."""
+        self.run_starts += 1
+        if self.run_start is None:
+            self.run_start, self.run_start_line = time, self.log.line_at(position)
+
+    def on_run_stop(
+        self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
+    ) -> None:
+        """The first time counts, the status of all of them."""
+        status = meta.get("status")
+        if status is None and isinstance(value, dict):  # 0.5: {"success": true}
+            success = value.get("success")
+            status = {True: "success", False: "aborted"}.get(success) if isinstance(success, bool) else None
+        line = self.log.line_at(position)
+        if len(self.statuses) < 1000:
+            self.statuses.append((clean(str(status)[:200], 40) if status is not None else "", line))
+        if self.run_stop is None and key == "run_stop":
+            self.run_stop, self.run_stop_line = time, line
+
+    def on_eval_accuracy(
+        self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
+    ) -> None:
+        """Keep the last value of every metric."""
+        epoch = number(meta.get("epoch_num"))
+        if isinstance(value, dict) and "epoch" in value:  # 0.5: {"epoch": 59, "value": 0.7}
+            epoch, value = number(value.get("epoch")), value.get("value")
+        if isinstance(value, dict) and isinstance(value.get("accuracy"), dict):  # 0.6 maskrcnn
+            value = value["accuracy"]
+        metric = meta.get("metric")
+        values = value if isinstance(value, dict) else {metric if isinstance(metric, str) else "": value}
+        line, rank = self.place(position)
+        if not values:
+            self.damaged(key, position)
+        for name, raw in list(values.items())[:20]:
+            found = number(raw)
+            if found is None:
+                self.damaged(key, position)
+                continue
+            name = clean(str(name)[:200], 40)
+            if not math.isfinite(found):
+                self.log.find("nan", f"eval_accuracy is {found}", Verdict.FAIL, line=line, rank=rank)
+            if name in self.evals or len(self.evals) < 20:
+                self.evals[name] = (found, line, rank)
+                curve = self.curves.setdefault(
+                    f"eval {name}", Curve(f"eval_accuracy {name}".strip(), "", "s")
+                )
+                curve.add(self.at(time), found)
+        self.eval_count += 1
+        self._epoch_seen(epoch, line)
+
+    def _epoch_seen(self, epoch: float | None, line: int) -> None:
+        if epoch is not None and math.isfinite(epoch) and (self.epochs is None or epoch > self.epochs[0]):
+            self.epochs = (epoch, line)
+
+    def on_tracked_stats(
+        self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
+    ) -> None:
+        """Loss, step time, throughput over time."""
+        if not isinstance(value, dict):
+            return
+        for name in ("train_loss", "reduced_train_loss", "loss"):
+            if name in value:
+                loss = number(value[name])
+                if loss is None:
+                    self.log.find(
+                        "damaged_line", "a train_loss that is no number", line=self.log.line_at(position)
+                    )
+                    break
+                if not math.isfinite(loss):
+                    line, rank = self.place(position)
+                    self.log.find("nan", f"train_loss is {loss}", Verdict.FAIL, line=line, rank=rank)
+                self.losses = (loss, self.log.line_at(position))
+                self.curves["train_loss"].add(self.at(time), loss)
+                break
+        for name, curve in (("train_step_time", "train_step_time"), ("throughput", "samples_per_second")):
+            if name in value:
+                found = number(value[name])
+                line = self.log.line_at(position)
+                if found is None or not math.isfinite(found) or found <= 0:
+                    self.log.find(
+                        "impossible_value", f"{name} is {value[name]!s:.60}", Verdict.UNPROVEN, line=line
+                    )
+                    continue
+                self.curves[curve].add(self.at(time), found)
+                if name == "throughput":
+                    self.throughput_line = line
+                else:
+                    self.step_time_line = line
+
+    def on_epoch(
+        self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
+    ) -> None:
+        """Epoch numbers and durations."""
+        if key == "epoch_start":
+            self._epoch_began = time
+            return
+        self._epoch_seen(number(meta.get("epoch_num")), self.log.line_at(position))
+        if self._epoch_began is not None and len(self.epoch_times) < 100_000:
+            self.epoch_times.append(time - self._epoch_began)
+            self._epoch_began = None
+
+    def on_seed(
+        self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
+    ) -> None:
+        """Ranks may have different seeds; the first is the tag."""
+        if value is None:
+            return
+        self.log.tag("seed", value)
+        if len(self.seeds) < 100_000:
+            self.seeds.setdefault(str(value)[:40], self.log.line_at(position))
+
+    def on_cache_clear(
+        self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
+    ) -> None:
+        """A cache clear that says it failed."""
+        if value is False:
+            self.log.mark("cache_clear_failed", position)
+
+    def on_batch_size(
+        self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
+    ) -> None:
+        """Needed to turn step times into samples per second."""
+        self.log.tag(key, value)
+        if self.batch_size is None:
+            self.batch_size = number(value)
+
+    def on_measurement(
+        self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
+    ) -> None:
+        """A measurement that a Rackproof workload states itself."""
+        line, rank = self.place(position)
+        if len(self.extra) >= 5000:
+            self.log.find("too_many_measurements", "more measurements than are kept", line=line)
+            return
+        try:
+            if not isinstance(value, dict):
+                raise TypeError("no mapping")  # noqa: TRY301
+            found = number(value.get("value"))
+            if found is None:
+                raise TypeError("no number")  # noqa: TRY301
+            labels = value.get("labels") or {}
+            one = Measurement(
+                name=clean(str(value["name"])[:400], 200),
+                value=found,
+                unit=clean(str(value["unit"])[:400], 40),
+                direction=Direction(value["direction"]) if value.get("direction") else None,
+                labels={
+                    clean(str(k)[:200], 100): clean(str(v)[:400], 200) for k, v in list(labels.items())[:50]
+                },
+                source=self.log.source(line, rank),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError):
+            self.damaged(key, position)
+            return
+        if not one.finite:
+            self.log.find("nan", f"measurement {one.name} is {one.value}", Verdict.FAIL, line=line, rank=rank)
+        self.extra.append(one)
+
+    def on_facts(
+        self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
+    ) -> None:
+        """Software versions that the workload reports."""
+        if isinstance(value, dict):
+            for name, one in list(value.items())[:100]:
+                self.log.tag(f"software.{name}"[:200], one)
+
+    def on_dataset(
+        self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
+    ) -> None:
+        """The data that the workload read."""
+        if isinstance(value, dict):
+            for name, one in list(value.items())[:100]:
+                self.log.tag(f"dataset.{name}"[:200], one)
+
+    def on_target(
+        self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
+    ) -> None:
+        """A quality target that the log itself states.
+
+        ``{"value": 0.99, "at_most": false}`` is judged; a bare number (NVIDIA's logs) does not say which
+        side of it is good and is only kept as a tag.
+        """
+        direction_known = isinstance(value, dict) and isinstance(value.get("at_most"), bool)
+        found = number(value.get("value") if isinstance(value, dict) else value)
+        if found is not None and math.isfinite(found):
+            self.log.tag("target", found)
+            if direction_known and isinstance(value, dict):
+                self.own_target = Target(found, at_most=value["at_most"])
+
+    def on_progress(
+        self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
+    ) -> None:
+        """For the live display only."""
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def finish(self) -> ParsedLog:
+        """Judge the events."""
+        log = self.log
+        measurements: list[Measurement] = []
+        proven = self.judge_end(measurements)
+        log.marks_as_findings(self.run_stop_line if proven else None)
+        self.judge_quality(measurements)
+        self.remark()
+        self.measure_speed(measurements)
+        stated = {one.name for one in self.extra}
+        measurements = [one for one in measurements if one.name not in stated] + self.extra
+        curves = [curve for name, curve in self.curves.items() if name != "train_step_time"]
+        return log.parsed(self.format, Verdict.PASS if proven else Verdict.UNPROVEN, measurements, curves)
+
+    def judge_end(self, measurements: list[Measurement]) -> bool:
+        """Find out whether the log proves a run that ended well; adds ``time_to_train``."""
+        log = self.log
+        bad = [(status, line) for status, line in self.statuses if status not in ("success", "")]
+        good = [line for status, line in self.statuses if status == "success"]
+        for status, line in bad[:5]:
+            log.find("aborted", f"run_stop says {status!r}", Verdict.FAIL, line=line)
+        if self.run_start is None:
+            if self.events:
+                log.find(
+                    "no_run_start", "no readable run_start", Verdict.UNPROVEN, line=self._lost("run_start")
+                )
+        if self.run_stop is None:
+            log.find(
+                "no_run_stop",
+                "no readable run_stop: the run did not end, or the log is cut off",
+                Verdict.UNPROVEN,
+                line=self._lost("run_stop") or max(1, log.lines),
+            )
+        elif not good and not bad:
+            log.find(
+                "no_status",
+                "run_stop does not say how the run ended",
+                Verdict.UNPROVEN,
+                line=self.run_stop_line,
+            )
+        if self.run_start is None or self.run_stop is None:
+            return False
+        seconds = self.run_stop - self.run_start
+        if seconds < 0:
+            log.find(
+                "negative_time",
+                f"run_stop is {-seconds:.3f} s before run_start",
+                Verdict.UNPROVEN,
+                line=self.run_stop_line,
+            )
+            return False
+        if not good or bad:
+            return False
+        measurements.append(self.measure("time_to_train", seconds / 60, "min", LOWER, self.run_stop_line))
+        if self.init_start is not None and self.init_start <= self.run_start:
+            measurements.append(
+                self.measure(
+                    "startup_time", self.run_start - self.init_start, "s", LOWER, self.run_start_line
+                )
+            )
+        self.check_result_line(seconds)
+        return True
+
+    def _lost(self, key: str) -> int | None:
+        return next((line for name, line in self.damaged_important if name == key), None)
+
+    def check_result_line(self, seconds: float) -> None:
+        """Compare with the wall time that the run script prints around the training."""
+        for line, wall, _name in self.log.results[:1]:
+            # The script's clock counts whole seconds and includes start-up and teardown.
+            if wall < seconds - 2:
+                self.log.find(
+                    "result_mismatch",
+                    f"the RESULT line says {wall:.0f} s, run_start to run_stop takes {seconds:.0f} s",
+                    Verdict.UNPROVEN,
+                    line=line,
+                )
+
+    def judge_quality(self, measurements: list[Measurement]) -> None:
+        """Add the last evaluation of each metric and compare it with the benchmark's target."""
+        log = self.log
+        for name, (value, line, rank) in self.evals.items():
+            labels = {"metric": name} if name else {}
+            measurements.append(self.measure("eval_accuracy", value, "", None, line, rank, **labels))
+        own = (self.own_target,) if self.own_target is not None else ()
+        targets = self.targets.get(log.tags.get("submission_benchmark", ""), own)
+        stopped = any(status == "success" for status, _line in self.statuses)
+        last_line = max((line for _value, line, _rank in self.evals.values()), default=0)
+        lost = [line for key, line in self.damaged_important if key == "eval_accuracy" and line > last_line]
+        if lost and stopped:
+            log.find(
+                "damaged_evaluation", "the last evaluation cannot be read", Verdict.UNPROVEN, line=lost[-1]
+            )
+        lost = [line for key, line in self.damaged_important if key == "measurement"]
+        if lost:
+            log.find("damaged_measurement", "a measurement cannot be read", Verdict.UNPROVEN, line=lost[0])
+        for target in targets:
+            found = self.evals.get(target.metric)
+            if found is None:
+                if stopped:
+                    log.find(
+                        "no_evaluation",
+                        f"no evaluation to hold against the target ({target})",
+                        Verdict.UNPROVEN,
+                    )
+            elif stopped and not target.reached(found[0]) and not (last_line and lost):
+                log.find(
+                    "target_not_reached",
+                    f"the last evaluation is {found[0]:g}, the target is {target}",
+                    Verdict.FAIL,
+                    line=found[1],
+                )
+
+    def remark(self) -> None:
+        """Note what is ugly but does not spoil the result."""
+        log = self.log
+        if self.backwards > 1:
+            log.find(
+                "time_backwards",
+                f"time runs backwards by up to {self.backwards:.3f} s",
+                line=self.backwards_line,
+            )
+        if self.after_stop:
+            log.find(
+                "events_after_run_stop", f"{self.after_stop} events after run_stop", line=self.after_stop_line
+            )
+        if len(self.seeds) > 1:
+            line = list(self.seeds.values())[1]
+            log.find(
+                "seeds_differ",
+                f"{len(self.seeds)} different seeds (one per rank, or several runs)",
+                line=line,
+            )
+        if self.run_starts > 1:
+            log.find("several_runs", f"{self.run_starts} run_start events; the first run counts")
+        if log.ends_in_line and log.size:
+            log.find("no_final_newline", "the log ends in mid-line", line=log.lines + 1)
+
+    def measure_speed(self, measurements: list[Measurement]) -> None:
+        """Add throughput, epochs, last loss."""
+        rates, steps = self.curves["samples_per_second"], self.curves["train_step_time"]
+        if rates.y:
+            # The first interval holds the warm-up; the median is not moved by evaluation pauses.
+            value = statistics.median(rates.y[1:] or rates.y)
+            measurements.append(
+                self.measure("samples_per_second", value, "samples/s", HIGHER, self.throughput_line)
+            )
+        elif steps.y and self.batch_size and math.isfinite(self.batch_size) and self.batch_size > 0:
+            value = self.batch_size / statistics.median(steps.y)
+            measurements.append(
+                self.measure("samples_per_second", value, "samples/s", HIGHER, self.step_time_line)
+            )
+            for x, y in zip(steps.x, steps.y, strict=True):
+                rates.add(x, self.batch_size / y)
+        if self.epochs is not None:
+            measurements.append(self.measure("epochs", self.epochs[0], "epochs", LOWER, self.epochs[1]))
+        if self.losses is not None:
+            measurements.append(self.measure("train_loss", self.losses[0], "", LOWER, self.losses[1]))
+        durations = [one for one in self.epoch_times if one > 0]
+        if durations:
+            measurements.append(
+                self.measure("seconds_per_epoch", statistics.median(durations), "s", LOWER, None)
+            )

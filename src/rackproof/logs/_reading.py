@@ -1,0 +1,479 @@
+"""What all log parsers share: reading in blocks, bounded collecting, cleaning of hostile text.
+
+A log is read once, in blocks of about 1 MiB that end at a line end, so memory does not grow with the
+log. Failures that any format may show (out of memory, traceback, cancelled job) are searched in the
+block as a whole, because splitting every line would cost more than all the rest.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import BinaryIO, ClassVar
+
+from rackproof.records import Direction, Finding, Measurement, ParsedLog, Series, Source, Verdict, worst
+
+BLOCK = 1 << 20
+"""Bytes asked for at once; a longer line is cut."""
+MAX_LINE = 1 << 16
+"""Bytes of one line that line-wise parsers look at."""
+MAX_FINDINGS_PER_CODE = 5
+MAX_CODES = 60
+MAX_POINTS = 2000
+MAX_TAGS = 200
+MAX_MEASUREMENTS = 4000
+MAX_EXCERPT = 200
+
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
+_ANSI_BYTES = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0e-\x1f\x7f]")
+_RANK = re.compile(rb"^[^\S\r\n]*(?:(\d{1,6}): |\[\d{1,6},(\d{1,6})\]<std(?:out|err)>:)")
+
+
+def clean(raw: bytes | str, limit: int = MAX_EXCERPT) -> str:
+    """Return text of a log fit to be shown: no escape sequences, no control or bidi characters, bounded."""
+    text = raw[: limit * 8].decode("utf-8", "replace") if isinstance(raw, bytes) else raw[: limit * 8]
+    text = _CONTROL.sub("", _ANSI.sub("", text)).replace("\t", " ").strip()
+    # Lone surrogates (from JSON escapes) cannot be written out again as UTF-8.
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def number(value: object) -> float | None:
+    """Return a JSON value as a float (numbers and short numeric strings; not booleans), else ``None``."""
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, int | float) or (isinstance(value, str) and len(value) <= 40):
+        try:
+            return float(value)
+        except (ValueError, OverflowError):
+            return None
+    return None
+
+
+def whole(value: object) -> int | None:
+    """Return a JSON value as a non-negative whole number, else ``None``."""
+    as_float = number(value)
+    if as_float is None or not math.isfinite(as_float) or as_float < 0 or as_float > 1e18:
+        return None
+    return int(as_float)
+
+
+def rank_of(prefix: bytes) -> int | None:
+    """Return the rank that a launcher wrote before a line (`` 0: ``, ``[1,0]<stdout>:``), if any."""
+    found = _RANK.match(prefix)
+    return int(found[1] or found[2]) if found else None
+
+
+class Curve:
+    """A series that never holds more than ``MAX_POINTS`` points: when full, every other one goes.
+
+    ``x`` is made non-decreasing, points that are not finite are left out.
+    """
+
+    def __init__(self, name: str, unit: str, x_unit: str) -> None:
+        self.name, self.unit, self.x_unit = name, unit, x_unit
+        self.x: list[float] = []
+        self.y: list[float] = []
+        self._stride = 1
+        self._seen = 0
+
+    def add(self, x: float, y: float) -> None:
+        """Take one point; only every stride-th is kept."""
+        if not (math.isfinite(x) and math.isfinite(y)):
+            return
+        self._seen += 1
+        if (self._seen - 1) % self._stride:
+            return
+        self.x.append(x if not self.x else max(x, self.x[-1]))
+        self.y.append(y)
+        if len(self.x) >= MAX_POINTS:
+            self.x, self.y = self.x[::2], self.y[::2]
+            self._stride *= 2
+
+    def series(self) -> Series:
+        """Return the record."""
+        return Series(name=self.name, unit=self.unit, x_unit=self.x_unit, x=tuple(self.x), y=tuple(self.y))
+
+
+class Mean:
+    """Running mean, count and last value."""
+
+    __slots__ = ("count", "last", "line", "total")
+
+    def __init__(self) -> None:
+        self.total = 0.0
+        self.count = 0
+        self.last = math.nan
+        self.line = 1
+
+    def add(self, value: float, line: int, weight: float = 1.0) -> None:
+        """Take one value seen at a line."""
+        self.total += value * weight
+        self.count += 1
+        self.last = value
+        self.line = line
+
+    @property
+    def value(self) -> float:
+        """Unweighted mean; NaN of no values."""
+        return self.total / self.count if self.count else math.nan
+
+
+@dataclass(slots=True)
+class Mark:
+    """Where the text of a failure was seen: line, excerpt, rank."""
+
+    line: int
+    excerpt: str
+    rank: int | None
+
+
+@dataclass(slots=True)
+class Marks:
+    """First marks of one code, with the number of all and the last line."""
+
+    kept: list[Mark] = field(default_factory=list)
+    count: int = 0
+    last_line: int = 0
+
+
+# Every alternative starts with a rare capital, so that `re` skips over the rest of the block in one
+# tight loop; case-insensitive alternatives or lower-case starts make it ten times slower.
+_MARKER_CODES = {
+    b"CUDA out of memory": "out_of_memory",
+    b"OutOfMemoryError": "out_of_memory",
+    b"OOM when allocating": "out_of_memory",
+    b"OOM Killed": "out_of_memory",
+    b"Out of memory: Kill": "out_of_memory",
+    b"Traceback (most recent": "traceback",
+    b"CANCELLED AT": "cancelled",
+    b"TIME LIMIT": "time_limit",
+    b"Segmentation fault": "crashed",
+    b"Exited with exit code": "task_failed",
+    b"Watchdog caught collective": "collective_timeout",
+    b"Errno 28": "disk_full",
+    b"Gradient overflow": "gradient_overflow",
+    b"RESULT,": "result",
+    b"Xid (PCI": "xid",
+}
+_MARKERS = re.compile(b"|".join(re.escape(literal) for literal in _MARKER_CODES))
+_NAN_WORD = re.compile(rb"(?i)loss[^\n]{0,60}?(?<![a-z0-9_])[-+]?nan(?![a-z0-9_])")
+_SCALE = re.compile(rb"loss scale to ([0-9.eE+-]{1,40})")
+_CACHE_FAILED = re.compile(rb"(?i)denied|cannot|read-only|failed|no such|unable|error")
+_RESULT = re.compile(rb"^RESULT,([^,\r\n]{1,80}),([^\r\n]{0,200})")
+
+TINY_LOSS_SCALE = 1e-4
+"""Below this an automatic loss scale shows gradients that overflow at any scale: training is lost."""
+
+
+class Log:
+    """State of one log while it is read: size, lines, findings, tags, marks of failure."""
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self.size = 0
+        self.lines = 0
+        """Lines in the blocks before the present one."""
+        self.ends_in_line = False
+        self.findings: dict[str, list[Finding]] = {}
+        self.counts: dict[str, int] = {}
+        self.tags: dict[str, str] = {}
+        self.marks: dict[str, Marks] = {}
+        self.smallest_scale = math.inf
+        self.results: list[tuple[int, float, str]] = []
+        """(line, seconds, name) of ``RESULT`` lines, the first few."""
+        self._block = b""
+        self._counted_to = 0
+        self._line = 1
+
+    # -- position ---------------------------------------------------------------------------------
+
+    def begin(self, block: bytes) -> None:
+        """Start a block of whole lines."""
+        self._block = block
+        self._counted_to = 0
+        self._line = self.lines + 1
+
+    def end(self) -> None:
+        """Close the block: count its lines and bytes."""
+        block = self._block
+        self.lines += block.count(b"\n")
+        self.size += len(block)
+        self._block = b""
+        if block:
+            self.ends_in_line = not block.endswith((b"\n", b"\r"))
+
+    def line_at(self, position: int) -> int:
+        """Return the line number (from 1) of a byte position in the present block."""
+        if position >= self._counted_to:
+            self._line += self._block.count(b"\n", self._counted_to, position)
+        else:
+            self._line = self.lines + 1 + self._block.count(b"\n", 0, position)
+        self._counted_to = position
+        return self._line
+
+    def line_text(self, position: int) -> tuple[bytes, bytes]:
+        """Return the line around a position: what is before it and what follows, both bounded."""
+        block = self._block
+        start = block.rfind(b"\n", max(0, position - 4096), position) + 1 or max(0, position - 4096)
+        end = block.find(b"\n", position, position + 4096)
+        return block[start:position], block[position : end if end >= 0 else position + 4096]
+
+    # -- collecting -------------------------------------------------------------------------------
+
+    def find(
+        self,
+        code: str,
+        message: str,
+        verdict: Verdict | None = None,
+        *,
+        line: int | None = None,
+        rank: int | None = None,
+        excerpt: bytes | str = "",
+    ) -> None:
+        """Keep a finding; of one code only the first few, the rest are counted."""
+        self.counts[code] = self.counts.get(code, 0) + 1
+        kept = self.findings.get(code)
+        if kept is None:
+            if len(self.findings) >= MAX_CODES:
+                return
+            kept = self.findings[code] = []
+        if len(kept) >= MAX_FINDINGS_PER_CODE:
+            if verdict is None or any(one.verdict is verdict for one in kept):
+                return
+            kept.pop()  # a later finding that weighs more must not be lost behind remarks
+        kept.append(
+            Finding(
+                code=code,
+                message=clean(message, 500),
+                verdict=verdict,
+                source=Source(file=self.name or None, line=line, rank=rank),
+                excerpt=clean(excerpt),
+            )
+        )
+
+    def tag(self, key: str, value: object) -> None:
+        """Keep the first value of a tag; bounded in number and length."""
+        key = clean(key, 100)
+        if key and key not in self.tags and len(self.tags) < MAX_TAGS:
+            self.tags[key] = clean(value if isinstance(value, str) else str(value)[:1000])
+
+    def source(self, line: int | None, rank: int | None = None) -> Source:
+        """Return where something was read."""
+        return Source(file=self.name or None, line=line, rank=rank)
+
+    def mark(self, code: str, position: int) -> None:
+        """Note the text of a failure; the parser decides at the end what it means."""
+        marks = self.marks.get(code)
+        if marks is None:
+            marks = self.marks[code] = Marks()
+        marks.count += 1
+        marks.last_line = line = self.line_at(position)
+        if len(marks.kept) < MAX_FINDINGS_PER_CODE and not (marks.kept and marks.kept[-1].line == line):
+            before, after = self.line_text(position)
+            # The excerpt begins near the marker: a long line in front must not push it out.
+            marks.kept.append(Mark(line, clean(before[-80:] + after), rank_of(before)))
+
+    def scan(self, block: bytes) -> None:
+        """Search the present block for the text of failures that any format may show."""
+        for found in _MARKERS.finditer(block):
+            code = _MARKER_CODES[found[0]]
+            if code == "gradient_overflow":
+                self._loss_scale(found.start())
+            elif code == "result":
+                self._result(found.start())
+            else:
+                self.mark(code, found.start())
+        for spelling in (b"nan", b"NaN"):
+            at = block.find(spelling)
+            while at >= 0:
+                before, after = self.line_text(at)
+                if b":::ML" not in before and _NAN_WORD.search(before[-100:] + after[:4]):
+                    self.mark("nan", at)
+                at = block.find(spelling, at + 3)
+        at = block.find(b"drop_caches")
+        while at >= 0:
+            before, after = self.line_text(at)
+            if not before.lstrip().startswith(b"+") and _CACHE_FAILED.search(before + after):
+                self.mark("cache_clear_failed", at)
+            at = block.find(b"drop_caches", at + 11)
+
+    def _loss_scale(self, position: int) -> None:
+        found = _SCALE.search(self._block, position, position + 200)
+        if not found:
+            return
+        scale = number(found[1].decode("ascii"))
+        if scale is not None and scale < self.smallest_scale:
+            if scale < TINY_LOSS_SCALE <= self.smallest_scale:
+                self.mark("loss_scale", position)
+            self.smallest_scale = scale
+
+    def _result(self, position: int) -> None:
+        _, after = self.line_text(position)
+        found = _RESULT.match(after)
+        if not found or len(self.results) >= 64:
+            return
+        # Field positions differ per model; the seconds are the last plain number before the date.
+        numbers = [int(one) for one in found[2].split(b",") if re.fullmatch(rb"\s*\d{1,9}\s*", one)]
+        if numbers:
+            self.results.append((self.line_at(position), float(numbers[-1]), clean(found[1], 80)))
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def marks_as_findings(self, ended_well_at: int | None, forgiven: frozenset[str] = frozenset()) -> None:
+        """Turn marks into findings.
+
+        Args:
+            ended_well_at: line at which the log proves a good end (a successful ``run_stop``, a printed
+                total), or ``None`` when it proves none. What is harmless then is kept as a remark.
+            forgiven: codes that are remarks, too, when they come before that line.
+        """
+        for code, marks in self.marks.items():
+            message, fatal, fatal_even_if_well = _MEANING[code]
+            extra = marks.count - len(marks.kept)
+            for index, mark in enumerate(marks.kept):
+                verdict: Verdict | None = None
+                if ended_well_at is None:
+                    verdict = fatal
+                elif mark.line < ended_well_at and code not in forgiven:
+                    verdict = fatal_even_if_well
+                more = f" ({extra} more, the last in line {marks.last_line})" if not index and extra else ""
+                if code == "loss_scale":
+                    more = f" (down to {self.smallest_scale:.3g})"
+                self.find(code, message + more, verdict, line=mark.line, rank=mark.rank, excerpt=mark.excerpt)
+
+    def parsed(
+        self,
+        format_name: str,
+        base: Verdict,
+        measurements: list[Measurement],
+        curves: list[Curve] | None = None,
+    ) -> ParsedLog:
+        """Return the record; its verdict is the worst of ``base`` and of all findings."""
+        if self.size == 0:
+            self.find("empty", "the log is empty", Verdict.UNPROVEN)
+        if len(measurements) > MAX_MEASUREMENTS:
+            self.find(
+                "too_many_measurements", f"only the first {MAX_MEASUREMENTS} of {len(measurements)} kept"
+            )
+        findings: list[Finding] = []
+        for code, kept in self.findings.items():
+            extra = self.counts[code] - len(kept)
+            if extra > 0:
+                last = kept[-1]
+                kept = [*kept[:-1], last.model_copy(update={"message": f"{last.message} (and {extra} more)"})]
+            findings.extend(kept)
+        return ParsedLog(
+            format=format_name,
+            file=self.name,
+            size_bytes=self.size,
+            lines=self.lines + (1 if self.ends_in_line else 0),
+            measurements=tuple(measurements[:MAX_MEASUREMENTS]),
+            series=tuple(curve.series() for curve in curves or [] if curve.x),
+            findings=tuple(findings),
+            tags=self.tags,
+            verdict=worst([base, *(one.verdict for one in findings if one.verdict)]),
+        )
+
+
+_MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {
+    # code: message, verdict without a proven good end, verdict when it comes before a proven good end
+    "out_of_memory": ("a process ran out of memory", Verdict.FAIL, Verdict.FAIL),
+    "traceback": ("a Python traceback", Verdict.FAIL, None),
+    "cancelled": ("the job was cancelled", Verdict.FAIL, Verdict.FAIL),
+    "time_limit": ("the job ran into its time limit", Verdict.FAIL, Verdict.FAIL),
+    "crashed": ("a process crashed", Verdict.FAIL, Verdict.DEGRADED),
+    "task_failed": ("a task ended with an error", Verdict.FAIL, Verdict.DEGRADED),
+    "collective_timeout": ("a collective operation timed out", Verdict.FAIL, Verdict.FAIL),
+    "disk_full": ("a disk is full", Verdict.FAIL, Verdict.DEGRADED),
+    "nan": ("the loss is not a number", Verdict.FAIL, Verdict.FAIL),
+    "loss_scale": ("the loss scale fell so low that training is lost", Verdict.FAIL, Verdict.FAIL),
+    "cache_clear_failed": ("the page cache was not cleared", Verdict.DEGRADED, Verdict.DEGRADED),
+    "xid": ("the driver reported an XID", Verdict.DEGRADED, Verdict.DEGRADED),
+}
+
+
+class LogParser:
+    """Base of the parsers: takes blocks of whole lines, then says what the log says.
+
+    Blocks come after :meth:`Log.begin`; the failure scan has already run over them.
+    """
+
+    format: ClassVar[str]
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+
+    def block(self, data: bytes) -> None:
+        """Read one block of whole lines."""
+        number_of = self.log.lines
+        # `splitlines` would also split at form feeds; bare carriage returns are progress bars.
+        for raw in data.split(b"\n"):
+            number_of += 1
+            if not raw:
+                continue
+            for part in raw.split(b"\r") if b"\r" in raw else (raw,):
+                if part:
+                    text = part[:MAX_LINE]
+                    if not text.isascii() or _ANSI_BYTES.search(text):
+                        text = _ANSI_BYTES.sub(b"", text)
+                    self.line(number_of, text.decode("utf-8", "replace"))
+
+    def line(self, at: int, text: str) -> None:
+        """Read one line (no line end, no escape sequences, bounded length)."""
+
+    def finish(self) -> ParsedLog:
+        """Return what the log says."""
+        raise NotImplementedError
+
+    def measure(
+        self,
+        name: str,
+        value: float,
+        unit: str,
+        direction: Direction | None,
+        line: int | None,
+        rank: int | None = None,
+        **labels: str,
+    ) -> Measurement:
+        """Return a measurement that says where it was read."""
+        return Measurement(
+            name=name,
+            value=value,
+            unit=unit,
+            direction=direction,
+            labels=labels,
+            source=self.log.source(line, rank),
+        )
+
+
+def blocks(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield the stream in blocks that end at a line end (the last one may not; very long lines are cut)."""
+    rest = b""
+    while chunk := stream.read(BLOCK):
+        end = max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1
+        if not end:
+            rest += chunk
+            if len(rest) > BLOCK:
+                yield rest
+                rest = b""
+            continue
+        yield rest + chunk[:end]
+        rest = chunk[end:]
+    if rest:
+        yield rest
+
+
+def run_parser(parser_class: type[LogParser], stream: BinaryIO, name: str = "") -> ParsedLog:
+    """Read a whole stream with one parser."""
+    log = Log(name)
+    parser = parser_class(log)
+    for block in blocks(stream):
+        log.begin(block)
+        log.scan(block)
+        parser.block(block)
+        log.end()
+    return parser.finish()

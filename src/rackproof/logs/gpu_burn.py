@@ -1,0 +1,118 @@
+"""gpu_burn: progress lines with speed, errors, temperature of every GPU, then ``GPU 0: OK``."""
+
+from __future__ import annotations
+
+import re
+from typing import BinaryIO, ClassVar
+
+from rackproof.logs._reading import Log, LogParser, number, run_parser
+from rackproof.records import Direction, ParsedLog, Verdict
+
+_GPU = re.compile(r"^GPU (\d{1,4}): (.{1,100}) \(UUID: (GPU-[0-9A-Fa-f-]{1,60})\)")
+_PROGRESS = re.compile(r"^(\d[\d.]{0,9})%\s+proc'd: ")
+_SPEED = re.compile(r"(-?\d{1,15}) \((-?\d{1,12}) Gflop/s\)")
+_ERRORS = re.compile(r"errors: ([-0-9 ()A-Za-z!]{1,4000}?)\s+temps:")
+_TEMPERATURES = re.compile(r"(\d{1,4}) C")
+_TESTED = re.compile(r"^Tested (\d{1,4}) GPUs:")
+_RESULT = re.compile(r"^\s+GPU (\d{1,4}): (\w{1,20})\s*$")
+_BAD = re.compile(r"DIED!|WARNING!|Couldn't init|No clients are alive|CUDA error|FAULTY")
+
+
+class Parser(LogParser):
+    """Reads progress and the verdict of the tool."""
+
+    format: ClassVar[str] = "gpu_burn"
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(log)
+        self.uuids: dict[int, str] = {}
+        self.speeds: dict[int, tuple[float, int]] = {}
+        self.hottest: dict[int, tuple[float, int]] = {}
+        self.errors: dict[int, tuple[float, int]] = {}
+        self.tested: int | None = None
+        self.results: dict[int, str] = {}
+
+    def line(self, at: int, text: str) -> None:
+        """Read one line."""
+        if _PROGRESS.match(text):
+            self.progress(at, text)
+        elif found := _GPU.match(text):
+            if len(self.uuids) < 1024:
+                self.uuids[int(found[1])] = found[3]
+            self.log.tag("device", found[2])
+        elif found := _TESTED.match(text):
+            self.tested = int(found[1])
+        elif self.tested is not None and (found := _RESULT.match(text)):
+            if len(self.results) < 1024:
+                self.results[int(found[1])] = found[2]
+            if found[2] != "OK":
+                self.log.find(
+                    "gpu_faulty", f"GPU {found[1]} is {found[2]}", Verdict.FAIL, line=at, excerpt=text
+                )
+        elif _BAD.search(text):
+            self.log.find("tool_error", "the test reports a fault", Verdict.FAIL, line=at, excerpt=text)
+
+    def progress(self, at: int, text: str) -> None:
+        """Take speeds, errors and temperatures."""
+        for index, (done, speed) in enumerate(_SPEED.findall(text)[:1024]):
+            if int(done) < 0:
+                self.log.find("gpu_died", f"GPU {index} died", Verdict.FAIL, line=at)
+            elif int(speed) > 0:
+                self.speeds[index] = (float(speed), at)
+        if found := _ERRORS.search(text):
+            for index, cell in enumerate(found[1].split(" - ")[:1024]):
+                count = number(cell.strip().split(" ")[0])
+                if count is None or count != 0:
+                    self.log.find(
+                        "compute_errors", f"GPU {index}: errors {cell.strip():.40}", Verdict.FAIL, line=at
+                    )
+                if count is not None:
+                    self.errors[index] = (self.errors.get(index, (0.0, at))[0] + count, at)
+        for index, degrees in enumerate(_TEMPERATURES.findall(text.partition("temps:")[2])[:1024]):
+            if float(degrees) > self.hottest.get(index, (-1.0, at))[0]:
+                self.hottest[index] = (float(degrees), at)
+
+    def finish(self) -> ParsedLog:
+        """Return the last speed, the errors and the highest temperature of every GPU."""
+        log = self.log
+        measurements = []
+        for values, name, unit, direction in (
+            (self.speeds, "gpu_burn_speed", "GFLOP/s", Direction.HIGHER),
+            (self.errors, "gpu_burn_errors", "", Direction.LOWER),
+            (self.hottest, "gpu_temperature", "C", Direction.LOWER),
+        ):
+            for index, (value, at) in sorted(values.items()):
+                gpu = self.uuids.get(index, "")
+                measurements.append(self.measure(name, value, unit, direction, at, index=str(index), gpu=gpu))
+        proven = False
+        if self.tested is None:
+            log.find("cut_off", "the test did not end", Verdict.UNPROVEN, line=max(1, log.lines))
+        elif (
+            not self.tested
+            or len(self.results) != self.tested
+            or (self.uuids and len(self.uuids) != self.tested)
+        ):
+            log.find(
+                "gpu_missing",
+                f"{len(self.results)} results for {self.tested} tested and {len(self.uuids)} listed GPUs",
+                Verdict.UNPROVEN,
+            )
+        elif log.ends_in_line and not all(one == "OK" for one in self.results.values()):
+            log.find("cut_off", "the log ends in mid-line", Verdict.UNPROVEN)
+        else:
+            proven = all(one == "OK" for one in self.results.values())
+        log.marks_as_findings(log.lines + 1 if proven else None)
+        return log.parsed(self.format, Verdict.PASS if proven else Verdict.UNPROVEN, measurements)
+
+
+def parse(stream: BinaryIO, name: str = "") -> ParsedLog:
+    """Return what gpu_burn says."""
+    return run_parser(Parser, stream, name)
+
+
+_HEAD = re.compile(rb"\d%\s+proc'd: |Tested \d+ GPUs:")
+
+
+def recognise(head: bytes) -> bool:
+    """Whether the bytes hold gpu_burn's progress or result."""
+    return _HEAD.search(head) is not None

@@ -1,0 +1,82 @@
+"""MLPerf training 0.5: ``:::MLPv0.5.0 resnet 1541053363 (solver.cpp:573) eval_accuracy: {"epoch": 59, …}``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import BinaryIO, ClassVar
+
+import orjson
+
+from rackproof.logs._mlperf import Events, Target, decode_leniently
+from rackproof.logs._reading import number, run_parser
+from rackproof.records import ParsedLog
+
+TOKEN = b":::MLPv0.5"
+_EVENT = re.compile(
+    rb":::MLPv0\.5\.\d{1,3} ([A-Za-z0-9_-]{1,80}) ([0-9.]{1,30}) \(([^)\r\n]{0,200})\) ([A-Za-z0-9_]{1,80})(: *)?"
+)
+_RENAMED = {
+    "run_set_random_seed": "seed",
+    "input_batch_size": "global_batch_size",
+    "eval_target": "eval_target",
+}
+
+
+class Parser(Events):
+    """Reads the events of round 0.5."""
+
+    format: ClassVar[str] = "mlp05"
+    targets: Mapping[str, tuple[Target, ...]] = {}
+
+    def block(self, data: bytes) -> None:
+        """Read the events."""
+        position = data.find(TOKEN)
+        while position >= 0:
+            end = data.find(b"\n", position)
+            end = len(data) if end < 0 else end
+            following = data.find(TOKEN, position + len(TOKEN), end)
+            self.one_event(data[position : following if following >= 0 else end], position)
+            position = data.find(TOKEN, position + len(TOKEN))
+
+    def one_event(self, raw: bytes, position: int) -> None:
+        """Read one event."""
+        head = _EVENT.match(raw)
+        if head is None:
+            self.unreadable(raw, position)
+            return
+        key = head[4].decode("ascii")
+        key = _RENAMED.get(key, key)
+        value: object = None
+        payload = raw[head.end() :].strip()
+        if head[5] and payload:
+            try:
+                value = orjson.loads(payload)
+            except ValueError:
+                try:
+                    value, _what = decode_leniently(payload)
+                except ValueError:
+                    # 0.5 also writes bare words; numbers and objects that cannot be read are damaged.
+                    if payload[:1] in b'{["':
+                        self.unreadable(b'"key": "' + key.encode() + b'" ' + payload, position)
+                        return
+                    value = payload[:200].decode("utf-8", "replace")
+        self.log.tag("submission_benchmark", head[1].decode("ascii"))
+        time = number(head[2].decode("ascii"))
+        if key == "run_stop" and not isinstance(value, dict):
+            value = {}
+        if key == "run_final" and self.run_stop is None:
+            return
+        if key == "run_final" and isinstance(value, dict) and "success" not in value:
+            return
+        self.event(key, value, value if isinstance(value, dict) else {}, time, position)
+
+
+def parse(stream: BinaryIO, name: str = "") -> ParsedLog:
+    """Return what a log of MLPerf training 0.5 says."""
+    return run_parser(Parser, stream, name)
+
+
+def recognise(head: bytes) -> bool:
+    """Whether the bytes hold an event of round 0.5."""
+    return TOKEN in head

@@ -1,0 +1,212 @@
+"""MXNet's own training log: ``Epoch[0] Batch [0-50]  Speed: 3180.43 samples/sec  accuracy=0.842831``.
+
+The format has no end marker. A run is proven to have ended when the number of epochs is known (from
+the ``start with arguments Namespace(… num_epochs=20 …)`` line) and reached, or when the script prints
+its total time (``fit 43.4``, ``total 7.8``) after the last epoch.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from typing import BinaryIO, ClassVar
+
+from rackproof.logs._reading import Curve, Log, LogParser, number, run_parser
+from rackproof.records import Direction, Measurement, ParsedLog, Verdict
+
+_EPOCH = re.compile(r"Epoch\[(\d{1,7})\] (.*)$")
+_SPEED = re.compile(r"^Batch \[(?:\d+-)?(\d{1,12})\]\s+Speed: (\S{1,30}) samples/sec(.*)$")
+_METRIC = re.compile(r"^(Train|Validation)-([A-Za-z0-9_-]{1,40})=(\S{1,30})\s*$")
+_TIME = re.compile(r"^Time cost=(\S{1,30})\s*$")
+_INLINE = re.compile(r"([A-Za-z][A-Za-z0-9_-]{0,40})=(\S{1,30})")
+_ARGUMENT = re.compile(
+    r"\b(num_epochs|batch_size|network|gpus|lr|lr_step_epochs|num_examples|kv_store|optimizer|disp_batches|seed)=('[^']{0,100}'|[^,)\s]{1,100})"
+)
+_END = re.compile(r"^(?:fit|total) (\d[\d.]{0,30})\s*$")
+MAX_VALUES = 100_000
+
+
+class Parser(LogParser):
+    """Reads speeds, accuracies and epoch times."""
+
+    format: ClassVar[str] = "mxnet"
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(log)
+        self.speeds: list[float] = []
+        self.speed_line = self.time_line = 1
+        self.times: list[float] = []
+        self.metrics: dict[str, tuple[float, int]] = {}
+        self.batches_of: dict[int, int] = {}
+        self.ended_epochs: set[int] = set()
+        self.validated: set[int] = set()
+        self.last_epoch = -1
+        self.end_line: int | None = None
+        self.last_line = self.last_epoch_line = 0
+        self.wall: float | None = None
+        self.curves: dict[str, Curve] = {}
+
+    def line(self, at: int, text: str) -> None:
+        """Read one line."""
+        self.last_line = at
+        found = _EPOCH.search(text)
+        if found is None:
+            if "num_epochs=" in text:
+                for name, value in _ARGUMENT.findall(text):
+                    self.log.tag({"batch_size": "global_batch_size"}.get(name, name), value.strip("'"))
+            elif end := _END.match(text):
+                self.end_line, self.wall = at, number(end[1])
+            return
+        epoch, rest = int(found[1]), found[2]
+        self.last_epoch = max(self.last_epoch, epoch)
+        self.last_epoch_line = at
+        if speed := _SPEED.match(rest):
+            self.speed(at, epoch, speed[2], speed[3], text)
+        elif time := _TIME.match(rest):
+            value = number(time[1])
+            if value is None or not math.isfinite(value) or value <= 0:
+                self.log.find(
+                    "impossible_value",
+                    "an epoch time that is no positive number",
+                    Verdict.UNPROVEN,
+                    line=at,
+                    excerpt=text,
+                )
+            elif len(self.times) < MAX_VALUES:
+                self.times.append(value)
+                self.time_line = at
+                self.ended_epochs.add(epoch)
+        elif metric := _METRIC.match(rest):
+            self.metric(at, epoch, metric[1], metric[2], metric[3], text)
+
+    def speed(self, at: int, epoch: int, raw: str, rest: str, text: str) -> None:
+        """Take one progress line."""
+        value = number(raw)
+        if value is None or not math.isfinite(value) or value <= 0:
+            self.log.find(
+                "impossible_value",
+                "a speed that is no positive number",
+                Verdict.UNPROVEN,
+                line=at,
+                excerpt=text,
+            )
+        elif len(self.speeds) < MAX_VALUES:
+            self.speeds.append(value)
+            self.speed_line = at
+            self.curve("samples_per_second", "samples/s").add(epoch + len(self.speeds) * 1e-6, value)
+        for name, number_text in _INLINE.findall(rest):
+            if (inline := number(number_text)) is not None and not math.isfinite(inline):
+                self.log.find("nan", f"{name} is {inline}", Verdict.FAIL, line=at, excerpt=text)
+
+    def metric(self, at: int, epoch: int, kind: str, name: str, raw: str, text: str) -> None:
+        """Take one training or validation value."""
+        value = number(raw)
+        if value is None:
+            self.log.find(
+                "damaged_line", f"{kind}-{name} is no number", Verdict.UNPROVEN, line=at, excerpt=text
+            )
+            return
+        if not math.isfinite(value):
+            self.log.find("nan", f"{kind}-{name} is {value}", Verdict.FAIL, line=at, excerpt=text)
+        if kind == "Validation":
+            self.validated.add(epoch)
+        if name == "accuracy":
+            key = "eval_accuracy" if kind == "Validation" else "train_accuracy"
+        else:
+            key = f"{'eval' if kind == 'Validation' else 'train'}_{name.lower().replace('-', '_')}"
+        if key in self.metrics or len(self.metrics) < 20:
+            self.metrics[key] = (value, at)
+            self.curve(key, "").add(epoch + 1, value)
+
+    def curve(self, name: str, unit: str) -> Curve:
+        """Return the curve of that name."""
+        return self.curves.setdefault(name, Curve(name, unit, "epoch"))
+
+    def finish(self) -> ParsedLog:
+        """Judge whether the last epoch is whole and the last that was asked for."""
+        log = self.log
+        proven = self.judge_end()
+        log.marks_as_findings(self.last_epoch_line if proven else None)
+        higher, lower = Direction.HIGHER, Direction.LOWER
+        measurements: list[Measurement] = []
+        if self.speeds:
+            # The first interval holds allocation and auto-tuning.
+            value = statistics.median(self.speeds[1:] or self.speeds)
+            measurements.append(
+                self.measure("samples_per_second", value, "samples/s", higher, self.speed_line)
+            )
+        for name, (value, at) in self.metrics.items():
+            direction = higher if name.endswith("accuracy") else None
+            measurements.append(self.measure(name, value, "", direction, at))
+        if self.ended_epochs:
+            measurements.append(
+                self.measure("epochs", float(len(self.ended_epochs)), "epochs", lower, self.time_line)
+            )
+        if self.times:
+            steady = statistics.median(self.times[1:] or self.times)
+            measurements.append(self.measure("seconds_per_epoch", steady, "s", lower, self.time_line))
+            if len(self.times) > 1:
+                measurements.append(
+                    self.measure("startup_time", max(0.0, self.times[0] - steady), "s", lower, self.time_line)
+                )
+        if self.wall is not None and self.end_line is not None:
+            measurements.append(self.measure("wall_time", self.wall, "s", lower, self.end_line))
+        base = Verdict.PASS if proven else Verdict.UNPROVEN
+        return log.parsed(self.format, base, measurements, list(self.curves.values()))
+
+    def judge_end(self) -> bool:
+        """Find out whether the log proves a run that ended well."""
+        log = self.log
+        if not self.ended_epochs:
+            log.find("no_epoch", "no epoch was finished", Verdict.UNPROVEN, line=max(1, log.lines))
+            return False
+        if log.ends_in_line and self.last_line in (self.last_epoch_line, self.end_line):
+            # Half a number still looks like a number.
+            log.find("cut_off", "the log ends in mid-line", Verdict.UNPROVEN, line=self.last_line)
+            return False
+        if self.last_epoch not in self.ended_epochs or (
+            self.validated and self.last_epoch not in self.validated
+        ):
+            log.find(
+                "cut_off",
+                f"epoch {self.last_epoch} was not finished",
+                Verdict.UNPROVEN,
+                line=self.last_epoch_line,
+            )
+            return False
+        asked = number(log.tags.get("num_epochs"))
+        if asked is not None:
+            if self.last_epoch + 1 < asked:
+                log.find(
+                    "cut_off",
+                    f"{self.last_epoch + 1} of {asked:.0f} epochs",
+                    Verdict.UNPROVEN,
+                    line=self.last_epoch_line,
+                )
+                return False
+            return True
+        if self.end_line is not None and self.end_line > self.last_epoch_line:
+            return True
+        log.find(
+            "no_end",
+            "nothing shows that this was the last epoch (no num_epochs, no total time)",
+            Verdict.UNPROVEN,
+            line=self.last_epoch_line,
+        )
+        return False
+
+
+def parse(stream: BinaryIO, name: str = "") -> ParsedLog:
+    """Return what a training log of MXNet says."""
+    return run_parser(Parser, stream, name)
+
+
+_HEAD = re.compile(
+    rb"Epoch\[\d+\] (?:Batch \[|Train-|Time cost=|Validation-)|start with arguments Namespace\("
+)
+
+
+def recognise(head: bytes) -> bool:
+    """Whether the bytes hold a line of MXNet's training loop."""
+    return _HEAD.search(head) is not None

@@ -1,0 +1,507 @@
+"""nvidia-smi: ``-q -x`` (XML), ``--query-gpu=… --format=csv``, ``nvlink --status`` and ``topo -m``."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from dataclasses import dataclass, field
+from typing import BinaryIO, ClassVar
+from xml.parsers import expat  # noqa: S407  (entities are refused below, nothing external is loaded)
+
+from rackproof.logs._reading import Log, LogParser, clean, number, run_parser
+from rackproof.records import Direction, Gpu, Measurement, ParsedLog, Verdict
+
+MAX_XML = 32 << 20
+MAX_DEPTH = 40
+MAX_ELEMENTS = 500_000
+MAX_GPUS = 1024
+_UNIT = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+
+@dataclass(slots=True)
+class _Element:
+    tag: str
+    line: int
+    attributes: dict[str, str]
+    children: list[_Element] = field(default_factory=list)
+    text: list[str] = field(default_factory=list)
+
+    def find(self, path: str) -> _Element | None:
+        """Return the first element at a path of tags."""
+        here: _Element | None = self
+        for tag in path.split("/"):
+            here = next((one for one in here.children if one.tag == tag), None) if here else None
+        return here
+
+    def get(self, path: str) -> str:
+        """Return the cleaned text at a path; "" for an absent element and for ``N/A``."""
+        found = self.find(path)
+        text = clean("".join(found.text)[:2000]) if found else ""
+        return "" if text in ("N/A", "[N/A]") else text
+
+
+class _Refused(ValueError):
+    """The document is well-formed, perhaps, but not one that is to be read."""
+
+
+def _read_xml(data: bytes) -> _Element:
+    """Parse XML without entities, without anything external, bounded in depth and number of elements.
+
+    Raises:
+        ValueError: it cannot be parsed, or is refused.
+    """
+    if len(data) > MAX_XML:
+        raise _Refused(f"more than {MAX_XML >> 20} MiB of XML")
+    root = _Element("", 0, {})
+    stack = [root]
+    count = 0
+    parser = expat.ParserCreate()
+    parser.SetParamEntityParsing(expat.XML_PARAM_ENTITY_PARSING_NEVER)
+
+    def refuse(*_: object) -> None:
+        raise _Refused("entity declarations are refused")
+
+    def start(tag: str, attributes: dict[str, str]) -> None:
+        nonlocal count
+        count += 1
+        if count > MAX_ELEMENTS or len(stack) > MAX_DEPTH:
+            raise _Refused("too many or too deeply nested elements")
+        element = _Element(tag, parser.CurrentLineNumber, attributes)
+        stack[-1].children.append(element)
+        stack.append(element)
+
+    def end(_tag: str) -> None:
+        stack.pop()
+
+    def text(words: str) -> None:
+        if words.strip() and len(stack[-1].text) < 100:
+            stack[-1].text.append(words)
+
+    parser.EntityDeclHandler = refuse
+    parser.StartElementHandler = start
+    parser.EndElementHandler = end
+    parser.CharacterDataHandler = text
+    try:
+        parser.Parse(data, True)
+    except expat.ExpatError as error:
+        raise ValueError(f"not well-formed: {error}") from error
+    return root
+
+
+def _size(text: str) -> int:
+    """Return bytes of ``143771 MiB``; 0 where it says nothing."""
+    found = re.fullmatch(r"(\d{1,15}) (B|KiB|MiB|GiB|TiB)", text)
+    return int(found[1]) * _UNIT[found[2]] if found else 0
+
+
+def _leading(text: str) -> float | None:
+    """Return the number that a value begins with (``38 C``, ``1400.00 W``, ``16x``), if any."""
+    return number(text.split(" ")[0].removesuffix("x")) if text else None
+
+
+def _gpus_of(root: _Element) -> list[tuple[Gpu, _Element]]:
+    log = root.find("nvidia_smi_log")
+    if log is None:
+        raise ValueError("no nvidia_smi_log element")
+    found = []
+    for element in log.children:
+        if element.tag != "gpu":
+            continue
+        if len(found) >= MAX_GPUS:
+            raise _Refused("too many GPUs")
+        limit = next(
+            (
+                value
+                for path in (
+                    "gpu_power_readings/current_power_limit",
+                    "gpu_power_readings/power_limit",
+                    "power_readings/power_limit",
+                )
+                if (value := _leading(element.get(path))) is not None and math.isfinite(value)
+            ),
+            None,
+        )
+        found.append(
+            (
+                Gpu(
+                    index=len(found),
+                    uuid=element.get("uuid"),
+                    name=element.get("product_name"),
+                    serial=element.get("serial"),
+                    bus_id=clean(element.attributes.get("id", "")),
+                    vbios=element.get("vbios_version"),
+                    memory_bytes=_size(element.get("fb_memory_usage/total")),
+                    power_limit_w=limit,
+                ),
+                element,
+            )
+        )
+    return found
+
+
+def read_gpus(data: bytes) -> tuple[Gpu, ...]:
+    """Return the GPUs in the XML of ``nvidia-smi -q -x``, in its order.
+
+    Args:
+        data: the whole document. It may be hostile: entity declarations and excessive sizes are refused.
+
+    Raises:
+        ValueError: the document cannot be read; the message says why.
+    """
+    return tuple(gpu for gpu, _element in _gpus_of(_read_xml(data)))
+
+
+class _Whole(LogParser):
+    """Gathers a document of bounded size."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(log)
+        self.data = bytearray()
+
+    def block(self, data: bytes) -> None:
+        """Keep the block; past the limit only the fact that there was more."""
+        if len(self.data) <= MAX_XML:
+            self.data += data
+
+
+class XmlParser(_Whole):
+    """``nvidia-smi -q -x``."""
+
+    format: ClassVar[str] = "nvidia_smi_xml"
+
+    def finish(self) -> ParsedLog:
+        """Return temperatures, power, memory and errors of every GPU."""
+        log = self.log
+        measurements: list[Measurement] = []
+        data = bytes(self.data)
+        begin = data.find(b"<?xml")
+        try:
+            root = _read_xml(data[max(begin, 0) :])
+            gpus = _gpus_of(root)
+        except ValueError as error:
+            log.find("damaged_xml", str(error), Verdict.UNPROVEN)
+            return log.parsed(self.format, Verdict.UNPROVEN, [])
+        top = root.find("nvidia_smi_log") or root
+        log.tag("driver_version", top.get("driver_version"))
+        log.tag("cuda_version", top.get("cuda_version"))
+        log.tag("gpus", len(gpus))
+        if gpus:
+            log.tag("device", gpus[0][0].name)
+        attached = _leading(top.get("attached_gpus"))
+        if not gpus or attached != len(gpus):
+            log.find(
+                "gpu_missing", f"{len(gpus)} GPUs described, {attached or 0:.0f} attached", Verdict.UNPROVEN
+            )
+        for gpu, element in gpus:
+            self.one(gpu, element, measurements)
+        return log.parsed(self.format, Verdict.PASS, measurements)
+
+    def one(self, gpu: Gpu, element: _Element, measurements: list[Measurement]) -> None:
+        """Add measurements and findings of one GPU."""
+        log = self.log
+        if not gpu.uuid.startswith("GPU-"):
+            log.find("gpu_lost", f"GPU {gpu.index} has no UUID", Verdict.UNPROVEN, line=element.line)
+        for name, unit, direction, paths in _XML_VALUES:
+            for path in paths:
+                value = _leading(element.get(path))
+                if value is not None:
+                    found = element.find(path)
+                    line = found.line if found else element.line
+                    measurements.append(
+                        self.measure(name, value, unit, direction, line, gpu=gpu.uuid, index=str(gpu.index))
+                    )
+                    break
+        for path, code, verdict, message in _XML_FAULTS:
+            text = element.get(path)
+            value = _leading(text)
+            if text == "Yes" or (value is not None and value > 0):
+                found = element.find(path)
+                log.find(
+                    code,
+                    f"GPU {gpu.index} {gpu.uuid}: {message} ({text})",
+                    verdict,
+                    line=found.line if found else None,
+                )
+
+
+_LOWER = Direction.LOWER
+_XML_VALUES: tuple[tuple[str, str, Direction | None, tuple[str, ...]], ...] = (
+    ("gpu_temperature", "C", _LOWER, ("temperature/gpu_temp",)),
+    ("gpu_temperature_margin", "C", Direction.HIGHER, ("temperature/gpu_temp_tlimit",)),
+    (
+        "gpu_power",
+        "W",
+        None,
+        (
+            "gpu_power_readings/instant_power_draw",
+            "gpu_power_readings/power_draw",
+            "power_readings/power_draw",
+        ),
+    ),
+    ("gpu_memory_used", "MiB", _LOWER, ("fb_memory_usage/used",)),
+    ("gpu_sm_clock", "MHz", None, ("clocks/sm_clock",)),
+    ("pcie_link_generation", "", None, ("pci/pci_gpu_link_info/pcie_gen/current_link_gen",)),
+    ("pcie_link_width", "", None, ("pci/pci_gpu_link_info/link_widths/current_link_width",)),
+)
+_XML_FAULTS: tuple[tuple[str, str, Verdict, str], ...] = (
+    ("ecc_errors/volatile/sram_uncorrectable_parity", "ecc_uncorrected", Verdict.FAIL, "SRAM parity errors"),
+    (
+        "ecc_errors/volatile/sram_uncorrectable_secded",
+        "ecc_uncorrected",
+        Verdict.FAIL,
+        "SRAM uncorrectable errors",
+    ),
+    ("ecc_errors/volatile/sram_uncorrectable", "ecc_uncorrected", Verdict.FAIL, "SRAM uncorrectable errors"),
+    (
+        "ecc_errors/aggregate/sram_threshold_exceeded",
+        "ecc_uncorrected",
+        Verdict.FAIL,
+        "SRAM error threshold exceeded",
+    ),
+    (
+        "ecc_errors/volatile/dram_uncorrectable",
+        "ecc_dram_uncorrected",
+        Verdict.DEGRADED,
+        "DRAM uncorrectable errors",
+    ),
+    ("ecc_errors/unrepairable_memory", "memory_unrepairable", Verdict.FAIL, "unrepairable memory"),
+    ("ecc_errors/channel_repair_pending", "repair_pending", Verdict.DEGRADED, "a channel repair is pending"),
+    (
+        "remapped_rows/remapped_row_pending",
+        "remap_pending",
+        Verdict.DEGRADED,
+        "a row remap waits for a reset",
+    ),
+    ("remapped_rows/remapped_row_failure", "remap_failure", Verdict.FAIL, "a row could not be remapped"),
+)
+
+_CSV_NAMES = {
+    "temperature.gpu": ("gpu_temperature", _LOWER),
+    "power.draw": ("gpu_power", None),
+    "memory.used": ("gpu_memory_used", _LOWER),
+    "clocks.current.sm": ("gpu_sm_clock", None),
+    "pcie.link.gen.current": ("pcie_link_generation", None),
+    "pcie.link.width.current": ("pcie_link_width", None),
+}
+_CSV_FAULT = re.compile(r"ERR!|GPU is lost|Unknown Error", re.IGNORECASE)
+
+
+class CsvParser(LogParser):
+    """``nvidia-smi --query-gpu=… --format=csv`` with its header line."""
+
+    format: ClassVar[str] = "nvidia_smi_csv"
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(log)
+        self.columns: list[tuple[str, str]] = []
+        self.measurements: list[Measurement] = []
+        self.rows = 0
+        self.last_line = 0
+
+    def line(self, at: int, text: str) -> None:
+        """Read the header or a row."""
+        if not text.strip():
+            return
+        self.last_line = at
+        cells = [cell.strip() for cell in next(csv.reader([text]), [])]
+        if not self.columns:
+            if "uuid" in cells or "index" in cells or "name" in cells:
+                for cell in cells[:200]:
+                    found = re.fullmatch(r"([a-z0-9_.]{1,80})(?: \[([^\]]{1,20})\])?", cell)
+                    self.columns.append((found[1], found[2] or "") if found else ("", ""))
+            return
+        if _CSV_FAULT.search(text):
+            self.log.find("gpu_lost", "a GPU does not answer", Verdict.FAIL, line=at, excerpt=text)
+        if len(cells) != len(self.columns):
+            self.log.find(
+                "damaged_line",
+                f"{len(cells)} values for {len(self.columns)} columns",
+                Verdict.UNPROVEN,
+                line=at,
+                excerpt=text,
+            )
+            return
+        self.rows += 1
+        self.row(at, {name: cell for (name, _unit), cell in zip(self.columns, cells, strict=True)}, cells)
+
+    def row(self, at: int, values: dict[str, str], cells: list[str]) -> None:
+        """Take one GPU's values."""
+        gpu = clean(values.get("uuid") or values.get("index") or str(self.rows - 1), 80)
+        if values.get("name"):
+            self.log.tag("device", values["name"])
+        if values.get("driver_version"):
+            self.log.tag("driver_version", values["driver_version"])
+        for (name, unit), cell in zip(self.columns, cells, strict=True):
+            value = _leading(cell)
+            if value is None or not math.isfinite(value):
+                continue
+            if "uncorrected.volatile" in name and value > 0:
+                self.log.find("ecc_uncorrected", f"GPU {gpu}: {name} is {value:g}", Verdict.FAIL, line=at)
+            known = _CSV_NAMES.get(name)
+            if known and len(self.measurements) < 20_000:
+                self.measurements.append(self.measure(known[0], value, unit, known[1], at, gpu=gpu))
+
+    def finish(self) -> ParsedLog:
+        """Return the values."""
+        if not self.rows:
+            self.log.find("no_rows", "no GPU in the table", Verdict.UNPROVEN)
+        elif self.log.ends_in_line:
+            self.log.find("cut_off", "the table ends in mid-line", Verdict.UNPROVEN, line=self.last_line)
+        self.log.tag("gpus", self.rows)
+        return self.log.parsed(
+            self.format, Verdict.PASS if self.rows else Verdict.UNPROVEN, self.measurements
+        )
+
+
+_GPU_LINE = re.compile(r"^GPU (\d{1,4}): (.{1,100}) \(UUID: (GPU-[0-9A-Fa-f-]{1,60})\)")
+_LINK_LINE = re.compile(r"^\s*Link (\d{1,3}): (?:(\d[\d.]{0,20}) GB/s|(.{0,60}))\s*$")
+
+
+class NvlinkParser(LogParser):
+    """``nvidia-smi nvlink --status``."""
+
+    format: ClassVar[str] = "nvlink_status"
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(log)
+        self.links: dict[str, list[float]] = {}
+        self.lines: dict[str, int] = {}
+        self.uuid = ""
+
+    def line(self, at: int, text: str) -> None:
+        """Read a GPU's heading or a link."""
+        if found := _GPU_LINE.match(text):
+            self.uuid = found[3]
+            if len(self.links) < MAX_GPUS:
+                self.links.setdefault(self.uuid, [])
+                self.lines.setdefault(self.uuid, at)
+            self.log.tag("device", found[2])
+        elif (found := _LINK_LINE.match(text)) and self.uuid in self.links:
+            speed = number(found[2])
+            if speed is None or speed <= 0:
+                self.log.find(
+                    "nvlink_down",
+                    f"link {found[1]} of {self.uuid} is down",
+                    Verdict.FAIL,
+                    line=at,
+                    excerpt=text,
+                )
+            elif len(self.links[self.uuid]) < 200:
+                self.links[self.uuid].append(speed)
+
+    def finish(self) -> ParsedLog:
+        """Return the number of links and their bandwidth (one direction) per GPU."""
+        measurements = []
+        for uuid, speeds in self.links.items():
+            at = self.lines[uuid]
+            measurements.append(
+                self.measure("nvlink_links", float(len(speeds)), "", Direction.HIGHER, at, gpu=uuid)
+            )
+            measurements.append(
+                self.measure("nvlink_bandwidth", sum(speeds), "GB/s", Direction.HIGHER, at, gpu=uuid)
+            )
+        counts = {len(speeds) for speeds in self.links.values()}
+        if not self.links or 0 in counts:
+            self.log.find("nvlink_absent", "a GPU without NVLink, or no GPU", Verdict.UNPROVEN)
+        elif len(counts) > 1:
+            self.log.find(
+                "nvlink_uneven", f"GPUs have different numbers of links: {sorted(counts)}", Verdict.FAIL
+            )
+        return self.log.parsed(self.format, Verdict.PASS if self.links else Verdict.UNPROVEN, measurements)
+
+
+class TopoParser(LogParser):
+    """``nvidia-smi topo -m``: how each pair of GPUs is connected."""
+
+    format: ClassVar[str] = "nvidia_smi_topo"
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(log)
+        self.columns: list[str] = []
+        self.pairs: dict[tuple[int, int], tuple[str, int]] = {}
+        self.rows: set[int] = set()
+
+    def block(self, data: bytes) -> None:
+        """Read the lines; the columns are kept apart by tabs."""
+        for offset, raw in enumerate(data.split(b"\n")):
+            text = re.sub(r"\x1b\[[0-9;]*m", "", raw[:8192].decode("utf-8", "replace"))
+            cells = [cell.strip() for cell in text.split("\t")]
+            at = self.log.lines + offset + 1
+            if not self.columns:
+                if "GPU0" in cells:
+                    self.columns = cells
+            elif found := re.fullmatch(r"GPU(\d{1,4})", cells[0]):
+                row = int(found[1])
+                self.rows.add(row)
+                for name, cell in zip(self.columns, cells, strict=False):
+                    other = re.fullmatch(r"GPU(\d{1,4})", name)
+                    if other and int(other[1]) != row and len(self.pairs) < 70_000:
+                        self.pairs[row, int(other[1])] = (clean(cell, 20), at)
+
+    def finish(self) -> ParsedLog:
+        """Return the NVLinks of each pair; pairs that differ from the others are found."""
+        measurements = []
+        wanted = {int(name[3:]) for name in self.columns if re.fullmatch(r"GPU\d{1,4}", name)}
+        for (first, second), (kind, at) in self.pairs.items():
+            links = number(kind[2:]) if kind.startswith("NV") else 0.0
+            if first < second:
+                self.log.tag(f"GPU{first}-GPU{second}", kind)
+                measurements.append(
+                    self.measure(
+                        "nvlinks_between", links or 0.0, "", Direction.HIGHER, at, pair=f"{first}-{second}"
+                    )
+                )
+        kinds = {kind for kind, _at in self.pairs.values()}
+        if not self.rows or self.rows != wanted:
+            self.log.find("cut_off", "the matrix is not whole", Verdict.UNPROVEN)
+        elif len(kinds) > 1 and any(kind.startswith("NV") for kind in kinds):
+            self.log.find("topology_uneven", f"pairs differ: {', '.join(sorted(kinds))}", Verdict.DEGRADED)
+        return self.log.parsed(self.format, Verdict.PASS if self.rows else Verdict.UNPROVEN, measurements)
+
+
+def parse_xml(stream: BinaryIO, name: str = "") -> ParsedLog:
+    """Return what ``nvidia-smi -q -x`` says."""
+    return run_parser(XmlParser, stream, name)
+
+
+def parse_csv(stream: BinaryIO, name: str = "") -> ParsedLog:
+    """Return what ``nvidia-smi --query-gpu=… --format=csv`` says."""
+    return run_parser(CsvParser, stream, name)
+
+
+def parse_nvlink(stream: BinaryIO, name: str = "") -> ParsedLog:
+    """Return what ``nvidia-smi nvlink --status`` says."""
+    return run_parser(NvlinkParser, stream, name)
+
+
+def parse_topo(stream: BinaryIO, name: str = "") -> ParsedLog:
+    """Return what ``nvidia-smi topo -m`` says."""
+    return run_parser(TopoParser, stream, name)
+
+
+_CSV_HEAD = re.compile(
+    rb"(?:\A|\n)(?:index|name|uuid|timestamp|count|gpu_name|gpu_uuid)(?:, [a-z0-9_.]+(?: \[[^\]\n]{1,20}\])?){1,200}\r?\n"
+)
+_NVLINK_HEAD = re.compile(rb"GPU \d+: [^\n]{1,100} \(UUID: GPU-[^\n]{1,60}\)\s*\n\s+Link \d+: ")
+_TOPO_HEAD = re.compile(rb"\t(?:\x1b\[[0-9;]*m)?GPU0(?:\tGPU\d+)*\t")
+
+
+def recognise_xml(head: bytes) -> bool:
+    """Whether the bytes begin the XML of nvidia-smi."""
+    return b"<nvidia_smi_log" in head or b"<!DOCTYPE nvidia_smi_log" in head
+
+
+def recognise_csv(head: bytes) -> bool:
+    """Whether the bytes hold the header line of a query."""
+    return _CSV_HEAD.search(head) is not None
+
+
+def recognise_nvlink(head: bytes) -> bool:
+    """Whether the bytes hold a list of NVLinks."""
+    return _NVLINK_HEAD.search(head) is not None
+
+
+def recognise_topo(head: bytes) -> bool:
+    """Whether the bytes hold a topology matrix."""
+    return _TOPO_HEAD.search(head) is not None

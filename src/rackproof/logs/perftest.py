@@ -1,0 +1,108 @@
+"""perftest (``ib_write_bw`` and its kin): a table of message sizes.
+
+Client and server may print into the same file; the lowest value of each size counts.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import BinaryIO, ClassVar
+
+from rackproof.logs._reading import Log, LogParser, number, run_parser
+from rackproof.records import Direction, ParsedLog, Verdict
+
+_TITLE = re.compile(r"^\s*(RDMA_Write|RDMA_Read|Send)\s+(?:Bidirectional )?BW Test")
+_HEADER = re.compile(
+    r"^\s*#bytes\s+#iterations\s+BW peak\[(MB/sec|MiB/sec|Gb/sec)\]\s+BW average\[(MB/sec|MiB/sec|Gb/sec)\]"
+)
+_ROW = re.compile(r"^\s*(\d{1,15})\s+(\d{1,15})\s+(\S{1,20})\s+(\S{1,20})(?:\s+(\S{1,20}))?\s*$")
+_LINE = re.compile(r"^-{20,}\s*$")
+_FACT = re.compile(r"^\s*(Transport type|Link type|Mtu|Number of qps)\s*:\s*(\S+)")
+_ERROR = re.compile(
+    r"Couldn't connect|Unable to|Failed to|Completion with error|syndrom|Problems with warm up|Conflicting CPU",
+    re.I,
+)
+_NAMES = {"RDMA_Write": "ib_write_bw", "RDMA_Read": "ib_read_bw", "Send": "ib_send_bw"}
+# perftest's "MB" is 2**20 bytes (its own message rate times the size confirms it).
+_TO_GBIT = {"MB/sec": 8 * 2**20 / 1e9, "MiB/sec": 8 * 2**20 / 1e9, "Gb/sec": 1.0}
+
+
+class Parser(LogParser):
+    """Reads the rows between header and closing rule."""
+
+    format: ClassVar[str] = "ib_write_bw"
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(log)
+        self.name = "ib_write_bw"
+        self.factors: tuple[float, float] | None = None
+        self.rows: dict[int, tuple[float, float, int]] = {}
+        self.closed = False
+
+    def line(self, at: int, text: str) -> None:
+        """Read one line."""
+        if found := _TITLE.match(text):
+            self.name = _NAMES[found[1]]
+        elif found := _HEADER.match(text):
+            self.factors = (_TO_GBIT[found[1]], _TO_GBIT[found[2]])
+        elif found := _FACT.match(text):
+            self.log.tag(found[1].lower().replace(" ", "_"), found[2])
+        elif _LINE.match(text):
+            self.closed = self.closed or bool(self.rows)
+        elif self.factors and (found := _ROW.match(text)):
+            self.row(at, text, int(found[1]), found[3], found[4])
+        elif self.factors and re.match(r"^\s*\d+\s+\d+", text):
+            self.log.find(
+                "damaged_line", "a row that cannot be read", Verdict.UNPROVEN, line=at, excerpt=text
+            )
+        elif _ERROR.search(text):
+            verdict = None if "Conflicting CPU" in text else Verdict.FAIL
+            self.log.find("tool_error", "the test reports an error", verdict, line=at, excerpt=text)
+
+    def row(self, at: int, text: str, size: int, peak_text: str, average_text: str) -> None:
+        """Take one size."""
+        peak, average = number(peak_text), number(average_text)
+        if (
+            average is None
+            or peak is None
+            or not math.isfinite(average)
+            or average <= 0
+            or self.factors is None
+        ):
+            self.log.find(
+                "impossible_value",
+                "a bandwidth that is no positive number",
+                Verdict.UNPROVEN,
+                line=at,
+                excerpt=text,
+            )
+            return
+        peak, average = peak * self.factors[0], average * self.factors[1]
+        old = self.rows.get(size)
+        if (old is None and len(self.rows) < 200) or (old is not None and average < old[1]):
+            self.rows[size] = (peak, average, at)
+
+    def finish(self) -> ParsedLog:
+        """Return average and peak bandwidth of each size in Gbit/s."""
+        measurements = []
+        for size, (peak, average, at) in sorted(self.rows.items()):
+            for name, value in ((self.name, average), (f"{self.name}_peak", peak)):
+                measurements.append(
+                    self.measure(name, value, "Gbit/s", Direction.HIGHER, at, size_bytes=str(size))
+                )
+        proven = bool(self.rows) and self.closed
+        if not proven:
+            self.log.find("cut_off", "the table has no end", Verdict.UNPROVEN, line=max(1, self.log.lines))
+        self.log.marks_as_findings(self.log.lines + 1 if proven else None)
+        return self.log.parsed(self.format, Verdict.PASS if proven else Verdict.UNPROVEN, measurements)
+
+
+def parse(stream: BinaryIO, name: str = "") -> ParsedLog:
+    """Return what a bandwidth test of perftest says."""
+    return run_parser(Parser, stream, name)
+
+
+def recognise(head: bytes) -> bool:
+    """Whether the bytes hold a bandwidth test of perftest."""
+    return b"#bytes" in head and b"BW average[" in head
