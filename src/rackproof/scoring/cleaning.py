@@ -9,6 +9,7 @@ and not this module decides what a damaged log is worth.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rackproof.records import Finding, Source
+from rackproof.text import clean
 
 # Longer pieces are read in parts, so that memory stays flat whatever a line's length.
 _MAX_LINE = 1 << 20
@@ -55,18 +57,13 @@ class CleanedLog:
 
 
 def safe_text(text: str, limit: int = 300) -> str:
-    """Return text of a log on one printable line of at most ``limit`` characters.
+    """Return text of a log on one harmless line of at most ``limit`` characters.
 
-    Control characters, escape sequences, line ends and lone surrogates become spaces. Text that was
-    read as Latin-1 although it is UTF-8 (as the tool reads) is put right.
+    Text that was read as Latin-1 although it is UTF-8 (as the tool reads) is put right.
     """
-    try:
-        text = text[: 4 * limit].encode("latin-1").decode("utf-8", "replace")
-    except UnicodeEncodeError:
-        text = text[: 4 * limit]
-    text = _ANSI.sub(" ", text)
-    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    with contextlib.suppress(UnicodeEncodeError):
+        text = text[: 8 * limit].encode("latin-1").decode("utf-8", "replace")
+    return clean(text, limit)
 
 
 def clean_log(source: Path, target: Path, *, ruleset: str) -> CleanedLog:

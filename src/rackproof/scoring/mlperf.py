@@ -27,6 +27,7 @@ from pydantic import Field
 
 import rackproof
 from rackproof.records import Finding, Record, Source, Verdict, worst
+from rackproof.text import clean
 
 Progress = Callable[[int, int, str], None]
 """Called with ``(files done, files in all, file name)`` while a folder is scored."""
@@ -39,6 +40,8 @@ Part = Literal["counted", "dropped_fastest", "dropped_slowest", "failed", "not_s
 _RESULT_NAME = re.compile(r"result_[A-Za-z0-9_.-]*?(?:\.txt|\.log)?")
 _TRIAL_NAME = re.compile(r"\d{6,}_\d+\.log")
 _OTHER_SUFFIX = (".json", ".md", ".csv", ".yaml", ".yml", ".html", ".bak", ".orig", ".gz")
+# All remarks are kept as findings; the reasons are read by people.
+_MAX_REMARKS = 5
 
 
 class RunScore(Record):
@@ -329,7 +332,7 @@ def _run_worker(
             return WorkerReport(error=f"the checks took longer than {timeout_s:g} s and were stopped")
         errors.seek(max(0, errors.seek(0, os.SEEK_END) - 2000))
         said = errors.read().decode("utf-8", "replace").strip().splitlines()
-        last = "".join(c if c.isprintable() else " " for c in said[-1])[:500] if said else "it said nothing"
+        last = clean(said[-1]) if said else "it said nothing"
         return WorkerReport(error=f"the checks ended early (exit status {process.returncode}): {last}")
 
 
@@ -391,7 +394,7 @@ def conclude(report: WorkerReport, *, folder: str, ruleset: str, usage: str = "t
     drop = allowed_failures(benchmark)
     failed = [run for run in runs if not run.scores]
     # A file without a single event shows no run at all: it is missing, not failed.
-    shown = [run for run in runs if run.events or run.damaged_events]
+    shown = [run for run in runs if run.events]
     problems = list(_problems(report, benchmark, shown, failed, drop))
     scorable = (
         bool(runs)
@@ -409,7 +412,9 @@ def conclude(report: WorkerReport, *, folder: str, ruleset: str, usage: str = "t
         runs = _parts(runs, drop)
     elif not problems:
         problems.append((Verdict.UNPROVEN, "no run is left to take the mean of"))
-    remarks = [finding.message for finding in report.findings if finding.verdict is None]
+    remarks = [f"{one.source}: {one.message}" for one in report.findings if one.verdict is None]
+    if len(remarks) > _MAX_REMARKS:
+        remarks[_MAX_REMARKS:] = [f"and {len(remarks) - _MAX_REMARKS} more remarks (see the findings)"]
     return FolderScore(
         folder=folder,
         usage=usage,
@@ -454,7 +459,7 @@ def _problems(
             yield Verdict.UNPROVEN, f"{run.file}: {'; '.join(run.messages) or 'not checked'}"
     empty = [run.file for run in runs if run not in shown]
     if empty:
-        yield Verdict.UNPROVEN, f"no MLPerf event in {', '.join(empty)}"
+        yield Verdict.UNPROVEN, f"no readable MLPerf event in {', '.join(empty)}"
     for what, values in (
         ("benchmarks", {run.benchmark for run in shown if run.benchmark}),
         ("divisions", {run.division for run in shown if run.division}),
@@ -474,10 +479,12 @@ def _problems(
     if len(really_failed) > drop:
         names = "; ".join(_why_failed(run) for run in really_failed[:5])
         yield Verdict.FAIL, f"{len(really_failed)} runs failed, at most {drop} may: {names}"
-    if report.rcp is not None and report.rcp.applies and report.rcp.passed is not True:
-        rejected = report.rcp.passed is False
+    rcp = report.rcp
+    incomplete = len(shown) != needed
+    if rcp is not None and rcp.applies and rcp.passed is not True and not (rcp.passed is None and incomplete):
+        rejected = rcp.passed is False
         verdict = Verdict.FAIL if rejected else Verdict.UNPROVEN
-        yield verdict, f"convergence {'rejected' if rejected else 'not compared'}: {report.rcp.message}"
+        yield verdict, f"convergence {'rejected' if rejected else 'not compared'}: {rcp.message}"
     for finding in report.findings:
         if finding.verdict is not None and finding.verdict.gates:
             yield finding.verdict, f"{finding.source}: {finding.message}"

@@ -70,7 +70,7 @@ def check(job: Mapping[str, Any], progress: Callable[[int, int, str], None]) -> 
         try:
             cleaned = clean_log(folder / name, copy, ruleset=ruleset)
         except OSError as error:
-            runs.append(RunScore(file=name, sha256="", messages=(f"not readable: {error.strerror}",)))
+            runs.append(RunScore(file=name, sha256="", messages=(f"not copied: {error.strerror}",)))
             continue
         run, remarks = _check_run(name, copy, cleaned, ruleset, usage, kept)
         runs.append(run)
@@ -79,15 +79,12 @@ def check(job: Mapping[str, Any], progress: Callable[[int, int, str], None]) -> 
     benchmark = next((run.benchmark for run in runs if run.benchmark), "")
     needed = benchmark_meta.get_result_file_counts(usage).get(benchmark)
     shown = sum(bool(run.events) for run in runs)
-    if shown == needed:
-        rcp, converged = _compare(work, copies, runs, benchmark, ruleset, usage, kept)
-        runs = [
-            run.model_copy(update={"convergence": samples})
-            for run, samples in zip(runs, converged, strict=True)
-        ]
-    else:
-        rcp = RcpResult(applies=True, message=f"{shown} of {needed or 'an unknown number of'} runs are here")
-    if rcp.applies and shown == needed:
+    complete = shown == needed == len(runs)
+    rcp, converged = _compare(work, copies, runs, benchmark, ruleset, usage, complete, kept)
+    runs = [
+        run.model_copy(update={"convergence": amount}) for run, amount in zip(runs, converged, strict=True)
+    ]
+    if rcp.applies and complete:
         findings += _check_seeds(copies, names, ruleset, kept)
     factor, remark = _folder_factor(folder / "scaling.json", rcp)
     return WorkerReport(
@@ -109,26 +106,13 @@ def _check_run(
     for event in events:
         if isinstance(event.value, dict):
             values.setdefault(event.key, event.value.get("value"))
-    starts = [event for event in events if event.key == "run_start"]
-    stops = [event for event in events if event.key == "run_stop"]
-    remarks = []
-    if len(starts) > 1 and starts[0].timestamp != starts[-1].timestamp:
-        said = "several run_start at different times: the first one counts"
-        remarks.append(Finding(code="several_run_start", message=said, source=_place(cleaned, starts[1])))
-    minutes = None
-    if starts and stops:
-        per_minute = 60 if ruleset == "0.6.0" else 60_000
-        minutes = (stops[0].timestamp - starts[0].timestamp) / per_minute
-        if not (math.isfinite(minutes) and minutes > 0):
-            said = "run_stop is not later than run_start"
-            remarks.append(Finding(code="no_duration", message=said, source=_place(cleaned, stops[0])))
-            minutes = None
+    minutes, status, remarks = _duration(events, cleaned, ruleset)
     run = RunScore(
         file=name,
         sha256=cleaned.sha256,
         digest=cleaned.digest,
         minutes=minutes,
-        status=_status(stops[0]) if stops else "",
+        status=status,
         compliant=compliant,
         messages=tuple(messages),
         events=cleaned.events,
@@ -140,14 +124,43 @@ def _check_run(
     return run, remarks
 
 
+def _duration(
+    events: Sequence[Any], cleaned: CleanedLog, ruleset: str
+) -> tuple[float | None, str, list[Finding]]:
+    """Return minutes, status ("" if the run never ended) and remarks."""
+    starts = [event for event in events if event.key == "run_start"]
+    stops = [event for event in events if event.key == "run_stop"]
+    remarks = []
+    if len(starts) > 1 and starts[0].timestamp != starts[-1].timestamp:
+        said = "several run_start at different times: the first one counts"
+        remarks.append(Finding(code="several_run_start", message=said, source=_place(cleaned, starts[1])))
+    end = next(iter(stops), None)
+    minutes, status = None, ""
+    if end is not None:
+        status = safe_text(str(_metadata(end).get("status") or "unknown"), 100)
+        if starts:
+            # 0.6 logs seconds, everything later milliseconds.
+            minutes = (end.timestamp - starts[0].timestamp) / (60 if ruleset == "0.6.0" else 60_000)
+    elif ruleset == "0.6.0":
+        # minigo 0.6 has no run_stop: its evaluation, made later, says when the target was reached.
+        end = next((event for event in events if event.key == "eval_result"), None)
+        seconds = _number(_metadata(end).get("timestamp")) if end is not None else None
+        if seconds is not None:
+            minutes, status = seconds / 60, "success" if seconds > 0 else "aborted"
+    if minutes is not None and not (math.isfinite(minutes) and minutes > 0):
+        said = "the end is not later than the start"
+        remarks.append(Finding(code="no_duration", message=said, source=_place(cleaned, end)))
+        minutes = None
+    return minutes, status, remarks
+
+
+def _metadata(event: Any) -> Mapping[str, Any]:
+    metadata = event.value.get("metadata") if isinstance(event.value, dict) else None
+    return metadata if isinstance(metadata, dict) else {}
+
+
 def _place(cleaned: CleanedLog, event: Any) -> Source:
     return Source(line=cleaned.lines[event.lineno])
-
-
-def _status(stop: Any) -> str:
-    metadata = stop.value.get("metadata") if isinstance(stop.value, dict) else None
-    status = metadata.get("status") if isinstance(metadata, dict) else None
-    return safe_text(status, 100) if isinstance(status, str) and status else "unknown"
 
 
 def _number(value: Any) -> float | None:
@@ -214,6 +227,7 @@ def _compare(
     benchmark: str,
     ruleset: str,
     usage: str,
+    complete: bool,
     kept: _Kept,
 ) -> tuple[RcpResult, list[float | None]]:
     """Compare convergence with the reference points; also return each run's own convergence."""
@@ -221,7 +235,7 @@ def _compare(
     none: list[float | None] = [None] * len(runs)
     if not data.is_dir():
         return RcpResult(applies=False, message=f"the rules {ruleset} know no reference points"), none
-    if runs[0].division == "open":
+    if any(run.division == "open" for run in runs):
         return RcpResult(applies=False, message="the open division is not compared"), none
     if benchmark not in rcp_checker.submission_runs[usage] or not (data / f"rcps_{benchmark}.json").is_file():
         message = f"Missing RCP: mlperf-logging has no reference points for {benchmark} in {ruleset}"
@@ -298,9 +312,8 @@ def _convergence_unit(folder: Path, ruleset: str) -> str:
     for log in sorted(folder.iterdir()):
         events, _ = mlp_parser.parse_file(str(log), ruleset=ruleset)
         for event in events:
-            metadata = event.value.get("metadata") if event.key in ("eval_accuracy", "eval_error") else None
-            if isinstance(metadata, dict):
-                return "epochs" if "epoch_num" in metadata else "samples"
+            if event.key in ("eval_accuracy", "eval_error"):
+                return "epochs" if "epoch_num" in _metadata(event) else "samples"
     return ""
 
 
