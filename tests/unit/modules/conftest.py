@@ -16,7 +16,8 @@ import pytest
 
 # What Ansible wraps around a module on a node, without the three quarters of a second that Ansible takes.
 DRIVER = """
-import ctypes, fcntl, getpass, json, os, runpy, select, signal, subprocess, sys, uuid
+import concurrent.futures, ctypes, fcntl, getpass, json, os, resource, runpy
+import select, signal, socket, subprocess, sys, tempfile, uuid
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
 options = json.load(sys.stdin)

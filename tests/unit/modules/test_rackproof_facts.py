@@ -1,0 +1,129 @@
+"""rackproof_facts: what tools say, and what is said of tools that are absent, fail, hang or talk on."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rackproof.facts import findings_from_facts, node_from_facts
+
+from .conftest import Modules
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that puts stand-ins for tools on PATH."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+    def put(name: str, script: str) -> None:
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+
+    return put
+
+
+def test_this_machine(modules: Modules, tmp_path: Path) -> None:
+    result = modules(
+        "rackproof_facts",
+        check=True,
+        pythons={"own": sys.executable, "gone": "/no/such/python"},
+        packages={"own": ["pydantic", "no-such-package"]},
+        paths=[str(tmp_path / "not" / "there" / "yet")],
+    )
+    facts = result["facts"]
+    assert result["changed"] is False
+    said = facts["pythons"]["own"]["said"]
+    assert said["version"] == ".".join(map(str, sys.version_info[:3]))
+    assert said["packages"]["pydantic"]
+    assert said["packages"]["no-such-package"] is None
+    assert facts["pythons"]["gone"] == {"status": "absent"}
+    assert facts["paths"][str(tmp_path / "not" / "there" / "yet")]["free_bytes"] > 0
+    node = node_from_facts("here", facts)
+    assert node.memory_bytes > 2**28
+    assert node.cpu_count >= 1
+    assert node.cpu
+    assert {"os", "kernel", "python.own", "own.pydantic"} <= node.software.keys()
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "codes"),
+    [
+        ("exit 0", "ok", ["no_gpus"]),
+        (
+            'echo "NVIDIA-SMI has failed because it couldn\'t communicate with the NVIDIA driver."; exit 9',
+            "no_driver",
+            ["no_driver"],
+        ),
+        ("echo 'No devices were found'; exit 6", "no_driver", ["no_driver"]),
+        (
+            "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18",
+            "no_driver",
+            ["no_driver"],
+        ),
+        ("echo oops >&2; exit 3", "failed", ["tool_failed"]),
+        ("sleep 300", "hung", ["tool_hung"]),
+        ("trap '' TERM; sleep 300 & wait; sleep 300", "hung", ["tool_hung"]),
+        ("sleep 300 & exit 4", "failed", ["tool_failed"]),
+        ("exec yes", "failed", ["tool_failed"]),
+    ],
+)
+def test_what_is_said_of_a_tool(
+    modules: Modules, tools: Any, script: str, status: str, codes: list[str]
+) -> None:
+    tools("nvidia-smi", f'[ "$1" = -q ] || exit 0\n{script}')
+    facts = modules("rackproof_facts", tool_timeout_s=2)["facts"]
+    answer = facts["tools"]["nvidia_smi_xml"]
+    assert answer["status"] == status
+    assert answer["seconds"] < 15
+    assert len(answer["stdout"]) <= 4 * 2**20
+    assert [f.code for f in findings_from_facts("here", facts) if f.verdict] == codes
+
+
+def test_absent_gpus_are_a_fact(modules: Modules, tools: Any) -> None:
+    facts = modules("rackproof_facts")["facts"]
+    if facts["tools"]["nvidia_smi_xml"]["status"] != "absent":
+        pytest.skip("this machine has nvidia-smi")
+    assert findings_from_facts("here", facts) == ()
+
+
+def test_a_real_answer_arrives_whole(modules: Modules, tools: Any, shared: Path) -> None:
+    tools("nvidia-smi", f'[ "$1" = -q ] && exec cat {shared.resolve()}/logs/nvidia-smi/qx-b200.xml')
+    facts = modules("rackproof_facts")["facts"]
+    assert len(node_from_facts("here", facts).gpus) == 8
+
+
+@pytest.mark.parametrize(
+    ("script", "status"),
+    [
+        ("sleep 300", "hung"),
+        ("echo not json", "failed"),
+        ("exit 1", "failed"),
+    ],
+)
+def test_an_interpreter_that_misbehaves(
+    modules: Modules, tools: Any, tmp_path: Path, script: str, status: str
+) -> None:
+    tools("strange", script)
+    facts = modules(
+        "rackproof_facts", tool_timeout_s=0.5, pythons={"strange": str(tmp_path / "bin" / "strange")}
+    )["facts"]
+    assert facts["pythons"]["strange"]["status"] == status
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ({"tool_timeout_s": 0}, "tool_timeout_s"),
+        ({"packages": {"torch": ["torch"]}}, "no interpreter"),
+        ({"pythons": {"torch": "/x"}, "packages": {"torch": "torch"}}, "a list"),
+    ],
+)
+def test_wrong_options(modules: Modules, options: dict[str, Any], part: str) -> None:
+    result = modules("rackproof_facts", **options)
+    assert result["failed"] is True
+    assert part in result["msg"]

@@ -1,0 +1,232 @@
+"""From raw facts to the record of a node: tables of what nodes say, and of what they should not say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rackproof.facts import findings_from_facts, gpus_from_facts, node_from_facts
+from rackproof.records import Verdict
+
+
+def ok(stdout: str, **more: Any) -> dict[str, Any]:
+    return {"status": "ok", "rc": 0, "stdout": stdout, "stderr": "", "truncated": False, **more}
+
+
+RAW: dict[str, Any] = {
+    "hostname": "n1.example",
+    "addresses": ["192.0.2.7", "2001:db8::7"],
+    "kernel": "6.8.0-45-generic",
+    "machine": "x86_64",
+    "cpu_count": 224,
+    "files": {
+        "os_release": 'NAME="Ubuntu"\nPRETTY_NAME="Ubuntu 24.04.1 LTS"\nID=ubuntu\n',
+        "meminfo": "MemTotal:       2113498104 kB\nMemFree:  1 kB\n",
+        "cpuinfo": "processor\t: 0\nmodel name\t: from cpuinfo\n",
+    },
+    "dmi": {"product_serial": "S42", "chassis_serial": "C7", "sys_vendor": "Acme", "product_name": "GX-8"},
+    "tools": {
+        "lscpu": ok("Architecture: x86_64\nModel name:   Xeon(R) 8480C\nModel name: BIOS\n"),
+        "nvidia_smi_xml": {"status": "absent"},
+        "nvcc": ok("nvcc: NVIDIA (R) Cuda compiler driver\nCuda compilation tools, release 12.8, V12.8.93\n"),
+        "ofed_info": ok("MLNX_OFED_LINUX-24.10-1.1.4.0:\n"),
+        "mpirun": ok("mpirun (Open MPI) 4.1.7a1\n\nReport bugs to …\n"),
+        "slurm": ok("slurm 24.05.4\n"),
+        "docker": ok("Docker version 28.2.2, build e6534b4\n"),
+        "podman": {"status": "absent"},
+    },
+    "libraries": {
+        "libnccl.so.2": "/usr/lib/x86_64-linux-gnu/libnccl.so.2.26.2",
+        "libcudnn.so.9": "/usr/lib/x86_64-linux-gnu/libcudnn.so.9.8.0",
+        "libmpi.so.40": "/usr/lib/libmpi.so.40.30.4",
+    },
+    "infiniband": {"mlx5_0": {"fw_ver": "28.43.2026", "hca_type": "MT4129", "ports": {}}},
+    "pythons": {
+        "torch": ok(
+            "",
+            said={
+                "version": "3.11.7",
+                "packages": {"torch": "2.7.0", "numpy": "2.2.0", "apex": None},
+                "torch": {"cuda": "12.8", "cudnn": 90701, "nccl": "2.26.2", "devices": 8, "hip": None},
+            },
+        ),
+        "gone": {"status": "absent"},
+    },
+}
+
+
+def change(path: str, value: Any) -> dict[str, Any]:
+    """Return RAW with one entry, named by a dotted path, replaced."""
+    *parents, last = path.split(".")
+    copy = dict(RAW)
+    inner = copy
+    for key in parents:
+        inner[key] = dict(inner[key])
+        inner = inner[key]
+    inner[last] = value
+    return copy
+
+
+def test_a_node_in_full() -> None:
+    node = node_from_facts("n1", RAW, sku="h200")
+    assert (node.name, node.sku, node.cpu, node.cpu_count) == ("n1", "h200", "Xeon(R) 8480C", 224)
+    assert (node.serial, node.chassis_serial, node.product) == ("S42", "C7", "Acme GX-8")
+    assert node.memory_bytes == 2113498104 * 1024
+    assert node.addresses == ("192.0.2.7", "2001:db8::7")
+    assert node.software == {
+        "os": "Ubuntu 24.04.1 LTS",
+        "kernel": "6.8.0-45-generic",
+        "machine": "x86_64",
+        "cuda": "12.8.93",
+        "cudnn": "9.8.0",
+        "nccl": "2.26.2",
+        "ofed": "MLNX_OFED_LINUX-24.10-1.1.4.0",
+        "mpi": "mpirun (Open MPI) 4.1.7a1",
+        "slurm": "24.05.4",
+        "docker": "28.2.2",
+        "python.torch": "3.11.7",
+        "torch.torch": "2.7.0",
+        "torch.numpy": "2.2.0",
+        "torch.cuda": "12.8",
+        "torch.cudnn": "90701",
+        "torch.nccl": "2.26.2",
+    }
+    assert node.firmware == {"infiniband.mlx5_0": "28.43.2026"}
+    assert findings_from_facts("n1", RAW) == ()
+
+
+@pytest.mark.parametrize(
+    ("capture", "count", "name", "driver", "cuda", "memory_gib"),
+    [
+        ("logs/nvidia-smi/qx-a100.xml", 1, "NVIDIA A100-SXM4-40GB", "570.148.08", "12.8", 40),
+        ("logs/nvidia-smi/qx-h100.xml", 8, "NVIDIA H100 80GB HBM3", "580.105.08", "13.0", 80),
+        ("logs/nvidia-smi/qx-b200.xml", 8, "NVIDIA B200", "580.105.08", "13.0", 179),
+        ("logs/nvidia-smi/qx-gb200.xml", 4, "NVIDIA GB200", "580.173.02", "13.0", 185),
+        ("logs/nvidia-smi/qx-gb300.xml", 4, "NVIDIA GB300", "580.173.02", "13.0", 278),
+        ("captures/h200-x4/nvidia-smi-q.xml", 4, "NVIDIA H200", "580.159.04", "13.0", 140),
+    ],
+)
+def test_real_captures(
+    shared: Path, capture: str, count: int, name: str, driver: str, cuda: str, memory_gib: int
+) -> None:
+    raw = change("tools.nvidia_smi_xml", ok((shared / capture).read_text()))
+    node = node_from_facts("n1", raw)
+    assert [gpu.index for gpu in node.gpus] == list(range(count))
+    assert {gpu.name for gpu in node.gpus} == {name}
+    assert all(gpu.uuid.startswith("GPU-") and gpu.serial and gpu.bus_id and gpu.vbios for gpu in node.gpus)
+    assert {round(gpu.memory_bytes / 2**30) for gpu in node.gpus} == {memory_gib}
+    assert (node.software["driver"], node.software["cuda_driver"]) == (driver, cuda)
+    assert node.firmware["vbios"] == node.gpus[0].vbios
+    assert findings_from_facts("n1", raw) == ()
+
+
+@pytest.mark.parametrize(
+    ("dmi", "serial", "chassis"),
+    [
+        ({"product_serial": "S1", "board_serial": "B1"}, "S1", ""),
+        ({"product_serial": "", "board_serial": "B1"}, "B1", ""),
+        ({"product_serial": "To Be Filled By O.E.M.", "board_serial": "B1"}, "B1", ""),
+        ({"product_serial": "Default string", "chassis_serial": "Default string"}, "", ""),
+        ({"product_serial": "System Serial Number", "chassis_serial": "Chassis Serial Number"}, "", ""),
+        ({"product_serial": "0123456789", "chassis_serial": "0000000"}, "", ""),
+        ({"product_serial": "Not Specified", "chassis_serial": "N/A"}, "", ""),
+        ({"product_serial": "None", "chassis_serial": "\x1b[31mC9\x1b[0m"}, "", "C9"),
+        ({"product_serial": ["S1"], "chassis_serial": 5}, "", ""),
+    ],
+)
+def test_serials_are_never_what_a_board_maker_forgot_to_fill_in(
+    dmi: dict[str, Any], serial: str, chassis: str
+) -> None:
+    node = node_from_facts("n1", change("dmi", dmi))
+    assert (node.serial, node.chassis_serial) == (serial, chassis)
+    if not serial and not chassis:
+        assert node.hardware_key == "host:n1"
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "verdict"),
+    [
+        ({"status": "hung", "rc": None, "stdout": "", "stderr": ""}, "tool_hung", Verdict.FAIL),
+        (
+            {
+                "status": "no_driver",
+                "rc": 9,
+                "stdout": "NVIDIA-SMI has failed because it couldn't",
+                "stderr": "",
+            },
+            "no_driver",
+            Verdict.UNPROVEN,
+        ),
+        (
+            {"status": "failed", "rc": 255, "stdout": "", "stderr": "\x1b[2Jboom"},
+            "tool_failed",
+            Verdict.UNPROVEN,
+        ),
+        (ok("<nvidia_smi_log></nvidia_smi_log>"), "no_gpus", Verdict.UNPROVEN),
+        (ok("<nvidia_smi_log><gpu id='0'>"), "no_gpus", Verdict.UNPROVEN),
+        (ok(""), "no_gpus", Verdict.UNPROVEN),
+        (
+            ok('<!DOCTYPE a [<!ENTITY b "bbbb">]><nvidia_smi_log>&b;</nvidia_smi_log>'),
+            "no_gpus",
+            Verdict.UNPROVEN,
+        ),
+    ],
+)
+def test_gpus_that_cannot_be_told_are_never_a_pass(
+    answer: dict[str, Any], code: str, verdict: Verdict
+) -> None:
+    raw = change("tools.nvidia_smi_xml", answer)
+    assert node_from_facts("n1", raw).gpus == ()
+    (finding,) = findings_from_facts("n1", raw)
+    assert (finding.code, finding.verdict) == (code, verdict)
+    assert "n1" in finding.message
+    assert "\x1b" not in finding.excerpt
+
+
+def test_a_cut_off_answer_gives_no_gpus(shared: Path) -> None:
+    whole = (shared / "logs/nvidia-smi/qx-h100.xml").read_text()
+    raw = change("tools.nvidia_smi_xml", ok(whole, truncated=True))
+    assert gpus_from_facts(raw) == ()
+    assert [finding.verdict for finding in findings_from_facts("n1", raw)] == [Verdict.UNPROVEN]
+
+
+def test_another_tool_that_hangs_is_a_remark() -> None:
+    raw = change("tools.docker", {"status": "hung", "rc": None, "stdout": "", "stderr": ""})
+    (finding,) = findings_from_facts("n1", raw)
+    assert (finding.code, finding.verdict) == ("tool_hung", None)
+    assert "docker" not in node_from_facts("n1", raw).software
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("tools", None),
+        ("tools", {"lscpu": "text", "nvcc": None, "nvidia_smi_xml": ["x"]}),
+        ("files", ["os"]),
+        ("files.meminfo", "MemTotal: lots kB"),
+        ("files.os_release", 'PRETTY_NAME="unclosed'),
+        ("addresses", "192.0.2.1"),
+        ("addresses", [None, 7, "\x1b]0;title\x07x"]),
+        ("cpu_count", "many"),
+        ("cpu_count", -3),
+        ("pythons", {"torch": None}),
+        ("pythons.torch", {"status": "ok", "said": {"packages": [], "torch": "no"}}),
+        ("libraries", {"libnccl.so.2": None}),
+        ("infiniband", {"mlx5_0": "down"}),
+        ("kernel", None),
+    ],
+)
+def test_damaged_facts_leave_gaps_not_tracebacks(path: str, value: Any) -> None:
+    raw = change(path, value)
+    node = node_from_facts("n1", raw)
+    findings_from_facts("n1", raw)
+    assert node.name == "n1"
+    assert "\x1b" not in node.model_dump_json()
+    assert "\\u001b" not in node.model_dump_json()
+
+
+def test_no_facts_at_all_are_a_finding() -> None:
+    assert node_from_facts("n1", {}).software == {}
+    assert [finding.verdict for finding in findings_from_facts("n1", {})] == [Verdict.UNPROVEN]
