@@ -31,7 +31,10 @@ def version_of(python):
     try:
         answer = subprocess.run(
             [python, "-c", "import sys; print(*sys.version_info[:2])"],
-            capture_output=True, text=True, timeout=60, check=True,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
         ).stdout
         major, minor = answer.split()
         return int(major), int(minor)
@@ -58,7 +61,9 @@ def find_interpreter(oldest, newest):
         if version is None or not oldest <= version <= newest:
             continue
         try:
-            subprocess.run([path, "-c", "import venv, ensurepip"], capture_output=True, timeout=60, check=True)
+            subprocess.run(
+                [path, "-c", "import venv, ensurepip"], capture_output=True, timeout=60, check=True
+            )
         except (OSError, subprocess.SubprocessError):
             unusable.append(path)
             continue
@@ -78,7 +83,9 @@ def check_imports(python, modules):
         )
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            stop(f"{python} cannot import {module} ({last}); install it there, or leave the interpreter unnamed")
+            stop(
+                f"{python} cannot import {module} ({last}); install it there, or leave the interpreter unnamed"
+            )
 
 
 def install(python, folder, requirements, checksum):

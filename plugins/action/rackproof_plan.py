@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
@@ -40,7 +39,6 @@ class ActionModule(ActionBase):
                 answered=answered,
                 resume=options["resume"],
                 dry_run=self._task.check_mode,
-                database=os.environ.get("RACKPROOF_DATABASE_URL"),
             )
         except bench.BenchError as error:
             raise AnsibleActionFail(str(error)) from error

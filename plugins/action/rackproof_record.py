@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,9 @@ class ActionModule(ActionBase):
         )
         host = (task_vars or {})["inventory_hostname"]
         results = Path(options["results"])
-        failure = bench.why(options["failed_task"], options["failed_result"]) if options["failed_task"] else ""
+        failure = (
+            bench.why(options["failed_task"], options["failed_result"]) if options["failed_task"] else ""
+        )
         if options["log"]:
             self._fetch(options["log"], results / options["run_id"] / "logs" / f"{host}.log")
         try:
@@ -59,7 +60,6 @@ class ActionModule(ActionBase):
                 failure=failure,
                 command=options["argv"],
                 texts={name: options[name] for name in ("description", "notes", "storage", "network")},
-                database=os.environ.get("RACKPROOF_DATABASE_URL"),
             )
         except bench.BenchError as error:
             raise AnsibleActionFail(str(error)) from error

@@ -32,7 +32,12 @@ def verdict(value: Any, reference: Any, unit: str = "", direction: str = "higher
         raise AnsibleFilterError("verdict needs a reference: {value, low, high, unit, source}")
     try:
         measured = Measurement.model_validate(
-            {"name": "value", "value": value, "unit": unit or reference.get("unit", ""), "direction": direction}
+            {
+                "name": "value",
+                "value": value,
+                "unit": unit or reference.get("unit", ""),
+                "direction": direction,
+            }
         )
         judgement = judge(measured, Reference.model_validate({"unit": "", "source": "playbook", **reference}))
     except ValueError as error:
@@ -53,7 +58,9 @@ def worst_verdict(verdicts: Any) -> str:
 def scaling_efficiency(rates: Any, base: Any = None) -> list[dict[str, Any]]:
     """Return efficiency over GPUs."""
     if not isinstance(rates, Mapping):
-        raise AnsibleFilterError("scaling_efficiency needs a dict of GPUs to rate, as in {1: 326.6, 8: 2544.1}")
+        raise AnsibleFilterError(
+            "scaling_efficiency needs a dict of GPUs to rate, as in {1: 326.6, 8: 2544.1}"
+        )
     try:
         points = efficiency(
             {int(gpus): rate for gpus, rate in rates.items()}, base=None if base is None else int(base)

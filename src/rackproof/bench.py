@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError
 from rackproof import definitions, locks, planning, recording
 from rackproof.definitions import DefinitionError, Parameters, Scalar
 from rackproof.facts import node_from_facts
+from rackproof.judging import SkuReference
 from rackproof.planning import Plan, PlannedRun
 from rackproof.records import Node, Record, Run, Verdict, worst
 from rackproof.results import ResultsError
@@ -106,7 +107,6 @@ def plan(
     answered: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]],
     resume: bool,
     dry_run: bool,
-    database: str | None = None,
 ) -> PlanOutcome:
     """Plan the runs for the nodes that answered, or go on with the plan that was interrupted.
 
@@ -116,13 +116,12 @@ def plan(
         answered: Raw facts and variables of each node that answered.
         resume: Whether an interrupted plan of the same request goes on.
         dry_run: Keep nothing.
-        database: URL of the history, for estimates.
 
     Raises:
         BenchError: A definition names an unknown variable, or the plan cannot be written.
     """
     results = Path(choice.results)
-    history = recording.History(database, results)
+    history = recording.History(results)
     nodes: dict[str, Node] = {}
     variables: dict[str, dict[str, Scalar]] = {}
     for host, (raw, said) in answered.items():
@@ -188,7 +187,6 @@ def record(
     failure: str,
     command: Sequence[str],
     texts: Mapping[str, str],
-    database: str | None = None,
 ) -> recording.Recorded:
     """Record one run whose logs lie in ``results/RUN_ID/logs``.
 
@@ -204,7 +202,6 @@ def record(
         failure: Why no job was started, in words; empty otherwise.
         command: The job's command line.
         texts: What the operator wrote down: description, notes, storage, network.
-        database: URL of the history.
 
     Raises:
         BenchError: The record cannot be written.
@@ -224,7 +221,6 @@ def record(
             plan_id=plan_id,
             sku_references=_sku_references(sku_references),
             require_references=require_references,
-            database=database,
         )
     except ResultsError as error:
         raise BenchError(str(error)) from error
@@ -309,7 +305,7 @@ def _scalar(name: str, value: Any) -> Scalar:
     raise BenchError(f"bench_parameters: {name}: a parameter is one value (text or number), not {value!r}")
 
 
-def _sku_references(raw: Sequence[Mapping[str, Any]]) -> list[recording.SkuReference]:
+def _sku_references(raw: Sequence[Mapping[str, Any]]) -> list[SkuReference]:
     try:
         return [recording.sku_reference(one) for one in raw]
     except ValidationError as error:

@@ -73,6 +73,7 @@ class JudgeRule(Record):
     )
     at_most: float | str | None = Field(default=None, description="The value must not be higher.")
     equals: float | str | None = Field(default=None, description="The value must be exactly this.")
+    needs_gpus: int = Field(default=0, ge=0, description="Applies to runs on at least so many GPUs.")
     optional: bool = Field(default=False, description="True: absent is not a finding (hardware without fp8).")
 
     @model_validator(mode="after")
@@ -98,7 +99,9 @@ class JudgeRule(Record):
             try:
                 value = float(text)
             except ValueError:
-                raise DefinitionError(f"{source}: result.judge: {self.metric}: {text!r} is no number") from None
+                raise DefinitionError(
+                    f"{source}: result.judge: {self.metric}: {text!r} is no number"
+                ) from None
             return Reference(value=value, low=low, high=high, unit=self.unit, source=source)
         return None
 
@@ -155,12 +158,15 @@ class Definition(Record):
                     )
         return self
 
-    def points(self, suite: str = "", overrides: Mapping[str, Scalar] | None = None) -> Iterator[Parameters]:
-        """Yield every point of the suite's matrix (or of the own one), defaults filled in.
+    def points(
+        self, suite: str = "", overrides: Mapping[str, Scalar] | None = None, *, gpus: int = 0
+    ) -> Iterator[Parameters]:
+        """Yield every point of the suite's matrices (or of the own one), defaults filled in, each once.
 
         Args:
             suite: Name of a suite; empty for the benchmark's own matrix.
             overrides: Parameters set by the operator; an axis so set is not swept.
+            gpus: What the value ``all`` of the parameter ``gpus`` stands for on the node in question.
 
         Raises:
             DefinitionError: An override is not a parameter.
@@ -171,11 +177,15 @@ class Definition(Record):
                 raise DefinitionError(
                     f"benchmark {self.name} has no parameter `{name}`{_near(name, self.parameters)}"
                 )
+        seen: list[Parameters] = []
         for matrix in self.suites[suite] if suite else (self.matrix,):
             axes = {axis: values for axis, values in matrix.items() if axis not in overrides}
             for values in itertools.product(*axes.values()):
                 point = {**self.parameters, **dict(zip(axes, values, strict=True)), **overrides}
-                if not any(excluded.items() <= point.items() for excluded in self.exclude):
+                if point.get("gpus") == "all":
+                    point["gpus"] = gpus
+                if point not in seen and not any(one.items() <= point.items() for one in self.exclude):
+                    seen.append(point)
                     yield point
 
 
@@ -315,8 +325,17 @@ def _near(name: str, known: Iterable[str]) -> str:
     return f"; there is: {', '.join(sorted(known)) or 'none'}"
 
 
-def _check_keys(node: Any, where: tuple[str, ...], lines: dict[tuple[str, ...], int], path: Path) -> None:
-    """Note the line of every key, and refuse a key written twice (YAML would drop the first)."""
+def _check_keys(
+    node: Any,
+    where: tuple[str, ...],
+    lines: dict[tuple[str, ...], int],
+    path: Path,
+    within: tuple[Any, ...] = (),
+) -> None:
+    """Note the line of every key; refuse a key written twice (YAML drops the first) and a circle."""
+    if any(node is outer for outer in within):
+        raise DefinitionError(f"{path}:{node.start_mark.line + 1}: {'.'.join(where)}: contains itself")
+    within = (*within, node)
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             place = (*where, str(key.value))
@@ -326,11 +345,11 @@ def _check_keys(node: Any, where: tuple[str, ...], lines: dict[tuple[str, ...], 
                     f"{path}:{line}: {'.'.join(place)}: written twice (first in line {lines[place]})"
                 )
             lines[place] = line
-            _check_keys(value, place, lines, path)
+            _check_keys(value, place, lines, path, within)
     elif isinstance(node, yaml.SequenceNode):
         for number, value in enumerate(node.value):
             lines[(*where, str(number))] = value.start_mark.line + 1
-            _check_keys(value, (*where, str(number)), lines, path)
+            _check_keys(value, (*where, str(number)), lines, path, within)
 
 
 def _explain(path: Path, problem: Any, lines: Mapping[tuple[str, ...], int]) -> str:

@@ -141,6 +141,9 @@ def judge_rule(
         require_references: Whether a missing reference gates.
         source: Names the rule's file, as the source of its bound.
     """
+    used = parameters.get("gpus", 0)
+    if isinstance(used, int) and used < rule.needs_gpus:
+        return []
     matching = [
         one for one in measurements if one.name == rule.metric and rule.labels.items() <= one.labels.items()
     ]

@@ -140,11 +140,8 @@ def make_plan(
                     )
                 )
                 continue
-            seen: list[Parameters] = []
-            for asked in definition.points(suite, fitting(loaded, overrides, selected)):
-                point = dict(asked)
-                if point.get("gpus") == "all":
-                    point["gpus"] = there
+            own = fitting(loaded, overrides, selected)
+            for point in definition.points(suite, own, gpus=there):
                 gpus = point.get("gpus", 0)
                 absent = isinstance(gpus, int) and gpus > there
                 if absent and "gpus" not in overrides:
@@ -152,9 +149,6 @@ def make_plan(
                         Skipped(benchmark=loaded.name, node=name, reason=f"gpus={gpus}: {name} has {there}")
                     )
                     continue
-                if point in seen:
-                    continue
-                seen.append(point)
                 planned = _plan_run(loaded, point, name, {**variables[name], **point}, suite, now)
                 if absent:
                     reason = f"{gpus} GPUs asked for, {name} has {there}; give gpus={there} or fewer"

@@ -199,7 +199,6 @@ def record(
     plan_id: str = "",
     sku_references: Sequence[SkuReference] = (),
     require_references: bool = True,
-    database: str | None = None,
 ) -> Recorded:
     """Parse the logs under ``folder/logs``, judge, and write record, history and reports.
 
@@ -212,7 +211,6 @@ def record(
         plan_id: The plan it belongs to.
         sku_references: The SKU's baselines.
         require_references: Whether a measurement without a reference gates.
-        database: URL of the history; None for the SQLite file in the results folder.
 
     Raises:
         ResultsError: The record cannot be written.
@@ -233,7 +231,7 @@ def record(
                 verdict=log.verdict,
             )
         )
-    history = History(database, folder.parent)
+    history = History(folder.parent)
     measured = [one for log in parsed for one in log.measurements]
     own, remark = history.baselines(planned, evidence.nodes, measured)
 
@@ -268,13 +266,14 @@ def record(
 class History:
     """The history as recording needs it: what it cannot give, it says in words, and no run is lost.
 
+    It is the database that RACKPROOF_DATABASE_URL names, else a SQLite file in the results folder.
+
     Args:
-        database: URL; None for the SQLite file in the results folder.
         results: The results folder.
     """
 
-    def __init__(self, database: str | None, results: Path) -> None:
-        self._where = database or str(results / "history.sqlite")
+    def __init__(self, results: Path) -> None:
+        self._where = results / "history.sqlite"
         self._spool = results / ".spool"
 
     def baselines(
@@ -302,7 +301,7 @@ class History:
 
         try:
             with open_store(self._where) as store:
-                return store.estimate_seconds(benchmark, parameters, node.hardware_key)
+                return store.estimate_seconds(benchmark, parameters, [node])
         except HistoryError:
             return None  # an estimate is a courtesy; keeping the run will say what is wrong
 

@@ -1,0 +1,140 @@
+"""Definitions: what is refused, and that the message names file, line and key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rackproof import definitions
+from rackproof.definitions import DefinitionError, UnknownBenchmark
+
+GOOD = """\
+---
+name: good
+summary: A benchmark
+parameters: {gpus: all, batch_size: 128, target: 0.9}
+matrix: {batch_size: [64, 128]}
+suites:
+  quick:
+  sweep:
+    - {batch_size: [64, 128], gpus: [1, 2]}
+    - {batch_size: 2048, target: 0.8}
+exclude: [{batch_size: 64, gpus: 2}]
+launch:
+  with: local
+  runtime: torch
+  program: train.py
+  arguments: {data: "{{ bench_data }}/x", batch-size: "{{ batch_size }}", lr: ""}
+result:
+  judge:
+    - {metric: eval_accuracy, at_least: "{{ target }}"}
+"""
+
+
+def write(folder: Path, text: str = GOOD, name: str = "good.yml") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "words"),
+    [
+        ("launch:", "lanch:", 12, ["lanch", "unknown key", "`launch`"]),
+        ("  program: train.py", "  programme: train.py", 15, ["launch.programme", "`program`"]),
+        ("summary: A benchmark\n", "", 1, ["summary", "missing"]),
+        ("with: local", "with: warp", 13, ["launch.with", "local"]),
+        ("metric: eval_accuracy", "metrik: eval_accuracy", 19, ["result.judge.0.metrik", "`metric`"]),
+        ("matrix: {batch_size", "matrix: {bach_size", 1, ["bach_size", "`batch_size`"]),
+        ("summary: A benchmark", "summary: A benchmark\nsummary: again", 4, ["summary", "twice", "line 3"]),
+        ("name: good", "name: other", 2, ["other", "good.yml"]),
+        ("  with: local", "  timeout_s: 0\n  with: local", 13, ["launch.timeout_s", "greater than 0"]),
+        ("at_least:", "at_most: 1, at_least:", 19, ["one of at_least"]),
+        ('    - {metric: eval_accuracy, at_least: "{{ target }}"}', "    []", 18, ["result.judge", "1 item"]),
+        ("name: good", "name: [", 4, ["not YAML"]),
+        (GOOD, "just text", 1, ["mapping"]),
+    ],
+)
+def test_mistake_names_file_line_and_key(
+    tmp_path: Path, old: str, new: str, line: int, words: list[str]
+) -> None:
+    assert old in GOOD
+    path = write(tmp_path, GOOD.replace(old, new, 1))
+    with pytest.raises(DefinitionError) as raised:
+        definitions.load_file(path)
+    message = str(raised.value)
+    assert f"{path}:{line}" in message
+    for word in words:
+        assert word in message
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe\x00", b"name: \x00", b"- &a [*a]\n", b""])
+def test_damaged_file_is_an_error_not_a_crash(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "bad.yml"
+    path.write_bytes(data)
+    with pytest.raises(DefinitionError, match=r"bad\.yml"):
+        definitions.load_file(path)
+
+
+def test_points_of_a_suite_are_the_union_of_its_matrices_without_the_excluded(tmp_path: Path) -> None:
+    definition = definitions.load_file(write(tmp_path)).definition
+    points = [(p["batch_size"], p["gpus"], p["target"]) for p in definition.points("sweep", gpus=8)]
+    assert points == [(64, 1, 0.9), (128, 1, 0.9), (128, 2, 0.9), (2048, 8, 0.8)]
+    assert [p["batch_size"] for p in definition.points()] == [64, 128]
+    assert [p["batch_size"] for p in definition.points("quick")] == [128]
+
+
+def test_an_override_is_not_swept(tmp_path: Path) -> None:
+    definition = definitions.load_file(write(tmp_path)).definition
+    assert [p["batch_size"] for p in definition.points("", {"batch_size": 32})] == [32]
+    with pytest.raises(DefinitionError, match="`batch_size`"):
+        list(definition.points("", {"batchsize": 32}))
+
+
+def test_only_plain_variables_are_replaced() -> None:
+    assert definitions.substitute("{{ a }}/{{b}}", {"a": "x", "b": 2}) == "x/2"
+    for text in ["{{ a | upper }}", "{{ a.b }}", "{% if a %}", "{{ 1 + 1 }}", "{{ lookup('pipe', 'id') }}"]:
+        with pytest.raises(DefinitionError):
+            definitions.substitute(text, {"a": "x"}, "here")
+    with pytest.raises(DefinitionError, match=r"`bench_dta`.*`bench_data`"):
+        definitions.substitute("{{ bench_dta }}", {"bench_data": "x"})
+
+
+def test_a_value_cannot_smuggle_a_variable_or_split_an_argument() -> None:
+    words = definitions.arguments({"data": "{{ a }}"}, {"a": "x y; rm -rf /", "b": "secret"})
+    assert words == ["--data=x y; rm -rf /"]
+    assert definitions.arguments({"lr": ""}, {}) == []
+
+
+def test_unknown_names_offer_near_ones(tmp_path: Path) -> None:
+    write(tmp_path)
+    known = definitions.load_folder(tmp_path)
+    with pytest.raises(UnknownBenchmark, match="did you mean `good`"):
+        definitions.select(known, benchmarks=["goood"])
+    with pytest.raises(UnknownBenchmark, match="did you mean `quick`"):
+        definitions.select(known, suite="quik")
+    with pytest.raises(UnknownBenchmark, match="there is: quick, sweep"):
+        definitions.select(known, suite="zzz")
+    with pytest.raises(DefinitionError, match="no benchmark definitions"):
+        definitions.load_folder(tmp_path / "none")
+
+
+def test_a_bound_may_name_a_parameter(tmp_path: Path) -> None:
+    rule = definitions.load_file(write(tmp_path)).definition.result.judge[0]
+    reference = rule.bound("good.yml", {"target": 0.8})
+    assert reference is not None
+    assert (reference.value, reference.low, reference.high) == (0.8, 0.0, None)
+    with pytest.raises(DefinitionError, match="no number"):
+        rule.bound("good.yml", {"target": "high"})
+
+
+def test_the_shipped_definitions_load_and_name_existing_programs(root: Path) -> None:
+    known = definitions.load_folder(root / "benchmarks")
+    for loaded in known.values():
+        launch = loaded.definition.launch
+        assert (root / "workloads" / launch.program).is_file(), loaded.name
+        assert (root / "workloads" / launch.runtime / "runtime.json").is_file(), loaded.name
+        for stage in loaded.definition.stage:
+            assert (root / "workloads" / stage.program).is_file(), loaded.name
+    assert {"quick", "mnist"} <= set(definitions.suites(known))

@@ -1,0 +1,203 @@
+"""Judging, by tables: what passes, and everything that must not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from rackproof.definitions import JudgeRule
+from rackproof.judging import NO_REFERENCE, SkuReference, judge, judge_run
+from rackproof.records import (
+    Direction,
+    Finding,
+    Measurement,
+    ParsedLog,
+    Reference,
+    Verdict,
+    worst,
+)
+
+UP, DOWN = Direction.HIGHER, Direction.LOWER
+
+
+def reference(value: float = 100, **bounds: float | None) -> Reference:
+    return Reference(value=value, unit="GB/s", source="test", **bounds)
+
+
+def measured(value: float, name: str = "copy", unit: str = "GB/s", **labels: str) -> Measurement:
+    return Measurement(name=name, value=value, unit=unit, labels=labels)
+
+
+@pytest.mark.parametrize(
+    ("value", "direction", "bounds", "verdict"),
+    [
+        (100, UP, {"low": -0.07, "high": 0.25, "warn": -0.035}, "pass"),
+        (96.5, UP, {"low": -0.07, "high": 0.25, "warn": -0.035}, "pass"),
+        (96.4, UP, {"low": -0.07, "high": 0.25, "warn": -0.035}, "degraded"),
+        (93, UP, {"low": -0.07, "high": 0.25, "warn": -0.035}, "degraded"),
+        (92.9, UP, {"low": -0.07, "high": 0.25, "warn": -0.035}, "fail"),
+        (125.1, UP, {"low": -0.07, "high": 0.25, "warn": -0.035}, "unproven"),
+        (107.1, DOWN, {"low": -0.25, "high": 0.07, "warn": 0.035}, "fail"),
+        (104, DOWN, {"low": -0.25, "high": 0.07, "warn": 0.035}, "degraded"),
+        (100, DOWN, {"low": -0.25, "high": 0.07, "warn": 0.035}, "pass"),
+        (74, DOWN, {"low": -0.25, "high": 0.07, "warn": 0.035}, "unproven"),
+        (99, None, {"low": 0.0, "high": 0.0}, "fail"),
+        (101, None, {"low": 0.0, "high": 0.0}, "fail"),
+        (101, UP, {"low": 0.0, "high": 0.0}, "fail"),
+        (100, None, {"low": 0.0, "high": 0.0}, "pass"),
+        (1e9, UP, {"low": 0.0}, "pass"),
+        (math.nan, UP, {"low": -0.07}, "unproven"),
+        (math.inf, UP, {"low": -0.07}, "unproven"),
+        (-math.inf, DOWN, {"high": 0.07}, "unproven"),
+    ],
+)
+def test_verdict_by_bounds(
+    value: float, direction: Direction | None, bounds: dict[str, float], verdict: str
+) -> None:
+    assert judge(measured(value), reference(**bounds), direction=direction).verdict == verdict
+
+
+@pytest.mark.parametrize(("value", "verdict"), [(0, "pass"), (1, "fail"), (-1, "fail")])
+def test_a_reference_of_zero_is_exact(value: float, verdict: str) -> None:
+    zero = Reference(value=0, low=0.0, high=0.0, unit="", source="test")
+    assert judge(measured(value, unit=""), zero).verdict == verdict
+
+
+def test_another_unit_and_no_reference_are_unproven() -> None:
+    mixed = judge(measured(55_000, unit="MB/s"), reference(55, low=-0.07))
+    assert (mixed.verdict, "MB/s" in mixed.reason) == (Verdict.UNPROVEN, True)
+    assert judge(measured(1), None).reason == NO_REFERENCE
+
+
+def run(
+    rules: Sequence[JudgeRule],
+    measurements: Sequence[Measurement],
+    *,
+    log: str = "pass",
+    findings: Sequence[Finding] = (),
+    references: Sequence[Reference] = (),
+    require: bool = True,
+    logs: int = 1,
+) -> tuple[str, tuple[str, ...]]:
+    parsed = [ParsedLog(format="mllog", measurements=tuple(measurements), verdict=Verdict(log))] * logs
+    outcome = judge_run(
+        rules,
+        parsed,
+        findings,
+        lambda one: references,
+        parameters={},
+        require_references=require,
+        source="bench.yml",
+    )
+    return outcome.verdict.value, outcome.reasons
+
+
+QUALITY = JudgeRule(metric="accuracy", at_least=0.99)
+SPEED = JudgeRule(metric="copy", direction=UP)
+FAST = reference(low=-0.07, high=0.25)
+ACCURATE = measured(0.995, "accuracy", "")
+
+
+@pytest.mark.parametrize(
+    ("case", "expected", "word"),
+    [
+        (lambda: run([QUALITY], [ACCURATE]), "pass", None),
+        (lambda: run([QUALITY], [measured(0.98, "accuracy", "")]), "fail", "below 0.99"),
+        (lambda: run([QUALITY], []), "unproven", "no such measurement"),
+        (lambda: run([], [ACCURATE]), "unproven", None),
+        (lambda: run([QUALITY], [ACCURATE], logs=0), "unproven", "no log"),
+        (lambda: run([QUALITY], [ACCURATE], log="fail"), "fail", None),
+        (lambda: run([QUALITY], [ACCURATE], log="unproven"), "unproven", None),
+        (lambda: run([QUALITY, SPEED], [ACCURATE, measured(100)]), "unproven", NO_REFERENCE),
+        (lambda: run([QUALITY, SPEED], [ACCURATE, measured(100)], require=False), "pass", "candidate"),
+        (lambda: run([SPEED], [measured(100)], require=False), "unproven", "candidate"),
+        (lambda: run([QUALITY, SPEED], [ACCURATE], require=False), "unproven", "no such measurement"),
+        (lambda: run([QUALITY, SPEED], [ACCURATE, measured(math.nan)], require=False), "unproven", "nan"),
+        (lambda: run([SPEED], [measured(100)], references=[FAST]), "pass", None),
+        (lambda: run([SPEED], [measured(80)], references=[FAST]), "fail", "below 93"),
+        # Two gates: the SKU's floor holds, the node's own history does not.
+        (
+            lambda: run([SPEED], [measured(96)], references=[FAST, reference(110, low=-0.07)]),
+            "fail",
+            "below 102",
+        ),
+        # The lowest GPU decides, not the mean.
+        (
+            lambda: run([SPEED], [measured(100, gpu="a"), measured(80, gpu="b")], references=[FAST]),
+            "fail",
+            "gpu=b",
+        ),
+        (
+            lambda: run([QUALITY, JudgeRule(metric="fp8", optional=True)], [ACCURATE]),
+            "pass",
+            None,
+        ),
+        (
+            lambda: run([JudgeRule(metric="copy", unit="TB/s", at_least=1)], [measured(100)]),
+            "unproven",
+            "TB/s",
+        ),
+        (
+            lambda: run(
+                [QUALITY],
+                [ACCURATE],
+                findings=[Finding(code="hung", verdict=Verdict.FAIL, message="it hung")],
+            ),
+            "fail",
+            "it hung",
+        ),
+        (
+            lambda: run([QUALITY], [ACCURATE], findings=[Finding(code="note", message="only a remark")]),
+            "pass",
+            None,
+        ),
+    ],
+)
+def test_a_run_passes_only_where_everything_is_shown(case, expected: str, word: str | None) -> None:  # type: ignore[no-untyped-def]
+    verdict, reasons = case()
+    assert verdict == expected
+    if word:
+        assert any(word in reason for reason in reasons), reasons
+
+
+def test_reasons_come_worst_first() -> None:
+    _, reasons = run([SPEED, QUALITY], [measured(0.5, "accuracy", "")], references=[FAST])
+    assert "below 0.99" in reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [
+        ([], "unproven"),
+        (["pass"], "pass"),
+        (["pass", "degraded"], "degraded"),
+        (["degraded", "unproven"], "unproven"),
+        (["unproven", "fail", "pass"], "fail"),
+    ],
+)
+def test_worst(verdicts: list[str], expected: str) -> None:
+    assert worst(Verdict(one) for one in verdicts) == expected
+
+
+def test_what_gates() -> None:
+    assert [one.value for one in Verdict if one.gates] == ["fail", "unproven"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "parameters", "of", "fits"),
+    [
+        ({}, {}, "", True),
+        ({"dtype": "bf16"}, {}, "gemm", True),
+        ({"dtype": "fp8"}, {}, "", False),
+        ({}, {"gpus": 4}, "", True),
+        ({}, {"gpus": 8}, "", False),
+        ({}, {}, "other", False),
+    ],
+)
+def test_a_sku_baseline_speaks_only_of_what_it_names(
+    labels: dict[str, str], parameters: dict[str, int], of: str, fits: bool
+) -> None:
+    baseline = SkuReference(metric="copy", labels=labels, parameters=parameters, benchmark=of, reference=FAST)
+    assert baseline.fits("gemm", {"gpus": 4}, measured(1, dtype="bf16", gpu="x")) is fits
