@@ -85,6 +85,7 @@ def write_plan_reports(
     folder: Path,
     title: str,
     link: Callable[[Run], str] | None = None,
+    missing: Sequence[str] = (),
 ) -> dict[str, Path]:
     """Write the reports of several runs: overall verdict, all runs, sweep table and curves.
 
@@ -93,6 +94,7 @@ def write_plan_reports(
         folder: Where to; made if absent.
         title: Heading.
         link: Gives the relative link from this page to a run's own.
+        missing: What the plan asked for and did not get, in words; it makes the whole unproven.
 
     Returns:
         The files by form: ``html``, ``md``, ``junit``.
@@ -106,9 +108,9 @@ def write_plan_reports(
 
     folder.mkdir(parents=True, exist_ok=True)
     contents = {
-        "html": plan_page(runs, title, link).encode(),
-        "md": plan_markdown(runs, title, link).encode(),
-        "junit": junit(runs, title),
+        "html": plan_page(runs, title, link, missing).encode(),
+        "md": plan_markdown(runs, title, link, missing).encode(),
+        "junit": junit(runs, title, missing),
     }
     return {form: _write(folder / name, contents[form]) for form, name in _NAMES.items()}
 

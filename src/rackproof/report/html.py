@@ -71,9 +71,14 @@ def run_page(run: Run) -> str:
     )
 
 
-def plan_page(runs: Sequence[Run], title: str, link: Callable[[Run], str] | None = None) -> str:
+def plan_page(
+    runs: Sequence[Run],
+    title: str,
+    link: Callable[[Run], str] | None = None,
+    missing: Sequence[str] = (),
+) -> str:
     """Return the HTML page of several runs: overall verdict, all runs, sweep table and curves."""
-    verdict = view.overall(runs)
+    verdict = view.overall(runs, missing)
     ends = [run.ended for run in runs if run.ended is not None]
     return (
         _environment()
@@ -87,7 +92,7 @@ def plan_page(runs: Sequence[Run], title: str, link: Callable[[Run], str] | None
             counts=f"{len(runs)} run{'' if len(runs) == 1 else 's'}: {view.counts(runs)}",
             verdict=verdict,
             meaning=view.WORDS[verdict],
-            reasons=view.plan_reasons(runs),
+            reasons=view.plan_reasons(runs, missing),
             overview=view.overview_table(runs, link),
             sweep=view.sweep_table(runs) if view.is_training_sweep(runs) else None,
             drawn=_draw(charts.sweep_charts(runs)),

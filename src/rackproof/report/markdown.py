@@ -92,13 +92,18 @@ def _facts(run: Run) -> Table:
     )
 
 
-def plan_markdown(runs: Sequence[Run], title: str, link: Callable[[Run], str] | None = None) -> str:
+def plan_markdown(
+    runs: Sequence[Run],
+    title: str,
+    link: Callable[[Run], str] | None = None,
+    missing: Sequence[str] = (),
+) -> str:
     """Return the report of several runs: overall verdict, all runs, the sweep table."""
-    verdict = view.overall(runs)
+    verdict = view.overall(runs, missing)
     parts = [
         f"# {view.SYMBOLS[verdict]} {verdict.value}: {escape(title)}",
         f"{len(runs)} run{'' if len(runs) == 1 else 's'}: {view.counts(runs)}.",
-        "\n".join(f"- {escape(reason)}" for reason in view.plan_reasons(runs)),
+        "\n".join(f"- {escape(reason)}" for reason in view.plan_reasons(runs, missing)),
     ]
     tables = [view.overview_table(runs, link)]
     if view.is_training_sweep(runs):

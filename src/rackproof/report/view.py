@@ -18,6 +18,8 @@ from rackproof.text import NOTHING, clean, duration, elapsed, moment, number, pe
 MAX_ROWS = 400
 """The most rows of one table; what is beyond stands in run.json and is counted below the table."""
 
+_MAX_REASONS = 12
+
 SYMBOLS = {Verdict.PASS: "✓", Verdict.DEGRADED: "▲", Verdict.FAIL: "✕", Verdict.UNPROVEN: "?"}
 WORDS = {
     Verdict.PASS: "Proven good: everything that counts was measured and lies within its bounds.",
@@ -605,18 +607,19 @@ def counts(runs: Sequence[Run]) -> str:
     return ", ".join(f"{count} {verdict.value}" for verdict, count in totals.items() if count) or "no runs"
 
 
-def overall(runs: Sequence[Run]) -> Verdict:
-    """Return the worst verdict of several runs; of none, ``unproven``."""
-    return worst(run.verdict for run in runs)
+def overall(runs: Sequence[Run], missing: Sequence[str] = ()) -> Verdict:
+    """Return the worst verdict of several runs; of none, or where one is missing, at best ``unproven``."""
+    return worst([run.verdict for run in runs] + [Verdict.UNPROVEN] * bool(missing))
 
 
-def plan_reasons(runs: Sequence[Run]) -> tuple[str, ...]:
-    """Say of every run that is not a plain pass why, worst first."""
+def plan_reasons(runs: Sequence[Run], missing: Sequence[str] = ()) -> tuple[str, ...]:
+    """Say of every run that is missing or not a plain pass why, worst first."""
     order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2}
     bad = sorted((run for run in runs if run.verdict in order), key=lambda run: order[run.verdict])
-    said = [f"{clean(run.title, 160)}: {run.verdict.value}: {reasons(run)[0]}" for run in bad[:12]]
-    if len(bad) > len(said):
-        said.append(f"… and {len(bad) - len(said)} more runs that are not a pass")
-    if not runs:
+    said = [f"{clean(run.title, 160)}: {run.verdict.value}: {reasons(run)[0]}" for run in bad]
+    said[:0] = [f"missing: {clean(one, 300)}" for one in missing]
+    if len(said) > _MAX_REASONS:
+        said[_MAX_REASONS:] = [f"… and {len(said) - _MAX_REASONS} more"]
+    if not runs and not said:
         return ("Nothing ran, so nothing is proven.",)
     return tuple(said) or (f"All {len(runs)} runs pass.",)
