@@ -1,0 +1,389 @@
+"""Following a job: what the node is asked, what its answers mean, and which lines are shown when."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rackproof.following import (
+    BACKLOG_BYTES,
+    CHUNK_BYTES,
+    Answer,
+    Estimate,
+    Narrator,
+    next_offset,
+    next_pause,
+    poll_command,
+    read_answer,
+)
+
+BOOT = "11111111-2222-4333-8444-555555555555"
+STATE = {
+    "id": "run-1",
+    "phase": "running",
+    "pid": 501,
+    "supervisor_pid": 500,
+    "supervisor_start_ticks": 90_000,
+    "boot_id": BOOT,
+    "token": "secret",
+}
+
+
+def stat(ticks: int = 90_000, letter: str = "S") -> str:
+    return f"500 (python3 (x) y) {letter} 1 500 500 " + "0 " * 15 + f"{ticks} 0 0"
+
+
+def answer_text(
+    state: dict[str, Any] | str | None = None,
+    boot: str = BOOT,
+    uptime: str = "1000.50 1.00",
+    stat_line: str = "",
+    log: bytes = b"",
+    size: int | None = None,
+) -> str:
+    said = [] if state is None else [state if isinstance(state, str) else json.dumps(state) + " " * 50]
+    lines = ["rackproof:state", *said, boot, uptime, *([stat_line] if stat_line else [])]
+    lines += [
+        f"rackproof:log {len(log) if size is None else size}",
+        *base64.encodebytes(log).decode().split(),
+    ]
+    return "\n".join([*lines, "rackproof:end", ""])
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a log says, as the follower of a format would report it."""
+
+    step: int | None = None
+    steps: int | None = None
+    epoch: float | None = None
+    epochs: float | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+    target: float | None = None
+    throughput: float | None = None
+    throughput_unit: str = ""
+    phase: str = ""
+    fraction: float | None = None
+    message: str = ""
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def narrator(clock: Clock, **options: Any) -> Narrator:
+    wall = lambda: datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)  # noqa: E731
+    return Narrator("run-1", "node-1", clock=clock, wall=wall, **options)
+
+
+def test_the_command_on_a_real_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "a folder; with 'quotes' $HOME"
+    folder.mkdir()
+    (folder / "log.txt").write_bytes(bytes(range(256)) * 10)
+    own = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    state = STATE | {
+        "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        "supervisor_pid": os.getpid(),
+        "supervisor_start_ticks": int(own[19]),
+    }
+    (folder / "state.json").write_text(json.dumps(state) + " " * 100 + "\n")
+
+    def ask(*options: Any) -> Answer:
+        done = subprocess.run(
+            ["sh", "-c", poll_command(str(folder), *options)], capture_output=True, text=True, check=True
+        )
+        assert done.stderr == ""
+        return read_answer(done.stdout, os.getpid())
+
+    first = ask(0, os.getpid())
+    assert first.data == bytes(range(256)) * 10
+    assert (first.log_bytes, first.alive, first.ended) == (2560, True, False)
+    assert first.age_s is not None
+    assert first.state is not None
+    assert "token" not in first.state
+    assert ask(2550, os.getpid(), 4).data == bytes(range(246, 250))
+    assert ask(2560, os.getpid()).data == b""
+    assert ask(9999).data == b""
+    (folder / "log.txt").unlink()
+    assert ask(0).log_bytes == 0
+    (folder / "state.json").unlink()
+    assert ask(0).state is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("rackproof:nofolder\n", Answer(None, None, None, 0, b"")),
+        (answer_text(), Answer(None, None, None, 0, b"")),
+        (
+            answer_text(STATE, log=b"hello\xff\r\n\x00", stat_line=stat()),
+            Answer({k: v for k, v in STATE.items() if k != "token"}, True, 100.5, 9, b"hello\xff\r\n\x00"),
+        ),
+        (
+            answer_text(STATE, stat_line=stat()).replace("\n", "\r\n"),
+            Answer({k: v for k, v in STATE.items() if k != "token"}, True, 100.5, 0, b""),
+        ),
+    ],
+)
+def test_answers(text: str, expected: Answer) -> None:
+    assert read_answer(text, 500) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "pid", "alive"),
+    [
+        ({"stat_line": stat()}, 500, True),
+        ({"stat_line": stat()}, 0, None),
+        ({"stat_line": ""}, 500, False),
+        ({"stat_line": stat(ticks=90_001)}, 500, False),
+        ({"stat_line": stat(letter="Z")}, 500, False),
+        ({"stat_line": stat(), "boot": BOOT.replace("1", "9")}, 500, False),
+        ({"stat_line": "500 (x"}, 500, False),
+    ],
+)
+def test_whether_the_supervisor_lives(changes: dict[str, Any], pid: int, alive: bool | None) -> None:
+    assert read_answer(answer_text(STATE, **changes), pid).alive is alive
+
+
+@pytest.mark.parametrize(
+    ("changes", "age_s"),
+    [
+        ({}, 100.5),
+        ({"uptime": "3.00 1.00"}, None),  # a container with a clock of its own
+        ({"uptime": "nonsense"}, None),
+        ({"boot": "nonsense"}, None),
+    ],
+)
+def test_the_age_by_the_node_s_own_clock(changes: dict[str, Any], age_s: float | None) -> None:
+    assert read_answer(answer_text(STATE, **changes)).age_s == age_s
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Connection closed by remote host",
+        answer_text(STATE)[:-5],
+        answer_text(STATE).replace("rackproof:state", ""),
+        answer_text(STATE).replace("rackproof:log 0", "rackproof:log many"),
+        answer_text(STATE).replace("rackproof:log 0", "rackproof:log "),
+        answer_text(STATE, log=b"hello").replace("aGVs", "a*Vs"),
+        answer_text("{"),
+        answer_text('{"phase": "running"}'),
+        answer_text('{"a":' * 2000),
+        answer_text(json.dumps(STATE | {"phase": "dancing"})),
+        answer_text(json.dumps(STATE | {"supervisor_pid": "1; rm"})),
+    ],
+)
+def test_an_answer_that_is_not_whole_is_asked_for_again(text: str) -> None:
+    with pytest.raises(ValueError, match=r"answer|state|Expecting|property"):
+        read_answer(text)
+
+
+@given(st.text(max_size=300))
+def test_no_answer_is_a_surprise(text: str) -> None:
+    for whole in (
+        text,
+        answer_text("{" + text),
+        f"rackproof:state\n{text}\nrackproof:log 1\n{text}\nrackproof:end",
+    ):
+        try:
+            answer = read_answer(whole)
+        except ValueError:
+            continue
+        assert not answer.ended
+
+
+@pytest.mark.parametrize(
+    ("offset", "log_bytes", "data", "expected"),
+    [
+        (0, 0, b"", 0),
+        (0, 10, b"x" * 10, 10),
+        (10, 30, b"x" * 10, 20),
+        (100, 40, b"", 40),  # the log was cut back
+        (0, BACKLOG_BYTES + 11, b"x" * 10, BACKLOG_BYTES + 11 - CHUNK_BYTES),
+    ],
+)
+def test_where_to_read_on(offset: int, log_bytes: int, data: bytes, expected: int) -> None:
+    assert next_offset(offset, Answer(None, None, None, log_bytes, data)) == expected
+
+
+@pytest.mark.parametrize(
+    ("followed_s", "poll_s", "left_s", "expected"),
+    [
+        (0, 0.01, None, 0.5),
+        (40, 0.01, None, 2.0),
+        (10_000, 0.01, None, 5.0),
+        (10_000, 0.01, 2.0, 2.0),
+        (10_000, 0.01, -50.0, 0.5),
+        (0, 0.3, None, 3.0),  # a slow connection is not kept busy
+        (10_000, 60.0, None, 30.0),
+    ],
+)
+def test_how_long_to_wait(followed_s: float, poll_s: float, left_s: float | None, expected: float) -> None:
+    assert next_pause(followed_s, poll_s, left_s) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("expected_s", "seen", "at", "left"),
+    [
+        (None, [], 10, None),
+        (60, [], 10, 50),
+        (60, [], 70, -10),
+        (None, [(10, 0.5)], 10, 10),
+        (None, [(10, 0.5)], 14, 6),
+        (None, [(30, 0.0), (40, 0.5)], 40, 10),  # thirty seconds of start-up are no part of the pace
+        (None, [(30, 0.001), (31, 0.002)], 31, None),  # too little to tell
+        (500, [(30, 0.001), (31, 0.002)], 31, 469),
+        (None, [(10, 0.9), (20, 0.1), (30, 0.2)], 30, 80),  # began anew
+        (60, [(10, float("nan")), (11, 7.0), (12, -1.0)], 20, 40),
+        (None, [(10, 1.0)], 10, 0),
+    ],
+)
+def test_expected_end(
+    expected_s: float | None, seen: list[tuple[float, float]], at: float, left: float | None
+) -> None:
+    estimate = Estimate(expected_s)
+    for elapsed_s, fraction in seen:
+        estimate.observe(elapsed_s, fraction)
+    assert estimate.left_s(at) == (None if left is None else pytest.approx(left))
+
+
+def test_lines_of_a_training() -> None:
+    clock = Clock()
+    teller = narrator(clock, expected_s=60)
+    script = [
+        (0, Said(), 0),
+        (2, Said(phase="init"), 10),
+        (3, Said(phase="init"), 20),
+        (12, Said(phase="init"), 30),
+        (14, Said(phase="train", epoch=1, epochs=12, step=10, steps=5628, fraction=0.0), 40),
+        (15, Said(phase="train", epoch=1, epochs=12, step=100, fraction=0.02), 50),
+        (19, Said(phase="train", epoch=2, epochs=12, loss=0.0412, fraction=0.1), 60),
+        (20, Said(phase="train", epoch=3, epochs=12, loss=0.04, fraction=0.12), 70),
+        (
+            29,
+            Said(
+                phase="train",
+                epoch=3,
+                epochs=12,
+                step=1400,
+                steps=5628,
+                loss=0.0312,
+                accuracy=0.98712,
+                target=0.99,
+                throughput=98123.4,
+                throughput_unit="samples/s",
+                fraction=0.25,
+            ),
+            80,
+        ),
+    ]
+    lines = []
+    for at, said, log_bytes in script:
+        clock.now = 1000 + at
+        line = teller.progress(said, at, log_bytes)
+        if line is not None:
+            lines.append(line)
+    head = "run-1 · node-1"
+    assert lines == [
+        f"{head} · 0.0 s elapsed · ends about 12:01:00 (in 1 min 00 s)",
+        f"{head} · init · 2.0 s elapsed · ends about 12:00:58 (in 58.0 s)",
+        f"{head} · init · 12.0 s elapsed · ends about 12:00:48 (in 48.0 s)",
+        f"{head} · train · epoch 1/12 · step 10/5,628 · 14.0 s elapsed · ends about 12:00:46 (in 46.0 s)",
+        f"{head} · train · epoch 2/12 · loss 0.0412 · 19.0 s elapsed · ends about 12:00:45 (in 45.0 s)",
+        f"{head} · train · epoch 3/12 · step 1,400/5,628 · loss 0.0312 · accuracy 0.9871 (target 0.99)"
+        " · 98,123 samples/s · 29.0 s elapsed · ends about 12:00:45 (in 45.0 s)",
+    ]
+    assert teller.lines == len(lines)
+
+
+def test_a_silent_job_is_told_ever_more_rarely() -> None:
+    clock = Clock()
+    teller = narrator(clock)
+    told = []
+    for second in range(1200):
+        clock.now = 1000 + second
+        line = teller.progress(Said(phase="train"), second, 77, hang_s=3600)
+        if line is not None:
+            told.append((second, line))
+    assert [second for second, _ in told] == [0, 10, 30, 70, 150, 310, 610, 910]
+    assert told[2][1] == (
+        "run-1 · node-1 · train · no output for 30.0 s (stopped at 1 h 00 min) · 30.0 s elapsed"
+    )
+    clock.now += 1
+    assert teller.progress(Said(phase="train"), 1200, 78) is not None, "and at once when it speaks again"
+
+
+def test_a_flood_of_epochs_is_throttled() -> None:
+    clock = Clock()
+    teller = narrator(clock, every_s=10)
+    for tenth in range(1000):
+        clock.now = 1000 + tenth / 10
+        teller.progress(Said(epoch=tenth), tenth / 10, tenth)
+    assert teller.lines == 50
+
+
+def test_a_node_that_goes_away_and_comes_back() -> None:
+    clock = Clock()
+    teller = narrator(clock)
+    assert teller.back() is None
+    lines = []
+    for second in range(100):
+        clock.now = 1000 + second
+        line = teller.lost("ssh: \x1b[31mno route\x1b[0m to host\x07")
+        if line is not None:
+            lines.append((second, line))
+    assert [second for second, _ in lines] == [0, 10, 30, 70]
+    assert lines[1][1] == (
+        "run-1 · node-1 · no answer for 10.0 s, trying again (the job goes on): ssh: no route to host"
+    )
+    assert teller.back() == "run-1 · node-1 · answers again after 1 min 39 s"
+    assert teller.back() is None
+
+
+@pytest.mark.parametrize(
+    ("state", "said", "expected"),
+    [
+        (
+            {"message": "ended with exit status 0", "elapsed_s": 45.2},
+            Said(phase="train", epoch=12, epochs=12, loss=0.01, accuracy=0.991, target=0.99, step=7),
+            "ended with exit status 0 · epoch 12/12 · loss 0.01 · accuracy 0.991 (target 0.99)"
+            " · 45.2 s elapsed · log 2 KiB",
+        ),
+        ({"message": "killed by signal 9", "elapsed_s": None}, Said(), "killed by signal 9 · log 2 KiB"),
+        ({"message": "\x1b[2Jgone\n::x"}, Said(loss=float("nan")), "gone ::x · loss NaN · log 2 KiB"),
+    ],
+)
+def test_the_last_line(state: dict[str, Any], said: Said, expected: str) -> None:
+    assert narrator(Clock()).ended(said, state, 2048) == f"run-1 · node-1 · {expected}"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        Said(phase="\x1b]0;owned\x07train\x1b[2K\r"),
+        Said(throughput=1.0, throughput_unit="\x1b[31msamples/s\n[x]"),
+        Said(message="progress\x1b[1A\x1b[2K\u202eevil\n"),
+        Said(step=10**400, loss=float("-inf"), epoch=-(10**400), throughput=10**400),
+    ],
+)
+def test_hostile_text_of_a_log_does_not_reach_the_terminal(said: Said) -> None:
+    line = narrator(Clock()).progress(said, 1.0, 5)
+    assert line is not None
+    assert line.isprintable()
