@@ -1,0 +1,184 @@
+"""No run is lost while the database is away."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+from conftest import PASSWORD, PASSWORD_IN_URL, Server
+from samples import run
+
+from rackproof.history.store import drain_spool, keep_or_spool, open_store, rebuild
+from rackproof.records import Run
+from rackproof.results import ResultsError, write_run
+
+
+def recorded(results: Path, run_id: str) -> Path:
+    write_run(run(run_id), results / run_id)
+    return results / run_id
+
+
+@pytest.fixture
+def nowhere() -> str:
+    """Return the URL of a database that does not answer."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"postgresql://u:geheim@127.0.0.1:{probe.getsockname()[1]}/fleet"
+
+
+def test_a_working_history_takes_the_run_at_once(where: str, tmp_path: Path) -> None:
+    spool = tmp_path / "results/.spool"
+    outcome = keep_or_spool(recorded(tmp_path / "results", "run-1"), where, spool)
+    assert (outcome.kept, outcome.spooled, outcome.drained) == (True, False, 0)
+    assert outcome.message.startswith("run run-1 is in the ")
+    assert not spool.exists()
+    with open_store(where) as store:
+        assert store.run("run-1") == run("run-1")
+
+
+def test_a_run_waits_in_the_spool_and_enters_with_the_next_one(
+    where: str, nowhere: str, tmp_path: Path
+) -> None:
+    results, spool = tmp_path / "results", tmp_path / "results/.spool"
+    for name in ("run-1", "run-2"):
+        outcome = keep_or_spool(recorded(results, name), nowhere, spool)
+        assert (outcome.kept, outcome.spooled) == (False, True)
+        assert f"run {name} is safe in {results / name} but not yet in the history" in outcome.message
+        assert "geheim" not in outcome.message
+    notes = sorted(spool.iterdir())
+    assert [note.name for note in notes] == ["run-1.json", "run-2.json"]
+    assert all("geheim" not in note.read_text() for note in notes)
+
+    outcome = keep_or_spool(recorded(results, "run-3"), where, spool)
+    assert (outcome.kept, outcome.drained) == (True, 2)
+    assert "with 2 noted earlier" in outcome.message
+    assert list(spool.iterdir()) == []
+    with open_store(where) as store:
+        assert {one.run_id for one in store.runs()} == {"run-1", "run-2", "run-3"}
+
+
+def test_draining_by_hand(where: str, nowhere: str, tmp_path: Path) -> None:
+    results, spool = tmp_path / "results", tmp_path / "spool"
+    keep_or_spool(recorded(results, "run-1"), nowhere, spool)
+    still = drain_spool(nowhere, spool)
+    assert (still.entered, still.waiting) == ((), ("run-1",))
+    assert "cannot be reached" in still.problems[0]
+    done = drain_spool(where, spool)
+    assert (done.entered, done.waiting, done.problems) == (("run-1",), (), ())
+    assert drain_spool(where, spool).entered == ()
+    assert drain_spool(nowhere, tmp_path / "no-spool").problems == ()
+
+
+@pytest.mark.postgres
+def test_the_real_server_stops_and_comes_back(server: Server, tmp_path: Path) -> None:
+    results, spool = tmp_path / "results", tmp_path / "results/.spool"
+    url = server.url(server.empty_database())
+    assert keep_or_spool(recorded(results, "run-1"), url, spool).kept
+    server.stop()
+    try:
+        outcome = keep_or_spool(recorded(results, "run-2"), url, spool)
+    finally:
+        server.start()
+    assert outcome.spooled
+    for secret in (PASSWORD, PASSWORD_IN_URL, url):
+        assert secret not in outcome.message + (spool / "run-2.json").read_text()
+    assert drain_spool(url, spool).entered == ("run-2",)
+    with open_store(url) as store:
+        assert {one.run_id for one in store.runs()} == {"run-1", "run-2"}
+
+
+@pytest.mark.parametrize("moved", ["together", "results", "spool"])
+def test_notes_outlive_a_move(where: str, nowhere: str, tmp_path: Path, moved: str) -> None:
+    old, new = tmp_path / "old", tmp_path / "deep/new"
+    keep_or_spool(recorded(old / "results", "run-1"), nowhere, old / "spool")
+    new.mkdir(parents=True)
+    if moved == "results":
+        shutil.move(old / "results", new / "results")
+    else:
+        shutil.move(old / "spool", new / "spool")
+    if moved == "together":
+        shutil.move(old / "results", new / "results")
+    spool = old / "spool" if moved == "results" else new / "spool"
+    outcome = drain_spool(where, spool)
+    if moved == "results":
+        assert outcome.waiting == ("run-1",)
+        assert "does not exist" in outcome.problems[0]
+        assert (spool / "run-1.json").is_file()
+        assert rebuild(new / "results", where).entered == 1
+    else:
+        assert outcome.entered == ("run-1",)
+
+
+@pytest.mark.parametrize(
+    ("note", "problem"),
+    [
+        (b"", "is damaged"),
+        (b"[]", "is damaged"),
+        (b'{"folder": "/nonexistent"}', "is damaged"),
+        (b'{"folder": "/nonexistent", "relative": "nowhere"}', "does not exist"),
+        (b"\xff\xfe", "is damaged"),
+    ],
+)
+def test_a_damaged_note_stays_and_is_named(where: str, tmp_path: Path, note: bytes, problem: str) -> None:
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    (spool / "run-9.json").write_bytes(note)
+    outcome = drain_spool(where, spool)
+    assert outcome.waiting == ("run-9",)
+    assert problem in outcome.problems[0]
+    assert (spool / "run-9.json").read_bytes() == note
+    kept = keep_or_spool(recorded(tmp_path / "results", "run-1"), where, spool)
+    assert kept.kept
+    assert problem in kept.message
+
+
+def test_a_note_that_points_at_another_run_enters_nothing(where: str, tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    folder = recorded(tmp_path / "results", "run-1")
+    (spool / "run-2.json").write_text(json.dumps({"folder": str(folder), "relative": "nowhere"}))
+    assert "which holds run run-1" in drain_spool(where, spool).problems[0]
+    with open_store(where) as store:
+        assert store.runs() == []
+
+
+def test_a_spool_that_cannot_be_written_is_said_and_the_run_found_by_rebuilding(
+    where: str, nowhere: str, tmp_path: Path
+) -> None:
+    (tmp_path / "spool").write_text("a file, no folder")
+    outcome = keep_or_spool(recorded(tmp_path / "results", "run-1"), nowhere, tmp_path / "spool")
+    assert (outcome.kept, outcome.spooled) == (False, False)
+    assert "could not be noted" in outcome.message
+    assert "rebuild" in outcome.message
+    assert rebuild(tmp_path / "results", where).entered == 1
+
+
+@pytest.mark.parametrize("content", [None, b"", b'{"run_id": "run-1"'])
+def test_a_missing_or_damaged_record_is_an_error_and_noted_nowhere(
+    nowhere: str, tmp_path: Path, content: bytes | None
+) -> None:
+    folder = tmp_path / "run-1"
+    folder.mkdir()
+    if content is not None:
+        (folder / "run.json").write_bytes(content)
+    with pytest.raises(ResultsError):
+        keep_or_spool(folder, nowhere, tmp_path / "spool")
+    assert not (tmp_path / "spool").exists()
+
+
+def test_rebuilding_enters_all_and_names_the_damaged(where: str, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    for name in ("run-1", "run-2", "run-3"):
+        recorded(results, name)
+    (results / "run-2/run.json").write_bytes(b'{"run_id": "run-2", "benchmark": 7}')
+    first = rebuild(results, where)
+    assert (first.runs, first.entered, len(first.problems)) == (2, 2, 1)
+    assert "run-2/run.json is damaged: benchmark" in first.problems[0]
+    again = rebuild(results, where)
+    assert (again.runs, again.entered) == (2, 0)
+    with open_store(where) as store:
+        kept: Run = store.run("run-3")
+    assert kept == run("run-3")
