@@ -400,6 +400,7 @@ def conclude(report: WorkerReport, *, folder: str, ruleset: str, usage: str = "t
         bool(runs)
         and report.runs_needed == len(shown) == len(runs)
         and not _duplicates(runs)
+        and not _mixtures(runs)
         and all(run.compliant is not None for run in runs)
     )
     good = sorted(run.minutes for run in runs if run.scores and run.minutes is not None)
@@ -460,13 +461,8 @@ def _problems(
     empty = [run.file for run in runs if run not in shown]
     if empty:
         yield Verdict.UNPROVEN, f"no readable MLPerf event in {', '.join(empty)}"
-    for what, values in (
-        ("benchmarks", {run.benchmark for run in shown if run.benchmark}),
-        ("divisions", {run.division for run in shown if run.division}),
-        ("global batch sizes", {f"{run.global_batch_size:g}" for run in shown if run.global_batch_size}),
-    ):
-        if len(values) > 1:
-            yield Verdict.FAIL, f"logs of different {what} in one folder: {', '.join(sorted(values))}"
+    for mixture in _mixtures(runs):
+        yield Verdict.FAIL, f"logs of different {mixture}"
     for first, second in _duplicates(runs):
         yield Verdict.FAIL, f"{first} and {second} hold the same events: one run handed in twice"
     needed = report.runs_needed
@@ -504,6 +500,18 @@ def _why_failed(run: RunScore) -> str:
     if run.minutes is None:
         return f"{run.file} has no duration that can be true"
     return f"{run.file} is not compliant ({run.messages[0] if run.messages else 'no message'})"
+
+
+def _mixtures(runs: Sequence[RunScore]) -> list[str]:
+    """Return what the logs of one result must share and do not."""
+    shared = (
+        ("benchmarks", {run.benchmark for run in runs if run.benchmark}),
+        ("divisions", {run.division for run in runs if run.division}),
+        ("global batch sizes", {f"{run.global_batch_size:g}" for run in runs if run.global_batch_size}),
+    )
+    return [
+        f"{what} in one folder: {', '.join(sorted(values))}" for what, values in shared if len(values) > 1
+    ]
 
 
 def _duplicates(runs: Sequence[RunScore]) -> list[tuple[str, str]]:

@@ -17,13 +17,13 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mlperf_logging import benchmark_meta
 from mlperf_logging.compliance_checker import mlp_compliance, mlp_parser
 from mlperf_logging.package_checker.seed_checker import SeedChecker
-from mlperf_logging.rcp_checker import rcp_checker
 
 from rackproof.records import Finding, Source, Verdict
 from rackproof.scoring.cleaning import CleanedLog, clean_log, safe_text
@@ -50,6 +50,26 @@ class _Kept(logging.Handler):
         return [safe_text(one.getMessage()) for one in self.records if one.levelno >= level]
 
 
+@dataclass(frozen=True)
+class _Task:
+    """What is to be checked, where, by which rules; ``kept`` holds what the tool says meanwhile."""
+
+    work: Path
+    names: Sequence[str]
+    ruleset: str
+    usage: str
+    kept: _Kept
+
+    @property
+    def copies(self) -> Path:
+        """Folder of the cleaned copies."""
+        return self.work / "results"
+
+    def copy(self, index: int) -> Path:
+        """Return the cleaned copy of one log, under the name that the tool looks for."""
+        return self.copies / f"result_{index}.txt"
+
+
 def check(job: Mapping[str, Any], progress: Callable[[int, int, str], None]) -> WorkerReport:
     """Clean, check and compare the logs that the job names.
 
@@ -57,35 +77,33 @@ def check(job: Mapping[str, Any], progress: Callable[[int, int, str], None]) -> 
         job: ``folder``, ``files`` (names in it), ``work`` (an empty folder), ``ruleset``, ``usage``.
         progress: Called after each file with ``(done, in all, name)``.
     """
-    folder, work = Path(job["folder"]), Path(job["work"])
-    names: list[str] = job["files"]
-    ruleset, usage = job["ruleset"], job["usage"]
+    folder = Path(job["folder"])
     kept = _Kept()
     logging.basicConfig(handlers=[kept], level=logging.INFO, force=True)
-    copies = work / "results"
-    copies.mkdir()
+    task = _Task(Path(job["work"]), tuple(job["files"]), job["ruleset"], job["usage"], kept)
+    task.copies.mkdir()
     runs, findings = [], []
-    for index, name in enumerate(names):
-        copy = copies / f"result_{index}.txt"
+    for index, name in enumerate(task.names):
         try:
-            cleaned = clean_log(folder / name, copy, ruleset=ruleset)
+            cleaned = clean_log(folder / name, task.copy(index), ruleset=task.ruleset)
         except OSError as error:
             runs.append(RunScore(file=name, sha256="", messages=(f"not copied: {error.strerror}",)))
             continue
-        run, remarks = _check_run(name, copy, cleaned, ruleset, usage, kept)
+        run, remarks = _check_run(task, index, cleaned)
         runs.append(run)
         findings += [at_file(finding, name) for finding in (*cleaned.findings, *remarks)]
-        progress(index + 1, len(names), name)
+        progress(index + 1, len(task.names), name)
     benchmark = next((run.benchmark for run in runs if run.benchmark), "")
-    needed = benchmark_meta.get_result_file_counts(usage).get(benchmark)
-    shown = sum(bool(run.events) for run in runs)
-    complete = shown == needed == len(runs)
-    rcp, converged = _compare(work, copies, runs, benchmark, ruleset, usage, complete, kept)
-    runs = [
-        run.model_copy(update={"convergence": amount}) for run, amount in zip(runs, converged, strict=True)
-    ]
+    needed = benchmark_meta.get_result_file_counts(task.usage).get(benchmark)
+    complete = sum(bool(run.events) for run in runs) == needed == len(runs)
+    rcp, converged = _compare(task, runs, benchmark, complete)
+    if converged:
+        runs = [
+            run.model_copy(update={"convergence": amount})
+            for run, amount in zip(runs, converged, strict=True)
+        ]
     if rcp.applies and complete:
-        findings += _check_seeds(copies, names, ruleset, kept)
+        findings += _check_seeds(task)
     factor, remark = _folder_factor(folder / "scaling.json", rcp)
     return WorkerReport(
         runs=tuple(runs),
@@ -96,19 +114,17 @@ def check(job: Mapping[str, Any], progress: Callable[[int, int, str], None]) -> 
     )
 
 
-def _check_run(
-    name: str, copy: Path, cleaned: CleanedLog, ruleset: str, usage: str, kept: _Kept
-) -> tuple[RunScore, list[Finding]]:
+def _check_run(task: _Task, index: int, cleaned: CleanedLog) -> tuple[RunScore, list[Finding]]:
     """Check one log: compliance by the tool, the facts from its parser's events."""
-    compliant, messages = _comply(copy, cleaned, ruleset, usage, kept)
-    events, _ = mlp_parser.parse_file(str(copy), ruleset=ruleset)
+    compliant, messages = _comply(task, task.copy(index), cleaned)
+    events, _ = mlp_parser.parse_file(str(task.copy(index)), ruleset=task.ruleset)
     values: dict[str, Any] = {}
     for event in events:
         if isinstance(event.value, dict):
             values.setdefault(event.key, event.value.get("value"))
-    minutes, status, remarks = _duration(events, cleaned, ruleset)
+    minutes, status, remarks = _duration(events, cleaned, task.ruleset)
     run = RunScore(
-        file=name,
+        file=task.names[index],
         sha256=cleaned.sha256,
         digest=cleaned.digest,
         minutes=minutes,
@@ -171,17 +187,15 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _comply(
-    copy: Path, cleaned: CleanedLog, ruleset: str, usage: str, kept: _Kept
-) -> tuple[bool | None, list[str]]:
+def _comply(task: _Task, copy: Path, cleaned: CleanedLog) -> tuple[bool | None, list[str]]:
     """Return whether the tool finds the log compliant and what it complains about."""
-    kept.records.clear()
+    task.kept.records.clear()
     # The tool queues rule files in a global list, which a crash on an earlier log leaves filled.
     mlp_compliance.enqueued_configs.clear()
-    checker = mlp_compliance.make_checker(usage=usage, ruleset=ruleset, quiet=True, werror=False)
+    checker = mlp_compliance.make_checker(usage=task.usage, ruleset=task.ruleset, quiet=True, werror=False)
     crash = ""
     try:
-        mlp_compliance.main(str(copy), _rules(copy, ruleset, usage), checker)
+        mlp_compliance.main(str(copy), _rules(task, copy), checker)
     except Exception as error:  # the tool may raise anything at all
         crash = f"the compliance checker crashed: {type(error).__name__}: {safe_text(str(error))}"
     complaints = [*checker.overwritable.values(), *checker.not_overwritable]
@@ -195,14 +209,15 @@ def _comply(
     return compliant, messages
 
 
-def _rules(copy: Path, ruleset: str, usage: str) -> str:
+def _rules(task: _Task, copy: Path) -> str:
     """Return the rules to begin with; those of 0.6 have minigo apart."""
-    if ruleset == "0.6.0":
-        events, _ = mlp_parser.parse_file(str(copy), ruleset=ruleset)
+    name = "common"
+    if task.ruleset == "0.6.0":
+        events, _ = mlp_parser.parse_file(str(copy), ruleset=task.ruleset)
         named = (event.value for event in events if event.key == "submission_benchmark")
         if any(isinstance(value, dict) and value.get("value") == "minigo" for value in named):
-            return f"{usage}_{ruleset}/minigo.yaml"
-    return f"{usage}_{ruleset}/common.yaml"
+            name = "minigo"
+    return f"{task.usage}_{task.ruleset}/{name}.yaml"
 
 
 def _complaint(text: str, cleaned: CleanedLog) -> str:
@@ -221,40 +236,37 @@ def _complaint(text: str, cleaned: CleanedLog) -> str:
 
 
 def _compare(
-    work: Path,
-    copies: Path,
-    runs: Sequence[RunScore],
-    benchmark: str,
-    ruleset: str,
-    usage: str,
-    complete: bool,
-    kept: _Kept,
+    task: _Task, runs: Sequence[RunScore], benchmark: str, complete: bool
 ) -> tuple[RcpResult, list[float | None]]:
-    """Compare convergence with the reference points; also return each run's own convergence."""
-    data = Path(rcp_checker.__file__).parent / f"{usage}_{ruleset}"
-    none: list[float | None] = [None] * len(runs)
+    """Compare convergence with the reference points; also return each run's own, if it was read."""
+    ruleset, usage = task.ruleset, task.usage
+    data = Path(mlp_compliance.__file__).parents[1] / "rcp_checker" / f"{usage}_{ruleset}"
     if not data.is_dir():
-        return RcpResult(applies=False, message=f"the rules {ruleset} know no reference points"), none
+        return RcpResult(applies=False, message=f"the rules {ruleset} know no reference points"), []
     if any(run.division == "open" for run in runs):
-        return RcpResult(applies=False, message="the open division is not compared"), none
+        return RcpResult(applies=False, message="the open division is not compared"), []
+    if not complete:
+        return RcpResult(applies=True, message="the runs are not complete"), []
+    # Imported only where it is needed: it loads scipy, which takes longer than checking ten logs.
+    from mlperf_logging.rcp_checker import rcp_checker
+
     if benchmark not in rcp_checker.submission_runs[usage] or not (data / f"rcps_{benchmark}.json").is_file():
         message = f"Missing RCP: mlperf-logging has no reference points for {benchmark} in {ruleset}"
-        return RcpResult(applies=True, passed=False, message=message), none
+        return RcpResult(applies=True, passed=False, message=message), []
     sizes = {run.global_batch_size for run in runs if run.global_batch_size is not None}
     if len(sizes) != 1 or len({run.benchmark for run in runs if run.benchmark}) != 1:
         message = "the runs do not share one benchmark and one global batch size"
-        return RcpResult(applies=True, passed=False, message=message), none
-    folder = work / "rcp"
+        return RcpResult(applies=True, passed=False, message=message), []
+    folder = task.work / "rcp"
     folder.mkdir()
     converged: list[float | None] = []
-    kept.records.clear()
     try:
         for index, run in enumerate(runs):
             log = folder / f"result_{index}.txt"
-            _for_comparison(copies / log.name, log, run, benchmark, next(iter(sizes)))
-            failed, samples, _, _ = rcp_checker.read_submission_file(str(log), ruleset, False)
-            converged.append(None if failed else _number(samples))
-        kept.records.clear()
+            _for_comparison(task.copy(index), log, run, benchmark, next(iter(sizes)))
+            failed, amount, _, _ = rcp_checker.read_submission_file(str(log), ruleset, False)
+            converged.append(None if failed else _number(amount))
+        task.kept.records.clear()
         passed, message, factor = rcp_checker.check_directory(
             str(folder),
             usage,
@@ -264,28 +276,22 @@ def _compare(
             rcp_pass="pruned_rcps",  # noqa: S106  (not a password)
         )
     except Exception as error:  # the tool may raise anything at all
-        said = "; ".join(
-            [f"{type(error).__name__}: {safe_text(str(error))}", *kept.said(logging.WARNING)[-2:]]
-        )
-        return RcpResult(applies=True, message=f"the RCP checker crashed: {said}"), (converged + none)[
-            : len(runs)
-        ]
-    point, mean = _numbers_said(kept.records)
-    reference, speedup = point.get("RCP Mean"), point.get("Max Speedup")
-    return (
-        RcpResult(
-            applies=True,
-            passed=bool(passed),
-            message=safe_text(message),
-            # A factor that is not a number cannot scale a score; the tool's own default is 1.
-            scaling_factor=max(1.0, float(factor)) if passed and math.isfinite(factor) else 1.0,
-            reference_mean=_number(reference),
-            submission_mean=mean,
-            smallest_allowed=float(reference) / float(speedup) if reference and speedup else None,
-            unit=_convergence_unit(folder, ruleset),
-        ),
-        converged,
+        said = f"{type(error).__name__}: {safe_text(str(error))}"
+        return RcpResult(applies=True, message=f"the RCP checker crashed: {said}"), []
+    point, mean = _numbers_said(task.kept.records)
+    reference, speedup = _number(point.get("RCP Mean")), _number(point.get("Max Speedup"))
+    rcp = RcpResult(
+        applies=True,
+        passed=bool(passed),
+        message=safe_text(message),
+        # A factor that is not a number cannot scale a score; the tool's own default is 1.
+        scaling_factor=max(1.0, float(factor)) if passed and math.isfinite(factor) else 1.0,
+        reference_mean=reference,
+        submission_mean=mean,
+        smallest_allowed=reference / speedup if reference and speedup else None,
+        unit=_convergence_unit(folder, ruleset),
     )
+    return rcp, converged
 
 
 def _for_comparison(copy: Path, target: Path, run: RunScore, benchmark: str, size: float | None) -> None:
@@ -329,21 +335,20 @@ def _numbers_said(records: Sequence[logging.LogRecord]) -> tuple[Mapping[str, An
     return point, mean
 
 
-def _check_seeds(copies: Path, names: Sequence[str], ruleset: str, kept: _Kept) -> list[Finding]:
+def _check_seeds(task: _Task) -> list[Finding]:
     """Return a remark for what the tool's seed checker complains about (reviews may waive it)."""
-    kept.records.clear()
-    files = [str(copies / f"result_{index}.txt") for index in range(len(names))]
-    present = [file for file in files if os.path.exists(file)]
+    task.kept.records.clear()
+    files = [str(task.copy(index)) for index in range(len(task.names))]
     try:
-        fine = SeedChecker(ruleset).check_seeds(present)
+        fine = SeedChecker(task.ruleset).check_seeds(files)
     except Exception as error:  # the tool may raise anything at all
         said = f"the seed checker crashed: {type(error).__name__}: {safe_text(str(error))}"
         return [Finding(code="seeds", message=said)]
     if fine:
         return []
-    said = "; ".join(kept.said(logging.ERROR))
-    for index in reversed(range(len(names))):
-        said = said.replace(files[index], names[index])
+    said = "; ".join(task.kept.said(logging.ERROR))
+    for file, name in zip(files, task.names, strict=True):
+        said = said.replace(file, name)
     return [Finding(code="seeds", message=safe_text(said, 1000))]
 
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -158,13 +158,13 @@ def changed(count: int = 10, **by_number: dict[str, object]) -> tuple[RunScore, 
             id="checker crashed",
         ),
         pytest.param(
-            changed(r3={"benchmark": "flux1"}), PASSED, "fail", 14.5 * 1.1, "different benchmarks", id="mixed"
+            changed(r3={"benchmark": "flux1"}), PASSED, "fail", None, "different benchmarks", id="mixed"
         ),
         pytest.param(
             changed(r3={"global_batch_size": 16.0}),
             REJECTED,
             "fail",
-            14.5,
+            None,
             "different global batch sizes in one folder: 16, 8",
             id="mixed sizes",
         ),
@@ -319,6 +319,7 @@ def without(key: str) -> Callable[[int], list[str]]:
     return lambda number: [line for line in result(number) if f'"key": "{key}"' not in line]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "verdict", "mean", "said"),
     [
@@ -417,6 +418,7 @@ def test_spoilt_folders(
     assert fingerprint(folder) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "factor", "verdict", "said"),
     [
@@ -499,28 +501,38 @@ def test_the_worker_sees_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "secret" not in json.dumps(mlperf._worker_environment())
 
 
+def texts(value: object) -> Iterator[str]:
+    """Yield every text in a value read from JSON."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from texts(list(value.items()))
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from texts(one)
+
+
 def test_hostile_text_is_harmless_in_the_score(tmp_path: Path) -> None:
     hostile = "\\u001b]0;owned\\u0007<script>\\u202e"
     write(
         tmp_path / "result_0.txt", [line.replace("success", hostile) for line in result(benchmark="x\x00y")]
     )
     shown = score_folder(tmp_path).model_dump_json()
-    assert "\\u001b" not in shown
-    assert "\u202e" not in shown
-    assert "\\u0000" not in shown
+    assert "<script>" in shown
+    assert all(character.isprintable() for text in texts(json.loads(shown)) for character in text)
 
 
 # --- real logs ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("benchmark", "minutes", "mean", "factor"),
+    ("name", "minutes", "mean", "factor"),
     [("llama2_70b_lora", 1.261, 1.2612, 1.0), ("llama31_8b", 14.25, 14.1242, 1.009233322958813)],
 )
 def test_the_official_scores_are_reproduced(
-    shared: Path, benchmark: str, minutes: float, mean: float, factor: float
+    shared: Path, name: str, minutes: float, mean: float, factor: float
 ) -> None:
-    folder = shared / "logs" / "mlperf-5.1" / "lambda-gb300-n18" / benchmark
+    folder = shared / "logs" / "mlperf-5.1" / "lambda-gb300-n18" / name
     before = fingerprint(folder)
     score = score_folder(folder, ruleset="5.1.0")
     assert score.verdict is Verdict.PASS
@@ -533,6 +545,7 @@ def test_the_official_scores_are_reproduced(
     assert fingerprint(folder) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("log", "ruleset", "minutes", "status", "compliant"),
     [
