@@ -13,6 +13,7 @@ import re
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 
 from rackproof.logs._reading import Curve, Log, LogParser, clean, number, rank_of
 from rackproof.records import Direction, Measurement, ParsedLog, Verdict
@@ -66,6 +67,13 @@ TARGETS_06: Mapping[str, tuple[Target, ...]] = {
 }
 """Targets of round 0.6 by ``submission_benchmark``."""
 
+_STATS = {
+    "train_loss": "train_loss",
+    "reduced_train_loss": "train_loss",
+    "loss": "train_loss",
+    "train_step_time": "train_step_time",
+    "throughput": "samples_per_second",
+}
 IMPORTANT = ("run_start", "run_stop", "eval_accuracy", "measurement")
 _SALVAGE_KEY = re.compile(rb"""["']key["']\s*:\s*["']([A-Za-z0-9_]{1,80})["']""")
 _BARE_WORD = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|\b(null|true|false|NaN)\b""")
@@ -113,7 +121,6 @@ class Events(LogParser):
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
-        self.events = 0
         self.first_time: float | None = None
         self.latest = -math.inf
         self.backwards = 0.0
@@ -134,7 +141,10 @@ class Events(LogParser):
         self.epochs: tuple[float, int] | None = None
         self.epoch_times: list[float] = []
         self._epoch_began: float | None = None
-        self.losses: tuple[float, int] | None = None
+        self.stats: dict[str, tuple[float, int]] = {}
+        """Last value and line of each curve."""
+        self.last_stats: dict[str, tuple[float, int]] = {}
+        """The same for the present block, still with positions: counting lines for each is too slow."""
         self.extra: list[Measurement] = []
         self.own_target: Target | None = None
         self.curves = {
@@ -142,7 +152,6 @@ class Events(LogParser):
             "samples_per_second": Curve("samples_per_second", "samples/s", "s"),
             "train_step_time": Curve("train_step_time", "s", "s"),
         }
-        self.throughput_line = self.step_time_line = 1
         self.batch_size: float | None = None
         self.handlers = {
             "init_start": self.on_init_start,
@@ -169,27 +178,25 @@ class Events(LogParser):
 
     def event(self, key: str, value: object, meta: object, time: float | None, position: int) -> None:
         """Take one event. ``time`` is in seconds since the epoch; ``position`` is in the block."""
-        self.events += 1
-        if time is None or not math.isfinite(time):
+        if time is None or not isfinite(time):
             if key in IMPORTANT:
                 self.damaged(key, position)
             else:
                 self.log.find("damaged_line", "an event without a time", line=self.log.line_at(position))
             return
-        if self.first_time is None:
-            self.first_time = time
-        if time < self.latest:
-            if self.latest - time > self.backwards:
-                self.backwards, self.backwards_line = self.latest - time, self.log.line_at(position)
-        else:
+        if time >= self.latest:
             self.latest = time
-        if self.run_stop is not None and key not in ("run_stop", "status"):
+            if self.first_time is None:
+                self.first_time = time
+        elif self.latest - time > self.backwards:
+            self.backwards, self.backwards_line = self.latest - time, self.log.line_at(position)
+        if self.run_stop is not None and key != "run_stop" and key != "status":
             self.after_stop += 1
             if not self.after_stop_line:
                 self.after_stop_line = self.log.line_at(position)
         handler = self.handlers.get(key)
         if handler is not None:
-            handler(key, value, meta if isinstance(meta, dict) else {}, time, position)
+            handler(key, value, meta if type(meta) is dict else {}, time, position)
         elif key not in NOT_TAGS and value is not None and key not in self.log.tags:
             self.log.tag(key, value)
 
@@ -274,7 +281,7 @@ class Events(LogParser):
                 self.damaged(key, position)
                 continue
             name = clean(str(name)[:200], 40)
-            if not math.isfinite(found):
+            if not isfinite(found):
                 self.log.find("nan", f"eval_accuracy is {found}", Verdict.FAIL, line=line, rank=rank)
             if name in self.evals or len(self.evals) < 20:
                 self.evals[name] = (found, line, rank)
@@ -286,43 +293,42 @@ class Events(LogParser):
         self._epoch_seen(epoch, line)
 
     def _epoch_seen(self, epoch: float | None, line: int) -> None:
-        if epoch is not None and math.isfinite(epoch) and (self.epochs is None or epoch > self.epochs[0]):
+        if epoch is not None and isfinite(epoch) and (self.epochs is None or epoch > self.epochs[0]):
             self.epochs = (epoch, line)
 
     def on_tracked_stats(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Loss, step time, throughput over time."""
+        """Loss, step time, throughput over time. By far the most frequent event."""
         if not isinstance(value, dict):
             return
-        for name in ("train_loss", "reduced_train_loss", "loss"):
-            if name in value:
-                loss = number(value[name])
-                if loss is None:
-                    self.log.find(
-                        "damaged_line", "a train_loss that is no number", line=self.log.line_at(position)
-                    )
-                    break
-                if not math.isfinite(loss):
-                    line, rank = self.place(position)
-                    self.log.find("nan", f"train_loss is {loss}", Verdict.FAIL, line=line, rank=rank)
-                self.losses = (loss, self.log.line_at(position))
-                self.curves["train_loss"].add(self.at(time), loss)
-                break
-        for name, curve in (("train_step_time", "train_step_time"), ("throughput", "samples_per_second")):
-            if name in value:
-                found = number(value[name])
-                line = self.log.line_at(position)
-                if found is None or not math.isfinite(found) or found <= 0:
-                    self.log.find(
-                        "impossible_value", f"{name} is {value[name]!s:.60}", Verdict.UNPROVEN, line=line
-                    )
+        for name, raw in value.items():
+            kind = _STATS.get(name)
+            if kind is None:
+                continue
+            found = raw if type(raw) is float else number(raw)
+            if found is None or not isfinite(found) or (found <= 0 and kind != "train_loss"):
+                self.bad_stat(name, kind, found, position)
+                if found is None:
                     continue
-                self.curves[curve].add(self.at(time), found)
-                if name == "throughput":
-                    self.throughput_line = line
-                else:
-                    self.step_time_line = line
+            self.last_stats[kind] = (found, position)
+            start = self.run_start if self.run_start is not None else self.first_time
+            self.curves[kind].add(time - start if start is not None else 0.0, found)
+
+    def bad_stat(self, name: str, kind: str, found: float | None, position: int) -> None:
+        """Note a statistic that cannot be."""
+        line, rank = self.place(position)
+        if kind == "train_loss" and found is not None:
+            self.log.find("nan", f"{name} is {found}", Verdict.FAIL, line=line, rank=rank)
+        else:
+            what = "no number" if found is None else f"{found}"
+            self.log.find("impossible_value", f"{name} is {what}", Verdict.UNPROVEN, line=line, rank=rank)
+
+    def block_done(self) -> None:
+        """Turn the positions of the last values into lines before the block goes."""
+        for kind, (value, position) in self.last_stats.items():
+            self.stats[kind] = (value, self.log.line_at(position))
+        self.last_stats.clear()
 
     def on_epoch(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
@@ -419,7 +425,7 @@ class Events(LogParser):
         """
         direction_known = isinstance(value, dict) and isinstance(value.get("at_most"), bool)
         found = number(value.get("value") if isinstance(value, dict) else value)
-        if found is not None and math.isfinite(found):
+        if found is not None and isfinite(found):
             self.log.tag("target", found)
             if direction_known and isinstance(value, dict):
                 self.own_target = Target(found, at_most=value["at_most"])
@@ -453,10 +459,7 @@ class Events(LogParser):
         for status, line in bad[:5]:
             log.find("aborted", f"run_stop says {status!r}", Verdict.FAIL, line=line)
         if self.run_start is None:
-            if self.events:
-                log.find(
-                    "no_run_start", "no readable run_start", Verdict.UNPROVEN, line=self._lost("run_start")
-                )
+            log.find("no_run_start", "no readable run_start", Verdict.UNPROVEN, line=self._lost("run_start"))
         if self.run_stop is None:
             log.find(
                 "no_run_stop",
@@ -499,22 +502,24 @@ class Events(LogParser):
 
     def check_result_line(self, seconds: float) -> None:
         """Compare with the wall time that the run script prints around the training."""
-        for line, wall, _name in self.log.results[:1]:
-            # The script's clock counts whole seconds and includes start-up and teardown.
-            if wall < seconds - 2:
-                self.log.find(
-                    "result_mismatch",
-                    f"the RESULT line says {wall:.0f} s, run_start to run_stop takes {seconds:.0f} s",
-                    Verdict.UNPROVEN,
-                    line=line,
-                )
+        if not self.log.results:
+            return
+        line, wall, _name = self.log.results[0]
+        # The script's clock counts whole seconds and includes start-up and teardown.
+        if wall < seconds - 2:
+            self.log.find(
+                "result_mismatch",
+                f"the RESULT line says {wall:.0f} s, run_start to run_stop takes {seconds:.0f} s",
+                Verdict.UNPROVEN,
+                line=line,
+            )
 
     def judge_quality(self, measurements: list[Measurement]) -> None:
         """Add the last evaluation of each metric and compare it with the benchmark's target."""
         log = self.log
         for name, (value, line, rank) in self.evals.items():
             labels = {"metric": name} if name else {}
-            measurements.append(self.measure("eval_accuracy", value, "", None, line, rank, **labels))
+            measurements.append(self.measure("eval_accuracy", value, "", None, line, rank, labels))
         own = (self.own_target,) if self.own_target is not None else ()
         targets = self.targets.get(log.tags.get("submission_benchmark", ""), own)
         stopped = any(status == "success" for status, _line in self.statuses)
@@ -576,19 +581,24 @@ class Events(LogParser):
             # The first interval holds the warm-up; the median is not moved by evaluation pauses.
             value = statistics.median(rates.y[1:] or rates.y)
             measurements.append(
-                self.measure("samples_per_second", value, "samples/s", HIGHER, self.throughput_line)
+                self.measure(
+                    "samples_per_second", value, "samples/s", HIGHER, self.stats["samples_per_second"][1]
+                )
             )
-        elif steps.y and self.batch_size and math.isfinite(self.batch_size) and self.batch_size > 0:
+        elif steps.y and self.batch_size and isfinite(self.batch_size) and self.batch_size > 0:
             value = self.batch_size / statistics.median(steps.y)
             measurements.append(
-                self.measure("samples_per_second", value, "samples/s", HIGHER, self.step_time_line)
+                self.measure(
+                    "samples_per_second", value, "samples/s", HIGHER, self.stats["train_step_time"][1]
+                )
             )
             for x, y in zip(steps.x, steps.y, strict=True):
                 rates.add(x, self.batch_size / y)
         if self.epochs is not None:
             measurements.append(self.measure("epochs", self.epochs[0], "epochs", LOWER, self.epochs[1]))
-        if self.losses is not None:
-            measurements.append(self.measure("train_loss", self.losses[0], "", LOWER, self.losses[1]))
+        if "train_loss" in self.stats:
+            loss, line = self.stats["train_loss"]
+            measurements.append(self.measure("train_loss", loss, "", LOWER, line))
         durations = [one for one in self.epoch_times if one > 0]
         if durations:
             measurements.append(

@@ -83,7 +83,9 @@ class Parser(LogParser):
         ):
             for index, (value, at) in sorted(values.items()):
                 gpu = self.uuids.get(index, "")
-                measurements.append(self.measure(name, value, unit, direction, at, index=str(index), gpu=gpu))
+                measurements.append(
+                    self.measure(name, value, unit, direction, at, labels={"index": str(index), "gpu": gpu})
+                )
         proven = False
         if self.tested is None:
             log.find("cut_off", "the test did not end", Verdict.UNPROVEN, line=max(1, log.lines))

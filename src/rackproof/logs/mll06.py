@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import BinaryIO, ClassVar
 
 import orjson
@@ -68,6 +69,7 @@ class Parser(Events):
             position = data.find(TOKEN, position + len(TOKEN))
         for found in _SPEED.finditer(data):
             self.one_speed(found)
+        self.block_done()
 
     def one_event(self, data: bytes, position: int) -> None:
         """Read the event at a position."""
@@ -136,7 +138,7 @@ class Parser(Events):
             self.iteration_time.add(value, line)
 
     def on_eval_result(
-        self, key: str, value: object, meta: dict[str, object], time: float, position: int
+        self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
         """minigo: the model of this iteration beat the target, ``timestamp`` seconds after run_start."""
         seconds = number(meta.get("timestamp"))

@@ -23,28 +23,28 @@ class Parser(Events):
     format: ClassVar[str] = "mllog"
 
     def block(self, data: bytes) -> None:
-        """Find the tokens; nothing else of the block is looked at here."""
-        find, loads, event = data.find, orjson.loads, self.event
-        position = find(TOKEN)
-        size = len(data)
-        while position >= 0:
-            end = find(b"\n", position)
-            if end < 0:
-                end = size
-            payload = data[position + 8 : end]
-            following = find(TOKEN, position + 8)
-            if 0 <= following < end:
-                # Two ranks on one line: the first event ends where the second begins.
-                payload = data[position + 8 : following]
+        """Decode the events; nothing else of the block is looked at here."""
+        loads, event = orjson.loads, self.event
+        for position, end in self.log.events:
             try:
-                entry = loads(payload)
-                time_ms = entry["time_ms"]
-                if type(time_ms) is int:
-                    event(entry["key"], entry["value"], entry.get("metadata"), time_ms / 1000, position)
-                else:
-                    self.lenient(payload, position)
-            except (ValueError, KeyError, TypeError, AttributeError):
-                self.lenient(payload, position)
+                entry = loads(data[position + 8 : end])
+                time_ms, key, value = entry["time_ms"], entry["key"], entry["value"]
+            except (ValueError, KeyError, TypeError):
+                self.ugly(data, position, end)
+                continue
+            if type(time_ms) is int and type(key) is str:
+                event(key, value, entry.get("metadata"), time_ms / 1000, position)
+            else:
+                self.ugly(data, position, end)
+        self.block_done()
+
+    def ugly(self, data: bytes, position: int, end: int) -> None:
+        """Read a line that is more or less than one event in strict JSON."""
+        position = data.find(TOKEN, position, end)
+        while position >= 0:
+            # Two ranks on one line: the first event ends where the second begins.
+            following = data.find(TOKEN, position + len(TOKEN), end)
+            self.lenient(data[position + len(TOKEN) : following if following >= 0 else end], position)
             position = following
 
     def lenient(self, payload: bytes, position: int) -> None:

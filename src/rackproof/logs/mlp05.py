@@ -1,4 +1,4 @@
-"""MLPerf training 0.5: ``:::MLPv0.5.0 resnet 1541053363 (solver.cpp:573) eval_accuracy: {"epoch": 59, …}``."""
+"""MLPerf training 0.5: ``:::MLPv0.5.0 resnet 1541053363 (solver.cpp:573) eval_accuracy: {…}``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from rackproof.records import ParsedLog
 
 TOKEN = b":::MLPv0.5"
 _EVENT = re.compile(
-    rb":::MLPv0\.5\.\d{1,3} ([A-Za-z0-9_-]{1,80}) ([0-9.]{1,30}) \(([^)\r\n]{0,200})\) ([A-Za-z0-9_]{1,80})(: *)?"
+    rb":::MLPv0\.5\.\d{1,3} ([A-Za-z0-9_-]{1,80}) ([0-9.]{1,30}) "
+    rb"\(([^)\r\n]{0,200})\) ([A-Za-z0-9_]{1,80})(: *)?"
 )
 _RENAMED = {
     "run_set_random_seed": "seed",
@@ -38,6 +39,7 @@ class Parser(Events):
             following = data.find(TOKEN, position + len(TOKEN), end)
             self.one_event(data[position : following if following >= 0 else end], position)
             position = data.find(TOKEN, position + len(TOKEN))
+        self.block_done()
 
     def one_event(self, raw: bytes, position: int) -> None:
         """Read one event."""

@@ -188,8 +188,8 @@ class Parser(LogParser):
         labels = {"size_bytes": size, "dtype": kind, "place": place}
         if len(self.rows) < 4000:
             # Renamed at the end, when the collective is known.
-            self.rows.append(self.measure("busbw", busbw, "GB/s", Direction.HIGHER, at, **labels))
-            self.rows.append(self.measure("algbw", algbw, "GB/s", Direction.HIGHER, at, **labels))
+            self.rows.append(self.measure("busbw", busbw, "GB/s", Direction.HIGHER, at, labels=labels))
+            self.rows.append(self.measure("algbw", algbw, "GB/s", Direction.HIGHER, at, labels=labels))
 
     def collective(self) -> str:
         """Return the collective's name: as stated, from the file's name, from the factor busbw/algbw."""

@@ -121,7 +121,9 @@ class Parser(LogParser):
         self.total += value
         direction = Direction.LOWER if self.unit == "ns" else Direction.HIGHER
         if len(self.cells) < MAX_CELLS:
-            self.cells.append(self.measure(test, value, self.unit, direction, at, row=row, column=column))
+            self.cells.append(
+                self.measure(test, value, self.unit, direction, at, labels={"row": row, "column": column})
+            )
 
     def read_document(self, document: bytearray) -> bool:
         """Read the JSON; return whether every test in it ended."""

@@ -7,7 +7,7 @@ import math
 import re
 from dataclasses import dataclass, field
 from typing import BinaryIO, ClassVar
-from xml.parsers import expat  # noqa: S407  (entities are refused below, nothing external is loaded)
+from xml.parsers import expat
 
 from rackproof.logs._reading import Log, LogParser, clean, number, run_parser
 from rackproof.records import Direction, Gpu, Measurement, ParsedLog, Verdict
@@ -41,7 +41,7 @@ class _Element:
         return "" if text in ("N/A", "[N/A]") else text
 
 
-class _Refused(ValueError):
+class _RefusedError(ValueError):
     """The document is well-formed, perhaps, but not one that is to be read."""
 
 
@@ -52,7 +52,7 @@ def _read_xml(data: bytes) -> _Element:
         ValueError: it cannot be parsed, or is refused.
     """
     if len(data) > MAX_XML:
-        raise _Refused(f"more than {MAX_XML >> 20} MiB of XML")
+        raise _RefusedError(f"more than {MAX_XML >> 20} MiB of XML")
     root = _Element("", 0, {})
     stack = [root]
     count = 0
@@ -60,13 +60,13 @@ def _read_xml(data: bytes) -> _Element:
     parser.SetParamEntityParsing(expat.XML_PARAM_ENTITY_PARSING_NEVER)
 
     def refuse(*_: object) -> None:
-        raise _Refused("entity declarations are refused")
+        raise _RefusedError("entity declarations are refused")
 
     def start(tag: str, attributes: dict[str, str]) -> None:
         nonlocal count
         count += 1
         if count > MAX_ELEMENTS or len(stack) > MAX_DEPTH:
-            raise _Refused("too many or too deeply nested elements")
+            raise _RefusedError("too many or too deeply nested elements")
         element = _Element(tag, parser.CurrentLineNumber, attributes)
         stack[-1].children.append(element)
         stack.append(element)
@@ -104,12 +104,12 @@ def _gpus_of(root: _Element) -> list[tuple[Gpu, _Element]]:
     log = root.find("nvidia_smi_log")
     if log is None:
         raise ValueError("no nvidia_smi_log element")
-    found = []
+    found: list[tuple[Gpu, _Element]] = []
     for element in log.children:
         if element.tag != "gpu":
             continue
         if len(found) >= MAX_GPUS:
-            raise _Refused("too many GPUs")
+            raise _RefusedError("too many GPUs")
         limit = next(
             (
                 value
@@ -209,7 +209,14 @@ class XmlParser(_Whole):
                     found = element.find(path)
                     line = found.line if found else element.line
                     measurements.append(
-                        self.measure(name, value, unit, direction, line, gpu=gpu.uuid, index=str(gpu.index))
+                        self.measure(
+                            name,
+                            value,
+                            unit,
+                            direction,
+                            line,
+                            labels={"gpu": gpu.uuid, "index": str(gpu.index)},
+                        )
                     )
                     break
         for path, code, verdict, message in _XML_FAULTS:
@@ -340,7 +347,9 @@ class CsvParser(LogParser):
                 self.log.find("ecc_uncorrected", f"GPU {gpu}: {name} is {value:g}", Verdict.FAIL, line=at)
             known = _CSV_NAMES.get(name)
             if known and len(self.measurements) < 20_000:
-                self.measurements.append(self.measure(known[0], value, unit, known[1], at, gpu=gpu))
+                self.measurements.append(
+                    self.measure(known[0], value, unit, known[1], at, labels={"gpu": gpu})
+                )
 
     def finish(self) -> ParsedLog:
         """Return the values."""
@@ -396,10 +405,14 @@ class NvlinkParser(LogParser):
         for uuid, speeds in self.links.items():
             at = self.lines[uuid]
             measurements.append(
-                self.measure("nvlink_links", float(len(speeds)), "", Direction.HIGHER, at, gpu=uuid)
+                self.measure(
+                    "nvlink_links", float(len(speeds)), "", Direction.HIGHER, at, labels={"gpu": uuid}
+                )
             )
             measurements.append(
-                self.measure("nvlink_bandwidth", sum(speeds), "GB/s", Direction.HIGHER, at, gpu=uuid)
+                self.measure(
+                    "nvlink_bandwidth", sum(speeds), "GB/s", Direction.HIGHER, at, labels={"gpu": uuid}
+                )
             )
         counts = {len(speeds) for speeds in self.links.values()}
         if not self.links or 0 in counts:
@@ -449,7 +462,12 @@ class TopoParser(LogParser):
                 self.log.tag(f"GPU{first}-GPU{second}", kind)
                 measurements.append(
                     self.measure(
-                        "nvlinks_between", links or 0.0, "", Direction.HIGHER, at, pair=f"{first}-{second}"
+                        "nvlinks_between",
+                        links or 0.0,
+                        "",
+                        Direction.HIGHER,
+                        at,
+                        labels={"pair": f"{first}-{second}"},
                     )
                 )
         kinds = {kind for kind, _at in self.pairs.values()}
@@ -481,7 +499,8 @@ def parse_topo(stream: BinaryIO, name: str = "") -> ParsedLog:
 
 
 _CSV_HEAD = re.compile(
-    rb"(?:\A|\n)(?:index|name|uuid|timestamp|count|gpu_name|gpu_uuid)(?:, [a-z0-9_.]+(?: \[[^\]\n]{1,20}\])?){1,200}\r?\n"
+    rb"(?:\A|\n)(?:index|name|uuid|timestamp|count|gpu_name|gpu_uuid)"
+    rb"(?:, [a-z0-9_.]+(?: \[[^\]\n]{1,20}\])?){1,200}\r?\n"
 )
 _NVLINK_HEAD = re.compile(rb"GPU \d+: [^\n]{1,100} \(UUID: GPU-[^\n]{1,60}\)\s*\n\s+Link \d+: ")
 _TOPO_HEAD = re.compile(rb"\t(?:\x1b\[[0-9;]*m)?GPU0(?:\tGPU\d+)*\t")

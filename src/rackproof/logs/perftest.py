@@ -20,7 +20,8 @@ _ROW = re.compile(r"^\s*(\d{1,15})\s+(\d{1,15})\s+(\S{1,20})\s+(\S{1,20})(?:\s+(
 _LINE = re.compile(r"^-{20,}\s*$")
 _FACT = re.compile(r"^\s*(Transport type|Link type|Mtu|Number of qps)\s*:\s*(\S+)")
 _ERROR = re.compile(
-    r"Couldn't connect|Unable to|Failed to|Completion with error|syndrom|Problems with warm up|Conflicting CPU",
+    r"Couldn't connect|Unable to|Failed to|Completion with error|syndrom|Problems with warm up|"
+    r"Conflicting CPU",
     re.I,
 )
 _NAMES = {"RDMA_Write": "ib_write_bw", "RDMA_Read": "ib_read_bw", "Send": "ib_send_bw"}
@@ -89,7 +90,9 @@ class Parser(LogParser):
         for size, (peak, average, at) in sorted(self.rows.items()):
             for name, value in ((self.name, average), (f"{self.name}_peak", peak)):
                 measurements.append(
-                    self.measure(name, value, "Gbit/s", Direction.HIGHER, at, size_bytes=str(size))
+                    self.measure(
+                        name, value, "Gbit/s", Direction.HIGHER, at, labels={"size_bytes": str(size)}
+                    )
                 )
         proven = bool(self.rows) and self.closed
         if not proven:

@@ -14,7 +14,8 @@ from rackproof.logs._reading import Curve, Log, LogParser, number, run_parser
 from rackproof.records import Direction, Measurement, ParsedLog, Verdict
 
 _STEP = re.compile(
-    r"^(\d{1,12})\s+images/sec:\s+(\S{1,30})\s+\+/-\s+\S{1,30}\s+\(jitter = [^)]{1,30}\)\s+(\S{1,30})(?:\s+(\S+)){0,4}\s*$"
+    r"^(\d{1,12})\s+images/sec:\s+(\S{1,30})\s+\+/-\s+\S{1,30}\s+\(jitter = [^)]{1,30}\)"
+    r"\s+(\S{1,30})(?:\s+(\S+)){0,4}\s*$"
 )
 _HALF_STEP = re.compile(r"^\d{1,12}\s+images/sec:")
 _TOTAL = re.compile(r"^total images/sec:\s*(\S{0,40})\s*$")

@@ -92,7 +92,12 @@ class Parser(LogParser):
         """Return how often each XID occurs; a kernel log without any is a pass."""
         measurements = [
             self.measure(
-                f"{kind}_count", float(times), "", Direction.LOWER, self.first[kind, code], **{kind: code}
+                f"{kind}_count",
+                float(times),
+                "",
+                Direction.LOWER,
+                self.first[kind, code],
+                labels={kind: code},
             )
             for (kind, code), times in sorted(self.xids.items())
         ]
