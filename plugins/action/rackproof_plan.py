@@ -28,7 +28,11 @@ class ActionModule(ActionBase):
         )
         hostvars = (task_vars or {})["hostvars"]
         answered = {
-            host: (hostvars[host]["bench_facts"], hostvars[host]["bench_variables"])
+            host: bench.Answer(
+                facts=hostvars[host]["bench_facts"]["facts"],
+                variables=hostvars[host]["bench_variables"],
+                pythons=hostvars[host]["bench_interpreters"],
+            )
             for host in options["hosts"]
             if "bench_variables" in hostvars[host]
         }

@@ -13,10 +13,10 @@ from pydantic import Field, ValidationError
 
 from rackproof import definitions, locks, planning, recording
 from rackproof.definitions import DefinitionError, Parameters, Scalar
-from rackproof.facts import node_from_facts
+from rackproof.facts import findings_from_facts, node_from_facts
 from rackproof.judging import SkuReference
 from rackproof.planning import Plan, PlannedRun
-from rackproof.records import Node, Record, Run, Verdict, worst
+from rackproof.records import Record, Run, Verdict, worst
 from rackproof.results import ResultsError
 
 
@@ -32,6 +32,14 @@ class Choice(Record):
     parameters: Parameters
     definitions: str
     results: str
+
+
+class Answer(Record):
+    """What is known of a node that answered."""
+
+    facts: dict[str, Any] = Field(description="Raw facts, as the module returns them.")
+    variables: Parameters = Field(description="What definitions may name.")
+    pythons: dict[str, str] = Field(description="Interpreters that already hold a runtime.")
 
 
 class PlanOutcome(Record):
@@ -104,7 +112,7 @@ def plan(
     choice: Choice,
     *,
     hosts: Sequence[str],
-    answered: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]],
+    answered: Mapping[str, Answer],
     resume: bool,
     dry_run: bool,
 ) -> PlanOutcome:
@@ -113,7 +121,7 @@ def plan(
     Args:
         choice: What :func:`choose` returned.
         hosts: All hosts asked for.
-        answered: Raw facts and variables of each node that answered.
+        answered: What is known of each node that answered.
         resume: Whether an interrupted plan of the same request goes on.
         dry_run: Keep nothing.
 
@@ -122,17 +130,16 @@ def plan(
     """
     results = Path(choice.results)
     history = recording.History(results)
-    nodes: dict[str, Node] = {}
-    variables: dict[str, dict[str, Scalar]] = {}
-    for host, (raw, said) in answered.items():
-        nodes[host] = node_from_facts(host, raw, sku=str(said.get("bench_sku", "")))
-        variables[host] = {name: str(value) for name, value in said.items()}
+    nodes = {
+        host: node_from_facts(host, answer.facts, sku=str(answer.variables.get("bench_sku", "")))
+        for host, answer in answered.items()
+    }
     try:
         loaded = definitions.load_folder(Path(choice.definitions))
         made = planning.make_plan(
             [loaded[name] for name in choice.benchmarks],
             nodes,
-            variables,
+            {host: answer.variables for host, answer in answered.items()},
             suite=choice.suite,
             overrides=choice.parameters,
             unreached=[host for host in hosts if host not in nodes],
@@ -147,7 +154,7 @@ def plan(
     remaining: dict[str, list[dict[str, Any]]] = {}
     for run in made.runs:
         if run.run_id not in done:
-            remaining.setdefault(run.lead, []).append(_to_start(run, variables[run.lead]))
+            remaining.setdefault(run.lead, []).append(_to_start(run, answered[run.lead]))
     description = planning.describe(made)
     if resumed:
         description = f"Going on with {made.plan_id}: {len(done)} of {len(made.runs)} done.\n{description}"
@@ -206,16 +213,18 @@ def record(
     Raises:
         BenchError: The record cannot be written.
     """
+    planned = planned_run(results, plan_id, run_id)
     evidence = recording.Evidence(
         nodes=tuple(node_from_facts(name, raw, sku=sku) for name, raw in facts.items()),
         job=dict(job),
-        could_not_start=failure,
+        findings=tuple(one for name, raw in facts.items() for one in findings_from_facts(name, raw)),
+        could_not_start=failure or planned.unproven_because,
         command=tuple(command),
         **texts,
     )
     try:
         return recording.record(
-            planned_run(results, plan_id, run_id),
+            planned,
             evidence,
             results / run_id,
             plan_id=plan_id,
@@ -281,13 +290,12 @@ def why(task: str, result: Mapping[str, Any]) -> str:
     return f"{task}: {message}"
 
 
-def _to_start(run: PlannedRun, variables: Mapping[str, Scalar]) -> dict[str, Any]:
+def _to_start(run: PlannedRun, answer: Answer) -> dict[str, Any]:
     """Return what the playbook needs to start a run, as plain data."""
-    home, workloads = variables["bench_home"], variables["bench_workloads"]
-    named = variables.get(f"bench_{run.runtime}_python", "")
+    home, workloads = answer.variables["bench_home"], answer.variables["bench_workloads"]
     runtime_arguments = [f"--runtime={workloads}/{run.runtime}", f"--folder={home}/runtimes/{run.runtime}"]
-    if named:
-        runtime_arguments.append(f"--python={named}")
+    if run.runtime in answer.pythons:
+        runtime_arguments.append(f"--python={answer.pythons[run.runtime]}")
     return {**run.model_dump(mode="json"), "title": run.title, "runtime_arguments": runtime_arguments}
 
 

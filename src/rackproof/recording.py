@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rackproof import __version__, logs
-from rackproof.definitions import DefinitionError, Parameters, load_file
+from rackproof.definitions import DefinitionError, JudgeRule, Parameters, load_file
 from rackproof.judging import SkuReference, judge_run
 from rackproof.planning import PlannedRun
 from rackproof.records import (
@@ -64,6 +64,8 @@ class Evidence(Record):
     nodes: tuple[Node, ...] = ()
     job: dict[str, Any] = {}  # noqa: RUF012  (pydantic copies defaults)
     """State of the job as its supervisor wrote it; empty where no job was started."""
+    findings: tuple[Finding, ...] = ()
+    """What the nodes' facts say against them."""
     could_not_start: str = ""
     """Why no job was started, in words for the operator."""
     command: tuple[str, ...] = ()
@@ -131,8 +133,8 @@ def build_run(
         require_references: Whether a measurement without a reference gates.
         log_files: The raw logs beside the record.
     """
-    findings = job_findings(planned, evidence)
-    rules = ()
+    findings = [*job_findings(planned, evidence), *evidence.findings]
+    rules: tuple[JudgeRule, ...] = ()
     try:
         loaded = load_file(Path(planned.definition_path))
         rules = loaded.definition.result.judge

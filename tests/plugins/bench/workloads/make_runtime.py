@@ -1,0 +1,1 @@
+../../../../workloads/make_runtime.py
