@@ -1,0 +1,146 @@
+"""Plans: what runs where, what is left out, and that an interrupted plan goes on."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from rackproof import definitions, planning
+from rackproof.definitions import DefinitionError, LoadedDefinition
+from rackproof.planning import Plan
+from rackproof.records import Gpu, Node, Run
+from rackproof.results import ResultsError, write_run
+
+NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
+TEXT = """\
+name: train
+summary: Trains
+parameters: {gpus: all, batch_size: 64, lr: ""}
+suites:
+  sweep: {gpus: [0, 1, 2, 4, 8], batch_size: [64, 128]}
+launch:
+  with: local
+  runtime: torch
+  program: train.py
+  arguments: {data: "{{ bench_data }}", gpus: "{{ gpus }}", batch: "{{ batch_size }}", lr: "{{ lr }}"}
+result:
+  judge: [{metric: eval_accuracy, at_least: 0.9}]
+"""
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> LoadedDefinition:
+    path = tmp_path / "train.yml"
+    path.write_text(TEXT)
+    return definitions.load_file(path)
+
+
+def node(name: str, gpus: int) -> Node:
+    return Node(name=name, gpus=tuple(Gpu(index=i, uuid=f"GPU-{name}-{i}") for i in range(gpus)))
+
+
+def plan(train: LoadedDefinition, gpus: int = 2, now: datetime = NOW, **options: object) -> Plan:
+    return planning.make_plan(
+        [train],
+        {"n1": node("n1", gpus)},
+        {"n1": {"bench_data": "/data"}},
+        now=now,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def test_a_suite_leaves_out_what_a_node_cannot_run_and_says_so(train: LoadedDefinition) -> None:
+    made = plan(train, suite="sweep")
+    assert [(r.parameters["gpus"], r.parameters["batch_size"]) for r in made.runs] == [
+        (gpus, batch) for gpus in (0, 1, 2) for batch in (64, 128)
+    ]
+    assert {one.reason for one in made.skipped} == {"gpus=4: n1 has 2", "gpus=8: n1 has 2"}
+    assert made.runs[0].arguments == ("--data=/data", "--gpus=0", "--batch=64")
+    assert "lr" not in made.runs[0].parameters
+
+
+def test_a_gpu_asked_for_but_absent_is_planned_as_unproven(train: LoadedDefinition) -> None:
+    made = plan(train, overrides={"gpus": 4})
+    assert len(made.runs) == 1
+    assert made.runs[0].unproven_because == "4 GPUs asked for, n1 has 2; give gpus=2 or fewer"
+
+
+@pytest.mark.parametrize(("there", "used"), [(0, 0), (1, 1), (8, 8)])
+def test_all_means_the_gpus_that_are_there(train: LoadedDefinition, there: int, used: int) -> None:
+    assert [run.parameters["gpus"] for run in plan(train, there).runs] == [used]
+
+
+def test_too_few_gpus_leave_a_benchmark_out(train: LoadedDefinition) -> None:
+    needy = train.model_copy(
+        update={"definition": train.definition.model_copy(update={"needs_gpus": 2})},
+    )
+    made = plan(needy, gpus=1)
+    assert made.runs == ()
+    assert made.skipped[0].reason == "needs 2 GPUs, n1 has 1"
+
+
+def test_an_unknown_parameter_is_refused_with_near_names(train: LoadedDefinition) -> None:
+    with pytest.raises(DefinitionError, match="`batch_size`"):
+        plan(train, overrides={"bach_size": 1})
+
+
+def test_nodes_that_did_not_answer_stay_in_the_plan(train: LoadedDefinition) -> None:
+    made = plan(train, unreached=["n2"])
+    assert made.unreached == ("n2",)
+    assert "not reached: n2" in planning.describe(made)
+
+
+def recorded(planned: planning.PlannedRun, results: Path) -> None:
+    write_run(Run(run_id=planned.run_id, benchmark=planned.benchmark), results / planned.run_id)
+
+
+def test_the_same_request_goes_on_until_every_run_is_recorded(
+    train: LoadedDefinition, tmp_path: Path
+) -> None:
+    results = tmp_path / "results"
+    first, resumed = planning.resume_or_keep(plan(train, suite="sweep"), results)
+    assert not resumed
+    recorded(first.runs[0], results)
+
+    again, resumed = planning.resume_or_keep(
+        plan(train, suite="sweep", now=NOW + timedelta(hours=1)), results
+    )
+    assert resumed
+    assert again.plan_id == first.plan_id
+    assert set(again.done(results)) == {first.runs[0].run_id}
+
+    for run in first.runs:
+        recorded(run, results)
+    third, resumed = planning.resume_or_keep(
+        plan(train, suite="sweep", now=NOW + timedelta(hours=2)), results
+    )
+    assert not resumed
+    assert third.plan_id != first.plan_id
+
+
+@pytest.mark.parametrize("case", ["asked not to", "old", "another request", "changed definition", "damaged"])
+def test_another_request_does_not_go_on(train: LoadedDefinition, tmp_path: Path, case: str) -> None:
+    results = tmp_path / "results"
+    first, _ = planning.resume_or_keep(plan(train), results)
+    later = NOW + timedelta(days=3 if case == "old" else 0, minutes=1)
+    overrides = {"batch_size": 32} if case == "another request" else {}
+    if case == "changed definition":
+        train = train.model_copy(update={"sha256": "0" * 64})
+    if case == "damaged":
+        (results / first.plan_id / planning.PLAN_FILE).write_text("{")
+    wanted = plan(train, now=later, overrides=overrides)
+    _, resumed = planning.resume_or_keep(wanted, results, resume=case != "asked not to")
+    assert not resumed
+
+
+def test_a_missing_or_damaged_plan_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ResultsError, match="start the playbook again"):
+        planning.read_plan(tmp_path, "plan-x")
+
+
+def test_the_plan_says_how_long_it_takes_when_all_is_known(train: LoadedDefinition) -> None:
+    known = plan(train, suite="sweep", estimate=lambda *_: 10.0)
+    assert "6 runs, about 60 s" in planning.describe(known)
+    assert plan(train).expected_s is None
