@@ -28,7 +28,7 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
-from sqlalchemy.dialects.postgresql import TIMESTAMP
+from sqlalchemy.dialects.postgresql import TEXT, TIMESTAMP
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 REVISION = "0001"
@@ -82,7 +82,7 @@ class RecordText(TypeDecorator[str]):
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """Return the column type of this database."""
-        return dialect.type_descriptor(Text() if dialect.name == "postgresql" else LargeBinary())
+        return dialect.type_descriptor(TEXT() if dialect.name == "postgresql" else LargeBinary())
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> Any:
         """Return what the database stores for a record."""

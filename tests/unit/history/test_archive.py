@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 import pytest
-import samples
-from samples import START, measured, node, passed, run, unjudged, uuid
 
 from rackproof.history.store import HistoryError, Store, open_store
 from rackproof.records import Direction, Finding, LogFile, Node, Run, Verdict
+
+from . import samples
+from .samples import START, measured, node, passed, run, unjudged, uuid
 
 POINT = {"gpus": 2, "batch_size": 128}
 

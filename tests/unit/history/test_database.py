@@ -22,8 +22,6 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from conftest import PASSWORD, PASSWORD_IN_URL, Server
-from samples import run
 
 from rackproof.history import database, schema
 from rackproof.history.store import (
@@ -32,6 +30,9 @@ from rackproof.history.store import (
     HistoryUnreachableError,
     open_store,
 )
+
+from .conftest import PASSWORD, PASSWORD_IN_URL, Server
+from .samples import run
 
 HERE = Path(__file__).parent
 
@@ -175,11 +176,11 @@ def plain(where: str) -> Iterator[sqlalchemy.Engine]:
     engine.dispose()
 
 
-def types_differ(context: MigrationContext, _inspected: Any, _column: Any, found: Any, expected: Any) -> Any:
+def types_differ(context: MigrationContext, _inspected: Any, column: Any, found: Any, _expected: Any) -> Any:
     """Compare our own types by what they are in this database; ``None`` leaves others to Alembic."""
-    if not isinstance(expected, sqlalchemy.TypeDecorator):
+    if not isinstance(column.type, sqlalchemy.TypeDecorator):
         return None
-    wanted = expected.load_dialect_impl(context.dialect)
+    wanted = column.type.load_dialect_impl(context.dialect)
     return found.compile(context.dialect) != wanted.compile(context.dialect)
 
 

@@ -8,12 +8,13 @@ import socket
 from pathlib import Path
 
 import pytest
-from conftest import PASSWORD, PASSWORD_IN_URL, Server
-from samples import run
 
 from rackproof.history.store import drain_spool, keep_or_spool, open_store, rebuild
 from rackproof.records import Run
 from rackproof.results import ResultsError, write_run
+
+from .conftest import PASSWORD, PASSWORD_IN_URL, Server
+from .samples import run
 
 
 def recorded(results: Path, run_id: str) -> Path:
