@@ -122,7 +122,7 @@ def run_from_log(
         (one for one in log.findings if one.verdict in told),
         key=lambda one: told[one.verdict or Verdict.FAIL],
     )
-    reasons = tuple(dict.fromkeys(" ".join(filter(None, (one.message, str(one.source)))) for one in findings))
+    reasons = tuple(dict.fromkeys(map(_reason, findings)))
     return Run(
         run_id=run_id,
         plan_id=plan_id,
@@ -149,13 +149,18 @@ def run_from_log(
     )
 
 
+def _reason(finding: Finding) -> str:
+    place = str(finding.source)
+    return f"{finding.message} ({place})" if place else finding.message
+
+
 def _digits(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 18
 
 
 def _default_reasons(verdict: Verdict) -> tuple[str, ...]:
     if verdict is Verdict.PASS:
-        return ("imported: the log shows a run that ended well; its speed was not judged",)
+        return ("imported: its speed was not judged",)
     return ("imported: the log does not show a run that ended well",)
 
 

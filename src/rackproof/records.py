@@ -302,5 +302,14 @@ class Run(Record):
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of ``run.json`` (draft 2020-12)."""
-    schema = Run.model_json_schema(mode="serialization")
+    from pydantic.json_schema import GenerateJsonSchema
+    from pydantic_core import core_schema
+
+    class WithSpecialNumbers(GenerateJsonSchema):
+        """JSON has no NaN and no infinity: the records write them as text."""
+
+        def float_schema(self, schema: core_schema.FloatSchema) -> dict[str, Any]:
+            return {"anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}]}
+
+    schema = Run.model_json_schema(mode="serialization", schema_generator=WithSpecialNumbers)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Rackproof run", **schema}

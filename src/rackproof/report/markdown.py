@@ -21,7 +21,7 @@ def escape(text: str) -> str:
     parts = parts.replace(r"\<", "&lt;").replace(r"\>", "&gt;").replace(r"\&", "&amp;")
     # Mentions and bare links work without any markup: break them where they start.
     parts = parts.replace(r"\@", "&#64;").replace(r"\:", "&#58;" if "//" in parts else ":")
-    return re.sub(r"^(\d+)\.", r"\1\\.", re.sub(r"^([-=])", r"\\\1", parts))
+    return re.sub(r"^(\d+)\.(?=\s|$)", r"\1\\.", re.sub(r"^([-=])", r"\\\1", parts))
 
 
 def code(text: str) -> str:

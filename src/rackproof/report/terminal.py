@@ -10,6 +10,7 @@ from rackproof.text import NOTHING, clean, width
 
 _COLOURS = {Verdict.PASS: "32", Verdict.DEGRADED: "33", Verdict.FAIL: "31", Verdict.UNPROVEN: "35"}
 _GAP = "  "
+_KEEP = "\N{NO-BREAK SPACE}"
 
 
 def wrap(text: str, cells: int) -> list[str]:
@@ -83,7 +84,10 @@ def terminal_table(runs: Sequence[Run], width: int = 100, color: bool = False) -
     """
     rows = []
     for run in runs:
-        main = "; ".join(f"{one.name} {one.value}" for one in view.main_measurements(run, 3))
+        # A number and its unit stay on one line.
+        main = "; ".join(
+            f"{one.name} {one.value.replace(' ', _KEEP)}" for one in view.main_measurements(run, 3)
+        )
         # On a terminal a plain pass needs no reason.
         why = "" if run.verdict is Verdict.PASS and not run.reasons else view.reasons(run)[0]
         benchmark = clean(run.benchmark, 80)
@@ -100,4 +104,4 @@ def terminal_table(runs: Sequence[Run], width: int = 100, color: bool = False) -
             ]
     overall = view.overall(runs)
     lines += ["", f"{len(runs)} run{'' if len(runs) == 1 else 's'}: {view.counts(runs)} → {overall.value}"]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines).replace(_KEEP, " ") + "\n"

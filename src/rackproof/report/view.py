@@ -400,8 +400,15 @@ def reasons(run: Run) -> tuple[str, ...]:
     if counted:
         return tuple(f"{words(one.metric)}: {clean(one.reason, 600)}" for one in counted[:5])
     if run.verdict is Verdict.PASS:
-        return (WORDS[Verdict.PASS],)
+        return (meaning(run),)
     return (f"{WORDS[run.verdict]} The record gives no reason.",)
+
+
+def meaning(run: Run) -> str:
+    """Say in a sentence what the verdict of a run means."""
+    if run.verdict is Verdict.PASS and not run.judgements:
+        return "The log shows a run that ended well. Nothing in it was judged against a reference."
+    return WORDS[run.verdict]
 
 
 @dataclass(frozen=True)
@@ -533,8 +540,13 @@ def _model(run: Run) -> str:
 
 
 def is_training_sweep(runs: Sequence[Run]) -> bool:
-    """Whether the runs are points over batch size, so that the sweep table says something."""
-    return sum("batch_size" in run.parameters for run in runs) >= 2
+    """Whether the runs are several points with a batch size, so that the sweep table says something."""
+    points = {
+        (run.benchmark, *sorted(f"{key}={value}" for key, value in run.parameters.items()))
+        for run in runs
+        if "batch_size" in run.parameters
+    }
+    return len(points) >= 2
 
 
 def _natural(value: object) -> tuple[int, float, str]:
@@ -622,4 +634,4 @@ def plan_reasons(runs: Sequence[Run], missing: Sequence[str] = ()) -> tuple[str,
         said[_MAX_REASONS:] = [f"… and {len(said) - _MAX_REASONS} more"]
     if not runs and not said:
         return ("Nothing ran, so nothing is proven.",)
-    return tuple(said) or (f"All {len(runs)} runs pass.",)
+    return tuple(said) or ("The run passes." if len(runs) == 1 else f"All {len(runs)} runs pass.",)
