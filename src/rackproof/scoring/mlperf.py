@@ -390,7 +390,7 @@ def conclude(report: WorkerReport, *, folder: str, ruleset: str, usage: str = "t
         usage: As asked for.
     """
     runs = report.runs
-    benchmark = _only(run.benchmark for run in runs if run.benchmark)
+    benchmark = _first(run.benchmark for run in runs if run.benchmark)
     drop = allowed_failures(benchmark)
     failed = [run for run in runs if not run.scores]
     # A file without a single event shows no run at all: it is missing, not failed.
@@ -421,7 +421,7 @@ def conclude(report: WorkerReport, *, folder: str, ruleset: str, usage: str = "t
         usage=usage,
         ruleset=ruleset,
         benchmark=benchmark,
-        division=_only(run.division for run in runs if run.division),
+        division=_first(run.division for run in runs if run.division),
         global_batch_size=next((run.global_batch_size for run in runs if run.global_batch_size), None),
         runs=runs,
         runs_needed=report.runs_needed,
@@ -437,8 +437,8 @@ def conclude(report: WorkerReport, *, folder: str, ruleset: str, usage: str = "t
     )
 
 
-def _only(values: Iterator[str]) -> str:
-    """Return the one value that all runs share, the first if they differ, "" if there is none."""
+def _first(values: Iterator[str]) -> str:
+    """Return the first of the values, "" if there is none."""
     return next(values, "")
 
 
@@ -470,7 +470,10 @@ def _problems(
         named = f"the benchmark {benchmark!r}" if benchmark else "a benchmark that the logs do not name"
         yield Verdict.UNPROVEN, f"the rules give no number of runs for {named}"
     elif len(shown) != needed:
-        yield Verdict.UNPROVEN, f"{len(shown)} runs where the rules ask for exactly {needed}"
+        yield (
+            Verdict.UNPROVEN,
+            f"{len(shown)} run{'s' * (len(shown) != 1)} where the rules ask for exactly {needed}",
+        )
     really_failed = [run for run in failed if run in shown and run.compliant is not None]
     if len(really_failed) > drop:
         names = "; ".join(_why_failed(run) for run in really_failed[:5])

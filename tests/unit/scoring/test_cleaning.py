@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -102,11 +103,12 @@ def test_findings_name_the_line_and_their_number_is_bounded(tmp_path: Path) -> N
 def test_long_events_are_shortened_or_given_up_and_never_slow(tmp_path: Path) -> None:
     padded = GOOD.replace("{}}", '{"note": "' + "x" * 200_000 + '"}}')
     listed = OTHER.replace("3", str(list(range(50_000))))
+    wide = OTHER.replace("3", json.dumps({f"key{number}": 0 for number in range(20_000)}))
     started = time.monotonic()
-    report, found, errors = cleaned(tmp_path, f"{padded}\n{listed}\n".encode())
+    report, found, errors = cleaned(tmp_path, f"{padded}\n{listed}\n{wide}\n".encode())
     # The tool alone takes 15 s for the first line.
     assert time.monotonic() - started < 5
-    assert found == ["a"]
+    assert found == ["a", "b"]
     assert errors == report.damaged == 1
     assert "characters" in report.findings[0].message
 

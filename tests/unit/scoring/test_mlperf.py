@@ -132,7 +132,7 @@ def changed(count: int = 10, **by_number: dict[str, object]) -> tuple[RunScore, 
         ),
         pytest.param(changed(9), CRASHED, "unproven", None, "9 runs where the rules ask", id="one missing"),
         pytest.param(changed(11), PASSED, "unproven", None, "11 runs where the rules ask", id="one too many"),
-        pytest.param(changed(1), PASSED, "unproven", None, "1 runs where the rules ask", id="one run"),
+        pytest.param(changed(1), PASSED, "unproven", None, "1 run where the rules ask", id="one run"),
         pytest.param(
             changed(r3={"events": 0, "status": "", "minutes": None, "compliant": False}),
             PASSED,
@@ -420,6 +420,36 @@ def test_spoilt_folders(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda folder: None, id="all good"),
+        pytest.param(spoil(0, lambda n: result(n, status="aborted", accuracy=0.95)), id="one failed"),
+        pytest.param(spoil(9, lambda n: result(n, minutes=1, accuracy=0.93)), id="one not compliant"),
+        pytest.param(
+            lambda folder: [spoil(n, lambda n: result(n, accuracy=0.93))(folder) for n in (1, 2)],
+            id="two failed",
+        ),
+    ],
+)
+def test_the_score_is_that_of_the_official_summarizer(
+    tmp_path: Path, change: Callable[[Path], object]
+) -> None:
+    from mlperf_logging.result_summarizer.result_summarizer import _compute_strong_score_standalone
+
+    folder = fill(tmp_path / "llama2_70b_lora", samples=3050)
+    change(folder)
+    score = score_folder(folder)
+    assert score.rcp is not None
+    assert score.scaling_factor > 1 or score.minutes is None
+    (folder / "scaling.json").write_text(json.dumps({"scaling_factor": score.scaling_factor}))
+    official, _, _ = _compute_strong_score_standalone(
+        "llama2_70b_lora", "system", False, str(folder), "training", "5.1.0"
+    )
+    assert score.minutes == (None if official is None else pytest.approx(official))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
     ("content", "factor", "verdict", "said"),
     [
         ('{"scaling_factor": 1.5}', 1.5, "pass", "the former is used"),
@@ -577,4 +607,4 @@ def test_single_real_logs(
     assert one.minutes == (None if minutes is None else pytest.approx(minutes, abs=5e-4))
     assert (one.status, one.compliant) == (status, compliant)
     assert score.verdict is Verdict.UNPROVEN
-    assert "1 runs where the rules ask for exactly" in "\n".join(score.reasons)
+    assert "1 run where the rules ask for exactly" in "\n".join(score.reasons)
