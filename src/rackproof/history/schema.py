@@ -82,7 +82,8 @@ class RecordText(TypeDecorator[str]):
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """Return the column type of this database."""
-        return dialect.type_descriptor(TEXT() if dialect.name == "postgresql" else LargeBinary())
+        # Not through type_descriptor: psycopg's dialect makes VARCHAR of every text type.
+        return TEXT() if dialect.name == "postgresql" else dialect.type_descriptor(LargeBinary())
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> Any:
         """Return what the database stores for a record."""
