@@ -86,7 +86,8 @@ def terminal_table(runs: Sequence[Run], width: int = 100, color: bool = False) -
     for run in runs:
         # A number and its unit stay on one line.
         main = "; ".join(
-            f"{one.name} {one.value.replace(' ', _KEEP)}" for one in view.main_measurements(run, 3)
+            one.brief.replace(one.value, one.value.replace(" ", _KEEP))
+            for one in view.main_measurements(run, 3)
         )
         # On a terminal a plain pass needs no reason.
         why = "" if run.verdict is Verdict.PASS and not run.reasons else view.reasons(run)[0]

@@ -426,6 +426,13 @@ class Headline:
         """Figure and unit on one line."""
         return f"{self.figure} {self.unit}".strip()
 
+    @property
+    def brief(self) -> str:
+        """Name and value on one line, without saying the same twice (``samples per second 5 samples/s``)."""
+        if self.name in (self.unit, self.unit.replace("/", " per ").replace(" per s", " per second")):
+            return self.value
+        return f"{self.name} {self.value}"
+
 
 def _headline(name: str, value: float, unit: str, note: str = "", verdict: Verdict | None = None) -> Headline:
     figure = quantity(value, unit)
@@ -509,7 +516,7 @@ def overview_table(runs: Sequence[Run], link: Callable[[Run], str] | None = None
     rows = []
     for run in runs:
         took = elapsed(run.started, run.ended)
-        main = "; ".join(f"{one.name} {one.value}" for one in main_measurements(run, 2))
+        main = "; ".join(one.brief for one in main_measurements(run, 2))
         plain = run.verdict is Verdict.PASS and not run.reasons
         rows.append(
             (

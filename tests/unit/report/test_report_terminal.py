@@ -10,6 +10,7 @@ import pytest
 from rackproof import report, text
 from rackproof.records import Run, Verdict
 from rackproof.report.terminal import text_table, wrap
+from rackproof.report.view import Headline
 
 
 def test_a_table_as_an_operator_sees_it() -> None:
@@ -17,15 +18,15 @@ def test_a_table_as_an_operator_sees_it() -> None:
         verdict=Verdict.FAIL, reasons=("eval_accuracy: 0.9712 is below 0.99",), parameters={"gpus": 4}
     )
     passed = example_runs.healthy(reasons=(), parameters={"gpus": 1})
-    assert report.terminal_table([passed, failed], 100) == (
-        "Verdict  Benchmark    Point   Measured                            Reason\n"
-        "───────  ───────────  ──────  ──────────────────────────────────  ──────────────────────────────────\n"
-        "✓ pass   mnist-lenet  gpus=1  samples per second\n"
-        "                              389,215 samples/s; eval accuracy\n"
-        "                              0.9917; seconds per epoch 0.154 s\n"
-        "✕ fail   mnist-lenet  gpus=4  samples per second                  eval_accuracy: 0.9712 is below\n"
-        "                              389,215 samples/s; eval accuracy    0.99\n"
-        "                              0.9917; seconds per epoch 0.154 s\n"
+    assert report.terminal_table([passed, failed], 96) == (
+        "Verdict  Benchmark    Point   Measured                          Reason\n"
+        "───────  ───────────  ──────  ────────────────────────────────  ────────────────────────────────\n"
+        "✓ pass   mnist-lenet  gpus=1  389,215 samples/s; eval accuracy\n"
+        "                              0.9917; seconds per epoch\n"
+        "                              0.154 s\n"
+        "✕ fail   mnist-lenet  gpus=4  389,215 samples/s; eval accuracy  eval_accuracy: 0.9712 is below\n"
+        "                              0.9917; seconds per epoch         0.99\n"
+        "                              0.154 s\n"
         "\n"
         "2 runs: 1 pass, 1 fail → fail\n"
     )
@@ -74,3 +75,16 @@ def test_a_column_that_must_stay_whole_does() -> None:
     made = text_table(("id", "text"), [("x" * 30, "word " * 20)], 60, (1,))
     assert made[2].startswith("x" * 30)
     assert max(map(len, made)) <= 60
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "brief"),
+    [
+        ("samples per second", "samples/s", "5 samples/s"),
+        ("epochs", "epochs", "5 epochs"),
+        ("seconds per epoch", "s", "seconds per epoch 5 s"),
+        ("eval accuracy", "", "eval accuracy 5"),
+    ],
+)
+def test_a_measurement_in_brief_says_nothing_twice(name: str, unit: str, brief: str) -> None:
+    assert Headline(name, "5", unit).brief == brief

@@ -1,0 +1,44 @@
+"""One headless Chromium for all tests here, and the pages they look at."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from devtools import Page, chromium, find_chromium
+
+# The hand-made runs that the unit tests of reports use as well.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "unit" / "report"))
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    program = find_chromium()
+    if program is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("Chromium is missing; apt-get install chromium")
+        pytest.skip("no Chromium here; apt-get install chromium")
+    with chromium(program, tmp_path_factory.mktemp("profile")) as page:
+        yield page
+
+
+@pytest.fixture(scope="session")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Write a report of every kind; name to HTML file."""
+    import example_runs
+
+    from rackproof.report import write_plan_reports, write_run_reports
+
+    folder = tmp_path_factory.mktemp("reports")
+    made = {}
+    for name in ("healthy", "hostile", "rack"):
+        (folder / name).mkdir()
+        made[name] = write_run_reports(getattr(example_runs, name)(), folder / name)["html"]
+    runs = [*example_runs.sweep(), example_runs.hostile()]
+    plan = write_plan_reports(
+        runs, folder / "sweep", "MNIST sweep", lambda run: f"../{run.run_id}/report.html"
+    )
+    return made | {"sweep": plan["html"]}
