@@ -478,12 +478,11 @@ def _problems(
     if len(really_failed) > drop:
         names = "; ".join(_why_failed(run) for run in really_failed[:5])
         yield Verdict.FAIL, f"{len(really_failed)} runs failed, at most {drop} may: {names}"
-    rcp = report.rcp
-    incomplete = len(shown) != needed
-    if rcp is not None and rcp.applies and rcp.passed is not True and not (rcp.passed is None and incomplete):
-        rejected = rcp.passed is False
-        verdict = Verdict.FAIL if rejected else Verdict.UNPROVEN
-        yield verdict, f"convergence {'rejected' if rejected else 'not compared'}: {rcp.message}"
+    rcp = report.rcp or RcpResult(applies=True, message="nothing was compared")
+    if rcp.applies and rcp.passed is False:
+        yield Verdict.FAIL, f"convergence rejected: {rcp.message}"
+    elif rcp.applies and rcp.passed is None and len(shown) == needed:
+        yield Verdict.UNPROVEN, f"convergence not compared: {rcp.message}"
     for finding in report.findings:
         if finding.verdict is not None and finding.verdict.gates:
             yield finding.verdict, f"{finding.source}: {finding.message}"

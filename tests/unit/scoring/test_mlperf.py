@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rackproof.records import Verdict
 from rackproof.scoring import mlperf
@@ -196,6 +198,46 @@ def test_what_shows_nothing_is_unproven(report: WorkerReport, reason: str) -> No
     assert score.verdict in (Verdict.UNPROVEN, Verdict.FAIL)
     assert score.minutes is None
     assert any(reason in one for one in score.reasons)
+
+
+RUNS = st.builds(
+    run,
+    st.integers(0, 12),
+    minutes=st.one_of(st.none(), st.floats(0.1, 1e6)),
+    status=st.sampled_from(["success", "aborted", ""]),
+    compliant=st.sampled_from([True, False, None]),
+    events=st.sampled_from([40, 0]),
+    digest=st.uuids().map(str),
+)
+GOOD_RUNS = st.builds(run, st.integers(0, 12), minutes=st.floats(0.1, 1e6), digest=st.uuids().map(str))
+
+
+@given(
+    st.one_of(
+        st.lists(GOOD_RUNS, min_size=3, max_size=5),
+        st.tuples(RUNS, GOOD_RUNS, GOOD_RUNS).map(list),
+        st.lists(st.one_of(RUNS, GOOD_RUNS), max_size=12),
+    ),
+    st.sampled_from([None, 3, 5]),
+    st.sampled_from([None, PASSED, REJECTED, CRASHED, UNASKED]),
+)
+@settings(deadline=None)
+def test_only_what_is_proven_passes(runs: list[RunScore], needed: int | None, rcp: RcpResult | None) -> None:
+    score = conclude(WorkerReport(runs=tuple(runs), runs_needed=needed, rcp=rcp), folder="x", ruleset="5.1.0")
+    failed = [one for one in score.runs if not one.scores]
+    proven = (
+        len(runs) == needed
+        and len(failed) <= 1
+        and all(one.events and one.compliant is not None for one in runs)
+        and rcp in (PASSED, UNASKED)
+    )
+    assert (score.verdict is Verdict.PASS) == proven
+    assert score.minutes is not None or score.verdict is not Verdict.PASS
+    assert score.reasons or proven
+    if score.olympic_mean_minutes is not None:
+        counted = [one.minutes for one in score.runs if one.part == "counted" and one.minutes is not None]
+        assert score.olympic_mean_minutes == pytest.approx(sum(counted) / len(counted))
+        assert len(counted) == len(runs) - 2
 
 
 def test_parts_of_runs_add_up() -> None:
