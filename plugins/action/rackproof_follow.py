@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +21,7 @@ except ImportError:  # not installed: use the checkout that this plugin belongs 
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
 from rackproof.following import Answer, Narrator, next_offset, next_pause, poll_command, read_answer
+from rackproof.logs import FORMATS
 from rackproof.logs.progress import Follower
 
 display = Display()
@@ -35,6 +37,7 @@ class ActionModule(ActionBase):
         """Follow the job; see the module's documentation."""
         super().run(tmp, task_vars)
         self._task_vars = task_vars or {}
+        self._node_waits = True
         _, options = self.validate_argument_spec(
             {
                 "id": {"type": "str", "required": True},
@@ -48,49 +51,44 @@ class ActionModule(ActionBase):
         )
         if self._task.check_mode:
             return {"changed": False, "skipped": True, "msg": "nothing is followed in check mode"}
-        try:
-            self._follower = Follower(options["format"])
-        except ValueError as error:
-            raise AnsibleActionFail(str(error)) from error
+        if options["format"] not in ("auto", *FORMATS):
+            known = ", ".join(["auto", *FORMATS])
+            raise AnsibleActionFail(
+                f"format: no log format is called {options['format']!r}; there are {known}"
+            )
+        self._follower = Follower(options["format"])
         return self._follow(options)
 
     def _follow(self, options: dict[str, Any]) -> dict[str, Any]:
-        begin = time.monotonic()
-        every_s = options["every_s"]
+        begin = heard = time.monotonic()
         narrator = Narrator(
             options["id"],
             self._task_vars.get("inventory_hostname", "?"),
             clock=time.monotonic,
             wall=lambda: datetime.now().astimezone(),
-            every_s=every_s or float("inf"),
+            every_s=options["every_s"] or math.inf,
             expected_s=options["expected_s"],
         )
-        show = self._show if every_s > 0 else _be_quiet
+        show = self._show if options["every_s"] > 0 else _be_quiet
         progress = self._follower.feed(b"")
-        offset = supervisor = polls = deaths = 0
+        offset = supervisor = job = polls = deaths = 0
+        pause_s = 0.0
         job_began: float | None = None
-        heard = begin
         while True:
-            asked = time.monotonic()
             polls += 1
             try:
-                answer = self._ask(options["folder"], offset, supervisor)
+                answer, poll_s = self._ask(options["folder"], offset, supervisor, job, pause_s)
             except (AnsibleConnectionFailure, ValueError) as error:
                 show(narrator.lost(str(error)))
-                self._give_up_if(time.monotonic() - heard > options["patience_s"], options, "gives no answer")
-                time.sleep(next_pause(time.monotonic() - begin, time.monotonic() - asked))
+                silent_s = time.monotonic() - heard
+                self._give_up_if(silent_s > options["patience_s"], options, "gives no answer")
+                pause_s = 0.0
+                time.sleep(next_pause(silent_s, 0.0))
                 continue
             heard = now = time.monotonic()
             show(narrator.back())
-            if answer.state is None:
-                raise AnsibleActionFail(
-                    f"no job was started in {options['folder']}: start it with rackproof_job first"
-                )
-            if answer.state.get("id") != options["id"]:
-                raise AnsibleActionFail(
-                    f"{options['folder']} belongs to run {answer.state.get('id')!r}, not to {options['id']!r}"
-                )
-            supervisor = answer.state["supervisor_pid"]
+            state = self._check(answer, options)
+            supervisor, job = state["supervisor_pid"], state["pid"]
             if job_began is None:
                 job_began = now - (answer.age_s or 0.0)
             if answer.data:
@@ -99,43 +97,65 @@ class ActionModule(ActionBase):
             behind = offset < answer.log_bytes
             # Once may be the moment between the supervisor's last word and its end; twice is a death.
             deaths = deaths + 1 if answer.alive is False and not answer.ended else 0
-            if answer.ended or deaths > 1:
-                if behind:
-                    continue
-                state = answer.state if answer.ended else self._settle(options)
+            if (answer.ended or deaths > 1) and not behind:
+                state = state if answer.ended else self._settle(options)
                 show(narrator.ended(progress, state, answer.log_bytes))
                 return {
                     "changed": False,
                     "job": dict(state),
                     "log_bytes": answer.log_bytes,
                     "progress": _plain(asdict(progress)),
-                    "progress_lines": narrator.lines if every_s > 0 else 0,
+                    "progress_lines": narrator.lines if options["every_s"] > 0 else 0,
                     "polls": polls,
                     "elapsed_s": round(time.monotonic() - begin, 3),
                 }
             elapsed_s = now - job_began
-            show(narrator.progress(progress, elapsed_s, answer.log_bytes, answer.state.get("hang_s") or 0))
-            limit_s = sum(float(answer.state.get(key) or 0) for key in ("timeout_s", "grace_s"))
+            show(narrator.progress(progress, elapsed_s, answer.log_bytes, state.get("hang_s") or 0))
+            limit_s = sum(float(state.get(key) or 0) for key in ("timeout_s", "grace_s"))
             self._give_up_if(elapsed_s > limit_s + options["deadline_s"], options, "has not ended its job")
-            if not behind and not deaths:
-                time.sleep(next_pause(now - begin, now - asked, narrator.left_s(elapsed_s)))
+            pause_s = 0.0 if behind or deaths or answer.ended else next_pause(now - begin, poll_s)
 
-    def _ask(self, folder: str, offset: int, supervisor: int) -> Answer:
-        """Ask the node once.
+    def _ask(
+        self, folder: str, offset: int, supervisor: int, job: int, pause_s: float
+    ) -> tuple[Answer, float]:
+        """Wait, then ask the node once; returns its answer and the seconds that the asking took.
 
         Raises:
             AnsibleConnectionFailure: The node cannot be reached.
             ValueError: Its answer is not whole.
         """
+        wait_s = pause_s if pause_s >= 1 and self._node_waits and job else 0.0
+        if not wait_s:
+            time.sleep(pause_s)
+        asked = time.monotonic()
         try:
             result = self._low_level_execute_command(
-                poll_command(folder, offset, supervisor), encoding_errors="surrogateescape"
+                poll_command(folder, offset, supervisor, job_pid=job, wait_s=wait_s),
+                encoding_errors="surrogateescape",
             )
         except AnsibleConnectionFailure:
             # What is left of a dead connection would fail the next try as well.
             self._connection.close()
             raise
-        return read_answer(result["stdout"], supervisor)
+        answer = read_answer(result["stdout"], supervisor)
+        took_s = time.monotonic() - asked
+        if took_s < 0.8 * wait_s and answer.alive and not answer.ended:
+            # Its tools cannot, or the program has ended and its supervisor is busy ending the rest.
+            self._node_waits = False
+        return answer, max(took_s - wait_s, 0.0)
+
+    @staticmethod
+    def _check(answer: Answer, options: dict[str, Any]) -> Mapping[str, Any]:
+        """Return the job's state; fails the task where there is none, or another run's."""
+        if answer.state is None:
+            raise AnsibleActionFail(
+                f"no job was started in {options['folder']}: start it with rackproof_job first"
+            )
+        if answer.state.get("id") != options["id"]:
+            raise AnsibleActionFail(
+                f"{options['folder']} belongs to run {answer.state.get('id')!r}, not to {options['id']!r}"
+            )
+        return answer.state
 
     def _settle(self, options: dict[str, Any]) -> dict[str, Any]:
         """Let the module end what a dead supervisor left behind; returns the job's final state."""

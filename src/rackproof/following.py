@@ -61,19 +61,35 @@ class Progress(Protocol):
     def message(self) -> str: ...  # noqa: D102
 
 
-def poll_command(folder: str, offset: int, supervisor_pid: int = 0, limit: int = CHUNK_BYTES) -> str:
+def poll_command(
+    folder: str,
+    offset: int,
+    supervisor_pid: int = 0,
+    *,
+    job_pid: int = 0,
+    wait_s: float = 0,
+    limit: int = CHUNK_BYTES,
+) -> str:
     """Return the POSIX shell command that asks a node about a job.
 
     Args:
         folder: The job's folder on the node.
         offset: Bytes of the log already read.
         supervisor_pid: Process id of the supervisor, 0 while it is not known.
+        job_pid: Process id of the job's program, 0 while it is not known.
+        wait_s: Let the node wait so long first, but not beyond the program's end: so the end of a job is
+            seen at once without asking often. A node whose ``tail`` knows no ``--pid`` does not wait.
         limit: The most bytes of log to answer with.
     """
+    wait = ""
+    if wait_s > 0 and job_pid > 0:
+        watch = f"tail --pid={int(job_pid)} -s 0.3 -f /dev/null"
+        # After an early end the supervisor still has to write it down.
+        wait = f"timeout {wait_s:.1f} {watch} >/dev/null 2>&1 </dev/null; [ $? -eq 124 ] || sleep 0.3; "
     # The state is read before the log: once it says "ended", the log that follows is whole. Base64,
     # because a terminal on the way (become over SSH) changes line ends.
     return (
-        f"cd {shlex.quote(folder)} 2>/dev/null || {{ echo {_MARK}nofolder; exit 0; }}; "
+        f"{wait}cd {shlex.quote(folder)} 2>/dev/null || {{ echo {_MARK}nofolder; exit 0; }}; "
         f"echo {_MARK}state; "
         f"cat state.json /proc/sys/kernel/random/boot_id /proc/uptime "
         f"/proc/{int(supervisor_pid)}/stat 2>/dev/null; "
@@ -198,21 +214,17 @@ def next_offset(offset: int, answer: Answer) -> int:
     return offset
 
 
-def next_pause(followed_s: float, poll_s: float, left_s: float | None = None) -> float:
+def next_pause(followed_s: float, poll_s: float) -> float:
     """Return how long to wait before asking again, in seconds.
 
-    Half a second at first, then a twentieth of the time followed so far, at most five seconds; sooner
-    where the end is near. Never less than ten times what the last question took.
+    Half a second at first, then an eighth of the time followed so far, at most five seconds. Never less
+    than ten times what the last question took.
 
     Args:
         followed_s: Seconds followed so far.
         poll_s: Seconds the last question took.
-        left_s: Expected seconds to the end.
     """
-    pause = min(max(followed_s / 20, 0.5), 5.0)
-    if left_s is not None and left_s < pause:
-        pause = max(left_s, 0.5)
-    return min(max(pause, 10 * poll_s), 30.0)
+    return min(max(followed_s / 8, 0.5, 10 * poll_s), max(5.0, min(10 * poll_s, 30.0)))
 
 
 @dataclass
@@ -310,10 +322,6 @@ class Narrator:
             self._silent_gap_s = min(self._silent_gap_s * 2, max(300.0, self._every_s))
         parts += [f"{duration(elapsed_s)} elapsed", *self._end(elapsed_s)]
         return self._say(parts)
-
-    def left_s(self, elapsed_s: float) -> float | None:
-        """Return the expected seconds to the end, None if unknown."""
-        return self._estimate.left_s(elapsed_s)
 
     def lost(self, reason: str) -> str | None:
         """Return the line about a node that does not answer, or None; the job itself goes on."""

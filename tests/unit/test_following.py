@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import subprocess
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -103,9 +104,12 @@ def test_the_command_on_a_real_folder(tmp_path: Path) -> None:
     }
     (folder / "state.json").write_text(json.dumps(state) + " " * 100 + "\n")
 
-    def ask(*options: Any) -> Answer:
+    def ask(*options: Any, **more: Any) -> Answer:
         done = subprocess.run(
-            ["sh", "-c", poll_command(str(folder), *options)], capture_output=True, text=True, check=True
+            ["sh", "-c", poll_command(str(folder), *options, **more)],
+            capture_output=True,
+            text=True,
+            check=True,
         )
         assert done.stderr == ""
         return read_answer(done.stdout, os.getpid())
@@ -116,7 +120,7 @@ def test_the_command_on_a_real_folder(tmp_path: Path) -> None:
     assert first.age_s is not None
     assert first.state is not None
     assert "token" not in first.state
-    assert ask(2550, os.getpid(), 4).data == bytes(range(246, 250))
+    assert ask(2550, os.getpid(), limit=4).data == bytes(range(246, 250))
     assert ask(2560, os.getpid()).data == b""
     assert ask(9999).data == b""
     (folder / "log.txt").unlink()
@@ -224,19 +228,36 @@ def test_where_to_read_on(offset: int, log_bytes: int, data: bytes, expected: in
 
 
 @pytest.mark.parametrize(
-    ("followed_s", "poll_s", "left_s", "expected"),
+    ("followed_s", "poll_s", "expected"),
     [
-        (0, 0.01, None, 0.5),
-        (40, 0.01, None, 2.0),
-        (10_000, 0.01, None, 5.0),
-        (10_000, 0.01, 2.0, 2.0),
-        (10_000, 0.01, -50.0, 0.5),
-        (0, 0.3, None, 3.0),  # a slow connection is not kept busy
-        (10_000, 60.0, None, 30.0),
+        (0, 0.01, 0.5),
+        (16, 0.01, 2.0),
+        (10_000, 0.01, 5.0),
+        (0, 0.3, 3.0),  # a slow connection is not kept busy
+        (10_000, 60.0, 30.0),
     ],
 )
-def test_how_long_to_wait(followed_s: float, poll_s: float, left_s: float | None, expected: float) -> None:
-    assert next_pause(followed_s, poll_s, left_s) == pytest.approx(expected)
+def test_how_long_to_wait(followed_s: float, poll_s: float, expected: float) -> None:
+    assert next_pause(followed_s, poll_s) == pytest.approx(expected)
+
+
+def test_the_node_waits_but_not_beyond_the_end(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "1"]) as process:
+        begin = time.monotonic()
+        subprocess.run(
+            ["sh", "-c", poll_command(str(tmp_path), 0, job_pid=process.pid, wait_s=0.5)], check=True
+        )
+        assert 0.4 < time.monotonic() - begin < 5
+        assert process.poll() is None or time.monotonic() - begin > 0.9
+    begin = time.monotonic()
+    done = subprocess.run(
+        ["sh", "-c", poll_command(str(tmp_path), 0, job_pid=process.pid, wait_s=30)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert time.monotonic() - begin < 10
+    assert read_answer(done.stdout) == Answer(None, None, None, 0, b"")
 
 
 @pytest.mark.parametrize(
