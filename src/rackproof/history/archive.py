@@ -409,7 +409,7 @@ class Store(AbstractContextManager["Store"]):
             .join(what, what.c.id == table.c.quantity_id)
             .join(parts, parts.c.id == table.c.hardware_id)
             .where(
-                what.c.digest == quantity(benchmark, parameters, metric, place.labels).digest,
+                what.c.digest == quantity(benchmark, canonical(parameters), metric, place.labels).digest,
                 parts.c.kind == place.hardware.kind.value,
                 parts.c.key == place.hardware.key,
             )
@@ -791,11 +791,12 @@ def _acceptable(
 ) -> dict[tuple[str, str, str, str], tuple[float, Direction | None]]:
     """Return value and direction by (kind, key, digest of the quantity, unit)."""
     found: dict[tuple[str, str, str, str], tuple[float, Direction | None]] = {}
+    point = canonical(run.parameters)
 
     def address(place: Place, metric: str, unit: str) -> tuple[str, str, str, str] | None:
         if place.hardware is None:
             return None
-        what = quantity(run.benchmark, run.parameters, metric, place.labels, unit)
+        what = quantity(run.benchmark, point, metric, place.labels, unit)
         return place.hardware.kind.value, place.hardware.key, what.digest, what.unit
 
     directions = {one.name: one.direction for one in run.measurements if one.direction is not None}

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Table, case, delete, insert, select, tuple_
@@ -44,25 +45,20 @@ class Quantity:
     direction: str | None = None
 
 
+@lru_cache(maxsize=10_000)
 def quantity(
-    benchmark: str,
-    parameters: Mapping[str, Any],
-    metric: str,
-    labels: str,
-    unit: str = "",
-    direction: str | None = None,
+    benchmark: str, point: str, metric: str, labels: str, unit: str = "", direction: str | None = None
 ) -> Quantity:
     """Return the quantity of a metric.
 
     Args:
         benchmark: Name of the benchmark.
-        parameters: Point of the matrix.
+        point: Canonical parameters, the point of the matrix.
         metric: Name of the measurement.
         labels: Canonical labels as in :class:`rackproof.history.identity.Place`.
         unit: Numbers in different units never meet.
         direction: ``higher`` or ``lower`` is better; no part of the identity.
     """
-    point = canonical(parameters)
     return Quantity(
         digest=digest(benchmark, point, metric, labels),
         unit=storable(unit, KEY_LIMIT),
@@ -299,7 +295,7 @@ class _Draft:
             for one in run.measurements
         ]
         self.judged = [(one, self.topology.place(one.labels)) for one in run.judgements]
-        point = run.parameters
+        self.point = point = canonical(run.parameters)
         self.measured_quantities = [
             quantity(run.benchmark, point, one.name, place.labels, one.unit, direction)
             for one, place, direction in self.measured
@@ -326,15 +322,14 @@ class _Draft:
     def run_row(self, hardware: Mapping[tuple[str, str], int]) -> Row:
         """Return the row of ``runs``."""
         run = self.run
-        point = canonical(run.parameters)
         return {
             "run_id": run.run_id,
             "plan_id": storable(run.plan_id, KEY_LIMIT),
             "benchmark": storable(run.benchmark, KEY_LIMIT),
             "suite": storable(run.suite, KEY_LIMIT),
             "provenance": run.provenance,
-            "parameters": point,
-            "parameters_digest": digest(point),
+            "parameters": self.point,
+            "parameters_digest": digest(self.point),
             "hardware_id": _id(hardware, self.topology.whole),
             "moment": self.moment,
             "started": run.started,

@@ -20,6 +20,7 @@ from rackproof.records import Gpu, Node
 
 PLACEHOLDER = "*"
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 _UUID = re.compile(r"(GPU|MIG)-[0-9A-Fa-f][0-9A-Fa-f-]{7,}")
 _NODE_LABELS = frozenset({"node", "host", "from", "to", "peer"})
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
@@ -68,6 +69,7 @@ class Topology:
         self.nodes: dict[str, Part] = {}
         self.described: dict[Part, Node | Gpu] = {}
         self.gpus: dict[str, tuple[Part, Part]] = {}
+        self._places: dict[tuple[tuple[str, str], ...], Place] = {}
         for node in nodes:
             part = Part(Kind.NODE, bounded(node.hardware_key))
             if part in self.described:
@@ -88,6 +90,13 @@ class Topology:
 
     def place(self, labels: Mapping[str, str]) -> Place:
         """Return what a measurement with these labels was taken on."""
+        # Most labels of a run come again and again: one set per GPU, for every metric and judgement.
+        key = tuple(labels.items())
+        if key not in self._places:
+            self._places[key] = self._place(labels)
+        return self._places[key]
+
+    def _place(self, labels: Mapping[str, str]) -> Place:
         kept: dict[str, str] = {}
         ends: list[tuple[Part, Part | None]] = []
         for name in sorted(labels):
@@ -131,7 +140,7 @@ def bounded(key: str) -> str:
 
 def canonical(mapping: Mapping[str, Any]) -> str:
     """Return one JSON text per mapping, whatever its order; only ASCII, so any database takes it."""
-    return json.dumps(mapping, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return _CANONICAL.encode(mapping)
 
 
 def digest(*parts: str) -> str:
