@@ -78,6 +78,7 @@ class Follower:
         self._rest = b""
         self._skipping = False
         self._now = Progress(epochs=epochs, steps=steps)
+        self._own_progress = False
         self._batch_size: float | None = None
         self._first: tuple[float, float] | None = None
 
@@ -158,11 +159,14 @@ class Follower:
         if key == "run_stop" and isinstance(meta.get("status"), str):
             changes["phase"] = clean(meta["status"], 40)
         step = whole(meta.get("step", meta.get("step_num")))
-        if step is not None:
+        # Rackproof's progress events count steps within an epoch, other metadata over the whole run.
+        if step is not None and not self._own_progress:
             changes["step"] = step
         epoch = number(meta.get("epoch_num"))
         if epoch is not None and isfinite(epoch):
             changes["epoch"] = epoch
+            if self._own_progress and epoch != self._now.epoch:
+                changes["step"] = 0
         if key == "submission_benchmark" and isinstance(value, str):
             targets = (TARGETS_06 if old else TARGETS).get(value)
             if targets:
@@ -180,6 +184,7 @@ class Follower:
         elif key == "tracked_stats" and isinstance(value, dict):
             changes.update(self._stats(value))
         elif key == "progress" and isinstance(value, dict):
+            self._own_progress = True
             for name in ("step", "steps"):
                 changes[name] = whole(value.get(name))
             for name in ("epoch", "epochs"):
