@@ -6,6 +6,7 @@ Everything but click is imported inside the commands, so that ``rackproof --help
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from rackproof.records import ParsedLog, Run, Source, Verdict
+    from rackproof.records import ParsedLog, Record, Run, Source, Verdict
     from rackproof.scoring.mlperf import FolderScore
 
 EXIT_PASS, EXIT_ERROR, EXIT_FAIL, EXIT_UNPROVEN = 0, 1, 2, 3
@@ -100,8 +101,14 @@ def _print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False).replace("\x7f", "\\u007f"))
 
 
-def _one_or_all(values: Sequence[Any]) -> Any:
-    return values[0] if len(values) == 1 else list(values)
+def _plain(record: Record) -> Any:
+    """Return a record as JSON values; by way of its own text, which alone writes NaN as ``"NaN"``."""
+    return json.loads(record.model_dump_json())
+
+
+def _one_or_all(records: Sequence[Record]) -> Any:
+    values = [_plain(record) for record in records]
+    return values[0] if len(values) == 1 else values
 
 
 def _width() -> int:
@@ -165,7 +172,7 @@ def parse(ctx: click.Context, logs: tuple[str, ...], form: str, as_json: bool) -
 
     parsed = [_parse_one(name, form) for name in logs]
     if as_json:
-        _print_json(_one_or_all([log.model_dump(mode="json") for log in parsed]))
+        _print_json(_one_or_all(parsed))
     else:
         click.echo("\n".join(_log_text(log) for log in parsed), nl=False)
     ctx.exit(_exit_status(worst(log.verdict for log in parsed)))
@@ -187,7 +194,10 @@ def _parse_one(name: str, form: str) -> ParsedLog:
     try:
         if name == "-":
             return logs.parse(sys.stdin.buffer, format=form, name="standard input")
-        return logs.parse_path(name, format=form)
+        # A file's name need not be UTF-8, a record's text must.
+        shown = os.fsencode(name).decode(errors="replace")
+        with open(name, "rb") as stream:
+            return logs.parse(stream, format=form, name=shown)
     except IsADirectoryError:
         raise ToolError(f"{name} is a folder: name the logs in it, or use `rackproof import`") from None
     except OSError as error:
@@ -255,7 +265,7 @@ def score(
         except ValueError as error:
             raise ToolError(str(error)) from None
     if as_json:
-        _print_json(_one_or_all([one.model_dump(mode="json") for one in scores]))
+        _print_json(_one_or_all(scores))
     else:
         click.echo("\n".join(_score_text(one) for one in scores), nl=False)
     ctx.exit(_exit_status(worst(one.verdict for one in scores)))
@@ -309,7 +319,7 @@ def import_(
         raise ToolError(str(error)) from None
     runs = [one.run for one in done.imported]
     if as_json:
-        _print_json([{**one.model_dump(mode="json"), "run": _dump(one.run)} for one in done.imported])
+        _print_json([_plain(one) for one in done.imported])
     else:
         click.echo(terminal_table(runs, _width(), _coloured()), nl=False)
         for one in done.imported:
@@ -322,15 +332,7 @@ def import_(
 
 
 def _coloured() -> bool:
-    import os
-
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ
-
-
-def _dump(run: Run) -> Any:
-    from rackproof.results import dump_run
-
-    return json.loads(dump_run(run))
 
 
 @main.command()
@@ -395,8 +397,6 @@ def history(benchmark: str | None, node: str | None, limit: int, results: Path, 
 
 def _history_place(results: Path) -> Path:
     """Return where the history is, without making one where there is nothing yet."""
-    import os
-
     place = results / "history.sqlite"
     if not os.environ.get("RACKPROOF_DATABASE_URL", "").strip() and not place.is_file():
         raise ToolError(
@@ -432,8 +432,6 @@ def accept(run_id: str, results: Path) -> None:
 
 def _find_run(name: str, results: Path) -> tuple[Run, Path | None]:
     """Return a run and its folder by path, by id or its beginning, from the results or the history."""
-    import os
-
     from rackproof.history.store import HistoryError, open_store
     from rackproof.results import RECORD_NAME, read_run, run_folders
 
@@ -476,7 +474,7 @@ def compare(first: str, second: str, results: Path, as_json: bool) -> None:
 
     comparison = compare_runs(_find_run(first, results)[0], _find_run(second, results)[0])
     if as_json:
-        _print_json(comparison.model_dump(mode="json"))
+        _print_json(_plain(comparison))
     else:
         click.echo(comparison_text(comparison, _width()), nl=False)
 
@@ -513,7 +511,6 @@ def report(names: tuple[str, ...], form: str, output: Path | None, title: str, r
 
 def _links(found: Iterable[tuple[Run, Path | None]], output: Path | None) -> Callable[[Run], str]:
     """Return a function from a run to the link from the written page to the run's own page."""
-    import os
     from urllib.parse import quote
 
     folders = {run.run_id: folder for run, folder in found if folder is not None}

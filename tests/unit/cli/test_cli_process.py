@@ -1,0 +1,104 @@
+"""The command as a process: start-up, pipes, exit status, a terminal without UTF-8."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(sysconfig.get_path("scripts")) / "rackproof"
+HEAVY = {
+    "pandas",
+    "numpy",
+    "scipy",
+    "matplotlib",
+    "sqlalchemy",
+    "alembic",
+    "mlperf_logging",
+    "pydantic",
+    "jinja2",
+}
+
+
+def start(*arguments: object, **more: object) -> subprocess.CompletedProcess[bytes]:
+    command = [str(PROGRAM), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, timeout=60, check=False, **more)  # type: ignore[call-overload,no-any-return]
+
+
+def imported(code: str) -> set[str]:
+    command = [sys.executable, "-X", "importtime", "-c", code]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stderr
+    return {line.rpartition("|")[2].strip().partition(".")[0] for line in said.splitlines()}
+
+
+def test_help_imports_nothing_heavy() -> None:
+    found = imported("from rackproof.cli import main; main(['--help'], standalone_mode=False)")
+    assert "click" in found
+    assert not found & HEAVY
+
+
+def test_parsing_imports_no_charts_and_no_database() -> None:
+    assert not imported("import rackproof.logs, rackproof.report") & (HEAVY - {"pydantic"})
+
+
+def test_help_is_quick() -> None:
+    """The best of five: what the program needs, not what its neighbours take from it."""
+    best = min(_seconds() for _ in range(5))
+    assert best < 0.3
+
+
+def _seconds() -> float:
+    begin = time.perf_counter()
+    assert start("--help").returncode == 0
+    return time.perf_counter() - begin
+
+
+@pytest.mark.parametrize(("events", "status"), [(8, 0), (7, 3)])
+def test_a_log_through_a_pipe(events: int, status: int, log: Callable[..., Path]) -> None:
+    done = start("parse", "-", input=log(events=events).read_bytes())
+    assert (done.returncode, done.stderr) == (status, b"")
+
+
+def test_the_reader_of_a_pipe_may_leave(log: Callable[..., Path]) -> None:
+    command = f"{PROGRAM} parse {log()} --json | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=60, check=False)
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_terminal_without_utf8(log: Callable[..., Path]) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"}
+    done = start("parse", log(), env=environment)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"??????" in done.stdout  # the line below the headings
+
+
+def test_a_file_name_that_is_not_utf8(log: Callable[..., Path]) -> None:
+    odd = os.fsencode(log().parent) + b"/\xff\xfe.log"
+    os.rename(log(), odd)
+    for form in ([], ["--json"]):
+        done = subprocess.run([PROGRAM, "parse", odd, *form], capture_output=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")
+    done = subprocess.run(
+        [PROGRAM, "import", odd], capture_output=True, timeout=60, check=False, cwd=log().parent
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_error_is_one_line_on_standard_error() -> None:
+    done = start("parse", "gone.log")
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr == b"rackproof: cannot read gone.log: No such file or directory; check the path\n"
+
+
+def test_a_database_url_is_not_repeated_in_an_error(tmp_path: Path) -> None:
+    url = "postgresql://operator:hunter2@127.0.0.1:9/none"
+    done = start("history", env={**os.environ, "RACKPROOF_DATABASE_URL": url}, cwd=tmp_path)
+    assert done.returncode == 1
+    assert b"hunter2" not in done.stderr + done.stdout
+    assert b"Traceback" not in done.stderr

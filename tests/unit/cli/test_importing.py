@@ -1,0 +1,141 @@
+"""Logs made elsewhere become runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rackproof.importing import NoLogsError, import_logs
+from rackproof.records import Verdict
+from rackproof.results import ResultsError, read_run
+
+Log = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def _own_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RACKPROOF_DATABASE_URL", raising=False)
+
+
+def test_a_run_says_what_its_log_says(log: Log, tmp_path: Path) -> None:
+    (done,) = import_logs(log().parent, tmp_path / "results").imported
+    run = done.run
+    assert (run.benchmark, run.provenance, run.verdict) == ("llama2_70b_lora", "imported", Verdict.PASS)
+    assert (run.parameters, run.seeds) == ({"batch_size": 8}, (7,))
+    assert {one.name for one in run.measurements} >= {"time_to_train", "eval_accuracy"}
+    assert run.reasons
+    assert run.nodes == ()
+    assert read_run(Path(done.folder)) == run
+    (kept,) = run.logs
+    assert (Path(done.folder) / kept.path).read_bytes() == log().read_bytes()
+    assert {one.source.file for one in run.measurements} == {kept.path}
+
+
+def test_the_same_log_again_is_the_same_run(log: Log, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    (first,) = import_logs(log().parent, results).imported
+    (second,) = import_logs(log().parent, results).imported
+    assert (first.known, second.known) == (False, True)
+    assert first.run.run_id == second.run.run_id
+    assert len([path for path in results.iterdir() if path.is_dir() and not path.name.startswith(".")]) == 1
+
+
+def test_folders_below_are_read_and_hidden_ones_are_not(log: Log, tmp_path: Path) -> None:
+    for name in (
+        "a/result_0.txt",
+        "a/result_10.txt",
+        "a/result_2.txt",
+        "b/c/x.log",
+        ".git/x.log",
+        "a/.x.log",
+    ):
+        log(name, minutes=1 + len(name) / 10 + name.count("2"))
+    (tmp_path / "logs/link.log").symlink_to(tmp_path / "logs/a/result_0.txt")
+    done = import_logs(tmp_path / "logs", tmp_path / "results").imported
+    names = [one.run.description.removeprefix(f"imported from {tmp_path}/logs/") for one in done]
+    assert names == ["a/result_0.txt", "a/result_2.txt", "a/result_10.txt", "b/c/x.log"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "imported"),
+    [
+        ("broken.log", b"", True),
+        ("result_3.txt", b"\x00\xff garbage", True),
+        ("slurm-17.out", b"slurmstepd: error\n", True),
+        ("README.md", b"# Results\n", False),
+        ("system.json", b"{}", False),
+    ],
+)
+def test_a_broken_log_is_unproven_and_other_files_are_passed_over(
+    name: str, content: bytes, imported: bool, log: Log, tmp_path: Path
+) -> None:
+    log("good.log").with_name(name).write_bytes(content)
+    result = import_logs(tmp_path / "logs", tmp_path / "results")
+    verdicts = {Path(one.run.logs[0].path).name: one.run.verdict for one in result.imported}
+    assert verdicts["good.log"] is Verdict.PASS
+    assert verdicts.get(name) is (Verdict.UNPROVEN if imported else None)
+    assert bool(result.skipped) is not imported
+
+
+def test_a_copied_log_proves_nothing(log: Log, tmp_path: Path) -> None:
+    log("system-a/result_0.txt")
+    log("system-b/result_0.txt")
+    first, second = (one.run for one in import_logs(tmp_path / "logs", tmp_path / "results").imported)
+    assert first.verdict is Verdict.PASS
+    assert second.verdict is Verdict.UNPROVEN
+    assert "system-a/result_0.txt" in second.reasons[0]
+    assert first.run_id != second.run_id
+
+
+def test_a_benchmark_that_no_log_states_is_the_folders(tmp_path: Path) -> None:
+    folder = tmp_path / "all-reduce"
+    folder.mkdir()
+    (folder / "x.log").write_text("nothing known")
+    (done,) = import_logs(folder, tmp_path / "results").imported
+    assert done.run.benchmark == "all-reduce"
+    (named,) = import_logs(folder, tmp_path / "results", benchmark="other").imported
+    assert named.run.benchmark == "other"
+
+
+def test_hostile_names_stay_in_the_folder(log: Log, tmp_path: Path) -> None:
+    path = log("evil \x1b[31m$(id)\n<b>.log")
+    path.write_text(path.read_text().replace("llama2_70b_lora", "../../../etc/x"))
+    (done,) = import_logs(path.parent, tmp_path / "results").imported
+    assert Path(done.folder).resolve().parent == (tmp_path / "results").resolve()
+    assert [one.name for one in (Path(done.folder) / "logs").iterdir()] == ["evil-id-b-.log"]
+
+
+def test_nothing_to_import(tmp_path: Path) -> None:
+    with pytest.raises(NoLogsError, match="does not exist"):
+        import_logs(tmp_path / "gone", tmp_path / "results")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(NoLogsError, match="no file in it is a log"):
+        import_logs(tmp_path / "empty", tmp_path / "results")
+    assert not (tmp_path / "results").exists()
+
+
+def test_results_that_cannot_be_written(log: Log, tmp_path: Path) -> None:
+    (tmp_path / "results").write_text("a file")
+    with pytest.raises(ResultsError, match="results"):
+        import_logs(log().parent, tmp_path / "results")
+
+
+def test_a_database_that_is_down_loses_nothing(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RACKPROOF_DATABASE_URL", "postgresql://u:secret@127.0.0.1:9/none?connect_timeout=1")
+    (done,) = import_logs(log().parent, tmp_path / "results").imported
+    assert done.history
+    assert "secret" not in done.history
+    assert read_run(Path(done.folder)) == done.run
+
+
+def test_the_real_logs(shared: Path, tmp_path: Path) -> None:
+    done = import_logs(shared / "logs/mlperf-hard", tmp_path / "results").imported
+    verdicts = {Path(one.run.logs[0].path).name: one.run.verdict for one in done}
+    assert len(verdicts) == 10
+    for lying in ("0.6-maskrcnn-nan.txt", "0.6-maskrcnn-oom-ret_code-0.txt", "5.1-dlrm_dcnv2-aborted.txt"):
+        assert verdicts[lying] is Verdict.FAIL
+    assert verdicts["5.1-llama2_70b_lora-bare-cr.txt"] is Verdict.PASS
