@@ -116,8 +116,8 @@ def main() -> None:
             count = made * PER_NODE
             print(
                 f"{options.nodes} nodes, {options.nights} nights: {made:,} runs, {count:,} measurements and "
-                f"as many judgements kept in {wall:.1f} s ({cpu:.1f} s CPU): {count / wall:,.0f} measurements/s, "
-                f"{count / cpu:,.0f} per CPU-second"
+                f"as many judgements kept in {wall:.1f} s ({cpu:.1f} s CPU): {count / wall:,.0f} "
+                f"measurements/s, {count / cpu:,.0f} per CPU-second"
             )
             if path.exists():
                 size = sum(one.stat().st_size for one in Path(folder).iterdir())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
@@ -36,7 +37,7 @@ from rackproof.history.database import (
 from rackproof.history.filing import Filing, aware, is_candidate, join_special, quantity
 from rackproof.history.identity import PLACEHOLDER, Kind, Part, Place, Topology, bounded, canonical, digest
 from rackproof.records import Direction, Node, Reference, Run, Verdict
-from rackproof.results import load_run
+from rackproof.results import ResultsError, load_run
 
 DEFAULT_LOW = -0.07
 """An accepted reference allows 7 % less before it fails (two public health checks use 5 and 7 %)."""
@@ -193,12 +194,20 @@ class Store(AbstractContextManager["Store"]):
         """
         return bool(self.keep_many([run]))
 
-    def keep_many(self, runs: Iterable[Run]) -> list[str]:
-        """Enter many runs, some hundred per transaction, and return the ids of those new or changed."""
+    def keep_many(self, runs: Iterable[Run], *, again: bool = False) -> list[str]:
+        """Enter many runs, some hundred per transaction.
+
+        Args:
+            runs: The runs.
+            again: Whether to write also those that seem to be there already, which mends damaged rows.
+
+        Returns:
+            The ids of those written.
+        """
         entered: list[str] = []
         rest = iter(runs)
         while batch := list(islice(rest, _BATCH)):
-            entered += self._write(partial(_enter, batch))
+            entered += self._write(partial(_enter, batch, again))
         return entered
 
     # Runs
@@ -590,10 +599,17 @@ class Store(AbstractContextManager["Store"]):
 
     def _record(self, connection: Connection, run_id: str) -> Run | None:
         runs, records = schema.runs, schema.records
-        text = connection.scalar(
+        query = (
             select(records.c.record).join(runs, runs.c.id == records.c.run_pk).where(runs.c.run_id == run_id)
         )
-        return None if text is None else load_run(text.encode(), f"the record of {run_id} in the history")
+        try:
+            text = connection.scalar(query)
+            return None if text is None else load_run(text.encode(), f"the record of {run_id}")
+        except (ResultsError, ValueError, zlib.error) as error:
+            raise HistoryError(
+                f"{self.description}: {error}. The run's own folder still holds it: rebuild the history from "
+                "the results folder."
+            ) from None
 
     def _moment(self, run_id: str) -> datetime:
         with self._reading() as connection:
@@ -750,8 +766,8 @@ def _one_of(column: ColumnElement[Any], ids: Iterable[int]) -> ColumnElement[boo
     return column.in_(bindparam(None, listed, expanding=True, literal_execute=True, unique=True))
 
 
-def _enter(runs: Sequence[Run], connection: Connection) -> list[str]:
-    return Filing(connection).enter(runs)
+def _enter(runs: Sequence[Run], again: bool, connection: Connection) -> list[str]:
+    return Filing(connection).enter(runs, again=again)
 
 
 def _could_have(kept: Mapping[str, str], wanted: Mapping[str, str]) -> bool:

@@ -114,11 +114,14 @@ class Filing:
         self.hardware_ids: dict[tuple[str, str], int] = {}
         self.quantity_ids: dict[tuple[str, str], int] = {}
 
-    def enter(self, runs: Iterable[Run]) -> list[str]:
-        """Enter runs (at most some hundred at once) and return the ids of those new or changed."""
+    def enter(self, runs: Iterable[Run], *, again: bool = False) -> list[str]:
+        """Enter runs (at most some hundred at once) and return the ids of those written.
+
+        Those kept already with the very same record are passed over unless ``again``.
+        """
         now = datetime.now(UTC)
         given = {run.run_id: _Draft(run, now) for run in runs}
-        known = self._known(given)
+        known = {} if again else self._known(given)
         drafts = [
             draft
             for run_id, draft in sorted(given.items())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -50,10 +49,9 @@ class DrainOutcome:
 
 @dataclass(frozen=True)
 class RebuildOutcome:
-    """How many runs were read and how many of them were new or changed; records that are damaged."""
+    """How many runs were entered, and what is wrong with records that could not be read."""
 
     runs: int
-    entered: int
     problems: tuple[str, ...] = ()
 
 
@@ -114,10 +112,10 @@ def drain_spool(where: str | Path | None, spool: Path) -> DrainOutcome:
 
 
 def rebuild(results: Path, where: str | Path | None) -> RebuildOutcome:
-    """Enter every run of a results folder; those kept already stay as they are.
+    """Enter every run of a results folder again, also those that seem to be in the history.
 
-    Accepted references live in the history alone (docs/history.md): rebuilding into an empty one does
-    not bring them back.
+    Accepted references live in the history alone (docs/history.md): they stay where they are, but
+    rebuilding into an empty history does not bring them back.
 
     Args:
         results: The results folder.
@@ -128,17 +126,10 @@ def rebuild(results: Path, where: str | Path | None) -> RebuildOutcome:
         ResultsError: The results folder cannot be listed.
     """
     problems: list[str] = []
-    count = 0
-
-    def counted() -> Iterator[Run]:
-        nonlocal count
-        for run in iter_runs(results, on_error=lambda error: problems.append(str(error))):
-            count += 1
-            yield run
-
+    runs = iter_runs(results, on_error=lambda error: problems.append(str(error)))
     with open_store(where) as store:
-        entered = store.keep_many(counted())
-    return RebuildOutcome(count, len(entered), tuple(problems))
+        entered = store.keep_many(runs, again=True)
+    return RebuildOutcome(len(entered), tuple(problems))
 
 
 def _note(run: Run, run_folder: Path, spool: Path, reason: str) -> KeepOutcome:

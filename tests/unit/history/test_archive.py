@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import sqlite3
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 
+from rackproof.history import schema
 from rackproof.history.store import HistoryError, Store, open_store
 from rackproof.records import Direction, Finding, LogFile, Node, Run, Verdict
 
@@ -188,8 +191,6 @@ def test_links_and_groups_are_hardware_of_their_own(store: Store) -> None:
 
 
 def test_one_measurement_of_many_gpus_is_one_quantity(store: Store, where: str) -> None:
-    from rackproof.history import schema
-
     store.keep_many(run(f"r{number}", nodes=(node(number),)) for number in range(1, 30))
     with store._reading() as connection:
         assert len(connection.execute(schema.quantities.select()).all()) == 3
@@ -425,6 +426,25 @@ def test_a_run_whose_bytes_are_not_text_is_kept(store: Store) -> None:
     broken = Run(run_id="r", benchmark="b", environment={"PATH": "a\udc80b"}, reasons=("\udc80",))
     store.keep(broken)
     assert store.run("r").environment == {"PATH": "a\N{REPLACEMENT CHARACTER}b"}
+
+
+@pytest.mark.parametrize("stored", ['{"run_id": 7}', "", "{"])
+def test_a_record_damaged_in_the_database_is_named(store: Store, stored: str) -> None:
+    store.keep(run())
+    store._write(lambda connection: connection.execute(schema.records.update().values(record=stored)))
+    with pytest.raises(HistoryError, match=r"record of run-1 is damaged.*rebuild the history"):
+        store.run("run-1")
+
+
+def test_a_record_that_does_not_unpack_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    with open_store(f"sqlite:///{path}") as store:
+        store.keep(run())
+        with sqlite3.connect(path) as direct:
+            direct.execute("UPDATE records SET record = x'00ff00'")
+        direct.close()
+        with pytest.raises(HistoryError, match="rebuild the history"):
+            store.run("run-1")
 
 
 def test_many_runs_at_once_are_kept_and_counted_once(store: Store) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from rackproof.history import schema
 from rackproof.history.store import drain_spool, keep_or_spool, open_store, rebuild
-from rackproof.records import Run
 from rackproof.results import ResultsError, write_run
 
 from .conftest import PASSWORD, PASSWORD_IN_URL, Server
@@ -108,7 +108,7 @@ def test_notes_outlive_a_move(where: str, nowhere: str, tmp_path: Path, moved: s
         assert outcome.waiting == ("run-1",)
         assert "does not exist" in outcome.problems[0]
         assert (spool / "run-1.json").is_file()
-        assert rebuild(new / "results", where).entered == 1
+        assert rebuild(new / "results", where).runs == 1
     else:
         assert outcome.entered == ("run-1",)
 
@@ -154,7 +154,7 @@ def test_a_spool_that_cannot_be_written_is_said_and_the_run_found_by_rebuilding(
     assert (outcome.kept, outcome.spooled) == (False, False)
     assert "could not be noted" in outcome.message
     assert "rebuild" in outcome.message
-    assert rebuild(tmp_path / "results", where).entered == 1
+    assert rebuild(tmp_path / "results", where).runs == 1
 
 
 @pytest.mark.parametrize("content", [None, b"", b'{"run_id": "run-1"'])
@@ -176,10 +176,12 @@ def test_rebuilding_enters_all_and_names_the_damaged(where: str, tmp_path: Path)
         recorded(results, name)
     (results / "run-2/run.json").write_bytes(b'{"run_id": "run-2", "benchmark": 7}')
     first = rebuild(results, where)
-    assert (first.runs, first.entered, len(first.problems)) == (2, 2, 1)
+    assert (first.runs, len(first.problems)) == (2, 1)
     assert "run-2/run.json is damaged: benchmark" in first.problems[0]
-    again = rebuild(results, where)
-    assert (again.runs, again.entered) == (2, 0)
     with open_store(where) as store:
-        kept: Run = store.run("run-3")
-    assert kept == run("run-3")
+        store.accept("run-3")
+        store._write(lambda connection: connection.execute(schema.records.update().values(record="{")))
+    assert rebuild(results, where).runs == 2
+    with open_store(where) as store:
+        assert store.run("run-3") == run("run-3")
+        assert store.withdraw("run-3") == 3
