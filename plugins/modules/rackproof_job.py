@@ -171,6 +171,7 @@ TOKEN = "RACKPROOF_JOB_TOKEN"
 """Variable that marks the processes of one job."""
 WAKE_S = 1.0
 KILL_WAIT_S = 10.0
+LAST_WORDS_S = 1.0
 START_WAIT_S = 60.0
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -241,11 +242,17 @@ def supervised(state):
     return state["boot_id"] == boot_id() and runs(state["supervisor_pid"], state["supervisor_start_ticks"])
 
 
-def members(token, session, root=None):
+def members(session, root=None, token=None, log=None):
     """Return ids of the live processes of a job.
 
-    They are found in three ways, because each can be evaded: by the token in their environment, by the
-    session, and by descent from ``root`` (the supervisor, who as subreaper inherits orphans).
+    They are found in several ways, because each can be evaded.
+
+    Args:
+        session: Process group and session of the program, None if unknown.
+        root: The supervisor; as subreaper it inherits orphans, so all descend from it while it lives.
+        token: Value of the variable in their environment. None while there is a better way: reading the
+            environment of a process that is stuck in the driver can take for ever.
+        log: Path of the log that they write to.
     """
     table = {}
     for name in os.listdir("/proc"):
@@ -264,20 +271,34 @@ def members(token, session, root=None):
                 if pid not in mine:
                     mine.add(pid)
                     queue.append(pid)
-    marker = f"{TOKEN}={token}\0".encode()
     for pid, entry in table.items():
         if pid in mine or pid in (os.getpid(), root):
             continue
-        if session and entry[2] == session:
+        if (
+            (session and entry[2] == session)
+            or (log and writes_to(pid, log))
+            or (token and carries(pid, token))
+        ):
             mine.add(pid)
-            continue
-        try:
-            with open(f"/proc/{pid}/environ", "rb") as stream:
-                if marker in stream.read() + b"\0":
-                    mine.add(pid)
-        except OSError:
-            continue
     return [pid for pid in mine if table[pid][0] not in "ZX"]
+
+
+def writes_to(pid, log):
+    """Whether a process has the log as its output or error."""
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            if os.readlink(f"/proc/{pid}/fd/{descriptor}") == log:
+                return True
+    return False
+
+
+def carries(pid, token):
+    """Whether a process carries the token in its environment."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as stream:
+            return f"{TOKEN}={token}\0".encode() in stream.read() + b"\0"
+    except OSError:
+        return False
 
 
 def send(pids, number):
@@ -484,6 +505,7 @@ class Supervisor:
         self.token = token
         self.lock = lock
         self.child = None
+        self.inherits = False
         self.status = None
         self.state = {}
         self.clock = time.monotonic()
@@ -494,7 +516,7 @@ class Supervisor:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGTERM})
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
-        self.prctl(PR_SET_CHILD_SUBREAPER, 1)
+        self.inherits = self.prctl(PR_SET_CHILD_SUBREAPER, 1)
         log = os.open(
             self.folder.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW, 0o644
         )
@@ -567,14 +589,17 @@ class Supervisor:
         return self.child.pid
 
     def prctl(self, option, value):
-        """Set an attribute of this process; without ctypes the other ways to find processes remain."""
-        if ctypes is not None:
-            with suppress(OSError, AttributeError):
-                ctypes.CDLL(None).prctl(option, int(value), 0, 0, 0)
+        """Set an attribute of this process; returns whether that went well."""
+        if ctypes is None:
+            return False
+        try:
+            return ctypes.CDLL(None).prctl(option, int(value), 0, 0, 0) == 0
+        except (OSError, AttributeError):
+            return False
 
     def members(self):
         """Return ids of the job's live processes."""
-        return members(self.token, self.state.get("pgid"), os.getpid())
+        return members(self.state.get("pgid"), os.getpid(), None if self.inherits else self.token)
 
     def wait(self, seconds):
         """Wait for a child's end, then collect the dead."""
@@ -617,8 +642,13 @@ class Supervisor:
     def finish(self, reason):
         """End what is left of the job, free the lock, write the final state."""
         grace = self.options["grace_s"]
-        # A program that ended by itself has no claim on a long grace for what it left behind.
-        met, unkillable = end_all(self.members, self.wait, min(grace, 5) if reason == "itself" else grace)
+        if reason == "itself":
+            # Helpers of the program may be about to end as well; what stays gets no long grace.
+            deadline = time.monotonic() + LAST_WORDS_S
+            while self.members() and time.monotonic() < deadline:
+                self.wait(0.1)
+            grace = min(grace, 5)
+        met, unkillable = end_all(self.members, self.wait, grace)
         self.reap()
         status, number = None, None
         if self.status is not None and os.WIFSIGNALED(self.status):
@@ -636,8 +666,11 @@ class Supervisor:
             unkillable=unkillable,
             log_bytes=self.folder.log_bytes(),
         )
-        # Freed first: whoever reads that the job has ended can start the next one.
-        if self.lock is not None and not unkillable:
+        # Freed first: whoever reads that the job has ended can start the next one. Emptied, unless something
+        # is left for the next holder to find.
+        if self.lock is not None:
+            if not unkillable:
+                os.ftruncate(self.lock, 0)
             os.close(self.lock)
         while True:
             try:
@@ -682,7 +715,8 @@ def occupy(descriptor, path):
     if not isinstance(token, str) or not token:
         return 0
     # The lock is free, so whoever held it is gone: what carries its token is unsupervised.
-    killed, unkillable = end_all(lambda: members(token, None), time.sleep, 2)
+    log = os.path.realpath(os.path.join(str(previous.get("folder")), "log.txt"))
+    killed, unkillable = end_all(lambda: members(None, token=token, log=log), time.sleep, 2)
     if unkillable:
         raise JobError(survivors(unkillable, previous))
     return killed
@@ -830,7 +864,9 @@ def settle(folder, state, change):
         session = state["pgid"] if state["boot_id"] == boot_id() else None
         if session and process(session) and not runs(session, state["start_ticks"]):
             session = None  # the id was given to another process since
-        leftovers, unkillable = end_all(lambda: members(state["token"], session), time.sleep, 2)
+        leftovers, unkillable = end_all(
+            lambda: members(session, token=state["token"], log=os.path.realpath(folder.log)), time.sleep, 2
+        )
     state = conclude(
         state,
         elapsed_s=None,

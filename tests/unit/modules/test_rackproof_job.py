@@ -166,9 +166,16 @@ def test_children_left_behind_are_killed_and_counted(jobs: Jobs) -> None:
     assert jobs.processes() == []
 
 
+def test_helpers_that_end_soon_after_the_program_are_left_in_peace(jobs: Jobs) -> None:
+    jobs("job", "(trap 'echo terminated' TERM; sleep 0.3; echo done) & exit 0")
+    state = jobs.ended()
+    assert (state["succeeded"], state["leftovers"]) == (True, 0)
+    assert jobs.log() == "done\n"
+
+
 def test_a_killed_supervisor_is_no_success_and_leaves_nothing_running(jobs: Jobs) -> None:
     jobs("job", *STUBBORN, lock=str(jobs.folder / "lock"))
-    stray(jobs)
+    lost_child = stray(jobs)
     state = jobs.state()
     os.kill(state["supervisor_pid"], signal.SIGKILL)
     until(lambda: not alive(state["pid"]))  # the kernel kills the program with its supervisor
@@ -176,6 +183,7 @@ def test_a_killed_supervisor_is_no_success_and_leaves_nothing_running(jobs: Jobs
     assert (found["phase"], found["ended_by"], found["succeeded"]) == ("ended", "supervisor_died", False)
     assert found["exit_status"] is None
     assert jobs.processes() == []
+    assert not alive(lost_child)
     assert jobs("job", "true")["job"]["ended_by"] == "supervisor_died", "never started a second time"
 
 
@@ -222,7 +230,9 @@ def test_one_job_a_node(jobs: Jobs) -> None:
     assert not (jobs.folder / "second" / "job.json").exists()
     release.touch()
     jobs.ended("first")
-    assert jobs("second", "true", lock=lock)["changed"] is True
+    assert Path(lock).read_text() == ""
+    second = jobs("second", "true", lock=lock)
+    assert (second["changed"], second["orphans_killed"]) == (True, 0)
 
 
 def test_secrets_reach_the_job_and_nothing_else(jobs: Jobs) -> None:
