@@ -47,10 +47,13 @@ IS_RANK = _RANK in os.environ
 _GRACE_S = 5.0
 """How long ranks have to end after SIGTERM before they get SIGKILL."""
 
+_TEARDOWN_S = 60.0
+"""How long ranks have to end once the timed part of the run is over."""
+
 _PR_SET_PDEATHSIG = 1
 
 
-class Refusal(Exception):
+class Refusal(Exception):  # noqa: N818  (not every one is an error of the program)
     """The workload cannot go on. The text says why and what to do; ``status`` is the exit status."""
 
     def __init__(self, status: int, text: str) -> None:
@@ -166,7 +169,9 @@ def gpus() -> list[Gpu]:
         text = ctypes.c_char_p()
         call("cuGetErrorString", status, ctypes.byref(text))
         said = (text.value or b"unknown").decode(errors="replace")
-        raise Refusal(EXIT_NO_GPU, f"the CUDA driver reports error {status} ({said}); check nvidia-smi and dmesg")
+        raise Refusal(
+            EXIT_NO_GPU, f"the CUDA driver reports error {status} ({said}); check nvidia-smi and dmesg"
+        )
     count = ctypes.c_int()
     call("cuDeviceGetCount", ctypes.byref(count))
     found = []
@@ -226,10 +231,16 @@ def probe_parser(description: str | None, seconds: float) -> argparse.ArgumentPa
     arguments = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    arguments.add_argument("--device", choices=("cpu", "gpu", "auto"), default="auto", help="default: %(default)s")
+    arguments.add_argument(
+        "--device", choices=("cpu", "gpu", "auto"), default="auto", help="default: %(default)s"
+    )
     arguments.add_argument("--gpus", type=gpu_count, default=None, help="how many GPUs, or 'all' (default)")
-    arguments.add_argument("--seconds", type=float, default=seconds, help="time for measuring (default: %(default)s)")
-    arguments.add_argument("--seed", type=int, default=1, help="seed of the random data (default: %(default)s)")
+    arguments.add_argument(
+        "--seconds", type=float, default=seconds, help="time for measuring (default: %(default)s)"
+    )
+    arguments.add_argument(
+        "--seed", type=int, default=1, help="seed of the random data (default: %(default)s)"
+    )
     add_time_limit(arguments)
     return arguments
 
@@ -237,7 +248,11 @@ def probe_parser(description: str | None, seconds: float) -> argparse.ArgumentPa
 def add_time_limit(arguments: argparse.ArgumentParser) -> None:
     """Add ``--time-limit``."""
     arguments.add_argument(
-        "--time-limit", type=float, default=0.0, metavar="SECONDS", help="end all ranks after this time (0: never)"
+        "--time-limit",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="end all ranks after this time (0: never)",
     )
 
 
@@ -352,8 +367,6 @@ def _supervise(name: str, options: argparse.Namespace, plan: Callable[[argparse.
         count = plan(options)
         state = {"supervisor": os.getpid(), "ranks": count, "folder": str(folder), "started": started}
         environment = {**os.environ, _STATE: json.dumps(state)}
-        # Compile workers would outlive a killed rank; one thread compiles in the rank itself.
-        environment.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
         # A session of its own: Ctrl-C reaches the supervisor alone, and a rank's children end with it.
         ranks.extend(
             subprocess.Popen(
@@ -385,7 +398,9 @@ def _wait(ranks: list[subprocess.Popen[bytes]], time_limit: float, folder: Path)
     Returns:
         The exit status and, unless it is 0, the reason.
     """
-    deadline = time.monotonic() + time_limit if time_limit > 0 else float("inf")
+    begun = time.monotonic()
+    deadline = begun + time_limit if time_limit > 0 else float("inf")
+    over = float("inf")
     while True:
         for index, rank in enumerate(ranks):
             status = rank.poll()
@@ -393,10 +408,14 @@ def _wait(ranks: list[subprocess.Popen[bytes]], time_limit: float, folder: Path)
                 return _explain(index, status, folder)
         if all(rank.returncode == 0 for rank in ranks):
             return 0, ""
-        left = deadline - time.monotonic()
-        if left <= 0:
+        now = time.monotonic()
+        if now >= deadline:
             return EXIT_TIME_LIMIT, f"time limit of {time_limit:g} s reached"
-        got = signal.sigtimedwait(_WATCHED, min(left, 60.0))
+        if over == float("inf") and (folder / "stopped").exists():
+            over = now + _TEARDOWN_S
+        if now >= over:
+            return EXIT_ERROR, f"a rank hung for {_TEARDOWN_S:g} s after the run was over"
+        got = signal.sigtimedwait(_WATCHED, min(deadline - now, over - now, 5.0))
         if got is not None and got.si_signo != signal.SIGCHLD:
             return 128 + got.si_signo, f"stopped by {signal.Signals(got.si_signo).name}"
 
@@ -439,3 +458,69 @@ def join(rank: Rank, backend: str, device: Any, timeout_s: float) -> None:
         timeout=datetime.timedelta(seconds=timeout_s),
         device_id=device if backend == "nccl" else None,
     )
+
+
+def median_seconds(call: Callable[[], Any], device: Any, seconds: float, most: int = 200) -> float:
+    """Return the median time of one call, after a warm-up; on a GPU measured there, by device events.
+
+    Args:
+        call: What to time; on a GPU it queues work on the current stream.
+        device: A ``torch.device``.
+        seconds: How long to measure (at least five samples are taken).
+        most: At most this many samples.
+    """
+    import statistics
+
+    import torch
+
+    if device.type != "cuda":
+        call()
+        samples: list[float] = []
+        end = time.perf_counter() + seconds
+        while len(samples) < 5 or (time.perf_counter() < end and len(samples) < most):
+            began = time.perf_counter()
+            call()
+            samples.append(time.perf_counter() - began)
+        return statistics.median(samples)
+
+    def measured(count: int, inner: int) -> list[float]:
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+        marks[0].record()
+        for mark in marks[1:]:
+            for _ in range(inner):
+                call()
+            mark.record()
+        torch.cuda.synchronize(device)
+        return [one.elapsed_time(two) / 1e3 / inner for one, two in zip(marks, marks[1:])]
+
+    with torch.cuda.device(device):
+        for _ in range(3):
+            call()
+        once = statistics.median(measured(3, 1))
+        # Events tick in about half a microsecond: short calls are timed several at a time.
+        inner = max(1, round(200e-6 / once))
+        count = max(5, min(most, int(seconds / (once * inner))))
+        return statistics.median(measured(count, inner))
+
+
+def begin_probe(options: argparse.Namespace, rank: Rank, log: Log) -> tuple[Any, list[Gpu]]:
+    """Log what every probe logs first; return the rank's device and all GPUs that take part."""
+    import torch
+
+    found = chosen_by_device(options.device, options.gpus)
+    torch.manual_seed(options.seed + rank.index)
+    device = torch.device("cpu")
+    if found:
+        require_cuda()
+        device = torch.device("cuda", found[rank.index].index)
+        torch.cuda.set_device(device)
+    if rank.index == 0:
+        log.event("facts", {**facts(), "gpus": ",".join(gpu.uuid for gpu in found)})
+        log.event("seed", options.seed)
+        mark_start(rank, log)
+    return device, found
+
+
+def device_labels(found: list[Gpu], rank: Rank) -> dict[str, str]:
+    """Return the labels that say on which device a rank measured."""
+    return found[rank.index].labels if found else {"device": "cpu"}

@@ -13,7 +13,6 @@ import contextlib
 import hashlib
 import json
 import math
-import os
 import struct
 import sys
 import time
@@ -50,22 +49,44 @@ DDP_TIMEOUT_S = 300
 
 def parser() -> argparse.ArgumentParser:
     """Describe the command line (flags named as in MXNet's train_mnist.py where it has them)."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = arguments.add_argument
     add("--data", type=Path, required=True, help="folder that stage_mnist.py filled")
     add("--network", choices=("lenet", "mlp"), default="lenet", help="default: %(default)s")
-    add("--batch-size", type=_positive, default=BASE_BATCH, help="over all GPUs together (default: %(default)s)")
+    add(
+        "--batch-size",
+        type=_positive,
+        default=BASE_BATCH,
+        help="over all GPUs together (default: %(default)s)",
+    )
     add("--gpus", type=common.gpu_count, default=0, help="how many GPUs, or 'all'; 0 means CPU (default)")
     add("--num-epochs", type=_positive, default=12, help="default: %(default)s")
     add("--lr", type=float, help="learning rate (default: fits the network and the batch size)")
-    add("--lr-step-epochs", type=_epochs, default="10", help="epochs after which it is multiplied by --lr-factor")
+    add(
+        "--lr-step-epochs",
+        type=_epochs,
+        default="10",
+        help="epochs after which it is multiplied by --lr-factor",
+    )
     add("--lr-factor", type=float, default=0.1, help="default: %(default)s")
     add("--target", type=float, help="validation accuracy to reach (default: 0.99 lenet, 0.978 mlp)")
     add("--until", choices=("target", "epochs"), default="epochs", help="when to stop (default: %(default)s)")
     add("--seed", type=int, default=1, help="default: %(default)s")
     add("--disp-batches", type=_positive, default=50, help="batches between log lines (default: %(default)s)")
-    add("--precision", choices=("fp32", "tf32", "bf16"), default="fp32", help="default: %(default)s")
-    add("--compile", choices=("auto", "on", "off"), default="auto", help="torch.compile (default: %(default)s)")
+    add(
+        "--precision",
+        choices=("fp32", "tf32", "bf16"),
+        default="tf32",
+        help="of products; the CPU has no tf32 and takes fp32 (default: %(default)s)",
+    )
+    add(
+        "--compile",
+        choices=("auto", "on", "off"),
+        default="auto",
+        help="torch.compile (default: %(default)s)",
+    )
     common.add_time_limit(arguments)
     return arguments
 
@@ -136,8 +157,12 @@ def load(folder: Path, part: str, device: torch.device, manifest: dict[str, Any]
     shape, pixels = read_idx(folder, f"{part}-images-idx3-ubyte", manifest)
     label_shape, labels = read_idx(folder, f"{part}-labels-idx1-ubyte", manifest)
     if shape[1:] != (SIDE, SIDE) or label_shape != shape[:1] or max(labels) >= CLASSES:
-        raise Refusal(common.EXIT_DATA, f"images {shape} and labels {label_shape} in {folder} do not belong together")
-    images = torch.frombuffer(pixels, dtype=torch.uint8).to(device).float().div_(255).sub_(MEAN).div_(DEVIATION)
+        raise Refusal(
+            common.EXIT_DATA, f"images {shape} and labels {label_shape} in {folder} do not belong together"
+        )
+    images = (
+        torch.frombuffer(pixels, dtype=torch.uint8).to(device).float().div_(255).sub_(MEAN).div_(DEVIATION)
+    )
     return images.view(-1, 1, SIDE, SIDE), torch.frombuffer(labels, dtype=torch.uint8).to(device).long()
 
 
@@ -174,6 +199,11 @@ class Trainer:
     def __init__(self, options: argparse.Namespace, rank: Rank, device: torch.device) -> None:
         """Load the data, build the network and bring the step to full speed."""
         self.options, self.rank, self.device = options, rank, device
+        if device.type == "cuda":
+            # One stream for all: DDP can be captured only on the stream that it was built on, and the
+            # default stream cannot be captured.
+            self.stream = torch.cuda.Stream()
+            torch.cuda.set_stream(self.stream)
         manifest = read_manifest(options.data)
         self.images, self.labels = load(options.data, "train", device, manifest)
         self.test_images, self.test_labels = load(options.data, "t10k", device, manifest)
@@ -182,11 +212,14 @@ class Trainer:
         self.steps = self.samples // options.batch_size
         if self.steps == 0:
             raise Refusal(
-                common.EXIT_USAGE, f"--batch-size {options.batch_size} is more than the {self.samples} samples"
+                common.EXIT_USAGE,
+                f"--batch-size {options.batch_size} is more than the {self.samples} samples",
             )
         torch.manual_seed(options.seed)
         self.random = torch.Generator().manual_seed(options.seed)
-        self.model = build(options.network).to(device, memory_format=torch.channels_last)
+        # Measured: channels last doubles the speed on a CPU and costs 15 % on a GPU.
+        layout = torch.channels_last if device.type == "cpu" else torch.contiguous_format
+        self.model = build(options.network).to(device, memory_format=layout)
         self.lr = torch.zeros((), device=device)
         self.optimizer = torch.optim.SGD(
             self.model.parameters(), lr=self.lr, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY, fused=True
@@ -197,6 +230,7 @@ class Trainer:
         self.loss_sum = torch.zeros((), device=device)
         self.next_order = self.draw_order()
         self.notes: dict[str, str] = {}
+        self.graph: Any = None
         self.step = self.prepare_step()
 
     def draw_order(self) -> Any:
@@ -209,7 +243,9 @@ class Trainer:
         """Return a function that trains on the next batch, compiled and captured where that pays."""
         model: Any = self.model
         wanted = self.options.compile
-        compiled = wanted == "on" or (wanted == "auto" and self.device.type == "cuda")
+        compiled = wanted == "on" or (
+            wanted == "auto" and self.device.type == "cuda" and self.options.network == "lenet"
+        )
         if compiled:
             model = torch.compile(model)
         if self.rank.count > 1:
@@ -252,25 +288,28 @@ class Trainer:
         if self.device.type != "cuda":
             several(2)
             return step
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            several(WARM_UP_STEPS)
-        torch.cuda.current_stream().wait_stream(side)
+        several(WARM_UP_STEPS)
+        self.validate()
         torch.cuda.synchronize()
-        graph: Any = torch.cuda.CUDAGraph()
+        self.graph = torch.cuda.CUDAGraph()
         failed = ""
         try:
             # thread_local: NCCL's watchdog thread queries events meanwhile, which must not end the capture.
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode="thread_local"):
                 step()
         except RuntimeError as error:
             failed = str(error).splitlines()[0]
         if self.agree(failed == ""):
             self.notes["cuda_graph"] = "on"
-            return graph.replay
+            return self.graph.replay
         self.notes["cuda_graph"] = f"off: {failed or 'another rank could not capture'}"
         return step
+
+    def close(self) -> None:
+        """Let go of the captured step: NCCL cannot shut down while a graph holds its work."""
+        if self.graph is not None:
+            torch.cuda.synchronize()
+            self.graph.reset()
 
     def agree(self, mine: bool) -> bool:
         """Return whether the statement holds on every rank."""
@@ -329,8 +368,8 @@ class Trainer:
                 totals[1] += self.loss_function(scores, truth) * len(truth)
         if self.rank.count > 1:
             torch.distributed.all_reduce(totals)
-        accuracy, loss = (totals / len(self.test_labels)).tolist()
-        return accuracy, loss
+        correct, loss = totals.tolist()
+        return correct / len(self.test_labels), loss / len(self.test_labels)
 
 
 def set_precision(precision: str) -> None:
@@ -361,6 +400,8 @@ def train(options: argparse.Namespace, rank: Rank, log: Log) -> None:
         options.target = 0.99 if options.network == "lenet" else 0.978
     with contextlib.ExitStack() as stack:
         device = torch.device("cpu")
+        if not on_gpu and options.precision == "tf32":
+            options.precision = "fp32"
         if on_gpu:
             common.require_cuda()
             device = torch.device("cuda", rank.index)
@@ -370,6 +411,7 @@ def train(options: argparse.Namespace, rank: Rank, log: Log) -> None:
             common.join(rank, "nccl", device, DDP_TIMEOUT_S)
             stack.callback(torch.distributed.destroy_process_group)
         trainer = Trainer(options, rank, device)
+        stack.callback(trainer.close)
         if rank.index == 0:
             log_settings(trainer, log)
         startup = common.mark_start(rank, log)
@@ -381,7 +423,9 @@ def log_settings(trainer: Trainer, log: Log) -> None:
     options = trainer.options
     manifest = read_manifest(options.data)
     log.event("facts", {**common.facts(), **trainer.notes})
-    log.event("dataset", {key: manifest[key] for key in ("name", "source", "objects", "size_bytes", "sha256")})
+    log.event(
+        "dataset", {key: manifest[key] for key in ("name", "source", "objects", "size_bytes", "sha256")}
+    )
     log.event("seed", options.seed)
     log.event("global_batch_size", options.batch_size)
     log.event("train_samples", trainer.samples)
@@ -423,7 +467,9 @@ def run_epochs(trainer: Trainer, log: Log | None, startup: float) -> None:
             stats = {"train_loss": loss, "throughput": rate, "train_step_time": trained / trainer.steps}
             log.event("tracked_stats", stats, epoch_num=epoch, step=epoch * trainer.steps)
             log.event("eval_accuracy", accuracy, epoch_num=epoch)
-            common.say(f"epoch {epoch}/{options.num_epochs} loss {loss:.4f} accuracy {accuracy:.4f} {rate:,.0f} samples/s")
+            common.say(
+                f"epoch {epoch}/{options.num_epochs} loss {loss:.4f} accuracy {accuracy:.4f} {rate:,.0f} samples/s"
+            )
         if options.until == "target" and accuracy >= options.target:
             break
     stopped = common.mark_stop(rank)
@@ -431,7 +477,8 @@ def run_epochs(trainer: Trainer, log: Log | None, startup: float) -> None:
         log_results(trainer, log, times, accuracy, best, startup, stopped - started)
     if options.until == "target" and accuracy < options.target:
         raise Refusal(
-            EXIT_TARGET, f"target {options.target} not reached in {options.num_epochs} epochs: best accuracy {best:.4f}"
+            EXIT_TARGET,
+            f"target {options.target} not reached in {options.num_epochs} epochs: best accuracy {best:.4f}",
         )
 
 
@@ -454,7 +501,11 @@ class Reporter:
         now = time.perf_counter()
         step_time = (now - self.at) / (done - self.done)
         self.at, self.done = now, done
-        stats = {"train_loss": mean, "throughput": options.batch_size / step_time, "train_step_time": step_time}
+        stats = {
+            "train_loss": mean,
+            "throughput": options.batch_size / step_time,
+            "train_step_time": step_time,
+        }
         self.log.event("tracked_stats", stats, epoch_num=self.epoch, step=(self.epoch - 1) * steps + done)
         self.log.progress("train", done, steps, self.epoch, options.num_epochs)
 

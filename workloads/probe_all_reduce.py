@@ -1,0 +1,210 @@
+#!/usr/bin/env python3
+"""Measure all-reduce over a sweep of sizes, and check every value of every size.
+
+One process per GPU with NCCL, or several processes with gloo on the CPU. Bus bandwidth is that of
+nccl-tests: size / time x 2 (n - 1) / n. It is reported for each size; an average over sizes means nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+import time
+
+import common
+from common import HIGHER, LOWER, Log, Rank, Refusal
+
+if common.IS_RANK:
+    import torch
+
+MIB = 1 << 20
+GPU_SIZES_MIB = tuple(8 << step for step in range(11))
+CPU_SIZES_MIB = (1, 4, 16)
+DTYPES = ("float32", "bfloat16")
+CHUNK = 1 << 26
+"""Values made or checked at a time."""
+
+HIGHEST = 4
+"""Inputs are whole numbers up to this, so that sums are exact in every format and any order."""
+
+MOST_SAMPLES = 20
+BURST_S = 0.002
+DECADES = 56
+"""Small reductions are timed in bursts, as they follow each other in training. Every sum makes the numbers
+grow by the number of ranks: from 1e-20 they may grow by this many powers of ten and stay finite."""
+WARM_UP = 3
+TIMEOUT_S = 120.0
+
+
+def parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
+    arguments = common.probe_parser(__doc__, 10.0)
+    arguments.add_argument("--ranks", type=int, default=2, help="processes on the CPU (default: %(default)s)")
+    arguments.add_argument(
+        "--sizes-mib", help="comma-separated sizes (default: 8 ... 8192 by doubling; 1,4,16 on CPU)"
+    )
+    arguments.add_argument("--dtype", choices=DTYPES, default="float32", help="default: %(default)s")
+    return arguments
+
+
+def sizes_mib(options: argparse.Namespace, on_gpu: bool) -> list[int]:
+    """Return the sizes to measure in MiB.
+
+    Raises:
+        Refusal: One of them is not a positive whole number.
+    """
+    if not options.sizes_mib:
+        return list(GPU_SIZES_MIB if on_gpu else CPU_SIZES_MIB)
+    parts = options.sizes_mib.split(",")
+    if not all(one.isdigit() and int(one) for one in parts):
+        raise Refusal(common.EXIT_USAGE, f"--sizes-mib {options.sizes_mib}: not positive whole numbers")
+    return [int(one) for one in parts]
+
+
+def plan(options: argparse.Namespace) -> int:
+    """Return the number of ranks."""
+    found = common.chosen_by_device(options.device, options.gpus)
+    sizes_mib(options, bool(found))
+    ranks = len(found) or options.ranks
+    if ranks < 2:
+        raise Refusal(
+            common.EXIT_NO_GPU if found else common.EXIT_USAGE,
+            f"all-reduce needs at least 2 ranks, {ranks} would run; use --device cpu --ranks 2 or more GPUs",
+        )
+    return ranks
+
+
+def numbers(rank: int, chunk: int, values: torch.Tensor, seed: int) -> torch.Tensor:
+    """Fill ``values`` with the random whole numbers of this rank and chunk: any rank can make them."""
+    generator = torch.Generator(values.device).manual_seed(seed * 1_000_003 + rank * 10_007 + chunk)
+    return values.random_(-HIGHEST, HIGHEST + 1, generator=generator)
+
+
+def fill(buffer: torch.Tensor, rank: Rank, seed: int) -> None:
+    """Fill the buffer with this rank's numbers."""
+    for index, part in enumerate(buffer.split(CHUNK)):
+        numbers(rank.index, index, part, seed)
+
+
+def count_wrong(buffer: torch.Tensor, rank: Rank, seed: int) -> int:
+    """Count values that are not the sum over all ranks, made again here."""
+    wrong = 0
+    for index, part in enumerate(buffer.split(CHUNK)):
+        expected = torch.zeros_like(part)
+        scratch = torch.empty_like(part)
+        for other in range(rank.count):
+            expected += numbers(other, index, scratch, seed)
+        wrong += int((part != expected).sum())
+    return wrong
+
+
+def time_s(buffer: torch.Tensor, seconds: float) -> float:
+    """Return the median time of one all-reduce, agreed among ranks: the slowest rank's."""
+    device = buffer.device
+
+    def several(count: int) -> None:
+        # Queued without waiting for each other: the GPU never waits for the host.
+        for _ in range(count):
+            work = torch.distributed.all_reduce(buffer, async_op=True)
+        work.wait()
+
+    def once() -> float:
+        torch.distributed.barrier()
+        began = time.perf_counter()
+        several(1)
+        return time.perf_counter() - began
+
+    refill(buffer)
+    for _ in range(WARM_UP):
+        once()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        several(WARM_UP)
+        torch.cuda.synchronize()
+        alone = (time.perf_counter() - began) / WARM_UP
+        most = int(DECADES / math.log10(torch.distributed.get_world_size()))
+        inner = agreed(BURST_S / alone, device, 1, most)
+        count = agreed(seconds / (alone * inner), device, 5, MOST_SAMPLES)
+        marks = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]
+        for begin, end in marks:
+            refill(buffer)
+            begin.record()
+            several(inner)
+            end.record()
+        torch.cuda.synchronize()
+        samples = [begin.elapsed_time(end) / 1e3 / inner for begin, end in marks]
+    else:
+        samples = [once() for _ in range(agreed(seconds / once(), device, 5, MOST_SAMPLES))]
+    median = torch.tensor(statistics.median(samples), device=device)
+    torch.distributed.all_reduce(median, torch.distributed.ReduceOp.MAX)
+    return float(median.item())
+
+
+def refill(buffer: torch.Tensor) -> None:
+    """Fill the buffer with random numbers that can be summed often before they overflow."""
+    buffer.normal_().mul_(1e-20)
+
+
+def agreed(count: float, device: torch.device, least: int, most: int) -> int:
+    """Return a number within bounds that all ranks use: the smallest that any of them would."""
+    mine = torch.tensor(int(max(least, min(most, count))), device=device)
+    torch.distributed.all_reduce(mine, torch.distributed.ReduceOp.MIN)
+    return int(mine.item())
+
+
+def fits(size_bytes: int, device: torch.device) -> bool:
+    """Return whether every rank has room for the buffer, for NCCL and for the check."""
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 4 * size_bytes
+    flag = torch.tensor(int(size_bytes * 1.3 + (2 << 30) < free or device.type == "cpu"), device=device)
+    torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MIN)
+    return bool(flag.item())
+
+
+def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
+    """Measure as one rank; rank 0 logs."""
+    found = common.chosen_by_device(options.device, options.gpus)
+    if not found:
+        torch.set_num_threads(max(1, torch.get_num_threads() // rank.count))
+    if found:
+        common.require_cuda()
+    device = torch.device("cuda", found[rank.index].index) if found else torch.device("cpu")
+    if found:
+        torch.cuda.set_device(device)
+    common.join(rank, "nccl" if found else "gloo", device, TIMEOUT_S)
+    common.begin_probe(options, rank, log)
+    kind = getattr(torch, options.dtype)
+    sizes = sizes_mib(options, bool(found))
+    where = {} if found else {"device": "cpu"}
+    for done, size in enumerate(sizes):
+        size_bytes = size * MIB
+        if not fits(size_bytes, device):
+            if rank.index == 0:
+                common.say(f"{size} MiB does not fit into the memory of every GPU; left out")
+            continue
+        buffer = torch.empty(size_bytes // kind.itemsize, dtype=kind, device=device)
+        fill(buffer, rank, options.seed)
+        torch.distributed.all_reduce(buffer)
+        wrong = torch.tensor(count_wrong(buffer, rank, options.seed), device=device)
+        torch.distributed.all_reduce(wrong)
+        seconds = time_s(buffer, options.seconds / len(sizes))
+        if rank.index == 0:
+            labels = {
+                "size_bytes": str(size_bytes),
+                "dtype": options.dtype,
+                "ranks": str(rank.count),
+                **where,
+            }
+            speed = size_bytes / seconds * 2 * (rank.count - 1) / rank.count / 1e9
+            log.measurement("all_reduce_busbw", speed, "GB/s", HIGHER, **labels)
+            log.measurement("wrong_values", int(wrong.item()), "1", LOWER, **labels)
+            log.progress("all_reduce", done + 1, len(sizes))
+        del buffer
+    common.mark_stop(rank)
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    sys.exit(common.run("probe_all_reduce", parser(), plan, probe))

@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""Measure matrix products: every number format the device has, over a sweep of shapes, checked.
+
+One process per GPU, all at once, on normally distributed data (zeros run faster than real data will).
+``gemm`` is every point of the sweep, ``gemm_best`` the best per format, ``gemm_fixed`` one shape that is
+always the same. A product of an M x K and a K x N matrix counts 2 M N K operations.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from typing import Any, Callable
+
+import common
+from common import HIGHER, LOWER, Log, Rank
+
+if common.IS_RANK:
+    import torch
+
+DTYPES = ("fp32", "tf32", "bf16", "fp16", "fp8")
+GPU_SIZES = (2048, 3072, 4096, 5120, 8192, 16384)
+GPU_FIXED = 8192
+CPU_SIZES = (256, 512, 1024, 2048)
+CPU_FIXED = 1024
+MOST_SECONDS = 0.05
+PAUSE_S = 0.2
+"""A GPU computes a point in a short burst after a pause: later its power limit sets the speed."""
+
+ROWS_CHECKED = 64
+TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2, "fp16": 1e-2, "fp8": 2e-1}
+"""How far one value may be off, in units of the square root of K (the spread of the products)."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
+    arguments = common.probe_parser(__doc__, 5.0)
+    arguments.add_argument(
+        "--dtypes", default=",".join(DTYPES), help="default: %(default)s, where the device has it"
+    )
+    arguments.add_argument("--sizes", help="comma-separated sizes of square matrices (default: by device)")
+    return arguments
+
+
+def chosen(options: argparse.Namespace) -> tuple[list[str], list[int] | None]:
+    """Return the number formats and sizes asked for.
+
+    Raises:
+        Refusal: One of them does not exist.
+    """
+    dtypes = [one for one in options.dtypes.split(",") if one]
+    unknown = [one for one in dtypes if one not in DTYPES]
+    sizes = [one for one in (options.sizes or "").split(",") if one]
+    # The eight-bit product needs multiples of 16.
+    odd = [one for one in sizes if not one.isdigit() or int(one) % 16 or int(one) == 0]
+    if unknown or not dtypes:
+        raise common.Refusal(
+            common.EXIT_USAGE, f"--dtypes: {unknown or 'nothing'} is not among {', '.join(DTYPES)}"
+        )
+    if odd:
+        raise common.Refusal(common.EXIT_USAGE, f"--sizes: {odd} are not multiples of 16")
+    return dtypes, [int(one) for one in sizes] or None
+
+
+def plan(options: argparse.Namespace) -> int:
+    """Return the number of ranks."""
+    chosen(options)
+    return max(1, len(common.chosen_by_device(options.device, options.gpus)))
+
+
+def supported(dtype: str, device: torch.device) -> bool:
+    """Return whether the device computes in this format (and does not only emulate it)."""
+    if device.type == "cpu":
+        if dtype == "bf16":
+            return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        return dtype == "fp32"
+    capability = torch.cuda.get_device_capability(device)
+    needed = {"tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9)}.get(dtype, (0, 0))
+    return capability >= needed
+
+
+def product(dtype: str, size: int, device: torch.device) -> tuple[Any, Any, Callable[[Any], Any]]:
+    """Return two random matrices and the function that multiplies them into a given output."""
+    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+    left = torch.randn(size, size, device=device)
+    right = torch.randn(size, size, device=device)
+    if dtype == "fp8":
+        left, right = left.to(torch.float8_e4m3fn), right.to(torch.float8_e4m3fn).t().contiguous().t()
+        one = torch.ones((), device=device)
+
+        def multiply(out: Any) -> Any:
+            return torch._scaled_mm(
+                left, right, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True, out=out
+            )
+
+    else:
+        kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(dtype, torch.float32)
+        left, right = left.to(kind), right.to(kind)
+
+        def multiply(out: Any) -> Any:
+            return torch.mm(left, right, out=out)
+
+    return left, right, multiply
+
+
+def measure(dtype: str, size: int, device: torch.device, seconds: float) -> tuple[float, float, int]:
+    """Time and check one product.
+
+    Returns:
+        TFLOP/s, relative error (norm of the difference over norm of the product in float64, on random
+        rows), and the number of wrong values.
+    """
+    left, right, multiply = product(dtype, size, device)
+    kind = torch.bfloat16 if dtype == "fp8" else left.dtype
+    first = torch.full((size, size), math.nan, device=device, dtype=kind)
+    multiply(first)
+    last = torch.full_like(first, math.nan)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        time.sleep(PAUSE_S)
+        seconds = min(seconds, MOST_SECONDS)
+    time_s = common.median_seconds(lambda: multiply(last), device, seconds)
+    rows = torch.randperm(size, device=device)[:ROWS_CHECKED]
+    # float64 of fp8 goes through float32: there is no direct conversion on every device.
+    exact = left[rows].float().double() @ right.float().double()
+    difference = first[rows].double() - exact
+    bound = TOLERANCE[dtype] * math.sqrt(size)
+    # Written this way round, NaN counts as wrong. The last product must equal the first one everywhere.
+    wrong = int((~(difference.abs() <= bound)).sum()) + int((~((last - first).abs() <= bound)).sum())
+    error = float(difference.norm() / exact.norm())
+    return 2.0 * size**3 / time_s / 1e12, error, wrong
+
+
+def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
+    """Measure as one rank, on one device."""
+    device, found = common.begin_probe(options, rank, log)
+    labels = common.device_labels(found, rank)
+    wanted, sizes = chosen(options)
+    dtypes = [dtype for dtype in wanted if supported(dtype, device)]
+    fixed = GPU_FIXED if found else CPU_FIXED
+    sizes = sizes or list(GPU_SIZES if found else CPU_SIZES)
+    seconds = options.seconds / max(1, len(dtypes) * len(sizes))
+    for done, dtype in enumerate(dtypes):
+        rates, errors, wrong = [], [], 0
+        for size in sizes:
+            rate, error, bad = measure(dtype, size, device, seconds)
+            shape = f"{size}x{size}x{size}"
+            log.measurement("gemm", rate, "TFLOP/s", HIGHER, dtype=dtype, shape=shape, **labels)
+            if size == fixed:
+                log.measurement("gemm_fixed", rate, "TFLOP/s", HIGHER, dtype=dtype, shape=shape, **labels)
+            rates.append(rate)
+            errors.append(error)
+            wrong += bad
+        log.measurement("gemm_best", max(rates), "TFLOP/s", HIGHER, dtype=dtype, **labels)
+        # nan is not less than anything: max() could lose it.
+        worst = math.nan if any(math.isnan(error) for error in errors) else max(errors)
+        log.measurement("max_relative_error", worst, "1", LOWER, dtype=dtype, **labels)
+        log.measurement("wrong_values", wrong, "1", LOWER, dtype=dtype, **labels)
+        log.progress("gemm", done + 1, len(dtypes))
+    if skipped := [dtype for dtype in wanted if dtype not in dtypes]:
+        common.say(f"not supported here, so not measured: {', '.join(skipped)}")
+    common.mark_stop(rank)
+
+
+if __name__ == "__main__":
+    sys.exit(common.run("probe_gemm", parser(), plan, probe))

@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Measure copies between pinned host memory and each GPU, both ways, one GPU after the other.
+
+The host buffer lies in the memory nearest to the GPU. Random data; what arrives is compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import Iterator
+
+import common
+from common import HIGHER, LOWER, Gpu, Log, Rank
+
+if common.IS_RANK:
+    import torch
+
+
+def parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
+    arguments = common.probe_parser(__doc__, 2.0)
+    arguments.add_argument("--size-mib", type=int, default=1024, help="size of a copy (default: %(default)s)")
+    return arguments
+
+
+def plan(options: argparse.Namespace) -> int:
+    """Return the number of ranks: one, which visits the GPUs in turn (they may share a link)."""
+    if options.device == "cpu":
+        raise common.Refusal(
+            common.EXIT_USAGE, "host-device bandwidth needs a GPU; --device cpu measures nothing"
+        )
+    if options.size_mib < 1:
+        raise common.Refusal(common.EXIT_USAGE, "--size-mib must be at least 1")
+    options.device = "gpu"
+    common.choose_gpus(options.gpus)
+    return 1
+
+
+def local_cpus(gpu: Gpu) -> set[int]:
+    """Return the CPUs nearest to the GPU, as far as the kernel says; else an empty set."""
+    properties = torch.cuda.get_device_properties(gpu.index)
+    try:
+        where = f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
+        listed = Path(f"/sys/bus/pci/devices/{where}/local_cpulist").read_text().strip()
+        spans = [one.split("-") for one in listed.split(",") if one]
+        return {cpu for span in spans for cpu in range(int(span[0]), int(span[-1]) + 1)}
+    except (AttributeError, OSError, ValueError):
+        return set()
+
+
+@contextlib.contextmanager
+def near(gpu: Gpu) -> Iterator[None]:
+    """Run on the CPUs nearest to the GPU, so that memory touched first here is near it, too."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, local_cpus(gpu) & before or before)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def measure(gpu: Gpu, size_bytes: int, seconds: float) -> tuple[float, float, int]:
+    """Return seconds to the device, seconds to the host, and the number of wrong bytes."""
+    device = torch.device("cuda", gpu.index)
+    torch.cuda.set_device(device)
+    with near(gpu):
+        outward = torch.randint(0, 256, (size_bytes,), dtype=torch.uint8).pin_memory()
+        homeward = torch.zeros(size_bytes, dtype=torch.uint8).pin_memory()
+    remote = torch.zeros(size_bytes, dtype=torch.uint8, device=device)
+    to_device = common.median_seconds(lambda: remote.copy_(outward, non_blocking=True), device, seconds / 2)
+    to_host = common.median_seconds(lambda: homeward.copy_(remote, non_blocking=True), device, seconds / 2)
+    wrong = int((homeward != outward).sum())
+    return to_device, to_host, wrong
+
+
+def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
+    """Measure every GPU."""
+    options.device = "gpu"
+    _, found = common.begin_probe(options, rank, log)
+    size_bytes = options.size_mib << 20
+    for done, gpu in enumerate(found):
+        to_device, to_host, wrong = measure(gpu, size_bytes, options.seconds)
+        log.measurement("host_to_device", size_bytes / to_device / 1e9, "GB/s", HIGHER, **gpu.labels)
+        log.measurement("device_to_host", size_bytes / to_host / 1e9, "GB/s", HIGHER, **gpu.labels)
+        log.measurement("wrong_values", wrong, "1", LOWER, **gpu.labels)
+        log.progress("host_device", done + 1, len(found))
+    common.mark_stop(rank)
+
+
+if __name__ == "__main__":
+    sys.exit(common.run("probe_host_device_bandwidth", parser(), plan, probe))

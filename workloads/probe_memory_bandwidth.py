@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Measure memory bandwidth: copy (b = a) and triad (c = a + s b), counting bytes read and written.
+
+One process per GPU, all at once, or the CPU with all its threads. The arrays are far larger than any
+cache and hold random data; every value written is checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+
+import common
+from common import HIGHER, LOWER, Log, Rank
+
+if common.IS_RANK:
+    import torch
+
+GIB = 1 << 30
+SCALE = 3.0
+CHECK_CHUNK = 1 << 26
+"""Values compared at a time, so that the check needs little memory."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
+    arguments = common.probe_parser(__doc__, 4.0)
+    arguments.add_argument(
+        "--size-mib",
+        type=int,
+        help="size of one array (default: 4096 on a GPU, 256 on the CPU; less if memory is short)",
+    )
+    return arguments
+
+
+def plan(options: argparse.Namespace) -> int:
+    """Return the number of ranks."""
+    if options.size_mib is not None and options.size_mib < 1:
+        raise common.Refusal(common.EXIT_USAGE, "--size-mib must be at least 1")
+    return max(1, len(common.chosen_by_device(options.device, options.gpus)))
+
+
+def array_bytes(options: argparse.Namespace, device: torch.device) -> int:
+    """Return the size of one array; three of them must fit with room to spare."""
+    if device.type == "cuda":
+        return min((options.size_mib or 4096) << 20, torch.cuda.mem_get_info(device)[0] // 5)
+    return (options.size_mib or 256) << 20
+
+
+def count_wrong(got: torch.Tensor, a: torch.Tensor, b: torch.Tensor | None, scale: float) -> int:
+    """Count values that are not ``a`` (or ``a + scale b``)."""
+    wrong = 0
+    for start in range(0, got.numel(), CHECK_CHUNK):
+        part = slice(start, start + CHECK_CHUNK)
+        if b is None:
+            wrong += int((got[part] != a[part]).sum())
+        else:
+            expected = a[part].double() + scale * b[part].double()
+            wrong += int((~((got[part] - expected).abs() <= 1e-5)).sum())
+    return wrong
+
+
+def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
+    """Measure as one rank, on one device."""
+    device, found = common.begin_probe(options, rank, log)
+    labels = common.device_labels(found, rank)
+    values = array_bytes(options, device) // 4
+    a, b = torch.rand(values, device=device), torch.rand(values, device=device)
+    c = torch.full((values,), math.nan, device=device)
+
+    time_s = common.median_seconds(lambda: c.copy_(a), device, options.seconds / 2)
+    log.measurement("memory_copy", 2 * 4 * values / time_s / 1e12, "TB/s", HIGHER, **labels)
+    wrong = count_wrong(c, a, None, 0.0)
+    log.progress("memory_copy", 1, 2)
+
+    c.fill_(math.nan)
+    time_s = common.median_seconds(lambda: torch.add(a, b, alpha=SCALE, out=c), device, options.seconds / 2)
+    log.measurement("memory_triad", 3 * 4 * values / time_s / 1e12, "TB/s", HIGHER, **labels)
+    wrong += count_wrong(c, a, b, SCALE)
+    log.measurement("wrong_values", wrong, "1", LOWER, **labels)
+    common.say(f"arrays of {4 * values / GIB:.2f} GiB")
+    common.mark_stop(rank)
+
+
+if __name__ == "__main__":
+    sys.exit(common.run("probe_memory_bandwidth", parser(), plan, probe))
