@@ -76,6 +76,7 @@ _STATS = {
 }
 IMPORTANT = ("run_start", "run_stop", "eval_accuracy", "measurement")
 _SALVAGE_KEY = re.compile(rb"""["']key["']\s*:\s*["']([A-Za-z0-9_]{1,80})["']""")
+_NAN_VALUE = re.compile(rb"(?i)[:\[,(=]\s*[-+]?nan\b")
 _BARE_WORD = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|\b(null|true|false|NaN)\b""")
 _PYTHON_WORD = {"null": "None", "true": "True", "false": "False", "NaN": "'nan'"}
 _DECODER = json.JSONDecoder()
@@ -89,13 +90,14 @@ def decode_leniently(payload: bytes) -> tuple[object, str]:
         payload: bytes from the opening brace on, with whatever follows on the line.
 
     Returns:
-        The value and, in words, what was wrong with it.
+        The value and, in words, what was wrong with it ("" for numbers that only Python's JSON knows).
 
     Raises:
         ValueError: nothing sensible can be read.
     """
+    payload = payload[:MAX_JSON]
     # Replacement characters instead of an error: a byte that is not UTF-8 in a file name hurts nothing.
-    text = clean(payload[:MAX_JSON], MAX_JSON)
+    text = clean(payload, MAX_JSON)
     try:
         value, end = _DECODER.raw_decode(text)
     except RecursionError as error:
@@ -109,9 +111,10 @@ def decode_leniently(payload: bytes) -> tuple[object, str]:
         except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:
             raise ValueError("not JSON") from error
         return value, "written with single quotes"
-    return value, "followed by other text" if text[
-        end:
-    ].strip() else "with bytes or numbers that JSON does not know"
+    if text[end:].strip():
+        return value, "followed by other text"
+    # What is left is NaN and the like, which the logger itself writes.
+    return value, "with bytes that are not UTF-8" if "\ufffd" in text else ""
 
 
 class Events(LogParser):
@@ -211,9 +214,14 @@ class Events(LogParser):
 
     def unreadable(self, payload: bytes, position: int, why: str = "cannot be decoded") -> None:
         """Note an event line that cannot be decoded; important when its key says so or is lost."""
-        found = _SALVAGE_KEY.search(payload[:MAX_JSON])
+        payload = payload[:MAX_JSON]
+        found = _SALVAGE_KEY.search(payload)
         key = found[1].decode("ascii") if found else ""
-        names = [one for one in IMPORTANT if one == key or (not key and one.encode() in payload[:MAX_JSON])]
+        if _NAN_VALUE.search(payload):
+            line = self.log.line_at(position)
+            what = f"NaN in an event ({key or 'key lost'})"
+            self.log.find("nan", what, Verdict.FAIL, line=line, excerpt=payload)
+        names = [one for one in IMPORTANT if one == key or (not key and one.encode() in payload)]
         if names:
             self.damaged(names[0], position)
         else:
@@ -529,9 +537,9 @@ class Events(LogParser):
             log.find(
                 "damaged_evaluation", "the last evaluation cannot be read", Verdict.UNPROVEN, line=lost[-1]
             )
-        lost = [line for key, line in self.damaged_important if key == "measurement"]
-        if lost:
-            log.find("damaged_measurement", "a measurement cannot be read", Verdict.UNPROVEN, line=lost[0])
+        unread = [line for key, line in self.damaged_important if key == "measurement"]
+        if unread:
+            log.find("damaged_measurement", "a measurement cannot be read", Verdict.UNPROVEN, line=unread[0])
         for target in targets:
             found = self.evals.get(target.metric)
             if found is None:
@@ -541,7 +549,7 @@ class Events(LogParser):
                         f"no evaluation to hold against the target ({target})",
                         Verdict.UNPROVEN,
                     )
-            elif stopped and not target.reached(found[0]) and not (last_line and lost):
+            elif stopped and not target.reached(found[0]) and not lost:
                 log.find(
                     "target_not_reached",
                     f"the last evaluation is {found[0]:g}, the target is {target}",

@@ -170,7 +170,10 @@ _MARKER_CODES = {
 # TensorFlow's allocator announces retries in these words; tf_cnn reads them itself.
 _SOFT_MEMORY = re.compile(rb"ran out of memory trying|may encounter an out.of.memory|run out of memory")
 _TOKEN = b":::ML"
-_NAN_WORD = re.compile(rb"(?i)loss[^\n]{0,60}?(?<![a-z0-9_])[-+]?nan(?![a-z0-9_])")
+# "loss: nan (nan)", "loss_mask: 0.53 (nan)", "loss = NaN", "Loss function: nan"
+_NAN_WORD = re.compile(
+    rb"(?i)loss\w{0,40}(?: function| is| became)?[\s:=(]{0,8}(?:[-+0-9.e]{1,30} ?\()?[-+]?nan(?![a-z0-9_])"
+)
 _SCALE = re.compile(rb"loss scale to ([0-9.eE+-]{1,40})")
 _CACHE_FAILED = re.compile(rb"(?i)denied|cannot|read-only|failed|no such|unable|error")
 _RESULT = re.compile(rb"^RESULT,([^,\r\n]{1,80}),([^\r\n]{0,200})")
@@ -295,7 +298,7 @@ class Log:
         Lines from an event token on are left out; where they lie is kept for the parser.
         """
         starts, pieces = self._split(block)
-        rest = b"".join(pieces) if len(pieces) > 1 else block
+        rest = b"".join(pieces) if self.events else block
         hits: list[tuple[int, str]] = []
         for literal, code in _MARKER_CODES.items():
             at = rest.find(literal)

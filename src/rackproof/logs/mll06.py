@@ -19,7 +19,7 @@ from rackproof.records import Measurement, ParsedLog, Verdict
 
 TOKEN = b":::MLL "
 _EVENT = re.compile(rb":::MLL ([0-9.eE+-]{1,30}|nan) ([A-Za-z0-9_]{1,80}): *")
-_NUMBER = rb"([0-9.eE+-]{1,30}|nan|inf|-nan|-inf)"
+_NUMBER = rb"([0-9.eE+-]{1,30}|-?(?i:nan|inf))"
 # One alternative per model; each says what follows its number, so that a cut line is not taken.
 _SPEED = re.compile(
     rb"avg\. samples / sec: " + _NUMBER + rb"[ \r]*$"
@@ -92,9 +92,9 @@ class Parser(Events):
             except ValueError:
                 self.unreadable(b'"key": "' + head[2] + b'" ' + payload, position)
                 return
-            self.log.find(
-                "ugly_line", f"an event line {what}", line=self.log.line_at(position), excerpt=payload
-            )
+            if what:
+                line = self.log.line_at(position)
+                self.log.find("ugly_line", f"an event line {what}", line=line, excerpt=payload)
         if not isinstance(body, dict):
             self.unreadable(b'"key": "' + head[2] + b'"', position)
             return

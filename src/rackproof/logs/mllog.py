@@ -65,7 +65,8 @@ class Parser(Events):
         if time_ms is not None and (not math.isfinite(time_ms) or not 0 < time_ms < 1e15):
             time_ms = None
         line = self.log.line_at(position)
-        self.log.find("ugly_line", f"an event line {what}", line=line, excerpt=payload)
+        if what:
+            self.log.find("ugly_line", f"an event line {what}", line=line, excerpt=payload)
         seconds = None if time_ms is None else time_ms / 1000
         self.event(entry["key"][:100], entry.get("value"), entry.get("metadata"), seconds, position)
 

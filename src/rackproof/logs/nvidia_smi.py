@@ -14,7 +14,7 @@ from rackproof.records import Direction, Gpu, Measurement, ParsedLog, Verdict
 
 MAX_XML = 32 << 20
 MAX_DEPTH = 40
-MAX_ELEMENTS = 500_000
+MAX_ELEMENTS = 200_000
 MAX_GPUS = 1024
 _UNIT = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
@@ -414,6 +414,8 @@ class NvlinkParser(LogParser):
                     "nvlink_bandwidth", sum(speeds), "GB/s", Direction.HIGHER, at, labels={"gpu": uuid}
                 )
             )
+        if self.log.ends_in_line:
+            self.log.find("cut_off", "the list ends in mid-line", Verdict.UNPROVEN)
         counts = {len(speeds) for speeds in self.links.values()}
         if not self.links or 0 in counts:
             self.log.find("nvlink_absent", "a GPU without NVLink, or no GPU", Verdict.UNPROVEN)
@@ -471,7 +473,7 @@ class TopoParser(LogParser):
                     )
                 )
         kinds = {kind for kind, _at in self.pairs.values()}
-        if not self.rows or self.rows != wanted:
+        if not self.rows or self.rows != wanted or len(self.pairs) != len(wanted) * (len(wanted) - 1):
             self.log.find("cut_off", "the matrix is not whole", Verdict.UNPROVEN)
         elif len(kinds) > 1 and any(kind.startswith("NV") for kind in kinds):
             self.log.find("topology_uneven", f"pairs differ: {', '.join(sorted(kinds))}", Verdict.DEGRADED)

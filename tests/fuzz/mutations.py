@@ -1,0 +1,207 @@
+"""Damage to passing logs, told apart by what must follow from it.
+
+Some damage may leave a pass (an ugly line in a good log); some must not: a log cut before its proof of
+success, a success that is gone, a NaN where a number was judged.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from rackproof import logs
+from rackproof.logs.progress import Follower
+from rackproof.records import ParsedLog, Verdict
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "unit" / "logs"))
+import samples
+
+RUBBISH = (
+    b"\x00", b"\xff", b"\r", b"\n", b"\x1b[2J", b"{", b"}", b'"', b"'", b",", b" ", b"9" * 400, b"-",
+    b"nan", b"NaN",
+    b"1e999", b"null",
+    b":::MLLOG ", b":::MLL ", b"RESULT,", b"\xe2\x80\xae", b"[" * 2000, b"x" * 70_000,
+)  # fmt: skip
+
+FATAL_LINES = (
+    b"7: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.16 GiB\n",
+    b"slurmstepd: error: *** STEP 40.14 ON node CANCELLED AT 2025-10-08T00:32:36 ***\n",
+    b"slurmstepd: error: *** JOB 4 ON n CANCELLED AT 2025-10-08T00:32:36 DUE TO TIME LIMIT ***\n",
+    b"iter: 380  loss: nan (nan)  loss_mask: 4.0964\n",
+    b"Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 2.07e-171\n",
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A log that passes.
+
+    ``proof`` bytes of it are needed for the pass (``None``: nothing marks its end); ``successes`` are
+    texts without any of which there is no pass; ``judged`` matches numbers that must be finite; in logs
+    of ``training`` a fatal line before the end of the proof rules out a pass.
+    """
+
+    name: str
+    format: str
+    data: bytes
+    proof: int | None
+    successes: tuple[bytes, ...] = ()
+    judged: re.Pattern[bytes] | None = None
+    training: bool = False
+
+
+_SUCCESSES: dict[str, tuple[bytes, ...]] = {
+    "mllog": (b'"run_start"', b'"run_stop"', b'"status": "success"'),
+    "mll06": (b"run_start", b"run_stop", b'"status": "success"'),
+    "minigo": (b"run_start", b"eval_result", b"timestamp"),
+    "mlp05": (b"run_start", b"run_stop", b"success"),
+    "tf_cnn": (b"total images/sec",),
+    "mxnet": (b"Time cost", b"num_epochs"),
+    "nccl_tests": (b"# Out of bounds values", b"busbw"),
+    "nccl_json": (b'"results"', b'"end_time"', b'"out_of_bounds"'),
+    "nvbandwidth": (b"NOTE", b"Running", b"SUM"),
+    "gpu_burn": (b"Tested", b"OK"),
+    "ib_write_bw": (b"#bytes", b"BW average["),
+    "nvidia_smi_xml": (b"attached_gpus", b"nvidia_smi_log"),
+    "nvidia_smi_csv": (),
+    "nvlink_status": (b"GB/s", b"UUID"),
+    "nvidia_smi_topo": (b"GPU0",),
+}
+_JUDGED = {
+    "mllog": rb'(?:"eval_accuracy", "value": |"train_loss": |"train_step_time": )([0-9.]+)',
+    "mll06": rb'(?:eval_accuracy: \{"value": |samples / sec: (?=4))([0-9.]+)',
+    "minigo": rb'(?:eval_accuracy: \{"value": |"timestamp": |Iteration time: )([0-9.]+)',
+    "mlp05": rb'"value": ([0-9.]+)',
+    "tf_cnn": rb"(?:jitter = [0-9.]+\)\t|total images/sec: )([0-9.]+)",
+    "mxnet": rb"(?:accuracy=|Speed: |Time cost=)([0-9.]+)",
+    "nccl_tests": rb"(?<=  )([0-9.]+)(?=  +[0-9.]+ +0(?: |\n))",
+    "nccl_json": rb'"(?:bus|alg)_bw": ([0-9.]+)',
+    "nvbandwidth": rb" (39\d\.00)",
+    "ib_write_bw": rb"(394\.20)",
+}
+
+
+def all_cases() -> list[Case]:
+    """Return a case for every passing sample, and for some real logs where ../shared is there."""
+    cases = []
+    for name, data in samples.PASSING.items():
+        pattern = _JUDGED.get(name)
+        cases.append(
+            Case(
+                name,
+                samples.FORMAT_OF.get(name, name),
+                data,
+                samples.proof_length(name) if name in samples.END_OF_PROOF else None,
+                _SUCCESSES[name],
+                re.compile(pattern) if pattern else None,
+                name in ("mllog", "mll06"),
+            )
+        )
+    return cases
+
+
+def real_cases() -> list[Case]:
+    """Return cases from ../shared (small logs only, so that a million inputs end some day)."""
+    folder = Path(__file__).resolve().parent.parent.parent.parent / "shared" / "logs"
+    cases = []
+    for file, format_name in (
+        ("mlperf-hard/5.0-rgat-cut-off.txt", "mllog"),
+        ("mlperf-hard/5.1-crlf-dlrm_dcnv2.txt", "mllog"),
+        ("mlperf-0.6/translation/DGX1.log", "mll06"),
+    ):
+        path = folder / file
+        if not path.is_file():
+            continue
+        data = path.read_bytes()
+        line = data.rindex(b"run_stop")
+        proof = data.index(b'"success"', line) + len(b'"success"')
+        cases.append(
+            Case(
+                file,
+                format_name,
+                data,
+                proof,
+                (b"run_start", b"run_stop"),
+                re.compile(rb'eval_accuracy(?:", "value": |: \{"value": "?)([0-9.]+)'),
+                True,
+            )
+        )
+    for file, format_name, proof_text in (
+        ("tf_cnn/resnet50-fp32-1gpu.log", "tf_cnn", b"total images/sec: 326.58\n"),
+        ("nccl/b200-8gpu-all_reduce.txt", "nccl_tests", b"Out of bounds values : 0 OK"),
+        ("tools/nvbandwidth_results.log", "nvbandwidth", b"NOTE: The reported results"),
+        ("mxnet/mxnet_lenet_mnist.log", "mxnet", b"fit 43.421255350112915\n"),
+    ):
+        path = folder / file
+        if path.is_file():
+            data = path.read_bytes()
+            proof = data.rindex(proof_text) + len(proof_text)
+            cases.append(Case(file, format_name, data, proof, _SUCCESSES[format_name][:1]))
+    return cases
+
+
+def parse(data: bytes, format_name: str, chance: random.Random) -> ParsedLog:
+    """Parse, half of the time without saying the format, and make sure that the record can be kept."""
+    parsed = logs.parse(io.BytesIO(data), format="auto" if chance.random() < 0.5 else format_name)
+    if chance.random() < 0.05:
+        ParsedLog.model_validate_json(parsed.model_dump_json())
+        Follower().feed(data)
+    if parsed.verdict is not Verdict.PASS and not any(one.verdict for one in parsed.findings):
+        raise AssertionError("no pass, and no reason for it")
+    return parsed
+
+
+def scramble(data: bytes, chance: random.Random) -> bytes:
+    """Return the log after up to eight small accidents."""
+    damaged = bytearray(data)
+    for _ in range(chance.randint(1, 8)):
+        at = chance.randrange(len(damaged) + 1)
+        kind = chance.randrange(5)
+        if kind == 0:
+            damaged[at : at + 1] = bytes([chance.randrange(256)])
+        elif kind == 1:
+            damaged[at:at] = chance.choice(RUBBISH)
+        elif kind == 2:
+            del damaged[at : at + chance.choice((1, 3, 30, 300))]
+        elif kind == 3:
+            start = chance.randrange(len(damaged) + 1)
+            damaged[at:at] = damaged[start : start + chance.choice((10, 100, 1000))]
+        else:
+            lines = bytes(damaged).split(b"\n")
+            chance.shuffle(lines)
+            damaged = bytearray(b"\n".join(lines))
+    return bytes(damaged)
+
+
+def check(case: Case, chance: random.Random) -> str:
+    """Damage a log in one way; raise AssertionError when what follows is a false success."""
+    data = case.data
+    kinds = ["scramble", "scramble"]
+    kinds += ["truncate"] if case.proof is not None else []
+    kinds += ["success"] if case.successes else []
+    kinds += ["nan"] if case.judged else []
+    kinds += ["fatal"] if case.training else []
+    kind = chance.choice(kinds)
+    if kind == "scramble":
+        parse(scramble(data, chance), case.format, chance)
+        return kind
+    if kind == "truncate":
+        damaged = data[: chance.randrange(case.proof or 1)]
+    elif kind == "success":
+        text = chance.choice(case.successes)
+        damaged = data.replace(text, chance.choice((b"", b"x", text[:-2], b"\x00" * len(text))))
+    elif kind == "fatal":
+        ends = [found.end() for found in re.finditer(rb"\n", data[: case.proof])]
+        at = chance.choice(ends)
+        damaged = data[:at] + chance.choice(FATAL_LINES) + data[at:]
+    else:
+        found = chance.choice(list(case.judged.finditer(data)))  # type: ignore[union-attr]
+        damaged = data[: found.start(1)] + chance.choice((b"nan", b"NaN")) + data[found.end(1) :]
+    parsed = parse(damaged, case.format, chance)
+    if parsed.verdict is Verdict.PASS:
+        raise AssertionError(f"false success in {case.name} after {kind}: {damaged[-300:]!r}")
+    return kind

@@ -1,0 +1,288 @@
+"""Small logs of every format that parse to a pass; tests and fuzzers damage them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def event(key: str, value: Any = None, at: int = 0, prefix: str = "", **meta: Any) -> str:
+    """Return one MLLOG line, ``at`` seconds after an arbitrary moment."""
+    body = {
+        "namespace": "",
+        "time_ms": 1_700_000_000_000 + at * 1000,
+        "event_type": "POINT_IN_TIME",
+        "key": key,
+        "value": value,
+        "metadata": {"file": "train.py", "lineno": 1, **meta},
+    }
+    return f"{prefix}:::MLLOG {json.dumps(body)}\n"
+
+
+def mllog(*extra: str, after: str = "", status: str | None = "success", final: Any = 0.921) -> bytes:
+    """Return a whole llama2_70b_lora log; ``extra`` lines stand in the middle, ``after`` at the end."""
+    lines = [
+        "some words before\n",
+        event("cache_clear", True, 0),
+        event("init_start", None, 1),
+        event("submission_benchmark", "llama2_70b_lora", 1),
+        event("global_batch_size", 8, 1),
+        event("seed", 42, 1),
+        event("init_stop", None, 60),
+        event("run_start", None, 60),
+        event("tracked_stats", {"train_loss": 1.5}, 70, step=10),
+        event("eval_accuracy", 0.95, 120, samples_count=384),
+        event("tracked_stats", {"train_step_time": 0.5}, 130, step=100),
+        *extra,
+        event("tracked_stats", {"train_loss": 1.2}, 300, step=200),
+        event("eval_accuracy", final, 359, samples_count=768),
+    ]
+    if status is not None:
+        lines.append(event("run_stop", None, 360, status=status))
+    return "".join([*lines, after]).encode()
+
+
+def mll(key: str, value: Any = None, at: float = 0, **meta: Any) -> str:
+    """Return one line of round 0.6."""
+    return f":::MLL {1_570_000_000 + at:.3f} {key}: {json.dumps({'value': value, 'metadata': meta})}\n"
+
+
+MLL06 = (
+    mll("submission_benchmark", "ssd")
+    + mll("init_start", None, 1)
+    + mll("run_start", None, 10)
+    + "Iteration:      0, Loss function: 23.2, Average Loss: 0.02, avg. samples / sec: 80.0\n"
+    + "Iteration:     20, Loss function: 20.7, Average Loss: 0.44, avg. samples / sec: 4000.0\n"
+    + "Iteration:     40, Loss function: 17.9, Average Loss: 0.83, avg. samples / sec: 4200.0\n"
+    + mll("eval_accuracy", 0.2305, 600, epoch_num=49)
+    + mll("run_stop", None, 610, status="success")
+    + "RESULT,SINGLE_STAGE_DETECTOR,,640,nvidia,2019-12-07 03:51:54 PM\n"
+).encode()
+
+MINIGO = (
+    mll("submission_benchmark", "minigo")
+    + mll("init_start", None, 1)
+    + mll("run_start", None, 10)
+    + "I1209 21:37:06.07 1 utils.py:84] Iteration time: 120.0 seconds\n"
+    + "I1209 21:39:06.07 1 utils.py:84] Iteration time: 60.0 seconds\n"
+    + mll("eval_accuracy", 0.52, 900, epoch_num=18)
+    + mll("eval_result", None, 901, iteration=18, timestamp=600.0)
+    + "RESULT,REINFORCEMENT,900,nvidia,2019-12-09 09:33:36 PM\n"
+).encode()
+
+MLP05 = b"""\
+:::MLPv0.5.0 resnet 1541050000.5 (main.cpp:10) run_start
+:::MLPv0.5.0 resnet 1541050001 (main.cpp:11) input_batch_size: 256
+:::MLPv0.5.0 resnet 1541053363 (solver.cpp:573) eval_accuracy: {"epoch": 59, "value": 0.74982}
+:::MLPv0.5.0 resnet 1541053600.5 (main.cpp:20) run_stop: {"success": true}
+:::MLPv0.5.0 resnet 1541053601 (main.cpp:21) run_final
+"""
+
+TF_CNN = b"""\
+TensorFlow:  1.15
+Model:       resnet50
+Batch size:  64 global
+             64 per device
+Num batches: 100
+Running warm up
+Done warm up
+Step\tImg/sec\ttotal_loss
+1\timages/sec: 325.8 +/- 0.0 (jitter = 0.0)\t7.931 1593278690
+100\timages/sec: 326.7 +/- 0.1 (jitter = 0.7)\t7.839 1593278768
+----------------------------------------------------------------
+total images/sec: 326.58
+----------------------------------------------------------------
+"""
+
+MXNET = b"""\
+INFO:root:start with arguments Namespace(batch_size=128, gpus='0', lr=0.05, network='lenet', num_epochs=2)
+INFO:root:Epoch[0] Batch [0-50]\tSpeed: 3000.00 samples/sec\taccuracy=0.842831
+INFO:root:Epoch[0] Batch [50-100]\tSpeed: 3200.00 samples/sec\taccuracy=0.960586
+INFO:root:Epoch[0] Train-accuracy=0.911166
+INFO:root:Epoch[0] Time cost=21.000
+INFO:root:Epoch[0] Validation-accuracy=0.974609
+INFO:root:Epoch[1] Batch [0-50]\tSpeed: 3400.00 samples/sec\taccuracy=0.977750
+INFO:root:Epoch[1] Train-accuracy=0.979260
+INFO:root:Epoch[1] Time cost=20.000
+INFO:root:Epoch[1] Validation-accuracy=0.983496
+"""
+
+NCCL = b"""\
+# nccl-tests version 2.17.1 nccl-headers=22803 nccl-library=22803
+# Collective test starting: all_reduce_perf
+# nThread 1 nGpus 2 minBytes 8 maxBytes 16 step: 2(factor) validation: 1 graph: 0
+#
+# Using devices
+#  Rank  0 Group  0 Pid      1 on host device  0 [0000:1b:00] NVIDIA H200
+#  Rank  1 Group  0 Pid      1 on host device  1 [0000:43:00] NVIDIA H200
+#
+#                                        out-of-place                       in-place
+#  size  count   type  redop  root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
+#   (B)  (elements)                    (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)
+      8      2  float    sum    -1    10.00    0.01    0.01       0    11.00    0.01    0.01       0
+     16      4  float    sum    -1    10.00  222.42  222.42       0    11.00  232.17  232.17       0
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 113.65
+#
+"""
+
+
+def nccl_json(**changes: Any) -> bytes:
+    """Return what ``-J`` of nccl-tests writes."""
+    place = {"time": 10.0, "alg_bw": 200.0, "bus_bw": 300.0, "nwrong": 0.0}
+    row = {"size": 1024, "count": 256, "type": "float", "redop": "sum", "root": "    -1"}
+    document = {
+        "version": 2,
+        "start_time": "2026-01-01 00:00:00",
+        "args": ["./build/all_reduce_perf", "-J", "x"],
+        "env": ["SECRET=hidden"],
+        "nccl_version": 22803,
+        "config": {
+            "minimum_bytes": 1024,
+            "maximum_bytes": 1024,
+            "devices": [{"rank": 0, "device_info": "H200"}],
+        },
+        "results": [{**row, "out_of_place": place, "in_place": {**place, "bus_bw": 310.0}}],
+        "out_of_bounds": {"count": 0, "okay": "true"},
+        "average_bus_bandwidth": {"bandwidth": 305.0, "okay": "unchecked"},
+        "end_time": "2026-01-01 00:00:10",
+    }
+    document.update(changes)
+    return json.dumps({key: value for key, value in document.items() if value is not ...}).encode()
+
+
+NVBANDWIDTH = b"""\
+nvbandwidth Version: v0.6
+Built from Git version: v0.6
+
+CUDA Runtime Version: 12040
+Driver Version: 550.54.15
+
+Device 0: NVIDIA H200 (00000009:01:00)
+Device 1: NVIDIA H200 (00000009:02:00)
+
+Running device_to_device_memcpy_read_ce.
+memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)
+           0         1
+ 0       N/A    394.00
+ 1    396.00       N/A
+
+SUM device_to_device_memcpy_read_ce 790.00
+
+Waived:
+NOTE: The reported results may not reflect the full capabilities of the platform.
+"""
+
+GPU_BURN = b"""\
+GPU 0: NVIDIA H200 (UUID: GPU-00000000-0000-4000-8000-000000000001)
+GPU 1: NVIDIA H200 (UUID: GPU-00000000-0000-4000-8000-000000000002)
+50.0%  proc'd: 2261 (7150 Gflop/s) - 2261 (7050 Gflop/s)   errors: 0 - 0   temps: 38 C - 39 C
+100.0%  proc'd: 6783 (16942 Gflop/s) - 6783 (16842 Gflop/s)   errors: 0 - 0   temps: 58 C - 59 C
+Killing processes.. done
+
+Tested 2 GPUs:
+\tGPU 0: OK
+\tGPU 1: OK
+"""
+
+PERFTEST = b"""\
+                    RDMA_Write BW Test
+ Link type       : IB
+---------------------------------------------------------------------------------------
+ #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]
+ 65536      5000             395.10             394.20             0.751895
+---------------------------------------------------------------------------------------
+"""
+
+NVIDIA_SMI_XML = b"""\
+<?xml version="1.0" ?>
+<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v13.dtd">
+<nvidia_smi_log>
+<driver_version>580.1</driver_version>
+<cuda_version>13.0</cuda_version>
+<attached_gpus>1</attached_gpus>
+<gpu id="00000000:00:06.0">
+<product_name>NVIDIA H200</product_name>
+<serial>1650000000001</serial>
+<uuid>GPU-00000000-0000-4000-8000-000000000001</uuid>
+<vbios_version>96.00</vbios_version>
+<fb_memory_usage><total>143771 MiB</total><used>0 MiB</used></fb_memory_usage>
+<temperature><gpu_temp>31 C</gpu_temp></temperature>
+<ecc_errors><volatile><sram_uncorrectable_parity>0</sram_uncorrectable_parity></volatile></ecc_errors>
+<remapped_rows><remapped_row_pending>No</remapped_row_pending>
+<remapped_row_failure>No</remapped_row_failure></remapped_rows>
+<gpu_power_readings><current_power_limit>700.00 W</current_power_limit></gpu_power_readings>
+</gpu>
+</nvidia_smi_log>
+"""
+
+NVIDIA_SMI_CSV = b"""\
+index, name, uuid, temperature.gpu, power.draw [W], ecc.errors.uncorrected.volatile.total
+0, NVIDIA H200, GPU-00000000-0000-4000-8000-000000000001, 31, 77.49 W, 0
+1, NVIDIA H200, GPU-00000000-0000-4000-8000-000000000002, 33, 78.17 W, 0
+"""
+
+NVLINK = b"""\
+GPU 0: NVIDIA H200 (UUID: GPU-00000000-0000-4000-8000-000000000001)
+\t Link 0: 26.562 GB/s
+\t Link 1: 26.562 GB/s
+GPU 1: NVIDIA H200 (UUID: GPU-00000000-0000-4000-8000-000000000002)
+\t Link 0: 26.562 GB/s
+\t Link 1: 26.562 GB/s
+"""
+
+TOPO = b"""\
+\t\x1b[4mGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m
+GPU0\t X \tNV18\t0-63\t0\t\tN/A
+GPU1\tNV18\t X \t0-63\t0\t\tN/A
+
+Legend:
+"""
+
+XID = b"[1.0] NVRM: Xid (PCI:0000:01:00): 79, pid=1, GPU has fallen off the bus.\n"
+
+PASSING: dict[str, bytes] = {
+    "mllog": mllog(),
+    "mll06": MLL06,
+    "minigo": MINIGO,
+    "mlp05": MLP05,
+    "tf_cnn": TF_CNN,
+    "mxnet": MXNET,
+    "nccl_tests": NCCL,
+    "nccl_json": nccl_json(),
+    "nvbandwidth": NVBANDWIDTH,
+    "gpu_burn": GPU_BURN,
+    "ib_write_bw": PERFTEST,
+    "nvidia_smi_xml": NVIDIA_SMI_XML,
+    "nvidia_smi_csv": NVIDIA_SMI_CSV,
+    "nvlink_status": NVLINK,
+    "nvidia_smi_topo": TOPO,
+}
+"""Logs by format (or variant of one) that are a pass as they stand."""
+
+FORMAT_OF = {"minigo": "mll06", "nccl_json": "nccl_tests"}
+"""Format of the variants in :data:`PASSING`."""
+
+END_OF_PROOF: dict[str, bytes] = {
+    "mllog": b'"status": "success"}}',
+    "mll06": b'"status": "success"}}',
+    "minigo": b'"timestamp": 600.0}}',
+    "mlp05": b'{"success": true}',
+    "tf_cnn": b"total images/sec: 326.58\n",
+    "mxnet": b"Validation-accuracy=0.983496\n",
+    "nccl_tests": b"# Out of bounds values : 0 OK",
+    "nccl_json": b"}",
+    "nvbandwidth": b"NOTE: The reported results",
+    "gpu_burn": b"GPU 1: OK",
+    "ib_write_bw": b"0.751895\n--------------------",
+    "nvidia_smi_xml": b"</nvidia_smi_log>",
+}
+"""What ends the proof in each of :data:`PASSING`: a log cut before the end of this is no pass.
+
+Snapshots without an end marker (nvidia-smi's other tables) are not here.
+"""
+
+
+def proof_length(name: str) -> int:
+    """Return how many bytes of a passing log are needed for the pass."""
+    return PASSING[name].rindex(END_OF_PROOF[name]) + len(END_OF_PROOF[name])
