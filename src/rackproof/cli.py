@@ -432,7 +432,6 @@ def accept(run_id: str, results: Path) -> None:
 
 def _find_run(name: str, results: Path) -> tuple[Run, Path | None]:
     """Return a run and its folder by path, by id or its beginning, from the results or the history."""
-    from rackproof.history.store import HistoryError, open_store
     from rackproof.results import RECORD_NAME, read_run, run_folders
 
     path = Path(name)
@@ -448,6 +447,8 @@ def _find_run(name: str, results: Path) -> tuple[Run, Path | None]:
         if near:
             some = ", ".join(folder.name for folder in near[:4])
             raise ToolError(f"{len(near)} runs begin with {name}: {some}{' …' if len(near) > 4 else ''}")
+        from rackproof.history.store import HistoryError, open_store
+
         try:
             with open_store(_history_place(results)) as store:
                 return store.run(name), None

@@ -8,6 +8,7 @@ The same input gives the same bytes.
 from __future__ import annotations
 
 import io
+import logging
 import math
 import re
 import warnings
@@ -305,6 +306,8 @@ def draw(chart: Chart, ident: str) -> Drawn:
         chart: What to draw; its texts are clean, yet escaped here nevertheless.
         ident: Prefix of every id in the SVG, unique in the page.
     """
+    # Its remarks on font caches and folders concern nobody who reads a report.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 import unicodedata
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -62,11 +61,11 @@ def test_nothing_dangerous_is_left(raw: str) -> None:
     shown.encode()
 
 
-def test_cleaning_costs_no_more_for_a_huge_hostile_text() -> None:
-    start = time.perf_counter()
-    text.clean("\x1b[" * 5_000_000)
-    text.clean("\x1b]" + "x" * 10_000_000)
-    assert time.perf_counter() - start < 0.5
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("piece", ["\x1b[", "\x1b]", "\x1b]x", "\x1b[1", "\x1bP\n", "\u202e", " ", "\x9b0"])
+def test_a_huge_hostile_text_is_no_more_work_than_a_bounded_one(piece: str) -> None:
+    for _ in range(100):
+        assert len(text.clean(piece * 1_000_000)) <= 500
 
 
 @pytest.mark.parametrize(
