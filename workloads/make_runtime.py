@@ -2,9 +2,10 @@
 """Make, or find, the Python environment that a workload runs in. Standard library only, Python 3.8+.
 
 A runtime is a folder beside this program: requirements.txt (pinned, complete: nothing is resolved) and
-runtime.json (oldest and newest Python, modules that must import). An interpreter that the operator names is used as it is, once it has shown that it can import what the
-workload needs. Otherwise a virtual environment is made from pinned requirements; a marker with the
-requirements' checksum makes a second call a matter of milliseconds, and a half-made one is made again.
+runtime.json (oldest and newest Python, modules that must import). An interpreter that the operator
+names is used as it is, once it has shown that it can import them. Otherwise a virtual environment is
+made; a marker with the requirements' checksum makes a second call a matter of milliseconds, and a
+half-made environment is made again.
 
 Prints one line of JSON at the end: {"changed": bool, "python": PATH}.
 """
@@ -83,9 +84,7 @@ def check_imports(python, modules):
         )
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            stop(
-                f"{python} cannot import {module} ({last}); install it there, or leave the interpreter unnamed"
-            )
+            stop(f"{python} cannot import {module} ({last}); install it, or leave the interpreter unnamed")
 
 
 def install(python, folder, requirements, checksum):
@@ -125,7 +124,7 @@ def main():
         checksum = hashlib.sha256(stream.read()).hexdigest()
     try:
         os.makedirs(options.folder, exist_ok=True)
-        lock = open(options.folder.rstrip("/") + ".lock", "w", encoding="ascii")
+        lock = open(options.folder.rstrip("/") + ".lock", "w", encoding="ascii")  # noqa: SIM115  (see below)
     except OSError as error:
         stop(f"{options.folder}: {error.strerror}; choose another bench_home, or change its owner")
     with lock:

@@ -9,6 +9,8 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
+from rackproof import bench
+
 
 class ActionModule(ActionBase):
     """Documented in plugins/modules/rackproof_choose.py."""
@@ -18,8 +20,6 @@ class ActionModule(ActionBase):
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the checked choice."""
-        from rackproof import bench
-
         super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(
             {

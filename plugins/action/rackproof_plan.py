@@ -7,6 +7,8 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
+from rackproof import bench
+
 
 class ActionModule(ActionBase):
     """Documented in plugins/modules/rackproof_plan.py."""
@@ -16,8 +18,6 @@ class ActionModule(ActionBase):
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the plan's id, and the runs still to be made by host."""
-        from rackproof import bench
-
         super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(
             {

@@ -8,6 +8,11 @@ from typing import Any
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
 
+from rackproof import bench, recording
+from rackproof.text import clean
+
+recording.warm_up()
+
 
 class ActionModule(ActionBase):
     """Documented in plugins/modules/rackproof_record.py."""
@@ -16,9 +21,6 @@ class ActionModule(ActionBase):
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return what became of the run; a bad verdict is not a failure of this task."""
-        from rackproof import bench
-        from rackproof.text import clean
-
         super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(
             {

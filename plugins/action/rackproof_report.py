@@ -8,6 +8,9 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
+from rackproof import bench
+from rackproof.text import clean
+
 
 class ActionModule(ActionBase):
     """Documented in plugins/modules/rackproof_report.py."""
@@ -17,9 +20,6 @@ class ActionModule(ActionBase):
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the verdict over all runs, and whether it gates."""
-        from rackproof import bench
-        from rackproof.text import clean
-
         super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(
             {

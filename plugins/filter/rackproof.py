@@ -15,7 +15,7 @@ from rackproof.records import Verdict as VerdictWord
 from rackproof.scoring.scaling import scaling_efficiency as efficiency
 
 
-def parse_log(text: Any, format: str = "auto") -> dict[str, Any]:  # noqa: A002  (the option's name)
+def parse_log(text: Any, format: str = "auto") -> dict[str, Any]:
     """Parse the text of a log."""
     if not isinstance(text, str | bytes):
         raise AnsibleFilterError(f"parse_log needs the text of a log, not {type(text).__name__}")

@@ -32,7 +32,9 @@ options:
 EXAMPLES = """
 - name: List what the quick suite runs
   ansible.builtin.debug:
-    msg: "{{ query('rackproof_benchmarks', suite='quick', definitions='benchmarks') | map(attribute='name') }}"
+    msg: "{{ chosen | map(attribute='name') }}"
+  vars:
+    chosen: "{{ query('rackproof_benchmarks', suite='quick', definitions='benchmarks') }}"
 """
 
 RETURN = """

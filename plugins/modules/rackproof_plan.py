@@ -9,7 +9,8 @@ DOCUMENTATION = r"""
 module: rackproof_plan
 short_description: Plan the runs, or go on with the plan that was interrupted
 description:
-  - Makes one run for every node and every point of the chosen benchmarks, and keeps the plan in the results folder.
+  - Makes one run for every node and every point of the chosen benchmarks.
+  - Keeps the plan in the results folder.
   - The same request again, while runs of it are missing, goes on with the kept plan.
   - Reads C(bench_facts) and C(bench_variables) of every host; hosts without them count as not reached.
   - In check mode the plan is shown and not kept.

@@ -9,8 +9,9 @@ DOCUMENTATION = r"""
 module: rackproof_record
 short_description: Fetch, parse, judge and keep one run
 description:
-  - Fetches the log of a job, parses and judges it, writes RV(rackproof_run.folder) with record, raw log and report, and enters it into the history.
-  - A bad verdict is not a failure of this task. The gate comes at the end, so that one run does not lose the others.
+  - Fetches the log of a job, parses and judges it, and enters the run into the history.
+  - Writes RV(rackproof_run.folder) with record, raw log and report.
+  - A bad verdict is not a failure of this task. The gate comes at the end, so that no run loses the others.
   - With O(failed_task), records a run that could not be made as V(unproven), with the reason.
 options:
   plan_id:

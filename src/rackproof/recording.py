@@ -265,6 +265,17 @@ def record(
     )
 
 
+def warm_up() -> None:
+    """Import what :func:`record` will need, so that processes forked from this one share it.
+
+    Matplotlib and SQLAlchemy take a CPU-second to import; a playbook forks a process for each task.
+    """
+    import matplotlib.backends.backend_svg
+
+    import rackproof.history.store
+    import rackproof.report.html  # noqa: F401
+
+
 class History:
     """The history as recording needs it: what it cannot give, it says in words, and no run is lost.
 

@@ -220,9 +220,12 @@ class Node(Record):
 
     @property
     def hardware_key(self) -> str:
-        """Identity that survives a new host name: chassis serial, serial, GPU UUIDs, else the name."""
-        if self.chassis_serial or self.serial:
-            return self.chassis_serial or self.serial
+        """Identity that survives a new host name: serial, chassis serial, GPU UUIDs, else the name.
+
+        The node's own serial comes first: several nodes may share a chassis.
+        """
+        if self.serial or self.chassis_serial:
+            return self.serial or self.chassis_serial
         if self.gpus:
             return "+".join(sorted(gpu.uuid for gpu in self.gpus))
         return f"host:{self.name}"

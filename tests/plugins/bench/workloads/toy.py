@@ -58,5 +58,8 @@ for step in range(steps):
 if options.mode == "cut":
     sys.exit(0)
 log("eval_accuracy", options.accuracy, epoch_num=1)
-log("measurement", {"name": "samples_per_second", "value": options.speed, "unit": "samples/s", "direction": "higher"})
+log(
+    "measurement",
+    {"name": "samples_per_second", "value": options.speed, "unit": "samples/s", "direction": "higher"},
+)
 log("run_stop", None, "INTERVAL_END", status="success")

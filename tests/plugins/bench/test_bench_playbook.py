@@ -1,0 +1,278 @@
+"""bench.yml as an operator types it, with a toy workload: what comes out, and what bad input gets."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rackproof.planning import PLAN_FILE
+from rackproof.records import Run
+from rackproof.results import iter_runs
+
+HERE = Path(__file__).resolve().parent
+pytestmark = pytest.mark.playbook
+
+
+@dataclass
+class Bench:
+    """Runs bench.yml against this machine with the toy definitions and a results folder of its own."""
+
+    root: Path
+    folder: Path
+    environment: dict[str, str] = field(default_factory=dict)
+    definitions: Path = HERE / "definitions"
+
+    @property
+    def results(self) -> Path:
+        return self.folder / "results"
+
+    def command(self, *arguments: str, **variables: Any) -> list[str]:
+        given = {
+            "bench_definitions": str(self.definitions),
+            "bench_workloads": str(self.folder / "workloads"),
+            "bench_workload_source": str(self.folder / "workloads"),
+            "bench_home": str(self.folder / "home"),
+            "bench_results": str(self.results),
+            "bench_pythons": {"plain": sys.executable},
+            **variables,
+        }
+        playbook = str(Path(sys.executable).with_name("ansible-playbook"))
+        return [playbook, "bench.yml", "-l", "localhost", "-e", json.dumps(given), *arguments]
+
+    def start(self, *arguments: str, **variables: Any) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.command(*arguments, **variables),
+            cwd=self.root,
+            env={**os.environ, "ANSIBLE_NOCOLOR": "1", "COLUMNS": "160", **self.environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def __call__(self, *arguments: str, **variables: Any) -> tuple[int, str]:
+        process = self.start(*arguments, **variables)
+        output, _ = process.communicate(timeout=300)
+        return process.returncode, output
+
+    def runs(self) -> list[Run]:
+        return list(iter_runs(self.results))
+
+
+@pytest.fixture
+def bench(root: Path, tmp_path: Path) -> Bench:
+    shutil.copytree(HERE / "workloads", tmp_path / "workloads")
+    shutil.copy(root / "workloads" / "make_runtime.py", tmp_path / "workloads")
+    return Bench(root, tmp_path)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "what the test waits for did not happen"
+        time.sleep(0.1)
+
+
+def table(output: str) -> str:
+    """Return what the callback prints, without what differs from run to run."""
+    text = output[output.index("RESULT *") :]
+    text = re.sub(r"\*+", "*", text)
+    text = re.sub(r"plan-\w+-\w+", "plan-ID", text)
+    text = re.sub(r"Report: .*/results/", "Report: results/", text)
+    text = re.sub(r"time to train [\d.e-]+", "time to train T", text)
+    return "\n".join(line.rstrip() for line in text.strip().splitlines()) + "\n"
+
+
+def test_a_good_run_passes_shows_progress_and_names_the_report(bench: Bench) -> None:
+    status, output = bench("-e", "suite=toys")
+    assert status == 0, output
+    assert table(output) == (HERE / "golden.txt").read_text()
+    assert re.search(r"localhost · train · epoch 1/1", output), output
+    (run,) = bench.runs()
+    assert (run.verdict, run.exit_status, run.seeds) == ("pass", 0, (1,))
+    assert [judgement.verdict for judgement in run.judgements] == ["pass", "unproven"]
+    assert run.nodes[0].name == "localhost"
+    assert run.nodes[0].software["kernel"]
+    assert run.command[0] == sys.executable
+    folder = bench.results / run.run_id
+    assert {path.name for path in folder.iterdir()} >= {"run.json", "logs", "report.html", "report.md"}
+    (plan,) = bench.results.glob(f"plan-*/{PLAN_FILE}")
+    assert (plan.parent / "report.html").is_file()
+    assert (bench.results / "history.sqlite").is_file()
+
+
+def test_every_way_to_go_wrong_is_found_and_loses_no_other_run(bench: Bench) -> None:
+    status, output = bench("-e", "suite=each")
+    assert status == 2, output
+    by_mode = {run.parameters["mode"]: run for run in bench.runs()}
+    assert {mode: run.verdict.value for mode, run in by_mode.items()} == {
+        "good": "pass",
+        "nan": "fail",
+        "cut": "unproven",
+        "killed": "fail",
+        "escape": "pass",
+    }
+    assert "signal 9" in " ".join(by_mode["killed"].reasons)
+    assert any("logs/localhost.log" in reason for reason in by_mode["nan"].reasons), by_mode["nan"].reasons
+    # Hostile text of a log reaches neither the terminal nor a page as anything but text.
+    assert "\x1b" not in output
+    page = (bench.results / by_mode["escape"].run_id / "report.html").read_text()
+    assert "<script" not in page
+    assert "\x1b" not in page
+
+
+def test_a_hanging_job_is_ended_and_fails(bench: Bench) -> None:
+    status, output = bench("-e", "suite=toys", bench_parameters={"mode": "hang"})
+    assert status == 2, output
+    (run,) = bench.runs()
+    assert run.verdict == "fail"
+    assert "stood still for 3 s" in run.reasons[0]
+
+
+def test_on_racks_a_missing_reference_gates_and_a_given_one_judges(bench: Bench) -> None:
+    status, output = bench("-e", "suite=toys", bench_require_references=True)
+    assert status == 2
+    assert "samples_per_second: no reference yet" in output
+    reference = {"metric": "samples_per_second", "low": -0.05, "unit": "samples/s", "source": "test"}
+    for value, expected in ((1000, 0), (2000, 2)):
+        status, output = bench(
+            "-e",
+            "suite=toys",
+            bench_require_references=True,
+            bench_sku_references=[{**reference, "value": value}],
+        )
+        assert status == expected, output
+    assert [run.verdict.value for run in bench.runs()] == ["unproven", "pass", "fail"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "words"),
+    [
+        (["-e", "benchmark=toi"], {}, ["no benchmark `toi`", "did you mean `toy`"]),
+        (["-e", "suite=toi"], {}, ["no suite `toi`", "did you mean `toys`"]),
+        (["-e", "suite=toys"], {"bench_parameters": {"spede": 1}}, ["no parameter `spede`", "`speed`"]),
+        (
+            ["-e", "suite=toys"],
+            {"bench_sku_references": [{"metric": "x", "valu": 1}]},
+            ["bench_sku_references", "value"],
+        ),
+    ],
+)
+def test_a_mistaken_request_stops_before_anything_is_touched(
+    bench: Bench, arguments: list[str], variables: dict[str, Any], words: list[str]
+) -> None:
+    status, output = bench(*arguments, **variables)
+    assert status == 2
+    for word in words:
+        assert word in output
+    assert not bench.results.exists()
+    assert not (bench.folder / "home").exists()
+
+
+def test_a_wrong_key_is_named_with_file_and_line(bench: Bench) -> None:
+    bench.definitions = bench.folder / "definitions"
+    shutil.copytree(HERE / "definitions", bench.definitions)
+    path = bench.definitions / "toy.yml"
+    path.write_text(path.read_text().replace("timeout_s:", "timout_s:"))
+    status, output = bench("-e", "suite=toys")
+    assert status == 2
+    line = next(n for n, text in enumerate(path.read_text().splitlines(), 1) if "timout_s" in text)
+    assert f"{path}:{line}: launch.timout_s: unknown key; did you mean `timeout_s`" in " ".join(
+        output.split()
+    )
+
+
+def test_no_limit_is_refused(bench: Bench) -> None:
+    command = bench.command("-e", "suite=toys")
+    del command[2:4]
+    done = subprocess.run(command, cwd=bench.root, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "Name the hosts to benchmark" in done.stdout
+
+
+def test_a_gpu_that_is_absent_is_unproven(bench: Bench) -> None:
+    status, output = bench("-e", "suite=toys", bench_parameters={"gpus": 64})
+    assert status == 2
+    assert "64 GPUs asked for" in output
+    (run,) = bench.runs()
+    assert run.verdict == "unproven"
+
+
+def test_a_results_folder_that_cannot_be_written_says_so(bench: Bench) -> None:
+    bench.results.parent.mkdir(exist_ok=True)
+    bench.results.write_text("a file, not a folder")
+    status, output = bench("-e", "suite=toys")
+    assert status == 2
+    assert "bench_results=FOLDER" in output
+
+
+def test_an_interpreter_that_cannot_be_used_makes_the_run_unproven(bench: Bench) -> None:
+    status, output = bench("-e", "suite=toys", bench_pythons={"plain": "/nonexistent/python"})
+    assert status == 2
+    (run,) = bench.runs()
+    assert run.verdict == "unproven"
+    assert "not a Python interpreter" in run.reasons[0]
+    assert "not a Python interpreter" in output
+
+
+def test_check_mode_shows_the_plan_and_keeps_nothing(bench: Bench) -> None:
+    status, output = bench("-e", "suite=pair", "--check")
+    assert status == 0, output
+    assert "pair: 2 runs" in output
+    assert "speed=2000" in output
+    assert not bench.results.exists()
+
+
+def starts(path: Path) -> int:
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill -9"])
+def test_interrupted_and_started_again_nothing_is_lost_or_done_twice(
+    bench: Bench, end: signal.Signals
+) -> None:
+    started = bench.folder / "starts"
+    variables = {"bench_parameters": {"seconds": 12, "started": str(started)}}
+    first = bench.start("-e", "suite=toys", **variables)
+    wait_for(lambda: starts(started) == 1)
+
+    # While it runs, a second playbook on the same host is refused.
+    status, output = bench("-e", "suite=toys", **variables)
+    assert status == 2
+    assert f"pid {first.pid}" in output
+
+    # Ctrl-C reaches the whole foreground group, as from a terminal.
+    os.killpg(first.pid, end)
+    first.communicate(timeout=60)
+    assert first.returncode != 0
+
+    status, output = bench("-e", "suite=toys", **variables)
+    assert status == 0, output
+    assert "Going on with plan-" in output
+    assert starts(started) == 1
+    (run,) = bench.runs()
+    assert run.verdict == "pass"
+
+
+def test_a_database_that_is_down_loses_no_run(bench: Bench) -> None:
+    bench.environment["RACKPROOF_DATABASE_URL"] = "postgresql://rackproof:sesame@127.0.0.1:9/history"
+    status, output = bench("-e", "suite=toys")
+    assert status == 0, output
+    assert "WARNING" in output
+    assert "sesame" not in output
+    (run,) = bench.runs()
+    assert run.verdict == "pass"
+    assert list((bench.results / ".spool").iterdir())

@@ -1,1 +1,0 @@
-../../../../workloads/make_runtime.py
