@@ -95,11 +95,14 @@ def quantity(value: float | None, unit: str = "") -> str:
 
 def size(value: float) -> str:
     """Format a number of bytes with binary units: ``8 MiB``."""
-    scaled = float(value)
+    # A log may state any number of digits; float() has an end.
+    scaled = float(max(min(value, 1e300), -1e300))
     for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
         if abs(scaled) < 1024 or unit == "PiB":
             break
         scaled /= 1024
+    if abs(scaled) >= 1024:
+        return f"{number(scaled)} {unit}"
     return f"{scaled:.0f} {unit}" if scaled == int(scaled) else f"{scaled:.1f} {unit}"
 
 

@@ -557,7 +557,7 @@ def is_training_sweep(runs: Sequence[Run]) -> bool:
 
 
 def _natural(value: object) -> tuple[int, float, str]:
-    if isinstance(value, int | float) and math.isfinite(value):
+    if isinstance(value, int | float) and abs(value) <= 1e300:  # an int may be too large for a float
         return (0, float(value), "")
     return (1, 0.0, str(value))
 

@@ -137,6 +137,21 @@ def test_durations(seconds: float | None, shown: str) -> None:
     assert text.duration(seconds) == shown
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1536, "1.5 KiB"),
+        (8 << 20, "8 MiB"),
+        (3 << 60, "3,072 PiB"),
+        (10**400, "8.882e284 PiB"),
+    ],
+)
+def test_sizes(value: int, shown: str) -> None:
+    assert text.size(value) == shown
+
+
 def test_moments_are_shown_in_utc() -> None:
     east = timezone(timedelta(hours=9))
     assert text.moment(datetime(2026, 1, 1, 9, tzinfo=east)) == "2026-01-01 00:00:00 UTC"

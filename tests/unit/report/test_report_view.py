@@ -190,6 +190,14 @@ def test_the_sweep_table_has_the_columns_people_publish() -> None:
     assert ("mlp", "64", "0 (CPU)") in by_point
 
 
+def test_points_sort_by_number_whatever_they_are() -> None:
+    values = ["huge", 10**400, 512, math.nan, 64, 128.0, None]
+    runs = [example_runs.healthy(parameters={"batch_size": value}) for value in values]
+    shown = [row[3].text for row in view.sweep_table(runs).rows]
+    assert shown[:3] == ["64", "128.0", "512"]
+    assert len(shown) == len(values)
+
+
 def test_a_single_point_is_no_sweep() -> None:
     run = example_runs.healthy()
     assert not view.is_training_sweep([run, run])
