@@ -24,6 +24,9 @@ from rackproof.following import Answer, Narrator, next_offset, next_pause, poll_
 from rackproof.logs import FORMATS
 from rackproof.logs.progress import Follower
 
+CATCH_UP_POLLS = 16
+"""How often a follower that met a long log asks without a pause."""
+
 display = Display()
 
 
@@ -67,12 +70,13 @@ class ActionModule(ActionBase):
             clock=time.monotonic,
             wall=lambda: datetime.now().astimezone(),
             every_s=options["every_s"] or math.inf,
-            expected_s=options["expected_s"],
+            expected_s=options["expected_s"] or None,
         )
         show = self._show if options["every_s"] > 0 else _be_quiet
         progress = self._follower.feed(b"")
         offset = supervisor = job = polls = deaths = 0
         pause_s = 0.0
+        patience = CATCH_UP_POLLS
         job_began: float | None = None
         while True:
             polls += 1
@@ -93,8 +97,11 @@ class ActionModule(ActionBase):
                 job_began = now - (answer.age_s or 0.0)
             if answer.data:
                 progress = self._follower.feed(answer.data)
-            offset = next_offset(offset, answer)
+            read, offset = offset + len(answer.data), next_offset(offset, answer, patience > 0)
+            if offset > read:
+                self._follower.feed(b"\n")  # what follows does not belong to the last line
             behind = offset < answer.log_bytes
+            patience -= behind
             # Once may be the moment between the supervisor's last word and its end; twice is a death.
             deaths = deaths + 1 if answer.alive is False and not answer.ended else 0
             if (answer.ended or deaths > 1) and not behind:
@@ -113,7 +120,8 @@ class ActionModule(ActionBase):
             show(narrator.progress(progress, elapsed_s, answer.log_bytes, state.get("hang_s") or 0))
             limit_s = sum(float(state.get(key) or 0) for key in ("timeout_s", "grace_s"))
             self._give_up_if(elapsed_s > limit_s + options["deadline_s"], options, "has not ended its job")
-            pause_s = 0.0 if behind or deaths or answer.ended else next_pause(now - begin, poll_s)
+            hurry = deaths or answer.ended or (behind and patience > 0)
+            pause_s = 0.0 if hurry else next_pause(now - begin, poll_s)
 
     def _ask(
         self, folder: str, offset: int, supervisor: int, job: int, pause_s: float

@@ -22,7 +22,7 @@ from rackproof.text import clean, duration, number, quantity, size
 CHUNK_BYTES = 256 * 1024
 """The most bytes of log in one answer."""
 BACKLOG_BYTES = 4 * 1024 * 1024
-"""Further behind than this, the follower skips to the newest chunk: progress is about now."""
+"""Further behind than this, even a patient follower skips to the newest chunk: progress is about now."""
 KERNEL_TICKS_PER_S = 100
 """Unit of start times in /proc; fixed for user space on every architecture that has GPUs."""
 
@@ -204,12 +204,19 @@ def _number(value: float) -> str:
     return number(_float(value))
 
 
-def next_offset(offset: int, answer: Answer) -> int:
-    """Return where to read on: after the new bytes, or near the end where too much has come together."""
+def next_offset(offset: int, answer: Answer, patient: bool = False) -> int:
+    """Return where to read on: after the new bytes, or near the end where too much has come together.
+
+    Args:
+        offset: Where the answer's bytes began.
+        answer: The node's answer.
+        patient: Read on from there although more than one chunk has come together, as when a log is
+            met for the first time. A job that talks without end would keep the node busy with that.
+    """
     if answer.log_bytes < offset:
         return answer.log_bytes
     offset += len(answer.data)
-    if answer.log_bytes - offset > BACKLOG_BYTES:
+    if answer.log_bytes - offset > (BACKLOG_BYTES if patient else CHUNK_BYTES):
         return answer.log_bytes - CHUNK_BYTES
     return offset
 

@@ -214,17 +214,19 @@ def test_no_answer_is_a_surprise(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("offset", "log_bytes", "data", "expected"),
+    ("offset", "log_bytes", "data", "patient", "expected"),
     [
-        (0, 0, b"", 0),
-        (0, 10, b"x" * 10, 10),
-        (10, 30, b"x" * 10, 20),
-        (100, 40, b"", 40),  # the log was cut back
-        (0, BACKLOG_BYTES + 11, b"x" * 10, BACKLOG_BYTES + 11 - CHUNK_BYTES),
+        (0, 0, b"", False, 0),
+        (0, 10, b"x" * 10, False, 10),
+        (10, 30, b"x" * 10, False, 20),
+        (100, 40, b"", False, 40),  # the log was cut back
+        (0, CHUNK_BYTES + 11, b"x" * 10, False, 11),
+        (0, CHUNK_BYTES + 11, b"x" * 10, True, 10),
+        (0, BACKLOG_BYTES + 11, b"x" * 10, True, BACKLOG_BYTES + 11 - CHUNK_BYTES),
     ],
 )
-def test_where_to_read_on(offset: int, log_bytes: int, data: bytes, expected: int) -> None:
-    assert next_offset(offset, Answer(None, None, None, log_bytes, data)) == expected
+def test_where_to_read_on(offset: int, log_bytes: int, data: bytes, patient: bool, expected: int) -> None:
+    assert next_offset(offset, Answer(None, None, None, log_bytes, data), patient) == expected
 
 
 @pytest.mark.parametrize(

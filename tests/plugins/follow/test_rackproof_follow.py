@@ -212,6 +212,17 @@ def test_a_job_whose_supervisor_does_nothing_is_given_up(controller: Controller)
     assert "has not ended its job" in playbook.output
 
 
+def test_a_job_that_talks_without_end_is_not_slowed_by_listening(controller: Controller) -> None:
+    shout = "head -c 300000 /dev/zero | tr '\\0' x | fold -w 99"
+    last = event("tracked_stats", {"train_loss": 0.25}, step=1)
+    playbook = controller(script(f"for i in $(seq 100); do {shout}; sleep 0.1; done", last))
+    assert playbook.wait() == 0, playbook.output
+    result = controller.result
+    assert result["log_bytes"] > 25_000_000
+    assert result["polls"] < 16 + 40 + result["elapsed_s"], "asked at its own pace, not at the job's"
+    assert result["progress"]["loss"] == 0.25, "the end is read in any case"
+
+
 @pytest.mark.parametrize(
     ("follow", "part"),
     [
