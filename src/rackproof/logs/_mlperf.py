@@ -187,21 +187,25 @@ class Events(LogParser):
             else:
                 self.log.find("damaged_line", "an event without a time", line=self.log.line_at(position))
             return
-        if self.first_time is None:
-            self.first_time = time
-        if time >= self.latest:
-            self.latest = time
-        elif self.latest - time > self.backwards:
-            self.backwards, self.backwards_line = self.latest - time, self.log.line_at(position)
-        if self.run_stop is not None and key != "run_stop" and key != "status":
-            self.after_stop += 1
-            if not self.after_stop_line:
-                self.after_stop_line = self.log.line_at(position)
+        self.pass_time(time, position, counts=key != "run_stop" and key != "status")
         handler = self.handlers.get(key)
         if handler is not None:
             handler(key, value, meta if type(meta) is dict else {}, time, position)
         elif key not in NOT_TAGS and value is not None and key not in self.log.tags:
             self.log.tag(key, value)
+
+    def pass_time(self, time: float, position: int, counts: bool = True) -> None:
+        """Follow the clock; ``counts``: the event is noted when it comes after run_stop."""
+        if time >= self.latest:
+            self.latest = time
+        elif self.latest - time > self.backwards:
+            self.backwards, self.backwards_line = self.latest - time, self.log.line_at(position)
+        if self.first_time is None:
+            self.first_time = time
+        if self.run_stop is not None and counts:
+            self.after_stop += 1
+            if not self.after_stop_line:
+                self.after_stop_line = self.log.line_at(position)
 
     def damaged(self, key: str, position: int) -> None:
         """Note a line that matters and cannot be read."""

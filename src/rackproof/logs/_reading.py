@@ -205,7 +205,7 @@ class Log:
         self.results: list[tuple[int, float, str]] = []
         """(line, seconds, name) of ``RESULT`` lines, the first few."""
         self.events: list[tuple[int, int]] = []
-        """(start, end) of every event of the present block: from its token to the line's end or the next token."""
+        """(start, end) of every event of the present block, from its token to line end or next token."""
         self._block = b""
         self._counted_to = 0
         self._line = 1
@@ -322,23 +322,24 @@ class Log:
 
     def _split(self, block: bytes) -> tuple[list[int], list[bytes]]:
         """Find the event lines; return where the pieces between them start, and the pieces."""
-        parts = block.split(_TOKEN)
-        first = parts[0]
+        find = block.find
         self.events = events = []
-        starts, pieces = [0], [first]
-        position = len(first)
-        for part in parts[1:]:
-            end = part.find(b"\n")
-            following = position + 5 + len(part)
-            if end < 0:
-                # Another event on the same line, or the end of the block.
-                events.append((position, following))
-            else:
-                end += 5
-                events.append((position, position + end))
-                starts.append(position + end)
-                pieces.append(part[end - 5 :])
+        starts, pieces = [0], []
+        start = 0
+        position = find(_TOKEN)
+        while position >= 0:
+            pieces.append(block[start:position])
+            start = find(b"\n", position)
+            if start < 0:
+                start = len(block)
+            following = find(_TOKEN, position + 5)
+            if 0 <= following < start:
+                # Another event on the same line.
+                start = following
+            events.append((position, start))
+            starts.append(start)
             position = following
+        pieces.append(block[start:])
         return starts, pieces
 
     def _hit(self, code: str, position: int) -> None:

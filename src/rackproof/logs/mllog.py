@@ -36,9 +36,9 @@ class Parser(Events):
                 self.lenient(data[position + len(TOKEN) : end], position)
                 continue
             time = time_ms / 1000
-            if key == "tracked_stats" and time >= self.latest and self.run_stop is None:
+            if key == "tracked_stats":
                 # Four events of five: spared the way through the dispatcher.
-                self.latest = time
+                self.pass_time(time, position)
                 tracked(key, value, {}, time, position)
             else:
                 event(key, value, entry.get("metadata"), time, position)
