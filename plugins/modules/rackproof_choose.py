@@ -30,7 +30,7 @@ options:
     elements: str
     default: []
   parameters:
-    description: Parameters set for all points; a parameter so set is not swept.
+    description: Values of parameters, one or a list each, in place of those of the matrix.
     type: dict
     default: {}
   sku_references:

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from rackproof import definitions, locks, planning, recording
-from rackproof.definitions import DefinitionError, Parameters, Scalar
+from rackproof.definitions import DefinitionError, Matrix, Parameters, Scalar
 from rackproof.facts import findings_from_facts, node_from_facts
 from rackproof.judging import SkuReference
 from rackproof.planning import Plan, PlannedRun
@@ -29,7 +29,7 @@ class Choice(Record):
 
     benchmarks: tuple[str, ...]
     suite: str
-    parameters: Parameters
+    parameters: Matrix
     definitions: str
     results: str
 
@@ -80,7 +80,7 @@ def choose(
         results: The results folder.
         suite: Suite asked for; not looked at where benchmarks are named.
         benchmarks: Benchmarks asked for by name.
-        parameters: Parameters set by the operator.
+        parameters: Values set by the operator, one or a list for each parameter.
         sku_references: Baselines of the SKU.
         hosts: The limited hosts.
         owner_pid: Process that the claim lasts as long as; None claims nothing (a dry run).
@@ -91,7 +91,10 @@ def choose(
     try:
         chosen = definitions.select(definitions.load_folder(folder), suite=suite, benchmarks=benchmarks)
         suite = "" if benchmarks else suite
-        overrides = {name: _scalar(name, value) for name, value in parameters.items()}
+        overrides = {
+            name: tuple(_scalar(name, one) for one in (value if isinstance(value, list | tuple) else [value]))
+            for name, value in parameters.items()
+        }
         for loaded in chosen:
             list(loaded.definition.points(suite, planning.fitting(loaded, overrides, chosen)))
         _sku_references(sku_references)
@@ -310,7 +313,7 @@ def _scalar(name: str, value: Any) -> Scalar:
             except ValueError:
                 continue
         return str(value)
-    raise BenchError(f"bench_parameters: {name}: a parameter is one value (text or number), not {value!r}")
+    raise BenchError(f"bench_parameters: {name}: a value is text or a number, not {value!r}")
 
 
 def _sku_references(raw: Sequence[Mapping[str, Any]]) -> list[SkuReference]:

@@ -159,13 +159,13 @@ class Definition(Record):
         return self
 
     def points(
-        self, suite: str = "", overrides: Mapping[str, Scalar] | None = None, *, gpus: int = 0
+        self, suite: str = "", overrides: Mapping[str, tuple[Scalar, ...]] | None = None, *, gpus: int = 0
     ) -> Iterator[Parameters]:
         """Yield every point of the suite's matrices (or of the own one), defaults filled in, each once.
 
         Args:
             suite: Name of a suite; empty for the benchmark's own matrix.
-            overrides: Parameters set by the operator; an axis so set is not swept.
+            overrides: Values set by the operator; they replace those that the matrix has for the axis.
             gpus: What the value ``all`` of the parameter ``gpus`` stands for on the node in question.
 
         Raises:
@@ -179,9 +179,9 @@ class Definition(Record):
                 )
         seen: list[Parameters] = []
         for matrix in self.suites[suite] if suite else (self.matrix,):
-            axes = {axis: values for axis, values in matrix.items() if axis not in overrides}
+            axes = {**matrix, **overrides}
             for values in itertools.product(*axes.values()):
-                point = {**self.parameters, **dict(zip(axes, values, strict=True)), **overrides}
+                point = {**self.parameters, **dict(zip(axes, values, strict=True))}
                 if point.get("gpus") == "all":
                     point["gpus"] = gpus
                 if point not in seen and not any(one.items() <= point.items() for one in self.exclude):

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from rackproof.definitions import (
     LoadedDefinition,
+    Matrix,
     Parameters,
     Scalar,
     arguments,
@@ -103,7 +104,7 @@ def make_plan(
     variables: Mapping[str, Mapping[str, Scalar]],
     *,
     suite: str = "",
-    overrides: Mapping[str, Scalar] | None = None,
+    overrides: Matrix | None = None,
     unreached: Sequence[str] = (),
     estimate: Callable[[str, Parameters, Node], float | None] = lambda benchmark, parameters, node: None,
     now: datetime | None = None,
@@ -115,7 +116,7 @@ def make_plan(
         nodes: The nodes that answered, by inventory name.
         variables: Per node the values that definitions may name (``bench_data`` …).
         suite: The suite whose matrix is swept; empty for each benchmark's own.
-        overrides: Parameters set by the operator, for all points.
+        overrides: Values set by the operator, in place of those that matrices have.
         unreached: Nodes that were asked for and did not answer.
         estimate: Gives the seconds that a run is expected to take, or None.
         now: The moment of planning.
@@ -172,9 +173,7 @@ def make_plan(
     )
 
 
-def fitting(
-    loaded: LoadedDefinition, overrides: Mapping[str, Scalar], chosen: Sequence[LoadedDefinition]
-) -> dict[str, Scalar]:
+def fitting(loaded: LoadedDefinition, overrides: Matrix, chosen: Sequence[LoadedDefinition]) -> Matrix:
     """Return the overrides meant for one of several benchmarks.
 
     Those that only others have are left out; those that none has stay, so that it refuses them.

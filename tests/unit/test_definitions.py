@@ -85,11 +85,11 @@ def test_points_of_a_suite_are_the_union_of_its_matrices_without_the_excluded(tm
     assert [p["batch_size"] for p in definition.points("quick")] == [128]
 
 
-def test_an_override_is_not_swept(tmp_path: Path) -> None:
+def test_an_override_takes_the_place_of_the_matrix(tmp_path: Path) -> None:
     definition = definitions.load_file(write(tmp_path)).definition
-    assert [p["batch_size"] for p in definition.points("", {"batch_size": 32})] == [32]
+    assert [p["batch_size"] for p in definition.points("", {"batch_size": (32, 8)})] == [32, 8]
     with pytest.raises(DefinitionError, match="`batch_size`"):
-        list(definition.points("", {"batchsize": 32}))
+        list(definition.points("", {"batchsize": (32,)}))
 
 
 def test_only_plain_variables_are_replaced() -> None:

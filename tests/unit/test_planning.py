@@ -62,7 +62,7 @@ def test_a_suite_leaves_out_what_a_node_cannot_run_and_says_so(train: LoadedDefi
 
 
 def test_a_gpu_asked_for_but_absent_is_planned_as_unproven(train: LoadedDefinition) -> None:
-    made = plan(train, overrides={"gpus": 4})
+    made = plan(train, overrides={"gpus": (4,)})
     assert len(made.runs) == 1
     assert made.runs[0].unproven_because == "4 GPUs asked for, n1 has 2; give gpus=2 or fewer"
 
@@ -83,7 +83,7 @@ def test_too_few_gpus_leave_a_benchmark_out(train: LoadedDefinition) -> None:
 
 def test_an_unknown_parameter_is_refused_with_near_names(train: LoadedDefinition) -> None:
     with pytest.raises(DefinitionError, match="`batch_size`"):
-        plan(train, overrides={"bach_size": 1})
+        plan(train, overrides={"bach_size": (1,)})
 
 
 def test_nodes_that_did_not_answer_stay_in_the_plan(train: LoadedDefinition) -> None:
@@ -125,7 +125,7 @@ def test_another_request_does_not_go_on(train: LoadedDefinition, tmp_path: Path,
     results = tmp_path / "results"
     first, _ = planning.resume_or_keep(plan(train), results)
     later = NOW + timedelta(days=3 if case == "old" else 0, minutes=1)
-    overrides = {"batch_size": 32} if case == "another request" else {}
+    overrides = {"batch_size": (32,)} if case == "another request" else {}
     if case == "changed definition":
         train = train.model_copy(update={"sha256": "0" * 64})
     if case == "damaged":
