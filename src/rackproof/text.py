@@ -26,6 +26,8 @@ _FORMAT_KEPT = {"\u200d"}  # joins emoji; harmless on its own
 ELLIPSIS = "…"
 NOTHING = "\N{EN DASH}"
 """Shown where there is no value."""
+# Units that only say that there is none.
+_PLAIN = frozenset({"1", "fraction"})
 _MINUS = "\N{MINUS SIGN}"
 
 
@@ -85,11 +87,16 @@ def number(value: float | None) -> str:
     return text.replace("-", _MINUS) if text.startswith("-") else text
 
 
+def unit_text(unit: str) -> str:
+    """Return a unit as shown: nothing where it only says that there is none."""
+    return "" if unit in _PLAIN else clean(unit, 40)
+
+
 def quantity(value: float | None, unit: str = "") -> str:
-    """Format a number with its unit; bytes become a size."""
+    """Format a number with its unit; bytes become a size, a bare number stays bare."""
     if value is not None and unit in ("bytes", "B", "byte") and math.isfinite(value):
         return size(value)
-    unit = clean(unit, 40)
+    unit = unit_text(unit)
     return f"{number(value)} {unit}" if unit and value is not None else number(value)
 
 

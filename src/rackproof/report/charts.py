@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 from rackproof.records import Judgement, Reference, Run
 from rackproof.report.view import label_text, value_of, words
-from rackproof.text import clean, number, quantity
+from rackproof.text import clean, number, quantity, unit_text
 
 MAX_CHARTS = 12
 MAX_LINES = 8
@@ -171,7 +171,7 @@ def run_charts(run: Run) -> tuple[Chart, ...]:
             Chart(
                 title=title[:1].upper() + title[1:],
                 x_label=clean({"s": "seconds"}.get(x_unit, x_unit), 60),
-                y_label=clean(unit, 60) or words(name)[:60],
+                y_label=unit_text(unit) or words(name)[:60],
                 lines=lines,
                 markers=not long_enough,
                 level=level,
@@ -199,14 +199,15 @@ def _size_charts(run: Run) -> list[Chart]:
             for label, points in by_label.items()
             if len(points) >= 3 and any(_number(y) for y in points.values())
         ]
-        if lines:
+        # What is the same everywhere (no wrong value at any size) needs no curve.
+        if len({y for line in lines for y in line.y}) > 1:
             kept, notes = _bounded(lines)
             title = f"{words(name)} over message size"
             charts.append(
                 Chart(
                     title=title[:1].upper() + title[1:],
                     x_label="message size",
-                    y_label=clean(unit, 60),
+                    y_label=unit_text(unit) or words(name)[:60],
                     lines=kept,
                     log_x=True,
                     markers=True,
@@ -250,7 +251,7 @@ def sweep_charts(runs: Sequence[Run]) -> tuple[Chart, ...]:
                     Chart(
                         title=f"{title} over batch size: {clean(benchmark, 80)}",
                         x_label="batch size",
-                        y_label=clean(unit, 60) or title.lower(),
+                        y_label=unit_text(unit) or title.lower(),
                         lines=kept,
                         log_x=True,
                         ticks_are_points=True,

@@ -13,7 +13,18 @@ from pathlib import PurePosixPath
 from urllib.parse import quote
 
 from rackproof.records import Direction, Finding, Judgement, Measurement, Reference, Run, Verdict, worst
-from rackproof.text import NOTHING, clean, duration, elapsed, moment, number, percent, quantity, size
+from rackproof.text import (
+    NOTHING,
+    clean,
+    duration,
+    elapsed,
+    moment,
+    number,
+    percent,
+    quantity,
+    size,
+    unit_text,
+)
 
 MAX_ROWS = 400
 """The most rows of one table; what is beyond stands in run.json and is counted below the table."""
@@ -30,23 +41,24 @@ WORDS = {
 
 # Shown first, in this order, where a run has them.
 _PRINCIPAL = (
-    "time_to_train",
-    "samples_per_second",
-    "images_per_second",
-    "tokens_per_second",
-    "eval_accuracy",
-    "seconds_per_epoch",
     "gemm_best",
     "memory_copy",
     "host_to_device",
     "peer_copy",
     "all_reduce_busbw",
     "wrong_values",
+    "time_to_train",
+    "samples_per_second",
+    "images_per_second",
+    "tokens_per_second",
+    "eval_accuracy",
+    "seconds_per_epoch",
     "epochs",
     "train_loss",
     "startup_time",
 )
-# Which way an unmarked label of a sweep is chosen for a summary: the largest message is the one that counts.
+# Labels that name a device; what differs only in them is the same measurement on several devices.
+_DEVICE_LABELS = frozenset({"gpu", "gpu_index", "device", "rank", "node", "from", "to"})
 _SIZE_LABEL = "size_bytes"
 
 
@@ -312,6 +324,7 @@ def software_table(run: Run) -> Table:
     rows = [
         (_text("workload"), _text(name), _code(version, 200), _text("as the workload reports"))
         for name, version in sorted(run.software.items())
+        if version
     ]
     for (kind, name), versions in sorted(seen.items()):
         for version, nodes in sorted(versions.items(), key=lambda item: -len(item[1])):
@@ -436,22 +449,32 @@ class Headline:
 
 def _headline(name: str, value: float, unit: str, note: str = "", verdict: Verdict | None = None) -> Headline:
     figure = quantity(value, unit)
-    shown = clean(unit, 40)
+    shown = unit_text(unit)
     if shown and figure.endswith(f" {shown}"):
         return Headline(words(name), figure.removesuffix(f" {shown}"), shown, note, verdict)
     return Headline(words(name), figure, "", note, verdict)
 
 
-def _worst_of(group: Sequence[Measurement]) -> Measurement:
-    """Return the one that stands for several of a name: largest message, then the lowest device."""
-    sizes = [int(one.labels.get(_SIZE_LABEL, "")) for one in group if _is_size(one)]
+def _stands_for(group: Sequence[Measurement]) -> Measurement:
+    """Return the one measurement that stands for all of a name, never a better one than is honest.
+
+    Of several devices it is the worst; of several message sizes the largest; of several kinds (number
+    formats) the best where higher is better. What is not a number stands before all.
+    """
+    sizes = [int(one.labels[_SIZE_LABEL]) for one in group if _is_size(one)]
     if sizes:
         group = [one for one in group if _is_size(one) and int(one.labels[_SIZE_LABEL]) == max(sizes)]
     broken = [one for one in group if not one.finite]
     if broken:
         return broken[0]
-    lower = any(one.direction is Direction.LOWER for one in group)
-    return (max if lower else min)(group, key=lambda one: one.value)
+    if any(one.direction is not Direction.HIGHER for one in group):
+        return max(group, key=lambda one: one.value)
+    kinds: dict[tuple[tuple[str, str], ...], list[Measurement]] = {}
+    for one in group:
+        kind = tuple(sorted(item for item in one.labels.items() if item[0] not in _DEVICE_LABELS))
+        kinds.setdefault(kind, []).append(one)
+    lowest = [min(kind, key=lambda one: one.value) for kind in kinds.values()]
+    return max(lowest, key=lambda one: one.value)
 
 
 def _is_size(one: Measurement) -> bool:
@@ -462,7 +485,7 @@ def _is_size(one: Measurement) -> bool:
 def main_measurements(run: Run, limit: int = 4) -> tuple[Headline, ...]:
     """Return the few numbers that stand for a run: what was judged first, then by a fixed order of names.
 
-    Of several of one name the worst stands for all (the lowest GPU, at the largest message size).
+    Of several of one name :func:`_stands_for` chooses one: the lowest GPU, at the largest message size.
     """
     rank = {name: place for place, name in enumerate(_PRINCIPAL)}
     judged: dict[str, Headline] = {}
@@ -476,7 +499,7 @@ def main_measurements(run: Run, limit: int = 4) -> tuple[Headline, ...]:
             groups.setdefault(measured.name, []).append(measured)
     others = {}
     for name, group in groups.items():
-        stands = _worst_of(group)
+        stands = _stands_for(group)
         note = label_text(stands.labels, 80)
         if len(group) > 1:
             note = clean(f"of {len(group)}: {note}" if note else f"of {len(group)}", 100)

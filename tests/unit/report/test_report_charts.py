@@ -41,6 +41,14 @@ def test_bandwidth_over_message_size() -> None:
     assert len(chart.lines[0].x) == 11
 
 
+def test_no_curve_for_what_is_the_same_at_every_size() -> None:
+    zeros = tuple(
+        Measurement(name="wrong_values", value=0, unit="1", labels={"size_bytes": str(1 << power)})
+        for power in range(20, 30)
+    )
+    assert charts.run_charts(example_runs.healthy(series=(), measurements=zeros)) == ()
+
+
 def test_sweep_curves_one_line_per_number_of_gpus() -> None:
     made = charts.sweep_charts(example_runs.sweep())
     assert [chart.title for chart in made] == [

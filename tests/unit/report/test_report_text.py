@@ -99,6 +99,8 @@ def test_numbers(value: float | None, shown: str) -> None:
         (8 << 20, "bytes", "8 MiB"),
         (math.nan, "bytes", "NaN bytes"),
         (3, "", "3"),
+        (0, "1", "0"),
+        (0.9691, "fraction", "0.9691"),
         (None, "s", text.NOTHING),
         (1, "\x1b[31ms", "1 s"),
     ],

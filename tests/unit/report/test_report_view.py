@@ -106,6 +106,39 @@ def test_of_several_sizes_the_largest_stands_for_all() -> None:
     assert headline.note.startswith("of 22: 8 GiB")
 
 
+def test_of_several_formats_the_lowest_gpu_of_the_fastest_stands_for_all() -> None:
+    values = {("bf16", 0): 790.0, ("bf16", 1): 740.0, ("fp32", 0): 50.0, ("fp32", 1): 51.0}
+    run = example_runs.healthy(
+        judgements=(),
+        measurements=tuple(
+            Measurement(
+                name="gemm_best",
+                value=value,
+                unit="TFLOP/s",
+                direction=Direction.HIGHER,
+                labels={"dtype": dtype, "gpu": str(gpu)},
+            )
+            for (dtype, gpu), value in values.items()
+        ),
+    )
+    (headline,) = view.main_measurements(run)
+    assert (headline.value, headline.note) == ("740 TFLOP/s", "of 4: dtype bf16, gpu 1")
+
+
+@pytest.mark.parametrize("direction", [None, Direction.LOWER])
+def test_one_wrong_value_is_not_hidden_by_right_ones(direction: Direction | None) -> None:
+    run = example_runs.healthy(
+        judgements=(),
+        measurements=tuple(
+            Measurement(
+                name="wrong_values", value=value, unit="1", direction=direction, labels={"dtype": dtype}
+            )
+            for dtype, value in (("bf16", 0), ("fp16", 3), ("fp32", 0))
+        ),
+    )
+    assert view.main_measurements(run)[0].value == "3"
+
+
 def test_a_number_that_is_none_is_not_hidden_by_good_ones() -> None:
     values = (1.0, math.nan, 2.0)
     run = example_runs.healthy(
