@@ -11,11 +11,12 @@ import json
 import math
 import re
 import statistics
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 
-from rackproof.logs._reading import Curve, Log, LogParser, clean, number, rank_of
+from rackproof.logs._reading import Curve, Log, LogParser, clean, number, rank_of, text_of
 from rackproof.records import Direction, Measurement, ParsedLog, Verdict
 
 HIGHER, LOWER = Direction.HIGHER, Direction.LOWER
@@ -107,7 +108,9 @@ def decode_leniently(payload: bytes) -> tuple[object, str]:
             raise
         try:
             # Single quotes, as Python prints a dict. literal_eval evaluates nothing but literals.
-            value = ast.literal_eval(_BARE_WORD.sub(lambda m: m[1] or _PYTHON_WORD[m[2]], text))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                value = ast.literal_eval(_BARE_WORD.sub(lambda m: m[1] or _PYTHON_WORD[m[2]], text))
         except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:
             raise ValueError("not JSON") from error
         return value, "written with single quotes"
@@ -269,7 +272,7 @@ class Events(LogParser):
             status = {True: "success", False: "aborted"}.get(success) if isinstance(success, bool) else None
         line = self.log.line_at(position)
         if len(self.statuses) < 1000:
-            self.statuses.append((clean(str(status)[:200], 40) if status is not None else "", line))
+            self.statuses.append((text_of(status, 40) if status is not None else "", line))
         if self.run_stop is None and key == "run_stop":
             self.run_stop, self.run_stop_line = time, line
 
@@ -292,7 +295,7 @@ class Events(LogParser):
             if found is None:
                 self.damaged(key, position)
                 continue
-            name = clean(str(name)[:200], 40)
+            name = text_of(name, 40)
             if not isfinite(found):
                 self.log.find("nan", f"eval_accuracy is {found}", Verdict.FAIL, line=line, rank=rank)
             if name in self.evals or len(self.evals) < 20:
@@ -362,7 +365,7 @@ class Events(LogParser):
             return
         self.log.tag("seed", value)
         if len(self.seeds) < 100_000:
-            self.seeds.setdefault(str(value)[:40], self.log.line_at(position))
+            self.seeds.setdefault(text_of(value, 40), self.log.line_at(position))
 
     def on_cache_clear(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
@@ -395,13 +398,11 @@ class Events(LogParser):
                 raise TypeError("no number")  # noqa: TRY301
             labels = value.get("labels") or {}
             one = Measurement(
-                name=clean(str(value["name"])[:400], 200),
+                name=text_of(value["name"], 200),
                 value=found,
-                unit=clean(str(value["unit"])[:400], 40),
+                unit=text_of(value["unit"], 40),
                 direction=Direction(value["direction"]) if value.get("direction") else None,
-                labels={
-                    clean(str(k)[:200], 100): clean(str(v)[:400], 200) for k, v in list(labels.items())[:50]
-                },
+                labels={text_of(k, 100): text_of(v) for k, v in list(labels.items())[:50]},
                 source=self.log.source(line, rank),
             )
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -417,7 +418,7 @@ class Events(LogParser):
         """Software versions that the workload reports."""
         if isinstance(value, dict):
             for name, one in list(value.items())[:100]:
-                self.log.tag(f"software.{name}"[:200], one)
+                self.log.tag(f"software.{text_of(name)}", one)
 
     def on_dataset(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
@@ -425,7 +426,7 @@ class Events(LogParser):
         """The data that the workload read."""
         if isinstance(value, dict):
             for name, one in list(value.items())[:100]:
-                self.log.tag(f"dataset.{name}"[:200], one)
+                self.log.tag(f"dataset.{text_of(name)}", one)
 
     def on_target(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int

@@ -46,6 +46,15 @@ def clean(raw: bytes | str, limit: int = MAX_EXCERPT) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def text_of(value: object, limit: int = MAX_EXCERPT) -> str:
+    """Return a decoded JSON value as cleaned text; never raises, however deeply it is nested."""
+    try:
+        text = value if isinstance(value, str) else str(value)
+    except (RecursionError, ValueError):  # ValueError: whole numbers of thousands of digits
+        text = "…"
+    return clean(text, limit)
+
+
 def number(value: object) -> float | None:
     """Return a JSON value as a float (numbers and short numeric strings; not booleans), else ``None``."""
     if type(value) is float:
@@ -280,7 +289,7 @@ class Log:
         """Keep the first value of a tag; bounded in number and length."""
         key = clean(key, 100)
         if key and key not in self.tags and len(self.tags) < MAX_TAGS:
-            self.tags[key] = clean(value if isinstance(value, str) else str(value)[:1000])
+            self.tags[key] = text_of(value)
 
     def source(self, line: int | None, rank: int | None = None) -> Source:
         """Return where something was read."""

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, ClassVar
 
 import orjson
 
-from rackproof.logs._reading import Log, LogParser, clean, number, run_parser, whole
+from rackproof.logs._reading import Log, LogParser, number, run_parser, text_of, whole
 from rackproof.records import Direction, Measurement, ParsedLog, Verdict
 
 COLLECTIVES = (
@@ -218,7 +218,11 @@ class Parser(LogParser):
             log.find("damaged_json", "the JSON holds no results", Verdict.UNPROVEN)
             return False
         arguments = root.get("args")
-        if isinstance(arguments, list) and arguments and (found := _PROGRAM.search(str(arguments[0])[:500])):
+        if (
+            isinstance(arguments, list)
+            and arguments
+            and (found := _PROGRAM.search(text_of(arguments[0], 500)))
+        ):
             self.program = found[1]
         config = root.get("config")
         if isinstance(config, dict):
@@ -228,22 +232,20 @@ class Parser(LogParser):
             if isinstance(devices, list):
                 self.ranks = len(devices)
                 if devices and isinstance(devices[0], dict):
-                    log.tag("device", str(devices[0].get("device_info", ""))[:200])
+                    log.tag("device", devices[0].get("device_info"))
         if root.get("nccl_version") is not None:
             log.tag("software.nccl", root["nccl_version"])
         for entry in root["results"][:2000]:
             self.entry(entry)
         bounds = root.get("out_of_bounds")
         errors = root.get("errors")
-        if isinstance(errors, list) and any(str(one).strip() for one in errors):
-            log.find(
-                "nccl_error", "the test reports an error", Verdict.DEGRADED, excerpt=str(errors[0])[:500]
-            )
+        if isinstance(errors, list) and any(text_of(one) for one in errors[:100]):
+            log.find("nccl_error", "the test reports an error", Verdict.DEGRADED, excerpt=text_of(errors[0]))
         if not isinstance(bounds, dict) or "end_time" not in root:
             log.find("cut_off", "the JSON lacks its last part: the test did not end", Verdict.UNPROVEN)
             return False
         if bounds.get("count") != 0 or bounds.get("okay") not in ("true", True):
-            log.find("wrong_values", f"{bounds.get('count')!s:.40} values out of bounds", Verdict.FAIL)
+            log.find("wrong_values", f"{text_of(bounds.get('count'), 40)} values out of bounds", Verdict.FAIL)
         return True
 
     def entry(self, entry: object) -> None:
@@ -266,7 +268,7 @@ class Parser(LogParser):
                 )
                 continue
             taken += 1
-            kind, redop = clean(str(entry.get("type"))[:100], 20), clean(str(entry.get("redop"))[:100], 20)
+            kind, redop = text_of(entry.get("type"), 20), text_of(entry.get("redop"), 20)
             self.value(1, "", str(size), kind, redop, place, algbw, busbw, wrong)
         if not taken:
             self.log.find("damaged_json", f"a result without figures at {size} bytes", Verdict.UNPROVEN)

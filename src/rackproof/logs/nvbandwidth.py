@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, ClassVar
 
 import orjson
 
-from rackproof.logs._reading import Log, LogParser, clean, number, run_parser
+from rackproof.logs._reading import Log, LogParser, number, run_parser, text_of
 from rackproof.records import Direction, Measurement, ParsedLog, Verdict
 
 _RUNNING = re.compile(r"^Running ([A-Za-z0-9_]{1,100})\.?\s*$")
@@ -144,7 +144,7 @@ class Parser(LogParser):
                 log.tag(key.lower().replace(" ", "_"), top[key])
         if top.get("error"):
             log.find(
-                "tool_error", "nvbandwidth reports an error", Verdict.FAIL, excerpt=str(top["error"])[:500]
+                "tool_error", "nvbandwidth reports an error", Verdict.FAIL, excerpt=text_of(top["error"])
             )
         passed = 0
         for test in tests[:500]:
@@ -156,16 +156,18 @@ class Parser(LogParser):
 
     def test_case(self, test: dict[str, Any]) -> bool:
         """Read one test case of the JSON; return whether it passed."""
-        name = clean(str(test.get("name"))[:400], 100)
+        name = text_of(test.get("name"), 100)
         status = test.get("status")
         if status == "Waived":
             self.waived += 1
             return False
         if status != "Passed":
             verdict = Verdict.FAIL if status == "Error" else Verdict.UNPROVEN
-            self.log.find("tool_error", f"{name}: {status!s:.40} {test.get('error', '')!s:.200}", verdict)
+            self.log.find(
+                "tool_error", f"{name}: {text_of(status, 40)} {text_of(test.get('error', ''))}", verdict
+            )
             return False
-        found = _UNIT.search(str(test.get("bandwidth_description", ""))[:300])
+        found = _UNIT.search(text_of(test.get("bandwidth_description")))
         self.unit = found[1] if found else "GB/s"
         matrix = test.get("bandwidth_matrix")
         if not isinstance(matrix, list) or not matrix:
@@ -173,7 +175,7 @@ class Parser(LogParser):
             return False
         for row, cells in enumerate(matrix[:1000]):
             for column, cell in enumerate(cells[:1000] if isinstance(cells, list) else []):
-                self.cell(1, name, str(row), str(column), str(cell)[:60])
+                self.cell(1, name, str(row), str(column), text_of(cell, 60))
         return True
 
     def finish(self) -> ParsedLog:

@@ -786,3 +786,19 @@ def test_nothing_of_a_hostile_log_gets_through_raw() -> None:
 def test_numbers_of_0_6_lines_need_their_unit() -> None:
     data = mll("submission_benchmark", "maskrcnn").encode() + b"&&&& MLPERF METRIC THROUGHPUT=139.8"
     assert read(data).measurement("iterations_per_second") is None
+
+
+@pytest.mark.parametrize("depth", [10, 300, 900, 1020, 3000])
+@pytest.mark.parametrize(
+    "key", ["seed", "submission_org", "run_stop", "measurement", "facts", "eval_accuracy"]
+)
+def test_deeply_nested_values(depth: int, key: str) -> None:
+    nested = "[" * depth + "]" * depth
+    head = ':::MLLOG {"time_ms": 1700000350000, '
+    line = head + f'"key": "{key}", "value": {nested}, "metadata": {{"status": {nested}}}}}\n'
+    assert read(mllog(line)).format == "mllog"
+    facts = head + f'"key": "facts", "value": {{"a": {nested}}}, "metadata": null}}\n'
+    assert read(mllog(facts)).verdict is PASS
+    for document in (nccl_json(args=["X"]), nvb_json(name="X"), nccl_json(errors=["X"])):
+        data = document.replace(b'"X"', nested.encode())
+        assert read(data).verdict is not FAIL
