@@ -18,7 +18,7 @@ from rackproof.logs.progress import Follower
 from rackproof.records import ParsedLog, Verdict
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "unit" / "logs"))
-import samples
+import log_samples as samples
 
 RUBBISH = (
     b"\x00", b"\xff", b"\r", b"\n", b"\x1b[2J", b"{", b"}", b'"', b"'", b",", b" ", b"9" * 400, b"-",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import log_samples as samples
 import pytest
-import samples
-from samples import event
+from log_samples import event
 
 from rackproof.logs.progress import Follower, Progress
 

@@ -8,9 +8,9 @@ import math
 import tracemalloc
 from typing import Any
 
+import log_samples as samples
 import pytest
-import samples
-from samples import MINIGO, MLL06, MXNET, NCCL, TF_CNN, event, mll, mllog, nccl_json
+from log_samples import MINIGO, MLL06, MXNET, NCCL, TF_CNN, event, mll, mllog, nccl_json
 
 from rackproof import logs
 from rackproof.logs import _reading
