@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+"""Train LeNet or an MLP on MNIST with MXNet 1.9.1 itself, as its example train_mnist.py does.
+
+Same networks, same flags, same log lines (MXNet's own, on stderr and stdout): the table of the
+multi-GPU experiment can be made again with the system that it was made with. Exit status: 0 done,
+1 error, 2 usage, 3 not finite, 4 GPU asked for but absent, 5 data missing or damaged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import logging
+import math
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+EXIT_NON_FINITE = 3
+EXIT_NO_GPU = 4
+EXIT_DATA = 5
+CLASSES = 10
+SIDE = 28
+
+
+class Stop(Exception):  # noqa: N818  (carries an exit status, like SystemExit)
+    """Training cannot go on. The text says why and what to do; ``status`` is the exit status."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = arguments.add_argument
+    add("--data", type=Path, required=True, help="folder that stage_mnist.py filled")
+    add("--network", choices=("lenet", "mlp"), default="lenet", help="default: %(default)s")
+    add("--gpus", default="", help="indices of GPUs, e.g. 0,1; empty means CPU (default)")
+    add("--batch-size", type=int, default=64, help="over all GPUs together (default: %(default)s)")
+    add("--num-epochs", type=int, default=12, help="default: %(default)s")
+    add("--lr", type=float, default=0.05, help="default: %(default)s")
+    add("--lr-factor", type=float, default=0.1, help="default: %(default)s")
+    add("--lr-step-epochs", default="10", help="epochs after which --lr-factor applies (default: %(default)s)")
+    add("--disp-batches", type=int, default=50, help="batches between log lines (default: %(default)s)")
+    add("--target", type=float, help="validation accuracy that is asked for; said at the end, not enforced")
+    add("--seed", type=int, default=1, help="default: %(default)s")
+    return arguments
+
+
+def read_idx(folder: Path, name: str, files: dict[str, str]) -> tuple[tuple[int, ...], bytes]:
+    """Read an IDX file of bytes; return shape and contents, checked against the manifest."""
+    try:
+        data = (folder / name).read_bytes()
+    except OSError as error:
+        raise Stop(EXIT_DATA, f"{error}; run stage_mnist.py --data {folder} again") from error
+    if hashlib.sha256(data).hexdigest() != files.get(name):
+        raise Stop(EXIT_DATA, f"{folder / name}: wrong checksum; run stage_mnist.py --data {folder} again")
+    shape = struct.unpack_from(f">{data[3]}I", data, 4)
+    return shape, data[4 + 4 * data[3] :]
+
+
+def load(folder: Path, part: str) -> tuple[Any, Any]:
+    """Return images (N, 1, 28, 28) as float32 in 0..1 and labels (N,), both numpy."""
+    import numpy as np
+
+    try:
+        files = json.loads((folder / "dataset.json").read_text())["files"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Stop(EXIT_DATA, f"no staged MNIST in {folder} ({error}); run stage_mnist.py --data {folder}") from error
+    shape, pixels = read_idx(folder, f"{part}-images-idx3-ubyte", files)
+    label_shape, labels = read_idx(folder, f"{part}-labels-idx1-ubyte", files)
+    if shape[1:] != (SIDE, SIDE) or label_shape != shape[:1]:
+        raise Stop(EXIT_DATA, f"images {shape} and labels {label_shape} in {folder} do not belong together")
+    images = np.frombuffer(pixels, dtype=np.uint8).reshape(shape[0], 1, SIDE, SIDE)
+    return images.astype(np.float32) / 255, np.frombuffer(labels, dtype=np.uint8).astype(np.float32)
+
+
+def lenet(mx: Any) -> Any:
+    """Return the symbol of LeNet, layer for layer that of MXNet's example."""
+    data = mx.sym.var("data")
+    for filters in (20, 50):
+        data = mx.sym.Convolution(data, kernel=(5, 5), num_filter=filters)
+        data = mx.sym.Activation(data, act_type="tanh")
+        data = mx.sym.Pooling(data, pool_type="max", kernel=(2, 2), stride=(2, 2))
+    data = mx.sym.FullyConnected(mx.sym.Flatten(data), num_hidden=500)
+    data = mx.sym.Activation(data, act_type="tanh")
+    data = mx.sym.FullyConnected(data, num_hidden=CLASSES)
+    return mx.sym.SoftmaxOutput(data, name="softmax")
+
+
+def mlp(mx: Any) -> Any:
+    """Return the symbol of the multi-layer perceptron of MXNet's example."""
+    data = mx.sym.Flatten(mx.sym.var("data"))
+    for width in (128, 64):
+        data = mx.sym.Activation(mx.sym.FullyConnected(data, num_hidden=width), act_type="relu")
+    data = mx.sym.FullyConnected(data, num_hidden=CLASSES)
+    return mx.sym.SoftmaxOutput(data, name="softmax")
+
+
+def devices(mx: Any, gpus: str) -> list[Any]:
+    """Return MXNet's contexts for ``--gpus``."""
+    indices = [one.strip() for one in gpus.split(",") if one.strip()]
+    if not all(one.isdigit() for one in indices):
+        raise Stop(EXIT_USAGE, f"--gpus {gpus!r}: not a comma-separated list of indices")
+    exist = mx.context.num_gpus()
+    if any(int(one) >= exist for one in indices):
+        raise Stop(
+            EXIT_NO_GPU,
+            f"GPUs {gpus} asked for, {exist} usable by this build of MXNet; leave --gpus empty to use the CPU",
+        )
+    return [mx.gpu(int(one)) for one in indices] or [mx.cpu()]
+
+
+def fit(options: argparse.Namespace) -> None:
+    """Train; MXNet logs."""
+    import mxnet as mx
+    import numpy as np
+
+    context = devices(mx, options.gpus)
+    if options.batch_size < len(context) or options.batch_size % len(context):
+        raise Stop(EXIT_USAGE, f"--batch-size {options.batch_size} cannot be divided among {len(context)} GPUs")
+    try:
+        steps = [int(one) for one in options.lr_step_epochs.split(",") if one.strip()]
+    except ValueError as error:
+        raise Stop(EXIT_USAGE, f"--lr-step-epochs {options.lr_step_epochs!r}: {error}") from error
+    mx.random.seed(options.seed)
+    np.random.seed(options.seed)
+    images, labels = load(options.data, "train")
+    train = mx.io.NDArrayIter(images, labels, options.batch_size, shuffle=True)
+    validation = mx.io.NDArrayIter(*load(options.data, "t10k"), options.batch_size)
+    batches = math.ceil(len(labels) / options.batch_size)
+    schedule = None
+    if steps:
+        schedule = mx.lr_scheduler.MultiFactorScheduler(
+            [batches * one for one in steps], options.lr_factor, base_lr=options.lr
+        )
+    module = mx.mod.Module({"lenet": lenet, "mlp": mlp}[options.network](mx), context=context)
+    accuracy = mx.metric.Accuracy()
+
+    def require_finite(epoch: int, _: Any, arguments: dict[str, Any], __: Any) -> None:
+        # Runs after every epoch: MXNet itself would go on with NaN and call it ten per cent accuracy.
+        if not all(np.isfinite(one.asnumpy()).all() for one in arguments.values()):
+            raise Stop(
+                EXIT_NON_FINITE,
+                f"weights are not finite after epoch {epoch}: training diverged; lower --lr {options.lr:g}",
+            )
+
+    module.fit(
+        train,
+        eval_data=validation,
+        eval_metric=accuracy,
+        kvstore="device",
+        optimizer="sgd",
+        optimizer_params={
+            "learning_rate": options.lr,
+            "momentum": 0.9,
+            "wd": 0.0001,
+            "lr_scheduler": schedule,
+        },
+        initializer=mx.init.Xavier(rnd_type="gaussian", factor_type="in", magnitude=2),
+        num_epoch=options.num_epochs,
+        batch_end_callback=mx.callback.Speedometer(options.batch_size, options.disp_batches),
+        epoch_end_callback=require_finite,
+    )
+    if options.target is not None:
+        reached = module.score(validation, accuracy)[0][1]
+        print(f"target {options.target}: final validation accuracy {reached:.6f}", flush=True)
+
+
+def main() -> int:
+    """Train by the command line; return the exit status."""
+    arguments = parser()
+    options = arguments.parse_args()
+    for name in ("batch_size", "num_epochs", "disp_batches"):
+        if getattr(options, name) < 1:
+            arguments.error(f"--{name.replace('_', '-')} must be at least 1")
+    logging.basicConfig(level=logging.INFO, stream=sys.stdout)
+    try:
+        fit(options)
+    except Stop as stop:
+        print(f"error: {stop}", file=sys.stderr, flush=True)
+        return stop.status
+    except ImportError as error:
+        print(
+            f"error: {sys.executable} cannot import MXNet ({error}); it needs mxnet 1.9.1 with numpy 1.23.5",
+            file=sys.stderr,
+        )
+        return EXIT_ERROR
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
