@@ -234,8 +234,8 @@ def record(
             sku_references=_sku_references(sku_references),
             require_references=require_references,
         )
-    except ResultsError as error:
-        raise BenchError(str(error)) from error
+    except (ResultsError, OSError) as error:
+        raise BenchError(f"run {run_id} could not be recorded whole: {error}") from error
 
 
 def report(results: Path, plan_id: str) -> PlanReport:
@@ -250,12 +250,16 @@ def report(results: Path, plan_id: str) -> PlanReport:
         made = planning.read_plan(results, plan_id)
         done = made.done(results)
         runs = [done[run.run_id] for run in made.runs if run.run_id in done]
+        missing = [run for run in made.runs if run.run_id not in done]
         pages = write_plan_reports(
-            runs, results / plan_id, made.title, link=lambda run: f"../{run.run_id}/report.html"
+            runs,
+            results / plan_id,
+            made.title,
+            link=lambda run: f"../{run.run_id}/report.html",
+            missing=[*(f"{run.title} on {run.lead}" for run in missing), *made.unreached],
         )
-    except ResultsError as error:
-        raise BenchError(str(error)) from error
-    missing = [run for run in made.runs if run.run_id not in done]
+    except (ResultsError, OSError) as error:
+        raise BenchError(f"the report of {plan_id} could not be written: {error}") from error
     verdicts = [run.verdict for run in runs]
     verdicts += [Verdict.UNPROVEN] * (len(missing) + len(made.unreached))
     verdict = worst(verdicts)

@@ -40,7 +40,6 @@ class Stage(Record):
     creates: str = Field(description="Folder below `bench_data` that holds the data when it is staged.")
     program: str = Field(description="Program under workloads/ that stages it.")
     arguments: dict[str, Scalar] = Field(default={}, description="Its options, without the leading `--`.")
-    needs_bytes: int = Field(default=0, ge=0, description="Free space that staging needs, in bytes.")
 
 
 class Launch(Record):

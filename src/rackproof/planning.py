@@ -51,10 +51,16 @@ class PlannedRun(Record):
     hang_s: int
     format: str
     definition_path: str
+    """As the controller finds it; :attr:`definition_name` is what records say."""
     definition_sha256: str
     expected_s: float | None = None
     unproven_because: str = ""
     """Not empty: the run cannot be made (no such GPU); it is recorded as unproven without starting."""
+
+    @property
+    def definition_name(self) -> str:
+        """Folder and name of the definition, the same on every machine."""
+        return "/".join(Path(self.definition_path).parts[-2:])
 
     @property
     def title(self) -> str:
@@ -214,7 +220,6 @@ def _plan_run(
                 "creates": stage.creates,
                 "program": stage.program,
                 "arguments": arguments(stage.arguments, variables, f"{loaded.path}: stage.arguments"),
-                "needs_bytes": stage.needs_bytes,
             }
             for stage in definition.stage
         ),

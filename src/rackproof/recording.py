@@ -157,7 +157,7 @@ def build_run(
         references,
         parameters=planned.parameters,
         require_references=require_references,
-        source=planned.definition_path,
+        source=planned.definition_name,
     )
     tags = {key: value for log in parsed for key, value in log.tags.items()}
     return Run(
@@ -221,8 +221,8 @@ def record(
 
     log_files, parsed = [], []
     for path in sorted((folder / "logs").glob("*")):
-        log = logs.parse_path(path, format=planned.format)
-        log = log.model_copy(update={"file": f"logs/{path.name}"})
+        with path.open("rb") as stream:
+            log = logs.parse(stream, format=planned.format, name=f"logs/{path.name}")
         parsed.append(log)
         log_files.append(
             LogFile(
