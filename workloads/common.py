@@ -20,9 +20,10 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 try:
     from mlperf_logging import mllog
@@ -213,8 +214,8 @@ def choose_gpus(wanted: int | None) -> list[Gpu]:
         exist = f"{len(found)} exist" if len(found) != 1 else "1 exists"
         raise Refusal(
             EXIT_NO_GPU,
-            f"{asked} asked for, {exist} here (driver and CUDA_VISIBLE_DEVICES considered); ask for fewer, or "
-            "--gpus 0 (--device cpu) to use the CPU",
+            f"{asked} asked for, {exist} here (driver and CUDA_VISIBLE_DEVICES considered); ask for fewer, "
+            "or --gpus 0 (--device cpu) to use the CPU",
         )
     return found if wanted is None else found[:wanted]
 
@@ -277,8 +278,8 @@ def require_cuda() -> None:
     if not torch.cuda.is_available():
         raise Refusal(
             EXIT_NO_GPU,
-            f"PyTorch {torch.__version__} of {sys.executable} cannot use CUDA; install a CUDA build of PyTorch that "
-            "fits the driver, or name the Python that has one",
+            f"PyTorch {torch.__version__} of {sys.executable} cannot use CUDA; install a CUDA build of "
+            "PyTorch that fits the driver, or name the Python that has one",
         )
 
 
@@ -491,7 +492,7 @@ def median_seconds(call: Callable[[], Any], device: Any, seconds: float, most: i
                 call()
             mark.record()
         torch.cuda.synchronize(device)
-        return [one.elapsed_time(two) / 1e3 / inner for one, two in zip(marks, marks[1:])]
+        return [marks[index].elapsed_time(marks[index + 1]) / 1e3 / inner for index in range(count)]
 
     with torch.cuda.device(device):
         for _ in range(3):

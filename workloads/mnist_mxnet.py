@@ -48,7 +48,9 @@ def parser() -> argparse.ArgumentParser:
     add("--num-epochs", type=int, default=12, help="default: %(default)s")
     add("--lr", type=float, default=0.05, help="default: %(default)s")
     add("--lr-factor", type=float, default=0.1, help="default: %(default)s")
-    add("--lr-step-epochs", default="10", help="epochs after which --lr-factor applies (default: %(default)s)")
+    add(
+        "--lr-step-epochs", default="10", help="epochs after which --lr-factor applies (default: %(default)s)"
+    )
     add("--disp-batches", type=int, default=50, help="batches between log lines (default: %(default)s)")
     add("--target", type=float, help="validation accuracy that is asked for; said at the end, not enforced")
     add("--seed", type=int, default=1, help="default: %(default)s")
@@ -74,7 +76,9 @@ def load(folder: Path, part: str) -> tuple[Any, Any]:
     try:
         files = json.loads((folder / "dataset.json").read_text())["files"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Stop(EXIT_DATA, f"no staged MNIST in {folder} ({error}); run stage_mnist.py --data {folder}") from error
+        raise Stop(
+            EXIT_DATA, f"no staged MNIST in {folder} ({error}); run stage_mnist.py --data {folder}"
+        ) from error
     shape, pixels = read_idx(folder, f"{part}-images-idx3-ubyte", files)
     label_shape, labels = read_idx(folder, f"{part}-labels-idx1-ubyte", files)
     if shape[1:] != (SIDE, SIDE) or label_shape != shape[:1]:
@@ -114,7 +118,8 @@ def devices(mx: Any, gpus: str) -> list[Any]:
     if any(int(one) >= exist for one in indices):
         raise Stop(
             EXIT_NO_GPU,
-            f"GPUs {gpus} asked for, {exist} usable by this build of MXNet; leave --gpus empty to use the CPU",
+            f"GPUs {gpus} asked for, {exist} usable by this build of MXNet; "
+            "leave --gpus empty to use the CPU",
         )
     return [mx.gpu(int(one)) for one in indices] or [mx.cpu()]
 
@@ -126,7 +131,9 @@ def fit(options: argparse.Namespace) -> None:
 
     context = devices(mx, options.gpus)
     if options.batch_size < len(context) or options.batch_size % len(context):
-        raise Stop(EXIT_USAGE, f"--batch-size {options.batch_size} cannot be divided among {len(context)} GPUs")
+        raise Stop(
+            EXIT_USAGE, f"--batch-size {options.batch_size} cannot be divided among {len(context)} GPUs"
+        )
     try:
         steps = [int(one) for one in options.lr_step_epochs.split(",") if one.strip()]
     except ValueError as error:

@@ -16,8 +16,9 @@ import math
 import struct
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import common
 from common import HIGHER, LOWER, Log, Rank, Refusal
@@ -40,7 +41,9 @@ BASE_LR = {"lenet": 0.05, "mlp": 0.05}
 WARM_UP_STEPS = 12
 """Steps before the clock starts; DDP needs 11 before its backward pass can be captured in a graph."""
 
-VALIDATION_CHUNK = 2500
+VALIDATION_CHUNK = {"cpu": 500, "cuda": 2500}
+"""Images looked at together: on a CPU few enough to stay in its caches."""
+
 LOG_INTERVAL_S = 0.5
 """Reading the loss makes the host wait for the GPU, so it is read at most this often within an epoch."""
 
@@ -114,7 +117,8 @@ def plan(options: argparse.Namespace) -> int:
     if options.batch_size % ranks:
         raise Refusal(
             common.EXIT_USAGE,
-            f"--batch-size {options.batch_size} cannot be divided among {ranks} GPUs; choose a multiple of {ranks}",
+            f"--batch-size {options.batch_size} cannot be divided among {ranks} GPUs; "
+            f"choose a multiple of {ranks}",
         )
     return ranks
 
@@ -137,18 +141,19 @@ def read_idx(folder: Path, name: str, manifest: dict[str, Any]) -> tuple[tuple[i
     """Read an IDX file of bytes; return its shape and contents, checked against the manifest."""
     try:
         data = bytearray((folder / name).read_bytes())
-        if hashlib.sha256(data).hexdigest() != manifest["files"][name]:
-            raise ValueError("wrong checksum")
+        right = hashlib.sha256(data).hexdigest() == manifest["files"][name]
         dimensions = data[3]
         shape = struct.unpack(f">{dimensions}I", data[4 : 4 + 4 * dimensions])
         body = data[4 + 4 * dimensions :]
-        if data[:3] != b"\0\0\x08" or math.prod(shape) != len(body) or not body:
-            raise ValueError("not an IDX file of bytes")
-    except (OSError, ValueError, KeyError, IndexError, struct.error) as error:
+        right = right and data[:3] == b"\0\0\x08" and math.prod(shape) == len(body) > 0
+        problem = "" if right else "wrong checksum, or not an IDX file of bytes"
+    except (OSError, KeyError, IndexError, struct.error) as error:
+        problem = repr(error)
+    if problem:
         raise Refusal(
             common.EXIT_DATA,
-            f"{folder / name} is missing or damaged ({error!r}); run stage_mnist.py --data {folder} again",
-        ) from error
+            f"{folder / name} is missing or damaged ({problem}); run stage_mnist.py --data {folder} again",
+        )
     return shape, body
 
 
@@ -270,7 +275,7 @@ class Trainer:
         weights = [one.detach().clone() for one in self.model.parameters()]
         run = self.warm_up(step)
         with torch.no_grad():
-            for weight, original in zip(self.model.parameters(), weights):
+            for weight, original in zip(self.model.parameters(), weights):  # noqa: B905  (Python 3.9)
                 weight.copy_(original)
             for state in self.optimizer.state.values():
                 state["momentum_buffer"].zero_()
@@ -360,8 +365,9 @@ class Trainer:
         totals = torch.zeros(2, device=self.device, dtype=torch.float64)
         images, labels = self.test_images[self.validate_part], self.test_labels[self.validate_part]
         bf16 = self.options.precision == "bf16"
+        chunk = VALIDATION_CHUNK[self.device.type]
         with torch.inference_mode():
-            for one, truth in zip(images.split(VALIDATION_CHUNK), labels.split(VALIDATION_CHUNK)):
+            for one, truth in zip(images.split(chunk), labels.split(chunk)):  # noqa: B905  (Python 3.9)
                 with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
                     scores = self.model(one).float()
                 totals[0] += (scores.argmax(1) == truth).sum()
@@ -386,8 +392,8 @@ def require_finite(loss: float, epoch: int, options: argparse.Namespace) -> None
     if not math.isfinite(loss):
         raise Refusal(
             common.EXIT_NON_FINITE,
-            f"loss is {loss} in epoch {epoch}: training diverged. Lower the learning rate (--lr {options.lr:g}); if it "
-            "diverges with the default, suspect the hardware",
+            f"loss is {loss} in epoch {epoch}: training diverged. Lower the learning rate "
+            f"(--lr {options.lr:g}); if it diverges with the default, suspect the hardware",
         )
 
 
@@ -468,7 +474,8 @@ def run_epochs(trainer: Trainer, log: Log | None, startup: float) -> None:
             log.event("tracked_stats", stats, epoch_num=epoch, step=epoch * trainer.steps)
             log.event("eval_accuracy", accuracy, epoch_num=epoch)
             common.say(
-                f"epoch {epoch}/{options.num_epochs} loss {loss:.4f} accuracy {accuracy:.4f} {rate:,.0f} samples/s"
+                f"epoch {epoch}/{options.num_epochs} loss {loss:.4f} "
+                f"accuracy {accuracy:.4f} {rate:,.0f} samples/s"
             )
         if options.until == "target" and accuracy >= options.target:
             break

@@ -12,7 +12,8 @@ import argparse
 import math
 import sys
 import time
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import common
 from common import HIGHER, LOWER, Log, Rank

@@ -10,8 +10,8 @@ import argparse
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Iterator
 
 import common
 from common import HIGHER, LOWER, Gpu, Log, Rank

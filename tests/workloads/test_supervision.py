@@ -27,6 +27,8 @@ def work(options, rank, log):
     common.mark_start(rank, log)
     pathlib.Path(__file__).with_name(f"pid-{{rank.index}}").write_text(str(os.getpid()))
     if rank.index == 1:
+        while not pathlib.Path(__file__).with_name("pid-0").exists():
+            time.sleep(0.01)
         if options.do == "refuse":
             raise common.Refusal(3, "loss is nan")
         if options.do == "raise":
