@@ -29,9 +29,9 @@ def parser() -> argparse.ArgumentParser:
 
 def plan(options: argparse.Namespace) -> int:
     """Return the number of ranks: one, which visits the GPUs in turn (they may share a link)."""
-    if options.device == "cpu":
+    if options.device == "cpu" or options.gpus == 0:
         raise common.Refusal(
-            common.EXIT_USAGE, "host-device bandwidth needs a GPU; --device cpu measures nothing"
+            common.EXIT_USAGE, "host-device bandwidth needs a GPU; without one nothing is measured"
         )
     if options.size_mib < 1:
         raise common.Refusal(common.EXIT_USAGE, "--size-mib must be at least 1")

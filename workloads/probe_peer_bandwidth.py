@@ -25,8 +25,8 @@ def parser() -> argparse.ArgumentParser:
 
 def plan(options: argparse.Namespace) -> int:
     """Return the number of ranks: one, which drives all GPUs."""
-    if options.device == "cpu":
-        raise common.Refusal(common.EXIT_USAGE, "peer bandwidth needs GPUs; --device cpu measures nothing")
+    if options.device == "cpu" or options.gpus == 0:
+        raise common.Refusal(common.EXIT_USAGE, "peer bandwidth needs GPUs; without one nothing is measured")
     if options.size_mib < 1:
         raise common.Refusal(common.EXIT_USAGE, "--size-mib must be at least 1")
     options.device = "gpu"

@@ -73,6 +73,7 @@ def test_probe(
         ("probe_memory_bandwidth.py", ["--size-mib", "0"], 2, "at least 1"),
         ("probe_host_device_bandwidth.py", [], 4, "0 exist"),
         ("probe_host_device_bandwidth.py", ["--device", "cpu"], 2, "needs a GPU"),
+        ("probe_host_device_bandwidth.py", ["--gpus", "0"], 2, "needs a GPU"),
         ("probe_peer_bandwidth.py", ["--gpus", "2"], 4, "2 GPUs asked for, 0 exist"),
         ("probe_peer_bandwidth.py", ["--device", "cpu"], 2, "needs GPUs"),
         ("probe_all_reduce.py", ["--ranks", "1"], 2, "at least 2 ranks"),
