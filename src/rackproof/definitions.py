@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import itertools
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -81,11 +82,20 @@ class JudgeRule(Record):
             raise ValueError("give one of at_least, at_most and equals")
         return self
 
+    @property
+    def better(self) -> Direction | None:
+        """Which way is better; a bound on one side says so itself, `equals` makes both sides bad."""
+        if self.at_least is not None:
+            return Direction.HIGHER
+        if self.at_most is not None:
+            return Direction.LOWER
+        return self.direction if self.equals is None else None
+
     def bound(self, source: str, parameters: Mapping[str, Scalar]) -> Reference | None:
         """Return the rule's own bound as a reference, or None where the rule has none.
 
         Raises:
-            DefinitionError: The bound names no parameter, or one that is no number.
+            DefinitionError: The bound names no parameter, or one that is no finite number.
         """
         for raw, low, high in (
             (self.at_least, 0.0, None),
@@ -101,6 +111,8 @@ class JudgeRule(Record):
                 raise DefinitionError(
                     f"{source}: result.judge: {self.metric}: {text!r} is no number"
                 ) from None
+            if not math.isfinite(value):
+                raise DefinitionError(f"{source}: result.judge: {self.metric}: {text!r} is no finite number")
             return Reference(value=value, low=low, high=high, unit=self.unit, source=source)
         return None
 

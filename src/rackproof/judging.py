@@ -3,6 +3,7 @@
 The rules, in one place:
 
 * not a finite number, another unit than the reference's, no reference, or missing: ``unproven``;
+* a reference that no value could fail (no bound on the bad side, a fraction of 0): ``unproven``;
 * beyond the bound on the bad side: ``fail``; between ``warn`` and that bound: ``degraded``;
 * beyond the bound on the good side: too good to be true, so ``unproven`` until explained;
 * where several measurements match a rule (one per GPU), each is judged, so the lowest decides.
@@ -10,11 +11,12 @@ The rules, in one place:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from rackproof.definitions import JudgeRule, Parameters
+from rackproof.definitions import DefinitionError, JudgeRule, Parameters
 from rackproof.records import (
     Direction,
     Finding,
@@ -39,6 +41,23 @@ class SkuReference(Record):
     parameters: Parameters = Field(default={})
     labels: dict[str, str] = Field(default={})
     reference: Reference
+
+    @field_validator("reference")
+    @classmethod
+    def _can_fail(cls, reference: Reference) -> Reference:
+        """Refuse slips that would let anything pass: percent for a fraction, 0 for a SKU not yet known."""
+        bounds = [one for one in (reference.low, reference.high, reference.warn) if one is not None]
+        if not bounds:
+            raise ValueError("give low, high or warn: without a bound nothing can fail")
+        if not all(-1 < one <= 1 for one in bounds):
+            raise ValueError("low, high and warn are fractions: -0.07 allows 7 % less")
+        if (reference.low or 0) > 0 or (reference.high or 0) < 0:
+            raise ValueError("low is at most 0, high is at least 0")
+        if reference.value == 0 and (reference.high is None or any(bounds)):
+            raise ValueError(
+                "a value of 0 has no speed within its bounds; for a count of faults give high: 0"
+            )
+        return reference
 
     def fits(self, benchmark: str, parameters: Mapping[str, object], measurement: Measurement) -> bool:
         """Whether this baseline speaks about that measurement of that run."""
@@ -91,11 +110,13 @@ def judge(
         return verdict(Verdict.UNPROVEN, f"{measurement.value} is not a number that can be judged")
     if reference is None:
         return verdict(Verdict.UNPROVEN, NO_REFERENCE)
-    if reference.unit and reference.unit != measurement.unit:
-        return verdict(
-            Verdict.UNPROVEN, f"measured in {measurement.unit or 'no unit'}, reference in {reference.unit}"
-        )
+    if reference.unit != measurement.unit:
+        units = f"measured in {measurement.unit or 'no unit'}, reference in {reference.unit or 'no unit'}"
+        return verdict(Verdict.UNPROVEN, units)
     better = direction or measurement.direction
+    useless = _useless(reference, better)
+    if useless:
+        return verdict(Verdict.UNPROVEN, f"the reference proves nothing: {useless}")
     value, base = measurement.value, reference.value
     lowest = None if reference.low is None else base + abs(base) * reference.low
     highest = None if reference.high is None else base + abs(base) * reference.high
@@ -120,6 +141,19 @@ def judge(
             side = "above" if better is Direction.LOWER else "below"
             return verdict(Verdict.DEGRADED, f"{shown} is {side} {edge:.6g}, yet within the hard bound")
     return verdict(Verdict.PASS, "within bounds")
+
+
+def _useless(reference: Reference, better: Direction | None) -> str:
+    """Return why no value could fail against a reference, empty if one could."""
+    low, high, warn = reference.low, reference.high, reference.warn
+    if not all(math.isfinite(one) for one in (low, high, warn) if one is not None):
+        return "a bound of it is not a finite number"
+    if reference.value == 0 and any((low, high, warn)):
+        return "a fraction of 0 is no bound"
+    bad_sides = {Direction.HIGHER: (low,), Direction.LOWER: (high,), None: (low, high)}[better]
+    if all(one is None for one in (*bad_sides, warn)):
+        return "it has no bound on the bad side"
+    return ""
 
 
 def judge_rule(
@@ -159,16 +193,27 @@ def judge_rule(
                 reason="the log holds no such measurement",
             )
         ]
+    try:
+        bound = rule.bound(source, parameters)
+    except DefinitionError as error:
+        return [
+            Judgement(
+                metric=rule.metric,
+                labels=rule.labels,
+                unit=rule.unit,
+                verdict=Verdict.UNPROVEN,
+                reason=str(error)[:4000],
+            )
+        ]
     judgements = []
-    bound = rule.bound(source, parameters)
     for one in matching:
         if rule.unit and one.unit != rule.unit:
             judgements.append(
                 judge(one, Reference(value=0, unit=rule.unit, source=source), direction=rule.direction)
             )
         elif bound is not None:
-            better = Direction.HIGHER if rule.at_least is not None else rule.direction
-            judgements.append(judge(one, bound, direction=better))
+            # A rule without a unit speaks of whatever unit the metric has.
+            judgements.append(judge(one, bound.model_copy(update={"unit": one.unit}), direction=rule.better))
         else:
             known = references(one)
             judgements += [judge(one, reference, direction=rule.direction) for reference in known] or [
@@ -221,10 +266,13 @@ def judge_run(
         for found in [*findings, *(finding for log in logs for finding in log.findings)]
         if found.verdict is not None and found.verdict is not Verdict.PASS
     ]
+    reasons += [(log.verdict, _end_of(log)) for log in logs if log.verdict.gates and not _explained(log)]
     if not logs:
         verdicts.append(Verdict.UNPROVEN)
         if not any(finding.verdict for finding in findings):
             reasons.append((Verdict.UNPROVEN, "there is no log"))
+    elif not gating:
+        reasons.append((Verdict.UNPROVEN, "nothing that gates was judged"))
     reasons += [(one.verdict, _sentence(one)) for one in gating if one.verdict is not Verdict.PASS]
     open_questions = [one for one in judgements if not one.gating and one.verdict is not Verdict.PASS]
     weight = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED)
@@ -235,6 +283,15 @@ def judge_run(
     return Outcome(
         judgements=tuple(judgements), verdict=worst(verdicts), reasons=tuple(dict.fromkeys(ordered))
     )
+
+
+def _explained(log: ParsedLog) -> bool:
+    return any(finding.verdict is not None and finding.verdict.gates for finding in log.findings)
+
+
+def _end_of(log: ParsedLog) -> str:
+    what = "shows a failure" if log.verdict is Verdict.FAIL else "does not show a run that ended well"
+    return " ".join(filter(None, ("the log", log.file, what)))
 
 
 def _sentence(judgement: Judgement) -> str:

@@ -65,10 +65,45 @@ def test_a_reference_of_zero_is_exact(value: float, verdict: str) -> None:
     assert judge(measured(value, unit=""), zero).verdict == verdict
 
 
-def test_another_unit_and_no_reference_are_unproven() -> None:
-    mixed = judge(measured(55_000, unit="MB/s"), reference(55, low=-0.07))
-    assert (mixed.verdict, "MB/s" in mixed.reason) == (Verdict.UNPROVEN, True)
+@pytest.mark.parametrize(("unit", "expected"), [("GB/s", "pass"), ("MB/s", "unproven"), ("", "unproven")])
+def test_another_unit_is_unproven(unit: str, expected: str) -> None:
+    assert judge(measured(100, unit=unit), reference(low=-0.07), direction=UP).verdict == expected
+    bare = Reference(value=100, low=-0.07, unit=unit, source="test")
+    assert judge(measured(100), bare, direction=UP).verdict == expected
+
+
+def test_no_reference_is_unproven() -> None:
     assert judge(measured(1), None).reason == NO_REFERENCE
+
+
+@pytest.mark.parametrize(
+    ("value", "direction", "bounds", "words"),
+    [
+        # Whatever is measured would pass: such a reference proves nothing.
+        (100, UP, {}, "no bound"),
+        (100, None, {}, "no bound"),
+        (100, UP, {"high": 0.2}, "no bound"),
+        (100, DOWN, {"low": -0.2}, "no bound"),
+        (100, UP, {"low": math.nan}, "not a finite number"),
+        (100, UP, {"low": -math.inf}, "not a finite number"),
+        (100, UP, {"low": -0.07, "high": math.nan}, "not a finite number"),
+        (100, UP, {"low": -0.07, "warn": math.nan}, "not a finite number"),
+        (0, UP, {"low": -0.07}, "a fraction of 0"),
+        (0, DOWN, {"high": 0.07}, "a fraction of 0"),
+        (0, UP, {"low": -0.07, "high": 0.25, "warn": -0.035}, "a fraction of 0"),
+    ],
+)
+def test_a_reference_that_nothing_could_fail_proves_nothing(
+    value: float, direction: Direction | None, bounds: dict[str, float], words: str
+) -> None:
+    judged = judge(measured(max(value, 1)), reference(value, **bounds), direction=direction)
+    assert judged.verdict == "unproven"
+    assert words in judged.reason
+
+
+@pytest.mark.parametrize(("value", "expected"), [(96.6, "pass"), (50, "degraded")])
+def test_a_reference_may_only_warn(value: float, expected: str) -> None:
+    assert judge(measured(value), reference(warn=-0.035), direction=UP).verdict == expected
 
 
 def run(
@@ -162,6 +197,87 @@ def test_a_run_passes_only_where_everything_is_shown(case, expected: str, word: 
         assert any(word in reason for reason in reasons), reasons
 
 
+@pytest.mark.parametrize(
+    ("rules", "measurements", "log", "word"),
+    [
+        ([QUALITY], [ACCURATE], "unproven", "the log does not show"),
+        ([QUALITY], [ACCURATE], "fail", "the log shows"),
+        ([], [ACCURATE], "pass", "nothing that gates was judged"),
+        ([JudgeRule(metric="fp8", optional=True, at_least=1)], [ACCURATE], "pass", "nothing that gates"),
+        (
+            [JudgeRule(metric="accuracy", needs_gpus=1, at_least=0.9)],
+            [ACCURATE],
+            "pass",
+            "nothing that gates",
+        ),
+        ([SPEED], [measured(100)], "pass", "nothing that gates was judged"),
+    ],
+)
+def test_what_is_no_pass_always_says_why(
+    rules: list[JudgeRule], measurements: list[Measurement], log: str, word: str
+) -> None:
+    verdict, reasons = run(rules, measurements, log=log, require=False)
+    assert verdict in ("unproven", "fail")
+    assert word in reasons[0]
+
+
+def test_one_bad_log_of_two_decides() -> None:
+    good = ParsedLog(format="mllog", file="a.log", measurements=(ACCURATE,), verdict=Verdict.PASS)
+    bad = ParsedLog(format="mllog", file="b.log", verdict=Verdict.UNPROVEN)
+    outcome = judge_run([QUALITY], [good, bad], [], lambda one: [], parameters={}, require_references=False)
+    assert outcome.verdict == "unproven"
+    assert "b.log" in outcome.reasons[0]
+
+
+@pytest.mark.parametrize("values", [(0.995, 0.5), (0.5, 0.995), (0.995, math.nan)])
+def test_of_several_values_of_one_name_the_worst_decides(values: tuple[float, ...]) -> None:
+    verdict, _ = run([QUALITY], [measured(value, "accuracy", "") for value in values], require=False)
+    assert verdict != "pass"
+
+
+@pytest.mark.parametrize(
+    ("bound", "parameters", "words"),
+    [
+        ("{{ target }}", {}, "no variable `target`"),
+        ("{{ target }}", {"target": "high"}, "'high' is no number"),
+        ("{{ target }}", {"target": "nan"}, "'nan' is no finite number"),
+        ("{{ target }}", {"target": "-inf"}, "'-inf' is no finite number"),
+    ],
+)
+def test_a_bound_that_is_no_number_is_unproven_and_loses_nothing(
+    bound: str, parameters: dict[str, str], words: str
+) -> None:
+    log = ParsedLog(format="mllog", measurements=(ACCURATE,), verdict=Verdict.PASS)
+    outcome = judge_run(
+        [JudgeRule(metric="accuracy", at_least=bound)],
+        [log],
+        [],
+        lambda one: [],
+        parameters=parameters,  # type: ignore[arg-type]
+        require_references=False,
+    )
+    assert outcome.verdict == "unproven"
+    assert words in outcome.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("rule", "value", "expected"),
+    [
+        (JudgeRule(metric="copy", at_most=100), 101, "fail"),
+        (JudgeRule(metric="copy", at_most=100, direction=UP), 101, "fail"),
+        (JudgeRule(metric="copy", at_most=100), 99, "pass"),
+        (JudgeRule(metric="copy", at_least=100, direction=DOWN), 99, "fail"),
+        (JudgeRule(metric="copy", at_least=0), -1, "fail"),
+        (JudgeRule(metric="copy", at_least=0), 1, "pass"),
+        (JudgeRule(metric="copy", equals=0), 1, "fail"),
+        (JudgeRule(metric="copy", equals=0, direction=UP), 1, "fail"),
+        (JudgeRule(metric="copy", equals=0, direction=DOWN), -1, "fail"),
+    ],
+)
+def test_bounds_of_a_rule_mean_what_they_say(rule: JudgeRule, value: float, expected: str) -> None:
+    assert run([rule], [measured(value)])[0] == expected
+
+
 def test_reasons_come_worst_first() -> None:
     _, reasons = run([SPEED, QUALITY], [measured(0.5, "accuracy", "")], references=[FAST])
     assert "below 0.99" in reasons[0]
@@ -201,3 +317,29 @@ def test_a_sku_baseline_speaks_only_of_what_it_names(
 ) -> None:
     baseline = SkuReference(metric="copy", labels=labels, parameters=parameters, benchmark=of, reference=FAST)
     assert baseline.fits("gemm", {"gpus": 4}, measured(1, dtype="bf16", gpu="x")) is fits
+
+
+@pytest.mark.parametrize(
+    ("bounds", "words"),
+    [
+        ({}, "low, high or warn"),
+        ({"low": -7}, "fractions"),
+        ({"low": -1}, "fractions"),
+        ({"high": 25}, "fractions"),
+        ({"low": math.nan}, "fractions"),
+        ({"low": 0.1}, "at most 0"),
+        ({"low": -0.1, "high": -0.2}, "at least 0"),
+        ({"value": 0, "low": -0.07}, "0"),
+        ({"value": 0, "low": 0.0}, "0"),
+        ({"value": math.nan, "low": -0.1}, "finite"),
+    ],
+)
+def test_a_sku_baseline_that_makes_no_sense_is_refused(bounds: dict[str, float], words: str) -> None:
+    whole = {"value": 100.0, "unit": "GB/s", "source": "test", **bounds}
+    with pytest.raises(ValueError, match=words):
+        SkuReference.model_validate({"metric": "copy", "reference": whole})
+
+
+def test_a_baseline_of_zero_faults_is_fine() -> None:
+    none = {"value": 0, "high": 0, "unit": "", "source": "test"}
+    assert SkuReference.model_validate({"metric": "errors", "reference": none}).reference.value == 0
