@@ -76,6 +76,13 @@ class JudgeRule(Record):
     needs_gpus: int = Field(default=0, ge=0, description="Applies to runs on at least so many GPUs.")
     optional: bool = Field(default=False, description="True: absent is not a finding (hardware without fp8).")
 
+    @field_validator("at_least", "at_most", "equals")
+    @classmethod
+    def _finite(cls, bound: float | str | None) -> float | str | None:
+        if isinstance(bound, float) and not math.isfinite(bound):
+            raise ValueError("a bound is a finite number")
+        return bound
+
     @model_validator(mode="after")
     def _one_bound(self) -> JudgeRule:
         if sum(bound is not None for bound in (self.at_least, self.at_most, self.equals)) > 1:
@@ -123,6 +130,15 @@ class Result(Record):
     format: str = Field(default="auto", description="Log format, a name that `rackproof parse --help` lists.")
     judge: tuple[JudgeRule, ...] = Field(min_length=1, description="What is judged; never nothing.")
 
+    @field_validator("format")
+    @classmethod
+    def _known_format(cls, format: str) -> str:
+        from rackproof.logs import FORMATS
+
+        if format not in ("auto", *FORMATS):
+            raise ValueError(f"no log format `{format}`{_near(format, ['auto', *FORMATS])}")
+        return format
+
 
 class Definition(Record):
     """One benchmark: what to stage, how to start it, how to judge it, and in which suites it is."""
@@ -167,7 +183,27 @@ class Definition(Record):
                     raise ValueError(
                         f"{where}: `{axis}` is not one of the parameters{_near(axis, self.parameters)}"
                     )
+                if not axes[axis]:
+                    raise ValueError(f"{where}: `{axis}` has no value, so nothing would run")
+        for name, each in self.suites.items():
+            if not each:
+                raise ValueError(
+                    f"suites.{name}: no matrix, so nothing would run; leave it empty for one run"
+                )
+        try:
+            self.check_bounds(self.parameters)
+        except DefinitionError as error:
+            raise ValueError(str(error)) from error
         return self
+
+    def check_bounds(self, point: Mapping[str, Scalar]) -> None:
+        """Check that every rule's bound is a number at a point, before anything runs for hours.
+
+        Raises:
+            DefinitionError: A bound names no parameter, or one that is no finite number there.
+        """
+        for rule in self.result.judge:
+            rule.bound(self.name, point)
 
     def points(
         self, suite: str = "", overrides: Mapping[str, tuple[Scalar, ...]] | None = None, *, gpus: int = 0
@@ -314,7 +350,7 @@ def select(
         for name in benchmarks:
             if name not in definitions:
                 raise UnknownBenchmark(f"no benchmark `{name}`{_near(name, definitions)}")
-        return [definitions[name] for name in benchmarks]
+        return [definitions[name] for name in dict.fromkeys(benchmarks)]
     known = suites(definitions)
     if suite not in known:
         raise UnknownBenchmark(f"no suite `{suite}`{_near(suite, known)}")

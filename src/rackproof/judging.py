@@ -261,7 +261,7 @@ def judge_run(
     gating = [judgement for judgement in judgements if judgement.gating]
     verdicts += [judgement.verdict for judgement in gating] or [Verdict.UNPROVEN]
 
-    reasons = [
+    reasons: list[tuple[Verdict, str]] = [
         (found.verdict, " ".join(filter(None, [found.message, str(found.source)])))
         for found in [*findings, *(finding for log in logs for finding in log.findings)]
         if found.verdict is not None and found.verdict is not Verdict.PASS

@@ -270,7 +270,7 @@ def warm_up() -> None:
 
     Matplotlib and SQLAlchemy take a CPU-second to import; a playbook forks a process for each task.
     """
-    import matplotlib.backends.backend_svg
+    import matplotlib.backends.backend_svg  # noqa: F401
 
     import rackproof.history.store
     import rackproof.report.html  # noqa: F401

@@ -52,6 +52,14 @@ def write(folder: Path, text: str = GOOD, name: str = "good.yml") -> Path:
         ("  with: local", "  timeout_s: 0\n  with: local", 13, ["launch.timeout_s", "greater than 0"]),
         ("at_least:", "at_most: 1, at_least:", 19, ["one of at_least"]),
         ('    - {metric: eval_accuracy, at_least: "{{ target }}"}', "    []", 18, ["result.judge", "1 item"]),
+        # What would only show after hours of running is refused before: bounds, formats, nothing to run.
+        ("{{ target }}", "{{ targt }}", 1, ["result.judge", "`targt`", "`target`"]),
+        ('"{{ target }}"', ".nan", 19, ["result.judge.0", "finite"]),
+        ('"{{ target }}"', "high", 1, ["result.judge", "'high' is no number"]),
+        ("target: 0.9", 'target: ""', 1, ["result.judge", "no number"]),
+        ("result:\n", "result:\n  format: mlog\n", 18, ["result.format", "mllog"]),
+        ("matrix: {batch_size: [64, 128]}", "matrix: {batch_size: []}", 1, ["matrix", "batch_size", "value"]),
+        ("  quick:\n", "  quick: []\n", 1, ["suites.quick", "matrix"]),
         ("name: good", "name: [", 4, ["not YAML"]),
         (GOOD, "just text", 1, ["mapping"]),
     ],
@@ -138,3 +146,9 @@ def test_the_shipped_definitions_load_and_name_existing_programs(root: Path) -> 
         for stage in loaded.definition.stage:
             assert (root / "workloads" / stage.program).is_file(), loaded.name
     assert {"quick", "mnist"} <= set(definitions.suites(known))
+
+
+def test_a_benchmark_named_twice_is_chosen_once(tmp_path: Path) -> None:
+    write(tmp_path)
+    loaded = definitions.load_folder(tmp_path)
+    assert [one.name for one in definitions.select(loaded, benchmarks=["good", "good"])] == ["good"]
