@@ -12,9 +12,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import StringConstraints, ValidationError, field_validator
 
 from rackproof.definitions import (
     LoadedDefinition,
@@ -25,17 +25,21 @@ from rackproof.definitions import (
     substitute,
 )
 from rackproof.records import Node, Record, Run
-from rackproof.results import ResultsError, new_run_id, read_run, write_file
+from rackproof.results import RECORD_NAME, ResultsError, new_run_id, read_run, write_file
+from rackproof.text import clean
 
 PLAN_FILE = "plan.json"
 RESUME_WITHIN = timedelta(days=2)
 """An interrupted plan older than this is left as it is; the same request then starts anew."""
+STILL_RUNNING = "still_running"
+"""Code of the finding in the record of a run whose job nobody saw end: it is followed, not repeated."""
 
 
 class PlannedRun(Record):
     """One run to be made: everything that starting, following and judging it needs."""
 
-    run_id: str
+    # It names folders here and on nodes.
+    run_id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,120}$")]
     benchmark: str
     suite: str = ""
     lead: str
@@ -88,13 +92,54 @@ class Plan(Record):
     unreached: tuple[str, ...] = ()
     """Nodes that were asked for and did not answer: what they would have shown is unproven."""
 
+    @field_validator("runs")
+    @classmethod
+    def _each_once(cls, runs: tuple[PlannedRun, ...]) -> tuple[PlannedRun, ...]:
+        if len({run.run_id for run in runs}) < len(runs):
+            raise ValueError("a run is named twice")
+        return runs
+
+    def recorded(self, results: Path) -> dict[str, Run]:
+        """Return the runs of this plan that have a record, by run id.
+
+        Raises:
+            ResultsError: A record is damaged, or another run's.
+        """
+        found = {}
+        for planned in self.runs:
+            folder = results / planned.run_id
+            if not (folder / RECORD_NAME).is_file():
+                continue
+            run = read_run(folder)
+            said = (run.run_id, run.benchmark, run.plan_id or self.plan_id)
+            if said != (planned.run_id, planned.benchmark, self.plan_id):
+                raise ResultsError(
+                    f"{folder / RECORD_NAME} is the record of another run ({clean(run.run_id, 130)}); "
+                    "move the folder out of the results folder"
+                )
+            found[planned.run_id] = run
+        return found
+
     def done(self, results: Path) -> dict[str, Run]:
-        """Return the runs of this plan that are already recorded, by run id."""
+        """Return the recorded runs, by run id, without those whose job may still run.
+
+        Raises:
+            ResultsError: A record is damaged, or another run's.
+        """
         return {
-            planned.run_id: read_run(results / planned.run_id)
-            for planned in self.runs
-            if (results / planned.run_id / "run.json").is_file()
+            run_id: run
+            for run_id, run in self.recorded(results).items()
+            if all(finding.code != STILL_RUNNING for finding in run.findings)
         }
+
+    @property
+    def unused(self) -> dict[str, str]:
+        """Nodes on which nothing could be run, each with the reasons: nothing is proven about them."""
+        reasons: dict[str, list[str]] = {}
+        for one in self.skipped:
+            if all(one.node not in run.nodes for run in self.runs):
+                reasons.setdefault(one.node, []).append(f"{one.benchmark}: {one.reason}")
+        return {node: "; ".join(dict.fromkeys(each)) for node, each in reasons.items()}
 
     @property
     def expected_s(self) -> float | None:
@@ -132,6 +177,7 @@ def make_plan(
     """
     now = now or datetime.now(UTC)
     runs: list[PlannedRun] = []
+    taken: set[str] = set()
     skipped: list[Skipped] = []
     overrides = dict(overrides or {})
     for name, node in nodes.items():
@@ -148,7 +194,11 @@ def make_plan(
                 )
                 continue
             own = fitting(loaded, overrides, selected)
-            for point in definition.points(suite, own, gpus=there):
+            points = list(definition.points(suite, own, gpus=there))
+            if not points:
+                reason = f"its definition excludes every point asked for ({name} has {there} GPUs)"
+                skipped.append(Skipped(benchmark=loaded.name, node=name, reason=reason))
+            for point in points:
                 gpus = point.get("gpus", 0)
                 absent = isinstance(gpus, int) and gpus > there
                 if absent and "gpus" not in overrides:
@@ -157,17 +207,18 @@ def make_plan(
                     )
                     continue
                 planned = _plan_run(loaded, point, name, {**variables[name], **point}, suite, now)
+                # Six random digits are few for hundreds of runs that are planned in one second.
+                while planned.run_id in taken:
+                    planned = planned.model_copy(update={"run_id": new_run_id(loaded.name, now=now)})
+                taken.add(planned.run_id)
                 if absent:
                     reason = f"{gpus} GPUs asked for, {name} has {there}; give gpus={there} or fewer"
                     planned = planned.model_copy(update={"unproven_because": reason})
                 planned = planned.model_copy(update={"expected_s": estimate(loaded.name, point, node)})
                 runs.append(planned)
     title = suite or ", ".join(loaded.name for loaded in selected)
-    # What makes two requests the same: definitions, points and nodes; not ids, times or estimates.
-    same = [
-        [run.benchmark, run.definition_sha256, run.parameters, run.nodes, run.arguments, run.unproven_because]
-        for run in runs
-    ]
+    # What makes two requests the same: all that a run is, but its id and what it is expected to take.
+    same = [run.model_dump(mode="json", exclude={"run_id", "expected_s"}) for run in runs]
     return Plan(
         plan_id=f"plan-{now:%Y%m%dT%H%M%SZ}-{hashlib.sha256(os.urandom(16)).hexdigest()[:6]}",
         title=title,
@@ -273,9 +324,10 @@ def read_plan(results: Path, plan_id: str) -> Plan:
 def _read_plan(path: Path) -> Plan | None:
     """Return the plan in a file; None where it is missing or of another shape: it is then not resumed."""
     try:
-        return Plan.model_validate_json(path.read_bytes())
+        plan = Plan.model_validate_json(path.read_bytes())
     except (OSError, ValidationError):
         return None
+    return plan if plan.plan_id == path.parent.name else None
 
 
 def describe(plan: Plan) -> str:

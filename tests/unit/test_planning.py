@@ -92,8 +92,90 @@ def test_nodes_that_did_not_answer_stay_in_the_plan(train: LoadedDefinition) -> 
     assert "not reached: n2" in planning.describe(made)
 
 
-def recorded(planned: planning.PlannedRun, results: Path) -> None:
-    write_run(Run(run_id=planned.run_id, benchmark=planned.benchmark), results / planned.run_id)
+def test_run_ids_stay_distinct_when_chance_repeats_itself(
+    train: LoadedDefinition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = iter(["20260501T120000Z-train-a"] * 5 + [f"20260501T120000Z-train-{n}" for n in range(9)])
+    monkeypatch.setattr(planning, "new_run_id", lambda benchmark, now: next(ids))
+    made = plan(train, suite="sweep")
+    assert len({run.run_id for run in made.runs}) == len(made.runs) == 6
+
+
+@pytest.mark.parametrize("overrides", [{"gpus": (1,)}, {}])
+def test_a_benchmark_of_which_every_point_is_excluded_is_named(
+    train: LoadedDefinition, overrides: dict[str, tuple[int, ...]]
+) -> None:
+    alone = train.model_copy(
+        update={"definition": train.definition.model_copy(update={"exclude": ({"gpus": 1},)})}
+    )
+    made = plan(alone, gpus=1, overrides=overrides)
+    assert made.runs == ()
+    assert "train: " in planning.describe(made)
+    assert "excludes" in made.skipped[0].reason
+    assert made.unused == {"n1": f"train: {made.skipped[0].reason}"}
+
+
+def test_a_node_on_which_something_runs_is_not_unused(train: LoadedDefinition) -> None:
+    assert plan(train, suite="sweep").skipped
+    assert plan(train, suite="sweep").unused == {}
+
+
+def recorded(planned: planning.PlannedRun, results: Path, **facts: object) -> None:
+    run = Run.model_validate({"run_id": planned.run_id, "benchmark": planned.benchmark, **facts})
+    write_run(run, results / planned.run_id)
+
+
+@pytest.mark.parametrize(
+    "other", [{"run_id": "another"}, {"benchmark": "another"}, {"plan_id": "plan-of-somebody-else"}]
+)
+def test_the_record_of_another_run_is_not_this_one(
+    train: LoadedDefinition, tmp_path: Path, other: dict[str, str]
+) -> None:
+    made = plan(train)
+    recorded(made.runs[0], tmp_path, verdict="pass", **other)
+    with pytest.raises(ResultsError, match="another run"):
+        made.done(tmp_path)
+
+
+def test_a_run_whose_job_still_runs_is_not_done(train: LoadedDefinition, tmp_path: Path) -> None:
+    made = plan(train)
+    running = {"code": planning.STILL_RUNNING, "message": "not seen to end", "verdict": "unproven"}
+    recorded(made.runs[0], tmp_path, findings=[running])
+    assert made.done(tmp_path) == {}
+    recorded(made.runs[0], tmp_path)
+    assert set(made.done(tmp_path)) == {made.runs[0].run_id}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"plan_id": "plan-', '"plan_id": "plan-other-'),
+        ('"run_id": "20', '"run_id": "../../20'),
+        ('"lead": "n1"', '"leader": "n1"'),
+        ('"timeout_s": 3600', '"timeout_s": "long"'),
+    ],
+)
+def test_a_plan_that_was_tampered_with_is_not_carried_out(
+    train: LoadedDefinition, tmp_path: Path, old: str, new: str
+) -> None:
+    made, _ = planning.resume_or_keep(plan(train), tmp_path)
+    path = tmp_path / made.plan_id / planning.PLAN_FILE
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(ResultsError, match="damaged"):
+        planning.read_plan(tmp_path, made.plan_id)
+    _, resumed = planning.resume_or_keep(plan(train), tmp_path)
+    assert not resumed
+
+
+def test_a_plan_that_names_a_run_twice_is_damaged(train: LoadedDefinition, tmp_path: Path) -> None:
+    made = plan(train)
+    twice = made.model_copy(update={"runs": made.runs * 2})
+    (tmp_path / made.plan_id).mkdir()
+    (tmp_path / made.plan_id / planning.PLAN_FILE).write_text(twice.model_dump_json())
+    with pytest.raises(ResultsError, match="damaged"):
+        planning.read_plan(tmp_path, made.plan_id)
 
 
 def test_the_same_request_goes_on_until_every_run_is_recorded(
@@ -120,7 +202,9 @@ def test_the_same_request_goes_on_until_every_run_is_recorded(
     assert third.plan_id != first.plan_id
 
 
-@pytest.mark.parametrize("case", ["asked not to", "old", "another request", "changed definition", "damaged"])
+@pytest.mark.parametrize(
+    "case", ["asked not to", "old", "another request", "changed definition", "damaged", "changed environment"]
+)
 def test_another_request_does_not_go_on(train: LoadedDefinition, tmp_path: Path, case: str) -> None:
     results = tmp_path / "results"
     first, _ = planning.resume_or_keep(plan(train), results)
@@ -128,6 +212,11 @@ def test_another_request_does_not_go_on(train: LoadedDefinition, tmp_path: Path,
     overrides = {"batch_size": (32,)} if case == "another request" else {}
     if case == "changed definition":
         train = train.model_copy(update={"sha256": "0" * 64})
+    if case == "changed environment":
+        launch = train.definition.launch.model_copy(update={"environment": {"A": "1"}})
+        train = train.model_copy(
+            update={"definition": train.definition.model_copy(update={"launch": launch})},
+        )
     if case == "damaged":
         (results / first.plan_id / planning.PLAN_FILE).write_text("{")
     wanted = plan(train, now=later, overrides=overrides)
