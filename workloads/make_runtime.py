@@ -1,13 +1,18 @@
 #!/usr/bin/env python3
 """Make, or find, the Python environment that a workload runs in. Standard library only, Python 3.8+.
 
-A runtime is a folder beside this program: requirements.txt (pinned, complete: nothing is resolved) and
-runtime.json (oldest and newest Python, modules that must import). An interpreter that the operator
-names is used as it is, once it has shown that it can import them. Otherwise a virtual environment is
-made; a marker with the requirements' checksum makes a second call a matter of milliseconds, and a
-half-made environment is made again.
+A runtime is a folder beside this program:
 
-Prints one line of JSON at the end: {"changed": bool, "python": PATH}.
+    requirements.txt          pinned; pip adds what these need in turn (for torch, NVIDIA's libraries)
+    requirements-no-deps.txt  optional, installed after it without what these need
+    runtime.json              oldest and newest Python, modules that must import; minimum_bytes of free disk
+
+An interpreter that the operator names is used as it is, once it has shown that it can import the modules.
+Otherwise a virtual environment is made; a marker with the checksum of both files of requirements makes a
+second call a matter of milliseconds, and a half-made environment is made again.
+
+Prints one line of JSON at the end: {"changed": bool, "python": PATH}. Ends with one line on standard error
+and a status that is not 0 where there is no such environment.
 """
 
 import argparse
@@ -20,6 +25,13 @@ import subprocess
 import sys
 
 MARKER = "rackproof-runtime.sha256"
+REQUIREMENTS = (("requirements.txt", ()), ("requirements-no-deps.txt", ("--no-deps",)))
+"""The files of requirements in their order, with pip's options for each; the first one must exist."""
+ENVIRONMENT_ENTRIES = {"bin", "include", "lib", "lib64", "share", "tmp", "pyvenv.cfg", ".gitignore", MARKER}
+NO_NETWORK = (
+    "connection", "name resolution", "timed out", "timeout", "unreachable", "proxy", "sslerror",
+)  # fmt: skip
+"""What pip's output holds, in lower case, where it could not talk to a package index."""
 
 
 def stop(message):
@@ -55,52 +67,160 @@ def find_interpreter(oldest, newest):
     Every name is looked for on PATH; an interpreter without `venv` and `ensurepip` is passed over.
     """
     minors = range(newest[1], oldest[1] - 1, -1)
-    unusable = []
+    unusable = {}
     for name in [sys.executable, *(f"python3.{minor}" for minor in minors), "python3"]:
         path = shutil.which(name) if name else None
         version = version_of(path) if path else None
-        if version is None or not oldest <= version <= newest:
+        if version is None or not oldest <= version <= newest or path in unusable:
             continue
         try:
             subprocess.run(
                 [path, "-c", "import venv, ensurepip"], capture_output=True, timeout=60, check=True
             )
         except (OSError, subprocess.SubprocessError):
-            unusable.append(path)
+            unusable[path] = f"python{version[0]}.{version[1]}-venv"
+            print(f"passing over {path}: it has no venv (package {unusable[path]})")
             continue
         return path
+    for path, package in unusable.items():
+        stop(f"{path} cannot make environments: install {package}, or name an interpreter in bench_pythons")
     wanted = f"Python {oldest[0]}.{oldest[1]} to {newest[0]}.{newest[1]}"
-    if unusable:
-        version = version_of(unusable[0])
-        stop(f"{unusable[0]} cannot make environments; install python{version[0]}.{version[1]}-venv")
-    return stop(f"no interpreter fits: {wanted} is needed; install one, or name one that has the packages")
+    return stop(
+        f"no interpreter fits: {wanted} is needed; install one with venv, "
+        "or name one that has the packages in bench_pythons"
+    )
 
 
 def check_modules(python, modules, check="import {}"):
     """End with a message unless the interpreter has every module."""
     for module in modules:
-        done = subprocess.run(
-            [python, "-c", check.format(module)], capture_output=True, text=True, timeout=300, check=False
-        )
+        try:
+            done = subprocess.run(
+                [python, "-c", check.format(module)], capture_output=True, text=True, timeout=300, check=False
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            stop(f"{python} cannot be asked for {module}: {error}")
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
             stop(f"{python} cannot import {module} ({last}); install it, or leave the interpreter unnamed")
 
 
-def install(python, folder, requirements, checksum):
-    """Make the virtual environment anew. Steps after the first show on standard error."""
-    shutil.rmtree(folder, ignore_errors=True)
-    print(f"making {folder} with {python}", file=sys.stderr)
+def checksum_of(runtime):
+    """Return one checksum over the files of requirements, and the paths of those that exist."""
+    checksum, paths = hashlib.sha256(), []
+    for name, options in REQUIREMENTS:
+        path = os.path.join(runtime, name)
+        try:
+            with open(path, "rb") as stream:
+                content = stream.read()
+        except FileNotFoundError:
+            if options:
+                continue
+            raise
+        # The length keeps a line from moving between the files unseen.
+        checksum.update(b"%d %s\n%s" % (len(content), name.encode(), content))
+        paths.append((path, options))
+    return checksum.hexdigest(), paths
+
+
+def clear(folder, minimum_bytes):
+    """Empty the folder of an environment; end with a message where that is no good idea, or useless."""
+    os.makedirs(folder, exist_ok=True)
+    strange = sorted(set(os.listdir(folder)) - ENVIRONMENT_ENTRIES)
+    if strange and not os.path.exists(os.path.join(folder, "pyvenv.cfg")):
+        stop(f"{folder} holds {strange[0]}, so it is no virtual environment; choose another bench_home")
+    shutil.rmtree(folder)
+    free = shutil.disk_usage(os.path.dirname(folder)).free
+    if free < minimum_bytes:
+        stop(
+            f"{folder}: {free / 1e9:.1f} GB free, at least {minimum_bytes / 1e9:.1f} GB needed; "
+            "make room, or choose another bench_home"
+        )
+
+
+def explain(status, said, folder, runtime):
+    """Return in words why pip failed and what to do.
+
+    Args:
+        status: pip's exit status; negative where a signal ended it.
+        said: All that pip said.
+        folder: Where the environment should have been.
+        runtime: Name of the runtime.
+    """
+    errors = [line for line in said.splitlines() if line.startswith("ERROR:")]
+    last = (errors or said.strip().splitlines() or ["no message"])[-1][:300].replace("ERROR: ", "")
+    instead = f"name an interpreter that has the packages: bench_pythons={{{runtime}: /path/to/python}}"
+    lower = said.lower()
+    if status < 0:
+        return f"pip was ended by signal {-status}; see whether the node has memory enough"
+    if "no space left" in lower or "disk quota exceeded" in lower:
+        free = shutil.disk_usage(os.path.dirname(folder)).free
+        return (
+            f"the disk of {folder} became full ({free / 1e9:.1f} GB free; with CUDA's libraries a runtime "
+            f"takes about 7 GB); make room, choose another bench_home, or {instead}"
+        )
+    if any(word in lower for word in NO_NETWORK):
+        return f"pip reaches no package index ({last}); give the node one (PIP_INDEX_URL), or {instead}"
+    return (
+        f"pip could not install the runtime ({last}); use an index that has it (PIP_INDEX_URL), or {instead}"
+    )
+
+
+def install(python, folder, requirements, runtime):
+    """Make the virtual environment; the caller has emptied the folder and takes it away on a failure.
+
+    Args:
+        python: Interpreter to make it with.
+        folder: Absolute path.
+        requirements: Pairs of a file of requirements and pip's options for it.
+        runtime: Name of the runtime, for messages.
+    """
+    print(f"making {folder} with {python}", flush=True)
     subprocess.run([python, "-m", "venv", folder], check=True)
-    subprocess.run(
-        [
-            os.path.join(folder, "bin", "python"), "-m", "pip", "install", "--quiet", "--no-deps",
-            "--disable-pip-version-check", "--no-input", "--requirement", requirements,
-        ],
-        check=True, stdout=sys.stderr,
-    )  # fmt: skip
-    with open(os.path.join(folder, MARKER), "w", encoding="ascii") as marker:
-        marker.write(checksum)
+    # pip unpacks here and not in /tmp, which on many nodes is memory, and small.
+    scratch = os.path.join(folder, "tmp")
+    os.mkdir(scratch)
+    for path, options in requirements:
+        done = subprocess.run(
+            [
+                os.path.join(folder, "bin", "python"), "-m", "pip", "install", "--quiet", *options,
+                "--disable-pip-version-check", "--no-input", "--requirement", path,
+            ],
+            env={**os.environ, "TMPDIR": scratch},
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            encoding="utf-8", errors="replace", check=False,
+        )  # fmt: skip
+        print(done.stdout, end="", flush=True)
+        if done.returncode:
+            stop(explain(done.returncode, done.stdout, folder, runtime))
+    shutil.rmtree(scratch)
+
+
+def make(folder, needs, requirements, checksum, runtime):
+    """Make the environment anew, and mark it as made once it has shown its modules.
+
+    On a failure nothing of it stays: a disk that it filled is free again.
+    """
+    interpreter = find_interpreter(parse_version(needs["oldest"]), parse_version(needs["newest"]))
+    clear(folder, needs.get("minimum_bytes", 0))
+    try:
+        install(interpreter, folder, requirements, runtime)
+        check_modules(os.path.join(folder, "bin", "python"), needs["imports"])
+        with open(os.path.join(folder, MARKER), "w", encoding="ascii") as marker:
+            marker.write(checksum)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def made_before(folder, checksum):
+    """Return whether the environment is there, whole, for these requirements, and runs."""
+    try:
+        with open(os.path.join(folder, MARKER), encoding="ascii") as stream:
+            same = stream.read() == checksum
+    except (OSError, UnicodeDecodeError):
+        return False
+    return same and version_of(os.path.join(folder, "bin", "python")) is not None
 
 
 def main():
@@ -122,30 +242,20 @@ def main():
         )
         print(json.dumps({"changed": False, "python": options.python}))
         return
-    requirements = os.path.join(options.runtime, "requirements.txt")
-    with open(requirements, "rb") as stream:
-        checksum = hashlib.sha256(stream.read()).hexdigest()
+    folder = os.path.abspath(options.folder)
+    checksum, requirements = checksum_of(options.runtime)
     try:
-        os.makedirs(options.folder, exist_ok=True)
-        lock = open(options.folder.rstrip("/") + ".lock", "w", encoding="ascii")  # noqa: SIM115  (see below)
+        os.makedirs(os.path.dirname(folder), exist_ok=True)
+        with open(folder + ".lock", "w", encoding="ascii") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            changed = not made_before(folder, checksum)
+            if changed:
+                make(folder, needs, requirements, checksum, os.path.basename(options.runtime.rstrip("/")))
     except OSError as error:
-        stop(f"{options.folder}: {error.strerror}; choose another bench_home, or change its owner")
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        python = os.path.join(options.folder, "bin", "python")
-        marker = os.path.join(options.folder, MARKER)
-        made = False
-        if os.path.exists(marker):
-            with open(marker, encoding="ascii") as stream:
-                made = stream.read() == checksum and version_of(python) is not None
-        if not made:
-            interpreter = find_interpreter(parse_version(needs["oldest"]), parse_version(needs["newest"]))
-            try:
-                install(interpreter, options.folder, requirements, checksum)
-            except (OSError, subprocess.SubprocessError) as error:
-                stop(f"{options.folder} could not be made ({error}); see the lines above, then start again")
-            check_modules(python, modules)
-        print(json.dumps({"changed": not made, "python": python}))
+        stop(f"{error.filename or folder}: {error.strerror}; choose another bench_home, or change its owner")
+    except subprocess.CalledProcessError as error:
+        stop(f"{folder} could not be made ({error})")
+    print(json.dumps({"changed": changed, "python": os.path.join(folder, "bin", "python")}))
 
 
 if __name__ == "__main__":
