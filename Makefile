@@ -1,6 +1,6 @@
 # Rackproof's one task file. `make` alone lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help venv bench check lint unit test perf fuzz constraints docs clean
+.PHONY: help venv runtimes bench check lint unit test perf fuzz constraints docs clean
 SHELL := /bin/bash
 BIN := .venv/bin
 # A target may be given the whole of a pytest selection: make unit PYTEST='-k judging'.
@@ -13,6 +13,11 @@ venv: .venv/.ready  ## Make .venv with pinned dependencies (Python 3.11 or newer
 
 .venv/.ready: pyproject.toml constraints.txt tools/make-venv
 	@tools/make-venv .venv
+
+runtimes: venv  ## Make the workloads' environments (PyTorch, MXNet) as bench.yml would
+	@for name in torch mxnet; do \
+	  $(BIN)/python workloads/make_runtime.py --runtime workloads/$$name --folder .rackproof/runtimes/$$name >/dev/null || exit 1; \
+	done
 
 bench: venv  ## Benchmark this machine: train, probe, judge, report
 	@PATH="$(CURDIR)/$(BIN):$$PATH" ansible-playbook bench.yml -l localhost $(ARGS)
@@ -29,7 +34,7 @@ lint: venv  ## ruff, mypy --strict, ansible-lint (production), yamllint
 unit: venv  ## Fast tests
 	$(BIN)/pytest -q -m 'not (slow or browser or postgres or playbook or torch)' $(PYTEST)
 
-test: venv lint  ## Everything that CI runs
+test: venv lint runtimes  ## Everything that CI runs
 	@tools/install-test-packages
 	$(BIN)/pytest $(PYTEST)
 

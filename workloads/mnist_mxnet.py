@@ -190,6 +190,8 @@ def main() -> int:
         if getattr(options, name) < 1:
             arguments.error(f"--{name.replace('_', '-')} must be at least 1")
     logging.basicConfig(level=logging.INFO, stream=sys.stdout)
+    # As MXNet's own examples do; a reader of the log learns from it how many epochs there had to be.
+    logging.info("start with arguments %s", options)
     try:
         fit(options)
     except Stop as stop:

@@ -101,9 +101,9 @@ def small_data(small_set: SmallSet, tmp_path_factory: pytest.TempPathFactory) ->
 
 def _interpreter(root: Path, name: str) -> str:
     variable = f"RACKPROOF_{name.upper()}_PYTHON"
-    path = Path(os.environ.get(variable, root / ".rackproof" / "venv" / name / "bin" / "python"))
+    path = Path(os.environ.get(variable, root / ".rackproof" / "runtimes" / name / "bin" / "python"))
     if not path.is_file():
-        message = f"no Python with {name} at {path}; make one from workloads/{name} or set {variable}"
+        message = f"no Python with {name} at {path}; type `make runtimes` or set {variable}"
         if os.environ.get("CI") == "true":
             pytest.fail(message)
         pytest.skip(message)

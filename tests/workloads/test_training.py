@@ -162,6 +162,7 @@ def test_mxnet_trains_in_its_own_words(root: Path, mxnet_python: str, small_data
     assert done.returncode == 0, done.stderr
     assert "INFO:root:Epoch[0] Batch [0-4]\tSpeed: " in done.stdout
     assert "INFO:root:Epoch[1] Validation-accuracy=" in done.stdout
+    assert "num_epochs=2" in done.stdout
     assert ":::MLLOG" not in done.stdout
 
 
