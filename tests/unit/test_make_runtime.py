@@ -1,0 +1,393 @@
+"""workloads/make_runtime.py as a node runs it: a program of its own, without any network."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
+NAMED = "bench_pythons={small: /path/to/python}"
+
+
+def wheel(folder: Path, name: str, version: str, requires: str = "", code: str = "") -> None:
+    """Write a wheel by hand."""
+    info = f"{name}-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    metadata += f"Requires-Dist: {requires}\n" if requires else ""
+    files = {
+        f"{name}.py": code,
+        f"{info}/METADATA": metadata,
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files[f"{info}/RECORD"] = "".join(f"{file},,\n" for file in [*files, f"{info}/RECORD"])
+    folder.mkdir(exist_ok=True)
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as archive:
+        for file, content in files.items():
+            archive.writestr(file, content)
+
+
+def program(path: Path, script: str) -> Path:
+    """Write a shell script that stands for an interpreter."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+@dataclass
+class Runtime:
+    """A small runtime and the folder that its environment goes to."""
+
+    root: Path
+    base: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def source(self) -> Path:
+        return self.base / "small"
+
+    @property
+    def folder(self) -> Path:
+        return self.base / "home" / "runtimes" / "small"
+
+    @property
+    def marker(self) -> Path:
+        return self.folder / "rackproof-runtime.sha256"
+
+    def write(self, requirements: str = "first==1.0\n", no_deps: str = "", **needs: Any) -> None:
+        self.source.mkdir(exist_ok=True)
+        (self.source / "requirements.txt").write_text(requirements)
+        if no_deps:
+            (self.source / "requirements-no-deps.txt").write_text(no_deps)
+        given = {"oldest": HERE, "newest": HERE, "imports": ["first"], "minimum_bytes": 1, **needs}
+        (self.source / "runtime.json").write_text(json.dumps(given))
+
+    def start(self, *arguments: str, python: str | Path = sys.executable) -> subprocess.Popen[str]:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("PIP_")}
+        links = {
+            "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": str(self.base / "wheels"),
+            "PIP_CONFIG_FILE": os.devnull,
+            "PIP_NO_CACHE_DIR": "1",
+        }
+        program = str(self.root / "workloads" / "make_runtime.py")
+        return subprocess.Popen(
+            [python, program, "--runtime", self.source, "--folder", self.folder, *arguments],
+            env={**kept, **links, **self.environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(self, *arguments: str) -> Mapping[str, Any]:
+        """Run it; returns what it prints."""
+        process = self.start(*arguments)
+        output, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+        return json.loads(output.splitlines()[-1])
+
+    def refusal(self, *arguments: str) -> str:
+        """Run it where it cannot succeed; returns the one line that says why."""
+        process = self.start(*arguments)
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode not in (0, None)
+        lines = errors.splitlines()
+        assert len(lines) == 1, errors
+        assert lines[0].startswith("make_runtime: ")
+        assert not self.marker.exists()
+        return lines[0]
+
+    def versions(self) -> dict[str, str]:
+        """Return what the environment holds beside pip."""
+        asked = "import importlib.metadata as m; print(*(f'{d.name} {d.version}' for d in m.distributions()))"
+        said = subprocess.run(
+            [self.folder / "bin" / "python", "-c", asked], capture_output=True, text=True, check=True
+        ).stdout.split()
+        found = dict(zip(said[::2], said[1::2], strict=True))
+        return {name: version for name, version in found.items() if name not in ("pip", "setuptools")}
+
+
+@pytest.fixture
+def runtime(root: Path, tmp_path: Path) -> Runtime:
+    wheels = tmp_path / "wheels"
+    wheel(wheels, "first", "1.0", requires="second")
+    wheel(wheels, "second", "1.5")
+    wheel(wheels, "second", "2.0")
+    wheel(wheels, "third", "1.0", requires="absent-everywhere", code="import first")
+    wheel(wheels, "broken", "1.0", code="raise ImportError('no libbroken.so.1')")
+    runtime = Runtime(root, tmp_path)
+    runtime.write()
+    return runtime
+
+
+@pytest.fixture(scope="module")
+def make_runtime(root: Path) -> ModuleType:
+    """Return the program as a module."""
+    spec = importlib.util.spec_from_file_location("make_runtime", root / "workloads" / "make_runtime.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("requirements", "no_deps", "expected"),
+    [
+        ("first==1.0\n", "", {"first": "1.0", "second": "2.0"}),
+        ("first==1.0\nsecond==1.5\n", "", {"first": "1.0", "second": "1.5"}),
+        ("first==1.0\n", "third==1.0\n", {"first": "1.0", "second": "2.0", "third": "1.0"}),
+    ],
+    ids=["what is required comes along", "a pin acts", "without what it requires"],
+)
+def test_what_the_environment_holds(
+    runtime: Runtime, requirements: str, no_deps: str, expected: dict[str, str]
+) -> None:
+    runtime.write(requirements, no_deps)
+    python = str(runtime.folder / "bin" / "python")
+    assert runtime() == {"changed": True, "python": python}
+    assert runtime.versions() == expected
+    assert not (runtime.folder / "tmp").exists()
+    assert runtime() == {"changed": False, "python": python}
+
+
+@pytest.mark.slow
+def test_changed_requirements_and_an_interrupted_start_make_it_again(runtime: Runtime) -> None:
+    (runtime.folder / "lib").mkdir(parents=True)
+    assert runtime()["changed"]
+    runtime.write("first==1.0\n", "third==1.0\n")
+    assert runtime()["changed"]
+    assert runtime.versions() == {"first": "1.0", "second": "2.0", "third": "1.0"}
+    assert not runtime()["changed"]
+
+
+@pytest.mark.parametrize(
+    ("marker", "python", "expected"),
+    [
+        ("{}", "echo 3 11", True),
+        (None, "echo 3 11", False),
+        ("", "echo 3 11", False),
+        ("{}\n", "echo 3 11", False),
+        ("\udcff", "echo 3 11", False),
+        ("{}", None, False),
+        ("{}", "exit 1", False),
+    ],
+    ids=["whole", "no marker", "cut off", "other", "damaged", "no interpreter", "interpreter does not run"],
+)
+def test_what_counts_as_made(
+    make_runtime: ModuleType, tmp_path: Path, marker: str | None, python: str | None, expected: bool
+) -> None:
+    checksum = "5" * 64
+    if marker is not None:
+        text = marker.format(checksum)
+        (tmp_path / make_runtime.MARKER).write_text(text, encoding="utf-8", errors="surrogateescape")
+    if python is not None:
+        program(tmp_path / "bin" / "python", python)
+    assert make_runtime.made_before(str(tmp_path), checksum) is expected
+
+
+def test_the_checksum_covers_both_files(make_runtime: ModuleType, runtime: Runtime) -> None:
+    checksums = set()
+    for files in [("a\n", ""), ("a\nb\n", ""), ("a\n", "b\n"), ("a\n", "c\n"), ("", "a\nb\n")]:
+        (runtime.source / "requirements-no-deps.txt").unlink(missing_ok=True)
+        runtime.write(*files)
+        checksums.add(make_runtime.checksum_of(str(runtime.source))[0])
+    assert len(checksums) == 5
+
+
+@pytest.mark.slow
+def test_killed_in_the_middle_it_is_made_again(runtime: Runtime) -> None:
+    first = runtime.start()
+    deadline = time.monotonic() + 60
+    while not (runtime.folder / "pyvenv.cfg").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    first.send_signal(signal.SIGKILL)
+    first.communicate(timeout=60)
+    assert not runtime.marker.exists()
+    assert runtime()["changed"]
+    assert runtime.versions() == {"first": "1.0", "second": "2.0"}
+
+
+@pytest.mark.slow
+def test_of_two_at_once_one_makes_it_and_the_other_finds_it(runtime: Runtime) -> None:
+    both = [runtime.start(), runtime.start()]
+    said = [process.communicate(timeout=120) for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert sorted(json.loads(output.splitlines()[-1])["changed"] for output, _ in said) == [False, True]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("requirements", "needs", "environment", "words"),
+    [
+        ("absent==1.0\n", {}, {}, ["No matching distribution found for absent==1.0", "PIP_INDEX_URL", NAMED]),
+        (
+            "first==1.0\nsecond==9\n",
+            {},
+            {"PIP_NO_INDEX": "0", "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "1"},
+            ["pip reaches no package index", "PIP_INDEX_URL", NAMED],
+        ),
+        ("broken==1.0\n", {"imports": ["broken"]}, {}, ["cannot import broken", "no libbroken.so.1"]),
+    ],
+    ids=["no such package", "no network", "does not import"],
+)
+def test_an_installation_that_fails_says_what_to_do_and_leaves_nothing(
+    runtime: Runtime,
+    requirements: str,
+    needs: dict[str, Any],
+    environment: dict[str, str],
+    words: list[str],
+) -> None:
+    runtime.write(requirements, **needs)
+    runtime.environment.update(environment)
+    said = runtime.refusal()
+    for word in words:
+        assert word in said
+    assert not runtime.folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("pip", "words"),
+    [
+        ("echo 'ERROR: [Errno 28] No space left on device'; exit 1", ["became full", "about 7 GB", NAMED]),
+        ("kill -9 $$", ["signal 9", "memory"]),
+        ("exit 3", ["could not install", "no message", NAMED]),
+    ],
+    ids=["disk full", "killed", "silent"],
+)
+def test_how_pip_fails_is_explained(runtime: Runtime, pip: str, words: list[str]) -> None:
+    # No real interpreter is within these bounds, so that the one here is found.
+    runtime.write(oldest="3.70", newest="3.70")
+    installed = program(runtime.base / "installed", f'case "$2" in pip) {pip};; esac')
+    program(
+        runtime.base / "bin" / "python3.70",
+        'case "$2" in *version_info*) echo "3 70";; '
+        f'venv) mkdir -p "$3/bin"; cp {installed} "$3/bin/python";; esac',
+    )
+    runtime.environment["PATH"] = f"{runtime.base / 'bin'}:{os.environ['PATH']}"
+    said = runtime.refusal()
+    for word in words:
+        assert word in said
+    assert not runtime.folder.exists()
+
+
+def test_a_disk_that_is_too_small_is_found_before_anything_is_made(runtime: Runtime) -> None:
+    runtime.write(minimum_bytes=10**18)
+    said = runtime.refusal()
+    assert "GB free, at least 1000000000.0 GB needed" in said
+    assert "another bench_home" in said
+    assert not runtime.folder.exists()
+
+
+@pytest.mark.parametrize("name", ["torch", "mxnet"])
+def test_shipped_runtimes_say_what_they_need_and_pin_it(root: Path, name: str) -> None:
+    folder = root / "workloads" / name
+    needs = json.loads((folder / "runtime.json").read_text())
+    assert set(needs) == {"oldest", "newest", "imports", "minimum_bytes"}
+    assert needs["minimum_bytes"] > 10**8
+    for file in folder.glob("requirements*.txt"):
+        pinned = [line for line in file.read_text().splitlines() if line and not line.startswith("#")]
+        assert pinned
+        assert all("==" in line.split(";")[0] for line in pinned), file
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ({}, ["no interpreter fits: Python 3.70 to 3.71 is needed", "bench_pythons"]),
+        ({"python3.70": "3 69"}, ["no interpreter fits: Python 3.70 to 3.71"]),
+        ({"python3.71": "junk", "python3.70": ""}, ["no interpreter fits"]),
+        ({"python3.71": "3 71"}, ["python3.71 cannot make environments: install python3.71-venv"]),
+    ],
+    ids=["none", "wrong version", "does not run", "no venv"],
+)
+def test_where_no_interpreter_fits(runtime: Runtime, found: dict[str, str], words: list[str]) -> None:
+    runtime.write(oldest="3.70", newest="3.71")
+    for name, version in found.items():
+        program(
+            runtime.base / "bin" / name, f'case "$2" in *version_info*) echo "{version}";; *) exit 1;; esac'
+        )
+    runtime.environment["PATH"] = f"{runtime.base / 'bin'}:{os.environ['PATH']}"
+    said = runtime.refusal()
+    for word in words:
+        assert word in said
+
+
+@pytest.mark.slow
+def test_an_interpreter_without_venv_is_passed_over_for_one_with_it(runtime: Runtime) -> None:
+    runtime.write(oldest="3.70", newest="3.71")
+    bin_ = runtime.base / "bin"
+    program(bin_ / "python3.71", 'case "$2" in *version_info*) echo "3 71";; *) exit 1;; esac')
+    program(
+        bin_ / "python3.70",
+        f'case "$2" in *version_info*) echo "3 70";; *) exec {sys.executable} "$@";; esac',
+    )
+    runtime.environment["PATH"] = f"{bin_}:{os.environ['PATH']}"
+    process = runtime.start()
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert f"passing over {bin_}/python3.71: it has no venv (package python3.71-venv)" in output
+    assert f"with {bin_}/python3.70" in output
+
+
+@pytest.mark.parametrize(
+    ("python", "needs", "words"),
+    [
+        ("/nonexistent/python", {}, ["/nonexistent/python: not a Python interpreter that runs"]),
+        ("/bin/true", {}, ["/bin/true: not a Python interpreter"]),
+        (
+            sys.executable,
+            {"imports": ["json", "absent_module"]},
+            ["cannot import absent_module", "not found"],
+        ),
+    ],
+)
+def test_a_named_interpreter_that_does_not_do(
+    runtime: Runtime, python: str, needs: dict[str, Any], words: list[str]
+) -> None:
+    runtime.write(**needs)
+    said = runtime.refusal(f"--python={python}")
+    for word in words:
+        assert word in said
+    assert not runtime.folder.parent.exists()
+
+
+def test_a_named_interpreter_is_used_without_importing_its_modules(runtime: Runtime) -> None:
+    modules = runtime.base / "modules"
+    modules.mkdir()
+    (modules / "costly.py").write_text("raise SystemExit('imported')")
+    runtime.environment["PYTHONPATH"] = str(modules)
+    runtime.write(imports=["costly"], oldest="3.70", newest="3.70")
+    assert runtime(f"--python={sys.executable}") == {"changed": False, "python": sys.executable}
+    assert not runtime.folder.parent.exists()
+
+
+def test_a_folder_that_is_no_environment_is_not_emptied(runtime: Runtime) -> None:
+    runtime.folder.mkdir(parents=True)
+    (runtime.folder / "thesis.tex").write_text("years of work")
+    said = runtime.refusal()
+    assert "thesis.tex" in said
+    assert "another bench_home" in said
+    assert (runtime.folder / "thesis.tex").exists()
+
+
+def test_a_place_that_cannot_be_written_is_named(runtime: Runtime) -> None:
+    runtime.folder.parent.parent.write_text("a file where a folder should be")
+    said = runtime.refusal()
+    assert str(runtime.folder.parent) in said
+    assert "another bench_home" in said
