@@ -83,14 +83,16 @@ def judge(
     *,
     direction: Direction | None = None,
     gating: bool = True,
+    lacking: str = NO_REFERENCE,
 ) -> Judgement:
     """Judge one measurement against one reference.
 
     Args:
         measurement: What was measured.
-        reference: What it is compared with; None gives ``unproven: no reference yet``.
+        reference: What it is compared with; None gives ``unproven``.
         direction: Which way is better; the measurement's own where None. Without any, each side is bad.
         gating: Whether the verdict counts towards the run's.
+        lacking: Why there is no reference.
     """
 
     def verdict(outcome: Verdict, reason: str) -> Judgement:
@@ -109,7 +111,7 @@ def judge(
     if not measurement.finite:
         return verdict(Verdict.UNPROVEN, f"{measurement.value} is not a number that can be judged")
     if reference is None:
-        return verdict(Verdict.UNPROVEN, NO_REFERENCE)
+        return verdict(Verdict.UNPROVEN, lacking[:4000])
     if reference.unit != measurement.unit:
         units = f"measured in {measurement.unit or 'no unit'}, reference in {reference.unit or 'no unit'}"
         return verdict(Verdict.UNPROVEN, units)
@@ -164,6 +166,7 @@ def judge_rule(
     parameters: Parameters,
     require_references: bool,
     source: str,
+    trouble: str = "",
 ) -> list[Judgement]:
     """Judge every measurement that a rule speaks about.
 
@@ -174,6 +177,7 @@ def judge_rule(
         parameters: The point of the matrix, which a bound may name.
         require_references: Whether a missing reference gates.
         source: Names the rule's file, as the source of its bound.
+        trouble: Why references may exist that were not found; not to know them gates.
     """
     used = parameters.get("gpus", 0)
     if isinstance(used, int) and used < rule.needs_gpus:
@@ -216,8 +220,10 @@ def judge_rule(
             judgements.append(judge(one, bound.model_copy(update={"unit": one.unit}), direction=rule.better))
         else:
             known = references(one)
+            gating = require_references or bool(trouble) or not one.finite
+            lacking = f"no reference is known, for {trouble}" if trouble else NO_REFERENCE
             judgements += [judge(one, reference, direction=rule.direction) for reference in known] or [
-                judge(one, None, direction=rule.direction, gating=require_references or not one.finite)
+                judge(one, None, direction=rule.direction, gating=gating, lacking=lacking)
             ]
     return judgements
 
@@ -231,6 +237,7 @@ def judge_run(
     parameters: Parameters,
     require_references: bool,
     source: str = "",
+    trouble: str = "",
 ) -> Outcome:
     """Judge a run: what its logs show, what was found beside them, and every rule.
 
@@ -242,6 +249,7 @@ def judge_run(
         parameters: The point of the matrix.
         require_references: Whether a measurement without a reference gates.
         source: Names the rules' file.
+        trouble: Why references may exist that were not found, if so.
     """
     measurements = [one for log in logs for one in log.measurements]
     judgements = [
@@ -254,6 +262,7 @@ def judge_run(
             parameters=parameters,
             require_references=require_references,
             source=source,
+            trouble=trouble,
         )
     ]
     verdicts = [log.verdict for log in logs]

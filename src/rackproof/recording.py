@@ -6,6 +6,7 @@ Called by the playbook's recording task and by nothing else that decides: parse,
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 from rackproof import __version__, logs
 from rackproof.definitions import DefinitionError, JudgeRule, Parameters, load_file
 from rackproof.judging import SkuReference, judge_run
-from rackproof.planning import PlannedRun
+from rackproof.planning import STILL_RUNNING, PlannedRun
 from rackproof.records import (
     Dataset,
     Finding,
@@ -28,6 +29,9 @@ from rackproof.records import (
     Verdict,
 )
 from rackproof.results import write_run
+from rackproof.text import clean
+
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
 
 # What Rackproof's own workloads mean by their exit status (docs/workloads.md). The first two say that
 # nothing was shown; every other one but 0 says that something went wrong while it was being shown.
@@ -76,40 +80,75 @@ class Evidence(Record):
 
 
 def job_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
-    """Return what the job's end says about the run, beside what its log says."""
-    if evidence.could_not_start:
-        return [
-            Finding(code="could_not_start", verdict=Verdict.UNPROVEN, message=evidence.could_not_start[:4000])
-        ]
+    """Return what the job's end says about the run, beside what its log says.
+
+    Only a job of this run that ended by itself, succeeded, and has exit status 0 on the nodes that were
+    asked for adds nothing. The state comes from a node: anything else in it is no pass.
+    """
+    job = evidence.job
     found = []
-    missing = sorted(set(planned.nodes) - {node.name for node in evidence.nodes})
-    if missing:
-        found.append(
-            Finding(
-                code="nodes_differ",
-                verdict=Verdict.UNPROVEN,
-                message=f"asked for {', '.join(planned.nodes)}, but {', '.join(missing)} took no part",
-            )
-        )
-    ended_by = str(evidence.job.get("ended_by") or "")
-    status, signal = evidence.job.get("exit_status"), evidence.job.get("signal")
-    if ended_by in _ENDED_BADLY:
+    if evidence.could_not_start:
+        found.append(_finding("could_not_start", Verdict.UNPROVEN, evidence.could_not_start))
+    else:
+        found += _node_findings(planned, evidence)
+    if not job:
+        if not evidence.could_not_start:
+            found.append(_finding("no_job", Verdict.UNPROVEN, "nothing is known of the job"))
+    elif job.get("id") != planned.run_id:
+        message = f"the job is that of another run ({clean(job.get('id'), 130)})"
+        found.append(_finding("another_job", Verdict.UNPROVEN, message))
+    elif job.get("phase") == "running":
+        message = "its job still runs on the node: start the playbook again to follow it to its end"
+        found.append(_finding(STILL_RUNNING, Verdict.UNPROVEN, message))
+    else:
+        found += _end_findings(planned, job)
+    return found
+
+
+def _node_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
+    asked, took_part = set(planned.nodes), {node.name for node in evidence.nodes}
+    differences = [f"{name} took no part" for name in sorted(asked - took_part)]
+    differences += [f"{name} was not asked for" for name in sorted(took_part - asked)]
+    if not differences:
+        return []
+    return [_finding("nodes_differ", Verdict.UNPROVEN, f"other nodes than planned: {', '.join(differences)}")]
+
+
+def _end_findings(planned: PlannedRun, job: Mapping[str, Any]) -> list[Finding]:
+    """Return what is not as it should be about a job of this run that no longer runs."""
+    found = []
+    ended_by, status, signal = job.get("ended_by"), job.get("exit_status"), job.get("signal")
+    if job.get("phase") != "ended" or not isinstance(ended_by, str):
+        message = f"how the job ended is not known: {clean(ended_by, 100)}"
+        found.append(_finding("unknown_end", Verdict.UNPROVEN, message))
+    elif ended_by in _ENDED_BADLY:
         code, verdict, words = _ENDED_BADLY[ended_by]
         message = words.format(timeout_s=planned.timeout_s, hang_s=planned.hang_s)
-        found.append(Finding(code=code, verdict=verdict, message=f"the job {message}"))
-    elif signal:
-        message = f"the job was killed by signal {signal}"
-        found.append(Finding(code="killed", verdict=Verdict.FAIL, message=message))
+        found.append(_finding(code, verdict, f"the job {message}"))
+    elif ended_by != "itself":
+        message = f"the job was ended by something unknown: {clean(ended_by, 100)}"
+        found.append(_finding("unknown_end", Verdict.UNPROVEN, message))
+    elif signal is not None:
+        found.append(_finding("killed", Verdict.FAIL, f"the job was killed by signal {clean(signal, 20)}"))
+    elif type(status) is not int:
+        said = "" if status is None else f", but {clean(repr(status), 100)}"
+        found.append(_finding("no_exit_status", Verdict.UNPROVEN, f"the job has no exit status{said}"))
     elif status in COULD_NOT_RUN:
         message = f"the job could not run: {COULD_NOT_RUN[status]} (exit status {status})"
-        found.append(Finding(code="could_not_run", verdict=Verdict.UNPROVEN, message=message))
-    elif status is None:
-        message = "the job has no exit status"
-        found.append(Finding(code="no_exit_status", verdict=Verdict.UNPROVEN, message=message))
+        found.append(_finding("could_not_run", Verdict.UNPROVEN, message))
     elif status != 0:
-        message = f"the job ended with exit status {status}"
-        found.append(Finding(code="exit_status", verdict=Verdict.FAIL, message=message))
+        found.append(_finding("exit_status", Verdict.FAIL, f"the job ended with exit status {status}"))
+    elif job.get("succeeded") is not True:
+        message = "the job has exit status 0, yet its supervisor says that it did not succeed"
+        found.append(_finding("contradiction", Verdict.UNPROVEN, message))
+    if job.get("unkillable"):
+        message = f"processes of the job survive SIGKILL on the node: {clean(job['unkillable'], 200)}"
+        found.append(_finding("unkillable", Verdict.DEGRADED, message))
     return found
+
+
+def _finding(code: str, verdict: Verdict, message: str) -> Finding:
+    return Finding(code=code, verdict=verdict, message=message[:4000])
 
 
 def build_run(
@@ -121,6 +160,7 @@ def build_run(
     plan_id: str = "",
     require_references: bool = True,
     log_files: Sequence[LogFile] = (),
+    trouble: str = "",
 ) -> Run:
     """Judge what came and return the record. Pure: reads nothing but the definition's file.
 
@@ -132,6 +172,7 @@ def build_run(
         plan_id: The plan it belongs to.
         require_references: Whether a measurement without a reference gates.
         log_files: The raw logs beside the record.
+        trouble: Why references may exist that were not found, if so.
     """
     findings = [*job_findings(planned, evidence), *evidence.findings]
     rules: tuple[JudgeRule, ...] = ()
@@ -139,17 +180,10 @@ def build_run(
         loaded = load_file(Path(planned.definition_path))
         rules = loaded.definition.result.judge
         if loaded.sha256 != planned.definition_sha256:
-            findings.append(
-                Finding(
-                    code="definition_changed",
-                    verdict=Verdict.UNPROVEN,
-                    message=f"{planned.definition_path} was changed after this run was planned; run it again",
-                )
-            )
+            message = f"{planned.definition_path} was changed after this run was planned; run it again"
+            findings.append(_finding("definition_changed", Verdict.UNPROVEN, message))
     except DefinitionError as error:
-        findings.append(
-            Finding(code="definition_unreadable", verdict=Verdict.UNPROVEN, message=str(error)[:4000])
-        )
+        findings.append(_finding("definition_unreadable", Verdict.UNPROVEN, str(error)))
     outcome = judge_run(
         rules,
         parsed,
@@ -158,7 +192,9 @@ def build_run(
         parameters=planned.parameters,
         require_references=require_references,
         source=planned.definition_name,
+        trouble=trouble,
     )
+    status = evidence.job.get("exit_status")
     tags = {key: value for log in parsed for key, value in log.tags.items()}
     return Run(
         run_id=planned.run_id,
@@ -178,8 +214,8 @@ def build_run(
         dataset=_dataset(_part(tags, "dataset.")),
         storage=evidence.storage,
         network=evidence.network,
-        seeds=tuple(int(tags[key]) for key in ("seed",) if tags.get(key, "").lstrip("-").isdigit()),
-        exit_status=evidence.job.get("exit_status"),
+        seeds=(int(tags["seed"]),) if _INTEGER.fullmatch(tags.get("seed", "")) else (),
+        exit_status=status if type(status) is int else None,
         measurements=tuple(one for log in parsed for one in log.measurements),
         series=tuple(one for log in parsed for one in log.series),
         findings=(*findings, *(finding for log in parsed for finding in log.findings)),
@@ -204,7 +240,8 @@ def record(
 ) -> Recorded:
     """Parse the logs under ``folder/logs``, judge, and write record, history and reports.
 
-    The record is written before history and reports: whatever fails after it loses no run.
+    The record is written before history and reports: whatever fails after it loses no run and is told
+    in :attr:`Recorded.history`; :func:`rackproof.bench.report` makes a missing page later.
 
     Args:
         planned: The run as planned.
@@ -219,20 +256,32 @@ def record(
     """
     from rackproof.report import write_run_reports
 
-    log_files, parsed = [], []
-    for path in sorted((folder / "logs").glob("*")):
-        with path.open("rb") as stream:
-            log = logs.parse(stream, format=planned.format, name=f"logs/{path.name}")
-        parsed.append(log)
-        log_files.append(
-            LogFile(
+    log_files, parsed, findings = [], [], []
+    paths, strange = _own_logs(planned, folder / "logs")
+    if strange and not evidence.could_not_start:
+        findings += strange
+    for path in paths:
+        try:
+            with path.open("rb") as stream:
+                log = logs.parse(stream, format=planned.format, name=f"logs/{path.name}")
+            kept = LogFile(
                 path=log.file,
                 sha256=_sha256(path),
                 size_bytes=path.stat().st_size,
                 format=log.format,
                 verdict=log.verdict,
             )
-        )
+        except OSError as error:
+            message = f"logs/{path.name} cannot be read: {error.strerror}"
+            findings.append(_finding("unreadable_log", Verdict.UNPROVEN, message))
+            continue
+        parsed.append(log)
+        log_files.append(kept)
+        on_node = evidence.job.get("log_bytes")
+        if path.stem == planned.lead and type(on_node) is int and on_node != kept.size_bytes:
+            message = f"{kept.path} has {kept.size_bytes} bytes here, but {on_node} on the node"
+            findings.append(_finding("log_differs", Verdict.UNPROVEN, message))
+    evidence = evidence.model_copy(update={"findings": (*findings, *evidence.findings)})
     history = History(folder.parent)
     measured = [one for log in parsed for one in log.measurements]
     own, remark = history.baselines(planned, evidence.nodes, measured)
@@ -241,9 +290,11 @@ def record(
         fitting = [
             one for one in sku_references if one.fits(planned.benchmark, planned.parameters, measurement)
         ]
-        # The most particular baseline speaks: more labels and parameters name the case more closely.
-        fitting.sort(key=lambda one: (len(one.parameters) + len(one.labels), bool(one.benchmark)))
-        return [one.reference for one in fitting[-1:]] + own.get(_identity(measurement), [])
+        # The most particular baseline speaks: more labels and parameters name the case more closely. Of
+        # several that are equally particular none hides another.
+        particular = max(map(_particularity, fitting), default=None)
+        chosen = [one.reference for one in fitting if _particularity(one) == particular]
+        return chosen + own.get(_identity(measurement), [])
 
     run = build_run(
         planned,
@@ -253,16 +304,40 @@ def record(
         plan_id=plan_id,
         require_references=require_references,
         log_files=log_files,
+        trouble=remark,
     )
     write_run(run, folder)
-    kept = history.keep(folder)
-    reports = write_run_reports(run, folder)
-    return Recorded(
-        run=run,
-        folder=str(folder),
-        report=str(reports["html"]),
-        history=" ".join(filter(None, [remark, kept])),
-    )
+    remarks = [remark]
+    page = ""
+    try:
+        remarks.append(history.keep(folder))
+    except Exception as error:  # the record is safe; what comes after it only adds
+        remarks.append(f"run {run.run_id} could not be entered into the history: {error}")
+    try:
+        page = str(write_run_reports(run, folder)["html"])
+    except Exception as error:
+        remarks.append(f"the page of run {run.run_id} could not be written yet: {error}")
+    return Recorded(run=run, folder=str(folder), report=page, history=" ".join(filter(None, remarks)))
+
+
+def _particularity(baseline: SkuReference) -> tuple[int, bool]:
+    return len(baseline.parameters) + len(baseline.labels), bool(baseline.benchmark)
+
+
+def _own_logs(planned: PlannedRun, folder: Path) -> tuple[list[Path], list[Finding]]:
+    """Return the logs of the run's nodes, and what else lies there or is missing."""
+    own, findings = [], []
+    expected = {f"{name}.log" for name in planned.nodes}
+    for path in sorted(folder.glob("[!.]*")):
+        if path.name in expected and path.is_file() and not path.is_symlink():
+            own.append(path)
+        else:
+            message = f"logs/{clean(path.name, 200)} is no log of this run; move it away and run again"
+            findings.append(_finding("stray_log", Verdict.UNPROVEN, message))
+    if folder / f"{planned.lead}.log" not in own:
+        message = f"there is no log: logs/{planned.lead}.log is missing"
+        findings.append(_finding("no_log", Verdict.UNPROVEN, message))
+    return own, findings
 
 
 def warm_up() -> None:
@@ -295,6 +370,8 @@ class History:
         """Return the accepted baselines of this hardware by measurement, and a remark if there is trouble."""
         from rackproof.history.store import HistoryError, open_store
 
+        if not measurements:
+            return {}, ""
         found: dict[tuple[object, ...], list[Reference]] = {}
         try:
             with open_store(self._where) as store:
@@ -304,8 +381,8 @@ class History:
                     )
                     if baseline is not None:
                         found[_identity(one)] = [baseline]
-        except HistoryError as error:
-            return {}, f"the history was not asked for baselines: {error}"
+        except (HistoryError, ValueError) as error:  # a damaged row makes no reference
+            return {}, f"the history could not be asked for references: {error}"
         return found, ""
 
     def estimate(self, benchmark: str, parameters: Parameters, node: Node) -> float | None:
@@ -348,16 +425,22 @@ def _part(tags: Mapping[str, str], prefix: str) -> dict[str, str]:
 def _dataset(said: Mapping[str, str]) -> Dataset | None:
     if not said:
         return None
-    number = {key: int(said[key]) for key in ("objects", "size_bytes") if said.get(key, "").isdigit()}
+    counts = ("objects", "size_bytes")
+    number = {key: int(said[key]) for key in counts if _INTEGER.fullmatch(said.get(key, ""))}
     text = {key: said[key] for key in ("name", "source", "sha256") if key in said}
     return Dataset.model_validate({**text, **number})
 
 
 def _moment(raw: object) -> datetime | None:
-    if isinstance(raw, int | float):
-        return datetime.fromtimestamp(raw, UTC)
-    if isinstance(raw, str) and raw:
-        return datetime.fromisoformat(raw)
+    """Return a moment that a node states, None where it makes no sense; without a zone it is UTC."""
+    try:
+        if isinstance(raw, int | float) and not isinstance(raw, bool):
+            return datetime.fromtimestamp(raw, UTC)
+        if isinstance(raw, str):
+            moment = datetime.fromisoformat(raw)
+            return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
     return None
 
 

@@ -270,9 +270,11 @@ def test_interrupted_and_started_again_nothing_is_lost_or_done_twice(
 def test_a_database_that_is_down_loses_no_run(bench: Bench) -> None:
     bench.environment["RACKPROOF_DATABASE_URL"] = "postgresql://rackproof:sesame@127.0.0.1:9/history"
     status, output = bench("-e", "suite=toys")
-    assert status == 0, output
+    # The history may hold a reference that this run misses: nobody knows, so nothing is proven.
+    assert status == 2, output
     assert "WARNING" in output
     assert "sesame" not in output
     (run,) = bench.runs()
-    assert run.verdict == "pass"
+    assert run.verdict == "unproven"
+    assert "the history could not be asked" in run.reasons[0]
     assert list((bench.results / ".spool").iterdir())

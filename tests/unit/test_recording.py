@@ -1,0 +1,361 @@
+"""Recording, by tables: what a job's end, its logs and its facts make of a run. Nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rackproof import definitions, planning, recording
+from rackproof.judging import SkuReference
+from rackproof.planning import PlannedRun
+from rackproof.recording import Evidence, build_run, job_findings
+from rackproof.records import Finding, Measurement, Node, ParsedLog, Reference, Run, Verdict
+from rackproof.results import ResultsError, read_run
+
+TEXT = """\
+name: train
+summary: Trains
+parameters: {gpus: 0}
+launch: {with: local, runtime: torch, program: train.py, timeout_s: 60, hang_s: 5}
+result:
+  format: mllog
+  judge:
+    - {metric: eval_accuracy, at_least: 0.9}
+    - {metric: speed, unit: samples/s, direction: higher}
+"""
+ENDED = {"phase": "ended", "ended_by": "itself", "exit_status": 0, "signal": None, "succeeded": True}
+NODE = Node(name="n1", serial="S1")
+GOOD = ParsedLog(
+    format="mllog",
+    measurements=(
+        Measurement(name="eval_accuracy", value=0.95, unit=""),
+        Measurement(name="speed", value=100, unit="samples/s"),
+    ),
+    verdict=Verdict.PASS,
+)
+
+
+@pytest.fixture
+def planned(tmp_path: Path) -> PlannedRun:
+    path = tmp_path / "definitions" / "train.yml"
+    path.parent.mkdir()
+    path.write_text(TEXT)
+    made = planning.make_plan([definitions.load_file(path)], {"n1": NODE}, {"n1": {}})
+    return made.runs[0]
+
+
+def evidence(planned: PlannedRun, /, **changes: Any) -> Evidence:
+    job = {"id": planned.run_id, **ENDED, **changes.pop("job", {})}
+    return Evidence.model_validate({"nodes": (NODE,), "job": job, **changes})
+
+
+def built(planned: PlannedRun, given: Evidence, *parsed: ParsedLog, **options: Any) -> Run:
+    return build_run(planned, parsed, given, lambda one: [], **{"require_references": False, **options})
+
+
+def test_a_job_that_ended_well_adds_nothing(planned: PlannedRun) -> None:
+    assert job_findings(planned, evidence(planned)) == []
+    assert built(planned, evidence(planned), GOOD).verdict == "pass"
+
+
+@pytest.mark.parametrize(
+    ("job", "verdict", "code", "words"),
+    [
+        ({"ended_by": "timeout"}, "fail", "timed_out", "limit of 60 s"),
+        ({"ended_by": "hang"}, "fail", "hung", "stood still for 5 s"),
+        ({"ended_by": "log_limit"}, "fail", "log_limit", "more log than allowed"),
+        ({"ended_by": "stopped"}, "unproven", "stopped", "from outside"),
+        ({"ended_by": "supervisor_died", "exit_status": None}, "unproven", "supervisor_died", "nobody saw"),
+        ({"ended_by": "meteorite"}, "unproven", "unknown_end", "meteorite"),
+        ({"ended_by": None}, "unproven", "unknown_end", "not known"),
+        ({"ended_by": ["itself"]}, "unproven", "unknown_end", "itself"),
+        ({"exit_status": 1}, "fail", "exit_status", "exit status 1"),
+        ({"exit_status": 255}, "fail", "exit_status", "exit status 255"),
+        ({"exit_status": -1}, "fail", "exit_status", "exit status -1"),
+        ({"exit_status": 4}, "unproven", "could_not_run", "GPU that was asked for is absent"),
+        ({"exit_status": 5}, "unproven", "could_not_run", "data is missing"),
+        ({"exit_status": None}, "unproven", "no_exit_status", "no exit status"),
+        ({"exit_status": "0"}, "unproven", "no_exit_status", "'0'"),
+        ({"exit_status": False}, "unproven", "no_exit_status", "False"),
+        ({"exit_status": 0.0}, "unproven", "no_exit_status", "0.0"),
+        ({"exit_status": [0]}, "unproven", "no_exit_status", "[0]"),
+        ({"exit_status": math.nan}, "unproven", "no_exit_status", "nan"),
+        ({"signal": 9, "exit_status": 137}, "fail", "killed", "signal 9"),
+        ({"signal": 9}, "fail", "killed", "signal 9"),
+        ({"succeeded": False}, "unproven", "contradiction", "did not succeed"),
+        ({"succeeded": None}, "unproven", "contradiction", "did not succeed"),
+        ({"phase": "running", "ended_by": None, "exit_status": None}, "unproven", "still_running", "runs"),
+        ({"phase": "running"}, "unproven", "still_running", "runs"),
+        ({"phase": "asleep"}, "unproven", "unknown_end", "not known"),
+        ({"id": "another"}, "unproven", "another_job", "another"),
+        ({"id": None}, "unproven", "another_job", "None"),
+    ],
+)
+def test_how_a_job_ended_decides_whatever_its_log_says(
+    planned: PlannedRun, job: dict[str, object], verdict: str, code: str, words: str
+) -> None:
+    run = built(planned, evidence(planned, job=job), GOOD)
+    assert run.verdict == verdict
+    assert code in [finding.code for finding in run.findings]
+    assert words in run.reasons[0]
+
+
+@pytest.mark.parametrize("key", ["phase", "ended_by", "exit_status", "succeeded", "id"])
+def test_a_state_without_a_key_is_no_pass(planned: PlannedRun, key: str) -> None:
+    given = evidence(planned)
+    job = {name: value for name, value in given.job.items() if name != key}
+    run = built(planned, given.model_copy(update={"job": job}), GOOD)
+    assert run.verdict == "unproven"
+    assert run.reasons
+
+
+def test_no_state_at_all_is_unproven(planned: PlannedRun) -> None:
+    run = built(planned, Evidence(nodes=(NODE,)), GOOD)
+    assert (run.verdict, run.reasons[0]) == ("unproven", "nothing is known of the job")
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [((), "n1 took no part"), (("n2",), "n1 took no part"), (("n1", "n2"), "n2 was not asked for")],
+)
+def test_other_nodes_than_asked_for_are_unproven(
+    planned: PlannedRun, names: tuple[str, ...], words: str
+) -> None:
+    run = built(planned, evidence(planned, nodes=tuple(Node(name=name) for name in names)), GOOD)
+    assert run.verdict == "unproven"
+    assert words in run.reasons[0]
+
+
+def test_thousands_of_missing_nodes_still_make_a_record(planned: PlannedRun) -> None:
+    many = planned.model_copy(update={"nodes": tuple(f"node-{n:05}" for n in range(5000))})
+    assert built(many, evidence(many), GOOD).verdict == "unproven"
+
+
+def test_what_could_not_start_is_unproven_whatever_lies_in_the_folder(planned: PlannedRun) -> None:
+    run = built(planned, Evidence(nodes=(NODE,), could_not_start="Stage the data: disk full"), GOOD)
+    assert (run.verdict, run.reasons[0]) == ("unproven", "Stage the data: disk full")
+
+
+def test_a_job_that_was_left_running_is_said_to_run(planned: PlannedRun) -> None:
+    given = evidence(planned, job={"phase": "running"}, could_not_start="Follow the job: gives no answer")
+    run = built(planned, given)
+    assert run.verdict == "unproven"
+    assert [finding.code for finding in run.findings] == ["could_not_start", planning.STILL_RUNNING]
+    assert "start the playbook again" in " ".join(run.reasons)
+
+
+def test_what_the_facts_say_counts(planned: PlannedRun) -> None:
+    hung = Finding(code="tool_hung", message="nvidia-smi gave no answer", verdict=Verdict.FAIL)
+    assert built(planned, evidence(planned, findings=(hung,)), GOOD).verdict == "fail"
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "words"),
+    [
+        (lambda path: path.write_text(TEXT + "# changed\n"), "definition_changed", "changed after"),
+        (lambda path: path.write_text(TEXT.replace("0.9", "0.1")), "definition_changed", "changed after"),
+        (lambda path: path.write_text("{"), "definition_unreadable", "not YAML"),
+        (lambda path: path.unlink(), "definition_unreadable", "cannot be read"),
+    ],
+)
+def test_a_definition_changed_meanwhile_is_unproven(
+    planned: PlannedRun, change: Any, code: str, words: str
+) -> None:
+    change(Path(planned.definition_path))
+    run = built(planned, evidence(planned), GOOD)
+    assert run.verdict == "unproven"
+    assert code in [finding.code for finding in run.findings]
+    assert any(words in reason for reason in run.reasons)
+
+
+@pytest.mark.parametrize(
+    ("tags", "seeds"),
+    [
+        ({"seed": "7"}, (7,)),
+        ({"seed": "-7"}, (-7,)),
+        ({"seed": "--7"}, ()),
+        ({"seed": "²"}, ()),
+        ({"seed": "9" * 5000}, ()),
+        ({"seed": ""}, ()),
+        ({}, ()),
+    ],
+)
+def test_hostile_tags_cost_no_run(planned: PlannedRun, tags: dict[str, str], seeds: tuple[int, ...]) -> None:
+    data = {"dataset.objects": "²", "dataset.size_bytes": "9" * 5000, "dataset.name": "\x1b[2J"}
+    run = built(planned, evidence(planned), GOOD.model_copy(update={"tags": {**tags, **data}}))
+    assert run.seeds == seeds
+    assert run.dataset is not None
+    assert (run.dataset.objects, run.dataset.size_bytes) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("raw", "moment"),
+    [
+        ("2026-05-01T12:00:00Z", datetime(2026, 5, 1, 12, tzinfo=UTC)),
+        ("2026-05-01T12:00:00", datetime(2026, 5, 1, 12, tzinfo=UTC)),
+        (0, datetime(1970, 1, 1, tzinfo=UTC)),
+        ("yesterday", None),
+        (math.nan, None),
+        (1e300, None),
+        (True, None),
+        (None, None),
+        ("0001-01-01T00:00:00+23:00", None),
+        ({}, None),
+    ],
+)
+def test_strange_moments_cost_no_run(planned: PlannedRun, raw: object, moment: datetime | None) -> None:
+    assert built(planned, evidence(planned, job={"started": raw}), GOOD).started == moment
+
+
+# From files: record() itself.
+
+
+def event(key: str, value: object, **metadata: object) -> str:
+    event_type = "INTERVAL_END" if key == "run_stop" else "POINT_IN_TIME"
+    line = {"time_ms": 1, "event_type": event_type, "key": key, "value": value, "metadata": metadata}
+    return f":::MLLOG {json.dumps(line)}\n"
+
+
+def speed(value: float | str = 100, unit: str = "samples/s", name: str = "speed") -> str:
+    return event("measurement", {"name": name, "value": value, "unit": unit, "direction": "higher"})
+
+
+BEGIN = event("run_start", None) + event("eval_accuracy", 0.95)
+END = event("run_stop", None, status="success")
+LOG = BEGIN + speed() + END
+
+
+@pytest.fixture
+def folder(planned: PlannedRun, tmp_path: Path) -> Path:
+    place = tmp_path / "results" / planned.run_id
+    (place / "logs").mkdir(parents=True)
+    return place
+
+
+def recorded(planned: PlannedRun, folder: Path, /, **options: Any) -> Run:
+    given = options.pop("evidence", evidence(planned))
+    done = recording.record(planned, given, folder, **{"require_references": False, **options})
+    assert read_run(folder).model_dump_json() == done.run.model_dump_json()
+    return done.run
+
+
+@pytest.mark.parametrize(
+    ("logs", "verdict", "words"),
+    [
+        ({"n1.log": LOG}, "pass", ""),
+        ({}, "unproven", "n1.log"),
+        ({"n1.log": ""}, "unproven", "empty"),
+        ({"n1.log": BEGIN + speed()}, "unproven", "run_stop"),
+        ({"n1.log": LOG[:-30]}, "unproven", "run_stop"),
+        ({"n1.log": BEGIN + speed("NaN") + END}, "fail", "nan"),
+        ({"n1.log": BEGIN + END}, "unproven", "no such measurement"),
+        ({"n1.log": BEGIN + speed(unit="epochs/s") + END}, "unproven", "epochs/s"),
+        ({"n1.log": "Epoch[0] Speed: 100 samples/sec\n"}, "unproven", "run_start"),
+        ({"n1.log": "no log at all"}, "unproven", "run_start"),
+        # A log of another node, of another run, of an editor.
+        ({"n2.log": LOG}, "unproven", "n1.log"),
+        ({"n1.log": LOG, "n2.log": LOG}, "unproven", "n2.log"),
+        ({"n1.log": LOG, "n1.log~": LOG}, "unproven", "n1.log~"),
+        # What is left of an interrupted copy is no log.
+        ({"n1.log": LOG, ".n1.log.part": LOG[:50]}, "pass", ""),
+        ({".n1.log.part": LOG}, "unproven", "n1.log"),
+    ],
+)
+def test_logs_decide(
+    planned: PlannedRun, folder: Path, logs: Mapping[str, str], verdict: str, words: str
+) -> None:
+    for name, text in logs.items():
+        (folder / "logs" / name).write_text(text)
+    run = recorded(planned, folder)
+    assert run.verdict == verdict, run.reasons
+    assert any(words in reason for reason in run.reasons) or not words, run.reasons
+    assert run.verdict == "pass" or run.reasons
+    assert (folder / "report.html").is_file()
+
+
+def test_a_link_is_no_log_of_this_run(planned: PlannedRun, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere.log").write_text(LOG)
+    (folder / "logs" / "n1.log").symlink_to(tmp_path / "elsewhere.log")
+    assert recorded(planned, folder).verdict == "unproven"
+
+
+@pytest.mark.parametrize(("more", "verdict"), [(0, "pass"), (1, "unproven"), (-1, "unproven")])
+def test_a_log_is_as_long_here_as_on_the_node(
+    planned: PlannedRun, folder: Path, more: int, verdict: str
+) -> None:
+    (folder / "logs" / "n1.log").write_text(LOG)
+    run = recorded(planned, folder, evidence=evidence(planned, job={"log_bytes": len(LOG) + more}))
+    assert run.verdict == verdict
+    assert run.verdict == "pass" or "bytes" in run.reasons[0]
+
+
+def baseline(value: float, **more: Any) -> SkuReference:
+    return SkuReference(
+        metric="speed",
+        reference=Reference(value=value, low=-0.07, unit="samples/s", source=f"floor {value}"),
+        **more,
+    )
+
+
+@pytest.mark.parametrize(
+    ("baselines", "verdict"),
+    [
+        ([baseline(100)], "pass"),
+        ([baseline(200)], "fail"),
+        # The most particular one speaks; of two that are equally so, neither hides the other.
+        ([baseline(200), baseline(100, benchmark="train")], "pass"),
+        ([baseline(100, benchmark="train"), baseline(200)], "pass"),
+        ([baseline(100), baseline(200)], "fail"),
+        ([baseline(200), baseline(100)], "fail"),
+        ([baseline(100, parameters={"gpus": 8})], "unproven"),
+        ([], "unproven"),
+    ],
+)
+def test_baselines_of_the_sku(
+    planned: PlannedRun, folder: Path, baselines: list[SkuReference], verdict: str
+) -> None:
+    (folder / "logs" / "n1.log").write_text(LOG)
+    run = recorded(planned, folder, sku_references=baselines, require_references=True)
+    assert run.verdict == verdict, run.reasons
+
+
+def test_without_the_history_speed_is_not_taken_for_new(
+    planned: PlannedRun, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reference may be there that this run misses: not to know it is not to have passed."""
+    monkeypatch.setenv("RACKPROOF_DATABASE_URL", "postgresql://rackproof:sesame@127.0.0.1:9/history")
+    (folder / "logs" / "n1.log").write_text(LOG)
+    run = recorded(planned, folder)
+    assert run.verdict == "unproven"
+    assert "history" in run.reasons[0]
+    assert "sesame" not in (folder / "run.json").read_text()
+    assert recorded(planned, folder, sku_references=[baseline(100)]).verdict == "pass"
+
+
+def test_a_report_that_fails_loses_no_run(
+    planned: PlannedRun, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no font")
+
+    (folder / "logs" / "n1.log").write_text(LOG)
+    with monkeypatch.context() as patched:
+        patched.setattr("rackproof.report.write_run_reports", fail)
+        done = recording.record(planned, evidence(planned), folder, require_references=False)
+    assert (done.run.verdict, read_run(folder).verdict) == ("pass", "pass")
+    assert "no font" in done.history
+    assert done.report == ""
+
+
+def test_a_record_that_cannot_be_written_says_so(planned: PlannedRun, folder: Path) -> None:
+    (folder / "logs" / "n1.log").write_text(LOG)
+    (folder / "run.json").mkdir()
+    with pytest.raises(ResultsError, match=r"run\.json"):
+        recording.record(planned, evidence(planned), folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["logs", "run.json"]
