@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import ast
 import json
-import math
 import re
 import statistics
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 
 from rackproof.logs._reading import Curve, Log, LogParser, clean, number, rank_of, text_of
 from rackproof.records import Direction, Measurement, ParsedLog, Verdict
@@ -128,7 +127,7 @@ class Events(LogParser):
     def __init__(self, log: Log) -> None:
         super().__init__(log)
         self.first_time: float | None = None
-        self.latest = -math.inf
+        self.latest = -inf
         self.backwards = 0.0
         self.backwards_line = 0
         self.init_start: float | None = None
@@ -149,8 +148,9 @@ class Events(LogParser):
         self._epoch_began: float | None = None
         self.stats: dict[str, tuple[float, int]] = {}
         """Last value and line of each curve."""
-        self.last_stats: dict[str, tuple[float, int]] = {}
-        """The same for the present block, still with positions: counting lines for each is too slow."""
+        # Of the present block, still with positions: counting the lines of each is too slow.
+        self.last_evals: dict[str, tuple[float, int]] = {}
+        self.last_epoch: tuple[float, int] | None = None
         self.extra: list[Measurement] = []
         self.own_target: Target | None = None
         self.curves = {
@@ -158,6 +158,8 @@ class Events(LogParser):
             "samples_per_second": Curve("samples_per_second", "samples/s", "s"),
             "train_step_time": Curve("train_step_time", "s", "s"),
         }
+        self.curves["train_loss"].above = -inf
+        self.tracked = {name: self.curves[kind] for name, kind in _STATS.items()}
         self.batch_size: float | None = None
         self.handlers = {
             "init_start": self.on_init_start,
@@ -165,7 +167,6 @@ class Events(LogParser):
             "run_stop": self.on_run_stop,
             "run_final": self.on_run_stop,
             "eval_accuracy": self.on_eval_accuracy,
-            "tracked_stats": self.on_tracked_stats,
             "epoch_start": self.on_epoch,
             "epoch_stop": self.on_epoch,
             "seed": self.on_seed,
@@ -189,6 +190,9 @@ class Events(LogParser):
                 self.damaged(key, position)
             else:
                 self.log.find("damaged_line", "an event without a time", line=self.log.line_at(position))
+            return
+        if key == "tracked_stats":
+            self.on_tracked_stats(value, time, position)
             return
         self.pass_time(time, position, counts=key != "run_stop" and key != "status")
         handler = self.handlers.get(key)
@@ -287,7 +291,6 @@ class Events(LogParser):
             value = value["accuracy"]
         metric = meta.get("metric")
         values = value if isinstance(value, dict) else {metric if isinstance(metric, str) else "": value}
-        line, rank = self.place(position)
         if not values:
             self.damaged(key, position)
         for name, raw in list(values.items())[:20]:
@@ -297,53 +300,75 @@ class Events(LogParser):
                 continue
             name = text_of(name, 40)
             if not isfinite(found):
+                line, rank = self.place(position)
                 self.log.find("nan", f"eval_accuracy is {found}", Verdict.FAIL, line=line, rank=rank)
-            if name in self.evals or len(self.evals) < 20:
-                self.evals[name] = (found, line, rank)
+            if name in self.evals or len(self.evals.keys() | self.last_evals.keys() | {name}) <= 20:
+                self.last_evals[name] = found, position
                 curve = self.curves.setdefault(
                     f"eval {name}", Curve(f"eval_accuracy {name}".strip(), "", "s")
                 )
                 curve.add(self.at(time), found)
         self.eval_count += 1
-        self._epoch_seen(epoch, line)
+        self._epoch_seen(epoch, position)
 
-    def _epoch_seen(self, epoch: float | None, line: int) -> None:
-        if epoch is not None and isfinite(epoch) and (self.epochs is None or epoch > self.epochs[0]):
-            self.epochs = (epoch, line)
+    def _epoch_seen(self, epoch: float | None, position: int) -> None:
+        latest = self.last_epoch or self.epochs
+        if epoch is not None and isfinite(epoch) and (latest is None or epoch > latest[0]):
+            self.last_epoch = epoch, position
 
-    def on_tracked_stats(
-        self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
-    ) -> None:
-        """Loss, step time, throughput over time. By far the most frequent event."""
-        if not isinstance(value, dict):
+    def on_tracked_stats(self, value: object, time: float, position: int) -> None:
+        """Take loss, step time, throughput: by far the most frequent event."""
+        # As pass_time does, without the call.
+        if time >= self.latest and self.first_time is not None:
+            self.latest = time
+            if self.run_stop is not None:
+                if not self.after_stop_line:
+                    self.after_stop_line = self.log.line_at(position)
+                self.after_stop += 1
+        else:
+            self.pass_time(time, position)
+        if type(value) is not dict:
             return
-        for name, raw in value.items():
-            kind = _STATS.get(name)
-            if kind is None:
+        tracked = self.tracked
+        for name in value:  # not items(): most events hold nothing that is kept
+            if name not in tracked:
                 continue
-            found = raw if type(raw) is float else number(raw)
-            if found is None or not isfinite(found) or (found <= 0 and kind != "train_loss"):
-                self.bad_stat(name, kind, found, position)
+            curve, found = tracked[name], value[name]
+            if type(found) is not float or not curve.above < found < inf:
+                found = self.odd_stat(name, curve, found, position)
                 if found is None:
                     continue
-            self.last_stats[kind] = (found, position)
-            start = self.run_start if self.run_start is not None else self.first_time
-            self.curves[kind].add(time - start if start is not None else 0.0, found)
+            curve.last, curve.position = found, position
+            if curve.skip:
+                curve.skip -= 1
+            else:
+                curve.add(self.at(time), found)
 
-    def bad_stat(self, name: str, kind: str, found: float | None, position: int) -> None:
-        """Note a statistic that cannot be."""
+    def odd_stat(self, name: str, curve: Curve, raw: object, position: int) -> float | None:
+        """Return a statistic that is no ordinary float; note what cannot be."""
+        found = number(raw)
+        if found is not None and curve.above < found < inf:
+            return found
         line, rank = self.place(position)
-        if kind == "train_loss" and found is not None:
+        if curve.name == "train_loss" and found is not None:
             self.log.find("nan", f"{name} is {found}", Verdict.FAIL, line=line, rank=rank)
         else:
             what = "no number" if found is None else f"{found}"
             self.log.find("impossible_value", f"{name} is {what}", Verdict.UNPROVEN, line=line, rank=rank)
+        return found
 
     def block_done(self) -> None:
         """Turn the positions of the last values into lines before the block goes."""
-        for kind, (value, position) in self.last_stats.items():
-            self.stats[kind] = (value, self.log.line_at(position))
-        self.last_stats.clear()
+        for curve in self.tracked.values():
+            if curve.position is not None:
+                self.stats[curve.name] = (curve.last, self.log.line_at(curve.position))
+                curve.position = None
+        for name, (value, position) in self.last_evals.items():
+            self.evals[name] = (value, *self.place(position))
+        self.last_evals.clear()
+        if self.last_epoch is not None:
+            epoch, position = self.last_epoch
+            self.epochs, self.last_epoch = (epoch, self.log.line_at(position)), None
 
     def on_epoch(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
@@ -352,7 +377,7 @@ class Events(LogParser):
         if key == "epoch_start":
             self._epoch_began = time
             return
-        self._epoch_seen(number(meta.get("epoch_num")), self.log.line_at(position))
+        self._epoch_seen(number(meta.get("epoch_num")), position)
         if self._epoch_began is not None and len(self.epoch_times) < 100_000:
             self.epoch_times.append(time - self._epoch_began)
             self._epoch_began = None

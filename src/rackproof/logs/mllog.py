@@ -6,15 +6,20 @@
 from __future__ import annotations
 
 import math
+from itertools import islice
 from typing import BinaryIO, ClassVar
 
 import orjson
 
+from rackproof.logs import _reading
 from rackproof.logs._mlperf import Events, decode_leniently
 from rackproof.logs._reading import number, run_parser
 from rackproof.records import ParsedLog
 
 TOKEN = b":::MLLOG"
+_TOKEN_LENGTH = len(_reading.TOKEN)
+_REST_OF_NAME = len(TOKEN) - _TOKEN_LENGTH
+"""Bytes of :data:`TOKEN` that follow what blocks are split at."""
 
 
 class Parser(Events):
@@ -24,24 +29,23 @@ class Parser(Events):
 
     def block(self, data: bytes) -> None:
         """Decode the events; nothing else of the block is looked at here."""
-        loads, event, tracked = orjson.loads, self.event, self.on_tracked_stats
-        for position, end in self.log.events:
+        loads, event, tracked, log = orjson.loads, self.event, self.on_tracked_stats, self.log
+        following = len(log.pieces[0])
+        for piece, end in zip(islice(log.pieces, 1, None), log.ends, strict=True):
+            position, following = following, following + _TOKEN_LENGTH + len(piece)
             try:
-                entry = loads(data[position + 8 : end])
+                entry = loads(piece[_REST_OF_NAME:end])
                 time_ms, key, value = entry["time_ms"], entry["key"], entry["value"]
             except (ValueError, KeyError, TypeError):
-                self.lenient(data[position + len(TOKEN) : end], position)
+                self.lenient(piece[_REST_OF_NAME:end], position)
                 continue
             if type(time_ms) is not int or type(key) is not str:
-                self.lenient(data[position + len(TOKEN) : end], position)
-                continue
-            time = time_ms / 1000
-            if key == "tracked_stats":
+                self.lenient(piece[_REST_OF_NAME:end], position)
+            elif key == "tracked_stats":
                 # Four events of five: spared the way through the dispatcher.
-                self.pass_time(time, position)
-                tracked(key, value, {}, time, position)
+                tracked(value, time_ms / 1000, position)
             else:
-                event(key, value, entry.get("metadata"), time, position)
+                event(key, value, entry.get("metadata"), time_ms / 1000, position)
         self.block_done()
 
     def lenient(self, payload: bytes, position: int) -> None:
