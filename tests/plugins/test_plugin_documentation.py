@@ -1,0 +1,176 @@
+"""What ansible-doc shows of every plugin: that it is there, and that it is what the plugin does."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PLUGINS = ROOT / "plugins"
+FILES = {
+    "module": sorted(PLUGINS.glob("modules/*.py")),
+    "filter": sorted(PLUGINS.glob("filter/*.yml")),
+    "lookup": sorted(PLUGINS.glob("lookup/*.py")),
+    "callback": sorted(PLUGINS.glob("callback/*.py")),
+}
+EVERY = [(kind, path.stem) for kind, paths in FILES.items() for path in paths]
+ACTIONS = [path.stem for path in sorted(PLUGINS.glob("action/*.py"))]
+pytestmark = pytest.mark.playbook
+
+
+@pytest.fixture(scope="module")
+def shown() -> dict[tuple[str, str], dict[str, Any]]:
+    """Return what ansible-doc says, by type and name."""
+    documents = {}
+    for kind, paths in FILES.items():
+        done = subprocess.run(
+            [
+                Path(sys.executable).with_name("ansible-doc"),
+                "-t",
+                kind,
+                "--json",
+                *(one.stem for one in paths),
+            ],
+            cwd=ROOT,
+            env={**os.environ, "ANSIBLE_NOCOLOR": "1"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert "WARNING" not in done.stderr, done.stderr
+        documents |= {(kind, name): document for name, document in json.loads(done.stdout).items()}
+    return documents
+
+
+def literal(node: ast.expr) -> Any:
+    """Return the value of an argument spec, which is data and holds no names."""
+    expression = compile(ast.Expression(node), "<spec>", "eval")
+    assert not expression.co_names
+    return eval(expression, {"__builtins__": {}})
+
+
+def validated(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the argument spec that an action or a module checks its arguments against."""
+    for call in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(call, ast.Call):
+            continue
+        name = getattr(call.func, "attr", None) or getattr(call.func, "id", None)
+        if name == "validate_argument_spec":
+            return literal(call.args[0])
+        if name == "AnsibleModule":
+            (spec,) = (one.value for one in call.keywords if one.arg == "argument_spec")
+            return literal(spec)
+    raise AssertionError(f"{path} checks no arguments")
+
+
+def essence(option: dict[str, Any]) -> dict[str, Any]:
+    """Return what of an option both the documentation and the argument spec say."""
+    return {
+        "type": option.get("type", "str"),
+        "required": bool(option.get("required", False)),
+        "default": option.get("default"),
+        "choices": sorted(option.get("choices") or []),
+        "elements": option.get("elements"),
+        "aliases": sorted(option.get("aliases") or []),
+    }
+
+
+@pytest.mark.parametrize(("kind", "name"), EVERY)
+def test_every_plugin_is_described(
+    shown: dict[tuple[str, str], dict[str, Any]], kind: str, name: str
+) -> None:
+    doc = shown[kind, name]["doc"]
+    assert Path(doc["filename"]).resolve().parent == PLUGINS / (kind + "s" if kind == "module" else kind)
+    assert doc["short_description"]
+    assert not doc["short_description"].endswith(".")
+    assert doc["description"]
+    for option, says in doc["options"].items():
+        assert says["description"], option
+    if kind == "module":
+        assert {"check_mode", "diff_mode"} <= set(doc["attributes"])
+    if kind != "callback":
+        assert shown[kind, name]["return"]
+    assert f"| `{name}` |" in (ROOT / "docs" / "plugins.md").read_text()
+
+
+@pytest.mark.parametrize(("kind", "name"), [one for one in EVERY if one[0] != "callback"])
+def test_every_example_is_a_task_that_uses_it(
+    shown: dict[tuple[str, str], dict[str, Any]], kind: str, name: str
+) -> None:
+    text = shown[kind, name]["examples"]
+    tasks = yaml.safe_load(text)
+    assert isinstance(tasks, list)
+    assert tasks
+    options = shown[kind, name]["doc"]["options"]
+    for task in tasks:
+        assert task["name"]
+        if kind == "module" and name in task:
+            assert set(task[name]) <= set(options)
+            assert {key for key, option in options.items() if option.get("required")} <= set(task[name])
+    used = any(name in task for task in tasks) if kind == "module" else name in text
+    assert used
+
+
+@pytest.mark.parametrize("name", [path.stem for path in FILES["module"]])
+def test_what_a_module_documents_is_what_is_checked(
+    shown: dict[tuple[str, str], dict[str, Any]], name: str
+) -> None:
+    runs = PLUGINS / ("action" if name in ACTIONS else "modules") / f"{name}.py"
+    documented = {key: essence(option) for key, option in shown["module", name]["doc"]["options"].items()}
+    assert documented == {key: essence(option) for key, option in validated(runs).items()}
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_every_action_has_a_module_that_only_documents_it(name: str) -> None:
+    tree = ast.parse((PLUGINS / "modules" / f"{name}.py").read_text())
+    assert {target.id for node in tree.body if isinstance(node, ast.Assign) for target in node.targets} == {
+        "DOCUMENTATION",
+        "EXAMPLES",
+        "RETURN",
+    }
+    assert not [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+
+
+def test_filters_take_what_they_document(shown: dict[tuple[str, str], dict[str, Any]]) -> None:
+    spec = importlib.util.spec_from_file_location("rackproof_filters", PLUGINS / "filter" / "rackproof.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    filters = module.FilterModule().filters()
+    assert set(filters) == {path.stem for path in FILES["filter"]}
+    for name, function in filters.items():
+        doc = shown["filter", name]["doc"]
+        _, *parameters = inspect.signature(function).parameters.values()
+        documented = {key: option for key, option in doc["options"].items() if key != "_input"}
+        assert [one.name for one in parameters] == [
+            key.strip() for key in doc.get("positional", "").split(",") if key.strip()
+        ]
+        assert {one.name for one in parameters} == set(documented), name
+        for one in parameters:
+            required = one.default is inspect.Parameter.empty
+            assert required == documented[one.name].get("required", False), f"{name}: {one.name}"
+            assert (None if required else one.default) == documented[one.name].get("default")
+
+
+@pytest.mark.parametrize("kind", ["lookup", "callback"])
+def test_options_that_are_read_are_those_documented(
+    shown: dict[tuple[str, str], dict[str, Any]], kind: str
+) -> None:
+    for path in FILES[kind]:
+        read = {
+            literal(call.args[0])
+            for call in ast.walk(ast.parse(path.read_text()))
+            if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "get_option"
+        }
+        assert read == set(shown[kind, path.stem]["doc"]["options"]) - {"_terms"}
