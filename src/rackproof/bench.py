@@ -5,6 +5,7 @@ The Ansible plugins check arguments, call these, and turn :class:`BenchError` in
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from rackproof.definitions import DefinitionError, Matrix, Parameters, Scalar
 from rackproof.facts import findings_from_facts, node_from_facts
 from rackproof.judging import SkuReference
 from rackproof.planning import Plan, PlannedRun
-from rackproof.records import Record, Run, Verdict, worst
-from rackproof.results import ResultsError
+from rackproof.records import Finding, Record, Run, Verdict, worst
+from rackproof.results import RECORD_NAME, ResultsError
 
 
 class BenchError(Exception):
@@ -91,12 +92,10 @@ def choose(
     try:
         chosen = definitions.select(definitions.load_folder(folder), suite=suite, benchmarks=benchmarks)
         suite = "" if benchmarks else suite
-        overrides = {
-            name: tuple(_scalar(name, one) for one in (value if isinstance(value, list | tuple) else [value]))
-            for name, value in parameters.items()
-        }
+        overrides = {name: _values(name, value) for name, value in parameters.items()}
         for loaded in chosen:
-            list(loaded.definition.points(suite, planning.fitting(loaded, overrides, chosen)))
+            for point in loaded.definition.points(suite, planning.fitting(loaded, overrides, chosen)):
+                loaded.definition.check_bounds(point)
         _sku_references(sku_references)
         if owner_pid is not None:
             locks.claim_hosts(results, hosts, owner_pid)
@@ -129,8 +128,12 @@ def plan(
         dry_run: Keep nothing.
 
     Raises:
-        BenchError: A definition names an unknown variable, or the plan cannot be written.
+        BenchError: A definition names an unknown variable, a node lacks one, or the plan cannot be written.
     """
+    for host, answer in answered.items():
+        lacking = [name for name in ("bench_home", "bench_workloads") if name not in answer.variables]
+        if lacking:
+            raise BenchError(f"{host}: not set: {', '.join(lacking)}; roles/bench/defaults/main.yml has them")
     results = Path(choice.results)
     history = recording.History(results)
     nodes = {
@@ -140,7 +143,7 @@ def plan(
     try:
         loaded = definitions.load_folder(Path(choice.definitions))
         made = planning.make_plan(
-            [loaded[name] for name in choice.benchmarks],
+            definitions.select(loaded, benchmarks=choice.benchmarks),
             nodes,
             {host: answer.variables for host, answer in answered.items()},
             suite=choice.suite,
@@ -152,7 +155,7 @@ def plan(
         if not dry_run:
             made, resumed = planning.resume_or_keep(made, results, resume=resume)
         done = made.done(results)
-    except (DefinitionError, ResultsError, KeyError) as error:
+    except (DefinitionError, ResultsError) as error:
         raise BenchError(str(error)) from error
     remaining: dict[str, list[dict[str, Any]]] = {}
     for run in made.runs:
@@ -217,10 +220,18 @@ def record(
         BenchError: The record cannot be written.
     """
     planned = planned_run(results, plan_id, run_id)
+    told = {name: raw if isinstance(raw, Mapping) else {} for name, raw in facts.items()}
+    findings = [one for name, raw in told.items() for one in findings_from_facts(name, raw)]
+    try:
+        baselines = _sku_references(sku_references)
+    except BenchError as error:
+        # Another host's than those checked at the beginning. The run was made and is not to be lost.
+        baselines = []
+        findings.append(Finding(code="sku_references", verdict=Verdict.UNPROVEN, message=str(error)[:4000]))
     evidence = recording.Evidence(
-        nodes=tuple(node_from_facts(name, raw, sku=sku) for name, raw in facts.items()),
+        nodes=tuple(node_from_facts(name, raw, sku=sku) for name, raw in told.items()),
         job=dict(job),
-        findings=tuple(one for name, raw in facts.items() for one in findings_from_facts(name, raw)),
+        findings=tuple(findings),
         could_not_start=failure or planned.unproven_because,
         command=tuple(command),
         **texts,
@@ -231,7 +242,7 @@ def record(
             evidence,
             results / run_id,
             plan_id=plan_id,
-            sku_references=_sku_references(sku_references),
+            sku_references=baselines,
             require_references=require_references,
         )
     except (ResultsError, OSError) as error:
@@ -248,50 +259,59 @@ def report(results: Path, plan_id: str) -> PlanReport:
 
     try:
         made = planning.read_plan(results, plan_id)
-        done = made.done(results)
-        runs = [done[run.run_id] for run in made.runs if run.run_id in done]
-        missing = [run for run in made.runs if run.run_id not in done]
+        recorded = made.recorded(results)
+        runs = [recorded[run.run_id] for run in made.runs if run.run_id in recorded]
+        open_ends = [
+            *(
+                f"{run.title} on {run.lead}: has no record; start again"
+                for run in made.runs
+                if run.run_id not in recorded
+            ),
+            *(f"{host}: not reached; see its error above" for host in made.unreached),
+            *(f"{host}: nothing could be run on it: {reason}" for host, reason in made.unused.items()),
+        ]
+        troubles = [_mend_page(run, results / run.run_id) for run in runs]
         pages = write_plan_reports(
             runs,
             results / plan_id,
             made.title,
             link=lambda run: f"../{run.run_id}/report.html",
-            missing=[*(f"{run.title} on {run.lead}" for run in missing), *made.unreached],
+            missing=open_ends,
         )
     except (ResultsError, OSError) as error:
         raise BenchError(f"the report of {plan_id} could not be written: {error}") from error
-    verdicts = [run.verdict for run in runs]
-    verdicts += [Verdict.UNPROVEN] * (len(missing) + len(made.unreached))
-    verdict = worst(verdicts)
-    return PlanReport(
-        verdict=verdict,
-        gates=verdict.gates,
-        message=_closing(verdict, runs, missing, made, pages["html"]),
-        report=str(pages["html"]),
-    )
-
-
-def _closing(
-    verdict: Verdict, runs: Sequence[Run], missing: Sequence[PlannedRun], made: Plan, page: Path
-) -> str:
+    verdict = worst([*(run.verdict for run in runs), *([Verdict.UNPROVEN] * len(open_ends))])
     lines = [f"{made.title}: {verdict.value} ({len(runs)} of {len(made.runs)} runs recorded)"]
-    if not made.runs:
-        lines.append("nothing could be run on these nodes: " + "; ".join(one.reason for one in made.skipped))
     for run in runs:
         if run.verdict is not Verdict.PASS:
             nodes = ", ".join(run.asked_nodes)
             lines.append(f"{run.verdict.value}: {run.title} on {nodes}: {'; '.join(run.reasons[:3])}")
-    lines += [f"unproven: {run.title} on {run.lead}: has no record; start again" for run in missing]
-    lines += [f"unproven: {host}: not reached; see its error above" for host in made.unreached]
-    lines.append(f"report: {page}")
-    return "\n".join(lines)
+    lines += [f"unproven: {one}" for one in open_ends]
+    lines += filter(None, troubles)
+    lines.append(f"report: {pages['html']}")
+    return PlanReport(
+        verdict=verdict, gates=verdict.gates, message="\n".join(lines), report=str(pages["html"])
+    )
+
+
+def _mend_page(run: Run, folder: Path) -> str:
+    """Write the page of a run if it is missing or older than the record; return what prevents it."""
+    from rackproof.report import write_run_reports
+
+    page = folder / "report.html"
+    try:
+        if not page.is_file() or page.stat().st_mtime_ns < (folder / RECORD_NAME).stat().st_mtime_ns:
+            write_run_reports(run, folder)
+    except Exception as error:  # one page less must not hide the verdict
+        return f"the page of {run.run_id} could not be written: {error}"
+    return ""
 
 
 def why(task: str, result: Mapping[str, Any]) -> str:
     """Return in words why a task failed: the end of what the program said, else the task's message."""
-    item = next(
-        (one for one in result.get("results") or [] if isinstance(one, Mapping) and one.get("failed")), result
-    )
+    items = result.get("results")
+    each = items if isinstance(items, list | tuple) else ()
+    item = next((one for one in each if isinstance(one, Mapping) and one.get("failed")), result)
     said = str(item.get("stderr") or item.get("module_stderr") or "").strip().splitlines()[-5:]
     message = "\n".join(said) or str(item.get("msg") or "no message")
     return f"{task}: {message}"
@@ -306,26 +326,42 @@ def _to_start(run: PlannedRun, answer: Answer) -> dict[str, Any]:
     return {**run.model_dump(mode="json"), "title": run.title, "runtime_arguments": runtime_arguments}
 
 
+def _values(name: object, value: Any) -> tuple[Scalar, ...]:
+    """Return the values that an operator gives for a parameter."""
+    if not isinstance(name, str):
+        raise BenchError(f"bench_parameters: no parameter `{name}`: a parameter's name is text")
+    values = value if isinstance(value, list | tuple) else [value]
+    if not values:
+        raise BenchError(f"bench_parameters: {name}: an empty list would run nothing; give a value")
+    return tuple(_scalar(name, one) for one in values)
+
+
 def _scalar(name: str, value: Any) -> Scalar:
     """Return an operator's value; ``-e`` gives text, so a number in text is a number."""
-    if isinstance(value, bool | int | float):
+    if isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if isinstance(value, str):
         for kind in (int, float):
             try:
-                return kind(value)
+                number = kind(value)
             except ValueError:
                 continue
+            if math.isfinite(number):
+                return number
         return str(value)
-    raise BenchError(f"bench_parameters: {name}: a value is text or a number, not {value!r}")
+    raise BenchError(f"bench_parameters: {name}: a value is text or a finite number, not {value!r}")
 
 
 def _sku_references(raw: Sequence[Mapping[str, Any]]) -> list[SkuReference]:
-    try:
-        return [recording.sku_reference(one) for one in raw]
-    except ValidationError as error:
-        problem = error.errors()[0]
-        place = ".".join(str(part) for part in problem["loc"])
-        raise BenchError(
-            f"bench_sku_references: {place}: {problem['msg']}; see docs/benchmarks.md"
-        ) from error
+    references = []
+    for number, one in enumerate(raw, 1):
+        where = f"bench_sku_references: entry {number}"
+        if not isinstance(one, Mapping):
+            raise BenchError(f"{where}: is {type(one).__name__}, not a mapping; see docs/benchmarks.md")
+        try:
+            references.append(recording.sku_reference(one))
+        except ValidationError as error:
+            problem = error.errors()[0]
+            place = ".".join(str(part) for part in problem["loc"])
+            raise BenchError(f"{where}: {place}: {problem['msg']}; see docs/benchmarks.md") from error
+    return references

@@ -202,8 +202,10 @@ class Definition(Record):
         Raises:
             DefinitionError: A bound names no parameter, or one that is no finite number there.
         """
+        # As in a run's record, where an empty value is no value.
+        given = {axis: value for axis, value in point.items() if value != ""}
         for rule in self.result.judge:
-            rule.bound(self.name, point)
+            rule.bound(self.name, given)
 
     def points(
         self, suite: str = "", overrides: Mapping[str, tuple[Scalar, ...]] | None = None, *, gpus: int = 0

@@ -71,7 +71,7 @@ class Evidence(Record):
     findings: tuple[Finding, ...] = ()
     """What the nodes' facts say against them."""
     could_not_start: str = ""
-    """Why no job was started, in words for the operator."""
+    """Why no job was started, or why it was not followed to its end, in words for the operator."""
     command: tuple[str, ...] = ()
     description: str = ""
     storage: str = ""
@@ -97,8 +97,8 @@ def job_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
     elif job.get("id") != planned.run_id:
         message = f"the job is that of another run ({clean(job.get('id'), 130)})"
         found.append(_finding("another_job", Verdict.UNPROVEN, message))
-    elif job.get("phase") == "running":
-        message = "its job still runs on the node: start the playbook again to follow it to its end"
+    elif job.get("phase") == "running" or evidence.could_not_start:
+        message = "its job still runs on the node, or ended unseen: start the playbook again to follow it"
         found.append(_finding(STILL_RUNNING, Verdict.UNPROVEN, message))
     else:
         found += _end_findings(planned, job)

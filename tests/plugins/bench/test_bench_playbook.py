@@ -267,6 +267,30 @@ def test_interrupted_and_started_again_nothing_is_lost_or_done_twice(
     assert run.verdict == "pass"
 
 
+def test_a_job_that_could_not_be_followed_is_followed_by_the_next_playbook(bench: Bench) -> None:
+    started = bench.folder / "starts"
+    variables = {"bench_parameters": {"seconds": 15, "started": str(started)}}
+    first = bench.start("-e", "suite=toys", **variables)
+    wait_for(lambda: starts(started) == 1)
+    (state,) = bench.folder.glob("home/runs/*/state.json")
+    hidden = state.with_name("hidden")
+    time.sleep(1)
+    state.rename(hidden)
+    output, _ = first.communicate(timeout=60)
+    assert first.returncode == 2, output
+    if not state.exists():  # else the job has ended meanwhile, and says so
+        hidden.rename(state)
+    (run,) = bench.runs()
+    assert run.verdict == "unproven"
+    assert "start the playbook again" in output
+
+    status, output = bench("-e", "suite=toys", **variables)
+    assert status == 0, output
+    assert starts(started) == 1
+    (run,) = bench.runs()
+    assert run.verdict == "pass"
+
+
 def test_a_database_that_is_down_loses_no_run(bench: Bench) -> None:
     bench.environment["RACKPROOF_DATABASE_URL"] = "postgresql://rackproof:sesame@127.0.0.1:9/history"
     status, output = bench("-e", "suite=toys")

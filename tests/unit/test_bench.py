@@ -1,0 +1,323 @@
+"""What bench.yml calls, without Ansible: odd requests, interrupted plans, and the verdict over a plan."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rackproof import bench, planning
+from rackproof.bench import Answer, BenchError, Choice, PlanOutcome
+from rackproof.records import Verdict
+from rackproof.results import read_run
+
+TEXT = """\
+name: NAME
+summary: Trains
+needs_gpus: NEEDS
+parameters: {gpus: all, batch_size: 64, target: 0.9, note: ""}
+suites: {two: {batch_size: [64, 128]}, one: {}}
+launch: {with: local, runtime: torch, program: train.py}
+result:
+  format: mllog
+  judge: [{metric: eval_accuracy, at_least: "{{ target }}"}]
+"""
+# Raw facts of a node without GPUs.
+FACTS: dict[str, Any] = {"tools": {"lscpu": {"status": "ok", "stdout": "Model name: CPU\n"}}}
+
+
+class Site:
+    """A folder of definitions, a results folder, and nodes that answer."""
+
+    def __init__(self, folder: Path) -> None:
+        self.definitions, self.results = folder / "definitions", folder / "results"
+        self.definitions.mkdir()
+        for name, needs in (("train", 0), ("probe", 2)):
+            text = TEXT.replace("NAME", name).replace("NEEDS", str(needs))
+            (self.definitions / f"{name}.yml").write_text(text)
+
+    def choose(self, **changes: Any) -> Choice:
+        options = {
+            "suite": "two",
+            "benchmarks": [],
+            "parameters": {},
+            "sku_references": [],
+            "hosts": ["n1"],
+            "owner_pid": None,
+        }
+        return bench.choose(self.definitions, self.results, **{**options, **changes})
+
+    def plan(self, *hosts: str, unreached: tuple[str, ...] = (), **changes: Any) -> PlanOutcome:
+        asked = hosts or ("n1",)
+        resume = changes.pop("resume", True)
+        dry_run = changes.pop("dry_run", False)
+        variables = {"bench_home": "/home", "bench_workloads": "/workloads", "bench_sku": ""}
+        answer = Answer(facts=FACTS, variables=variables, pythons={})
+        return bench.plan(
+            self.choose(**{"benchmarks": ["train"], **changes}),
+            hosts=[*asked, *unreached],
+            answered=dict.fromkeys(asked, answer),
+            resume=resume,
+            dry_run=dry_run,
+        )
+
+    def record(self, outcome: PlanOutcome, number: int = 0, **changes: Any) -> Verdict:
+        planned = outcome.plan.runs[number]
+        log = changes.pop("log", LOG)
+        if log is not None:
+            path = self.results / planned.run_id / "logs" / f"{planned.lead}.log"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(log)
+        job = {
+            "id": planned.run_id,
+            "phase": "ended",
+            "ended_by": "itself",
+            "exit_status": 0,
+            "succeeded": True,
+        }
+        options = {
+            "facts": {planned.lead: FACTS},
+            "sku": "",
+            "sku_references": [],
+            "require_references": False,
+            "job": job,
+            "failure": "",
+            "command": ["python", "train.py"],
+            "texts": {"description": "", "notes": "", "storage": "", "network": ""},
+        }
+        plan_id = outcome.plan.plan_id
+        return bench.record(self.results, plan_id, planned.run_id, **{**options, **changes}).run.verdict
+
+
+def event(key: str, value: object, **metadata: object) -> str:
+    line = {"time_ms": 1, "event_type": "POINT_IN_TIME", "key": key, "value": value, "metadata": metadata}
+    return f":::MLLOG {json.dumps(line)}\n"
+
+
+LOG = event("run_start", None) + event("eval_accuracy", 0.95) + event("run_stop", None, status="success")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({"batch_size": 32}, (32,)),
+        ({"batch_size": "32"}, (32,)),
+        ({"batch_size": [32, "64"]}, (32, 64)),
+        ({"target": "0.5"}, (0.5,)),
+        ({"target": "1e-3"}, (0.001,)),
+        ({"note": "nan"}, ("nan",)),
+        ({"note": "inf"}, ("inf",)),
+        ({"note": "9" * 5000}, ("9" * 5000,)),
+        ({"note": True}, (True,)),
+        ({"note": "{{ bench_home }}"}, ("{{ bench_home }}",)),
+    ],
+)
+def test_values_of_the_operator(site: Site, given: dict[str, Any], kept: tuple[object, ...]) -> None:
+    (values,) = site.choose(parameters=given).parameters.values()
+    assert values == kept
+    assert [type(one) for one in values] == [type(one) for one in kept]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"parameters": {"batch_size": None}}, "bench_parameters: batch_size"),
+        ({"parameters": {"batch_size": {"a": 1}}}, "bench_parameters: batch_size"),
+        ({"parameters": {"batch_size": [[1]]}}, "bench_parameters: batch_size"),
+        ({"parameters": {"batch_size": []}}, "batch_size: an empty list"),
+        ({"parameters": {"batch_size": math.nan}}, "bench_parameters: batch_size"),
+        ({"parameters": {"target": math.inf}}, "bench_parameters: target"),
+        ({"parameters": {3: 4}}, "no parameter `3`"),
+        ({"parameters": {"bach_size": 1}}, "`batch_size`"),
+        # A bound that is no number would show after the training only.
+        ({"parameters": {"target": "high"}}, "'high' is no number"),
+        ({"parameters": {"target": "nan"}}, "'nan' is no finite number"),
+        ({"parameters": {"target": [0.9, "high"]}}, "'high' is no number"),
+        ({"parameters": {"target": ""}}, "no variable `target`"),
+        ({"benchmarks": ["trane"]}, "`train`"),
+        ({"suite": "tow"}, "`two`"),
+        ({"sku_references": [{"metric": "x"}]}, "bench_sku_references: entry 1: reference.value"),
+        ({"sku_references": [{"metric": "x", "value": 0, "unit": "", "source": ""}]}, "low, high or warn"),
+        ({"sku_references": [{"metric": "x", "value": "fast", "unit": "", "source": ""}]}, "entry 1"),
+        ({"sku_references": ["fast"]}, "entry 1"),
+    ],
+)
+def test_odd_requests_are_refused_in_words(site: Site, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(BenchError) as raised:
+        site.choose(**changes)
+    assert words in str(raised.value)
+    assert not site.results.exists()
+
+
+def test_a_dry_run_keeps_nothing(site: Site) -> None:
+    assert len(site.plan(dry_run=True, suite="two", benchmarks=[]).plan.runs) == 2
+    assert not site.results.exists()
+
+
+def test_a_variable_that_a_node_lacks_is_named(site: Site) -> None:
+    answer = Answer(facts=FACTS, variables={"bench_home": "/home"}, pythons={})
+    with pytest.raises(BenchError, match=r"n1: .*bench_workloads"):
+        bench.plan(
+            site.choose(benchmarks=["train"]),
+            hosts=["n1"],
+            answered={"n1": answer},
+            resume=True,
+            dry_run=False,
+        )
+
+
+def test_all_runs_pass_and_so_does_the_plan(site: Site) -> None:
+    outcome = site.plan()
+    assert site.record(outcome) == "pass"
+    report = bench.report(site.results, outcome.plan.plan_id)
+    assert (report.verdict, report.gates) == ("pass", False)
+    assert Path(report.report).is_file()
+
+
+def test_a_run_that_is_recorded_is_not_made_again(site: Site) -> None:
+    first = site.plan(benchmarks=[], suite="two")
+    site.record(first)
+    second = site.plan(benchmarks=[], suite="two")
+    assert (second.plan.plan_id, second.resumed) == (first.plan.plan_id, True)
+    assert [run["run_id"] for run in second.remaining["n1"]] == [first.plan.runs[1].run_id]
+    assert "1 of 2 done" in second.description
+
+
+def test_a_job_left_running_is_followed_by_the_next_playbook(site: Site) -> None:
+    first = site.plan()
+    (planned,) = first.plan.runs
+    running = {"id": planned.run_id, "phase": "running"}
+    failure = "Follow the job: the node gives no answer"
+    assert site.record(first, log=None, job=running, failure=failure) == "unproven"
+    report = bench.report(site.results, first.plan.plan_id)
+    assert report.gates
+    assert "start the playbook again" in report.message
+
+    second = site.plan()
+    assert second.resumed
+    assert [run["run_id"] for run in second.remaining["n1"]] == [planned.run_id]
+    assert site.record(second) == "pass"
+    assert not bench.report(site.results, first.plan.plan_id).gates
+
+
+@pytest.mark.parametrize(
+    ("hosts", "options", "words"),
+    [
+        # One run of two has no record.
+        (("n1",), {"benchmarks": [], "suite": "two"}, "batch_size=128 target=0.9 on n1: has no record"),
+        (("n1",), {"unreached": ("n2",)}, "n2: not reached"),
+        # Nothing can be run there: two GPUs needed, none there.
+        (("n1",), {"benchmarks": ["probe"]}, "n1: nothing could be run on it: probe: needs 2 GPUs, n1 has 0"),
+    ],
+)
+def test_what_was_asked_for_and_not_shown_is_unproven(
+    site: Site, hosts: tuple[str, ...], options: dict[str, Any], words: str
+) -> None:
+    outcome = site.plan(*hosts, **options)
+    if outcome.plan.runs:
+        assert site.record(outcome) == "pass"
+    report = bench.report(site.results, outcome.plan.plan_id)
+    assert (report.verdict, report.gates) == ("unproven", True)
+    assert words in report.message
+    assert "unproven" in Path(report.report).read_text().lower()
+
+
+def test_a_node_without_any_run_is_no_pass_beside_others(site: Site) -> None:
+    """One node of the rack has lost its GPUs: what needs them is left out there, yet nothing is shown."""
+    outcome = site.plan("n1", "n2")
+    lost = planning.Skipped(benchmark="train", node="n2", reason="needs 4 GPUs, n2 has 0")
+    made = outcome.plan.model_copy(update={"runs": outcome.plan.runs[:1], "skipped": (lost,)})
+    (site.results / made.plan_id / planning.PLAN_FILE).write_text(made.model_dump_json())
+    assert site.record(outcome) == "pass"
+    report = bench.report(site.results, made.plan_id)
+    assert (report.verdict, report.gates) == ("unproven", True)
+    assert "n2: nothing could be run on it" in report.message
+
+
+def test_a_page_that_could_not_be_written_is_made_with_the_plan(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    outcome = site.plan()
+    with monkeypatch.context() as patched:
+        patched.setattr("rackproof.report.write_run_reports", full)
+        assert site.record(outcome) == "pass"
+    page = site.results / outcome.plan.runs[0].run_id / "report.html"
+    assert not page.exists()
+    assert site.plan().resumed is False
+    bench.report(site.results, outcome.plan.plan_id)
+    assert page.is_file()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda run: run.write_text("{"),
+        lambda run: run.write_text(run.read_text().replace('"benchmark": "train"', '"benchmark": "other"')),
+        lambda run: run.write_text(run.read_text().replace('"run_id": "2', '"run_id": "1')),
+    ],
+)
+def test_a_record_that_is_damaged_or_not_its_own_stops_the_report(site: Site, damage: Any) -> None:
+    outcome = site.plan()
+    site.record(outcome)
+    damage(site.results / outcome.plan.runs[0].run_id / "run.json")
+    with pytest.raises(BenchError, match=r"run\.json"):
+        bench.report(site.results, outcome.plan.plan_id)
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "words"),
+    [
+        ({}, "pass", ""),
+        ({"log": None}, "unproven", "there is no log"),
+        ({"facts": {}}, "unproven", "took no part"),
+        ({"facts": {"n1": {}}}, "unproven", "no tool's answer"),
+        ({"facts": {"n1": None}}, "unproven", "no tool's answer"),
+        ({"facts": {"n1": {"tools": ["x"], "cpu_count": "many"}}}, "unproven", "no tool's answer"),
+        ({"job": {}}, "unproven", "nothing is known"),
+        ({"log": None, "job": {}, "failure": "Stage the data: full"}, "unproven", "Stage the data: full"),
+    ],
+)
+def test_a_run_is_recorded_whatever_came(
+    site: Site, changes: dict[str, Any], verdict: str, words: str
+) -> None:
+    outcome = site.plan()
+    assert site.record(outcome, **changes) == verdict
+    run = read_run(site.results / outcome.plan.runs[0].run_id)
+    assert any(words in reason for reason in run.reasons) or not words, run.reasons
+
+
+def test_a_run_of_no_plan_is_refused(site: Site) -> None:
+    outcome = site.plan()
+    with pytest.raises(BenchError, match="has no run other"):
+        bench.planned_run(site.results, outcome.plan.plan_id, "other")
+    with pytest.raises(BenchError, match="start the playbook again"):
+        bench.planned_run(site.results, "plan-x", "other")
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        ({"msg": "it broke"}, "it broke"),
+        ({"msg": "non-zero return code", "stderr": "a\nb\n"}, "a\nb"),
+        ({"stderr": "\n".join("abcdefg")}, "c\nd\ne\nf\ng"),
+        ({"module_stderr": "Traceback"}, "Traceback"),
+        ({"results": [{"failed": False, "msg": "x"}, {"failed": True, "msg": "second"}]}, "second"),
+        ({"results": "odd", "msg": "it broke"}, "it broke"),
+        ({"results": 3, "msg": "it broke"}, "it broke"),
+        ({"results": [3, None], "msg": ["a", "b"]}, "['a', 'b']"),
+        ({}, "no message"),
+    ],
+)
+def test_why_a_task_failed(result: dict[str, Any], said: str) -> None:
+    assert bench.why("Stage the data", result) == f"Stage the data: {said}"
