@@ -57,6 +57,7 @@ facts:
   type: dict
   contains:
     hostname: {description: Host name., type: str, returned: always}
+    python: {description: Interpreter that modules run under., type: str, returned: always}
     addresses: {description: IP addresses without loopback and link-local., type: list, returned: always}
     kernel: {description: Kernel release., type: str, returned: always}
     machine: {description: Machine architecture., type: str, returned: always}
@@ -87,6 +88,7 @@ import resource
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -350,6 +352,7 @@ def gather(options):
     system = os.uname()
     return {
         "hostname": system.nodename,
+        "python": sys.executable,
         "addresses": addresses(tools["ip"].get("stdout", "")),
         "kernel": system.release,
         "machine": system.machine,

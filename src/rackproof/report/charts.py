@@ -229,6 +229,7 @@ def sweep_charts(runs: Sequence[Run]) -> tuple[Chart, ...]:
     charts = []
     for benchmark in dict.fromkeys(run.benchmark for run in runs):
         points = [run for run in runs if run.benchmark == benchmark and _batch(run) is not None]
+        points.sort(key=_gpus)
         varying = _varying(points)
         for title, names in metrics:
             found: dict[str, dict[float, list[float]]] = {}
@@ -260,6 +261,11 @@ def sweep_charts(runs: Sequence[Run]) -> tuple[Chart, ...]:
                     )
                 )
     return tuple(charts[:MAX_CHARTS])
+
+
+def _gpus(run: Run) -> int:
+    raw = run.parameters.get("gpus")
+    return raw if isinstance(raw, int) else 0
 
 
 def _batch(run: Run) -> float | None:
