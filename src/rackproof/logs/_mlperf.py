@@ -127,7 +127,7 @@ class Events(LogParser):
     def __init__(self, log: Log) -> None:
         super().__init__(log)
         self.first_time: float | None = None
-        self.latest = -inf
+        self.latest = inf  # until the first event
         self.backwards = 0.0
         self.backwards_line = 0
         self.init_start: float | None = None
@@ -203,12 +203,12 @@ class Events(LogParser):
 
     def pass_time(self, time: float, position: int, counts: bool = True) -> None:
         """Follow the clock; ``counts``: the event is noted when it comes after run_stop."""
-        if time >= self.latest:
+        if self.first_time is None:
+            self.first_time = self.latest = time
+        elif time >= self.latest:
             self.latest = time
         elif self.latest - time > self.backwards:
             self.backwards, self.backwards_line = self.latest - time, self.log.line_at(position)
-        if self.first_time is None:
-            self.first_time = time
         if self.run_stop is not None and counts:
             self.after_stop += 1
             if not self.after_stop_line:
@@ -318,15 +318,14 @@ class Events(LogParser):
 
     def on_tracked_stats(self, value: object, time: float, position: int) -> None:
         """Take loss, step time, throughput: by far the most frequent event."""
-        # As pass_time does, without the call.
-        if time >= self.latest and self.first_time is not None:
-            self.latest = time
-            if self.run_stop is not None:
-                if not self.after_stop_line:
-                    self.after_stop_line = self.log.line_at(position)
-                self.after_stop += 1
-        else:
+        after_stop = self.after_stop
+        if self.latest - time > self.backwards or (self.run_stop is not None and not after_stop):
             self.pass_time(time, position)
+        else:  # as pass_time does when there is nothing to note, without the call
+            if time > self.latest:
+                self.latest = time
+            if after_stop:
+                self.after_stop = after_stop + 1
         if type(value) is not dict:
             return
         tracked = self.tracked
@@ -389,8 +388,9 @@ class Events(LogParser):
         if value is None:
             return
         self.log.tag("seed", value)
-        if len(self.seeds) < 100_000:
-            self.seeds.setdefault(text_of(value, 40), self.log.line_at(position))
+        seed = text_of(value, 40)
+        if seed not in self.seeds and len(self.seeds) < 100_000:
+            self.seeds[seed] = self.log.line_at(position)
 
     def on_cache_clear(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
