@@ -39,7 +39,7 @@ def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int) -> None:
                 if held and held["pid"] != owner_pid:
                     raise Busy(
                         f"{host} is being benchmarked by another playbook (pid {held['pid']}, since "
-                        f"{held['since']}); wait for it, or end it and start again: what it did is kept"
+                        f"{held.get('since', 'some time')}); wait for it, or end it and start again: what it did is kept"
                     )
                 claims[host] = {
                     "pid": owner_pid,
@@ -79,5 +79,7 @@ def _read(path: Path) -> dict[str, dict[str, object]]:
     try:
         claims = json.loads(path.read_text())
     except (OSError, ValueError):
+        return {}
+    if not isinstance(claims, dict):
         return {}
     return {host: claim for host, claim in claims.items() if isinstance(claim, dict)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -46,9 +47,66 @@ def test_a_reused_process_id_is_not_the_claimant(tmp_path: Path) -> None:
 
 
 def test_damaged_claims_do_not_block(tmp_path: Path) -> None:
-    for damage in ["", "[", '{"n1": 3}', '{"n1": {"pid": "x"}}']:
+    for damage in [
+        "",
+        "[",
+        "[]",
+        "3",
+        "null",
+        '"n1"',
+        '{"n1": 3}',
+        '{"n1": {"pid": "x"}}',
+        '{"n1": {"pid": -1}}',
+    ]:
         (tmp_path / CLAIMS).write_text(damage)
         claim_hosts(tmp_path, ["n1"], os.getpid())
+
+
+def test_a_claim_that_lacks_its_moment_still_holds(tmp_path: Path, other: subprocess.Popen[bytes]) -> None:
+    claim_hosts(tmp_path, ["n1"], other.pid)
+    claims = json.loads((tmp_path / CLAIMS).read_text())
+    del claims["n1"]["since"]
+    (tmp_path / CLAIMS).write_text(json.dumps(claims))
+    with pytest.raises(Busy, match=f"pid {other.pid}"):
+        claim_hosts(tmp_path, ["n1"], os.getpid())
+
+
+def test_a_refused_claim_takes_none_of_the_hosts(tmp_path: Path, other: subprocess.Popen[bytes]) -> None:
+    claim_hosts(tmp_path, ["n2"], other.pid)
+    with pytest.raises(Busy):
+        claim_hosts(tmp_path, ["n1", "n2"], os.getpid())
+    assert set(json.loads((tmp_path / CLAIMS).read_text())) == {"n2"}
+
+
+def test_of_many_that_claim_at_once_one_wins(tmp_path: Path) -> None:
+    """Each waits until all are ready, claims, says whether it got the host, and lives on."""
+    program = (
+        "import os, sys; from pathlib import Path; from rackproof.locks import Busy, claim_hosts\n"
+        "sys.stdin.readline()\n"
+        "try: claim_hosts(Path(sys.argv[1]), ['n1'], os.getpid()); print('won', flush=True)\n"
+        "except Busy: print('busy', flush=True)\n"
+        "sys.stdin.read()"
+    )
+    many = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(tmp_path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(6)
+    ]
+    try:
+        for one in many:
+            assert one.stdin is not None
+            one.stdin.write("go\n")
+            one.stdin.flush()
+        said = [one.stdout.readline().strip() for one in many if one.stdout is not None]
+    finally:
+        for one in many:
+            one.kill()
+            one.communicate()
+    assert sorted(said) == ["busy"] * 5 + ["won"]
 
 
 def test_a_results_folder_that_cannot_be_made_says_what_to_do(tmp_path: Path) -> None:
