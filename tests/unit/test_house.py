@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import os
 import re
 import subprocess
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+from rackproof.results import read_run, run_folders
 
 
 def imports(path: Path) -> set[str]:
@@ -91,3 +94,19 @@ def test_nothing_committed_names_this_machine(root: Path) -> None:
         path = root / name
         if name and path.is_file() and not path.is_symlink():
             assert here not in path.read_bytes(), name
+
+
+def test_kept_results_are_whole(root: Path) -> None:
+    folders = [
+        folder
+        for place in (root / "docs/results").iterdir()
+        if place.is_dir()
+        for folder in run_folders(place)
+    ]
+    assert folders
+    for folder in folders:
+        run = read_run(folder)
+        assert run.provenance == "ran"
+        for log in run.logs:
+            data = (folder / log.path).read_bytes()
+            assert hashlib.sha256(data).hexdigest() == log.sha256, f"{folder.name}: {log.path} was changed"
