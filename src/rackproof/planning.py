@@ -332,7 +332,7 @@ def _read_plan(path: Path) -> Plan | None:
 
 def describe(plan: Plan) -> str:
     """Return the plan in words: how many runs, where, how long, and what is left out."""
-    lines = [f"{plan.title}: {len(plan.runs)} runs"]
+    lines = [f"{plan.title}: {len(plan.runs)} run{'' if len(plan.runs) == 1 else 's'}"]
     if plan.expected_s is not None:
         lines[0] += f", about {plan.expected_s:.0f} s by earlier runs"
     for run in plan.runs:
