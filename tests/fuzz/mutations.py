@@ -32,6 +32,7 @@ FATAL_LINES = (
     b"slurmstepd: error: *** STEP 40.14 ON node CANCELLED AT 2025-10-08T00:32:36 ***\n",
     b"slurmstepd: error: *** JOB 4 ON n CANCELLED AT 2025-10-08T00:32:36 DUE TO TIME LIMIT ***\n",
     b"iter: 380  loss: nan (nan)  loss_mask: 4.0964\n",
+    b"epoch 3 loss: NaN\n",
     b"Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 2.07e-171\n",
 )
 

@@ -137,7 +137,7 @@ def _checked(name: str) -> str:
 def parse(stream: BinaryIO, *, format: str = "auto", name: str = "") -> ParsedLog:
     """Parse one log.
 
-    The stream is read once, in blocks of about 1 MiB. With ``auto`` the first block that shows a format
+    The stream is read once, in blocks of about 256 KiB. With ``auto`` the first block that shows a format
     decides; what came before it holds, by that very test, no line of any format and is only searched
     for failures. MLPerf events that turn up later override a weaker format (a job that begins with
     nccl-tests).

@@ -340,7 +340,7 @@ class Events(LogParser):
             curve.last, curve.position = found, position
             if curve.skip:
                 curve.skip -= 1
-            else:
+            elif curve.above < found:  # a step of no time has no speed
                 curve.add(self.at(time), found)
 
     def odd_stat(self, name: str, curve: Curve, raw: object, position: int) -> float | None:

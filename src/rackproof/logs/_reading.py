@@ -191,7 +191,9 @@ def _finders() -> tuple[Callable[[bytes, bytes], list[int]], Callable[[bytes, by
         found = memmem(text, size, literal, length)
         if not found:
             return []
-        start = ctypes.cast(ctypes.c_char_p(text), ctypes.c_void_p).value or 0  # `text` outlives the loop, so it stays
+        start = (
+            ctypes.cast(ctypes.c_char_p(text), ctypes.c_void_p).value or 0
+        )  # `text` outlives the loop, so it stays
         places = []
         while found:
             places.append(found - start)
@@ -214,6 +216,8 @@ _MARKER_CODES = {
     b"RESULT,": "result",
     b"NVRM: Xid (PCI": "xid",
     b"nan": "nan",
+    b"NaN": "nan",
+    b"No space left on device": "disk_full",
     b"drop_caches": "cache_clear_failed",
 }
 _SLURM_CODES = (
@@ -502,6 +506,7 @@ _MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {
     "collective_timeout": ("a collective operation timed out", Verdict.FAIL, Verdict.FAIL),
     "nan": ("the loss is not a number", Verdict.FAIL, Verdict.FAIL),
     "loss_scale": ("the loss scale fell so low that training is lost", Verdict.FAIL, Verdict.FAIL),
+    "disk_full": ("a disk is full", Verdict.FAIL, None),
     "cache_clear_failed": ("the page cache was not cleared", Verdict.DEGRADED, Verdict.DEGRADED),
     "xid": ("the driver reported an XID", Verdict.DEGRADED, Verdict.DEGRADED),
 }

@@ -80,6 +80,12 @@ MLLOG_CASES: list[tuple[str, bytes, Verdict, set[str]]] = [
         {"impossible_value"},
     ),
     (
+        "step time zero",
+        mllog(*[event("tracked_stats", {"train_step_time": 0.0}, 200)] * 3),
+        UNPROVEN,
+        {"impossible_value"},
+    ),
+    (
         "step time text",
         mllog(event("tracked_stats", {"train_step_time": "x"}, 200)),
         UNPROVEN,
@@ -135,6 +141,20 @@ MLLOG_CASES: list[tuple[str, bytes, Verdict, set[str]]] = [
     ),
     ("loss NaN in words", mllog("iter: 380  loss: nan (nan)  lr: 0.1\n"), FAIL, {"nan"}),
     ("loss nan, other words", mllog("step 3 loss = nan\n"), FAIL, {"nan"}),
+    ("loss NaN, as other languages write it", mllog("step 3 Loss is NaN, skipped\n"), FAIL, {"nan"}),
+    ("a setting about NaN", mllog("loss_options: NaNCheck=True, stop_at_NaN=True\n"), PASS, set()),
+    (
+        "disk full, and no end",
+        mllog("OSError: [Errno 28] No space left on device\n", status=None),
+        FAIL,
+        {"disk_full", "no_run_stop"},
+    ),
+    (
+        "disk full in a run that ended well",
+        mllog("cp: error writing 'core': No space left on device\n"),
+        PASS,
+        {"disk_full"},
+    ),
     (
         "a task failed",
         mllog("srun: error: n1: task 3: Exited with exit code 137\n"),
@@ -672,6 +692,36 @@ def test_events_that_begin_late_are_found() -> None:
     assert "format_changed" in codes(mixed)
 
 
+@pytest.mark.parametrize("final_newline", [True, False])
+def test_lines_are_counted_from_anywhere(final_newline: bool) -> None:
+    block = mllog("words\n\n\n" * 50, event("seed", 1, 200).rstrip() + event("seed", 2, 200))
+    if not final_newline:
+        block = block.rstrip(b"\n")
+    log = _reading.Log()
+    for before in (0, block.count(b"\n")):
+        log.begin(block)
+        log.scan(block)
+        places = [
+            *range(len(block)),
+            *range(len(block) - 1, -1, -1),
+            *(at * 7919 % len(block) for at in range(5000)),
+        ]
+        for at in places:
+            assert log.line_at(at) == before + 1 + block.count(b"\n", 0, at)
+        log.end()
+        assert log.lines == before + block.count(b"\n")
+
+
+def test_failures_between_events_are_found_where_they_stand() -> None:
+    fatal = "7: CUDA out of memory\n"
+    glued = event("seed", 1, 200).rstrip() * 3 + "\n"
+    rows = [fatal, glued, event("seed", 1, 200), fatal, "a" + glued, "words\n", fatal]
+    parsed = read("".join(rows).encode() + mllog())
+    lines = [one.source.line for one in parsed.findings if one.code == "out_of_memory"]
+    assert lines == [1, 4, 7]
+    assert {one.excerpt for one in parsed.findings if one.code == "out_of_memory"} == {fatal.strip()}
+
+
 def test_failures_before_the_recognised_part_count() -> None:
     filler = b"nothing of interest here\n" * 100_000
     parsed = read(b"RuntimeError: CUDA out of memory\n" + filler + mllog())
@@ -802,3 +852,22 @@ def test_deeply_nested_values(depth: int, key: str) -> None:
     for document in (nccl_json(args=["X"]), nvb_json(name="X"), nccl_json(errors=["X"])):
         data = document.replace(b'"X"', nested.encode())
         assert read(data).verdict is not FAIL
+
+
+@pytest.mark.parametrize(
+    ("text", "literal", "places"),
+    [
+        (b"", b"nan", []),
+        (b"nan", b"nan", [0]),
+        (b"banana nan", b"nan", [2, 7]),
+        (b"nannan", b"nan", [0, 3]),
+        (b"\x00nan\x00\xffnan", b"nan", [1, 6]),
+        (b"aaaaa", b"aa", [0, 2]),
+        (b"na" * 1000, b"nan", [index * 4 for index in range(500)][:500]),
+        (b"x" * 100_000 + b"RESULT,", b"RESULT,", [100_000]),
+        (b"RESULT" * 10_000, b"RESULT,", []),
+    ],
+)
+def test_both_searches_find_the_same(text: bytes, literal: bytes, places: list[int]) -> None:
+    assert _reading.find_all(text, literal) == places
+    assert _reading.find_all_portably(text, literal) == places
