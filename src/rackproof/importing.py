@@ -50,13 +50,17 @@ class NoLogsError(Exception):
     """There is nothing to import."""
 
 
-def _files(place: Path) -> Iterator[Path]:
-    """Yield the files under a folder in a natural order, without links and hidden ones."""
+def _files(place: Path, results_folder: Path) -> Iterator[Path]:
+    """Yield the files under a folder in a natural order, without links, hidden ones and the results."""
     if place.is_file():
         yield place
         return
     for folder, subfolders, names in os.walk(place):
-        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+        subfolders[:] = sorted(
+            name
+            for name in subfolders
+            if not name.startswith(".") and Path(folder, name).resolve() != results_folder
+        )
         for name in sorted(names, key=lambda name: (len(name), name)):
             path = Path(folder, name)
             if not name.startswith(".") and path.is_file() and not path.is_symlink():
@@ -83,14 +87,15 @@ def benchmark_of(log: ParsedLog, path: Path) -> str:
 
 
 def _moment(log: ParsedLog, *names: str) -> datetime | None:
-    """Read a moment that the log states: ISO 8601, or seconds since 1970."""
+    """Read a moment that the log states: ISO 8601 (UTC where it has no zone), or seconds since 1970."""
     for name in names:
         raw = log.tags.get(name, "")
         try:
             if raw.replace(".", "", 1).isdigit():
                 return datetime.fromtimestamp(float(raw), UTC)
             if raw:
-                return datetime.fromisoformat(raw)
+                moment = datetime.fromisoformat(raw)
+                return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
         except (ValueError, OverflowError, OSError):
             continue
     return None
@@ -195,12 +200,15 @@ def import_logs(
 
     if not place.exists():
         raise NoLogsError(f"{place} does not exist; name a folder of logs, or one log")
+    own = results_folder.resolve()
+    if place.resolve().is_relative_to(own):
+        raise NoLogsError(f"{place} lies in the results folder {results_folder}: its logs are runs already")
     root = place if place.is_dir() else place.parent
     plan_id = f"import-{slug(root.resolve().name) or 'logs'}-{_digest(str(root.resolve()))[:8]}"
     history = History(results_folder)
-    seen: dict[str, str] = {}
+    seen: dict[str, list[str]] = {}
     imported, skipped = [], []
-    for path in _files(place):
+    for path in _files(place, own):
         if progress is not None:
             progress(path)
         relative = str(path.relative_to(root))
@@ -214,15 +222,16 @@ def import_logs(
         sha256 = _sha256(path)
         named = benchmark or benchmark_of(log, path)
         started = _moment(log, "started", "start_time", "submission_start")
-        stamp = f"{started.astimezone(UTC):%Y%m%dT%H%M%SZ}-" if started else ""
-        # By content and place: the same log again is the same run; a copy beside it is another one.
-        run_id = f"{stamp}{slug(named) or 'run'}-{_digest(relative, sha256)[:12]}"
+        stamp = f"{started:%Y%m%dT%H%M%SZ}-" if started else ""
+        # By content: the same log again is the same run, from wherever; a copy beside it is another one.
+        copies = seen.setdefault(sha256, [])
+        run_id = f"{stamp}{slug(named) or 'run'}-{_digest(sha256, str(len(copies)))[:12]}"
         run = run_from_log(
             log, path, run_id=run_id, benchmark=named, plan_id=plan_id, sha256=sha256, name=name
         )
-        if sha256 in seen:
-            run = _with_duplicate(run, seen[sha256])
-        seen.setdefault(sha256, relative)
+        if copies:
+            run = _with_duplicate(run, copies[0])
+        copies.append(relative)
         folder = results_folder / run_id
         known = (folder / results.RECORD_NAME).is_file()
         try:

@@ -37,9 +37,10 @@ def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int) -> None:
             for host in hosts:
                 held = claims.get(host)
                 if held and held["pid"] != owner_pid:
+                    since = held.get("since", "some time")
                     raise Busy(
-                        f"{host} is being benchmarked by another playbook (pid {held['pid']}, since "
-                        f"{held.get('since', 'some time')}); wait for it, or end it and start again: what it did is kept"
+                        f"{host} is being benchmarked by another playbook (pid {held['pid']}, since {since})"
+                        "; wait for it, or end it and start again: what it did is kept"
                     )
                 claims[host] = {
                     "pid": owner_pid,

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from rackproof import definitions, planning, recording
 from rackproof.judging import SkuReference
@@ -55,8 +57,8 @@ def evidence(planned: PlannedRun, /, **changes: Any) -> Evidence:
     return Evidence.model_validate({"nodes": (NODE,), "job": job, **changes})
 
 
-def built(planned: PlannedRun, given: Evidence, *parsed: ParsedLog, **options: Any) -> Run:
-    return build_run(planned, parsed, given, lambda one: [], **{"require_references": False, **options})
+def built(planned: PlannedRun, known: Evidence, *parsed: ParsedLog, **options: Any) -> Run:
+    return build_run(planned, parsed, known, lambda one: [], **{"require_references": False, **options})
 
 
 def test_a_job_that_ended_well_adds_nothing(planned: PlannedRun) -> None:
@@ -106,11 +108,43 @@ def test_how_a_job_ended_decides_whatever_its_log_says(
     assert words in run.reasons[0]
 
 
+ODD = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=20),
+    st.sampled_from(["ended", "running", "itself", "0", 0, 1, 9]),
+    st.lists(st.integers(), max_size=2),
+    st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+)
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    changes=st.dictionaries(
+        st.sampled_from([*ENDED, "id", "started", "ended", "log_bytes", "unkillable"]), ODD, min_size=1
+    )
+)
+def test_no_state_of_a_job_crashes_and_only_a_good_one_passes(
+    planned: PlannedRun, changes: dict[str, Any]
+) -> None:
+    run = built(planned, evidence(planned, job=changes), GOOD)
+    decisive = {name: value for name, value in changes.items() if name in {*ENDED, "id"}}
+    good = {"id": planned.run_id, **ENDED}
+    as_good = all(type(good[name]) is type(value) and good[name] == value for name, value in decisive.items())
+    if run.verdict in ("pass", "degraded"):
+        assert as_good
+    else:
+        assert run.reasons
+    assert Run.model_validate_json(run.model_dump_json()).verdict == run.verdict
+
+
 @pytest.mark.parametrize("key", ["phase", "ended_by", "exit_status", "succeeded", "id"])
 def test_a_state_without_a_key_is_no_pass(planned: PlannedRun, key: str) -> None:
-    given = evidence(planned)
-    job = {name: value for name, value in given.job.items() if name != key}
-    run = built(planned, given.model_copy(update={"job": job}), GOOD)
+    known = evidence(planned)
+    job = {name: value for name, value in known.job.items() if name != key}
+    run = built(planned, known.model_copy(update={"job": job}), GOOD)
     assert run.verdict == "unproven"
     assert run.reasons
 
@@ -143,8 +177,8 @@ def test_what_could_not_start_is_unproven_whatever_lies_in_the_folder(planned: P
 
 
 def test_a_job_that_was_left_running_is_said_to_run(planned: PlannedRun) -> None:
-    given = evidence(planned, job={"phase": "running"}, could_not_start="Follow the job: gives no answer")
-    run = built(planned, given)
+    known = evidence(planned, job={"phase": "running"}, could_not_start="Follow the job: gives no answer")
+    run = built(planned, known)
     assert run.verdict == "unproven"
     assert [finding.code for finding in run.findings] == ["could_not_start", planning.STILL_RUNNING]
     assert "start the playbook again" in " ".join(run.reasons)
@@ -239,8 +273,8 @@ def folder(planned: PlannedRun, tmp_path: Path) -> Path:
 
 
 def recorded(planned: PlannedRun, folder: Path, /, **options: Any) -> Run:
-    given = options.pop("evidence", evidence(planned))
-    done = recording.record(planned, given, folder, **{"require_references": False, **options})
+    known = options.pop("evidence", evidence(planned))
+    done = recording.record(planned, known, folder, **{"require_references": False, **options})
     assert read_run(folder).model_dump_json() == done.run.model_dump_json()
     return done.run
 

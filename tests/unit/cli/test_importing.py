@@ -42,6 +42,35 @@ def test_the_same_log_again_is_the_same_run(log: Log, tmp_path: Path) -> None:
     assert len([path for path in results.iterdir() if path.is_dir() and not path.name.startswith(".")]) == 1
 
 
+def test_the_same_log_is_the_same_run_whatever_folder_is_named(log: Log, tmp_path: Path) -> None:
+    path, results = log("a/b/result_0.txt"), tmp_path / "results"
+    places = [tmp_path / "logs", path.parent.parent, path.parent, path]
+    done = [one for place in places for one in import_logs(place, results).imported]
+    assert len({one.run.run_id for one in done}) == 1
+    assert [one.known for one in done] == [False, True, True, True]
+
+
+def test_runs_are_not_imported_again_from_the_results(log: Log, tmp_path: Path) -> None:
+    results = tmp_path / "logs" / "results"
+    log()
+    (done,) = import_logs(tmp_path / "logs", results).imported
+    assert [one.run.run_id for one in import_logs(tmp_path / "logs", results).imported] == [done.run.run_id]
+    for place in (results, Path(done.folder), Path(done.folder, done.run.logs[0].path)):
+        with pytest.raises(NoLogsError, match="results folder"):
+            import_logs(place, results)
+
+
+@pytest.mark.parametrize(
+    "moment", ["0001-01-01T00:00:00+23:00", "9999-12-31T23:59:59-23:00", "²", "1e308", "9" * 400, "."]
+)
+def test_a_strange_moment_in_a_log_costs_no_run(log: Log, tmp_path: Path, moment: str) -> None:
+    path = log()
+    event = '{"time_ms": 1, "event_type": "POINT_IN_TIME", "key": "started", "value": "%s"}'
+    path.write_text(f":::MLLOG {event % moment}\n{path.read_text()}")
+    (done,) = import_logs(path, tmp_path / "results").imported
+    assert done.run.started is None
+
+
 def test_folders_below_are_read_and_hidden_ones_are_not(log: Log, tmp_path: Path) -> None:
     for name in (
         "a/result_0.txt",
