@@ -48,21 +48,28 @@ class RunTable:
     def note(self, result: dict[str, Any]) -> None:
         """Remember what a task says of a run, or of the report of all."""
         recorded = result.get("rackproof_run")
-        if isinstance(recorded, dict):
-            self.folders[recorded["run_id"]] = recorded["folder"]
-        self.report = result.get("rackproof_report_file") or self.report
+        if isinstance(recorded, dict) and {"run_id", "folder"} <= recorded.keys():
+            self.folders[str(recorded["run_id"])] = str(recorded["folder"])
+        self.report = str(result.get("rackproof_report_file") or self.report)
 
     def text(self, width: int, color: bool) -> str:
-        """Return the table; empty where nothing was recorded."""
+        """Return the table; empty where nothing was recorded. Below it: records that cannot be read."""
         from rackproof.report import terminal_table
-        from rackproof.results import read_run
+        from rackproof.results import ResultsError, read_run
+        from rackproof.text import clean
 
+        runs, lines = [], []
+        for run_id, folder in self.folders.items():
+            try:
+                runs.append(read_run(Path(folder)))
+            except ResultsError as error:
+                lines.append(clean(f"{run_id} cannot be shown: {error}", limit=600))
+        if self.report:
+            lines.append(f"Report: {clean(self.report, limit=4096)}")
         if not self.folders:
             return ""
-        table = terminal_table(
-            [read_run(Path(folder)) for folder in self.folders.values()], width=width, color=color
-        )
-        return table + (f"\nReport: {self.report}" if self.report else "")
+        table = terminal_table(runs, width=width, color=color) if runs else ""
+        return "\n".join([*([table] if runs else []), *lines])
 
 
 class CallbackModule(CallbackBase):
@@ -85,6 +92,10 @@ class CallbackModule(CallbackBase):
 
     def v2_runner_on_ok(self, result: Any) -> None:
         """Note what a task that ended well says."""
+        self._table.note(result._result)
+
+    def v2_runner_item_on_ok(self, result: Any) -> None:
+        """Note what one turn of a task's loop says."""
         self._table.note(result._result)
 
     def v2_playbook_on_stats(self, stats: Any) -> None:

@@ -62,5 +62,5 @@ class LookupModule(LookupBase):
                 benchmarks=terms,
             )
         except definitions.DefinitionError as error:
-            raise AnsibleLookupError(str(error)) from error
+            raise AnsibleLookupError(str(error)) from None
         return [loaded.definition.model_dump(mode="json", by_alias=True) for loaded in chosen]

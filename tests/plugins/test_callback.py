@@ -1,0 +1,180 @@
+"""The callback rackproof: what a playbook prints at its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rackproof.records import Judgement, Measurement, Run, Verdict
+from rackproof.results import write_run
+
+HERE = Path(__file__).resolve().parent / "view"
+HOSTILE = "<b>bold</b> \x1b[31mred\x1b[0m \x07 \u202egnp.exe {{ 6 * 7 }}\nRESULT forged"
+pytestmark = pytest.mark.playbook
+
+
+def run(number: int, verdict: Verdict, **changes: Any) -> Run:
+    """A run with one measurement, and a reason unless it passed."""
+    reasons = () if verdict is Verdict.PASS else ("accuracy: 0.91 is below 0.99",)
+    measured = Measurement(name="eval_accuracy", value=0.9 + number / 100, unit="")
+    return Run(
+        **{
+            "run_id": f"run-{number}",
+            "benchmark": "mnist-lenet",
+            "parameters": {"batch_size": 128 * number, "gpus": 0},
+            "measurements": (measured,),
+            "judgements": (
+                Judgement(
+                    metric=measured.name, value=measured.value, verdict=verdict, reason="within bounds"
+                ),
+            ),
+            "verdict": verdict,
+            "reasons": reasons,
+            **changes,
+        }
+    )
+
+
+@dataclass
+class View:
+    """Runs the playbook with the configuration of the checkout."""
+
+    root: Path
+    folder: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def keep(self, *runs: Run) -> list[dict[str, str]]:
+        for one in runs:
+            write_run(one, self.folder / one.run_id)
+        return [{"run_id": one.run_id, "folder": str(self.folder / one.run_id)} for one in runs]
+
+    def __call__(self, told: list[Any], report: str = "", fails: bool = False) -> tuple[int, str]:
+        variables = {
+            "runs": told,
+            "report": report,
+            "fails": fails,
+            "ansible_connection": "local",
+            "ansible_python_interpreter": sys.executable,
+        }
+        file = self.folder / "variables.json"
+        file.write_text(json.dumps(variables))
+        done = subprocess.run(
+            [
+                Path(sys.executable).with_name("ansible-playbook"),
+                *("-i", "localhost,", "-e", f"@{file}", HERE / "playbook.yml"),
+            ],
+            cwd=self.root,
+            env={**os.environ, "ANSIBLE_NOCOLOR": "1", **self.environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        assert "DEPRECATION" not in done.stdout
+        return done.returncode, done.stdout
+
+
+@pytest.fixture
+def view(root: Path, tmp_path: Path) -> View:
+    return View(root, tmp_path)
+
+
+def shown(output: str) -> str:
+    """Return what follows the callback's banner, one blank line for many."""
+    _, _, text = output.partition("\nRESULT ")
+    assert text, output
+    return re.sub(r"\n{2,}", "\n\n", text.lstrip("*").strip()) + "\n"
+
+
+@pytest.mark.parametrize(("fails", "status"), [(False, 0), (True, 2)], ids=["ended well", "failed"])
+def test_the_table_comes_at_the_end_however_the_playbook_ends(view: View, fails: bool, status: int) -> None:
+    told = view.keep(run(1, Verdict.PASS), run(2, Verdict.FAIL), run(3, Verdict.UNPROVEN))
+    done, output = view(told, report="results/plan-1/report.html", fails=fails)
+    assert done == status, output
+    assert shown(output) == (HERE / "golden.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("told", "environment"),
+    [
+        (lambda view: [], {}),
+        (lambda view: view.keep(run(1, Verdict.PASS)), {"RACKPROOF_TABLE": "false"}),
+    ],
+    ids=["nothing recorded", "show_table off"],
+)
+def test_no_table(view: View, told: Callable[[View], list[Any]], environment: dict[str, str]) -> None:
+    view.environment.update(environment)
+    status, output = view(told(view), report="report.html")
+    assert status == 0
+    assert "PLAY RECAP" in output
+    assert "RESULT" not in output
+    assert "WARNING" not in output
+
+
+def test_the_table_is_switched_off_in_the_configuration(view: View) -> None:
+    text = (view.root / "ansible.cfg").read_text()
+    text = re.sub(r"^(\w+_plugins|roles_path|library) = ", rf"\1 = {view.root}/", text, flags=re.MULTILINE)
+    (view.folder / "ansible.cfg").write_text(text + "\n[callback_rackproof]\nshow_table = false\n")
+    view.environment["ANSIBLE_CONFIG"] = str(view.folder / "ansible.cfg")
+    status, output = view(view.keep(run(1, Verdict.PASS)))
+    assert status == 0, output
+    assert "PLAY RECAP" in output
+    assert "RESULT" not in output
+
+
+@pytest.mark.parametrize(("fails", "status"), [(False, 0), (True, 2)])
+def test_a_record_that_cannot_be_read_hides_no_other(view: View, fails: bool, status: int) -> None:
+    told = view.keep(run(1, Verdict.PASS), run(2, Verdict.PASS), run(3, Verdict.PASS))
+    (view.folder / "run-1" / "run.json").write_text('{"run_id": ')
+    (view.folder / "run-2" / "run.json").unlink()
+    done, output = view([*told, {"run_id": "no folder"}, "no dict"], fails=fails)
+    assert done == status, output
+    text = shown(output)
+    assert "1 run: 1 pass" in text
+    assert "batch_size=384" in text
+    assert re.search(r"^run-1 cannot be shown: .*run\.json", text, re.MULTILINE)
+    assert re.search(r"^run-2 cannot be shown: no run here: .*run-2", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("fails", "status"), [(False, 0), (True, 2)])
+def test_an_exception_inside_it_changes_no_exit_status(view: View, fails: bool, status: int) -> None:
+    told = view.keep(run(1, Verdict.PASS))
+    # A module of this name on the path breaks the table when it is made.
+    broken = view.folder / "broken"
+    broken.mkdir()
+    (broken / "sitecustomize.py").write_text(
+        "import rackproof.report as report\n"
+        "def broken(*_, **__): raise RuntimeError('broken on purpose')\n"
+        "report.terminal_table = broken\n"
+    )
+    view.environment["PYTHONPATH"] = str(broken)
+    done, output = view(told, fails=fails)
+    assert done == status, output
+    assert "broken on purpose" in output
+
+
+def test_hostile_text_of_a_record_stays_text(view: View) -> None:
+    hostile = run(
+        1,
+        Verdict.FAIL,
+        benchmark=HOSTILE,
+        parameters={"mode\x1b[2J": HOSTILE},
+        reasons=(HOSTILE,),
+    )
+    status, output = view(view.keep(hostile), report="report\x1b[2J\x07.html")
+    assert status == 0
+    text = shown(output)
+    for character in "\x1b\x07\u202e":
+        assert character not in text
+    assert not re.search(r"^RESULT forged", text, re.MULTILINE)
+    assert "42" not in text
+    assert "<b>bold</b>" in text
