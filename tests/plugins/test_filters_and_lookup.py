@@ -25,8 +25,8 @@ GOOD: list[tuple[str, Any]] = [
     ("(nccl | parse_log('nccl_tests')).format", "nccl_tests"),
     ("(nccl | parse_log).format", "nccl_tests"),
     (
-        "(nccl | parse_log).measurements | selectattr('name', 'eq', 'busbw') | map(attribute='value')",
-        [480.02],
+        "(nccl | parse_log).measurements | selectattr('unit', 'eq', 'GB/s') | map(attribute='value') | max",
+        480.02,
     ),
     ("(nccl | replace('     0  ', '     7  ') | parse_log).verdict", "fail"),
     # filter verdict

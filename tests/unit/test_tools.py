@@ -1,0 +1,139 @@
+"""The shell tools of the Makefile, with a PATH on which scripts stand in for Python, apt-get and browsers."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+NOT_ROOT = {"id": "echo 1000"}
+ROOT = {"id": "echo 0"}
+Tool = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def python(version: str, venv: bool = True, pip: int = 0) -> str:
+    """A script that answers as a Python of that version does; what it makes says which one made it."""
+    fits = (3, 11) <= tuple(map(int, version.split("."))) <= (3, 13)
+    made = f'#!/bin/sh\necho "$@" > "${{0%/bin/python}}/installed"\nexit {pip}\n'
+    return (
+        'case "$2" in\n'
+        f"*sys.exit*) exit {int(not fits)};;\n"
+        f"*ensurepip*) exit {int(not venv)};;\n"
+        f"*print*) echo {version};;\n"
+        f'venv) mkdir -p "$4/bin"; echo {version} > "$4/made"; cat > "$4/bin/python" <<\'END\'\n{made}END\n'
+        'chmod 755 "$4/bin/python";;\n'
+        "esac"
+    )
+
+
+@pytest.fixture
+def tool(root: Path, tmp_path: Path) -> Tool:
+    """Runs a tool with the given programs on PATH, and the few of the system that it needs."""
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    for needed in ("bash", "sh", "dirname", "mkdir", "rm", "touch", "chmod", "cat", "grep"):
+        (bin_ / needed).symlink_to(
+            next(path for path in (Path("/usr/bin"), Path("/bin")) if (path / needed).exists()) / needed
+        )
+
+    def run(
+        name: str, *arguments: str, programs: dict[str, str], **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        for program, script in programs.items():
+            (bin_ / program).write_text(f"#!/bin/sh\n{script}\n")
+            (bin_ / program).chmod(0o755)
+        return subprocess.run(
+            ["/bin/bash", root / "tools" / name, *arguments],
+            env={"PATH": str(bin_), **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("programs", "environment", "words"),
+    [
+        ({}, {}, ["no Python 3.11, 3.12 or 3.13 found", "apt-get install python3.11 python3.11-venv"]),
+        ({"python3": python("3.10"), "python3.12": "exit 127"}, {}, ["no Python 3.11, 3.12 or 3.13 found"]),
+        (
+            {"python3": python("3.11", venv=False), **NOT_ROOT},
+            {},
+            ["python3 has no venv", "sudo apt-get install python3.11-venv"],
+        ),
+        (
+            {"python3": python("3.11"), "mine": python("3.14")},
+            {"RACKPROOF_PYTHON": "mine"},
+            ["RACKPROOF_PYTHON: mine is no Python 3.11, 3.12 or 3.13"],
+        ),
+        (
+            {"python3": python("3.11")},
+            {"RACKPROOF_PYTHON": "absent"},
+            ["RACKPROOF_PYTHON: absent is no Python"],
+        ),
+    ],
+    ids=["none", "none that fits", "no venv", "the named one does not fit", "the named one is absent"],
+)
+def test_make_venv_says_what_is_missing(
+    tool: Tool, tmp_path: Path, programs: dict[str, str], environment: dict[str, str], words: list[str]
+) -> None:
+    done = tool("make-venv", str(tmp_path / "venv"), programs=programs, **environment)
+    assert done.returncode == 1, done
+    for word in words:
+        assert word in done.stderr
+    assert not (tmp_path / "venv").exists()
+
+
+@pytest.mark.parametrize(
+    ("programs", "environment", "made_by"),
+    [
+        ({"python3": python("3.11"), "python3.13": python("3.13")}, {}, "3.11"),
+        ({"python3": python("3.14"), "python3.12": python("3.12")}, {}, "3.12"),
+        ({"python3": python("3.11", venv=False), "python3.12": python("3.12")}, {}, "3.12"),
+        ({"python3": python("3.11"), "my own": python("3.13")}, {"RACKPROOF_PYTHON": "my own"}, "3.13"),
+    ],
+    ids=["python3 is preferred", "python3 is too new", "python3 has no venv", "named"],
+)
+def test_make_venv_chooses_a_python(
+    tool: Tool, tmp_path: Path, programs: dict[str, str], environment: dict[str, str], made_by: str
+) -> None:
+    folder = tmp_path / "venv"
+    done = tool("make-venv", str(folder), programs=programs, **environment)
+    assert done.returncode == 0, done
+    assert (folder / "made").read_text().strip() == made_by
+    assert "--constraint constraints.txt" in (folder / "installed").read_text()
+    assert (folder / ".ready").exists()
+
+
+def test_make_venv_is_not_ready_where_pip_failed(tool: Tool, tmp_path: Path) -> None:
+    folder = tmp_path / "venv"
+    folder.mkdir()
+    (folder / ".ready").touch()
+    done = tool("make-venv", str(folder), programs={"python3": python("3.11", pip=3)})
+    assert done.returncode == 3
+    assert not (folder / ".ready").exists()
+
+
+def test_make_venv_installs_what_debian_splits_off_when_root(tool: Tool, tmp_path: Path) -> None:
+    marker = tmp_path / "apt"
+    programs = {**ROOT, "python3": python("3.13", venv=False), "apt-get": f'echo "$@" >> {marker}'}
+    done = tool("make-venv", str(tmp_path / "venv"), programs=programs)
+    assert done.returncode == 0, done
+    assert marker.read_text() == "install -y -qq --no-install-recommends python3.13-venv\n"
+
+
+@pytest.mark.parametrize("browser", ["chromium", "chromium-browser", "google-chrome"])
+def test_test_packages_ask_for_no_second_browser(tool: Tool, browser: str) -> None:
+    done = tool("install-test-packages", programs={browser: "true", **NOT_ROOT})
+    assert "chromium" not in done.stderr
+    assert done.returncode == ("postgresql" in done.stderr)
+
+
+def test_test_packages_say_what_to_type_without_root(tool: Tool) -> None:
+    done = tool("install-test-packages", programs=NOT_ROOT)
+    assert done.returncode == 1
+    assert "sudo apt-get install chromium" in done.stderr
