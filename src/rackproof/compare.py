@@ -110,9 +110,9 @@ def _pair(
 
     left, right = unique(first), unique(second)
     pairs = [(one, right[name]) for name, one in left.items() if name in right]
-    for one, other in pairs:
-        first.remove(one)
-        second.remove(other)
+    paired = {id(one) for pair in pairs for one in pair}
+    first[:] = [one for one in first if id(one) not in paired]
+    second[:] = [one for one in second if id(one) not in paired]
     return pairs
 
 
