@@ -363,6 +363,7 @@ class History:
     def __init__(self, results: Path) -> None:
         self._where = results / "history.sqlite"
         self._spool = results / ".spool"
+        self._answers = True
 
     def baselines(
         self, planned: PlannedRun, nodes: tuple[Node, ...], measurements: Sequence[Measurement]
@@ -389,11 +390,15 @@ class History:
         """Return the seconds that earlier runs let expect, or None."""
         from rackproof.history.store import HistoryError, open_store
 
+        if not self._answers:
+            return None
         try:
             with open_store(self._where) as store:
                 return store.estimate_seconds(benchmark, parameters, [node])
         except HistoryError:
-            return None  # an estimate is a courtesy; keeping the run will say what is wrong
+            # An estimate is a courtesy; keeping the run will say what is wrong.
+            self._answers = False
+            return None
 
     def keep(self, folder: Path) -> str:
         """Enter a recorded run, or note it for later; return a remark, empty when all is well."""

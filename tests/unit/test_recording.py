@@ -393,3 +393,21 @@ def test_a_record_that_cannot_be_written_says_so(planned: PlannedRun, folder: Pa
     with pytest.raises(ResultsError, match=r"run\.json"):
         recording.record(planned, evidence(planned), folder)
     assert sorted(path.name for path in folder.iterdir()) == ["logs", "run.json"]
+
+
+def test_a_history_that_does_not_answer_is_asked_once_for_estimates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A database that is down takes seconds to say so; a rack's plan asks hundreds of times."""
+    from rackproof.history import store
+
+    asked = []
+
+    def down(where: object) -> object:
+        asked.append(where)
+        raise store.HistoryError("does not answer")
+
+    monkeypatch.setattr(store, "open_store", down)
+    history = recording.History(tmp_path)
+    assert [history.estimate("train", {"gpus": n}, NODE) for n in range(9)] == [None] * 9
+    assert len(asked) == 1
