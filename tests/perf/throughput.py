@@ -1,8 +1,9 @@
 """Does bench.yml slow what it measures? The same training by hand and through the playbook, in turns.
 
-    python tests/perf/throughput.py [--pairs 5] [--network mlp] [--epochs 30]
+    python tests/perf/throughput.py [--pairs 5] [--network mlp] [--epochs 30] [--gpus 1 --batch-size 2048]
 
-Needs `make runtimes` and staged data (run `make bench` once). Prints samples/s of each run and the ratio
+Needs `make runtimes` and staged data (run `make bench` once); on a node without network name --python and
+--home. Prints samples/s of each run and the ratio
 playbook / hand pair by pair; alternating keeps a machine that grows slower from looking like a difference.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import statistics
 import subprocess
 import sys
@@ -20,21 +22,21 @@ from rackproof.logs import parse_path
 from rackproof.results import iter_runs
 
 ROOT = Path(__file__).resolve().parents[2]
-HOME = ROOT / ".rackproof"
 
 
-def by_hand(network: str, epochs: int, folder: Path) -> float:
+def by_hand(given: argparse.Namespace, folder: Path) -> float:
     """Return samples/s of a run started from the shell."""
     log = folder / "hand.log"
     with log.open("wb") as stream:
         subprocess.run(
             [
-                HOME / "runtimes/torch/bin/python",
+                given.python or given.home / "runtimes/torch/bin/python",
                 ROOT / "workloads/mnist_torch.py",
-                f"--data={HOME / 'data/mnist'}",
-                f"--network={network}",
-                f"--num-epochs={epochs}",
-                "--gpus=0",
+                f"--data={given.home / 'data/mnist'}",
+                f"--network={given.network}",
+                f"--num-epochs={given.epochs}",
+                f"--batch-size={given.batch_size}",
+                f"--gpus={given.gpus}",
                 "--until=epochs",
             ],
             stdout=stream,
@@ -46,16 +48,25 @@ def by_hand(network: str, epochs: int, folder: Path) -> float:
     return measured.value
 
 
-def by_playbook(network: str, epochs: int, folder: Path) -> float:
+def by_playbook(given: argparse.Namespace, folder: Path) -> float:
     """Return samples/s of the same run made by bench.yml."""
     results = Path(tempfile.mkdtemp(dir=folder))
-    parameters = {"gpus": 0, "num_epochs": epochs, "target": 0.5}
+    variables = {
+        "bench_home": str(given.home),
+        "bench_results": str(results),
+        "bench_pythons": {"torch": given.python} if given.python else {},
+        "bench_parameters": {
+            "gpus": given.gpus,
+            "num_epochs": given.epochs,
+            "batch_size": given.batch_size,
+            "target": 0.5,
+        },
+    }
     subprocess.run(
         [
-            Path(sys.executable).with_name("ansible-playbook"),
+            shutil.which("ansible-playbook") or Path(sys.executable).with_name("ansible-playbook"),
             "bench.yml",
-            *("-l", "localhost", "-e", f"benchmark=mnist-{network}"),
-            *("-e", json.dumps({"bench_parameters": parameters, "bench_results": str(results)})),
+            *("-l", "localhost", "-e", f"benchmark=mnist-{given.network}", "-e", json.dumps(variables)),
         ],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
@@ -71,13 +82,17 @@ def main() -> None:
     options.add_argument("--pairs", type=int, default=5)
     options.add_argument("--network", default="mlp", choices=["mlp", "lenet"])
     options.add_argument("--epochs", type=int, default=30)
+    options.add_argument("--gpus", type=int, default=0)
+    options.add_argument("--batch-size", type=int, default=128)
+    options.add_argument("--python", default="", help="an interpreter with PyTorch")
+    options.add_argument("--home", type=Path, default=ROOT / ".rackproof", help="bench_home of the node")
     given = options.parse_args()
     ratios = []
     with tempfile.TemporaryDirectory() as folder:
         for pair in range(given.pairs):
             # Which goes first changes with every pair, so that neither has the warmer machine.
             order = [by_hand, by_playbook] if pair % 2 else [by_playbook, by_hand]
-            speed = {way: way(given.network, given.epochs, Path(folder)) for way in order}
+            speed = {way: way(given, Path(folder)) for way in order}
             ratios.append(speed[by_playbook] / speed[by_hand])
             print(
                 f"pair {pair + 1}: by hand {speed[by_hand]:10.0f}  by playbook {speed[by_playbook]:10.0f}"
