@@ -34,6 +34,10 @@ options:
     description: SKU of the nodes.
     type: str
     default: ""
+  sku_gpus:
+    description: GPUs that each node must have; fewer are a failure. 0 where nobody said.
+    type: int
+    default: 0
   sku_references:
     description: Baselines of the SKU.
     type: list

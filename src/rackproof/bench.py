@@ -194,6 +194,7 @@ def record(
     *,
     facts: Mapping[str, Mapping[str, Any]],
     sku: str,
+    sku_gpus: int,
     sku_references: Sequence[Mapping[str, Any]],
     require_references: bool,
     job: Mapping[str, Any],
@@ -209,6 +210,7 @@ def record(
         run_id: The run.
         facts: Raw facts of the nodes that took part.
         sku: Their SKU.
+        sku_gpus: GPUs that each of them must have; 0 where nobody said.
         sku_references: Baselines of the SKU.
         require_references: Whether a measurement without a reference gates.
         job: State of the job at its end; empty where none was started.
@@ -221,7 +223,9 @@ def record(
     """
     planned = planned_run(results, plan_id, run_id)
     told = {name: raw if isinstance(raw, Mapping) else {} for name, raw in facts.items()}
-    findings = [one for name, raw in told.items() for one in findings_from_facts(name, raw)]
+    findings = [
+        one for name, raw in told.items() for one in findings_from_facts(name, raw, expected_gpus=sku_gpus)
+    ]
     try:
         baselines = _sku_references(sku_references)
     except BenchError as error:

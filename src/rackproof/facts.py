@@ -63,14 +63,15 @@ def gpus_from_facts(raw: Mapping[str, Any]) -> tuple[Gpu, ...]:
         return ()
 
 
-def findings_from_facts(name: str, raw: Mapping[str, Any]) -> tuple[Finding, ...]:
+def findings_from_facts(name: str, raw: Mapping[str, Any], *, expected_gpus: int = 0) -> tuple[Finding, ...]:
     """Return what the facts say against a node: tools that hang or fail, a driver that does not answer.
 
-    An absent ``nvidia-smi`` is no finding: not every node has GPUs.
+    An absent ``nvidia-smi`` is no finding where no GPUs are expected: not every node has them.
 
     Args:
         name: Name of the node.
         raw: The module's ``facts``.
+        expected_gpus: GPUs that the node's SKU has; 0 where nobody said.
     """
     found = []
     tools = _map(raw, "tools")
@@ -93,6 +94,10 @@ def findings_from_facts(name: str, raw: Mapping[str, Any]) -> tuple[Finding, ...
         elif status == "ok" and is_gpu and not gpus_from_facts(raw):
             text = f"{name}: the answer of {label} lists no GPU or cannot be read"
             found.append(_finding("no_gpus", text, Verdict.UNPROVEN, said, source))
+    there = len(gpus_from_facts(raw))
+    if there < expected_gpus:
+        text = f"{name}: has {there} of {expected_gpus} GPUs; look for XIDs in its kernel log, then RMA"
+        found.append(_finding("gpus_missing", text, Verdict.FAIL, "", Source(file=name)))
     if not tools:
         text = f"{name}: the facts hold no tool's answer"
         found.append(_finding("no_facts", text, Verdict.UNPROVEN, "", Source(file=name)))

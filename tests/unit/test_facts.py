@@ -230,3 +230,24 @@ def test_damaged_facts_leave_gaps_not_tracebacks(path: str, value: Any) -> None:
 def test_no_facts_at_all_are_a_finding() -> None:
     assert node_from_facts("n1", {}).software == {}
     assert [finding.verdict for finding in findings_from_facts("n1", {})] == [Verdict.UNPROVEN]
+
+
+@pytest.mark.parametrize(
+    ("expected", "verdict"), [(0, None), (4, None), (5, Verdict.FAIL), (8, Verdict.FAIL)]
+)
+def test_missing_gpus_are_a_failure_where_their_number_is_known(
+    shared: Path, expected: int, verdict: Verdict | None
+) -> None:
+    xml = (shared / "captures/h200-x4/nvidia-smi-q.xml").read_text()
+    raw = {**RAW, "tools": {**RAW["tools"], "nvidia_smi_xml": ok(xml)}}
+    found = [
+        one for one in findings_from_facts("n1", raw, expected_gpus=expected) if one.code == "gpus_missing"
+    ]
+    assert [one.verdict for one in found] == ([verdict] if verdict else [])
+    if found:
+        assert f"has 4 of {expected} GPUs" in found[0].message
+
+
+def test_a_node_without_nvidia_smi_has_none_of_the_gpus_it_should_have() -> None:
+    (found,) = findings_from_facts("n1", RAW, expected_gpus=8)
+    assert (found.verdict, "has 0 of 8 GPUs" in found.message) == (Verdict.FAIL, True)
