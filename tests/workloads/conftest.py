@@ -6,7 +6,6 @@ import csv
 import hashlib
 import io
 import json
-import os
 import random
 import struct
 import zipfile
@@ -97,24 +96,3 @@ def small_data(small_set: SmallSet, tmp_path_factory: pytest.TempPathFactory) ->
     }
     (folder / "dataset.json").write_text(json.dumps(described))
     return folder
-
-
-def _interpreter(root: Path, name: str) -> str:
-    variable = f"RACKPROOF_{name.upper()}_PYTHON"
-    path = Path(os.environ.get(variable, root / ".rackproof" / "runtimes" / name / "bin" / "python"))
-    if not path.is_file():
-        message = f"no Python with {name} at {path}; type `make runtimes` or set {variable}"
-        if os.environ.get("CI") == "true":
-            pytest.fail(message)
-        pytest.skip(message)
-    return str(path)
-
-
-@pytest.fixture(scope="session")
-def torch_python(root: Path) -> str:
-    return _interpreter(root, "torch")
-
-
-@pytest.fixture(scope="session")
-def mxnet_python(root: Path) -> str:
-    return _interpreter(root, "mxnet")
