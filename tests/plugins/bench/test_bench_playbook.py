@@ -92,8 +92,6 @@ def table(output: str) -> str:
     text = re.sub(r"\*+", "*", text)
     text = re.sub(r"plan-\w+-\w+", "plan-ID", text)
     text = re.sub(r"Report: .*/results/", "Report: results/", text)
-    # How long a second took, wherever the cell is broken into lines.
-    text = re.sub(r"0\.0\d+ min", "T min", text)
     return "\n".join(line.rstrip() for line in text.strip().splitlines()) + "\n"
 
 

@@ -20,11 +20,16 @@ if options.started:
         starts.write("started\n")
 
 
+BEGUN_MS = int(time.time() * 1000)
+elapsed_s = 0.0
+"""What the log says, to the millisecond the same in every run: its table is compared with a golden one."""
+
+
 def log(key, value, event="POINT_IN_TIME", **metadata):
     """Write one MLLOG line."""
     line = {
         "namespace": "",
-        "time_ms": int(time.time() * 1000),
+        "time_ms": BEGUN_MS + round(elapsed_s * 1000),
         "event_type": event,
         "key": key,
         "value": value,
@@ -48,6 +53,7 @@ if options.mode == "escape":
 steps = max(1, int(options.seconds / 0.2))
 for step in range(steps):
     time.sleep(options.seconds / steps)
+    elapsed_s += options.seconds / steps
     loss = "NaN" if options.mode == "nan" and step == steps // 2 else 1 / (step + 1)
     log("tracked_stats", {"train_loss": loss, "throughput": options.speed}, step=step)
     log("progress", {"phase": "train", "step": step + 1, "steps": steps, "epoch": 1, "epochs": 1})
