@@ -194,7 +194,7 @@ def record(
     *,
     facts: Mapping[str, Mapping[str, Any]],
     sku: str,
-    sku_gpus: int,
+    sku_gpus: int = 0,
     sku_references: Sequence[Mapping[str, Any]],
     require_references: bool,
     job: Mapping[str, Any],

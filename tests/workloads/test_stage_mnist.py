@@ -214,7 +214,13 @@ def test_killed_while_it_waits_and_started_again(
     stuck = tmp_path / "python"
     stuck.write_text("#!/bin/sh\nexec sleep 20\n")
     stuck.chmod(0o755)
-    running = subprocess.Popen([*command, "--python", str(stuck)], stderr=subprocess.PIPE, text=True)
+    running = subprocess.Popen(
+        [*command, "--python", str(stuck)],
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell that starts the tests in the background makes them, and this, ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     assert running.stderr is not None
     assert "with pip" in running.stderr.readline()
     time.sleep(0.2)
