@@ -102,6 +102,9 @@ def check_modules(python, modules, check="import {}"):
             stop(f"{python} cannot be asked for {module}: {error}")
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            if "cannot open shared object file" in last:
+                what = "install that library (libgomp.so.1 is in the package libgomp1)"
+                stop(f"{python} cannot import {module} ({last}); {what}, then start again")
             stop(f"{python} cannot import {module} ({last}); install it, or leave the interpreter unnamed")
 
 
