@@ -103,7 +103,7 @@ def check_modules(python, modules, check="import {}"):
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
             if "cannot open shared object file" in last:
-                what = "install that library (libgomp.so.1 is in the package libgomp1)"
+                what = "install that library (MXNet needs the packages libgomp1 and libquadmath0)"
                 stop(f"{python} cannot import {module} ({last}); {what}, then start again")
             stop(f"{python} cannot import {module} ({last}); install it, or leave the interpreter unnamed")
 
