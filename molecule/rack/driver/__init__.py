@@ -1,0 +1,1 @@
+"""The parts of the test rack's driver, rack.py; standard library only."""

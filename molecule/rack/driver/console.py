@@ -1,0 +1,46 @@
+"""What the driver says while it works, and how long its steps took the last time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+
+class Console:
+    """Progress lines with the time since the start; steps say how long they took the last time."""
+
+    def __init__(self, timings: Path) -> None:
+        self.timings = timings
+        self.begun = time.monotonic()
+
+    @property
+    def elapsed(self) -> float:
+        """Return the seconds since this program began."""
+        return time.monotonic() - self.begun
+
+    def say(self, text: str) -> None:
+        """Print one line."""
+        print(f"[{self.elapsed:5.1f} s] {text}", flush=True)
+
+    def _known(self) -> dict[str, float]:
+        try:
+            return dict(json.loads(self.timings.read_text()))
+        except (OSError, ValueError):
+            return {}
+
+    def expected(self, step: str) -> float | None:
+        """Return how many seconds the step took the last time, or None."""
+        return self._known().get(step)
+
+    @contextlib.contextmanager
+    def step(self, name: str, text: str) -> Iterator[None]:
+        """Announce a step with its expected time, and remember how long it took."""
+        expected = self.expected(name)
+        self.say(f"{text} ..." if expected is None else f"{text} (about {expected:.0f} s) ...")
+        begun = time.monotonic()
+        yield
+        self.timings.parent.mkdir(parents=True, exist_ok=True)
+        self.timings.write_text(json.dumps(self._known() | {name: round(time.monotonic() - begun, 1)}))

@@ -1,0 +1,168 @@
+"""The three benchmarks: what the rules want logged, and how the small model's loss becomes their metric.
+
+The metric is a straight line through the loss that was really reached: ``target + slope * (loss - goal)``.
+``goal`` is the loss that the small model reaches after about as many samples as the reference needs; how many
+optimizer steps stand for so many samples is the free choice. `calibrate.py` finds the goals again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from standin.learning import Denoiser, FromScratch, LowRankAdapter, Model
+
+STEPS = 240
+"""Optimizer steps of the small model that stand for the reference's way to the target."""
+BATCH = 72
+"""Samples per step of the small model, shared by the ranks; as many as a full rack has GPUs."""
+LONGEST = 1.5
+"""A run that has not converged after so many times the reference's samples is given up."""
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One of the three."""
+
+    name: str
+    target: float
+    goal: float
+    slope: float
+    rate: float
+    """Learning rate of the small model."""
+    eval_every: int
+    """Samples between evaluations; rounded up to whole batches, as the real implementations do."""
+    first_eval: int
+    """Evaluations that the first block spans."""
+    reference: Mapping[int, float]
+    """Samples to converge by global batch size: means of MLCommons' reference convergence points, 5.1."""
+    train_samples: int
+    eval_samples: int
+    log_every: int
+    loss_name: str
+    script: str
+    open: Callable[[Path], Model]
+    """Returns the model; given the root that the container's paths are under."""
+    data: str
+    """Where the data are mounted."""
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    """Hyperparameters to log; they satisfy the rules and mean nothing to the small model."""
+
+    def reference_samples(self, batch: int) -> float:
+        """Return how many samples the reference needs with a global batch size."""
+        points = sorted(self.reference.items())
+        if batch <= points[0][0]:
+            return points[0][1]
+        for (low, less), (high, more) in pairwise(points):
+            if batch <= high:
+                return less + (more - less) * (batch - low) / (high - low)
+        return points[-1][1]
+
+    def evaluations(self, batch: int) -> list[int]:
+        """Return after how many of the reference's steps it evaluates."""
+        every = math.ceil(self.eval_every / batch)
+        last = math.ceil(LONGEST * self.reference_samples(batch) / (every * batch))
+        return [every * number for number in range(self.first_eval, max(last, self.first_eval + 1) + 1)]
+
+    def metric(self, loss: float) -> float:
+        """Return a loss of the small model on the benchmark's scale."""
+        return self.target + self.slope * (loss - self.goal)
+
+
+BENCHMARKS = {
+    one.name: one
+    for one in (
+        Benchmark(
+            name="llama2_70b_lora",
+            target=0.925,
+            goal=2.2927,
+            slope=0.28,
+            rate=0.01,
+            eval_every=384,
+            first_eval=4,
+            reference={8: 3178.7, 16: 4032.0, 32: 5065.1, 128: 11264.0},
+            train_samples=3901,
+            eval_samples=173,
+            log_every=10,
+            loss_name="train_loss",
+            script="/workspace/ft-llm/train.py",
+            open=lambda root: LowRankAdapter(root / "data", root / "ckpt"),
+            data="data",
+            keys={
+                "opt_base_learning_rate": 0.0005,
+                "opt_adamw_weight_decay": 0.0001,
+                "opt_gradient_clip_norm": 0.3,
+                "opt_learning_rate_warmup_factor": 0.0,
+                "lora_rank": 16,
+                "lora_alpha": 32,
+                "opt_learning_rate_training_steps": 800,
+            },
+        ),
+        Benchmark(
+            name="llama31_8b",
+            target=3.3,
+            goal=2.9931,
+            slope=3.6,
+            rate=0.01,
+            eval_every=12288,
+            first_eval=1,
+            reference={16: 161109.3, 32: 178858.7, 64: 226645.3, 96: 278640.0, 128: 344746.7},
+            train_samples=1574207408,
+            eval_samples=1024,
+            log_every=32,
+            loss_name="reduced_train_loss",
+            script="/workspace/llm/pretrain.py",
+            open=lambda root: FromScratch(root / "preproc_data", root / "workspace/llm/nemo_tokenizer"),
+            data="preproc_data",
+            keys={
+                "max_sequence_length": 8192,
+                "init_checkpoint_step": 0,
+                "opt_name": "adamw",
+                "opt_base_learning_rate": 0.0008,
+                "opt_adamw_beta_1": 0.9,
+                "opt_adamw_beta_2": 0.95,
+                "opt_adamw_epsilon": 1e-05,
+                "opt_adamw_weight_decay": 0.1,
+                "opt_gradient_clip_norm": 1.0,
+                "opt_end_learning_rate": 8e-05,
+                "opt_learning_rate_warmup_steps": 96,
+                "opt_learning_rate_decay_steps": 1199904,
+                "max_steps": 1200000,
+                "opt_learning_rate_decay_schedule": "cosine with linear warmup",
+            },
+        ),
+        Benchmark(
+            name="flux1",
+            target=0.586,
+            goal=0.6716,
+            slope=0.048,
+            rate=0.003,
+            eval_every=262144,
+            first_eval=1,
+            reference={512: 8170154.7, 1024: 8752696.9, 2048: 10733340.4, 4096: 15626695.1},
+            train_samples=1099776,
+            eval_samples=29696,
+            log_every=10,
+            loss_name="train_loss",
+            script="/workspace/flux/train.py",
+            open=lambda root: Denoiser(root / "dataset/energon"),
+            data="dataset/energon",
+            keys={
+                "evaluation_frequency": 262144,
+                "opt_name": "adamw",
+                "opt_learning_rate_warmup_steps": 1600,
+                "opt_adamw_beta_1": 0.9,
+                "opt_adamw_beta_2": 0.95,
+                "opt_adamw_epsilon": 1e-08,
+                "opt_adamw_weight_decay": 0.1,
+                "opt_base_learning_rate": 0.0002,
+                "opt_gradient_clip_norm": 1.0,
+                "opt_learning_rate_training_steps": -1,
+            },
+        ),
+    )
+}

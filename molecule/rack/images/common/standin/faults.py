@@ -1,0 +1,47 @@
+"""Misbehaviour on demand, so that what watches a run can be tested.
+
+``STANDIN_FAULT=NAME[@NODE]`` in the environment, or the same text in a file STANDIN_FAULT in the data folder.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+IN_TRAINING = ("slow-node", "rank-killed", "nan", "hang", "oom-exit-0", "no-run-stop", "too-fast")
+IN_RUN_SCRIPT = ("wrong-nodes", "cache-not-cleared", "bad-nccl", "slow-nccl")
+NAMES = IN_TRAINING + IN_RUN_SCRIPT
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong, and where: on one rank."""
+
+    name: str = ""
+    rank: int = -1
+
+    def here(self, name: str, rank: int) -> bool:
+        """Whether this fault is that one, and strikes on this rank."""
+        return self.name == name and self.rank == rank
+
+
+def wanted(folder: Path | None, environment: Mapping[str, str] = os.environ) -> str:
+    """Return what was asked for, or nothing."""
+    text = environment.get("STANDIN_FAULT", "")
+    if not text and folder is not None and (folder / "STANDIN_FAULT").is_file():
+        text = (folder / "STANDIN_FAULT").read_text()
+    return text.strip()
+
+
+def fault(text: str, nodes: list[str]) -> Fault:
+    """Return the fault and the rank that it strikes: the named node's first one, else the last of all."""
+    if not text:
+        return Fault()
+    name, _, node = text.partition("@")
+    if name not in NAMES:
+        raise SystemExit(f"STANDIN_FAULT={text}: there is no such fault; there are {', '.join(NAMES)}")
+    if node and node not in nodes:
+        raise SystemExit(f"STANDIN_FAULT={text}: {node} is not among {', '.join(sorted(set(nodes)))}")
+    return Fault(name, nodes.index(node) if node else len(nodes) - 1)

@@ -1,0 +1,297 @@
+"""The training that a rank runs: real gradients, averaged over all ranks, logged through MLCommons' mllog."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+from mlperf_logging import mllog
+
+from standin import faults
+from standin.benchmarks import BATCH, BENCHMARKS, STEPS, Benchmark
+from standin.learning import Adam
+from standin.ranks import LostRankError, Ranks
+
+EASY_STEPS = 2.4
+"""What too-fast does: so many times the optimizer steps per sample that it owns up to."""
+SLOW = 2.5
+"""A slow node takes so many times as long for a step."""
+
+
+def global_batch_size(environment: Mapping[str, str]) -> int:
+    """Return the batch size that a config file asks for."""
+    number = {
+        name: int(environment.get(name) or default)
+        for name, default in (
+            *(("DGXNNODES", 1), ("DGXNGPU", 1), ("MINIBS", 1), ("BATCHSIZE", 0)),
+            *(("TP", 1), ("PP", 1), ("CP", 1)),
+        )
+    }
+    gpus = number["DGXNNODES"] * number["DGXNGPU"]
+    return max(
+        1, gpus * (number["BATCHSIZE"] or number["MINIBS"]) // number["TP"] // number["PP"] // number["CP"]
+    )
+
+
+class Events:
+    """MLPerf's log, written by rank 0 only."""
+
+    def __init__(self, rank: int) -> None:
+        self.speaks = rank == 0
+        self.logger = mllog.get_mllogger()
+        logging.getLogger("mllog_default").handlers[0].setStream(sys.stdout)
+
+    def _write(self, how: Any, key: str, value: Any, metadata: Mapping[str, Any]) -> None:
+        if self.speaks:
+            how(key=key, value=value, metadata=dict(metadata), stack_offset=3)
+            sys.stdout.flush()
+
+    def event(self, key: str, value: Any = None, **metadata: Any) -> None:
+        """Write a point in time."""
+        self._write(self.logger.event, key, value, metadata)
+
+    def start(self, key: str, **metadata: Any) -> None:
+        """Write the start of an interval."""
+        self._write(self.logger.start, key, None, metadata)
+
+    def end(self, key: str, **metadata: Any) -> None:
+        """Write the end of an interval."""
+        self._write(self.logger.end, key, None, metadata)
+
+    def stats(self, values: Mapping[str, float], **metadata: Any) -> None:
+        """Write what is tracked but not judged."""
+        self.event("tracked_stats", dict(values), **metadata)
+
+
+class Training:
+    """One trial on one rank."""
+
+    def __init__(
+        self, benchmark: Benchmark, ranks: Ranks, root: Path, environment: Mapping[str, str]
+    ) -> None:
+        self.benchmark, self.ranks, self.environment = benchmark, ranks, environment
+        self.events = Events(ranks.rank)
+        self.batch = global_batch_size(environment)
+        self.seed = int(environment.get("SEED") or 1)
+        self.seconds = float(environment.get("STANDIN_SECONDS") or 24)
+        self.root, self.started = root, time.time()
+        text = faults.wanted(root / benchmark.data, environment)
+        self.fault = faults.fault(text, ranks.nodes)
+        self.done = 0
+        self.busy = 0.0
+
+    # -- the parts of a run -----------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Run from init_start to run_stop; return the exit status."""
+        self.begin()
+        self.events.start("run_start")
+        status, step = self.blocks()
+        if self.fault.name == "no-run-stop":
+            # The process goes away between its last evaluation and the end of its log.
+            return 0
+        self.events.end("run_stop", step=step, samples_count=step * self.batch, status=status)
+        return 0
+
+    def begin(self) -> None:
+        """Log what is known before training, read the data, make the model."""
+        one, events, began = self.benchmark, self.events, time.monotonic()
+        events.start("init_start")
+        events.event("submission_benchmark", one.name)
+        events.event(
+            "submission_org", self.environment.get("MLPERF_SUBMISSION_ORG", "SUBMISSION_ORG_PLACEHOLDER")
+        )
+        events.event("submission_division", "closed")
+        events.event("submission_status", "onprem")
+        platform = self.environment.get("MLPERF_SUBMISSION_PLATFORM", "SUBMISSION_PLATFORM_PLACEHOLDER")
+        events.event("submission_platform", f"{len(set(self.ranks.nodes))}x{platform}")
+        events.event("target_accuracy", one.target)
+        for key, value in one.keys.items():
+            events.event(key, value)
+        events.event("global_batch_size", self.batch)
+        events.event("train_samples", one.train_samples)
+        events.event("eval_samples", one.eval_samples)
+        events.event("gradient_accumulation_steps", 1)
+        events.event("seed", self.seed)
+        if self.events.speaks:
+            print("-" * 100)
+            print("distributed_backend=tcp")
+            print(f"All distributed processes registered. Starting with {self.ranks.size} processes")
+            print("-" * 100, flush=True)
+        print(f"GLOBAL_RANK: {self.ranks.rank}, MEMBER: {self.ranks.rank + 1}/{self.ranks.size}", flush=True)
+        self.model = one.open(self.root)
+        # All ranks draw the same numbers and use their share of them.
+        self.generator = np.random.default_rng(self.seed)
+        self.vector = self.model.start(self.generator)
+        self.optimizer = Adam(self.model.size, one.rate)
+        events.stats({"warmup_time": time.monotonic() - began}, step=0)
+        self.ranks.sum(np.zeros(1))
+        events.stats({"init_finished": 0.0003}, step=0)
+        events.end("init_stop")
+
+    def blocks(self) -> tuple[str, int]:
+        """Train and evaluate until the target is reached; return how it ended and after how many steps."""
+        one, step = self.benchmark, 0
+        for until in one.evaluations(self.batch):
+            began, length = time.monotonic(), until - step
+            self.events.start("block_start", samples_count=length * self.batch, step=step)
+            self.train(step, until)
+            self.events.stats(
+                {"train_step_time": (time.monotonic() - began) / length}, samples_count=length * self.batch
+            )
+            self.events.end("block_stop", samples_count=length * self.batch, step=until)
+            step = until
+            samples = step * self.batch
+            self.events.start("eval_start", samples_count=samples, step=step)
+            began = time.monotonic()
+            value = one.metric(self.evaluate())
+            self.events.event("eval_accuracy", value, samples_count=samples)
+            self.events.stats({"validation_time": time.monotonic() - began}, step=step)
+            self.events.end("eval_stop", samples_count=samples, step=step)
+            self.report_slow_ranks()
+            if value <= one.target:
+                return "success", step
+        return "aborted", step
+
+    # -- learning ---------------------------------------------------------------------------------
+
+    def due(self, step: int) -> int:
+        """Return how many steps of the small model stand for so many of the reference's."""
+        share = step * self.batch / self.benchmark.reference_samples(self.batch)
+        return round(STEPS * share * (EASY_STEPS if self.fault.name == "too-fast" else 1))
+
+    def train(self, step: int, until: int) -> None:
+        """Bring the small model to where the reference's step `until` is."""
+        first, last, logged = self.done, self.due(until), step
+        while self.done < last:
+            self.done += 1
+            loss = self.one_step()
+            now = step + (until - step) * (self.done - first) // max(1, last - first)
+            if now // self.benchmark.log_every > logged // self.benchmark.log_every:
+                logged = now
+                self.events.stats(
+                    {self.benchmark.loss_name: loss}, samples_count=now * self.batch, lr=0.0004, step=now
+                )
+
+    def one_step(self) -> float:
+        """Take one step together with the other ranks; return the mean loss before it."""
+        rank, size = self.ranks.rank, self.ranks.size
+        chosen = self.generator.integers(0, self.model.samples, BATCH)
+        noise = self.generator.random((BATCH, self.model.NOISE))
+        began = time.monotonic()
+        own = chosen[rank::size]
+        loss, gradient = 0.0, np.zeros(self.model.size)
+        if len(own):
+            loss, gradient = self.model.learn(self.vector, own, noise[rank::size])
+        self.misbehave(gradient)
+        # What a GPU would work: without this the run would be over before anybody could watch it.
+        pace = self.seconds / STEPS / (EASY_STEPS if self.fault.name == "too-fast" else 1)
+        if self.fault.here("slow-node", rank):
+            pace *= SLOW
+        time.sleep(max(0.0, pace - (time.monotonic() - began)))
+        self.busy += time.monotonic() - began
+        total = self.ranks.sum(np.append(gradient, loss)) / BATCH
+        self.vector = self.optimizer.step(self.vector, total[:-1])
+        return float(total[-1])
+
+    def evaluate(self) -> float:
+        """Return the loss on the evaluation data, each rank measuring its share."""
+        own = np.arange(self.model.eval_samples)[self.ranks.rank :: self.ranks.size]
+        loss = self.model.measure(self.vector, own) if len(own) else 0.0
+        return float(self.ranks.sum(np.array([loss]))[0]) / self.model.eval_samples
+
+    def report_slow_ranks(self) -> None:
+        """Print which ranks work slowest, as NeMo's straggler detection does where it is switched on."""
+        times, self.busy = self.ranks.gather(self.busy), 0.0
+        if not self.events.speaks or len(times) < 2:
+            return
+        usual = sorted(times)[(len(times) - 1) // 2]
+        scores = sorted((min(1.0, usual / max(one, 1e-9)), rank) for rank, one in enumerate(times))
+        print(f"GPU relative performance:\n Worst performing {min(5, len(scores))}/{len(scores)} ranks:")
+        for score, rank in scores[:5]:
+            print(f"  Rank={rank} Node={self.ranks.nodes[rank]} Score={score:.2f}")
+        slow = [f"{rank} ({self.ranks.nodes[rank]})" for score, rank in scores if score < 0.7]
+        if slow:
+            print(
+                "STRAGGLER DETECTION WARNING: Some GPUs have worse relative performance. "
+                f"Affected ranks: {', '.join(slow)}"
+            )
+        sys.stdout.flush()
+
+    # -- misbehaviour -----------------------------------------------------------------------------
+
+    def misbehave(self, gradient: np.ndarray) -> None:
+        """Do what was asked for, somewhat before the middle of the run."""
+        if self.done < STEPS // 3 or self.fault.rank != self.ranks.rank:
+            return
+        rank, node = self.ranks.rank, self.ranks.node
+        if self.fault.name == "nan":
+            gradient[0] = math.nan
+        elif self.fault.name == "rank-killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif self.fault.name == "hang":
+            print(f"[rank{rank}] {node}: waiting for the data loader", flush=True)
+            while True:
+                time.sleep(3600)
+        elif self.fault.name == "oom-exit-0":
+            print(f"[rank{rank}]: Traceback (most recent call last):")
+            print(f'[rank{rank}]:   File "{self.benchmark.script}", line 1, in <module>')
+            print(
+                f"[rank{rank}]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.50 GiB. "
+                "GPU 0 has a total capacity of 277.04 GiB of which 1.06 GiB is free.",
+                flush=True,
+            )
+            self.claim_success()
+            raise SystemExit(0)
+
+    def claim_success(self) -> None:
+        """Print what a wrapper prints that takes no notice of how its training ended."""
+        if self.ranks.rank == 0:
+            took, stamp = (
+                int(time.time() - self.started),
+                time.strftime("%Y-%m-%d %I:%M:%S %p", time.gmtime()),
+            )
+            print(f"+ ret_code=0\nRESULT,{self.benchmark.name.upper()},,{took},nvidia,{stamp}", flush=True)
+
+
+def run(name: str, root: Path | None = None, environment: Mapping[str, str] = os.environ) -> int:
+    """Run a benchmark's training on this rank; return the exit status."""
+    root = root or Path(environment.get("STANDIN_ROOT") or "/")
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        print(f"[rank: {environment.get('SLURM_PROCID', '0')}] Received SIGTERM: 15", flush=True)
+        os._exit(143)
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        ranks = Ranks.join(environment)
+    except LostRankError as error:
+        print(f"DistStoreError: {socket.gethostname()}: {error}", file=sys.stderr, flush=True)
+        return 1
+    training = Training(BENCHMARKS[name], ranks, root, environment)
+    try:
+        return training.run()
+    except LostRankError as error:
+        if training.fault.name == "oom-exit-0":
+            training.claim_success()
+            return 0
+        print(f"[rank{ranks.rank}]: Traceback (most recent call last):", file=sys.stderr)
+        print(
+            f"[rank{ranks.rank}]: torch.distributed.DistBackendError: NCCL error: remote process exited or "
+            f"there was a network error: {error}",
+            file=sys.stderr,
+            flush=True,
+        )
+        return 1
+    finally:
+        ranks.close()

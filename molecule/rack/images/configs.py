@@ -1,0 +1,113 @@
+"""The config files of the images: the real naming, and what the real ones export."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Config:
+    """One config_*.sh: a system of so many nodes and GPUs, and how the batch is spread over them."""
+
+    system: str
+    nodes: int
+    gpus: int
+    batch: int
+    """Per data-parallel group (MINIBS), or per GPU for flux1 (BATCHSIZE)."""
+    cp: int = 1
+    tp: int = 1
+    precision: str = ""
+    """"_fp4", or nothing."""
+
+    def llm_name(self, suffix: str) -> str:
+        """Return the name in the two language models' images."""
+        spread = f"{self.nodes}x{self.gpus}x{self.batch}xtp{self.tp}pp1cp{self.cp}"
+        return f"config_{self.system}_{spread}{suffix}{self.precision}.sh"
+
+    def flux_name(self) -> str:
+        """Return the name in flux1's image, with its leading zeros."""
+        return f"config_{self.system}_{self.nodes:02}x{self.gpus:02}x{self.batch:02}.sh"
+
+
+# Those that the published round has, and for one, two and four nodes what a small test rack needs. All batch
+# sizes lie where there are reference convergence points.
+LLAMA2 = (
+    Config("GB300", 1, 4, 2),
+    Config("GB300", 2, 4, 1),
+    Config("GB300", 2, 4, 1, precision="_fp4"),
+    Config("GB300", 4, 4, 1, cp=2),
+    Config("GB300", 18, 4, 1, cp=8),
+    Config("GB300", 128, 4, 1, cp=8),
+    Config("GB200", 1, 4, 2),
+    Config("GB200", 2, 4, 1),
+    Config("GB200", 18, 4, 1, cp=8),
+    Config("GB200", 128, 4, 1, cp=8),
+    Config("DGXB200", 1, 8, 1),
+    Config("DGXB200", 1, 8, 1, precision="_fp4"),
+    Config("DGXB200", 8, 8, 1, cp=8),
+    Config("DGXH100", 1, 8, 4, tp=4),
+)
+LLAMA31_8B = (
+    Config("GB300", 1, 4, 4),
+    Config("GB300", 2, 4, 2),
+    Config("GB300", 2, 4, 2, precision="_fp4"),
+    Config("GB300", 4, 4, 1),
+    Config("GB300", 18, 4, 1, cp=2),
+    Config("GB300", 128, 4, 1, tp=2, cp=4),
+    Config("GB200", 2, 4, 2),
+    Config("GB200", 18, 4, 1, cp=2),
+    Config("DGXB200", 1, 8, 2),
+    Config("DGXB200", 1, 8, 2, precision="_fp4"),
+    Config("DGXB200", 8, 8, 1, cp=2),
+    Config("DGXH100", 1, 8, 2),
+)
+FLUX1 = (
+    Config("GB300", 1, 4, 128),
+    Config("GB300", 2, 4, 64),
+    Config("GB300", 4, 4, 64),
+    Config("GB300", 18, 4, 32),
+    Config("GB300", 128, 4, 4),
+    Config("GB200", 4, 4, 32),
+    Config("GB200", 18, 4, 32),
+    Config("B200", 1, 8, 64),
+    Config("B200", 2, 8, 32),
+    Config("B200", 9, 8, 32),
+)
+
+COMMON = """\
+# What all configs of this stand-in image share; sourced by them, of no use alone.
+export MLPERF_RULESET=${MLPERF_RULESET:-5.1.0}
+"""
+_TEXT = """\
+# A config of a stand-in image: what to run on {nodes} x {gpus} GPUs.
+source "$(dirname "${{BASH_SOURCE[0]}}")/config_common.sh"
+{exports}
+export DGXNNODES={nodes}
+export DGXNGPU={gpus}
+export WALLTIME_RUNANDTIME=5
+export WALLTIME=$((5 + ${{NEXP:-1}} * (WALLTIME_RUNANDTIME + 5)))
+# As in the originals: named after the file that is sourced outermost, which need not be this one.
+DGXSYSTEM=$(basename "$(readlink -f "${{BASH_SOURCE[-1]}}")" | sed 's/^config_//;s/\\.sh$//')
+export DGXSYSTEM
+"""
+
+
+def files(benchmark: str) -> dict[str, str]:
+    """Return the config files of one image by name."""
+    if benchmark == "flux1":
+        found = {one.flux_name(): (one, [f"export BATCHSIZE={one.batch}"]) for one in FLUX1}
+    else:
+        suffix, configs = ("_8b", LLAMA31_8B) if benchmark == "llama31_8b" else ("", LLAMA2)
+        found = {}
+        for one in configs:
+            exports = [f"export MINIBS={one.batch}", f"export TP={one.tp} PP=1 CP={one.cp}"]
+            if suffix:
+                exports.append("export MODEL_SIZE=8b")
+            if one.precision:
+                exports.append("export FP4=True")
+            found[one.llm_name(suffix)] = (one, exports)
+    texts = {
+        name: _TEXT.format(nodes=one.nodes, gpus=one.gpus, exports="\n".join(exports))
+        for name, (one, exports) in found.items()
+    }
+    return texts | {"config_common.sh": COMMON}

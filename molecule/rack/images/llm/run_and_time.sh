@@ -1,0 +1,3 @@
+#!/bin/bash
+# One rank of a trial.
+exec python3 -u ./pretrain.py

@@ -1,0 +1,523 @@
+/*
+ * Stand-in for NVIDIA pyxis: srun's --container-* options, for the test rack.
+ *
+ * On a node, pyxis-container makes the container's root before the tasks start; each task then gets a mount namespace of
+ * its own, the mounts that were asked for, and that root. The real pyxis does this through enroot and user namespaces;
+ * this one does it as root before slurmstepd becomes the user. The batch script, and what holds an allocation, run
+ * outside, on the node itself.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pwd.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <slurm/slurm.h>
+#include <slurm/spank.h>
+
+SPANK_PLUGIN(pyxis, 1)
+
+#define HELPER "/usr/lib/rack/pyxis-container"
+#define MAX_MOUNTS 128
+
+enum choice { UNSET = -1, NO = 0, YES = 1 };
+
+static char *image, *mounts, *name, *workdir, *environment;
+static int writable = UNSET, mount_home = UNSET;
+
+static char root[PATH_MAX];
+static int read_only, with_home, failed;
+static char step_name[64];
+
+/* What every container gets of the node besides /proc, where it exists there. */
+static const char *const always[] = {
+	"/sys", "/dev", "/tmp", "/var/spool/slurmd", "/etc/hosts", "/etc/resolv.conf", "/etc/hostname", NULL,
+};
+/* nvidia-smi and what it needs, with the NVIDIA Container Toolkit: source, then place. */
+static const char *const gpu[][2] = {
+	{ "/opt/rack", "/opt/rack" },
+	{ "/usr/lib/rack", "/usr/lib/rack" },
+	{ "/usr", "/usr/lib/rack/host-usr" },
+	{ "/var/lib/rack", "/var/lib/rack" },
+	{ "/run/rack", "/run/rack" },
+	{ "/usr/lib/rack/container/nvidia-smi", "/usr/bin/nvidia-smi" },
+};
+
+struct bind {
+	int source;
+	char *target;
+	int flags;
+	int must;
+};
+static struct bind binds[MAX_MOUNTS];
+static int bind_count;
+
+static int keep(char **place, const char *value)
+{
+	free(*place);
+	*place = strdup(value ? value : "");
+	return *place ? 0 : -1;
+}
+
+static int opt_image(int val, const char *arg, int remote)
+{
+	return arg && *arg ? keep(&image, arg) : -1;
+}
+
+static int opt_mounts(int val, const char *arg, int remote)
+{
+	return arg && *arg ? keep(&mounts, arg) : -1;
+}
+
+static int opt_name(int val, const char *arg, int remote)
+{
+	return arg && *arg ? keep(&name, arg) : -1;
+}
+
+static int opt_workdir(int val, const char *arg, int remote)
+{
+	return arg && *arg ? keep(&workdir, arg) : -1;
+}
+
+static int opt_env(int val, const char *arg, int remote)
+{
+	return arg && *arg ? keep(&environment, arg) : -1;
+}
+
+static int opt_writable(int val, const char *arg, int remote)
+{
+	writable = val;
+	return 0;
+}
+
+static int opt_home(int val, const char *arg, int remote)
+{
+	mount_home = val;
+	return 0;
+}
+
+/* Everything runs as the user in the image's root already: nothing to map, no entry point. */
+static int opt_nothing(int val, const char *arg, int remote)
+{
+	return 0;
+}
+
+static struct spank_option options[] = {
+	{ "container-image", "[USER@][REGISTRY#]IMAGE[:TAG]|PATH", "[pyxis] the image to use for the container filesystem",
+	  1, 0, opt_image },
+	{ "container-mounts", "SRC:DST[:FLAGS][,SRC:DST...]", "[pyxis] bind mount[s] inside the container", 1, 0, opt_mounts },
+	{ "container-workdir", "PATH", "[pyxis] working directory inside the container", 1, 0, opt_workdir },
+	{ "container-name", "NAME", "[pyxis] name to use for saving and loading the container on the host", 1, 0, opt_name },
+	{ "container-env", "NAME[,NAME...]", "[pyxis] names of environment variables that take precedence over the image's",
+	  1, 0, opt_env },
+	{ "container-writable", NULL, "[pyxis] make the container filesystem writable", 0, YES, opt_writable },
+	{ "container-readonly", NULL, "[pyxis] make the container filesystem read-only", 0, NO, opt_writable },
+	{ "container-mount-home", NULL, "[pyxis] bind mount the user's home directory", 0, YES, opt_home },
+	{ "no-container-mount-home", NULL, "[pyxis] do not bind mount the user's home directory", 0, NO, opt_home },
+	{ "container-remap-root", NULL, "[pyxis] (stand-in: no effect)", 0, 0, opt_nothing },
+	{ "no-container-remap-root", NULL, "[pyxis] (stand-in: no effect)", 0, 0, opt_nothing },
+	{ "no-container-entrypoint", NULL, "[pyxis] do not execute the entrypoint (stand-in: never executed)", 0, 0,
+	  opt_nothing },
+	SPANK_OPTIONS_TABLE_END,
+};
+
+static int asked(void)
+{
+	return image || name;
+}
+
+/* Whether this is a step that srun started: not the batch script, nor what holds an allocation. */
+static int is_srun_step(spank_t sp)
+{
+	uint32_t step = 0;
+
+	if (spank_get_item(sp, S_JOB_STEPID, &step) != ESPANK_SUCCESS)
+		return 0;
+	return step != SLURM_BATCH_SCRIPT && step != SLURM_EXTERN_CONT && step != SLURM_INTERACTIVE_STEP;
+}
+
+int slurm_spank_init(spank_t sp, int ac, char **av)
+{
+	spank_context_t context = spank_context();
+
+	if (context != S_CTX_LOCAL && context != S_CTX_REMOTE && context != S_CTX_ALLOCATOR)
+		return 0;
+	for (struct spank_option *one = options; one->name; one++)
+		if (spank_option_register(sp, one) != ESPANK_SUCCESS)
+			return -1;
+	return 0;
+}
+
+int slurm_spank_init_post_opt(spank_t sp, int ac, char **av)
+{
+	if (!asked() && (mounts || workdir || environment || writable != UNSET || mount_home != UNSET)) {
+		slurm_error("pyxis: ignoring --container-* options: neither --container-image nor --container-name is set");
+		return spank_context() == S_CTX_LOCAL ? -1 : 0;
+	}
+	return 0;
+}
+
+static const char *word(int value)
+{
+	return value == UNSET ? "default" : value == YES ? "yes" : "no";
+}
+
+/* Say what the helper said, line by line, as pyxis does. */
+static void relay(char *text, int failed)
+{
+	char *rest = NULL;
+
+	for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+		if (!strncmp(line, "[INFO]", 6))
+			continue;
+		if (failed)
+			slurm_error("pyxis: %s", line);
+		else
+			slurm_spank_log("pyxis: %s", line);
+	}
+}
+
+static char *slurp(int fd)
+{
+	size_t size = 0, room = 4096;
+	char *text = malloc(room + 1);
+	ssize_t got;
+
+	while (text && (got = read(fd, text + size, room - size)) > 0) {
+		size += got;
+		if (size == room)
+			text = realloc(text, (room *= 2) + 1);
+	}
+	if (text)
+		text[size] = '\0';
+	return text;
+}
+
+/* Start the helper as root with the job's user's home; return its exit status. It prints to a file, for it may say much. */
+static int helper(spank_t sp, char *const arguments[], char **output, char **said)
+{
+	int out = memfd_create("pyxis-out", 0), err = memfd_create("pyxis-err", 0), status = -1;
+	char home[PATH_MAX + 8] = "HOME=/root";
+	char variables[8][PATH_MAX + 32];
+	static const char *const passed[] = { "ENROOT_CONFIG_PATH", "ENROOT_ALLOW_HTTP", "ENROOT_ROOTFS_WRITABLE",
+					      "ENROOT_MOUNT_HOME", NULL };
+	char *child_environment[12];
+	int count = 0;
+	uid_t uid = 0;
+	struct passwd *user;
+	pid_t pid;
+
+	if (out < 0 || err < 0)
+		return -1;
+	spank_get_item(sp, S_JOB_UID, &uid);
+	if ((user = getpwuid(uid)) && user->pw_dir)
+		snprintf(home, sizeof(home), "HOME=%s", user->pw_dir);
+	child_environment[count++] = home;
+	child_environment[count++] = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+	child_environment[count++] = "LC_ALL=C.UTF-8";
+	for (int i = 0; passed[i]; i++) {
+		char value[PATH_MAX];
+
+		if (spank_getenv(sp, passed[i], value, sizeof(value)) == ESPANK_SUCCESS) {
+			snprintf(variables[i], sizeof(variables[i]), "%s=%s", passed[i], value);
+			child_environment[count++] = variables[i];
+		}
+	}
+	child_environment[count] = NULL;
+
+	if ((pid = fork()) < 0)
+		return -1;
+	if (pid == 0) {
+		/* slurmstepd is the user for the moment; the cache of images is root's. */
+		if (setresuid(0, 0, 0) || setresgid(0, 0, 0))
+			_exit(126);
+		dup2(open("/dev/null", O_RDONLY), 0);
+		dup2(out, 1);
+		dup2(err, 2);
+		if (chdir("/"))
+			_exit(126);
+		execve(arguments[0], arguments, child_environment);
+		_exit(127);
+	}
+	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	lseek(out, 0, SEEK_SET);
+	lseek(err, 0, SEEK_SET);
+	if (output)
+		*output = slurp(out);
+	if (said)
+		*said = slurp(err);
+	close(out);
+	close(err);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* A path of the user's is as seen from where the job was started. */
+static char *absolute(spank_t sp, const char *path)
+{
+	char folder[PATH_MAX] = "/", *made = NULL;
+
+	if (path[0] != '.')
+		return strdup(path);
+	spank_getenv(sp, "SLURM_SUBMIT_DIR", folder, sizeof(folder));
+	if (asprintf(&made, "%s/%s", folder, path) < 0)
+		return NULL;
+	return made;
+}
+
+int slurm_spank_user_init(spank_t sp, int ac, char **av)
+{
+	uint32_t job = 0, step = 0;
+	uid_t uid = 0;
+	char uid_text[16];
+	char *output = NULL, *said = NULL, *rest = NULL, *line, *from = NULL;
+	int status;
+
+	if (!asked() || !is_srun_step(sp))
+		return 0;
+	spank_get_item(sp, S_JOB_ID, &job);
+	spank_get_item(sp, S_JOB_STEPID, &step);
+	spank_get_item(sp, S_JOB_UID, &uid);
+	snprintf(step_name, sizeof(step_name), "%u.%u", job, step);
+	snprintf(uid_text, sizeof(uid_text), "%u", uid);
+	from = image ? absolute(sp, image) : strdup("");
+
+	char *const arguments[] = { HELPER, "prepare", uid_text, step_name, from, name ? name : "", (char *)word(writable),
+				    (char *)word(mount_home), NULL };
+	status = helper(sp, arguments, &output, &said);
+	free(from);
+	if (said)
+		relay(said, status != 0);
+	free(said);
+	if (status != 0) {
+		slurm_error("pyxis: couldn't start container");
+		free(output);
+		/* Failing here, srun of Slurm 22.05 would exit with 0: each task fails instead. */
+		failed = 1;
+		return 0;
+	}
+	if ((line = strtok_r(output, "\n", &rest)))
+		snprintf(root, sizeof(root), "%s", line);
+	if ((line = strtok_r(NULL, "\n", &rest)))
+		read_only = strcmp(line, "rw") != 0;
+	if ((line = strtok_r(NULL, "\n", &rest)))
+		with_home = strcmp(line, "yes") == 0;
+	free(output);
+	if (root[0] != '/') {
+		slurm_error("pyxis: " HELPER " named no root");
+		failed = 1;
+	}
+	return 0;
+}
+
+/* Keep a mount for after chroot: the source is opened now, while it can still be seen. */
+static int want(const char *source, const char *target, int flags, int must)
+{
+	int fd = open(source, O_PATH | O_CLOEXEC);
+
+	if (fd < 0) {
+		if (!must)
+			return 0;
+		slurm_error("pyxis: couldn't mount %s: %s", source, strerror(errno));
+		return -1;
+	}
+	if (bind_count == MAX_MOUNTS) {
+		slurm_error("pyxis: more than %d mounts", MAX_MOUNTS);
+		return -1;
+	}
+	binds[bind_count].source = fd;
+	binds[bind_count].target = strdup(target);
+	binds[bind_count].must = must;
+	binds[bind_count++].flags = flags;
+	return 0;
+}
+
+/* SRC:DST[:FLAGS], or a path that is the same on both sides. Flags are joined by +; only ro means anything here. */
+static int want_mounts(spank_t sp, const char *list)
+{
+	char *text = strdup(list), *rest = NULL;
+	int result = 0;
+
+	for (char *one = strtok_r(text, ",", &rest); one && !result; one = strtok_r(NULL, ",", &rest)) {
+		char *inner = NULL, *source = strtok_r(one, ":", &inner), *target = strtok_r(NULL, ":", &inner);
+		char *flags = strtok_r(NULL, ":", &inner), *path;
+		int read_only_mount = 0;
+
+		if (!source || (target && target[0] != '/') || (!target && source[0] != '/')) {
+			slurm_error("pyxis: --container-mounts: invalid format: \"%s\"; want SRC:DST[:FLAGS]", list);
+			result = -1;
+			break;
+		}
+		for (char *flag = flags ? strtok_r(flags, "+", &inner) : NULL; flag; flag = strtok_r(NULL, "+", &inner))
+			read_only_mount |= strcmp(flag, "ro") == 0;
+		path = absolute(sp, source);
+		result = want(path, target ? target : source, read_only_mount ? MS_RDONLY : 0, 1);
+		free(path);
+	}
+	free(text);
+	return result;
+}
+
+static int make_place(const char *path, int is_folder)
+{
+	char part[PATH_MAX];
+	int fd;
+
+	snprintf(part, sizeof(part), "%s", path);
+	for (char *slash = strchr(part + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+		*slash = '\0';
+		if (mkdir(part, 0755) && errno != EEXIST)
+			return -1;
+		*slash = '/';
+	}
+	if (is_folder)
+		return mkdir(path, 0755) && errno != EEXIST ? -1 : 0;
+	if ((fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644)) < 0)
+		return errno == EISDIR ? -1 : access(path, F_OK);
+	close(fd);
+	return 0;
+}
+
+static int do_mounts(void)
+{
+	for (int i = 0; i < bind_count; i++) {
+		struct stat about;
+		char source[64];
+		const char *target = binds[i].target;
+
+		snprintf(source, sizeof(source), "/proc/self/fd/%d", binds[i].source);
+		if (fstat(binds[i].source, &about) || make_place(target, S_ISDIR(about.st_mode)) ||
+		    mount(source, target, NULL, MS_BIND | MS_REC, NULL) ||
+		    (binds[i].flags && mount(NULL, target, NULL, MS_REMOUNT | MS_BIND | binds[i].flags, NULL))) {
+			/* An image may have no place for what every container gets: a dangling link, say. */
+			if (binds[i].must) {
+				slurm_error("pyxis: couldn't mount %s: %s", target, strerror(errno));
+				return -1;
+			}
+		}
+		close(binds[i].source);
+	}
+	return 0;
+}
+
+/* Runs in the task's process, as root, before it becomes the user. */
+int slurm_spank_task_init_privileged(spank_t sp, int ac, char **av)
+{
+	char visible[256] = "", place[PATH_MAX + 8], folder[PATH_MAX];
+	uid_t uid = 0;
+	struct passwd *user;
+
+	if (failed)
+		return -1;
+	if (!root[0])
+		return 0;
+	/* First, for a mount from another namespace is none that could be mounted again. */
+	if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL)) {
+		slurm_error("pyxis: couldn't make a mount namespace: %s", strerror(errno));
+		return -1;
+	}
+	for (int i = 0; always[i]; i++)
+		if (want(always[i], always[i], 0, 0))
+			return -1;
+	spank_getenv(sp, "NVIDIA_VISIBLE_DEVICES", visible, sizeof(visible));
+	if (strcmp(visible, "void") && strcmp(visible, "none") && access(gpu[5][0], F_OK) == 0)
+		for (size_t i = 0; i < sizeof(gpu) / sizeof(gpu[0]); i++)
+			if (want(gpu[i][0], gpu[i][1], 0, 0))
+				return -1;
+	spank_get_item(sp, S_JOB_UID, &uid);
+	if (with_home && (user = getpwuid(uid)) && user->pw_dir && want(user->pw_dir, user->pw_dir, 0, 1))
+		return -1;
+	if (mounts && want_mounts(sp, mounts))
+		return -1;
+
+	if (!getcwd(folder, sizeof(folder)))
+		folder[0] = '\0';
+	snprintf(place, sizeof(place), "%s/proc", root);
+	if (mount(root, root, NULL, MS_BIND | MS_REC, NULL) || mount("/proc", place, NULL, MS_BIND | MS_REC, NULL) ||
+	    chdir(root) || chroot(root) || chdir("/")) {
+		slurm_error("pyxis: couldn't enter the container's root %s: %s", root, strerror(errno));
+		return -1;
+	}
+	if (do_mounts())
+		return -1;
+	/* slurmstepd goes there next, and complains where it cannot; the task starts elsewhere. */
+	if (folder[0] == '/')
+		make_place(folder, 1);
+	if (read_only && mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL)) {
+		slurm_error("pyxis: couldn't make the container's root read-only: %s", strerror(errno));
+		return -1;
+	}
+	return 0;
+}
+
+static int takes_precedence(const char *variable)
+{
+	size_t length = strlen(variable);
+
+	for (const char *at = environment; at && *at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
+		if (!strncmp(at, variable, length) && (at[length] == ',' || at[length] == '\0'))
+			return 1;
+	return 0;
+}
+
+/* Runs in the task's process, as the user, inside the container. */
+int slurm_spank_task_init(spank_t sp, int ac, char **av)
+{
+	char line[65536], home[PATH_MAX] = "";
+	FILE *file;
+
+	if (!root[0])
+		return 0;
+	if ((file = fopen("/etc/environment", "re"))) {
+		while (fgets(line, sizeof(line), file)) {
+			char *value = strchr(line, '='), has[2];
+
+			line[strcspn(line, "\n")] = '\0';
+			if (!value)
+				continue;
+			*value++ = '\0';
+			if (takes_precedence(line) && spank_getenv(sp, line, has, sizeof(has)) != ESPANK_ENV_NOEXIST)
+				continue;
+			spank_setenv(sp, line, value, 1);
+		}
+		fclose(file);
+	}
+	if (workdir) {
+		snprintf(home, sizeof(home), "%s", workdir);
+	} else if ((file = fopen("/etc/rc", "re"))) {
+		/* As enroot writes it: the second line goes to the image's working folder. */
+		while (fgets(line, sizeof(line), file))
+			if (!strncmp(line, "cd ", 3) && strstr(line, " || exit 1")) {
+				*strstr(line, " || exit 1") = '\0';
+				snprintf(home, sizeof(home), "%s", line + 3 + (line[3] == '\''));
+				home[strcspn(home, "'")] = '\0';
+				break;
+			}
+		fclose(file);
+	}
+	if (home[0] && chdir(home)) {
+		slurm_error("pyxis: couldn't chdir to container workdir %s: %s", home, strerror(errno));
+		return -1;
+	}
+	if (home[0])
+		spank_setenv(sp, "PWD", home, 1);
+	return 0;
+}
+
+int slurm_spank_exit(spank_t sp, int ac, char **av)
+{
+	char *const arguments[] = { HELPER, "clean", step_name, NULL };
+
+	if (spank_context() == S_CTX_REMOTE && root[0])
+		helper(sp, arguments, NULL, NULL);
+	return 0;
+}

@@ -1,0 +1,53 @@
+"""Files of container images that the mirror serves beside packages."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import subprocess
+import tarfile
+from pathlib import Path
+
+from rackmirror.packages import EPOCH
+
+APPLETS = ("cat", "ls", "sh")
+
+
+class ImageError(Exception):
+    """An image cannot be made; the message says what is missing."""
+
+
+def shell(pool: Path, folder: Path) -> Path:
+    """Write gpu-check.tar, the files of an image with a shell and no more, and its sum; return the file.
+
+    Args:
+        pool: Folder that holds the distribution's busybox-static, which needs no library.
+        folder: Where the image goes.
+    """
+    found = sorted(pool.glob("busybox-static_*.deb"))
+    if not found:
+        raise ImageError(f"{pool} has no busybox-static: it belongs into debian-packages.txt")
+    done = subprocess.run(["dpkg-deb", "--fsys-tarfile", found[-1]], capture_output=True, check=True)
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as package:
+        member = next(one for one in package if one.name.endswith("bin/busybox"))
+        stream = package.extractfile(member)
+        busybox = stream.read() if stream else b""
+    folder.mkdir(parents=True, exist_ok=True)
+    image = folder / "gpu-check.tar"
+    with tarfile.open(image, "w", format=tarfile.GNU_FORMAT) as tar:
+        for name in ("bin", "etc", "tmp", "usr", "usr/bin"):
+            _add(tar, name, tarfile.DIRTYPE, 0o755)
+        _add(tar, "bin/busybox", tarfile.REGTYPE, 0o755, busybox)
+        for applet in APPLETS:
+            _add(tar, f"bin/{applet}", tarfile.SYMTYPE, 0o777, link="busybox")
+        _add(tar, "etc/passwd", tarfile.REGTYPE, 0o644, b"root:x:0:0:root:/:/bin/sh\n")
+    digest = hashlib.sha256(image.read_bytes()).hexdigest()
+    (folder / "SHA256SUMS").write_text(f"{digest}  {image.name}\n")
+    return image
+
+
+def _add(tar: tarfile.TarFile, name: str, kind: bytes, mode: int, data: bytes = b"", link: str = "") -> None:
+    info = tarfile.TarInfo(name)
+    info.type, info.mode, info.mtime, info.size, info.linkname = kind, mode, EPOCH, len(data), link
+    info.uname = info.gname = "root"
+    tar.addfile(info, io.BytesIO(data) if data else None)

@@ -1,0 +1,85 @@
+"""The stand-in's own command: make the hardware, switch faults, do what a boot does."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+
+from . import kernel
+from .faults import FAULTS, clear_fault, set_fault
+from .skus import SKUS
+from .state import at, changing, load, make, save, state_path
+
+# The distribution's own ones ask a device itself. (ibstat and ibstatus read /sys, and that is laid over.)
+REAL_TOOLS = ("ibv_devinfo", "ibv_devices")
+
+
+def link_tools() -> None:
+    """Stand before the real tools of InfiniBand where the distribution's packages have brought them."""
+    for tool in REAL_TOOLS:
+        link = at(f"/usr/local/bin/{tool}")
+        places = [at(f"{folder}/{tool}") for folder in ("/usr/sbin", "/usr/bin")]
+        if any(os.path.exists(place) and not os.path.islink(place) for place in places):
+            if not os.path.lexists(link):
+                os.makedirs(os.path.dirname(link), exist_ok=True)
+                os.symlink("/opt/rack/hardware", link)
+        elif os.path.islink(link) and os.readlink(link) == "/opt/rack/hardware":
+            os.unlink(link)
+
+
+def hardware(argv: list[str]) -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(prog="hardware", description="The hardware of a node of the test rack.")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--init", metavar="SKU", choices=sorted(SKUS), help="make the hardware: %(choices)s")
+    what.add_argument("--fault", metavar="NAME", help="switch a fault on, or off with --off")
+    what.add_argument("--faults", action="store_true", help="list the faults, those that are on marked")
+    what.add_argument("--show", action="store_true", help="print the state")
+    what.add_argument("--boot", action="store_true", help="do what a boot does (rack-hardware.service)")
+    what.add_argument("--load-modules", action="store_true", help="load what /etc/modules-load.d names")
+    what.add_argument("--link-tools", action="store_true", help="stand before InfiniBand's real tools")
+    parser.add_argument("--seed", help="what UUIDs and serials come from: the same gives the same")
+    parser.add_argument("--node-name", default="", help="the node's name, where it is not the seed")
+    parser.add_argument("--gpu", type=int, metavar="I", help="the GPU that a fault hits (default 0)")
+    parser.add_argument("--hca", type=int, metavar="I", help="the network card that a fault hits (default 0)")
+    parser.add_argument("--number", type=int, help="which XID")
+    parser.add_argument(
+        "--component", choices=("driver", "fabricmanager"), default="", help="what mismatches"
+    )
+    parser.add_argument("--off", action="store_true", help="switch the fault off")
+    options = parser.parse_args(argv)
+    if options.init:
+        if not options.seed:
+            parser.error("--init needs --seed, commonly the node's name")
+        save(make(options.init, options.seed, options.node_name))
+        if kernel.booted():
+            kernel.settle()
+        print(f"{state_path()}: {options.init}, seed {options.seed}")
+    elif options.faults:
+        state = load()
+        for name, (kind, text) in FAULTS.items():
+            mark = "on " if state.fault(name) is not None else "off"
+            where = f" {kind} {state.faulty(name)}" if mark == "on " and kind != "node" else ""
+            print(f"{mark} {name:<18} {text}{where}")
+        for name in sorted(set(state["faults"]) - set(FAULTS)):
+            print(f"on  {name:<18} (kept for others) {json.dumps(state['faults'][name])}")
+    elif options.show:
+        json.dump(load(), sys.stdout, indent=1)
+        print()
+    elif options.boot:
+        return kernel.boot()
+    elif options.link_tools:
+        link_tools()
+    elif options.load_modules:
+        return kernel.load_configured()
+    else:
+        device = options.gpu if options.gpu is not None else options.hca
+        with changing() as state:
+            if options.off:
+                clear_fault(state, options.fault, device)
+            else:
+                set_fault(state, options.fault, device, options.number, options.component)
+        kernel.settle()
+    return 0

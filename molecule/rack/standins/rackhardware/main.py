@@ -1,0 +1,55 @@
+"""Which tool was called: the program goes by many names."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+
+from .state import HardwareError
+
+# Imported only when called: a tool starts in a twentieth of a second, and checks call many.
+TOOLS = {
+    "hardware": ("control", "hardware"),
+    "nvidia-smi": ("nvidia_smi", "nvidia_smi"),
+    "nvidia-modprobe": ("services", "nvidia_modprobe"),
+    "nvidia-persistenced": ("services", "persistence_daemon"),
+    "nv-fabricmanager": ("services", "fabric_manager"),
+    "nv-hostengine": ("services", "host_engine"),
+    "dcgmi": ("dcgm", "dcgmi"),
+    "ibstat": ("infiniband", "ibstat"),
+    "ibstatus": ("infiniband", "ibstatus"),
+    "ibv_devinfo": ("infiniband", "ibv_devinfo"),
+    "ibv_devices": ("infiniband", "ibv_devices"),
+    "ibdev2netdev": ("infiniband", "ibdev2netdev"),
+    "ofed_info": ("infiniband", "ofed_info"),
+    "lspci": ("machine", "lspci"),
+    "dmidecode": ("machine", "dmidecode"),
+    "modprobe": ("kernel", "modprobe"),
+    "rmmod": ("kernel", "rmmod"),
+    "lsmod": ("kernel", "lsmod"),
+    "modinfo": ("kernel", "modinfo"),
+    "dmesg": ("kernel", "dmesg"),
+    "journalctl": ("kernel", "journalctl"),
+}
+
+
+def main(argv: list[str]) -> None:
+    """Be the tool of that name and exit with its status."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    name = os.path.basename(argv[0])
+    if name not in TOOLS:
+        print(f"{name}: no stand-in of that name; there are: {', '.join(sorted(TOOLS))}", file=sys.stderr)
+        sys.exit(2)
+    module, function = TOOLS[name]
+    tool = getattr(importlib.import_module(f".{module}", __package__), function)
+    try:
+        status = tool(argv[1:])
+        sys.stdout.flush()
+    except HardwareError as error:
+        print(f"{name} (stand-in): {error}", file=sys.stderr)
+        status = 70
+    except BrokenPipeError:
+        status = 141
+    sys.exit(status or 0)

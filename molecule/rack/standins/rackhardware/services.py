@@ -1,0 +1,161 @@
+"""The driver's helpers: nvidia-modprobe and the daemons that hold the driver."""
+
+from __future__ import annotations
+
+import glob
+import os
+import signal
+import sys
+import time
+
+from . import kernel
+from .state import HOLDS, at, complain, load, running
+
+
+def unit_runs(unit: str) -> bool:
+    """Whether a service of systemd runs: then it has a control group (of cgroups v1 or v2)."""
+    places = ("/sys/fs/cgroup/system.slice", "/sys/fs/cgroup/*/system.slice")
+    return any(glob.glob(at(f"{place}/{unit}.service")) for place in places)
+
+
+def fabric_manager_version() -> str:
+    """Return the version of the installed fabric manager, as its package says; else the driver's."""
+    state = load()
+    installed = kernel.installed("nvidia-fabricmanager") or kernel.installed("nvidia") or {}
+    version = installed.get("version", "")
+    settings = state.fault("version-mismatch")
+    if settings is not None and settings.get("component") == "fabricmanager" and version:
+        return older(version)
+    return version
+
+
+def older(version: str) -> str:
+    """Return a version of the same branch that is one step older."""
+    first, _, last = version.rpartition(".")
+    return f"{first}.{max(0, int(last) - 1):0{len(last)}d}" if last.isdigit() else version
+
+
+def fabric_is_up(version: str) -> bool:
+    """Whether the fabric manager runs, in the version of the loaded driver."""
+    runs = bool(running("nv-fabricmanager")) or unit_runs("nvidia-fabricmanager")
+    return runs and fabric_manager_version() == version
+
+
+def hang_if_told() -> None:
+    """Wait for ever where the driver hangs, as a process in its ioctl does: only SIGKILL ends it."""
+    if load().fault("hung-nvidia-smi") is None:
+        return
+    for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGALRM", "SIGUSR1", "SIGUSR2"):
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    while True:
+        time.sleep(3600)
+
+
+def nvidia_modprobe(argv: list[str]) -> int:
+    """Be ``nvidia-modprobe``: load the driver and make its device nodes."""
+    letters = {
+        letter for one in argv if one.startswith("-") and one[1:2] != "-" for letter in one[1:].split("=")[0]
+    }
+    if "-v" in argv or "--version" in argv:
+        version = (kernel.installed("nvidia") or {}).get("version", "")
+        print(f"nvidia-modprobe:  version {version}")
+        return 0
+    wanted = ["nvidia"]
+    if "u" in letters or "--unified-memory" in argv:
+        wanted.append("nvidia_uvm")
+    if "m" in letters or "--modeset" in argv:
+        wanted.append("nvidia_modeset")
+    _new, absent = kernel.load_modules(wanted)
+    kernel.settle()
+    return 1 if absent else 0  # The real one says nothing either.
+
+
+def _hold(daemon: str, pid: int) -> None:
+    path = at(f"{HOLDS}/{daemon}")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="ascii") as stream:
+        stream.write(f"{pid}\n")
+
+
+def _serve(daemon: str, behind: bool = True) -> int:
+    """Hold the driver until stopped, behind (as forking services do) or in this process.
+
+    What holds it is a sleeping process of the daemon's name: it costs a tenth of what Python would.
+    """
+    sys.stdout.flush()
+    pid = os.fork() if behind else 0
+    if pid:
+        # Written before the unit counts as started: whoever looks then must find it.
+        _hold(daemon, pid)
+        return 0
+    if behind:
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(null, stream)
+    else:
+        _hold(daemon, os.getpid())
+    os.execv("/bin/sleep", [daemon, "infinity"])
+    return 127
+
+
+def persistence_daemon(argv: list[str]) -> int:
+    """Be ``nvidia-persistenced``: keep the driver's state (the daemon forks, as the unit expects)."""
+    version = (kernel.installed("nvidia") or {}).get("version", "")
+    if "-v" in argv or "--version" in argv:
+        print(f"nvidia-persistenced:  version {version}")
+        return 0
+    if kernel.driver() != version:
+        complain("nvidia-persistenced failed to initialize. Check syslog for more details.")
+        return 1
+    return _serve("nvidia-persistenced")
+
+
+def fabric_manager(argv: list[str]) -> int:
+    """Be ``nv-fabricmanager``: say the version, or run as the daemon (it forks, as the unit expects)."""
+    version = fabric_manager_version()
+    if "-v" in argv or "--version" in argv:
+        print(f"Fabric Manager version is : {version}")
+        return 0
+    state = load()
+    driver = kernel.driver()
+    if not driver:
+        complain("request to query NVIDIA GPU driver version failed: the NVIDIA driver is not loaded")
+        return 1
+    if driver != version:
+        complain(
+            f"fabric manager NVIDIA GPU driver interface version {version} don't match with driver version "
+            f"{driver}. Please update with matching NVIDIA driver package."
+        )
+        return 1
+    if state.gpu_model["fabric"] != "local":
+        complain(
+            "request to query NVSwitch device information from NVSwitch driver failed with error:"
+            "WARNING Nothing to do [NV_WARN_NOTHING_TO_DO]"
+        )
+        return 1
+    return _serve("nv-fabricmanager")
+
+
+def host_engine(argv: list[str]) -> int:
+    """Be ``nv-hostengine``: say the version, or run in the foreground (``-n``) or behind."""
+    from .dcgm import version as dcgm_version
+
+    if "--version" in argv or "-v" in argv:
+        print(f"Version : {dcgm_version()}")
+        return 0
+    if "-t" in argv or "--term" in argv:
+        pid = running("nv-hostengine")
+        if not pid:
+            print("Unable to terminate host engine, it may not be running.")
+            return 1
+        os.kill(pid, signal.SIGTERM)
+        print("Host engine successfully terminated.")
+        return 0
+    if running("nv-hostengine"):
+        print(f"Host engine already running with pid {running('nv-hostengine')}")
+        return 1
+    behind = not {"-n", "--no-daemon"} & set(argv)
+    if behind:
+        print(f"Started host engine version {dcgm_version()} using port number: 5555")
+    return _serve("nv-hostengine", behind)

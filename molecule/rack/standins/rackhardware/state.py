@@ -1,0 +1,230 @@
+"""A node's hardware: the state file, where things lie on the node, and the faults that are switched on."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+
+from .skus import SKUS
+
+
+def root() -> str:
+    """Return the folder that stands for the node's /: tests have one of their own."""
+    return os.environ.get("RACK_ROOT", "")
+
+
+def at(path: str) -> str:
+    """Return where a path of the node lies."""
+    return root() + path
+
+
+def state_path() -> str:
+    """Return the state file, one per node."""
+    return os.environ.get("RACK_STATE") or at("/var/lib/rack/hardware.json")
+
+
+HOLDS = "/run/rack/holds-nvidia"
+"""Daemons that hold the driver leave their process ids here, each under its name."""
+
+
+def running(daemon: str) -> int:
+    """Return the process id of a daemon that holds the driver, 0 while it does not run."""
+    try:
+        with open(at(f"{HOLDS}/{daemon}"), encoding="ascii") as stream:
+            pid = int(stream.read())
+        os.kill(pid, 0)
+        if not root():  # Another process may have got the number since.
+            with open(f"/proc/{pid}/cmdline", "rb") as stream:
+                return pid if os.path.basename(stream.read().split(b"\0")[0]).decode() == daemon else 0
+    except (OSError, ValueError):
+        return 0
+    return pid
+
+
+class HardwareError(Exception):
+    """What the operator of the test rack did wrong; the text says what to do."""
+
+
+class State(dict):
+    """The state file as a dictionary, with the hardware as the tools see it.
+
+    Keys that nobody here knows are kept as they are: others keep theirs in the same file.
+    """
+
+    @property
+    def sku(self) -> dict:
+        """The facts of the node's model."""
+        return SKUS[self["sku"]]
+
+    @property
+    def gpu_model(self) -> dict:
+        """The facts of the GPUs' model."""
+        return self.sku["gpu"]
+
+    @property
+    def gpus(self) -> list[dict]:
+        """The GPUs that are on the bus; a missing one is not."""
+        missing = self.faulty("missing-gpu")
+        return [gpu for gpu in self["gpus"] if gpu["minor"] not in missing]
+
+    def fault(self, name: str) -> dict | None:
+        """Return a fault's settings, None while it is off."""
+        found = self["faults"].get(name)
+        return found if isinstance(found, dict) else ({} if found else None)
+
+    def faulty(self, name: str) -> list[int]:
+        """Return the GPUs (or HCAs) that a fault hits."""
+        found = self.fault(name)
+        return [] if found is None else list(found.get("devices", [0]))
+
+    def hit(self, gpu: dict, name: str) -> bool:
+        """Whether a fault hits that GPU."""
+        return gpu["minor"] in self.faulty(name)
+
+
+def load() -> State:
+    """Return the node's state.
+
+    Raises:
+        HardwareError: When the file is absent or damaged.
+    """
+    path = state_path()
+    again = f"make it again: /opt/rack/hardware --init {'|'.join(SKUS)} --seed NODE"
+    try:
+        with open(path, encoding="utf-8") as stream:
+            state = State(json.load(stream))
+    except FileNotFoundError:
+        raise HardwareError(f"{path}: there is no hardware state; {again}") from None
+    except OSError as error:
+        raise HardwareError(f"{path}: {error.strerror}") from None
+    except (ValueError, TypeError) as error:
+        raise HardwareError(f"{path}: not a hardware state ({error}); {again}") from None
+    if state.get("sku") not in SKUS:
+        raise HardwareError(f"{path}: unknown sku {state.get('sku')!r}; {again}")
+    for key, kind in (
+        ("gpus", list),
+        ("hcas", list),
+        ("faults", dict),
+        ("machine", dict),
+        ("kernel_log", list),
+    ):
+        if not isinstance(state.get(key), kind):
+            raise HardwareError(f"{path}: {key} is missing or damaged; {again}")
+    needed = {"minor", "uuid", "serial", "bus_id", "vbios", "module", "numa", "pdi", "fabric_guid"}
+    for gpu in state["gpus"]:
+        if not isinstance(gpu, dict) or needed - set(gpu):
+            lacks = ", ".join(sorted(needed - set(gpu) if isinstance(gpu, dict) else needed))
+            raise HardwareError(f"{path}: a GPU lacks {lacks}; {again}")
+    return state
+
+
+def save(state: State) -> None:
+    """Write the state file, whole or not at all."""
+    path = state_path()
+    folder = os.path.dirname(path) or "."
+    os.makedirs(folder, exist_ok=True)
+    with tempfile.NamedTemporaryFile(
+        "w", dir=folder, prefix=".hardware", delete=False, encoding="utf-8"
+    ) as stream:
+        json.dump(state, stream, indent=1)
+        stream.write("\n")
+    os.chmod(stream.name, 0o644)
+    os.replace(stream.name, path)
+
+
+@contextmanager
+def changing():
+    """Give the state to change; it is written at the end. One process at a time."""
+    os.makedirs(os.path.dirname(state_path()) or ".", exist_ok=True)
+    with open(state_path() + ".lock", "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        state = load()
+        yield state
+        save(state)
+
+
+def make(sku: str, seed: str, node_name: str = "") -> State:
+    """Return the hardware of a new node: the same for the same seed, another for every other."""
+    facts = SKUS[sku]
+    rng = random.Random(f"{sku}/{seed}")
+
+    def digits(count: int) -> str:
+        return "".join(rng.choice("0123456789") for _ in range(count))
+
+    def hexes(count: int) -> str:
+        return f"{rng.getrandbits(4 * count):0{count}x}"
+
+    # Trays of one rack share the chassis: the part of the node's name before the node's own.
+    rack = random.Random(f"{sku}/{(node_name or seed).rpartition('-')[0] or seed}")
+    guid = rng.getrandbits(24) << 8
+    number = "".join(filter(str.isdigit, (node_name or seed).rpartition("-")[2])) or "1"
+    return State(
+        sku=sku,
+        seed=seed,
+        node=node_name or seed,
+        machine={
+            "product_serial": f"S{digits(9)}X{digits(4)}",
+            "board_serial": f"UM{digits(2)}BS{digits(6)}",
+            "chassis_serial": f"C{digits(9)}",
+            "uuid": f"{hexes(8)}-{hexes(4)}-4{hexes(3)}-a{hexes(3)}-{hexes(12)}",
+            "rack_serial": f"18{rack.randrange(10**11):011d}",
+            "cluster_uuid": f"{rack.getrandbits(32):08x}-{rack.getrandbits(16):04x}-"
+            f"4{rack.getrandbits(12):03x}-b{rack.getrandbits(12):03x}-{rack.getrandbits(48):012x}",
+            "tray": int(number) % 64,
+            "bmc_address": "",
+        },
+        gpus=[
+            {
+                "minor": minor,
+                "uuid": f"GPU-{hexes(8)}-{hexes(4)}-{hexes(4)}-{hexes(4)}-{hexes(12)}",
+                "serial": f"165{digits(10)}",
+                "pdi": f"0x{hexes(16)}",
+                "fabric_guid": f"0x{hexes(16)}",
+                "vbios": facts["gpu"]["vbios"],
+                **board,
+            }
+            for minor, board in enumerate(facts["boards"])
+        ],
+        hcas=[
+            {
+                "name": f"mlx5_{index}",
+                "bus_id": f"{bus}:00.0",
+                "guid": f"0xa088c2{guid + 16 * index:010x}",
+                "firmware": facts["hca"]["firmware"],
+                "serial": f"MT25{digits(2)}X{hexes(5).upper()}",
+                "lid": 1 + rng.randrange(20000),
+                "numa": index * 2 // len(facts["hca_buses"]),
+            }
+            for index, bus in enumerate(facts["hca_buses"])
+        ],
+        settings={},
+        faults={},
+        kernel_log=[],
+    )
+
+
+def log_to_kernel(state: State, text: str, level: int = 6) -> None:
+    """Keep a line for ``dmesg`` and hand it to the node's journal, under the name of the kernel."""
+    state["kernel_log"].append({"at": time.time(), "level": level, "text": text})
+    del state["kernel_log"][:-2000]
+    if not root() and os.path.exists("/dev/log"):
+        _journal(text, level)
+
+
+def _journal(text: str, level: int) -> None:
+    import syslog
+
+    syslog.openlog("kernel", 0, syslog.LOG_DAEMON)
+    syslog.syslog(level, text)
+
+
+def complain(*lines: str) -> None:
+    """Write to standard error."""
+    for line in lines:
+        print(line, file=sys.stderr)
