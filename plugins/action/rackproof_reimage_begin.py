@@ -1,0 +1,59 @@
+"""Begin a run of reimage.yml: claim the nodes, see where each stands, put them in order."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+from rackproof.reimaging import running
+
+
+class ActionModule(ActionBase):
+    """Documented in plugins/modules/rackproof_reimage_begin.py."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the run, and the nodes in the order in which they are taken."""
+        super().run(tmp, task_vars)
+        _, options = self.validate_argument_spec(
+            {
+                "results": {"type": "path", "required": True},
+                "nodes": {"type": "dict", "required": True},
+                "method": {"type": "str", "required": True},
+                "partitions": {"type": "dict", "default": {}},
+                "at_once": {"type": "int", "default": 8},
+                "per_rack": {"type": "int", "default": 4},
+                "per_partition": {"type": "int", "default": 4},
+                "limits": {"type": "dict", "default": {}},
+                "again": {"type": "bool", "default": False},
+            }
+        )
+        try:
+            run = running.begin(
+                Path(options["results"]),
+                options["nodes"],
+                method=options["method"],
+                # A worker's parent is the playbook's own process: the claim lasts as long as it lives.
+                owner_pid=None if self._task.check_mode else os.getppid(),
+                at_once=options["at_once"],
+                per_rack=options["per_rack"],
+                per_partition=options["per_partition"],
+                members=str(options["partitions"].get("stdout", "")),
+                limits_s=options["limits"],
+                again=options["again"],
+            )
+        except running.ReimageError as error:
+            raise AnsibleActionFail(str(error)) from error
+        return {
+            "changed": False,
+            "run": run.model_dump(mode="json", exclude={"message"}),
+            "order": [name for wave in run.waves for name in wave],
+            "sizes": [len(wave) for wave in run.waves],
+            "message": list(run.message),
+        }

@@ -1,0 +1,58 @@
+"""Ask a node for its facts, and keep or compare what it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+from rackproof.reimaging import running
+
+
+class ActionModule(ActionBase):
+    """Documented in plugins/modules/rackproof_reimage_record.py."""
+
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return what is to be reported of the node; its facts go no further."""
+        super().run(tmp, task_vars)
+        _, options = self.validate_argument_spec(
+            {
+                "run": {"type": "dict", "required": True},
+                "which": {"type": "str", "choices": ["before", "booted", "after"], "required": True},
+                "answers": {"type": "bool", "default": True},
+                "sku": {"type": "str", "default": ""},
+                "serial": {"type": "str", "default": ""},
+                "gpus": {"type": "int", "default": 0},
+                "tool_timeout_s": {"type": "float", "default": 20},
+            }
+        )
+        facts = None
+        if options["answers"]:
+            answer = self._execute_module(
+                module_name="rackproof_facts",
+                module_args={"tool_timeout_s": options["tool_timeout_s"]},
+                task_vars=task_vars,
+            )
+            if answer.get("failed") or answer.get("unreachable") or "facts" not in answer:
+                return answer
+            facts = answer["facts"]
+        run, node = running.Started(**options["run"]), (task_vars or {})["inventory_hostname"]
+        try:
+            if options["which"] == "booted":
+                remarks = running.booted(run, node, facts or {})
+            else:
+                remarks = running.keep_record(
+                    run,
+                    node,
+                    options["which"],
+                    facts,
+                    sku=options["sku"],
+                    serial=options["serial"],
+                    expected_gpus=options["gpus"],
+                )
+        except running.ReimageError as error:
+            raise AnsibleActionFail(str(error)) from error
+        return {"changed": False, "remarks": list(remarks)}

@@ -1,0 +1,90 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Documentation of the action plugin rackproof_reimage_begin, which runs on the controller."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: rackproof_reimage_begin
+short_description: Begin a run of reimage.yml
+description:
+  - Claims the nodes against a second playbook, for as long as this one runs, reads from their journals where
+    each stands, and says what is left to do and in which order.
+  - A node whose journal is damaged is left out, with what to do; the others go on.
+options:
+  results:
+    description: Results folder.
+    type: path
+    required: true
+  nodes:
+    description: The nodes asked for, each with the list of racks that it is in.
+    type: dict
+    required: true
+  method:
+    description: How nodes get their image; C(rackproof.reimaging.running.METHODS) has what there is.
+    type: str
+    required: true
+  partitions:
+    description:
+      - Result of C(sinfo --noheader --Node --format=%N|%R|%E). Nodes that it does not list are taken to share
+        one partition.
+    type: dict
+    default: {}
+  at_once:
+    description: The most nodes that are out of service at a time.
+    type: int
+    default: 8
+  per_rack:
+    description: The most nodes of one rack that are out at a time.
+    type: int
+    default: 4
+  per_partition:
+    description: The most nodes of one Slurm partition that are out at a time.
+    type: int
+    default: 4
+  limits:
+    description: Seconds that a step may take, by its name; those that differ from the defaults.
+    type: dict
+    default: {}
+  again:
+    description: Whether every node begins anew, whatever its journal says.
+    type: bool
+    default: false
+attributes:
+  check_mode:
+    description: Claims nothing, writes nothing, says what would be done.
+    support: full
+  diff_mode:
+    description: There is nothing to show as a difference.
+    support: none
+author: Rackproof developers
+"""
+
+EXAMPLES = r"""
+- name: Begin
+  rackproof_reimage_begin:
+    results: results
+    nodes: {gb300-r01-n01: [gb300-rack], gb300-r01-n02: [gb300-rack]}
+    method: rack
+  run_once: true
+  register: begun
+"""
+
+RETURN = r"""
+run:
+  description: The run, for the tasks that follow.
+  returned: success
+  type: dict
+  contains:
+    run_id: {description: Its id., type: str, returned: always}
+    folder: {description: Its folder., type: str, returned: always}
+    results: {description: The results folder., type: str, returned: always}
+    prefix: {description: How its drains' reasons begin., type: str, returned: always}
+    waves: {description: Nodes that are out at the same time., type: list, returned: always}
+    todo: {description: By node the steps that are left., type: dict, returned: always}
+    refused: {description: By node why it is left out., type: dict, returned: always}
+order: {description: The nodes in the order in which they are taken., type: list, returned: success}
+sizes: {description: How many are taken at a time., type: list, returned: success}
+message: {description: The plan in words., type: list, returned: success}
+"""

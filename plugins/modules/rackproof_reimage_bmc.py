@@ -1,0 +1,79 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Documentation of the action plugin rackproof_reimage_bmc, which runs on the controller."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: rackproof_reimage_bmc
+short_description: Power and boot of a node through its BMC (Redfish)
+description:
+  - Asks the BMC, and where told so sets what the node boots from and switches it on or off. What was set is
+    read back, and a switch is waited for.
+  - The certificate of the BMC is checked.
+options:
+  address:
+    description: Address of the BMC; https unless it begins otherwise.
+    type: str
+    required: true
+  user:
+    description: Account on the BMC. From Vault.
+    type: str
+    default: ""
+  password:
+    description: Its password. A secret, from Vault.
+    type: str
+    default: ""
+  ca_file:
+    description: Certificates to trust; by default those that this machine trusts.
+    type: path
+  system:
+    description: Id of the node among the systems that the BMC lists; needed where there are several.
+    type: str
+    default: ""
+  boot:
+    description: V(pxe) boots over the network the next time only, V(disk) takes that back.
+    type: str
+    choices: [pxe, disk]
+  power:
+    description: What the node should be; V(cycle) is off and on again. Comes after O(boot).
+    type: str
+    choices: ["on", "off", cycle]
+  timeout_s:
+    description: Seconds that each of off and on may take.
+    type: float
+    default: 120
+attributes:
+  check_mode:
+    description: Only looks.
+    support: partial
+  diff_mode:
+    description: There is nothing to show as a difference.
+    support: none
+author: Rackproof developers
+requirements:
+  - the Python package sushy on the controller
+"""
+
+EXAMPLES = r"""
+- name: Boot the node over the network
+  rackproof_reimage_bmc:
+    address: "{{ reimage_bmc_address }}"
+    user: "{{ reimage_bmc_user }}"
+    password: "{{ reimage_bmc_password }}"
+    boot: pxe
+    power: cycle
+"""
+
+RETURN = r"""
+bmc:
+  description: What the BMC says in the end.
+  returned: success
+  type: dict
+  contains:
+    power: {description: State of the node., type: str, returned: always}
+    boot: {description: What the next boot is from., type: str, returned: always}
+    boot_enabled: {description: Whether that holds (Once/Continuous/Disabled)., type: str, returned: always}
+    serial: {description: Serial number of the machine., type: str, returned: always}
+"""

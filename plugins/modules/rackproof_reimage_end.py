@@ -1,0 +1,41 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Documentation of the action plugin rackproof_reimage_end, which runs on the controller."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: rackproof_reimage_end
+short_description: End a run of reimage.yml and say how every node stands
+description:
+  - Writes the run's record, which enters the history with the hardware as it is now. A node that was not
+    returned to service makes the verdict a fail.
+options:
+  run:
+    description: The run, as C(rackproof_reimage_begin) returned it.
+    type: dict
+    required: true
+attributes:
+  check_mode:
+    description: Writes in check mode, too; reimage.yml ends before it.
+    support: none
+  diff_mode:
+    description: There is nothing to show as a difference.
+    support: none
+author: Rackproof developers
+"""
+
+EXAMPLES = r"""
+- name: Write the record
+  rackproof_reimage_end:
+    run: "{{ begun.run }}"
+  run_once: true
+  register: ended
+"""
+
+RETURN = r"""
+verdict: {description: The worst of all nodes., type: str, returned: success}
+gates: {description: Whether the playbook should end non-zero., type: bool, returned: success}
+message: {description: A line for each node., type: list, returned: success}
+"""
