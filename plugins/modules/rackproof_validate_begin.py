@@ -1,0 +1,53 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Documentation of the action plugin rackproof_validate_begin, which runs on the controller."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: rackproof_validate_begin
+short_description: Begin a night of the fleet
+description:
+  - Claims the nodes against a second night at the same time, for as long as the playbook runs, and makes the
+    night's folder in the results folder.
+options:
+  results:
+    description: Results folder.
+    type: path
+    required: true
+  nodes:
+    description: The nodes asked for.
+    type: list
+    elements: str
+    required: true
+attributes:
+  check_mode:
+    description: Claims nothing; what the night needs lies in a temporary folder.
+    support: full
+  diff_mode:
+    description: There is nothing to show as a difference.
+    support: none
+author: Rackproof developers
+"""
+
+EXAMPLES = r"""
+- name: Begin the night
+  rackproof_validate_begin:
+    results: results
+    nodes: "{{ ansible_play_hosts_all }}"
+  run_once: true
+  register: begun
+"""
+
+RETURN = r"""
+night:
+  description: The night, for the tasks that follow.
+  returned: success
+  type: dict
+  contains:
+    night_id: {description: Its id., type: str, returned: always}
+    folder: {description: Its folder., type: str, returned: always}
+    results: {description: The results folder., type: str, returned: always}
+    prefix: {description: How its drains' reasons begin., type: str, returned: always}
+"""

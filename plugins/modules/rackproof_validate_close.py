@@ -1,0 +1,62 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Documentation of the action plugin rackproof_validate_close, which runs on the controller."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: rackproof_validate_close
+short_description: Close a night of the fleet and say its verdict
+description:
+  - Notes what was done, writes record and pages, enters the night into the history, and says the verdict.
+options:
+  night:
+    description: The night, as M(rackproof_validate_begin) returned it.
+    type: dict
+    required: true
+  drained:
+    description: Result of the loop that drained nodes.
+    type: dict
+    default: {}
+  returned:
+    description: Result of the task that returned nodes.
+    type: dict
+    default: {}
+attributes:
+  check_mode:
+    description: Says the verdict, keeps nothing, and removes the temporary folder.
+    support: full
+  diff_mode:
+    description: There is nothing to show as a difference.
+    support: none
+author: Rackproof developers
+"""
+
+EXAMPLES = r"""
+- name: Close the night
+  rackproof_validate_close:
+    night: "{{ begun.night }}"
+  run_once: true
+  register: closed
+"""
+
+RETURN = r"""
+verdict:
+  description: The worst verdict of all nodes.
+  returned: success
+  type: str
+gates:
+  description: Whether the playbook has to end non-zero.
+  returned: success
+  type: bool
+message:
+  description: Verdict, what changed, what is wrong, what was done; line by line.
+  returned: success
+  type: list
+  elements: str
+page:
+  description: The page; empty in check mode.
+  returned: success
+  type: str
+"""

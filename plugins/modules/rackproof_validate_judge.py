@@ -1,0 +1,96 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Documentation of the action plugin rackproof_validate_judge, which runs on the controller."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: rackproof_validate_judge
+short_description: Judge a night of the fleet and say what should be done
+description:
+  - Judges health and the measurements of the last 24 hours, writes the night's record, and names the nodes
+    that should be drained and returned. Does neither.
+options:
+  night:
+    description: The night, as M(rackproof_validate_begin) returned it.
+    type: dict
+    required: true
+  looked:
+    description: By node the result of M(rackproof_validate_look); one that failed says why.
+    type: dict
+    required: true
+  slurm:
+    description: Result of M(rackproof_slurm_node) about the nodes; empty where there is no Slurm.
+    type: dict
+    default: {}
+  partitions:
+    description: Result of the command C(sinfo) with node, partition and reason.
+    type: dict
+    default: {}
+  share:
+    description:
+      - Largest share of a partition that may be drained, and of the fleet that may show one finding before
+        the tool or the fabric is suspected.
+    type: float
+    default: 0.15
+  drain:
+    description: Whether draining is allowed.
+    type: bool
+    default: false
+  give_back:
+    description: Whether returning is allowed.
+    type: bool
+    default: false
+  require_measurements:
+    description: Whether a node of which nothing was measured within 24 hours is unproven.
+    type: bool
+    default: false
+  require_references:
+    description: Whether a measurement without a reference is unproven.
+    type: bool
+    default: true
+  probed:
+    description: Result of M(rackproof_validate_probe). If it failed and noted nothing, no node is proven.
+    type: dict
+    default: {}
+  link:
+    description: Where the results folder is on the web, for the reasons in Slurm.
+    type: str
+    default: ""
+attributes:
+  check_mode:
+    description: The record lies in the temporary folder of the night.
+    support: full
+  diff_mode:
+    description: There is nothing to show as a difference.
+    support: none
+author: Rackproof developers
+"""
+
+EXAMPLES = r"""
+- name: Judge the night
+  rackproof_validate_judge:
+    night: "{{ begun.night }}"
+    looked: {node01: {msg: 4 GPUs}}
+  run_once: true
+  register: judged
+"""
+
+RETURN = r"""
+drain:
+  description: Nodes to drain, each with C(node) and C(reason).
+  returned: success
+  type: list
+  elements: dict
+give_back:
+  description: Nodes to return to service.
+  returned: success
+  type: list
+  elements: str
+message:
+  description: What is planned, line by line.
+  returned: success
+  type: list
+  elements: str
+"""

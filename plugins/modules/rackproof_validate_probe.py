@@ -1,0 +1,109 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Documentation of the action plugin rackproof_validate_probe, which runs on the controller."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: rackproof_validate_probe
+short_description: Measure idle nodes and pairs of nodes by jobs of Slurm, within a night's GPU-minutes
+description:
+  - Runs on the host of Slurm's controller (O(drained=false)), whose user may start jobs with C(srun). Jobs
+    are called C(rackproof-night), carry their programs along, are given nodes at once or not at all, and end
+    by Slurm's time limit whatever becomes of this machine.
+  - First every idle node by itself, then pairs of nodes, so that over the nights each two of a rack meet; who
+    fails meets good partners, and suspects that are left are halved.
+  - Writes the numbers as a run of benchmark C(probes) and everything else beside the night, for
+    M(rackproof_validate_judge).
+  - With O(drained=true) it measures the task's host itself, without Slurm, which gives a drained node no job.
+    Only for nodes that a night's own drain keeps free.
+options:
+  night:
+    description: The night, as M(rackproof_validate_begin) returned it.
+    type: dict
+    required: true
+  checkout:
+    description: The checkout, for its C(workloads/) and C(benchmarks/).
+    type: path
+    required: true
+  minutes:
+    description:
+      - GPU-minutes that may be spent, a node without GPU counted as one GPU. A job starts only while the
+        longest that it may take still fits.
+    type: float
+    required: true
+  python:
+    description: Interpreter on the nodes that holds PyTorch and mlperf-logging.
+    type: str
+    required: true
+  share:
+    description: Largest share of a partition that is measured at once; one node always may be.
+    type: float
+    default: 0.25
+  probes:
+    description:
+      - What is measured, of V(gemm), V(memory), V(host-device), V(peer), V(all-reduce), V(training-step) and
+        V(fabric) (the pairs). Empty is all.
+    type: list
+    elements: str
+    default: []
+  device:
+    description: V(gpu), or V(cpu) for nodes without one.
+    type: str
+    default: gpu
+  node_s:
+    description: Seconds that the job of a node may take.
+    type: int
+    default: 600
+  pair_s:
+    description: Seconds that the job of a pair may take.
+    type: int
+    default: 180
+  srun:
+    description: More options for C(srun), such as an account or a reservation.
+    type: list
+    elements: str
+    default: []
+  slurm:
+    description: Result of M(rackproof_slurm_node) about the nodes; empty where there is no Slurm.
+    type: dict
+    default: {}
+  partitions:
+    description: Result of the command C(sinfo) with node, partition and reason.
+    type: dict
+    default: {}
+  drained:
+    description: Whether the task's host itself is measured, which a night's own drain keeps free.
+    type: bool
+    default: false
+attributes:
+  check_mode:
+    description: Measures nothing.
+    support: full
+  diff_mode:
+    description: There is nothing to show as a difference.
+    support: none
+author: Rackproof developers
+"""
+
+EXAMPLES = r"""
+- name: Measure what stands idle
+  rackproof_validate_probe:
+    night: "{{ begun.night }}"
+    checkout: "{{ playbook_dir }}/.."
+    minutes: 240
+    python: /opt/torch/bin/python
+    slurm: "{{ slurm }}"
+    partitions: "{{ partitions }}"
+  delegate_to: "{{ slurm_controller_host }}"
+  run_once: true
+"""
+
+RETURN = r"""
+message:
+  description: What was measured and what was not, in a few lines.
+  returned: success
+  type: list
+  elements: str
+"""

@@ -1,0 +1,168 @@
+"""Which nodes meet in which night, who meets a suspect, and who is at fault when pairs disagree. Pure.
+
+A round-robin tournament (circle method): in n - 1 nights of n nodes (n nights where n is odd) every pair has
+met once, and every night nearly every node has exactly one partner. The nights go round again after that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+Pair = tuple[str, str]
+
+
+def nights_needed(nodes: int) -> int:
+    """Return in how many nights every pair of so many nodes has met."""
+    return 0 if nodes < 2 else nodes - 1 + nodes % 2
+
+
+def pairs_of_night(nodes: Iterable[str], night: int, *, most: int | None = None) -> tuple[Pair, ...]:
+    """Return the pairs of a night: no node twice, the same for the same nodes and night in any order.
+
+    Args:
+        nodes: Names; doubles count once.
+        night: Any number that grows by one each night.
+        most: At most so many pairs, the night's budget. Which ones are left out moves on with every time
+            round, so that none is left out for ever.
+    """
+    seats: list[str | None] = [*sorted(set(nodes))]
+    rounds = nights_needed(len(seats))
+    if not rounds:
+        return ()
+    if len(seats) % 2:
+        seats.append(None)
+    first, rest = seats[0], seats[1:]
+    turn = night % rounds
+    circle = [first, *rest[turn:], *rest[:turn]]
+    half = len(circle) // 2
+    met = zip(circle[:half], reversed(circle[half:]), strict=True)
+    pairs = sorted((min(one, two), max(one, two)) for one, two in met if one is not None and two is not None)
+    if most is None or most >= len(pairs):
+        return tuple(pairs)
+    begin = night // rounds * max(most, 0) % len(pairs)
+    return tuple(sorted((pairs + pairs)[begin : begin + max(most, 0)]))
+
+
+def second_partners(
+    suspects: Iterable[str],
+    good: Iterable[str],
+    met: Iterable[Pair] = (),
+) -> dict[str, str]:
+    """Return for each suspect a known-good node that it has not met yet, nobody twice.
+
+    A suspect for whom nobody is left is not in the answer: it stays a suspect and is not called bad.
+
+    Args:
+        suspects: Nodes of pairs that failed.
+        good: Nodes of pairs that passed tonight.
+        met: Pairs that have met tonight.
+    """
+    known: dict[str, set[str]] = {}
+    for one, two in met:
+        known.setdefault(one, set()).add(two)
+        known.setdefault(two, set()).add(one)
+    wanted = sorted(set(suspects))
+    free = sorted(set(good) - set(wanted))
+    partner_of: dict[str, str] = {}
+
+    def seat(suspect: str, tried: set[str]) -> bool:
+        # An augmenting path: whoever sits there may move on, so that as many as possible get a partner.
+        for node in free:
+            if node in tried or node in known.get(suspect, ()):
+                continue
+            tried.add(node)
+            if node not in partner_of or seat(partner_of[node], tried):
+                partner_of[node] = suspect
+                return True
+        return False
+
+    for suspect in wanted:
+        seat(suspect, set())
+    return {suspect: node for node, suspect in sorted(partner_of.items(), key=lambda item: item[1])}
+
+
+def blame(results: Mapping[Pair, bool]) -> tuple[frozenset[str], frozenset[Pair], frozenset[str]]:
+    """Return bad nodes, bad pairs, and nodes that are still suspects.
+
+    A node is bad when it failed with a partner that passed with somebody else, twice: with two such
+    partners. Failing once beside a good partner while passing with others is the pair's own fault (a
+    link between the two). Whatever does not say so surely leaves suspects.
+
+    Args:
+        results: Pair to whether it passed; a hang has not passed.
+    """
+    good = {node for pair, passed in results.items() if passed for node in pair}
+    failed: dict[str, set[str]] = {}
+    for (one, two), passed in results.items():
+        if not passed:
+            failed.setdefault(one, set()).add(two)
+            failed.setdefault(two, set()).add(one)
+    bad = {node for node, others in failed.items() if node not in good and len(others & good) >= 2}
+    pairs = {pair for pair, passed in results.items() if not passed and pair[0] in good and pair[1] in good}
+    open_ = {
+        node
+        for (one, two), passed in results.items()
+        if not passed and (one, two) not in pairs and not {one, two} & bad
+        for node in (one, two)
+        if node not in good
+    }
+    return frozenset(bad), frozenset(pairs), frozenset(open_)
+
+
+def bisect(
+    nodes: Sequence[str],
+    works: Callable[[Sequence[str]], bool],
+    *,
+    helpers: Collection[str] = (),
+    most_runs: int = 64,
+) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """Find the bad nodes of a group by running halves of it; copes with hangs and with several bad ones.
+
+    Each part is run together with as many known-good helpers as it takes to have two nodes, so that a single
+    node can be asked, too. A part that works is cleared whole; one that fails is halved.
+
+    Args:
+        nodes: The group that failed.
+        works: Runs a job on some nodes, bounded in time; false for a failure and for a hang.
+        helpers: Known-good nodes outside the group.
+        most_runs: How many runs may be spent; what is left unasked then is returned as such.
+
+    Returns:
+        The bad nodes, and groups that fail though each half of them works (it needs both: the fabric
+        between them, or a fault by chance) or that were not asked any more.
+    """
+    spare = [one for one in helpers if one not in set(nodes)]
+    runs = 0
+    bad: list[str] = []
+    unclear: list[tuple[str, ...]] = []
+
+    def asked(part: Sequence[str]) -> bool | None:
+        nonlocal runs
+        group = [*part, *spare[: max(0, 2 - len(part))]]
+        if runs >= most_runs or len(group) < 2:
+            return None
+        runs += 1
+        return works(group)
+
+    def search(part: Sequence[str]) -> None:
+        """Search a part that is known to fail."""
+        if len(part) == 1:
+            bad.append(part[0])
+            return
+        halves = part[: len(part) // 2], part[len(part) // 2 :]
+        answers = [asked(half) for half in halves]
+        if all(answers):
+            unclear.append(tuple(part))
+        for half, answer in zip(halves, answers, strict=True):
+            if answer is False:
+                search(half)
+            elif answer is None:
+                unclear.append(tuple(half))
+
+    if len(nodes) > 1:
+        search(nodes)
+    elif nodes:
+        answer = asked(nodes)
+        bad += nodes if answer is False else ()
+        unclear += [tuple(nodes)] if answer is None else []
+    return tuple(sorted(bad)), tuple(unclear)

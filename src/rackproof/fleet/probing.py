@@ -1,0 +1,639 @@
+"""A night's measurements of its own: which idle nodes are measured, and what came of it.
+
+First every node by itself, then pairs, so that over the nights each two nodes of a rack meet; who fails
+meets a partner that is known to be good before it is called bad, and where that does not tell, the suspects
+are halved. Pure but for the jobs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from io import BytesIO
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from rackproof import logs
+from rackproof.definitions import JudgeRule, load_file
+from rackproof.fleet.nights import MAD_TO_SIGMA, Policy
+from rackproof.fleet.pairs import Pair, bisect, blame, pairs_of_night, second_partners
+from rackproof.fleet.probe_jobs import (
+    FABRIC,
+    FABRIC_PROBE,
+    OUT_OF_TIME,
+    PROBES,
+    Done,
+    Job,
+    Jobs,
+    Plan,
+    Probe,
+    Section,
+    arguments,
+    last_words,
+    script,
+)
+from rackproof.fleet.record import NightReason
+from rackproof.judging import SkuReference, judge, judge_run
+from rackproof.provisioning import fold
+from rackproof.records import Measurement, ParsedLog, Record, Verdict
+from rackproof.results import write_file
+from rackproof.text import clean, percent, quantity
+
+PROBES_FILE = "probes.json"
+DIRECT = "direct"
+"""Folder of what drained nodes said."""
+
+
+class PairResult(Record):
+    """Nodes that reduced together. ``value`` is the bus bandwidth at the largest size, in GB/s."""
+
+    nodes: tuple[str, ...]
+    passed: bool
+    value: float | None = None
+    text: str = ""
+
+
+class ProbeNight(Record):
+    """What a night measured by itself, as kept in ``probes.json``.
+
+    ``asked`` is the budget in GPU-minutes, ``spent`` what was used. ``left_out`` says by node why it was not
+    measured; those are no findings. ``digests`` are, by what has to be alike, the bits that most agreed on.
+    """
+
+    schema_version: Literal[1] = 1
+    asked: float
+    spent: float = 0.0
+    turns: dict[str, int] = Field(default={}, description="By rack how many nights of pairs there were.")
+    measured: tuple[str, ...] = ()
+    left_out: dict[str, str] = Field(default={})
+    reasons: dict[str, tuple[NightReason, ...]] = Field(default={})
+    between: tuple[NightReason, ...] = ()
+    pairs: tuple[PairResult, ...] = ()
+    digests: dict[str, str] = Field(default={})
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Target:
+    """A node that could be measured: GPUs that it has (0: measured on its CPU), SKU, rack, partitions.
+
+    ``busy`` says why it cannot tonight; empty where it stands idle.
+    """
+
+    name: str
+    gpus: int
+    sku: str = ""
+    rack: str = ""
+    partitions: tuple[str, ...] = ()
+    references: tuple[SkuReference, ...] = ()
+    busy: str = ""
+
+
+def digests_of(text: str) -> list[tuple[str, str, str]]:
+    """Return what has to be alike, part and digest, of each device in a log of the training step."""
+    found = []
+    for line in text.splitlines():
+        head, mark, rest = line.partition(":::MLLOG ")
+        if not mark or head.strip() or '"training_digest"' not in rest:
+            continue
+        try:
+            value = json.loads(rest)["value"]
+            labels = value["labels"]
+            part = str(labels.get("gpu", ""))
+            digest = str(value["digest"])
+            if not re.fullmatch(r"[0-9a-f]{64}", digest):
+                continue
+            found.append((clean(str(value["alike"]), 400), clean(part, 100), digest))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return found
+
+
+Digests = Mapping[str, Sequence[tuple[str, str, str]]]
+
+
+def odd_digests(
+    found: Digests, known: Mapping[str, str]
+) -> tuple[dict[str, list[NightReason]], dict[str, str], tuple[str, ...]]:
+    """Compare the training step across a fleet, bit by bit.
+
+    What most devices of a kind say is right, and more than half must say it, three at least; with fewer, what
+    earlier nights agreed on. Where neither tells, those that disagree are unproven.
+
+    Args:
+        found: By node, as :func:`digests_of` returns.
+        known: What earlier nights agreed on.
+
+    Returns:
+        Reasons by node, what is agreed on now, and remarks.
+    """
+    groups: dict[str, list[tuple[str, str, str]]] = {}
+    for node, some in found.items():
+        for alike, part, digest in some:
+            groups.setdefault(alike, []).append((node, part, digest))
+    reasons: dict[str, list[NightReason]] = {}
+    agreed = dict(known)
+    remarks = []
+    for alike, some in sorted(groups.items()):
+        counts = Counter(digest for *_, digest in some)
+        most, count = counts.most_common(1)[0]
+        sure = count >= 3 and 2 * count > len(some)
+        if sure and known.get(alike, most) != most:
+            remarks.append(
+                f"the training step gives other bits than in earlier nights on {count} of {len(some)} "
+                f"devices, with the same software ({alike}): a fault of the tool until proven otherwise"
+            )
+        right = most if sure else known.get(alike, "")
+        if right:
+            agreed[alike] = right
+        elif len(counts) == 1:
+            if len(some) > 1:
+                agreed[alike] = most
+            continue
+        for node, part, digest in some:
+            if digest == right:
+                continue
+            said = f"the same training step as on {counts[right]} devices of its kind gave other bits"
+            text = (
+                f"{said}: it computes wrongly ({digest[:12]} instead of {right[:12]}; {alike})"
+                if right
+                else f"devices of its kind disagree and none is known to be right ({digest[:12]}; {alike})"
+            )
+            verdict = Verdict.FAIL if right else Verdict.UNPROVEN
+            one = NightReason(
+                check="bits", verdict=verdict, metric="training step", part=part or node, text=text
+            )
+            reasons.setdefault(node, []).append(one)
+    return reasons, agreed, tuple(remarks)
+
+
+def parsed(section: Section) -> ParsedLog:
+    """Return a program's log, parsed."""
+    return logs.parse(BytesIO(section.text.encode()), format="mllog")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a node's job measured: numbers that floors, fleet and history judge, and what is wrong now."""
+
+    measurements: tuple[Measurement, ...] = ()
+    reasons: tuple[NightReason, ...] = ()
+    digests: tuple[tuple[str, str, str], ...] = ()
+
+
+def read_node(plan: Plan, target: Target, done: Done) -> Measured:
+    """Return what the job of a node measured. Values that are wrong fail; what is missing is unproven."""
+    numbers: list[Measurement] = []
+    reasons: list[NightReason] = []
+    digests: list[tuple[str, str, str]] = []
+    by_name = {one.name: one for one in done.sections}
+    devices = target.gpus if plan.device == "gpu" else 1
+    for probe in wanted(plan, target):
+        section = by_name.get(probe.name)
+        if section is None:
+            reasons.append(_unproven(probe.name, target.name, done.text or "it did not run"))
+            continue
+        if section.status != 0:
+            what = "did not end in time" if section.status in OUT_OF_TIME else f"ended with {section.status}"
+            reasons.append(_unproven(probe.name, target.name, f"{what}: {last_words(section.text)}"))
+            continue
+        if not probe.benchmark:
+            got = digests_of(section.text)
+            digests += got
+            if len(got) != devices:
+                reasons.append(
+                    _unproven(probe.name, target.name, f"{len(got)} of {devices} devices gave a result")
+                )
+            continue
+        rules = _rules(plan.benchmarks / f"{probe.benchmark}.yml")
+        log = parsed(section)
+        outcome = judge_run(
+            rules,
+            [log],
+            (),
+            lambda _: (),
+            parameters={"gpus": devices if plan.device == "gpu" else 0},
+            require_references=False,
+            source=f"benchmarks/{probe.benchmark}.yml",
+        )
+        for one in outcome.judgements:
+            # Speeds have no reference here: floors, fleet and history judge them with all other numbers.
+            if one.verdict.gates and one.gating:
+                part = one.labels.get("gpu") or target.name
+                reasons.append(
+                    NightReason(
+                        check="probe",
+                        verdict=one.verdict,
+                        metric=one.metric,
+                        part=part,
+                        text=clean(one.reason, 400),
+                    )
+                )
+        if outcome.verdict.gates and not any(one.verdict.gates and one.gating for one in outcome.judgements):
+            text = outcome.reasons[0] if outcome.reasons else "its log proves nothing"
+            reasons.append(_unproven(probe.name, target.name, text))
+        speeds = [rule for rule in rules if rule.at_least is rule.at_most is rule.equals is None]
+        for number in log.measurements:
+            if any(r.metric == number.name and r.labels.items() <= number.labels.items() for r in speeds):
+                # What names no GPU is the node's; several nodes' numbers are kept as one run.
+                own = {} if {"gpu", "from"} & set(number.labels) else {"node": target.name}
+                numbers.append(number.model_copy(update={"labels": {**number.labels, **own}}))
+    return Measured(tuple(numbers), tuple(reasons), tuple(digests))
+
+
+@lru_cache(maxsize=32)
+def _rules(path: Path) -> tuple[JudgeRule, ...]:
+    return load_file(path).definition.result.judge
+
+
+def wanted(plan: Plan, target: Target) -> list[Probe]:
+    """Return what a node is measured with."""
+    return [
+        one
+        for one in PROBES
+        if one.name in plan.chosen
+        and arguments(one, plan.device) is not None
+        and (plan.device == "cpu" or target.gpus >= one.least_gpus)
+    ]
+
+
+def _unproven(probe: str, part: str, text: str) -> NightReason:
+    return NightReason(
+        check="probe", verdict=Verdict.UNPROVEN, metric=probe, part=part, text=clean(text, 400)
+    )
+
+
+def read_pair(nodes: tuple[str, ...], done: Done, references: Sequence[SkuReference]) -> PairResult:
+    """Return what nodes that reduced together say: wrong values, a hang and a value below a floor fail."""
+    if done.how != "ok":
+        return PairResult(nodes=nodes, passed=False, text=f"{done.how}: {done.text}")
+    section = next((one for one in done.sections if one.name == FABRIC), Section(FABRIC, None, ""))
+    log = parsed(section)
+    speeds = sorted(
+        (one for one in log.measurements if one.name == "fabric_busbw" and one.finite),
+        key=lambda one: int(one.labels.get("size_bytes", "0")),
+    )
+    wrong = [one for one in log.measurements if one.name == "wrong_values"]
+    if any(one.value != 0 for one in wrong):
+        return PairResult(nodes=nodes, passed=False, text="sums of values were wrong")
+    if log.verdict is not Verdict.PASS or not speeds or not wrong:
+        return PairResult(
+            nodes=nodes, passed=False, text="its log proves nothing: cut off, or nothing measured"
+        )
+    best = speeds[-1]
+    for one in speeds:
+        for reference in references:
+            if reference.fits(FABRIC, {}, one) and judge(one, reference.reference).verdict is Verdict.FAIL:
+                text = judge(one, reference.reference).reason
+                return PairResult(nodes=nodes, passed=False, value=one.value, text=clean(text, 300))
+    return PairResult(nodes=nodes, passed=True, value=best.value, text=quantity(best.value, best.unit))
+
+
+def slow_pairs(results: Sequence[PairResult], policy: Policy | None = None) -> tuple[PairResult, ...]:
+    """Return the results, those far below the others of the night no pass: by robust z and by distance."""
+    policy = policy or Policy()
+    values = [one.value for one in results if one.passed and one.value is not None and len(one.nodes) == 2]
+    if len(values) < policy.outlier_least:
+        return tuple(results)
+    middle = statistics.median(values)
+    spread = MAD_TO_SIGMA * statistics.median([abs(one - middle) for one in values])
+    spread = max(spread, policy.resolution * abs(middle))
+
+    def look(one: PairResult) -> PairResult:
+        if not one.passed or one.value is None or len(one.nodes) != 2:
+            return one
+        off = (one.value - middle) / middle
+        if (one.value - middle) / spread >= policy.outlier_z or off >= policy.outlier_fails:
+            return one
+        text = f"{one.text} is {percent(off)} off the median of tonight's pairs, {quantity(middle, 'GB/s')}"
+        return one.model_copy(update={"passed": False, "text": text})
+
+    return tuple(look(one) for one in results)
+
+
+def order(targets: Sequence[Target], past: Sequence[ProbeNight]) -> list[Target]:
+    """Return the idle nodes, those first that were not measured for longest."""
+    ago: dict[str, int] = {}
+    for number, night in enumerate(past):
+        for name in night.measured:
+            ago.setdefault(name, number)
+    idle = [one for one in targets if not one.busy]
+    return sorted(idle, key=lambda one: (-ago.get(one.name, len(past)), one.name))
+
+
+def pairs_tonight(
+    targets: Sequence[Target], able: Collection[str], turns: Mapping[str, int], past: Sequence[ProbeNight]
+) -> dict[str, tuple[Pair, ...]]:
+    """Return the pairs of each rack: tonight's round of the tournament, and who is left meets whom it must.
+
+    Args:
+        targets: Every node, so that the rounds stay the same whoever is idle.
+        able: Nodes that can be measured tonight.
+        turns: By rack how many nights of pairs there were.
+        past: Earlier nights, newest first.
+    """
+    met: dict[Pair, int] = {}
+    for number, night in enumerate(past):
+        for result in night.pairs:
+            if len(result.nodes) == 2:
+                met.setdefault((min(result.nodes), max(result.nodes)), number)
+    found: dict[str, tuple[Pair, ...]] = {}
+    racks: dict[tuple[str, str], list[str]] = {}
+    for one in targets:
+        racks.setdefault((one.rack, one.sku), []).append(one.name)
+    for (rack, sku), names in racks.items():
+        key = f"{rack}/{sku}"
+        planned = [
+            pair for pair in pairs_of_night(names, turns.get(key, 0)) if pair[0] in able and pair[1] in able
+        ]
+        free = sorted(set(names) & set(able) - {name for pair in planned for name in pair})
+        while len(free) > 1:
+            first, *rest = free
+            partner = max(
+                rest, key=lambda name: (met.get((min(first, name), max(first, name)), len(past)), name)
+            )
+            planned.append((min(first, partner), max(first, partner)))
+            free = [name for name in rest if name != partner]
+        if planned:
+            found[key] = tuple(sorted(planned))
+    return found
+
+
+def probe_night(
+    plan: Plan,
+    targets: Sequence[Target],
+    past: Sequence[ProbeNight],
+    jobs: Jobs,
+    direct: Mapping[str, Done] | None = None,
+) -> tuple[ProbeNight, tuple[Measurement, ...]]:
+    """Measure a fleet; return what came of it, and the numbers to judge with all others.
+
+    Args:
+        plan: How.
+        targets: Every node that was looked at.
+        past: What earlier nights measured, newest first.
+        jobs: Runs jobs; its folder was made.
+        direct: What nodes said that nights keep drained: Slurm gives them no job, they were measured without.
+
+    Raises:
+        ProbeError: Slurm's host does not answer any more.
+        DefinitionError: A benchmark's definition cannot be read.
+    """
+    by_name = {one.name: one for one in targets}
+    left = {one.name: one.busy for one in targets if one.busy}
+    numbers: list[Measurement] = []
+    reasons: dict[str, list[NightReason]] = {}
+    digests: dict[str, tuple[tuple[str, str, str], ...]] = {}
+    queue = order(targets, past)
+
+    def job(target: Target) -> Job:
+        text = script(plan, wanted(plan, target), [target.name], plan.node_limit_s)
+        return Job((target.name,), text, target.gpus, plan.node_limit_s)
+
+    some = [one for one in queue if wanted(plan, one)]
+    done = dict(zip([one.name for one in some], jobs.run([job(one) for one in some]), strict=True))
+    drained = dict(direct or {})
+    jobs.spent += sum(one.minutes for one in drained.values())
+    left = {name: why for name, why in left.items() if name not in drained}
+    done |= drained
+    again = [
+        by_name[name]
+        for name, one in done.items()
+        if one.how in ("failed", "hung", "lost") and name not in drained
+    ]
+    second = dict(zip([one.name for one in again], jobs.run([job(one) for one in again]), strict=True))
+    sound = [name for name, one in done.items() if one.how == "ok"]
+    measured: list[str] = []
+    for name, first in done.items():
+        last = second.get(name, first)
+        if last.how in ("left", "busy") and name in second:
+            last = first
+        if last.how in ("left", "busy"):
+            left[name] = last.text
+            continue
+        if last.how == "ok" and name in second:
+            reasons.setdefault(name, []).append(
+                NightReason(
+                    check="probe", verdict=Verdict.DEGRADED, metric="job", part=name,
+                    text=f"the first of two tries {first.how}: {clean(first.text, 300)}",
+                )
+            )  # fmt: skip
+        if last.how == "lost":
+            reasons[name] = [_unproven("job", name, f"Slurm started nothing: {last.text}")]
+            continue
+        got = read_node(plan, by_name[name], last)
+        reasons.setdefault(name, []).extend(got.reasons)
+        numbers += got.measurements
+        digests[name] = got.digests
+        if last.how == "ok":
+            measured.append(name)
+        elif name in second and first.how != "lost" and len(sound) > len(again):
+            # The same programs ended well on most others: it is this node's doing.
+            text = f"twice tonight, while {len(sound)} nodes ended it well: {clean(first.text, 200)}"
+            if not _python_lacks(last):
+                reasons[name].append(
+                    NightReason(check="probe", verdict=Verdict.FAIL, metric="job", part=name, text=text)
+                )
+    known = next((one.digests for one in past if one.digests), {})
+    odd, agreed, remarks = odd_digests(digests, known)
+    for name, more in odd.items():
+        reasons.setdefault(name, []).extend(more)
+    turns = dict(next((one.turns for one in past if one.turns), {}))
+    results: tuple[PairResult, ...] = ()
+    between: list[NightReason] = []
+    if FABRIC in plan.chosen:
+        bad = {name for name, mine in reasons.items() if any(one.verdict.gates for one in mine)}
+        able = {one.name for one in queue if one.name not in bad and (one.name in measured or not some)}
+        tonight = pairs_tonight(targets, able, turns, past)
+        meeting = _Meeting(plan, by_name, jobs)
+        results = tuple(one for pairs in tonight.values() for one in meeting.rack(pairs))
+        remarks += tuple(meeting.remarks[:20])
+        blamed, between = _blamed(results, {one.name: by_name[one.name].rack for one in targets})
+        for name, why in blamed.items():
+            reasons.setdefault(name, []).append(why)
+        for key, planned in tonight.items():
+            if any(set(one.nodes) == set(pair) for one in results for pair in planned):
+                turns[key] = turns.get(key, 0) + 1
+    night = ProbeNight(
+        asked=plan.minutes,
+        spent=round(jobs.spent, 3),
+        turns=turns,
+        measured=tuple(sorted(measured)),
+        left_out={name: clean(why, 200) for name, why in sorted(left.items())},
+        reasons={name: tuple(mine) for name, mine in sorted(_spared(reasons, len(targets)).items()) if mine},
+        between=tuple(between),
+        pairs=results,
+        digests=agreed,
+        remarks=remarks,
+    )
+    return night, tuple(numbers)
+
+
+def _python_lacks(done: Done) -> bool:
+    return any(one.name == "python" and one.status for one in done.sections)
+
+
+def _spared(
+    reasons: Mapping[str, Sequence[NightReason]], nodes: int, policy: Policy | None = None
+) -> dict[str, list[NightReason]]:
+    """Return the reasons; what many nodes show is the tool's or the fabric's until proven otherwise."""
+    policy = policy or Policy()
+    seen: dict[str, set[str]] = {}
+    for name, mine in reasons.items():
+        for one in mine:
+            if one.verdict is Verdict.FAIL:
+                seen.setdefault(one.code, set()).add(name)
+    wide = {
+        code
+        for code, some in seen.items()
+        if len(some) >= policy.share_least and len(some) > policy.share * nodes
+    }
+    said = "; on so many nodes that it is a fault of the tool or the fabric until proven otherwise"
+    return {
+        name: [
+            one.model_copy(update={"verdict": Verdict.UNPROVEN, "fleetwide": True, "text": one.text + said})
+            if one.code in wide and one.verdict is Verdict.FAIL
+            else one
+            for one in mine
+        ]
+        for name, mine in reasons.items()
+    }
+
+
+@dataclass
+class _Meeting:
+    """Lets nodes reduce together; keeps what came of it, and who did not meet."""
+
+    plan: Plan
+    by_name: Mapping[str, Target]
+    jobs: Jobs
+    remarks: list[str] = field(default_factory=list)
+
+    def meet(self, groups: Sequence[tuple[str, ...]]) -> list[PairResult]:
+        """Run a job for each group; who could not meet is in no result."""
+        some = []
+        for nodes in groups:
+            gpus = min(self.by_name[name].gpus for name in nodes)
+            text = script(self.plan, [FABRIC_PROBE], nodes, self.plan.pair_limit_s)
+            some.append(Job(nodes, text, gpus, self.plan.pair_limit_s))
+        got = []
+        for nodes, one in zip(groups, self.jobs.run(some), strict=True):
+            if one.how in ("left", "busy", "lost"):
+                self.remarks.append(f"{'+'.join(nodes)} did not meet: {one.text}")
+            else:
+                got.append(read_pair(nodes, one, self.by_name[nodes[0]].references))
+        return got
+
+    def rack(self, pairs: Sequence[Pair]) -> list[PairResult]:
+        """Let pairs meet, suspects a second and a third time, and halve the suspects that are left."""
+        results = list(slow_pairs(self.meet(pairs)))
+        for _ in range(3):
+            good, bad, suspects = _stand(results)
+            met = [(one.nodes[0], one.nodes[1]) for one in results]
+            partners = second_partners(suspects - bad, good, met)
+            fresh = self.meet([(min(one, two), max(one, two)) for one, two in partners.items()])
+            if not fresh:
+                break
+            results = list(slow_pairs([*results, *fresh]))
+        good, bad, suspects = _stand(results)
+
+        def works(nodes: Sequence[str]) -> bool:
+            got = self.meet([tuple(sorted(nodes))])
+            results.extend(got)
+            # Not to have met says nothing against them: who is not proven stays a suspect.
+            return not got or got[0].passed
+
+        if len(suspects - bad) > 1 and good:
+            bisect(sorted(suspects - bad), works, helpers=sorted(good), most_runs=4 * len(suspects))
+        return results
+
+
+def _stand(results: Iterable[PairResult]) -> tuple[set[str], set[str], set[str]]:
+    """Return good nodes, bad nodes, and those that failed and passed with nobody."""
+    verdicts = {(one.nodes[0], one.nodes[1]): one.passed for one in results if len(one.nodes) == 2}
+    good = {name for pair, passed in verdicts.items() if passed for name in pair}
+    good |= {name for one in results if len(one.nodes) > 2 and one.passed for name in one.nodes}
+    failed = {name for pair, passed in verdicts.items() if not passed for name in pair}
+    return good, set(blame(verdicts)[0]), failed - good
+
+
+def _blamed(
+    results: Sequence[PairResult], racks: Mapping[str, str]
+) -> tuple[dict[str, NightReason], list[NightReason]]:
+    """Return who is at fault by node, and what is wrong between nodes; suspects are unproven."""
+    pairs = {(min(one.nodes), max(one.nodes)): one for one in results if len(one.nodes) == 2}
+    # A later meeting of the same two does not take back an earlier one.
+    for one in results:
+        if len(one.nodes) == 2 and not one.passed:
+            pairs[min(one.nodes), max(one.nodes)] = one
+    bad, links, open_ = blame({pair: one.passed for pair, one in pairs.items()})
+    reasons: dict[str, NightReason] = {}
+    for name in sorted(bad | open_):
+        mine = [one for pair, one in pairs.items() if name in pair and not one.passed]
+        told = "; ".join(f"with {next(n for n in one.nodes if n != name)}: {one.text}" for one in mine)
+        if name in bad:
+            text = f"all-reduce fails with partners that pass with others: {told}"
+        else:
+            text = f"all-reduce failed and nobody could tell whose fault it is: {told}"
+        verdict = Verdict.FAIL if name in bad else Verdict.UNPROVEN
+        reasons[name] = NightReason(
+            check="pair", verdict=verdict, metric="fabric", part=name, text=clean(text, 500)
+        )
+    between = [
+        NightReason(
+            check="pair", verdict=Verdict.FAIL, metric="fabric", part="+".join(pair),
+            text=clean(f"the link between the two: each passes with others; {pairs[pair].text}", 400),
+        )
+        for pair in sorted(links)
+    ]  # fmt: skip
+    return reasons, between
+
+
+def write_probes(folder: Path, night: ProbeNight) -> None:
+    """Keep what a night measured, whole or not at all.
+
+    Raises:
+        ResultsError: It cannot be written.
+    """
+    write_file(folder / PROBES_FILE, night.model_dump_json(indent=1).encode() + b"\n")
+
+
+def read_probes(folder: Path) -> ProbeNight | None:
+    """Return what a night measured, None where it measured nothing or that is damaged."""
+    try:
+        return ProbeNight.model_validate_json((folder / PROBES_FILE).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def unmeasured(asked: float, nodes: Iterable[str], why: str) -> ProbeNight:
+    """Return the night of which measurements were asked and none could be made: its nodes are unproven."""
+    text = f"nothing was measured: {clean(why, 300)}"
+    return ProbeNight(
+        asked=asked,
+        reasons={name: (_unproven("job", name, text),) for name in nodes},
+        remarks=(text,),
+    )
+
+
+def said(night: ProbeNight | None) -> tuple[str, ...]:
+    """Return in a few lines what a night measured; nothing where measuring was not asked."""
+    if night is None:
+        return ()
+    pairs = sum(len(one.nodes) == 2 for one in night.pairs)
+    lines = [
+        f"measured: {len(night.measured)} nodes, {pairs} pairs, "
+        f"{night.spent:.1f} of {night.asked:g} GPU-minutes"
+    ]
+    by_reason: dict[str, list[str]] = {}
+    for name, why in night.left_out.items():
+        by_reason.setdefault(why, []).append(name)
+    lines += [f"not measured: {fold(names)}: {why}" for why, names in sorted(by_reason.items())[:10]]
+    return (*lines, *(f"! {one}" for one in night.remarks[:10]))

@@ -1,0 +1,1 @@
+"""Health checks: what was gathered on a node (``looking``) gives findings and actions (``checking``)."""
