@@ -32,6 +32,8 @@ class ActionModule(ActionBase):
                 facts=hostvars[host]["bench_facts"]["facts"],
                 variables=hostvars[host]["bench_variables"],
                 pythons=hostvars[host]["bench_interpreters"],
+                slurm=hostvars[host].get("bench_slurm", {}),
+                ground=hostvars[host].get("bench_ground", {}),
             )
             for host in options["hosts"]
             if "bench_variables" in hostvars[host]
@@ -47,9 +49,13 @@ class ActionModule(ActionBase):
         except bench.BenchError as error:
             raise AnsibleActionFail(str(error)) from error
         self._display.display(outcome.description)
+        told = outcome.model_dump(mode="json")
         return {
             "changed": not (outcome.resumed or self._task.check_mode),
             "plan_id": outcome.plan.plan_id,
             "resumed": outcome.resumed,
-            "runs": outcome.model_dump(mode="json")["remaining"],
+            "runs": told["remaining"],
+            "mounts": told["mounts"],
+            "runtimes": told["runtimes"],
+            "workers": list(outcome.workers),
         }

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +40,10 @@ class ActionModule(ActionBase):
                 "storage": {"type": "str", "default": ""},
                 "network": {"type": "str", "default": ""},
                 "log": {"type": "str", "default": ""},
+                "code": {"type": "str", "default": ""},
                 "job": {"type": "dict", "default": {}},
+                "points": {"type": "dict", "default": {}},
+                "jobs": {"type": "dict", "default": {}},
                 "argv": {"type": "list", "elements": "str", "default": []},
                 "failed_task": {"type": "str", "default": ""},
                 "failed_result": {"type": "dict", "default": {}},
@@ -50,6 +56,8 @@ class ActionModule(ActionBase):
         )
         if options["log"]:
             self._fetch(options["log"], results / options["run_id"] / "logs" / f"{host}.log")
+        if options["code"]:
+            self._fetch_code(options["code"], results / options["run_id"])
         try:
             recorded = bench.record(
                 results,
@@ -63,17 +71,22 @@ class ActionModule(ActionBase):
                 job=options["job"],
                 failure=failure,
                 command=options["argv"],
+                points=options["points"],
+                jobs=options["jobs"],
                 texts={name: options[name] for name in ("description", "notes", "storage", "network")},
             )
+            given_up = bench.given_up(results, options["plan_id"])
         except bench.BenchError as error:
             raise AnsibleActionFail(str(error)) from error
         run = recorded.run
-        line = f"{run.verdict.value.upper()}  {run.title} on {host}"
+        where = host if len(run.asked_nodes) < 2 else f"{len(run.asked_nodes)} nodes"
+        line = f"{run.verdict.value.upper()}  {run.title} on {where}"
         self._display.display(clean("; ".join([line, *run.reasons[:2]]), limit=600))
         if recorded.history:
             self._display.warning(clean(recorded.history, limit=600))
         return {
             "changed": True,
+            "given_up": given_up,
             "rackproof_run": {
                 "run_id": run.run_id,
                 "verdict": run.verdict.value,
@@ -82,6 +95,21 @@ class ActionModule(ActionBase):
                 "report": recorded.report,
             },
         }
+
+    def _fetch_code(self, remote: str, folder: Path) -> None:
+        """Copy the config and the run script that a job was started with to the run folder."""
+        command = (
+            f"cd {shlex.quote(remote)} 2>/dev/null && for f in config_*.sh run.sub; do "
+            '[ -f "$f" ] && [ "$(wc -c <"$f")" -lt 262144 ] && echo "$f $(base64 -w0 "$f")"; done; true'
+        )
+        folder.mkdir(parents=True, exist_ok=True)
+        for line in self._low_level_execute_command(command)["stdout"].splitlines():
+            name, _, data = line.strip().partition(" ")
+            if re.fullmatch(r"config_[A-Za-z0-9_.-]{1,100}\.sh|run\.sub", name):
+                try:
+                    (folder / name).write_bytes(base64.b64decode(data, validate=True))
+                except (ValueError, OSError) as error:
+                    self._display.warning(f"{name} of the run could not be kept: {error}")
 
     def _fetch(self, remote: str, local: Path) -> None:
         """Copy the job's log to the run folder, whole or not at all; without it the run is unproven."""

@@ -1,4 +1,4 @@
-"""Print the table of the runs that a playbook recorded, at its end.
+"""Print at a playbook's end the table of the runs it recorded, or what it changed on which nodes.
 
 A view and nothing else: the verdict is a task's business, and an exception in a callback would not
 change the exit status. This file is also the one place that lets plugins find the package when only
@@ -21,10 +21,11 @@ except ImportError:
 DOCUMENTATION = """
 name: rackproof
 type: aggregate
-short_description: Print the runs of a playbook and their verdicts
+short_description: Print the runs of a playbook and their verdicts, or what it changed on which nodes
 description:
   - Collects the runs that C(rackproof_record) recorded and prints one table of them when the playbook
     ends, whether it ends well or not, with the path of the report.
+  - Of a playbook that provisions, prints what changed on which nodes and what needs attention.
   - Only shows. The exit status comes from the task that gates.
 options:
   show_table:
@@ -72,8 +73,38 @@ class RunTable:
         return "\n".join([*([table] if runs else []), *lines])
 
 
+class ChangeTable:
+    """What one playbook changed, by node, and the remarks that its tasks left in C(provision_attention)."""
+
+    def __init__(self) -> None:
+        self.changed: dict[str, list[str]] = {}
+        self.attention: dict[str, list[str]] = {}
+        self.listed: set[str] = set()
+
+    def note(self, host: str, task: str, result: dict[str, Any]) -> None:
+        """Remember a task that ended well."""
+        if result.get("changed"):
+            self.changed.setdefault(host, []).append(task)
+        facts = result.get("ansible_facts")
+        if isinstance(facts, dict) and isinstance(facts.get("provision_attention"), list):
+            self.listed.add(host)
+            self.changed.setdefault(host, [])
+            self.attention[host] = [str(one) for one in facts["provision_attention"]]
+
+    def lost(self, host: str, task: str, result: dict[str, Any]) -> None:
+        """Remember a task that ended badly, unless the playbook itself lists the node."""
+        if host not in self.listed:
+            self.attention[host] = [f"{task}: {result.get('msg', 'failed')}"]
+
+    def text(self, predicted: bool) -> str:
+        """Return the summary; empty for a playbook that does not provision."""
+        from rackproof.provisioning import summary
+
+        return summary(self.changed, self.attention, predicted) if self.listed else ""
+
+
 class CallbackModule(CallbackBase):
-    """Listen for recorded runs and show them at the end."""
+    """Listen for recorded runs and changes, and show them at the end."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "aggregate"
@@ -83,6 +114,8 @@ class CallbackModule(CallbackBase):
     def __init__(self) -> None:
         super().__init__()
         self._table = RunTable()
+        self._changes = ChangeTable()
+        self._predicted = False
         self._shown = True
 
     def set_options(self, task_keys: Any = None, var_options: Any = None, direct: Any = None) -> None:
@@ -90,19 +123,36 @@ class CallbackModule(CallbackBase):
         super().set_options(task_keys=task_keys, var_options=var_options, direct=direct)
         self._shown = bool(self.get_option("show_table"))
 
+    def v2_playbook_on_play_start(self, play: Any) -> None:
+        """Note whether this is check mode."""
+        self._predicted = bool(play.check_mode)
+
     def v2_runner_on_ok(self, result: Any) -> None:
         """Note what a task that ended well says."""
         self._table.note(result._result)
+        self._changes.note(result._host.get_name(), result._task.get_name(), result._result)
 
     def v2_runner_item_on_ok(self, result: Any) -> None:
         """Note what one turn of a task's loop says."""
         self._table.note(result._result)
 
+    def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
+        """Note a node that a handler failed on: no later task can list it."""
+        if not ignore_errors:
+            self._changes.lost(result._host.get_name(), result._task.get_name(), result._result)
+
+    def v2_runner_on_unreachable(self, result: Any) -> None:
+        """Note a node that was lost on the way."""
+        self._changes.lost(result._host.get_name(), result._task.get_name(), result._result)
+
     def v2_playbook_on_stats(self, stats: Any) -> None:
         """Print the table."""
         if not self._shown:
             return
-        text = self._table.text(width=self._display.columns, color=sys.stdout.isatty())
-        if text:
-            self._display.banner("RESULT")
-            self._display.display(text)
+        for title, text in (
+            ("RESULT", self._table.text(width=self._display.columns, color=sys.stdout.isatty())),
+            ("NODES", self._changes.text(self._predicted)),
+        ):
+            if text:
+                self._display.banner(title)
+                self._display.display(text)

@@ -6,13 +6,14 @@ The errors are raised `from None`: Ansible would show the cause's text besides, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from io import BytesIO
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
 from pydantic import ValidationError
 
-from rackproof import logs
+from rackproof import logs, peer_memory, pinning, preflight, slurm_releases
 from rackproof.judging import judge
 from rackproof.records import Measurement, Reference, worst
 from rackproof.records import Verdict as VerdictWord
@@ -89,6 +90,58 @@ def scaling_efficiency(rates: Any, base: Any = None) -> list[dict[str, Any]]:
     return [point.model_dump(mode="json") for point in points]
 
 
+def peer_memory_choice(
+    facts: Any, method: str = "auto", dmabuf_kernel: str = "", driver: str = "", ofed: str = ""
+) -> dict[str, Any]:
+    """Choose the way between GPU and network card on a node."""
+    if not isinstance(facts, Mapping) or not {"kernel", "packages", "modules", "commands"} <= set(facts):
+        raise AnsibleFilterError("peer_memory_choice needs the fact rackproof_node")
+    node = peer_memory.expect(peer_memory.look(facts), driver)
+    node = replace(node, ofed=ofed or node.ofed)
+    try:
+        choice = peer_memory.choose(node, method=method, dmabuf_kernel=dmabuf_kernel)
+    except ValueError as error:
+        raise AnsibleFilterError(f"peer_memory_choice: {error}") from None
+    return {
+        "method": choice.method,
+        "reason": choice.reason,
+        "unmet": list(choice.unmet.get(choice.method, ())),
+        "driver": node.driver,
+    }
+
+
+def preflight_remarks(facts: Any, expected: Any, answered_at: float = 0) -> list[dict[str, Any]]:
+    """Compare a node with what is expected of it."""
+    if not isinstance(facts, Mapping) or not {"os", "pci", "space", "clock"} <= set(facts):
+        raise AnsibleFilterError("preflight_remarks needs the fact rackproof_node")
+    if not isinstance(expected, Mapping):
+        raise AnsibleFilterError("preflight_remarks needs a dict of expectations")
+    known = {field.name for field in fields(preflight.Expected)}
+    if stray := sorted(set(expected) - known):
+        raise AnsibleFilterError(f"preflight_remarks: unknown expectation {', '.join(map(str, stray))}")
+    given = {key: tuple(one) if isinstance(one, list) else one for key, one in expected.items()}
+    found = preflight.remarks(facts, preflight.Expected(**given), answered_at)
+    return [{**asdict(one), "line": one.line()} for one in found]
+
+
+def packages_lacking(wanted: Any, installed: Any, hold: bool = True) -> list[str]:
+    """Name the packages of a node that are not as they are pinned."""
+    if not isinstance(wanted, Mapping) or not isinstance(installed, Mapping):
+        raise AnsibleFilterError(
+            "packages_lacking needs a dict of name to version, and rackproof_node.packages"
+        )
+    return pinning.lacking({name: str(version or "") for name, version in wanted.items()}, installed, hold)
+
+
+def slurm_misfit(node: Any, controller: Any) -> str:
+    """Say why a host's Slurm cannot work with its controller's."""
+    if not isinstance(node, str) or not isinstance(controller, str):
+        raise AnsibleFilterError(
+            "slurm_misfit needs two versions, of the host's Slurm and of its controller's"
+        )
+    return slurm_releases.misfit(node, controller)
+
+
 class FilterModule:
     """The filters by name; each is documented in a file of its name beside this one."""
 
@@ -99,4 +152,8 @@ class FilterModule:
             "verdict": verdict,
             "worst_verdict": worst_verdict,
             "scaling_efficiency": scaling_efficiency,
+            "peer_memory_choice": peer_memory_choice,
+            "packages_lacking": packages_lacking,
+            "preflight_remarks": preflight_remarks,
+            "slurm_misfit": slurm_misfit,
         }

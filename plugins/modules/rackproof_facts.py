@@ -85,21 +85,14 @@ facts:
 import json
 import os
 import resource
-import signal
 import socket
-import subprocess
 import sys
-import tempfile
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.rackproof_tools import FILE_BYTES, ask, read, space
 
-OUTPUT_BYTES = 4 * 1024 * 1024
-"""The most kept of a tool's output; eight GPUs need about half a megabyte of XML."""
-FILE_BYTES = 256 * 1024
-LAST_WAIT_S = 2.0
 TOOLS = {
     "lscpu": ["lscpu"],
     "ip": ["ip", "-oneline", "address", "show"],
@@ -117,15 +110,6 @@ TOOLS = {
     "ldconfig": ["ldconfig", "-p"],
 }
 LIBRARIES = ("libnccl.so", "libcudnn.so", "libcudart.so", "libibverbs.so", "libmpi.so")
-EXTRA_PATH = (
-    "/usr/local/cuda/bin",
-    "/usr/local/sbin",
-    "/usr/sbin",
-    "/sbin",
-    "/usr/local/bin",
-    "/usr/bin",
-    "/bin",
-)
 FILES = {
     "os_release": "/etc/os-release",
     "cpuinfo": "/proc/cpuinfo",
@@ -133,6 +117,11 @@ FILES = {
     "nvidia_driver": "/proc/driver/nvidia/version",
     "cuda": "/usr/local/cuda/version.json",
     "dgx": "/etc/dgx-release",
+    # What was applied since the boot, by role node_tuning; what the kernel has is beside it.
+    "tuning": "/run/rackproof/tuning.json",
+    "governor": "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor",
+    "transparent_hugepages": "/sys/kernel/mm/transparent_hugepage/enabled",
+    "command_line": "/proc/cmdline",
 }
 DMI = (
     "bios_version",
@@ -144,11 +133,6 @@ DMI = (
     "product_serial",
     "product_sku",
     "sys_vendor",
-)
-NO_DRIVER = (
-    "couldn't communicate with the NVIDIA driver",
-    "Driver/library version mismatch",
-    "No devices were found",
 )
 # Runs inside the interpreter that is asked; prints one line of JSON.
 QUESTION = r"""
@@ -183,86 +167,6 @@ print("\n" + json.dumps(said))
 """
 
 
-def find(program):
-    """Return the path of a program, None if it is absent; modules run with a short PATH."""
-    if os.path.isabs(program):
-        return program if os.access(program, os.X_OK) else None
-    for folder in os.environ.get("PATH", "").split(os.pathsep) + list(EXTRA_PATH):
-        path = os.path.join(folder, program)
-        if folder and os.path.isfile(path) and os.access(path, os.X_OK):
-            return path
-    return None
-
-
-def ask(argv, timeout_s, bounded=True):
-    """Run a tool, bounded in time and output; never raises for what the tool does.
-
-    Args:
-        argv: Program and arguments.
-        timeout_s: Seconds it may take.
-        bounded: Whether the kernel stops it when it writes without end; every file counts, not only output.
-    """
-    path = find(argv[0])
-    if path is None:
-        return {"status": "absent"}
-    begin = time.monotonic()
-    # Files, not pipes: a grandchild that keeps a pipe open would hold us beyond the limit.
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        try:
-            child = subprocess.Popen(
-                [path, *argv[1:]],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,
-                env=dict(os.environ, LC_ALL="C"),
-                cwd="/",
-            )
-        except OSError as error:
-            return {"status": "failed", "rc": None, "stdout": "", "stderr": str(error)}
-        if bounded:
-            with suppress(OSError):
-                resource.prlimit(child.pid, resource.RLIMIT_FSIZE, (2 * OUTPUT_BYTES, 2 * OUTPUT_BYTES))
-        try:
-            rc = child.wait(timeout_s)
-            status = "ok" if rc == 0 else "failed"
-        except subprocess.TimeoutExpired:
-            rc, status = None, "hung"
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(child.pid, signal.SIGKILL)
-            # A process stuck in the driver does not die; it must not hold us as well.
-            with suppress(subprocess.TimeoutExpired):
-                child.wait(LAST_WAIT_S)
-        stdout, cut = head(out)
-        stderr, _ = head(err, 4096)
-    if status == "failed" and any(words in stdout + stderr for words in NO_DRIVER):
-        status = "no_driver"
-    return {
-        "status": status,
-        "rc": rc,
-        "stdout": stdout,
-        "stderr": stderr,
-        "seconds": round(time.monotonic() - begin, 3),
-        "truncated": cut,
-    }
-
-
-def head(stream, limit=OUTPUT_BYTES):
-    """Return the beginning of a file as text, and whether there was more."""
-    stream.seek(0)
-    data = stream.read(limit + 1)
-    return data[:limit].decode("utf-8", "replace"), len(data) > limit
-
-
-def read(path, limit=FILE_BYTES):
-    """Return the text of a small file, '' if it cannot be read."""
-    try:
-        with open(path, "rb") as stream:
-            return stream.read(limit).decode("utf-8", "replace").replace("\0", "").strip()
-    except OSError:
-        return ""
-
-
 def interpreter(path, packages, timeout_s):
     """Ask an interpreter for its version and packages."""
     result = ask([path, "-c", QUESTION, json.dumps(packages)], timeout_s, bounded=False)
@@ -272,18 +176,6 @@ def interpreter(path, packages, timeout_s):
         except (ValueError, IndexError):
             result["status"] = "failed"
     return result
-
-
-def space(path):
-    """Return size and free bytes of the file system a path lies, or would lie, on."""
-    there = os.path.abspath(path)
-    while not os.path.exists(there) and there != os.path.dirname(there):
-        there = os.path.dirname(there)
-    try:
-        found = os.statvfs(there)
-    except OSError as error:
-        return {"error": str(error)}
-    return {"total_bytes": found.f_blocks * found.f_frsize, "free_bytes": found.f_bavail * found.f_frsize}
 
 
 def addresses(ip_output):

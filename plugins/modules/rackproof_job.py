@@ -62,6 +62,12 @@ options:
     description: Seconds between SIGTERM and SIGKILL. The value given at the start counts.
     type: float
     default: 10
+  again:
+    description:
+      - Whether a job that ended by V(supervisor_died) is started once more, with an empty log. For a program
+        that only attends to what goes on elsewhere, and finds it.
+    type: bool
+    default: false
   log_limit_bytes:
     description: The job is stopped when its log grows beyond this.
     type: int
@@ -650,6 +656,9 @@ class Supervisor:
             grace = min(grace, 5)
         met, unkillable = end_all(self.members, self.wait, grace)
         self.reap()
+        if (reason == "stopped" or self.status != 0) and going_down():
+            # Whatever ended on a node that shuts down says nothing of itself.
+            reason, self.status = "supervisor_died", None
         status, number = None, None
         if self.status is not None and os.WIFSIGNALED(self.status):
             number = os.WTERMSIG(self.status)
@@ -681,6 +690,22 @@ class Supervisor:
                     return
             else:
                 return
+
+
+def going_down():
+    """Whether the node is shutting down, as systemd has it."""
+    try:
+        done = subprocess.run(
+            ["systemctl", "is-system-running"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=5,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return done.stdout.strip() == b"stopping"
 
 
 def take_lock(path):
@@ -897,12 +922,18 @@ def ensure_started(module, folder):
         state = folder.read_state()
         if state is None:
             return {"changed": True}
-        return {"changed": False, "job": shown(settle(folder, state, change=False))}
+        state = settle(folder, state, change=False)
+        return {
+            "changed": options["again"] and state["ended_by"] == "supervisor_died",
+            "job": shown(state),
+        }
     folder.create()
     with folder.starting() as starting:
         state = folder.read_state()
         if state is not None:
-            return {"changed": False, "job": shown(settle(folder, state, change=True))}
+            state = settle(folder, state, change=True)
+            if not (options["again"] and state["ended_by"] == "supervisor_died"):
+                return {"changed": False, "job": shown(state)}
         lock, killed = None, 0
         if options["lock"]:
             lock, killed = take_lock(options["lock"])
@@ -991,6 +1022,7 @@ def main():
             "timeout_s": {"type": "float"},
             "hang_s": {"type": "float", "default": 0},
             "grace_s": {"type": "float", "default": 10},
+            "again": {"type": "bool", "default": False},
             "log_limit_bytes": {"type": "int", "default": 1 << 30},
             "lock": {"type": "path"},
         },

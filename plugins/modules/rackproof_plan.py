@@ -60,4 +60,17 @@ runs:
   description: Runs still to be made, by inventory host.
   returned: success
   type: dict
+mounts:
+  description: What the role storage mounts for them, by inventory host.
+  returned: success
+  type: dict
+runtimes:
+  description: Runtimes of the runs that nodes start together, by inventory host.
+  returned: success
+  type: dict
+workers:
+  description: Hosts that need the workloads to make them.
+  returned: success
+  type: list
+  elements: str
 """

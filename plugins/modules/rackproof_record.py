@@ -67,8 +67,21 @@ options:
     description: Path of the log on the node.
     type: str
     default: ""
+  code:
+    description:
+      - Folder on the node with the config and the run script of a job on a cluster; kept with the record.
+    type: str
+    default: ""
   job:
     description: State of the job as M(rackproof_follow) returns it.
+    type: dict
+    default: {}
+  points:
+    description: By node what M(rackproof_point) returned when it took the setting of the run away.
+    type: dict
+    default: {}
+  jobs:
+    description: By node how its part of the job ended, for the nodes but the first.
     type: dict
     default: {}
   argv:
@@ -106,6 +119,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+given_up:
+  description: Benchmarks whose repeats can no longer become a valid result, with the reason.
+  returned: success
+  type: dict
 rackproof_run:
   description: The recorded run in short; the callback P(rackproof#callback) collects these.
   returned: success

@@ -5,6 +5,7 @@ The Ansible plugins check arguments, call these, and turn :class:`BenchError` in
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,13 +13,18 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from rackproof import definitions, locks, planning, recording
+from rackproof import definitions, experiment, locks, planning, recording
 from rackproof.definitions import DefinitionError, Matrix, Parameters, Scalar
+from rackproof.experiment import Ground
 from rackproof.facts import findings_from_facts, node_from_facts
 from rackproof.judging import SkuReference
 from rackproof.planning import Plan, PlannedRun
 from rackproof.records import Finding, Record, Run, Verdict, worst
 from rackproof.results import RECORD_NAME, ResultsError
+from rackproof.slurm_plan import Site
+
+SIDE_BY_SIDE = 18
+"""More systems than a rack has are no columns to read; `rackproof compare` takes any two of them."""
 
 
 class BenchError(Exception):
@@ -41,6 +47,10 @@ class Answer(Record):
     facts: dict[str, Any] = Field(description="Raw facts, as the module returns them.")
     variables: Parameters = Field(description="What definitions may name.")
     pythons: dict[str, str] = Field(description="Interpreters that already hold a runtime.")
+    slurm: dict[str, Any] = Field(default={}, description="The cluster, as rackproof.slurm_plan.Site has it.")
+    ground: dict[str, Any] = Field(
+        default={}, description="Storages and networks, as rackproof.experiment.Ground has it."
+    )
 
 
 class PlanOutcome(Record):
@@ -48,8 +58,19 @@ class PlanOutcome(Record):
 
     plan: Plan
     resumed: bool
+    given_up: dict[str, str] = Field(description="Benchmarks whose repeats go no further, with the reason.")
     remaining: dict[str, tuple[dict[str, Any], ...]] = Field(
         description="Runs still to be made, by inventory host, with what starting them needs."
+    )
+    workers: tuple[str, ...] = Field(
+        default=(),
+        description="Hosts that need the workloads: of a job under Slurm only the one that submits.",
+    )
+    runtimes: dict[str, tuple[dict[str, Any], ...]] = Field(
+        default={}, description="Runtimes of runs that nodes start together, by inventory host."
+    )
+    mounts: dict[str, tuple[dict[str, Any], ...]] = Field(
+        default={}, description="What the role storage mounts for them, by inventory host."
     )
     description: str
 
@@ -134,6 +155,8 @@ def plan(
         lacking = [name for name in ("bench_home", "bench_workloads") if name not in answer.variables]
         if lacking:
             raise BenchError(f"{host}: not set: {', '.join(lacking)}; roles/bench/defaults/main.yml has them")
+    sites = {host: _site(host, answer.slurm) for host, answer in answered.items()}
+    grounds = {host: _ground(host, answer.ground) for host, answer in answered.items()}
     results = Path(choice.results)
     history = recording.History(results)
     nodes = {
@@ -149,7 +172,14 @@ def plan(
             suite=choice.suite,
             overrides=choice.parameters,
             unreached=[host for host in hosts if host not in nodes],
-            estimate=(lambda *_: None) if dry_run else history.estimate,
+            # A dry run makes no history, but asks one that is there.
+            estimate=history.estimate if history.exists or not dry_run else (lambda *_: None),
+            sites=sites,
+            grounds=grounds,
+            addresses={
+                host: experiment.address(answer.facts, grounds[host].fabric_interface)
+                for host, answer in answered.items()
+            },
         )
         resumed = False
         if not dry_run:
@@ -158,16 +188,38 @@ def plan(
     except (DefinitionError, ResultsError) as error:
         raise BenchError(str(error)) from error
     remaining: dict[str, list[dict[str, Any]]] = {}
+    wanted: dict[str, list[Parameters]] = {}
+    runtimes: dict[str, dict[str, list[str]]] = {}
+    workers: dict[str, None] = {}
+    given_up = made.given_up(done)
     for run in made.runs:
-        if run.run_id not in done:
-            remaining.setdefault(run.lead, []).append(_to_start(run, answered[run.lead]))
+        if run.run_id not in done and made.result_of(run) not in given_up:
+            workers.update(dict.fromkeys([run.lead] if run.launcher == "slurm" else run.nodes))
+            started = _to_start(run, answered, made.plan_id)
+            remaining.setdefault(run.lead, []).append({**started, "result": made.result_of(run)})
+            if run.setting is not None and not run.unproven_because:
+                for host in run.nodes:
+                    wanted.setdefault(host, []).append(run.parameters)
+                    words = _runtime_arguments(run.runtime, answered[host])
+                    runtimes.setdefault(host, {})[run.runtime] = words
     description = planning.describe(made)
     if resumed:
         description = f"Going on with {made.plan_id}: {len(done)} of {len(made.runs)} done.\n{description}"
     return PlanOutcome(
         plan=made,
         resumed=resumed,
+        given_up=given_up,
         remaining={host: tuple(runs) for host, runs in remaining.items()},
+        workers=tuple(workers),
+        runtimes={
+            host: tuple({"name": name, "arguments": words} for name, words in each.items() if name)
+            for host, each in runtimes.items()
+        },
+        mounts={
+            host: tuple(found)
+            for host, points in wanted.items()
+            if (found := experiment.mounts(points, grounds[host]))
+        },
         description=description,
     )
 
@@ -201,6 +253,8 @@ def record(
     failure: str,
     command: Sequence[str],
     texts: Mapping[str, str],
+    points: Mapping[str, Any] | None = None,
+    jobs: Mapping[str, Any] | None = None,
 ) -> recording.Recorded:
     """Record one run whose logs lie in ``results/RUN_ID/logs``.
 
@@ -217,6 +271,8 @@ def record(
         failure: Why no job was started, in words; empty otherwise.
         command: The job's command line.
         texts: What the operator wrote down: description, notes, storage, network.
+        points: By node what its setting was, where the run has one.
+        jobs: By node how its part of the job ended, for the nodes but the first.
 
     Raises:
         BenchError: The record cannot be written.
@@ -232,12 +288,19 @@ def record(
         # Another host's than those checked at the beginning. The run was made and is not to be lost.
         baselines = []
         findings.append(Finding(code="sku_references", verdict=Verdict.UNPROVEN, message=str(error)[:4000]))
+    showed = experiment.Seen()
+    if planned.setting is not None and not planned.unproven_because:
+        showed = experiment.seen(planned.setting, planned.lead, points or {}, jobs or {}, bool(job))
+        findings += showed.findings
+        spoken = {"network": showed.network, "storage": showed.storage}
+        texts = {**texts, **{name: text for name, text in spoken.items() if text}}
     evidence = recording.Evidence(
         nodes=tuple(node_from_facts(name, raw, sku=sku) for name, raw in told.items()),
         job=dict(job),
         findings=tuple(findings),
         could_not_start=failure or planned.unproven_because,
         command=tuple(command),
+        measurements=showed.measurements,
         **texts,
     )
     try:
@@ -253,6 +316,19 @@ def record(
         raise BenchError(f"run {run_id} could not be recorded whole: {error}") from error
 
 
+def given_up(results: Path, plan_id: str) -> dict[str, str]:
+    """Return benchmarks of a plan whose repeats can no longer become a valid result, with the reason.
+
+    Raises:
+        BenchError: The plan or one of its records cannot be read.
+    """
+    try:
+        made = planning.read_plan(results, plan_id)
+        return made.given_up(made.recorded(results))
+    except ResultsError as error:
+        raise BenchError(str(error)) from error
+
+
 def report(results: Path, plan_id: str) -> PlanReport:
     """Write the plan's report and return the verdict over all its runs.
 
@@ -265,37 +341,88 @@ def report(results: Path, plan_id: str) -> PlanReport:
         made = planning.read_plan(results, plan_id)
         recorded = made.recorded(results)
         runs = [recorded[run.run_id] for run in made.runs if run.run_id in recorded]
+        given_up = made.given_up(recorded)
         open_ends = [
             *(
                 f"{run.title} on {run.lead}: has no record; start again"
                 for run in made.runs
-                if run.run_id not in recorded
+                if run.run_id not in recorded and made.result_of(run) not in given_up
             ),
+            *(f"{result}: the other repeats were not made: {why}" for result, why in given_up.items()),
             *(f"{host}: not reached; see its error above" for host in made.unreached),
             *(f"{host}: nothing could be run on it: {reason}" for host, reason in made.unused.items()),
         ]
+        scored = _scores(made, recorded, given_up, results)
+        open_ends += [text for text, verdict in scored.items() if verdict is Verdict.UNPROVEN]
+        failures = [text for text, verdict in scored.items() if verdict is Verdict.FAIL]
         troubles = [_mend_page(run, results / run.run_id) for run in runs]
+        troubles.append(_comparison(runs, results / plan_id))
         pages = write_plan_reports(
             runs,
             results / plan_id,
             made.title,
             link=lambda run: f"../{run.run_id}/report.html",
-            missing=open_ends,
+            missing=[*open_ends, *failures],
         )
     except (ResultsError, OSError) as error:
         raise BenchError(f"the report of {plan_id} could not be written: {error}") from error
-    verdict = worst([*(run.verdict for run in runs), *([Verdict.UNPROVEN] * len(open_ends))])
+    verdict = worst(
+        [
+            *(run.verdict for run in runs),
+            *([Verdict.UNPROVEN] * len(open_ends)),
+            *([Verdict.FAIL] * len(failures)),
+        ]
+    )
     lines = [f"{made.title}: {verdict.value} ({len(runs)} of {len(made.runs)} runs recorded)"]
     for run in runs:
         if run.verdict is not Verdict.PASS:
             nodes = ", ".join(run.asked_nodes)
             lines.append(f"{run.verdict.value}: {run.title} on {nodes}: {'; '.join(run.reasons[:3])}")
+    lines += [f"fail: {one}" for one in failures]
     lines += [f"unproven: {one}" for one in open_ends]
+    lines += [text for text, found in scored.items() if found in (None, Verdict.PASS)]
     lines += filter(None, troubles)
     lines.append(f"report: {pages['html']}")
     return PlanReport(
         verdict=verdict, gates=verdict.gates, message="\n".join(lines), report=str(pages["html"])
     )
+
+
+def _scores(
+    made: Plan, recorded: Mapping[str, Run], given_up: Mapping[str, str], results: Path
+) -> dict[str, Verdict | None]:
+    """Return what the repeats of each benchmark are worth together, in words with a verdict."""
+    groups: dict[tuple[str, tuple[str, ...], str], list[PlannedRun]] = {}
+    for run in made.runs:
+        if run.repeats > 1 and made.result_of(run) not in given_up:
+            groups.setdefault((run.benchmark, run.nodes, json.dumps(run.parameters)), []).append(run)
+    if not groups:
+        return {}
+    from rackproof.training_checks import score_repeats
+
+    found: dict[str, Verdict | None] = {}
+    for members in groups.values():
+        if all(run.run_id in recorded for run in members):
+            verdict, words = score_repeats(members, results)
+            found[f"{made.result_of(members[0])}: {words}"] = verdict
+    return found
+
+
+def _comparison(runs: Sequence[Run], folder: Path) -> str:
+    """Write the page that holds the systems side by side, if there are several; return where it is."""
+    from rackproof.compare.systems import compare_systems, published_system, systems_of
+    from rackproof.report.comparison import write_comparison
+
+    systems = systems_of(runs)
+    if not 2 <= len(systems) <= SIDE_BY_SIDE:
+        return ""
+    known = {published_system(str(run.parameters.get("system", ""))) for run in runs}
+    try:
+        reference = known.pop() if len(known) == 1 else None
+        pages = write_comparison(compare_systems(systems, reference=reference), folder)
+    except Exception as error:  # a page more must not hide the verdict
+        return f"the systems could not be compared: {error}"
+    return f"side by side: {pages['html']}"
 
 
 def _mend_page(run: Run, folder: Path) -> str:
@@ -321,13 +448,78 @@ def why(task: str, result: Mapping[str, Any]) -> str:
     return f"{task}: {message}"
 
 
-def _to_start(run: PlannedRun, answer: Answer) -> dict[str, Any]:
+def _site(host: str, raw: Mapping[str, Any]) -> Site:
+    """Return the cluster that a host's variables describe.
+
+    Raises:
+        BenchError: A variable has a value that makes no sense.
+    """
+    try:
+        return Site.model_validate(raw)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        name = "_".join(["bench", *(str(part) for part in problem["loc"])])
+        raise BenchError(f"{host}: {name}: {problem['msg']}; see docs/mlperf.md") from error
+
+
+def _ground(host: str, raw: Mapping[str, Any]) -> Ground:
+    """Return what a host's variables say for experiments.
+
+    Raises:
+        BenchError: A variable has a value that makes no sense.
+    """
+    try:
+        return Ground.model_validate(raw)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        name = ".".join(str(part) for part in problem["loc"])
+        raise BenchError(f"{host}: bench_{name}: {problem['msg']}; see docs/experiments.md") from error
+
+
+def _to_start(run: PlannedRun, answered: Mapping[str, Answer], plan_id: str) -> dict[str, Any]:
     """Return what the playbook needs to start a run, as plain data."""
+    answer = answered[run.lead]
+    home = answer.variables["bench_home"]
+    on_cluster = run.launcher in ("docker", "slurm")
+    shared = answer.slurm.get("shared", "")
+    if run.launcher == "docker":
+        shared = f"{shared if len(run.nodes) > 1 else home}/docker"
+    return {
+        **run.model_dump(mode="json"),
+        "parts": [_part(run, rank, answered[name]) for rank, name in enumerate(run.nodes) if run.setting],
+        "arguments": [
+            *run.arguments,
+            *([f"--id={run.run_id}"] if on_cluster else []),
+            *([f"--plan={plan_id}"] if run.launcher == "slurm" else []),
+        ],
+        "title": run.title,
+        "runtime_arguments": _runtime_arguments(run.runtime, answer) if run.runtime else [],
+        "code": f"{shared}/runs/{run.run_id}/code" if on_cluster else "",
+    }
+
+
+def _part(run: PlannedRun, rank: int, answer: Answer) -> dict[str, Any]:
+    """Return what one node of a run is told that nodes start together."""
     home, workloads = answer.variables["bench_home"], answer.variables["bench_workloads"]
-    runtime_arguments = [f"--runtime={workloads}/{run.runtime}", f"--folder={home}/runtimes/{run.runtime}"]
-    if run.runtime in answer.pythons:
-        runtime_arguments.append(f"--python={answer.pythons[run.runtime]}")
-    return {**run.model_dump(mode="json"), "title": run.title, "runtime_arguments": runtime_arguments}
+    folder = f"{home}/runs/{run.run_id}"
+    words = [f"{workloads}/together.py", f"--folder={folder}", f"--node-rank={rank}"]
+    if run.setting is not None:
+        words += [f"--port={run.setting.port}", *(["--only-first"] if run.setting.only_first else [])]
+    return {
+        "node": run.nodes[rank],
+        "rank": rank,
+        "home": home,
+        "folder": folder,
+        "workloads": workloads,
+        "together": words,
+    }
+
+
+def _runtime_arguments(runtime: str, answer: Answer) -> list[str]:
+    """Return what make_runtime.py is told on a node."""
+    home, workloads = answer.variables["bench_home"], answer.variables["bench_workloads"]
+    words = [f"--runtime={workloads}/{runtime}", f"--folder={home}/runtimes/{runtime}"]
+    return words + ([f"--python={answer.pythons[runtime]}"] if runtime in answer.pythons else [])
 
 
 def _values(name: object, value: Any) -> tuple[Scalar, ...]:

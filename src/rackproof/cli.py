@@ -17,15 +17,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
+    from rackproof.compare.systems import System
     from rackproof.records import ParsedLog, Record, Run, Source, Verdict
     from rackproof.scoring.mlperf import FolderScore
+    from rackproof.submission import Submission
 
 EXIT_PASS, EXIT_ERROR, EXIT_FAIL, EXIT_UNPROVEN = 0, 1, 2, 3
 _SHOWN_MEASUREMENTS = 40
 _SHOWN_FINDINGS = 20
 
 _EPILOG = """\b
-Exit status of parse, score and import:
+Exit status of parse, score, import, submission and nightly:
   0  pass (degraded, too)
   1  usage error, or the tool itself failed
   2  fail
@@ -460,24 +462,89 @@ def _find_run(name: str, results: Path) -> tuple[Run, Path | None]:
 
 
 @main.command()
-@click.argument("first", metavar="RUN")
-@click.argument("second", metavar="RUN")
+@click.argument("names", nargs=-1, required=True, metavar="SYSTEM SYSTEM...")
+@click.option("--benchmark", default="", help="Only runs of this benchmark.")
+@click.option("--reference", help="Judge every cell against this published system (by default by name).")
+@click.option("--confidence", default=0.95, show_default=True, help="Probability that intervals hold.")
+@click.option(
+    "--format", "form", type=click.Choice(["text", "html", "md"]), default="text", show_default=True
+)
+@click.option("--output", type=click.Path(path_type=Path), help="The file to write; - is standard output.")
 @_results_option
 @_json_option
-def compare(first: str, second: str, results: Path, as_json: bool) -> None:
-    """Compare two runs: measurements side by side, and what else differs.
+def compare(
+    names: tuple[str, ...],
+    benchmark: str,
+    reference: str | None,
+    confidence: float,
+    form: str,
+    output: Path | None,
+    results: Path,
+    as_json: bool,
+) -> None:
+    """Compare systems over repeats, or two runs measurement by measurement.
 
-    RUN is the id of a run (or its beginning), its folder, or its run.json. Differences are those of
-    the second run against the first. Measurements in different units are named, not compared.
+    SYSTEM is a system of the results folder (SKU, node, configuration, plan, imported folder), a folder of
+    logs or a quoted pattern, published:NAME, or a RUN: its id (or the beginning), folder, or run.json.
+    Ratios are those to the first. Runs that failed enter no mean; one run has no interval. Two runs are
+    compared in full: every measurement, and what else differs.
     """
     from rackproof.compare import compare as compare_runs
     from rackproof.compare import comparison_text
+    from rackproof.compare.selecting import select
+    from rackproof.compare.systems import compare_systems
+    from rackproof.text import clean
 
-    comparison = compare_runs(_find_run(first, results)[0], _find_run(second, results)[0])
-    if as_json:
-        _print_json(_plain(comparison))
+    if len(names) < 2:
+        raise click.UsageError("name two systems or runs, or more systems")
+    if as_json and (form != "text" or output is not None):
+        raise click.UsageError("--json is a form of its own: leave out --format and --output")
+    remarks: list[str] = []
+    systems = [
+        select(name, results, lambda one: _find_run(one, results)[0], remarks, benchmark=benchmark)
+        for name in names
+    ]
+    for remark in dict.fromkeys(remarks):
+        click.echo(f"note: {clean(remark, 600)}", err=True)
+    two = [system.runs[0] for system in systems if system.single_run]
+    runs = compare_runs(*two) if len(two) == len(systems) == 2 else None
+    from rackproof.report.comparison import comparison_markdown, comparison_page, comparison_terminal
+
+    if runs is not None and form == "text":
+        if as_json:
+            _print_json(_plain(runs))
+            return
+        content = comparison_text(runs, _width())
     else:
-        click.echo(comparison_text(comparison, _width()), nl=False)
+        try:
+            compared = compare_systems(_told_apart(systems), reference=reference, confidence=confidence)
+        except ValueError as error:
+            raise ToolError(str(error)) from None
+        if as_json:
+            _print_json(_plain(compared))
+            return
+        content = {
+            "text": lambda: comparison_terminal(compared, _width()),
+            "html": lambda: comparison_page(compared, runs),
+            "md": lambda: comparison_markdown(compared, runs),
+        }[form]()
+    if output is None or str(output) == "-":
+        click.echo(content, nl=False)
+        return
+    from rackproof.results import write_file
+
+    write_file(output, content.encode())
+    click.echo(str(output))
+
+
+def _told_apart(systems: Sequence[System]) -> list[System]:
+    """Number those that are called the same, such as a run that is compared with itself."""
+    seen: dict[str, int] = {}
+    named = []
+    for system in systems:
+        count = seen[system.name] = seen.get(system.name, 0) + 1
+        named.append(system if count == 1 else system.model_copy(update={"name": f"{system.name} ({count})"}))
+    return named
 
 
 @main.command()
@@ -523,6 +590,329 @@ def _links(found: Iterable[tuple[Run, Path | None]], output: Path | None) -> Cal
         return quote(os.path.relpath(folder.resolve() / "report.html", output.resolve().parent))
 
     return link
+
+
+@main.command()
+@click.argument("names", nargs=-1, metavar="[RUN...]")
+@click.option(
+    "--system",
+    "system_file",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="What only you know of it.",
+)
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder to write.")
+@click.option("--latest", type=click.IntRange(1, 1000), help="Take the newest N runs of each --benchmark.")
+@click.option("--benchmark", "benchmarks", multiple=True, help="With --latest: of this one; may be repeated.")
+@click.option("--sku", default="", help="With --latest: only runs on nodes of this model.")
+@click.option("--ruleset", default="5.1.0", show_default=True, help="The MLPerf round's rules.")
+@click.option("--timeout", default=300.0, show_default=True, help="Seconds until a check is stopped.")
+@_results_option
+@_json_option
+@click.pass_context
+def submission(
+    ctx: click.Context,
+    names: tuple[str, ...],
+    system_file: Path,
+    out: Path,
+    latest: int | None,
+    benchmarks: tuple[str, ...],
+    sku: str,
+    ruleset: str,
+    timeout: float,
+    results: Path,
+    as_json: bool,
+) -> None:
+    """Make a submission to an MLPerf round out of runs of one system.
+
+    RUN is the id of a run (or its beginning), or its folder. The package is checked by the official
+    package checker and written only if nothing is missing or wrong; otherwise all of that is listed.
+    """
+    from rackproof.submission import build, latest_runs, load_system_file
+
+    newest = latest is not None or bool(benchmarks) or bool(sku)
+    if newest == bool(names) or (newest and not (latest and benchmarks)):
+        raise ToolError("name the runs, or take the newest with both --latest N and --benchmark NAME")
+    system = load_system_file(system_file)
+    if latest is not None:
+        runs = latest_runs(results, benchmarks, latest, sku=sku)
+    else:
+        runs = [_run_in_folder(name, results) for name in names]
+    try:
+        made = build(runs, system, out, ruleset=ruleset, timeout_s=timeout)
+    except ValueError as error:
+        raise ToolError(str(error)) from None
+    if as_json:
+        _print_json(_plain(made))
+    else:
+        click.echo(_submission_text(made, out), nl=False)
+    ctx.exit(_exit_status(made.verdict))
+
+
+def _run_in_folder(name: str, results: Path) -> tuple[Run, Path]:
+    run, folder = _find_run(name, results)
+    if folder is None:
+        raise ToolError(
+            f"run {run.run_id} is only in the history: its log is needed; bring its folder back to {results}"
+        )
+    return run, folder
+
+
+def _submission_text(made: Submission, out: Path) -> str:
+    from rackproof.report.terminal import text_table
+    from rackproof.text import clean
+
+    what = f"{clean(made.submitter, 100)}, {clean(made.system, 100)}, {made.division}, rules {made.ruleset}"
+    lines = [f"submission of {what}: {made.verdict.value}"]
+    rows = [
+        (
+            clean(part.benchmark, 80),
+            f"{len(part.runs)} of {'?' if part.runs_needed is None else part.runs_needed}",
+            "-" if part.minutes is None else f"{part.minutes:.3f}",
+            "-" if part.scaling_factor is None else f"{part.scaling_factor:.6g}",
+        )
+        for part in made.benchmarks
+    ]
+    if rows:
+        lines += text_table(("Benchmark", "Runs", "Minutes", "Scaling"), rows, _width(), (0,))
+    said = {True: "accepts the package", False: "rejects the package", None: "gave no verdict"}
+    checker = made.checker
+    lines.append(f"official package checker ({checker.version or 'not run'}): {said[checker.accepted]}")
+    shown = checker.messages[:_SHOWN_FINDINGS]
+    lines += [f"  {clean(message, 300)}" for message in shown]
+    lines += _more(len(checker.messages) - len(shown), "messages")
+    # What many runs share is said once, above their list.
+    places: dict[tuple[str, str], list[str]] = {}
+    for issue in made.issues:
+        weight = issue.verdict.value if issue.verdict else "remark"
+        places.setdefault((weight, clean(issue.text, 1500)), []).append(clean(issue.place, 400))
+    for (weight, text), of in places.items():
+        alone = len(of) == 1 and of[0]
+        lines.append(f"- {weight}: {alone}: {text}" if alone else f"- {weight}: {text}")
+        lines += [f"    {place}" for place in of] if len(of) > 1 else []
+    lines.append(f"written: {made.folder}" if made.folder else f"nothing was written to {out}")
+    return "\n".join(lines) + "\n"
+
+
+@main.command()
+@click.argument("node", metavar="NODE")
+@click.option("--rma", type=click.Path(path_type=Path), help="Write the packet for the vendor; - prints it.")
+@_results_option
+@_json_option
+def explain(node: str, rma: Path | None, results: Path, as_json: bool) -> None:
+    """Say why a node is in the state it is in.
+
+    NODE is a name of the inventory. Read from the records of validate.yml's nights: what is wrong, against
+    what it was measured, what was tried, and the next command.
+    """
+    from rackproof.explaining import explain as explain_node
+    from rackproof.explaining import rma_packet, text
+    from rackproof.results import write_file
+
+    if rma is not None:
+        packet = rma_packet(results, node)
+        if str(rma) == "-":
+            click.echo(packet, nl=False)
+            return
+        write_file(rma, packet.encode())
+        click.echo(str(rma))
+        return
+    told = explain_node(results, node)
+    if as_json:
+        _print_json(_plain(told))
+    else:
+        click.echo(text(told), nl=False)
+
+
+@main.command()
+@click.option(
+    "--checkout",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(),
+    help="Checkout of Rackproof whose validate.yml is run; by default the present folder.",
+)
+@click.option("--limit", default="", help="Nodes or groups, as for ansible-playbook -l; by default all.")
+@click.option("--timeout", default=14_400.0, show_default=True, help="Seconds until the playbook is stopped.")
+@click.option("--drain", is_flag=True, help="Let it drain nodes that fail.")
+@click.option("--return", "give_back", is_flag=True, help="Let it return nodes that have passed twice.")
+@click.option("--share", default=0.15, show_default=True, help="Largest share of a partition to drain.")
+@click.option("--link", default="", help="Where the results folder is on the web.")
+@click.option(
+    "--metrics", type=click.Path(path_type=Path), help="Text file for Prometheus, such as .../rackproof.prom."
+)
+@click.option(
+    "--gpu-minutes",
+    type=click.FloatRange(min=0),
+    help="Budget for measuring idle nodes.  [default: the inventory's, or nothing is measured]",
+)
+@click.option("--mail-to", multiple=True, help="Address to write to; may be repeated.")
+@click.option("--mail-from", default="rackproof@localhost", show_default=True)
+@click.option("--smtp", default="localhost:25", show_default=True, help="Mail server and port.")
+@_results_option
+@click.pass_context
+def nightly(
+    ctx: click.Context,
+    checkout: Path,
+    limit: str,
+    timeout: float,
+    drain: bool,
+    give_back: bool,
+    share: float,
+    link: str,
+    metrics: Path | None,
+    gpu_minutes: float | None,
+    mail_to: tuple[str, ...],
+    mail_from: str,
+    smtp: str,
+    results: Path,
+) -> None:
+    """Validate the fleet once, and tell what changed.
+
+    One at a time, bounded, and after an interruption simply started again. A webhook that takes Slack's
+    messages is named by RACKPROOF_WEBHOOK_URL, a login to the mail server by RACKPROOF_SMTP_USER and
+    RACKPROOF_SMTP_PASSWORD. Exit status: 0 pass, 2 a bad node, 3 unproven, 1 a fault of the tool itself.
+    """
+    from rackproof.nightly import Settings, run
+    from rackproof.text import clean
+
+    done = run(
+        Settings(
+            results=results,
+            checkout=checkout,
+            limit=limit,
+            timeout_s=timeout,
+            variables={"validate_drain": drain, "validate_return": give_back, "validate_share": share}
+            | ({} if gpu_minutes is None else {"validate_probe_gpu_minutes": gpu_minutes}),
+            metrics=metrics,
+            mail_to=mail_to,
+            mail_from=mail_from,
+            smtp=smtp,
+            link=link,
+        ),
+        sys.stderr,
+    )
+    click.echo("\n".join(clean(line, 1000) for line in done.lines))
+    ctx.exit(done.status)
+
+
+@main.group()
+def reimage() -> None:
+    """Say where nodes stand on their way through a new image, or how long a fleet takes.
+
+    Read from the journals that reimage.yml writes; a node's newest one counts.
+    """
+
+
+@reimage.command(name="status")
+@click.argument("nodes", nargs=-1, metavar="[NODE...]")
+@click.option("--all", "everybody", is_flag=True, help="Those that have returned to service, too.")
+@_results_option
+@_json_option
+def reimage_status(nodes: tuple[str, ...], everybody: bool, results: Path, as_json: bool) -> None:
+    """Print where every node stands, for how long, and the next command."""
+    from rackproof.reimaging.running import status
+    from rackproof.report.terminal import text_table
+    from rackproof.text import clean
+
+    found = status(results, nodes or None)
+    if as_json:
+        _print_json([_plain(one) for one in found])
+        return
+    shown = [one for one in found if everybody or nodes or one.standing.state != "returned"]
+    if shown:
+        rows = [
+            (one.node, one.text, str(one.standing.attempt), clean(one.standing.reason, 200) or "-")
+            for one in shown
+        ]
+        click.echo("\n".join(text_table(("Node", "Stands at", "Attempt", "Why"), rows, _width(), (0, 1, 3))))
+        waiting = [one.node for one in shown if one.next_command]
+        if waiting:
+            click.echo(f"next: ansible-playbook reimage.yml -l {','.join(waiting)}")
+    else:
+        click.echo("no node is on its way" if found else f"no node was ever imaged from {results}")
+    missing = sorted(set(nodes) - {one.node for one in found})
+    if missing:
+        click.echo(f"never imaged from here: {', '.join(clean(one, 80) for one in missing)}", err=True)
+
+
+@reimage.command(name="plan")
+@click.option("--nodes", default=1000, show_default=True, type=click.IntRange(1, 100_000))
+@click.option("--at-once", multiple=True, type=click.IntRange(1), help="Nodes at a time; may be repeated.")
+@click.option("--image-gib", default=8.0, show_default=True, help="What a node fetches of the image.")
+@click.option("--server-gbit", default=25.0, show_default=True, help="What the image server can send.")
+@click.option("--node-mb", default=500.0, show_default=True, help="MB/s that a node can take and write.")
+@click.option("--idle", default=0.5, show_default=True, help="Share of nodes that run no job when drained.")
+@click.option("--job-minutes", default=60.0, show_default=True, help="How long a job may still run.")
+@click.option("--cores", default=16.0, show_default=True, help="Cores of the machine that runs the playbook.")
+@click.option("--seed", default=1, show_default=True)
+@_json_option
+def reimage_plan(
+    nodes: int,
+    at_once: tuple[int, ...],
+    image_gib: float,
+    server_gbit: float,
+    node_mb: float,
+    idle: float,
+    job_minutes: float,
+    cores: float,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Simulate how long a fleet takes at N nodes at a time, and what gives out first."""
+    from rackproof.reimaging.fleet import GBIT, GIB, Assumptions, forecast, saturates_at
+    from rackproof.report.terminal import text_table
+    from rackproof.text import duration, number, percent
+
+    try:
+        assumed = Assumptions(
+            image_bytes=image_gib * GIB,
+            server_rate=server_gbit * GBIT,
+            node_rate=node_mb * 1e6,
+            idle=idle,
+            job_s=job_minutes * 60,
+            controller_cores=cores,
+        )
+        found = [forecast(nodes, one, assumed, seed=seed) for one in at_once or (8, 16, 32, 64, 128)]
+    except ValueError as error:
+        raise ToolError(str(error)) from None
+    if as_json:
+        _print_json([_plain(one) for one in found])
+        return
+    rows = [
+        (
+            str(one.at_once),
+            duration(one.waves_s),
+            duration(one.rolling_s),
+            duration(one.image_s),
+            f"{number(one.server_peak / GBIT)} Gbit/s",
+            percent(one.controller_busy, sign=False),
+            number(one.out_of_service_node_hours),
+            one.limited_by,
+        )
+        for one in found
+    ]
+    heads = ("At once", "In waves", "Rolling", "Image", "Server peak", "Cores", "Node hours", "Limited by")
+    click.echo("\n".join(text_table(heads, rows, _width(), (7,))))
+    click.echo(f"the image server feeds {saturates_at(assumed)} nodes at full speed")
+
+
+@reimage.command(name="image")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--output", type=click.Path(path_type=Path), help="The file to write; by default FILE.json.")
+def reimage_image(file: Path, output: Path | None) -> None:
+    """Describe a raw image, block by block, for the nodes that check what they write."""
+    from rackproof.reimaging.images import describe
+    from rackproof.results import write_file
+    from rackproof.text import size
+
+    try:
+        found = describe(file)
+    except ValueError as error:
+        raise ToolError(str(error)) from None
+    place = output or file.with_name(f"{file.name}.json")
+    write_file(place, found.model_dump_json(indent=1).encode() + b"\n")
+    click.echo(f"{place}: {size(found.bytes)}, of which a node fetches {size(found.fetched_bytes)}")
+    click.echo(f"checksum: sha256:{found.sha256}")
 
 
 @main.command()

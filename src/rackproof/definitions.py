@@ -23,6 +23,8 @@ from rackproof.records import Direction, Name, Record, Reference, Text
 Scalar = str | int | float | bool
 Matrix = dict[str, tuple[Scalar, ...]]
 Parameters = dict[str, Scalar]
+Filter = dict[str, tuple[Scalar, ...]]
+"""Which points are meant: each parameter named has one of these values."""
 
 _VARIABLE = re.compile(r"\{\{\s*([a-z_][a-z0-9_]*)\s*\}\}")
 
@@ -36,25 +38,119 @@ class UnknownBenchmark(DefinitionError):  # noqa: N818  (reads as what it is)
 
 
 class Stage(Record):
-    """Data that has to be on the node before the run: staged once, under a lock, checked."""
+    """Data that has to be there before the run: staged once, under a lock, checked."""
 
-    creates: str = Field(description="Folder below `bench_data` that holds the data when it is staged.")
-    program: str = Field(description="Program under workloads/ that stages it.")
+    creates: str = Field(
+        min_length=1,
+        description="What is there when it is staged: a folder below `bench_data`; below "
+        "`bench_shared`/data/NAME where `run` stages it.",
+    )
+    program: str = Field(default="", description="Program under workloads/ that stages it.")
     arguments: dict[str, Scalar] = Field(default={}, description="Its options, without the leading `--`.")
+    run: str = Field(
+        default="",
+        description="Instead: a script for bash, which runs in the container; with `docker` and without "
+        "`mount` on the node itself. With `docker` it finds `$DATA` and `$SOURCES`, and begins in an empty "
+        "folder.",
+    )
+    mount: str = Field(default="", description="Where that script finds the data's folder in the container.")
+    size_gb: float = Field(default=0, ge=0, description="What has to be free before that script runs.")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Stage:
+        if bool(self.program) == bool(self.run):
+            raise ValueError("give one of program and run")
+        if self.mount and not self.run:
+            raise ValueError("mount says where `run` finds the data: it needs run")
+        if not _is_inside(self.creates):
+            raise ValueError(f"creates: {self.creates!r} is no path below the data's folder")
+        return self
+
+
+class Container(Record):
+    """The image that a benchmark on a cluster runs in."""
+
+    repository: str = Field(min_length=1, description="Name in the registry `bench_registry`.")
+    tag: str = Field(min_length=1, description="Its tag; `bench_image_tags` overrides it.")
+    folder: str = Field(pattern=r"^/", description="Folder in the image that holds run.sub and config_*.sh.")
+    size_gb: float = Field(default=0, ge=0, description="What has to be free before it is imported.")
+
+
+class Build(Record):
+    """The image that `docker` runs, built on the node from published sources at one commit."""
+
+    sources: str = Field(min_length=1, description="URL of an archive (tar.gz) of the sources.")
+    ref: str = Field(
+        min_length=1, description="Their commit, 40 hexadecimal digits: an image of the same commit is kept."
+    )
+    folder: str = Field(min_length=1, description="Folder in it that holds Dockerfile, run.sub, config_*.sh.")
+    image: str = Field(
+        pattern=r"^[a-z0-9][a-z0-9._/-]*:[A-Za-z0-9._-]+$", description="Name and tag of the image."
+    )
+    data: str = Field(
+        default="", description="Folder of the data below `bench_data`, which benchmarks may share."
+    )
+    size_gb: float = Field(default=0, ge=0, description="What has to be free before the image is built.")
+
+    @field_validator("folder", "data")
+    @classmethod
+    def _below(cls, path: str) -> str:
+        if not _is_inside(path):
+            raise ValueError(f"{path!r} is no relative path without `..`")
+        return path
+
+
+class Configs(Record):
+    """How the config file is chosen.
+
+    With `slurm` `config_SYSTEM_NODESxGPUSx….sh`, by SKU, node count and precision; with `docker`
+    `config_SYSTEM.sh`, by SKU.
+    """
+
+    systems: dict[str, str] = Field(min_length=1, description="SKU to SYSTEM, as the files spell it.")
+    together: dict[str, str] = Field(
+        default={},
+        description="With `docker`: SKU to SYSTEM of several nodes together; `{{ nodes }}` is their number.",
+    )
 
 
 class Launch(Record):
-    """How the workload is started on a node."""
+    """How the workload is started."""
 
-    with_: Literal["local"] = Field(alias="with", description="The launcher.")
-    runtime: str = Field(description="Interpreter it runs under: a folder under workloads/ with pins.")
-    program: str = Field(description="Program under workloads/.")
+    with_: Literal["local", "mpirun", "docker", "slurm"] = Field(
+        alias="with",
+        description="The launcher: `local` makes one run per node, or on so many together as the parameter "
+        "`nodes` says; `mpirun` too, by a program that only the first node starts; `docker` one per node in "
+        "an image built there, or by Slurm one on all limited nodes (`bench_together`); `slurm` one run on "
+        "all nodes of a rack.",
+    )
+    runtime: str = Field(
+        default="", description="Interpreter it runs under: a folder under workloads/ with pins."
+    )
+    program: str = Field(default="", description="Program under workloads/.")
     arguments: dict[str, Scalar] = Field(
         default={}, description="Its options, without the leading `--`; an empty value leaves one out."
     )
     environment: dict[str, str] = Field(default={}, description="Environment variables of the job.")
-    timeout_s: int = Field(default=3600, gt=0, description="The job is ended after so many seconds.")
+    timeout_s: int = Field(
+        default=3600,
+        gt=0,
+        description="The job is ended after so many seconds; with `slurm`, staging and waiting included.",
+    )
     hang_s: int = Field(default=300, gt=0, description="A log that stands still so long means a hang.")
+
+    @model_validator(mode="after")
+    def _what_to_start(self) -> Launch:
+        if self.with_ in ("local", "mpirun"):
+            wanted = ("runtime", "program") if self.with_ == "local" else ("program",)
+            lacking = [name for name in wanted if not getattr(self, name)]
+            if lacking:
+                raise ValueError(f"with: {self.with_} needs {' and '.join(lacking)}")
+        elif self.runtime or self.program or self.arguments:
+            raise ValueError(
+                f"with: {self.with_} starts the image's run.sub: runtime, program and arguments do not apply"
+            )
+        return self
 
 
 class JudgeRule(Record):
@@ -128,6 +224,14 @@ class Result(Record):
     """How the run's log is read and judged."""
 
     format: str = Field(default="auto", description="Log format, a name that `rackproof parse --help` lists.")
+    ruleset: str = Field(
+        default="", description="Rules of MLPerf Training to check each run by, as `5.1.0`; empty for none."
+    )
+    repeats: int = Field(
+        default=1,
+        ge=1,
+        description="Runs that a publishable result needs; `bench_repeats` says how many to make.",
+    )
     judge: tuple[JudgeRule, ...] = Field(min_length=1, description="What is judged; never nothing.")
 
     @field_validator("format")
@@ -152,7 +256,15 @@ class Definition(Record):
     suites: dict[str, tuple[Matrix, ...]] = Field(
         default={}, description="Suites it is part of, each with the matrix, or list of matrices, it sweeps."
     )
-    exclude: tuple[Parameters, ...] = Field(default=(), description="Points of a matrix to leave out.")
+    only: tuple[Filter, ...] = Field(
+        default=(), description="Points of a matrix to keep: those that fit one of these; empty keeps all."
+    )
+    exclude: tuple[Filter, ...] = Field(
+        default=(), description="Points of a matrix to leave out: those that fit one of these."
+    )
+    container: Container | None = Field(default=None, description="The image, with the launcher `slurm`.")
+    build: Build | None = Field(default=None, description="The image, with the launcher `docker`.")
+    configs: Configs | None = Field(default=None, description="How its config file is chosen.")
     stage: tuple[Stage, ...] = Field(default=(), description="Data to stage first.")
     launch: Launch = Field(description="How it is started.")
     result: Result = Field(description="How it is read and judged.")
@@ -161,6 +273,12 @@ class Definition(Record):
     @classmethod
     def _matrix(cls, value: Any) -> Any:
         return _listed(value)
+
+    @field_validator("only", "exclude", mode="before")
+    @classmethod
+    def _filters(cls, value: Any) -> Any:
+        """Let a single value stand for a list of one."""
+        return [_listed(one) for one in value] if isinstance(value, list | tuple) else value
 
     @field_validator("suites", mode="before")
     @classmethod
@@ -185,15 +303,47 @@ class Definition(Record):
                     )
                 if not axes[axis]:
                     raise ValueError(f"{where}: `{axis}` has no value, so nothing would run")
+        for kind, filters in (("only", self.only), ("exclude", self.exclude)):
+            for one in filters:
+                if not one:
+                    raise ValueError(f"{kind}: an empty entry fits every point")
+                for axis in one:
+                    if axis not in self.parameters:
+                        near = _near(axis, self.parameters)
+                        raise ValueError(f"{kind}: `{axis}` is not one of the parameters{near}")
         for name, each in self.suites.items():
             if not each:
                 raise ValueError(
                     f"suites.{name}: no matrix, so nothing would run; leave it empty for one run"
                 )
+        if self.launch.with_ == "mpirun" and self.parameters.get("nodes", "") == "":
+            raise ValueError("launch with mpirun needs the parameter `nodes`, with a number as its default")
         try:
             self.check_bounds(self.parameters)
         except DefinitionError as error:
             raise ValueError(str(error)) from error
+        return self
+
+    @model_validator(mode="after")
+    def _belongs_together(self) -> Definition:
+        launcher = self.launch.with_
+        for name, given, launchers in (
+            ("container", self.container, ("slurm",)),
+            ("build", self.build, ("docker",)),
+            ("configs", self.configs, ("docker", "slurm")),
+        ):
+            if launcher in launchers and given is None:
+                raise ValueError(f"launch with {launcher} needs `{name}`")
+            if launcher not in launchers and given is not None:
+                raise ValueError(f"`{name}` is for launch with {' or '.join(launchers)}")
+        for stage in self.stage:
+            if bool(stage.run) != (launcher not in ("local", "mpirun")):
+                way = {"local": "`program`", "mpirun": "`program`", "docker": "`run`"}.get(
+                    launcher, "`run` and `mount`"
+                )
+                raise ValueError(f"stage: {stage.creates}: launch with {launcher} stages by {way}")
+            if launcher == "slurm" and not stage.mount:
+                raise ValueError(f"stage: {stage.creates}: run and mount belong together")
         return self
 
     def check_bounds(self, point: Mapping[str, Scalar]) -> None:
@@ -233,9 +383,20 @@ class Definition(Record):
                 point = {**self.parameters, **dict(zip(axes, values, strict=True))}
                 if point.get("gpus") == "all":
                     point["gpus"] = gpus
-                if point not in seen and not any(one.items() <= point.items() for one in self.exclude):
+                wanted = not self.only or any(_fits(one, point) for one in self.only)
+                if wanted and point not in seen and not any(_fits(one, point) for one in self.exclude):
                     seen.append(point)
                     yield point
+
+
+def _fits(one: Filter, point: Mapping[str, Scalar]) -> bool:
+    """Whether a point has one of a filter's values for each parameter that it names."""
+    return all(axis in point and point[axis] in values for axis, values in one.items())
+
+
+def _is_inside(path: str) -> bool:
+    """Whether a path stays below the folder that it is relative to."""
+    return not path.startswith("/") and ".." not in path.split("/")
 
 
 class LoadedDefinition(Record):
@@ -419,6 +580,9 @@ def _explain(path: Path, problem: Any, lines: Mapping[tuple[str, ...], int]) -> 
 def _allowed_keys(parent: tuple[str, ...]) -> list[str]:
     models: dict[tuple[str, ...], type[Record]] = {
         (): Definition,
+        ("container",): Container,
+        ("build",): Build,
+        ("configs",): Configs,
         ("launch",): Launch,
         ("stage",): Stage,
         ("result",): Result,
@@ -433,6 +597,9 @@ def schema_markdown() -> str:
     parts = []
     models: list[tuple[str, type[Record]]] = [
         ("definition", Definition),
+        ("container", Container),
+        ("build", Build),
+        ("configs", Configs),
         ("stage (each entry)", Stage),
         ("launch", Launch),
         ("result", Result),

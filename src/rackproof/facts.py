@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -130,6 +131,7 @@ def _software(raw: Mapping[str, Any], files: Mapping[str, Any]) -> Iterator[tupl
     for tool in ("docker", "podman", "enroot", "nvidia_ctk", "fabricmanager"):
         yield tool, _first_version(_stdout(raw, tool))
     yield "dgx", _first_version(_text(files, "dgx"))
+    yield from _tuning(files)
     for interpreter, answer in sorted(_map(raw, "pythons").items()):
         said = _map(answer, "said") if isinstance(answer, Mapping) else {}
         name = clean(interpreter, 40)
@@ -139,6 +141,22 @@ def _software(raw: Mapping[str, Any], files: Mapping[str, Any]) -> Iterator[tupl
         for part, version in sorted(_map(said, "torch").items()):
             if part in ("cuda", "cudnn", "nccl", "hip") and version:
                 yield f"{name}.{part}", clean(version, 60)
+
+
+def _tuning(files: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield how the host is tuned: the profile that was asked for, and what the kernel really has."""
+    try:
+        applied = json.loads(_text(files, "tuning") or "{}")
+    except (ValueError, RecursionError):
+        applied = {}
+    yield "tuning.profile", clean(applied.get("profile") or "", 60) if isinstance(applied, dict) else ""
+    yield "tuning.governor", clean(_text(files, "governor").strip(), 40)
+    pages = re.search(r"\[(\w+)\]", _text(files, "transparent_hugepages"))
+    yield "tuning.transparent_hugepages", pages[1] if pages else ""
+    huge = re.search(r"^HugePages_Total:\s+(\d{1,12})$", _text(files, "meminfo"), re.MULTILINE)
+    yield "tuning.hugepages", huge[1] if huge and huge[1] != "0" else ""
+    given = re.search(r"(?:^|\s)mitigations=(\S{1,60})", _text(files, "command_line"))
+    yield "tuning.mitigations", clean(given[1], 60) if given else ""
 
 
 def _firmware(raw: Mapping[str, Any], dmi: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

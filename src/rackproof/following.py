@@ -366,7 +366,7 @@ class Narrator:
         return " · ".join([self._head, *parts])
 
     def _parts(self, progress: Progress) -> list[str]:
-        parts = [clean(progress.phase, 40)] if progress.phase else []
+        parts = [clean(progress.phase, 80)] if progress.phase else []
         for name, value, whole in (
             ("epoch", progress.epoch, progress.epochs),
             ("step", progress.step, progress.steps),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,6 +19,9 @@ from rackproof.text import clean, slug
 
 UNRECOGNISED = "unknown"
 """The format that :func:`rackproof.logs.parse_path` gives to a file in which it found none."""
+
+IMPORTED_FROM = "imported from "
+"""Begins the description of an imported run; the log's path follows."""
 
 # Files of these names are logs even when they are empty or garbage: leaving a broken result out would
 # make a set of results look better than it is.
@@ -50,7 +53,7 @@ class NoLogsError(Exception):
     """There is nothing to import."""
 
 
-def _files(place: Path, results_folder: Path) -> Iterator[Path]:
+def _files(place: Path, results_folder: Path | None) -> Iterator[Path]:
     """Yield the files under a folder in a natural order, without links, hidden ones and the results."""
     if place.is_file():
         yield place
@@ -79,7 +82,7 @@ def _sha256(path: Path) -> str:
 
 def benchmark_of(log: ParsedLog, path: Path) -> str:
     """Guess the benchmark of a log: what it states about itself, else the name of its folder."""
-    for tag in _TAGS_OF_BENCHMARK:
+    for tag in ("model",) if log.format == "tf_cnn" else _TAGS_OF_BENCHMARK:
         stated = clean(log.tags.get(tag, ""), 100)
         if stated:
             return stated
@@ -118,25 +121,26 @@ def run_from_log(
     software = {
         key.removeprefix("software."): v for key, v in log.tags.items() if key.startswith("software.")
     }
+    if log.format == "tf_cnn" and log.tags.get("tensorflow"):
+        software["tensorflow"] = log.tags["tensorflow"]
     data = {key.removeprefix("dataset."): v for key, v in log.tags.items() if key.startswith("dataset.")}
     counts = {key: int(data[key]) for key in ("objects", "size_bytes") if _digits(data.get(key, ""))}
     texts = {key: data[key] for key in ("name", "source", "sha256") if key in data}
-    batch = log.tags.get("global_batch_size", "")
     told = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2}
     findings = sorted(
         (one for one in log.findings if one.verdict in told),
-        key=lambda one: told[one.verdict or Verdict.FAIL],
+        key=lambda one: (told[one.verdict or Verdict.FAIL], one.consequence),
     )
     reasons = tuple(dict.fromkeys(map(_reason, findings)))
     return Run(
         run_id=run_id,
         plan_id=plan_id,
         benchmark=benchmark,
-        description=clean(f"imported from {path}", 1000),
+        description=clean(f"{IMPORTED_FROM}{path}", 1000),
         provenance="imported",
         started=_moment(log, "started", "start_time", "submission_start"),
         ended=_moment(log, "ended", "end_time"),
-        parameters={"batch_size": int(batch)} if _digits(batch) else {},
+        parameters=_parameters(log),
         software=software,
         dataset=Dataset.model_validate({**texts, **counts}) if data else None,
         seeds=(int(log.tags["seed"]),) if _digits(log.tags.get("seed", "")) else (),
@@ -152,6 +156,29 @@ def run_from_log(
         ),
         rackproof_version=__version__,
     )
+
+
+def _parameters(log: ParsedLog) -> dict[str, str | int | float | bool | None]:
+    """Return the point of a matrix that a log states: batch, and of tf_cnn_benchmarks all that it prints."""
+    tags = log.tags
+    found: dict[str, str | int | float | bool | None] = {}
+    if _digits(tags.get("global_batch_size", "")):
+        found["batch_size"] = int(tags["global_batch_size"])
+    if log.format == "mllog" and "batch_per_gpu" in tags:
+        # Rackproof's own workload, started by hand: over several nodes, by srun.
+        found |= {
+            name: int(tags[name])
+            for name in ("batch_per_gpu", "gpus", "processes", "nodes")
+            if _digits(tags.get(name, ""))
+        }
+    if log.format == "tf_cnn":
+        for name, tag in (("batch_per_gpu", "batch_size_per_device"), ("gpus", "devices")):
+            if _digits(tags.get(tag, "")):
+                found[name] = int(tags[tag])
+        for name in ("dataset", "variables"):
+            if tags.get(name):
+                found[name] = clean(tags[name], 60)
+    return found
 
 
 def _reason(finding: Finding) -> str:
@@ -206,12 +233,76 @@ def import_logs(
     root = place if place.is_dir() else place.parent
     plan_id = f"import-{slug(root.resolve().name) or 'logs'}-{_digest(str(root.resolve()))[:8]}"
     history = History(results_folder)
+    imported: list[ImportedRun] = []
+    skipped: list[str] = []
+    found = _runs(
+        _files(place, own),
+        root,
+        benchmark=benchmark,
+        format=format,
+        plan_id=plan_id,
+        skipped=skipped,
+        progress=progress,
+    )
+    for run, path in found:
+        run_id, name = run.run_id, run.logs[0].path
+        folder = results_folder / run_id
+        known = (folder / results.RECORD_NAME).is_file()
+        try:
+            (folder / "logs").mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, folder / name)
+        except OSError as error:
+            raise results.ResultsError(
+                f"cannot copy {path} to {folder}: {error.strerror}. Name another folder with --results."
+            ) from None
+        results.write_run(run, folder)
+        write_run_reports(run, folder)
+        imported.append(ImportedRun(run=run, folder=str(folder), known=known, history=history.keep(folder)))
+    if not imported:
+        raise NoLogsError(
+            f"{place}: no file in it is a log of a known format"
+            + (f" ({len(skipped)} files looked at)" if skipped else "")
+            + "; `rackproof parse --help` names the formats"
+        )
+    return ImportResult(imported=tuple(imported), skipped=tuple(skipped))
+
+
+def runs_of_logs(files: Iterable[Path], skipped: list[str]) -> Iterator[Run]:
+    """Yield a run for every log among files, as :func:`import_logs` makes it, and write nothing.
+
+    Args:
+        files: Logs and folders of logs.
+        skipped: Takes a line for each file in which no log format is found.
+
+    Raises:
+        NoLogsError: A file or folder does not exist.
+        OSError: A log cannot be read.
+    """
+    places = list(files)
+    for place in places:
+        if not place.exists():
+            raise NoLogsError(f"{place} does not exist; name a folder of logs, or one log")
+    every = (path for place in places for path in _files(place, None))
+    for run, _ in _runs(every, Path(), benchmark=None, format="auto", plan_id="", skipped=skipped):
+        yield run
+
+
+def _runs(
+    files: Iterable[Path],
+    root: Path,
+    *,
+    benchmark: str | None,
+    format: str,
+    plan_id: str,
+    skipped: list[str],
+    progress: Callable[[Path], None] | None = None,
+) -> Iterator[tuple[Run, Path]]:
+    """Yield the run of each log with the log's path; of byte-identical logs the second is unproven."""
     seen: dict[str, list[str]] = {}
-    imported, skipped = [], []
-    for path in _files(place, own):
+    for path in files:
         if progress is not None:
             progress(path)
-        relative = str(path.relative_to(root))
+        relative = str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
         name = f"logs/{slug(path.name, 100) or 'log.txt'}"
         # Named as it is called in the run's folder, so that every place in the report can be looked up.
         with path.open("rb") as stream:
@@ -232,25 +323,7 @@ def import_logs(
         if copies:
             run = _with_duplicate(run, copies[0])
         copies.append(relative)
-        folder = results_folder / run_id
-        known = (folder / results.RECORD_NAME).is_file()
-        try:
-            (folder / "logs").mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, folder / name)
-        except OSError as error:
-            raise results.ResultsError(
-                f"cannot copy {path} to {folder}: {error.strerror}. Name another folder with --results."
-            ) from None
-        results.write_run(run, folder)
-        write_run_reports(run, folder)
-        imported.append(ImportedRun(run=run, folder=str(folder), known=known, history=history.keep(folder)))
-    if not imported:
-        raise NoLogsError(
-            f"{place}: no file in it is a log of a known format"
-            + (f" ({len(skipped)} files looked at)" if skipped else "")
-            + "; `rackproof parse --help` names the formats"
-        )
-    return ImportResult(imported=tuple(imported), skipped=tuple(skipped))
+        yield run, path
 
 
 def _digest(*parts: str) -> str:

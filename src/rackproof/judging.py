@@ -238,6 +238,7 @@ def judge_run(
     require_references: bool,
     source: str = "",
     trouble: str = "",
+    more: Sequence[Measurement] = (),
 ) -> Outcome:
     """Judge a run: what its logs show, what was found beside them, and every rule.
 
@@ -250,8 +251,9 @@ def judge_run(
         require_references: Whether a measurement without a reference gates.
         source: Names the rules' file.
         trouble: Why references may exist that were not found, if so.
+        more: Measurements that were made beside the logs' own.
     """
-    measurements = [one for log in logs for one in log.measurements]
+    measurements = [*(one for log in logs for one in log.measurements), *more]
     judgements = [
         judgement
         for rule in rules
@@ -272,7 +274,10 @@ def judge_run(
 
     reasons: list[tuple[Verdict, str]] = [
         (found.verdict, " ".join(filter(None, [found.message, str(found.source)])))
-        for found in [*findings, *(finding for log in logs for finding in log.findings)]
+        for found in sorted(
+            [*findings, *(finding for log in logs for finding in log.findings)],
+            key=lambda one: one.consequence,
+        )
         if found.verdict is not None and found.verdict is not Verdict.PASS
     ]
     reasons += [(log.verdict, _end_of(log)) for log in logs if log.verdict.gates and not _explained(log)]

@@ -21,8 +21,14 @@ class Busy(Exception):  # noqa: N818  (reads as what it is)
     """Another playbook is using one of the hosts. The message says which, and what to do."""
 
 
-def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int) -> None:
+def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int, doing: str = "benchmarked") -> None:
     """Claim hosts for the process ``owner_pid`` (the playbook's), as long as it lives.
+
+    Args:
+        results: Folder that the claims are kept in: those of another folder are others'.
+        hosts: The hosts.
+        owner_pid: The process.
+        doing: What is being done with them, for the message.
 
     Raises:
         Busy: Another living process has claimed one of them.
@@ -39,7 +45,7 @@ def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int) -> None:
                 if held and held["pid"] != owner_pid:
                     since = held.get("since", "some time")
                     raise Busy(
-                        f"{host} is being benchmarked by another playbook (pid {held['pid']}, since {since})"
+                        f"{host} is being {doing} by another playbook (pid {held['pid']}, since {since})"
                         "; wait for it, or end it and start again: what it did is kept"
                     )
                 claims[host] = {
@@ -55,6 +61,11 @@ def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int) -> None:
             f"results folder {results} cannot be written ({error.strerror}); "
             "give another with -e bench_results=FOLDER or change its owner"
         ) from error
+
+
+def held(results: Path) -> frozenset[str]:
+    """Return the hosts that living processes have claimed in a folder."""
+    return frozenset(host for host, claim in _read(results / CLAIMS).items() if _alive(claim))
 
 
 def start_ticks(pid: int) -> int | None:

@@ -16,7 +16,9 @@ from typing import Annotated, Any
 
 from pydantic import StringConstraints, ValidationError, field_validator
 
+from rackproof import docker_plan, experiment, slurm_plan
 from rackproof.definitions import (
+    DefinitionError,
     LoadedDefinition,
     Matrix,
     Parameters,
@@ -24,13 +26,22 @@ from rackproof.definitions import (
     arguments,
     substitute,
 )
-from rackproof.records import Node, Record, Run
+from rackproof.experiment import Ground, Peer, Setting
+from rackproof.records import Node, Record, Run, Verdict
 from rackproof.results import RECORD_NAME, ResultsError, new_run_id, read_run, write_file
-from rackproof.text import clean
+from rackproof.slurm_plan import Site
+from rackproof.text import clean, duration
 
 PLAN_FILE = "plan.json"
+REPORT_FILE = "report.html"
 RESUME_WITHIN = timedelta(days=2)
 """An interrupted plan older than this is left as it is; the same request then starts anew."""
+ALLOWED_FAILURES = 1
+"""So many repeats of a result may be no pass; the rules of MLPerf Training for all benchmarks made here."""
+COSTLY_TO_CHANGE = ("network", "storage")
+"""Parameters whose change sets nodes up anew: points are ordered so that they change least, the first least
+of all."""
+NOT_LIMITED = "bench_launch_host is {}, which is not among the limited hosts that answered"
 STILL_RUNNING = "still_running"
 """Code of the finding in the record of a run whose job nobody saw end: it is followed, not repeated."""
 
@@ -53,11 +64,24 @@ class PlannedRun(Record):
     stage: tuple[dict[str, Any], ...] = ()
     timeout_s: int
     hang_s: int
+    grace_s: float = 10
+    launcher: str = "local"
+    repeat: int = 0
+    """Which repeat of one result it is, from 1; 0 where nothing is repeated."""
+    repeats: int = 0
+    would: tuple[str, ...] = ()
+    """What it would do on a cluster, in words."""
+    published_references: bool = True
+    container: str = ""
+    sku: str = ""
+    sku_gpus: int = 0
     format: str
     definition_path: str
     """As the controller finds it; :attr:`definition_name` is what records say."""
     definition_sha256: str
     expected_s: float | None = None
+    setting: Setting | None = None
+    """What is set up on its nodes, which start it together; None where a node is taken as it is."""
     unproven_because: str = ""
     """Not empty: the run cannot be made (no such GPU); it is recorded as unproven without starting."""
 
@@ -69,7 +93,8 @@ class PlannedRun(Record):
     @property
     def title(self) -> str:
         """Benchmark and point on one line."""
-        return " ".join([self.benchmark, *(f"{k}={v}" for k, v in self.parameters.items())])
+        repeat = [f"repeat {self.repeat} of {self.repeats}"] if self.repeats > 1 else []
+        return " ".join([self.benchmark, *(f"{k}={v}" for k, v in self.parameters.items()), *repeat])
 
 
 class Skipped(Record):
@@ -132,6 +157,31 @@ class Plan(Record):
             if all(finding.code != STILL_RUNNING for finding in run.findings)
         }
 
+    def result_of(self, run: PlannedRun) -> str:
+        """Return the name of the result that a run is a repeat of: nodes side by side have one each."""
+        alone = all(one.nodes == run.nodes for one in self.runs if one.benchmark == run.benchmark)
+        return run.benchmark if alone else f"{run.benchmark} on {run.lead}"
+
+    def given_up(self, recorded: Mapping[str, Run]) -> dict[str, str]:
+        """Return results whose repeats can no longer become a valid one, each with the reason.
+
+        One repeat may fail: it counts as the slowest (docs/scoring.md). Two rule the result out.
+        """
+        repeats: dict[str, list[PlannedRun]] = {}
+        for run in self.runs:
+            if run.repeats > 1:
+                repeats.setdefault(self.result_of(run), []).append(run)
+        reasons = {}
+        for result, runs in repeats.items():
+            bad = [
+                f"{run.repeat} ({recorded[run.run_id].verdict.value})"
+                for run in runs
+                if run.run_id in recorded and recorded[run.run_id].verdict in (Verdict.FAIL, Verdict.UNPROVEN)
+            ]
+            if len(bad) > ALLOWED_FAILURES:
+                reasons[result] = f"the result cannot become valid: repeats {', '.join(bad)} do not pass"
+        return reasons
+
     @property
     def unused(self) -> dict[str, str]:
         """Nodes on which nothing could be run, each with the reasons: nothing is proven about them."""
@@ -159,6 +209,9 @@ def make_plan(
     unreached: Sequence[str] = (),
     estimate: Callable[[str, Parameters, Node], float | None] = lambda benchmark, parameters, node: None,
     now: datetime | None = None,
+    sites: Mapping[str, Site] | None = None,
+    grounds: Mapping[str, Ground] | None = None,
+    addresses: Mapping[str, str] | None = None,
 ) -> Plan:
     """Return the plan for every node and every point of the selected benchmarks.
 
@@ -171,6 +224,9 @@ def make_plan(
         unreached: Nodes that were asked for and did not answer.
         estimate: Gives the seconds that a run is expected to take, or None.
         now: The moment of planning.
+        sites: Per node the Slurm cluster it belongs to, for benchmarks that run on a whole rack.
+        grounds: Per node what the inventory says of it for experiments (storages, networks).
+        addresses: Per node its address on the network that trains.
 
     Raises:
         DefinitionError: An override is no parameter, or a definition names an unknown variable.
@@ -180,9 +236,18 @@ def make_plan(
     taken: set[str] = set()
     skipped: list[Skipped] = []
     overrides = dict(overrides or {})
+    sites = sites or {}
+    grounds, addresses = grounds or {}, addresses or {}
+    together = {
+        loaded.name: loaded.definition.launch.with_ == "slurm"
+        or (loaded.definition.launch.with_ == "docker" and any(site.together for site in sites.values()))
+        for loaded in selected
+    }
     for name, node in nodes.items():
         for loaded in selected:
             definition = loaded.definition
+            if together[loaded.name]:
+                continue
             there = len(node.gpus)
             if definition.needs_gpus > there:
                 skipped.append(
@@ -199,6 +264,8 @@ def make_plan(
                 reason = f"its definition excludes every point asked for ({name} has {there} GPUs)"
                 skipped.append(Skipped(benchmark=loaded.name, node=name, reason=reason))
             for point in points:
+                if point.get("nodes", "") != "":
+                    continue
                 gpus = point.get("gpus", 0)
                 absent = isinstance(gpus, int) and gpus > there
                 if absent and "gpus" not in overrides:
@@ -206,7 +273,25 @@ def make_plan(
                         Skipped(benchmark=loaded.name, node=name, reason=f"gpus={gpus}: {name} has {there}")
                     )
                     continue
-                planned = _plan_run(loaded, point, name, {**variables[name], **point}, suite, now)
+                if definition.launch.with_ == "docker":
+                    for planned in _docker_runs(
+                        loaded,
+                        point,
+                        [name],
+                        {**variables[name], **point},
+                        sites.get(name, Site()),
+                        suite,
+                        now,
+                    ):
+                        while planned.run_id in taken:
+                            planned = planned.model_copy(update={"run_id": new_run_id(loaded.name, now=now)})
+                        taken.add(planned.run_id)
+                        expected_s = estimate(loaded.name, planned.parameters, node)
+                        runs.append(planned.model_copy(update={"expected_s": expected_s}))
+                    continue
+                peer = Peer(name=name, address=addresses.get(name, ""))
+                ground = grounds.get(name, Ground())
+                planned = _plan_run(loaded, point, [peer], variables[name], ground, suite, now)
                 # Six random digits are few for hundreds of runs that are planned in one second.
                 while planned.run_id in taken:
                     planned = planned.model_copy(update={"run_id": new_run_id(loaded.name, now=now)})
@@ -214,8 +299,32 @@ def make_plan(
                 if absent:
                     reason = f"{gpus} GPUs asked for, {name} has {there}; give gpus={there} or fewer"
                     planned = planned.model_copy(update={"unproven_because": reason})
-                planned = planned.model_copy(update={"expected_s": estimate(loaded.name, point, node)})
-                runs.append(planned)
+                expected_s = estimate(loaded.name, planned.parameters, node)
+                runs.append(planned.model_copy(update={"expected_s": expected_s}))
+    for loaded in selected:
+        if not together[loaded.name]:
+            made = _grouped_runs(
+                loaded,
+                nodes,
+                variables,
+                sites,
+                grounds,
+                addresses,
+                suite,
+                fitting(loaded, overrides, selected),
+                now,
+                skipped,
+            )
+            for planned in made:
+                expected_s = estimate(loaded.name, planned.parameters, nodes[planned.lead])
+                runs.append(planned.model_copy(update={"expected_s": expected_s}))
+        else:
+            own = fitting(loaded, overrides, selected)
+            for planned in _rack_runs(loaded, nodes, variables, sites, suite, own, unreached, now):
+                first = nodes[planned.nodes[0]]
+                expected_s = estimate(loaded.name, planned.parameters, first)
+                runs.append(planned.model_copy(update={"expected_s": expected_s}))
+    runs = in_order(runs)
     title = suite or ", ".join(loaded.name for loaded in selected)
     # What makes two requests the same: all that a run is, but its id and what it is expected to take.
     same = [run.model_dump(mode="json", exclude={"run_id", "expected_s"}) for run in runs]
@@ -228,6 +337,204 @@ def make_plan(
         skipped=tuple(skipped),
         unreached=tuple(unreached),
     )
+
+
+def in_order(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+    """Return runs in the order that changes :data:`COSTLY_TO_CHANGE` least on each host, else as they are."""
+    if not any(name in run.parameters for run in runs for name in COSTLY_TO_CHANGE):
+        return list(runs)
+    hosts = list(dict.fromkeys(run.lead for run in runs))
+    values = {
+        name: list(dict.fromkeys(str(run.parameters.get(name, "")) for run in runs))
+        for name in COSTLY_TO_CHANGE
+    }
+    return sorted(
+        runs,
+        key=lambda run: (
+            hosts.index(run.lead),
+            *(known.index(str(run.parameters.get(name, ""))) for name, known in values.items()),
+        ),
+    )
+
+
+def _grouped_runs(
+    loaded: LoadedDefinition,
+    nodes: Mapping[str, Node],
+    variables: Mapping[str, Mapping[str, Scalar]],
+    sites: Mapping[str, Site],
+    grounds: Mapping[str, Ground],
+    addresses: Mapping[str, str],
+    suite: str,
+    overrides: Matrix,
+    now: datetime,
+    skipped: list[Skipped],
+) -> list[PlannedRun]:
+    """Return the runs of points that say how many nodes work: the first so many of each rack."""
+    racks: dict[str, list[str]] = {}
+    for name in nodes:
+        racks.setdefault(sites.get(name, Site()).rack, []).append(name)
+    runs: list[PlannedRun] = []
+    for members in racks.values():
+        lead = members[0]
+        ground = grounds.get(lead, Ground())
+        there = min(len(nodes[name].gpus) for name in members)
+        for point in loaded.definition.points(suite, overrides, gpus=there):
+            asked, gpus = point.get("nodes", ""), point.get("gpus", 0)
+            if asked == "":
+                continue
+            if not isinstance(asked, int) or isinstance(asked, bool) or asked < 1:
+                raise DefinitionError(f"{loaded.path}: nodes: {asked!r} is no number of nodes")
+            many, lacking = asked > len(members), isinstance(gpus, int) and gpus > there
+            if (many and "nodes" not in overrides) or (lacking and "gpus" not in overrides):
+                what = (
+                    f"nodes={asked}: there are {len(members)}" if many else f"gpus={gpus}: there are {there}"
+                )
+                skipped.append(Skipped(benchmark=loaded.name, node=lead, reason=what))
+                continue
+            peers = [Peer(name=name, address=addresses.get(name, "")) for name in members]
+            planned = _plan_run(loaded, point, peers[:asked], variables[lead], ground, suite, now, asked)
+            while any(run.run_id == planned.run_id for run in runs):
+                planned = planned.model_copy(update={"run_id": new_run_id(loaded.name, now=now)})
+            if lacking and not planned.unproven_because:
+                reason = f"{gpus} GPUs asked for, a node of these has {there}; give gpus={there} or fewer"
+                planned = planned.model_copy(update={"unproven_because": reason})
+            runs.append(planned)
+    return runs
+
+
+def _rack_runs(
+    loaded: LoadedDefinition,
+    nodes: Mapping[str, Node],
+    variables: Mapping[str, Mapping[str, Scalar]],
+    sites: Mapping[str, Site],
+    suite: str,
+    overrides: Matrix,
+    unreached: Sequence[str],
+    now: datetime,
+) -> list[PlannedRun]:
+    """Return the repeats of a benchmark on each rack."""
+    racks: dict[str, list[str]] = {}
+    for name in nodes:
+        racks.setdefault(sites.get(name, Site()).rack, []).append(name)
+    launch, result = loaded.definition.launch, loaded.definition.result
+    runs: list[PlannedRun] = []
+    for members in racks.values():
+        site = sites.get(members[0], Site())
+        wanted = site.launch_host
+        lead = wanted or members[0]
+        if launch.with_ == "docker":
+            absent = "" if lead in members else NOT_LIMITED.format(lead)
+            lead = members[0] if absent else lead
+            for point in loaded.definition.points(suite, overrides, gpus=site.sku_gpus):
+                ordered = [lead, *(name for name in members if name != lead)]
+                made = _docker_runs(
+                    loaded, point, ordered, {**variables[lead], **point}, site, suite, now, unreached
+                )
+                why = made[0].unproven_because or absent
+                runs += [one.model_copy(update={"unproven_because": why}) for one in made]
+            continue
+        why = slurm_plan.trouble(loaded, site, members, unreached)
+        if wanted and wanted not in members:
+            lead = members[0]
+            why = why or NOT_LIMITED.format(wanted)
+        repeats = site.repeats or result.repeats
+        for point in loaded.definition.points(suite, overrides, gpus=site.sku_gpus):
+            specified = slurm_plan.specification(loaded, site, members, {**variables[lead], **point})
+            for repeat in range(1, repeats + 1):
+                named = new_run_id(loaded.name, now=now)
+                while any(run.run_id == named for run in runs):
+                    named = new_run_id(loaded.name, now=now)
+                runs.append(
+                    PlannedRun(
+                        run_id=named,
+                        benchmark=loaded.name,
+                        suite=suite,
+                        lead=lead,
+                        nodes=tuple(members),
+                        parameters={
+                            "nodes": len(members),
+                            **{axis: value for axis, value in point.items() if value != ""},
+                            **({"precision": site.precision} if site.precision else {}),
+                            **({"config": site.config} if site.config else {}),
+                        },
+                        runtime="",
+                        program=slurm_plan.PROGRAM,
+                        arguments=slurm_plan.arguments(specified),
+                        environment=slurm_plan.environment(loaded, site, {**variables[lead], **point}),
+                        timeout_s=launch.timeout_s,
+                        hang_s=(site.hang_s or launch.hang_s) + slurm_plan.SILENCE_BEYOND_S,
+                        grace_s=slurm_plan.GRACE_S,
+                        launcher="slurm",
+                        repeat=repeat,
+                        repeats=repeats,
+                        would=tuple(slurm_plan.describe(loaded, site, members)),
+                        published_references=site.published_references,
+                        container=f"{site.registry}/{specified['repository']}:{specified['tag']}",
+                        sku=site.sku,
+                        sku_gpus=site.sku_gpus,
+                        format=result.format,
+                        definition_path=loaded.path,
+                        definition_sha256=loaded.sha256,
+                        unproven_because=why,
+                    )
+                )
+    return runs
+
+
+def _docker_runs(
+    loaded: LoadedDefinition,
+    point: Parameters,
+    nodes: Sequence[str],
+    variables: Mapping[str, Scalar],
+    site: Site,
+    suite: str,
+    now: datetime,
+    unreached: Sequence[str] = (),
+) -> list[PlannedRun]:
+    """Return the repeats of a benchmark whose image is built on the node, on one or on several together."""
+    launch, result = loaded.definition.launch, loaded.definition.result
+    why = docker_plan.trouble(loaded, site, nodes, unreached, variables)
+    specified = docker_plan.specification(loaded, site, nodes, variables)
+    repeats = site.repeats or result.repeats
+    runs: list[PlannedRun] = []
+    for repeat in range(1, repeats + 1):
+        named = new_run_id(loaded.name, now=now)
+        while any(run.run_id == named for run in runs):
+            named = new_run_id(loaded.name, now=now)
+        runs.append(
+            PlannedRun(
+                run_id=named,
+                benchmark=loaded.name,
+                suite=suite,
+                lead=nodes[0],
+                nodes=tuple(nodes),
+                parameters={
+                    **({"nodes": len(nodes)} if site.together else {}),
+                    **{axis: value for axis, value in point.items() if value != ""},
+                    "system": str(specified["system"]),
+                },
+                runtime="",
+                program=docker_plan.PROGRAM,
+                arguments=docker_plan.arguments(specified),
+                environment=docker_plan.environment(loaded, site, variables),
+                timeout_s=launch.timeout_s,
+                hang_s=(site.hang_s or launch.hang_s) + docker_plan.SILENCE_BEYOND_S,
+                grace_s=docker_plan.GRACE_S,
+                launcher="docker",
+                repeat=repeat,
+                repeats=repeats,
+                would=tuple(docker_plan.describe(loaded, site, nodes, variables)),
+                published_references=site.published_references,
+                container=f"{specified['image']} at {specified['ref']}",
+                sku=site.sku,
+                sku_gpus=site.sku_gpus,
+                format=result.format,
+                definition_path=loaded.path,
+                definition_sha256=loaded.sha256,
+                unproven_because=why,
+            )
+        )
+    return runs
 
 
 def fitting(loaded: LoadedDefinition, overrides: Matrix, chosen: Sequence[LoadedDefinition]) -> Matrix:
@@ -243,20 +550,25 @@ def fitting(loaded: LoadedDefinition, overrides: Matrix, chosen: Sequence[Loaded
 def _plan_run(
     loaded: LoadedDefinition,
     point: Parameters,
-    node: str,
-    variables: Mapping[str, Scalar],
+    peers: Sequence[Peer],
+    known: Mapping[str, Scalar],
+    ground: Ground,
     suite: str,
     now: datetime,
+    asked: int = 1,
 ) -> PlannedRun:
+    """Return one run of a program under workloads/, on one node or on several together."""
     definition = loaded.definition
     launch = definition.launch
     where = f"{loaded.path}: launch.arguments"
+    variables = {**known, **point, "storage_folder": experiment.folder_of(point, ground)}
+    set_up = experiment.is_set_up(point)
     return PlannedRun(
         run_id=new_run_id(loaded.name, now=now),
         benchmark=loaded.name,
         suite=suite,
-        lead=node,
-        nodes=(node,),
+        lead=peers[0].name,
+        nodes=tuple(peer.name for peer in peers),
         # An empty value leaves an option to the workload; there is nothing to record or compare by.
         parameters={axis: value for axis, value in point.items() if value != ""},
         runtime=launch.runtime,
@@ -279,6 +591,13 @@ def _plan_run(
         format=definition.result.format,
         definition_path=loaded.path,
         definition_sha256=loaded.sha256,
+        launcher=launch.with_,
+        setting=experiment.setting(
+            point, ground, peers, launch.timeout_s, only_first=launch.with_ == "mpirun"
+        )
+        if set_up
+        else None,
+        unproven_because=experiment.trouble(point, ground, peers, asked) if set_up else "",
     )
 
 
@@ -302,7 +621,15 @@ def resume_or_keep(plan: Plan, results: Path, *, resume: bool = True) -> tuple[P
             if earlier is None or plan.created - earlier.created > RESUME_WITHIN:
                 continue
             if earlier.fingerprint == plan.fingerprint:
-                if len(earlier.done(results)) < len(earlier.runs):
+                done = earlier.done(results)
+                given_up = earlier.given_up(done)
+                if any(
+                    run.run_id not in done and earlier.result_of(run) not in given_up for run in earlier.runs
+                ):
+                    return earlier, True
+                # Interrupted between the last run and the report: a rack's hours are not spent again for it.
+                costly = any(run.launcher not in ("local", "mpirun") for run in earlier.runs)
+                if costly and not (path.parent / REPORT_FILE).is_file():
                     return earlier, True
                 break
     write_file(results / plan.plan_id / PLAN_FILE, plan.model_dump_json(indent=1).encode() + b"\n")
@@ -333,12 +660,22 @@ def _read_plan(path: Path) -> Plan | None:
 def describe(plan: Plan) -> str:
     """Return the plan in words: how many runs, where, how long, and what is left out."""
     lines = [f"{plan.title}: {len(plan.runs)} run{'' if len(plan.runs) == 1 else 's'}"]
-    if plan.expected_s is not None:
-        lines[0] += f", about {plan.expected_s:.0f} s by earlier runs"
+    known = [run.expected_s for run in plan.runs if run.expected_s is not None]
+    unknown = [run for run in plan.runs if run.expected_s is None and not run.unproven_because]
+    if known and not unknown:
+        lines[0] += f", about {sum(known):.0f} s by earlier runs"
+    elif known:
+        lines[0] += f", about {sum(known):.0f} s for {len(known)} of them by earlier runs"
+    if unknown and plan.runs:
+        limit = duration(sum(run.timeout_s for run in unknown))
+        lines[0] += f"; {len(unknown)} never ended well here and take at most {limit} by their limits"
     for run in plan.runs:
         expected = f" (about {run.expected_s:.0f} s)" if run.expected_s is not None else ""
         note = f"  UNPROVEN: {run.unproven_because}" if run.unproven_because else ""
-        lines.append(f"  {run.lead}: {run.title}{expected}{note}")
+        where = run.lead if len(run.nodes) == 1 else f"{len(run.nodes)} nodes, from {run.lead}"
+        lines.append(f"  {where}: {run.title}{expected}{note}")
+        if run.repeat <= 1:
+            lines += [f"    {line}" for line in run.would]
     lines += [f"  left out on {one.node}: {one.benchmark}: {one.reason}" for one in plan.skipped]
     lines += [f"  not reached: {name}" for name in plan.unreached]
     return "\n".join(lines)

@@ -6,6 +6,7 @@ Called by the playbook's recording task and by nothing else that decides: parse,
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -38,7 +39,14 @@ _INTEGER = re.compile(r"-?[0-9]{1,18}")
 COULD_NOT_RUN = {
     4: "a GPU that was asked for is absent",
     5: "the data is missing or damaged",
+    6: "the image could not be had",
+    7: "no config fits, or Slurm did not take or start the job",
+    8: "the nodes did not meet, or do not reach each other",
+    9: "mpirun, ssh between the nodes, or the program it starts is missing",
 }
+
+BY_ITSELF = ("local", "mpirun")
+"""Launchers whose program says in its own log how it ended; the others speak for Slurm or a container."""
 
 _ENDED_BADLY = {
     "timeout": ("timed_out", Verdict.FAIL, "ended after its limit of {timeout_s} s"),
@@ -77,6 +85,9 @@ class Evidence(Record):
     storage: str = ""
     network: str = ""
     notes: str = ""
+    measurements: tuple[Measurement, ...] = ()
+    """What the logs show beside their events: phases, the preflight's bandwidth."""
+    container_digest: str = ""
 
 
 def job_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
@@ -118,7 +129,15 @@ def _end_findings(planned: PlannedRun, job: Mapping[str, Any]) -> list[Finding]:
     """Return what is not as it should be about a job of this run that no longer runs."""
     found = []
     ended_by, status, signal = job.get("ended_by"), job.get("exit_status"), job.get("signal")
-    if job.get("phase") != "ended" or not isinstance(ended_by, str):
+    if ended_by == "supervisor_died" and planned.launcher == "slurm":
+        # What ran on that node only followed; the same command again finds the Slurm job, or its end.
+        message = (
+            f"{planned.lead}, which followed the Slurm job, was rebooted or lost the process that did; the "
+            "job may go on: start the same command again, which follows it (or scancel --name "
+            f"{planned.run_id})"
+        )
+        found.append(_finding(STILL_RUNNING, Verdict.UNPROVEN, message))
+    elif job.get("phase") != "ended" or not isinstance(ended_by, str):
         message = f"how the job ended is not known: {clean(ended_by, 100)}"
         found.append(_finding("unknown_end", Verdict.UNPROVEN, message))
     elif ended_by in _ENDED_BADLY:
@@ -175,6 +194,9 @@ def build_run(
         trouble: Why references may exist that were not found, if so.
     """
     findings = [*job_findings(planned, evidence), *evidence.findings]
+    if planned.launcher not in BY_ITSELF:
+        # The launcher's exit status only repeats what Slurm and the log say in more words.
+        findings = [*evidence.findings, *job_findings(planned, evidence)]
     rules: tuple[JudgeRule, ...] = ()
     try:
         loaded = load_file(Path(planned.definition_path))
@@ -193,6 +215,7 @@ def build_run(
         require_references=require_references,
         source=planned.definition_name,
         trouble=trouble,
+        more=evidence.measurements,
     )
     status = evidence.job.get("exit_status")
     tags = {key: value for log in parsed for key, value in log.tags.items()}
@@ -207,7 +230,9 @@ def build_run(
         parameters=dict(planned.parameters),
         command=evidence.command,
         environment=planned.environment,
-        launcher="local",
+        launcher=planned.launcher,
+        container=planned.container,
+        container_digest=evidence.container_digest,
         nodes=evidence.nodes,
         asked_nodes=planned.nodes,
         software=_part(tags, "software."),
@@ -216,7 +241,7 @@ def build_run(
         network=evidence.network,
         seeds=(int(tags["seed"]),) if _INTEGER.fullmatch(tags.get("seed", "")) else (),
         exit_status=status if type(status) is int else None,
-        measurements=tuple(one for log in parsed for one in log.measurements),
+        measurements=(*(one for log in parsed for one in log.measurements), *evidence.measurements),
         series=tuple(one for log in parsed for one in log.series),
         findings=(*findings, *(finding for log in parsed for finding in log.findings)),
         judgements=outcome.judgements,
@@ -282,8 +307,12 @@ def record(
             message = f"{kept.path} has {kept.size_bytes} bytes here, but {on_node} on the node"
             findings.append(_finding("log_differs", Verdict.UNPROVEN, message))
     evidence = evidence.model_copy(update={"findings": (*findings, *evidence.findings)})
+    if planned.launcher not in BY_ITSELF:
+        from rackproof.training_checks import add_evidence
+
+        evidence = add_evidence(planned, evidence, folder, parsed, plan_id)
     history = History(folder.parent)
-    measured = [one for log in parsed for one in log.measurements]
+    measured = [*(one for log in parsed for one in log.measurements), *evidence.measurements]
     own, remark = history.baselines(planned, evidence.nodes, measured)
 
     def references(measurement: Measurement) -> list[Reference]:
@@ -294,6 +323,10 @@ def record(
         # several that are equally particular none hides another.
         particular = max(map(_particularity, fitting), default=None)
         chosen = [one.reference for one in fitting if _particularity(one) == particular]
+        if planned.launcher not in BY_ITSELF and planned.published_references:
+            from rackproof.training_checks import published
+
+            chosen += published(planned, measurement)
         return chosen + own.get(_identity(measurement), [])
 
     run = build_run(
@@ -364,6 +397,11 @@ class History:
         self._where = results / "history.sqlite"
         self._spool = results / ".spool"
         self._answers = True
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a history to ask."""
+        return self._where.is_file() or bool(os.environ.get("RACKPROOF_DATABASE_URL", "").strip())
 
     def baselines(
         self, planned: PlannedRun, nodes: tuple[Node, ...], measurements: Sequence[Measurement]

@@ -122,6 +122,11 @@ class Finding(Record):
     source: Source = Source()
     excerpt: Annotated[str, StringConstraints(max_length=500)] = ""
 
+    @property
+    def consequence(self) -> bool:
+        """Whether it follows from something else that went wrong, which then is the reason."""
+        return self.code in ("no_run_stop", "not_compliant", "traceback", "task_failed")
+
 
 class ParsedLog(Record):
     """What one log says.

@@ -18,7 +18,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from sqlalchemy import Connection, Engine, Select, bindparam, delete, exists, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
@@ -38,6 +38,10 @@ from rackproof.history.filing import Filing, aware, is_candidate, join_special, 
 from rackproof.history.identity import PLACEHOLDER, Kind, Part, Place, Topology, bounded, canonical, digest
 from rackproof.records import Direction, Node, Reference, Run, Verdict
 from rackproof.results import ResultsError, load_run
+
+if TYPE_CHECKING:
+    # These load numpy, which nobody needs who keeps a run.
+    from rackproof.history.bulk import Accepted, Failure, Readings
 
 DEFAULT_LOW = -0.07
 """An accepted reference allows 7 % less before it fails (two public health checks use 5 and 7 %)."""
@@ -129,7 +133,9 @@ class _Hardware(NamedTuple):
     name: str
 
 
-class _Quantity(NamedTuple):
+class Measured(NamedTuple):
+    """What is measured; a label that names hardware holds ``*``."""
+
     benchmark: str
     parameters: dict[str, Any]
     metric: str
@@ -267,7 +273,9 @@ class Store(AbstractContextManager["Store"]):
                 raise HistoryError(f"several runs begin with {shown!r}: {some}; give more of the id")
             only = self._record(connection, found[0])
         if only is None:
-            raise HistoryError(f"run {found[0]} was removed from {self.description} just now")
+            raise HistoryError(
+                f"{self.description} holds no details of {found[0]} any more (pruned); its own folder does"
+            )
         return only
 
     def estimate_seconds(
@@ -428,21 +436,7 @@ class Store(AbstractContextManager["Store"]):
             rows = connection.execute(query).all()
         if not rows:
             return None
-        latest = rows[0]
-        # Numbers in another unit are another quantity, even if it is called the same.
-        rows = sorted((row for row in rows if row.unit == latest.unit), key=lambda row: row.moment)
-        names = [f"{row.run_id} ({row.moment:%Y-%m-%d})" for row in rows]
-        if len(names) > _RUNS_NAMED:
-            names[: -(_RUNS_NAMED - 1)] = [f"{names[0]} … {len(names) - _RUNS_NAMED} more …"]
-        count = f"median of {len(rows)} accepted runs" if len(rows) > 1 else "accepted run"
-        return Reference(
-            value=statistics.median(row.value for row in rows),
-            low=latest.low,
-            high=latest.high,
-            warn=latest.warn,
-            unit=latest.unit,
-            source=f"{OWN_HISTORY}, {count}: {', '.join(names)}",
-        )
+        return accepted_reference(rows)
 
     def candidates(
         self,
@@ -574,6 +568,51 @@ class Store(AbstractContextManager["Store"]):
         statement = delete(schema.baselines).where(schema.baselines.c.run_id == run_id)
         return self._write(lambda connection: int(connection.execute(statement).rowcount))
 
+    # A fleet's nights
+
+    def readings(self, until: datetime, *, nights: int = 1, benchmark: str | None = None) -> Readings:
+        """Return every number of some nights in columns: for judging a fleet.
+
+        Args:
+            until: The end of the night asked for (excluded); each night is the 24 hours before.
+            nights: How many nights, the one asked for included.
+            benchmark: Only of this benchmark.
+        """
+        from rackproof.history.bulk import read
+
+        with self._reading() as connection:
+            return read(connection, self._quantities(connection, benchmark=benchmark), until, nights)
+
+    def accepted(self, readings: Readings) -> list[Accepted]:
+        """Return the accepted references of what was read, as :meth:`baseline` gives them one by one."""
+        from rackproof.history.bulk import accepted
+
+        with self._reading() as connection:
+            return accepted(connection, readings)
+
+    def failures_elsewhere(self, since: datetime) -> list[Failure]:
+        """Return what failed on a GPU in another node than the one it sits in now, newest first."""
+        from rackproof.history.bulk import failures_elsewhere
+
+        with self._reading() as connection:
+            return failures_elsewhere(connection, since)
+
+    def prune(self, before: datetime) -> int:
+        """Forget the numbers of runs before a moment, and return of how many runs.
+
+        Kept are the run's row, acceptances, and judgements that failed: a GPU that failed a year ago is
+        still recognised. What goes can be made again from the results folder by ``rebuild``.
+        SQLite reuses the space; only VACUUM gives it back to the file system.
+        """
+        from rackproof.history.bulk import old_runs
+
+        pruned = 0
+        while some := self._write(
+            lambda connection: _forget(connection, old_runs(connection, before, _BATCH))
+        ):
+            pruned += some
+        return pruned
+
     # Inside
 
     @contextmanager
@@ -655,7 +694,7 @@ class Store(AbstractContextManager["Store"]):
         benchmark: str | None = None,
         parameters: Parameters | None = None,
         ids: Iterable[int] | None = None,
-    ) -> dict[int, _Quantity]:
+    ) -> dict[int, Measured]:
         """Return quantities by id; there are few (thousands), however many measurements there are."""
         table = schema.quantities
         query = select(table)
@@ -668,7 +707,7 @@ class Store(AbstractContextManager["Store"]):
         if ids is not None:
             query = query.where(_one_of(table.c.id, ids))
         return {
-            row.id: _Quantity(
+            row.id: Measured(
                 row.benchmark,
                 json.loads(row.parameters),
                 row.metric,
@@ -760,10 +799,41 @@ class _Parts:
         return part.name if part.kind == Kind.NODE else part.key
 
 
+def accepted_reference(rows: Sequence[Any]) -> Reference:
+    """Return the reference that acceptances of one quantity on one piece of hardware make, latest first."""
+    latest = rows[0]
+    # Numbers in another unit are another quantity, even if it is called the same.
+    rows = sorted((row for row in rows if row.unit == latest.unit), key=lambda row: row.moment)
+    names = [f"{row.run_id} ({row.moment:%Y-%m-%d})" for row in rows]
+    if len(names) > _RUNS_NAMED:
+        names[: -(_RUNS_NAMED - 1)] = [f"{names[0]} … {len(names) - _RUNS_NAMED} more …"]
+    count = f"median of {len(rows)} accepted runs" if len(rows) > 1 else "accepted run"
+    return Reference(
+        value=statistics.median(row.value for row in rows),
+        low=latest.low,
+        high=latest.high,
+        warn=latest.warn,
+        unit=latest.unit,
+        source=f"{OWN_HISTORY}, {count}: {', '.join(names)}",
+    )
+
+
 def _one_of(column: ColumnElement[Any], ids: Iterable[int]) -> ColumnElement[bool]:
     """``column IN (…)`` with the numbers written out: there may be more than a statement's parameters."""
     listed = sorted(set(ids))
     return column.in_(bindparam(None, listed, expanding=True, literal_execute=True, unique=True))
+
+
+def _forget(connection: Connection, ids: Sequence[int]) -> int:
+    """Delete what is numerous of some runs; the record goes last and marks them as pruned."""
+    if not ids:
+        return 0
+    judgements = schema.judgements
+    failed = judgements.c.verdict == Verdict.FAIL.value
+    connection.execute(delete(judgements).where(_one_of(judgements.c.run_pk, ids), ~failed))
+    for table in (schema.measurements, schema.records):
+        connection.execute(delete(table).where(_one_of(table.c.run_pk, ids)))
+    return len(ids)
 
 
 def _enter(runs: Sequence[Run], again: bool, connection: Connection) -> list[str]:

@@ -74,6 +74,15 @@ _STATS = {
     "train_step_time": "train_step_time",
     "throughput": "samples_per_second",
 }
+_SAMPLED = {
+    "utilisation": ("gpu_utilisation", "%"),
+    "power": ("gpu_power", "W"),
+    "temperature": ("gpu_temperature", "°C"),
+    "clock": ("gpu_clock", "MHz"),
+    "throttle": ("gpu_throttle", ""),
+}
+"""What a ``gpu_sample`` of Rackproof's workloads holds for each GPU: the curve and its unit."""
+_MOST_SAMPLED = 256
 IMPORTANT = ("run_start", "run_stop", "eval_accuracy", "measurement")
 _SALVAGE_KEY = re.compile(rb"""["']key["']\s*:\s*["']([A-Za-z0-9_]{1,80})["']""")
 _NAN_VALUE = re.compile(rb"(?i)[:\[,(=]\s*[-+]?nan\b")
@@ -179,6 +188,7 @@ class Events(LogParser):
             "target_accuracy": self.on_target,
             "quality_target": self.on_target,
             "progress": self.on_progress,
+            "gpu_sample": self.on_gpu_sample,
         }
 
     # -- taking events ----------------------------------------------------------------------------
@@ -472,6 +482,31 @@ class Events(LogParser):
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
         """For the live display only."""
+
+    def on_gpu_sample(
+        self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
+    ) -> None:
+        """Take what the GPUs and links did, while the run is on: start-up would only dilute it."""
+        if self.run_start is None or not isinstance(value, dict):
+            return
+        for kind, label, names in (
+            ("gpus", "gpu", _SAMPLED),
+            ("links", "interface", {"use": ("link_use", "%")}),
+        ):
+            held = value.get(kind)
+            for one in held[:64] if isinstance(held, list) else ():
+                if not isinstance(one, dict):
+                    continue
+                which = text_of(one.get(label, ""), 40)
+                for name, (curve_name, unit) in names.items():
+                    found = number(one.get(name))
+                    place = f"{curve_name} {which}"
+                    if found is None or (place not in self.curves and len(self.curves) > _MOST_SAMPLED):
+                        continue
+                    if place not in self.curves:
+                        self.curves[place] = Curve(curve_name, unit, "s")
+                        self.curves[place].labels = {label: which}
+                    self.curves[place].add(self.at(time), found)
 
     # -- the end ----------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import math
 import re
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -92,6 +93,7 @@ class Curve:
 
     def __init__(self, name: str, unit: str, x_unit: str) -> None:
         self.name, self.unit, self.x_unit = name, unit, x_unit
+        self.labels: dict[str, str] = {}
         self.above = 0.0
         """Values of a log must be greater than this; what is not is for the parser to judge."""
         self.last = math.nan
@@ -121,7 +123,14 @@ class Curve:
 
     def series(self) -> Series:
         """Return the record."""
-        return Series(name=self.name, unit=self.unit, x_unit=self.x_unit, x=tuple(self.x), y=tuple(self.y))
+        return Series(
+            name=self.name,
+            unit=self.unit,
+            x_unit=self.x_unit,
+            x=tuple(self.x),
+            y=tuple(self.y),
+            labels=self.labels,
+        )
 
 
 class Mean:
@@ -512,7 +521,7 @@ _MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {
 }
 
 
-class LogParser:
+class LogParser(ABC):
     """Base of the parsers: takes blocks of whole lines, then says what the log says.
 
     Blocks come after :meth:`Log.begin`; the failure scan has already run over them.
@@ -538,12 +547,12 @@ class LogParser:
                         text = _ANSI_BYTES.sub(b"", text)
                     self.line(number_of, text.decode("utf-8", "replace"))
 
-    def line(self, at: int, text: str) -> None:
+    def line(self, at: int, text: str) -> None:  # noqa: B027  (whoever reads whole blocks has no use for it)
         """Read one line (no line end, no escape sequences, bounded length)."""
 
+    @abstractmethod
     def finish(self) -> ParsedLog:
         """Return what the log says."""
-        raise NotImplementedError
 
     def measure(
         self,

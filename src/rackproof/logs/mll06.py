@@ -34,6 +34,9 @@ _SPEED = re.compile(
 MIN_TRAIN_BATCHES = 1000
 """translation prints ``generated N batches`` for training and, with few batches, for validation."""
 
+LONG_STARTUP_S = 600
+"""More than this outside run_start to run_stop is remarked on."""
+
 EXPECTED_SPEED = {
     "ssd": "samples_per_second",
     "resnet": "samples_per_second",
@@ -147,9 +150,17 @@ class Parser(Events):
 
     def judge_end(self, measurements: list[Measurement]) -> bool:
         """minigo proves its end by an ``eval_result``, the others by ``run_stop``."""
-        if self.log.tags.get("submission_benchmark") != "minigo" or self.statuses:
-            return super().judge_end(measurements)
         log = self.log
+        if log.results:
+            # Beside the minutes from run_start to run_stop: what published tables were made of. It holds
+            # start-up too, and minigo's playing of games after the target.
+            line, wall, _name = log.results[0]
+            measurements.append(self.measure("wall_time", wall, "s", LOWER, line))
+        if log.tags.get("submission_benchmark") != "minigo" or self.statuses:
+            ended_well = super().judge_end(measurements)
+            if ended_well:
+                self.note_long_result()
+            return ended_well
         if self.run_start is None:
             log.find("no_run_start", "no readable run_start", Verdict.UNPROVEN, line=self._lost("run_start"))
             return False
@@ -176,6 +187,19 @@ class Parser(Events):
             self.epochs = (iteration, line)
         self.check_result_line(seconds)
         return True
+
+    def note_long_result(self) -> None:
+        """Say where the script's clock ran much longer than training: start-up takes a minute at most."""
+        if not self.log.results or self.run_start is None or self.run_stop is None:
+            return
+        line, wall, _name = self.log.results[0]
+        beyond = wall - (self.run_stop - self.run_start)
+        if beyond > LONG_STARTUP_S:
+            self.log.find(
+                "long_result",
+                f"the RESULT line says {beyond:.0f} s more than run_start to run_stop",
+                line=line,
+            )
 
     def measure_speed(self, measurements: list[Measurement]) -> None:
         """Add throughput as each model reports it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import BinaryIO, ClassVar
 from xml.parsers import expat
@@ -150,6 +151,20 @@ def read_gpus(data: bytes) -> tuple[Gpu, ...]:
         ValueError: the document cannot be read; the message says why.
     """
     return tuple(gpu for gpu, _element in _gpus_of(_read_xml(data)))
+
+
+def read_gpu_texts(data: bytes) -> tuple[tuple[Gpu, Callable[[str], str]], ...]:
+    """Return the GPUs as :func:`read_gpus` does, each with what gives the text at a path of tags.
+
+    The text is cleaned; "" for what is absent or ``N/A``.
+
+    Args:
+        data: the whole document.
+
+    Raises:
+        ValueError: the document cannot be read; the message says why.
+    """
+    return tuple((gpu, element.get) for gpu, element in _gpus_of(_read_xml(data)))
 
 
 class _Whole(LogParser):

@@ -129,7 +129,9 @@ class Follower:
 
     def _line(self, line: bytes) -> None:
         at = line.find(b":::MLLOG")
-        if at >= 0:
+        if line.startswith(b":::RACKPROOF {"):
+            self._said(line[len(b":::RACKPROOF ") :])
+        elif at >= 0:
             self._event_json(line[at + 8 :])
         elif self._events_only:
             return
@@ -142,6 +144,18 @@ class Follower:
                 self._event(found[1].decode("ascii"), body.get("value"), body.get("metadata"), old=True)
         else:
             self._text(line)
+
+    def _said(self, payload: bytes) -> None:
+        """Take what the launcher on a cluster says of a job: its phase, and why it waits."""
+        try:
+            told: Any = orjson.loads(payload)
+        except ValueError:
+            return
+        if not isinstance(told, dict) or not isinstance(told.get("phase"), str):
+            return
+        queue = told.get("queue")
+        words = told["phase"] + (f", {queue} in the queue" if isinstance(queue, str) and queue else "")
+        self._update({"phase": clean(words, 80)})
 
     def _event_json(self, payload: bytes) -> None:
         try:

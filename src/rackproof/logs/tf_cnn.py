@@ -2,6 +2,10 @@
 
 A unix time may follow the last column. The memory allocator of TensorFlow speaks of running out of
 memory when it only retries, so such text beside a good total is a remark.
+
+Under mpirun every rank writes, each line with its rank (``[1,3]<stdout>:``, ``3: ``). With Horovod each rank
+states the total of all; the lowest counts, and each must state one. An evaluation says
+``Accuracy @ 1 = 0.7318 Accuracy @ 5 = 0.9107 [50000 examples]``.
 """
 
 from __future__ import annotations
@@ -23,6 +27,12 @@ _FACT = re.compile(
     r"^(TensorFlow|Model|Dataset|Mode|Num batches|Data format|Optimizer|Variables|AllReduce):\s+(\S.*)$"
 )
 _BATCH = re.compile(r"^(?:Batch size:\s+(\d{1,9}) global|\s*(\d{1,9}) per device)")
+_ACCURACY = re.compile(r"^Accuracy @ 1 = (\S{1,30}) Accuracy @ 5 = (\S{1,30}) \[(\d{1,12}) examples\]\s*$")
+_RANK = re.compile(r"^\s*(?:(\d{1,6}): |\[\d{1,6},(\d{1,6})\]<std(?:out|err)>:\s?)")
+# Open MPI puts it before every piece that a rank writes, also where that begins within a line.
+_TAG_WITHIN = re.compile(r"\[\d{1,6},(\d{1,6})\]<std(?:out|err)>:\s?")
+_MOST_RANKS = 100_000
+_AGREE = 0.05
 _DEVICES = re.compile(r"^Devices:\s+(.*)$")
 _MEMORY = re.compile(r"(?<!\()\bOOM\b|ran out of memory|Resource exhausted")
 
@@ -42,12 +52,29 @@ class Parser(LogParser):
         self.memory: tuple[int, str] | None = None
         self.memory_count = 0
         self.last_line = 0
+        self.accuracy: tuple[float, float, int] | None = None
+        self.rank: int | None = None
+        """Who writes the present line, where a launcher says so."""
+        self.ranks: dict[int, tuple[float, int] | None] = {}
+        """Each rank that trains, with its total and the line of it."""
+        self.first_rank: int | None = None
 
     def line(self, at: int, text: str) -> None:
         """Read one line."""
         self.last_line = at
+        self.rank = None
+        if text[:1] in "[ 0123456789" and (prefix := _RANK.match(text)):
+            self.rank = int(prefix[1] or prefix[2])
+            text = text[prefix.end() :]
+            if "]<std" in text:
+                text = _TAG_WITHIN.sub(lambda tag: "" if int(tag[1]) == self.rank else tag[0], text)
         if "images/sec" in text:
+            if self.rank is not None and len(self.ranks) < _MOST_RANKS:
+                self.ranks.setdefault(self.rank, None)
+                self.first_rank = self.rank if self.first_rank is None else self.first_rank
             self.numbers(at, text)
+        elif text.startswith("Accuracy @ 1"):
+            self.take_accuracy(at, text)
         elif found := _FACT.match(text):
             self.log.tag(found[1].lower().replace(" ", "_"), found[2])
         elif found := _BATCH.match(text):
@@ -72,9 +99,10 @@ class Parser(LogParser):
                 self.log.find(
                     "nan", f"the loss is {loss} at step {found[1]}", Verdict.FAIL, line=at, excerpt=text
                 )
-            self.loss = (loss, at)
-            self.speed.add(step, speed)
-            self.losses.add(step, loss)
+            if self.rank == self.first_rank:
+                self.loss = (loss, at)
+                self.speed.add(step, speed)
+                self.losses.add(step, loss)
         elif found := _TOTAL.match(text):
             self.totals += 1
             value = number(found[1])
@@ -84,18 +112,58 @@ class Parser(LogParser):
                 )
             elif not math.isfinite(value) or value <= 0:
                 self.log.find("nan", f"total images/sec is {value}", Verdict.FAIL, line=at, excerpt=text)
-                self.total = (value, at)
+                self.take_total(value, at)
             else:
-                self.total = (value, at)
+                self.take_total(value, at)
         elif _HALF_STEP.match(text):
             # A step is nothing to be judged by; its loss might have been NaN, though.
             self.log.find(
                 "damaged_line", "a step that cannot be read", Verdict.DEGRADED, line=at, excerpt=text
             )
 
+    def take_total(self, value: float, at: int) -> None:
+        """Note a total, and whose it is."""
+        self.total = (value, at)
+        if self.rank in self.ranks:
+            self.ranks[self.rank] = (value, at)
+
+    def take_accuracy(self, at: int, text: str) -> None:
+        """Read what an evaluation found."""
+        found = _ACCURACY.match(text)
+        both = (number(found[1]), number(found[2])) if found else (None, None)
+        if found is None or not all(one is not None and 0 <= one <= 1 for one in both):
+            what = "an accuracy that cannot be read, or is none"
+            self.log.find("damaged_line", what, Verdict.UNPROVEN, line=at, excerpt=text)
+        elif found[3] == "0":
+            self.log.find("no_examples", "an evaluation of no example", Verdict.UNPROVEN, line=at)
+        else:
+            self.accuracy = (both[0] or 0.0, both[1] or 0.0, at)
+
+    def join_ranks(self) -> None:
+        """Make one total of those of several ranks; say why that cannot be done."""
+        stated = {rank: one for rank, one in self.ranks.items() if one is not None}
+        if len(self.ranks) < 2 or not stated:
+            return
+        silent = sorted(set(self.ranks) - set(stated))
+        if silent:
+            some = ", ".join(map(str, silent[:8]))
+            self.log.find("ranks_without_total", f"no total from rank {some}", Verdict.UNPROVEN)
+        if self.log.tags.get("variables") != "horovod":
+            what = (
+                f"{len(stated)} ranks state totals, and without Horovod it is not known of how many each is"
+            )
+            self.log.find("several_totals", what, Verdict.UNPROVEN)
+        self.total = min(stated.values())
+        highest = max(value for value, _ in stated.values())
+        if not highest <= self.total[0] * (1 + _AGREE):
+            what = f"ranks state totals from {self.total[0]:g} to {highest:g}: they did not work in step"
+            self.log.find("ranks_disagree", what, Verdict.UNPROVEN, line=self.total[1])
+        self.totals = 1
+
     def finish(self) -> ParsedLog:
         """Judge by the total."""
         log = self.log
+        self.join_ranks()
         measurements: list[Measurement] = []
         proven = False
         if self.total is None:
@@ -121,9 +189,12 @@ class Parser(LogParser):
             at, text = self.memory
             what = f"{self.memory_count} lines speak of running out of memory"
             log.find("memory_text", what, None if proven else Verdict.UNPROVEN, line=at, excerpt=text)
+        if self.accuracy is not None:
+            for name, value in (("top_1_accuracy", self.accuracy[0]), ("top_5_accuracy", self.accuracy[1])):
+                measurements.append(self.measure(name, value, "fraction", Direction.HIGHER, self.accuracy[2]))
         if self.loss is not None:
             measurements.append(self.measure("train_loss", self.loss[0], "", Direction.LOWER, self.loss[1]))
-        elif proven:
+        elif proven and self.accuracy is None:
             log.find("no_steps", "a total without any step", Verdict.UNPROVEN)
         base = Verdict.PASS if proven else Verdict.UNPROVEN
         return log.parsed(self.format, base, measurements, [self.speed, self.losses])

@@ -81,6 +81,20 @@ class Chart:
 
 
 @dataclass(frozen=True)
+class Ratios:
+    """A chart of ratios to 1, one row per label; ``None`` where there is no ratio or no interval.
+
+    Each line is a label with, for every row, the ratio and the bounds of its interval.
+    """
+
+    title: str
+    x_label: str
+    labels: tuple[str, ...]
+    lines: tuple[tuple[str, tuple[tuple[float | None, float | None, float | None], ...]], ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Drawn:
     """A chart as it stands in a page."""
 
@@ -131,10 +145,12 @@ def _bounded(lines: Sequence[Line]) -> tuple[tuple[Line, ...], tuple[str, ...]]:
 
 def _order(name: str) -> tuple[int, str]:
     low = name.lower()
-    for place, needle in enumerate(("second", "throughput", "loss", "accuracy")):
+    # What the GPUs did stands under the throughput that it explains.
+    needles = ("second", "throughput", "gpu_utilisation", "gpu_power", "gpu_temperature", "loss", "accuracy")
+    for place, needle in enumerate(needles):
         if needle in low:
             return place, name
-    return 4, name
+    return len(needles), name
 
 
 def _level(judgements: Iterable[Judgement], name: str, unit: str) -> tuple[float | None, str]:
@@ -156,6 +172,8 @@ def run_charts(run: Run) -> tuple[Chart, ...]:
     """Return the charts of one run: its curves over time, and sweeps over message size."""
     groups: dict[tuple[str, str, str], list[Line]] = {}
     for one in run.series:
+        if one.name == "gpu_throttle":
+            continue  # a set of bits: findings say in words what it holds
         count = min(len(one.x), len(one.y))
         pairs = [(x, y) for x, y in zip(one.x[:count], one.y[:count], strict=True) if _number(x)]
         if len(pairs) >= 2 and any(_number(y) for _, y in pairs):
@@ -167,6 +185,7 @@ def run_charts(run: Run) -> tuple[Chart, ...]:
         level, level_label = _level(run.judgements, name, unit)
         long_enough = max(len(line.x) for line in lines) > 40
         title = f"{words(name)} over {'time' if x_unit == 's' else clean(x_unit, 40)}"
+        title = title.replace("gpu ", "GPU ")
         charts.append(
             Chart(
                 title=title[:1].upper() + title[1:],
@@ -379,6 +398,73 @@ def draw(chart: Chart, ident: str) -> Drawn:
     if len(chart.lines) > 1:
         legend = tuple((index, line.label or "all") for index, line in enumerate(chart.lines))
     return Drawn(chart.title, svg, legend, description, chart.level_label, chart.notes)
+
+
+def describe_ratios(chart: Ratios) -> str:
+    """Say in words what a chart of ratios shows."""
+    said = []
+    for name, points in chart.lines:
+        for label, (value, low, high) in zip(chart.labels, points, strict=True):
+            if value is not None and _number(value):
+                span = "" if low is None or high is None else f" ({number(low)} to {number(high)})"
+                said.append(f"{label}, {name}: {number(value)}{span}")
+    return f"{chart.title}, {chart.x_label}. {'; '.join(said)}."
+
+
+def draw_ratios(chart: Ratios, ident: str) -> Drawn:
+    """Draw ratios with their intervals as inline SVG, a dotted line at 1.
+
+    Args:
+        chart: What to draw; at most MAX_LINES of its lines are.
+        ident: Prefix of every id in the SVG, unique in the page.
+    """
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+
+    lines, rows = chart.lines[:MAX_LINES], len(chart.labels)
+    with rc_context(_SETTINGS), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        height = max(0.95 + 0.3 * rows * max(1.0, len(lines) / 2), 2.0)
+        figure = Figure(figsize=(5.2, height))
+        figure.patch.set_alpha(0)
+        FigureCanvasSVG(figure)
+        axes = figure.add_axes((0.27, 0.55 / height, 0.69, 1 - 0.7 / height))
+        axes.patch.set_alpha(0)
+        for side in ("top", "right", "left"):
+            axes.spines[side].set_visible(False)
+        axes.spines["bottom"].set_color(_MUTED)
+        axes.tick_params(colors=_INK, length=0, labelsize=9)
+        axes.grid(axis="x", color=_GRID, linewidth=0.8)
+        axes.set_axisbelow(True)
+        for index, (_, points) in enumerate(lines):
+            # Several systems share a row, one below the other.
+            shift = (index - (len(lines) - 1) / 2) * 0.6 / max(len(lines), 1)
+            for row, (value, low, high) in enumerate(points):
+                if value is None or not _number(value):
+                    continue
+                if low is not None and high is not None and _number(high):
+                    axes.plot((low, high), (row + shift,) * 2, color=_LINES[index], linewidth=2.2, marker="|")
+                axes.plot(value, row + shift, color=_LINES[index], marker=_MARKERS[index], markersize=6)
+        axes.axvline(1, color=_INK, linewidth=1.0, linestyle=(0, (1.5, 2.5)))
+        axes.set_ylim(rows - 0.5, -0.5)
+        axes.yaxis.set_major_locator(FixedLocator(range(rows)))
+        shown = [clean(label, 26) for label in chart.labels]
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: shown[int(y)]))
+        axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: number(x)))
+        axes.set_xlabel(chart.x_label, color=_MUTED, parse_math=False)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
+    description = describe_ratios(chart)
+    svg = _fit_for_page(buffer.getvalue(), ident, chart.title, description)
+    legend = tuple((index, name) for index, (name, _) in enumerate(lines))
+    notes = chart.notes
+    if len(chart.lines) > len(lines):
+        notes = (*notes, f"{len(lines)} of {len(chart.lines)} systems are drawn.")
+    return Drawn(chart.title, svg, legend, description, notes=notes)
 
 
 def _tick(value: float) -> str:

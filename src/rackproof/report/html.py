@@ -14,24 +14,26 @@ from markupsafe import Markup
 
 from rackproof import __version__
 from rackproof.records import Run
-from rackproof.report import charts, view
+from rackproof.report import charts, study, view
 from rackproof.text import clean, moment
 
 
 @cache
-def _environment() -> Environment:
-    environment = Environment(
+def environment() -> Environment:
+    """Return the templates; whatever they show is escaped."""
+    made = Environment(
         loader=PackageLoader("rackproof.report", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
     )
-    environment.globals.update(symbols=view.SYMBOLS, dashes=charts.DASHES)
-    return environment
+    made.globals.update(symbols=view.SYMBOLS, dashes=charts.DASHES)
+    return made
 
 
 @cache
-def _style() -> Markup:
+def style() -> Markup:
+    """Return the style sheet, as it stands in every page."""
     # Our own file, and free of "</style>": it must not be escaped, CSS knows no entities.
     return Markup(resources.files("rackproof.report").joinpath("style.css").read_text("utf-8"))  # noqa: S704
 
@@ -43,12 +45,12 @@ def _draw(wanted: Sequence[charts.Chart]) -> list[charts.Drawn]:
 def run_page(run: Run) -> str:
     """Return the HTML page of one run."""
     return (
-        _environment()
+        environment()
         .get_template("run.html.j2")
         .render(
             kind="Run report",
             when=moment(run.ended or run.started) if run.ended or run.started else "",
-            style=_style(),
+            style=style(),
             title=clean(run.benchmark, 200),
             point=view.point_text(run),
             hardware=view.hardware_text(run),
@@ -77,17 +79,17 @@ def plan_page(
     link: Callable[[Run], str] | None = None,
     missing: Sequence[str] = (),
 ) -> str:
-    """Return the HTML page of several runs: overall verdict, all runs, sweep table and curves."""
+    """Return the HTML page of several runs: overall verdict, runs, sweep and study tables, curves."""
     verdict = view.overall(runs, missing)
     ends = [run.ended for run in runs if run.ended is not None]
     return (
-        _environment()
+        environment()
         .get_template("plan.html.j2")
         .render(
             kind="Plan report",
             # By the text of the moment: records may mix moments with and without a zone.
             when=max((moment(end) for end in ends), default=""),
-            style=_style(),
+            style=style(),
             title=clean(title, 200),
             counts=f"{len(runs)} run{'' if len(runs) == 1 else 's'}: {view.counts(runs)}",
             verdict=verdict,
@@ -95,7 +97,8 @@ def plan_page(
             reasons=view.plan_reasons(runs, missing),
             overview=view.overview_table(runs, link),
             sweep=view.sweep_table(runs) if view.is_training_sweep(runs) else None,
-            drawn=_draw(charts.sweep_charts(runs)),
+            study=study.tables(runs, link),
+            drawn=_draw([*study.scaling_charts(runs), *charts.sweep_charts(runs)]),
             version=__version__,
         )
     )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from rackproof.records import Run
-from rackproof.report import view
+from rackproof.report import study, view
 from rackproof.report.view import Cell, Table
 from rackproof.text import clean
 
@@ -98,7 +98,7 @@ def plan_markdown(
     link: Callable[[Run], str] | None = None,
     missing: Sequence[str] = (),
 ) -> str:
-    """Return the report of several runs: overall verdict, all runs, the sweep table."""
+    """Return the report of several runs: overall verdict, all runs, the sweep table, a study's tables."""
     verdict = view.overall(runs, missing)
     parts = [
         f"# {view.SYMBOLS[verdict]} {verdict.value}: {escape(title)}",
@@ -108,5 +108,6 @@ def plan_markdown(
     tables = [view.overview_table(runs, link)]
     if view.is_training_sweep(runs):
         tables.append(view.sweep_table(runs))
+    tables += study.tables(runs, link)
     parts += [text for text in map(table_text, tables) if text]
     return "\n\n".join(parts) + "\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rackproof.records import Run, Verdict
 from rackproof.report import view
@@ -63,15 +63,18 @@ def text_table(
         if widths[wide] <= 12:
             break
         widths[wide] -= 1
-    lines = [_GAP.join(name.ljust(size) for name, size in zip(columns, widths, strict=True)).rstrip()]
-    lines.append(_GAP.join("─" * size for size in widths))
+    lines = [*_row_lines(columns, widths), _GAP.join("─" * size for size in widths)]
     for row in rows:
-        wrapped = [wrap(text, size) for text, size in zip(row, widths, strict=True)]
-        for line in range(max(map(len, wrapped))):
-            cells = [part[line] if line < len(part) else "" for part in wrapped]
-            padded = (cell + " " * (size - width(cell)) for cell, size in zip(cells, widths, strict=True))
-            lines.append(_GAP.join(padded).rstrip())
+        lines += _row_lines(row, widths)
     return lines
+
+
+def _row_lines(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
+    wrapped = [wrap(text, size) for text, size in zip(row, widths, strict=True)]
+    for line in range(max(map(len, wrapped), default=0)):
+        cells = [part[line] if line < len(part) else "" for part in wrapped]
+        padded = (cell + " " * (size - width(cell)) for cell, size in zip(cells, widths, strict=True))
+        yield _GAP.join(padded).rstrip()
 
 
 def terminal_table(runs: Sequence[Run], width: int = 100, color: bool = False) -> str:

@@ -51,6 +51,9 @@ _PRINCIPAL = (
     "samples_per_second",
     "images_per_second",
     "tokens_per_second",
+    "iterations_per_second",
+    "batches_per_second",
+    "epochs_per_minute",
     "eval_accuracy",
     "seconds_per_epoch",
     "epochs",
@@ -455,7 +458,7 @@ def _headline(name: str, value: float, unit: str, note: str = "", verdict: Verdi
     return Headline(words(name), figure, "", note, verdict)
 
 
-def _stands_for(group: Sequence[Measurement]) -> Measurement:
+def stands_for(group: Sequence[Measurement]) -> Measurement:
     """Return the one measurement that stands for all of a name, never a better one than is honest.
 
     Of several devices it is the worst; of several message sizes the largest; of several kinds (number
@@ -485,7 +488,7 @@ def _is_size(one: Measurement) -> bool:
 def main_measurements(run: Run, limit: int = 4) -> tuple[Headline, ...]:
     """Return the few numbers that stand for a run: what was judged first, then by a fixed order of names.
 
-    Of several of one name :func:`_stands_for` chooses one: the lowest GPU, at the largest message size.
+    Of several of one name :func:`stands_for` chooses one: the lowest GPU, at the largest message size.
     """
     rank = {name: place for place, name in enumerate(_PRINCIPAL)}
     judged: dict[str, Headline] = {}
@@ -499,7 +502,7 @@ def main_measurements(run: Run, limit: int = 4) -> tuple[Headline, ...]:
             groups.setdefault(measured.name, []).append(measured)
     others = {}
     for name, group in groups.items():
-        stands = _stands_for(group)
+        stands = stands_for(group)
         note = label_text(stands.labels, 80)
         if len(group) > 1:
             note = clean(f"of {len(group)}: {note}" if note else f"of {len(group)}", 100)
@@ -564,8 +567,13 @@ def value_of(run: Run, *names: str) -> Measurement | None:
     return None
 
 
+_FABRICS = ("host", "overlay")
+"""Values of the parameter ``network`` that name how nodes talk, not what is trained."""
+
+
 def _model(run: Run) -> str:
-    stated = run.parameters.get("network") or run.parameters.get("model")
+    network = run.parameters.get("network")
+    stated = run.parameters.get("model") or (network if network not in _FABRICS else None)
     return str(stated) if stated else run.benchmark
 
 

@@ -308,7 +308,7 @@ def _run_worker(
             stdout=subprocess.PIPE,
             stderr=errors,
             cwd=work,
-            env=_worker_environment(),
+            env=worker_environment(),
             start_new_session=True,
         )
         late = threading.Event()
@@ -336,7 +336,7 @@ def _run_worker(
         return WorkerReport(error=f"the checks ended early (exit status {process.returncode}): {last}")
 
 
-def _worker_environment() -> dict[str, str]:
+def worker_environment() -> dict[str, str]:
     """Return the worker's environment: no secrets, one thread, this very package."""
     kept = {
         key: os.environ[key] for key in ("PATH", "LANG", "TMPDIR", "LD_LIBRARY_PATH") if key in os.environ

@@ -1,9 +1,10 @@
-"""Published MLPerf Training results, to be compared with one's own.
+"""Published results, to be compared with one's own: of MLPerf Training, and of two scaling studies.
 
 ``published/results.csv`` holds the closed division of rounds 4.1, 5.0 and 5.1 as published by MLCommons
 (``kind`` official), and Lambda's own measurements of round 5.1 that were not submitted
 (``unofficial``). ``published/throughput.csv`` holds throughput and minutes of round 0.6 as published by
-Lambda.
+Lambda. ``published/scaling.csv`` holds the rows of two studies, ResNet-50 and VGG16 on 1 to 16 P100 and
+LeNet and an MLP on K80 of five infrastructures; each stands for one ``point``.
 """
 
 from __future__ import annotations
@@ -29,9 +30,13 @@ class PublishedResult(Record):
         kind: ``official`` (reviewed by MLCommons) or ``unofficial``.
         nodes: Number of nodes.
         accelerators: Number of accelerators on all nodes together.
-        minutes: The score: olympic mean times RCP scaling.
+        minutes: The score: olympic mean times RCP scaling; None where only a throughput was published.
         throughput: In ``throughput_unit``, where known.
         note: Availability of an official system, precision of an unofficial run.
+        study: The publication, where it is not a round of MLPerf; ``round`` is then empty.
+        point: Parameters that a row of a study holds for, as text.
+        efficiency: Scaling efficiency as the study states it.
+        top_1, top_5, accuracy: Fractions.
     """
 
     round: str
@@ -47,16 +52,25 @@ class PublishedResult(Record):
     global_batch_size: float | None = None
     olympic_mean_minutes: float | None = None
     rcp_scaling: float | None = None
-    minutes: float = Field(gt=0)
+    minutes: float | None = Field(default=None, gt=0)
     throughput: float | None = None
     throughput_unit: str = ""
     note: str = ""
+    study: str = ""
+    point: dict[str, str] = Field(default={})
+    efficiency: float | None = None
+    top_1: float | None = None
+    top_5: float | None = None
+    accuracy: float | None = None
+    seconds_per_epoch: float | None = None
 
     @property
     def source(self) -> str:
         """Where the number comes from, in words."""
-        words = (f"MLPerf Training {self.round}", self.kind, self.submitter, self.system, self.benchmark)
-        return ", ".join(word for word in (*words, self.note) if word)
+        where = self.study or f"MLPerf Training {self.round}"
+        point = " ".join(f"{name}={value}" for name, value in self.point.items())
+        words = (where, self.kind, self.submitter, self.system, self.benchmark, point, self.note)
+        return ", ".join(word for word in words if word)
 
     def reference(
         self,
@@ -75,9 +89,11 @@ class PublishedResult(Record):
             ceiling: How much better is too good to be true.
 
         Raises:
-            ValueError: No throughput was published for this result.
+            ValueError: No such number was published for this result.
         """
         if metric == "minutes":
+            if self.minutes is None:
+                raise ValueError(f"no minutes were published for {self.source}")
             return Reference(
                 value=self.minutes, low=-ceiling, high=tolerance, warn=warn, unit="min", source=self.source
             )
@@ -128,7 +144,23 @@ def find_published(
         if words <= _words(result.accelerator)
         and all(getattr(result, key) == value for key, value in wanted.items())
     ]
-    return tuple(sorted(found, key=lambda one: ([-int(part) for part in one.round.split(".")], one.minutes)))
+    return tuple(
+        sorted(found, key=lambda one: ([-int(part) for part in one.round.split(".")], one.minutes or 0))
+    )
+
+
+@cache
+def study_points() -> tuple[PublishedResult, ...]:
+    """Return the rows of the published scaling studies, in their order. None of them is a round's result."""
+    text = files("rackproof.scoring").joinpath("published", "scaling.csv").read_text(encoding="utf-8")
+    points = []
+    for row in csv.DictReader(text.splitlines()):
+        given: dict[str, Any] = {key: value for key, value in row.items() if value}
+        given["point"] = dict(part.split("=", 1) for part in given["point"].split())
+        points.append(
+            PublishedResult.model_validate({"round": "", "kind": "unofficial", "submitter": ""} | given)
+        )
+    return tuple(points)
 
 
 def _words(text: str) -> frozenset[str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean, variance
+from statistics import fmean
 
 from rackproof.records import Record
+from rackproof.scoring.intervals import ratio_half_width
 
 
 class ScalingPoint(Record):
@@ -32,8 +33,7 @@ def scaling_efficiency(
 ) -> tuple[ScalingPoint, ...]:
     """Return the scaling efficiency at each number of devices, fewest first.
 
-    The interval is Welch's: the relative variances of the two means add up, their degrees of freedom
-    follow Welch and Satterthwaite, and a t quantile gives the width. Nothing is drawn at random.
+    The interval is that of :func:`rackproof.scoring.intervals.ratio_half_width`.
 
     Args:
         rates: Number of devices (or nodes) to throughput in any one unit; a sequence holds repeats.
@@ -56,7 +56,7 @@ def scaling_efficiency(
     points = []
     for devices, values in samples.items():
         efficiency = fmean(values) * start / (devices * fmean(reference))
-        half = None if devices == start else _half_width(values, reference, confidence)
+        half = None if devices == start else ratio_half_width(values, reference, confidence)
         points.append(
             ScalingPoint(
                 devices=devices,
@@ -82,18 +82,3 @@ def _samples(devices: int, rate: float | Sequence[float]) -> tuple[float, ...]:
         if not (math.isfinite(value) and value > 0):
             raise ValueError(f"the rate for {devices} devices must be a positive number, not {value}")
     return values
-
-
-def _half_width(values: Sequence[float], reference: Sequence[float], confidence: float) -> float | None:
-    """Return half the interval's width as a fraction of the efficiency, ``None`` without repeats."""
-    if min(len(values), len(reference)) < 2:
-        return None
-    parts = [(variance(one) / len(one) / fmean(one) ** 2, len(one) - 1) for one in (values, reference)]
-    total = math.fsum(part for part, _ in parts)
-    if total == 0:
-        return 0.0
-    # Imported here: scipy takes longer to load than the command line may take to start.
-    from scipy.stats import t
-
-    freedom = total**2 / math.fsum(part**2 / degrees for part, degrees in parts)
-    return float(t.ppf((1 + confidence) / 2, freedom)) * math.sqrt(total)

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What modules read of dpkg, without apt's Python bindings, which a bare node lacks (Python 3.8+)."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+
+from ansible.module_utils.rackproof_tools import read
+
+STATUS_BYTES = 256 * 1024 * 1024
+FIELDS = re.compile(r"^(Package|Status|Version|Architecture):[ \t]*(.*?)[ \t]*$", re.M)
+
+
+def packages(path="/var/lib/dpkg/status"):
+    """Return the installed packages, and the names of those that are not whole."""
+    installed, broken = {}, []
+    native = architecture()
+    for paragraph in read(path, STATUS_BYTES).split("\n\n"):
+        fields = dict(FIELDS.findall(paragraph))
+        wish, flag, state = [*fields.get("Status", "").split(), "", "", ""][:3]
+        name = fields.get("Package", "")
+        if fields.get("Architecture", "") not in ("all", native):
+            name = f"{name}:{fields.get('Architecture')}"
+        if not name or state in ("not-installed", "config-files"):
+            continue
+        if state == "installed" and flag == "ok":
+            installed[name] = {"version": fields.get("Version", ""), "held": wish == "hold"}
+        else:
+            broken.append(name)
+    return installed, sorted(broken)
+
+
+def architecture():
+    """Return the architecture of packages."""
+    known = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64el", "i686": "i386", "armv7l": "armhf"}
+    listed = read("/var/lib/dpkg/arch-native", 64) or read("/var/lib/dpkg/arch", 256).split("\n")[0]
+    return listed.strip() or known.get(os.uname().machine, os.uname().machine)
+
+
+def interrupted(folder="/var/lib/dpkg/updates"):
+    """Return whether dpkg was stopped in the middle of its work."""
+    return bool(glob.glob(os.path.join(folder, "[0-9]*")))
+
+
+def lock_holder(path="/var/lib/dpkg/lock-frontend"):
+    """Return the process that holds a lock on a file, '' if none; asks without taking it."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ""
+    wanted = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    for line in read("/proc/locks").splitlines():
+        fields = line.split()
+        if wanted in fields and "->" not in fields:
+            pid = fields[fields.index(wanted) - 1]
+            return f"{read(f'/proc/{pid}/comm', 64) or 'unknown'} (process {pid})"
+    return ""
+
+
+def kernels():
+    """Return the releases of the installed kernels."""
+    return sorted(path[len("/boot/vmlinuz-") :] for path in glob.glob("/boot/vmlinuz-*"))

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What modules that gather share: tools bounded in time and output, small files, space (Python 3.8+)."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+
+OUTPUT_BYTES = 4 * 1024 * 1024
+"""The most kept of a tool's output; eight GPUs need about half a megabyte of XML."""
+FILE_BYTES = 256 * 1024
+LAST_WAIT_S = 2.0
+EXTRA_PATH = (
+    "/usr/local/cuda/bin",
+    "/usr/local/sbin",
+    "/usr/sbin",
+    "/sbin",
+    "/usr/local/bin",
+    "/usr/bin",
+    "/bin",
+)
+NO_DRIVER = (
+    "couldn't communicate with the NVIDIA driver",
+    "Driver/library version mismatch",
+    "No devices were found",
+)
+
+
+def find(program):
+    """Return the path of a program, None if it is absent; modules run with a short PATH."""
+    if os.path.isabs(program):
+        return program if os.access(program, os.X_OK) else None
+    for folder in os.environ.get("PATH", "").split(os.pathsep) + list(EXTRA_PATH):
+        path = os.path.join(folder, program)
+        if folder and os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    return None
+
+
+def ask(argv, timeout_s, bounded=True, environment=None, said=None):
+    """Run a tool, bounded in time and output; never raises for what the tool does.
+
+    Args:
+        argv: Program and arguments.
+        timeout_s: Seconds it may take.
+        bounded: Whether the kernel stops it when it writes without end; every file counts, not only output.
+        environment: Variables to set.
+        said: Text for its standard input.
+    """
+    path = find(argv[0])
+    if path is None:
+        return {"status": "absent"}
+    begin = time.monotonic()
+    # Files, not pipes: a grandchild that keeps a pipe open would hold us beyond the limit.
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.TemporaryFile() as told:
+        told.write((said or "").encode())
+        told.seek(0)
+        try:
+            child = subprocess.Popen(
+                [path, *argv[1:]],
+                stdin=subprocess.DEVNULL if said is None else told,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                env=dict(os.environ, LC_ALL="C", **(environment or {})),
+                cwd="/",
+            )
+        except OSError as error:
+            return {"status": "failed", "rc": None, "stdout": "", "stderr": str(error)}
+        if bounded:
+            with suppress(OSError):
+                resource.prlimit(child.pid, resource.RLIMIT_FSIZE, (2 * OUTPUT_BYTES, 2 * OUTPUT_BYTES))
+        try:
+            rc = child.wait(timeout_s)
+            status = "ok" if rc == 0 else "failed"
+        except subprocess.TimeoutExpired:
+            rc, status = None, "hung"
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.pid, signal.SIGKILL)
+            # A process stuck in the driver does not die; it must not hold us as well.
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(LAST_WAIT_S)
+        stdout, cut = head(out)
+        stderr, _ = head(err, 4096)
+    if status == "failed" and any(words in stdout + stderr for words in NO_DRIVER):
+        status = "no_driver"
+    return {
+        "status": status,
+        "rc": rc,
+        "stdout": stdout,
+        "stderr": stderr,
+        "seconds": round(time.monotonic() - begin, 3),
+        "truncated": cut,
+    }
+
+
+def head(stream, limit=OUTPUT_BYTES):
+    """Return the beginning of a file as text, and whether there was more."""
+    stream.seek(0)
+    data = stream.read(limit + 1)
+    return data[:limit].decode("utf-8", "replace"), len(data) > limit
+
+
+def read(path, limit=FILE_BYTES):
+    """Return the text of a small file, '' if it cannot be read."""
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(limit).decode("utf-8", "replace").replace("\0", "").strip()
+    except OSError:
+        return ""
+
+
+def space(path):
+    """Return size and free bytes of the file system a path lies, or would lie, on."""
+    there = os.path.abspath(path)
+    while not os.path.exists(there) and there != os.path.dirname(there):
+        there = os.path.dirname(there)
+    try:
+        found = os.statvfs(there)
+    except OSError as error:
+        return {"error": str(error)}
+    return {"total_bytes": found.f_blocks * found.f_frsize, "free_bytes": found.f_bavail * found.f_frsize}

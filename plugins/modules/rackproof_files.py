@@ -1,0 +1,339 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E402  (what ansible-doc shows stands first, as in every module)
+"""Put small files, folders and links in place in one call (standard library only, Python 3.8+)."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: rackproof_files
+short_description: Put small files, folders and links in place in one call
+description:
+  - Does in one call what takes C(copy), C(file) and their C(stat) one call for each file and node.
+  - Every file is replaced whole or not at all; one that is as wanted is not touched.
+options:
+  files:
+    description: Files to have.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      path: {description: Where., type: path, required: true}
+      content: {description: Text of the file., type: str}
+      secret: {description: Text that no log may show., type: str}
+      secret_base64: {description: Bytes that no log may show., type: str}
+      merge_json:
+        description: Keys to have in the JSON object that the file is; others stay. No log shows them.
+        type: dict
+      mode: {description: Permissions in octal., type: str, default: "0644"}
+      owner: {description: User., type: str, default: root}
+      group: {description: Group., type: str, default: root}
+  folders:
+    description: Folders to have, with those above them.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      path: {description: Where., type: path, required: true}
+      mode: {description: Permissions in octal., type: str, default: "0755"}
+      owner: {description: User., type: str, default: root}
+      group: {description: Group., type: str, default: root}
+  links:
+    description: Symbolic links to have.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      path: {description: Where., type: path, required: true}
+      target: {description: What it leads to., type: str, required: true}
+  absent:
+    description: Files and links not to have.
+    type: list
+    elements: path
+    default: []
+attributes:
+  check_mode:
+    description: Says what would be changed. A user or group that is not there yet counts as a change.
+    support: full
+  diff_mode:
+    description: Shows the text of files that hold no secret.
+    support: full
+author: Rackproof developers
+"""
+
+EXAMPLES = r"""
+- name: Put the configuration in place
+  rackproof_files:
+    folders:
+      - {path: /etc/example, mode: "0755"}
+    files:
+      - {path: /etc/example/example.conf, content: "answer = 42\n"}
+      - {path: /etc/example/key, secret_base64: "{{ example_key }}", mode: "0400", owner: daemon}
+    absent: [/etc/example/old.conf]
+"""
+
+RETURN = r"""
+changed_paths:
+  description: What was changed, or would be.
+  returned: always
+  type: list
+  elements: str
+"""
+
+import base64
+import grp
+import json
+import os
+import pwd
+import stat
+import tempfile
+
+from ansible.module_utils.basic import AnsibleModule
+
+KINDS = ("content", "secret", "secret_base64", "merge_json")
+
+
+class UnusableError(Exception):
+    """Something that was asked for cannot be done, and why."""
+
+
+def identity(entry, tolerant):
+    """Return user id and group id of an entry; None for one that is not there and may come to be.
+
+    Args:
+        entry: A file or folder.
+        tolerant: Whether a missing name is no error (check mode: a package that brings it is not there yet).
+    """
+    ids = []
+    for kind, find in (
+        ("owner", lambda name: pwd.getpwnam(name).pw_uid),
+        ("group", lambda n: grp.getgrnam(n).gr_gid),
+    ):
+        try:
+            ids.append(find(entry[kind]))
+        except KeyError:
+            if not tolerant:
+                raise UnusableError(f"{entry['path']}: there is no {kind} {entry[kind]!r}") from None
+            ids.append(None)
+    return ids
+
+
+def mode_of(entry):
+    """Return the permissions of an entry as a number."""
+    try:
+        return int(entry["mode"], 8)
+    except ValueError:
+        raise UnusableError(f"{entry['path']}: {entry['mode']!r} is no mode in octal") from None
+
+
+def present(path):
+    """Return the bytes of a file, None where there is no regular file."""
+    try:
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            return None
+        with open(path, "rb") as stream:
+            return stream.read()
+    except FileNotFoundError:
+        return None
+
+
+def wanted(entry, before):
+    """Return the bytes that a file is to have."""
+    given = [kind for kind in KINDS if entry.get(kind) is not None]
+    if len(given) != 1:
+        raise UnusableError(
+            f"{entry['path']}: give one of {', '.join(KINDS)}, not {', '.join(given) or 'none'}"
+        )
+    value = entry[given[0]]
+    if given[0] == "secret_base64":
+        try:
+            return base64.b64decode(value, validate=True)
+        except ValueError:
+            raise UnusableError(f"{entry['path']}: its content is not base64") from None
+    if given[0] == "merge_json":
+        found = parsed(before)
+        if not isinstance(found, dict):
+            raise UnusableError(f"{entry['path']}: what is there is no JSON object; look at it, or remove it")
+        merged = merge(found, value)
+        # One that says the same in another form stays as it is.
+        return before if before and merged == found else (json.dumps(merged, indent=2) + "\n").encode()
+    return value.encode()
+
+
+def parsed(before):
+    """Return what a file of JSON holds, None for one that is no JSON."""
+    try:
+        return json.loads(before) if before else {}
+    except ValueError:
+        return None
+
+
+def merge(old, new):
+    """Return an object with the keys of another put into it, at every depth."""
+    merged = dict(old)
+    for key, value in new.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = merge(merged[key], value) if both else value
+    return merged
+
+
+def alike(path, mode, ids):
+    """Return whether permissions and owner are as wanted."""
+    found = os.lstat(path)
+    return stat.S_IMODE(found.st_mode) == mode and [found.st_uid, found.st_gid] == ids
+
+
+def put_folder(entry, check):
+    """Make a folder as wanted; returns whether that is a change."""
+    path, mode, ids = entry["path"], mode_of(entry), identity(entry, check)
+    if os.path.isdir(path) and alike(path, mode, ids):
+        return False
+    if os.path.lexists(path) and not os.path.isdir(path):
+        raise UnusableError(f"{path}: is to be a folder and is none; move it away")
+    if not check:
+        os.makedirs(path, exist_ok=True)
+        os.chown(path, *ids)
+        os.chmod(path, mode)
+    return True
+
+
+def put_file(entry, check):
+    """Make a file as wanted; returns whether that is a change and the difference to show."""
+    path, mode, ids = entry["path"], mode_of(entry), identity(entry, check)
+    if os.path.isdir(path) and not os.path.islink(path):
+        raise UnusableError(f"{path}: is to be a file and is a folder; move it away")
+    before = present(path)
+    content = wanted(entry, before)
+    if before == content and alike(path, mode, ids):
+        return False, None
+    if not check:
+        folder = os.path.dirname(path)
+        if not os.path.isdir(folder):
+            os.makedirs(folder)
+        handle, name = tempfile.mkstemp(prefix=".rackproof-", dir=folder)
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fchown(stream.fileno(), *ids)
+                os.fchmod(stream.fileno(), mode)
+                os.fsync(stream.fileno())
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise
+    if entry.get("content") is None:
+        return True, {
+            "before_header": path,
+            "after_header": path,
+            "before": "(secret)\n",
+            "after": "(secret)\n",
+        }
+    return True, {
+        "before_header": path,
+        "after_header": path,
+        "before": (before or b"").decode("utf-8", "replace"),
+        "after": content.decode(),
+    }
+
+
+def put_link(entry, check):
+    """Make a link as wanted; returns whether that is a change."""
+    path, target = entry["path"], entry["target"]
+    if os.path.islink(path) and os.readlink(path) == target:
+        return False
+    if os.path.isdir(path) and not os.path.islink(path):
+        raise UnusableError(f"{path}: is to be a link and is a folder; move it away")
+    if not check:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        name = tempfile.mktemp(prefix=".rackproof-", dir=os.path.dirname(path))
+        os.symlink(target, name)
+        os.replace(name, path)
+    return True
+
+
+def remove(path, check):
+    """Remove a file or link; returns whether that is a change."""
+    if not os.path.lexists(path):
+        return False
+    if os.path.isdir(path) and not os.path.islink(path):
+        raise UnusableError(f"{path}: is not to be there and is a folder; remove it by hand")
+    if not check:
+        os.unlink(path)
+    return True
+
+
+def main():
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "files": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "path": {"type": "path", "required": True},
+                    "content": {"type": "str"},
+                    "secret": {"type": "str", "no_log": True},
+                    "secret_base64": {"type": "str", "no_log": True},
+                    "merge_json": {"type": "dict", "no_log": True},
+                    "mode": {"type": "str", "default": "0644"},
+                    "owner": {"type": "str", "default": "root"},
+                    "group": {"type": "str", "default": "root"},
+                },
+            },
+            "folders": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "path": {"type": "path", "required": True},
+                    "mode": {"type": "str", "default": "0755"},
+                    "owner": {"type": "str", "default": "root"},
+                    "group": {"type": "str", "default": "root"},
+                },
+            },
+            "links": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "path": {"type": "path", "required": True},
+                    "target": {"type": "str", "required": True},
+                },
+            },
+            "absent": {"type": "list", "elements": "path", "default": []},
+        },
+        supports_check_mode=True,
+    )
+    changed, diffs, at = [], [], ""
+    check = module.check_mode
+    try:
+        for folder in module.params["folders"]:
+            at = folder["path"]
+            if put_folder(folder, check):
+                changed.append(at)
+        for entry in module.params["files"]:
+            at = entry["path"]
+            new, diff = put_file(entry, check)
+            if new:
+                changed.append(at)
+                diffs.append(diff)
+        for link in module.params["links"]:
+            at = link["path"]
+            if put_link(link, check):
+                changed.append(at)
+        for path in module.params["absent"]:
+            at = path
+            if remove(path, check):
+                changed.append(at)
+    except UnusableError as error:
+        module.fail_json(msg=str(error), changed_paths=changed, changed=bool(changed))
+    except OSError as error:
+        module.fail_json(msg=f"{at}: {error.strerror or error}", changed_paths=changed, changed=bool(changed))
+    module.exit_json(changed=bool(changed), changed_paths=changed, diff=diffs)
+
+
+if __name__ == "__main__":
+    main()

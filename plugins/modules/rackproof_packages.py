@@ -1,0 +1,530 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E402  (what ansible-doc shows stands first, as in every module)
+"""Bring packages to exact versions, and refuse what nobody asked for (standard library only, Python 3.8+)."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: rackproof_packages
+short_description: Install packages in exact versions, hold them, and refuse what nobody asked for
+description:
+  - Brings packages to exact versions in one call, where C(apt), C(debconf), C(dpkg_selections) need many.
+  - apt is asked first what it would do. A new kernel, or the removal of a package that nobody named, is
+    refused before anything is installed, and the kernels are compared again afterwards.
+  - Works on a bare node, where apt's Python bindings are missing. There, in check mode, what the repositories
+    hold is not known yet, and what would be installed is predicted from what is not installed.
+options:
+  present:
+    description: Packages by name with their version; empty for any, or a pattern as in V(580.95.05-*).
+    type: dict
+    default: {}
+  absent:
+    description: Packages to remove.
+    type: list
+    elements: str
+    default: []
+  hold:
+    description: Whether to hold the packages of O(present), so that nothing else upgrades them.
+    type: bool
+    default: false
+  update:
+    description: When to fetch the package lists. V(needed) is before a package is installed.
+    type: str
+    choices: [needed, always, never]
+    default: needed
+  debconf:
+    description: Answers to the questions of packages, as C(debconf-set-selections) takes them.
+    type: list
+    elements: str
+    default: []
+  allow_downgrade:
+    description: Whether a package may be replaced by an older version.
+    type: bool
+    default: false
+  allow_kernel:
+    description: Whether apt may install a kernel.
+    type: bool
+    default: false
+  allow_remove:
+    description: Patterns of packages that may be removed because they stand in the way.
+    type: list
+    elements: str
+    default: []
+  remedy:
+    description: What to do when a version is missing, for the message.
+    type: str
+    default: ""
+  lock_timeout_s:
+    description: Seconds to wait for another process that holds the locks of apt and dpkg.
+    type: int
+    default: 120
+  timeout_s:
+    description: Seconds that apt may take to install.
+    type: int
+    default: 3600
+attributes:
+  check_mode:
+    description: Predicts by simulation, where the package lists are there.
+    support: full
+  diff_mode:
+    description: Shows versions before and after.
+    support: full
+author: Rackproof developers
+"""
+
+EXAMPLES = r"""
+- name: Install the driver and hold it
+  rackproof_packages:
+    present: {nvidia-open: 580.95.05-1, nvidia-driver-cuda: 580.95.05-1}
+    hold: true
+    allow_remove: [nvidia-*, libnvidia-*]
+    remedy: Set lambda_stack_driver_version to one of these, or renew the mirror.
+"""
+
+RETURN = r"""
+packages:
+  description: By name of a package that changed, its version before and after; null where not installed.
+  returned: always
+  type: dict
+held:
+  description: Packages that were put on hold.
+  returned: always
+  type: list
+repaired:
+  description: Whether work of dpkg that had been interrupted was finished first.
+  returned: always
+  type: bool
+simulated:
+  description: Whether the prediction of check mode is apt's own.
+  returned: in check mode
+  type: bool
+reboot_required:
+  description: Whether a package has asked for a reboot.
+  returned: always
+  type: bool
+"""
+
+import fnmatch
+import os
+import re
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.rackproof_dpkg import interrupted, kernels, lock_holder, packages
+from ansible.module_utils.rackproof_tools import ask
+
+ENVIRONMENT = {
+    "DEBIAN_FRONTEND": "noninteractive",
+    "APT_LISTCHANGES_FRONTEND": "none",
+    "NEEDRESTART_MODE": "l",
+}
+KERNEL = re.compile(r"linux-image-|linux-modules-\d|kernel-image-")
+SHORT_S = 120
+LARGEST_CLOSURE = 500
+UPDATE_S = 600
+# What apt says, and what that means to whoever reads it at 3 a.m. The first that matches is meant.
+MEANINGS = (
+    (
+        r"is not signed|NO_PUBKEY|EXPKEYSIG|REVKEYSIG|BADSIG|signatures? (were|was) invalid|"
+        r"signatures? couldn't be verified|isn't signed|not.*signed by|Sub-process .*sqv returned an error",
+        "A repository is not signed by the key that it has to be signed with. Nothing is installed from it. "
+        "Find "
+        "out who changed it; if the key was renewed on purpose, renew apt_mirror_key_file or the "
+        "repository's "
+        "fingerprint.",
+    ),
+    (
+        r"is not valid yet|Release file .* expired",
+        "The clock of the node and the date of a repository disagree. Set the clock, or renew the mirror.",
+    ),
+    (
+        r"No space left on device|don't have enough free space",
+        "The disk is full. Free space on / and /var, then start the same command again.",
+    ),
+    (
+        r"Could not get lock|Unable to acquire the dpkg frontend lock|Unable to lock",
+        "Another process holds the lock of apt or dpkg{holder}. Wait for it or stop it (unattended upgrades "
+        "belong switched off on such nodes), then start the same command again.",
+    ),
+    (
+        r"Could not resolve|Temporary failure resolving",
+        "The name of a repository's server does not resolve on this node. Check its name service, and "
+        "apt_mirror_root.",
+    ),
+    (
+        r"Could not connect|Unable to connect|Connection (refused|timed out|failed|reset)|"
+        r"Cannot initiate the connection|Network is unreachable|No route to host|server closed",
+        "A repository's server does not answer. Check that the mirror is up and reachable from this node, "
+        "then start the same command again: it goes on where it stopped.",
+    ),
+    (
+        r"does not have a Release file|404 +Not Found|403 +Forbidden",
+        "A repository is not where the node looks for it. Check apt_mirror_root, apt_mirror_repositories and "
+        "that "
+        "the mirror holds this release of the operating system.",
+    ),
+    (
+        r"Hash Sum mismatch|File has unexpected size|Mirror sync in progress",
+        "A repository is being changed at this moment, or a proxy hands out old files. Start the same "
+        "command "
+        "again.",
+    ),
+    (
+        r"unmet dependencies|held broken packages|Unable to correct problems",
+        "apt cannot bring these versions together. Check that all pinned versions belong to one release.",
+    ),
+    (
+        r"Sub-process /usr/bin/dpkg returned an error|dpkg: error processing",
+        "The installation script of a package failed; what it said stands below.",
+    ),
+)
+
+
+class RefusedError(Exception):
+    """Work that is not done; the message tells an operator what to do."""
+
+
+class Apt:
+    """Runs apt-get with the options that hold for every call."""
+
+    def __init__(self, options):
+        self.options = options
+        self.node = os.uname().nodename
+
+    def __call__(self, *arguments, timeout_s=SHORT_S):
+        """Return what a call of apt-get gave."""
+        fixed = [
+            f"DPkg::Lock::Timeout={self.options['lock_timeout_s']}",
+            "Dpkg::Options::=--force-confdef",
+            "Dpkg::Options::=--force-confold",
+            "Acquire::Retries=2",
+            "Acquire::http::Timeout=20",
+            "Acquire::https::Timeout=20",
+            "APT::Install-Recommends=false",
+        ]
+        argv = ["apt-get", "-y", "-q", *(part for one in fixed for part in ("-o", one)), *arguments]
+        return ask(argv, timeout_s + self.options["lock_timeout_s"], bounded=False, environment=ENVIRONMENT)
+
+    def update(self):
+        """Fetch the package lists; a list that could not be fetched is an error, too."""
+        deadline = time.monotonic() + self.options["lock_timeout_s"]
+        while True:
+            result = self("update", timeout_s=UPDATE_S)
+            text = result.get("stdout", "") + result.get("stderr", "")
+            # apt waits for the lock of dpkg, but not for that of the lists.
+            if "Could not get lock" not in text or time.monotonic() > deadline:
+                break
+            time.sleep(2)
+        # A server that is down is only a warning to apt, which then works on with the lists of last time.
+        failed = re.search(r"^(E:|Err:|W: (Failed to fetch|GPG error|An error occurred))", text, re.M)
+        if result["status"] != "ok" or failed:
+            raise RefusedError(self.meaning("The package lists could not be fetched", result))
+
+    def meaning(self, what, result):
+        """Return a message: what happened, what to do, and apt's own words."""
+        text = result.get("stdout", "") + "\n" + result.get("stderr", "")
+        said = [line.strip() for line in text.splitlines() if re.match(r"\s*(E:|Err:|W:|dpkg: error)", line)]
+        if result["status"] == "absent":
+            return f"{self.node}: apt-get is absent. Rackproof provisions Debian and Ubuntu."
+        if result["status"] == "hung":
+            seconds = result.get("seconds")
+            return (
+                f"{self.node}: {what}: apt did not end within {seconds:.0f} s and was stopped. Look at what "
+                f"it "
+                f"waits for (ps, /var/log/apt/term.log), then start the same command again. Its last words: "
+                f"{tail(text)}"
+            )
+        holder = lock_holder()
+        for pattern, words in MEANINGS:
+            if re.search(pattern, text):
+                meant = words.format(holder=f": {holder}" if holder else "")
+                if "script of a package" in meant:
+                    return f"{self.node}: {what}. {meant}\n{tail(text, 25)}"
+                return f"{self.node}: {what}. {meant} apt said: {' | '.join(said[:4]) or tail(text)}"
+        return f"{self.node}: {what}. apt said: {' | '.join(said[:4]) or tail(text)}"
+
+    def versions(self, name):
+        """Return the versions of a package that the repositories have."""
+        listed = ask(["apt-cache", "madison", name], SHORT_S, environment=ENVIRONMENT).get("stdout", "")
+        return list(dict.fromkeys(line.split("|")[1].strip() for line in listed.splitlines() if "|" in line))
+
+    def newest(self, name, pattern):
+        """Return the newest version that a pattern fits; the pattern where none does, or where it is none."""
+        if not any(sign in pattern for sign in "*?["):
+            return pattern
+        return next((one for one in self.versions(name) if fits(one, pattern)), pattern)
+
+    def exact(self, wanted):
+        """Return the wanted packages with those that they need in exactly one version, and its version.
+
+        apt takes the newest version of what a package needs, and then says that it does not fit.
+        """
+        # apt itself knows only patterns that end in a star.
+        chosen = {name: self.newest(name, version) for name, version in wanted.items()}
+        found, level = dict(chosen), dict(chosen)
+        while level and len(found) < LARGEST_CLOSURE:
+            named = [f"{name}={version}" for name, version in sorted(level.items()) if version]
+            if not named:
+                break
+            shown = ask(["apt-cache", "show", *named], SHORT_S, environment=ENVIRONMENT).get("stdout", "")
+            needed = {}
+            for line in re.findall(r"^(?:Pre-)?Depends: (.*)$", shown, re.M):
+                for one in line.split(","):
+                    match = re.match(r"\s*([a-z0-9][a-z0-9+.-]+)(?::\w+)? \(= ([^)\s]+)\)\s*$", one)
+                    if match:
+                        needed[match.group(1)] = match.group(2)
+            level = {name: version for name, version in needed.items() if name not in found}
+            found.update(level)
+        return found
+
+
+def tail(text, lines=6):
+    """Return the last lines of a text."""
+    return "\n".join([line for line in text.strip().splitlines() if line.strip()][-lines:])
+
+
+def fits(version, wanted):
+    """Return whether an installed version is what is wanted."""
+    return not wanted or version == wanted or fnmatch.fnmatchcase(version, wanted)
+
+
+def arguments(options, wanted, removed):
+    """Return what apt-get is told to do."""
+    flags = ["--no-install-recommends", "--allow-change-held-packages"]
+    if options["allow_downgrade"]:
+        flags.append("--allow-downgrades")
+    named = [f"{name}={version}" if version else name for name, version in sorted(wanted.items())]
+    return ["install", *flags, *named, *(f"{name}-" for name in removed)]
+
+
+def refuse(apt, options, simulation, wanted, removed):
+    """Refuse what nobody asked for; returns the changes that apt would make, by name the version or None."""
+    text = simulation.get("stdout", "") + "\n" + simulation.get("stderr", "")
+    missing = re.findall(r"Version '([^']*)' for '([^']*)' was not found", text)
+    lost = re.findall(
+        r"Unable to locate package (\S+)|Package '?(\S+?)'? has no installation candidate", text
+    )
+    if missing or lost:
+        names = dict.fromkeys([name for _, name in missing] + [one or other for one, other in lost])
+        parts = []
+        for name in names:
+            has = apt.versions(name)
+            held = (
+                f"the repositories of this node have {', '.join(has)}"
+                if has
+                else "no repository of this node has it"
+            )
+            parts.append(f"{name} {wanted.get(name) or '(any version)'} is not there: {held}")
+        remedy = options["remedy"] or "Correct the version, or renew the mirror."
+        raise RefusedError(f"{apt.node}: {'; '.join(parts)}. {remedy}")
+    if simulation["status"] != "ok":
+        if "--allow-downgrades" in text or "DOWNGRADED" in text:
+            raise RefusedError(
+                f"{apt.node}: this would put older versions in place of newer ones. Correct the version, or "
+                f"allow "
+                f"the downgrade. apt said: {tail(text, 3)}"
+            )
+        raise RefusedError(apt.meaning("apt cannot install " + ", ".join(sorted(wanted)), simulation))
+    changes = dict(re.findall(r"^Inst (\S+) (?:\[[^\]]*\] )?\((\S+)", text, re.M))
+    gone = re.findall(r"^Remv (\S+)", text, re.M)
+    fresh = sorted(name for name in changes if KERNEL.match(name) and name not in wanted)
+    if fresh and not options["allow_kernel"]:
+        raise RefusedError(
+            f"{apt.node}: refused before anything was installed: apt would install a kernel "
+            f"({', '.join(fresh)}) "
+            f"along with {', '.join(sorted(wanted))}. Pin a version that fits the running kernel "
+            f"{os.uname().release}, or renew the node's image with the kernel you want."
+        )
+    stray = [
+        name
+        for name in gone
+        if name not in removed and not any(fnmatch.fnmatchcase(name, one) for one in options["allow_remove"])
+    ]
+    if stray:
+        raise RefusedError(
+            f"{apt.node}: refused before anything was installed: apt would remove "
+            f"{', '.join(sorted(stray))}. "
+            f"Remove them by hand if they are not needed, or correct the versions of "
+            f"{', '.join(sorted(wanted))}."
+        )
+    changes.update(dict.fromkeys(gone))
+    return changes
+
+
+def repair(apt, options):
+    """Finish what an earlier run, or somebody else, left half done."""
+    configured = ask(
+        ["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"],
+        options["timeout_s"],
+        bounded=False,
+        environment=ENVIRONMENT,
+    )
+    if configured["status"] != "ok":
+        raise RefusedError(apt.meaning("dpkg had been interrupted, and cannot finish its work", configured))
+    fixed = apt("--fix-broken", "install", "--no-install-recommends", timeout_s=options["timeout_s"])
+    if fixed["status"] != "ok":
+        raise RefusedError(apt.meaning("apt cannot repair packages that are half installed", fixed))
+
+
+def difference(before, after):
+    """Return the packages that differ, by name the versions before and after."""
+    found = {}
+    for name in sorted(set(before) | set(after)):
+        old, new = before.get(name, {}).get("version"), after.get(name, {}).get("version")
+        if old != new:
+            found[name] = [old, new]
+    return found
+
+
+def shown(changes):
+    """Return the difference as Ansible shows it."""
+    return {
+        "before": "".join(f"{name} {old}\n" for name, (old, _) in sorted(changes.items()) if old),
+        "after": "".join(f"{name} {new}\n" for name, (_, new) in sorted(changes.items()) if new),
+    }
+
+
+def predict(apt, options, before, wanted, removed):
+    """Return what a real run would change, and whether apt itself says so."""
+    simulation = apt("-s", *arguments(options, apt.exact(wanted), removed))
+    try:
+        changes = refuse(apt, options, simulation, wanted, removed)
+    except RefusedError:
+        # Where apt knows all that is wanted, it is right to refuse; else it may know once it has the lists.
+        if simulation["status"] == "ok":
+            raise
+        changes = {
+            **{name: version or "newest" for name, version in wanted.items()},
+            **dict.fromkeys(removed),
+        }
+        return {name: [before.get(name, {}).get("version"), new] for name, new in changes.items()}, False
+    return {name: [before.get(name, {}).get("version"), new] for name, new in changes.items()}, True
+
+
+def bring(apt, options, before, wanted, removed):
+    """Install and remove; returns the packages afterwards."""
+    if options["update"] != "never":
+        apt.update()
+    if options["debconf"]:
+        answered = ask(
+            ["debconf-set-selections"],
+            SHORT_S,
+            environment=ENVIRONMENT,
+            said="\n".join(options["debconf"]) + "\n",
+        )
+        if answered["status"] != "ok":
+            raise RefusedError(
+                f"{apt.node}: debconf does not take the answers: {tail(answered.get('stderr', ''))}"
+            )
+    named = apt.exact(wanted)
+    refuse(apt, options, apt("-s", *arguments(options, named, removed)), wanted, removed)
+    there = kernels()
+    done = apt(*arguments(options, named, removed), timeout_s=options["timeout_s"])
+    if done["status"] != "ok":
+        raise RefusedError(
+            apt.meaning("apt could not install " + ", ".join(sorted(wanted) or sorted(removed)), done)
+        )
+    after, broken = packages()
+    wrong = [
+        name for name, version in wanted.items() if not fits(after.get(name, {}).get("version", ""), version)
+    ]
+    wrong = [name for name in wrong + list(wanted) if name in wrong or name not in after]
+    if wrong or broken:
+        raise RefusedError(
+            f"{apt.node}: apt says that it is done, but not installed as wanted: "
+            f"{', '.join(dict.fromkeys([*wrong, *broken]))}. Look at /var/log/apt/term.log."
+        )
+    fresh = sorted(set(kernels()) - set(there))
+    if fresh and not options["allow_kernel"]:
+        raise RefusedError(
+            f"{apt.node}: a kernel was installed behind Rackproof's back: {', '.join(fresh)}. The node must "
+            f"not reboot "
+            f"into it: remove it (apt-get purge linux-image-{fresh[0]}), then start the same command again."
+        )
+    return after
+
+
+def work(options, check):
+    """Do what is asked; returns the module's result."""
+    apt = Apt(options)
+    before, broken = packages()
+    wanted = {
+        name: str(version or "")
+        for name, version in options["present"].items()
+        if name not in before or not fits(before[name]["version"], str(version or ""))
+    }
+    removed = [name for name in options["absent"] if name in before]
+    damaged = bool(broken) or interrupted()
+    changes, result = {}, {}
+    if check:
+        if wanted or removed:
+            changes, result["simulated"] = predict(apt, options, before, wanted, removed)
+            if not result["simulated"]:
+                result["warning"] = (
+                    f"{apt.node}: the package lists that it has do not offer {', '.join(sorted(wanted))} as "
+                    f"wanted. A real run fetches the lists first."
+                )
+        held = [
+            name for name in options["present"] if options["hold"] and not before.get(name, {}).get("held")
+        ]
+    else:
+        if damaged:
+            repair(apt, options)
+        if wanted or removed:
+            after = bring(apt, options, before, wanted, removed)
+        else:
+            if options["update"] == "always":
+                apt.update()
+            after = packages()[0]
+        changes = difference(before, after)
+        held = [
+            name for name in options["present"] if options["hold"] and not after.get(name, {}).get("held")
+        ]
+        if held:
+            marked = ask(["apt-mark", "hold", *held], SHORT_S, environment=ENVIRONMENT)
+            if marked["status"] != "ok":
+                raise RefusedError(
+                    f"{apt.node}: cannot hold {', '.join(held)}: {tail(marked.get('stderr', ''))}"
+                )
+    return {
+        "changed": bool(changes or held or damaged),
+        "packages": changes,
+        "held": held,
+        "repaired": damaged,
+        "reboot_required": os.path.exists("/run/reboot-required"),
+        "diff": shown(changes),
+        **result,
+    }
+
+
+def main():
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "present": {"type": "dict", "default": {}},
+            "absent": {"type": "list", "elements": "str", "default": []},
+            "hold": {"type": "bool", "default": False},
+            "update": {"type": "str", "choices": ["needed", "always", "never"], "default": "needed"},
+            "debconf": {"type": "list", "elements": "str", "default": []},
+            "allow_downgrade": {"type": "bool", "default": False},
+            "allow_kernel": {"type": "bool", "default": False},
+            "allow_remove": {"type": "list", "elements": "str", "default": []},
+            "remedy": {"type": "str", "default": ""},
+            "lock_timeout_s": {"type": "int", "default": 120},
+            "timeout_s": {"type": "int", "default": 3600},
+        },
+        supports_check_mode=True,
+    )
+    try:
+        result = work(module.params, module.check_mode)
+    except RefusedError as refusal:
+        module.fail_json(msg=str(refusal))
+    if result.get("warning"):
+        module.warn(result.pop("warning"))
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

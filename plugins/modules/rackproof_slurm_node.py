@@ -1,0 +1,487 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E402  (what ansible-doc shows stands first, as in every module)
+"""Take nodes out of Slurm's service and return them; runs on the Slurm controller (standard library only)."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: rackproof_slurm_node
+short_description: Drain Slurm nodes, return them, or say how they stand
+description:
+  - Runs on a host with C(scontrol) and C(squeue) whose user may change nodes, which is the Slurm controller.
+    Works with Slurm 21.08 and newer.
+  - A drain is told apart by how its reason begins. One that begins with O(prefix) is ours; every other one,
+    and a node that somebody set down, is somebody else's and is neither lifted nor given another reason.
+  - A node that Slurm does not know is reported as such and is no error; so is every node of a cluster that
+    does not exist yet (no C(scontrol) or no configuration).
+options:
+  nodes:
+    description: Names of the nodes.
+    type: list
+    elements: str
+    required: true
+  state:
+    description:
+      - V(queried) only looks.
+      - V(registered) waits until the nodes' slurmd answer the controller.
+      - V(drained) drains the nodes that nobody drained, and waits until no job runs on any of them.
+      - V(returned) resumes the nodes whose drain is ours as soon as their slurmd answer, and waits until they
+        can take work. One that does not answer in time stays drained.
+    type: str
+    choices: [queried, registered, drained, returned]
+    default: queried
+  prefix:
+    description: How the reason of a drain begins that is ours.
+    type: str
+    default: "rackproof:"
+  reason:
+    description: Why the nodes are drained; the prefix is put before it.
+    type: str
+    default: being provisioned
+  timeout_s:
+    description: Seconds to wait for what O(state) promises; 0 looks once.
+    type: int
+    default: 0
+  poll_s:
+    description: Seconds between two looks.
+    type: float
+    default: 5
+  strict:
+    description:
+      - Whether it is a failure when O(timeout_s) passes and O(state=drained) still finds jobs, or
+        O(state=returned) a node that cannot take work. Without it, RV(waiting) names them.
+    type: bool
+    default: true
+  command_timeout_s:
+    description: Seconds that one call of C(scontrol) or C(squeue) may take.
+    type: float
+    default: 30
+attributes:
+  check_mode:
+    description: Says what would be changed, does not wait.
+    support: full
+  diff_mode:
+    description: Shows the states before and after.
+    support: full
+author: Rackproof developers
+"""
+
+EXAMPLES = r"""
+- name: Take the nodes out of service and wait for their jobs
+  rackproof_slurm_node:
+    nodes: "{{ ansible_play_batch }}"
+    state: drained
+    reason: being provisioned
+    timeout_s: 3600
+  delegate_to: "{{ groups['slurm_controller'] | first }}"
+  run_once: true
+
+- name: Return the node
+  rackproof_slurm_node:
+    nodes: ["{{ inventory_hostname }}"]
+    state: returned
+    timeout_s: 60
+  delegate_to: "{{ groups['slurm_controller'] | first }}"
+"""
+
+RETURN = r"""
+nodes:
+  description: How each node stands, by name.
+  returned: always
+  type: dict
+  contains:
+    known: {description: Whether Slurm knows the node., type: bool, returned: always}
+    state_before: {description: State as Slurm said it; V(unknown) without one., type: str, returned: always}
+    state_after: {description: State at the end; in check mode what it would be., type: str, returned: always}
+    drained_by: {description: Who keeps it out of service (ours/other/none)., type: str, returned: always}
+    reason: {description: Reason that Slurm keeps., type: str, returned: always}
+    set_by: {description: User who set the reason and when., type: str, returned: always}
+    jobs: {description: Ids of jobs that run on it or have not quite ended., type: list, returned: always}
+    responding: {description: Whether its slurmd has registered and answers., type: bool, returned: always}
+    in_service: {description: Whether it can take work., type: bool, returned: always}
+cluster: {description: Whether there is a Slurm cluster to ask., type: bool, returned: always}
+waiting: {description: Nodes for which the wait was in vain., type: list, returned: always}
+"""
+
+import os
+import re
+import subprocess
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+
+EXTRA_PATH = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin")
+CONFIGURATIONS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
+# Everything after the state is printed after it, so that a reason that says "State=IDLE" changes nothing.
+NODE = re.compile(r"^NodeName=(\S+)\s.*?\bState=(\S+)")
+REASON = re.compile(r" Reason=(.*?)(?: \[([^\[\]@]+@[^\[\]]+)\])?(?= Comment=| Extra=|\s*$)")
+SYMBOLS = "*~#!%$@^-+"
+# With a job that has not ended in the sense that its processes or its epilog may still be there.
+JOB_STATES = "RUNNING,SUSPENDED,STOPPED,COMPLETING,CONFIGURING,SIGNALING,STAGE_OUT"
+# What Slurm itself writes as the reason of a node that it finds down.
+OWN_REASONS = (
+    "Not responding",
+    "Node unexpectedly rebooted",
+    "Node silently failed and came back",
+    "Low ",
+    "gres/",
+    "Duplicate ",
+    "reboot timed out",
+    "ResumeTimeout reached",
+    "NO NETWORK ADDRESS FOUND",
+    "none",
+)
+
+
+class SlurmError(Exception):
+    """Slurm did not do what it was asked."""
+
+
+def find(program):
+    """Return the path of a program, None if it is absent; modules run with a short PATH."""
+    for folder in os.environ.get("PATH", "").split(os.pathsep) + list(EXTRA_PATH):
+        path = os.path.join(folder, program)
+        if folder and os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    return None
+
+
+def call(argv, timeout_s):
+    """Return what a program of Slurm prints.
+
+    Args:
+        argv: Program and arguments.
+        timeout_s: Seconds it may take.
+    """
+    path = find(argv[0])
+    if path is None:
+        raise SlurmError(f"{argv[0]} is not installed here")
+    try:
+        done = subprocess.run(
+            [path, *argv[1:]],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout_s,
+            env=dict(os.environ, LC_ALL="C"),
+            cwd="/",
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise SlurmError("{} did not answer within {:g} s".format(" ".join(argv[:3]), timeout_s)) from None
+    out = done.stdout.decode("utf-8", "replace")
+    if done.returncode != 0:
+        said = (done.stderr.decode("utf-8", "replace").strip() or out.strip())[-500:]
+        raise SlurmError("{} failed: {}".format(" ".join(argv[:3]), said))
+    return out
+
+
+def parse_nodes(text):
+    """Return state, reason and who set it, by node, out of ``scontrol --oneliner show node``."""
+    found = {}
+    for line in text.splitlines():
+        node = NODE.match(line)
+        if not node:
+            continue
+        reason = REASON.search(line, node.end())
+        found[node.group(1)] = {
+            "state": node.group(2),
+            "reason": reason.group(1).strip() if reason else "",
+            "set_by": (reason.group(2) or "") if reason else "",
+        }
+    return found
+
+
+def flags(state):
+    """Return the words of a state without Slurm's symbols: DOWN*+DRAIN is DOWN, NOT_RESPONDING, DRAIN."""
+    words = set()
+    for word in state.upper().split("+"):
+        if word.endswith("*"):
+            words.add("NOT_RESPONDING")
+        words.add(word.rstrip(SYMBOLS))
+    if words & {"DRAINED", "DRAINING"}:
+        words.add("DRAIN")
+    return words
+
+
+def expand(expression):
+    """Return the names that a host list expression stands for: n[01-03,7]-x is n01-x, n02-x, n03-x, n7-x."""
+    names, part, depth = [], "", 0
+    for character in expression + ",":
+        if character == "," and depth == 0:
+            names.extend(_expand_one(part))
+            part = ""
+            continue
+        depth += (character == "[") - (character == "]")
+        part += character
+    return [name for name in names if name]
+
+
+def _expand_one(part):
+    before, bracket, rest = part.partition("[")
+    if not bracket:
+        return [part]
+    inside, _, after = rest.partition("]")
+    middles = []
+    for piece in inside.split(","):
+        first, dash, last = piece.partition("-")
+        if dash and first.isdigit() and last.isdigit():
+            middles.extend(str(number).zfill(len(first)) for number in range(int(first), int(last) + 1))
+        else:
+            middles.append(piece)
+    return [before + middle + end for middle in middles for end in _expand_one(after)]
+
+
+def parse_jobs(text):
+    """Return the jobs of each node out of lines of ``squeue -o '%i %N'``."""
+    jobs = {}
+    for line in text.splitlines():
+        job, _, nodes = line.strip().partition(" ")
+        for node in expand(nodes.strip()):
+            jobs.setdefault(node, []).append(job)
+    return jobs
+
+
+def owner(known, prefix):
+    """Return who keeps a node out of service: ours, other or none.
+
+    Args:
+        known: State, reason and setter of the node.
+        prefix: How our reasons begin.
+    """
+    words = flags(known["state"])
+    ours = known["reason"].startswith(prefix)
+    if words & {"DRAIN", "FAIL", "FAILING"}:
+        return "ours" if ours else "other"
+    if "DOWN" in words and not ours and known["reason"]:
+        # Slurm takes nodes down by itself, an operator by hand; only the second means that hands stay off.
+        by_slurm = known["set_by"].startswith("slurm@") or known["reason"].startswith(OWN_REASONS)
+        return "none" if by_slurm else "other"
+    return "none"
+
+
+class Cluster:
+    """What Slurm says about the nodes asked for, and what can be asked of it."""
+
+    def __init__(self, options):
+        self.names = list(dict.fromkeys(options["nodes"]))
+        self.prefix = options["prefix"]
+        self.timeout_s = options["command_timeout_s"]
+        configurations = [os.environ.get("SLURM_CONF", ""), *CONFIGURATIONS]
+        self.exists = find("scontrol") is not None and any(
+            path and os.path.exists(path) for path in configurations
+        )
+
+    def look(self):
+        """Return how every node stands now."""
+        known, jobs = {}, {}
+        if self.exists:
+            known = parse_nodes(call(["scontrol", "--all", "--oneliner", "show", "node"], self.timeout_s))
+            if set(self.names) & set(known):
+                jobs = parse_jobs(
+                    call(
+                        ["squeue", "--all", "--noheader", "--states=" + JOB_STATES, "--format=%i %N"],
+                        self.timeout_s,
+                    )
+                )
+        return {name: self._node(known.get(name), jobs.get(name, [])) for name in self.names}
+
+    def _node(self, known, jobs):
+        if known is None:
+            return {
+                "known": False,
+                "state": "unknown",
+                "drained_by": "none",
+                "reason": "",
+                "set_by": "",
+                "jobs": [],
+                "responding": False,
+                "in_service": False,
+            }
+        words = flags(known["state"])
+        responding = not words & {
+            "NOT_RESPONDING",
+            "UNKNOWN",
+            "POWERED_DOWN",
+            "POWERING_DOWN",
+            "REBOOT_ISSUED",
+        }
+        out = {"DOWN", "DRAIN", "FAIL", "FAILING", "ERROR", "FUTURE", "INVAL", "INVALID_REG"}
+        return {
+            "known": True,
+            "state": known["state"],
+            "drained_by": owner(known, self.prefix),
+            "reason": known["reason"],
+            "set_by": known["set_by"],
+            "jobs": jobs,
+            "responding": responding and words.isdisjoint({"FUTURE"}),
+            "in_service": responding and words.isdisjoint(out),
+        }
+
+    def update(self, names, **values):
+        """Change nodes; the names are Slurm's own, the values go as they are."""
+        arguments = [f"{key}={value}" for key, value in values.items()]
+        call(["scontrol", "update", "NodeName=" + ",".join(names), *arguments], self.timeout_s)
+
+
+def cleaned(text):
+    """Return a reason as one line of printable text."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def lacking(state, nodes):
+    """Return the nodes that are not yet what a state promises."""
+    if state == "drained":
+        return [name for name, node in nodes.items() if node["jobs"]]
+    if state == "returned":
+        return [
+            name
+            for name, node in nodes.items()
+            if node["known"] and node["drained_by"] != "other" and not node["in_service"]
+        ]
+    if state == "registered":
+        return [name for name, node in nodes.items() if not node["responding"]]
+    return []
+
+
+def able(node):
+    """Return whether a node could take work if it were not drained."""
+    return node["responding"] and "INVALID_REG" not in flags(node["state"])
+
+
+def wait(cluster, holds, deadline, poll_s):
+    """Look until something holds, bounded; returns how the nodes stand."""
+    while True:
+        nodes = cluster.look()
+        left = deadline - time.monotonic()
+        if holds(nodes) or left <= 0:
+            return nodes
+        time.sleep(max(0.05, min(poll_s, left)))
+
+
+def predicted(state, node, reason):
+    """Return how a node would stand after the change, for check mode."""
+    base = node["state"].split("+")[0]
+    if state == "drained":
+        after = node["state"] + "+DRAIN"
+        return dict(node, state=after, drained_by="ours", reason=reason, set_by="", in_service=False)
+    return dict(node, state=base, drained_by="none", reason="", set_by="", in_service=node["responding"])
+
+
+def told(state, names, nodes):
+    """Return why a wait was in vain and what to do."""
+    if state == "drained":
+        busy = "; ".join("{} runs {}".format(name, ", ".join(nodes[name]["jobs"][:5])) for name in names)
+        return (
+            f"Jobs still run after the time to wait: {busy}. The nodes stay drained, so that nothing new "
+            "starts there. Run the playbook again when the jobs have ended, or wait longer."
+        )
+    states = "; ".join(
+        "{} is {}{}".format(
+            name,
+            nodes[name]["state_after"],
+            " ({})".format(nodes[name]["reason"]) if nodes[name]["reason"] else "",
+        )
+        for name in names
+    )
+    return (
+        f"Slurm does not take the nodes back: {states}. Look at `systemctl status slurmd munge` and "
+        "`journalctl -u slurmd -n 50` there, and at the clocks: munge refuses 5 minutes of difference."
+    )
+
+
+def run(module, cluster):
+    """Do what was asked; returns the result."""
+    state, poll_s = module.params["state"], module.params["poll_s"]
+    reason = cleaned("{} {}".format(cluster.prefix, module.params["reason"]))
+    deadline = time.monotonic() + module.params["timeout_s"]
+    before = now = cluster.look()
+    wanted = {"drained": "none", "returned": "ours"}.get(state)
+    touched = [name for name, node in before.items() if node["known"] and node["drained_by"] == wanted]
+    if state == "returned" and not module.check_mode:
+        # Resuming a node that does not answer would put it into service unproven when it comes back.
+        if touched and not all(able(before[name]) for name in touched):
+            now = wait(cluster, lambda nodes: all(able(nodes[name]) for name in touched), deadline, poll_s)
+        touched = [name for name in touched if able(now[name]) and now[name]["drained_by"] == "ours"]
+    if module.check_mode:
+        after = {
+            name: predicted(state, node, reason) if name in touched else node for name, node in before.items()
+        }
+    else:
+        if touched and state == "drained":
+            cluster.update(touched, State="DRAIN", Reason=reason)
+        elif touched:
+            cluster.update(touched, State="RESUME")
+        after = now
+        if touched or lacking(state, now):
+            after = wait(cluster, lambda nodes: not lacking(state, nodes), deadline, poll_s)
+        lost = [name for name in touched if state == "drained" and after[name]["drained_by"] != "ours"]
+        if lost:
+            raise SlurmError(
+                "{} did not stay drained: somebody changed it in the same moment. Look at "
+                "`scontrol show node {}`, then run the playbook again".format(", ".join(lost), lost[0])
+            )
+    result = {
+        "changed": bool(touched),
+        "nodes": {
+            name: {
+                "state_before": before[name]["state"],
+                "state_after": node["state"],
+                **{key: value for key, value in node.items() if key != "state"},
+            }
+            for name, node in after.items()
+        },
+        "cluster": cluster.exists,
+        "waiting": [] if module.check_mode else lacking(state, after),
+    }
+    if touched:
+        result["diff"] = {
+            "before": "".join("{} {}\n".format(name, before[name]["state"]) for name in touched),
+            "after": "".join("{} {}\n".format(name, after[name]["state"]) for name in touched),
+        }
+    return result
+
+
+def main():
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "nodes": {"type": "list", "elements": "str", "required": True},
+            "state": {
+                "type": "str",
+                "choices": ["queried", "registered", "drained", "returned"],
+                "default": "queried",
+            },
+            "prefix": {"type": "str", "default": "rackproof:"},
+            "reason": {"type": "str", "default": "being provisioned"},
+            "timeout_s": {"type": "int", "default": 0},
+            "poll_s": {"type": "float", "default": 5},
+            "strict": {"type": "bool", "default": True},
+            "command_timeout_s": {"type": "float", "default": 30},
+        },
+        supports_check_mode=True,
+    )
+    options = module.params
+    if not options["prefix"].strip():
+        module.fail_json(msg="prefix: must not be empty, or every drain would be ours")
+    if options["timeout_s"] < 0 or options["poll_s"] <= 0 or options["command_timeout_s"] <= 0:
+        module.fail_json(msg="timeout_s must not be negative, poll_s and command_timeout_s must be positive")
+    for name in options["nodes"]:
+        if not re.match(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", name):
+            module.fail_json(msg=f"nodes: {name!r} is not the name of a node")
+    cluster = Cluster(options)
+    try:
+        result = run(module, cluster)
+    except SlurmError as error:
+        module.fail_json(
+            msg=f"{error} (on {os.uname().nodename}, for {', '.join(cluster.names[:5])}). "
+            "Is slurmctld running there? `systemctl status slurmctld`, `scontrol ping`."
+        )
+    if result["waiting"] and options["strict"] and options["state"] in ("drained", "returned"):
+        module.fail_json(msg=told(options["state"], result["waiting"], result["nodes"]), **result)
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,242 @@
+"""What validate.yml calls where a night measures: idle nodes by jobs of Slurm, our own drained ones without.
+
+Numbers become a run of benchmark ``probes`` in the results folder, which the night judges like any other
+run's; what is wrong at once (values, bits, pairs, programs that do not end) lies in its ``probes.json``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rackproof import __version__, recording
+from rackproof.definitions import DefinitionError
+from rackproof.fleet import acting, record
+from rackproof.fleet.probe_jobs import FABRIC, PROBES, Done, Jobs, Plan, ProbeError, Shell, how, script
+from rackproof.fleet.probing import (
+    DIRECT,
+    ProbeNight,
+    Target,
+    probe_night,
+    read_probes,
+    said,
+    unmeasured,
+    wanted,
+    write_probes,
+)
+from rackproof.fleet.record import KeptLook
+from rackproof.records import Measurement, Node, Run, Verdict
+from rackproof.results import ResultsError, new_run_id, write_file, write_run
+from rackproof.text import clean
+from rackproof.validating import Begun, ValidateError, reference_of
+
+BENCHMARK = "probes"
+
+
+def plan(
+    *,
+    minutes: float,
+    share: float,
+    python: str,
+    checkout: Path,
+    chosen: Sequence[str] = (),
+    device: str = "gpu",
+    node_limit_s: int = 600,
+    pair_limit_s: int = 180,
+    srun: Sequence[str] = (),
+) -> Plan:
+    """Return how a night measures, checked.
+
+    Args:
+        minutes: GPU-minutes of the night.
+        share: Largest share of a partition that is measured at once.
+        python: Interpreter on the nodes that holds PyTorch and mlperf-logging.
+        checkout: Holds workloads/ and benchmarks/.
+        chosen: Names of probes; empty is all.
+        device: gpu or cpu.
+        node_limit_s: Seconds that the job of a node may take.
+        pair_limit_s: Seconds that the job of a pair may take.
+        srun: More options for srun.
+
+    Raises:
+        ValidateError: One of them is unusable.
+    """
+    known = (*(one.name for one in PROBES), FABRIC)
+    if unknown := [one for one in chosen if one not in known]:
+        raise ValidateError(f"validate_probes: unknown {', '.join(unknown)}; there are {', '.join(known)}")
+    if device not in ("gpu", "cpu"):
+        raise ValidateError(f"validate_probe_device: gpu or cpu, not {device}")
+    if not 0 < share <= 1:
+        raise ValidateError(f"validate_probe_share: a fraction above 0 and up to 1, not {share}")
+    if min(node_limit_s, pair_limit_s) < 30:
+        raise ValidateError("validate_probe_node_s, validate_probe_pair_s: at least 30 seconds")
+    if not python.strip():
+        raise ValidateError("validate_probe_python: name the interpreter on the nodes that holds PyTorch")
+    return Plan(
+        minutes=minutes,
+        share=share,
+        python=python,
+        workloads=checkout / "workloads",
+        benchmarks=checkout / "benchmarks",
+        chosen=tuple(chosen) or known,
+        device=device,
+        node_limit_s=node_limit_s,
+        pair_limit_s=pair_limit_s,
+        srun=tuple(srun),
+    )
+
+
+def measure(
+    begun: Begun,
+    how_: Plan,
+    *,
+    slurm: Mapping[str, Any] | None,
+    members: str,
+    remark: str,
+    shell: Shell,
+    jobs: Callable[..., Jobs] = Jobs,
+) -> tuple[str, ...]:
+    """Measure the nodes that were looked at, keep what came of it, and say so in a few lines.
+
+    Args:
+        begun: The night.
+        how_: How it measures.
+        slurm: Node to how it stands; None where Slurm could not be asked, or there is none.
+        members: Nodes, partitions and reasons as ``sinfo`` lists them.
+        remark: Why Slurm could not be asked.
+        shell: Runs a command line on Slurm's host.
+        jobs: Makes what runs the jobs.
+
+    Raises:
+        ValidateError: It cannot be kept, or a definition cannot be read.
+    """
+    folder, results = Path(begun.folder), Path(begun.results)
+    looks = {
+        path.stem: kept
+        for path in sorted((folder / record.LOOKS).glob("*.json"))
+        if (kept := record.read_look(folder, path.stem)) is not None
+    }
+    try:
+        past = [
+            one
+            for night in record.nights(results, before=begun.night_id)
+            if (one := read_probes(night)) is not None
+        ]
+        if slurm is None:
+            why = remark or "there is no Slurm to run jobs (slurm_controller_host is empty)"
+            write_probes(folder, unmeasured(how_.minutes, looks, why))
+            return said(read_probes(folder))
+        partitions: dict[str, tuple[str, ...]] = {}
+        sizes = acting.partitions(members)
+        for name, some in sizes.items():
+            for node in some:
+                partitions[node] = (*partitions.get(node, ()), name)
+        targets = [_target(name, kept, slurm.get(name), partitions) for name, kept in looks.items()]
+        run = jobs(shell, how_, {name: len(some) for name, some in sizes.items()}, partitions)
+        direct = _direct_results(folder, how_, looks)
+        numbers: tuple[Measurement, ...] = ()
+        try:
+            run.begin()
+            night, numbers = probe_night(how_, targets, past, run, direct)
+        except ProbeError as error:
+            idle = [one.name for one in targets if not one.busy]
+            night = unmeasured(how_.minutes, idle, str(error)).model_copy(update={"spent": run.spent})
+        finally:
+            run.end()
+        if numbers:
+            _keep(results, night, numbers, {name: looks[name].about for name in looks})
+        write_probes(folder, night)
+    except (ResultsError, DefinitionError) as error:
+        raise ValidateError(str(error)) from error
+    return said(night)
+
+
+def _target(name: str, kept: KeptLook, state: object, partitions: Mapping[str, tuple[str, ...]]) -> Target:
+    about = state if isinstance(state, Mapping) else {}
+    busy = ""
+    if about.get("known") is not True or name not in partitions:
+        busy = "Slurm does not know it, or has it in no partition"
+    elif about.get("drained_by") != "none":
+        busy = "out of service"
+    elif about.get("jobs"):
+        busy = "at work"
+    elif about.get("in_service") is not True:
+        busy = f"Slurm gives it no work: {clean(about.get('state_after'), 60)}"
+    return Target(
+        name=name,
+        gpus=len(kept.look.gpus),
+        sku=kept.look.sku,
+        rack=kept.rack,
+        partitions=partitions.get(name, ()),
+        references=tuple(reference_of(kept.look.sku, one) for one in kept.references),
+        busy=busy,
+    )
+
+
+def _keep(
+    results: Path, night: ProbeNight, numbers: Sequence[Measurement], nodes: Mapping[str, Node]
+) -> None:
+    """Keep the numbers as a run, which the night judges with all others."""
+    now = datetime.now(UTC)
+    run = Run(
+        run_id=new_run_id(BENCHMARK, now=now),
+        benchmark=BENCHMARK,
+        description="what a night measured by itself",
+        started=now,
+        ended=now,
+        nodes=tuple(nodes[name] for name in night.measured if name in nodes),
+        asked_nodes=night.measured,
+        measurements=tuple(numbers),
+        verdict=Verdict.UNPROVEN,
+        reasons=("it is judged by its night",),
+        rackproof_version=__version__,
+    )
+    folder = results / run.run_id
+    write_run(run, folder)
+    recording.History(results).keep(folder)
+
+
+def direct_script(begun: Begun, how_: Plan, node: str) -> str:
+    """Return what measures a node that a night keeps drained; empty where there is nothing to measure.
+
+    Raises:
+        ValidateError: The programs cannot be read.
+    """
+    kept = record.read_look(Path(begun.folder), node)
+    if kept is None:
+        return ""
+    target = Target(name=node, gpus=len(kept.look.gpus))
+    some = wanted(how_, target)
+    try:
+        return script(how_, some, [node], how_.node_limit_s) if some else ""
+    except ProbeError as error:
+        raise ValidateError(str(error)) from error
+
+
+def keep_direct(begun: Begun, node: str, text: str, status: int) -> None:
+    """Keep what a drained node said when it was measured.
+
+    Raises:
+        ValidateError: It cannot be kept.
+    """
+    try:
+        path = record.look_path(Path(begun.folder), node).parent.with_name(DIRECT)
+        path.mkdir(exist_ok=True)
+        write_file(path / f"{node}.log", f"{text}\n:::STATUS {status}\n".encode(errors="replace"))
+    except (ResultsError, OSError) as error:
+        raise ValidateError(str(error)) from error
+
+
+def _direct_results(folder: Path, how_: Plan, looks: Mapping[str, KeptLook]) -> dict[str, Done]:
+    found = {}
+    for name, kept in looks.items():
+        try:
+            text = (folder / DIRECT / f"{name}.log").read_text(errors="replace")
+        except OSError:
+            continue
+        text, _, status = text.rpartition("\n:::STATUS ")
+        # What it took is not known here: the least that it can have cost is counted.
+        found[name] = how(text, status.strip(), max(len(kept.look.gpus), 1) * 1.0)
+    return found

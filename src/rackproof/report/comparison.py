@@ -1,0 +1,362 @@
+"""A comparison of systems as page, Markdown and terminal text: the same tables in every form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rackproof import __version__
+from rackproof.compare.runs import Comparison
+from rackproof.compare.systems import Cell as Value
+from rackproof.compare.systems import ComparedMetric, Kind, Ratio, SystemComparison
+from rackproof.records import Direction, Verdict, worst
+from rackproof.report import charts, view
+from rackproof.report.view import Cell, Table
+from rackproof.text import NOTHING, clean, number, percent, quantity
+
+FORMS = ("text", "html", "md")
+_HEADINGS: tuple[tuple[Kind, str], ...] = (
+    ("throughput", "Training throughput (higher is better)"),
+    ("minutes", "Minutes to solution (lower is better)"),
+    ("other", "Other measurements"),
+)
+_FAIRER = (
+    "Throughput is the fairer measure: how many epochs a run needs depends on its seed, so the epochs to "
+    "target stand beside the minutes."
+)
+
+
+def title(comparison: SystemComparison) -> str:
+    """Return the heading."""
+    return clean(" against ".join(comparison.systems), 300)
+
+
+def verdict(comparison: SystemComparison) -> Verdict | None:
+    """Return the worst verdict of the cells that were judged against a publication, if any were."""
+    found = [one.verdict for one in comparison.judgements]
+    return worst(found) if found else None
+
+
+def lead(comparison: SystemComparison) -> str:
+    """Say in a sentence what was judged."""
+    judged = comparison.judgements
+    if not judged:
+        return "Nothing here was judged: no system has a published counterpart."
+    totals = {one: sum(judgement.verdict is one for judgement in judged) for one in Verdict}
+    counts = ", ".join(f"{count} {one.value}" for one, count in totals.items() if count)
+    return f"{len(judged)} cells judged against published results: {counts}."
+
+
+def remarks(comparison: SystemComparison) -> tuple[str, ...]:
+    """Say what a reader has to know beside the tables."""
+    said = []
+    kinds = {row.kind for row in comparison.rows}
+    if "minutes" in kinds:
+        said.append(_FAIRER)
+    if comparison.left_out:
+        count = len(comparison.left_out)
+        said.append(f"{count} run{'s enter' if count > 1 else ' enters'} no mean (listed below).")
+    if comparison.unmatched:
+        said.append(f"Not every system has: {clean(', '.join(comparison.unmatched), 600)}.")
+    if not comparison.rows:
+        said.append("The systems have no benchmark in common.")
+    said += [
+        f"{clean(row.benchmark, 80)}: {clean(note, 300)}." for row in comparison.rows for note in row.notes
+    ]
+    return tuple(said)
+
+
+def _benchmark(row: ComparedMetric) -> Cell:
+    name = clean(row.benchmark, 80)
+    if row.kind == "other":
+        name += f" {view.words(row.metric)}"
+    return Cell(name, note=clean(row.point, 120))
+
+
+def _value(cell: Value) -> Cell:
+    """Return mean with unit, and how many runs it is of."""
+    runs = f"{len(cell.values)} run{'s' * (len(cell.values) != 1)}"
+    if cell.published:
+        runs = "published mean" if cell.value is not None else ""
+    if cell.low is not None and cell.high is not None:
+        runs += f", {number(cell.low)} to {number(cell.high)}"
+    if cell.left_out:
+        runs += f", {cell.left_out} left out"
+    return Cell(quantity(cell.value, cell.unit), "number", note=runs)
+
+
+def _ratio(ratio: Ratio, confidence: float) -> tuple[Cell, Cell, Cell]:
+    interval = "none"
+    if ratio.low is not None and ratio.high is not None:
+        interval = f"{number(ratio.low)} to {number(ratio.high)}"
+    shown = NOTHING if ratio.value is None else f"{ratio.value:.4f}"
+    return (
+        Cell(shown, "number"),
+        Cell(interval, "number"),
+        Cell(ratio.conclusion, note=clean(ratio.reason, 200)),
+    )
+
+
+def two_columns(comparison: SystemComparison, kind: Kind) -> Table:
+    """Return one table: a column per system, and ratio, interval and conclusion of each but the first."""
+    epochs = {(row.benchmark, row.point): row for row in comparison.rows if row.kind == "epochs"}
+    base = clean(comparison.systems[0], 40)
+    several = len(comparison.systems) > 2
+    columns = ["Benchmark"]
+    for name in comparison.systems:
+        columns.append(clean(name, 60))
+        if kind == "minutes":
+            columns.append("Epochs")
+    for name in comparison.systems[1:]:
+        whose = f" {clean(name, 40)} / {base}" if several else f" to {base}"
+        columns += [f"Ratio{whose}", f"{comparison.confidence:.0%} interval", "Conclusion"]
+    rows = []
+    for row in comparison.rows:
+        if row.kind != kind:
+            continue
+        cells = [_benchmark(row)]
+        beside = epochs.get((row.benchmark, row.point))
+        for place, value in enumerate(row.cells):
+            cells.append(_value(value))
+            if kind == "minutes":
+                count = beside.cells[place] if beside else Value()
+                cells.append(Cell(number(count.value), "number"))
+        for ratio in row.ratios:
+            cells += _ratio(ratio, comparison.confidence)
+        rows.append(cells)
+    return view.table(f"Means over the runs that count, and their ratio to {base}", columns, rows)
+
+
+def judged(comparison: SystemComparison) -> Table:
+    """Return every judged cell with reference, deviation and verdict, worst first."""
+    order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2, Verdict.PASS: 3}
+    found = [
+        (name, row, cell)
+        for row in comparison.rows
+        for name, cell in zip(comparison.systems, row.cells, strict=True)
+        if cell.judgement is not None
+    ]
+    rows = []
+    for name, row, cell in sorted(found, key=lambda one: order[one[2].judgement.verdict]):  # type: ignore[union-attr]
+        one = cell.judgement
+        if one is None or one.reference is None:
+            continue
+        rows.append(
+            (
+                view.verdict_cell(one.verdict),
+                Cell(clean(row.benchmark, 80), note=view.words(row.metric)),
+                Cell(clean(name, 80)),
+                Cell(quantity(one.value, one.unit), "number"),
+                Cell(quantity(one.reference.value, one.reference.unit), "number"),
+                Cell(view.bounds_text(one.reference), "number"),
+                Cell(percent(view.deviation(one)), "number", gauge=view.gauge(one)),
+                Cell(
+                    NOTHING if cell.expected is None else f"±{percent(cell.expected, sign=False)}", "number"
+                ),
+                Cell(clean(one.reason, 300)),
+                Cell(clean(one.reference.source, 300)),
+            )
+        )
+    columns = (
+        "Verdict",
+        "Benchmark",
+        "System",
+        "Measured",
+        "Published",
+        "Allowed",
+        "Deviation",
+        "Expected by luck",
+        "Reason",
+        "Published in",
+    )
+    return view.table("Every cell that has a published counterpart, worst first", columns, rows)
+
+
+def left_out(comparison: SystemComparison) -> Table:
+    """Return the runs that enter no mean, with reason and line."""
+    rows = [
+        (
+            view.verdict_cell(one.verdict),
+            Cell(clean(one.system, 80)),
+            Cell(clean(one.benchmark, 80)),
+            Cell(clean(one.reason, 400)),
+            Cell(clean(one.source, 200), "code"),
+            Cell(clean(one.log, 300), "code"),
+            Cell(clean(one.run_id, 130), "code"),
+        )
+        for one in comparison.left_out
+    ]
+    columns = ("Verdict", "System", "Benchmark", "Reason", "Place", "Log", "Run")
+    return view.table("Runs that enter no mean", columns, rows)
+
+
+def counted(comparison: SystemComparison) -> Table:
+    """Return every run that enters a mean, with its own numbers."""
+    rows = [
+        (
+            Cell(clean(one.system, 80)),
+            Cell(clean(one.benchmark, 80), note=clean(one.point, 120)),
+            Cell(quantity(one.throughput, one.throughput_unit), "number"),
+            Cell(number(one.minutes), "number"),
+            Cell(number(one.epochs), "number"),
+            Cell(number(one.wall_minutes), "number"),
+            Cell(clean(one.log, 300), "code", note=clean(one.source, 200)),
+            Cell(clean(one.run_id, 130), "code"),
+        )
+        for one in comparison.counted
+    ]
+    columns = ("System", "Benchmark", "Throughput", "Minutes", "Epochs", "RESULT line (min)", "Log", "Run")
+    return view.table("Runs that enter a mean", columns, rows)
+
+
+def differences(runs: Comparison | None) -> Table:
+    """Return what else differs between two single runs."""
+    rows = [
+        (
+            Cell(clean(one.what, 100)),
+            Cell(clean(one.first, 300) or NOTHING, "code"),
+            Cell(clean(one.second, 300) or NOTHING, "code"),
+        )
+        for one in (runs.differences if runs else ())
+    ]
+    return view.table("What else differs", ("What", "First", "Second"), rows)
+
+
+def sections(
+    comparison: SystemComparison, runs: Comparison | None = None
+) -> tuple[tuple[str, str, tuple[Table, ...]], ...]:
+    """Return all tables with rows as (id, heading, tables)."""
+    made = [(f"s-{kind}", heading, two_columns(comparison, kind)) for kind, heading in _HEADINGS]
+    made += [
+        ("s-judged", "Against the published results", judged(comparison)),
+        ("s-left-out", "Left out", left_out(comparison)),
+        ("s-counted", "Run by run", counted(comparison)),
+        ("s-differences", "Surroundings", differences(runs)),
+    ]
+    return tuple((ident, heading, (one,)) for ident, heading, one in made if one.rows)
+
+
+def ratio_charts(comparison: SystemComparison) -> tuple[charts.Ratios, ...]:
+    """Return a chart per table: the ratio of every benchmark to the first system, with its interval."""
+    base = clean(comparison.systems[0], 40)
+    made = []
+    for kind, heading in _HEADINGS:
+        rows = [
+            row
+            for row in comparison.rows
+            if row.kind == kind and any(ratio.value is not None for ratio in row.ratios)
+        ]
+        if not rows:
+            continue
+        lines = tuple(
+            (
+                clean(name, 60),
+                tuple(
+                    (row.ratios[place].value, row.ratios[place].low, row.ratios[place].high) for row in rows
+                ),
+            )
+            for place, name in enumerate(comparison.systems[1:])
+        )
+        better = {row.direction for row in rows}
+        side = {Direction.HIGHER: ", right is better", Direction.LOWER: ", left is better"}
+        hint = side.get(next(iter(better)) or Direction.HIGHER, "") if len(better) == 1 else ""
+        notes = []
+        if any(ratio.value is not None and ratio.low is None for row in rows for ratio in row.ratios):
+            notes.append("A point without a bar has no interval: fewer than two repeats on a side.")
+        if any(ratio.conclusion == "not comparable" for row in rows for ratio in row.ratios):
+            notes.append("Counts of batches that cannot be compared are drawn all the same; see the table.")
+        made.append(
+            charts.Ratios(
+                title=heading,
+                x_label=f"ratio to {base}{hint}",
+                labels=tuple(_benchmark(row).text for row in rows),
+                lines=lines,
+                notes=tuple(notes),
+            )
+        )
+    return tuple(made)
+
+
+def comparison_page(comparison: SystemComparison, runs: Comparison | None = None) -> str:
+    """Return the HTML page; ``runs`` adds what else differs between two single runs."""
+    from rackproof.report.html import environment, style
+
+    return (
+        environment()
+        .get_template("comparison.html.j2")
+        .render(
+            kind="Comparison",
+            when="",
+            style=style(),
+            title=title(comparison),
+            counts=f"{len(comparison.counted)} runs count, {len(comparison.left_out)} are left out",
+            verdict=verdict(comparison),
+            lead=lead(comparison),
+            remarks=remarks(comparison),
+            sections=sections(comparison, runs),
+            drawn=[
+                charts.draw_ratios(chart, f"chart{place}")
+                for place, chart in enumerate(ratio_charts(comparison), start=1)
+            ],
+            method=comparison.method,
+            version=clean(__version__, 60),
+        )
+    )
+
+
+def comparison_markdown(comparison: SystemComparison, runs: Comparison | None = None) -> str:
+    """Return the same tables as GitHub-flavoured Markdown."""
+    from rackproof.report.markdown import escape, table_text
+
+    parts = [f"# {escape(title(comparison))}", escape(lead(comparison))]
+    parts.append("\n".join(f"- {escape(remark)}" for remark in remarks(comparison)))
+    for _, heading, tables in sections(comparison, runs):
+        # Column heads are our own words everywhere else; here they hold the systems' names.
+        safe = (replace(one, columns=tuple(map(escape, one.columns))) for one in tables)
+        parts += [f"## {escape(heading)}", *map(table_text, safe)]
+    parts.append(f"{escape(comparison.method)}.")
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def comparison_terminal(comparison: SystemComparison, width: int = 100) -> str:
+    """Return the same tables as text for a terminal of so many cells."""
+    from rackproof.report.terminal import text_table
+
+    lines = [title(comparison), lead(comparison), *(f"- {remark}" for remark in remarks(comparison))]
+    for ident, heading, tables in sections(comparison):
+        for one in tables:
+            # What a page has room for: run by run and where it was published stand there and in --json.
+            if ident == "s-counted":
+                continue
+            kept = [place for place, name in enumerate(one.columns) if name not in ("Published in", "Run")]
+            rows = [[_plain(row[place]) for place in kept] for row in one.rows]
+            names = [one.columns[place] for place in kept]
+            lines += ["", heading, *text_table(names, rows, max(width, 60), range(len(kept)))]
+    return "\n".join([*lines, "", comparison.method]) + "\n"
+
+
+def _plain(cell: Cell) -> str:
+    text = f"{view.SYMBOLS[cell.verdict]} {cell.verdict.value}" if cell.verdict else cell.text
+    return f"{text} ({cell.note})" if text and cell.note else text or cell.note
+
+
+def write_comparison(comparison: SystemComparison, folder: Path) -> dict[str, Path]:
+    """Write comparison.html and comparison.md into a folder, each whole or not at all.
+
+    Returns:
+        The files by form: ``html``, ``md``.
+
+    Raises:
+        ResultsError: The folder cannot be written.
+    """
+    from rackproof.results import write_file
+
+    contents: Sequence[tuple[str, str]] = (
+        ("html", comparison_page(comparison)),
+        ("md", comparison_markdown(comparison)),
+    )
+    paths = {form: folder / f"comparison.{form}" for form, _ in contents}
+    for form, content in contents:
+        write_file(paths[form], content.encode())
+    return paths

@@ -1,0 +1,51 @@
+"""Whether a Slurm of one release can join a controller of another, as SchedMD's upgrade guide has it.
+
+Source: https://slurm.schedmd.com/upgrades.html, section "Compatibility Window".
+"""
+
+from __future__ import annotations
+
+import re
+
+_NINE_MONTHLY = ((20, 2), (20, 11), (21, 8), (22, 5), (23, 2), (23, 11), (24, 5))
+_HALF_YEARLY_FROM = 24
+_THREE_BACK_FROM = (24, 11)
+_RELEASE = re.compile(r"(?:\d+:)?(\d\d)\.(\d\d)(?!\d)")
+
+
+def release(version: str) -> tuple[int, int] | None:
+    """Return year and month of a version: ``22.05.8-4+deb12u2``, ``22.05*``; None where it does not say."""
+    found = _RELEASE.match(version)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _ordinal(one: tuple[int, int]) -> int:
+    """Count releases from 20.02 on: until 24.05 there was one in nine months, then each May and November."""
+    if one <= _NINE_MONTHLY[-1]:
+        return sum(known <= one for known in _NINE_MONTHLY)
+    year, month = one
+    return len(_NINE_MONTHLY) + 2 * (year - _HALF_YEARLY_FROM) + (1 if month >= 11 else 0)
+
+
+def misfit(node: str, controller: str) -> str:
+    """Say why a slurmd, or the commands of a login host, cannot work with a slurmctld.
+
+    Args:
+        node: Version of the node's Slurm, or a pattern that begins with its release.
+        controller: The same of the controller's.
+
+    Returns:
+        The reason, in words; empty where they go together, or where a version does not say its release.
+    """
+    ours, theirs = release(node), release(controller)
+    if ours is None or theirs is None:
+        return ""
+    if ours > theirs:
+        return "it is newer than its controller"
+    allowed = 3 if theirs >= _THREE_BACK_FROM else 2
+    behind = _ordinal(theirs) - _ordinal(ours)
+    return (
+        f"it is {behind} releases older than its controller, and {allowed} are allowed"
+        if behind > allowed
+        else ""
+    )
