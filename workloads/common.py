@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import samples
+
 try:
     from mlperf_logging import mllog
 except ImportError:
@@ -78,17 +80,22 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Rank:
-    """Which of ``count`` processes this is; ``started`` is when the supervisor started (Unix seconds)."""
+    """Which of ``count`` processes this is; ``started`` is when the supervisor started (Unix seconds).
+
+    ``local`` is which it is on this node, ``address`` (HOST:PORT) where the ranks of several nodes meet.
+    """
 
     index: int
     count: int
     state: Path
     started: float
+    local: int = 0
+    address: str = ""
 
     @property
     def rendezvous(self) -> str:
-        """Where the ranks of this run find each other (no port that another run could hold)."""
-        return f"file://{self.state}/rendezvous"
+        """Where the ranks of this run find each other (on one node no port that another run could hold)."""
+        return f"tcp://{self.address}" if self.address else f"file://{self.state}/rendezvous"
 
 
 class Log:
@@ -257,6 +264,45 @@ def add_time_limit(arguments: argparse.ArgumentParser) -> None:
     )
 
 
+def add_nodes(arguments: argparse.ArgumentParser) -> None:
+    """Add what a program is told that several nodes start together."""
+    add = arguments.add_argument
+    add("--nodes", type=_count, default=_slurm("NNODES", 1), help="nodes that train together (default: 1)")
+    add("--node-rank", type=int, default=_slurm("NODEID", 0), help="which of them this is, from 0 (default)")
+    add("--rendezvous", default="", metavar="HOST:PORT", help="of node 0, with several nodes")
+
+
+def check_nodes(options: argparse.Namespace) -> None:
+    """Check what :func:`add_nodes` added.
+
+    Raises:
+        Refusal: There is no such node, or nobody knows where they meet.
+    """
+    if not 0 <= options.node_rank < options.nodes:
+        raise Refusal(
+            EXIT_USAGE,
+            f"--node-rank {options.node_rank} is none of the {options.nodes} nodes' (from 0)",
+        )
+    if options.nodes > 1 and not re.fullmatch(r"\S+:[0-9]{1,5}", options.rendezvous):
+        raise Refusal(
+            EXIT_USAGE,
+            "several nodes need --rendezvous HOST:PORT: an address of node 0, a free port there",
+        )
+
+
+def _slurm(name: str, otherwise: int) -> int:
+    """Return what srun says of the job step, so that one command line serves all of its nodes."""
+    said = os.environ.get(f"SLURM_{name}", "")
+    return int(said) if said.isdigit() and "SLURM_STEP_ID" in os.environ else otherwise
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not positive")
+    return value
+
+
 def facts() -> dict[str, str]:
     """Return the versions of the software that does the work (called in a rank)."""
     import platform
@@ -288,6 +334,8 @@ def run(
     arguments: argparse.ArgumentParser,
     plan: Callable[[argparse.Namespace], int],
     work: Callable[[argparse.Namespace, Rank, Log], None],
+    *,
+    sampled: bool = False,
 ) -> int:
     """Run a workload: as supervisor start the ranks, as a rank do the work.
 
@@ -296,6 +344,7 @@ def run(
         arguments: The command line.
         plan: Checks the options without a framework; returns the number of ranks.
         work: What a rank does.
+        sampled: Whether utilisation, power and clocks of the GPUs that ``--gpus`` names are logged meanwhile.
 
     Returns:
         The exit status.
@@ -305,7 +354,7 @@ def run(
         if IS_RANK:
             return _work(options, work)
         name = benchmark if isinstance(benchmark, str) else benchmark(options)
-        return _supervise(name, options, plan)
+        return _supervise(name, options, plan, sampled)
     except Refusal as refusal:
         print(f"error: {refusal}", file=sys.stderr, flush=True)
         return refusal.status
@@ -322,7 +371,7 @@ def mark_start(rank: Rank, log: Log) -> float:
 def mark_stop(rank: Rank) -> float:
     """Note the end of the timed part (logged when all ranks have ended well); return Unix seconds."""
     now = time.time()
-    if rank.index == 0:
+    if rank.local == 0:
         (rank.state / "stopped").write_text(str(int(now * 1000)))
     return now
 
@@ -330,15 +379,23 @@ def mark_stop(rank: Rank) -> float:
 def _work(options: argparse.Namespace, work: Callable[[argparse.Namespace, Rank, Log], None]) -> int:
     state = json.loads(os.environ[_STATE])
     _die_with_parent(state["supervisor"])
-    rank = Rank(int(os.environ[_RANK]), state["ranks"], Path(state["folder"]), state["started"])
+    local = int(os.environ[_RANK])
+    rank = Rank(
+        index=state["first"] + local,
+        count=state["ranks"],
+        state=Path(state["folder"]),
+        started=state["started"],
+        local=local,
+        address=state["address"],
+    )
     try:
         work(options, rank, Log())
     except Refusal as refusal:
-        (rank.state / f"reason-{rank.index}").write_text(str(refusal))
+        (rank.state / f"reason-{rank.local}").write_text(str(refusal))
         raise
     except Exception as error:
         traceback.print_exc()
-        (rank.state / f"reason-{rank.index}").write_text(f"{type(error).__name__}: {error}"[:500])
+        (rank.state / f"reason-{rank.local}").write_text(f"{type(error).__name__}: {error}"[:500])
         return EXIT_ERROR
     sys.stdout.flush()
     return 0
@@ -355,18 +412,29 @@ def _die_with_parent(parent: int) -> None:
 _WATCHED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
-def _supervise(name: str, options: argparse.Namespace, plan: Callable[[argparse.Namespace], int]) -> int:
+def _supervise(
+    name: str, options: argparse.Namespace, plan: Callable[[argparse.Namespace], int], sampled: bool
+) -> int:
     started = time.time()
     log = Log()
     log.start("init_start", time_ms=int(started * 1000))
     log.event("submission_benchmark", name)
     folder = Path(tempfile.mkdtemp(prefix="rackproof-run-"))
     ranks: list[subprocess.Popen[bytes]] = []
+    sampler: samples.Sampler | None = None
     # Blocked and then waited for, a signal can neither be lost nor strike between fork and bookkeeping.
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
     try:
         count = plan(options)
-        state = {"supervisor": os.getpid(), "ranks": count, "folder": str(folder), "started": started}
+        nodes = getattr(options, "nodes", 1)
+        state = {
+            "supervisor": os.getpid(),
+            "ranks": count * nodes,
+            "first": count * getattr(options, "node_rank", 0),
+            "address": options.rendezvous if nodes > 1 else "",
+            "folder": str(folder),
+            "started": started,
+        }
         environment = {**os.environ, _STATE: json.dumps(state)}
         # A session of its own: Ctrl-C reaches the supervisor alone, and a rank's children end with it.
         ranks.extend(
@@ -375,7 +443,13 @@ def _supervise(name: str, options: argparse.Namespace, plan: Callable[[argparse.
             )
             for index in range(count)
         )
+        if sampled:
+            uuids = [gpu.uuid for gpu in choose_gpus(options.gpus)]
+            # The thread starts with the signals blocked: they stay the supervisor's.
+            sampler = samples.start(uuids, lambda sample: log.event("gpu_sample", sample))
         status, reason = _wait(ranks, getattr(options, "time_limit", 0.0), folder)
+        if sampler is not None:
+            sampler.stop()
         stopped = folder / "stopped"
         if status == 0 and stopped.is_file():
             log.end("run_stop", time_ms=int(stopped.read_text()), status="success")
@@ -389,6 +463,8 @@ def _supervise(name: str, options: argparse.Namespace, plan: Callable[[argparse.
         raise
     finally:
         _end(ranks)
+        if sampler is not None:
+            sampler.stop()
         shutil.rmtree(folder, ignore_errors=True)
     return status
 
@@ -513,7 +589,7 @@ def begin_probe(options: argparse.Namespace, rank: Rank, log: Log) -> tuple[Any,
     device = torch.device("cpu")
     if found:
         require_cuda()
-        device = torch.device("cuda", found[rank.index].index)
+        device = torch.device("cuda", found[rank.local].index)
         torch.cuda.set_device(device)
     if rank.index == 0:
         log.event("facts", {**facts(), "gpus": ",".join(gpu.uuid for gpu in found)})
@@ -524,4 +600,4 @@ def begin_probe(options: argparse.Namespace, rank: Rank, log: Log) -> tuple[Any,
 
 def device_labels(found: list[Gpu], rank: Rank) -> dict[str, str]:
     """Return the labels that say on which device a rank measured."""
-    return found[rank.index].labels if found else {"device": "cpu"}
+    return found[rank.local].labels if found else {"device": "cpu"}

@@ -65,6 +65,7 @@ def parser() -> argparse.ArgumentParser:
         help="over all GPUs together (default: %(default)s)",
     )
     add("--gpus", type=common.gpu_count, default=0, help="how many GPUs, or 'all'; 0 means CPU (default)")
+    common.add_nodes(arguments)
     add("--num-epochs", type=_positive, default=12, help="default: %(default)s")
     add("--lr", type=float, help="learning rate (default: fits the network and the batch size)")
     add(
@@ -114,11 +115,14 @@ def plan(options: argparse.Namespace) -> int:
     """Check what can be checked without PyTorch; return the number of ranks."""
     read_manifest(options.data)
     ranks = max(1, len(common.choose_gpus(options.gpus)))
-    if options.batch_size % ranks:
+    common.check_nodes(options)
+    every = ranks * options.nodes
+    if options.batch_size % every:
+        what = "GPUs" if options.gpus != 0 else "nodes"
         raise Refusal(
             common.EXIT_USAGE,
-            f"--batch-size {options.batch_size} cannot be divided among {ranks} GPUs; "
-            f"choose a multiple of {ranks}",
+            f"--batch-size {options.batch_size} cannot be divided among {every} {what}; "
+            f"choose a multiple of {every}",
         )
     return ranks
 
@@ -255,7 +259,9 @@ class Trainer:
             model = torch.compile(model)
         if self.rank.count > 1:
             model = nn.parallel.DistributedDataParallel(
-                model, device_ids=[self.device.index], gradient_as_bucket_view=True
+                model,
+                device_ids=[self.device.index] if self.device.type == "cuda" else None,
+                gradient_as_bucket_view=True,
             )
         bf16 = self.options.precision == "bf16"
 
@@ -351,7 +357,9 @@ class Trainer:
         self.next_order = self.draw_order()
         mean = self.loss_sum / self.steps
         if self.rank.count > 1:
-            torch.distributed.all_reduce(mean, torch.distributed.ReduceOp.AVG)
+            # Gloo knows no mean.
+            torch.distributed.all_reduce(mean)
+            mean /= self.rank.count
         return float(mean.item())
 
     @property
@@ -410,11 +418,11 @@ def train(options: argparse.Namespace, rank: Rank, log: Log) -> None:
             options.precision = "fp32"
         if on_gpu:
             common.require_cuda()
-            device = torch.device("cuda", rank.index)
+            device = torch.device("cuda", rank.local)
             torch.cuda.set_device(device)
             set_precision(options.precision)
         if rank.count > 1:
-            common.join(rank, "nccl", device, DDP_TIMEOUT_S)
+            common.join(rank, "nccl" if on_gpu else "gloo", device, DDP_TIMEOUT_S)
             stack.callback(torch.distributed.destroy_process_group)
         trainer = Trainer(options, rank, device)
         stack.callback(trainer.close)
@@ -433,6 +441,7 @@ def log_settings(trainer: Trainer, log: Log) -> None:
         "dataset", {key: manifest[key] for key in ("name", "source", "objects", "size_bytes", "sha256")}
     )
     log.event("seed", options.seed)
+    log.event("nodes", options.nodes)
     log.event("global_batch_size", options.batch_size)
     log.event("train_samples", trainer.samples)
     log.event("eval_samples", len(trainer.test_labels))
@@ -546,4 +555,4 @@ def log_results(
 
 
 if __name__ == "__main__":
-    sys.exit(common.run(lambda options: f"mnist_{options.network}", parser(), plan, train))
+    sys.exit(common.run(lambda options: f"mnist_{options.network}", parser(), plan, train, sampled=True))

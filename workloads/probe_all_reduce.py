@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Measure all-reduce over a sweep of sizes, and check every value of every size.
 
-One process per GPU with NCCL, or several processes with gloo on the CPU. Bus bandwidth is that of
-nccl-tests: size / time x 2 (n - 1) / n. It is reported for each size; an average over sizes means nothing.
+One process per GPU with NCCL, or several processes with gloo on the CPU, of one node or of several. Bus
+bandwidth is that of nccl-tests: size / time x 2 (n - 1) / n. It is reported for each size; an average over
+sizes means nothing.
 """
 
 from __future__ import annotations
@@ -46,6 +47,11 @@ def parser() -> argparse.ArgumentParser:
         "--sizes-mib", help="comma-separated sizes (default: 8 ... 8192 by doubling; 1,4,16 on CPU)"
     )
     arguments.add_argument("--dtype", choices=DTYPES, default="float32", help="default: %(default)s")
+    arguments.add_argument("--nodes", type=int, default=1, help="nodes that reduce together")
+    arguments.add_argument("--node-rank", type=int, default=0, help="which of them this is, from 0")
+    arguments.add_argument(
+        "--rendezvous", default="", metavar="HOST:PORT", help="of node 0, with several nodes"
+    )
     return arguments
 
 
@@ -68,7 +74,12 @@ def plan(options: argparse.Namespace) -> int:
     found = common.chosen_by_device(options.device, options.gpus)
     sizes_mib(options, bool(found))
     ranks = len(found) or options.ranks
-    if ranks < 2:
+    if not 0 <= options.node_rank < options.nodes or (options.nodes > 1 and ":" not in options.rendezvous):
+        raise Refusal(
+            common.EXIT_USAGE,
+            "several nodes need --nodes, --node-rank from 0, and --rendezvous HOST:PORT of node 0",
+        )
+    if ranks * options.nodes < 2:
         raise Refusal(
             common.EXIT_NO_GPU if found else common.EXIT_USAGE,
             f"all-reduce needs at least 2 ranks, {ranks} would run; use --device cpu --ranks 2 or more GPUs",
@@ -170,7 +181,7 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
         torch.set_num_threads(max(1, torch.get_num_threads() // rank.count))
     if found:
         common.require_cuda()
-    device = torch.device("cuda", found[rank.index].index) if found else torch.device("cpu")
+    device = torch.device("cuda", found[rank.local].index) if found else torch.device("cpu")
     if found:
         torch.cuda.set_device(device)
     common.join(rank, "nccl" if found else "gloo", device, TIMEOUT_S)
@@ -178,6 +189,10 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     kind = getattr(torch, options.dtype)
     sizes = sizes_mib(options, bool(found))
     where = {} if found else {"device": "cpu"}
+    # Within a node and between nodes are other wires, and never compared.
+    name = "all_reduce_busbw"
+    if options.nodes > 1:
+        name, where = "fabric_busbw", where | {"nodes": str(options.nodes)}
     for done, size in enumerate(sizes):
         size_bytes = size * MIB
         if not fits(size_bytes, device):
@@ -198,7 +213,7 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
                 **where,
             }
             speed = size_bytes / seconds * 2 * (rank.count - 1) / rank.count / 1e9
-            log.measurement("all_reduce_busbw", speed, "GB/s", HIGHER, **labels)
+            log.measurement(name, speed, "GB/s", HIGHER, **labels)
             log.measurement("wrong_values", int(wrong.item()), "1", LOWER, **labels)
             log.progress("all_reduce", done + 1, len(sizes))
         del buffer

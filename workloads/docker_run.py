@@ -1,0 +1,600 @@
+#!/usr/bin/env python3
+"""Run a benchmark in an image that is built on this node: sources, image, data, then their run.sub.
+
+    docker_run.py run --id=RUN_ID --spec=JSON     everything, in order; what is done already is not done again
+    docker_run.py image --spec=JSON               sources and image alone
+    docker_run.py cancel --id=RUN_ID --spec=JSON  end the container, or the Slurm job of several nodes
+
+Started under Rackproof's supervisor; standard library only, Python 3.8+. On standard output: lines
+`:::RACKPROOF {JSON}` that say where it stands, and what run.sub prints, as it grows. Told `together`, it has
+every node build the image and submits run.sub by Slurm once, as slurm_run.py does.
+
+run.sub ends with the status of its own tidying up, so what it prints decides. Its container is a child of
+Docker's daemon: it is ended by name, also where an earlier run was killed before it could.
+
+Exit status: 0 run.sub ended; 1 it failed, hung, or was ended; 5 data; 6 sources or image; 7 config or Slurm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import slurm_run
+from slurm_run import (
+    EXIT_DATA,
+    EXIT_IMAGE,
+    EXIT_JOB,
+    EXIT_SLURM,
+    MARK,
+    SECRET,
+    Refusal,
+    Stopped,
+    Tail,
+    free_gb,
+    last_lines,
+    locked,
+    read_json,
+    run,
+    say,
+    write,
+)
+
+LABEL = "rackproof.ref"
+EVENT = re.compile(rb":::MLL [0-9.]+ ([a-z_]+): ")
+EPOCH = re.compile(rb'"(?:epoch_num|iteration)": *(\d{1,9})')
+TOP = "/sources"
+"""Where a script in the container finds the sources."""
+SHIM = """\
+#!/bin/sh
+# What nvidia-docker was: docker with NVIDIA's runtime where a container is made.
+case "$1" in
+  run | create) how=$1; shift
+    exec docker "$how" --runtime=nvidia -e NVIDIA_VISIBLE_DEVICES="${NV_GPU:-all}" "$@" ;;
+  *) exec docker "$@" ;;
+esac
+"""
+REMEDY = "start provision.yml for this node (role nvidia_container)"
+
+
+class Tail06(Tail):
+    """Copies a growing file to standard output, and notes how far the training of round 0.6 is."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.errors: list[str] = []
+
+    def line(self, line: bytes) -> bytes:
+        """Take note of a line; return it as it is to be printed."""
+        found = EVENT.search(line)
+        if found:
+            key, epoch = found[1], EPOCH.search(line)
+            if epoch and key in (b"epoch_start", b"eval_start"):
+                self.step = f"epoch {int(epoch[1])}"
+            if key in (b"init_start", b"run_start", b"run_stop", b"cache_clear"):
+                words = {b"init_start": "starting", b"run_start": "training", b"run_stop": "ended"}
+                self.phase = words.get(key, "clearing caches")
+        elif line.strip():
+            self.last = line[:300].decode("utf-8", "replace").strip()
+            if self.last.startswith(("ERR:", "Unknown system")):
+                self.errors.append(self.last)
+        return line.replace(MARK.encode(), b"(quoted) ")
+
+
+class Docker(slurm_run.Work):
+    """One benchmark on this node."""
+
+    variable = "bench_data"
+
+    def __init__(self, spec: Mapping[str, Any], run_id: str = "") -> None:
+        super().__init__(
+            {**spec, "shared": spec["home"], "repository": spec["image"], "tag": spec["ref"]}, run_id
+        )
+        self.data = Path(spec["data"])
+        self.tree = self.shared / "sources" / spec["ref"]
+        self.code = self.tree / spec["folder"]
+        self.container = f"cont_{run_id}"
+        self.note = self.shared / "containers" / self.container
+        self.training: subprocess.Popen[bytes] | None = None
+
+    def check_shared(self) -> None:
+        """Make sure that the folders are there and can be written."""
+        for folder in (self.shared, self.data):
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                probe = folder / f".probe-{os.uname().nodename}-{os.getpid()}"
+                probe.write_text("")
+                probe.unlink()
+            except OSError as error:
+                raise Refusal(
+                    EXIT_DATA,
+                    f"{folder} on {os.uname().nodename} cannot be written ({error.strerror}): bench_home, "
+                    "bench_data or bench_shared names it",
+                ) from error
+
+    # -- sources and image ----------------------------------------------------------------------------
+
+    def sources(self) -> None:
+        """Have the sources of the commit unpacked."""
+        spec, note = self.spec, self.tree / ".rackproof.json"
+        with locked(self.shared / "sources" / f".{spec['ref']}.lock", "the sources"):
+            known = read_json(note)
+            if known.get("url") != spec["sources"]:
+                draft = self.tree.with_name(f".{spec['ref']}.part")
+                shutil.rmtree(str(draft), ignore_errors=True)
+                draft.mkdir(parents=True)
+                say(phase="fetching the sources")
+                archive = draft / ".archive"
+                known = {"url": spec["sources"], "sha256": self.fetch(archive)}
+                self.unpack(archive, draft)
+                archive.unlink()
+                write(draft / note.name, json.dumps(known) + "\n")
+                shutil.rmtree(str(self.tree), ignore_errors=True)
+                draft.replace(self.tree)
+                self.changed = True
+        for name in ("Dockerfile", "run.sub"):
+            if not (self.code / name).is_file():
+                raise Refusal(
+                    EXIT_IMAGE,
+                    f"{spec['sources']} holds no {spec['folder']}/{name}: see bench_mlperf06_sources",
+                )
+        self.told.update(sources=spec["sources"], ref=spec["ref"], sha256=known["sha256"])
+        say(**self.told)
+
+    def fetch(self, archive: Path) -> str:
+        """Fetch the archive; return its checksum."""
+        url = str(self.spec["sources"])
+        digest = hashlib.sha256()
+        try:
+            request = Path(url).as_uri() if url.startswith("/") else url
+            with urllib.request.urlopen(request, timeout=60) as answer, archive.open("wb") as out:
+                for chunk in iter(lambda: answer.read(1 << 20), b""):
+                    digest.update(chunk)
+                    out.write(chunk)
+        except (OSError, ValueError) as error:
+            raise Refusal(
+                EXIT_IMAGE,
+                f"{url} cannot be had from {os.uname().nodename}: {getattr(error, 'reason', error)}; put a "
+                "copy where the node reaches it, and name it in bench_mlperf06_sources",
+            ) from error
+        return digest.hexdigest()
+
+    def unpack(self, archive: Path, folder: Path) -> None:
+        """Unpack below a folder without the archive's one top folder; nothing lands outside."""
+        try:
+            with tarfile.open(str(archive)) as packed:
+                members = packed.getmembers()
+                tops = {member.name.split("/", 1)[0] for member in members}
+                strip = len(tops) == 1 and any("/" in member.name for member in members)
+                for member in members:
+                    name = member.name.partition("/")[2] if strip else member.name
+                    parts = Path(name).parts
+                    if not name or member.isdev():
+                        continue
+                    linked = Path(name).parent / member.linkname if member.issym() else Path()
+                    inside = os.path.normpath(str(linked))
+                    if (
+                        name.startswith("/")
+                        or ".." in parts
+                        or member.islnk()
+                        or inside.startswith(("/", ".."))
+                    ):
+                        raise Refusal(
+                            EXIT_IMAGE, f"{self.spec['sources']} holds {name!r}, which leads outside"
+                        )
+                    member.name = name
+                    packed.extract(member, str(folder))
+        except (tarfile.TarError, EOFError, OSError) as error:
+            raise Refusal(
+                EXIT_IMAGE, f"{self.spec['sources']} is no whole archive (tar.gz): {error}"
+            ) from error
+
+    def build(self) -> None:
+        """Have the image of the commit; one of the same commit is kept."""
+        spec = self.spec
+        status, out, err = run(["docker", "info", "--format", "{{.DockerRootDir}}"])
+        if status != 0:
+            raise Refusal(
+                EXIT_IMAGE, f"Docker does not answer on {os.uname().nodename}: {last_lines(err)}; {REMEDY}"
+            )
+        lock = self.shared / "images" / f".{self.slug}-{os.uname().nodename}.lock"
+        with locked(lock, f"the image {spec['image']}"):
+            ref, digest = self.there()
+            if ref != spec["ref"]:
+                root = Path(out.strip() or "/var/lib/docker")
+                if root.is_dir() and free_gb(root) < spec["image_gb"]:
+                    raise Refusal(
+                        EXIT_IMAGE,
+                        f"{root} on {os.uname().nodename} has {free_gb(root):.0f} GB free, the image needs "
+                        f"{spec['image_gb']:g} GB: make room (docker system prune)",
+                    )
+                say(phase=f"building {spec['image']}")
+                command = ["docker", "build", "--pull", "-t", spec["image"]]
+                command += ["--label", f"{LABEL}={spec['ref']}", str(self.code)]
+                status, said = self.watch(command, [], f"building {spec['image']}")
+                ref, digest = self.there() if status == 0 else ("", "")
+                if status != 0 or ref != spec["ref"]:
+                    raise Refusal(
+                        EXIT_IMAGE,
+                        f"docker build of {spec['image']} failed on {os.uname().nodename} ({status}): {said}",
+                    )
+                self.changed = True
+        self.told.update(image=spec["image"], digest=digest)
+        say(**self.told)
+
+    def ready(self) -> None:
+        """Make sure that this node can take part in a job of several."""
+        if not shutil.which("nvidia-docker"):
+            raise Refusal(
+                EXIT_IMAGE,
+                f"{os.uname().nodename} has no nvidia-docker, which run.sub calls on each of several nodes: "
+                "provision it with nvidia_container_stack: nvidia-docker2",
+            )
+
+    def there(self) -> tuple[str, str]:
+        """Return commit and id of the image that is there; empty where there is none."""
+        form = '{{index .Config.Labels "' + LABEL + '"}} {{.Id}}'
+        status, out, _err = run(["docker", "image", "inspect", "--format", form, self.spec["image"]])
+        words = out.split()
+        return (words[0], words[1]) if status == 0 and len(words) == 2 else ("", "")
+
+    def in_container(
+        self, script: str, mounts: list[str], name: str, watched: list[Path], phase: str
+    ) -> None:
+        """Run a staging script: in the image where it says a mount point, else on this node."""
+        mount = mounts[0].rpartition(":")[2]
+        scratch = self.shared / f".{name}-{os.getpid()}"
+        shutil.rmtree(str(scratch), ignore_errors=True)
+        scratch.mkdir(parents=True)
+        bash = ["bash", "-euo", "pipefail", "-c", script]
+        if mount:
+            name = f"stage_{os.uname().nodename}_{os.getpid()}"
+            command = ["docker", "run", "--rm", f"--name={name}", f"--volume={self.data}:{mount}"]
+            command += [f"--volume={self.tree}:{TOP}:ro", f"--volume={scratch}:/scratch"]
+            command += [f"--env=DATA={mount}", f"--env=SOURCES={TOP}", "--workdir=/scratch"]
+            command += [self.spec["image"], *bash]
+        else:
+            places = [f"DATA={self.data}", f"SOURCES={self.tree}"]
+            command = ["env", "--chdir", str(scratch), *places, *bash]
+        try:
+            status, said = self.watch(command, watched, phase)
+        finally:
+            if mount:
+                run(["docker", "rm", "-f", name])
+            shutil.rmtree(str(scratch), ignore_errors=True)
+        if status != 0:
+            raise Refusal(EXIT_DATA, f"{phase} failed ({status}) on {os.uname().nodename}: {said}")
+
+    # -- the run --------------------------------------------------------------------------------------
+
+    def choose_config(self) -> Path:
+        """Return the system's config file: run.sub takes DGX1's without a word where there is none."""
+        path = self.code / f"config_{self.spec['system']}.sh"
+        if not path.is_file():
+            there = ", ".join(sorted(one.stem[7:] for one in self.code.glob("config_*.sh"))) or "none"
+            raise Refusal(
+                EXIT_SLURM,
+                f"the sources have no config for {self.spec['system']}; there are {there}: see bench_config",
+            )
+        return path
+
+    def job_environment(self, config: Path) -> dict[str, str]:
+        """Return the variables that run.sub is started with."""
+        spec = self.spec
+        found = {key: value for key, value in os.environ.items() if not SECRET.search(key)}
+        found = {key: value for key, value in found.items() if not key.startswith(("SLURM_", "SBATCH_"))}
+        found.update(spec["environment"])
+        found.update(
+            CONT=spec["image"],
+            LOGDIR=str(self.folder / "results"),
+            PULL="0",
+            NEXP="1",
+            DGXSYSTEM=spec["system"],
+            SEED=str(spec["seed_base"]),
+        )
+        for name in ("DATADIR", "PREPROC_DATADIR"):
+            folder = Path(found.get(name, "") or self.data)
+            if name == "PREPROC_DATADIR" and name in found:
+                folder.mkdir(parents=True, exist_ok=True)
+            if not folder.is_dir():
+                raise Refusal(EXIT_DATA, f"{name}: {folder} is not there, although it was staged")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "results").mkdir(exist_ok=True)
+        code = self.folder / "code"
+        code.mkdir(exist_ok=True)
+        for path in (self.code / "run.sub", config):
+            shutil.copy2(str(path), str(code / path.name))
+        (self.code / "run.sub").chmod(0o755)
+        return found
+
+    def nvidia_docker(self, environment: dict[str, str]) -> None:
+        """Give run.sub the command that it calls where only the newer runtime is installed."""
+        if shutil.which("nvidia-docker", path=environment.get("PATH")):
+            return
+        status, out, _err = run(["docker", "info", "--format", "{{json .Runtimes}}"])
+        if status != 0 or '"nvidia"' not in out:
+            raise Refusal(
+                EXIT_IMAGE,
+                f"Docker on {os.uname().nodename} has no runtime nvidia, and no nvidia-docker: {REMEDY}",
+            )
+        shim = self.folder / "bin" / "nvidia-docker"
+        shim.parent.mkdir(exist_ok=True)
+        shim.write_text(SHIM)
+        shim.chmod(0o755)
+        environment["PATH"] = f"{shim.parent}{os.pathsep}{environment.get('PATH', os.defpath)}"
+
+    def end_left_over(self) -> None:
+        """End containers of runs that were killed before they could do so themselves."""
+        for note in sorted(self.note.parent.glob("cont_*")) if self.note.parent.is_dir() else ():
+            if lives(note):
+                continue
+            say(phase=f"ending {note.name}, which an earlier run left")
+            if self.remove(note.name):
+                note.unlink()
+
+    def train(self) -> int:
+        """Start run.sub, print what it prints until it has ended; return the exit status."""
+        config = self.choose_config()
+        environment = self.job_environment(config)
+        self.nvidia_docker(environment)
+        # run.sub names its container and its log by it.
+        environment["DATESTAMP"] = self.run_id
+        self.note.parent.mkdir(parents=True, exist_ok=True)
+        self.end_left_over()
+        write(self.note, f"{os.getpid()}\n")
+        shown = {key: environment[key] for key in ("LOGDIR", "PULL", "DGXSYSTEM", "NEXP", "SEED")}
+        shown = {**{key: str(value) for key, value in self.spec["environment"].items()}, **shown}
+        say(
+            phase="starting",
+            dgxsystem=self.spec["system"],
+            config=config.name,
+            node=os.uname().nodename,
+            command=" ".join([*(f"{key}={value}" for key, value in shown.items()), "./run.sub"]),
+        )
+        out = self.folder / "run.out"
+        tail = Tail06(out)
+        with out.open("wb") as stream:
+            self.training = subprocess.Popen(
+                ["./run.sub"],
+                cwd=str(self.code),
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            return self.attend(tail, self.training)
+        finally:
+            self.end_training()
+
+    def attend(self, tail: Tail06, training: subprocess.Popen[bytes]) -> int:
+        """Print and watch until run.sub has ended."""
+        grown, last, why = time.monotonic(), "", ""
+        hang_s = float(self.spec["hang_s"])
+        while training.poll() is None:
+            if tail.copy():
+                grown = time.monotonic()
+            silent = time.monotonic() - grown
+            if self.stopping:
+                why = "told to end"
+            elif silent > hang_s:
+                why = f"no output for {silent:.0f} s"
+                hang = {"phase": tail.phase, "step": tail.step, "silent_s": round(silent), "last": tail.last}
+                say(hang=hang)
+            if why:
+                say(cancel=why)
+                self.end_training()
+                break
+            if tail.phase and tail.phase != last:
+                last = tail.phase
+                say(phase=last)
+            time.sleep(0.3)
+        while tail.copy():
+            pass
+        tail.flush()
+        status = training.wait()
+        say(end={"status": status, "errors": tail.errors[:3], "node": os.uname().nodename})
+        return 0 if status == 0 and not tail.errors and not why else EXIT_JOB
+
+    def end_training(self) -> None:
+        """End the container and whatever run.sub started; does nothing where all has ended."""
+        training = self.training
+        if training is None:
+            return
+        early = training.poll() is None
+        gone = self.remove(self.container)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(training.pid, number)
+                training.wait(10)
+            except (ProcessLookupError, PermissionError):
+                break
+            except subprocess.TimeoutExpired:
+                continue
+        if early:
+            # Docker may have made the container only then.
+            gone = self.remove(self.container)
+        if gone and self.note.exists():
+            self.note.unlink()
+
+    @staticmethod
+    def remove(container: str) -> bool:
+        """End a container; return whether it is gone, which is not known where Docker does not answer."""
+        status, _out, err = run(["docker", "rm", "-f", container], timeout=45)
+        return status == 0 or "No such container" in err
+
+    def stop(self, _signal: int, _frame: Any) -> None:
+        """End what runs: a step at once, the training by the loop that attends to it."""
+        self.stopping = True
+        if self.training is None and not self.job:
+            raise Stopped
+
+    def everything(self) -> int:
+        """Do all steps in order."""
+        self.check_shared()
+        self.sources()
+        self.choose_config()
+        self.build()
+        self.stage()
+        return self.train()
+
+
+class Together(Docker):
+    """One benchmark on several nodes, as one Slurm job."""
+
+    variable = "bench_shared"
+
+    def images(self) -> None:
+        """Have every node build the image."""
+        hosts = self.spec["hosts"]
+        say(phase=f"building {self.spec['image']} on {len(hosts)} nodes")
+        program = str(Path(self.spec["workloads"]) / Path(__file__).name)
+        command = [*self.on_nodes("build"), "python3", program, "image"]
+        status, said = self.watch(
+            [*command, f"--spec={json.dumps(self.spec)}"], [], f"building on {len(hosts)} nodes"
+        )
+        if status != 0:
+            raise Refusal(EXIT_IMAGE, f"the image cannot be had on {', '.join(hosts)}: {said}")
+        self.build()
+
+    def on_nodes(self, name: str) -> list[str]:
+        """Return the beginning of a job step with one task on each node."""
+        hosts = self.spec["hosts"]
+        command = ["srun", f"--job-name={name}", *self.options(), f"--nodelist={','.join(hosts)}"]
+        return [*command, f"--nodes={len(hosts)}", f"--ntasks={len(hosts)}", "--ntasks-per-node=1"]
+
+    def job_environment(self, config: Path) -> dict[str, str]:
+        """Return the job's variables, with those of the config that sbatch needs, checked."""
+        found = super().job_environment(config)
+        names = ("DGXNNODES", "DGXNGPU", "WALLTIME")
+        script = 'source "$1" >&2 && printf "%s\\n" "$DGXNNODES" "$DGXNGPU" "$WALLTIME"'
+        status, out, err = run(["bash", "-c", script, "bash", str(config)], env=found)
+        said = dict(zip(names, out.splitlines()))  # noqa: B905  (Python 3.8)
+        minutes = minutes_of(said.get("WALLTIME", ""))
+        if status != 0 or minutes < 1 or not all(said.get(name, "").isdigit() for name in names[:2]):
+            raise Refusal(
+                EXIT_SLURM, f"{config.name} does not say {', '.join(names)}: {said} {last_lines(err)}"
+            )
+        if int(said["DGXNNODES"]) != len(self.spec["hosts"]):
+            raise Refusal(
+                EXIT_SLURM,
+                f"{config.name} is for {said['DGXNNODES']} nodes, {len(self.spec['hosts'])} are limited: "
+                "limit as many, or set bench_config",
+            )
+        if self.spec["gpus"] and int(said["DGXNGPU"]) != self.spec["gpus"]:
+            raise Refusal(
+                EXIT_SLURM,
+                f"{config.name} is for {said['DGXNGPU']} GPUs a node, these nodes have {self.spec['gpus']}",
+            )
+        found.update(said, WALLTIME=str(minutes))
+        return found
+
+    def more_options(self, environment: Mapping[str, str]) -> list[str]:
+        """Return what sbatch is told beyond that."""
+        return ["--ntasks-per-node", environment["DGXNGPU"]]
+
+    def tail(self, path: Path) -> Tail06:
+        """Return what copies the job's output."""
+        return Tail06(path)
+
+    def follow(self) -> int:
+        """Print the job's output until it has ended; run.sub leaves its containers, so end them."""
+        try:
+            status = super().follow()
+        finally:
+            left = f"cont_{self.job}"
+            run([*self.on_nodes("tidy"), "docker", "rm", "-f", left], timeout=120)
+        return status
+
+    def everything(self) -> int:
+        """Do all steps in order."""
+        self.check_shared()
+        known = str(read_json(self.folder / "job.json").get("job", "")) or self.find_job()
+        if not known:
+            self.sources()
+            self.choose_config()
+            self.images()
+            self.stage()
+        self.submit()
+        return self.follow()
+
+
+def lives(note: Path) -> bool:
+    """Whether the launcher that wrote a note still runs."""
+    try:
+        pid = int(note.read_text())
+        return Path(__file__).name.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (OSError, ValueError):
+        return False
+
+
+def minutes_of(walltime: str) -> int:
+    """Return the minutes of a time as Slurm takes it: ``90``, ``1:30:00``, ``1-12:00:00``; 0 for none."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", walltime)
+    if not found:
+        return 0
+    days, first, second, _seconds = (int(part) if part else 0 for part in found.groups())
+    # Hours come first where there are days or seconds; else minutes do.
+    return days * 1440 + first * 60 + second if found[1] or found[4] else first
+
+
+def main(words: list[str] | None = None) -> int:
+    """Do one step, or all of them."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("what", choices=("run", "image", "cancel"))
+    parser.add_argument("--spec", required=True, help="what to run, as JSON")
+    parser.add_argument("--id", default="", help="the run")
+    options = parser.parse_args(words)
+    spec = json.loads(options.spec)
+    if options.what != "image" and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}", options.id):
+        parser.error("--id is needed, and is a run's id")
+    # minigo reads it as a number of three bytes.
+    spec.setdefault(
+        "seed_base", int.from_bytes(hashlib.sha256(options.id.encode()).digest()[:3], "big") % 16777215 + 1
+    )
+    work = (Together if spec["together"] else Docker)(spec, options.id)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, work.stop)
+    try:
+        if options.what == "run":
+            return work.everything()
+        if options.what == "cancel":
+            work.job = str(read_json(work.folder / "job.json").get("job", ""))
+            if work.job:
+                work.cancel("asked for")
+            run(["docker", "rm", "-f", work.container])
+            return 0
+        work.sources()
+        work.build()
+        if spec["together"]:
+            work.ready()
+        print(json.dumps({"changed": work.changed}))
+    except Refusal as refusal:
+        say(refused=str(refusal), status=refusal.status)
+        print(f"docker_run: {refusal}", file=sys.stderr, flush=True)
+        return refusal.status
+    except OSError as error:
+        say(refused=f"{error.filename or work.shared}: {error.strerror or error}", status=EXIT_DATA)
+        return EXIT_DATA
+    except Stopped:
+        say(refused="told to end before the training was started", status=EXIT_JOB)
+        return EXIT_JOB
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

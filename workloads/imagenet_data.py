@@ -1,0 +1,225 @@
+"""Images in folders as ImageNet has them: DATA/train/CLASS/FILE and DATA/val/CLASS/FILE.
+
+JPEG and PNG are read by torchvision or Pillow, whichever is installed; PPM needs neither. The first part of
+this file is standard library only, for the supervisor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import common
+from common import Refusal
+
+SUFFIXES = (".jpeg", ".jpg", ".png", ".ppm")
+_PPM = re.compile(rb"P6\s+(?:#[^\n]*\s+)*(\d+)\s+(\d+)\s+(\d+)\s")
+_RESIZE = 256 / 224
+"""Validation images are made so much larger than the crop that is taken from their middle."""
+
+
+class BadImage(Exception):  # noqa: N818  (reads as what it is)
+    """An image that cannot be read; the last line of the text names it, also when a worker met it."""
+
+
+class Listing(NamedTuple):
+    """The images of a data set: file and class of each, and what is recorded of them."""
+
+    classes: tuple[str, ...]
+    train: list[tuple[str, int]]
+    val: list[tuple[str, int]]
+    described: dict[str, Any]
+
+
+def scan(folder: Path, wanted: str = "") -> Listing:
+    """List the images below a folder, in order of names.
+
+    The number of objects and their size come from ``dataset.json`` where there is one, for a stat of a
+    million objects takes an hour on some storage; without it they are counted.
+
+    Args:
+        folder: The data set.
+        wanted: ``val`` leaves the training images unlisted.
+
+    Raises:
+        Refusal: No such folder, no images, or classes of val that train does not have.
+    """
+    counted = not (folder / "dataset.json").is_file()
+    size = objects = 0
+    digest = hashlib.sha256()
+    parts: dict[str, list[tuple[str, int]]] = {"train": [], "val": []}
+    try:
+        classes = tuple(sorted(one.name for one in os.scandir(folder / "train") if one.is_dir()))
+        for part, found in parts.items():
+            if wanted and part != wanted and not counted:
+                continue
+            held = sorted(one.name for one in os.scandir(folder / part) if one.is_dir())
+            strange = [name for name in held if name not in classes]
+            if strange:
+                raise Refusal(
+                    common.EXIT_DATA,
+                    f"{folder / part} has classes that train/ lacks: {', '.join(strange[:5])}",
+                )
+            for name in held:
+                label = classes.index(name)
+                with os.scandir(folder / part / name) as entries:
+                    for one in sorted(entries, key=lambda entry: entry.name):
+                        if not one.name.lower().endswith(SUFFIXES):
+                            continue
+                        found.append((one.path, label))
+                        if counted:
+                            size, objects = size + one.stat().st_size, objects + 1
+                            digest.update(f"{part}/{name}/{one.name} {one.stat().st_size}\n".encode())
+        described = {"name": folder.name, "source": str(folder), "objects": objects, "size_bytes": size}
+        described["sha256"] = digest.hexdigest()
+        if not counted:
+            said = json.loads((folder / "dataset.json").read_text())
+            described = {key: said[key] for key in described if key in said}
+    except (OSError, ValueError, TypeError) as error:
+        raise Refusal(
+            common.EXIT_DATA,
+            f"no images by class in {folder} ({error}); it needs train/CLASS/*.jpg and val/CLASS/*.jpg",
+        ) from error
+    if not parts["val"] or (not parts["train"] and wanted != "val"):
+        raise Refusal(
+            common.EXIT_DATA, f"no {', '.join(SUFFIXES)} in {folder}/train/CLASS or {folder}/val/CLASS"
+        )
+    return Listing(classes, parts["train"], parts["val"], described)
+
+
+def check(folder: Path) -> None:
+    """Check that there is a data set, without listing it.
+
+    Raises:
+        Refusal: There is none.
+    """
+    lacking = [part for part in ("train", "val") if not (folder / part).is_dir()]
+    if lacking:
+        raise Refusal(
+            common.EXIT_DATA,
+            f"{folder} has no {' and no '.join(lacking)}; it needs train/CLASS/*.jpg, val/CLASS/*.jpg",
+        )
+
+
+def read_ppm(path: str) -> Any:
+    """Return a binary PPM with 8 bits a channel as uint8 (3, H, W).
+
+    Raises:
+        ValueError: It is none.
+    """
+    import torch
+
+    data = bytearray(Path(path).read_bytes())
+    head = _PPM.match(data)
+    if head is None or int(head[3]) != 255:
+        raise ValueError(f"{path} is no binary PPM with 8 bits a channel")
+    width, height = int(head[1]), int(head[2])
+    if width * height == 0 or len(data) - head.end() != 3 * width * height:
+        raise ValueError(f"{path} is cut off")
+    flat = torch.frombuffer(data, dtype=torch.uint8, offset=head.end())
+    return flat.view(height, width, 3).permute(2, 0, 1)
+
+
+def decoder(listing: Listing) -> tuple[str, Callable[[str], Any]]:
+    """Return the name of what decodes the images, and a function from path to uint8 (3, H, W).
+
+    Raises:
+        Refusal: There are images that nothing installed can read.
+    """
+    if all(path.lower().endswith(".ppm") for path, _ in listing.train + listing.val):
+        return "ppm", read_ppm
+    try:
+        from torchvision import io
+
+        def by_torchvision(path: str) -> Any:
+            return io.read_image(path, io.ImageReadMode.RGB)
+
+        return "torchvision", by_torchvision  # noqa: TRY300  (reads as it runs)
+    except (ImportError, RuntimeError):
+        pass
+    try:
+        import numpy
+        from PIL import Image
+    except ImportError as error:
+        raise Refusal(
+            common.EXIT_DATA,
+            "neither torchvision nor Pillow is installed, and one of them has to read JPEG and PNG: install "
+            "it beside PyTorch (pip install pillow), or name a Python that has it (bench_pythons)",
+        ) from error
+
+    def by_pillow(path: str) -> Any:
+        import torch
+
+        with Image.open(path) as image:
+            return torch.from_numpy(numpy.array(image.convert("RGB"))).permute(2, 0, 1)
+
+    return "Pillow", by_pillow
+
+
+class Images:
+    """A map-style data set: image (3, S, S) as uint8 and class.
+
+    Training takes a random part (8 to 100 % of the area, 3:4 to 4:3) and mirrors half of them; validation
+    takes the middle, as is usual for ImageNet.
+    """
+
+    def __init__(
+        self, found: list[tuple[str, int]], decode: Callable[[str], Any], side: int, train: bool
+    ) -> None:
+        self.found, self.decode, self.side, self.train = found, decode, side, train
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        path, label = self.found[index]
+        try:
+            image = self.decode(path)
+        except (OSError, RuntimeError, ValueError) as error:
+            said = (str(error).splitlines() or [type(error).__name__])[0]
+            raise BadImage(f"{path} cannot be read ({said}); fetch it again, then the run") from error
+        return (self.random_part(image) if self.train else self.middle(image)), label
+
+    def random_part(self, image: Any) -> Any:
+        """Return a random part of an image, resized, mirrored or not."""
+        import math
+
+        import torch
+
+        height, width = image.shape[1:]
+        top = left = 0
+        for _ in range(10):
+            area = height * width * float(torch.empty(1).uniform_(0.08, 1))
+            ratio = math.exp(float(torch.empty(1).uniform_(math.log(3 / 4), math.log(4 / 3))))
+            high, wide = round(math.sqrt(area / ratio)), round(math.sqrt(area * ratio))
+            if 0 < high <= height and 0 < wide <= width:
+                top = int(torch.randint(0, height - high + 1, ()))
+                left = int(torch.randint(0, width - wide + 1, ()))
+                break
+        else:
+            high, wide = height, width
+        part = self.resize(image[:, top : top + high, left : left + wide], self.side, self.side)
+        return part.flip(2) if float(torch.rand(())) < 0.5 else part
+
+    def middle(self, image: Any) -> Any:
+        """Return the middle of an image whose shorter side is resized first."""
+        height, width = image.shape[1:]
+        factor = round(self.side * _RESIZE) / min(height, width)
+        high, wide = max(self.side, round(height * factor)), max(self.side, round(width * factor))
+        image = self.resize(image, high, wide)
+        top, left = (high - self.side) // 2, (wide - self.side) // 2
+        return image[:, top : top + self.side, left : left + self.side].contiguous()
+
+    @staticmethod
+    def resize(image: Any, height: int, width: int) -> Any:
+        """Return an image in another size, bilinear with antialiasing."""
+        from torch.nn.functional import interpolate
+
+        return interpolate(
+            image[None], (height, width), mode="bilinear", antialias=True, align_corners=False
+        )[0]

@@ -1,0 +1,789 @@
+#!/usr/bin/env python3
+"""ResNet-50 or VGG16 with PyTorch, one process per GPU (DDP): speed, training, accuracy.
+
+--mode speed trains so many steps and measures (synthetic images without --data); --mode train trains
+epochs, writes a checkpoint, and evaluates that checkpoint as a second step; --mode evaluate does only that.
+Exit status: 0 done, 1 error, 2 usage, 3 loss not finite, 4 GPU asked for but absent, 5 data or checkpoint
+missing or damaged, 124 time limit, 128+N stopped by signal N.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import hashlib
+import math
+import os
+import pickle
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import common
+import imagenet_data
+from common import HIGHER, LOWER, Log, Rank, Refusal
+
+if common.IS_RANK:
+    import imagenet_networks
+    import torch
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+
+MOMENTUM = 0.9
+WEIGHT_DECAY = {"resnet50": 1e-4, "vgg16": 5e-4}
+BASE_LR = {"resnet50": 0.1, "vgg16": 0.01}
+"""At 256 images a step over all GPUs; it grows with them (Goyal et al., 2017)."""
+
+WARM_UP_STEPS = 12
+"""Steps before the clock starts; DDP needs 11 before its backward pass can be captured in a graph."""
+
+IN_FLIGHT = 4
+"""Steps that the host may be ahead of the GPU: enough to hide its own work, and a wait for data shows."""
+
+LOG_INTERVAL_S = 1.0
+LOCAL_STEPS = {"cpu": 3, "cuda": 20}
+KEPT_STEPS = 2000
+DDP_TIMEOUT_S = 600
+
+
+def parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+    def add(*names: str, **how: Any) -> None:
+        if "help" in how:
+            how["help"] += "" if how.get("default") in (None, "") else " (default: %(default)s)"
+        arguments.add_argument(*names, **how)
+
+    add("--network", choices=("resnet50", "vgg16"), default="resnet50", help="what is trained")
+    add("--mode", choices=("speed", "train", "evaluate"), default="speed", help="what is done")
+    add("--data", type=Path, help="folder with train/CLASS/*.jpg and val/CLASS/*.jpg; none: synthetic images")
+    add("--gpus", type=common.gpu_count, default=1, help="how many GPUs, or 'all'; 0 means CPU")
+    add("--processes", type=_positive, default=1, help="processes on the CPU, with --gpus 0")
+    add(
+        "--threads",
+        type=_positive,
+        help="threads of each process on the CPU (default: its share of this host)",
+    )
+    common.add_nodes(arguments)
+    add("--batch-per-gpu", type=_positive, default=256, help="images a step on each GPU")
+    add("--steps", type=_positive, default=200, help="steps measured in mode speed")
+    add("--num-epochs", type=_positive, default=90, help="epochs in mode train")
+    add("--image-size", type=_positive, default=224, help="side of the images")
+    add("--classes", type=_positive, default=1000, help="classes of synthetic images")
+    add("--width", type=float, default=1.0, help="channels as a share of the network's, for tests")
+    add("--precision", choices=("fp32", "tf32", "bf16"), default="bf16", help="of products; no tf32 on a CPU")
+    add("--layout", choices=("channels_last", "contiguous"), default="channels_last", help="of images")
+    add(
+        "--compile",
+        choices=("auto", "off", "default", "max-autotune"),
+        default="auto",
+        help="torch.compile; auto is default on GPUs and off on the CPU",
+    )
+    add("--cuda-graph", choices=("on", "off"), default="on", help="capture a step, on GPUs")
+    add("--workers", type=int, default=8, help="processes that read images, for each GPU")
+    add("--lr", type=float, help="learning rate over all GPUs (default: fits network and batch)")
+    add("--lr-schedule", choices=("step", "cosine", "constant"), default="step", help="how it falls")
+    add("--lr-step-epochs", type=_epochs, default="30,60,80", help="epochs after which it falls (step)")
+    add("--lr-factor", type=float, default=0.1, help="what it is then multiplied by")
+    add("--warmup-epochs", type=float, default=0.0, help="epochs in which it rises from 0")
+    add("--label-smoothing", type=float, default=0.0, help="share of each label given to all classes")
+    add("--checkpoint", type=Path, help="file to write (train) or read (evaluate)")
+    add("--compare", choices=("none", "torchvision"), default="none", help="also time another's network")
+    add("--seed", type=int, default=1, help="seed")
+    common.add_time_limit(arguments)
+    return arguments
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not positive")
+    return value
+
+
+def _epochs(text: str) -> tuple[int, ...]:
+    return tuple(sorted(_positive(one) for one in text.split(",") if one.strip()))
+
+
+def plan(options: argparse.Namespace) -> int:
+    """Check what can be checked without PyTorch; return the number of ranks."""
+    if options.mode != "speed" and options.data is None:
+        raise Refusal(common.EXIT_DATA, f"--mode {options.mode} needs --data: accuracy is of real images")
+    if options.mode == "evaluate" and (options.checkpoint is None or not options.checkpoint.is_file()):
+        raise Refusal(
+            common.EXIT_DATA,
+            f"no checkpoint at {options.checkpoint}; --mode train --checkpoint FILE writes it",
+        )
+    if options.data is not None:
+        imagenet_data.check(options.data)
+    common.check_nodes(options)
+    if not 0 < options.width <= 1:
+        raise Refusal(common.EXIT_USAGE, f"--width {options.width:g} is not above 0 and at most 1")
+    if options.gpus == 0:
+        return int(options.processes)
+    return len(common.choose_gpus(options.gpus))
+
+
+class Clock:
+    """Times steps where they run: on a GPU by events on its own clock, on a CPU by the host's.
+
+    ``waits`` holds, for each step, how long the device had nothing to do before it: no data, or the host
+    too slow to launch.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.steps: list[float] = []
+        self.waits: list[float] = []
+        self._open: collections.deque[tuple[Any, Any]] = collections.deque()
+        self._last: Any = None
+        self._idle_since = time.perf_counter()
+
+    def begin(self) -> Any:
+        """Mark the start of a step: its images are there."""
+        if self.device.type != "cuda":
+            now = time.perf_counter()
+            self.waits.append(now - self._idle_since)
+            return now
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def end(self, began: Any) -> None:
+        """Mark the end of a step; wait for one of a few steps ago."""
+        if self.device.type != "cuda":
+            now = time.perf_counter()
+            self.steps.append(now - self._idle_since)
+            self._idle_since = now
+            return
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        self._open.append((began, event))
+        if len(self._open) > IN_FLIGHT:
+            self._take()
+
+    def _take(self) -> None:
+        began, ended = self._open.popleft()
+        ended.synchronize()
+        wait = 0.0 if self._last is None else self._last.elapsed_time(began) / 1e3
+        self.waits.append(wait)
+        self.steps.append(wait + began.elapsed_time(ended) / 1e3)
+        self._last = ended
+
+    def finish(self) -> None:
+        """Wait for every step."""
+        while self._open:
+            self._take()
+        self._last = None
+        self._idle_since = time.perf_counter()
+
+
+class Trainer:
+    """Everything that one rank needs to train; a step's images lie in the same memory each time."""
+
+    def __init__(self, options: argparse.Namespace, rank: Rank, device: torch.device) -> None:
+        """Build the network and bring the step to full speed."""
+        self.options, self.rank, self.device = options, rank, device
+        if device.type == "cuda":
+            # One stream for all: DDP can be captured only on the stream that it was built on, and the
+            # default stream cannot be captured.
+            self.stream = torch.cuda.Stream()
+            torch.cuda.set_stream(self.stream)
+        self.listing: imagenet_data.Listing | None = None
+        self.notes: dict[str, str] = {"layout": options.layout, "precision": options.precision}
+        classes = options.classes
+        if options.data is not None:
+            self.listing = imagenet_data.scan(options.data)
+            classes = len(self.listing.classes)
+            self.notes["decoder"], self.decode = imagenet_data.decoder(self.listing)
+        self.classes = classes
+        self.batch = options.batch_per_gpu
+        self.global_batch = self.batch * rank.count
+        torch.manual_seed(options.seed)
+        self.layout = torch.channels_last if options.layout == "channels_last" else torch.contiguous_format
+        self.model = imagenet_networks.build(options.network, classes, options.width)
+        self.model.to(device, memory_format=self.layout)
+        self.lr = torch.zeros((), device=device)
+        self.optimizer = torch.optim.SGD(
+            self.model.parameters(),
+            lr=self.lr,
+            momentum=MOMENTUM,
+            weight_decay=WEIGHT_DECAY[options.network],
+            fused=True,
+        )
+        self.loss_function = nn.CrossEntropyLoss(label_smoothing=options.label_smoothing)
+        side = options.image_size
+        random = torch.Generator().manual_seed(options.seed + 1000 * rank.index)
+        self.images = torch.randint(0, 256, (self.batch, 3, side, side), dtype=torch.uint8, generator=random)
+        self.images = self.images.to(device).contiguous(memory_format=self.layout)
+        self.labels = torch.randint(0, classes, (self.batch,), generator=random).to(device)
+        self.loss_sum = torch.zeros((), device=device)
+        self.graph: Any = None
+        self.clock = Clock(device)
+        self.local: list[float] = []
+        self.step = self.prepare_step()
+
+    def prepare_step(self) -> Callable[[], Any]:
+        """Return a function that trains on the images in place, compiled and captured where asked for."""
+        how = self.options.compile
+        if how == "auto":
+            how = "default" if self.device.type == "cuda" else "off"
+        self.notes["compile"] = how
+        compiled: Any = self.model
+        if how != "off":
+            # Captured here as a graph, together with the exchange of gradients and the optimizer.
+            compiled = torch.compile(
+                self.model, mode="max-autotune-no-cudagraphs" if how == "max-autotune" else "default"
+            )
+        state = {name: one.detach().clone() for name, one in self.model.state_dict().items()}
+        self.lr.fill_(1e-3)
+        self.local = self.time_alone(self.make_step(compiled))
+        model = compiled
+        if self.rank.count > 1:
+            model = DistributedDataParallel(
+                compiled,
+                device_ids=[self.device.index] if self.device.type == "cuda" else None,
+                gradient_as_bucket_view=True,
+                # Each rank keeps its own statistics, as is usual; they are averaged before a checkpoint.
+                broadcast_buffers=False,
+            )
+        step = self.capture(self.make_step(model))
+        self.model.load_state_dict(state)
+        with torch.no_grad():
+            for held in self.optimizer.state.values():
+                held["momentum_buffer"].zero_()
+        self.loss_sum.zero_()
+        return step
+
+    def make_step(self, model: Any) -> Callable[[], None]:
+        """Return one whole step: forward, backward, optimizer."""
+        bf16 = self.options.precision == "bf16"
+
+        def step() -> None:
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
+                scores = model(self.images)
+            loss = self.loss_function(scores.float(), self.labels)
+            loss.backward()
+            self.optimizer.step()
+            self.loss_sum.add_(loss.detach())
+            self.optimizer.zero_grad(set_to_none=True)
+
+        return step
+
+    def time_alone(self, step: Callable[[], None]) -> list[float]:
+        """Return the seconds of steps without any exchange: what this device can do by itself.
+
+        All ranks do it at once. The difference to a step with exchange is what the network costs, and a
+        rank that is slower here is slow by itself.
+        """
+        for _ in range(2 if self.device.type == "cpu" else 5):
+            step()
+        clock = Clock(self.device)
+        if self.rank.count > 1:
+            torch.distributed.barrier()
+        clock.finish()
+        for _ in range(LOCAL_STEPS[self.device.type]):
+            began = clock.begin()
+            step()
+            clock.end(began)
+        clock.finish()
+        return clock.steps
+
+    def capture(self, step: Callable[[], None]) -> Callable[[], Any]:
+        """Warm up, and on a GPU capture the step in a CUDA graph."""
+        if self.device.type != "cuda":
+            step()
+            return step
+        for _ in range(WARM_UP_STEPS):
+            step()
+        torch.cuda.synchronize()
+        if self.options.cuda_graph == "off":
+            self.notes["cuda_graph"] = "off"
+            return step
+        self.graph = torch.cuda.CUDAGraph()
+        failed = ""
+        try:
+            # thread_local: NCCL's watchdog thread queries events meanwhile, which must not end the capture.
+            with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode="thread_local"):
+                step()
+        except RuntimeError as error:
+            failed = (str(error).splitlines() or ["unknown"])[0]
+        if self.agree(failed == ""):
+            self.notes["cuda_graph"] = "on"
+            return self.graph.replay
+        self.notes["cuda_graph"] = f"off: {failed or 'another rank could not capture'}"
+        return step
+
+    def agree(self, mine: bool) -> bool:
+        """Return whether the statement holds on every rank."""
+        flag = torch.tensor(float(mine), device=self.device)
+        if self.rank.count > 1:
+            torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MIN)
+        return bool(flag.item())
+
+    def close(self) -> None:
+        """Let go of the captured step: NCCL cannot shut down while a graph holds its work."""
+        if self.graph is not None:
+            torch.cuda.synchronize()
+            self.graph.reset()
+            self.graph = None
+
+    # Data
+
+    def batches(self, epoch: int) -> Iterator[tuple[Any, Any]]:
+        """Yield this rank's batches of an epoch, in an order drawn for all ranks together."""
+        assert self.listing is not None
+        options = self.options
+        found = self.listing.train
+        order = torch.randperm(len(found), generator=torch.Generator().manual_seed(options.seed + epoch))
+        used = order[: self.steps_per_epoch * self.global_batch]
+        mine = used.view(self.steps_per_epoch, self.rank.count, self.batch)[:, self.rank.index].tolist()
+        torch.manual_seed(options.seed + 1000 * epoch + self.rank.index)
+        yield from torch.utils.data.DataLoader(
+            imagenet_data.Images(found, self.decode, options.image_size, train=True),  # type: ignore[arg-type]
+            batch_sampler=mine,
+            num_workers=options.workers,
+            pin_memory=self.device.type == "cuda",
+            prefetch_factor=4 if options.workers else None,
+        )
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Whole batches in an epoch; the images beyond them wait for another one."""
+        assert self.listing is not None
+        steps = len(self.listing.train) // self.global_batch
+        if steps == 0:
+            raise Refusal(
+                common.EXIT_USAGE,
+                f"a step takes {self.global_batch} images over all GPUs, but there are only "
+                f"{len(self.listing.train)}; lower --batch-per-gpu",
+            )
+        return steps
+
+    def endless(self) -> Iterator[tuple[Any, Any]]:
+        """Yield batches, epoch after epoch."""
+        epoch = 1
+        while True:
+            yield from self.batches(epoch)
+            epoch += 1
+
+    # Training
+
+    def train(
+        self, steps: int, source: Iterator[tuple[Any, Any]] | None, report: Callable[[int], None]
+    ) -> float:
+        """Train so many steps; return the seconds they took on the slowest rank."""
+        if self.rank.count > 1:
+            torch.distributed.barrier()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        self.clock.finish()
+        started = time.perf_counter()
+        for done in range(1, steps + 1):
+            held = next(source) if source is not None else None
+            began = self.clock.begin()
+            if held is not None:
+                self.images.copy_(held[0], non_blocking=True)
+                self.labels.copy_(held[1], non_blocking=True)
+            self.step()
+            self.clock.end(began)
+            report(done)
+        self.clock.finish()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        took = torch.tensor(time.perf_counter() - started, dtype=torch.float64, device=self.device)
+        if self.rank.count > 1:
+            torch.distributed.all_reduce(took, torch.distributed.ReduceOp.MAX)
+        return float(took.item())
+
+    def take_loss(self, steps: int, where: str) -> float:
+        """Return the mean loss of the last steps on this rank, and begin anew.
+
+        Raises:
+            Refusal: It is not finite.
+        """
+        mean = float(self.loss_sum.item()) / max(1, steps)
+        self.loss_sum.zero_()
+        if not math.isfinite(mean):
+            raise Refusal(
+                common.EXIT_NON_FINITE,
+                f"loss is {mean} in {where}: training diverged. Lower the learning rate "
+                f"(--lr {self.options.lr:g}); if it diverges with the default, suspect the hardware",
+            )
+        return mean
+
+    def gathered(self, mine: list[float]) -> list[list[float]]:
+        """Return each rank's numbers."""
+        own = torch.tensor(mine, dtype=torch.float64, device=self.device)
+        if self.rank.count == 1:
+            return [mine]
+        every = [torch.zeros_like(own) for _ in range(self.rank.count)]
+        torch.distributed.all_gather(every, own)
+        return [one.tolist() for one in every]
+
+    def save(self, path: Path) -> None:
+        """Average the ranks' statistics and write the checkpoint, whole or not at all."""
+        for buffer in self.model.buffers():
+            if self.rank.count > 1 and buffer.is_floating_point():
+                torch.distributed.all_reduce(buffer)
+                buffer.div_(self.rank.count)
+        # One on each node, which evaluates it; on a shared file system they replace each other.
+        if self.rank.local == 0:
+            options = self.options
+            held = {
+                "network": options.network,
+                "width": options.width,
+                "classes": list(self.listing.classes) if self.listing else self.classes,
+                "image_size": options.image_size,
+                "state": {name: one.cpu() for name, one in self.model.state_dict().items()},
+            }
+            temporary = path.with_name(f".{path.name}.{os.getpid()}")
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                torch.save(held, temporary)
+                temporary.replace(path)
+            except OSError as error:
+                raise Refusal(
+                    common.EXIT_DATA, f"the checkpoint {path} cannot be written: {error.strerror}"
+                ) from error
+            finally:
+                with contextlib.suppress(OSError):
+                    temporary.unlink()
+        if self.rank.count > 1:
+            torch.distributed.barrier()
+
+
+class Reporter:
+    """Logs loss and step time on rank 0, about once a second; it makes the host wait for the device."""
+
+    def __init__(self, trainer: Trainer, log: Log | None, steps: int, epoch: int, epochs: int) -> None:
+        self.trainer, self.log, self.steps, self.epoch, self.epochs = trainer, log, steps, epoch, epochs
+        self.at, self.done = time.perf_counter(), 0
+
+    def __call__(self, done: int) -> None:
+        """Log if it is time to."""
+        if time.perf_counter() - self.at < LOG_INTERVAL_S or done == self.steps:
+            return
+        mean = self.trainer.take_loss(done - self.done, f"epoch {self.epoch}, step {done}")
+        now = time.perf_counter()
+        step_time = (now - self.at) / (done - self.done)
+        self.at, self.done = now, done
+        if self.log is None:
+            return
+        stats = {
+            "train_loss": mean,
+            "throughput": self.trainer.global_batch / step_time,
+            "train_step_time": step_time,
+        }
+        step = (self.epoch - 1) * self.steps + done
+        self.log.event("tracked_stats", stats, epoch_num=self.epoch, step=step)
+        self.log.progress("train", done, self.steps, self.epoch, self.epochs)
+
+
+def work(options: argparse.Namespace, rank: Rank, log: Log) -> None:
+    """Do what a rank does; say which image cannot be read."""
+    try:
+        work_on(options, rank, log)
+    except imagenet_data.BadImage as error:
+        # One that a reading process met comes with its traceback around it.
+        said = str(error).strip().splitlines()[-1]
+        raise Refusal(common.EXIT_DATA, said.removeprefix("imagenet_data.BadImage: ")) from error
+
+
+def work_on(options: argparse.Namespace, rank: Rank, log: Log) -> None:
+    """Do what a rank does; rank 0 logs."""
+    on_gpu = options.gpus != 0
+    if not on_gpu and options.precision == "tf32":
+        options.precision = "fp32"
+    if options.lr is None:
+        options.lr = BASE_LR[options.network] * options.batch_per_gpu * rank.count / 256
+    with contextlib.ExitStack() as stack:
+        device = torch.device("cpu")
+        if on_gpu:
+            common.require_cuda()
+            device = torch.device("cuda", rank.local)
+            torch.cuda.set_device(device)
+            tf32 = options.precision != "fp32"
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+            # Shapes never change, so the fastest convolution is looked for once.
+            torch.backends.cudnn.benchmark = True
+        else:
+            share = max(1, (os.cpu_count() or 1) // (rank.count // options.nodes))
+            torch.set_num_threads(options.threads or share)
+        if rank.count > 1:
+            common.join(rank, "nccl" if on_gpu else "gloo", device, DDP_TIMEOUT_S)
+            stack.callback(torch.distributed.destroy_process_group)
+        mine = log if rank.index == 0 else None
+        if options.mode == "evaluate":
+            if mine:
+                mine.event("facts", common.facts())
+                mine.event("dataset", imagenet_data.scan(options.data, "val").described)
+            common.mark_start(rank, log)
+            evaluate(options, rank, device, mine, options.checkpoint)
+            common.mark_stop(rank)
+            return
+        trainer = Trainer(options, rank, device)
+        stack.callback(trainer.close)
+        if mine:
+            log_settings(trainer, mine)
+        startup = common.mark_start(rank, log)
+        (measure_speed if options.mode == "speed" else train_epochs)(trainer, mine, startup)
+
+
+def log_settings(trainer: Trainer, log: Log) -> None:
+    """Log what is trained on what."""
+    options = trainer.options
+    parameters = sum(one.numel() for one in trainer.model.parameters())
+    log.event("facts", {**common.facts(), **trainer.notes, "network_parameters": str(parameters)})
+    synthetic = {
+        "name": "synthetic",
+        "source": "random pixels in device memory",
+        "objects": 0,
+        "size_bytes": 0,
+    }
+    log.event("dataset", trainer.listing.described if trainer.listing else synthetic)
+    log.event("seed", options.seed)
+    log.event("global_batch_size", trainer.global_batch)
+    log.event("batch_per_gpu", trainer.batch)
+    log.event("gpus", trainer.rank.count // options.nodes if trainer.device.type == "cuda" else 0)
+    log.event("processes", trainer.rank.count // options.nodes)
+    log.event("nodes", options.nodes)
+    log.event("opt_name", "sgd")
+    log.event("opt_base_learning_rate", options.lr)
+    common.say(
+        f"{options.network} batch {trainer.batch} x {trainer.rank.count} on {trainer.device.type}, "
+        + ", ".join(f"{key} {value}" for key, value in trainer.notes.items())
+    )
+
+
+def measure_speed(trainer: Trainer, log: Log | None, startup: float) -> None:
+    """Train so many steps and log the speed."""
+    options = trainer.options
+    trainer.lr.fill_(options.lr / 10)
+    source = trainer.endless() if trainer.listing is not None else None
+    report = Reporter(trainer, log, options.steps, 1, 1)
+    took = trainer.train(options.steps, source, report)
+    loss = trainer.take_loss(options.steps - report.done, "the last steps")
+    log_speed(trainer, log, options.steps, took, startup, loss)
+    if options.compare == "torchvision" and trainer.rank.count == 1 and log:
+        compare_torchvision(trainer, log)
+    common.mark_stop(trainer.rank)
+
+
+def log_speed(
+    trainer: Trainer, log: Log | None, steps: int, took: float, startup: float, loss: float
+) -> None:
+    """Log the rate, the steps' times, and for each rank what it waited for and can do alone."""
+    clock, device = trainer.clock, trainer.device
+    median = statistics.median(clock.steps)
+    waited = sum(clock.waits) / max(1e-9, sum(clock.steps))
+    memory = torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
+    every = trainer.gathered([statistics.median(trainer.local), waited, median, float(memory)])
+    if log is None:
+        return
+    found = common.choose_gpus(trainer.options.gpus)
+    log.event("step_times", seconds=[round(one, 6) for one in clock.steps[:KEPT_STEPS]])
+    log.measurement("images_per_second", steps * trainer.global_batch / took, "images/s", HIGHER)
+    log.measurement("step_time", median, "s", LOWER)
+    ordered = sorted(clock.steps)
+    log.measurement("step_time_p99", ordered[int(0.99 * (len(ordered) - 1))], "s", LOWER)
+    for index, (local, wait, _, held) in enumerate(every):
+        node, place = divmod(index, trainer.rank.count // trainer.options.nodes)
+        labels = {"rank": str(index), **({"node_rank": str(node)} if trainer.options.nodes > 1 else {})}
+        if not found:
+            labels["device"] = "cpu"
+        elif node == 0:
+            # Only its own node's GPUs does a rank know by UUID.
+            labels.update(found[place].labels)
+        log.measurement("local_step_time", local, "s", LOWER, **labels)
+        log.measurement("data_wait_share", wait, "fraction", LOWER, **labels)
+        if held:
+            log.measurement("device_memory_peak", held, "bytes", None, **labels)
+    if trainer.rank.count > 1:
+        slowest = max(local for local, *_ in every)
+        exposed = max(0.0, 1 - slowest / median)
+        log.measurement("exchange_share", exposed, "fraction", LOWER)
+    log.measurement("train_loss", loss, "", LOWER)
+    log.measurement("startup_time", startup, "s", LOWER)
+
+
+def learning_rate(options: argparse.Namespace, epoch: float) -> float:
+    """Return the learning rate at a moment, in epochs from 0."""
+    if epoch < options.warmup_epochs:
+        return float(options.lr * epoch / options.warmup_epochs)
+    if options.lr_schedule == "constant":
+        return float(options.lr)
+    if options.lr_schedule == "cosine":
+        rest = max(1e-9, options.num_epochs - options.warmup_epochs)
+        return float(options.lr * (1 + math.cos(math.pi * (epoch - options.warmup_epochs) / rest)) / 2)
+    return float(options.lr * options.lr_factor ** sum(epoch >= step for step in options.lr_step_epochs))
+
+
+def train_epochs(trainer: Trainer, log: Log | None, startup: float) -> None:
+    """Train, write the checkpoint, and evaluate it as a second step."""
+    options, rank = trainer.options, trainer.rank
+    path = options.checkpoint or rank.state / "checkpoint.pt"
+    total, loss = 0.0, math.nan
+    for epoch in range(1, options.num_epochs + 1):
+        if log:
+            log.start("epoch_start", epoch_num=epoch)
+        steps, step_in = (
+            trainer.steps_per_epoch,
+            Reporter(trainer, log, trainer.steps_per_epoch, epoch, options.num_epochs),
+        )
+        set_at = [math.nan]
+
+        def report(done: int, epoch: int = epoch, steps: int = steps, inner: Reporter = step_in) -> None:
+            set_rate(done, epoch, steps)
+            inner(done)
+
+        def set_rate(done: int, epoch: int, steps: int, last: list[float] = set_at) -> None:
+            rate = learning_rate(options, epoch - 1 + min(done, steps - 1) / steps)
+            if rate != last[0]:
+                trainer.lr.fill_(rate)
+                last[0] = rate
+
+        set_rate(0, epoch, steps)
+        took = trainer.train(steps, trainer.batches(epoch), report)
+        total += took
+        loss = trainer.take_loss(steps - step_in.done, f"epoch {epoch}")
+        if log:
+            log.end("epoch_stop", epoch_num=epoch)
+            rate = steps * trainer.global_batch / took
+            stats = {"train_loss": loss, "throughput": rate, "train_step_time": took / steps}
+            log.event("tracked_stats", stats, epoch_num=epoch, step=epoch * steps)
+            common.say(f"epoch {epoch}/{options.num_epochs} loss {loss:.4f} {rate:,.0f} images/s")
+    trainer.save(path)
+    steps = options.num_epochs * trainer.steps_per_epoch
+    log_speed(trainer, log, steps, total, startup, loss)
+    if log:
+        log.measurement("seconds_per_epoch", total / options.num_epochs, "s", LOWER)
+        log.measurement("epochs", options.num_epochs, "epochs")
+    trainer.close()
+    evaluate(options, rank, trainer.device, log, path)
+    common.mark_stop(rank)
+
+
+def evaluate(
+    options: argparse.Namespace, rank: Rank, device: torch.device, log: Log | None, path: Path
+) -> None:
+    """Evaluate a checkpoint from its file, on all validation images: top-1 and top-5."""
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        held = torch.load(path, map_location="cpu", weights_only=True)
+        model = imagenet_networks.build(held["network"], len(held["classes"]), held["width"])
+        model.load_state_dict(held["state"])
+    except (
+        OSError,
+        EOFError,
+        RuntimeError,
+        KeyError,
+        TypeError,
+        ValueError,
+        pickle.UnpicklingError,
+    ) as error:
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        raise Refusal(
+            common.EXIT_DATA, f"the checkpoint {path} cannot be used ({said}); --mode train writes one"
+        ) from error
+    listing = imagenet_data.scan(options.data, "val")
+    if list(listing.classes) != held["classes"]:
+        raise Refusal(
+            common.EXIT_DATA,
+            f"the checkpoint {path} knows {len(held['classes'])} classes, and {options.data} has other ones; "
+            "evaluate it on the data that it was trained on",
+        )
+    layout = torch.channels_last if options.layout == "channels_last" else torch.contiguous_format
+    model.to(device, memory_format=layout).eval()
+    _, decode = imagenet_data.decoder(listing)
+    mine = listing.val[rank.index :: rank.count]
+    loader = torch.utils.data.DataLoader(
+        imagenet_data.Images(mine, decode, held["image_size"], train=False),  # type: ignore[arg-type]
+        batch_size=options.batch_per_gpu,
+        num_workers=options.workers,
+        pin_memory=device.type == "cuda",
+    )
+    if log:
+        log.start("eval_start")
+    started = time.perf_counter()
+    totals = torch.zeros(3, dtype=torch.float64, device=device)
+    best = min(5, len(listing.classes))
+    with torch.inference_mode():
+        for done, (images, labels) in enumerate(loader, 1):
+            images = images.to(device, non_blocking=True).contiguous(memory_format=layout)
+            truth = labels.to(device, non_blocking=True)
+            with torch.autocast(device.type, torch.bfloat16, enabled=options.precision == "bf16"):
+                scores = model(images)
+            right = scores.float().topk(best, 1).indices == truth[:, None]
+            totals += torch.stack((right[:, 0].sum(), right.sum(), torch.tensor(len(truth), device=device)))
+            if log:
+                log.progress("evaluate", done, len(loader))
+    if rank.count > 1:
+        torch.distributed.all_reduce(totals)
+    first, five, seen = totals.tolist()
+    took = time.perf_counter() - started
+    if seen != len(listing.val):
+        raise Refusal(
+            common.EXIT_ERROR,
+            f"{seen:g} images were evaluated, but there are {len(listing.val)}: nothing is shown",
+        )
+    if log:
+        log.end("eval_stop")
+        log.event("eval_samples", len(listing.val))
+        log.event("checkpoint_sha256", digest)
+        log.event("eval_accuracy", first / seen)
+        log.measurement("top_1_accuracy", first / seen, "fraction", HIGHER)
+        log.measurement("top_5_accuracy", five / seen, "fraction", HIGHER)
+        log.measurement("evaluation_rate", seen / took, "images/s", HIGHER)
+
+
+def compare_torchvision(trainer: Trainer, log: Log) -> None:
+    """Time torchvision's network under torch.compile on the same images, as people use it."""
+    try:
+        from torchvision import models
+    except (ImportError, RuntimeError):
+        common.say("torchvision is not installed here: nothing to compare with")
+        log.event("compared_with", "nothing: torchvision is not installed")
+        return
+    options, device = trainer.options, trainer.device
+    model: Any = getattr(models, options.network)(num_classes=trainer.classes)
+    model.to(device, memory_format=trainer.layout)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=MOMENTUM, weight_decay=1e-4, fused=True)
+    if trainer.notes["compile"] != "off":
+        model = torch.compile(model)
+    images = ((trainer.images.float() - 127) / 64).contiguous(memory_format=trainer.layout)
+
+    def step() -> None:
+        with torch.autocast(device.type, torch.bfloat16, enabled=options.precision == "bf16"):
+            scores = model(images)
+        trainer.loss_function(scores.float(), trainer.labels).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    for _ in range(WARM_UP_STEPS):
+        step()
+    clock = Clock(device)
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    started = time.perf_counter()
+    for _ in range(options.steps):
+        began = clock.begin()
+        step()
+        clock.end(began)
+    clock.finish()
+    rate = options.steps * trainer.batch / (time.perf_counter() - started)
+    log.event("compared_with", f"torchvision {models.__name__.split('.')[0]}")
+    log.measurement(
+        "torchvision_images_per_second", rate, "images/s", HIGHER, compile=trainer.notes["compile"]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(common.run(lambda options: options.network, parser(), plan, work, sampled=True))

@@ -1,0 +1,134 @@
+"""What the GPUs and the network did during a run: utilisation, power, temperature, clocks, traffic.
+
+Standard library only. The supervisor samples in a thread of its own, through NVML, where the driver has it;
+without GPUs nothing is sampled. A call that hangs in the driver costs samples and nothing else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+EVERY_S = 1.0
+BEFORE_SLOWER = 512
+"""After so many samples the time between two doubles, so that a week's log stays short."""
+
+_SM_CLOCK, _TEMPERATURE_GPU = 1, 0
+_NETWORK = Path("/sys/class/net")
+
+
+class _Utilisation(ctypes.Structure):
+    _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
+
+
+class Nvml:
+    """The few questions that are put to NVML; an answer that fails is left out.
+
+    Raises:
+        OSError: There is no NVML here, or it does not start.
+    """
+
+    def __init__(self, uuids: list[str], library: Any = None) -> None:
+        self._library = library or ctypes.CDLL("libnvidia-ml.so.1")
+        if self._library.nvmlInit_v2() != 0:
+            raise OSError("NVML does not start")
+        self._devices = []
+        for uuid in uuids:
+            handle = ctypes.c_void_p()
+            if self._library.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(handle)) == 0:
+                self._devices.append((len(self._devices), handle))
+
+    def _ask(self, name: str, held: Any, *arguments: Any) -> Any:
+        return held if getattr(self._library, name)(*arguments, ctypes.byref(held)) == 0 else None
+
+    def read(self) -> list[dict[str, float]]:
+        """Return utilisation (%), power (W), temperature (°C), clock (MHz), and why it is lower, by GPU."""
+        found = []
+        for index, device in self._devices:
+            sample: dict[str, float] = {"gpu": index}
+            used = self._ask("nvmlDeviceGetUtilizationRates", _Utilisation(), device)
+            if used is not None:
+                sample["utilisation"] = used.gpu
+            for key, name, held, factor, more in (
+                ("power", "nvmlDeviceGetPowerUsage", ctypes.c_uint(), 1e-3, ()),
+                ("temperature", "nvmlDeviceGetTemperature", ctypes.c_uint(), 1, (_TEMPERATURE_GPU,)),
+                ("clock", "nvmlDeviceGetClockInfo", ctypes.c_uint(), 1, (_SM_CLOCK,)),
+                ("throttle", "nvmlDeviceGetCurrentClocksThrottleReasons", ctypes.c_ulonglong(), 1, ()),
+            ):
+                answer = self._ask(name, held, device, *more)
+                if answer is not None:
+                    sample[key] = answer.value * factor
+            found.append(sample)
+        return found
+
+
+class Links:
+    """Traffic of the physical network interfaces, as a share of what their links can carry."""
+
+    def __init__(self, folder: Path = _NETWORK) -> None:
+        self._folder = folder
+        self._before: dict[str, tuple[float, int]] = {}
+
+    def read(self, now: float) -> list[dict[str, Any]]:
+        """Return for each interface with a known speed what it carried since the last call, in per cent."""
+        found = []
+        try:
+            interfaces = sorted(one.name for one in self._folder.iterdir() if (one / "device").exists())
+        except OSError:
+            return []
+        for name in interfaces[:16]:
+            try:
+                place = self._folder / name
+                speed = int((place / "speed").read_text()) * 1e6 / 8
+                counters = [int((place / "statistics" / f"{way}_bytes").read_text()) for way in ("rx", "tx")]
+            except (OSError, ValueError):
+                continue
+            carried = max(counters)
+            before = self._before.get(name)
+            self._before[name] = (now, carried)
+            if before is not None and speed > 0 and now > before[0] and carried >= before[1]:
+                use = 100 * (carried - before[1]) / (now - before[0]) / speed
+                found.append({"interface": name, "use": round(min(use, 1000.0), 2)})
+        return found
+
+
+class Sampler:
+    """Samples in a thread until it is stopped; ``say`` takes each sample."""
+
+    def __init__(
+        self, nvml: Nvml, links: Links, say: Callable[[dict[str, Any]], None], every_s: float = EVERY_S
+    ) -> None:
+        self._nvml, self._links, self._say, self._every_s = nvml, links, say, every_s
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="samples", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        every, count = self._every_s, 0
+        while not self._end.wait(every):
+            sample = {"gpus": self._nvml.read(), "links": self._links.read(time.monotonic())}
+            if self._end.is_set():
+                return
+            self._say(sample)
+            count += 1
+            if count % BEFORE_SLOWER == 0:
+                every *= 2
+
+    def stop(self) -> None:
+        """End the sampling; a thread that hangs in the driver is left behind."""
+        self._end.set()
+        self._thread.join(1.0)
+
+
+def start(uuids: list[str], say: Callable[[dict[str, Any]], None]) -> Sampler | None:
+    """Sample these GPUs from now on; None where there are none, or no NVML."""
+    if not uuids:
+        return None
+    try:
+        return Sampler(Nvml(uuids), Links(), say)
+    except (OSError, AttributeError):
+        return None

@@ -1,0 +1,1109 @@
+#!/usr/bin/env python3
+"""Run a benchmark as one Slurm job from a node of the cluster: pull, stage, configs, submit, follow.
+
+    slurm_run.py run --id=RUN_ID --spec=JSON      everything, in order; what is done already is not done again
+    slurm_run.py pull|configs|stage --spec=JSON   one step alone
+    slurm_run.py cancel --id=RUN_ID --spec=JSON   end the job
+
+With --plan=PLAN_ID, all runs of a plan have the image that the first of them found behind its tag.
+
+Started under Rackproof's supervisor; standard library only, Python 3.8+. On standard output: lines
+`:::RACKPROOF {JSON}` that say where it stands, and the job's own output as it grows. The run's folder on
+shared storage holds the job's number, so that starting again finds the job, and never submits a second one.
+The registry's key is read from the file in which provisioning put it, and goes nowhere but to the registry.
+
+Exit status: 0 the job completed; 1 it failed, hung, or was cancelled; 5 data; 6 image; 7 config or Slurm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import fcntl
+import fnmatch
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+EXIT_JOB, EXIT_DATA, EXIT_IMAGE, EXIT_SLURM = 1, 5, 6, 7
+MARK = ":::RACKPROOF "
+POLL_S = float(os.environ.get("RACKPROOF_SLURM_POLL_S", "3"))
+SAY_S = 30.0
+SLURM_ANSWERS_S = float(os.environ.get("RACKPROOF_SLURM_ANSWERS_S", "300"))
+QUIET_AFTER_END_S = 20.0
+"""Shared file systems show a job's last lines late; so long the end of its output is waited for."""
+CREDENTIALS = ("/etc/enroot/.credentials", "/root/.config/enroot/.credentials", "/root/.docker/config.json")
+MANIFESTS = (
+    "application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json, "
+    "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
+)
+PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESIZING")
+RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "STAGE_OUT", "SIGNALING", "STOPPED")
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+SECRET = re.compile(r"(?i)(API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)")
+MARKERS = re.compile(
+    rb"^(?:\+* *echo )?(?:')?(PROLOG_START|NCCL_TEST_START|NCCL_TEST_STOP|PROLOG_STOP|EXPERIMENT_START|"
+    rb"RUNANDTIME_START|RUNANDTIME_STOP|EXPERIMENT_STOP)\b"
+)
+PHASES = {
+    b"PROLOG_START": "prolog",
+    b"NCCL_TEST_START": "NCCL preflight",
+    b"NCCL_TEST_STOP": "prolog",
+    b"PROLOG_STOP": "prolog",
+    b"EXPERIMENT_START": "clearing caches",
+    b"RUNANDTIME_START": "starting",
+    b"RUNANDTIME_STOP": "checking",
+    b"EXPERIMENT_STOP": "ended",
+}
+STEP = re.compile(rb'"step": *(\d{1,12})')
+SAMPLES = re.compile(rb'"samples_count": *(\d{1,15})')
+
+
+class Refusal(Exception):  # noqa: N818  (as in the other workloads)
+    """What cannot be done; the text says on what, why, and what to do."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Stopped(Exception):  # noqa: N818
+    """Somebody told us to end."""
+
+
+class Leaving(Exception):  # noqa: N818
+    """The node shuts down; the job is left to whoever comes next."""
+
+
+def say(**what: Any) -> None:
+    """Tell where it stands."""
+    print(MARK + json.dumps(what), flush=True)
+
+
+def run(
+    command: list[str], timeout: float = 60, env: Mapping[str, str] | None = None
+) -> tuple[int, str, str]:
+    """Run a short command; return exit status, output, errors."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout,
+            env=None if env is None else dict(env),
+            check=False,
+        )
+    except FileNotFoundError:
+        return 127, "", f"{command[0]}: no such program; was the node provisioned (provision.yml)?"
+    except subprocess.TimeoutExpired:
+        return 124, "", f"{command[0]}: no answer in {timeout:.0f} s"
+    return done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
+
+
+def last_lines(text: str, count: int = 4) -> str:
+    """Return the end of what a program said, on one line."""
+    return " | ".join([line.strip() for line in text.splitlines() if line.strip()][-count:])[-1500:]
+
+
+def free_gb(folder: Path) -> float:
+    """Return the free space of a file system in GB."""
+    return shutil.disk_usage(str(folder)).free / 1e9
+
+
+@contextmanager
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Hold a lock on shared storage; say who is waited for."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+") as stream:
+        told = 0.0
+        while True:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() - told > SAY_S:
+                    stream.seek(0)
+                    told = time.monotonic()
+                    say(phase=f"waiting for {what}", held_by=stream.read(200).strip())
+                time.sleep(0.5)
+        stream.truncate(0)
+        stream.write(f"{os.uname().nodename} pid {os.getpid()}\n")
+        stream.flush()
+        yield
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with draft.open("w") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    draft.replace(path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return what a file of ours holds; nothing where it is missing or cut off."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+class Work:
+    """One benchmark on one set of hosts."""
+
+    variable = "bench_shared"
+    """What names the storage of the data, for messages."""
+
+    def __init__(self, spec: Mapping[str, Any], run_id: str = "", plan_id: str = "") -> None:
+        self.spec, self.run_id, self.plan_id = spec, run_id, plan_id
+        self.shared = Path(spec["shared"])
+        self.slug = re.sub(r"[^A-Za-z0-9._-]+", "+", f"{spec['repository']}_{spec['tag']}")
+        self.data = self.shared / "data" / spec["benchmark"]
+        self.folder = self.shared / "runs" / run_id
+        self.child: subprocess.Popen[bytes] | None = None
+        self.image: dict[str, Any] = {}
+        self.told: dict[str, Any] = {}
+        """What a record says of the image and the job, kept beside the job for whoever follows it next."""
+        self.job = ""
+        self.changed = False
+        self.stopping = False
+
+    # -- the shared storage, the registry, the image ------------------------------------------------
+
+    def check_shared(self) -> None:
+        """Make sure that the shared folder is there and can be written."""
+        try:
+            self.shared.mkdir(parents=True, exist_ok=True)
+            probe = self.shared / f".probe-{os.uname().nodename}-{os.getpid()}"
+            probe.write_text("")
+            probe.unlink()
+        except OSError as error:
+            raise Refusal(
+                EXIT_DATA,
+                f"{self.shared} on {os.uname().nodename} cannot be written ({error.strerror}): is the shared "
+                "storage mounted? bench_shared names the folder",
+            ) from error
+
+    def image_file(self) -> Path:
+        """Return the file that keeps what a tag was resolved to."""
+        return self.shared / "images" / f"{self.slug}.json"
+
+    def credentials(self) -> tuple[str | None, str]:
+        """Return the Authorization header for the registry, and the file it comes from."""
+        registry = self.spec["registry"]
+        names = {registry, registry.partition(":")[0]}
+        extra = os.environ.get("RACKPROOF_CREDENTIALS", "")
+        for name in (extra, *CREDENTIALS):
+            try:
+                text = Path(name).read_text() if name else ""
+            except OSError:
+                continue
+            if name.endswith(".json"):
+                try:
+                    auths = json.loads(text).get("auths", {})
+                except ValueError:
+                    continue
+                for machine, entry in auths.items():
+                    if re.sub(r"^https?://|/.*$", "", machine) in names and entry.get("auth"):
+                        return f"Basic {entry['auth']}", name
+                continue
+            words = re.sub(r"(?m)^\s*#.*$", "", text).split()
+            entries: list[dict[str, str]] = []
+            for key, value in zip(words, words[1:]):  # noqa: B905, RUF007  (Python 3.8)
+                if key == "machine":
+                    entries.append({"machine": value})
+                elif key in ("login", "password") and entries:
+                    entries[-1].setdefault(key, value)
+            for entry in entries:
+                if entry["machine"] in names:
+                    pair = f"{entry.get('login', '')}:{os.path.expandvars(entry.get('password', ''))}"
+                    return "Basic " + base64.b64encode(pair.encode()).decode(), name
+        return None, ""
+
+    def resolve(self) -> str:
+        """Return the digest that the tag stands for today."""
+        spec = self.spec
+        header, source = self.credentials()
+        image = f"{spec['registry']}/{spec['repository']}:{spec['tag']}"
+        url = (
+            f"{spec['registry_scheme']}://{spec['registry']}/v2/{spec['repository']}/manifests/{spec['tag']}"
+        )
+        remedy = (
+            "put the key into Vault as ngc_api_key or into the environment variable NGC_API_KEY, and start "
+            "provision.yml for these nodes; an NGC key also needs the right to this repository"
+        )
+
+        def ask(authorisation: str | None) -> Any:
+            request = urllib.request.Request(url, method="HEAD", headers={"Accept": MANIFESTS})
+            if authorisation:
+                request.add_unredirected_header("Authorization", authorisation)
+            return urllib.request.urlopen(request, timeout=60)
+
+        try:
+            try:
+                answer = ask(header)
+            except urllib.error.HTTPError as error:
+                challenge = error.headers.get("WWW-Authenticate", "")
+                if error.code != 401 or not challenge.lower().startswith("bearer"):
+                    raise
+                parts = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
+                realm = parts.pop("realm", "")
+                request = urllib.request.Request(f"{realm}?{urllib.parse.urlencode(parts)}")
+                if header:
+                    request.add_unredirected_header("Authorization", header)
+                with urllib.request.urlopen(request, timeout=60) as told:
+                    token = json.load(told)
+                answer = ask(f"Bearer {token.get('token') or token.get('access_token')}")
+            digest = answer.headers.get("Docker-Content-Digest", "")
+        except urllib.error.HTTPError as error:
+            if error.code in (401, 403):
+                why = f"refuses the key in {source}" if source else "wants a key, and this node has none"
+                text = f"{spec['registry']} {why} ({error.code}) for {image}: {remedy}"
+                raise Refusal(EXIT_IMAGE, text) from None
+            if error.code == 404:
+                raise Refusal(
+                    EXIT_IMAGE,
+                    f"{image} is not in the registry: see bench_registry and bench_image_tags (or the key "
+                    "has no right to it)",
+                ) from None
+            raise Refusal(EXIT_IMAGE, f"{image}: the registry answers {error.code} {error.reason}") from None
+        except (OSError, ValueError) as error:
+            raise Refusal(
+                EXIT_IMAGE,
+                f"{url} cannot be asked from {os.uname().nodename}: {getattr(error, 'reason', error)}",
+            ) from error
+        if not DIGEST.fullmatch(digest):
+            raise Refusal(EXIT_IMAGE, f"{image}: the registry names no digest")
+        return str(digest)
+
+    def uri(self, digest: str) -> str:
+        """Return the image as enroot names it: a digest is a tag to it, and `@` is refused."""
+        return f"{self.spec['registry']}#{self.spec['repository']}:{digest}"
+
+    def known_image(self) -> dict[str, Any]:
+        """Return digest and place of the image that was pulled here, else of the last one that was."""
+        return self.image or read_json(self.image_file())
+
+    def cont(self) -> str:
+        """Return what `--container-image` is to be."""
+        return str(self.known_image().get("cont", ""))
+
+    def digest(self) -> str:
+        """Return the image's digest: named by the operator, found for this plan before, or asked for now."""
+        tag = str(self.spec["tag"])
+        if DIGEST.fullmatch(tag):
+            return tag
+        note = self.shared / "images" / "plans" / f"{self.plan_id}_{self.slug}.json"
+        found = str(read_json(note).get("digest", "")) if self.plan_id else ""
+        if not DIGEST.fullmatch(found):
+            found = self.resolve()
+            if self.plan_id:
+                note.parent.mkdir(exist_ok=True)
+                write(note, json.dumps({"digest": found}) + "\n")
+        return found
+
+    def pull(self) -> None:
+        """Have the image where the job will look for it."""
+        self.check_shared()
+        (self.shared / "images").mkdir(exist_ok=True)
+        with locked(self.shared / "images" / f".{self.slug}.lock", f"the image {self.slug}"):
+            digest = self.digest()
+            if self.spec["image"] == "squashfs":
+                target = self.shared / "images" / f"{self.slug}_{digest[7:19]}.sqsh"
+                if not self.is_imported(target):
+                    self.import_image(digest, target)
+                cont = str(target)
+            else:
+                cont = self.uri(digest)
+                self.pull_on_nodes(digest, cont)
+            self.image = {"digest": digest, "cont": cont, "tag": self.spec["tag"]}
+            if read_json(self.image_file()) != self.image:
+                write(self.image_file(), json.dumps(self.image) + "\n")
+                self.changed = True
+        self.told.update(image=f"{self.spec['registry']}/{self.spec['repository']}", digest=digest, cont=cont)
+        say(**self.told)
+
+    @staticmethod
+    def is_imported(target: Path) -> bool:
+        """Whether an image is there, in the size that it was imported in."""
+        try:
+            size = target.stat().st_size
+        except OSError:
+            return False
+        if read_json(target.with_suffix(".json")).get("bytes") == size:
+            return True
+        say(phase=f"{target} is not as it was imported: importing it again")
+        return False
+
+    def import_image(self, digest: str, target: Path) -> None:
+        """Import the image to shared storage, once."""
+        need = self.spec["image_gb"]
+        if free_gb(target.parent) < need:
+            raise Refusal(
+                EXIT_IMAGE,
+                f"{target.parent} has {free_gb(target.parent):.0f} GB free, the image needs {need:g} GB: "
+                "make room, or set bench_shared to another file system",
+            )
+        # Layers that were fetched are kept by enroot; only what it was writing begins anew.
+        draft = target.with_name(f".{target.name}.part")
+        if draft.exists():
+            draft.unlink()
+        say(phase=f"importing {self.slug}")
+        command = ["enroot", "import", "-o", str(draft), f"docker://{self.uri(digest)}"]
+        status, said = self.watch(command, [draft], f"importing {self.slug}")
+        if status != 0 or not draft.is_file():
+            raise Refusal(EXIT_IMAGE, f"enroot import of {self.uri(digest)} failed ({status}): {said}")
+        write(
+            target.with_suffix(".json"), json.dumps({"digest": digest, "bytes": draft.stat().st_size}) + "\n"
+        )
+        draft.replace(target)
+        self.changed = True
+
+    def pull_on_nodes(self, digest: str, cont: str) -> None:
+        """Have every node unpack the image before anything is timed; each node once."""
+        seen = self.shared / "images" / f"{self.slug}_{digest[7:19]}.nodes"
+        seen.mkdir(exist_ok=True)
+        lacking = [host for host in self.spec["hosts"] if not (seen / host).exists()]
+        if not lacking:
+            return
+        say(phase=f"pulling on {len(lacking)} nodes")
+        command = [*self.srun(lacking, f"pull-{self.slug}"[:60]), f"--container-image={cont}", "true"]
+        status, said = self.watch(command, [], f"pulling on {len(lacking)} nodes")
+        if status != 0:
+            raise Refusal(EXIT_IMAGE, f"{cont} cannot be had on {', '.join(lacking)}: {said}")
+        for host in lacking:
+            (seen / host).write_text("")
+        self.changed = True
+
+    # -- steps that run in the container ------------------------------------------------------------
+
+    def options(self) -> list[str]:
+        """Return account, partition, reservation."""
+        names = ("partition", "account", "reservation")
+        return [f"--{name}={self.spec[name]}" for name in names if self.spec[name]]
+
+    def srun(self, hosts: list[str], name: str) -> list[str]:
+        """Return the beginning of a job step with one task on each of these hosts."""
+        count = str(len(hosts))
+        return [
+            "srun",
+            f"--job-name={name}",
+            *self.options(),
+            f"--nodelist={','.join(hosts)}",
+            f"--nodes={count}",
+            f"--ntasks={count}",
+            "--ntasks-per-node=1",
+            # Else SLURM_MPI_TYPE, which is meant for run.sub, would hold for these steps, too.
+            "--mpi=none",
+            "--no-container-mount-home",
+        ]
+
+    def in_container(
+        self, script: str, mounts: list[str], name: str, watched: list[Path], phase: str
+    ) -> None:
+        """Run a script for bash in the container on this node."""
+        here = self.spec["hosts"][0] if os.uname().nodename not in self.spec["hosts"] else os.uname().nodename
+        command = self.srun([here], name)
+        command += [
+            f"--container-image={self.cont()}",
+            f"--container-mounts={','.join(mounts)}",
+            "--container-writable",
+            "--container-remap-root",
+            *("bash", "-euo", "pipefail", "-c", script),
+        ]
+        status, said = self.watch(command, watched, phase)
+        if status != 0:
+            raise Refusal(EXIT_DATA, f"{phase} failed ({status}) on {here}: {said}")
+
+    def watch(self, command: list[str], watched: list[Path], phase: str) -> tuple[int, str]:
+        """Run a long command; say how much is there; return exit status and its last words."""
+        began = told = time.monotonic()
+        with open(os.devnull) as nothing:
+            log = self.shared / f".step-{os.uname().nodename}-{os.getpid()}.log"
+            with log.open("wb") as out:
+                self.child = subprocess.Popen(command, stdin=nothing, stdout=out, stderr=subprocess.STDOUT)
+                try:
+                    while self.child.poll() is None:
+                        time.sleep(0.3)
+                        if time.monotonic() - told > SAY_S / 3:
+                            told = time.monotonic()
+                            size = sum(tree_size(folder) for folder in watched) / 1e9
+                            words = f"{phase}: {told - began:.0f} s" + (
+                                f", {size:.2f} GB there" if watched else ""
+                            )
+                            say(
+                                phase=words, said=last_lines(log.read_text(errors="replace")[-2000:], 1)[:200]
+                            )
+                finally:
+                    self.end_child()
+            said = last_lines(log.read_text(errors="replace")[-8000:])
+            log.unlink()
+        return self.child.returncode, said
+
+    def end_child(self) -> None:
+        """End the running step, if any."""
+        child = self.child
+        if child is None or child.poll() is not None:
+            return
+        child.terminate()
+        try:
+            child.wait(20)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+    def configs_folder(self) -> Path:
+        """Return where the config files of this image lie."""
+        digest = str(self.known_image().get("digest", "sha256:unknown"))
+        return self.shared / "configs" / f"{self.spec['benchmark']}-{digest[7:19]}"
+
+    def configs(self) -> None:
+        """Copy config_*.sh and run.sub out of the image, with the modes that the guide gives them."""
+        folder = self.configs_folder()
+        with locked(self.shared / "configs" / f".{folder.name}.lock", "the config files"):
+            if (folder / "run.sub").is_file():
+                return
+            draft = folder.with_name(f".{folder.name}.part")
+            shutil.rmtree(str(draft), ignore_errors=True)
+            draft.mkdir(parents=True)
+            source = self.spec["folder"]
+            script = (
+                f"cp {source}/config_*.sh /mounted/ && chmod 664 /mounted/config_*.sh\n"
+                f"cp {source}/run.sub /mounted/ && chmod 775 /mounted/run.sub"
+            )
+            self.in_container(script, [f"{draft}:/mounted"], "configs", [], "copying the config files")
+            draft.replace(folder)
+            self.changed = True
+
+    def stage(self) -> None:
+        """Stage what is not there yet, one step after the other."""
+        self.check_shared()
+        self.data.mkdir(parents=True, exist_ok=True)
+        with locked(self.data / ".rackproof.lock", f"the data of {self.spec['benchmark']}"):
+            for number, step in enumerate(self.spec["stage"], 1):
+                note = self.data / f".staged-{re.sub(r'[^A-Za-z0-9._-]+', '+', step['creates'])}.json"
+                target = self.data / step["creates"]
+                if self.is_staged(note, target, step):
+                    continue
+                title = f"staging {step['creates']} ({number} of {len(self.spec['stage'])})"
+                need, have = float(step["size_gb"]), free_gb(self.data)
+                # What an interrupted attempt left there already needs no room again.
+                need -= tree_size(target) / 1e9
+                if have < need:
+                    raise Refusal(
+                        EXIT_DATA,
+                        f"{self.data} has {have:.0f} GB free, {step['creates']} needs {need:.0f} GB more: "
+                        f"make room, or set {self.variable} to another file system",
+                    )
+                say(phase=title)
+                self.in_container(step["run"], [f"{self.data}:{step['mount']}"], "stage", [target], title)
+                files = inventory_of(target)
+                if not files or not sum(files.values()):
+                    raise Refusal(EXIT_DATA, f"{title}: the script ended well, yet {target} is empty")
+                write(note, json.dumps({"run": digest_of(step["run"]), "files": files}) + "\n")
+                self.changed = True
+
+    def is_staged(self, note: Path, target: Path, step: Mapping[str, Any]) -> bool:
+        """Whether everything that a step left is there, in its size."""
+        known = read_json(note)
+        files = known.get("files")
+        if not isinstance(files, dict) or not files or known.get("run") != digest_of(step["run"]):
+            return False
+        for name, size in files.items():
+            try:
+                found = (target / name if name else target).stat().st_size
+            except OSError:
+                found = -1
+            if found != size:
+                say(phase=f"{target / name} is missing or has another size: staging it again")
+                return False
+        return True
+
+    # -- the job --------------------------------------------------------------------------------------
+
+    def choose_config(self) -> Path:
+        """Return the config file for these nodes."""
+        spec, folder = self.spec, self.configs_folder()
+        there = sorted(path.name for path in folder.glob("config_*.sh") if "_common" not in path.name)
+        if spec["config"]:
+            name = spec["config"]
+            if name not in there:
+                raise Refusal(
+                    EXIT_SLURM, f"bench_config: {name} is not in the image; there are {', '.join(there)}"
+                )
+            return folder / name
+        nodes = len(spec["hosts"])
+        fits = re.compile(
+            rf"config_{re.escape(spec['system'])}_0*{nodes}x0*{spec['gpus']}x[^_]*(_8b)?(_[a-z0-9]+)?\.sh"
+        )
+        matching = {name: found for name in there for found in [fits.fullmatch(name)] if found}
+        wanted = f"_{spec['precision']}" if spec["precision"] else None
+        chosen = [name for name, found in matching.items() if found[2] == wanted]
+        if not chosen and not spec["precision"]:
+            # Where the image has no config without a precision, its only one is meant.
+            chosen = list(matching)
+        if len(chosen) != 1:
+            kind = f" in {spec['precision']}" if spec["precision"] else ""
+            what = f"{nodes} nodes of {spec['gpus']} GPUs ({spec['system']}){kind}"
+            listed = ", ".join(chosen or there)
+            problem = f"several configs fit {what}" if chosen else f"no config for {what}"
+            raise Refusal(
+                EXIT_SLURM, f"{problem}: there are {listed}. Choose with bench_config, or limit other nodes"
+            )
+        return folder / chosen[0]
+
+    def job_environment(self, config: Path) -> dict[str, str]:
+        """Source the config in a clean environment; return what the job is to see, checked."""
+        spec, folder = self.spec, self.folder
+        base = {key: value for key, value in os.environ.items() if not SECRET.search(key)}
+        base = {key: value for key, value in base.items() if not key.startswith(("SLURM_", "SBATCH_"))}
+        for name in ("WALLTIME", "DGXNNODES", "DGXNGPU", "DGXSYSTEM", "DATESTAMP"):
+            base.pop(name, None)
+        base.update(spec["environment"])
+        # One trial a job: run.sub overwrites its checker's report in every further one, and each repeat is
+        # judged before the next begins.
+        ours = {
+            "CONT": self.cont(),
+            "LOGDIR": str(folder / "results"),
+            "SEED_BASE": str(spec["seed_base"]),
+            "NEXP": "1",
+        }
+        base.update(ours)
+        status, out, err = run(
+            ["bash", "-c", 'source "$1" >&2 && env -0', "bash", str(config)], env=base, timeout=60
+        )
+        if status != 0:
+            raise Refusal(EXIT_SLURM, f"{config.name} cannot be sourced ({status}): {last_lines(err)}")
+        found = dict(item.split("=", 1) for item in out.split("\0") if "=" in item)
+        found.update(ours)
+        # Set by us: the original takes it from the name of whatever file is sourced outermost.
+        found["DGXSYSTEM"] = re.sub(r"^config_|\.sh$", "", config.name)
+        self.check_environment(config, found)
+        self.check_mpi(found.get("SLURM_MPI_TYPE") or "pmix")
+        return found
+
+    def check_mpi(self, kind: str) -> None:
+        """Refuse what run.sub asks srun for and Slurm cannot give: every rank would die at the start.
+
+        Slurm lists a PMIx plugin that has no library to load; only a step shows it. One that did well is
+        enough for all runs on this storage; where the nodes are busy, the job's own output will tell.
+        """
+        seen = self.shared / "mpi" / re.sub(r"[^A-Za-z0-9._-]+", "+", kind)
+        if seen.is_file():
+            return
+        here = os.uname().nodename if os.uname().nodename in self.spec["hosts"] else self.spec["hosts"][0]
+        command = ["srun", "--immediate=20", f"--mpi={kind}", "--job-name=mpi", *self.options()]
+        status, _out, err = run([*command, f"--nodelist={here}", "--nodes=1", "--ntasks=1", "true"])
+        if status == 0:
+            seen.parent.mkdir(exist_ok=True)
+            seen.write_text("")
+        elif not re.search(r"Unable to allocate|unavailable|no answer", err):
+            raise Refusal(
+                EXIT_SLURM,
+                f"run.sub starts its ranks with srun --mpi={kind}, and Slurm on {here} cannot: "
+                f"{last_lines(err, 3)}. Install that plugin's library on all nodes (PMIx: libpmix), or name "
+                "another kind (srun --mpi=list) with bench_environment: {SLURM_MPI_TYPE: ...}",
+            )
+
+    def check_environment(self, config: Path, found: Mapping[str, str]) -> None:
+        """Refuse what run.sub would take without a word and stumble over later."""
+        where = config.name
+        numbers: dict[str, int] = {}
+        for name in ("DGXNNODES", "DGXNGPU", "WALLTIME", "WALLTIME_RUNANDTIME"):
+            text = found.get(name, "")
+            if not re.fullmatch(r"\d{1,6}", text) or int(text) < 1:
+                raise Refusal(
+                    EXIT_SLURM,
+                    f"{where}: {name} is {text!r}, which is no number: run.sub would go on with junk; use "
+                    "another config (bench_config) or tag (bench_image_tags)",
+                )
+            numbers[name] = int(text)
+        nodes = len(self.spec["hosts"])
+        if numbers["DGXNNODES"] > nodes:
+            raise Refusal(
+                EXIT_SLURM,
+                f"{where} is for {numbers['DGXNNODES']} nodes, {nodes} are limited: limit more, or set "
+                "bench_config",
+            )
+        if self.spec["gpus"] and numbers["DGXNGPU"] != self.spec["gpus"]:
+            raise Refusal(
+                EXIT_SLURM,
+                f"{where} is for {numbers['DGXNGPU']} GPUs a node, these nodes have {self.spec['gpus']}",
+            )
+        if found.get("DATADIR", "").rstrip("/").endswith("/8b"):
+            raise Refusal(
+                EXIT_SLURM, "DATADIR names the folder 8b itself: it has to be the one that holds 8b"
+            )
+        for name, value in self.spec["environment"].items():
+            # Of all variables only folders are checked; a config may set any other one anew.
+            if name in ("DATADIR", "DATAROOT", "MODEL"):
+                if found.get(name) != value:
+                    raise Refusal(
+                        EXIT_SLURM, f"{where} sets {name} to {found.get(name)!r}; it has to be {value}"
+                    )
+                if not Path(value).is_dir():
+                    raise Refusal(EXIT_DATA, f"{name}: {value} is not there, although it was staged")
+
+    def submit(self) -> None:
+        """Find the job of this run, or submit exactly one."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with locked(self.folder / ".lock", f"run {self.run_id}"):
+            self.job = str(read_json(self.folder / "job.json").get("job", "")) or self.find_job()
+            if self.job:
+                # A log of its own may be all that whoever submitted it left, on a node that is no more.
+                self.told = read_json(self.folder / "asked.json")
+                say(
+                    **{
+                        **self.told,
+                        "phase": f"job {self.job} of this run is there: following it",
+                        "job": self.job,
+                    }
+                )
+                write(self.folder / "job.json", json.dumps({"job": self.job}) + "\n")
+                return
+            config = self.choose_config()
+            environment = self.job_environment(config)
+            (self.folder / "results").mkdir(exist_ok=True)
+            code = self.folder / "code"
+            code.mkdir(exist_ok=True)
+            for name in ("run.sub", config.name, "config_common.sh"):
+                if (config.parent / name).is_file():
+                    shutil.copy2(str(config.parent / name), str(code / name))
+            hosts, nodes = self.spec["hosts"], int(environment["DGXNNODES"])
+            command = [
+                "sbatch",
+                "--parsable",
+                f"--job-name={self.run_id}",
+                "-N",
+                str(nodes),
+                "-t",
+                environment["WALLTIME"],
+                f"--output={self.folder}/slurm.out",
+                f"--error={self.folder}/slurm.out",
+                f"--chdir={config.parent}",
+                "--export=ALL",
+                "--no-requeue",
+                *self.options(),
+                *self.more_options(environment),
+            ]
+            if nodes == len(hosts):
+                command.append(f"--nodelist={','.join(hosts)}")
+            else:
+                others = [one for one in self.all_nodes() if one not in hosts]
+                command += [f"--exclude={','.join(others)}"] if others else []
+            command.append(str(config.parent / "run.sub"))
+            self.told.update(
+                config=config.name,
+                nodes=nodes,
+                walltime_min=int(environment["WALLTIME"]),
+                seed_base=self.spec["seed_base"],
+                dgxsystem=environment["DGXSYSTEM"],
+                command=" ".join(command),
+            )
+            write(self.folder / "asked.json", json.dumps(self.told) + "\n")
+            status, out, err = run(command, env=environment, timeout=120)
+            found = re.match(r"\s*(\d+)", out)
+            if status != 0 or not found:
+                # The answer may be lost and the job there all the same.
+                self.job = self.find_job() if status in (0, 124) else ""
+                if not self.job:
+                    raise Refusal(EXIT_SLURM, f"sbatch refused ({status}): {last_lines(err or out)}")
+            else:
+                self.job = found[1]
+            write(self.folder / "job.json", json.dumps({"job": self.job}) + "\n")
+        say(**{**self.told, "phase": f"submitted as job {self.job}", "job": self.job})
+
+    def more_options(self, _environment: Mapping[str, str]) -> list[str]:
+        """Return what sbatch is told beyond that."""
+        return []
+
+    def find_job(self) -> str:
+        """Return the number of the job that has this run's name, if there is one.
+
+        A Slurm that does not answer, as on a node that has just booted, is no Slurm without that job.
+        """
+        began = told = time.monotonic()
+        while True:
+            queue = ["squeue", "--noheader", "--states=all", f"--name={self.run_id}", "--format=%i"]
+            status, out, err = run(queue)
+            if status == 0:
+                break
+            if status == 127 or time.monotonic() - began > SLURM_ANSWERS_S:
+                here = os.uname().nodename
+                raise Refusal(
+                    EXIT_SLURM,
+                    f"Slurm does not answer on {here} ({last_lines(err, 2)}): see scontrol ping and "
+                    "systemctl status munge there, then start the same command again",
+                )
+            if time.monotonic() - told > SAY_S:
+                told = time.monotonic()
+                say(phase=f"waiting for Slurm to answer: {last_lines(err, 1)}")
+            time.sleep(POLL_S)
+        # Ended jobs leave the queue after some minutes; not every site keeps accounts.
+        accounts = ["sacct", "-n", "-P", "-X", "-S", "now-7days", f"--name={self.run_id}", "-o", "JobIDRaw"]
+        words = out.split() or run(accounts)[1].split()
+        return words[0] if words and words[0].isdigit() else ""
+
+    def all_nodes(self) -> list[str]:
+        """Return the names of all nodes of the cluster."""
+        status, out, err = run(["sinfo", "--noheader", "-N", "-o", "%N"])
+        if status != 0:
+            raise Refusal(EXIT_SLURM, f"sinfo does not answer: {last_lines(err)}")
+        return sorted(set(out.split()))
+
+    def state(self) -> tuple[str, str]:
+        """Return the state of the job and why it waits; empty where Slurm does not answer."""
+        status, out, err = run(
+            ["squeue", "--noheader", "--states=all", f"--jobs={self.job}", "--format=%T|%r"]
+        )
+        if status == 0 and out.strip():
+            state, _, reason = out.strip().splitlines()[0].partition("|")
+            return state, reason
+        if status != 0 and "Invalid job id" not in err:
+            return "", last_lines(err)
+        return self.accounted().get("state", ""), ""
+
+    def accounted(self) -> dict[str, str]:
+        """Return how the job ended, from accounting or the controller's memory."""
+        fields = "State,ExitCode,NodeList,Start,End,ElapsedRaw"
+        status, out, _err = run(["sacct", "-n", "-P", "-X", "-j", self.job, "-o", fields])
+        if status == 0 and out.strip():
+            parts = out.strip().splitlines()[0].split("|")
+            if len(parts) == 6:
+                names = ("state", "exit_code", "nodes", "start", "end", "elapsed_s")
+                found = dict(zip(names, parts))  # noqa: B905  (Python 3.8)
+                found["state"] = found["state"].split()[0] if found["state"] else ""
+                return found
+        status, out, _err = run(["scontrol", "show", "job", self.job, "-o"])
+        words = dict(word.split("=", 1) for word in out.split() if "=" in word) if status == 0 else {}
+        return {
+            "state": words.get("JobState", ""),
+            "exit_code": words.get("ExitCode", ""),
+            "nodes": words.get("NodeList", ""),
+            "start": words.get("StartTime", ""),
+            "end": words.get("EndTime", ""),
+        }
+
+    def steps(self) -> list[dict[str, Any]]:
+        """Return on which nodes the job's steps ran, and how each ended."""
+        fields = "JobID,NodeList,State,ExitCode,ElapsedRaw,Start"
+        status, out, _err = run(
+            ["sacct", "-n", "-P", "-j", self.job, "-o", fields], env={**os.environ, "SLURM_TIME_FORMAT": "%s"}
+        )
+        found = []
+        for line in out.splitlines() if status == 0 else ():
+            parts = line.split("|")
+            if len(parts) == 6 and re.fullmatch(r"\d+\.\d+", parts[0]):
+                seconds = int(parts[4]) if parts[4].isdigit() else 0
+                found.append(
+                    {
+                        "step": parts[0].partition(".")[2],
+                        "nodes": parts[1],
+                        "state": parts[2].split()[0] if parts[2] else "",
+                        "exit_code": parts[3],
+                        "elapsed_s": seconds,
+                        "start": int(parts[5]) if parts[5].isdigit() else None,
+                    }
+                )
+        return found
+
+    def queue_place(self) -> str:
+        """Return the place in the queue in words."""
+        options = [f"--partition={self.spec['partition']}"] if self.spec["partition"] else []
+        status, out, _err = run(
+            ["squeue", "--noheader", "--states=PENDING", "--sort=-p", "--format=%i", *options]
+        )
+        waiting = out.split()
+        return (
+            f"{waiting.index(self.job) + 1} of {len(waiting)}" if status == 0 and self.job in waiting else ""
+        )
+
+    def follow(self) -> int:
+        """Print the job's output as it grows until the job has ended; return the exit status."""
+        tail = self.tail(self.folder / "slurm.out")
+        began = grown = asked = time.monotonic()
+        told, last, silent, started = 0.0, "", 0.0, False
+        hang_s = float(self.spec["hang_s"])
+        hung: dict[str, Any] = {}
+        cancelled = False
+        state = ""
+        while True:
+            if self.stopping and not cancelled:
+                # Without a plan nobody would come back for it.
+                if self.plan_id and going_down():
+                    raise Leaving
+                cancelled = True
+                self.cancel("told to end")
+            if tail.copy():
+                grown = time.monotonic()
+            now = time.monotonic()
+            # Its last line was seen: only Slurm's word is waited for.
+            if now - asked >= (min(POLL_S, 0.5) if tail.phase == "ended" else POLL_S) or not state:
+                asked = now
+                state, reason = self.state()
+                if not state:
+                    silent = silent or now
+                    if now - silent > 900:
+                        raise Refusal(
+                            EXIT_SLURM,
+                            f"Slurm has not answered for 15 min; job {self.job} was left: {reason}",
+                        )
+                else:
+                    silent = 0.0
+                if state in PENDING:
+                    grown = now
+                    words = f"pending ({reason or 'no reason given'})"
+                    if words != last or now - told > SAY_S:
+                        last, told = words, now
+                        say(phase=words, queue=self.queue_place(), waited_s=round(now - began))
+                    if now - began > self.spec["queue_s"] and not cancelled:
+                        cancelled = True
+                        self.cancel(f"did not start in {self.spec['queue_s']} s: {reason}")
+                        hung = {"queue": True, "reason": reason}
+                elif state in RUNNING:
+                    if not started:
+                        started, grown = True, now
+                        say(phase="running", waited_s=round(now - began))
+                elif state:
+                    break
+            if tail.phase and tail.phase != last and started:
+                last = tail.phase
+                say(phase=last)
+            # After the training a checker reads the log, which takes its time and prints nothing.
+            patience_s = max(hang_s, 600) if tail.over else hang_s
+            if started and not cancelled and now - grown > patience_s:
+                cancelled = True
+                hung = {
+                    "phase": tail.phase,
+                    "step": tail.step,
+                    "silent_s": round(now - grown),
+                    "last": tail.last,
+                }
+                say(hang=hung)
+                self.cancel(f"no output for {now - grown:.0f} s in phase {tail.phase or 'start'}")
+            time.sleep(0.5)
+        return self.conclude(tail, state, hung)
+
+    def tail(self, path: Path) -> Tail:
+        """Return what copies the job's output."""
+        return Tail(path)
+
+    def conclude(self, tail: Tail, state: str, hung: Mapping[str, Any]) -> int:
+        """Copy what is left of the output, and say how the job ended."""
+        deadline = time.monotonic() + QUIET_AFTER_END_S
+        how: dict[str, str] = {}
+        while time.monotonic() < deadline:
+            tail.copy()
+            how = self.accounted()
+            if how.get("state") not in ("", *PENDING, *RUNNING) and how.get("end") not in (
+                "",
+                "Unknown",
+                None,
+            ):
+                break
+            time.sleep(0.5)
+        quiet = time.monotonic()
+        while time.monotonic() < deadline and time.monotonic() - quiet < (0 if tail.phase == "ended" else 1):
+            if tail.copy():
+                quiet = time.monotonic()
+            time.sleep(0.2)
+        tail.flush()
+        _status, out, _err = run(["scontrol", "show", "hostnames", how.get("nodes", "")])
+        end = {"job": self.job, **how, "state": how.get("state") or state, "nodes": out.split()}
+        end["steps"] = self.steps()
+        say(end=end)
+        if hung.get("queue"):
+            return EXIT_SLURM
+        good = end["state"] == "COMPLETED" and end.get("exit_code", "0:0") in ("", "0:0")
+        return 0 if good and not hung else EXIT_JOB
+
+    def cancel(self, why: str) -> None:
+        """End the job."""
+        say(cancel=why, job=self.job)
+        status, _out, err = run(["scancel", self.job])
+        if status != 0:
+            say(phase=f"scancel {self.job} failed ({status}): {last_lines(err)}")
+
+    def stop(self, _signal: int, _frame: Any) -> None:
+        """End what runs: a step at once, the job by the loop that follows it."""
+        self.stopping = True
+        if not self.job:
+            raise Stopped
+
+    def everything(self) -> int:
+        """Do all steps in order."""
+        known = str(read_json(self.folder / "job.json").get("job", "")) or self.find_job()
+        if not known:
+            self.pull()
+            self.configs()
+            self.stage()
+        self.submit()
+        return self.follow()
+
+
+def going_down() -> bool:
+    """Whether this node is shutting down."""
+    return run(["systemctl", "is-system-running"], timeout=5)[1].strip() == "stopping"
+
+
+class Tail:
+    """Copies a growing file to standard output, and notes how far the training is."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.offset = 0
+        self.rest = b""
+        self.phase = ""
+        self.step = ""
+        self.over = False
+        self.last = ""
+
+    def copy(self) -> bool:
+        """Copy what is new; return whether there was something."""
+        try:
+            with self.path.open("rb") as stream:
+                stream.seek(self.offset)
+                data = stream.read(4 << 20)
+        except OSError:
+            return False
+        if not data:
+            return False
+        self.offset += len(data)
+        lines = (self.rest + data).split(b"\n")
+        self.rest = lines.pop()
+        if len(self.rest) > (1 << 20):
+            lines.append(self.rest)
+            self.rest = b""
+        self.put(b"".join(self.line(line) + b"\n" for line in lines))
+        return True
+
+    def flush(self) -> None:
+        """Copy a last line without an end."""
+        if self.rest:
+            self.put(self.line(self.rest) + b"\n")
+            self.rest = b""
+
+    @staticmethod
+    def put(data: bytes) -> None:
+        """Print bytes as they are."""
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+    def line(self, line: bytes) -> bytes:
+        """Take note of a line; return it as it is to be printed."""
+        found = MARKERS.match(line)
+        if found:
+            self.phase = PHASES[found[1]]
+            # From here on a checker speaks, which quotes the training's events.
+            self.over = self.over or found[1] == b"RUNANDTIME_STOP"
+        elif b":::MLLOG" in line:
+            if self.over:
+                return line.replace(b":::ML", b"(quoted) ML")
+            step, samples = STEP.search(line), SAMPLES.search(line)
+            if step or samples:
+                words = [f"step {int(step[1])}"] if step else []
+                self.step = ", ".join([*words, *([f"{int(samples[1])} samples"] if samples else [])])
+            if b'"run_start"' in line:
+                self.phase = "training"
+        elif line.strip():
+            self.last = line[:300].decode("utf-8", "replace").strip()
+        return line.replace(MARK.encode(), b"(quoted) ")
+
+
+def tree_size(folder: Path) -> int:
+    """Return the bytes below a folder, or of a file."""
+    total = 0
+    if folder.is_file():
+        return folder.stat().st_size
+    for top, _folders, names in os.walk(str(folder)):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(top, name)).st_size
+            except OSError:
+                continue
+    return total
+
+
+def inventory_of(target: Path) -> dict[str, int]:
+    """Return the files below a folder with their sizes; a file itself has no name."""
+    if target.is_file():
+        return {"": target.stat().st_size}
+    return {
+        str(path.relative_to(target)): path.stat().st_size
+        for path in sorted(target.rglob("*"))
+        if path.is_file() and not fnmatch.fnmatch(path.name, "STANDIN_FAULT*")
+    }
+
+
+def digest_of(text: str) -> str:
+    """Return a short name of a script."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def main(words: list[str] | None = None) -> int:
+    """Do one step, or all of them."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("what", choices=("run", "pull", "configs", "stage", "cancel"))
+    parser.add_argument("--spec", required=True, help="what to run, as JSON")
+    parser.add_argument("--id", default="", help="the run")
+    parser.add_argument("--plan", default="", help="the plan that the run belongs to")
+    options = parser.parse_args(words)
+    spec = json.loads(options.spec)
+    named = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
+    if options.what in ("run", "cancel") and not named.fullmatch(options.id):
+        parser.error("--id is needed, and is a run's id")
+    if options.plan and not named.fullmatch(options.plan):
+        parser.error("--plan is a plan's id")
+    spec.setdefault(
+        "seed_base", int.from_bytes(hashlib.sha256(options.id.encode()).digest()[:4], "big") % 1000000000 + 1
+    )
+    work = Work(spec, options.id, options.plan)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, work.stop)
+    try:
+        if options.what == "run":
+            return work.everything()
+        if options.what == "cancel":
+            work.job = str(read_json(work.folder / "job.json").get("job", "")) or work.find_job()
+            if work.job:
+                work.cancel("asked for")
+            return 0
+        if options.what == "configs":
+            work.pull()
+        getattr(work, options.what)()
+        print(json.dumps({"changed": work.changed}))
+    except Refusal as refusal:
+        say(refused=str(refusal), status=refusal.status)
+        print(f"slurm_run: {refusal}", file=sys.stderr, flush=True)
+        return refusal.status
+    except OSError as error:
+        say(refused=f"{error.filename or 'the shared storage'}: {error.strerror or error}", status=EXIT_DATA)
+        return EXIT_DATA
+    except Leaving:
+        say(phase=f"{os.uname().nodename} shuts down: job {work.job} is left to whoever follows it next")
+        return EXIT_JOB
+    except Stopped:
+        say(refused="told to end before the job was submitted", status=EXIT_JOB)
+        return EXIT_JOB
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
