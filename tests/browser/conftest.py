@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from devtools import Page, chromium, find_chromium
 
+from rackproof.records import Run
+
 # The hand-made runs that the unit tests of reports use as well.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "unit" / "report"))
 
@@ -41,4 +43,31 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     plan = write_plan_reports(
         runs, folder / "sweep", "MNIST sweep", lambda run: f"../{run.run_id}/report.html"
     )
-    return made | {"sweep": plan["html"]}
+    return made | {"sweep": plan["html"], "comparison": _comparison(folder / "comparison")}
+
+
+def _comparison(folder: Path) -> Path:
+    """Write a page on three systems: with repeats, a failed run, and a published counterpart."""
+    import example_runs
+
+    from rackproof.compare.systems import System, compare_systems
+    from rackproof.records import LogFile, Verdict
+    from rackproof.report.comparison import write_comparison
+
+    healthy, hostile = example_runs.healthy(), example_runs.hostile()
+
+    def repeat(number: int, factor: float) -> Run:
+        log = LogFile(path="l", sha256=f"{number:064x}", size_bytes=1, verdict=Verdict.PASS)
+        measured = tuple(one.model_copy(update={"value": one.value * factor}) for one in healthy.measurements)
+        changed = {"run_id": f"r{number}", "benchmark": "ssd", "logs": (log,), "measurements": measured}
+        return healthy.model_copy(update=changed)
+
+    systems = [
+        System(
+            name=name, runs=tuple(repeat(10 * at + number, 1 + at / 20 + number / 99) for number in range(4))
+        )
+        for at, name in enumerate(("DGX1", "LambdaHyperplaneBasic", "a machine with a rather long name"))
+    ]
+    broken = hostile.model_copy(update={"benchmark": "ssd"})
+    systems[0] = systems[0].model_copy(update={"runs": (*systems[0].runs, broken)})
+    return write_comparison(compare_systems(systems), folder)["html"]

@@ -321,3 +321,69 @@ def test_a_run_of_no_plan_is_refused(site: Site) -> None:
 )
 def test_why_a_task_failed(result: dict[str, Any], said: str) -> None:
     assert bench.why("Stage the data", result) == f"Stage the data: {said}"
+
+
+RACK = """\
+name: big
+summary: Trains on a rack
+container: {repository: a/b, tag: "1", folder: /workspace}
+configs: {systems: {gb300: GB300}}
+launch: {with: slurm}
+result: {format: mllog, repeats: 10, judge: [{metric: eval_accuracy, at_least: 0.9}]}
+"""
+END = {"end": {"job": "7", "state": "COMPLETED", "exit_code": "0:0", "nodes": ["n1"]}}
+ON_RACK = f":::RACKPROOF {json.dumps(END)}\n"
+
+
+def on_rack(site: Site, *more: str, **slurm: Any) -> PlanOutcome:
+    (site.definitions / "big.yml").write_text(RACK)
+    answer = Answer(
+        facts=FACTS,
+        variables={"bench_home": "/home", "bench_workloads": "/workloads"},
+        pythons={},
+        slurm={"shared": "/shared", "sku": "gb300", "sku_gpus": 4, **slurm},
+    )
+    choice = site.choose(benchmarks=["big"])
+    hosts = ["n1", *more]
+    return bench.plan(choice, hosts=hosts, answered=dict.fromkeys(hosts, answer), resume=True, dry_run=False)
+
+
+def test_of_a_rack_only_the_node_that_submits_needs_the_workloads(site: Site) -> None:
+    assert on_rack(site, "n2", "n3").workers == ("n1",)
+
+
+def test_a_run_on_a_rack_says_how_it_is_started(site: Site) -> None:
+    (run,) = on_rack(site).remaining["n1"]
+    assert run["program"] == "slurm_run.py"
+    (plan,) = site.results.glob("plan-*")
+    assert run["arguments"][-2:] == [f"--id={run['run_id']}", f"--plan={plan.name}"]
+    assert run["runtime_arguments"] == []
+    assert run["code"] == f"/shared/runs/{run['run_id']}/code"
+
+
+def test_a_cluster_described_wrongly_is_told_by_variable(site: Site) -> None:
+    with pytest.raises(BenchError, match=r"n1: bench_image: .*docs/mlperf.md"):
+        on_rack(site, image="docker")
+
+
+def test_two_bad_repeats_end_the_others_and_the_report_says_why(site: Site) -> None:
+    outcome = on_rack(site, repeats=4)
+    plan_id = outcome.plan.plan_id
+    for number in range(2):
+        assert site.record(outcome, number, log=ON_RACK) == "unproven"
+        assert bool(bench.given_up(site.results, plan_id)) is (number == 1)
+    assert on_rack(site, repeats=4).remaining == {}
+    report = bench.report(site.results, plan_id)
+    assert report.gates
+    assert "the other repeats were not made: the result cannot become valid" in report.message
+    assert "has no record" not in report.message
+
+
+def test_repeats_that_are_too_few_for_a_result_are_no_fault(site: Site) -> None:
+    outcome = on_rack(site, repeats=2)
+    for number in range(2):
+        log = LOG + ON_RACK
+        assert site.record(outcome, number, log=log) == "pass"
+    report = bench.report(site.results, outcome.plan.plan_id)
+    assert (report.verdict, report.gates) == (Verdict.PASS, False)
+    assert "big: no rules to score by" in report.message

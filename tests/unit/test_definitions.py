@@ -141,11 +141,52 @@ def test_the_shipped_definitions_load_and_name_existing_programs(root: Path) -> 
     known = definitions.load_folder(root / "benchmarks")
     for loaded in known.values():
         launch = loaded.definition.launch
+        if launch.with_ != "local":
+            continue
         assert (root / "workloads" / launch.program).is_file(), loaded.name
         assert (root / "workloads" / launch.runtime / "runtime.json").is_file(), loaded.name
         for stage in loaded.definition.stage:
             assert (root / "workloads" / stage.program).is_file(), loaded.name
-    assert {"quick", "mnist"} <= set(definitions.suites(known))
+    assert {"quick", "mnist", "mlperf-training-5.1"} <= set(definitions.suites(known))
+
+
+CLUSTER = """\
+name: big
+summary: Trains on a rack
+container: {repository: a/b, tag: "1", folder: /workspace}
+configs: {systems: {gb300: GB300}}
+stage: [{creates: data, run: "fetch {{ bench_shared }}", mount: /data, size_gb: 3}]
+launch: {with: slurm, environment: {DATADIR: "{{ bench_shared }}/data/big/data"}}
+result: {judge: [{metric: eval_accuracy, at_most: 0.9}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("configs: {systems: {gb300: GB300}}\n", "", "launch with slurm needs `configs`"),
+        (
+            'container: {repository: a/b, tag: "1", folder: /workspace}\n',
+            "",
+            "launch with slurm needs `contai",
+        ),
+        ("with: slurm", "with: slurm, program: x.py", "starts the image's run.sub"),
+        ("with: slurm", "with: local, runtime: torch, program: x.py", "is for launch with slurm"),
+        (", mount: /data", "", "run and mount belong together"),
+        ('run: "fetch {{ bench_shared }}", mount: /data', "program: x.py", "stages by `run` and `mount`"),
+        ("creates: data", "creates: ../data", "no path below the data's folder"),
+        ("folder: /workspace", "folder: /workspace, taggs: 2", "unknown key"),
+    ],
+)
+def test_a_definition_for_a_cluster_is_whole_or_refused(
+    tmp_path: Path, old: str, new: str, complaint: str
+) -> None:
+    path = tmp_path / "big.yml"
+    path.write_text(CLUSTER)
+    assert definitions.load_file(path).definition.launch.with_ == "slurm"
+    path.write_text(CLUSTER.replace(old, new))
+    with pytest.raises(DefinitionError, match=complaint):
+        definitions.load_file(path)
 
 
 def test_a_benchmark_named_twice_is_chosen_once(tmp_path: Path) -> None:

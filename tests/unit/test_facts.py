@@ -57,6 +57,42 @@ RAW: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("files", "tuning"),
+    [
+        ({}, {}),
+        (
+            {
+                "tuning": '{"profile": "mlperf-0.6", "hugepages": 1024}',
+                "governor": "performance\n",
+                "transparent_hugepages": "[always] madvise never",
+                "meminfo": "HugePages_Total:    1024\n",
+                "command_line": "BOOT_IMAGE=/vmlinuz quiet mitigations=off",
+            },
+            {
+                "profile": "mlperf-0.6",
+                "governor": "performance",
+                "transparent_hugepages": "always",
+                "hugepages": "1024",
+                "mitigations": "off",
+            },
+        ),
+        # The profile was asked for and the kernel has something else: the record says both.
+        (
+            {"tuning": '{"profile": "mlperf-0.6"}', "governor": "powersave"},
+            {"profile": "mlperf-0.6", "governor": "powersave"},
+        ),
+        ({"tuning": "[" * 100_000, "meminfo": "HugePages_Total:       0\n"}, {}),
+        ({"tuning": '["mlperf-0.6"]'}, {}),
+    ],
+)
+def test_how_a_host_is_tuned_is_part_of_its_record(files: dict[str, str], tuning: dict[str, str]) -> None:
+    said = node_from_facts("n1", {"files": files}).software
+    assert {key: value for key, value in said.items() if key.startswith("tuning.")} == {
+        f"tuning.{key}": value for key, value in tuning.items()
+    }
+
+
 def change(path: str, value: Any) -> dict[str, Any]:
     """Return RAW with one entry, named by a dotted path, replaced."""
     *parents, last = path.split(".")

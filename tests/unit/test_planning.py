@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from rackproof.definitions import DefinitionError, LoadedDefinition
 from rackproof.planning import Plan
 from rackproof.records import Gpu, Node, Run
 from rackproof.results import ResultsError, write_run
+from rackproof.slurm_plan import Site
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 TEXT = """\
@@ -106,7 +108,7 @@ def test_a_benchmark_of_which_every_point_is_excluded_is_named(
     train: LoadedDefinition, overrides: dict[str, tuple[int, ...]]
 ) -> None:
     alone = train.model_copy(
-        update={"definition": train.definition.model_copy(update={"exclude": ({"gpus": 1},)})}
+        update={"definition": train.definition.model_copy(update={"exclude": ({"gpus": (1,)},)})}
     )
     made = plan(alone, gpus=1, overrides=overrides)
     assert made.runs == ()
@@ -233,3 +235,115 @@ def test_the_plan_says_how_long_it_takes_when_all_is_known(train: LoadedDefiniti
     known = plan(train, suite="sweep", estimate=lambda *_: 10.0)
     assert "6 runs, about 60 s" in planning.describe(known)
     assert plan(train).expected_s is None
+
+
+RACK = """\
+name: big
+summary: Trains on a rack
+suites: {mlperf: {}}
+container: {repository: a/b, tag: "1", folder: /workspace, size_gb: 7}
+configs: {systems: {gb300: GB300}}
+stage: [{creates: data, run: "fetch {{ bench_shared }}", mount: /data, size_gb: 3}]
+launch: {with: slurm, environment: {DATADIR: "{{ bench_shared }}/data/big/data"}, timeout_s: 99, hang_s: 50}
+result: {repeats: 10, judge: [{metric: eval_accuracy, at_most: 0.9}]}
+"""
+
+
+@pytest.fixture
+def big(tmp_path: Path) -> LoadedDefinition:
+    path = tmp_path / "big.yml"
+    path.write_text(RACK)
+    return definitions.load_file(path)
+
+
+def rack_plan(big: LoadedDefinition, racks: tuple[str, ...] = ("a", "a"), **options: object) -> Plan:
+    site = {"shared": "/shared", "sku": "gb300", "sku_gpus": 4, **options.pop("site", {})}  # type: ignore[dict-item]
+    names = [f"{rack}{index}" for index, rack in enumerate(racks)]
+    return planning.make_plan(
+        [big],
+        {name: node(name, 4) for name in names},
+        {name: {"bench_data": "/data"} for name in names},
+        now=NOW,
+        sites={name: Site(rack=rack, **site) for name, rack in zip(names, racks, strict=True)},  # type: ignore[arg-type]
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def test_a_benchmark_for_a_rack_is_one_run_on_all_its_nodes_from_the_first(big: LoadedDefinition) -> None:
+    (run,) = rack_plan(big).runs
+    assert (run.lead, run.nodes, run.repeat, run.repeats) == ("a0", ("a0", "a1"), 1, 1)
+    assert run.unproven_because == ""
+    assert run.environment == {"DATADIR": "/shared/data/big/data"}
+    spec = json.loads(run.arguments[1].removeprefix("--spec="))
+    assert spec["hosts"] == ["a0", "a1"]
+    assert spec["stage"][0]["run"] == "fetch /shared"
+    assert (spec["system"], spec["gpus"], spec["hang_s"]) == ("GB300", 4, 50)
+    # The supervisor waits longer for output than the program, which knows on which step it stood.
+    assert run.hang_s > 50
+    assert run.launcher == "slurm"
+
+
+def test_two_racks_are_two_runs(big: LoadedDefinition) -> None:
+    assert [run.nodes for run in rack_plan(big, ("a", "a", "b")).runs] == [("a0", "a1"), ("b2",)]
+
+
+def test_repeats_are_runs_of_their_own(big: LoadedDefinition) -> None:
+    plan = rack_plan(big, site={"repeats": 3})
+    assert [(run.repeat, run.repeats) for run in plan.runs] == [(1, 3), (2, 3), (3, 3)]
+    assert len({run.run_id for run in plan.runs}) == 3
+    assert len(rack_plan(big, site={"repeats": 0}).runs) == 10
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"unreached": ["a7"]}, "a7 did not answer"),
+        ({"site": {"shared": ""}}, "bench_shared is not set"),
+        ({"site": {"sku": "h100"}}, "no config for SKU h100; there are gb300"),
+        ({"site": {"sku_gpus": 0}}, "bench_sku_gpus is not set"),
+        ({"site": {"launch_host": "a9"}}, "bench_launch_host is a9"),
+    ],
+)
+def test_what_cannot_run_on_a_rack_is_planned_as_unproven(
+    big: LoadedDefinition, options: dict[str, object], complaint: str
+) -> None:
+    (run,) = rack_plan(big, **options).runs
+    assert complaint in run.unproven_because
+
+
+def test_the_lead_can_be_named(big: LoadedDefinition) -> None:
+    assert rack_plan(big, site={"launch_host": "a1"}).runs[0].lead == "a1"
+
+
+def test_a_dry_run_says_what_would_be_pulled_staged_and_submitted(big: LoadedDefinition) -> None:
+    text = planning.describe(rack_plan(big, site={"partition": "batch", "image_tags": {"big": "2"}}))
+    assert "pull    nvcr.io/a/b:2" in text
+    assert "stage   /shared/data/big/data unless it is there, 3 GB" in text
+    assert "config_GB300_2x4x*.sh" in text
+    assert "sbatch -N 2 --nodelist=a0,a1 --partition=batch run.sub" in text
+
+
+def test_repeats_end_when_the_result_cannot_become_valid_any_more(
+    big: LoadedDefinition, tmp_path: Path
+) -> None:
+    plan = rack_plan(big, site={"repeats": 5})
+
+    def recorded(*verdicts: str) -> dict[str, Run]:
+        return {
+            run.run_id: Run(run_id=run.run_id, benchmark="big", plan_id=plan.plan_id, verdict=verdict)  # type: ignore[arg-type]
+            for run, verdict in zip(plan.runs, verdicts, strict=False)
+        }
+
+    assert plan.given_up(recorded("fail", "pass", "degraded")) == {}
+    assert "repeats 1 (fail), 3 (unproven)" in plan.given_up(recorded("fail", "pass", "unproven"))["big"]
+    # What was given up does not go on: the same request starts anew.
+    planning.resume_or_keep(plan, tmp_path / "results")
+    for run in recorded("fail", "fail").values():
+        write_run(run, tmp_path / "results" / run.run_id)
+    again, resumed = planning.resume_or_keep(rack_plan(big, site={"repeats": 5}), tmp_path / "results")
+    # Only its report is missing.
+    assert resumed
+    (tmp_path / "results" / plan.plan_id / planning.REPORT_FILE).write_text("page")
+    again, resumed = planning.resume_or_keep(rack_plan(big, site={"repeats": 5}), tmp_path / "results")
+    assert not resumed
+    assert again.plan_id != plan.plan_id

@@ -108,6 +108,13 @@ def test_how_a_job_ended_decides_whatever_its_log_says(
     assert words in run.reasons[0]
 
 
+def test_a_slurm_job_that_lost_its_follower_is_followed_again_not_made_again(planned: PlannedRun) -> None:
+    on_rack = planned.model_copy(update={"launcher": "slurm"})
+    (finding,) = job_findings(on_rack, evidence(on_rack, job={"ended_by": "supervisor_died"}))
+    assert (finding.code, finding.verdict) == (planning.STILL_RUNNING, "unproven")
+    assert f"scancel --name {on_rack.run_id}" in finding.message
+
+
 ODD = st.one_of(
     st.none(),
     st.booleans(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from pathlib import Path
 
@@ -132,3 +133,51 @@ def test_checks_catch_wrong_values(root: Path, torch_python: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "caught"
+
+
+def test_the_training_step_gives_the_same_bits_again(root: Path, torch_python: str) -> None:
+    """The digest is what a fleet is compared by: other bits, other digest."""
+    found = []
+    for seed in ("1", "1", "2"):
+        done = run(
+            torch_python,
+            root,
+            "probe_training_step.py",
+            "--width",
+            "32",
+            "--steps",
+            "2",
+            "--seed",
+            seed,
+        )
+        assert done.returncode == 0, done.stderr
+        (one,) = values(done.stdout, "training_digest")
+        assert one["labels"] == CPU
+        found.append(one["digest"])
+    assert found[0] == found[1] != found[2]
+
+
+def test_two_nodes_reduce_together(root: Path, torch_python: str) -> None:
+    """Both on this machine; the numbers are called otherwise than those inside a node."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = ["--device", "cpu", "--ranks", "1", "--sizes-mib", "1", "--seconds", "0.2", "--nodes", "2"]
+    words += ["--rendezvous", f"127.0.0.1:{port}", "--time-limit", "60", "--node-rank"]
+    program = root / "workloads/probe_all_reduce.py"
+    both = [
+        subprocess.Popen([torch_python, program, *words, str(rank)], stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    first, second = (one.communicate(timeout=90)[0] for one in both)
+    assert [one.returncode for one in both] == [0, 0], first + second
+    measured = values(first, "measurement")
+    assert {one["name"] for one in measured} == {"fabric_busbw", "wrong_values"}
+    assert all(one["labels"]["nodes"] == "2" for one in measured)
+    assert not values(second, "measurement")
+
+
+def test_several_nodes_need_a_place_to_meet(root: Path, torch_python: str) -> None:
+    done = run(torch_python, root, "probe_all_reduce.py", "--nodes", "2")
+    assert done.returncode == 2
+    assert "--rendezvous" in done.stderr

@@ -18,6 +18,9 @@ import pytest
 
 from .conftest import SmallSet
 
+# Every case starts processes; together they outlast what `make check` may take.
+pytestmark = pytest.mark.slow
+
 
 def stage(root: Path, data: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(root / "workloads" / "stage_mnist.py"), "--data", str(data)]

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+# Every case starts processes; together they outlast what `make check` may take.
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 import argparse, os, pathlib, sys, time
 sys.path.insert(0, {workloads!r})

@@ -56,6 +56,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result
     from rackproof.cli import main
 
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "110")  # whatever started the tests has set
     monkeypatch.delenv("RACKPROOF_DATABASE_URL", raising=False)
     monkeypatch.delenv("RACKPROOF_RESULTS", raising=False)
 

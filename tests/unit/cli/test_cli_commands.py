@@ -101,6 +101,7 @@ class TestParse:
         assert {"mllog", "nccl_tests", "mxnet"} <= {line.split()[0] for line in said(result).splitlines()}
 
 
+@pytest.mark.slow
 class TestScore:
     def test_the_official_score(self, shared: Path, run: Call) -> None:
         result = run("score", shared / "logs/mlperf-5.1/lambda-gb300-n18/llama2_70b_lora", "--json")

@@ -168,3 +168,8 @@ def test_the_real_logs(shared: Path, tmp_path: Path) -> None:
     for lying in ("0.6-maskrcnn-nan.txt", "0.6-maskrcnn-oom-ret_code-0.txt", "5.1-dlrm_dcnv2-aborted.txt"):
         assert verdicts[lying] is Verdict.FAIL
     assert verdicts["5.1-llama2_70b_lora-bare-cr.txt"] is Verdict.PASS
+    reasons = {Path(one.run.logs[0].path).name: one.run.reasons[0] for one in done}
+    # Two tracebacks come first in that log; what they come of is the reason.
+    assert reasons["0.6-maskrcnn-oom-ret_code-0.txt"].startswith("a process ran out of memory (")
+    assert reasons["0.6-maskrcnn-oom-ret_code-0.txt"].endswith(":737)")
+    assert reasons["0.6-maskrcnn-nan.txt"].startswith("the loss is not a number (")

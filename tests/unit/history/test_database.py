@@ -34,6 +34,9 @@ from rackproof.history.store import (
 from .conftest import PASSWORD, PASSWORD_IN_URL, Server
 from .samples import run
 
+# Every case starts processes; together they outlast what `make check` may take.
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 
 

@@ -375,6 +375,9 @@ def test_target_that_the_log_states(target: Any, accuracy: float, verdict: Verdi
         (MLL06.replace(b"0.2305", b"0.2205"), FAIL, {"target_not_reached"}),
         (MLL06.replace(b"0.2305", b"NaN"), FAIL, {"nan", "target_not_reached"}),
         (MLL06.replace(b",640,", b",400,"), UNPROVEN, {"result_mismatch"}),
+        (MLL06.replace(b",640,", b",1210,"), PASS, {"long_result"}),
+        (MLL06.replace(b",640,", b",1190,"), PASS, set()),
+        (MINIGO.replace(b",900,", b",9000,"), PASS, set()),
         (MLL06.replace(b"4200.0", b"nan"), UNPROVEN, {"impossible_value"}),
         (MLL06.replace(b"run_stop", b"run_st"), UNPROVEN, {"no_run_stop"}),
         (MLL06.replace(b"avg. samples", b"samples"), PASS, {"no_throughput"}),
@@ -831,6 +834,14 @@ def test_nothing_of_a_hostile_log_gets_through_raw() -> None:
     assert "script" in text
     for bad in ("\\u001b", "\x1b", "\u202e", "\\u0000"):
         assert bad not in text
+
+
+@pytest.mark.parametrize(("data", "seconds"), [(MLL06, 640), (MINIGO, 900)])
+def test_the_result_line_of_0_6_is_kept_beside_the_minutes(data: bytes, seconds: float) -> None:
+    found = read(data).measurement("wall_time")
+    assert found is not None
+    assert (found.value, found.unit) == (seconds, "s")
+    assert read(data.replace(b"RESULT,", b"RESLT,")).measurement("wall_time") is None
 
 
 def test_numbers_of_0_6_lines_need_their_unit() -> None:

@@ -20,7 +20,11 @@ import concurrent.futures, ctypes, fcntl, getpass, json, os, resource, runpy
 import select, signal, socket, subprocess, sys, tempfile, uuid
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
+import ansible.module_utils
 options = json.load(sys.stdin)
+plugins = os.path.dirname(os.path.dirname(sys.argv[1]))
+ansible.module_utils.__path__.append(os.path.join(plugins, "module_utils"))
+import ansible.module_utils.rackproof_dpkg, ansible.module_utils.rackproof_tools
 with open(sys.argv[1]) as stream:
     code = compile(stream.read(), sys.argv[1], "exec")
 # Only now: the interpreter's own files may be private to the user who runs the tests.

@@ -12,6 +12,9 @@ from rackproof.facts import findings_from_facts, node_from_facts
 
 from .conftest import Modules
 
+# Every case starts processes; together they outlast what `make check` may take.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:

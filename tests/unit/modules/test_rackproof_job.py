@@ -17,6 +17,9 @@ import pytest
 
 from .conftest import Jobs, Modules, until
 
+# Every case starts processes; together they outlast what `make check` may take.
+pytestmark = pytest.mark.slow
+
 STUBBORN = (
     "trap '' TERM HUP INT",
     "(trap '' TERM; while :; do sleep 1; done) &",
@@ -185,6 +188,27 @@ def test_a_killed_supervisor_is_no_success_and_leaves_nothing_running(jobs: Jobs
     assert jobs.processes() == []
     assert not alive(lost_child)
     assert jobs("job", "true")["job"]["ended_by"] == "supervisor_died", "never started a second time"
+    assert jobs("job", "true", check=True, again=True)["changed"] is True
+    assert jobs("job", "true", again=True)["changed"] is True, "but where that was asked for"
+    assert (jobs.ended()["succeeded"], jobs.log()) == (True, "")
+    assert jobs("job", "true", again=True)["changed"] is False, "and not once it has ended"
+
+
+@pytest.mark.parametrize("script", ["trap 'exit 1' TERM; echo ready; while :; do sleep 0.1; done", "exit 3"])
+def test_what_ends_on_a_node_that_shuts_down_has_no_result(
+    jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    systemctl = tmp_path / "bin" / "systemctl"
+    systemctl.parent.mkdir()
+    systemctl.write_text("#!/bin/sh\necho stopping; exit 1\n")
+    systemctl.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{systemctl.parent}:{os.environ['PATH']}")
+    jobs("job", script)
+    if "ready" in script:
+        jobs.logged("ready")
+        os.kill(jobs.state()["supervisor_pid"], signal.SIGTERM)
+    state = jobs.ended()
+    assert (state["ended_by"], state["exit_status"], state["signal"]) == ("supervisor_died", None, None)
 
 
 def test_the_next_job_ends_what_a_dead_supervisor_left_on_the_node(jobs: Jobs) -> None:

@@ -6,6 +6,7 @@ import re
 from datetime import datetime
 from xml.etree import ElementTree
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_report_forms import Page
@@ -25,6 +26,9 @@ from rackproof.records import (
     Source,
     Verdict,
 )
+
+# Every case starts processes; together they outlast what `make check` may take.
+pytestmark = pytest.mark.slow
 
 NASTY = st.sampled_from(
     [

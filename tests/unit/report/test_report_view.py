@@ -7,6 +7,7 @@ import math
 import example_runs
 import pytest
 
+from rackproof.compare.systems import THROUGHPUT
 from rackproof.records import Direction, Judgement, Measurement, Reference, Run, Verdict
 from rackproof.report import view
 
@@ -151,6 +152,14 @@ def test_judged_numbers_lead() -> None:
     names = [one.name for one in view.main_measurements(example_runs.healthy())]
     assert names[:2] == ["samples per second", "eval accuracy"]
     assert len(names) == 4
+
+
+@pytest.mark.parametrize("throughput", THROUGHPUT)
+def test_what_a_training_reports_as_its_throughput_leads(throughput: str) -> None:
+    numbers = {"seconds_per_epoch": 3.0, "all_else": 1.0, throughput: 2.0, "time_to_train": 1.0}
+    measured = tuple(Measurement(name=name, value=value, unit="") for name, value in numbers.items())
+    run = example_runs.healthy(measurements=measured, judgements=())
+    assert [one.name for one in view.main_measurements(run)][:2] == ["time to train", view.words(throughput)]
 
 
 @pytest.mark.parametrize("verdict", list(Verdict))

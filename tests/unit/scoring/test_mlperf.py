@@ -554,13 +554,13 @@ def test_a_time_limit_is_kept_and_said(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_dies_leaves_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = mlperf._worker_environment
+    real = mlperf.worker_environment
     broken = tmp_path / "broken" / "mlperf_logging"
     broken.mkdir(parents=True)
     (broken / "__init__.py").write_text("raise RuntimeError('no tool\\x1b[2J today')")
     monkeypatch.setattr(
         mlperf,
-        "_worker_environment",
+        "worker_environment",
         lambda: real() | {"PYTHONPATH": f"{broken.parent}{os.pathsep}{real()['PYTHONPATH']}"},
     )
     score = score_folder(fill(tmp_path / "results"))
@@ -570,7 +570,7 @@ def test_a_worker_that_dies_leaves_its_words(tmp_path: Path, monkeypatch: pytest
 
 def test_the_worker_sees_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NGC_API_KEY", "secret")
-    assert "secret" not in json.dumps(mlperf._worker_environment())
+    assert "secret" not in json.dumps(mlperf.worker_environment())
 
 
 def texts(value: object) -> Iterator[str]:
@@ -597,6 +597,7 @@ def test_hostile_text_is_harmless_in_the_score(tmp_path: Path) -> None:
 # --- real logs ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "minutes", "mean", "factor"),
     [("llama2_70b_lora", 1.261, 1.2612, 1.0), ("llama31_8b", 14.25, 14.1242, 1.009233322958813)],

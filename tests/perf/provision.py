@@ -1,0 +1,94 @@
+"""What provisioning costs: from bare nodes to a cluster, the second run, and its module calls.
+
+    make rack                                     # 18 nodes; or make rack NODES=4
+    python tests/perf/provision.py [--limit gb300-rack] [--bare]
+
+Prints seconds of the first run (with ``--bare`` the nodes are thrown away before), of the second, of
+``ansible -m ping`` (median of five), their ratio, changes of the second run, and the module calls per node.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+
+
+def timed(command: list[str], **environment: str) -> tuple[float, str, int]:
+    """Return seconds, output and exit status of a command."""
+    begin = time.monotonic()
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}"} | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return time.monotonic() - begin, done.stdout, done.returncode
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--limit", default="gb300-rack")
+    parser.add_argument("--bare", action="store_true", help="throw the nodes and the controller away first")
+    parser.add_argument("--log", type=Path, default=Path(tempfile.gettempdir()) / "provision.log")
+    given = parser.parse_args()
+    listed = timed(["ansible", given.limit, "--list-hosts"])[1]
+    nodes = re.findall(r"^\s{4}(\S+)$", listed, re.MULTILINE)
+    if not nodes:
+        raise SystemExit(f"no node is called {given.limit}: {listed}")
+    if given.bare:
+        controllers = re.findall(
+            r"^\s{4}(\S+)$", timed(["ansible", "slurm_controller", "--list-hosts"])[1], re.M
+        )
+        seconds, said, rc = timed([sys.executable, "molecule/rack/rack.py", "renew", *nodes, *controllers])
+        if rc:
+            raise SystemExit(said)
+        print(f"made bare: {len(nodes)} nodes and {', '.join(controllers)} in {seconds:.0f} s", flush=True)
+    command = ["ansible-playbook", "provision.yml", "-l", given.limit]
+    for number in ("first", "second"):
+        with tempfile.NamedTemporaryFile() as counted:
+            seconds, said, rc = timed(
+                command,
+                ANSIBLE_CALLBACK_PLUGINS=f"{ROOT}/plugins/callback:{ROOT}/tests/perf/callback_plugins",
+                ANSIBLE_CALLBACKS_ENABLED="rackproof,module_calls,ansible.builtin.timer",
+                MODULE_CALLS=counted.name,
+            )
+            calls = json.loads(Path(counted.name).read_text() or "{}")
+        given.log.with_suffix(f".{number}").write_text(said)
+        changed = {host: int(n) for host, n in re.findall(r"^(\S+)\s+: ok=\d+\s+changed=(\d+)", said, re.M)}
+        counts = [len(calls.get(node, [])) for node in nodes]
+        print(
+            f"{number} run: {seconds:.0f} s, exit {rc}, changed on {sum(map(bool, changed.values()))} of"
+            f" {len(changed)} nodes, module calls per node {min(counts)} to {max(counts)}"
+            f" (controller {sum(len(c) for h, c in calls.items() if h not in nodes)})",
+            flush=True,
+        )
+        if rc:
+            raise SystemExit(f"see {given.log.with_suffix(f'.{number}')}")
+    for call in calls.get(nodes[0], []):
+        print(f"    {call}")
+    pings = [timed(["ansible", given.limit, "-m", "ping"])[0] for _ in range(5)]
+    ping = statistics.median(pings)
+    print(f"ping: {ping:.2f} s (median of {', '.join(f'{one:.2f}' for one in pings)})")
+    print(f"second run / ping: {seconds / ping:.1f} (at most 40 is wanted)")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,245 @@
+"""Nights of a rack with faults, judged as real ones: what is found, in how many nights, and who is wronged.
+
+    python tests/perf/simulate_nights.py [--trials 50] [--healthy 1000] [--seed 1]
+
+Every trial is a rack of 18 nodes with 4 GPUs and 15 nights of numbers, with one or two faults on random
+nodes and parts. A fault counts as found when the right node has a reason that names the right part (of pairs:
+when exactly it is blamed). A node without a fault that fails is a false alarm, one that degrades a false
+warning. The noise is that of NOISE: of one GPU from night to night, and between GPUs of one model.
+Prints a Markdown table. Exits non-zero if a healthy node fails, or a fault that must be found is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from rackproof.fleet.nights import Night, judge_night
+from rackproof.fleet.pairs import blame, nights_needed, pairs_of_night, second_partners
+from rackproof.history.archive import Measured
+from rackproof.history.bulk import Part, Readings
+from rackproof.judging import SkuReference
+from rackproof.records import Direction, Reference, Verdict
+
+NODES, GPUS, NIGHTS = 18, 4, 15
+NOISE = {  # metric: typical value, unit, spread from night to night, spread between GPUs
+    "gemm_best": (793.0, "TFLOP/s", 0.004, 0.006),
+    "memory_copy": (4.30, "TB/s", 0.002, 0.003),
+    "host_to_device": (54.0, "GB/s", 0.008, 0.005),
+}
+METRICS = tuple(NOISE)
+PROBE_MINUTES, PAIR_MINUTES = 3.0, 1.5
+CHANCE_FAILURE = 0.001
+"""How often a run of two sound nodes fails for no reason that stays."""
+NAMES = [f"n{number:02d}" for number in range(1, NODES + 1)]
+
+
+def references() -> dict[str, list[SkuReference]]:
+    """Return floors 7 % under the typical value, 9 % where the spread is large."""
+    return {
+        "sim": [
+            SkuReference(
+                metric=name,
+                reference=Reference(
+                    value=value, low=-0.09 if night > 0.005 else -0.07, high=0.25, unit=unit, source="sim"
+                ),
+            )
+            for name, (value, unit, night, _) in NOISE.items()
+        ]
+    }
+
+
+def table(dice: np.random.Generator) -> np.ndarray:
+    """Return sound numbers: nodes, GPUs, metrics, nights (oldest first)."""
+    typical, night, chip = (np.array([NOISE[name][at] for name in METRICS]) for at in (0, 2, 3))
+    own = 1 + dice.normal(0, 1, (NODES, GPUS, len(METRICS))) * chip
+    swing = 1 + dice.normal(0, 1, (NODES, GPUS, len(METRICS), NIGHTS)) * night[:, None]
+    return (typical * own)[..., None] * swing
+
+
+def readings(values: np.ndarray, absent: set[tuple[int, int, int]]) -> Readings:
+    """Return the table as the history would; ``absent`` are nodes, GPUs, metrics without a number tonight."""
+    parts = [Part("node", f"SN{n}", NAMES[n], "sim") for n in range(NODES)]
+    parts += [Part("gpu", f"GPU-{n:08x}-{g:04x}", "sim", "", n, g) for n in range(NODES) for g in range(GPUS)]
+    rows = [
+        (m, NODES + n * GPUS + g, n, ago)
+        for n in range(NODES)
+        for g in range(GPUS)
+        for m in range(len(METRICS))
+        for ago in range(NIGHTS)
+        if ago or (n, g, m) not in absent
+    ]
+    columns = np.array(rows, dtype=np.int32).T
+    quantity, part, node, ago = columns
+    value = values[node, (part - NODES) % GPUS, quantity, NIGHTS - 1 - ago]
+    quantities = tuple(
+        Measured("sim", {}, name, {"gpu": "*"}, NOISE[name][1], Direction.HIGHER) for name in METRICS
+    )
+    return Readings(quantities, tuple(parts), quantity, part, node, ago, value)
+
+
+@dataclass
+class Tally:
+    """What came of the trials of one kind of fault."""
+
+    trials: int = 0
+    found: int = 0
+    nights: int = 0
+    alarms: int = 0
+    warnings: int = 0
+    healthy: int = 0
+    minutes: float = 0.0
+
+    def row(self, name: str) -> str:
+        """Return a line of the table."""
+        rate = "-" if not self.trials else f"{self.found}/{self.trials}"
+        nights = "-" if not self.found else f"{self.nights / self.found:.1f}"
+        per_night = self.minutes / max(self.healthy, 1) * NODES
+        cells = (name, rate, nights, self.alarms, self.warnings, f"{self.healthy:,}", f"{per_night:.0f}")
+        return f"| {' | '.join(map(str, cells))} |"
+
+
+Fault = Callable[[np.ndarray, int, int, set[tuple[int, int, int]]], None]
+
+
+def _scaled(metric: int, by: float) -> Fault:
+    def fault(values: np.ndarray, node: int, gpu: int, _absent: set[tuple[int, int, int]]) -> None:
+        values[node, gpu, metric, -1] *= 1 + by
+
+    return fault
+
+
+def _drifting(metric: int, by: float) -> Fault:
+    def fault(values: np.ndarray, node: int, gpu: int, _absent: set[tuple[int, int, int]]) -> None:
+        values[node, gpu, metric] *= 1 + by * np.arange(NIGHTS) / (NIGHTS - 1)
+
+    return fault
+
+
+def _not_a_number(values: np.ndarray, node: int, gpu: int, _absent: set[tuple[int, int, int]]) -> None:
+    values[node, gpu, 0, -1] = math.nan
+
+
+def _absent(_values: np.ndarray, node: int, gpu: int, absent: set[tuple[int, int, int]]) -> None:
+    absent |= {(node, gpu, metric) for metric in range(len(METRICS))}
+
+
+# Name: what it does, and the share of trials in which it has to be found.
+FAULTS: dict[str, tuple[Fault, float]] = {
+    "GPU 12 % slow (gemm)": (_scaled(0, -0.12), 1.0),
+    "GPU 12 % slow (memory)": (_scaled(1, -0.12), 1.0),
+    "GPU 5 % slow (gemm), above the floor": (_scaled(0, -0.05), 0.5),
+    "GPU 5 % slow (memory), above the floor": (_scaled(1, -0.05), 0.9),
+    "drift -2 % in 14 nights (memory)": (_drifting(1, -0.02), 0.9),
+    "drift -2 % in 14 nights (gemm)": (_drifting(0, -0.02), 0.5),
+    "drift -3 % in 14 nights (gemm)": (_drifting(0, -0.03), 0.9),
+    "a number is NaN": (_not_a_number, 1.0),
+    "a GPU measured nothing": (_absent, 1.0),
+}
+
+
+def nights_with(names: list[str], dice: np.random.Generator) -> Tally:
+    """Return one trial: a night with these faults on random nodes and GPUs."""
+    values, absent = table(dice), set()
+    where = [(int(n), int(dice.integers(GPUS))) for n in dice.choice(NODES, len(names), replace=False)]
+    for name, (node, gpu) in zip(names, where, strict=True):
+        FAULTS[name][0](values, node, gpu, absent)
+    night: Night = judge_night(readings(values, absent), references())
+    tally = Tally(trials=1 if names else 0, nights=1, minutes=NODES * GPUS * PROBE_MINUTES)
+    hit = 0
+    for number, node in enumerate(night.nodes):
+        mine = [gpu for bad, gpu in where if bad == number]
+        if mine:
+            uuid = f"GPU-{number:08x}-{mine[0]:04x}"
+            named = any(uuid in one.part or uuid in one.text for one in node.reasons)
+            hit += node.verdict is not Verdict.PASS and named
+        else:
+            tally.alarms += node.verdict in (Verdict.FAIL, Verdict.UNPROVEN)
+            tally.warnings += node.verdict is Verdict.DEGRADED
+    tally.healthy = NODES
+    tally.found = int(bool(names) and hit == len(names))
+    return tally
+
+
+def pairs_with(bad: set[str], link: frozenset[str], dice: random.Random, most_nights: int) -> Tally:
+    """Return one trial: nights of pairs until the bad nodes, or the bad link, are blamed."""
+    tally = Tally(trials=int(bool(bad or link)))
+    start = dice.randrange(1000)
+
+    def passes(one: str, two: str) -> bool:
+        tally.minutes += 2 * GPUS * PAIR_MINUTES
+        return not bad & {one, two} and link != {one, two} and dice.random() >= CHANCE_FAILURE
+
+    for night in range(1, most_nights + 1):
+        results = {pair: passes(*pair) for pair in pairs_of_night(NAMES, start + night)}
+        blamed, links, suspects = blame(results)
+        # A second partner, and for whom it is not clear then, a third.
+        for _ in range(3):
+            good = {node for pair, passed in results.items() if passed for node in pair}
+            for one, two in second_partners(suspects, good, results).items():
+                results[min(one, two), max(one, two)] = passes(one, two)
+            blamed, links, suspects = blame(results)
+        tally.healthy += NODES
+        tally.alarms += len(blamed - bad)
+        tally.warnings += sum(1 for pair in links if frozenset(pair) != link)
+        if (bad and blamed >= bad) or (link and tuple(sorted(link)) in links):
+            tally.found, tally.nights = 1, night
+            break
+    return tally
+
+
+def together(some: Iterator[Tally]) -> Tally:
+    """Return the sum of trials."""
+    whole = Tally()
+    for one in some:
+        for name in ("trials", "found", "alarms", "warnings", "healthy", "minutes"):
+            setattr(whole, name, getattr(whole, name) + getattr(one, name))
+        whole.nights += one.nights if one.found else 0
+    return whole
+
+
+def main() -> None:
+    """Simulate and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=50)
+    parser.add_argument("--healthy", type=int, default=1000, help="node-nights without any fault, at least")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    dice, coin = np.random.default_rng(options.seed), random.Random(options.seed)
+    trials, racks = range(options.trials), range(-(-options.healthy // NODES))
+    print(
+        "| fault | found | nights until found | false alarms | false warnings | node-nights "
+        "| GPU-minutes a night |\n| --- | --- | --- | --- | --- | --- | --- |"
+    )
+    broken = []
+
+    def told(name: str, tally: Tally, must: float) -> None:
+        print(tally.row(name), flush=True)
+        if tally.alarms or tally.found < must * tally.trials:
+            broken.append(name)
+
+    told("none", together(nights_with([], dice) for _ in racks), 0)
+    for name, (_, must) in FAULTS.items():
+        told(name, together(nights_with([name], dice) for _ in trials), must)
+    names = sorted(name for name, (_, must) in FAULTS.items() if must == 1.0)
+    two = (nights_with(coin.sample(names, 2), dice) for _ in trials)
+    told("two of those that are always found", together(two), 1.0)
+    told("pairs: none", together(pairs_with(set(), frozenset(), coin, 1) for _ in racks), 0)
+    one_bad = (pairs_with({coin.choice(NAMES)}, frozenset(), coin, 1) for _ in trials)
+    told("pairs: a node's network is slow", together(one_bad), 1.0)
+    two_bad = (pairs_with(set(coin.sample(NAMES, 2)), frozenset(), coin, 1) for _ in trials)
+    told("pairs: two nodes' network is slow", together(two_bad), 1.0)
+    needed = nights_needed(NODES)
+    links = (pairs_with(set(), frozenset(coin.sample(NAMES, 2)), coin, needed) for _ in trials)
+    told(f"pairs: the link between two nodes ({needed} nights at most)", together(links), 1.0)
+    if broken:
+        raise SystemExit(f"false alarms, or not found often enough: {', '.join(broken)}")
+
+
+if __name__ == "__main__":
+    main()

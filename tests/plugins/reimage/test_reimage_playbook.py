@@ -1,0 +1,99 @@
+"""reimage.yml from the command line: who is proven returns, the others stay drained, a killed run goes on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rackproof import locks
+from rackproof.reimaging import running
+from rackproof.results import read_run
+
+if TYPE_CHECKING:
+    from .conftest import Rack
+
+pytestmark = pytest.mark.playbook
+OURS = "rackproof-reimage: gets a new image"
+
+
+def stands(results: Path) -> dict[str, tuple[str, str]]:
+    return {
+        one.node: (one.standing.state, one.standing.step.value if one.standing.step else "")
+        for one in running.status(results)
+    }
+
+
+def test_each_node_goes_its_way_and_only_the_proven_return(rack: Rack) -> None:
+    """Two runs: one in which everything goes wrong, and one that goes on from there."""
+    rack.say("n02", "broken")
+    rack.say("gone", "no-image")
+    rack.fleet.hardware("n04", "--fault", "ecc-uncorrectable", "--gpu", "2")
+    rack.fleet.set_slurm(jobs={"n03": "77"})
+    done = rack.reimage("-l", "rack-one")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert stands(rack.results) == {
+        "n01": ("returned", ""),
+        "n02": ("failed", "provision"),
+        "n03": ("failed", "drain"),
+        "n04": ("failed", "validate"),
+        "gone": ("failed", "image"),
+    }
+    assert rack.drained() == dict.fromkeys(["n02", "n03", "n04", "gone"], OURS)
+    # Whose jobs run is not imaged.
+    assert sorted(rack.renewed) == ["n01", "n02", "n04"]
+    why = {one.node: one.standing.reason for one in running.status(rack.results)}
+    assert "Mount the storage" in why["n02"]
+    assert "n03 is not imaged: jobs still run there: 77" in why["n03"]
+    assert "the image cannot be had" in why["gone"]
+    assert "n04 is fail" in why["n04"]
+    assert "1 uncorrectable errors in SRAM" in why["n04"]
+    kept = read_run(running.folders(rack.results)[0])
+    assert (kept.benchmark, kept.verdict.value) == ("reimage", "fail")
+    assert {node.name for node in kept.nodes} == {"n01", "n02", "n04"}
+
+    rack.say("n02", "broken", on=False)
+    rack.fleet.hardware("n04", "--fault", "ecc-uncorrectable", "--off")
+    rack.fleet.hardware("n04", "--boot")
+    rack.fleet.set_slurm(jobs={}, nodes=rack.fleet.slurm["nodes"] | {"n03": "bob: waits for a cable"})
+    done = rack.reimage("-l", "n02,n03,n04")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {stands(rack.results)[one] for one in ("n02", "n03", "n04")} == {("returned", "")}
+    # What somebody else drained meanwhile stays theirs; nobody is imaged twice.
+    assert rack.drained() == {"n03": "bob: waits for a cable", "gone": OURS}
+    assert "stays drained by somebody else: bob: waits for a cable" in " ".join(done.stdout.split())
+    assert sorted(rack.renewed) == ["n01", "n02", "n03", "n04"]
+
+
+def test_a_killed_run_leaves_its_nodes_drained_and_is_gone_on_with(rack: Rack) -> None:
+    done = rack.reimage()
+    assert done.returncode == 2
+    assert "Name the nodes to image" in done.stdout
+    rack.say("n01", "hold")
+
+    def second_is_refused() -> bool:
+        if stands(rack.results).get("n01") != ("running", "provision"):
+            return False
+        with pytest.raises(running.ReimageError, match="n01 is being reimaged by another playbook"):
+            running.begin(rack.results, {"n01": []}, method="rack", owner_pid=os.getpid())
+        return True
+
+    rack.killed_when(second_is_refused, "-l", "n01")
+    assert not locks.held(rack.results / running.CLAIMS)
+    assert stands(rack.results) == {"n01": ("interrupted", "provision")}
+    assert rack.drained() == {"n01": OURS}
+    rack.say("n01", "hold", on=False)
+    done = rack.reimage("-l", "n01")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert stands(rack.results) == {"n01": ("returned", "")}
+    assert rack.drained() == {}
+    assert rack.renewed == ["n01"]
+
+
+def test_provisioning_returns_nobody_that_failed_beside_one_that_did_not(rack: Rack) -> None:
+    rack.say("n02", "broken")
+    done = rack.play("provision.yml", "-l", "n01,n02")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert rack.drained() == {"n02": "rackproof: provisioning"}

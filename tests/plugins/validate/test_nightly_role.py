@@ -1,0 +1,137 @@
+"""What the role nightly writes is what systemd understands and the program takes."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from rackproof.cli import main
+
+pytestmark = pytest.mark.playbook
+FILES = (
+    "rackproof-nightly.service",
+    "rackproof-nightly.timer",
+    "rackproof-nightly-again.service",
+    "nightly.env",
+)
+
+
+def program_in(folder: Path) -> Path:
+    """Make an executable whose path has a blank."""
+    program = folder / "rack proof/rackproof"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    return program
+
+
+@pytest.fixture(scope="module")
+def written(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("role")
+    variables = {
+        "ansible_python_interpreter": sys.executable,
+        "nightly_checkout": str(folder),
+        "nightly_program": str(program_in(folder)),
+        "nightly_drain": True,
+        "nightly_gpu_minutes": 240,
+        "nightly_link": "https://example.org/100%/$x",
+        "nightly_mail_to": ["ops@example.org", "noc@example.org"],
+        "nightly_webhook_url": 'https://hooks.example.org/a"b\\c',
+    }
+    tasks = [
+        {
+            "name": "Write",
+            "ansible.builtin.template": {
+                "src": f"{root}/roles/nightly/templates/{name}.j2",
+                "dest": str(folder / name),
+                "mode": "0600",
+            },
+        }
+        for name in FILES
+    ]
+    defaults = [f"{root}/roles/nightly/{part}/main.yml" for part in ("vars", "defaults")]
+    play = {
+        "name": "Write",
+        "hosts": "localhost",
+        "gather_facts": False,
+        "vars_files": defaults,
+        "tasks": tasks,
+    }
+    (folder / "play.yml").write_text(yaml.safe_dump([play]))
+    (folder / "vars.yml").write_text(yaml.safe_dump(variables))
+    program = Path(sys.executable).with_name("ansible-playbook")
+    done = subprocess.run(
+        [program, "-i", "localhost,", "-c", "local", folder / "play.yml", "-e", f"@{folder}/vars.yml"],
+        cwd=root,
+        env=os.environ | {"ANSIBLE_NOCOLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def unit(path: Path) -> configparser.ConfigParser:
+    read = configparser.ConfigParser(interpolation=None, strict=False)
+    read.optionxform = str  # type: ignore[assignment, method-assign]
+    read.read(path)
+    return read
+
+
+def test_the_command_is_one_that_the_program_takes(written: Path) -> None:
+    service = unit(written / "rackproof-nightly.service")["Service"]
+    # systemd's quotes are read as a shell's are; $$ and %% stand for one.
+    words = [word.replace("%%", "%").replace("$$", "$") for word in shlex.split(service["ExecStart"])]
+    assert words[:2] == [str(written / "rack proof/rackproof"), "nightly"]
+    assert words[words.index("--link") + 1] == "https://example.org/100%/$x"
+    assert "--drain" in words
+    assert "--return" not in words
+    assert words[words.index("--gpu-minutes") + 1] == "240"
+    done = CliRunner().invoke(
+        main, [*words[1:], "--checkout", str(written / "none"), "--results", str(written)]
+    )
+    assert done.exit_code == 1
+    assert "holds no validate.yml" in done.output
+    assert service["SuccessExitStatus"] == "2 3"
+    assert unit(written / "rackproof-nightly.timer")["Timer"]["OnCalendar"] == "*-*-* 02:30:00"
+
+
+def test_an_interrupted_night_is_known_by_the_file_that_it_leaves(written: Path) -> None:
+    from rackproof.nightly import LOCK
+
+    again = unit(written / "rackproof-nightly-again.service")["Unit"]
+    assert again["ConditionFileNotEmpty"] == f"{written}/results/{LOCK}"
+
+
+def test_secrets_stand_in_the_environment_alone(written: Path) -> None:
+    lines = (written / "nightly.env").read_text().splitlines()
+    assert 'RACKPROOF_WEBHOOK_URL="https://hooks.example.org/a\\"b\\\\c"' in lines
+    assert len([line for line in lines if "=" in line]) == 1
+    for name in FILES[:3]:
+        assert "hooks.example.org" not in (written / name).read_text()
+
+
+def test_systemd_understands_the_units(written: Path) -> None:
+    if not shutil.which("systemd-analyze"):
+        pytest.skip("no systemd here")
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *FILES[:3]],
+        cwd=written,
+        env=os.environ | {"SYSTEMD_UNIT_PATH": f"{written}:"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, [line for line in done.stderr.splitlines() if "rackproof" in line]) == (0, [])

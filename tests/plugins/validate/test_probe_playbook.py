@@ -1,0 +1,89 @@
+"""validate.yml with a budget: idle nodes are measured by jobs, drained ones without, nobody beside a job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rackproof.fleet.probing import read_probes
+from rackproof.fleet.record import NightRecord, nights, read_night
+from rackproof.history.store import open_store
+
+if TYPE_CHECKING:
+    from .conftest import Fleet
+
+pytestmark = pytest.mark.playbook
+BUDGET = ("-l", "n01,n02,n03,n04", "-e", "validate_probe_gpu_minutes=1000")
+LENIENT = ("-e", '{"bench_require_references": false}')
+
+
+def last(results: Path) -> NightRecord:
+    return read_night(nights(results)[0])
+
+
+def test_silent_corruption_is_measured_drained_measured_again_and_returned(fleet: Fleet) -> None:
+    """Three nights in one test: each needs what the one before left."""
+    fleet.set_slurm(jobs={"n04": "4711"})
+    fleet.probes(n02={"1": "bits"})
+    done = fleet.validate(*BUDGET, *LENIENT, "-e", "validate_drain=true", "-e", "validate_share=0.25")
+    assert done.returncode == 2, done.stdout + done.stderr
+    found = {one.node: one for one in last(fleet.results).nodes}
+    assert {name: one.verdict.value for name, one in found.items()} == {
+        "n01": "pass", "n02": "fail", "n03": "pass", "n04": "pass",
+    }, done.stdout  # fmt: skip
+    (why,) = [one for one in found["n02"].reasons if one.verdict.value == "fail"]
+    assert why.code == "bits:training step"
+    assert why.part.startswith("GPU-")
+    assert fleet.slurm["nodes"]["n02"].startswith("rackproof-night: bits:training step GPU-")
+    assert not [one for one in fleet.jobs if "n04" in one]
+    probed = read_probes(nights(fleet.results)[0])
+    assert probed is not None
+    assert probed.left_out == {"n04": "at work"}
+    assert [one.nodes for one in probed.pairs] == [("n01", "n03")]
+    assert found["n01"].measured
+    assert not found["n04"].measured
+    assert "measured: 3 nodes, 1 pairs" in done.stdout
+    with open_store(fleet.results / "history.sqlite") as store:
+        assert {one.benchmark for one in store.runs()} == {"health", "probes"}
+
+    # Mended. Slurm gives a drained node no job, and a bad result is not forgotten for lack of a new one.
+    fleet.probes()
+    fleet.set_slurm(jobs={})
+    again = (*BUDGET, *LENIENT, "-e", "validate_drain=true", "-e", "validate_return=true")
+    before = len(fleet.jobs)
+    done = fleet.validate(*again)
+    assert "stays drained: what failed has passed 1 of 2 times" in done.stdout, done.stdout + done.stderr
+    assert not [one for one in fleet.jobs[before:] if "n02" in one]
+    done = fleet.validate(*again)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "n02: returned to service" in done.stdout
+    assert fleet.slurm["nodes"]["n02"] == ""
+
+
+def test_without_slurm_nothing_is_measured_nothing_proven_and_nobody_drained(fleet: Fleet) -> None:
+    fleet.hardware("n02", "--fault", "ecc-uncorrectable", "--gpu", "2")
+    fleet.set_slurm(down=True)
+    done = fleet.validate(*BUDGET, "-e", "validate_drain=true")
+    assert done.returncode == 2
+    night = last(fleet.results)
+    found = {one.node: one for one in night.nodes}
+    assert {name: one.verdict.value for name, one in found.items()} == dict.fromkeys(
+        ["n01", "n03", "n04"], "unproven"
+    ) | {"n02": "fail"}
+    assert found["n02"].why == "not drained: Slurm could not be asked"
+    assert not any(fleet.slurm["nodes"].values())
+    assert "nothing was measured: Slurm could not be asked" in done.stdout
+    assert not fleet.jobs
+
+
+def test_measuring_that_fails_proves_nothing(fleet: Fleet) -> None:
+    """Healthy nodes, and a night that was asked to measure: without what it noted they are no pass."""
+    done = fleet.validate(*BUDGET, "-e", '{"validate_probes": ["nonsense"]}', "-e", "validate_drain=true")
+    assert done.returncode == 2, done.stdout + done.stderr
+    night = last(fleet.results)
+    assert {one.verdict.value for one in night.nodes} == {"unproven"}, done.stdout
+    assert "nothing was measured: " in done.stdout
+    assert "nonsense" in done.stdout
+    assert not any(fleet.slurm["nodes"].values())

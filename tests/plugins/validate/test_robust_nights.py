@@ -1,0 +1,184 @@
+"""Nights that are killed, doubled, without database, disk or nodes.
+
+Nothing is lost for it, nobody drained for it, and the next night goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from rackproof.fleet.record import NIGHT_FILE, is_night, nights, read_night
+from rackproof.history.store import open_store
+from rackproof.nightly import LOCK
+from rackproof.results import RECORD_NAME
+
+if TYPE_CHECKING:
+    from .conftest import Fleet
+
+pytestmark = pytest.mark.playbook
+ROOT = Path(__file__).resolve().parents[3]
+NOBODY = dict.fromkeys(["n01", "n02", "n03", "n04", "gone"], "")
+BAD = ("--fault", "ecc-uncorrectable", "--gpu", "2")
+
+
+def start(fleet: Fleet, *words: str, limit: str = "n01,n02", **environment: str) -> subprocess.Popen[str]:
+    """Start a nightly as its timer does."""
+    program = "import sys; from rackproof.cli import main; sys.exit(main())"
+    fixed = ["nightly", "--checkout", ROOT, "--results", fleet.results, "--limit", limit, "--drain"]
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *fixed, "--share", "0.5", *words],
+        env=os.environ
+        | {
+            "ANSIBLE_INVENTORY": str(fleet.folder / "hosts.yml"),
+            "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
+            "ANSIBLE_NOCOLOR": "1",
+        }
+        | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def run(fleet: Fleet, *words: str, limit: str = "n01,n02", **environment: str) -> tuple[int, str]:
+    process = start(fleet, *words, limit=limit, **environment)
+    said, _ = process.communicate(timeout=180)
+    return process.returncode, said
+
+
+def children(pid: int) -> list[int]:
+    """Return a process's children: the playbook has a session of its own."""
+    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
+    return [int(one) for one in found.stdout.split()]
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """As a machine that loses power does, but for the workers of the playbook, which live on."""
+    for pid in (*children(process.pid), process.pid):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    process.communicate(timeout=30)
+
+
+def test_killed_at_any_moment_the_next_night_is_whole(fleet: Fleet) -> None:
+    fleet.hardware("n02", *BAD)
+    dice = random.Random(11)
+    for number in range(2):
+        process = start(fleet)
+        # Once in each half of what a night takes here; a night that is over was no victim.
+        time.sleep(1 + 5 * number + dice.uniform(0, 5))
+        kill(process)
+    code, said = run(fleet)
+    assert code == 2, said
+    slurm = fleet.slurm["nodes"]
+    assert slurm["n02"].startswith("rackproof-night: ecc_sram_uncorrectable GPU 2")
+    assert {name: why for name, why in slurm.items() if name != "n02"} == {
+        name: "" for name in NOBODY if name != "n02"
+    }
+    assert (fleet.results / LOCK).read_text() == ""
+    kept = [one for one in fleet.results.iterdir() if is_night(one.name)]
+    assert kept
+    for folder in kept:
+        assert {NIGHT_FILE, RECORD_NAME, "index.html"} <= {one.name for one in folder.iterdir()}, folder
+        assert read_night(folder).closed
+    with open_store(fleet.results / "history.sqlite") as store:
+        assert {one.run_id for one in store.runs()} >= {one.name for one in kept}
+    last = {one.node: one for one in read_night(nights(fleet.results)[0]).nodes}
+    assert (last["n01"].verdict.value, last["n02"].verdict.value) == ("pass", "fail")
+
+
+def test_a_killed_night_leaves_no_worker_that_measures_on(fleet: Fleet) -> None:
+    """Ansible's workers outlive their playbook; one of them would try again beside the next night."""
+    fleet.probes(n01={"hang": "probe_gemm.py"})
+    path = f"{fleet.folder}/ctl/usr/bin:{os.environ['PATH']}"
+    process = start(fleet, "--gpu-minutes", "1000", limit="n01", PATH=path)
+    deadline = time.monotonic() + 90
+    while not fleet.jobs:
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.2)
+    kill(process)
+    deadline = time.monotonic() + 30
+    while subprocess.run(
+        ["pgrep", "-f", f"ansible-playbook.*{fleet.results}"], capture_output=True, check=False
+    ).stdout:
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    assert fleet.jobs == ["n01"]
+
+
+def test_of_two_nights_at_once_one_says_so_and_does_nothing(fleet: Fleet) -> None:
+    first = start(fleet)
+    deadline = time.monotonic() + 60
+    while not (fleet.results / LOCK).exists() or not (fleet.results / LOCK).read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    code, said = run(fleet)
+    assert code == 1
+    assert f"another nightly runs (pid {first.pid})" in said
+    told, _ = first.communicate(timeout=120)
+    assert first.returncode == 0, told
+    assert len(nights(fleet.results)) == 1
+
+
+def test_a_database_that_is_down_delays_the_history_and_nothing_else(fleet: Fleet) -> None:
+    fleet.hardware("n02", *BAD)
+    code, said = run(fleet, RACKPROOF_DATABASE_URL="postgresql+psycopg://nobody@127.0.0.1:1/none")
+    assert code == 2, said
+    assert "the history cannot be asked" in said
+    assert fleet.slurm["nodes"]["n02"].startswith("rackproof-night:")
+    assert not (fleet.results / "history.sqlite").exists()
+    code, said = run(fleet)
+    assert code == 2, said
+    with open_store(fleet.results / "history.sqlite") as store:
+        assert {one.run_id for one in store.runs()} == {one.name for one in nights(fleet.results)}
+    assert len(nights(fleet.results)) == 2
+
+
+def test_a_full_disk_drains_nobody_and_the_last_whole_night_counts(fleet: Fleet) -> None:
+    fleet.results.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "none", fleet.results]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("a small file system can only be mounted by root")
+    try:
+        fleet.hardware("n02", *BAD)
+        code, said = run(fleet)
+        assert code == 1, said
+        assert "No space left" in said or "disk is full" in said, said
+        assert fleet.slurm["nodes"] == NOBODY
+        assert not [one for one in nights(fleet.results) if read_night(one).closed]
+        subprocess.run(["mount", "-o", "remount,size=64m", fleet.results], check=True)
+        code, said = run(fleet)
+        assert code == 2, said
+        assert fleet.slurm["nodes"]["n02"].startswith("rackproof-night:")
+        assert all(read_night(one).closed for one in nights(fleet.results))
+    finally:
+        subprocess.run(["umount", "--lazy", fleet.results], check=True)
+
+
+def test_with_half_the_rack_unreachable_nobody_is_drained(fleet: Fleet) -> None:
+    fleet.hardware("n02", *BAD)
+    inventory = yaml.safe_load((fleet.folder / "hosts.yml").read_text())
+    hosts = inventory["all"]["children"]["sku_gb300"]["children"]["rack-one"]["hosts"]
+    hosts["n03"] = hosts["n04"] = hosts["gone"]
+    (fleet.folder / "hosts.yml").write_text(json.dumps(inventory))
+    code, said = run(fleet, limit="n01,n02,n03,n04,gone")
+    assert code == 2, said
+    assert "3 of 5 nodes cannot be reached" in said
+    assert fleet.slurm["nodes"] == NOBODY
+    last = {one.node: one for one in read_night(nights(fleet.results)[0]).nodes}
+    assert [last[name].verdict.value for name in ("n01", "n02", "n03")] == ["pass", "fail", "unproven"]

@@ -1,0 +1,92 @@
+"""validate.yml from the command line: a bad node is found, named, drained and returned; nobody else is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rackproof.explaining import explain, text
+from rackproof.fleet.record import NightRecord, nights, read_night
+from rackproof.results import read_run
+
+if TYPE_CHECKING:
+    from .conftest import Fleet
+
+pytestmark = pytest.mark.playbook
+HEALTHY = "n01,n02,n03,n04"
+
+
+def last(results: Path) -> NightRecord:
+    return read_night(nights(results)[0])
+
+
+def verdicts(night: NightRecord) -> dict[str, str]:
+    return {one.node: one.verdict.value for one in night.nodes}
+
+
+def test_a_bad_node_goes_out_of_service_and_comes_back(fleet: Fleet) -> None:
+    """Four nights in one test: each needs what the one before left."""
+    fleet.hardware("n02", "--fault", "ecc-uncorrectable", "--gpu", "2")
+    fleet.hardware("n03", "--fault", "hung-nvidia-smi")
+    theirs = {"n03": "bob: waits for a cable"}
+    fleet.set_slurm(nodes=fleet.slurm["nodes"] | theirs)
+
+    # A dry run in check mode: says all, keeps nothing.
+    done = fleet.validate("--check", "-e", "validate_drain=true", "-e", "validate_tool_timeout_s=2")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "drain n02: ecc_sram_uncorrectable" in done.stdout
+    assert not list(fleet.results.glob("*"))
+    assert fleet.slurm["nodes"] == dict.fromkeys([*HEALTHY.split(","), "gone"], "") | theirs
+
+    # The night that acts: the bad node is drained, the lost one listed, a stranger's drain is left alone.
+    done = fleet.validate("-e", "validate_drain=true", "-e", "validate_tool_timeout_s=2")
+    assert done.returncode == 2, done.stdout + done.stderr
+    night = last(fleet.results)
+    assert verdicts(night) == {
+        "gone": "unproven",
+        "n01": "pass",
+        "n02": "fail",
+        "n03": "fail",
+        "n04": "pass",
+    }
+    found = {one.node: one for one in night.nodes}
+    assert {one.place[:5] for one in found["n02"].findings} == {"GPU 2"}
+    assert [one.code for one in found["n03"].findings if one.verdict.value == "fail"] == ["tool_hung"]
+    assert found["n02"].did == "drained"
+    assert "192.0.2.1" in found["gone"].unreached
+    slurm = fleet.slurm["nodes"]
+    assert slurm["n02"].startswith("rackproof-night: ecc_sram_uncorrectable GPU 2")
+    assert slurm["n02"].endswith("rackproof explain n02")
+    assert {name: slurm[name] for name in ("n01", "n03", "n04", "gone")} == {
+        "n01": "",
+        "n04": "",
+        "gone": "",
+    } | theirs
+    folder = nights(fleet.results)[0]
+    assert (folder / "index.html").is_file()
+    assert "rackproof explain" not in (folder / "nodes/n01.html").read_text()
+    assert read_run(folder).verdict.value == "fail"
+
+    # Mended: it has to pass twice before it is given work.
+    fleet.hardware("n02", "--fault", "ecc-uncorrectable", "--off")
+    fleet.hardware("n02", "--boot")
+    fleet.hardware("n03", "--fault", "hung-nvidia-smi", "--off")
+    both = ("-l", HEALTHY, "-e", "validate_return=true", "-e", "validate_drain=true")
+    done = fleet.validate(*both)
+    assert "stays drained: what failed has passed 1 of 2 times" in done.stdout, done.stdout + done.stderr
+    assert fleet.slurm["nodes"]["n02"].startswith("rackproof-night:")
+    done = fleet.validate(*both)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert fleet.slurm["nodes"] == dict.fromkeys([*HEALTHY.split(","), "gone"], "") | theirs
+    assert "n02: returned to service" in done.stdout
+    told = text(explain(fleet.results, "n02"))
+    assert "done: returned to service" in told
+    assert told.count("pass\n") == 2
+
+
+def test_nothing_to_look_at_is_no_success(fleet: Fleet) -> None:
+    done = fleet.validate("-l", "ctl")
+    assert done.returncode == 2
+    assert "nothing would be proven" in done.stdout

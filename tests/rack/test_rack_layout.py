@@ -1,0 +1,187 @@
+"""Who stands in the rack, what is missing, and what is written into files of the host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from driver.layout import (
+    BLOCK_BEGIN,
+    Found,
+    Host,
+    RackError,
+    expand,
+    group_hosts,
+    hosts_lines,
+    plan,
+    read_layout,
+    ssh_config,
+    strangers,
+    with_block,
+)
+
+INVENTORY = """---
+# a comment
+all:
+  children:
+    gb300-rack:
+      hosts:
+        a[01:03]:
+        # another
+        b1:  # the odd one
+          ansible_host: 10.0.0.1
+        "c[1:2]":
+      vars:
+        x: 1
+    sku_gb300:
+      children:
+        gb300-rack:
+    slurm_controller:
+      hosts:
+        head:
+"""
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("n1", ["n1"]),
+        ("r01-n[01:03]", ["r01-n01", "r01-n02", "r01-n03"]),
+        ("n[9:11]x", ["n9x", "n10x", "n11x"]),
+        ("n[008:010]", ["n008", "n009", "n010"]),
+        ("n[5:5]", ["n5"]),
+    ],
+)
+def test_a_range_is_expanded_as_ansible_does(pattern: str, names: list[str]) -> None:
+    assert expand(pattern) == names
+
+
+@pytest.mark.parametrize("pattern", ["n[a:c]", "n[3:1]", "n[1:2", "n[01:3:2]"])
+def test_a_range_that_is_not_read_is_an_error(pattern: str) -> None:
+    with pytest.raises(RackError, match="inventory"):
+        expand(pattern)
+
+
+def test_only_a_groups_own_hosts_are_read() -> None:
+    assert group_hosts(INVENTORY, "gb300-rack") == ["a01", "a02", "a03", "b1", "c1", "c2"]
+    assert group_hosts(INVENTORY, "slurm_controller") == ["head"]
+    assert group_hosts(INVENTORY, "sku_gb300") == []
+    assert group_hosts(INVENTORY, "absent") == []
+
+
+def test_the_shipped_inventory_gives_the_rack_of_the_documents(root: Path) -> None:
+    layout = read_layout((root / "inventory/hosts.yml").read_text())
+    assert [host.name for host in layout.nodes] == [f"gb300-r01-n{number:02d}" for number in range(1, 19)]
+    assert (layout.nodes[0].address, layout.nodes[-1].address) == ("198.18.77.11", "198.18.77.28")
+    assert (layout.controller.name, layout.controller.address) == ("gb300-r01-ctl", "198.18.77.5")
+    assert (layout.services.name, layout.services.address) == ("gb300-r01-svc", "198.18.77.6")
+    addresses = [host.address for host in layout.everyone]
+    assert len(addresses) == len(set(addresses)) == 22
+
+
+@pytest.mark.parametrize(
+    ("inventory", "words"),
+    [
+        ("all: {}\n", "names no host under gb300-rack"),
+        (INVENTORY.replace("head:", "head[1:2]:"), "one host under slurm_controller, not 2"),
+        (INVENTORY.replace("a[01:03]", "a[01:40]"), "room for 30"),
+    ],
+)
+def test_an_inventory_that_is_no_rack_says_why(inventory: str, words: str) -> None:
+    with pytest.raises(RackError, match=words):
+        read_layout(inventory)
+
+
+@pytest.mark.parametrize("number", [0, 7, -1])
+def test_a_number_of_nodes_that_there_is_not(number: int) -> None:
+    with pytest.raises(RackError, match=f"NODES={number}: .* 1 to 6 nodes"):
+        read_layout(INVENTORY).wanted(number)
+
+
+def test_a_small_rack_has_its_servers_and_what_else_is_asked_for() -> None:
+    layout = read_layout(INVENTORY)
+    assert [host.name for host in layout.wanted(1, ["h100"])] == [
+        "head",
+        layout.services.name,
+        "a01",
+        "h100-r01-n01",
+    ]
+    assert len(layout.wanted(None)) == 8
+    with pytest.raises(RackError, match="--also dgx1"):
+        layout.wanted(None, ["dgx1"])
+    with pytest.raises(RackError, match="a99: no host of the rack"):
+        layout.host("a99")
+
+
+def host(name: str) -> Host:
+    return Host(name, "198.18.77.99", "node", "gb300")
+
+
+def test_the_plan_does_what_is_missing_and_no_more() -> None:
+    states = {
+        "runs": "running",
+        "boots": "restarting",
+        "stopped": "exited",
+        "frozen": "paused",
+        "half": "created",
+        "broken": "dead",
+        "other": "running",
+        "off": "exited",
+    }
+    found = {name: Found(name, state) for name, state in states.items()}
+    wanted = [host(name) for name in ("runs", "boots", "stopped", "frozen", "half", "broken", "off", "new")]
+    todo = plan(wanted, found, silent={"off"})
+    assert [one.name for one in todo.create] == ["new"]
+    assert [one.name for one in todo.recreate] == ["half", "broken"]
+    assert [one.name for one in todo.start] == ["stopped", "frozen"]
+    assert [one.name for one in todo.keep] == ["runs", "boots", "off"]
+    assert todo.beyond == ["other"]
+    assert not todo.complete
+    assert plan([host("runs"), host("boots")], found).complete
+
+
+BEFORE = "127.0.0.1 localhost\n\n# mine\n10.0.0.1 me\n"
+LINES = ["198.18.77.11\tn1", "198.18.77.12\tn2"]
+
+
+def test_the_block_comes_and_goes_without_a_trace() -> None:
+    with_rack = with_block(BEFORE, LINES)
+    assert with_rack.startswith(BEFORE)
+    assert [line for line in with_rack.splitlines() if line.startswith("198")] == LINES
+    assert with_block(with_rack, LINES) == with_rack
+    assert with_block(with_rack, []) == BEFORE
+    assert with_block(BEFORE, []) == BEFORE
+
+
+def test_what_stands_behind_the_block_stays() -> None:
+    text = with_block(BEFORE, LINES) + "10.0.0.2 later\n"
+    assert with_block(text, []) == BEFORE + "10.0.0.2 later\n"
+    assert with_block(text, LINES[:1]).count(BLOCK_BEGIN) == 1
+
+
+def test_a_file_without_a_last_newline_gets_one() -> None:
+    assert with_block("127.0.0.1 localhost", []) == "127.0.0.1 localhost\n"
+
+
+def test_a_block_without_an_end_is_not_guessed_at() -> None:
+    with pytest.raises(RackError, match="remove the rack's block by hand"):
+        with_block(f"{BEFORE}{BLOCK_BEGIN}\n198.18.77.11\tn1\n10.0.0.2 mine\n", [])
+
+
+def test_lines_and_ssh_configuration_name_every_host() -> None:
+    hosts = read_layout(INVENTORY).wanted(2)
+    assert hosts_lines(hosts)[0] == "198.18.77.5\thead"
+    text = ssh_config(hosts, "/a b/100%/key", "/k/known")
+    assert "Host head gb300-r01-svc a01 a02\n" in text
+    assert 'IdentityFile "/a b/100%%/key"' in text
+    assert "StrictHostKeyChecking yes" in text
+
+
+def test_another_checkouts_rack_is_told_from_ones_own() -> None:
+    mine = {name: Found(name, "running", "i", "/mine") for name in ("n01", "n02")}
+    assert strangers(mine, "/mine") == ""
+    assert strangers({"n01": Found("n01", "exited")}, "/mine") == "", "made before hosts said whose they are"
+    told = strangers(mine | {"n03": Found("n03", "exited", "i", "/its")}, "/mine")
+    assert "1 hosts" in told
+    assert "(/its), 0 of them running" in told
+    assert "make rack-down" in told

@@ -1,0 +1,102 @@
+"""Which Debian a rack's hosts run: nodes and controller the same, the services' host always its own."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import rack as program
+from driver import images
+from driver.layout import Host
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(program, "STATE", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("release", images.RELEASES)
+def test_nodes_and_controller_are_of_one_release(
+    state: Path, monkeypatch: pytest.MonkeyPatch, release: str
+) -> None:
+    made: dict[str, str] = {}
+    rack = program.Rack(release)
+    monkeypatch.setattr(
+        rack.images, "root_tar", lambda name, packages, wanted: (state / f"{name}-{wanted}.tar", wanted)
+    )
+    monkeypatch.setattr(
+        images.Images, "image", lambda self, repository, tar, key, overlay: f"{repository}:{tar.stem}"
+    )
+    monkeypatch.setattr(rack.images, "node_overlay", dict)
+    monkeypatch.setattr(rack.images, "machine_overlay", dict)
+    monkeypatch.setattr(rack.images, "s3_packages", lambda: state)
+    for nothing in ("make_keys", "remove"):
+        monkeypatch.setattr(rack.nodes, nothing, lambda hosts: None)
+    monkeypatch.setattr(rack.nodes, "make_network", lambda: None)
+
+    def create(host: Host, image: str, mounts: list[str]) -> None:
+        made[host.kind] = image
+
+    monkeypatch.setattr(rack.nodes, "create", create)
+    rack._bring_up(rack.layout.wanted(2), [])
+    assert made == {
+        "node": f"rackproof-rack-node:root-{release}",
+        "controller": f"rackproof-rack-node:root-{release}",
+        "services": "rackproof-rack-svc:svc-bookworm",
+    }
+
+
+def test_the_mirror_serves_every_release_that_is_whole(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rack = program.Rack("trixie")
+    for name in ("root-trixie.tar", "root-bookworm.draft.tar", "root-other.tar"):
+        (state / name).touch()
+    commands: list[list[str]] = []
+    monkeypatch.setattr(rack.images, "node_tar", lambda: None)
+
+    def run(command: list[str], check: bool) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(program.subprocess, "run", run)
+    rack.build_mirror()
+    assert [word for word in commands[0] if word.endswith(".tar")] == [str(state / "root-trixie.tar")]
+
+
+@pytest.mark.parametrize(
+    ("release", "steps"),
+    [("trixie", ["mirror", "locked", "renew"]), ("bookworm", ["locked", "renew"])],
+)
+def test_what_takes_minutes_is_made_before_the_rack_is_locked(
+    state: Path, monkeypatch: pytest.MonkeyPatch, release: str, steps: list[str]
+) -> None:
+    seen: list[str] = []
+
+    @contextlib.contextmanager
+    def alone(console: object) -> Iterator[None]:
+        seen.append("locked")
+        yield
+
+    def renew(rack: program.Rack, names: list[str]) -> int:
+        seen.append("renew")
+        return 0
+
+    monkeypatch.setattr(program, "check_machine", lambda: None)
+    monkeypatch.setattr(program, "install_packages", lambda console: None)
+    monkeypatch.setattr(program, "alone", alone)
+    monkeypatch.setattr(program.Rack, "build_mirror", lambda rack: seen.append("mirror"))
+    monkeypatch.setattr(program.Rack, "renew", renew)
+    assert program.main(["--release", release, "renew", "gb300-r01-n18"]) == 0
+    assert seen == steps
+
+
+def test_an_image_replaces_only_those_of_its_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    removed: list[str] = []
+    tags = ["node:root-bookworm-1", "node:root-bookworm-2", "node:root-trixie-1", "node:0123"]
+    monkeypatch.setattr(images, "docker_text", lambda *words: "\n".join(tags))
+    monkeypatch.setattr(images, "docker", lambda *words, check: removed.append(words[-1]))
+    images.Images._drop_older("node:root-bookworm-", keep="node:root-bookworm-2")
+    assert removed == ["node:root-bookworm-1"]

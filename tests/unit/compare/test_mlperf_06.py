@@ -1,0 +1,158 @@
+"""The published tables of round 0.6 out of real logs."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from pathlib import Path
+
+import pytest
+
+from rackproof.compare.selecting import select
+from rackproof.compare.systems import Cell, SystemComparison, canonical_benchmark, compare_systems
+from rackproof.records import Run, Verdict
+from rackproof.scoring.mlperf import score_folder
+
+PASS, DEGRADED, FAIL, UNPROVEN = Verdict.PASS, Verdict.DEGRADED, Verdict.FAIL, Verdict.UNPROVEN
+SYSTEMS = ("DGX1", "LambdaHyperplaneBasic")
+
+
+def none(name: str) -> Run:
+    raise AssertionError(name)
+
+
+@pytest.fixture(scope="module")
+def compared() -> SystemComparison:
+    folder = Path(__file__).resolve().parents[4] / "shared/logs/mlperf-0.6"
+    if not folder.is_dir():
+        pytest.skip("../shared (real logs to test against) is not here")
+    return compare_systems([select(f"{folder}/*/{name}.log", folder, none, []) for name in SYSTEMS])
+
+
+def cell(compared: SystemComparison, system: str, benchmark: str, kind: str) -> Cell:
+    (row,) = (one for one in compared.rows if (one.benchmark, one.kind) == (benchmark, kind))
+    return row.cells[compared.systems.index(system)]
+
+
+# Value, deviation from the published mean, verdict: throughput; minutes; epochs to target.
+@pytest.mark.parametrize(
+    ("system", "model", "throughput", "minutes", "epochs"),
+    [
+        ("DGX1", "ssd", (4296.73, -0.0279, PASS), (22.865, 0.0379, DEGRADED), 50),
+        ("DGX1", "maskrcnn", (133.445, 0.0094, PASS), (205.675, -0.0087, PASS), 14),
+        ("DGX1", "resnet", (10864.36, -0.0320, PASS), (118.925, 0.0322, PASS), 60),
+        ("DGX1", "gnmt", (697133, -0.0421, DEGRADED), (21.278, 0.0354, DEGRADED), 4),
+        ("DGX1", "transformer", (33.806, -0.0004, PASS), (19.773, -0.0279, PASS), 3),
+        ("DGX1", "minigo", (0.50533, -0.1716, FAIL), (28.425, 0.0378, DEGRADED), 15),
+        ("LambdaHyperplaneBasic", "ssd", (4290.82, 0.0023, PASS), (22.855, -0.0204, PASS), 50),
+        ("LambdaHyperplaneBasic", "maskrcnn", (139.877, 0.0501, PASS), (196.239, -0.0512, PASS), 14),
+        ("LambdaHyperplaneBasic", "resnet", (10415.69, -0.0410, DEGRADED), (123.946, 0.0575, DEGRADED), 60),
+        ("LambdaHyperplaneBasic", "gnmt", (705505, 0.0128, PASS), (21.088, -0.1026, PASS), 4),
+        ("LambdaHyperplaneBasic", "transformer", (40.033, 0.1855, UNPROVEN), (23.197, 0.1686, DEGRADED), 3),
+        ("LambdaHyperplaneBasic", "minigo", (0.65980, 0.3196, UNPROVEN), (26.707, -0.1026, PASS), 18),
+    ],
+)
+def test_both_tables(
+    compared: SystemComparison,
+    system: str,
+    model: str,
+    throughput: tuple[float, float, Verdict],
+    minutes: tuple[float, float, Verdict],
+    epochs: float,
+) -> None:
+    for kind, (value, deviation, verdict) in (("throughput", throughput), ("minutes", minutes)):
+        found = cell(compared, system, model, kind)
+        assert found.value == pytest.approx(value, rel=5e-5)
+        assert found.judgement is not None
+        assert found.judgement.reference is not None
+        assert found.value is not None
+        assert found.value / found.judgement.reference.value - 1 == pytest.approx(deviation, abs=1e-4)
+        assert found.judgement.verdict is verdict
+    assert cell(compared, system, model, "epochs").value == epochs
+
+
+def test_a_single_log_has_no_interval(compared: SystemComparison) -> None:
+    assert {ratio.low for row in compared.rows for ratio in row.ratios} == {None}
+    assert not compared.left_out
+
+
+# A run stops at an evaluation; these are the steps that one run may be early or late by.
+def test_expected_differences(compared: SystemComparison) -> None:
+    expected = {
+        row.benchmark: round(row.cells[0].expected or 0, 3) for row in compared.rows if row.kind == "minutes"
+    }
+    assert expected == {
+        "gnmt": 0.25,
+        "maskrcnn": 0.071,
+        "minigo": 0.067,
+        "resnet": 0.067,
+        "ssd": 0.115,
+        "transformer": 0.333,
+    }
+
+
+def test_the_result_line_never_says_less(compared: SystemComparison) -> None:
+    assert len(compared.counted) == 12
+    for one in compared.counted:
+        assert one.minutes is not None
+        assert one.wall_minutes is not None
+        # Start-up and, for minigo, the games after training.
+        assert 0 < one.wall_minutes - one.minutes < (90 if one.benchmark == "minigo" else 1)
+
+
+def test_batches_of_translation_differ_in_size(compared: SystemComparison) -> None:
+    (row,) = (one for one in compared.rows if (one.benchmark, one.kind) == ("transformer", "throughput"))
+    assert row.ratios[0].conclusion == "not comparable"
+    assert row.notes == (
+        "global batch sizes 81,920 and 65,536; times the rate: 2,769,348 and 2,623,624 per second",
+    )
+
+
+def test_lying_logs_enter_no_mean(shared: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "DGX1"
+    folder.mkdir()
+    for source in (shared / "logs/mlperf-hard").glob("0.6-*.txt"):
+        (folder / source.name).write_bytes(source.read_bytes())
+    (folder / "good.log").write_bytes((shared / "logs/mlperf-0.6/maskrcnn/DGX1.log").read_bytes())
+    other = select(str(shared / "logs/mlperf-0.6/maskrcnn/LambdaHyperplaneBasic.log"), folder, none, [])
+    found = compare_systems([select(str(folder), folder, none, []), other])
+    kept = cell(found, "DGX1", "maskrcnn", "throughput")
+    assert kept.value == pytest.approx(133.445, rel=1e-4)
+    assert kept.left_out == 2
+    assert {
+        (Path(one.log).name, one.verdict, one.reason.split(" (")[0], one.source.line)
+        for one in found.left_out
+    } == {
+        ("0.6-maskrcnn-nan.txt", FAIL, "the loss is not a number", 742),
+        ("0.6-maskrcnn-oom-ret_code-0.txt", FAIL, "a process ran out of memory", 737),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("folder", "needed", "step"),
+    # The checker holds minigo's timestamp against the saved model's: it may be moved to earlier only.
+    [("single_stage_detector", 5, 1.0), ("gnmt", 10, 1.0), ("minigo", 10, -0.1)],
+)
+def test_score_by_the_rules_of_0_6(
+    shared: Path, tmp_path: Path, compared: SystemComparison, folder: str, needed: int, step: float
+) -> None:
+    """Repeats are made of a real log by moving its end by minutes; the first and the last are dropped."""
+    raw = (shared / f"logs/mlperf-0.6/{folder}/DGX1.log").read_bytes()
+    moves = [step * index**2 for index in range(needed)]
+    for index, move in enumerate(moves):
+
+        def moved(found: re.Match[bytes], seconds: float = 60 * move) -> bytes:
+            return b"%b%.3f%b" % (found[1], float(found[2]) + seconds, found[3])
+
+        log = re.sub(rb"(:::MLL )([0-9.]+)( run_stop)", moved, raw)
+        log = re.sub(rb'(eval_result: .*?"timestamp": )([0-9.]+)()', moved, log)
+        (tmp_path / f"result_{index}.txt").write_bytes(log)
+    score = score_folder(tmp_path, ruleset="0.6.0")
+    assert (score.verdict, score.runs_needed) == (PASS, needed), score.reasons
+    minutes = cell(compared, "DGX1", canonical_benchmark(folder), "minutes").value
+    assert minutes is not None
+    # The same minutes as the tables', by another reader.
+    assert score.minutes == pytest.approx(minutes + statistics.fmean(moves[1:-1]), abs=1e-3)
+    assert score.scaling_factor == 1
+    assert "the rules 0.6.0 know no reference points" in " ".join(score.reasons)

@@ -1,0 +1,111 @@
+"""The published scaling studies as systems: compared by the parameters that their rows name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from rackproof.cli import main
+from rackproof.compare.selecting import NotFoundError, published
+from rackproof.compare.systems import System, compare_systems
+from rackproof.records import Direction, Measurement, Run, Verdict
+from rackproof.scoring.published import find_published, study_points
+
+
+def training(benchmark: str, rate: float, unit: str, **parameters: object) -> Run:
+    name = "images_per_second" if unit == "images/s" else "samples_per_second"
+    return Run.model_validate(
+        {
+            "run_id": "-".join([benchmark, *map(str, parameters.values())]),
+            "benchmark": benchmark,
+            "parameters": parameters,
+            "measurements": (Measurement(name=name, value=rate, unit=unit, direction=Direction.HIGHER),),
+            "verdict": Verdict.PASS,
+        }
+    )
+
+
+def ours(*runs: Run) -> System:
+    return System(name="ours", runs=runs)
+
+
+def test_every_row_of_both_documents_is_there(shared: Path) -> None:
+    points = study_points()
+    of_each = {
+        system: sum(one.system == system for one in points)
+        for system in dict.fromkeys(p.system for p in points)
+    }
+    assert of_each == {
+        "p100-s3fs": 5,
+        "p100-calico": 4,
+        "p100-host": 4,
+        "p100-accuracy": 4,
+        "k80-1": 19,
+        "k80-2": 3,
+        "k80-3": 11,
+        "k80-4": 5,
+        "k80-5": 3,
+    }
+    names = ("ddl-benchmarking.md", "mxnet-multi-gpu.md")
+    text = "".join((shared / "source-documents" / name).read_text() for name in names)
+    for one in points:
+        if one.throughput is not None:
+            assert f"{one.throughput:g} {one.throughput_unit.replace('images/s', 'images/sec')}" in text, one
+        for value in (one.top_1, one.top_5, one.accuracy):
+            assert value is None or f"{value:.4f}".rstrip("0") in text, one
+
+
+def test_no_round_of_mlperf_has_them() -> None:
+    rounds = find_published()
+    assert rounds
+    assert not any(one.point or one.study for one in rounds)
+    assert all(one.minutes is not None for one in rounds)
+
+
+def test_a_row_is_compared_with_the_point_that_has_its_parameters() -> None:
+    lenet = [
+        training("mnist-lenet", rate, "samples/s", gpus=gpus, batch_size=128, num_epochs=12, seed=1)
+        for gpus, rate in ((1, 250_000), (2, 375_000))
+    ]
+    found = compare_systems([published("k80-1"), ours(*lenet)])
+    assert [(row.point, row.ratios[0].value) for row in found.rows] == [
+        ("batch_size=128 gpus=1 num_epochs=12 seed=1", 10.0),
+        ("batch_size=128 gpus=2 num_epochs=12 seed=1", 10.0),
+    ]
+    assert "mnist-lenet batch_size=64 gpus=1" in found.unmatched
+    # The other way round, it is the same.
+    back = compare_systems([ours(*lenet), published("k80-1")])
+    assert [row.ratios[0].value for row in back.rows] == [0.1, 0.1]
+    assert not found.judgements, "nothing is judged by hardware of another decade"
+
+
+def test_the_most_particular_row_counts_and_an_ambiguous_one_does_not() -> None:
+    common = {"gpus": 4, "batch_size": 2048}
+    slow = training("mnist-lenet", 105_000, "samples/s", **common, learning_rate=0.07, lr_step_epochs=13)
+    (row,) = compare_systems([ours(slow), published("k80-5")]).rows
+    assert row.ratios[0].value == 1
+    other = training("mnist-lenet", 210_000, "samples/s", **common, seed=1)
+    found = compare_systems([published("k80-5"), ours(slow, other)])
+    # The plain row fits both of ours, so it says nothing.
+    assert "mnist-lenet batch_size=2048 gpus=4" in found.unmatched
+
+
+def test_a_batch_that_was_not_published_has_no_counterpart() -> None:
+    run = training("resnet50", 700, "images/s", gpus=4, batch_per_gpu=256)
+    found = compare_systems([published("p100-s3fs"), ours(run)])
+    assert found.rows == ()
+    (row,) = compare_systems([published("p100-host"), ours(run)]).rows
+    assert (row.cells[0].value, row.cells[1].value) == (764, 700)
+
+
+def test_by_name_on_the_command_line(tmp_path: Path) -> None:
+    done = CliRunner().invoke(
+        main, ["compare", "published:p100-host", "published:P100-Calico", "--results", str(tmp_path)]
+    )
+    assert done.exit_code == 0, done.output
+    assert "1,408" in done.output
+    assert "1,240" in done.output
+    with pytest.raises(NotFoundError, match=r"DGX-1.*p100-host"):
+        published("p100-moon")

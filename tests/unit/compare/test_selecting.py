@@ -1,0 +1,219 @@
+"""What a name stands for, and the command ``rackproof compare`` over it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from rackproof.compare.selecting import NotFoundError, names_of, published, select
+from rackproof.importing import import_logs
+from rackproof.records import Direction, LogFile, Measurement, Node, Run, Verdict
+from rackproof.results import write_run
+
+Call = Callable[..., Result]
+
+
+def mll(rate: float, *, minutes: float = 20.0, benchmark: str = "ssd", trouble: str = "") -> str:
+    """Return a small log of round 0.6 as ssd writes it."""
+
+    def event(at: float, key: str, value: object = None, **meta: object) -> str:
+        return f":::MLL {1_575_733_900 + at:.3f} {key}: {json.dumps({'value': value, 'metadata': meta})}\n"
+
+    stop = 60 * minutes
+    return "".join(
+        (
+            event(0, "submission_benchmark", benchmark),
+            event(0, "global_batch_size", 960),
+            event(0, "run_start"),
+            "avg. samples / sec: 70.5\n",
+            f"avg. samples / sec: {rate}\n",
+            trouble,
+            event(stop * 0.9, "eval_accuracy", 0.2, epoch_num=45),
+            event(stop, "eval_accuracy", 0.231, epoch_num=50),
+            event(stop, "run_stop", None, status="success"),
+            f"RESULT,SINGLE_STAGE_DETECTOR,,{stop + 30:.0f},nvidia,2019-12-07 03:51:54 PM\n",
+        )
+    )
+
+
+@pytest.fixture
+def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two systems as folders with repeats, one log of which lies; and the same as model/system.log."""
+    oom = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\nret_code=0\n"
+    for system, rates in (("dgx1", (4400, 4420, 4410)), ("LambdaHyperplaneBasic", (4280, 4290, 4300))):
+        for at, rate in enumerate(rates):
+            path = tmp_path / "old" / system / "ssd" / f"result_{at}.txt"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(mll(rate, minutes=22 + at / 10))
+        (tmp_path / "flat" / "ssd").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "flat" / "ssd" / f"{system}_1.log").write_text(mll(rates[0], minutes=21))
+    (tmp_path / "old/dgx1/ssd/result_3.txt").write_text(mll(9999, minutes=1, trouble=oom))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RACKPROOF_DATABASE_URL", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def call(logs: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+    from rackproof.cli import main
+
+    monkeypatch.setenv("COLUMNS", "160")
+    return lambda *arguments: CliRunner().invoke(main, ["compare", *arguments])
+
+
+def no_run(name: str) -> Run:
+    raise LookupError(name)
+
+
+def rates(name: str, results: str = "results") -> tuple[str, list[float]]:
+    system = select(name, Path(results), no_run, [])
+    found = (one.value for run in system.runs for one in run.measurements if one.name == "samples_per_second")
+    return system.name, sorted(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "called", "values"),
+    [
+        ("old/dgx1", "dgx1", [4400, 4410, 4420, 9999]),
+        ("old/dgx1/ssd/result_1.txt", "result", [4420]),
+        ("old/*/ssd/result_1.txt", "ssd", [4290, 4420]),
+        ("flat/*/dgx1*.log", "dgx1", [4400]),
+        ("flat", "flat", [4280, 4400]),
+    ],
+)
+def test_logs_need_no_import(logs: Path, name: str, called: str, values: list[float]) -> None:
+    assert rates(name) == (called, values)
+    assert not (logs / "results").exists()
+
+
+@pytest.mark.parametrize("place", ["old", "flat"])
+def test_an_imported_system_is_found_by_its_folder_or_file(logs: Path, place: str) -> None:
+    import_logs(logs / place, logs / "results")
+    assert rates("dgx1")[1][0] == 4400
+    assert rates("LAMBDAHYPERPLANEBASIC")[1][0] == 4280
+    assert max(rates("LambdaHyperplaneBasic")[1]) < 4400
+    # The results folder itself, and a pattern of run folders, are systems as well.
+    assert rates("results")[1] == rates(place)[1]
+    assert rates("results/ssd-*")[1] == rates(place)[1]
+
+
+def test_a_system_by_sku_and_by_node(logs: Path) -> None:
+    for at, (host, sku) in enumerate((("n1", "h100"), ("n2", "h100"), ("n3", "h200"))):
+        nodes = (Node(name=host, sku=sku),)
+        run = Run(run_id=f"r{at}", benchmark="b", nodes=nodes, configuration="small", plan_id="night")
+        write_run(run, logs / "results" / run.run_id)
+        assert names_of(run) == (sku, "small", host, "night")
+    chosen = {
+        name: [run.run_id for run in select(name, logs / "results", no_run, []).runs]
+        for name in ("h100", "h200", "n2", "small", "night")
+    }
+    assert chosen == {
+        "h100": ["r0", "r1"],
+        "h200": ["r2"],
+        "n2": ["r1"],
+        "small": ["r0", "r1", "r2"],
+        "night": ["r0", "r1", "r2"],
+    }
+
+
+def test_published_systems() -> None:
+    assert {one.benchmark for one in published("hyperplane").published} == {
+        "gnmt",
+        "maskrcnn",
+        "minigo",
+        "resnet",
+        "ssd",
+        "transformer",
+    }
+    assert published("0.6/DGX-1").name == "DGX-1 (published)"
+    with pytest.raises(NotFoundError, match=r"no published system Cray; .* has DGX-1, HyperPlane"):
+        published("Cray")
+
+
+def test_the_two_column_table(call: Call) -> None:
+    result = call("old/dgx1", "old/LambdaHyperplaneBasic")
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    assert "Training throughput (higher is better)" in lines
+    # 4410 and 4290, ratio 0.9728; the log out of memory enters no mean and is named.
+    assert any("4,410 samples/s" in line and "4,290 samples/s" in line and "0.9728" in line for line in lines)
+    assert "worse" in result.output
+    assert "out of memory" in result.output
+    assert "result_3.txt" in result.output
+    assert "9,999" not in result.output
+
+
+def test_json(call: Call) -> None:
+    result = call("old/dgx1", "old/LambdaHyperplaneBasic", "--json", "--confidence", "0.9")
+    compared = json.loads(result.output)
+    assert compared["systems"] == ["dgx1", "LambdaHyperplaneBasic"]
+    (rate,) = (row for row in compared["rows"] if row["kind"] == "throughput")
+    assert [cell["value"] for cell in rate["cells"]] == [4410, 4290]
+    assert [cell["judgement"]["verdict"] for cell in rate["cells"]] == ["pass", "pass"]
+    assert rate["ratios"][0]["low"] < rate["ratios"][0]["value"] < rate["ratios"][0]["high"] < 1
+    (lost,) = compared["left_out"]
+    assert (lost["verdict"], lost["source"]["line"]) == ("fail", 6)
+
+
+def test_against_a_publication(call: Call) -> None:
+    result = call("old/LambdaHyperplaneBasic", "published:HyperPlane", "--json")
+    (rate,) = (row for row in json.loads(result.output)["rows"] if row["kind"] == "throughput")
+    assert [cell["value"] for cell in rate["cells"]] == [4290, 4280.86]
+    assert rate["ratios"][0]["conclusion"] == "no interval"
+    other = call("old/dgx1", "old/LambdaHyperplaneBasic", "--reference", "published:dgx1", "--json")
+    (rate,) = (row for row in json.loads(other.output)["rows"] if row["kind"] == "throughput")
+    assert {cell["judgement"]["reference"]["value"] for cell in rate["cells"]} == {4420.04}
+
+
+@pytest.mark.parametrize(("form", "start"), [("html", "<!doctype html>"), ("md", "# dgx1 against")])
+def test_a_file(call: Call, logs: Path, form: str, start: str) -> None:
+    result = call("old/dgx1", "old/LambdaHyperplaneBasic", "--format", form, "--output", "out/c")
+    assert result.exit_code == 0, result.output
+    assert (logs / "out/c").read_text().startswith(start)
+
+
+def test_two_runs_as_a_page_say_what_else_differs(call: Call, logs: Path) -> None:
+    log = LogFile(path="logs/l", sha256="0", size_bytes=1, verdict=Verdict.PASS)
+    measured = Measurement(name="copy", value=1, unit="GB/s", direction=Direction.HIGHER)
+    for name, digest in (("one", "1"), ("two", "2")):
+        logged = log.model_copy(update={"sha256": digest * 64})
+        run = Run(
+            run_id=name, benchmark="b", storage=f"disk-{name}", measurements=(measured,), logs=(logged,)
+        )
+        write_run(run, logs / "results" / name)
+    text = call("one", "two", "--format", "md").output
+    assert "disk-one" in text.replace("\\", "")
+    assert "no interval" in text
+    assert '"storage"' in call("one", "two", "--json").output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("old/dgx1",), "name two systems or runs"),
+        (("old/dgx1", "nowhere/*"), "nothing matches nowhere/*"),
+        (("old/dgx1", "nowhere"), "no run nowhere"),
+        (("old/dgx1", "published:Cray"), "no published system Cray"),
+        (("old/dgx1", "flat", "--reference", "Cray"), "no published system Cray"),
+        (("old/dgx1", "flat", "--confidence", "2"), "between 0 and 1"),
+        (("old/dgx1", "flat", "--benchmark", "chess"), "has no run of chess; it has ssd"),
+        (("old/dgx1", "flat", "--json", "--format", "md"), "--json is a form of its own"),
+    ],
+)
+def test_bad_input(call: Call, arguments: tuple[str, ...], said: str) -> None:
+    result = call(*arguments)
+    assert result.exit_code == 1
+    assert said in result.output
+    assert "Traceback" not in result.output
+
+
+def test_an_empty_folder_is_named(call: Call, logs: Path) -> None:
+    (logs / "empty").mkdir()
+    (logs / "empty/notes").write_text("nothing\n")
+    result = call("old/dgx1", "empty")
+    assert result.exit_code == 1
+    assert "empty: no file there is a log of a known format" in result.output

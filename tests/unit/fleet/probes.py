@@ -1,0 +1,163 @@
+"""Slurm's host and the nodes behind it, for tests of measuring: it answers the command lines of Jobs."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rackproof.fleet.probe_jobs import MARK, Jobs, Plan
+
+ROOT = Path(__file__).resolve().parents[3]
+RACK = tuple(f"r1-n{number:02d}" for number in range(1, 19))
+GPUS = 4
+SPOOL = "/tmp/rackproof-night.test"
+
+
+def gpu(node: str, slot: int) -> str:
+    return f"GPU-{int(node[-2:]):08x}-0000-0000-0000-{slot:012x}"
+
+
+def line(key: str, value: object, kind: str = "POINT_IN_TIME", **metadata: object) -> str:
+    about = {"namespace": "", "time_ms": 1795318443480, "event_type": kind, "key": key, "value": value}
+    return ":::MLLOG " + json.dumps(about | {"metadata": {"file": "probe.py", "lineno": 1} | metadata})
+
+
+def log(*events: str) -> str:
+    """Return a log that ended well."""
+    return "\n".join(
+        [
+            line("init_start", None, "INTERVAL_START"),
+            line("submission_benchmark", "probe"),
+            line("init_stop", None, "INTERVAL_END"),
+            line("run_start", None, "INTERVAL_START"),
+            *events,
+            line("run_stop", None, "INTERVAL_END", status="success"),
+        ]
+    )
+
+
+def measurement(name: str, value: float, unit: str, direction: str, **labels: str) -> str:
+    about = {"name": name, "value": value, "unit": unit, "direction": direction, "labels": labels}
+    return line("measurement", about)
+
+
+def digest(node: str, slot: int, bits: str = "a" * 64) -> str:
+    labels = {"gpu": gpu(node, slot), "gpu_index": str(slot)}
+    return line("training_digest", {"digest": bits, "loss": 1.0, "alike": "H200, torch 2", "labels": labels})
+
+
+def section(name: str, text: str, status: int | None = 0) -> str:
+    end = "" if status is None else f"\n{MARK}end {status}\n"
+    return f"{MARK}begin {name}\n{text}{end}"
+
+
+def node_says(node: str, *, wrong: int = 0, bits: dict[int, str] | None = None, speed: float = 790.0) -> str:
+    """Return what the job of a sound node says, or of one whose GPU 2 is not."""
+    slots = range(GPUS)
+    gemm = [
+        measurement("gemm_best", speed + slot, "TFLOP/s", "higher", dtype="bf16", gpu=gpu(node, slot))
+        for slot in slots
+    ]
+    errors = [
+        measurement("wrong_values", wrong if slot == 2 else 0, "1", "lower", gpu=gpu(node, slot))
+        for slot in slots
+    ]
+    steps = [digest(node, slot, (bits or {}).get(slot, "a" * 64)) for slot in slots]
+    return "\n".join(
+        [section("python", ""), section("gemm", log(*gemm, *errors)), section("training-step", log(*steps))]
+    )
+
+
+def pair_says(value: float = 380.0, wrong: int = 0) -> str:
+    labels = {"size_bytes": str(1 << 30), "nodes": "2"}
+    numbers = [
+        measurement("fabric_busbw", value, "GB/s", "higher", **labels),
+        measurement("wrong_values", wrong, "1", "lower", **labels),
+    ]
+    return section("python", "") + section("fabric", log(*numbers))
+
+
+Answer = Callable[[tuple[str, ...]], "tuple[str, int | None, float]"]
+"""What the job of some nodes says, its exit status (None: it hangs), and the seconds that it takes."""
+
+
+@dataclass
+class Slurm:
+    """Time passes only while somebody sleeps; ``most`` is how many nodes were at work at once."""
+
+    answer: Answer
+    now: float = 0.0
+    most: int = 0
+    jobs: dict[str, tuple[tuple[str, ...], float, str, int | None]] = field(default_factory=dict)
+    started: list[tuple[str, ...]] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    silent_from: float = float("inf")
+
+    def shell(self, command: str) -> tuple[int, str, str]:
+        if self.now >= self.silent_from:
+            return 255, "", "ssh: connect to host ctl: Connection timed out"
+        if command.startswith("mktemp"):
+            return 0, SPOOL + "\n", ""
+        if "setsid" in command:
+            words = shlex.split(shlex.split(command)[shlex.split(command).index("-c") + 1])
+            nodes = tuple(
+                next(one for one in words if one.startswith("--nodelist=")).split("=")[1].split(",")
+            )
+            number = re.search(rf"{SPOOL}/(\d+)\.rc", command)[1]
+            said, status, seconds = self.answer(nodes)
+            self.started.append(nodes)
+            self.jobs[number] = (nodes, self.now + seconds, said, status)
+            self.most = max(self.most, sum(len(one[0]) for one in self.jobs.values()))
+        elif "scancel" in command:
+            self.cancelled.append(shlex.split(command)[2])
+        elif "*.rc" in command:
+            ended = [
+                f"{number}.rc {one[3]}"
+                for number, one in self.jobs.items()
+                if one[1] <= self.now and one[3] is not None
+            ]
+            return 0, "\n".join(ended), ""
+        elif "tail -c" in command:
+            number = re.search(r"(\d{5})\.out", command)[1]
+            return 0, self.jobs.pop(number)[2], ""
+        return 0, "", ""
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def sound(nodes: tuple[str, ...]) -> tuple[str, int | None, float]:
+    return (node_says(nodes[0]) if len(nodes) == 1 else pair_says(), 0, 45.0)
+
+
+def plan(**changes: object) -> Plan:
+    return Plan(
+        **(  # type: ignore[arg-type]
+            {
+                "minutes": 2000.0,
+                "share": 0.25,
+                "python": "python3",
+                "workloads": ROOT / "workloads",
+                "benchmarks": ROOT / "benchmarks",
+                "chosen": ("gemm", "training-step", "fabric"),
+            }
+            | changes
+        )
+    )
+
+
+def runner(slurm: Slurm, how: Plan, nodes: tuple[str, ...] = RACK) -> Jobs:
+    made = Jobs(
+        slurm.shell,
+        how,
+        {"batch": len(nodes)},
+        dict.fromkeys(nodes, ("batch",)),
+        clock=lambda: slurm.now,
+        sleep=slurm.sleep,
+    )
+    made.begin()
+    return made

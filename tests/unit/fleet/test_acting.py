@@ -1,0 +1,150 @@
+"""Who is drained, who is left alone, and who comes back."""
+
+from __future__ import annotations
+
+import pytest
+
+from rackproof.fleet.acting import PREFIX, ActingPolicy, decide, partitions
+from rackproof.fleet.record import Hold, NightReason, NodeNight, SlurmState
+from rackproof.health.checking import HealthFinding
+from rackproof.records import Verdict
+
+
+def finding(node: str, code: str = "xid_79", **more: object) -> HealthFinding:
+    values = {"verdict": Verdict.FAIL, "action": "reboot", "confidence": "likely", "evidence": "E"} | more
+    return HealthFinding(node=node, code=code, part="gpu", name="GPU-1", place="GPU 0", **values)
+
+
+def night(
+    name: str, *found: HealthFinding, by: str = "none", known: bool = True, **more: object
+) -> NodeNight:
+    values: dict[str, object] = {
+        "verdict": Verdict.FAIL if found else Verdict.PASS,
+        "slurm": SlurmState(
+            known=known, state="IDLE", drained_by=by, reason="bob: cable" if by == "other" else ""
+        ),
+    }
+    return NodeNight(node=name, findings=found, **(values | more))
+
+
+def members(count: int, ours: tuple[str, ...] = ()) -> dict[str, dict[str, bool]]:
+    return {"batch": {f"n{number:02d}": f"n{number:02d}" in ours for number in range(1, count + 1)}}
+
+
+def plans(nodes: tuple[NodeNight, ...]) -> dict[str, str]:
+    return {one.node: one.plan for one in nodes if one.plan}
+
+
+def test_who_fails_alone_is_drained_with_the_reason() -> None:
+    decided, remarks = decide([night("n01", finding("n01")), night("n02")], {}, members(18), "N1")
+    assert plans(decided) == {"n01": "drain"}
+    assert decided[0].why == "xid_79 GPU 0"
+    assert decided[0].hold == Hold(since="N1", codes=("xid_79",))
+    assert remarks == ()
+
+
+@pytest.mark.parametrize(
+    ("one", "why"),
+    [
+        (night("n01", finding("n01"), by="other"), "by somebody else: bob: cable"),
+        (night("n01", finding("n01"), known=False), "Slurm does not know it"),
+        (night("n01", finding("n01"), slurm=None), "Slurm could not be asked"),
+        (night("n99", finding("n99")), "Slurm does not know it"),
+        (
+            night("n01", finding("n01", fleetwide=True, verdict=Verdict.UNPROVEN), verdict=Verdict.UNPROVEN),
+            "",
+        ),
+        (night("n01", finding("n01", confidence="hint")), ""),
+        (night("n01", unreached="no answer", verdict=Verdict.UNPROVEN), ""),
+        (night("n01", finding("n01", verdict=Verdict.DEGRADED), verdict=Verdict.DEGRADED), ""),
+    ],
+)
+def test_who_is_left_alone(one: NodeNight, why: str) -> None:
+    decided, _ = decide([one], {}, members(18), "N1")
+    assert not plans(decided)
+    assert why in decided[0].why
+    assert bool(why) == bool(decided[0].why)
+
+
+@pytest.mark.parametrize(
+    ("size", "ours", "drained"),
+    [(18, (), 2), (18, ("n18",), 1), (18, ("n17", "n18"), 0), (6, (), 0), (40, (), 4)],
+)
+def test_never_more_than_the_share_of_a_partition(size: int, ours: tuple[str, ...], drained: int) -> None:
+    bad = [night(f"n{number:02d}", finding(f"n{number:02d}")) for number in (1, 2, 3, 4)]
+    decided, remarks = decide(bad, {}, members(size, ours), "N1")
+    assert len(plans(decided)) == drained
+    assert (
+        len([one for one in decided if "the share of partition batch is used up" in one.why]) == 4 - drained
+    )
+    assert bool(remarks) == (drained < 4)
+
+
+def test_of_several_the_worst_goes_first() -> None:
+    nodes = [
+        night("n01", finding("n01", "memlock", action="configure")),
+        night("n02", finding("n02", "remap_failure", action="rma")),
+    ]
+    decided, _ = decide(nodes, {}, members(7), "N1")
+    assert plans(decided) == {"n02": "drain"}
+
+
+def test_a_node_of_two_partitions_counts_in_both() -> None:
+    both = members(18) | {"small": {"n01": False, "n02": False}}
+    decided, _ = decide([night("n01", finding("n01"))], {}, both, "N1")
+    assert not plans(decided)
+    assert "partition small" in decided[0].why
+
+
+def test_with_half_the_rack_unreachable_nobody_is_drained() -> None:
+    lost = [night(f"n{n:02d}", unreached="no answer", verdict=Verdict.UNPROVEN) for n in range(1, 10)]
+    decided, remarks = decide([*lost, night("n10", finding("n10")), night("n11")], {}, members(18), "N1")
+    assert not plans(decided)
+    assert "9 of 11 nodes cannot be reached" in remarks[0]
+
+
+def test_a_drain_of_ours_ends_after_two_passes_and_not_before() -> None:
+    before: dict[str, NodeNight] = {"n01": night("n01", hold=Hold(since="N1", codes=("xid_79",)))}
+    steps = [
+        (night("n01", by="ours"), "", 1),
+        (night("n01", by="ours", verdict=Verdict.UNPROVEN), "", 1),
+        (night("n01", by="ours", verdict=Verdict.UNPROVEN, unreached="no answer"), "", 1),
+        (night("n01", finding("n01", "xid_48"), by="ours"), "", 0),
+        (night("n01", by="ours"), "", 1),
+        (night("n01", by="ours", verdict=Verdict.DEGRADED), "return", 2),
+    ]
+    for step, (one, plan, passes) in enumerate(steps):
+        (decided,), _ = decide([one], before, members(18, ("n01",)), f"N{step + 2}")
+        assert (decided.plan, decided.hold and decided.hold.passes) == (plan, passes), step
+        before = {"n01": decided}
+    assert before["n01"].hold == Hold(since="N1", codes=("xid_79", "xid_48"), passes=2)
+
+
+def test_a_measurement_that_failed_has_to_be_measured_again() -> None:
+    slow = NightReason(check="floor", verdict=Verdict.FAIL, metric="gemm_best", text="T")
+    one = night("n01", verdict=Verdict.FAIL, reasons=(slow,))
+    (drained,), _ = decide([one], {}, members(18), "N1")
+    assert drained.plan == "drain"
+    (still,), _ = decide([night("n01", by="ours")], {"n01": drained}, members(18, ("n01",)), "N2")
+    assert "nothing was measured tonight" in still.why
+    (once,), _ = decide([night("n01", by="ours", measured=True)], {"n01": still}, members(18), "N3")
+    assert once.hold is not None
+    assert once.hold.passes == 1
+
+
+def test_a_drain_of_ours_whose_record_is_lost_has_to_pass_as_well() -> None:
+    (first,), _ = decide([night("n01", by="ours")], {}, members(18, ("n01",)), "N5")
+    assert (first.plan, first.hold) == ("", Hold(since="N5", passes=1))
+    (second,), _ = decide([night("n01", by="ours")], {"n01": first}, members(18), "N6")
+    assert second.plan == "return"
+
+
+def test_partitions_are_read_from_sinfo() -> None:
+    text = f"n01|batch|{PREFIX} xid_79\nn01|debug|{PREFIX} xid_79\n"
+    text += "n02|batch|rackproof: provisioning\nn03|batch|none\n\n|x\n"
+    assert partitions(text) == {"batch": {"n01": True, "n02": False, "n03": False}, "debug": {"n01": True}}
+
+
+def test_a_policy_of_one_pass() -> None:
+    (one,), _ = decide([night("n01", by="ours")], {}, members(18), "N1", ActingPolicy(passes=1))
+    assert one.plan == "return"

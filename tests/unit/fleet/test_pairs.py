@@ -1,0 +1,154 @@
+"""Every pair meets; a suspect meets a good partner; the bad ones are found and nobody else is accused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rackproof.fleet.pairs import bisect, blame, nights_needed, pairs_of_night, second_partners
+
+RACK = [f"n{number:02d}" for number in range(18)]
+
+
+@given(st.integers(0, 40), st.integers(0, 1000))
+def test_every_pair_meets_once_in_the_nights_needed(count: int, start: int) -> None:
+    nodes = [f"n{number}" for number in range(count)]
+    met = [pair for night in range(nights_needed(count)) for pair in pairs_of_night(nodes, start + night)]
+    assert sorted(met) == sorted(combinations(sorted(nodes), 2))
+
+
+@given(st.integers(2, 40), st.integers(0, 1000), st.randoms())
+def test_a_night_asks_nobody_twice_and_leaves_at_most_one_out(count: int, night: int, dice: object) -> None:
+    nodes = [f"n{number}" for number in range(count)]
+    pairs = pairs_of_night(nodes, night)
+    asked = [node for pair in pairs for node in pair]
+    assert len(asked) == len(set(asked)) >= count - 1
+    dice.shuffle(nodes)  # type: ignore[attr-defined]
+    assert pairs_of_night([*nodes, nodes[0]], night) == pairs
+
+
+@given(st.integers(2, 16), st.integers(1, 8))
+def test_a_budget_leaves_no_pair_out_for_ever(count: int, most: int) -> None:
+    nodes = [f"n{number:02d}" for number in range(count)]
+    met = set()
+    for night in range(nights_needed(count) * (count // 2)):
+        pairs = pairs_of_night(nodes, night, most=most)
+        assert len(pairs) <= most
+        met |= set(pairs)
+    assert met == set(combinations(nodes, 2))
+
+
+def test_a_rack_of_18_needs_17_nights() -> None:
+    assert nights_needed(18) == 17
+
+
+def test_suspects_meet_different_good_nodes_that_they_have_not_met() -> None:
+    found = second_partners(["a", "b"], ["c", "d", "a"], [("a", "c"), ("a", "b")])
+    assert found == {"a": "d", "b": "c"}
+    # Who could take either gives way to who could take only one.
+    assert second_partners(["a", "b"], ["c", "d"], [("b", "d")]) == {"a": "d", "b": "c"}
+
+
+def test_without_good_nodes_there_is_no_second_partner() -> None:
+    assert second_partners(["a", "b"], ["a", "b"]) == {}
+    assert second_partners(["a"], ["b"], [("a", "b")]) == {}
+
+
+@given(st.sets(st.sampled_from(RACK), max_size=8), st.sets(st.sampled_from(RACK)))
+def test_second_partners_are_as_many_as_there_can_be(suspects: set[str], good: set[str]) -> None:
+    found = second_partners(suspects, good)
+    assert len(set(found.values())) == len(found) == min(len(suspects), len(good - suspects))
+    assert set(found) <= suspects
+    assert not set(found.values()) & suspects
+
+
+@pytest.mark.parametrize(
+    ("results", "bad", "pairs", "suspects"),
+    [
+        ({}, set(), set(), set()),
+        ({("a", "b"): True}, set(), set(), set()),
+        ({("a", "b"): False}, set(), set(), {"a", "b"}),
+        # b passes with c: a is the suspect, and bad once a second good partner says so.
+        ({("a", "b"): False, ("b", "c"): True}, set(), set(), {"a"}),
+        ({("a", "b"): False, ("b", "c"): True, ("a", "d"): False, ("d", "e"): True}, {"a"}, set(), set()),
+        # Both pass with others: the link between them.
+        ({("a", "b"): False, ("b", "c"): True, ("a", "d"): True}, set(), {("a", "b")}, set()),
+        # Two bad nodes that met each other first.
+        (
+            {("a", "b"): False, ("a", "c"): False, ("c", "d"): True, ("a", "e"): False, ("e", "f"): True},
+            {"a"},
+            set(),
+            set(),
+        ),
+    ],
+)
+def test_blame(
+    results: dict[tuple[str, str], bool], bad: set[str], pairs: set[tuple[str, str]], suspects: set[str]
+) -> None:
+    assert blame(results) == (bad, pairs, suspects)
+
+
+@given(st.sets(st.sampled_from(RACK), max_size=3), st.integers(0, 100))
+def test_nobody_good_is_blamed_whatever_pairs_met(bad: set[str], start: int) -> None:
+    results = {
+        pair: not bad & set(pair) for night in range(4) for pair in pairs_of_night(RACK, start + night)
+    }
+    blamed, pairs, suspects = blame(results)
+    assert blamed <= bad
+    assert not pairs
+    if not bad:
+        assert not suspects
+
+
+@given(st.sets(st.sampled_from(RACK), max_size=2), st.integers(0, 100))
+def test_the_whole_tournament_finds_up_to_two_bad_nodes(bad: set[str], start: int) -> None:
+    results = {
+        pair: not bad & set(pair) for night in range(17) for pair in pairs_of_night(RACK, start + night)
+    }
+    assert blame(results)[0] == bad
+
+
+@settings(max_examples=200)
+@given(st.lists(st.sampled_from(RACK), min_size=1, unique=True), st.data())
+def test_bisecting_finds_all_bad_nodes_and_no_other(nodes: list[str], data: st.DataObject) -> None:
+    bad = data.draw(st.sets(st.sampled_from(nodes), min_size=1))
+    runs = []
+
+    def works(group: Sequence[str]) -> bool:
+        runs.append(group)
+        return not bad & set(group)
+
+    assert bisect(nodes, works, helpers=["good1", "good2"]) == (tuple(sorted(bad)), ())
+    assert all(len(group) >= 2 for group in runs)
+
+
+def test_two_bad_of_eighteen_take_few_runs() -> None:
+    runs: list[Sequence[str]] = []
+
+    def works(group: Sequence[str]) -> bool:
+        runs.append(group)
+        return not {"n03", "n11"} & set(group)
+
+    assert bisect(RACK, works, helpers=["good"])[0] == ("n03", "n11")
+    assert len(runs) <= 18
+
+
+def test_what_only_fails_together_is_named_together() -> None:
+    def works(group: Sequence[str]) -> bool:
+        return not {"n00", "n17"} <= set(group)
+
+    assert bisect(RACK, works, helpers=["good"]) == ((), (tuple(RACK),))
+
+
+def test_without_helpers_or_budget_nobody_is_accused_for_want_of_asking() -> None:
+    def works(group: Sequence[str]) -> bool:
+        return "n01" not in group
+
+    assert bisect(["n00", "n01"], works) == ((), (("n00",), ("n01",)))
+    bad, unclear = bisect(RACK, works, helpers=["good"], most_runs=1)
+    assert bad == ()
+    assert "n01" in {node for part in unclear for node in part}

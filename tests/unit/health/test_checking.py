@@ -1,0 +1,304 @@
+"""Tables of cases: what a look says, what to do about it, and what is unproven because nobody said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rackproof.health.checking import Expectation, HealthFinding, check, majorities, settle
+from rackproof.health.looking import GpuLook, Look, PortLook, XidLook, action_of, bus, look, reboot_key
+from rackproof.records import Verdict
+
+GPU = GpuLook(
+    uuid="GPU-00000000-1111",
+    serial="S1",
+    index=0,
+    bus_id="00000008:06:00.0",
+    recovery_action="None",
+    pcie_generation=5,
+    pcie_generation_max=5,
+    pcie_width=16,
+    pcie_width_max=16,
+    pcie_replays=3,
+    power_limit_w=700,
+    power_default_w=700,
+    margin_c=40,
+    temperature_c=40,
+    link_errors=0,
+    ecc_enabled=True,
+    links={"0": True, "1": True},
+    fabric_state="Completed",
+    fabric_health="Healthy",
+    memory_used_bytes=0,
+)
+PORT = PortLook(
+    device="mlx5_0",
+    port="1",
+    state="active",
+    physical="linkup",
+    rate_gbps=400,
+    counters={"symbol_error": 7, "port_rcv_errors": 50},
+)
+SOUND = Look(
+    node="n1",
+    sku="h100",
+    hardware_key="SN1",
+    epoch=1_000_000,
+    boot_id="a",
+    gpus=(GPU,),
+    ports=(PORT,),
+    versions={"driver": "580.1", "fabricmanager": "580.1", "ofed": "24.10"},
+    tools={"nvidia_smi_xml": "ok", "kernel_log": "ok", "nvlink_status": "ok"},
+    seconds={"nvidia_smi_xml": 1.0},
+    mounts=("/", "/shared"),
+    disk={"/": {"total_bytes": 100.0, "free_bytes": 50.0, "read_only": 0.0}},
+    memory_bytes=1 << 40,
+    memlock_bytes=-1,
+    shm_bytes=64 << 30,
+    clock_offset_s=0.1,
+    clock_synchronized=True,
+)
+EXPECTED = Expectation(
+    gpus=1, ports=1, port_gbps=400, nvlinks=2, mounts=("/shared",), versions={"driver": "580.1"}
+)
+
+
+def gpu(**changes: Any) -> Look:
+    return SOUND.model_copy(update={"gpus": (GPU.model_copy(update=changes),)})
+
+
+def port(**changes: Any) -> Look:
+    return SOUND.model_copy(update={"ports": (PORT.model_copy(update=changes),)})
+
+
+def node(**changes: Any) -> Look:
+    return SOUND.model_copy(update=changes)
+
+
+def codes(found: tuple[HealthFinding, ...]) -> list[str]:
+    return [one.code for one in found]
+
+
+def test_a_sound_look_has_no_finding() -> None:
+    assert check(SOUND, expected=EXPECTED, previous=SOUND, idle=True) == ()
+
+
+F, D, U = Verdict.FAIL, Verdict.DEGRADED, Verdict.UNPROVEN
+CASES: list[tuple[Look, str, Verdict, str]] = [
+    (gpu(sram_uncorrectable=1), "ecc_sram_uncorrectable", F, "reset"),
+    (gpu(sram_threshold=True), "ecc_sram_uncorrectable", F, "rma"),
+    (gpu(remap_pending=True, dram_uncorrectable=1), "remap_pending", F, "reset"),
+    (gpu(remap_failure=True), "remap_failure", F, "rma"),
+    (gpu(dram_uncorrectable=1), "ecc_dram_uncorrectable", D, "watch"),
+    (gpu(sram_correctable=10_001), "ecc_sram_correctable", D, "watch"),
+    (gpu(dram_correctable=20_000_001), "ecc_dram_correctable", D, "watch"),
+    (gpu(ecc_enabled=False), "ecc_off", F, "configure"),
+    (gpu(recovery_action="Reset"), "recovery_needed", F, "reset"),
+    (gpu(recovery_action="Reboot"), "recovery_needed", F, "reboot"),
+    (gpu(pcie_width=8), "pcie_width", F, "inspect"),
+    (gpu(pcie_generation=3, utilisation=90.0), "pcie_generation", F, "inspect"),
+    (gpu(pcie_generation=3).model_copy(update={"loaded": True}), "pcie_generation", F, "inspect"),
+    (gpu(pcie_replays=200), "pcie_replays", D, "watch"),
+    (gpu(throttled=("hw_thermal_slowdown",)), "throttled", F, "inspect"),
+    (gpu(throttled=("sw_thermal_slowdown",)), "throttled", D, "inspect"),
+    (gpu(margin_c=5), "temperature", D, "inspect"),
+    (gpu(margin_c=0), "temperature", F, "inspect"),
+    (gpu(power_limit_w=500), "power_limit", F, "configure"),
+    (gpu(links={"0": True, "1": False}), "nvlink_down", F, "reset"),
+    (gpu(links={"0": True}), "nvlink_missing", F, "reset"),
+    (gpu(link_errors=3), "nvlink_errors", D, "watch"),
+    (gpu(fabric_state="In Progress"), "fabric_incomplete", F, "configure"),
+    (gpu(fabric_health="Unhealthy"), "fabric_unhealthy", F, "reset"),
+    (gpu(memory_used_bytes=2 << 30), "memory_in_use", F, "reset"),
+    (gpu(serial="S2"), "gpu_serial_changed", F, "inspect"),
+    (gpu(uuid="GPU-00000000-2222"), "gpu_replaced", D, "watch"),
+    (port(state="down", physical="polling"), "port_down", F, "inspect"),
+    (port(state="", rate_gbps=None), "port_unknown", U, "inspect"),
+    (port(rate_gbps=200), "port_slow", F, "inspect"),
+    (port(counters={"symbol_error": 8}), "port_symbol_error", F, "inspect"),
+    (port(counters={"symbol_error": 1}), "port_symbol_error", F, "inspect"),  # began anew, and rose again
+    (port(counters={"port_rcv_errors": 151}), "port_port_rcv_errors", F, "inspect"),
+    (node(ports=()), "port_missing", F, "reboot"),
+    (
+        node(links={"0010:03": {"current_link_width": "8", "max_link_width": "16"}}),
+        "link_width",
+        F,
+        "inspect",
+    ),
+    (
+        node(links={"a": {"current_link_speed": "16.0 GT/s PCIe", "max_link_speed": "32.0 GT/s PCIe"}}),
+        "link_speed",
+        F,
+        "inspect",
+    ),
+    (node(versions={"driver": "570.2"}), "version_driver", F, "configure"),
+    (node(versions={}), "version_driver", U, "configure"),
+    (node(versions={"driver": "580.1", "fabricmanager": "570.9"}), "mismatch_fabricmanager", F, "configure"),
+    (
+        node(versions={"driver": "580.1", "module.nvidia_peermem": "1"}),
+        "mismatch_module_nvidia_peermem",
+        F,
+        "configure",
+    ),
+    (node(tools={**SOUND.tools, "kernel_log": "failed"}), "kernel_log_unknown", U, "watch"),
+    (node(tools={"nvidia_smi_xml": "ok", "nvlink_status": "ok"}), "kernel_log_unknown", U, "watch"),
+    (node(tools={**SOUND.tools, "ofed_info": "hung"}), "tool_hung", D, "watch"),
+    (node(tools={**SOUND.tools, "nvlink_errors": "hung"}), "tool_hung", F, "reboot"),
+    (node(seconds={"nvidia_smi_xml": 5.5}), "tool_slow", F, "reboot"),
+    (node(truncated=("kernel_log",)), "answer_cut", U, "watch"),
+    (node(memlock_bytes=64 << 10), "memlock", F, "configure"),
+    (node(shm_bytes=64 << 20), "shm", F, "configure"),
+    (node(mounts=("/",)), "mount_missing", F, "configure"),
+    (node(mounts=None), "mounts_unknown", U, "watch"),
+    (
+        node(disk={"/": {"total_bytes": 100.0, "free_bytes": 1.0, "read_only": 0.0}}),
+        "disk_full",
+        F,
+        "configure",
+    ),
+    (
+        node(disk={"/": {"total_bytes": 100.0, "free_bytes": 50.0, "read_only": 1.0}}),
+        "disk_read_only",
+        F,
+        "inspect",
+    ),
+    (node(clock_offset_s=-300.0), "clock", F, "configure"),
+    (node(clock_synchronized=False), "clock_free", D, "configure"),
+    (node(failed_units=("slurmd.service",)), "unit_failed", D, "configure"),
+]
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "verdict", "action"), CASES, ids=[f"{n}-{c[1]}" for n, c in enumerate(CASES)]
+)
+def test_one_fault_one_finding(state: Look, code: str, verdict: Verdict, action: str) -> None:
+    found = check(state, expected=EXPECTED, previous=SOUND, idle=True)
+    assert [(one.code, one.verdict, one.action) for one in found] == [(code, verdict, action)]
+    assert found[0].evidence
+
+
+def test_a_resting_link_may_be_slow_and_a_job_may_use_memory() -> None:
+    assert check(gpu(pcie_generation=1, utilisation=0.0), expected=EXPECTED) == ()
+    assert check(gpu(memory_used_bytes=60 << 30), expected=EXPECTED) == ()
+
+
+def test_nothing_gathered_is_unproven_and_never_healthy() -> None:
+    found = check(look("n1", {}, sku="h100"), expected=EXPECTED)
+    assert {"gpus_unknown", "kernel_log_unknown", "mounts_unknown", "version_driver", "ports_missing"} <= set(
+        codes(found)
+    )
+    assert Verdict.UNPROVEN in {one.verdict for one in found}
+
+
+@pytest.mark.parametrize(
+    "junk", [None, 3, "x", [], {"facts": 3, "node": [], "health": {"tools": "x", "hca": {"a": 1}}}]
+)
+def test_damaged_facts_do_not_raise(junk: Any) -> None:
+    assert check(look("n1", junk if isinstance(junk, dict) else {"facts": junk}), expected=EXPECTED)
+
+
+@pytest.mark.parametrize(
+    ("xid", "text", "action"),
+    [
+        (13, "", "watch"),
+        (31, "", "watch"),
+        (43, "", "watch"),
+        (63, "", "watch"),
+        (94, "", "watch"),
+        (48, "", "reset"),
+        (64, "", "reset"),
+        (95, "", "reset"),
+        (79, "", "reboot"),
+        (119, "", "reboot"),
+        (120, "", "reboot"),
+        (54, "", "isolate"),
+        (74, "fatal error", "reset"),
+        (145, "RLW Nonfatal", "watch"),
+        (149, "NETIR Fatal", "reset"),
+        (154, "changed from 0x0 (None) to 0x1 (GPU Reset Required)", "reset"),
+        (154, "changed from 0x1 (GPU Reset Required) to 0x2 (Node Reboot Required)", "reboot"),
+        (154, "changed from 0x1 (GPU Reset Required) to 0x0 (None)", "watch"),
+        (9999, "", "unknown"),
+    ],
+)
+def test_what_an_xid_asks_for(xid: int, text: str, action: str) -> None:
+    assert action_of(xid, text) == action
+
+
+def gathered(log: str, boot: str) -> dict[str, Any]:
+    return {"facts": {"boot_id": boot}, "health": {"tools": {"kernel_log": {"status": "ok", "stdout": log}}}}
+
+
+XID_119 = "[ 12.5] NVRM: Xid (PCI:0008:06:00): 119, pid=1, Timeout after 6s\n"
+
+
+def test_an_xid_stays_open_until_somebody_acts() -> None:
+    first = look("n1", gathered(XID_119 * 3, "a"), previous=SOUND)
+    assert [(one.xid, one.times, one.uuid) for one in first.xids] == [(119, 3, GPU.uuid)]
+    second = look("n1", gathered("", "a"), previous=first)
+    assert [one.carried for one in second.xids] == [True]
+    assert "not acted upon" in next(one for one in check(second) if one.code == "xid_119").evidence
+    assert look("n1", gathered("", "b"), previous=second).xids == ()
+
+
+def test_a_watched_xid_is_said_once() -> None:
+    first = look("n1", gathered(XID_119.replace("119", "31"), "a"), previous=SOUND)
+    assert look("n1", gathered("", "a"), previous=first).xids == ()
+
+
+def test_after_two_reboots_for_one_xid_the_hardware_is_inspected() -> None:
+    state, actions = SOUND, []
+    for boot in ("a", "b", "c", "d"):
+        state = look("n1", gathered(XID_119, boot), previous=state).model_copy(update={"gpus": (GPU,)})
+        actions.append(next(one.action for one in check(state) if one.code == "xid_119"))
+    assert actions == ["reboot", "reboot", "inspect", "inspect"]
+    assert state.reboots == {f"{GPU.uuid}/119": 3}
+    other = look("n1", gathered(XID_119.replace("119", "79"), "d"), previous=state)
+    assert next(one.action for one in check(other) if one.code == "xid_79") == "reboot"
+
+
+def test_reboots_are_counted_by_gpu_and_xid() -> None:
+    assert reboot_key(XidLook(bus_id="0008:06:00", uuid="GPU-1", xid=79, action="reboot")) == "GPU-1/79"
+    assert {
+        bus(one) for one in ("00000008:06:00.0", "0008:06:00.0", "0008:06:00", "0008:06:00.0".upper())
+    } == {"0008:06:00"}
+
+
+def test_the_majority_is_asked_only_where_there_is_one() -> None:
+    nodes = [node(node=f"n{n}", versions={"ofed": "24.10"}) for n in range(3)] + [
+        node(versions={"ofed": "23.07"})
+    ]
+    majority = majorities(nodes)
+    assert majority == {"h100": {"ofed": "24.10"}}
+    found = check(nodes[3], majority=majority["h100"])
+    assert [(one.code, one.verdict) for one in found] == [("version_ofed", Verdict.DEGRADED)]
+    assert check(nodes[0], majority=majority["h100"]) == ()
+    assert majorities(nodes[2:]) == {"h100": {}}
+    assert majorities([nodes[0], nodes[3], nodes[1], node(versions={"ofed": "23.07"})]) == {"h100": {}}
+
+
+def test_what_most_of_the_fleet_shows_is_no_nodes_fault() -> None:
+    def of(name: str) -> tuple[HealthFinding, ...]:
+        return check(port(state="down").model_copy(update={"node": name}), expected=EXPECTED)
+
+    few = [one for n in range(2) for one in of(f"n{n}")]
+    assert settle(few, 18) == (tuple(few), ())
+    settled, notes = settle([one for n in range(9) for one in of(f"n{n}")], 18)
+    assert {(one.verdict, one.action, one.fleetwide) for one in settled} == {
+        (Verdict.UNPROVEN, "watch", True)
+    }
+    assert notes == ("port_down on 9 of 18 nodes: a fault of the tool or the fabric until proven otherwise",)
+
+
+def test_counters_are_rates() -> None:
+    """Errors of ten days are judged as ten days' errors."""
+    late = port(counters={"port_rcv_errors": 550}).model_copy(update={"epoch": SOUND.epoch + 10 * 86_400})
+    assert check(late, previous=SOUND) == ()
+    soon = late.model_copy(update={"epoch": SOUND.epoch + 86_400})
+    assert codes(check(soon, previous=SOUND)) == ["port_port_rcv_errors"]
+
+
+def test_a_look_survives_being_kept() -> None:
+    state = look("n1", gathered(XID_119, "a"), previous=SOUND)
+    assert Look.model_validate_json(state.model_dump_json()) == state

@@ -1,0 +1,97 @@
+"""Each fault of the stand-ins is found on the right part, with what to do; a healthy node has none."""
+
+from __future__ import annotations
+
+import pytest
+
+from rackproof.health.checking import Expectation, HealthFinding, check
+from rackproof.health.looking import Look, look
+from rackproof.records import Verdict
+
+from .conftest import Rig
+
+# Every case starts processes; together they outlast what `make check` may take.
+pytestmark = pytest.mark.slow
+
+EXPECTED = Expectation(gpus=4, ports=4, port_gbps=800, nvlinks=18, power_limit_w=1400, mounts=("/shared",))
+
+
+def found_on(rig: Rig, previous: Look | None = None, **more: object) -> tuple[HealthFinding, ...]:
+    state = look("gb300-r01-n01", rig.gather(**more), sku="gb300", previous=previous)  # type: ignore[arg-type]
+    return check(state, previous=previous, expected=EXPECTED)
+
+
+@pytest.fixture(scope="module")
+def before(sound: Rig) -> Look:
+    return look("gb300-r01-n01", sound.gather(), sku="gb300")
+
+
+def test_a_healthy_node_has_no_finding(sound: Rig, before: Look) -> None:
+    assert check(before, expected=EXPECTED) == ()
+    assert found_on(sound, before) == ()
+    assert len(before.gpus) == 4
+    assert len(before.ports) == 4
+    assert {len(gpu.links) for gpu in before.gpus} == {18}
+
+
+# fault, codes that must be there, part that all of these name, action of the first
+FAULTS = [
+    ("missing-gpu --gpu 1", {"gpu_missing", "xid_79"}, ("gpu", 1), "reboot"),
+    (
+        "ecc-uncorrectable --gpu 2",
+        {"ecc_sram_uncorrectable", "recovery_needed", "xid_95"},
+        ("gpu", 2),
+        "reset",
+    ),
+    ("row-remap-pending --gpu 3", {"remap_pending", "xid_48", "xid_63"}, ("gpu", 3), "reset"),
+    ("xid --gpu 0", {"xid_79"}, ("gpu", 0), "reboot"),
+    ("xid --gpu 0 --number 119", {"xid_119"}, ("gpu", 0), "reboot"),
+    ("xid --gpu 3 --number 31", {"xid_31"}, ("gpu", 3), "watch"),
+    ("link-trained-down --gpu 1", {"pcie_width"}, ("gpu", 1), "inspect"),
+    ("nvlink-down --gpu 2", {"nvlink_down", "xid_74"}, ("gpu", 2), "reset"),
+    ("hca-port-down --hca 2", {"port_down"}, ("port", 2), "inspect"),
+    ("version-mismatch --component fabricmanager", {"mismatch_fabricmanager"}, ("node", 0), "configure"),
+    ("throttling --gpu 0", {"throttled"}, ("gpu", 0), "inspect"),
+    ("version-mismatch", {"no_driver"}, ("node", 0), "configure"),
+]
+
+
+@pytest.mark.parametrize(("fault", "codes", "part", "action"), FAULTS, ids=[one[0] for one in FAULTS])
+def test_a_fault_is_found_on_its_part(
+    fault: str, codes: set[str], part: tuple[str, int], action: str, rig: Rig, before: Look
+) -> None:
+    assert rig.run(f"hardware --fault {fault}")["rc"] == 0
+    found = found_on(rig, before)
+    kind, index = part
+    name = {
+        "gpu": before.gpus[index].uuid,
+        "port": f"{before.ports[index].device}/1",
+        "node": "",
+    }[kind]
+    assert codes <= {one.code for one in found}
+    # No other part is accused, and what must be found is what is found.
+    assert {(one.part, one.name) for one in found} == {(kind, name)}
+    first = next(one for one in found if one.code == sorted(codes)[0])
+    assert first.action == action
+    assert all(one.evidence for one in found)
+    gates = Verdict.DEGRADED if fault.endswith("31") else Verdict.FAIL
+    assert found[0].verdict is gates
+
+
+def test_a_hung_tool_is_a_finding_and_hides_no_other(rig: Rig, before: Look) -> None:
+    rig.run("hardware --fault hung-nvidia-smi")
+    rig.run("hardware --fault hca-port-down --hca 1")
+    found = found_on(rig, before, timeout_s=0.7)
+    assert {one.code for one in found} == {"tool_hung", "port_down"}
+    assert {one.verdict for one in found} == {Verdict.FAIL}
+    assert any("nvidia_smi_xml gave no answer in time" in one.evidence for one in found)
+
+
+def test_two_faults_are_two(rig: Rig, before: Look) -> None:
+    rig.run("hardware --fault nvlink-down --gpu 0")
+    rig.run("hardware --fault link-trained-down --gpu 3")
+    by_gpu: dict[str, set[str]] = {}
+    for one in found_on(rig, before):
+        by_gpu.setdefault(one.name, set()).add(one.code)
+    assert "nvlink_down" in by_gpu[before.gpus[0].uuid]
+    assert by_gpu[before.gpus[3].uuid] == {"pcie_width"}

@@ -1,0 +1,188 @@
+"""Nights in columns: keyed by hardware, the same from the database as from the runs, and pruned."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rackproof.history.bulk import Readings, readings_of
+from rackproof.history.store import HistoryError, open_store
+from rackproof.records import Direction, Judgement, Measurement, Node, Run, Verdict
+
+from .samples import START, node, uuid
+
+UNTIL = START + timedelta(hours=20)
+
+
+def night(number: int, on: Node, ago: int, value: float, verdict: Verdict = Verdict.PASS) -> Run:
+    measurements = tuple(
+        Measurement(
+            name="gemm",
+            value=value + gpu.index,
+            unit="TFLOP/s",
+            direction=Direction.HIGHER,
+            labels={"gpu": gpu.uuid, "dtype": "bf16"},
+        )
+        for gpu in on.gpus
+    )
+    judged = tuple(
+        Judgement(
+            metric=one.name, labels=one.labels, value=one.value, unit=one.unit, verdict=verdict, reason="slow"
+        )
+        for one in measurements
+    )
+    return Run(
+        run_id=f"run-{number}-{ago}",
+        benchmark="nightly",
+        parameters={"gpus": 2},
+        started=START - timedelta(days=ago),
+        nodes=(on,),
+        measurements=measurements,
+        judgements=judged,
+        verdict=verdict,
+    )
+
+
+def rows(readings: Readings) -> list[tuple[object, ...]]:
+    """Return readings as rows that do not depend on how hardware is numbered."""
+    return sorted(
+        (
+            readings.quantities[q].metric,
+            tuple(sorted(readings.quantities[q].labels.items())),
+            readings.parts[p],
+            readings.parts[n].key if n >= 0 else "",
+            int(ago),
+            repr(float(value)),
+        )
+        for q, p, n, ago, value in zip(
+            readings.quantity, readings.part, readings.node, readings.night, readings.value, strict=True
+        )
+    )  # type: ignore[type-var]
+
+
+def without_places(readings: Readings) -> list[tuple[object, ...]]:
+    return [(*one[:2], one[2]._replace(node=-1), *one[3:]) for one in rows(readings)]  # type: ignore[attr-defined]
+
+
+def test_the_database_says_what_the_runs_say(where: str) -> None:
+    two = Run(
+        run_id="pair",
+        benchmark="pairs",
+        started=START,
+        nodes=(node(1), node(2)),
+        measurements=(
+            Measurement(name="busbw", value=40, unit="GB/s"),
+            Measurement(name="send", value=math.inf, unit="GB/s", labels={"from": "node01", "to": "node02"}),
+        ),
+    )
+    runs = [
+        two,
+        *(night(number, node(number), ago, 100.0 * number + ago) for number in (1, 2) for ago in range(3)),
+    ]
+    with open_store(where) as store:
+        store.keep_many(runs)
+        kept = store.readings(UNTIL, nights=2)
+        only = store.readings(UNTIL, nights=2, benchmark="pairs")
+    assert without_places(kept) == without_places(readings_of(runs, UNTIL, nights=2))
+    assert len(kept) == 2 * 2 * 2 + 2
+    assert sorted(only.value.tolist(), key=str) == [40.0, pytest.approx(math.nan, nan_ok=True)]
+    sku = {part.kind: part.sku for part in kept.parts}
+    assert sku["group"] == sku["link"] == sku["node"] == "h200"
+    gpu = next(part for part in kept.parts if part.key == uuid(201))
+    assert (kept.parts[gpu.node].key, gpu.slot) == ("SN0002", 1)
+
+
+def test_an_empty_history_has_no_readings(tmp_path: Path) -> None:
+    with open_store(f"sqlite:///{tmp_path}/history.sqlite") as store:
+        assert len(store.readings(UNTIL, nights=15)) == 0
+        assert store.failures_elsewhere(START - timedelta(days=60)) == []
+        assert store.prune(START) == 0
+
+
+@pytest.mark.parametrize(
+    ("hours", "night_of_the_run"),
+    [(0.001, 0), (20, 0), (24, 0), (24.001, 1), (48, 1), (0, None), (48.001, None)],
+)
+def test_a_night_is_the_day_that_ends_then(
+    hours: float, night_of_the_run: int | None, tmp_path: Path
+) -> None:
+    with open_store(f"sqlite:///{tmp_path}/history.sqlite") as store:
+        store.keep(night(1, node(1), 0, 100.0))
+        found = store.readings(START + timedelta(hours=hours), nights=2)
+    assert set(found.night.tolist()) == (set() if night_of_the_run is None else {night_of_the_run})
+
+
+def test_a_gpu_that_failed_in_another_chassis_is_recognised(where: str) -> None:
+    first, second = node(1), node(2)
+    bad = first.gpus[1]
+    now = second.model_copy(update={"gpus": (second.gpus[0], bad.model_copy(update={"index": 1}))})
+    with open_store(where) as store:
+        store.keep(night(1, first, 30, 50.0, Verdict.FAIL))
+        store.keep(night(2, now, 0, 100.0))
+        found = store.failures_elsewhere(START - timedelta(days=60))
+        assert [(one.gpu, one.then, one.now, one.metric, one.reason) for one in found] == [
+            (bad.uuid, "SN0001", "SN0002", "gemm", "slow")
+        ]
+        assert found[0].moment == START - timedelta(days=30)
+        assert store.failures_elsewhere(START - timedelta(days=10)) == []
+
+
+def test_a_gpu_that_failed_where_it_sits_is_no_newcomer(where: str) -> None:
+    with open_store(where) as store:
+        store.keep(night(1, node(1), 30, 50.0, Verdict.FAIL))
+        store.keep(night(1, node(1), 0, 100.0))
+        assert store.failures_elsewhere(START - timedelta(days=60)) == []
+
+
+def test_pruning_forgets_numbers_and_keeps_failures_acceptances_and_runs(where: str) -> None:
+    first, second = node(1), node(2)
+    moved = second.model_copy(update={"gpus": (first.gpus[1].model_copy(update={"index": 0}),)})
+    old = [night(1, first, ago, 50.0, Verdict.FAIL if ago == 70 else Verdict.PASS) for ago in range(61, 75)]
+    with open_store(where) as store:
+        store.keep_many([*old, night(2, moved, 0, 100.0)])
+        assert store.prune(START - timedelta(days=60)) == 14
+        assert store.prune(START - timedelta(days=60)) == 0
+        assert len(store.readings(UNTIL, nights=100)) == 1
+        assert len(store.runs()) == 15
+        assert [one.gpu for one in store.failures_elsewhere(START - timedelta(days=90))] == [
+            first.gpus[1].uuid
+        ]
+        with pytest.raises(HistoryError, match="no details of run-1-61"):
+            store.run("run-1-61")
+        assert store.keep(old[0]) is False
+        assert store.run("run-2-0").measurements[0].value == 100.0
+        np.testing.assert_array_equal(store.readings(UNTIL).value, [100.0])
+
+
+def test_accepted_references_in_bulk_are_those_one_by_one(where: str) -> None:
+    def candidate(ago: int, value: float) -> Run:
+        run = night(1, node(1), ago, value)
+        waiting = tuple(
+            one.model_copy(
+                update={"verdict": Verdict.UNPROVEN, "gating": False, "reason": "no reference yet"}
+            )
+            for one in run.judgements
+        )
+        return run.model_copy(update={"judgements": waiting})
+
+    with open_store(where) as store:
+        store.keep_many(
+            [candidate(3, 90.0), candidate(2, 100.0), candidate(1, 104.0), night(2, node(2), 0, 80.0)]
+        )
+        readings = store.readings(UNTIL, nights=5)
+        assert store.accepted(readings) == []
+        for ago in (3, 2, 1):
+            store.accept(f"run-1-{ago}")
+        found = store.accepted(readings)
+        assert len(found) == 2
+        for one in found:
+            what, part = readings.quantities[one.quantity], readings.parts[one.part]
+            alone = store.baseline(
+                what.benchmark, what.parameters, what.metric, {"gpu": part.key, "dtype": "bf16"}, [node(1)]
+            )
+            assert one.reference == alone
+        assert {one.reference.value for one in found} == {100.0, 101.0}

@@ -1,0 +1,264 @@
+"""rackproof_node: what provisioning learns of a node, and that nothing a node does makes it fail or wait."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import time
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import Modules
+
+# Every case starts processes; together they outlast what `make check` may take.
+pytestmark = pytest.mark.slow
+
+ASKED = {"hostname", "os", "machine", "architecture", "container", "kernel", "kernel_command_line", "kernels"}
+ASKED |= {"boot_id", "cores", "memory_bytes", "pci", "packages", "dpkg_broken", "dpkg_interrupted"}
+ASKED |= {"dpkg_locked_by", "unattended_upgrades", "reboot_required", "reboot_required_by", "modules"}
+ASKED |= {"services", "mounts", "space", "groups", "commands", "files", "modes", "names", "tuning", "clock"}
+
+
+@pytest.fixture(scope="module")
+def dpkg(root: Path) -> types.ModuleType:
+    """Return what modules read of dpkg."""
+    import ansible.module_utils
+
+    ansible.module_utils.__path__.append(str(root / "plugins" / "module_utils"))
+    return importlib.import_module("ansible.module_utils.rackproof_dpkg")
+
+
+@pytest.fixture(scope="module")
+def node(root: Path) -> types.ModuleType:
+    """Return the module's code, for what it makes of texts."""
+    import ansible.module_utils
+
+    ansible.module_utils.__path__.append(str(root / "plugins" / "module_utils"))
+    spec = importlib.util.spec_from_file_location(
+        "rackproof_node", root / "plugins/modules/rackproof_node.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that puts stand-ins for tools on PATH."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    def put(name: str, script: str) -> None:
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+
+    return put
+
+
+def state(modules: Modules, **options: Any) -> dict[str, Any]:
+    result = modules("rackproof_node", **options)
+    assert result["changed"] is False
+    return result["ansible_facts"]["rackproof_node"]
+
+
+def test_this_machine(modules: Modules, tmp_path: Path) -> None:
+    (tmp_path / "a.conf").write_text("text\n")
+    (tmp_path / "a.conf").chmod(0o640)
+    found = state(
+        modules,
+        check=True,
+        files=[f"{tmp_path}/*.conf", f"{tmp_path}/gone"],
+        paths=["/", str(tmp_path / "not" / "yet")],
+        resolve=["localhost", "no-such-name.invalid"],
+        commands={"echo": ["echo", "said"]},
+        controller_epoch=time.time(),
+    )
+    assert found.keys() == ASKED
+    assert found["packages"]["dpkg"]["version"]
+    assert found["packages"]["dpkg"]["held"] is False
+    assert found["os"]["id"] in ("debian", "ubuntu")
+    assert found["architecture"] in ("amd64", "arm64")
+    assert found["mounts"]["/proc"]["type"] == "proc"
+    assert found["groups"]["root"] == []
+    assert found["commands"]["echo"]["stdout"] == "said\n"
+    assert found["commands"]["echo"]["rc"] == 0
+    sha256 = "b9e68e1bea3e5b19ca6b2f98b73a54b73daafaa250484902e09982e07a12e733"
+    assert found["files"][f"{tmp_path}/a.conf"] == sha256
+    assert found["files"][f"{tmp_path}/gone"] is None
+    assert found["modes"][f"{tmp_path}/a.conf"] == f"0640 {os.getuid()}:{os.getgid()}"
+    assert found["space"][str(tmp_path / "not" / "yet")]["free_bytes"] > 0
+    assert "127.0.0.1" in found["names"]["localhost"] or "::1" in found["names"]["localhost"]
+    assert found["names"]["no-such-name.invalid"] == []
+    assert 0 <= found["clock"]["epoch"] - found["clock"]["asked_at"] < 60
+    assert found["memory_bytes"] > 2**28
+
+
+def test_tools_that_hang_are_a_fact(modules: Modules, tools: Any) -> None:
+    for name in ("nvidia-smi", "systemctl", "lsmod", "lspci", "getent", "ofed_info", "apt-config"):
+        tools(name, "sleep 300")
+    begin = time.monotonic()
+    found = state(modules, tool_timeout_s=1, resolve=["localhost"])
+    assert time.monotonic() - begin < 15
+    assert found["commands"]["nvidia_smi_list"]["status"] == "hung"
+    assert found["services"] == {}
+    assert found["names"] == {"localhost": []}
+
+
+def test_what_a_driverless_node_says(modules: Modules, tools: Any) -> None:
+    said = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+    tools("nvidia-smi", f'echo "{said}"; exit 9')
+    tools("lspci", 'echo "0000:19:00.0 0302: 10de:2901 (rev a1)"; echo "0000:00:02.0 0300: 8086:0046"')
+    found = state(modules)
+    assert found["commands"]["nvidia_smi_list"]["status"] == "no_driver"
+    assert found["commands"]["nvidia_smi_list"]["rc"] == 9
+    assert found["pci"] == [{"slot": "0000:19:00.0", "class": "0302", "vendor": "10de", "device": "2901"}]
+
+
+def test_much_output_is_cut(modules: Modules) -> None:
+    found = state(modules, commands={"much": [sys.executable, "-c", "print('x' * 100000)"]})
+    assert len(found["commands"]["much"]["stdout"]) == 65536
+    assert found["commands"]["much"]["truncated"] is True
+
+
+STATUS = """\
+Package: held
+Status: hold ok installed
+Architecture: amd64
+Version: 1:2.3-4~bookworm1
+Description: a package
+ Version: of something else
+
+Package: gone
+Status: deinstall ok config-files
+Architecture: all
+Version: 1
+
+Package: half
+Status: install ok half-configured
+Architecture: all
+Version: 1
+
+Package: again
+Status: install reinstreq installed
+Architecture: all
+Version: 1
+
+Package: held
+Status: install ok installed
+Architecture: i386
+Version: 9
+"""
+
+
+def test_packages(dpkg: types.ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dpkg, "architecture", lambda: "amd64")
+    (tmp_path / "status").write_text(STATUS)
+    installed, broken = dpkg.packages(str(tmp_path / "status"))
+    assert installed == {
+        "held": {"version": "1:2.3-4~bookworm1", "held": True},
+        "held:i386": {"version": "9", "held": False},
+    }
+    assert broken == ["again", "half"]
+
+
+def test_services(node: types.ModuleType) -> None:
+    listed = (
+        "munge.service loaded active running MUNGE authentication\n"
+        "\u25cf slurmd.service loaded failed failed Slurm\n"
+        "gone.service not-found inactive dead gone.service\n"
+        "once.service loaded active exited Once\n"
+    )
+    files = "munge.service enabled enabled\nslurmd.service disabled enabled\nidle.service static -\n"
+    assert node.services(listed, files) == {
+        "munge.service": {"active": True, "enabled": True, "failed": False},
+        "slurmd.service": {"active": False, "enabled": False, "failed": True},
+        "idle.service": {"active": False, "enabled": False, "failed": False},
+        "once.service": {"active": True, "enabled": False, "failed": False},
+    }
+
+
+def test_mounts(node: types.ModuleType) -> None:
+    text = (
+        "22 1 0:20 / / rw,relatime shared:1 - overlay overlay rw\n"
+        "40 22 0:33 / /mnt/a\\040b ro,nosuid - nfs4 server:/data\\040set ro,vers=4.2\n"
+        "41 22 0:34 / / rw - ext4 /dev/sda1 rw,errors=remount-ro\n"
+        "not a line\n"
+    )
+    assert node.mounts(text) == {
+        "/": {"source": "/dev/sda1", "type": "ext4", "options": "rw,errors=remount-ro"},
+        "/mnt/a b": {"source": "server:/data set", "type": "nfs4", "options": "ro,nosuid,vers=4.2"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("installed", "setting", "unit", "says"),
+    [
+        (True, "1", {"active": True}, True),
+        (True, "1", {"enabled": True}, True),
+        (True, "0", {"active": True}, False),
+        (True, "", {"active": True}, False),
+        (False, "1", {"active": True}, False),
+        (True, "1", {}, False),
+    ],
+)
+def test_unattended_upgrades(
+    node: types.ModuleType, installed: bool, setting: str, unit: dict[str, bool], says: bool
+) -> None:
+    found = node.upgrades_unattended(
+        {"unattended-upgrades": {}} if installed else {},
+        f'APT::Periodic "";\nAPT::Periodic::Unattended-Upgrade "{setting}";\n',
+        {"apt-daily-upgrade.timer": unit},
+    )
+    assert found is says
+
+
+def test_who_holds_the_lock_of_dpkg(dpkg: types.ModuleType, tmp_path: Path) -> None:
+    import fcntl
+
+    path = tmp_path / "lock"
+    assert dpkg.lock_holder(str(path)) == ""
+    with path.open("w") as stream:
+        assert dpkg.lock_holder(str(path)) == ""
+        fcntl.lockf(stream, fcntl.LOCK_EX)
+        assert f"(process {os.getpid()})" in dpkg.lock_holder(str(path))
+
+
+def test_modules_and_their_versions(node: types.ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "nvidia").mkdir()
+    (tmp_path / "nvidia" / "version").write_text("580.95.05\n")
+    listed = "Module                  Size  Used by\nnvidia  1 0\nib_core 2 1 mlx5_core\n"
+    assert node.modules(listed, str(tmp_path)) == {"nvidia": "580.95.05", "ib_core": ""}
+
+
+def test_devices_without_lspci(node: types.ModuleType, tmp_path: Path) -> None:
+    slot = tmp_path / "0008:01:00.0"
+    slot.mkdir()
+    for name, value in {"class": "0x030200", "vendor": "0x10de", "device": "0x2941"}.items():
+        (slot / name).write_text(value + "\n")
+    found = [{"slot": "0008:01:00.0", "class": "0302", "vendor": "10de", "device": "2941"}]
+    assert node.pci("", str(tmp_path)) == found
+    assert node.pci("", str(tmp_path / "none")) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ({"tool_timeout_s": 0}, "tool_timeout_s"),
+        ({"commands": {"x": "true"}}, "commands"),
+        ({"commands": {"x": []}}, "commands"),
+        ({"files": ["relative"]}, "no absolute path"),
+        ({"paths": ["relative"]}, "no absolute path"),
+    ],
+)
+def test_wrong_options(modules: Modules, options: dict[str, Any], part: str) -> None:
+    result = modules("rackproof_node", **options)
+    assert result["failed"] is True
+    assert part in result["msg"]

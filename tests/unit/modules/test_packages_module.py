@@ -1,0 +1,290 @@
+"""rackproof_packages: what is refused before anything is installed, and what each failure of apt tells."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import Modules
+
+# Every case starts processes; together they outlast what `make check` may take.
+pytestmark = pytest.mark.slow
+
+SIMULATED = "Inst nvidia-open (580.95.05-1 NVIDIA:stable [amd64])\nConf nvidia-open (580.95.05-1)\n"
+
+
+@pytest.fixture(scope="module")
+def code(root: Path) -> types.ModuleType:
+    """Return the module's code."""
+    import ansible.module_utils
+
+    ansible.module_utils.__path__.append(str(root / "plugins" / "module_utils"))
+    path = root / "plugins/modules/rackproof_packages.py"
+    spec = importlib.util.spec_from_file_location("rackproof_packages", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Node:
+    """Stand-ins for apt and dpkg on PATH: they answer from files, and write down how they were called."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.answers("apt-get-update")
+        self.answers("apt-get-simulate", SIMULATED)
+        self.answers("apt-get-install")
+        self.answers("apt-cache-madison")
+        self.answers("apt-cache-show")
+        for name in ("apt-get", "apt-cache", "apt-mark", "dpkg", "debconf-set-selections"):
+            path = folder / name
+            path.write_text(
+                f'#!/bin/sh\necho "{name} $*" >> {folder}/calls\n'
+                f"[ {name} != debconf-set-selections ] || cat >> {folder}/calls\n"
+                'kind=none\nfor one in "$@"; do case "$one" in\n'
+                "  update|madison|show) kind=$one ;; -s) kind=simulate ;;\n"
+                "  install) [ $kind = simulate ] || kind=install ;;\nesac; done\n"
+                f"answer={folder}/answer-{name}-$kind\n"
+                '[ -e "$answer" ] || exit 0\ncat "$answer"\nexit "$(cat "$answer.rc")"\n'
+            )
+            path.chmod(0o755)
+
+    def answers(self, call: str, text: str = "", rc: int = 0) -> None:
+        (self.folder / f"answer-{call}").write_text(text)
+        (self.folder / f"answer-{call}.rc").write_text(f"{rc}\n")
+
+    def calls(self, containing: str = "") -> list[str]:
+        path = self.folder / "calls"
+        return [
+            line for line in (path.read_text() if path.exists() else "").splitlines() if containing in line
+        ]
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return Node(tmp_path)
+
+
+def run(modules: Modules, **options: Any) -> dict[str, Any]:
+    options.setdefault("present", {"nvidia-open": "580.95.05-1"})
+    options.setdefault("lock_timeout_s", 1)
+    return modules("rackproof_packages", **options)
+
+
+def test_nothing_to_do_asks_nobody(modules: Modules, node: Node) -> None:
+    result = run(modules, present={"dpkg": "", "base-files": "*"}, absent=["no-such-package"])
+    assert (result["changed"], result["packages"], result["held"]) == (False, {}, [])
+    assert node.calls() == []
+
+
+def test_only_a_hold_is_missing(modules: Modules, node: Node) -> None:
+    result = run(modules, present={"dpkg": ""}, hold=True)
+    assert result["held"] == ["dpkg"]
+    assert node.calls() == ["apt-mark hold dpkg"]
+    assert run(modules, present={"dpkg": ""}, hold=True, check=True)["held"] == ["dpkg"]
+
+
+def test_lists_can_be_fetched_alone(modules: Modules, node: Node) -> None:
+    assert run(modules, present={}, update="always")["changed"] is False
+    assert len(node.calls(" update")) == 1
+
+
+def test_a_prediction_changes_nothing(modules: Modules, node: Node) -> None:
+    result = run(modules, check=True, hold=True)
+    assert result["changed"] is True
+    assert result["simulated"] is True
+    assert result["packages"] == {"nvidia-open": [None, "580.95.05-1"]}
+    assert result["diff"] == {"before": "", "after": "nvidia-open 580.95.05-1\n"}
+    assert not node.calls(" update")
+    assert all(" -s " in call for call in node.calls("apt-get"))
+
+
+def test_a_bare_node_predicts_without_lists(modules: Modules, node: Node) -> None:
+    node.answers("apt-get-simulate", "E: Unable to locate package nvidia-open\n", 100)
+    result = run(modules, check=True, present={"nvidia-open": "580.95.05-1", "dpkg": ""})
+    assert result["changed"] is True
+    assert result["simulated"] is False
+    assert result["packages"] == {"nvidia-open": [None, "580.95.05-1"]}
+    assert "fetches the lists first" in str(result["warnings"])
+
+
+KERNEL = SIMULATED + "Inst linux-image-6.1.0-99-amd64 (6.1.999-1 NVIDIA:stable [amd64])\n"
+REMOVAL = "Remv slurmd [22.05]\nRemv nvidia-driver [570]\n" + SIMULATED
+
+
+@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize(
+    ("simulated", "options", "parts"),
+    [
+        (KERNEL, {}, ["would install a kernel (linux-image-6.1.0-99-amd64)", os.uname().release]),
+        (REMOVAL, {"allow_remove": ["nvidia-*"]}, ["would remove slurmd.", "by hand"]),
+        (REMOVAL, {}, ["would remove nvidia-driver, slurmd."]),
+    ],
+)
+def test_what_nobody_asked_for_is_refused(
+    modules: Modules, node: Node, simulated: str, options: dict[str, Any], parts: list[str], check: bool
+) -> None:
+    node.answers("apt-get-simulate", simulated)
+    result = run(modules, check=check, **options)
+    assert result["failed"] is True
+    assert result["msg"].startswith(f"{os.uname().nodename}: refused before anything was installed: ")
+    assert all(part in result["msg"] for part in parts)
+    assert all(" -s " in call or " update" in call for call in node.calls("apt-get"))
+
+
+def test_a_kernel_may_be_asked_for(code: types.ModuleType) -> None:
+    options = {"allow_kernel": True, "allow_remove": [], "remedy": "", "lock_timeout_s": 1}
+    said = {"status": "ok", "stdout": KERNEL, "stderr": ""}
+    changes = code.refuse(code.Apt(options), options, said, {"nvidia-open": ""}, [])
+    assert changes["linux-image-6.1.0-99-amd64"] == "6.1.999-1"
+
+
+def test_a_missing_version_names_what_there_is(modules: Modules, node: Node) -> None:
+    node.answers("apt-get-simulate", "E: Version '9.9-1' for 'nvidia-open' was not found\n", 100)
+    node.answers(
+        "apt-cache-madison",
+        " nvidia-open | 580.95.05-1 | http://mirror/nvidia stable/main amd64 Packages\n"
+        " nvidia-open | 570.172.08-1 | http://mirror/nvidia stable/main amd64 Packages\n",
+    )
+    result = run(modules, present={"nvidia-open": "9.9-1"}, remedy="Set x.")
+    assert result["msg"] == (
+        f"{os.uname().nodename}: nvidia-open 9.9-1 is not there: the repositories of this node have "
+        f"580.95.05-1, "
+        "570.172.08-1. Set x."
+    )
+    node.answers("apt-get-simulate", "E: Unable to locate package nvidia-open\n", 100)
+    node.answers("apt-cache-madison")
+    assert "no repository of this node has it" in run(modules)["msg"]
+
+
+def test_what_is_needed_in_one_version_comes_along(modules: Modules, node: Node) -> None:
+    node.answers(
+        "apt-cache-show",
+        "Package: nvidia-open\nPre-Depends: dpkg (>= 1.17)\n"
+        "Depends: nvidia-driver-cuda (= 580.95.05-1), a | b, nvidia-kernel-open-dkms:any (= 580.95.05-1), "
+        "libc6 (>= 2)\n",
+    )
+    run(modules, check=True)
+    (simulation,) = node.calls("apt-get")
+    assert simulation.split("--allow-change-held-packages ")[1].split() == [
+        "nvidia-driver-cuda=580.95.05-1",
+        "nvidia-kernel-open-dkms=580.95.05-1",
+        "nvidia-open=580.95.05-1",
+    ]
+
+
+def test_of_a_pattern_the_newest_is_taken(modules: Modules, node: Node) -> None:
+    lines = [
+        f" x | {version} | http://mirror/x stable/main amd64\n"
+        for version in ("2:1.1-1", "1:1.0-2", "1:1.0-1")
+    ]
+    node.answers("apt-cache-madison", "".join(lines))
+    run(modules, check=True, present={"x": "*:1.0-*"})
+    assert "x=1:1.0-2" in node.calls(" -s ")[0].split()
+
+
+def test_licences_are_accepted_before_the_installation(modules: Modules, node: Node) -> None:
+    result = run(modules, debconf=["cudnn cudnn/license_preseed select ACCEPT"])
+    # The stand-in installs nothing, and that is noticed.
+    assert "not installed as wanted: nvidia-open" in result["msg"]
+    calls = node.calls()
+    said = calls.index("cudnn cudnn/license_preseed select ACCEPT")
+    (installed,) = [place for place, call in enumerate(calls) if " install " in call and " -s " not in call]
+    assert said < installed
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("E: The repository 'http://m/unsigned stable Release' is not signed.", "not signed by the key"),
+        (
+            "W: GPG error: http://m stable InRelease: The following signatures couldn't be verified",
+            "not signed",
+        ),
+        ("W: Failed to fetch http://m/x  Could not connect to m:80 (198.18.0.1).", "does not answer"),
+        ("W: Failed to fetch http://m/x  Temporary failure resolving 'm'", "does not resolve"),
+        (
+            "E: The repository 'http://m/x stable Release' does not have a Release file.",
+            "is not where the node",
+        ),
+        ("E: Release file for http://m is not valid yet (invalid for another 3h)", "clock of the node"),
+        ("Err:1 http://m stable/main amd64 Packages\n  Hash Sum mismatch", "being changed at this moment"),
+        ("E: Failed to write - write (28: No space left on device)", "disk is full"),
+        ("E: something that nobody has seen before", "nobody has seen before"),
+    ],
+)
+@pytest.mark.parametrize("rc", [0, 100])
+def test_what_a_failed_update_tells(modules: Modules, node: Node, text: str, part: str, rc: int) -> None:
+    # apt ends with 0 where a server is down: it would work on with the lists of last time.
+    node.answers("apt-get-update", text + "\n", rc)
+    result = run(modules)
+    assert result["failed"] is True
+    assert result["msg"].startswith(f"{os.uname().nodename}: The package lists could not be fetched. ")
+    assert part in result["msg"]
+    assert not node.calls(" install ")
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("E: Could not get lock /var/lib/dpkg/lock-frontend.", "Another process holds the lock"),
+        (
+            "cuDNN's licence was not accepted\ndpkg: error processing package x (--configure):\n"
+            "E: Sub-process /usr/bin/dpkg returned an error code (1)",
+            "licence was not accepted",
+        ),
+        ("E: Unable to correct problems, you have held broken packages.", "belong to one release"),
+    ],
+)
+def test_what_a_failed_installation_tells(modules: Modules, node: Node, text: str, part: str) -> None:
+    node.answers("apt-get-install", text + "\n", 100)
+    result = run(modules)
+    assert "apt could not install nvidia-open" in result["msg"]
+    assert part in result["msg"]
+
+
+def test_an_older_version_needs_leave(modules: Modules, node: Node) -> None:
+    text = "E: Packages were downgraded and -y was used without --allow-downgrades.\n"
+    node.answers("apt-get-simulate", text, 100)
+    assert "older versions in place of newer ones" in run(modules)["msg"]
+    run(modules, allow_downgrade=True)
+    assert "--allow-downgrades" in node.calls("apt-get")[-1]
+
+
+@pytest.mark.parametrize(
+    ("version", "wanted", "fits"),
+    [
+        ("1.0-1", "", True),
+        ("1.0-1", "1.0-1", True),
+        ("1.0-1", "1.0-*", True),
+        ("1:4.4.1-1", "*4.4.1*", True),
+        ("1.0-2", "1.0-1", False),
+        ("", "1.0-*", False),
+        ("1.10-1", "1.1-*", False),
+    ],
+)
+def test_versions(code: types.ModuleType, version: str, wanted: str, fits: bool) -> None:
+    assert code.fits(version, wanted) is fits
+
+
+def test_interrupted_work_is_finished_first(
+    code: types.ModuleType, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code, "packages", lambda: ({"a": {"version": "1", "held": False}}, ["half"]))
+    options = {"present": {"a": ""}, "absent": [], "hold": False, "update": "needed", "timeout_s": 60}
+    options |= {"lock_timeout_s": 1, "allow_downgrade": False}
+    result = code.work(options, check=False)
+    assert (result["changed"], result["repaired"]) == (True, True)
+    first, second = node.calls()
+    assert first == "dpkg --force-confdef --force-confold --configure -a"
+    assert "--fix-broken install" in second
+    assert code.work(options, check=True)["changed"] is True
+    assert len(node.calls()) == 2

@@ -1,0 +1,268 @@
+"""rackproof_slurm_node: whose drain it is, what is never lifted, and waiting that ends."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import Modules
+
+# Every case starts processes; together they outlast what `make check` may take.
+pytestmark = pytest.mark.slow
+
+# Lines of real clusters' `scontrol --oneliner show node` (names and numbers changed), by name of the node.
+LINES = {
+    line.split()[0].partition("=")[2]: line
+    for line in Path(__file__).with_name("scontrol-show-node.txt").read_text().splitlines()
+}
+
+# Keeps nodes as Slurm does, in a file: what is changed is seen by the next look.
+SLURM = r"""#!{python}
+import json, os, sys
+path = os.environ["FAKE_SLURM"]
+world = json.load(open(path))
+world["calls"].append(sys.argv)
+argv = sys.argv[1:]
+rc = 0
+if os.path.basename(sys.argv[0]) == "squeue":
+    jobs = world["jobs"].pop(0) if len(world["jobs"]) > 1 else world["jobs"][0]
+    print("\n".join(jobs))
+elif "show" in argv:
+    if world.get("down"):
+        print("slurm_load_node error: Unable to contact slurm controller (connect failure)", file=sys.stderr)
+        rc = 1
+    elif world.get("hang"):
+        import time; json.dump(world, open(path, "w")); time.sleep(60)
+    else:
+        print("\n".join(world["lines"].values()))
+else:
+    values = dict(one.split("=", 1) for one in argv[1:])
+    for name in values["NodeName"].split(","):
+        line = world["lines"][name]
+        head, _, tail = line.partition(" State=")
+        state, _, rest = tail.partition(" ")
+        rest = rest.partition(" Reason=")[0]
+        if values["State"] == "DRAIN":
+            state += "+DRAIN"
+            rest += " Reason=" + values["Reason"] + " [root@2026-01-05T10:00:00]"
+        elif values["State"] == "RESUME":
+            state = "IDLE"
+        world["lines"][name] = head + " State=" + state + " " + rest
+json.dump(world, open(path, "w"))
+sys.exit(rc)
+"""
+
+
+class Slurm:
+    """A cluster of the given nodes; jobs are what squeue says, one list after the other."""
+
+    def __init__(self, modules: Modules, folder: Path) -> None:
+        self.modules = modules
+        self.file = folder / "world.json"
+        self.world: dict[str, Any] = {"lines": {}, "jobs": [[]], "calls": []}
+        for name in ("scontrol", "squeue"):
+            (folder / name).write_text(SLURM.replace("{python}", sys.executable))
+            (folder / name).chmod(0o755)
+
+    def has(self, *names: str, jobs: list[list[str]] | None = None, **world: Any) -> Slurm:
+        self.world |= {"lines": {name: LINES[name] for name in names}, "jobs": jobs or [[]], **world}
+        self.file.write_text(json.dumps(self.world))
+        return self
+
+    def __call__(self, *nodes: str, **options: Any) -> dict[str, Any]:
+        options.setdefault("poll_s", 0.05)
+        return self.modules("rackproof_slurm_node", nodes=list(nodes), **options)
+
+    def updates(self) -> list[list[str]]:
+        return [one[1:] for one in json.loads(self.file.read_text())["calls"] if "update" in one]
+
+
+@pytest.fixture
+def slurm(modules: Modules, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    """Return a cluster whose scontrol and squeue stand first on PATH."""
+    cluster = Slurm(modules, tmp_path)
+    (tmp_path / "slurm.conf").write_text("")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    monkeypatch.setenv("FAKE_SLURM", str(cluster.file))
+    return cluster
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "drained_by", "reason", "responding", "in_service"),
+    [
+        ("idle", "IDLE", "none", "", True, True),
+        ("mixed", "MIXED+DRAIN", "other", "deep power-off required for PSU", True, False),
+        ("gone", "DOWN*+DRAIN", "other", "Not responding", False, False),
+        ("rebooting", "DOWN+DRAIN+REBOOT_ISSUED", "other", "Reboot ASAP", False, False),
+        (
+            "invalid",
+            "IDLE+DRAIN+INVALID_REG",
+            "other",
+            "gres/gpu count reported lower than configured (0 < 1)",
+            True,
+            False,
+        ),
+        ("silent", "DOWN*", "none", "Not responding", False, False),
+        ("broken", "DOWN", "other", "dead PSU", True, False),
+        ("ours", "IDLE+DRAIN", "ours", "rackproof: being provisioned", True, False),
+        ("tricky", "IDLE+DRAIN", "other", "not rackproof: State=IDLE Reason=rackproof: x", True, False),
+        ("unmarked", "DOWN+DRAIN+NOT_RESPONDING", "ours", "rackproof: being provisioned", False, False),
+    ],
+)
+def test_how_a_node_stands(
+    slurm: Slurm, name: str, state: str, drained_by: str, reason: str, responding: bool, in_service: bool
+) -> None:
+    result = slurm.has(*LINES)(name)
+    assert result["changed"] is False
+    node = result["nodes"][name]
+    assert node["state_before"] == node["state_after"] == state
+    assert (node["drained_by"], node["reason"]) == (drained_by, reason)
+    assert (node["responding"], node["in_service"], node["known"]) == (responding, in_service, True)
+    assert slurm.updates() == []
+
+
+def test_a_node_that_slurm_does_not_know_is_no_error(slurm: Slurm) -> None:
+    result = slurm.has("idle")("idle", "new", state="drained")
+    assert result["nodes"]["new"]["known"] is False
+    assert result["nodes"]["new"]["state_after"] == "unknown"
+    assert [update[1] for update in slurm.updates()] == ["NodeName=idle"]
+
+
+def test_without_a_cluster_every_node_is_unknown(
+    slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "absent.conf"))
+    result = slurm.has("idle")("idle", state="drained")
+    assert result["cluster"] is False
+    assert result["changed"] is False
+    assert result["nodes"]["idle"]["state_after"] == "unknown"
+
+
+def test_drains_what_nobody_drained(slurm: Slurm) -> None:
+    result = slurm.has(*LINES)(*LINES, state="drained", reason="new\nkernel")
+    assert result["changed"] is True
+    assert slurm.updates() == [
+        ["update", "NodeName=idle,silent", "State=DRAIN", "Reason=rackproof: new kernel"],
+    ]
+    assert result["nodes"]["idle"]["state_after"] == "IDLE+DRAIN"
+    assert result["nodes"]["idle"]["drained_by"] == "ours"
+    assert result["nodes"]["silent"]["state_after"] == "DOWN*+DRAIN"
+    assert {name for name, node in result["nodes"].items() if node["drained_by"] == "other"} == {
+        "mixed",
+        "gone",
+        "rebooting",
+        "invalid",
+        "broken",
+        "tricky",
+    }
+    again = slurm(*LINES, state="drained")
+    assert again["changed"] is False
+    assert again["nodes"]["idle"]["reason"] == "rackproof: new kernel"
+
+
+def test_returns_only_what_is_ours(slurm: Slurm) -> None:
+    result = slurm.has(*LINES)(*LINES, state="returned", strict=False)
+    assert slurm.updates() == [["update", "NodeName=ours", "State=RESUME"]]
+    assert result["nodes"]["ours"]["state_after"] == "IDLE"
+    assert result["nodes"]["ours"]["in_service"] is True
+    for name in ("mixed", "gone", "rebooting", "invalid", "broken", "tricky"):
+        assert result["nodes"][name]["drained_by"] == "other"
+    assert slurm("ours", state="returned")["changed"] is False
+
+
+def test_one_that_does_not_answer_stays_drained(slurm: Slurm) -> None:
+    result = slurm.has("unmarked")("unmarked", state="returned", timeout_s=1)
+    assert result["failed"] is True
+    assert "unmarked is DOWN+DRAIN+NOT_RESPONDING" in result["msg"]
+    assert "journalctl -u slurmd" in result["msg"]
+    assert result["nodes"]["unmarked"]["drained_by"] == "ours"
+    assert slurm.updates() == []
+
+
+def test_waits_until_jobs_have_ended(slurm: Slurm) -> None:
+    jobs = [["12 idle", "13_[2-4] other[01-03,7]"]] * 3 + [["13 other[01-03,7]"]]
+    result = slurm.has("idle", jobs=jobs)("idle", state="drained", timeout_s=20)
+    assert result["nodes"]["idle"]["jobs"] == []
+    assert result["waiting"] == []
+
+
+def test_a_wait_for_jobs_is_bounded_and_names_them(slurm: Slurm) -> None:
+    jobs = [["12_1 a[1-2],idle", "14 b[08-10]-x"]]
+    result = slurm.has("idle", jobs=jobs)("idle", state="drained", timeout_s=1)
+    assert result["failed"] is True
+    assert "idle runs 12_1" in result["msg"]
+    assert "stay drained" in result["msg"]
+    assert result["nodes"]["idle"]["drained_by"] == "ours"
+    calm = slurm("idle", state="drained", timeout_s=0, strict=False)
+    assert calm["waiting"] == ["idle"]
+    assert "failed" not in calm
+
+
+@pytest.mark.parametrize(
+    ("expression", "node"),
+    [
+        ("n1", "n1"),
+        ("n[01-03]", "n02"),
+        ("n[08-11]", "n10"),
+        ("a,n[1,3-4]", "n4"),
+        ("r[1-2]-n[09-10]", "r2-n10"),
+        ("n[1-2].rack", "n2.rack"),
+    ],
+)
+def test_host_lists(slurm: Slurm, expression: str, node: str) -> None:
+    slurm.has("idle", jobs=[[f"7 {expression}"]])
+    slurm.world["lines"] = {node: LINES["idle"].replace("idle", node)}
+    slurm.file.write_text(json.dumps(slurm.world))
+    assert slurm(node)["nodes"][node]["jobs"] == ["7"]
+
+
+def test_registered_waits_and_names_those_that_do_not_answer(slurm: Slurm) -> None:
+    result = slurm.has("idle", "silent", "ours")(
+        "idle", "silent", "ours", "new", state="registered", timeout_s=1
+    )
+    assert result["waiting"] == ["silent", "new"]
+    assert "failed" not in result
+
+
+@pytest.mark.parametrize(
+    ("state", "name", "after", "changed"),
+    [
+        ("drained", "idle", "IDLE+DRAIN", True),
+        ("drained", "broken", "DOWN", False),
+        ("returned", "ours", "IDLE", True),
+        ("returned", "mixed", "MIXED+DRAIN", False),
+        ("returned", "idle", "IDLE", False),
+    ],
+)
+def test_check_mode_says_what_would_be(
+    slurm: Slurm, state: str, name: str, after: str, changed: bool
+) -> None:
+    result = slurm.has(*LINES, jobs=[[f"5 {name}"]])(name, state=state, check=True, timeout_s=600)
+    assert result["changed"] is changed
+    assert result["nodes"][name]["state_after"] == after
+    assert slurm.updates() == []
+
+
+@pytest.mark.parametrize(
+    ("world", "said"),
+    [({"down": True}, "Unable to contact slurm controller"), ({"hang": True}, "did not answer within 1 s")],
+)
+def test_a_controller_that_does_not_answer(slurm: Slurm, world: dict[str, bool], said: str) -> None:
+    result = slurm.has("idle", **world)("idle", state="drained", command_timeout_s=1)
+    assert result["failed"] is True
+    assert said in result["msg"]
+    assert "systemctl status slurmctld" in result["msg"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"nodes": ["a b"]}, {"nodes": ["-x"]}, {"nodes": ["n[1-2]"]}, {"prefix": " "}, {"timeout_s": -1}],
+)
+def test_arguments_that_make_no_sense(modules: Modules, slurm: Slurm, options: dict[str, Any]) -> None:
+    result = modules("rackproof_slurm_node", **{"nodes": ["a"], **options})
+    assert result["failed"] is True

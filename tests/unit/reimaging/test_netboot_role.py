@@ -1,0 +1,204 @@
+"""What role netboot serves: rendered by Ansible, read by dnsmasq, obeyed by the program that writes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from rackproof.cli import main
+from rackproof.reimaging.images import BLOCK_BYTES, describe
+
+pytestmark = pytest.mark.playbook
+ROOT = Path(__file__).resolve().parents[3]
+ROLE = ROOT / "roles/netboot"
+PLAYBOOK = """
+- hosts: all
+  gather_facts: false
+  vars:
+    mine: "{folder}/{{{{ inventory_hostname }}}}"
+  tasks:
+    - ansible.builtin.include_vars: "{{{{ item }}}}"
+      loop:
+        - "{role}/defaults/main.yml"
+        - "{role}/vars/main.yml"
+        - "{role}/vars/entry.yml"
+        - "{{{{ mine }}}}/given.json"
+    - ansible.builtin.template:
+        src: "{role}/templates/{{{{ item }}}}.j2"
+        dest: "{{{{ mine }}}}/{{{{ item }}}}"
+        mode: "0644"
+      loop: [dnsmasq.conf, boot.ipxe, node.ipxe, nginx.conf]
+    - ansible.builtin.copy:
+        content: "{{{{ {{'order': netboot_order, 'problems': netboot_problems,
+          'entry_problems': netboot_entry_problems, 'told': netboot_told_file}} | to_json }}}}"
+        dest: "{{{{ mine }}}}/said.json"
+        mode: "0644"
+"""
+GIVEN: dict[str, Any] = {
+    "netboot_interface": "lo",
+    "netboot_address": "192.0.2.1",
+    "netboot_network": "192.0.2.0",
+    "netboot_kernel": "vmlinuz",
+    "netboot_initrd": "ramdisk",
+    "netboot_image": "node.raw",
+    "netboot_kernel_arguments": "console=ttyS0",
+    "netboot_artefacts": [
+        {"name": name, "url": f"file:///{name}", "checksum": "sha256:" + "0" * 64}
+        for name in ("vmlinuz", "ramdisk", "node.raw")
+    ],
+    "netboot_entry": {
+        "state": "present",
+        "node": "n1",
+        "mac": "52-54-00-AB-CD-EF",
+        "serial": "M1",
+        "disk": {"serial": "D1"},
+        "token": "a" * 32,
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with what a good inventory gives in proxy/, and a bad one in server/."""
+    folder = tmp_path_factory.mktemp("netboot")
+    image = folder / "node.raw"
+    image.write_bytes(b"boot" * 1000)
+    assert CliRunner().invoke(main, ["reimage", "image", str(image)]).exit_code == 0
+    changed = GIVEN["netboot_entry"] | {"mac": "nothing", "serial": " ", "disk": {"serial": "a", "path": "b"}}
+    bad = {
+        "netboot_dhcp": "server",
+        "netboot_range": "192.0.2.100,192.0.2.199,255.255.255.0",
+        "netboot_router": "192.0.2.254",
+        "netboot_entry": changed | {"token": "short", "node": "../n1"},
+        "netboot_artefacts": [{"name": "vmlinuz", "url": "file:///x", "checksum": "md5:1"}],
+    }
+    for name, more in (("proxy", {}), ("server", bad)):
+        mine = folder / name
+        for part in ("dhcp-hosts", "tftp"):
+            (mine / part).mkdir(parents=True)
+        given = {"netboot_folder": str(mine), "netboot_image_description": f"{image}.json"}
+        (mine / "given.json").write_text(json.dumps(GIVEN | given | more))
+    playbook = folder / "playbook.yml"
+    playbook.write_text(PLAYBOOK.format(role=ROLE, folder=folder))
+    done = subprocess.run(
+        [Path(sys.executable).with_name("ansible-playbook"), "-i", "proxy,server", "-c", "local", playbook],
+        cwd=folder,
+        env=os.environ | {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_PYTHON_INTERPRETER": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def proxy(rendered: Path) -> Path:
+    return rendered / "proxy"
+
+
+@pytest.fixture(scope="module")
+def server(rendered: Path) -> Path:
+    return rendered / "server"
+
+
+def test_what_is_wrong_with_an_entry_or_with_what_is_served_is_all_told(proxy: Path, server: Path) -> None:
+    good, bad = (json.loads((folder / "said.json").read_text()) for folder in (proxy, server))
+    assert good["problems"] == good["entry_problems"] == []
+    assert [one.split(":")[0] for one in bad["entry_problems"]] == [
+        "mac is no MAC address",
+        "serial is empty",
+        "disk has to have serial or path, and one of them",
+        "node cannot be the name of a file",
+        "token is too short",
+    ]
+    assert bad["problems"] == [
+        "vmlinuz has no sha256:HEX for a checksum",
+        "node.raw is not among netboot_artefacts",
+        "ramdisk is not among netboot_artefacts",
+    ]
+
+
+def dnsmasq(folder: Path) -> str:
+    program = shutil.which("dnsmasq") or "/usr/sbin/dnsmasq"
+    if not Path(program).exists():
+        pytest.skip("dnsmasq is not installed")
+    done = subprocess.run(
+        [program, "--test", f"--conf-file={folder}/dnsmasq.conf"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def test_dnsmasq_understands_both_ways_and_answers_only_who_has_an_entry(proxy: Path, server: Path) -> None:
+    for folder in (proxy, server):
+        assert "syntax check OK" in dnsmasq(folder)
+        lines = (folder / "dnsmasq.conf").read_text().splitlines()
+        assert "dhcp-ignore=tag:!rackproof" in lines
+        assert f"dhcp-hostsdir={folder}/dhcp-hosts" in lines
+        assert "port=0" in lines
+    assert "dhcp-range=192.0.2.0,proxy" in (proxy / "dnsmasq.conf").read_text()
+    # Beside another DHCP server no address is ever given.
+    assert (proxy / "dnsmasq.conf").read_text().count("dhcp-range") == 1
+    assert "dhcp-option=option:router,192.0.2.254" in (server / "dnsmasq.conf").read_text()
+
+
+def test_a_node_without_an_entry_boots_from_its_disk(proxy: Path) -> None:
+    text = (proxy / "boot.ipxe").read_text()
+    assert text.startswith("#!ipxe")
+    assert "chain --autofree http://192.0.2.1:8080/nodes/${net0/mac:hexhyp}.ipxe || exit" in text
+
+
+def test_the_order_is_the_one_whose_digest_stands_on_the_command_line(proxy: Path) -> None:
+    said = json.loads((proxy / "said.json").read_text())
+    script = (proxy / "node.ipxe").read_text()
+    digest = re.search(r"rackproof.sha256=([0-9a-f]{64}) console=ttyS0", script)
+    assert digest is not None
+    assert digest[1] == hashlib.sha256(said["order"].encode()).hexdigest()
+    assert "rackproof.order=http://192.0.2.1:8080/nodes/n1/write.json " in script
+    order = json.loads(said["order"])
+    assert (order["serial"], order["disk"], order["wipe"]) == ("M1", {"serial": "D1"}, [])
+    assert order["image"]["url"] == "http://192.0.2.1:8080/artefacts/node.raw"
+    assert order["report"].endswith(said["told"].rpartition("/")[2])
+    # And it is what the program on the node takes.
+    from .test_write_image import load
+
+    writer = load()
+    writer.check_machine(order, "m1")
+    writer.check_image(order["image"])
+
+
+def test_an_image_is_described_block_by_block(tmp_path: Path) -> None:
+    from .test_write_image import load
+
+    assert load().BLOCK == BLOCK_BYTES
+    image = tmp_path / "node.raw"
+    image.write_bytes(b"a" * BLOCK_BYTES + bytes(BLOCK_BYTES) + b"b" * 10)
+    found = describe(image)
+    assert found.blocks == (
+        hashlib.sha256(b"a" * BLOCK_BYTES).hexdigest(),
+        "0",
+        hashlib.sha256(b"b" * 10).hexdigest(),
+    )
+    assert found.sha256 == hashlib.sha256(image.read_bytes()).hexdigest()
+    assert found.fetched_bytes == BLOCK_BYTES + 10
+
+
+@pytest.mark.parametrize(("data", "why"), [(b"", "is empty"), (b"\x1f\x8b\x08rest", "is packed")])
+def test_what_is_no_raw_image_is_refused(tmp_path: Path, data: bytes, why: str) -> None:
+    (tmp_path / "x").write_bytes(data)
+    done = CliRunner().invoke(main, ["reimage", "image", str(tmp_path / "x")])
+    assert done.exit_code == 1
+    assert why in done.output
+    assert not (tmp_path / "x.json").exists()

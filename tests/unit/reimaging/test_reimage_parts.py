@@ -1,0 +1,80 @@
+"""What changed in a node's hardware, and what of it stops the node."""
+
+from __future__ import annotations
+
+import pytest
+
+from rackproof.records import Gpu, Node, Verdict
+from rackproof.reimaging.parts import compare
+
+
+def gpus(*names: str, vbios: str = "1") -> tuple[Gpu, ...]:
+    return tuple(
+        Gpu(index=i, uuid=f"GPU-{name}", bus_id=f"00:0{i}", vbios=vbios) for i, name in enumerate(names)
+    )
+
+
+NODE = Node(
+    name="n1",
+    serial="S1",
+    memory_bytes=960 << 30,
+    gpus=gpus("a", "b", "c", "d"),
+    firmware={"bios": "1.0", "infiniband.mlx5_0": "28.1", "vbios": "1"},
+)
+
+
+def told(after: Node, before: Node | None = NODE) -> list[tuple[str, Verdict | None]]:
+    return [(one.text(), one.verdict) for one in compare(before, after)]
+
+
+def test_the_same_is_no_change_though_a_kernel_reserves_a_little() -> None:
+    assert told(NODE) == []
+    assert told(NODE.model_copy(update={"memory_bytes": (960 << 30) - (8 << 30)})) == []
+
+
+def test_a_swapped_gpu_is_reported_by_both_uuids_and_stops_nobody() -> None:
+    after = NODE.model_copy(update={"gpus": gpus("a", "x", "c", "d")})
+    assert told(after) == [("GPU 1 (00:01) swapped: was GPU-b, is GPU-x", None)]
+
+
+def test_gpus_that_changed_places_have_moved() -> None:
+    after = NODE.model_copy(update={"gpus": gpus("b", "a", "c", "d")})
+    assert [text for text, _ in told(after)] == [
+        "GPU GPU-b moved: 00:01 to 00:00",
+        "GPU GPU-a moved: 00:00 to 00:01",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        ({"gpus": gpus("a", "b", "c")}, "GPU 3 (00:03) missing: was GPU-d"),
+        ({"gpus": ()}, "GPUs: not known after, so not compared"),
+        ({"memory_bytes": 896 << 30}, "memory was 960 GiB, is 896 GiB"),
+        ({"serial": "S2"}, "serial number was S1, is S2"),
+    ],
+)
+def test_less_than_before_and_another_machine_stop_the_node(after: dict[str, object], said: str) -> None:
+    assert [text for text, verdict in told(NODE.model_copy(update=after)) if verdict and verdict.gates] == [
+        said
+    ]
+
+
+def test_other_firmware_is_reported_part_by_part() -> None:
+    after = NODE.model_copy(
+        update={"gpus": gpus("a", "b", "c", "d", vbios="2"), "firmware": {"bios": "1.1", "vbios": "2"}}
+    )
+    assert [text for text, _ in told(after)] == [
+        *(f"GPU {i} (00:0{i}) firmware was 1, is 2" for i in range(4)),
+        "firmware bios was 1.0, is 1.1",
+        "firmware infiniband.mlx5_0 missing: was 28.1",
+    ]
+
+
+def test_what_was_not_known_is_never_unchanged() -> None:
+    assert told(NODE, None) == [("hardware: not known before, so not compared", None)]
+    bare = NODE.model_copy(update={"gpus": (), "serial": ""})
+    assert [text for text, _ in told(NODE, bare)] == [
+        "serial number: not known before, so not compared",
+        "GPUs: not known before, so not compared",
+    ]

@@ -1,0 +1,313 @@
+"""A run over a results folder: begun, killed, gone on with; who may not be taken; what its end says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from rackproof import locks
+from rackproof.cli import main
+from rackproof.fleet.record import NightRecord, NodeNight, write_night
+from rackproof.health.checking import HealthFinding
+from rackproof.records import Verdict
+from rackproof.reimaging import journal, running
+from rackproof.reimaging.running import ReimageError, Started, begin, end, keep_record, proven, write_step
+from rackproof.reimaging.states import STEPS, Step
+from rackproof.results import read_run
+
+NODES = {"n1": ["r1"], "n2": ["r1"], "n3": ["r2"]}
+
+
+@pytest.fixture(autouse=True)
+def _no_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RACKPROOF_DATABASE_URL", raising=False)
+
+
+def started(results: Path, nodes: dict[str, list[str]] | None = None, **options: Any) -> Started:
+    given = {"method": "rack", "owner_pid": os.getpid()} | options
+    return begin(results, nodes or NODES, **given)
+
+
+def work(run: Started, node: str, *steps: Step) -> None:
+    for step in steps:
+        write_step(run, node, "begun", step)
+        write_step(run, node, "done", step)
+
+
+def facts(serial: str = "S1", uuids: tuple[str, ...] = ("a", "b")) -> dict[str, Any]:
+    xml = "".join(
+        f'<gpu id="00000000:0{i}:00.0"><product_name>GB300</product_name><uuid>GPU-{uuid}</uuid>'
+        f"<minor_number>{i}</minor_number></gpu>"
+        for i, uuid in enumerate(uuids)
+    )
+    smi = f"<nvidia_smi_log><driver_version>580</driver_version>{xml}</nvidia_smi_log>"
+    return {
+        "dmi": {"product_serial": serial},
+        "tools": {"nvidia_smi_xml": {"status": "ok", "stdout": smi}},
+        "boot_id": "one",
+    }
+
+
+def test_a_node_goes_the_whole_way_and_enters_the_history(tmp_path: Path) -> None:
+    run = started(tmp_path, {"n1": ["r1"]})
+    assert run.todo == {"n1": STEPS}
+    assert keep_record(run, "n1", "before", facts(), serial="s1") == ()
+    work(run, "n1", *STEPS[:6])
+    remarks = keep_record(run, "n1", "after", facts(uuids=("a", "x")), expected_gpus=2)
+    assert [one.split(" ", 3)[3] for one in remarks] == ["swapped: was GPU-b, is GPU-x"]
+    write_step(run, "n1", "begun", Step.VALIDATE)
+    write_step(run, "n1", "done", Step.VALIDATE, remarks=remarks)
+    work(run, "n1", Step.RETURN)
+    ended = end(run)
+    assert (ended.verdict, ended.gates, ended.history) == (Verdict.PASS, False, "")
+    assert "n1: returned to service (GPU 1" in ended.message[0]
+    kept = read_run(Path(run.folder))
+    assert kept.benchmark == "reimage"
+    assert [gpu.uuid for node in kept.nodes for gpu in node.gpus] == ["GPU-a", "GPU-x"]
+    (status,) = running.status(tmp_path)
+    assert status.standing.state == "returned"
+    assert not list(Path(run.folder, "journal").glob(".*.reserve"))
+
+
+@pytest.mark.parametrize("last", STEPS)
+def test_the_next_run_goes_on_where_a_killed_one_was(tmp_path: Path, last: Step) -> None:
+    run = started(tmp_path)
+    keep_record(run, "n1", "before", facts(serial="first"))
+    work(run, "n1", *STEPS[: STEPS.index(last)])
+    write_step(run, "n1", "begun", last)
+    found = {one.node: one for one in running.status(tmp_path)}
+    assert found["n1"].standing.state == "running"
+    assert found["n2"].standing.state == "waiting"
+    # Killed: the claims are gone with the process.
+    (tmp_path / running.CLAIMS / locks.CLAIMS).unlink()
+    (mine,) = running.status(tmp_path, ["n1"])
+    assert (mine.standing.state, mine.standing.step) == ("interrupted", last)
+    assert mine.next_command == "ansible-playbook reimage.yml -l n1"
+
+    second = started(tmp_path)
+    assert second.run_id > run.run_id
+    assert second.todo["n1"][0] is Step.DRAIN
+    assert second.todo["n2"] == STEPS
+    taken = running.read_record(Path(second.folder), "before", "n1")
+    if STEPS.index(last) > STEPS.index(Step.RECORD):
+        # What it was before is what it was before the first attempt.
+        assert Step.RECORD not in second.todo["n1"]
+        assert taken is not None
+        assert taken.serial == "first"
+    else:
+        assert taken is None
+    work(second, "n1", *second.todo["n1"])
+    assert running.status(tmp_path, ["n1"])[0].standing.state == "returned"
+
+
+def test_another_method_or_again_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = started(tmp_path)
+    keep_record(run, "n1", "before", facts())
+    work(run, "n1", *STEPS[:5])
+    second = started(tmp_path)
+    assert second.todo["n1"] == (Step.DRAIN, Step.PROVISION, Step.VALIDATE, Step.RETURN)
+    # The boot that has to be another one is taken over, too.
+    with pytest.raises(ReimageError, match="n1 still runs the system that was to be replaced"):
+        running.booted(second, "n1", facts())
+    assert running.booted(second, "n1", facts() | {"boot_id": "two"}) == ()
+    (said_,) = running.booted(second, "n2", facts())
+    assert "whether it was booted anew is not known" in said_
+    # Another way to install is another image; what the node was before any of it is still what it was.
+    monkeypatch.setattr(running, "METHODS", ("rack", "another"))
+    other = started(tmp_path, method="another")
+    assert other.todo["n1"] == STEPS
+    keep_record(other, "n1", "before", facts(serial="changed"))
+    kept = running.read_record(Path(other.folder), "before", "n1")
+    assert kept is not None
+    assert kept.serial == "S1"
+    anew = started(tmp_path, again=True)
+    assert anew.todo["n1"] == STEPS
+    assert running.read_record(Path(anew.folder), "before", "n1") is None
+
+
+def test_a_way_to_image_that_is_not_there_is_refused_before_anything(tmp_path: Path) -> None:
+    for method in ("image", "autoinstall", ""):
+        with pytest.raises(ReimageError, match="cannot be done; there is rack"):
+            started(tmp_path, method=method)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_runs_never_take_the_same_node(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    try:
+        started(tmp_path, {"n1": ["r1"]}, owner_pid=process.pid)
+        with pytest.raises(
+            ReimageError, match=rf"n1 is being reimaged by another playbook \(pid {process.pid}"
+        ):
+            started(tmp_path)
+        assert len(running.folders(tmp_path)) == 1
+        started(tmp_path, {"n2": ["r1"]})
+        # Nor does a benchmark take a node that is being imaged.
+        with pytest.raises(locks.Busy):
+            locks.claim_hosts(tmp_path, ["n1"], os.getppid())
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_dry_run_leaves_nothing(tmp_path: Path) -> None:
+    run = started(tmp_path, owner_pid=None, at_once=2)
+    assert run.message[0] == "3 nodes in 2 waves, at most 2 at a time"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nodes_of_no_known_partition_share_one(tmp_path: Path) -> None:
+    listed = "n1|a|none\nn2|b|none\nn3|b|none"
+    assert started(tmp_path, owner_pid=None, per_partition=1, members=listed).waves == (
+        ("n1", "n2"),
+        ("n3",),
+    )
+    assert len(started(tmp_path, owner_pid=None, per_partition=1).waves) == 3
+
+
+def test_a_damaged_journal_leaves_its_node_out_and_the_others_go_on(tmp_path: Path) -> None:
+    run = started(tmp_path)
+    path = journal.path_of(Path(run.folder, "journal"), "n2")
+    path.write_bytes(b"0 nothing\n" + path.read_bytes())
+    second = started(tmp_path)
+    assert set(second.todo) == {"n1", "n3"}
+    assert "where the node stands is not known" in second.refused["n2"]
+    for name in second.todo:
+        work(second, name, *STEPS)
+    ended = end(second)
+    assert ended.verdict is Verdict.FAIL
+    assert any(one.startswith("n2: failed and stays drained") for one in ended.message)
+    assert {one.node: one.standing.state for one in running.status(tmp_path)}["n2"] == "failed"
+
+
+def test_a_failed_node_says_why_and_what_next(tmp_path: Path) -> None:
+    run = started(tmp_path, {"n1": ["r1"]})
+    work(run, "n1", Step.DRAIN)
+    write_step(run, "n1", "begun", Step.RECORD)
+    write_step(run, "n1", "failed", reason="no \x1b[31manswer")
+    ended = end(run)
+    assert ended.gates
+    assert ended.message == (
+        "n1: failed at record and stays drained: no answer Next: ansible-playbook reimage.yml -l n1",
+    )
+
+
+def test_a_step_is_not_done_that_did_not_begin(tmp_path: Path) -> None:
+    run = started(tmp_path)
+    with pytest.raises(ReimageError, match="n1: return cannot be done, it was not begun"):
+        write_step(run, "n1", "done", Step.RETURN)
+
+
+def test_a_step_that_took_too_long_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = started(tmp_path, {"n1": ["r1"]}, limits_s={"drain": 60})
+    write_step(run, "n1", "begun", Step.DRAIN)
+
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:
+            return datetime.now(UTC) + timedelta(minutes=2)
+
+    monkeypatch.setattr(running, "datetime", Later)
+    stands = write_step(run, "n1", "done", Step.DRAIN)
+    assert stands.remarks == ("drain took 2 min 00 s, its limit is 1 min 00 s",)
+
+
+@pytest.mark.parametrize("serial", ["OTHER", "S10"])
+def test_another_machine_stops_before_anything_is_written(tmp_path: Path, serial: str) -> None:
+    run = started(tmp_path)
+    with pytest.raises(ReimageError, match=rf"n1 is another machine: .* S1, the inventory says {serial}"):
+        keep_record(run, "n1", "before", facts(), serial=serial)
+    assert running.read_record(Path(run.folder), "before", "n1") is None
+
+
+def test_a_node_that_does_not_answer_is_what_its_last_night_knew_or_not_known(tmp_path: Path) -> None:
+    run = started(tmp_path)
+    assert keep_record(run, "n1", "before", None, serial="S1") == (
+        "the node did not answer and no night knows it: what it was is not known",
+        "its serial number is not known, the inventory says S1",
+    )
+    with pytest.raises(ReimageError, match="nothing of it is proven"):
+        keep_record(run, "n1", "after", None)
+
+
+def test_lost_hardware_and_too_few_gpus_stop_the_node(tmp_path: Path) -> None:
+    run = started(tmp_path)
+    with pytest.raises(ReimageError, match="n2 lists 1 GPUs, SKU gb300 has 2"):
+        keep_record(run, "n2", "after", facts(uuids=("a",)), sku="gb300", expected_gpus=2)
+    keep_record(run, "n1", "before", facts())
+    with pytest.raises(ReimageError, match=r"n1 is not what it was: GPU 1 \(.*\) missing: was GPU-b"):
+        keep_record(run, "n1", "after", facts(uuids=("a",)), expected_gpus=2)
+
+
+def night(folder: Path, verdict: Verdict, *names: str) -> Path:
+    now = datetime.now(UTC)
+    finding = HealthFinding(node="n1", code="xid", verdict=verdict, evidence="XID 79", action="rma")
+    write_night(
+        folder,
+        NightRecord(
+            night_id="20261122T020000Z-health-abcdef",
+            started=now,
+            ended=now,
+            verdict=verdict,
+            nodes=tuple(
+                NodeNight(node=name, verdict=verdict, findings=() if verdict is Verdict.PASS else (finding,))
+                for name in names
+            ),
+        ),
+    )
+    return folder
+
+
+def test_only_a_night_that_looked_at_the_node_and_passed_it_proves_it(tmp_path: Path) -> None:
+    assert proven(night(tmp_path / "a", Verdict.PASS, "n1"), "n1") == ()
+    assert proven(night(tmp_path / "b", Verdict.DEGRADED, "n1"), "n1") == ("degraded: XID 79",)
+    for verdict in (Verdict.FAIL, Verdict.UNPROVEN):
+        with pytest.raises(ReimageError, match=rf"n1 is {verdict.value}: XID 79. See `rackproof explain n1`"):
+            proven(night(tmp_path / verdict.value, verdict, "n1"), "n1")
+    with pytest.raises(ReimageError, match="did not look at it"):
+        proven(night(tmp_path / "c", Verdict.PASS, "n2"), "n1")
+    with pytest.raises(ReimageError, match="was not proven"):
+        proven(tmp_path / "nowhere", "n1")
+
+
+def test_what_is_kept_is_json_that_others_can_read(tmp_path: Path) -> None:
+    run = started(tmp_path, limits_s={"boot": 7})
+    kept = json.loads((Path(run.folder) / running.RUN_FILE).read_text())
+    assert kept["limits_s"]["boot"] == 7
+    assert kept["nodes"] == ["n1", "n2", "n3"]
+
+
+def said(results: Path, *words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(main, ["reimage", "status", "--results", str(results), *words])
+    return done.exit_code, done.output
+
+
+def test_status_on_the_command_line(tmp_path: Path) -> None:
+    assert said(tmp_path) == (0, f"no node was ever imaged from {tmp_path}\n")
+    run = started(tmp_path)
+    work(run, "n1", *STEPS)
+    work(run, "n2", Step.DRAIN)
+    write_step(run, "n2", "failed", reason="its jobs do not end")
+    (tmp_path / running.CLAIMS / locks.CLAIMS).unlink()
+    status, text = said(tmp_path)
+    assert status == 0
+    assert "n1" not in text
+    assert "failed at record" in text
+    assert "its jobs do not end" in text
+    assert "next: ansible-playbook reimage.yml -l n2,n3" in text
+    assert "returned to service" in said(tmp_path, "--all")[1]
+    assert "never imaged from here: n9" in said(tmp_path, "n1", "n9")[1]
+    found = json.loads(said(tmp_path, "--json")[1])
+    assert [(one["node"], one["standing"]["state"]) for one in found] == [
+        ("n1", "returned"),
+        ("n2", "failed"),
+        ("n3", "interrupted"),
+    ]

@@ -1,0 +1,306 @@
+"""The program that writes an image to a disk: only the right disk of the right machine, only right blocks."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.machinery
+import importlib.util
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+PROGRAM = ROOT / "roles/netboot/files/rackproof-write-image"
+
+
+def load() -> Any:
+    loader = importlib.machinery.SourceFileLoader("rackproof_write_image", str(PROGRAM))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+writer = load()
+# Small blocks: the tests are about what is written where, not about megabytes.
+writer.BLOCK = 64 * 1024
+BLOCK = writer.BLOCK
+
+
+class Server:
+    """An image server with faults."""
+
+    def __init__(self, image: bytes) -> None:
+        self.image = image
+        self.faults: list[str] = []
+        self.asked: list[str] = []
+        self.told: list[dict[str, Any]] = []
+        self.order = b""
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                if self.path == "/write.json":
+                    self.send_response(200)
+                    self.end_headers()
+                    self.wfile.write(outer.order)
+                    return
+                outer.asked.append(self.headers["Range"])
+                first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
+                fault = outer.faults.pop(0) if outer.faults else ""
+                if fault == "503":
+                    self.send_error(503)
+                    return
+                data = outer.image[first : last + 1]
+                self.send_response(200 if fault == "whole" else 206)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data[: len(data) // 2] if fault == "cut" else data)
+
+            def do_PUT(self) -> None:
+                outer.told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.http.serve_forever, args=(0.02,), daemon=True).start()
+        self.url = f"http://127.0.0.1:{self.http.server_port}"
+
+
+IMAGE = os.urandom(BLOCK) + bytes(BLOCK) + os.urandom(BLOCK) + os.urandom(12345)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server(IMAGE)
+    yield made
+    made.http.shutdown()
+    made.http.server_close()
+
+
+def digests(image: bytes) -> list[str]:
+    parts = [image[at : at + BLOCK] for at in range(0, len(image), BLOCK)]
+    return ["0" if not part.strip(b"\0") else hashlib.sha256(part).hexdigest() for part in parts]
+
+
+def order(server: Server, **changed: Any) -> dict[str, Any]:
+    return {
+        "node": "n1",
+        "serial": "M1",
+        "disk": {"serial": "D1"},
+        "image": {
+            "url": f"{server.url}/image",
+            "bytes": len(IMAGE),
+            "block": BLOCK,
+            "blocks": digests(IMAGE),
+        },
+        "report": f"{server.url}/told",
+        "regular_file_is_a_disk": True,
+    } | changed
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """Return a machine's folder with three disks full of somebody's data; what is held is named in sysfs."""
+    for name, serial, size in (("sda", "D1", 5), ("sdb", "D2", 5), ("nvme0n1", "D3", 1)):
+        (tmp_path / "dev").mkdir(exist_ok=True)
+        (tmp_path / "dev" / name).write_bytes(b"data" * (size * BLOCK // 4))
+        folder = tmp_path / "sys/block" / name
+        (folder / "device").mkdir(parents=True)
+        (folder / "device/serial").write_text(f"{serial}  \n")
+        (folder / "size").write_text(str(size * BLOCK // 512))
+        (folder / "ro").write_text("0")
+    (tmp_path / "sys/block/loop0").mkdir()
+    links = tmp_path / "dev/disk/by-id"
+    links.mkdir(parents=True)
+    (links / "ata-D2").symlink_to("../../sdb")
+    return tmp_path
+
+
+def found(machine: Path) -> list[dict[str, Any]]:
+    return writer.disks(str(machine / "sys"), str(machine / "dev"), str(machine / "dev/disk"))
+
+
+def content(machine: Path) -> dict[str, str]:
+    return {
+        name: hashlib.sha256((machine / "dev" / name).read_bytes()).hexdigest()
+        for name in ("sda", "sdb", "nvme0n1")
+    }
+
+
+def carry_out(given: dict[str, Any], machine: Path, serial: str = "m1", mounted: tuple[str, ...] = ()) -> Any:
+    return writer.carry_out(given, found(machine), serial, mounted, lambda done, of: None, pause=0.0)
+
+
+def test_the_named_disk_gets_the_image_and_no_other_is_touched(server: Server, machine: Path) -> None:
+    before = content(machine)
+    assert carry_out(order(server), machine)["serial"] == "D1"
+    assert (machine / "dev/sda").read_bytes()[: len(IMAGE)] == IMAGE
+    assert {k: v for k, v in content(machine).items() if k != "sda"} == {
+        k: v for k, v in before.items() if k != "sda"
+    }
+    # A block of nothing is not fetched, and the first comes last.
+    assert [int(one[6:].split("-")[0]) // BLOCK for one in server.asked] == [2, 3, 0]
+
+
+def test_a_disk_by_any_of_its_paths(server: Server, machine: Path) -> None:
+    by_id = str(machine / "dev/disk/by-id/ata-D2")
+    assert carry_out(order(server, disk={"path": by_id}), machine)["path"] == str(machine / "dev/sdb")
+    assert (machine / "dev/sdb").read_bytes()[: len(IMAGE)] == IMAGE
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"serial": "M2"}, "this machine's serial number is m1, the order is for M2"),
+        ({"serial": ""}, "names no serial number of the machine"),
+        ({"disk": {"serial": "D9"}}, r"there is no disk D9; there are: .*sda \(D1\)"),
+        ({"disk": {}}, "by one of them"),
+        ({"disk": {"serial": "D1", "path": "/dev/sda"}}, "by one of them"),
+        ({"disk": {"serial": "D3"}}, "has 65536 bytes, the image"),
+        ({"wipe": [{"serial": "D1"}]}, "both written and wiped"),
+        ({"wipe": [{"serial": "D9"}]}, "there is no disk D9"),
+        ({"image": {}}, "does not describe the image"),
+        ({"image": {"bytes": 5, "block": BLOCK, "blocks": []}}, "0 digests for an image of 5"),
+        ({"image": {"bytes": 5, "block": BLOCK, "blocks": ["x"]}}, "a digest that is none"),
+    ],
+)
+def test_whatever_does_not_fit_stops_before_anything_is_written(
+    server: Server, machine: Path, changed: dict[str, Any], why: str
+) -> None:
+    before = content(machine)
+    with pytest.raises(writer.Refused, match=why):
+        carry_out(order(server, **changed), machine)
+    assert content(machine) == before
+
+
+@pytest.mark.parametrize("serial", ["", "m10", "M"])
+def test_another_machine_or_one_that_does_not_say_is_not_written(
+    server: Server, machine: Path, serial: str
+) -> None:
+    before = content(machine)
+    with pytest.raises(writer.Refused, match="serial number"):
+        carry_out(order(server), machine, serial=serial)
+    assert content(machine) == before
+
+
+def test_two_disks_of_one_serial_and_disks_in_use_are_refused(server: Server, machine: Path) -> None:
+    before = content(machine)
+    with pytest.raises(writer.Refused, match="in use"):
+        carry_out(order(server), machine, mounted=(str(machine / "dev/sda1"),))
+    (machine / "sys/block/sda/holders/dm-0").mkdir(parents=True)
+    with pytest.raises(writer.Refused, match="in use"):
+        carry_out(order(server), machine)
+    (machine / "sys/block/sdb/device/serial").write_text("D1")
+    with pytest.raises(writer.Refused, match="2 disks are called D1"):
+        carry_out(order(server), machine)
+    (machine / "sys/block/nvme0n1/ro").write_text("1")
+    with pytest.raises(writer.Refused, match="write-protected"):
+        carry_out(order(server, disk={"serial": "D3"}), machine)
+    assert content(machine) == before
+
+
+def test_a_mounted_neighbour_with_a_longer_name_is_another_disk() -> None:
+    assert writer.in_use("/dev/sda1", "/dev/sda")
+    assert writer.in_use("/dev/nvme0n1p2", "/dev/nvme0n1")
+    assert not writer.in_use("/dev/sdaa1", "/dev/sda")
+    assert not writer.in_use("/dev/nvme0n1", "/dev/nvme0n1p1")
+
+
+def test_only_disks_that_were_named_are_wiped_and_only_after_the_image(server: Server, machine: Path) -> None:
+    before = content(machine)
+    carry_out(order(server, wipe=[{"serial": "D2"}]), machine)
+    wiped = (machine / "dev/sdb").read_bytes()
+    assert not wiped[:BLOCK].strip(b"\0")
+    assert not wiped[-BLOCK:].strip(b"\0")
+    assert wiped[BLOCK:-BLOCK].strip(b"\0")
+    assert content(machine)["nvme0n1"] == before["nvme0n1"]
+
+
+@pytest.mark.parametrize("faults", [["503", "cut"], ["cut", "cut", "503"]])
+def test_a_server_that_drops_in_between_is_asked_again(
+    server: Server, machine: Path, faults: list[str]
+) -> None:
+    server.faults = faults
+    carry_out(order(server), machine)
+    assert (machine / "dev/sda").read_bytes()[: len(IMAGE)] == IMAGE
+
+
+@pytest.mark.parametrize(
+    ("faults", "why"), [(["503"] * 5, "after 5 tries"), (["whole"], "does not serve parts")]
+)
+def test_a_server_that_stays_away_leaves_a_disk_that_does_not_boot(
+    server: Server, machine: Path, faults: list[str], why: str
+) -> None:
+    server.faults = faults
+    with pytest.raises(writer.Failed, match=why):
+        carry_out(order(server), machine)
+    assert not (machine / "dev/sda").read_bytes()[:BLOCK].strip(b"\0")
+
+
+@pytest.mark.parametrize("number", [0, 2, 3])
+def test_a_damaged_image_never_becomes_a_disk_that_boots(server: Server, machine: Path, number: int) -> None:
+    at = number * BLOCK + 100
+    server.image = IMAGE[:at] + bytes([IMAGE[at] ^ 1]) + IMAGE[at + 1 :]
+    with pytest.raises(writer.Failed, match=f"block {number} is damaged on the server"):
+        carry_out(order(server), machine)
+    assert not (machine / "dev/sda").read_bytes()[:BLOCK].strip(b"\0")
+
+
+def test_power_cut_at_any_block_leaves_a_disk_that_does_not_boot(server: Server, machine: Path) -> None:
+    class PowerCut(BaseException):
+        pass
+
+    for last in range(1, 4):
+
+        def tell(done: int, of: int, last: int = last) -> None:
+            if done == last:
+                raise PowerCut
+
+        with pytest.raises(PowerCut):
+            writer.carry_out(order(server), found(machine), "M1", (), tell, pause=0.0)
+        assert not (machine / "dev/sda").read_bytes()[:BLOCK].strip(b"\0")
+    # And the next time it is written whole.
+    carry_out(order(server), machine)
+    assert (machine / "dev/sda").read_bytes()[: len(IMAGE)] == IMAGE
+
+
+def test_a_disk_that_reads_back_otherwise_is_found(
+    server: Server, machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.pread
+    monkeypatch.setattr(writer.os, "pread", lambda handle, size, at: bytes(len(real(handle, size, at))))
+    with pytest.raises(writer.Failed, match="reads back otherwise than it was written: the disk is bad"):
+        carry_out(order(server), machine)
+
+
+def test_the_program_refuses_an_order_that_is_not_the_one_it_was_booted_for(server: Server) -> None:
+    server.order = json.dumps(order(server)).encode()
+    done = subprocess.run(
+        [PROGRAM, f"{server.url}/write.json", "0" * 64], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == writer.REFUSED
+    assert "its checksum is another" in done.stdout
+
+
+def test_the_program_tells_the_server_that_this_is_not_the_machine(server: Server) -> None:
+    server.order = json.dumps(order(server, serial="nobody-has-this")).encode()
+    digest = hashlib.sha256(server.order).hexdigest()
+    done = subprocess.run(
+        [PROGRAM, f"{server.url}/write.json", digest], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == writer.REFUSED
+    assert server.told[0]["status"] == "refused"
+    assert server.told[0]["node"] == "n1"
+    assert "the order is for nobody-has-this" in server.told[0]["reason"]

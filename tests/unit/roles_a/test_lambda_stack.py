@@ -1,0 +1,146 @@
+"""Role lambda_stack: what each flavour wants on each operating system, and when a node has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from .conftest import SYSTEMS, Renderer, node
+
+ROLE = "lambda_stack"
+BY_OS = "id"
+FLAVOURS = ["", "lambda_stack", "nvidia", "none"]
+ASKED = ["lambda_stack_chosen", "lambda_stack_wanted", "lambda_stack_unmet", "lambda_stack_packaged"]
+ASKED += ["lambda_stack_running", "lambda_stack_persists", "lambda_stack_needs_reboot"]
+ASKED += ["lambda_stack_idle_units", "lambda_stack_fabric_fits"]
+HEADERS = {"linux-headers-6.1.0-30-amd64": ""}
+DCGM = {"datacenter-gpu-manager-4-core": "*:4.4.1-*"}
+
+pytestmark = pytest.mark.playbook
+
+
+def installed(**versions: str) -> dict[str, dict[str, Any]]:
+    return {name.replace("_", "-"): {"version": version, "held": True} for name, version in versions.items()}
+
+
+WHOLE = installed(
+    nvidia_open="580.95.05-1",
+    nvidia_driver_cuda="580.95.05-1",
+    nvidia_fabricmanager="580.95.05-1",
+    datacenter_gpu_manager_4_core="1:4.4.1-1",
+)
+ANSWER = {"status": "ok", "stdout": "0, GPU-a, 580.95.05, Enabled\n1, GPU-b, 580.95.05, Enabled\n"}
+UP = {"active": True, "enabled": True, "failed": False}
+
+
+def provisioned(**changes: Any) -> dict[str, Any]:
+    given = {
+        "container": True,
+        "packages": WHOLE,
+        "commands": {"nvidia_smi_query": ANSWER},
+        "services": {
+            "nvidia-persistenced.service": UP,
+            "nvidia-fabricmanager.service": UP,
+            "nvidia-dcgm.service": UP,
+        },
+    }
+    return {
+        "rackproof_node": node(**{**given, **changes}),
+        "lambda_stack_fabric_manager": True,
+    }
+
+
+@pytest.fixture(scope="module")
+def rendered(render: Renderer) -> dict[str, dict[str, Any]]:
+    cases = {
+        f"{system}-{flavour or 'default'}": {
+            "rackproof_node": node(system),
+            "lambda_stack_flavour": flavour,
+            "lambda_stack_version": "0.1.16~jammy1",
+            "lambda_stack_fabric_manager": True,
+        }
+        for system in SYSTEMS
+        for flavour in FLAVOURS
+    }
+    loose = {name: {**one, "held": False} for name, one in WHOLE.items()}
+    off = {"active": True, "enabled": False, "failed": False}
+    said = {"status": "no_driver", "stdout": "Failed to initialize NVML: Driver/library version mismatch\n"}
+    cases |= {
+        "whole": provisioned(),
+        "not held": provisioned(packages=loose),
+        "older": provisioned(packages={**WHOLE, **installed(nvidia_open="580.95.04-1")}),
+        "other dcgm": provisioned(packages={**WHOLE, **installed(datacenter_gpu_manager_4_core="1:4.3.0-1")}),
+        # Not every version that begins so is that version.
+        "longer dcgm": provisioned(
+            packages={**WHOLE, **installed(datacenter_gpu_manager_4_core="1:4.4.10-1")}
+        ),
+        "other fabric": provisioned(packages={**WHOLE, **installed(nvidia_fabricmanager="570.172.08-1")}),
+        "mismatch": provisioned(commands={"nvidia_smi_query": said}),
+        "idle": provisioned(services={"nvidia-persistenced.service": off, "nvidia-dcgm.service": UP}),
+        "volatile": provisioned(
+            commands={
+                "nvidia_smi_query": {**ANSWER, "stdout": ANSWER["stdout"].replace("Enabled", "Disabled")}
+            }
+        ),
+    }
+    return render(cases, ASKED)
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_the_default_flavour(rendered: dict[str, dict[str, Any]], system: str) -> None:
+    expected = "lambda_stack" if system.startswith("ubuntu") else "nvidia"
+    assert rendered[f"{system}-default"]["lambda_stack_chosen"] == expected
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_what_each_flavour_wants(rendered: dict[str, dict[str, Any]], system: str) -> None:
+    assert rendered[f"{system}-none"]["lambda_stack_wanted"] == {}
+    assert rendered[f"{system}-lambda_stack"]["lambda_stack_wanted"] == {
+        "lambda-stack-cuda": "0.1.16~jammy1",
+        **HEADERS,
+        **DCGM,
+    }
+    debian = {"nvidia-open": "580.95.05-1", "nvidia-driver-cuda": "580.95.05-1"}
+    ubuntu = {"nvidia-open": "580.95.05-0ubuntu*"}
+    assert rendered[f"{system}-nvidia"]["lambda_stack_wanted"] == {
+        **(ubuntu if system.startswith("ubuntu") else debian),
+        "nvidia-fabricmanager": "580.95.05-1*" if system.startswith("ubuntu") else "580.95.05-1",
+        **HEADERS,
+        **DCGM,
+    }
+    bare = rendered[f"{system}-nvidia"]
+    assert set(bare["lambda_stack_unmet"]) == set(bare["lambda_stack_wanted"])
+
+
+def test_a_node_that_has_it_all_is_left_alone(rendered: dict[str, dict[str, Any]]) -> None:
+    whole = rendered["whole"]
+    assert whole["lambda_stack_unmet"] == []
+    assert whole["lambda_stack_idle_units"] == []
+    assert whole["lambda_stack_running"] == whole["lambda_stack_packaged"] == "580.95.05"
+    assert whole["lambda_stack_persists"] is True
+    assert whole["lambda_stack_needs_reboot"] is False
+    assert whole["lambda_stack_fabric_fits"] is True
+
+
+@pytest.mark.parametrize(
+    ("case", "names"),
+    [
+        ("not held", set(WHOLE)),
+        ("older", {"nvidia-open"}),
+        ("other dcgm", {"datacenter-gpu-manager-4-core"}),
+        ("longer dcgm", {"datacenter-gpu-manager-4-core"}),
+        ("other fabric", {"nvidia-fabricmanager"}),
+        ("mismatch", set()),
+    ],
+)
+def test_what_a_node_lacks(rendered: dict[str, dict[str, Any]], case: str, names: set[str]) -> None:
+    assert set(rendered[case]["lambda_stack_unmet"]) == names
+
+
+def test_what_else_is_seen(rendered: dict[str, dict[str, Any]]) -> None:
+    assert rendered["mismatch"]["lambda_stack_needs_reboot"] is True
+    assert rendered["other fabric"]["lambda_stack_fabric_fits"] is False
+    # Running, but not at the next boot; a unit that the node does not have is not asked for.
+    assert rendered["idle"]["lambda_stack_idle_units"] == ["nvidia-persistenced.service"]
+    assert rendered["volatile"]["lambda_stack_persists"] is False

@@ -1,0 +1,142 @@
+"""Role node_tuning: files, profiles, and that nothing of a shared kernel is touched."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import Renderer, node
+
+ROLE = "node_tuning"
+BY_OS = ""
+SCRIPT = "/usr/local/sbin/rackproof-tuning"
+SYSCTL = "/etc/sysctl.d/90-rackproof.conf"
+GRUB = "/etc/default/grub.d/90-rackproof.cfg"
+ASKED = ["node_tuning_files", "node_tuning_stale", "node_tuning_drift", "node_tuning_needs_reboot"]
+ASKED += ["node_tuning_leftover"]
+TUNED = {
+    "sysctl": {"kernel.numa_balancing": "0", "vm.nr_hugepages": "1024"},
+    "governors": ["performance"],
+    "transparent_hugepages": "[always] madvise never",
+}
+
+pytestmark = pytest.mark.playbook
+
+
+@pytest.fixture(scope="module")
+def rendered(render: Renderer) -> dict[str, dict[str, Any]]:
+    profile = {"node_tuning_profile": "mlperf-0.6"}
+    booted = "root=/dev/sda1 ro mitigations=off"
+    own = {"fast": {"governor": "schedutil", "sysctl": {"vm.swappiness": 1}}}
+    return render(
+        {
+            "metal": {"rackproof_node": node()},
+            "container": {"rackproof_node": node(), "node_tuning_kernel": False, **profile},
+            "profile": {"rackproof_node": node(), **profile},
+            "tuned": {"rackproof_node": node(tuning=TUNED, kernel_command_line=booted), **profile},
+            "unable": {"rackproof_node": node(tuning={**TUNED, "sysctl": {}, "governors": []})},
+            "own": {
+                "rackproof_node": node(),
+                "node_tuning_profile": "fast",
+                "node_tuning_own_profiles": own,
+                "node_tuning_persistence_mode": False,
+                "node_tuning_memlock": "1024",
+            },
+            "left": {"rackproof_node": node(files={GRUB: "x", SYSCTL: "y"})},
+        },
+        ASKED,
+    )
+
+
+def test_files_of_a_machine(rendered: dict[str, dict[str, Any]]) -> None:
+    files = rendered["metal"]["node_tuning_files"]
+    assert "* - memlock unlimited\n" in files["/etc/security/limits.d/90-rackproof.conf"]
+    assert "root - nofile 1048576\n" in files["/etc/security/limits.d/90-rackproof.conf"]
+    assert "DefaultLimitMEMLOCK=infinity\n" in files["/etc/systemd/system.conf.d/90-rackproof.conf"]
+    assert files[SYSCTL].splitlines()[1:] == ["-kernel.numa_balancing = 0"]
+    assert "echo performance >" in files[SCRIPT]
+    assert "nvidia-smi -pm 1" in files[SCRIPT]
+    assert GRUB not in files
+    said = json.loads(files["/etc/rackproof/tuning.json"])
+    assert (said["profile"], said["kernel"], said["mitigations"]) == ("", True, "")
+
+
+def test_a_shared_kernel_is_not_touched(rendered: dict[str, dict[str, Any]]) -> None:
+    container = rendered["container"]
+    files = container["node_tuning_files"]
+    assert not [path for path in files if path.startswith("/etc/sysctl.d/")]
+    assert "vm.nr_hugepages = 1024" in files["/etc/rackproof/sysctl.conf"]
+    assert "/sys/" not in files[SCRIPT]
+    assert "sysctl" not in files[SCRIPT]
+    assert GRUB not in files
+    assert container["node_tuning_drift"] == []
+    assert container["node_tuning_needs_reboot"] is False
+    said = json.loads(files["/etc/rackproof/tuning.json"])
+    assert (said["profile"], said["kernel"]) == ("mlperf-0.6", False)
+
+
+def test_the_profile_of_2019(rendered: dict[str, dict[str, Any]]) -> None:
+    profile = rendered["profile"]
+    assert "vm.nr_hugepages = 1024" in profile["node_tuning_files"][SYSCTL]
+    assert "mitigations=off" in profile["node_tuning_files"][GRUB]
+    assert "echo always >" in profile["node_tuning_files"][SCRIPT]
+    assert profile["node_tuning_needs_reboot"] is True
+    assert profile["node_tuning_drift"] == [
+        "governor powersave",
+        "transparent hugepages always [madvise] never",
+        "kernel.numa_balancing 1",
+        "vm.nr_hugepages 0",
+    ]
+    assert rendered["tuned"]["node_tuning_drift"] == []
+    assert rendered["tuned"]["node_tuning_needs_reboot"] is False
+
+
+def test_a_kernel_that_lacks_a_setting_is_no_drift(rendered: dict[str, dict[str, Any]]) -> None:
+    assert rendered["unable"]["node_tuning_drift"] == []
+
+
+def test_a_profile_of_ones_own(rendered: dict[str, dict[str, Any]]) -> None:
+    files = rendered["own"]["node_tuning_files"]
+    assert "echo schedutil >" in files[SCRIPT]
+    assert "nvidia-smi" not in files[SCRIPT]
+    assert "-vm.swappiness = 1\n" in files[SYSCTL]
+    assert "DefaultLimitMEMLOCK=1024K\n" in files["/etc/systemd/system.conf.d/90-rackproof.conf"]
+
+
+def test_what_an_earlier_run_left_goes(rendered: dict[str, dict[str, Any]]) -> None:
+    assert rendered["left"]["node_tuning_leftover"] == [GRUB]
+
+
+@pytest.mark.parametrize("case", ["metal", "container", "profile", "own"])
+def test_the_script_is_one(rendered: dict[str, dict[str, Any]], case: str, tmp_path: Path) -> None:
+    path = tmp_path / "script"
+    path.write_text(rendered[case]["node_tuning_files"][SCRIPT])
+    subprocess.run(["sh", "-n", path], check=True)
+
+
+def test_modes_and_a_node_that_has_it_all(
+    rendered: dict[str, dict[str, Any]], root: Path, tmp_path: Path
+) -> None:
+    modes = {one["path"]: one["mode"] for one in rendered["metal"]["node_tuning_stale"]}
+    assert modes.pop(SCRIPT) == "0755"
+    assert set(modes.values()) == {"0644"}
+    sums = {
+        path: hashlib.sha256(text.encode()).hexdigest()
+        for path, text in rendered["metal"]["node_tuning_files"].items()
+    }
+    same = {"rackproof_node": node(files=sums)}
+    said = "/etc/rackproof/tuning.json"
+    applied = {"rackproof_node": node(files={**sums, "/run/rackproof/tuning.json": sums[said]})}
+    older = {"rackproof_node": node(files={**sums, "/run/rackproof/tuning.json": "x"})}
+    asked = ["node_tuning_stale", "node_tuning_leftover", "node_tuning_unapplied"]
+    again = Renderer(root, tmp_path, ROLE, BY_OS)({"same": same, "applied": applied, "older": older}, asked)
+    nothing = {"node_tuning_stale": [], "node_tuning_leftover": []}
+    assert again["applied"] == {**nothing, "node_tuning_unapplied": False}
+    # A run that was killed before its handlers, and one whose values were never applied.
+    assert again["same"] == {**nothing, "node_tuning_unapplied": True}
+    assert again["older"] == {**nothing, "node_tuning_unapplied": True}

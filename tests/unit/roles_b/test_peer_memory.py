@@ -1,0 +1,201 @@
+"""The table of ways between GPU and network card, against nodes that are made up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rackproof.peer_memory import DRIVER_PACKAGE, TABLE, Node, choose, expect, look, numbers
+
+# What the node has, and what is chosen there.
+CASES = [
+    # The stack of 2019: driver 418 on Ubuntu 18.04.
+    (Node("4.15.0-46-generic", "418.88", False, "mlnx"), "nv_peer_mem"),
+    (Node("4.15.0-46-generic", "418.88", False, "inbox"), ""),
+    (Node("4.15.0-46-generic", "418.88", False, "doca"), ""),
+    # Both sides of each bound.
+    (Node("5.4.0-90-generic", "469.99", False, "mlnx"), "nv_peer_mem"),
+    (Node("5.4.0-90-generic", "470.57.02", False, "mlnx"), "nvidia_peermem"),
+    (Node("5.4.0-90-generic", "470.57.02", False, "doca"), "nvidia_peermem"),
+    (Node("5.4.0-90-generic", "470.57.02", False, "inbox"), ""),
+    (Node("5.11.22", "570.172.08", True, "mlnx"), "nvidia_peermem"),
+    (Node("5.12.0", "570.172.08", True, "mlnx"), "dmabuf"),
+    (Node("5.15.0-1044-nvidia", "534.99", True, "mlnx"), "nvidia_peermem"),
+    (Node("5.15.0-1044-nvidia", "535.54.03", True, "mlnx"), "dmabuf"),
+    (Node("5.15.0-1044-nvidia", "535.54.03", False, "mlnx"), "nvidia_peermem"),
+    # 5.4 is older than 5.12, though 5.4 sorts after 5.12 as text; the same of 10 and 9.
+    (Node("5.4.0-200-generic", "570.172.08", True, "doca"), "nvidia_peermem"),
+    (Node("10.0.1", "1000.1", True, "inbox"), "dmabuf"),
+    # Today: the open module needs no OFED at all.
+    (Node("6.8.0-48-generic", "570.172.08", True, "inbox"), "dmabuf"),
+    (Node("6.8.0-48-generic", "570.172.08", True, "doca"), "dmabuf"),
+    (Node("6.8.0-48-generic", "570.172.08", False, "doca"), "nvidia_peermem"),
+    (Node("6.8.0-48-generic", "570.172.08", False, "inbox"), ""),
+    # No driver, no way.
+    (Node("6.8.0-48-generic", "", False, "mlnx"), ""),
+]
+
+
+@pytest.mark.parametrize(("node", "method"), CASES)
+def test_the_table_decides(node: Node, method: str) -> None:
+    assert choose(node).method == method
+
+
+@pytest.mark.parametrize("node", [node for node, method in CASES if not method and node.driver])
+def test_where_no_way_is_open_every_row_says_why(node: Node) -> None:
+    choice = choose(node)
+    assert set(choice.unmet) == {way.method for way in TABLE}
+    for objections in choice.unmet.values():
+        assert all(one in choice.reason for one in objections)
+        assert objections
+
+
+def test_a_missing_driver_is_said_before_anything_else() -> None:
+    assert choose(Node("6.8.0", "", True, "mlnx")).reason == "the node has no NVIDIA driver"
+
+
+def test_a_choice_says_what_it_rests_on() -> None:
+    assert (
+        choose(Node("6.8.0-48-generic", "570.172.08", True, "inbox")).reason
+        == "driver 570.172.08 (open), kernel 6.8.0-48-generic, the distribution's drivers"
+    )
+
+
+def test_a_method_by_name_is_taken_and_what_stands_against_it_is_said() -> None:
+    node = Node("6.8.0-48-generic", "570.172.08", True, "inbox")
+    choice = choose(node, method="nvidia_peermem")
+    assert choice.method == "nvidia_peermem"
+    assert choice.unmet["nvidia_peermem"] == (
+        "it needs MLNX_OFED or DOCA-OFED, the node has the distribution's drivers",
+    )
+    assert choose(node, method="dmabuf").unmet.get("dmabuf") is None
+    assert choose(node, method="none").method == "none"
+
+
+def test_a_platform_may_need_a_newer_kernel_for_dmabuf() -> None:
+    node = Node("6.8.0-48-generic", "580.95.05", True, "doca")
+    assert choose(node, dmabuf_kernel="6.14").method == "nvidia_peermem"
+    assert choose(node, dmabuf_kernel="6.8").method == "dmabuf"
+
+
+@pytest.mark.parametrize(
+    ("has", "comes", "driver", "open_module"),
+    [
+        ("", "580.95.05", "580.95.05", True),
+        ("", "560.1", "560.1", True),
+        ("", "550.163", "550.163", False),
+        ("", "", "", False),
+        ("535.1", "580.95.05", "535.1", False),
+    ],
+)
+def test_what_a_bare_node_will_have(has: str, comes: str, driver: str, open_module: bool) -> None:
+    assert expect(Node("6.8.0", has, False, "inbox"), comes) == Node("6.8.0", driver, open_module, "inbox")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"method": "peermem"}, "unknown method 'peermem'"),
+        ({"dmabuf_kernel": "new"}, "'new' is no version"),
+    ],
+)
+def test_nonsense_is_refused(arguments: dict[str, str], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        choose(Node("6.8.0", "570.1", True, "mlnx"), **arguments)
+
+
+def test_an_unknown_ofed_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown OFED 'ofa'"):
+        choose(Node("6.8.0", "570.1", True, "ofa"))
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("6.8.0-48-generic", (6, 8, 0)),
+        ("418.88", (418, 88)),
+        ("570.172.08-1", (570, 172, 8)),
+        ("1:535.261.03-0ubuntu1", (535, 261, 3)),
+        ("", ()),
+        ("v6", ()),
+    ],
+)
+def test_numbers_of_a_version(version: str, expected: tuple[int, ...]) -> None:
+    assert numbers(version) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "matches"),
+    [
+        ("nvidia-418", True),
+        ("nvidia-driver", True),
+        ("nvidia-open", True),
+        ("nvidia-open-570", True),
+        ("nvidia-driver-570-open", True),
+        ("nvidia-driver-570-server-open", True),
+        ("nvidia-dkms-535", True),
+        ("nvidia-dkms-535-server", True),
+        ("nvidia-kernel-dkms", True),
+        ("nvidia-kernel-open-dkms", True),
+        ("nvidia-open-kernel-dkms", True),
+        ("linux-modules-nvidia-570-open-6.8.0-48-generic", True),
+        ("linux-modules-nvidia-570-server-open-generic", True),
+        ("nvidia-driver-cuda", False),
+        ("nvidia-driver-libs", False),
+        ("nvidia-container-toolkit", False),
+        ("nvidia-docker2", False),
+        ("libnvidia-compute-570", False),
+        ("nvidia-open-tools", False),
+    ],
+)
+def test_packages_that_bring_the_kernel_module(name: str, matches: bool) -> None:
+    assert (DRIVER_PACKAGE.fullmatch(name) is not None) == matches
+
+
+def facts(
+    packages: dict[str, str] | None = None, modules: dict[str, str] | None = None, **stdout: str
+) -> dict[str, Any]:
+    return {
+        "kernel": "6.8.0-48-generic",
+        "packages": {name: {"version": version, "held": True} for name, version in (packages or {}).items()},
+        "modules": modules or {},
+        "commands": {name: {"status": "ok", "stdout": text} for name, text in stdout.items()},
+    }
+
+
+QUERY = "0, GPU-ffff, 570.172.08, Enabled\n1, GPU-fffe, 570.172.08, Enabled\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "driver", "open_module", "ofed"),
+    [
+        (facts(), "", False, "inbox"),
+        (facts({"nvidia-open": "570.172.08-1"}), "570.172.08-1", True, "inbox"),
+        # What runs counts: a newer one is installed and waits for the reboot.
+        (facts({"nvidia-open": "580.95.05-1"}, {"nvidia": "570.172.08"}), "570.172.08", True, "inbox"),
+        (
+            facts({"nvidia-open": "580.95.05-1"}, {"nvidia": ""}, nvidia_smi_query=QUERY),
+            "570.172.08",
+            True,
+            "inbox",
+        ),
+        (facts({"nvidia-driver-535": "535.261.03-0ubuntu1"}), "535.261.03-0ubuntu1", False, "inbox"),
+        (facts({"nvidia-418": "418.88-0lambda1"}), "418.88-0lambda1", False, "inbox"),
+        # The module's own word counts more than the name of its package.
+        (
+            facts({"nvidia-driver": "570.1-0lambda1"}, nvidia_license="Dual MIT/GPL\n"),
+            "570.1-0lambda1",
+            True,
+            "inbox",
+        ),
+        (facts({"nvidia-open": "570.1-1"}, nvidia_license="NVIDIA\n"), "570.1-1", False, "inbox"),
+        (facts(ofed_info="MLNX_OFED_LINUX-4.4-1.0.0.0:\n"), "", False, "mlnx"),
+        (facts(ofed_info="OFED-internal-25.07-0.9.7:\n"), "", False, "doca"),
+        (facts({"doca-ofed": "3.1.0"}, ofed_info="MLNX_OFED_LINUX-25.07-0.9.7.0:\n"), "", False, "doca"),
+        # An answer that is none.
+        (facts(nvidia_smi_query="No devices were found\n", ofed_info=""), "", False, "inbox"),
+    ],
+)
+def test_what_is_read_from_a_node(given: dict[str, Any], driver: str, open_module: bool, ofed: str) -> None:
+    assert look(given) == Node("6.8.0-48-generic", driver, open_module, ofed)

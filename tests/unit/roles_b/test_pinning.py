@@ -1,0 +1,32 @@
+"""Packages that are not as they are pinned."""
+
+from __future__ import annotations
+
+import pytest
+
+from rackproof.pinning import lacking
+
+INSTALLED = {
+    "held": {"version": "1.18.0-1", "held": True},
+    "free": {"version": "1.18.0-1", "held": False},
+    "odd": {"version": "1:2.0[x]~a", "held": True},
+}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "hold", "names"),
+    [
+        ({}, True, []),
+        ({"held": "1.18.0-1"}, True, []),
+        ({"held": ""}, True, []),
+        ({"held": "1.18.*"}, True, []),
+        ({"held": "1.18"}, True, ["held"]),
+        ({"held": "1.17.9-1"}, False, ["held"]),
+        ({"free": "1.18.0-1"}, False, []),
+        ({"free": "1.18.0-1"}, True, ["free"]),
+        ({"absent": ""}, False, ["absent"]),
+        ({"absent": "", "held": "2", "free": ""}, True, ["absent", "held", "free"]),
+    ],
+)
+def test_what_is_lacking(wanted: dict[str, str], hold: bool, names: list[str]) -> None:
+    assert lacking(wanted, INSTALLED, hold) == names

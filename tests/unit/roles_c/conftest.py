@@ -1,0 +1,98 @@
+"""Render what roles would put on hosts, from an inventory and faked facts, for all cases in one run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Defaults first, then the role's own, then what an inventory would say.
+PLAYBOOK = """
+- hosts: cases
+  gather_facts: false
+  connection: local
+  tasks:
+    - ansible.builtin.include_vars: "{{ role_folder }}/defaults/main.yml"
+    - ansible.builtin.include_vars: "{{ role_folder }}/vars/main.yml"
+    - ansible.builtin.include_vars: "{{ playbook_dir }}/{{ inventory_hostname }}.json"
+    - ansible.builtin.copy:
+        dest: "{{ playbook_dir }}/{{ inventory_hostname }}.values"
+        content: "{{ dict(asked | zip(asked | map('extract', vars))) | to_json }}"
+        mode: "0644"
+"""
+FACTS: dict[str, Any] = {
+    "os": {"id": "debian", "version_id": "12"},
+    "machine": "x86_64",
+    "hostname": "case",
+    "packages": {},
+    "services": {},
+    "files": {},
+    "modes": {},
+    "mounts": {},
+}
+
+
+class Renderer:
+    """Renders variables of a role."""
+
+    def __init__(self, root: Path, folder: Path) -> None:
+        self.root = root
+        self.folder = folder
+
+    def __call__(
+        self,
+        role: str,
+        asked: list[str],
+        cases: dict[str, dict[str, Any]],
+        groups: dict[str, dict[str, Any]] | None = None,
+    ) -> dict[str, dict[str, Any]]:
+        """Return, by case, the values of the variables asked for.
+
+        Args:
+            role: Name of the role.
+            asked: Names of variables.
+            cases: By name, the variables that differ from the role's defaults.
+            groups: More groups of the inventory, by name.
+        """
+        folder = self.folder / role
+        folder.mkdir()
+        (folder / "templates").symlink_to(self.root / "roles" / role / "templates")
+        (folder / "playbook.yml").write_text(PLAYBOOK)
+        for name, variables in cases.items():
+            (folder / f"{name}.json").write_text(json.dumps({"rackproof_node": FACTS, **variables}))
+        shared = {
+            "asked": asked,
+            "role_folder": str(self.root / "roles" / role),
+            "ansible_python_interpreter": sys.executable,
+        }
+        hosts = {
+            name: {"os_file": f"{case['os_file']}.yml"} if "os_file" in case else {}
+            for name, case in cases.items()
+        }
+        children = {"cases": {"hosts": hosts, "vars": shared}, **(groups or {})}
+        (folder / "inventory.json").write_text(json.dumps({"all": {"children": children}}))
+        done = run_playbook(self.root, folder / "inventory.json", folder / "playbook.yml")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return {name: json.loads((folder / f"{name}.values").read_text()) for name in cases}
+
+
+def run_playbook(root: Path, inventory: Path, playbook: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """Run a playbook against an inventory of its own."""
+    return subprocess.run(
+        [Path(sys.executable).with_name("ansible-playbook"), "-i", inventory, playbook, *more],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+@pytest.fixture(scope="module")
+def render(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Renderer:
+    """Return a renderer."""
+    return Renderer(root, tmp_path_factory.mktemp("roles"))

@@ -1,0 +1,36 @@
+#!/bin/bash
+# Made by Rackproof's role slurm out of the inventory; what is changed by hand is lost.
+# Runs as root on each node of a job before the job. Failing drains the node and requeues the job. It calls no
+# Slurm command: on a large job every node would ask the controller at once.
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+
+fail() {
+  logger -t rackproof-prolog -p daemon.err -- "job ${SLURM_JOB_ID:-?}: $*"
+  exit 1
+}
+
+[[ ${SLURM_JOB_ID:-} =~ ^[0-9]+$ && ${SLURM_JOB_UID:-} =~ ^[0-9]+$ ]] || fail "no job id or user id in the environment"
+
+# In the background: one that hangs in the driver cannot be killed, and must not be waited for.
+answer=$(mktemp /run/rackproof-prolog.XXXXXX) || fail "cannot write to /run"
+nvidia-smi -L >"$answer" 2>&1 &
+asked=$!
+for ((tenth = 0; tenth < 300; tenth++)); do
+  kill -0 "$asked" 2>/dev/null || break
+  sleep 0.1
+done
+if kill -0 "$asked" 2>/dev/null; then
+  kill -KILL "$asked"
+  rm -f "$answer"
+  fail "nvidia-smi did not answer within 30 s"
+fi
+wait "$asked" || { said=$(head -c 300 "$answer"); rm -f "$answer"; fail "nvidia-smi failed: $said"; }
+gpus=$(grep -c '^GPU ' "$answer")
+rm -f "$answer"
+[[ $gpus -eq 4 ]] || fail "nvidia-smi lists $gpus GPUs, the node has 4"
+
+scratch=/var/lib/rackproof/jobs
+# Root owns the folder above: nobody can put a link where the job's folder is going to be.
+{ mkdir -p "$scratch" && chown root:root "$scratch" && chmod 0755 "$scratch" &&
+  install -d -m 0700 -o "$SLURM_JOB_UID" "$scratch/$SLURM_JOB_ID"; } || fail "cannot make $scratch/$SLURM_JOB_ID"
+exit 0

@@ -1,0 +1,275 @@
+"""What the role slurm makes of an inventory, and what its prolog and epilog do."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from .conftest import FACTS, Renderer
+
+pytestmark = pytest.mark.playbook
+
+Files = dict[str, dict[str, dict[str, Any]]]
+"""By case and path, a file."""
+
+GOLDEN = Path(__file__).with_name("golden")
+GB300 = {
+    "bench_sku_gpus": 4,
+    "slurm_sku_cpus": 144,
+    "slurm_sku_sockets": 2,
+    "slurm_sku_cores_per_socket": 72,
+    "slurm_sku_threads": 1,
+    "slurm_sku_real_memory_mb": 880000,
+    "slurm_sku_gpu_type": "gb300",
+}
+H100 = {
+    "bench_sku_gpus": 8,
+    "slurm_sku_cpus": 224,
+    "slurm_sku_sockets": 2,
+    "slurm_sku_cores_per_socket": 56,
+    "slurm_sku_threads": 2,
+    "slurm_sku_real_memory_mb": 2000000,
+    "slurm_sku_gpu_type": "h100",
+}
+PLAIN = {**H100, "bench_sku_gpus": 0}
+GROUPS = {
+    "rack-a": {"hosts": {"a1": GB300, "a2": GB300}},
+    "rack-b": {"hosts": {"b1": H100, "b2": PLAIN}},
+    "slurm_controller": {"hosts": {"head": {}}},
+}
+CLUSTER = {"slurm_controller_host": "head", "slurm_racks": ["rack-a", "rack-b"]}
+ASKED = ["slurm_cluster_files", "slurm_accounting_files", "slurm_node_files"]
+
+
+def system(root: Path, name: str) -> dict[str, Any]:
+    """Return what the controller's distribution says, as include_vars puts it there."""
+    return {"slurm_controller_vars": yaml.safe_load((root / "roles/slurm/vars" / f"{name}.yml").read_text())}
+
+
+@pytest.fixture(scope="module")
+def files(render: Renderer, root: Path, tmp_path_factory: pytest.TempPathFactory) -> Files:
+    """Return, by case, the files by their paths."""
+    scratch = str(tmp_path_factory.mktemp("scratch") / "jobs")
+    cases: dict[str, dict[str, Any]] = {
+        "two-racks": {**CLUSTER, **GB300, **system(root, "debian-12")},
+        "alternative": {
+            **CLUSTER,
+            **GB300,
+            **system(root, "ubuntu-24.04"),
+            "slurm_racks": ["rack-a"],
+            "slurm_cluster_name": "other",
+            "slurm_partitions": [
+                {"name": "all", "default": True},
+                {"name": "a", "racks": ["rack-a"], "options": {"MaxTime": "1-0", "OverSubscribe": "NO"}},
+            ],
+            "slurm_topology": "none",
+            "slurm_accounting": False,
+            "slurm_proctrack": "proctrack/linuxproc",
+            "slurm_task_plugins": ["task/none"],
+            "slurm_cgroup": {"ConstrainCores": "no"},
+            "slurm_slurmd_parameters": ["config_overrides"],
+            "slurm_slurmd_options": ["-v"],
+            "slurm_options": {"UnkillableStepTimeout": 180},
+            "slurm_plugstack": ["required /opt/x.so"],
+            "slurm_scratch": "",
+            "slurm_prolog_gpu_timeout_s": 0,
+        },
+        "old": {**CLUSTER, **GB300, **system(root, "ubuntu-22.04")},
+        "scripts": {
+            **CLUSTER,
+            **GB300,
+            **system(root, "debian-12"),
+            "slurm_scratch": scratch,
+            "slurm_prolog_gpu_timeout_s": 1,
+            "slurm_prolog_files": [f"{scratch}-plugin"],
+            "slurm_prolog_mounts": ["/proc"],
+        },
+        "unmounted": {
+            **CLUSTER,
+            **PLAIN,
+            **system(root, "debian-12"),
+            "slurm_scratch": scratch,
+            "slurm_prolog_mounts": ["/nothing/here"],
+        },
+    }
+    # The fact is the controller's, and hostvars has it by the host's name.
+    groups = json.loads(json.dumps(GROUPS))
+    groups["slurm_controller"]["hosts"]["head"] = {"rackproof_node": FACTS}
+    values = render("slurm", ASKED, cases, groups)
+    return {
+        case: {file["path"]: file for asked in ASKED[:3] for file in found[asked]}
+        for case, found in values.items()
+    }
+
+
+GOLDEN_FILES = [
+    "slurm.conf",
+    "gres.conf",
+    "topology.conf",
+    "cgroup.conf",
+    "plugstack.conf",
+    "slurmdbd.conf",
+    "slurmd",
+    "rackproof.conf",
+    "prolog.sh",
+    "epilog.sh",
+]
+
+
+@pytest.mark.parametrize("case", ["two-racks", "alternative"])
+@pytest.mark.parametrize("name", GOLDEN_FILES)
+def test_files_are_as_agreed(files: Files, case: str, name: str) -> None:
+    (content,) = (file["content"] for path, file in files[case].items() if path.rpartition("/")[2] == name)
+    golden = GOLDEN / case / name
+    if os.environ.get("RENEW_GOLDEN"):
+        golden.parent.mkdir(parents=True, exist_ok=True)
+        golden.write_text(content)
+    assert content == golden.read_text()
+
+
+def test_no_line_of_slurm_conf_says_a_thing_twice(files: Files) -> None:
+    for case, found in files.items():
+        lines = [line.partition("=")[0] for line in found["/etc/slurm/slurm.conf"]["content"].splitlines()]
+        keys = [
+            key
+            for key in lines
+            if key and key[0] != "#" and key not in ("NodeName", "NodeSet", "PartitionName")
+        ]
+        assert len(keys) == len(set(keys)), case
+
+
+def test_an_old_slurm_gets_what_it_knows(files: Files) -> None:
+    assert "ProctrackType=proctrack/linuxproc" in files["old"]["/etc/slurm/slurm.conf"]["content"]
+    assert "CgroupPlugin" not in files["old"]["/etc/slurm/cgroup.conf"]["content"]
+
+
+def test_the_database_has_no_password_to_leak(files: Files) -> None:
+    file = files["two-racks"]["/etc/slurm/slurmdbd.conf"]
+    assert "StoragePass" not in file["content"]
+    assert (file["mode"], file["owner"]) == ("0600", "slurm")
+
+
+class Script:
+    """A script that runs with stand-ins for nvidia-smi and logger first on its path."""
+
+    def __init__(self, folder: Path, content: str, name: str) -> None:
+        self.folder = folder
+        self.path = folder / name
+        self.path.write_text(content.replace("PATH=/usr/local/sbin", f"PATH={folder}:/usr/local/sbin"))
+        self.tool("logger", f'echo "$@" >>{folder}/said')
+        self.tool("chown", "exit 0")  # root's alone, and the tests need not be root's
+        (folder / "said").write_text("")
+
+    def tool(self, name: str, script: str) -> None:
+        (self.folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (self.folder / name).chmod(0o755)
+
+    def __call__(self, job: str = "7", user: str = str(os.getuid())) -> tuple[int, str]:
+        done = subprocess.run(
+            ["bash", self.path],
+            env={"SLURM_JOB_ID": job, "SLURM_JOB_UID": user},
+            timeout=30,
+            check=False,
+            capture_output=True,
+        )
+        return done.returncode, (self.folder / "said").read_text()
+
+
+@pytest.fixture
+def prolog(files: Files, tmp_path: Path) -> Script:
+    """Return the prolog of a node with four GPUs; all is well on it."""
+    content = files["scripts"]["/etc/slurm/prolog.sh"]["content"]
+    script = Script(tmp_path, content, "prolog.sh")
+    script.tool("nvidia-smi", 'for n in 0 1 2 3; do echo "GPU $n: NVIDIA GB300 (UUID: GPU-$n)"; done')
+    scratch(files, "").parent.joinpath("jobs-plugin").write_text("")
+    return script
+
+
+def scratch(files: Files, job: str) -> Path:
+    """Return the folder of a job."""
+    content = files["scripts"]["/etc/slurm/epilog.sh"]["content"]
+    (line,) = (line for line in content.splitlines() if line.startswith("scratch="))
+    return Path(line.partition("=")[2]) / job
+
+
+def test_the_prolog_makes_the_jobs_folder_and_the_epilog_removes_it(
+    files: Files, prolog: Script, tmp_path: Path
+) -> None:
+    assert prolog() == (0, "")
+    folder = scratch(files, "7")
+    assert folder.stat().st_mode & 0o7777 == 0o700
+    (folder / "left").mkdir()
+    (folder / "left" / "behind").write_text("x")
+    outside = tmp_path / "outside"
+    outside.write_text("kept")
+    (folder / "link").symlink_to(outside)
+    epilog = Script(tmp_path, files["scripts"]["/etc/slurm/epilog.sh"]["content"], "epilog.sh")
+    assert epilog("8") == (0, "")
+    assert folder.exists()
+    assert epilog("7") == (0, "")
+    assert not folder.exists()
+    assert outside.read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    ("tool", "said"),
+    [
+        ("sleep 60", "nvidia-smi did not answer within 1 s"),
+        ("trap '' TERM INT HUP; sleep 60", "nvidia-smi did not answer within 1 s"),
+        (
+            "echo 'Driver/library version mismatch'; exit 18",
+            "nvidia-smi failed: Driver/library version mismatch",
+        ),
+        ("echo 'GPU 0: NVIDIA GB300'", "nvidia-smi lists 1 GPUs, the node has 4"),
+        ("exit 0", "nvidia-smi lists 0 GPUs, the node has 4"),
+    ],
+)
+def test_a_node_whose_gpus_are_not_well_takes_no_job(
+    files: Files, prolog: Script, tool: str, said: str
+) -> None:
+    prolog.tool("nvidia-smi", tool)
+    rc, log = prolog("9")
+    assert rc == 1
+    assert f"job 9: {said}" in log
+    assert not scratch(files, "9").exists()
+
+
+def test_a_node_without_the_plugin_takes_no_job(files: Files, prolog: Script) -> None:
+    scratch(files, "").parent.joinpath("jobs-plugin").unlink()
+    rc, log = prolog("10")
+    assert rc == 1
+    assert "jobs-plugin is not there" in log
+
+
+def test_a_node_without_its_mount_takes_no_job(files: Files, tmp_path: Path) -> None:
+    script = Script(tmp_path, files["unmounted"]["/etc/slurm/prolog.sh"]["content"], "prolog.sh")
+    assert script("11") == (
+        1,
+        "-t rackproof-prolog -p daemon.err -- job 11: nothing is mounted at /nothing/here\n",
+    )
+
+
+@pytest.mark.parametrize("name", ["prolog.sh", "epilog.sh"])
+@pytest.mark.parametrize("job", ["", "../../etc", "7 8", "7;id"])
+def test_a_job_id_that_is_none_removes_nothing(files: Files, tmp_path: Path, name: str, job: str) -> None:
+    script = Script(tmp_path, files["scripts"][f"/etc/slurm/{name}"]["content"], name)
+    assert script(job)[0] == 1
+
+
+@pytest.mark.parametrize("case", ["two-racks", "alternative", "scripts", "unmounted"])
+def test_scripts_call_nothing_of_slurm(files: Files, case: str) -> None:
+    for name in ("prolog.sh", "epilog.sh"):
+        code = [
+            line
+            for line in files[case][f"/etc/slurm/{name}"]["content"].splitlines()
+            if not line.lstrip().startswith("#")
+        ]
+        assert not [
+            line for line in code for word in ("scontrol", "squeue", "sinfo", "sacct") if word in line
+        ]

@@ -1,0 +1,52 @@
+"""Which releases of Slurm go together."""
+
+from __future__ import annotations
+
+import pytest
+
+from rackproof.slurm_releases import misfit, release
+
+
+@pytest.mark.parametrize(
+    ("version", "known"),
+    [
+        ("22.05.8-4+deb12u2", (22, 5)),
+        ("22.05*", (22, 5)),
+        ("1:24.11.5-4", (24, 11)),
+        ("*", None),
+        ("", None),
+        ("2205", None),
+        ("22.050", None),
+    ],
+)
+def test_a_version_says_its_release(version: str, known: tuple[int, int] | None) -> None:
+    assert release(version) == known
+
+
+# The window as the upgrade guide lists it: two releases back, three from 24.11 on.
+@pytest.mark.parametrize(
+    ("controller", "oldest", "too_old"),
+    [
+        ("22.05", "20.11", "20.02"),
+        ("23.11", "22.05", "21.08"),
+        ("24.05", "23.02", "22.05"),
+        ("24.11", "23.02", "22.05"),
+        ("25.05", "23.11", "23.02"),
+        ("25.11", "24.05", "23.11"),
+        ("26.05", "24.11", "24.05"),
+    ],
+)
+def test_the_window_of_each_controller(controller: str, oldest: str, too_old: str) -> None:
+    assert misfit(f"{controller}.1", f"{controller}*") == ""
+    assert misfit(f"{oldest}.9-1", f"{controller}.1") == ""
+    assert "releases older than its controller" in misfit(f"{too_old}.9-1", f"{controller}.1")
+    assert misfit(controller, oldest) == "it is newer than its controller"
+
+
+def test_debian_13_and_debian_12_do_not_go_together() -> None:
+    assert misfit("24.11*", "22.05.8-4") == "it is newer than its controller"
+    assert misfit("22.05*", "24.11.5-4") == "it is 4 releases older than its controller, and 3 are allowed"
+
+
+def test_what_no_one_knows_is_left_to_slurm() -> None:
+    assert misfit("*", "22.05") == misfit("24.11", "") == ""

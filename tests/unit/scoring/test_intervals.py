@@ -1,0 +1,60 @@
+"""Confidence intervals over repeats."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from rackproof.scoring.intervals import mean_half_width, ratio_half_width, t_quantile
+
+
+# From the tables of Student's t distribution.
+@pytest.mark.parametrize(
+    ("probability", "freedom", "quantile"),
+    [
+        (0.975, 1, 12.706205),
+        (0.975, 2, 4.302653),
+        (0.975, 4, 2.776445),
+        (0.975, 30, 2.042272),
+        (0.95, 9, 1.833113),
+        (0.995, 5, 4.032143),
+        (0.9995, 3, 12.923979),
+        (0.975, 1e6, 1.959966),
+        (0.5, 7, 0.0),
+    ],
+)
+def test_quantiles_of_the_tables(probability: float, freedom: float, quantile: float) -> None:
+    assert t_quantile(probability, freedom) == pytest.approx(quantile, abs=2e-6)
+
+
+def test_broken_degrees_of_freedom_lie_between_the_whole_ones() -> None:
+    assert t_quantile(0.975, 5) < t_quantile(0.975, 4.5) < t_quantile(0.975, 4)
+
+
+# One degree of freedom is the Cauchy distribution, two have a closed form.
+@pytest.mark.parametrize("probability", [0.6, 0.9, 0.99, 0.9999])
+def test_closed_forms(probability: float) -> None:
+    assert t_quantile(probability, 1) == pytest.approx(math.tan(math.pi * (probability - 0.5)), rel=1e-9)
+    spread = 4 * probability * (1 - probability)
+    assert t_quantile(probability, 2) == pytest.approx(
+        2 * (probability - 0.5) * math.sqrt(2 / spread), rel=1e-9
+    )
+
+
+@pytest.mark.parametrize(("probability", "freedom"), [(0.4, 3), (1.0, 3), (0.9, 0), (math.nan, 3)])
+def test_out_of_range(probability: float, freedom: float) -> None:
+    with pytest.raises(ValueError, match="no t quantile"):
+        t_quantile(probability, freedom)
+
+
+def test_interval_of_a_mean() -> None:
+    # Mean 12, standard deviation 2, three values: 4.302653 * 2 / sqrt(3).
+    assert mean_half_width([10, 12, 14], 0.95) == pytest.approx(4.96828, abs=1e-5)
+    assert mean_half_width([10], 0.95) is None
+
+
+def test_a_ratio_needs_repeats_on_both_sides() -> None:
+    assert ratio_half_width([1, 2], [1], 0.95) is None
+    assert ratio_half_width([1], [1, 2], 0.95) is None
+    assert ratio_half_width([2, 2], [1, 1], 0.95) == 0

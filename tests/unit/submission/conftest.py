@@ -1,0 +1,47 @@
+"""A results folder with ten good runs, a system file, and the command in-process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rackproof.submission.description import SystemFile, load_system_file
+
+from .corpus import SYSTEM, make_runs
+
+
+@pytest.fixture(autouse=True)
+def _own_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RACKPROOF_DATABASE_URL", raising=False)
+    monkeypatch.delenv("RACKPROOF_RESULTS", raising=False)
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """Return a results folder with ten good runs."""
+    folder = tmp_path / "results"
+    make_runs(folder)
+    return folder
+
+
+@pytest.fixture
+def system_file(tmp_path: Path) -> Callable[..., Path]:
+    """Write a system file; a value of ``None`` leaves a key out."""
+
+    def write(**changes: Any) -> Path:
+        said = {key: value for key, value in (SYSTEM | changes).items() if value is not None}
+        path = tmp_path / "system.yml"
+        path.write_text(yaml.safe_dump(said))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def system(system_file: Callable[..., Path]) -> SystemFile:
+    """Return what the system file says."""
+    return load_system_file(system_file())

@@ -1,0 +1,237 @@
+"""The system description: facts, the operator's word, and what contradicts them. No process is started."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from mlperf_logging.system_desc_checker.system_desc_checker import check_system_desc
+
+from rackproof.records import Verdict
+from rackproof.submission.description import (
+    ANSWERED,
+    FIELDS,
+    IDENTITY,
+    STATUSES,
+    SystemFile,
+    describe,
+    facts_of_nodes,
+    load_system_file,
+)
+from rackproof.submission.models import ChosenRun, SubmissionError
+from rackproof.submission.runs import examine
+
+from .corpus import PRINTED, SYSTEM, make_run, node
+
+
+def chosen(folder: Path, number: int = 0, **how: Any) -> ChosenRun:
+    run = make_run(folder, number, **how)
+    examined = examine(run, folder / run.run_id)
+    assert isinstance(examined, ChosenRun)
+    return examined
+
+
+def test_the_official_checker_wants_exactly_these_keys(tmp_path: Path, caplog: Any) -> None:
+    path = tmp_path / "system.json"
+    whole = dict.fromkeys(FIELDS, "x") | {"status": STATUSES[0]}
+    path.write_text(json.dumps(whole))
+    assert check_system_desc(str(path), "training", "6.1.0")[0] is True
+    for key in (*IDENTITY, *ANSWERED):
+        path.write_text(json.dumps({name: value for name, value in whole.items() if name != key}))
+        with caplog.at_level(logging.ERROR):
+            assert check_system_desc(str(path), "training", "5.1.0")[0] is False, key
+    for status in STATUSES:
+        path.write_text(json.dumps(whole | {"status": status}))
+        assert check_system_desc(str(path), "training", "6.0.0")[0] is True
+
+
+def test_facts_of_nodes() -> None:
+    said = facts_of_nodes((node("n1"), node("n2").model_copy(update={"memory_bytes": 2_050_000_000_000})))
+    assert said == {
+        "number_of_nodes": "2",
+        "accelerators_per_node": "8",
+        "accelerator_model_name": "NVIDIA B200",
+        "accelerator_memory_capacity": "192000 MiB",
+        "host_processor_model_name": "INTEL(R) XEON(R) PLATINUM 8570",
+        "host_memory_capacity": "2.0 TB",
+        "operating_system": "Ubuntu 24.04.3 LTS",
+        "other_software_stack": {"kernel_version": "6.8.0-90-generic", "nvidia_kernel_driver": "590.10"},
+    }
+    assert facts_of_nodes(()) == {}
+
+
+def test_nothing_is_invented(tmp_path: Path, system_file: Callable[..., Path]) -> None:
+    one = chosen(tmp_path, nodes=(), printed=None)
+    said, issues = describe(load_system_file(system_file(host_networking=None)), [one])
+    assert said["framework"] == said["operating_system"] == said["number_of_nodes"] == ""
+    missing = {issue.message.rpartition("system's ")[2] for issue in issues if issue.code == "key_missing"}
+    assert missing == {
+        "number_of_nodes",
+        "accelerators_per_node",
+        "accelerator_model_name",
+        "framework",
+        "host_processors_per_node",
+        "host_processor_model_name",
+        "host_processor_core_count",
+        "host_memory_capacity",
+        "host_networking",
+        "accelerator_memory_capacity",
+        "other_software_stack",
+        "operating_system",
+    }
+
+
+def test_an_empty_text_declines_to_answer_but_not_who_and_what(
+    tmp_path: Path, system_file: Callable[..., Path]
+) -> None:
+    _, issues = describe(load_system_file(system_file(cooling="", framework="")), [chosen(tmp_path)])
+    assert {(issue.code, issue.verdict) for issue in issues} == {
+        ("key_missing", Verdict.UNPROVEN),
+        ("key_not_stated", None),
+    }
+    assert "cooling" in next(issue.message for issue in issues if issue.code == "key_not_stated")
+    assert "framework" in next(issue.message for issue in issues if issue.code == "key_missing")
+
+
+def test_the_operator_comes_first_then_nodes_then_logs(
+    tmp_path: Path, system_file: Callable[..., Path]
+) -> None:
+    printed = PRINTED | {"operating_system": "Debian", "host_memory_capacity": "1 TB", "hw_notes": "quiet"}
+    stack = {"nccl_version": "mine", "slurm_version": 25.05}
+    said, issues = describe(
+        load_system_file(system_file(host_memory_capacity="2 TB", other_software_stack=stack)),
+        [chosen(tmp_path, printed=printed)],
+    )
+    assert not issues
+    assert said["host_memory_capacity"] == "2 TB"
+    assert said["operating_system"] == "Ubuntu 24.04.3 LTS"
+    assert said["hw_notes"] == "quiet"
+    assert said["other_software_stack"]["nccl_version"] == "mine"
+    assert said["other_software_stack"]["slurm_version"] == "25.05"
+    assert said["other_software_stack"]["cuda_version"] == "13.1"
+    assert "trt_version" not in said["other_software_stack"]
+    assert "UNKNOWN" not in json.dumps(said)
+
+
+def test_versions_that_differ_are_all_written_down(tmp_path: Path, system: SystemFile) -> None:
+    runs = [chosen(tmp_path, 0), chosen(tmp_path, 1, nodes=(node("n1", driver="590.20"), node("n2")))]
+    said, issues = describe(system, runs)
+    assert said["other_software_stack"]["nvidia_kernel_driver"] == "590.10; 590.20"
+    assert not issues
+
+
+@pytest.mark.parametrize("gpu", ["NVIDIA H200", "NVIDIA B200 PCIe"])
+def test_runs_of_two_systems(gpu: str, tmp_path: Path, system: SystemFile) -> None:
+    """Also where the names share the word of the model: it is another product."""
+    printed = PRINTED | {"accelerator_model_name": gpu}
+    other = chosen(tmp_path, 1, nodes=(node("n3", gpu=gpu), node("n4", gpu=gpu)), printed=printed)
+    said, issues = describe(system, [chosen(tmp_path, 0), other, chosen(tmp_path, 2)])
+    assert said["accelerator_model_name"] == "NVIDIA B200"
+    assert {issue.run for issue in issues} == {other.run.run_id}
+    assert "nodes_unlike" in {issue.code for issue in issues}
+
+
+def test_logs_of_two_systems(tmp_path: Path, system: SystemFile) -> None:
+    """Without nodes the logs alone must not add up to one system either."""
+    other = chosen(tmp_path, 1, nodes=(), printed=PRINTED | {"accelerator_model_name": "NVIDIA GB200"})
+    _, issues = describe(system, [chosen(tmp_path, 0, nodes=()), other])
+    wrong = [issue for issue in issues if issue.code == "description_contradicted"]
+    assert [(issue.run, issue.verdict) for issue in wrong] == [(other.run.run_id, Verdict.FAIL)]
+    assert wrong[0].remedy == "choose runs of one system: the description follows the first of them"
+
+
+@pytest.mark.parametrize(
+    ("name", "agrees"),
+    [
+        ("NVIDIA Blackwell GPU (B200)", True),
+        ("b200", True),
+        ("NVIDIA B200 180GB HBM3e", True),
+        ("NVIDIA GB200", False),
+        ("NVIDIA Blackwell Ultra GPU (B300)", False),
+        ("NVIDIA H200 192GB HBM3e", False),
+        ("NVIDIA", False),
+    ],
+)
+def test_names_of_accelerators(
+    name: str, agrees: bool, tmp_path: Path, system_file: Callable[..., Path]
+) -> None:
+    _, issues = describe(load_system_file(system_file(accelerator_model_name=name)), [chosen(tmp_path)])
+    assert bool(issues) is not agrees
+    assert all(issue.code == "description_contradicted" for issue in issues)
+
+
+def test_placeholders_in_logs_are_a_remark(tmp_path: Path, system_file: Callable[..., Path]) -> None:
+    said = load_system_file(system_file(submitter="Somebody Else", status="Available cloud"))
+    _, issues = describe(said, [chosen(tmp_path)])
+    assert {(issue.code, issue.verdict) for issue in issues} == {("identity_in_logs", None)}
+    assert len(issues) == 2
+
+
+class TestSystemFile:
+    def test_folders(self, system_file: Callable[..., Path]) -> None:
+        said = load_system_file(system_file(submitter="Ex & Söhne", implementation="b200_ngc26.01"))
+        assert (said.submitter_folder, said.system, said.implementation) == (
+            "Ex_S_hne",
+            "b200_n2",
+            "b200_ngc26.01",
+        )
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"coolin": "air"}, "unknown key coolin; did you mean cooling?"),
+            ({"cooling": ["air"]}, "cooling must be text or a number"),
+            ({"cooling": True}, "cooling must be text or a number"),
+            ({"other_software_stack": {"cuda": {"a": 1}}}, "cuda must be text or a number"),
+            ({"system": "../evil"}, "system '../evil' cannot name a folder"),
+            ({"system": None}, "system '' cannot name a folder"),
+            ({"implementation": "a b"}, "implementation 'a b' cannot name a folder"),
+            ({"submitter": None}, "submitter is missing; only you can know it"),
+            ({"submitter": "…"}, "holds no letter that names a folder"),
+            ({"division": "Closed"}, "division 'Closed' is none of: closed; open"),
+            ({"status": "onprem"}, "status 'onprem' is none of: Available on-premise; "),
+        ],
+    )
+    def test_mistakes_are_named(
+        self, changes: dict[str, Any], message: str, system_file: Callable[..., Path]
+    ) -> None:
+        with pytest.raises(SubmissionError) as caught:
+            load_system_file(system_file(**changes))
+        assert message in str(caught.value)
+        assert "system.yml" in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            (b"a: [", "is not YAML"),
+            (b"\xff\xfe\x00", "is not YAML"),
+            (b"", "holds no keys"),
+            (b"- a\n", "holds no keys"),
+            (b"a: &a [x, x]\nb: [*a, *a]\n", "unknown key a"),
+            (b"#" * 70_000, "too large"),
+        ],
+    )
+    def test_broken_files(self, content: bytes, message: str, tmp_path: Path) -> None:
+        path = tmp_path / "system.yml"
+        path.write_bytes(content)
+        with pytest.raises(SubmissionError, match=message):
+            load_system_file(path)
+
+    def test_a_missing_file(self, tmp_path: Path) -> None:
+        with pytest.raises(SubmissionError, match=r"docs/submission\.md has an example"):
+            load_system_file(tmp_path / "gone.yml")
+
+    def test_the_documented_example_is_one(self, root: Path, tmp_path: Path) -> None:
+        text = (root / "docs/submission.md").read_text().split("```yaml\n", 1)[1].split("```", 1)[0]
+        path = tmp_path / "system.yml"
+        path.write_text(text)
+        said = load_system_file(path)
+        assert said.submitter_folder == "Example_Org"
+        assert set(SYSTEM) - set(yaml.safe_load(text)) == set()
+        _, issues = describe(said, [chosen(tmp_path, nodes=(node("n1", gpu="NVIDIA B200"), node("n2")))])
+        assert [issue.code for issue in issues if issue.verdict] == []

@@ -1,0 +1,144 @@
+"""Which runs and which logs: chosen by age, examined byte by byte. No process is started."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from rackproof.importing import import_logs
+from rackproof.records import LogFile, Verdict
+from rackproof.results import write_run
+from rackproof.submission.models import ChosenRun, Issue, SubmissionError
+from rackproof.submission.packaging import code_files
+from rackproof.submission.runs import by_benchmark, examine, latest_runs, result_log, system_of
+
+from .corpus import PRINTED, all_runs, make_run, make_runs, node, write_log
+
+
+def test_the_newest_whatever_their_verdict(tmp_path: Path) -> None:
+    make_runs(tmp_path, 4)
+    make_run(tmp_path, 4, verdict=Verdict.FAIL)
+    make_run(tmp_path, 5, benchmark="gpt_oss_20b")
+    found = latest_runs(tmp_path, ["llama2_70b_lora"], 2)
+    assert [run.seeds for run, _ in found] == [(103,), (104,)]
+    assert [folder for _, folder in found] == [tmp_path / run.run_id for run, _ in found]
+
+
+def test_imported_runs_are_ordered_by_their_logs(tmp_path: Path) -> None:
+    """They carry no time of their own, and their ids say nothing of it."""
+    source = tmp_path / "source"
+    for name, number in (("a.log", 3), ("b.log", 1), ("c.log", 2)):
+        write_log(source / name, number)
+    import_logs(source, tmp_path / "results")
+    found = latest_runs(tmp_path / "results", ["llama2_70b_lora"], 2)
+    assert [run.seeds for run, _ in found] == [(102,), (103,)]
+    chosen = [examine(run, folder) for run, folder in all_runs(tmp_path / "results")]
+    (group,) = by_benchmark(one for one in chosen if isinstance(one, ChosenRun)).values()
+    assert [one.stated["seed"] for one in group] == ["101", "102", "103"]
+
+
+def test_by_the_model_of_the_nodes(tmp_path: Path) -> None:
+    make_runs(tmp_path, 2)
+    make_run(tmp_path, 2, nodes=(node("n1"), node("n2").model_copy(update={"sku": "h100"})))
+    assert len(latest_runs(tmp_path, ["llama2_70b_lora"], 9, sku="b200")) == 2
+    with pytest.raises(SubmissionError, match="no runs of llama2_70b_lora on nodes of the model gb300"):
+        latest_runs(tmp_path, ["llama2_70b_lora"], 9, sku="gb300")
+
+
+def test_a_benchmark_that_never_ran(tmp_path: Path) -> None:
+    make_run(tmp_path, 0)
+    with pytest.raises(SubmissionError, match="no runs of flux1; it has llama2_70b_lora"):
+        latest_runs(tmp_path, ["flux1"], 1)
+
+
+def test_the_log_with_the_events_is_the_result_log(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 0)
+    (log,) = run.logs
+    other = LogFile(path="logs/slurm-17.out", sha256="0" * 64, size_bytes=1, format="nccl_tests")
+    twin = log.model_copy(update={"path": "logs/copy.log"})
+    assert result_log(run.model_copy(update={"logs": (other, log)})) == log
+    assert result_log(run.model_copy(update={"logs": (twin, log)})) == log
+    assert result_log(run.model_copy(update={"logs": (twin, twin)})) is None
+    assert result_log(run.model_copy(update={"logs": ()})) is None
+    unclear = examine(run.model_copy(update={"logs": (twin, twin)}), tmp_path / run.run_id)
+    assert isinstance(unclear, Issue)
+    assert unclear.code == "no_result_log"
+    assert unclear.run == run.run_id
+
+
+def test_a_log_too_large_for_a_repository(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 0)
+    path = tmp_path / run.run_id / run.logs[0].path
+    with path.open("r+b") as stream:
+        stream.truncate(51 << 20)
+    found = examine(run, tmp_path / run.run_id)
+    assert isinstance(found, Issue)
+    assert (found.code, found.verdict) == ("log_too_large", Verdict.FAIL)
+
+
+@pytest.mark.parametrize(
+    ("log", "found"),
+    [
+        (b':::SYSJSON {"framework": "a"}\n', {"framework": "a"}),
+        (b'0: :::SYSJSON {"framework": "a"}\r\n', {"framework": "a"}),
+        (b'+ echo \':::SYSJSON {"framework": "a"}\'\n', {}),
+        (b'text :::SYSJSON {"framework": "a"}\n', {}),
+        (b':::SYSJSON {"framework": \n:::SYSJSON {"framework": "b"}', {"framework": "b"}),
+        (b':::SYSJSON {broken}\n:::SYSJSON {"framework": "b"}\n', {"framework": "b"}),
+        (b':::SYSJSON {"a": "", "b": null, "c": true, "d": [1], "e": "UNKNOWN_X", "f": 4}\n', {"f": "4"}),
+        (b':::SYSJSON {"a": "\\u001b[31mred\\u202e"}\n', {"a": "red"}),
+        (b'{"a": ' * 50_000, {}),
+        (b":::SYSJSON " + b'{"a": ' * 9_000 + b"}\n", {}),
+        (b"", {}),
+    ],
+)
+def test_what_the_run_script_printed(log: bytes, found: dict[str, str]) -> None:
+    assert system_of(log) == found
+
+
+def test_a_hostile_log_costs_no_time() -> None:
+    began = time.monotonic()
+    system_of(b":::SYSJSON {" * 400_000)
+    system_of(b" " * 5_000_000)
+    assert time.monotonic() - began < 5
+
+
+def test_what_the_record_and_the_log_say(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 3)
+    found = examine(run, tmp_path / run.run_id)
+    assert isinstance(found, ChosenRun)
+    assert found.benchmark == found.stated["submission_benchmark"] == "llama2_70b_lora"
+    assert found.system["accelerators_per_node"] == PRINTED["accelerators_per_node"]
+    assert found.path.read_bytes()[:6] == b"+ srun"
+    # The log's name for the benchmark is the rules'; a definition may be called otherwise.
+    renamed = run.model_copy(update={"benchmark": "my-llama2"})
+    write_run(renamed, tmp_path / run.run_id)
+    assert by_benchmark([ChosenRun(renamed, found.folder, found.log, 0, found.stated)]).keys() == {
+        "llama2_70b_lora"
+    }
+
+
+def test_code_is_what_reproduces_the_run(tmp_path: Path) -> None:
+    scripts = {
+        "config_B200_2x8.sh": "x",
+        "run.sub": "x",
+        "scripts/train.py": "x",
+        "Dockerfile": "x",
+        "requirements.txt": "x",
+        ".hidden.sh": "no",
+        ".git/hook.sh": "no",
+        "with space.sh": "no",
+        "report.html": "no",
+        "data.bin": "no",
+        "logs/step.py": "x",
+    }
+    run = make_run(tmp_path, 0, scripts=scripts)
+    folder = tmp_path / run.run_id
+    (folder / "link.sh").symlink_to(folder / "run.sub")
+    found = examine(run, folder)
+    assert isinstance(found, ChosenRun)
+    assert set(code_files(found)) == {name for name, text in scripts.items() if text == "x"}
+    assert json.loads((folder / "run.json").read_text())["run_id"] == run.run_id

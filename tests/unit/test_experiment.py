@@ -1,0 +1,349 @@
+"""Points that set nodes up: who takes part, and that nothing counts whose network or storage was another."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rackproof import definitions, experiment, planning
+from rackproof.definitions import DefinitionError, LoadedDefinition
+from rackproof.experiment import Ground, Peer, Setting, Storage
+from rackproof.planning import Plan
+from rackproof.records import Gpu, Node, Verdict
+from rackproof.slurm_plan import Site
+
+TEXT = """\
+name: train
+summary: Trains
+parameters: {nodes: "", network: "", storage: "", cache: "", gpus: all, data_folder: ""}
+suites:
+  sizes: {nodes: [1, 2, 4, 8], gpus: all}
+launch:
+  {with: local, runtime: torch, program: train.py, arguments: {data: "{{ storage_folder }}"}, timeout_s: 600}
+result:
+  judge: [{metric: eval_accuracy, at_least: 0.9}]
+"""
+STORAGES = {
+    "local": Storage(kind="local", folder="/data"),
+    "synthetic": Storage(kind="synthetic"),
+    "s3": Storage(
+        kind="s3fs", folder="/mnt/s3/set", mount={"path": "/mnt/s3", "kind": "s3fs", "source": "b"}
+    ),
+}
+GROUND = Ground(storages=STORAGES)
+NAMES = ("n1", "n2", "n3", "n4")
+
+
+def loaded(tmp_path: Path) -> LoadedDefinition:
+    path = tmp_path / "train.yml"
+    path.write_text(TEXT)
+    return definitions.load_file(path)
+
+
+def plan(tmp_path: Path, names: tuple[str, ...] = NAMES, gpus: int = 4, **options: Any) -> Plan:
+    found = tuple(Gpu(index=index, uuid=f"GPU-{index}") for index in range(gpus))
+    options.setdefault("addresses", {name: f"192.0.2.{rank}" for rank, name in enumerate(names, 1)})
+    return planning.make_plan(
+        [loaded(tmp_path)],
+        {name: Node(name=name, gpus=found) for name in names},
+        {name: {} for name in names},
+        grounds=dict.fromkeys(names, GROUND),
+        **options,
+    )
+
+
+def test_a_number_of_nodes_is_one_run_on_the_first_so_many(tmp_path: Path) -> None:
+    made = plan(tmp_path, suite="sizes")
+    assert [(run.lead, run.nodes) for run in made.runs] == [
+        ("n1", ("n1",)),
+        ("n1", ("n1", "n2")),
+        ("n1", NAMES),
+    ]
+    assert made.skipped[0].reason == "nodes=8: there are 4"
+    assert [run.parameters["gpus"] for run in made.runs] == [4, 4, 4]
+    two = made.runs[1].setting
+    assert two is not None
+    assert two.nodes == (Peer(name="n1", address="192.0.2.1"), Peer(name="n2", address="192.0.2.2"))
+    assert two.expires_s > made.runs[1].timeout_s
+
+
+def test_without_a_number_each_node_is_taken_by_itself_and_as_it_is(tmp_path: Path) -> None:
+    made = plan(tmp_path)
+    assert [(run.nodes, run.setting) for run in made.runs] == [((name,), None) for name in NAMES]
+
+
+def test_racks_do_not_train_together(tmp_path: Path) -> None:
+    sites = {name: Site(rack="a" if name < "n3" else "b") for name in NAMES}
+    made = plan(tmp_path, overrides={"nodes": (2,)}, sites=sites)
+    assert [run.nodes for run in made.runs] == [("n1", "n2"), ("n3", "n4")]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "addresses", "reason"),
+    [
+        ({"nodes": (5,)}, None, "5 nodes asked for, 4 of them answered"),
+        ({"nodes": (2,), "gpus": (8,)}, None, "8 GPUs asked for"),
+        ({"nodes": (2,), "network": ("calico",)}, None, "no network `calico`; there are host, overlay"),
+        ({"storage": ("tape",)}, None, "no storage `tape`; bench_storages has local, s3, synthetic"),
+        ({"nodes": (2,)}, {"n1": "192.0.2.1"}, "n2 has no IPv4 address"),
+        ({"storage": ("s3",), "cache": ("hot",)}, None, "cache is cold, warm or empty"),
+    ],
+)
+def test_what_cannot_be_set_up_is_planned_as_unproven(
+    tmp_path: Path, overrides: dict[str, Any], addresses: dict[str, str] | None, reason: str
+) -> None:
+    more = {} if addresses is None else {"addresses": addresses}
+    made = plan(tmp_path, overrides=overrides, **more)
+    assert made.runs
+    assert all(reason in run.unproven_because for run in made.runs)
+
+
+@pytest.mark.parametrize("nodes", [0, -1, "two", 1.5])
+def test_no_number_of_nodes_is_refused(tmp_path: Path, nodes: Any) -> None:
+    with pytest.raises(DefinitionError, match="is no number of nodes"):
+        plan(tmp_path, overrides={"nodes": (nodes,)})
+
+
+def test_a_storage_says_where_the_data_lie_and_what_is_mounted(tmp_path: Path) -> None:
+    made = plan(tmp_path, ("n1",), overrides={"storage": ("synthetic", "local", "s3")})
+    assert [run.arguments for run in made.runs] == [(), ("--data=/data",), ("--data=/mnt/s3/set",)]
+    points = [run.parameters for run in made.runs]
+    assert experiment.mounts(points, GROUND) == [{"path": "/mnt/s3", "kind": "s3fs", "source": "b"}]
+    own = plan(tmp_path, ("n1",), overrides={"storage": ("s3",), "data_folder": ("/mnt/s3/other",)})
+    assert own.runs[0].arguments == ("--data=/mnt/s3/other",)
+    bare = plan(tmp_path, ("n1",), overrides={"data_folder": ("/elsewhere",)})
+    assert bare.runs[0].arguments == ("--data=/elsewhere",)
+
+
+def test_networks_and_storages_change_least_of_all(tmp_path: Path) -> None:
+    overrides = {"nodes": (1, 2), "storage": ("local", "s3"), "network": ("host", "overlay")}
+    made = plan(tmp_path, overrides=overrides)
+    order = [(run.parameters["network"], run.parameters["storage"], len(run.nodes)) for run in made.runs]
+    assert order == [
+        (network, storage, nodes)
+        for network in ("host", "overlay")
+        for storage in ("local", "s3")
+        for nodes in (1, 2)
+    ]
+
+
+def test_the_address_is_that_of_the_first_interface_of_the_host_or_of_the_one_named() -> None:
+    said = (
+        "1: lo    inet 127.0.0.1/8 scope host lo\n"
+        "2: docker0    inet 172.17.0.1/16 scope global docker0\n"
+        "3: ens1    inet6 fe80::1/64 scope link\n"
+        "3: ens1    inet 192.0.2.9/24 brd 192.0.2.255 scope global ens1\n"
+        "4: bond0    inet 198.51.100.9/24 scope global bond0\n"
+    )
+    raw = {"tools": {"ip": {"stdout": said}}}
+    assert experiment.address(raw) == "192.0.2.9"
+    assert experiment.address(raw, "bond0") == "198.51.100.9"
+    assert experiment.address(raw, "ib0") == ""
+    assert experiment.address({"tools": None}) == ""
+
+
+# What nodes say
+
+
+def setting(network: str = "overlay", storage: str = "", cache: str = "", count: int = 2) -> Setting:
+    nodes = tuple(Peer(name=f"n{rank}", address=f"192.0.2.{rank}") for rank in range(1, count + 1))
+    data = "/data" if storage else ""
+    return Setting(
+        network=network,
+        nodes=nodes,
+        subnet="198.19.0.0/16",
+        expires_s=60,
+        storage=storage,
+        data=data,
+        cache=cache,
+        port=29417,
+    )
+
+
+def report(planned: Setting, name: str) -> dict[str, Any]:
+    """Return what a node says where all is as it should be."""
+    overlay = planned.network == "overlay"
+    interface = "rackproof0" if overlay else "eth0"
+    link = {
+        "interface": interface,
+        "mtu": 1450,
+        "flags": ["UP"],
+        "kind": "vxlan" if overlay else "",
+        "vni": 7117,
+    }
+    others = [peer.name for peer in planned.nodes if peer.name != name]
+    types = {"nfs": "nfs4", "s3fs": "fuse.s3fs", "local": "ext4"}
+    return {
+        "node": name,
+        "network": planned.network,
+        "interface": interface,
+        "over": "eth0",
+        "link": link,
+        "ended": copy.deepcopy(link),
+        "routes": dict.fromkeys(others, interface),
+        "removed": True,
+        "storage": {
+            "kind": planned.storage,
+            "folder": planned.data,
+            "cache": planned.cache,
+            "mount": {"type": types.get(planned.storage, ""), "source": "bucket", "options": "rw"},
+            "resident": [0, 1 << 20],
+            "read_bytes": 4096,
+            "how": "posix_fadvise",
+            "trouble": "",
+        },
+        "together": {
+            "before": {"rx": 100, "tx": 100},
+            "after": {"rx": 100 + (8 << 20), "tx": 100 + (8 << 20)},
+            "bandwidth": [
+                {"from": "n1", "to": "n2", "bytes_per_second": 1.25e9},
+                {"from": "n2", "to": "n1", "bytes_per_second": 1.00e9},
+            ],
+        },
+    }
+
+
+ENDED = {"phase": "ended", "succeeded": True, "exit_status": 0}
+
+
+def seen(planned: Setting, reports: dict[str, Any] | None = None, **jobs: Any) -> experiment.Seen:
+    names = [peer.name for peer in planned.nodes]
+    told = {name: report(planned, name) for name in names} if reports is None else reports
+    return experiment.seen(planned, "n1", told, {"n2": ENDED, **jobs}, started=True)
+
+
+@pytest.mark.parametrize("network", ["host", "overlay"])
+def test_a_setting_that_was_there_adds_its_bandwidth_and_no_finding(network: str) -> None:
+    found = seen(setting(network))
+    assert found.findings == ()
+    assert [(one.name, one.value, one.labels["to"]) for one in found.measurements] == [
+        ("link_bandwidth", 10.0, "n2"),
+        ("link_bandwidth", 8.0, "n1"),
+    ]
+    assert found.network.startswith(network)
+    assert "at least 8 Gbit/s" in found.network
+
+
+def damage(reports: dict[str, Any], path: str, value: Any) -> None:
+    """Set what a node says at a place like ``n1.link.kind``."""
+    *way, last = path.split(".")
+    place: Any = reports
+    for part in way:
+        place = place[part]
+    place[last] = value
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "why"),
+    [
+        ("n1.link.kind", "", "rackproof0 was no VXLAN before the run, but a plain link"),
+        ("n2.ended.kind", "bridge", "rackproof0 was no VXLAN after the run, but bridge"),
+        ("n2.ended", {}, "was not there after the run"),
+        ("n1.link.flags", [], "was down"),
+        ("n1.routes.n2", "eth0", "n2 was reached by eth0"),
+        ("n1.routes", {}, "n2 was reached by nothing"),
+        ("n2.together.after.tx", 200, "carried 100 bytes (tx): the training went another way"),
+        ("n2.together.after", None, "is not known"),
+        ("n2.together", None, "is not known"),
+        ("n1.network", "host", "nothing is known of it"),
+        ("n1.node", "n9", "nothing is known of it"),
+        ("n1", None, "nothing is known of it"),
+        ("n2", "text", "nothing is known of it"),
+    ],
+)
+def test_a_network_that_was_not_what_it_says_is_unproven(path: str, value: Any, why: str) -> None:
+    planned = setting()
+    reports: dict[str, Any] = {name: report(planned, name) for name in ("n1", "n2")}
+    damage(reports, path, value)
+    found = [one for one in seen(planned, reports).findings if one.code == "network_differs"]
+    assert found
+    assert all(one.verdict is Verdict.UNPROVEN for one in found)
+    assert why in found[0].message
+
+
+def test_the_host_s_network_is_no_tunnel() -> None:
+    planned = setting("host")
+    reports: dict[str, Any] = {name: report(planned, name) for name in ("n1", "n2")}
+    damage(reports, "n2.link.kind", "vxlan")
+    assert (
+        "n2: the network was not host: eth0 was a tunnel (vxlan)"
+        in seen(planned, reports).findings[0].message
+    )
+
+
+@pytest.mark.parametrize(
+    "bandwidth",
+    [
+        [],
+        None,
+        [{"from": "n1", "to": "n2", "bytes_per_second": float("nan")}],
+        [{"from": "n1", "to": "n2", "bytes_per_second": 0}],
+        [{"from": "n1", "to": "n9", "bytes_per_second": 1e9}],
+        [{"from": "n1", "to": "n1", "bytes_per_second": 1e9}],
+        [{"from": ["n1"], "to": {}, "bytes_per_second": True}],
+        [{"from": "n1", "to": "n2", "bytes_per_second": 1e9}],
+    ],
+)
+def test_bandwidth_that_was_not_measured_both_ways_is_unproven(bandwidth: Any) -> None:
+    planned = setting()
+    reports: dict[str, Any] = {name: report(planned, name) for name in ("n1", "n2")}
+    damage(reports, "n1.together.bandwidth", bandwidth)
+    found = seen(planned, reports)
+    assert [one.code for one in found.findings] == ["network_not_measured"]
+    assert found.findings[0].verdict is Verdict.UNPROVEN
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        {},
+        None,
+        {"phase": "running"},
+        {"phase": "ended", "succeeded": False, "exit_status": 1, "message": "ended with exit status 1"},
+        {"phase": "ended", "succeeded": True, "exit_status": 3},
+    ],
+)
+def test_a_part_of_the_job_that_did_not_end_well_is_unproven(job: Any) -> None:
+    found = seen(setting(), n2=job).findings
+    assert [one.verdict for one in found] == [Verdict.UNPROVEN]
+    assert found[0].message.startswith("n2: ")
+
+
+@pytest.mark.parametrize(
+    ("storage", "cache", "path", "value", "why"),
+    [
+        ("s3fs", "", "n1.storage.mount.type", "ext4", "/data was not s3fs but ext4"),
+        ("nfs", "", "n2.storage.mount.type", "overlay", "/data was not nfs but overlay"),
+        ("local", "", "n2.storage.mount.type", "nfs4", "/data was not local but nfs4"),
+        ("local", "", "n2.storage.mount.type", "fuse.s3fs", "/data was not local but fuse.s3fs"),
+        ("local", "", "n1.storage.folder", "/other", "nothing is known of the storage"),
+        ("local", "cold", "n1.storage.resident", [1 << 19, 1 << 20], "50% of the data were still in memory"),
+        ("local", "cold", "n1.storage.resident", None, "the kernel does not say"),
+        ("local", "cold", "n1.storage.resident", [0, 0], "there are no data"),
+        ("s3fs", "cold", "n1.storage.trouble", "it is in use", "it is in use"),
+        ("s3fs", "cold", "n2.storage.how", "", "nothing is known of it"),
+        ("s3fs", "warm", "n2.storage.read_bytes", 0, "nothing was read"),
+        ("s3fs", "warm", "n2.storage.cache", "", "nothing is known of it"),
+    ],
+)
+def test_storage_that_was_not_what_it_says_is_unproven(
+    storage: str, cache: str, path: str, value: Any, why: str
+) -> None:
+    planned = setting("host", storage, cache)
+    assert seen(planned).findings == ()
+    reports: dict[str, Any] = {name: report(planned, name) for name in ("n1", "n2")}
+    damage(reports, path, value)
+    found = seen(planned, reports).findings
+    assert [one.verdict for one in found] == [Verdict.UNPROVEN]
+    assert why in found[0].message
+    assert found[0].message.startswith(path[:2])
+
+
+def test_an_overlay_that_nobody_saw_go_is_told_and_a_run_that_never_began_says_nothing_else() -> None:
+    planned = setting()
+    found = experiment.seen(planned, "n1", {}, {}, started=False)
+    assert [(one.code, one.verdict) for one in found.findings] == [("setting_left", None)] * 2
+    assert "ip link del rackproof0" in found.findings[0].message

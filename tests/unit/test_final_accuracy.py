@@ -1,0 +1,74 @@
+"""A training that is fast and misses its accuracy, or never evaluated it, does not pass."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from rackproof import definitions, planning, recording
+from rackproof.logs import parse
+from rackproof.records import Gpu, Node, Run
+
+
+def log_text(**measured: float) -> str:
+    def line(key: str, value: object, second: int, **metadata: object) -> str:
+        event = {"namespace": "", "time_ms": 1_700_000_000_000 + 1000 * second, "event_type": "POINT_IN_TIME"}
+        return f":::MLLOG {json.dumps({**event, 'key': key, 'value': value, 'metadata': metadata})}\n"
+
+    text = line("init_start", None, 0) + line("run_start", None, 5)
+    for name, value in measured.items():
+        unit = "images/s" if name == "images_per_second" else "fraction"
+        one = {"name": name, "value": value, "unit": unit, "direction": "higher", "labels": {}}
+        text += line("measurement", one, 10)
+    return text + line("run_stop", None, 20, status="success")
+
+
+def judged(root: Path, name: str, **measured: float) -> Run:
+    loaded = definitions.load_file(root / "benchmarks" / f"{name}.yml")
+    node = Node(name="n1", gpus=(Gpu(index=0, uuid="GPU-0"),))
+    made = planning.make_plan([loaded], {"n1": node}, {"n1": {}}, now=datetime(2026, 1, 1, tzinfo=UTC))
+    (planned,) = made.runs
+    job = {"id": planned.run_id, "phase": "ended", "ended_by": "itself", "exit_status": 0, "succeeded": True}
+    log = parse(io.BytesIO(log_text(**measured).encode()), format=planned.format, name="logs/n1.log")
+    return recording.build_run(
+        planned,
+        [log],
+        recording.Evidence(nodes=(node,), job=job),
+        lambda measurement: [],
+        require_references=False,
+    )
+
+
+FAST = {"images_per_second": 100_000.0}
+
+
+@pytest.mark.parametrize("name", ["resnet50-accuracy", "vgg16-accuracy"])
+@pytest.mark.parametrize(
+    ("accuracy", "verdict", "reason"),
+    [
+        ({"top_1_accuracy": 0.76, "top_5_accuracy": 0.93}, "pass", ""),
+        (
+            {"top_1_accuracy": 0.6485, "top_5_accuracy": 0.93},
+            "fail",
+            "top_1_accuracy: 0.6485 fraction is",
+        ),
+        (
+            {"top_1_accuracy": 0.76, "top_5_accuracy": 0.8624},
+            "fail",
+            "top_5_accuracy: 0.8624 fraction is",
+        ),
+        ({"top_1_accuracy": 0.76}, "unproven", "top_5_accuracy: the log holds no such measurement"),
+        ({}, "unproven", "top_1_accuracy: the log holds no such measurement"),
+    ],
+    ids=["both reached", "top-1 missed", "top-5 missed", "no top-5", "not evaluated"],
+)
+def test_speed_without_accuracy_is_no_pass(
+    root: Path, name: str, accuracy: dict[str, float], verdict: str, reason: str
+) -> None:
+    run = judged(root, name, **FAST, **accuracy)
+    assert run.verdict.value == verdict
+    assert reason in run.reasons[0]

@@ -1,0 +1,101 @@
+"""A matrix as an experiment: filters, the order of its points, and what a plan says of its length."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rackproof import definitions, planning
+from rackproof.definitions import DefinitionError, LoadedDefinition
+from rackproof.experiment import Ground, Storage
+from rackproof.planning import Plan
+from rackproof.records import Gpu, Node
+
+TEXT = """\
+name: train
+summary: Trains
+parameters: {gpus: 1, network: host, storage: local, precision: bf16}
+matrix:
+  gpus: [1, 2]
+  network: [host, overlay]
+  storage: [local, s3fs]
+FILTERS
+launch: {with: local, runtime: torch, program: train.py, arguments: {gpus: "{{ gpus }}"}, timeout_s: 600}
+result:
+  judge: [{metric: eval_accuracy, at_least: 0.9}]
+"""
+
+
+def loaded(tmp_path: Path, filters: str = "") -> LoadedDefinition:
+    path = tmp_path / "train.yml"
+    path.write_text(TEXT.replace("FILTERS", filters))
+    return definitions.load_file(path)
+
+
+def plan(one: LoadedDefinition, names: tuple[str, ...] = ("n1",), **options: object) -> Plan:
+    gpus = tuple(Gpu(index=index, uuid=f"GPU-{index}") for index in range(2))
+    nodes = {name: Node(name=name, gpus=gpus) for name in names}
+    known = {name: Storage(kind=name, folder="/data") for name in ("local", "s3fs")}  # type: ignore[arg-type]
+    options.setdefault("grounds", {name: Ground(storages=known) for name in names})
+    options.setdefault("addresses", {name: f"192.0.2.{rank}" for rank, name in enumerate(names, 1)})
+    return planning.make_plan([one], nodes, {name: {} for name in names}, **options)  # type: ignore[arg-type]
+
+
+def points(made: Plan) -> list[tuple[object, ...]]:
+    return [tuple(run.parameters[name] for name in ("network", "storage", "gpus")) for run in made.runs]
+
+
+def test_what_is_costly_to_change_changes_least(tmp_path: Path) -> None:
+    found = points(plan(loaded(tmp_path)))
+    assert found == [
+        (network, storage, gpus)
+        for network in ("host", "overlay")
+        for storage in ("local", "s3fs")
+        for gpus in (1, 2)
+    ]
+    both = plan(loaded(tmp_path), ("n1", "n2"))
+    assert [run.lead for run in both.runs] == ["n1"] * 8 + ["n2"] * 8
+
+
+def test_only_keeps_and_exclude_leaves_out(tmp_path: Path) -> None:
+    filters = "only: [{storage: local}, {gpus: 2, network: [host, overlay]}]\n"
+    filters += "exclude: [{gpus: [1], network: overlay}]"
+    assert points(plan(loaded(tmp_path, filters))) == [
+        ("host", "local", 1),
+        ("host", "local", 2),
+        ("host", "s3fs", 2),
+        ("overlay", "local", 2),
+        ("overlay", "s3fs", 2),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["only", "exclude"])
+def test_a_filter_that_names_no_parameter_is_refused(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(DefinitionError, match=rf"{kind}: `gpu` is not one of the parameters.*`gpus`"):
+        loaded(tmp_path, f"{kind}: [{{gpu: 1}}]")
+    with pytest.raises(DefinitionError, match="fits every point"):
+        loaded(tmp_path, f"{kind}: [{{}}]")
+
+
+def test_a_plan_says_how_many_runs_and_how_long(tmp_path: Path) -> None:
+    one = loaded(tmp_path)
+    assert planning.describe(plan(one)).startswith(
+        "train: 8 runs; 8 never ended well here and take at most 1 h 20 min by their limits\n"
+    )
+    half = plan(one, estimate=lambda name, point, node: 50.0 if point["network"] == "host" else None)
+    assert planning.describe(half).splitlines()[0] == (
+        "train: 8 runs, about 200 s for 4 of them by earlier runs; 4 never ended well here and take at most "
+        "40 min 00 s by their limits"
+    )
+    every = plan(one, estimate=lambda *_: 50.0)
+    assert planning.describe(every).splitlines()[0] == "train: 8 runs, about 400 s by earlier runs"
+
+
+def test_an_estimate_is_asked_for_the_point_as_runs_record_it(tmp_path: Path) -> None:
+    path = tmp_path / "train.yml"
+    path.write_text(TEXT.replace("FILTERS", "").replace("precision: bf16", 'precision: ""'))
+    asked = []
+    plan(definitions.load_file(path), estimate=lambda name, point, node: asked.append(point))
+    assert asked
+    assert all("precision" not in point for point in asked)

@@ -1,0 +1,146 @@
+"""What preflight says of a node: every remark, whether it stops, and that it tells what to do."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from rackproof.preflight import GIB, Expected, installed_driver, remarks
+
+GPU = {"slot": "0000:19:00.0", "class": "0302", "vendor": "10de", "device": "2901"}
+NODE: dict[str, Any] = {
+    "os": {"id": "debian", "version_id": "12"},
+    "pci": [GPU] * 4 + [{**GPU, "class": "0680"}, {**GPU, "vendor": "15b3", "class": "0207"}],
+    "memory_bytes": int(0.97 * 1024 * GIB),
+    "cores": 144,
+    "space": {"/": {"total_bytes": 500 * GIB, "free_bytes": 100 * GIB}},
+    "dpkg_broken": [],
+    "dpkg_interrupted": False,
+    "dpkg_locked_by": "",
+    "unattended_upgrades": False,
+    "kernel": "6.1.0-30-amd64",
+    "kernels": ["6.1.0-30-amd64"],
+    "modules": {"nvidia": "580.95.05"},
+    "packages": {},
+    "reboot_required": False,
+    "reboot_required_by": [],
+    "names": {"mirror": ["198.18.0.1"]},
+    "clock": {"asked_at": 1000.0, "epoch": 1001.0, "synchronized": True},
+}
+WANTED = Expected(
+    os=("debian-12", "ubuntu-24.04"),
+    gpus=4,
+    memory_gib=1024,
+    cores=144,
+    disk_gib={"/": 20},
+    kernel="6.1.0-30-amd64",
+    driver="580.95.05",
+    names=("mirror",),
+    clock_offset_s=5,
+)
+
+
+def changed(**changes: Any) -> dict[str, Any]:
+    node = copy.deepcopy(NODE)
+    node.update(changes)
+    return node
+
+
+def test_a_node_as_it_has_to_be() -> None:
+    assert remarks(NODE, WANTED, 1002) == ()
+
+
+def test_what_nobody_asked_for_is_not_looked_at() -> None:
+    bare = changed(pci=[], memory_bytes=0, cores=0, space={}, names={}, os={"id": "x", "version_id": ""})
+    assert remarks(bare, Expected()) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "fatal", "part"),
+    [
+        ({"os": {"id": "debian", "version_id": "11"}}, "os", True, "debian-12 or ubuntu-24.04"),
+        ({"pci": [GPU] * 3}, "gpus", True, "expected 4, found 3 (0000:19:00.0"),
+        ({"pci": [GPU] * 8}, "gpus", True, "found 8"),
+        ({"pci": []}, "gpus", True, "found 0 (none)"),
+        ({"memory_bytes": 900 * GIB}, "memory", True, "expected 1024 GiB, found 900 GiB"),
+        ({"cores": 72}, "cores", True, "found 72"),
+        (
+            {"space": {"/": {"total_bytes": 30 * GIB, "free_bytes": 3 * GIB}}},
+            "disk",
+            True,
+            "20 GiB, found 3.0 GiB",
+        ),
+        ({"space": {"/": {"error": "Permission denied"}}}, "disk", True, "Permission denied"),
+        ({"space": {}}, "disk", True, "not looked at"),
+        ({"dpkg_broken": ["libc6"]}, "dpkg", False, "half installed: libc6"),
+        ({"dpkg_interrupted": True}, "dpkg", False, "interrupted"),
+        ({"dpkg_locked_by": "apt-get (process 7)"}, "dpkg_lock", False, "apt-get (process 7)"),
+        ({"unattended_upgrades": True}, "unattended_upgrades", False, "apt_mirror"),
+        ({"kernel": "6.1.0-31-amd64"}, "kernel", False, "expected 6.1.0-30-amd64, found 6.1.0-31-amd64"),
+        ({"modules": {"nvidia": "570.172.08"}}, "driver", False, "expected 580.95.05, found 570.172.08"),
+        ({"names": {"mirror": []}}, "name", True, "address of mirror"),
+        ({"names": {}}, "name", True, "address of mirror"),
+        (
+            {"reboot_required": True, "kernels": ["6.1.0-30-amd64", "6.1.0-31-amd64"]},
+            "reboot",
+            False,
+            "6.1.0-31-amd64",
+        ),
+        (
+            {"clock": {"asked_at": 1000.0, "epoch": 900.0, "synchronized": None}},
+            "clock",
+            True,
+            "100 s behind",
+        ),
+        (
+            {"clock": {"asked_at": 1000.0, "epoch": 1102.0, "synchronized": None}},
+            "clock",
+            True,
+            "100 s ahead",
+        ),
+        (
+            {"clock": {"asked_at": None, "epoch": 0.0, "synchronized": False}},
+            "clock_synchronized",
+            False,
+            "chrony",
+        ),
+    ],
+)
+def test_each_remark(changes: dict[str, Any], code: str, fatal: bool, part: str) -> None:
+    (one,) = remarks(changed(**changes), WANTED, 1002)
+    assert (one.code, one.fatal) == (code, fatal)
+    assert part in one.line()
+    assert one.remedy.endswith((".", ")."))
+
+
+@pytest.mark.parametrize("epoch", [995.5, 1000.0, 1001.9, 1006.9])
+def test_the_way_of_the_answer_is_no_fault_of_the_clock(epoch: float) -> None:
+    node = changed(clock={"asked_at": 1000.0, "epoch": epoch, "synchronized": None})
+    assert remarks(node, WANTED, 1002) == ()
+
+
+def test_all_remarks_at_once_and_ignored_ones_do_not_stop() -> None:
+    node = changed(pci=[], cores=1, names={}, unattended_upgrades=True)
+    found = remarks(node, Expected(gpus=4, cores=2, names=("a", "b"), ignore=("gpus",)))
+    assert [(one.code, one.fatal) for one in found] == [
+        ("gpus", False),
+        ("cores", True),
+        ("unattended_upgrades", False),
+        ("name", True),
+        ("name", True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("modules", "packages", "version"),
+    [
+        ({}, {}, ""),
+        ({"nvidia": ""}, {"nvidia-open": {"version": "580.95.05-1"}}, "580.95.05"),
+        ({}, {"nvidia-driver-cuda": {"version": "1:570.172.08-0ubuntu1"}}, "570.172.08"),
+        ({"nvidia": "570.1"}, {"nvidia-open": {"version": "580.2-1"}}, "570.1"),
+    ],
+)
+def test_the_installed_driver(modules: dict[str, str], packages: dict[str, Any], version: str) -> None:
+    assert installed_driver({"modules": modules, "packages": packages}) == version

@@ -1,0 +1,240 @@
+"""MLPerf Training 0.6 as a suite: what is planned for which node, and what a run's output says against it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rackproof import definitions, planning, round06_log, slurm_log, training_checks
+from rackproof.definitions import DefinitionError
+from rackproof.planning import Plan
+from rackproof.records import Measurement, Node, Run, Verdict
+from rackproof.slurm_plan import Site
+
+MODELS = ("gnmt", "maskrcnn", "minigo", "resnet", "ssd", "translation")
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+COMMIT = "ab" * 20
+
+
+def suite_plan(
+    root: Path,
+    hosts: Sequence[str] = ("n1", "n2"),
+    unreached: Sequence[str] = (),
+    ref: str = COMMIT,
+    **site: Any,
+) -> Plan:
+    """Return the plan of the whole suite on some hosts."""
+    known = definitions.load_folder(root / "benchmarks")
+    variables = {
+        "bench_home": "/var/lib/rackproof",
+        "bench_data": "/data",
+        "bench_workloads": "/workloads",
+        "bench_mlperf06_ref": ref,
+        "bench_mlperf06_sources": "https://example.org/sources.tar.gz",
+    }
+    told = Site.model_validate({"sku": "hyperplane", "sku_gpus": 8, "rack": "hyperplane", **site})
+    return planning.make_plan(
+        definitions.select(known, suite="mlperf-training-0.6"),
+        {host: Node(name=host) for host in hosts},
+        dict.fromkeys(hosts, variables),
+        suite="mlperf-training-0.6",
+        unreached=unreached,
+        sites=dict.fromkeys(hosts, told),
+        now=NOW,
+    )
+
+
+def spec_of(run: planning.PlannedRun) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(run.arguments[1].removeprefix("--spec="))
+    return found
+
+
+def test_every_host_is_a_system_with_a_run_of_each_model(root: Path) -> None:
+    plan = suite_plan(root)
+    assert sorted((run.benchmark, *run.nodes) for run in plan.runs) == [
+        (f"{name}-0.6", host) for name in MODELS for host in ("n1", "n2")
+    ]
+    assert len({run.run_id for run in plan.runs}) == 12
+    for run in plan.runs:
+        spec = spec_of(run)
+        assert (run.launcher, run.unproven_because, spec["together"]) == ("docker", "", False)
+        assert spec["home"] == "/var/lib/rackproof/docker"
+        assert spec["data"] == "/data/mlperf-0.6"
+        assert run.environment["DATADIR"].startswith("/data/mlperf-0.6")
+        assert run.parameters == {"system": "LambdaHyperplaneBasic"}
+    text = planning.describe(plan)
+    assert "build   mlperf-nvidia:single_stage_detector from https://example.org/sources.tar.gz" in text
+    assert "start   PULL=0 DGXSYSTEM=LambdaHyperplaneBasic ./run.sub" in text
+
+
+@pytest.mark.parametrize(
+    ("site", "system"),
+    [
+        ({"sku": "dgx1"}, "DGX1"),
+        ({"sku": "dgx2"}, "DGX2"),
+        ({"sku": "hyperplane16"}, "LambdaHyperplane16"),
+        ({"config": "config_LambdaQuadBasic.sh"}, "LambdaQuadBasic"),
+        ({"config": "LambdaQuadBasic"}, "LambdaQuadBasic"),
+    ],
+)
+def test_the_system_is_the_skus_or_the_operators(root: Path, site: dict[str, str], system: str) -> None:
+    (ssd,) = [run for run in suite_plan(root, ("n1",), **site).runs if run.benchmark == "ssd-0.6"]
+    assert spec_of(ssd)["system"] == system
+    assert ssd.unproven_because == ""
+
+
+def test_together_the_nodes_are_one_system_under_slurm(root: Path) -> None:
+    plan = suite_plan(root, together=True, shared="/shared", launch_host="n2")
+    assert [(run.benchmark, run.lead, run.nodes) for run in plan.runs] == [
+        (f"{name}-0.6", "n2", ("n2", "n1")) for name in MODELS
+    ]
+    for run in plan.runs:
+        assert spec_of(run)["system"] == "2xLambdaHyperplaneBasic"
+        assert spec_of(run)["home"] == "/shared/docker"
+        assert run.environment["DATADIR"].startswith("/shared/data/mlperf-0.6")
+    assert "--ntasks-per-node $DGXNGPU run.sub" in planning.describe(plan)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"sku": "h100"}, "no config for SKU h100; there are hyperplane, hyperplane16, dgx1"),
+        ({"sku": ""}, "set bench_sku"),
+        ({"ref": "master"}, "give 40 hexadecimal digits, not a branch"),
+        ({"together": True}, "bench_shared is not set"),
+        ({"together": True, "shared": "/s", "hosts": ("n1",)}, "needs two nodes or more"),
+        ({"together": True, "shared": "/s", "sku": "hyperplane16"}, "together .bench_together.; there are"),
+        ({"together": True, "shared": "/s", "unreached": ["n7"]}, "n7 did not answer"),
+        ({"together": True, "shared": "/s", "launch_host": "n9"}, "bench_launch_host is n9"),
+        ({"config": "../../etc/passwd"}, "or set bench_config"),
+    ],
+)
+def test_what_cannot_be_run_is_planned_as_unproven(
+    root: Path, options: dict[str, Any], complaint: str
+) -> None:
+    for run in suite_plan(root, **options).runs:
+        assert re.search(complaint, run.unproven_because), run.unproven_because
+
+
+def test_a_node_that_does_not_answer_leaves_its_neighbour_alone(root: Path) -> None:
+    plan = suite_plan(root, ("n1",), unreached=["n2"])
+    assert {run.unproven_because for run in plan.runs} == {""}
+    assert plan.unreached == ("n2",)
+
+
+def test_one_hosts_failed_repeats_do_not_end_those_of_another(root: Path) -> None:
+    plan = suite_plan(root, repeats=0)
+    ssd = [run for run in plan.runs if run.benchmark == "ssd-0.6"]
+    assert [sum(run.lead == host for run in ssd) for host in ("n1", "n2")] == [5, 5]
+
+    def recorded(bad: Sequence[planning.PlannedRun]) -> dict[str, Run]:
+        return {
+            run.run_id: Run(run_id=run.run_id, benchmark=run.benchmark, verdict=Verdict.FAIL) for run in bad
+        }
+
+    first, second = ([run for run in ssd if run.lead == host] for host in ("n1", "n2"))
+    assert plan.given_up(recorded([first[0], second[0]])) == {}
+    given_up = plan.given_up(recorded(first[:2]))
+    assert list(given_up) == ["ssd-0.6 on n1"]
+    assert plan.result_of(first[3]) in given_up
+    assert plan.result_of(second[3]) not in given_up
+
+
+BROKEN = """\
+name: broken
+summary: x
+build: {sources: x, ref: x, folder: a/b, image: "a:1"}
+configs: {systems: {dgx1: DGX1}}
+stage: [{creates: data, run: "true"}]
+launch: {with: docker}
+result: {judge: [{metric: m, at_least: 1}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("configs: {systems: {dgx1: DGX1}}\n", "", "launch with docker needs `configs`"),
+        ("with: docker", "with: docker, program: x.py", "starts the image's run.sub"),
+        ("with: docker", "with: local, runtime: torch, program: x.py", "`build` is for launch with docker"),
+        ('run: "true"', "program: x.py", "launch with docker stages by `run`"),
+        ("folder: a/b", "folder: ../b", "no relative path"),
+        ('image: "a:1"', "image: a b", "pattern"),
+    ],
+)
+def test_a_definition_for_docker_is_whole_or_refused(
+    tmp_path: Path, old: str, new: str, complaint: str
+) -> None:
+    path = tmp_path / "broken.yml"
+    path.write_text(BROKEN)
+    assert definitions.load_file(path).definition.launch.with_ == "docker"
+    path.write_text(BROKEN.replace(old, new))
+    with pytest.raises(DefinitionError, match=complaint):
+        definitions.load_file(path)
+
+
+GOOD = """\
+:::RACKPROOF {"digest": "sha256:1"}
+Launching on node n1
+:::MLL 1.0 cache_clear: {"metadata": {"lineno": 1}, "value": true}
+:::MLL 2.0 run_start: {"value": null, "metadata": {}}
+:::RACKPROOF {"end": {"status": 0}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "nodes", "code", "verdict"),
+    [
+        ("", "", ["n1"], "", None),
+        ('"value": true', '"value": false', ["n1"], "cache_not_cleared", "unproven"),
+        ("", "", ["n1", "n2"], "wrong_nodes", "unproven"),
+        ("Launching", "ERR: Cache clearing failed.\nLaunching", ["n1"], "run_sub_error", "fail"),
+        ("Launching", "Unknown system, assuming DGX1\nLaunching", ["n1"], "run_sub_error", "fail"),
+        ('{"status": 0}', '{"status": 1}', ["n1"], "run_sub_status", "fail"),
+        ('{"status": 0}', '{"state": "CANCELLED", "job": "7"}', ["n1"], "slurm_state", "fail"),
+        (':::RACKPROOF {"end": {"status": 0}}', "", ["n1"], "no_end", "unproven"),
+        (
+            '{"end"',
+            '{"hang": {"step": "epoch 3", "silent_s": 9, "last": "x"}, "end"',
+            ["n1"],
+            "hung_at_step",
+            "fail",
+        ),
+        ('{"end"', '{"refused": "no Docker", "end"', ["n1"], "refused", "unproven"),
+    ],
+)
+def test_what_run_sub_prints_tells_what_its_status_hides(
+    tmp_path: Path, old: str, new: str, nodes: list[str], code: str, verdict: str | None
+) -> None:
+    path = tmp_path / "n1.log"
+    path.write_text(GOOD.replace(old, new) if old else GOOD)
+    found = round06_log.findings(round06_log.read(path), slurm_log.read(path), nodes)
+    if not code:
+        assert found == []
+        return
+    assert (found[0].code, found[0].verdict) == (code, verdict)
+
+
+@pytest.mark.parametrize(
+    ("name", "system", "metric", "unit", "value"),
+    [
+        ("ssd-0.6", "LambdaHyperplaneBasic", "samples_per_second", "samples/s", 4280.86),
+        ("ssd-0.6", "DGX1", "samples_per_second", "samples/s", 4420.04),
+        ("translation-0.6", "LambdaHyperplaneBasic", "time_to_train", "min", 19.85),
+        ("ssd-0.6", "LambdaHyperplane16", "time_to_train", "min", None),
+        ("ssd-0.6", "DGX1", "samples_per_second", "images/s", None),
+    ],
+)
+def test_a_run_is_held_against_what_was_published_for_its_system(
+    root: Path, name: str, system: str, metric: str, unit: str, value: float | None
+) -> None:
+    runs = suite_plan(root, ("n1",), config=system).runs
+    (run,) = [one for one in runs if one.benchmark == name]
+    found = training_checks.published(run, Measurement(name=metric, value=1, unit=unit))
+    assert [one.value for one in found] == ([] if value is None else [value])

@@ -1,0 +1,313 @@
+"""What a Slurm job's output shows: nodes, caches, preflight, hang; and what is checked of a run beyond it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rackproof import slurm_log, training_checks
+from rackproof.planning import PlannedRun
+from rackproof.records import Measurement, Verdict
+from rackproof.scoring.mlperf import FolderScore, RunScore
+
+NODES = ("n1", "n2", "n3")
+END: dict[str, Any] = {
+    "job": "7",
+    "state": "COMPLETED",
+    "exit_code": "0:0",
+    "nodes": ["n1", "n2", "n3"],
+    "steps": [
+        {
+            "step": "0",
+            "nodes": "n1",
+            "state": "COMPLETED",
+            "exit_code": "0:0",
+            "elapsed_s": 1,
+            "start": 1700000017,
+        },
+        {
+            "step": "1",
+            "nodes": "n[1-3]",
+            "state": "COMPLETED",
+            "exit_code": "0:0",
+            "elapsed_s": 60,
+            "start": 1700000020,
+        },
+        {
+            "step": "2",
+            "nodes": "n1",
+            "state": "COMPLETED",
+            "exit_code": "0:0",
+            "elapsed_s": 99,
+            "start": 1700000081,
+        },
+    ],
+}
+TABLE = """\
+#       size         count    type   redop    root   time   algbw   busbw #wrong   time   algbw   busbw #wrong
+  1073741824     536870912    half     sum     -1 2473.5  434.10  759.67      0   2449.0  438.44  767.27    0
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 763.470
+"""
+GOOD = f"""\
+:::RACKPROOF {{"image": "r/x", "digest": "sha256:ab"}}
++ echo 'PROLOG_START 1700000000'
+PROLOG_START 1700000000
+NCCL_TEST = 1
+NCCL_TEST_START 1700000005
+{TABLE}NCCL_TEST_STOP 1700000015
+PROLOG_STOP 1700000016
+EXPERIMENT_START 1700000016
++ echo ':::DLPAL x 7 3 elsewhere[1-3]'
+:::DLPAL image#x 7 3 n[1-3] 'unknown' GB300_3x4x1
++ srun bash -c 'echo -n Clearing cache on && hostname && sync && sudo /sbin/sysctl vm.drop_caches=3'
+Clearing cache on n1
+Clearing cache on n2
+Clearing cache on n3
+vm.drop_caches = 3
+vm.drop_caches = 3
+vm.drop_caches = 3
+RUNANDTIME_START 1700000020
+0: All distributed processes registered. Starting with 12 processes
+0: :::MLLOG {{"key": "eval_accuracy", "value": 0.92, "metadata": {{"samples_count": 3072}}}}
+RUNANDTIME_STOP 1700000080
+:::RACKPROOF {json.dumps({"end": END})}
+"""
+
+
+def read(tmp_path: Path, text: str) -> slurm_log.SlurmLog:
+    path = tmp_path / "lead.log"
+    path.write_text(text)
+    return slurm_log.read(path)
+
+
+def gating(tmp_path: Path, text: str) -> dict[str, str]:
+    found = slurm_log.findings(read(tmp_path, text), NODES, 4)
+    return {one.code: one.message for one in found if one.verdict is not None}
+
+
+def with_end(**changes: Any) -> str:
+    return GOOD.replace(json.dumps({"end": END}), json.dumps({"end": {**END, **changes}}))
+
+
+def test_a_clean_run_has_nothing_against_it(tmp_path: Path) -> None:
+    log = read(tmp_path, GOOD)
+    assert slurm_log.findings(log, NODES, 4) == []
+    assert log.node_list == NODES
+    assert log.samples == 3072
+    assert log.phases == {"prolog": 16, "nccl_preflight": 10, "caches": 4, "run_and_time": 60}
+    values = {one.name: one.value for one in slurm_log.measurements(log, "x")}
+    assert values["nccl_preflight_busbw"] == 759.67
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "words"),
+    [
+        ("vm.drop_caches = 3\nRUN", "RUN", "cache_not_cleared", "cleared on 2 of 3 nodes"),
+        (
+            "vm.drop_caches = 3\nRUN",
+            'sysctl: permission denied on key "vm.drop_caches", ignoring\nRUN',
+            "cache_not_cleared",
+            "permission denied",
+        ),
+        ("Starting with 12", "Starting with 8", "wrong_ranks", "8 ranks trained, 3 nodes"),
+        ("7 3 n[1-3]", "7 3 n[1-2],m9", "wrong_nodes", "n3 took no part, m9 was not asked for"),
+        ("759.67      0", "759.67    128", "nccl_preflight", "NCCL preflight"),
+        (
+            "# Out of bounds values : 0 OK",
+            "# Out of bounds values : 4 FAILED",
+            "nccl_preflight",
+            "out of bounds",
+        ),
+        (TABLE, "srun: error: Invalid MPI type\n", "nccl_preflight", "printed no result"),
+        (
+            "0: All dist",
+            "slurmstepd: error:  mpi/pmix_v4: init: (null) [0]: mpi_pmix.c:193: pmi/pmix: can not load PMIx "
+            "library\n0: All dist",
+            "no_mpi",
+            "SLURM_MPI_TYPE",
+        ),
+        (
+            "0: All dist",
+            "0:   Rank=2 Node=n3 Score=0.40\n0: All dist",
+            "slow_node",
+            "n3 is slow and holds up the others",
+        ),
+        (
+            "RUNANDTIME_STOP",
+            "srun: error: n2: task 5: Killed\nRUNANDTIME_STOP",
+            "task_died",
+            "n2: task 5: Killed",
+        ),
+        (
+            "RUNANDTIME_STOP",
+            "9: [rank9]: torch.OutOfMemoryError: CUDA out of memory.\nRUNANDTIME_STOP",
+            "out_of_memory",
+            "rank 9 on n3 ran out of memory",
+        ),
+        ("NCCL_TEST = 1", "Error: /data is incorrect. It is not there.", "mount_check", "/data is incorrect"),
+    ],
+)
+def test_what_spoils_a_run_is_named(tmp_path: Path, old: str, new: str, code: str, words: str) -> None:
+    assert old in GOOD
+    assert words in gating(tmp_path, GOOD.replace(old, new))[code]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "words"),
+    [
+        ({"state": "TIMEOUT"}, "slurm_state", "ended as TIMEOUT"),
+        ({"exit_code": "1:0"}, "slurm_state", "COMPLETED 1:0"),
+        ({"nodes": ["n1", "n2"]}, "wrong_nodes", "by Slurm: n3 took no part"),
+        (
+            {"steps": [{"step": "1", "nodes": "n[1-2]", "elapsed_s": 60, "start": 1700000020}]},
+            "wrong_nodes",
+            "by the training's step: n3 took no part",
+        ),
+    ],
+)
+def test_what_slurm_says_counts(tmp_path: Path, changes: dict[str, Any], code: str, words: str) -> None:
+    assert words in gating(tmp_path, with_end(**changes))[code]
+
+
+def test_a_hang_is_a_failure_with_its_step(tmp_path: Path) -> None:
+    text = GOOD + ':::RACKPROOF {"hang": {"step": "step 41", "phase": "training", "silent_s": 900}}\n'
+    assert gating(tmp_path, text)["hung_at_step"].startswith("hung at step 41 (phase training)")
+
+
+def test_what_was_refused_is_said_and_nothing_else(tmp_path: Path) -> None:
+    text = ':::RACKPROOF {"refused": "no config for 3 nodes", "status": 7}\n'
+    assert gating(tmp_path, text) == {"refused": "no config for 3 nodes"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ":::RACKPROOF [1]\n:::RACKPROOF {broken\n",
+        ':::RACKPROOF {"end": 3, "hang": [1], "digest": {}}\nRUNANDTIME_START 1700000000\n',
+        ":::DLPAL a b 3 n[9999999999-3],[,]-\nRUNANDTIME_START 1700000000\n",
+        GOOD[: len(GOOD) // 2] + "\udcff\x00",
+    ],
+)
+def test_hostile_text_passes_nothing_and_raises_nothing(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "lead.log"
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    found = slurm_log.findings(slurm_log.read(path), NODES, 4)
+    assert any(one.verdict is not None and one.verdict.gates for one in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("n[01-03,07],m1", ("n01", "n02", "n03", "n07", "m1")),
+        ("gb300-r01-n16", ("gb300-r01-n16",)),
+        ("a[1-2]-ib,b", ("a1-ib", "a2-ib", "b")),
+        ("", ()),
+    ],
+)
+def test_a_host_list_is_expanded(text: str, hosts: tuple[str, ...]) -> None:
+    assert slurm_log.expand(text) == hosts
+
+
+def speed(value: float, prolog: float) -> list[Measurement]:
+    return [
+        Measurement(name="samples_per_second", value=value, unit="samples/s"),
+        Measurement(name="phase_time", value=prolog, unit="s", labels={"phase": "prolog"}),
+    ]
+
+
+def test_a_slow_repeat_is_named_with_its_phase() -> None:
+    before = [speed(100, 10), speed(102, 11), speed(99, 10)]
+    assert slurm_log.spread(speed(98, 10), before) == []
+    (found,) = slurm_log.spread(speed(80, 70), before)
+    assert found.verdict is Verdict.DEGRADED
+    assert "80 samples/s, those before it 100; the phase prolog took 60 s more" in found.message
+    assert slurm_log.spread(speed(80, 70), before[:1]) == []
+    (remark,) = slurm_log.spread(speed(93, 10), before)
+    assert remark.verdict is None
+
+
+def planned(root: Path, **changes: Any) -> PlannedRun:
+    path = root / "benchmarks/llama2_70b_lora.yml"
+    values: dict[str, Any] = {
+        "run_id": "r",
+        "benchmark": "llama2_70b_lora",
+        "lead": "n1",
+        "nodes": [f"n{index}" for index in range(18)],
+        "parameters": {},
+        "runtime": "",
+        "program": "slurm_run.py",
+        "arguments": (),
+        "environment": {},
+        "timeout_s": 1,
+        "hang_s": 1,
+        "launcher": "slurm",
+        "sku": "gb300",
+        "sku_gpus": 4,
+        "format": "mllog",
+        "definition_path": str(path),
+        "definition_sha256": "",
+    }
+    return PlannedRun.model_validate({**values, **changes})
+
+
+def test_published_results_of_the_same_size_are_references(root: Path) -> None:
+    time = Measurement(name="time_to_train", value=1.3, unit="min")
+    (reference,) = training_checks.published(planned(root), time)
+    assert 1.2 < reference.value < 1.3
+    assert "MLPerf Training 5.1" in reference.source
+    (rate,) = training_checks.published(
+        planned(root), Measurement(name="samples_per_second", value=5, unit="x")
+    )
+    assert rate.unit == "samples/s"
+    assert training_checks.published(planned(root, nodes=["n1", "n2", "n3"]), time) == []
+    assert training_checks.published(planned(root), Measurement(name="epochs", value=1, unit="")) == []
+
+
+def test_convergence_that_is_too_fast_is_unproven(root: Path) -> None:
+    assert training_checks.convergence(planned(root), 3072, 8) == []
+    assert training_checks.convergence(planned(root), 2688, 8) == []  # the reference's own fastest
+    (found,) = training_checks.convergence(planned(root), 1536, 8)
+    assert (found.code, found.verdict) == ("converged_too_fast", Verdict.UNPROVEN)
+    assert training_checks.convergence(planned(root), 1536, None) == []
+    # Between two of the reference's batch sizes, and beyond all of them.
+    between = training_checks.reference_samples("llama31_8b", "5.1.0", 36)
+    assert between is not None
+    assert 179404 < between < 226713
+    assert training_checks.reference_samples("llama31_8b", "5.1.0", 100000) is None
+    assert training_checks.reference_samples("../x", "5.1.0", 8) is None
+
+
+def test_what_the_checker_says_of_one_log() -> None:
+    def score(**run: Any) -> FolderScore:
+        return FolderScore(folder="x", usage="training", ruleset="5.1.0", runs=(RunScore(file="r", **run),))
+
+    good = {"sha256": "", "minutes": 1.0, "status": "success", "compliant": True}
+    assert training_checks.compliance_findings(score(**good), "5.1.0") == []
+    (bad,) = training_checks.compliance_findings(
+        score(**{**good, "compliant": False, "messages": ("no seed",)}), "5.1.0"
+    )
+    assert (bad.verdict, "no seed" in bad.message) == (Verdict.FAIL, True)
+    (unknown,) = training_checks.compliance_findings(score(**{**good, "compliant": None}), "5.1.0")
+    assert unknown.verdict is Verdict.UNPROVEN
+    nothing = FolderScore(folder="x", usage="training", ruleset="5.1.0")
+    assert training_checks.compliance_findings(nothing, "5.1.0")[0].verdict is Verdict.UNPROVEN
+
+
+def test_repeats_are_scored_once_there_are_enough(root: Path, tmp_path: Path) -> None:
+    few = [planned(root, run_id=f"r{index}") for index in range(3)]
+    verdict, words = training_checks.score_repeats(few, tmp_path)
+    assert verdict is None
+    assert "3 repeats; a publishable result needs 10" in words
+    # Ten whose logs show nothing are no result.
+    all_ten = [planned(root, run_id=f"r{index}") for index in range(10)]
+    for one in all_ten:
+        (tmp_path / one.run_id / "logs").mkdir(parents=True)
+        (tmp_path / one.run_id / "logs/n1.log").write_text("nothing\n")
+    verdict, words = training_checks.score_repeats(all_ten, tmp_path)
+    assert verdict in (Verdict.UNPROVEN, Verdict.FAIL)
+    assert words.startswith("no score by the rules 5.1.0")

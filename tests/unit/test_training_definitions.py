@@ -1,0 +1,57 @@
+"""What the shipped definitions of MLPerf Training tell run.sub: its variables, its folders, its questions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rackproof import slurm_plan
+from rackproof.definitions import load_file
+from rackproof.slurm_plan import Site
+
+VARIABLES = {"bench_mlcommons_downloader": "http://m/d.sh", "bench_mlcommons_metadata": "http://m/metadata"}
+DATA = "/shared/data"
+
+
+def told(root: Path, name: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the job's variables, and what each step of staging runs."""
+    loaded = load_file(root / "benchmarks" / f"{name}.yml")
+    site = Site(shared="/shared", sku="gb300", sku_gpus=4)
+    said = slurm_plan.specification(loaded, site, ["n1"], VARIABLES)
+    steps = said["stage"]
+    assert isinstance(steps, list)
+    return slurm_plan.environment(loaded, site, VARIABLES), {step["creates"]: step["run"] for step in steps}
+
+
+def test_llama2_gets_data_and_model(root: Path) -> None:
+    environment, stage = told(root, "llama2_70b_lora")
+    own = f"{DATA}/llama2_70b_lora"
+    assert environment == {"DATADIR": f"{own}/gov_report", "MODEL": f"{own}/model"}
+    assert list(stage) == ["gov_report", "model"]
+
+
+def test_llama31_gets_the_folder_that_holds_8b_with_the_tokenizer_in_it(root: Path) -> None:
+    environment, stage = told(root, "llama31_8b")
+    assert environment == {"DATADIR": f"{DATA}/llama31_8b"}
+    assert list(stage) == ["8b"]
+    assert "-d 8b http://m/metadata/" in stage["8b"]
+    assert "-d 8b/tokenizer http://m/metadata/" in stage["8b"]
+
+
+def test_flux_gets_dataroot_and_energon_its_answers(root: Path) -> None:
+    environment, stage = told(root, "flux1")
+    # Its documentation says DATADIR, which its run.sub does not read.
+    assert environment == {"DATAROOT": f"{DATA}/flux1/energon"}
+    assert list(stage)[-4:] == ["energon/train", "energon/val", "energon/.nv-meta", "energon/empty_encodings"]
+    assert "printf 'y\\ny\\n11\\n' | energon prepare" in stage["energon/.nv-meta"]
+    for split, source in (("train", "cc12m"), ("val", "coco")):
+        assert f"rm -rf /dataset/energon/{split}" in stage[f"energon/{split}"], "half a shard is no shard"
+        assert f"--input_path /dataset/{source}_preprocessed" in stage[f"energon/{split}"]
+
+
+@pytest.mark.parametrize("name", ["llama2_70b_lora", "llama31_8b", "flux1", "gpt_oss_20b"])
+def test_nothing_that_a_run_sets_comes_from_a_definition(root: Path, name: str) -> None:
+    environment, _stage = told(root, name)
+    ours = {"CONT", "LOGDIR", "NEXP", "SEED", "SEED_BASE", "DGXSYSTEM", "DGXNNODES", "WALLTIME", "DATESTAMP"}
+    assert not ours & environment.keys()

@@ -1,0 +1,155 @@
+"""Samples of GPUs and links: taken by the supervisor, read from the log, drawn under the throughput."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import threading
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from rackproof.logs import parse
+from rackproof.records import Run
+from rackproof.report.charts import run_charts
+
+
+@pytest.fixture(scope="module")
+def samples(root: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("samples", root / "workloads/samples.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class StandInNvml:
+    """Answers as NVML does, through pointers; the second GPU does not say what power it takes."""
+
+    def __init__(self, status: int = 0) -> None:
+        self.status = status
+        self.hung = threading.Event()
+
+    def nvmlInit_v2(self) -> int:  # noqa: N802
+        return self.status
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: bytes, handle: Any) -> int:  # noqa: N802
+        handle._obj.value = int(uuid.decode().rpartition("-")[2])
+        return 0
+
+    def nvmlDeviceGetUtilizationRates(self, device: Any, answer: Any) -> int:  # noqa: N802
+        answer._obj.gpu = 90 + device.value
+        return 0
+
+    def nvmlDeviceGetPowerUsage(self, device: Any, answer: Any) -> int:  # noqa: N802
+        answer._obj.value = 650_500
+        return 0 if device.value == 1 else 3
+
+    def nvmlDeviceGetTemperature(self, device: Any, sensor: int, answer: Any) -> int:  # noqa: N802
+        answer._obj.value = 60 + sensor
+        return 0
+
+    def nvmlDeviceGetClockInfo(self, device: Any, kind: int, answer: Any) -> int:  # noqa: N802
+        answer._obj.value = 1980 if kind == 1 else 0
+        return 0
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, device: Any, answer: Any) -> int:  # noqa: N802
+        answer._obj.value = 0x44
+        return 0
+
+
+def test_what_nvml_answers(samples: ModuleType) -> None:
+    first, second = samples.Nvml(["GPU-1", "GPU-2"], StandInNvml()).read()
+    assert first == pytest.approx(
+        {"gpu": 0, "utilisation": 91, "power": 650.5, "temperature": 60, "clock": 1980, "throttle": 0x44}
+    )
+    assert "power" not in second, "an answer that failed is no zero"
+    with pytest.raises(OSError, match="does not start"):
+        samples.Nvml(["GPU-1"], StandInNvml(status=9))
+
+
+def test_nothing_is_sampled_without_gpus(samples: ModuleType) -> None:
+    assert samples.start([], print) is None
+
+
+def test_links_in_per_cent_of_what_they_can_carry(samples: ModuleType, tmp_path: Path) -> None:
+    def carried(name: str, received: int, sent: int, speed: str, physical: bool = True) -> None:
+        (tmp_path / name / "statistics").mkdir(parents=True, exist_ok=True)
+        if physical:
+            (tmp_path / name / "device").mkdir(exist_ok=True)
+        (tmp_path / name / "speed").write_text(speed)
+        (tmp_path / name / "statistics/rx_bytes").write_text(str(received))
+        (tmp_path / name / "statistics/tx_bytes").write_text(str(sent))
+
+    links = samples.Links(tmp_path)
+    carried("eth0", 0, 0, "1000")
+    carried("lo", 0, 0, "1000", physical=False)
+    carried("eth1", 0, 0, "-1")
+    assert links.read(10.0) == []
+    carried("eth0", 125_000_000, 5, "1000")
+    assert links.read(12.0) == [{"interface": "eth0", "use": 50.0}]
+
+
+def test_sampling_ends_when_told_even_if_the_driver_hangs(samples: ModuleType, tmp_path: Path) -> None:
+    taken: list[dict[str, Any]] = []
+    sampler = samples.Sampler(
+        samples.Nvml(["GPU-1"], StandInNvml()), samples.Links(tmp_path), taken.append, every_s=0.01
+    )
+    deadline = time.monotonic() + 5
+    while not taken and time.monotonic() < deadline:
+        time.sleep(0.01)
+    sampler.stop()
+    count = len(taken)
+    time.sleep(0.1)
+    assert 0 < count == len(taken)
+    assert taken[0]["gpus"][0]["utilisation"] == 91
+
+    class Hung(StandInNvml):
+        def nvmlDeviceGetUtilizationRates(self, device: Any, answer: Any) -> int:  # noqa: N802
+            self.hung.wait()
+            return 1
+
+    library = Hung()
+    sampler = samples.Sampler(
+        samples.Nvml(["GPU-1"], library), samples.Links(tmp_path), taken.append, every_s=0.01
+    )
+    time.sleep(0.05)
+    began = time.monotonic()
+    sampler.stop()
+    assert time.monotonic() - began < 3
+    library.hung.set()
+    assert len(taken) == count
+
+
+def line(key: str, value: object, second: float, kind: str = "POINT_IN_TIME", **metadata: object) -> str:
+    event = {"namespace": "", "time_ms": int(1_700_000_000_000 + second * 1000), "event_type": kind}
+    return f":::MLLOG {json.dumps({**event, 'key': key, 'value': value, 'metadata': metadata})}\n"
+
+
+def sample(second: float, *used: object) -> str:
+    gpus = [{"gpu": index, "utilisation": one, "throttle": 4} for index, one in enumerate(used)]
+    return line("gpu_sample", {"gpus": gpus, "links": [{"interface": "eth0", "use": 3.5}]}, second)
+
+
+def test_samples_are_curves_that_begin_with_the_run() -> None:
+    text = line("init_start", None, 0) + sample(1, 0, 0) + line("run_start", None, 10)
+    for second in range(11, 15):
+        text += line("tracked_stats", {"throughput": 100.0, "train_loss": 1.0}, second)
+        text += sample(second + 0.5, 97, 55)
+    text += sample(14.7, "nonsense", None) + line("gpu_sample", [1, {"gpus": 3}], 14.8)
+    text += line("run_stop", None, 15, status="success")
+    log = parse(io.BytesIO(text.encode()), format="mllog", name="log")
+    assert log.verdict.value == "pass"
+    found = {(one.name, *one.labels.values()): one for one in log.series}
+    used = found["gpu_utilisation", "1"]
+    assert (used.x, used.y, used.unit) == ((1.5, 2.5, 3.5, 4.5), (55, 55, 55, 55), "%")
+    assert found["link_use", "eth0"].y[0] == 3.5
+    run = Run(run_id="one", benchmark="resnet50", series=log.series)
+    titles = [chart.title for chart in run_charts(run)]
+    assert titles[:3] == ["Samples per second over time", "GPU utilisation over time", "Train loss over time"]
+    assert not any("throttle" in title for title in titles)

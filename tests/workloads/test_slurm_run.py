@@ -1,0 +1,639 @@
+"""slurm_run.py against a Slurm of shell scripts: one job, nothing twice, traps of run scripts guarded."""
+
+from __future__ import annotations
+
+import base64
+import http.server
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Every case starts processes; together they outlast what `make check` may take.
+pytestmark = pytest.mark.slow
+
+DIGEST = "sha256:" + "ab" * 32
+RUN = "20260101T000000Z-big-abcdef"
+CONFIG = """\
+export DGXNNODES={nodes} DGXNGPU=4
+export WALLTIME_RUNANDTIME=5
+export WALLTIME=$((5 + ${{NEXP:-1}} * (WALLTIME_RUNANDTIME + 5)))
+export DGXSYSTEM=$(basename "$(readlink -f "${{BASH_SOURCE[-1]}}")" | sed 's/^config_//;s/\\.sh$//')
+"""
+# A Slurm that keeps its one job in files: STATE is what squeue says; a file `script` is what the job prints.
+FAKE = {
+    "sbatch": """\
+echo "$@" >> "$FAKE/sbatch.calls"; env -0 > "$FAKE/job.env"
+[ -f "$FAKE/refuse" ] && { cat "$FAKE/refuse" >&2; exit 1; }
+for word in "$@"; do case "$word" in
+  --output=*) out="${word#--output=}";;
+  --job-name=*) name="${word#--job-name=}";;
+esac; done
+echo "$name" > "$FAKE/name"; echo "${FIRST_STATE:-RUNNING}" > "$FAKE/state"
+if [ -f "$FAKE/script" ]; then (bash "$FAKE/script" > "$out" 2>&1 < /dev/null;
+  [ "$(cat "$FAKE/state")" = RUNNING ] && echo COMPLETED > "$FAKE/state") > /dev/null 2>&1 & fi
+echo 4711
+""",
+    "squeue": """\
+[ -f "$FAKE/down" ] && { echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1; }
+case "$*" in
+  *--states=PENDING*) echo 17; echo 4711;;
+  *--name=*) case "$*" in *"--name=$(cat "$FAKE/name" 2>/dev/null || echo none)"*) echo 4711;; esac;;
+  *) [ -f "$FAKE/state" ] && echo "$(cat "$FAKE/state")|Resources";;
+esac
+""",
+    "sacct": """\
+case "$*" in
+  *JobIDRaw*) true;;
+  *JobID,NodeList*) echo "4711.0|n[1-2]|COMPLETED|0:0|30|1767225600";;
+  *) echo -n "$(cat "$FAKE/state")|$(cat "$FAKE/code" 2>/dev/null || echo 0:0)|"
+     echo "n[1-2]|2026-01-01T00:00:00|2026-01-01T00:01:00|60";;
+esac
+""",
+    "scontrol": "echo n1; echo n2\n",
+    "scancel": """\
+echo "$@" >> "$FAKE/scancel.calls"
+echo CANCELLED > "$FAKE/state"; echo 0:15 > "$FAKE/code"
+""",
+    "sinfo": "echo n1; echo n2; echo n3\n",
+    # srun runs the last words on this machine, with the container's mount point replaced.
+    "srun": """\
+echo "$@" >> "$FAKE/srun.calls"
+case "$*" in
+  *"--mpi=pmi"*) [ -f "$FAKE/no-mpi" ] && { cat "$FAKE/no-mpi" >&2; exit 1; }; exit 0;;
+esac
+mount=""
+while [ $# -gt 0 ]; do case "$1" in
+  --container-mounts=*) mount="${1#--container-mounts=}";;
+  -*) ;;
+  *) break;;
+esac; shift; done
+[ "$1" = true ] && exit 0
+from="${mount#*:}"; to="${mount%%:*}"
+last="${@: -1}"
+exec bash -euo pipefail -c "${last//$from/$to}"
+""",
+    "enroot": """\
+echo "$@" >> "$FAKE/enroot.calls"
+while [ $# -gt 0 ]; do [ "$1" = -o ] && { echo image > "$2"; sleep "${SLOW:-0}"; }; shift; done
+""",
+}
+
+
+class Registry:
+    """Answers for one image, to one key."""
+
+    def __init__(self) -> None:
+        self.key, self.asked = "s3cret-key", 0
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_HEAD(self) -> None:
+                outer.asked += 1
+                wanted = "Basic " + base64.b64encode(f"$oauthtoken:{outer.key}".encode()).decode()
+                if self.headers.get("Authorization") != wanted:
+                    self.send_response(401)
+                    self.send_header("WWW-Authenticate", 'Basic realm="x"')
+                elif "/big/manifests/1" not in self.path:
+                    self.send_response(404)
+                else:
+                    self.send_response(200)
+                    self.send_header("Docker-Content-Digest", DIGEST)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.address = f"127.0.0.1:{self.server.server_address[1]}"
+
+
+class Cluster:
+    """A folder with the fake commands, the shared storage, and an image's folder."""
+
+    def __init__(self, root: Path, folder: Path, registry: Registry) -> None:
+        self.program = root / "workloads/slurm_run.py"
+        self.fake, self.shared, self.image = folder / "fake", folder / "shared", folder / "image"
+        self.registry = registry
+        for one in (self.fake / "bin", self.shared, self.image):
+            one.mkdir(parents=True)
+        for name, text in FAKE.items():
+            path = self.fake / "bin" / name
+            path.write_text(f"#!/bin/bash\n{text}")
+            path.chmod(0o755)
+        for name, nodes in (
+            ("GB300_2x4x1xtp1pp1cp1", 2),
+            ("GB300_2x4x1xtp1pp1cp1_fp4", 2),
+            ("GB300_18x4x1", 18),
+        ):
+            (self.image / f"config_{name}.sh").write_text(CONFIG.format(nodes=nodes))
+        (self.image / "config_common.sh").write_text("true\n")
+        (self.image / "run.sub").write_text("#!/bin/bash\n")
+        (self.fake / "credentials").write_text(
+            f"machine {registry.address} login $oauthtoken password {registry.key}\n"
+        )
+        self.spec: dict[str, Any] = {
+            "benchmark": "big",
+            "shared": str(self.shared),
+            "hosts": ["n1", "n2"],
+            "registry": registry.address,
+            "registry_scheme": "http",
+            "repository": "big",
+            "tag": "1",
+            "folder": str(self.image),
+            "image": "registry",
+            "image_gb": 0,
+            "system": "GB300",
+            "gpus": 4,
+            "precision": "",
+            "config": "",
+            "stage": [
+                {
+                    "creates": "set",
+                    "mount": "/data",
+                    "run": "mkdir -p /data/set; echo x > /data/set/a",
+                    "size_gb": 0,
+                }
+            ],
+            "environment": {"DATADIR": str(self.shared / "data/big/set")},
+            "partition": "batch",
+            "account": "",
+            "reservation": "",
+            "hang_s": 60,
+            "queue_s": 600,
+        }
+        self.script(
+            'echo \'RUNANDTIME_START 1700000000\'; echo \':::MLLOG {"key": "x", "metadata": {"step": 7}}\''
+        )
+
+    def script(self, text: str) -> None:
+        (self.fake / "script").write_text(text)
+
+    def start(self, *words: str, **environment: str) -> subprocess.Popen[str]:
+        command = [sys.executable, str(self.program), *(words or ("run",)), f"--id={RUN}"]
+        return subprocess.Popen(
+            [*command, f"--spec={json.dumps(self.spec)}"],
+            env={
+                **os.environ,
+                "PATH": f"{self.fake / 'bin'}:{os.environ['PATH']}",
+                "FAKE": str(self.fake),
+                "RACKPROOF_CREDENTIALS": str(self.fake / "credentials"),
+                "RACKPROOF_SLURM_POLL_S": "0.2",
+                "NGC_API_KEY": self.registry.key,
+                **environment,
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def __call__(self, *words: str, **environment: str) -> tuple[int, str]:
+        process = self.start(*words, **environment)
+        output, _ = process.communicate(timeout=90)
+        return process.returncode, output
+
+    def calls(self, name: str) -> list[str]:
+        path = self.fake / f"{name}.calls"
+        return path.read_text().splitlines() if path.is_file() else []
+
+    def job_environment(self) -> dict[str, str]:
+        text = (self.fake / "job.env").read_text()
+        return dict(item.split("=", 1) for item in text.split("\0") if "=" in item)
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    serving = Registry()
+    yield serving
+    serving.server.shutdown()
+    serving.server.server_close()
+
+
+@pytest.fixture
+def cluster(root: Path, tmp_path: Path, registry: Registry) -> Cluster:
+    return Cluster(root, tmp_path, registry)
+
+
+def said(output: str, key: str) -> Any:
+    """Return the last value that the program told under a key."""
+    found = None
+    for line in output.splitlines():
+        if line.startswith(":::RACKPROOF "):
+            found = json.loads(line.removeprefix(":::RACKPROOF ")).get(key, found)
+    return found
+
+
+def until(condition: Any, seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_a_run_pulls_stages_submits_and_prints_the_jobs_output(cluster: Cluster) -> None:
+    status, output = cluster()
+    assert status == 0, output
+    assert said(output, "digest") == DIGEST
+    assert ':::MLLOG {"key": "x"' in output
+    assert said(output, "end")["state"] == "COMPLETED"
+    (call,) = cluster.calls("sbatch")
+    assert f"--job-name={RUN} -N 2 -t 15 " in call
+    assert "--nodelist=n1,n2" in call
+    assert "--partition=batch" in call
+    job = cluster.job_environment()
+    assert job["CONT"] == f"{cluster.registry.address}#big:{DIGEST}"
+    assert job["DGXSYSTEM"] == "GB300_2x4x1xtp1pp1cp1"
+    assert job["LOGDIR"] == str(cluster.shared / "runs" / RUN / "results")
+    assert int(job["SEED_BASE"]) > 0
+    configs = next((cluster.shared / "configs").glob("big-*"))
+    assert (configs / "config_GB300_18x4x1.sh").stat().st_mode & 0o777 == 0o664
+    assert (configs / "run.sub").stat().st_mode & 0o777 == 0o775
+    code = cluster.shared / "runs" / RUN / "code"
+    assert {path.name for path in code.iterdir()} == {
+        "run.sub",
+        "config_common.sh",
+        "config_GB300_2x4x1xtp1pp1cp1.sh",
+    }
+
+
+def test_the_key_goes_nowhere(cluster: Cluster) -> None:
+    status, output = cluster()
+    assert status == 0, output
+    key = cluster.registry.key
+    assert key not in output
+    assert key not in (cluster.fake / "job.env").read_text()
+    written = [path for path in cluster.shared.rglob("*") if path.is_file()]
+    assert written
+    assert not [path for path in written if key.encode() in path.read_bytes()]
+    assert not [call for name in FAKE for call in cluster.calls(name) if key in call]
+
+
+def test_a_second_run_pulls_copies_and_stages_nothing(cluster: Cluster) -> None:
+    assert cluster()[0] == 0
+    steps = len(cluster.calls("srun"))
+    (cluster.shared / "runs" / RUN / "job.json").unlink()
+    (cluster.fake / "name").unlink()
+    status, output = cluster()
+    assert status == 0, output
+    assert len(cluster.calls("srun")) == steps
+    assert len(cluster.calls("sbatch")) == 2
+
+
+def test_what_is_missing_is_staged_again(cluster: Cluster) -> None:
+    assert cluster("stage")[0] == 0
+    (cluster.shared / "data/big/set/a").write_text("")
+    status, output = cluster("stage")
+    assert status == 0, output
+    assert "has another size" in output
+    assert (cluster.shared / "data/big/set/a").read_text() == "x\n"
+
+
+@pytest.mark.parametrize("known_by", ["file", "name"])
+def test_a_job_that_is_there_is_followed_and_no_second_one_submitted(cluster: Cluster, known_by: str) -> None:
+    cluster.script("for i in 1 2 3 4 5 6 7 8; do echo line $i; sleep 0.5; done")
+    process = cluster.start()
+    until(lambda: cluster.calls("sbatch"))
+    until(lambda: (cluster.shared / "runs" / RUN / "job.json").is_file())
+    process.kill()
+    process.communicate()
+    if known_by == "name":
+        # Killed between the submission and writing down its number.
+        (cluster.shared / "runs" / RUN / "job.json").unlink()
+    status, output = cluster()
+    assert status == 0, output
+    assert len(cluster.calls("sbatch")) == 1
+    assert "line 1\n" in output
+    assert "line 8\n" in output
+
+
+def test_two_at_once_submit_one_job(cluster: Cluster) -> None:
+    cluster.script("sleep 2")
+    both = [cluster.start(), cluster.start()]
+    assert [one.wait(60) for one in both] == [0, 0]
+    for one in both:
+        one.communicate()
+    assert len(cluster.calls("sbatch")) == 1
+
+
+def test_a_hang_cancels_the_job_and_says_on_which_step(cluster: Cluster) -> None:
+    cluster.spec["hang_s"] = 1
+    cluster.script('echo \':::MLLOG {"key": "x", "metadata": {"step": 41}}\'; echo n2 waits; sleep 30')
+    status, output = cluster()
+    assert status == 1
+    assert said(output, "hang")["step"] == "step 41"
+    assert said(output, "hang")["last"] == "n2 waits"
+    assert cluster.calls("scancel") == ["4711"]
+
+
+def test_told_to_end_it_cancels_the_job(cluster: Cluster) -> None:
+    cluster.script("sleep 30")
+    process = cluster.start()
+    until(lambda: (cluster.shared / "runs" / RUN / "job.json").is_file())
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=40)
+    assert process.returncode == 1
+    assert cluster.calls("scancel") == ["4711"]
+    assert said(output, "end")["state"] == "CANCELLED"
+
+
+@pytest.mark.parametrize("ends", ["later", "unseen"])
+def test_on_a_node_that_shuts_down_the_job_goes_on_and_the_next_follows_it(
+    cluster: Cluster, ends: str
+) -> None:
+    systemctl = cluster.fake / "bin/systemctl"
+    systemctl.write_text("#!/bin/sh\necho stopping\n")
+    systemctl.chmod(0o755)
+    cluster.script("echo line 1; sleep 4; echo line 2")
+    process = cluster.start("run", "--plan=plan-1")
+    until(lambda: (cluster.shared / "runs" / RUN / "job.json").is_file())
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=40)
+    assert process.returncode == 1
+    assert cluster.calls("scancel") == []
+    assert said(output, "end") is None
+    if ends == "unseen":
+        until(lambda: (cluster.fake / "state").read_text() == "COMPLETED\n")
+    status, output = cluster("run", "--plan=plan-1")
+    assert status == 0, output
+    assert len(cluster.calls("sbatch")) == 1
+    assert output.count("line 1\n") == output.count("line 2\n") == 1
+    # All that the record needs, although the first log is gone.
+    assert said(output, "digest") == DIGEST
+    assert said(output, "config") == "config_GB300_2x4x1xtp1pp1cp1.sh"
+    assert said(output, "end")["state"] == "COMPLETED"
+
+
+def test_a_slurm_that_does_not_answer_is_waited_for_and_gets_no_second_job(cluster: Cluster) -> None:
+    (cluster.fake / "down").write_text("")
+    status, output = cluster(RACKPROOF_SLURM_ANSWERS_S="1")
+    assert status == 7
+    assert "Unable to contact slurm controller" in said(output, "refused")
+    assert cluster.calls("sbatch") == []
+    # Submitted by another life of this node, whose shared storage is not there yet: known by name alone.
+    (cluster.fake / "name").write_text(RUN)
+    (cluster.fake / "state").write_text("COMPLETED\n")
+    process = cluster.start()
+    time.sleep(1)
+    (cluster.fake / "down").unlink()
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert cluster.calls("sbatch") == []
+
+
+def test_a_job_that_never_starts_is_given_up(cluster: Cluster) -> None:
+    cluster.spec["queue_s"] = 1
+    (cluster.fake / "script").unlink()
+    status, output = cluster(FIRST_STATE="PENDING")
+    assert status == 7
+    assert "pending (Resources)" in output
+    assert '"queue": "2 of 2"' in output
+    assert cluster.calls("scancel") == ["4711"]
+
+
+def test_a_failed_job_is_no_success(cluster: Cluster) -> None:
+    cluster.script('echo FAILED > "$FAKE/state"; echo 2:0 > "$FAKE/code"')
+    status, output = cluster()
+    assert status == 1
+    assert said(output, "end")["exit_code"] == "2:0"
+
+
+def test_what_a_checker_quotes_is_no_event(cluster: Cluster) -> None:
+    cluster.script(
+        "echo ':::MLLOG {\"a\": 1}'; echo 'RUNANDTIME_STOP 1700000000'; echo 'failed: :::MLLOG {\"a\": 1}'"
+    )
+    output = cluster()[1]
+    assert output.count(":::MLLOG") == 1
+    assert "failed: (quoted) MLLOG" in output
+
+
+def test_no_fitting_config_lists_those_there_are(cluster: Cluster) -> None:
+    cluster.spec["hosts"] = ["n1", "n2", "n3"]
+    status, output = cluster()
+    assert status == 7
+    assert "no config for 3 nodes of 4 GPUs (GB300)" in said(output, "refused")
+    assert "config_GB300_18x4x1.sh" in said(output, "refused")
+    assert cluster.calls("sbatch") == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "system"),
+    [
+        ({"precision": "fp4"}, "GB300_2x4x1xtp1pp1cp1_fp4"),
+        ({"config": "config_GB300_2x4x1xtp1pp1cp1_fp4.sh"}, "GB300_2x4x1xtp1pp1cp1_fp4"),
+    ],
+)
+def test_precision_and_operator_choose_the_config(
+    cluster: Cluster, changes: dict[str, str], system: str
+) -> None:
+    cluster.spec.update(changes)
+    assert cluster()[0] == 0
+    assert cluster.job_environment()["DGXSYSTEM"] == system
+
+
+def test_a_config_for_fewer_nodes_excludes_all_hosts_that_are_not_limited(cluster: Cluster) -> None:
+    (cluster.image / "config_GB300_1x4x1.sh").write_text(CONFIG.format(nodes=1))
+    cluster.spec["config"] = "config_GB300_1x4x1.sh"
+    assert cluster()[0] == 0
+    (call,) = cluster.calls("sbatch")
+    assert "-N 1 " in call
+    assert "--exclude=n3" in call
+    assert "--nodelist" not in call
+
+
+def test_a_config_changes_nothing_of_what_the_run_is(cluster: Cluster) -> None:
+    with (cluster.image / "config_GB300_2x4x1xtp1pp1cp1.sh").open("a") as stream:
+        stream.write("export NEXP=10 LOGDIR=./results CONT=other SEED_BASE=1\n")
+    status, output = cluster()
+    assert status == 0, output
+    job = cluster.job_environment()
+    assert (job["NEXP"], job["LOGDIR"]) == ("1", str(cluster.shared / "runs" / RUN / "results"))
+    assert job["CONT"] != "other"
+    assert job["SEED_BASE"] == str(said(output, "seed_base")) != "1"
+
+
+def test_an_mpi_that_slurm_cannot_load_is_refused(cluster: Cluster) -> None:
+    (cluster.fake / "no-mpi").write_text("srun: error: mpi/pmix: init: can not load PMIx library\n")
+    status, output = cluster()
+    assert status == 7
+    for words in ("--mpi=pmix", "can not load PMIx library", "SLURM_MPI_TYPE"):
+        assert words in said(output, "refused")
+    assert cluster.calls("sbatch") == []
+    # Nodes that are busy say nothing of it.
+    (cluster.fake / "no-mpi").write_text(
+        "srun: error: Unable to allocate resources: Requested nodes are busy\n"
+    )
+    assert cluster()[0] == 0
+
+
+def test_mpi_is_tried_once_and_as_the_operator_names_it(cluster: Cluster) -> None:
+    cluster.spec["environment"]["SLURM_MPI_TYPE"] = "pmi2"
+    assert cluster()[0] == 0
+    (cluster.shared / "runs" / RUN / "job.json").unlink()
+    (cluster.fake / "name").unlink()
+    assert cluster()[0] == 0
+    assert len(cluster.calls("sbatch")) == 2
+    (call,) = [call for call in cluster.calls("srun") if "--mpi=pmi" in call]
+    assert "--mpi=pmi2" in call
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        # What `: "${WALLTIME:=?WALLTIME not set}"` of llama31_8b's run.sub would set.
+        ("unset WALLTIME", "WALLTIME is '', which is no number"),
+        ("export WALLTIME='?WALLTIME not set'", "WALLTIME is '?WALLTIME not set', which is no number"),
+        ("unset DGXNGPU", "DGXNGPU is ''"),
+        ("export DGXNGPU=8", "is for 8 GPUs a node, these nodes have 4"),
+        ("export DGXNNODES=18", "is for 18 nodes, 2 are limited"),
+        ("export DATADIR=/elsewhere", "sets DATADIR to '/elsewhere'"),
+        ("return 3", "cannot be sourced"),
+    ],
+)
+def test_a_config_that_run_sub_would_stumble_over_is_refused(
+    cluster: Cluster, line: str, complaint: str
+) -> None:
+    with (cluster.image / "config_GB300_2x4x1xtp1pp1cp1.sh").open("a") as stream:
+        stream.write(line + "\n")
+    status, output = cluster()
+    assert status == 7, output
+    assert complaint in said(output, "refused")
+    assert cluster.calls("sbatch") == []
+
+
+def test_the_folder_8b_itself_is_no_datadir(cluster: Cluster) -> None:
+    (cluster.shared / "data/8b").mkdir(parents=True)
+    cluster.spec["environment"] = {"DATADIR": str(cluster.shared / "data/8b")}
+    status, output = cluster()
+    assert status == 7
+    assert "names the folder 8b itself" in said(output, "refused")
+
+
+def test_a_data_folder_that_is_not_there_is_refused(cluster: Cluster) -> None:
+    cluster.spec["environment"] = {"DATAROOT": str(cluster.shared / "data/none")}
+    status, output = cluster()
+    assert status == 5
+    assert "is not there" in said(output, "refused")
+
+
+@pytest.mark.parametrize(
+    ("key", "tag", "complaint"),
+    [
+        ("wrong", "1", "refuses the key in"),
+        ("", "1", "has none"),
+        ("s3cret-key", "2", "is not in the registry"),
+    ],
+)
+def test_the_registry_says_no(cluster: Cluster, key: str, tag: str, complaint: str) -> None:
+    text = f"machine {cluster.registry.address} login $oauthtoken password {key}\n" if key else ""
+    (cluster.fake / "credentials").write_text(text)
+    cluster.spec["tag"] = tag
+    status, output = cluster()
+    assert status == 6
+    assert complaint in said(output, "refused")
+    assert "ngc_api_key" in output or tag == "2"
+
+
+def test_an_image_is_imported_once_to_shared_storage(cluster: Cluster) -> None:
+    cluster.spec["image"] = "squashfs"
+    assert cluster("pull")[0] == 0
+    status, output = cluster("pull")
+    assert status == 0
+    assert json.loads(output.splitlines()[-1]) == {"changed": False}
+    (call,) = cluster.calls("enroot")
+    # enroot takes a digest for a tag, and refuses `@`.
+    assert call.endswith(f" docker://{cluster.registry.address}#big:{DIGEST}")
+    (image,) = (cluster.shared / "images").glob("*.sqsh")
+    assert DIGEST[7:19] in image.name
+    assert said(output, "cont") == str(image)
+    image.write_text("cut off")
+    status, output = cluster("pull")
+    assert (status, image.read_text()) == (0, "image\n")
+    assert "not as it was imported" in output
+
+
+def test_an_import_that_was_killed_is_made_whole_by_the_next(cluster: Cluster) -> None:
+    cluster.spec["image"] = "squashfs"
+    process = cluster.start("pull", SLOW="20")
+    until(lambda: list((cluster.shared / "images").glob(".*.part")))
+    process.kill()
+    process.wait()
+    assert not list((cluster.shared / "images").glob("*.sqsh"))
+    assert cluster("run")[0] == 0
+    assert len(cluster.calls("enroot")) == 2
+    assert not list((cluster.shared / "images").glob(".*.part"))
+    assert cluster.job_environment()["CONT"].endswith(".sqsh")
+
+
+def test_two_racks_on_one_storage_import_once(cluster: Cluster) -> None:
+    cluster.spec["image"] = "squashfs"
+    both = [cluster.start("pull", SLOW="2") for _ in range(2)]
+    assert [one.wait(60) for one in both] == [0, 0]
+    for one in both:
+        one.communicate()
+    assert len(cluster.calls("enroot")) == 1
+
+
+def test_a_tag_is_resolved_once_for_all_repeats(cluster: Cluster) -> None:
+    for _repeat in range(2):
+        status, output = cluster("pull", "--plan=plan-1")
+        assert (status, said(output, "digest")) == (0, DIGEST)
+    asked = cluster.registry.asked
+    # The registry being down, or its tag having moved, changes nothing for a plan that has begun.
+    cluster.registry.key = "changed"
+    assert cluster("pull", "--plan=plan-1")[0] == 0
+    assert cluster.registry.asked == asked
+    assert cluster("pull", "--plan=plan-2")[0] == 6
+
+
+def test_a_digest_needs_no_registry(cluster: Cluster) -> None:
+    cluster.spec["tag"] = DIGEST
+    status, output = cluster("pull")
+    assert (status, said(output, "digest"), cluster.registry.asked) == (0, DIGEST, 0)
+
+
+@pytest.mark.parametrize(("what", "status"), [("stage", 5), ("image", 6)])
+def test_too_little_space_is_said_before_anything_is_fetched(
+    cluster: Cluster, what: str, status: int
+) -> None:
+    cluster.spec["image"] = "squashfs"
+    if what == "stage":
+        cluster.spec["stage"][0]["size_gb"] = 1e9
+    else:
+        cluster.spec["image_gb"] = 1e9
+    found, output = cluster()
+    assert found == status
+    assert "GB free" in said(output, "refused")
+    assert not (cluster.shared / "data/big/set").exists()
+
+
+def test_a_script_that_fails_says_what_it_said(cluster: Cluster) -> None:
+    cluster.spec["stage"][0]["run"] = "echo no such bucket >&2; exit 9"
+    status, output = cluster()
+    assert status == 5
+    assert "failed (9)" in said(output, "refused")
+    assert "no such bucket" in said(output, "refused")
+
+
+def test_a_script_that_leaves_nothing_is_no_success(cluster: Cluster) -> None:
+    cluster.spec["stage"][0]["run"] = "true"
+    status, output = cluster()
+    assert status == 5
+    assert "is empty" in said(output, "refused")
+
+
+def test_what_sbatch_says_reaches_the_operator(cluster: Cluster) -> None:
+    (cluster.fake / "refuse").write_text("sbatch: error: invalid account or account/partition combination\n")
+    status, output = cluster()
+    assert status == 7
+    assert "invalid account" in said(output, "refused")
