@@ -1,10 +1,19 @@
 # Rackproof's one task file. `make` alone lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help venv runtimes bench check lint unit test perf fuzz constraints docs clean
+.PHONY: help venv runtimes bench check lint unit test test-rack proofs perf fuzz constraints docs clean molecule rack rack-down rack-status long rack-of-tests rack-tests
 SHELL := /bin/bash
 BIN := .venv/bin
+# Standard library only: a machine without .venv can start a rack, too.
+RACK := $(firstword $(wildcard .venv/bin/python) python3) molecule/rack/rack.py
 # A target may be given the whole of a pytest selection: make unit PYTEST='-k judging'.
 PYTEST ?=
+# What Molecule proves: every folder with something to converge.
+SCENARIOS := $(patsubst molecule/%/converge.yml,%,$(wildcard molecule/*/converge.yml))
+# Marks of tests that take more than a moment.
+LONG := slow or browser or postgres or playbook or torch
+# Nodes of the rack of `make test`: two for its tests, one for each scenario but the one that makes its own.
+NODES_TESTED := 8
+PROVISIONING := $(addprefix tests/rack/test_,images.py mirror.py provision.py)
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -22,22 +31,54 @@ runtimes: venv  ## Make the workloads' environments (PyTorch, MXNet) as bench.ym
 bench: venv  ## Benchmark this machine: train, probe, judge, report
 	@PATH="$(CURDIR)/$(BIN):$$PATH" ansible-playbook bench.yml -l localhost $(ARGS)
 
-check: lint unit  ## Lint and fast tests: under 2 minutes
+# Side by side, for two cores; the scenarios' playbooks, which take as long to lint as all others, are `make lint`'s.
+check: venv  ## Lint and fast tests: under 2 minutes
+	@$(MAKE) --no-print-directory -j2 --output-sync=target lint unit LINT_LESS='--exclude molecule/'
 
 lint: venv  ## ruff, mypy --strict, ansible-lint (production), yamllint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/yamllint --strict .
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-lint --offline -q
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-lint --offline -q $(LINT_LESS)
 
 unit: venv  ## Fast tests
-	$(BIN)/pytest -q -m 'not (slow or browser or postgres or playbook or torch)' $(PYTEST)
+	$(BIN)/pytest -q --numprocesses=auto -m 'not ($(LONG)) and not rack' $(PYTEST)
 
-test: venv lint  ## Everything that CI runs
+test: venv  ## Everything that CI runs, fast tests first; the rack's part needs root
 	@tools/install-test-packages
+	@$(MAKE) --no-print-directory -j2 --output-sync=target lint unit
+	@$(MAKE) --no-print-directory -j2 long rack-of-tests
+	@$(MAKE) --no-print-directory test-rack
+
+# A file's tests share what it makes once (a browser, a database server, a trained network): one worker has them all.
+long: venv
 	@$(MAKE) --no-print-directory runtimes
-	$(BIN)/pytest $(PYTEST)
+	$(BIN)/pytest -q --numprocesses=2 --dist=loadfile --durations=15 -m '($(LONG)) and not rack and not proof' $(PYTEST)
+
+# The first start of a rack is downloads, mostly: it goes on beside the tests that need none.
+rack-of-tests:
+	@$(RACK) up --nodes $(NODES_TESTED)
+
+# What provisions the rack's controller comes first; then most of a test is waiting, and those that share two nodes go
+# on beside the scenarios, which have nodes of their own.
+test-rack: venv rack-of-tests  ## What needs the test rack: its own tests, provisioning and its faults, every role's scenarios
+	$(BIN)/pytest -v --durations=10 -m 'rack and not proof' --timeout=1800 $(PROVISIONING) $(PYTEST)
+	@$(MAKE) --no-print-directory -j3 --keep-going rack-tests $(addprefix scenario-,$(SCENARIOS))
+	@$(RACK) down
+
+rack-tests: venv
+	$(BIN)/pytest -v --durations=10 -m 'rack and not proof' --timeout=1800 $(addprefix --ignore=,$(PROVISIONING)) $(PYTEST)
+
+proofs: venv  ## Longer proofs on a provisioned rack: every misbehaviour of a training, every moment to be killed (15 min)
+	$(BIN)/pytest -m proof --timeout=1800 $(PYTEST)
+
+# Three at a time: most of a scenario is waiting. Each has a node of its own; the controller is everybody's.
+molecule: venv rack-of-tests  ## Every role's scenarios on the test rack (SCENARIO=upgrade for one); needs root
+	@$(MAKE) --no-print-directory -j3 --keep-going --output-sync=target $(addprefix scenario-,$(or $(SCENARIO),$(SCENARIOS)))
+
+scenario-%: venv
+	PATH="$(CURDIR)/$(BIN):$$PATH" molecule test -s $* --destroy=never
 
 perf: venv  ## Benchmarks of Rackproof itself: parser speed, history, start-up
 	$(BIN)/pytest tests/perf -o python_files='bench_*.py' --benchmark-disable-gc -s $(PYTEST)
@@ -47,6 +88,15 @@ fuzz: venv  ## A million fuzz inputs through every parser (about an hour)
 
 docs: venv  ## Renew the generated parts of docs/
 	$(BIN)/python tools/make-docs
+
+rack:  ## Start the test rack, needs root (NODES=4 for a small one, ALSO=b200,h100): 35 s, 20 MB a node
+	@$(RACK) $(if $(RELEASE),--release $(RELEASE)) up $(if $(NODES),--nodes $(NODES)) $(if $(ALSO),--also $(ALSO))
+
+rack-down:  ## Remove the test rack and its names from this machine: 10 s
+	@$(RACK) down
+
+rack-status:  ## Show the test rack's hosts, their faults, and who answers: 1 s
+	@$(RACK) status
 
 constraints:  ## Renew constraints.txt with the newest versions that fit
 	@tools/renew-constraints
