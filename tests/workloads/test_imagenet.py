@@ -110,6 +110,17 @@ def test_speed_with_synthetic_images(root: Path, torch_python: str, network: str
     assert times.count(".") >= 4
 
 
+def test_both_exchanges_of_gradients_train_alike(root: Path, torch_python: str) -> None:
+    losses = []
+    for exchange in ("ddp", "flat"):
+        options = ("--classes", 10, "--steps", 3, "--processes", 2, "--exchange", exchange)
+        done = run(torch_python, root, "imagenet_torch.py", *TINY, *options)
+        assert done.returncode == 0, done.stderr
+        assert f"exchange {exchange}" in done.stdout
+        losses.append(measured(done.stdout)["train_loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
 def test_the_networks_are_the_published_ones(root: Path, torch_python: str) -> None:
     code = (
         "import imagenet_networks as n\n"
