@@ -91,8 +91,8 @@ def parser() -> argparse.ArgumentParser:
         "--exchange",
         choices=("auto", "ddp", "flat"),
         default="auto",
-        help="of gradients: ddp, bucket by bucket in fp32, or flat, all at once after the backward pass in the "
-        "precision of products; auto is flat for a compiled network, otherwise ddp",
+        help="of gradients: ddp, bucket by bucket in fp32, or flat, all at once after the backward pass "
+        "in the precision of products; auto is flat for a compiled network, otherwise ddp",
     )
     add("--workers", type=int, default=8, help="processes that read images, for each GPU")
     add("--lr", type=float, help="learning rate over all GPUs (default: fits network and batch)")
@@ -300,8 +300,8 @@ class Trainer:
     def flat_exchange(self) -> Callable[[], None]:
         """Return a function that averages all gradients over the ranks in one piece of memory.
 
-        Half the bytes of DDP's in bf16, one collective instead of one for each bucket, and two kernels that copy
-        instead of one for each parameter. All ranks began alike, since the seed is the same on each.
+        Half the bytes of DDP's in bf16, one collective instead of one for each bucket, and two kernels that
+        copy instead of one for each parameter. All ranks began alike: the seed is the same on each.
         """
         parameters = list(self.model.parameters())
         kind = torch.bfloat16 if self.options.precision == "bf16" else torch.float32
@@ -634,7 +634,8 @@ def check_alike(trainer: Trainer) -> None:
     if not torch.equal(ends[0], -ends[1]):
         raise Refusal(
             common.EXIT_ERROR,
-            "the ranks' networks differ after training: gradients were not exchanged alike (try --exchange ddp)",
+            "the ranks' networks differ after training: gradients were not exchanged alike "
+            "(try --exchange ddp)",
         )
 
 

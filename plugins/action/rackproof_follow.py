@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -185,8 +186,15 @@ class ActionModule(ActionBase):
 
     @staticmethod
     def _show(line: str | None) -> None:
-        if line is not None:
+        if line is None:
+            return
+        # ansible-core's worker hands a line over under a lock that all processes share. Ended by Ctrl-C
+        # while it holds that lock, it leaves the playbook waiting for ever: the signal waits for the line.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+        try:
             display.display(line)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:

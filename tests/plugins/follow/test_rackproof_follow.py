@@ -271,3 +271,23 @@ print(rackproof.__file__)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd="/")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(root / "src" / "rackproof" / "__init__.py")
+
+
+def test_an_interrupt_waits_until_a_line_is_through(root: Path) -> None:
+    # Else the worker may end while it holds the lock of ansible-core's queue, and the playbook never ends.
+    code = f"""
+import importlib.util, os, signal
+spec = importlib.util.spec_from_file_location("follow", "{root}/plugins/action/rackproof_follow.py")
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+said = []
+signal.signal(signal.SIGINT, lambda *_: said.append("interrupted"))
+def display(line):
+    os.kill(os.getpid(), signal.SIGINT)
+    said.append(line)
+module.display.display = display
+module.ActionModule._show("step 1")
+print(said)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=root)
+    assert done.stdout.strip() == "['step 1', 'interrupted']", done.stderr
