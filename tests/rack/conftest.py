@@ -5,20 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from on_rack import CONTROLLER, NAMED, PROVISIONED, Command, play
 
 RACK = Path(__file__).resolve().parents[2] / "molecule/rack"
 sys.path.insert(0, str(RACK))
-
-Command = Callable[..., subprocess.CompletedProcess[str]]
-CONTROLLER = "gb300-r01-ctl"
-NAMED = [name for name in os.environ.get("RACK_TEST_NODES", "").split(",") if name]
-"""Two nodes of a rack that others use, too: trainings keep to them, and the rack is taken as it is."""
-PROVISIONED = NAMED or ["gb300-r01-n01", "gb300-r01-n02"]
-"""Those that the tests of provision.yml leave provisioned; all others may be a scenario's."""
 
 
 def run(*command: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
@@ -75,18 +68,6 @@ def images(root: Path, rack: Command) -> None:
 def nodes(root: Path, rack: Command, images: None) -> list[str]:
     """Return two idle nodes of the Slurm cluster; provision them unless tests of provision.yml have."""
     if len(idle(rack)) < 2:
-        done = subprocess.run(
-            [
-                Path(sys.executable).with_name("ansible-playbook"),
-                "provision.yml",
-                "-l",
-                ",".join(PROVISIONED),
-            ],
-            cwd=root,
-            capture_output=True,
-            text=True,
-            timeout=1200,
-            check=False,
-        )
+        done = play(root, "provision.yml", PROVISIONED, timeout=1200)
         assert done.returncode == 0, done.stdout
     return idle(rack)

@@ -6,12 +6,10 @@ The short part trains on two nodes. The proofs want four provisioned ones: RACK_
 from __future__ import annotations
 
 import io
-import json
 import os
 import random
 import signal
 import subprocess
-import sys
 import tarfile
 import time
 import urllib.request
@@ -20,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import CONTROLLER, NAMED, Command
+from on_rack import CONTROLLER, NAMED, Command, distrust, play, start, trust
 
 from rackproof.records import Run, Verdict
 from rackproof.results import iter_runs
@@ -57,17 +55,6 @@ STORAGES = {
 
 
 MARK = "rackproof-test-mpi"
-TRUST = f"""
-set -e; cd /root/.ssh; rm -f {MARK}*; ssh-keygen -q -t ed25519 -N '' -C {MARK} -f {MARK}
-ssh-keyscan -t ed25519 {{host}} > {MARK}.hosts 2> /dev/null
-printf '# {MARK}\\nHost {{host}}\\n  IdentityFile ~/.ssh/{MARK}\\n' >> config
-printf '  UserKnownHostsFile ~/.ssh/{MARK}.hosts\\n# end\\n' >> config
-cat {MARK}.pub
-"""
-TIDY = f"""
-rm -f /root/.ssh/{MARK}*; cd /root/.ssh
-[ ! -f config ] || sed -i '/^# {MARK}$/,/^# end$/d' config; sed -i '/ {MARK}$/d' authorized_keys
-"""
 
 
 def pictures() -> dict[str, bytes]:
@@ -92,8 +79,8 @@ class Lab:
     def __init__(self, root: Path, ssh: Command, nodes: list[str], results: Path) -> None:
         self.root, self.ssh, self.nodes, self.results = root, ssh, nodes, results
 
-    def command(self, benchmark: str, parameters: dict[str, Any], count: int, **variables: Any) -> list[str]:
-        given = {
+    def given(self, benchmark: str, parameters: dict[str, Any], **variables: Any) -> dict[str, Any]:
+        return {
             "benchmark": benchmark,
             "bench_parameters": parameters if benchmark == "tf-cnn" else {**TINY, **parameters},
             "bench_results": str(self.results),
@@ -106,23 +93,17 @@ class Lab:
             "storage_s3fs_cache_keep_free_mb": 100,
             **variables,
         }
-        playbook = str(Path(sys.executable).with_name("ansible-playbook"))
-        return [playbook, "bench.yml", "-l", ",".join(self.nodes[:count]), "-e", json.dumps(given)]
 
     def __call__(
         self, benchmark: str, parameters: dict[str, Any], count: int = 2, **variables: Any
     ) -> tuple[int, str]:
-        done = subprocess.run(
-            self.command(benchmark, parameters, count, **variables),
-            cwd=self.root,
-            env={**os.environ, "ANSIBLE_NOCOLOR": "1"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=900,
-            check=False,
-        )
-        return done.returncode, done.stdout + done.stderr
+        given = self.given(benchmark, parameters, **variables)
+        done = play(self.root, "bench.yml", self.nodes[:count], given=given)
+        return done.returncode, done.stdout
+
+    def start(self, benchmark: str, parameters: dict[str, Any], count: int) -> subprocess.Popen[str]:
+        """Start bench.yml without waiting for it."""
+        return start(self.root, "bench.yml", self.nodes[:count], given=self.given(benchmark, parameters))
 
     @property
     def runs(self) -> list[Run]:
@@ -163,7 +144,8 @@ def lab(root: Path, rack: Command, nodes: list[str], torch_python: str, tmp_path
 @pytest.fixture
 def mpi(lab: Lab) -> Iterator[str]:
     """Put Open MPI and the stand-in of tf_cnn_benchmarks on the last two nodes; let ssh go between them."""
-    first, second = pair = lab.nodes[-2:]
+    pair = lab.nodes[-2:]
+    first = pair[0]
     program = f"{SHARED}/tf_cnn_benchmarks.py"
     content = (lab.root / "molecule/rack/standins/tf_cnn_benchmarks.py").read_bytes()
     subprocess.run(
@@ -173,12 +155,9 @@ def mpi(lab: Lab) -> Iterator[str]:
         install = "command -v mpirun || DEBIAN_FRONTEND=noninteractive apt-get install -y -q openmpi-bin"
         done = lab.ssh(node, f"{install} --no-install-recommends", timeout=300)
         assert done.returncode == 0, done.stdout + done.stderr
-    key = lab.ssh(first, TRUST.format(host=second)).stdout.strip()
-    assert key.startswith("ssh-ed25519 "), key
-    lab.ssh(second, f"echo '{key}' >> /root/.ssh/authorized_keys")
+    trust(lab.ssh, MARK, pair)
     yield program
-    for node in pair:
-        lab.ssh(node, TIDY)
+    distrust(lab.ssh, MARK, pair)
 
 
 @pytest.fixture(scope="module")
@@ -327,10 +306,7 @@ def test_a_point_that_cannot_be_loses_no_other_one(lab: Lab, data: int) -> None:
 def test_a_playbook_that_was_killed_goes_on_with_its_job_and_its_overlay(lab: Lab) -> None:
     before = {run.run_id for run in lab.runs}
     points = {"nodes": [2, 1], "network": "overlay", "steps": 150, "seed": 7}
-    command = lab.command("resnet50", points, 2)
-    first = subprocess.Popen(
-        command, cwd=lab.root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
+    first = lab.start("resnet50", points, 2)
     job = "cat /var/lib/rackproof/runs/*/state.json | grep -c running; ip -br link show rackproof0"
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and "rackproof0" not in lab.ssh(lab.nodes[1], job).stdout:
@@ -338,20 +314,11 @@ def test_a_playbook_that_was_killed_goes_on_with_its_job_and_its_overlay(lab: La
     while time.monotonic() < deadline and not lab.ssh(lab.nodes[0], job).stdout.startswith("1"):
         time.sleep(1)
     os.killpg(first.pid, signal.SIGKILL)
-    first.wait()
+    first.communicate()
     assert "rackproof0" in lab.links()
-    done = subprocess.run(
-        command,
-        cwd=lab.root,
-        env={**os.environ, "ANSIBLE_NOCOLOR": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
-    assert "Going on with plan-" in done.stdout
+    status, said = lab("resnet50", points)
+    assert status == 0, said[-4000:]
+    assert "Going on with plan-" in said
     found = [run for run in lab.runs if run.run_id not in before]
     assert [(run.parameters["nodes"], run.verdict) for run in found] == [(2, Verdict.PASS), (1, Verdict.PASS)]
     assert lab.links() == ""
@@ -361,16 +328,15 @@ def test_a_playbook_that_was_killed_goes_on_with_its_job_and_its_overlay(lab: La
 def test_a_node_that_dies_ends_the_run_and_leaves_no_overlay(lab: Lab) -> None:
     before = {run.run_id for run in lab.runs}
     points = {"nodes": 2, "network": "overlay", "steps": 3000, "seed": 8}
-    playbook = subprocess.Popen(
-        lab.command("resnet50", points, 2), cwd=lab.root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    playbook = lab.start("resnet50", points, 2)
     trains = "pgrep -f 'imagenet_torch.py.*--node-rank=1'"
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and lab.ssh(lab.nodes[1], trains).returncode:
         time.sleep(1)
     lab.ssh(lab.nodes[1], "kill -9 $(pgrep -f 'imagenet_torch.py.*--node-rank=1')")
     began = time.monotonic()
-    assert playbook.wait(timeout=180) == 2
+    said, _ = playbook.communicate(timeout=180)
+    assert playbook.returncode == 2, said[-4000:]
     assert time.monotonic() - began < 120
     (run,) = [run for run in lab.runs if run.run_id not in before]
     assert run.verdict in (Verdict.FAIL, Verdict.UNPROVEN)

@@ -11,7 +11,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from conftest import Command
+from on_rack import Command
 
 pytestmark = [pytest.mark.rack, pytest.mark.slow]
 REGISTRY = "gb300-r01-svc:5000"

@@ -9,46 +9,28 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from on_rack import CONTROLLER, SERVICES, Command, Done, play, start
 
 pytestmark = [pytest.mark.rack, pytest.mark.slow]
 FIRST, SECOND = "gb300-r01-n01", "gb300-r01-n02"
-MIRROR, CONTROLLER = "gb300-r01-svc", "gb300-r01-ctl"
-Done = subprocess.CompletedProcess
-Command = Callable[..., Done[str]]
+MIRROR = SERVICES
 LIMIT_S = 900
 LAST_YEAR = ("-e", "lambda_stack_driver_version=570.172.08")
 """Driver that both nodes have until the last test."""
-
-
-def start(root: Path, limit: str, *words: str, **environment: str) -> subprocess.Popen[str]:
-    """Start provision.yml as an operator does."""
-    return subprocess.Popen(
-        [Path(sys.executable).with_name("ansible-playbook"), "provision.yml", "-l", limit, *words],
-        cwd=root,
-        env=os.environ | {"ANSIBLE_NOCOLOR": "1", "COLUMNS": "400"} | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
 
 
 @pytest.fixture(scope="module")
 def provision(root: Path) -> Command:
     """Run provision.yml to its end."""
 
-    def run(limit: str, *words: str, **environment: str) -> Done[str]:
-        process = start(root, limit, *words, **environment)
-        said, _ = process.communicate(timeout=LIMIT_S)
-        return Done(process.args, process.returncode, said, "")
-
-    return run
+    return lambda limit, *words, **environment: play(
+        root, "provision.yml", limit.split(","), *words, timeout=LIMIT_S, **environment
+    )
 
 
 def until(process: subprocess.Popen[str], words: str) -> str:
@@ -62,14 +44,14 @@ def until(process: subprocess.Popen[str], words: str) -> str:
     raise AssertionError(f"never said {words!r}:\n{said}")
 
 
-def changes(done: Done[str], node: str) -> int:
+def changes(done: Done, node: str) -> int:
     """Return how many tasks changed something on a node."""
     found = re.search(rf"^{node}\s+: ok=\d+\s+changed=(\d+)", done.stdout, re.MULTILINE)
     assert found, done.stdout
     return int(found[1])
 
 
-def attention(done: Done[str], node: str) -> str:
+def attention(done: Done, node: str) -> str:
     """Return what the summary at the end says of a node that needs attention."""
     assert "NODES ***" in done.stdout, done.stdout
     summary = done.stdout.split("NODES ***", 1)[1]
@@ -133,7 +115,7 @@ def test_check_mode_on_a_bare_node_changes_nothing_and_predicts(rack: Command, p
 def test_mirror_that_goes_down_in_mid_run(
     root: Path, provision: Command, mirror: Callable[[str], None]
 ) -> None:
-    process = start(root, FIRST)
+    process = start(root, "provision.yml", [FIRST])
     said = until(process, "TASK [node_tuning : Install what benchmarks need")
     mirror("stop")
     said += process.communicate(timeout=LIMIT_S)[0]
@@ -147,7 +129,7 @@ def test_mirror_that_goes_down_in_mid_run(
 def test_controller_killed_in_mid_run_and_started_again(
     root: Path, rack: Command, provision: Command
 ) -> None:
-    process = start(root, f"{FIRST},{SECOND}", *LAST_YEAR)
+    process = start(root, "provision.yml", [FIRST, SECOND], *LAST_YEAR)
     until(process, "TASK [lambda_stack : Install the driver and hold it]")
     time.sleep(2)
     os.killpg(process.pid, signal.SIGKILL)

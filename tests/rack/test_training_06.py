@@ -5,8 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import functools
 import http.server
-import json
-import os
 import subprocess
 import sys
 import threading
@@ -16,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Command
 from driver.layout import GATEWAY
+from on_rack import Command, distrust, play, trust
 
 from rackproof.records import Run
 from rackproof.results import iter_runs
@@ -32,22 +30,6 @@ mv a.JPEG v.JPEG; tar cf ILSVRC2012_img_val.tar v.JPEG; echo 'mkdir n01; mv *.JP
 PROOF = pytest.mark.proof
 MODELS = ("ssd", "maskrcnn", "resnet", "gnmt", "translation", "minigo")
 MARK = "rackproof-test-06"
-TRUST = f"""
-set -e; cd /root/.ssh; ssh-keygen -q -t ed25519 -N '' -C {MARK} -f {MARK}
-ssh-keyscan -t ed25519 {{hosts}} > {MARK}.hosts 2> /dev/null
-cat >> config <<END
-# {MARK}
-Host {{hosts}}
-  IdentityFile ~/.ssh/{MARK}
-  UserKnownHostsFile ~/.ssh/{MARK}.hosts
-# end
-END
-cat {MARK}.pub
-"""
-TIDY = f"""
-rm -f /usr/local/bin/nvidia-docker /root/.ssh/{MARK}*; cd /root/.ssh
-[ ! -f config ] || sed -i '/^# {MARK}$/,/^# end$/d' config; sed -i '/ {MARK}$/d' authorized_keys
-"""
 
 
 @dataclass
@@ -72,24 +54,8 @@ class Pair:
             "bench_environment": environment,
             **variables,
         }
-        done = subprocess.run(
-            [
-                Path(sys.executable).with_name("ansible-playbook"),
-                "bench.yml",
-                "-l",
-                ",".join(self.nodes[:only]),
-                "-e",
-                json.dumps(given),
-            ],
-            cwd=self.root,
-            env={**os.environ, "ANSIBLE_NOCOLOR": "1"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=1500,
-            check=False,
-        )
-        return done.returncode, done.stdout + done.stderr
+        done = play(self.root, "bench.yml", self.nodes[:only], given=given, timeout=1500)
+        return done.returncode, done.stdout
 
     def runs(self) -> list[Run]:
         return list(iter_runs(self.results))
@@ -141,17 +107,19 @@ def pair(root: Path, nodes: list[str], rack: Command, sources: dict[str, Any], t
 def one_system(root: Path, nodes: list[str], rack: Command) -> Iterator[None]:
     """Give the nodes what run.sub needs of several: nvidia-docker, and root's ssh between them."""
     shim = root / "molecule/rack/mirror/payload/nvidia-docker2/usr/bin/nvidia-docker"
-    for node in nodes:
-        rack(node, TIDY)
-    key = rack(nodes[0], TRUST.format(hosts=" ".join(nodes))).stdout.strip()
-    assert key.endswith(MARK), key
+
+    def untouched() -> None:
+        distrust(rack, MARK, nodes)
+        for node in nodes:
+            assert rack(node, "rm -f /usr/local/bin/nvidia-docker").returncode == 0
+
+    untouched()
+    trust(rack, MARK, nodes)
     for node in nodes:
         put = "cat > /usr/local/bin/nvidia-docker && chmod 755 /usr/local/bin/nvidia-docker"
         subprocess.run(["ssh", node, put], input=shim.read_bytes(), check=True)
-        assert rack(node, f"echo '{key}' >> /root/.ssh/authorized_keys").returncode == 0
     yield
-    for node in nodes:
-        assert rack(node, TIDY).returncode == 0
+    untouched()
 
 
 def apart(one: Run, other: Run) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import CONTROLLER, Command
+from on_rack import CONTROLLER, Command, start
 
 from rackproof.records import Run
 from rackproof.results import iter_runs
@@ -56,17 +56,7 @@ class Rack:
             "bench_hang_s": 30,
             **variables,
         }
-        playbook = str(Path(sys.executable).with_name("ansible-playbook"))
-        return subprocess.Popen(
-            [playbook, "bench.yml", "-l", ",".join(self.nodes), "-e", json.dumps(given), *words],
-            cwd=self.root,
-            env={**os.environ, "ANSIBLE_NOCOLOR": "1", "PYTHONUNBUFFERED": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        return start(self.root, "bench.yml", self.nodes, *words, given=given)
 
     def __call__(self, benchmark: str, *words: str, fault: str = "", **variables: Any) -> tuple[int, str]:
         process = self.start(benchmark, *words, fault=fault, **variables)

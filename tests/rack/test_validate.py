@@ -1,55 +1,24 @@
-"""validate.yml on the test rack: a fault is found, its node drained and returned; strangers are left alone.
-
-Two provisioned nodes: of a rack that runs already those of RACKPROOF_RACK_NODES, where it names two.
-"""
+"""validate.yml on the rack: a fault is found, its node drained and returned; a stranger's drain stays."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from on_rack import CONTROLLER, PROVISIONED, Command, Done, play
 
 from rackproof.fleet.record import NodeNight, nights, read_night
 
 pytestmark = [pytest.mark.rack, pytest.mark.slow]
-CONTROLLER = "gb300-r01-ctl"
-BAD, THEIRS = os.environ.get("RACKPROOF_RACK_NODES", "gb300-r01-n01,gb300-r01-n02").split(",")
+BAD, THEIRS = PROVISIONED[:2]
 STRANGER = "bob: waits for a cable"
-Done = subprocess.CompletedProcess[str]
-Command = Callable[..., Done]
 
 
 @pytest.fixture(scope="module")
-def slurm(request: pytest.FixtureRequest, root: Path) -> Command:
+def slurm(nodes: list[str], rack: Command) -> Command:
     """Run a command on Slurm's controller, which knows both nodes."""
-    if "RACKPROOF_RACK_NODES" not in os.environ:
-        request.getfixturevalue("nodes")
-
-    def run(command: str) -> Done:
-        return subprocess.run(
-            ["ssh", "-o", "ConnectTimeout=5", CONTROLLER, command],
-            capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
-
-    if run(f"scontrol show node {BAD} && scontrol show node {THEIRS}").returncode != 0:
-        play(root, "provision.yml", timeout=900)
-    return run
-
-
-def play(root: Path, name: str, *words: str, timeout: float = 120) -> Done:
-    return subprocess.run(
-        [Path(sys.executable).with_name("ansible-playbook"), name, "-l", f"{BAD},{THEIRS}", *words],
-        cwd=root,
-        env=os.environ | {"ANSIBLE_NOCOLOR": "1", "COLUMNS": "400"},
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+    return lambda command: rack(CONTROLLER, command)
 
 
 def reason(slurm: Command, node: str) -> str:
@@ -74,7 +43,7 @@ def test_a_bad_node_is_found_drained_and_returned(
     acting = ("-e", f"validate_results={results}", "-e", "validate_drain=true", "-e", "validate_return=true")
 
     def night() -> tuple[Done, dict[str, NodeNight]]:
-        done = play(root, "validate.yml", *acting)
+        done = play(root, "validate.yml", [BAD, THEIRS], *acting)
         assert nights(results), done.stdout + done.stderr
         return done, {one.node: one for one in read_night(nights(results)[0]).nodes}
 

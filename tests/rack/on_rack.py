@@ -1,0 +1,96 @@
+"""What tests on a running rack share: its names, playbooks on its nodes, keys between them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+Done = subprocess.CompletedProcess[str]
+Command = Callable[..., Done]
+
+CONTROLLER, SERVICES = "gb300-r01-ctl", "gb300-r01-svc"
+NAMED = [name for name in os.environ.get("RACK_TEST_NODES", "").split(",") if name]
+"""Nodes of a rack that others use, too: trainings keep to them, and the rack is taken as it is."""
+PROVISIONED = NAMED or ["gb300-r01-n01", "gb300-r01-n02"]
+"""Those that the tests of provision.yml leave provisioned; all others may be a scenario's."""
+
+
+def start(
+    root: Path,
+    playbook: str,
+    nodes: Sequence[str],
+    *words: str,
+    given: Mapping[str, Any] | None = None,
+    **environment: str,
+) -> subprocess.Popen[str]:
+    """Start a playbook on nodes as an operator does, in a process group of its own."""
+    variables = ["-e", json.dumps(given)] if given else []
+    return subprocess.Popen(
+        [
+            Path(sys.executable).with_name("ansible-playbook"),
+            playbook,
+            "-l",
+            ",".join(nodes),
+            *variables,
+            *words,
+        ],
+        cwd=root,
+        env=os.environ | {"ANSIBLE_NOCOLOR": "1", "COLUMNS": "400", "PYTHONUNBUFFERED": "1"} | environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def play(
+    root: Path,
+    playbook: str,
+    nodes: Sequence[str],
+    *words: str,
+    given: Mapping[str, Any] | None = None,
+    timeout: float = 900,
+    **environment: str,
+) -> Done:
+    """Run a playbook to its end; all that it says is in stdout."""
+    process = start(root, playbook, nodes, *words, given=given, **environment)
+    said, _ = process.communicate(timeout=timeout)
+    return subprocess.CompletedProcess(process.args, process.returncode, said, "")
+
+
+def trust(ssh: Command, mark: str, nodes: Sequence[str]) -> None:
+    """Let root go by ssh from the first node to all of them, by a key that is called mark."""
+    hosts = " ".join(nodes)
+    made = ssh(
+        nodes[0],
+        f"""
+        set -e; cd /root/.ssh; rm -f {mark}*; ssh-keygen -q -t ed25519 -N '' -C {mark} -f {mark}
+        ssh-keyscan -t ed25519 {hosts} > {mark}.hosts 2> /dev/null
+        printf '# {mark}\\nHost {hosts}\\n  IdentityFile ~/.ssh/{mark}\\n' >> config
+        printf '  UserKnownHostsFile ~/.ssh/{mark}.hosts\\n# end\\n' >> config
+        cat {mark}.pub
+        """,
+    )
+    key = made.stdout.strip()
+    assert key.endswith(mark), made.stdout + made.stderr
+    for node in nodes:
+        assert ssh(node, f"echo '{key}' >> /root/.ssh/authorized_keys").returncode == 0
+
+
+def distrust(ssh: Command, mark: str, nodes: Sequence[str]) -> None:
+    """Take back what trust did."""
+    for node in nodes:
+        done = ssh(
+            node,
+            f"""
+            rm -f /root/.ssh/{mark}*; cd /root/.ssh
+            [ ! -f config ] || sed -i '/^# {mark}$/,/^# end$/d' config; sed -i '/ {mark}$/d' authorized_keys
+            """,
+        )
+        assert done.returncode == 0, done.stderr
