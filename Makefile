@@ -1,6 +1,6 @@
 # Rackproof's one task file. `make` alone lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help venv runtimes bench check lint unit test test-rack proofs perf fuzz constraints docs clean molecule rack rack-down rack-status long rack-of-tests rack-tests
+.PHONY: help venv runtimes bench check lint unit test test-rack proofs perf fuzz constraints docs clean molecule rack rack-down rack-status long rack-of-tests rack-provisioned rack-and-scenarios rack-tests
 SHELL := /bin/bash
 BIN := .venv/bin
 # Standard library only: a machine without .venv can start a rack, too.
@@ -48,8 +48,8 @@ unit: venv  ## Fast tests
 test: venv  ## Everything that CI runs, fast tests first; the rack's part needs root
 	@tools/install-test-packages
 	@$(MAKE) --no-print-directory -j2 --output-sync=target lint unit
-	@$(MAKE) --no-print-directory -j2 long rack-of-tests
-	@$(MAKE) --no-print-directory test-rack
+	@$(MAKE) --no-print-directory -j2 long rack-provisioned
+	@$(MAKE) --no-print-directory rack-and-scenarios
 
 # A file's tests share what it makes once (a browser, a database server, a trained network): one worker has them all.
 long: venv
@@ -60,12 +60,17 @@ long: venv
 rack-of-tests:
 	@$(RACK) up --nodes $(NODES_TESTED)
 
-# What provisions the rack's controller comes first; then most of a test is waiting, and those that share two nodes go
-# on beside the scenarios, which have nodes of their own.
-test-rack: venv rack-of-tests  ## What needs the test rack: its own tests, provisioning and its faults, every role's scenarios
+# What provisions the rack's controller comes first, and waits for the most part: beside the tests that need no rack.
+rack-provisioned: venv rack-of-tests
 	$(BIN)/pytest -v --durations=10 -m 'rack and not proof' --timeout=1800 $(PROVISIONING) $(PYTEST)
+
+# The tests of trainings and nights share two nodes; the scenarios have nodes of their own.
+rack-and-scenarios: venv
 	@$(MAKE) --no-print-directory -j3 --keep-going rack-tests $(addprefix scenario-,$(SCENARIOS))
 	@$(RACK) down
+
+test-rack: venv rack-provisioned  ## What needs the test rack: its own tests, provisioning and its faults, every role's scenarios
+	@$(MAKE) --no-print-directory rack-and-scenarios
 
 rack-tests: venv
 	$(BIN)/pytest -v --durations=10 -m 'rack and not proof' --timeout=1800 $(addprefix --ignore=,$(PROVISIONING)) $(PYTEST)
