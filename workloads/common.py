@@ -398,7 +398,10 @@ def _work(options: argparse.Namespace, work: Callable[[argparse.Namespace, Rank,
         (rank.state / f"reason-{rank.local}").write_text(f"{type(error).__name__}: {error}"[:500])
         return EXIT_ERROR
     sys.stdout.flush()
-    return 0
+    sys.stderr.flush()
+    # Not by way of the interpreter's end: a thread that a framework left running there can abort a rank that
+    # has done all of its work (seen with gloo: "terminate called without an active exception").
+    os._exit(0)
 
 
 def _die_with_parent(parent: int) -> None:
