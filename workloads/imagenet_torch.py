@@ -192,6 +192,19 @@ class Clock:
         self._idle_since = time.perf_counter()
 
 
+def _strides(parameter: Any, gradient: Any) -> tuple[int, ...]:
+    """Return the strides of a gradient's place: its own where the memory's order is the parameter's.
+
+    Strides differ without a meaning along sides of length 1 (1 x 1 convolutions), and one such tensor is
+    enough for PyTorch to copy them all one by one. Another order could differ between ranks.
+    """
+    same = all(
+        length == 1 or mine == theirs
+        for length, mine, theirs in zip(parameter.size(), parameter.stride(), gradient.stride(), strict=True)
+    )
+    return tuple((gradient if same else parameter).stride())
+
+
 class Trainer:
     """Everything that one rank needs to train; a step's images lie in the same memory each time."""
 
@@ -306,13 +319,15 @@ class Trainer:
         parameters = list(self.model.parameters())
         kind = torch.bfloat16 if self.options.precision == "bf16" else torch.float32
         flat = torch.empty(sum(one.numel() for one in parameters), dtype=kind, device=self.device)
-        parts, at = [], 0
-        for one in parameters:
-            parts.append(torch.as_strided(flat, one.size(), one.stride(), at))
-            at += one.numel()
+        parts: list[Any] = []
 
         def exchange() -> None:
             gradients = [one.grad for one in parameters]
+            if not parts:
+                at = 0
+                for one, gradient in zip(parameters, gradients, strict=True):
+                    parts.append(torch.as_strided(flat, one.size(), _strides(one, gradient), at))
+                    at += one.numel()
             torch._foreach_copy_(parts, gradients)
             if self.device.type == "cuda":
                 torch.distributed.all_reduce(flat, torch.distributed.ReduceOp.AVG)
