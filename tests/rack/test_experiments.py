@@ -1,6 +1,7 @@
 """Experiments on the test rack: nodes together, overlay against host, s3fs against local, accuracy.
 
-The short part trains on two nodes. The proofs want four provisioned ones: RACK_TEST_NODES names them.
+The short part has each class of experiment on two nodes. The proofs want four provisioned ones, which
+RACK_TEST_NODES names.
 """
 
 from __future__ import annotations
@@ -234,7 +235,6 @@ def test_four_nodes_scale_over_both_networks(four: Lab, network: str) -> None:
     assert four.links() == ""
 
 
-@pytest.mark.proof
 def test_s3fs_against_the_local_disk_with_a_cold_cache(lab: Lab, data: int) -> None:
     before = {run.run_id for run in lab.runs}
     points = {
@@ -264,7 +264,6 @@ def test_s3fs_against_the_local_disk_with_a_cold_cache(lab: Lab, data: int) -> N
     assert "any" not in s3fs.split("passwd_file")[0]
 
 
-@pytest.mark.proof
 def test_accuracy_is_evaluated_on_two_nodes_and_a_miss_fails(lab: Lab, data: int) -> None:
     before = {run.run_id for run in lab.runs}
     points = {
