@@ -141,7 +141,8 @@ def measure(
             run.begin()
             night, numbers = probe_night(how_, targets, past, run, direct)
         except ProbeError as error:
-            idle = [one.name for one in targets if not one.busy]
+            # Those measured without Slurm, too: what they said was not read.
+            idle = [one.name for one in targets if not one.busy or one.name in direct]
             night = unmeasured(how_.minutes, idle, str(error)).model_copy(update={"spent": run.spent})
         finally:
             run.end()
@@ -180,14 +181,21 @@ def _keep(
 ) -> None:
     """Keep the numbers as a run, which the night judges with all others."""
     now = datetime.now(UTC)
+    told = {value for one in numbers for value in one.labels.values()}
+    # A node whose last program died has measured, too: numbers without their node would be nobody's.
+    some = [
+        name
+        for name, about in nodes.items()
+        if name in night.measured or name in told or any(gpu.uuid in told for gpu in about.gpus)
+    ]
     run = Run(
         run_id=new_run_id(BENCHMARK, now=now),
         benchmark=BENCHMARK,
         description="what a night measured by itself",
         started=now,
         ended=now,
-        nodes=tuple(nodes[name] for name in night.measured if name in nodes),
-        asked_nodes=night.measured,
+        nodes=tuple(nodes[name] for name in some),
+        asked_nodes=tuple(some),
         measurements=tuple(numbers),
         verdict=Verdict.UNPROVEN,
         reasons=("it is judged by its night",),

@@ -110,9 +110,12 @@ def _next_id(results: Path) -> str:
 
 
 def last_moment(begun: Begun, node: str) -> float:
-    """Return when a node was last looked at, in seconds since 1970 by its own clock; 0 for never."""
+    """Return when a node was last looked at, in seconds since 1970 by its own clock; 0 for never.
+
+    A clock that was ahead then and is right now must not hide what the kernel said in between.
+    """
     kept = record.last_look(record.nights(Path(begun.results), before=begun.night_id), node)
-    return (kept.look.epoch or 0.0) if kept else 0.0
+    return max(0.0, (kept.look.epoch or 0.0) - max(0.0, kept.look.clock_offset_s or 0.0)) if kept else 0.0
 
 
 def keep_look(
@@ -350,12 +353,18 @@ def _health(
 ) -> tuple[dict[str, list[HealthFinding]], tuple[str, ...]]:
     """Return what is wrong with nodes, by node, and what befalls the whole fleet."""
     most = majorities(kept.look for kept in looks.values())
+    homes: dict[str, list[str]] = {}
+    for name, kept in looks.items():
+        for gpu in kept.look.gpus:
+            homes.setdefault(gpu.uuid, []).append(name)
     found: list[HealthFinding] = []
     for name, kept in looks.items():
         previous = record.last_look(past, name)
         state = states[name]
         if not kept.look.sku:
             found.append(_skuless(name))
+        if others := sorted({one for gpu in kept.look.gpus for one in homes[gpu.uuid]} - {name}):
+            found.append(_doubled(name, others))
         found += check(
             kept.look,
             previous=previous.look if previous else None,
@@ -378,6 +387,17 @@ def _skuless(name: str) -> HealthFinding:
         verdict=Verdict.UNPROVEN,
         action="configure",
         evidence="the inventory does not say its SKU: put it into a group sku_NAME that sets bench_sku",
+    )
+
+
+def _doubled(name: str, others: Sequence[str]) -> HealthFinding:
+    return HealthFinding(
+        node=name,
+        code="node_twice",
+        verdict=Verdict.UNPROVEN,
+        action="configure",
+        evidence=f"the same GPUs answer as {', '.join(others[:5])}: the names lead to one machine, and of "
+        "another nothing is known; look at ansible_host and at the name server",
     )
 
 
@@ -421,7 +441,9 @@ def _measurements(
             "what was measured tonight is judged by floors only"
         )
         readings = _without_history(results, now)
-    homes = {kept.about.hardware_key: name for name, kept in looks.items()}
+    homes: dict[str, list[str]] = {}
+    for name, kept in looks.items():
+        homes.setdefault(kept.about.hardware_key, []).append(name)
     references = {
         kept.look.sku: [reference_of(kept.look.sku, one) for one in kept.references]
         for kept in looks.values()
@@ -451,11 +473,13 @@ def _measurements(
             for why in one.reasons
         )
         if one.kind == "node" and one.key in homes:
-            reasons[homes[one.key]], verdicts[homes[one.key]] = told, one.verdict
+            # Trays that share their only serial: what one shows stands against each.
+            for name in homes[one.key]:
+                reasons[name], verdicts[name] = told, one.verdict
         elif one.kind != "node" and set(one.name.replace(">", "+").split("+")) <= set(looks):
             between += [why.model_copy(update={"part": clean(one.name, 200)}) for why in told]
     return _Measured(
-        nodes=tuple(name for key, name in homes.items() if key in owners),
+        nodes=tuple(name for key, names in homes.items() if key in owners for name in names),
         reasons=reasons,
         verdicts=verdicts,
         between=tuple(between),

@@ -102,7 +102,7 @@ def _held(one: NodeNight, before: NodeNight | None, night_id: str, policy: Actin
     """Return a node that is drained by us with what becomes of the drain."""
     if one.slurm is None or one.slurm.drained_by != "ours":
         return one
-    hold = (before.hold if before else None) or Hold(since=night_id)
+    hold = (before.hold if before else None) or Hold(since=night_id, codes=_told(one.slurm.reason))
     if one.verdict is Verdict.UNPROVEN or one.unreached:
         # Neither a pass nor a new failure: what was counted stands.
         return one.model_copy(update={"hold": hold, "why": "stays drained: tonight proves nothing of it"})
@@ -125,6 +125,12 @@ def _held(one: NodeNight, before: NodeNight | None, night_id: str, policy: Actin
     return one.model_copy(
         update={"hold": hold, "plan": "return", "why": f"passed {hold.passes} times: {what}"}
     )
+
+
+def _told(reason: str) -> tuple[str, ...]:
+    """Return for what a node was drained, as Slurm knows it where no night does: the word of each code."""
+    parts = reason.removeprefix(PREFIX).strip().split("; ")[:-1]
+    return tuple(dict.fromkeys(part.split()[0] for part in parts if part.strip()))
 
 
 def _objection(one: NodeNight, blind: bool, mine: Sequence[str]) -> str:

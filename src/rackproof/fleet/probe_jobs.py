@@ -34,6 +34,10 @@ _POLL_S = 3.0
 _LARGEST = 4 << 20
 _PORT = 29400
 _LOST_POLLS = 20
+_BUSY = re.compile(
+    r"(?mi)^srun: .*(?:are busy|immediate|queued and waiting|has been revoked|\(down, drained or reserved\))"
+)
+"""Slurm gives no nodes because others have them. What else it refuses is a mistake, and proves nothing."""
 OUT_OF_TIME = (None, 124, 137)
 """Statuses of a program that did not end, or was ended."""
 
@@ -409,7 +413,7 @@ def how(said: str, status: str, minutes: float) -> Done:
     parts = sections(said)
     last = " | ".join(line.strip() for line in said.splitlines() if line.strip())[-300:]
     if not parts:
-        busy = re.search(r"(?i)unable to allocate|busy|immediate|queued and waiting", said)
+        busy = _BUSY.search(said)
         # Nothing ran: nothing was used.
         return Done("busy" if busy else "lost", clean(last, 300) or "srun said nothing")
     if any(one.status in OUT_OF_TIME for one in parts):

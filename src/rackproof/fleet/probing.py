@@ -277,7 +277,7 @@ def read_pair(nodes: tuple[str, ...], done: Done, references: Sequence[SkuRefere
     section = next((one for one in done.sections if one.name == FABRIC), Section(FABRIC, None, ""))
     log = parsed(section)
     speeds = sorted(
-        (one for one in log.measurements if one.name == "fabric_busbw" and one.finite),
+        (one for one in log.measurements if one.name == "fabric_busbw"),
         key=lambda one: int(one.labels.get("size_bytes", "0")),
     )
     wrong = [one for one in log.measurements if one.name == "wrong_values"]
@@ -287,6 +287,8 @@ def read_pair(nodes: tuple[str, ...], done: Done, references: Sequence[SkuRefere
         return PairResult(
             nodes=nodes, passed=False, text="its log proves nothing: cut off, or nothing measured"
         )
+    if any(not one.finite or one.value <= 0 for one in speeds):
+        return PairResult(nodes=nodes, passed=False, text="a bandwidth that is none was measured")
     best = speeds[-1]
     for one in speeds:
         for reference in references:
@@ -362,7 +364,8 @@ def pairs_tonight(
             planned.append((min(first, partner), max(first, partner)))
             free = [name for name in rest if name != partner]
         if planned:
-            found[key] = tuple(sorted(planned))
+            # Who met longest ago comes first: a small budget must not leave out the same pairs for ever.
+            found[key] = tuple(sorted(planned, key=lambda pair: (-met.get(pair, len(past)), pair)))
     return found
 
 
@@ -430,11 +433,14 @@ def probe_night(
             continue
         got = read_node(plan, by_name[name], last)
         reasons.setdefault(name, []).extend(got.reasons)
+        if last.how != "ok" and not any(one.verdict.gates for one in got.reasons):
+            # Each program ended well and the job did not: whatever that was, it is no pass.
+            reasons[name].append(_unproven("job", name, f"{last.how}: {last.text or 'nobody says why'}"))
         numbers += got.measurements
         digests[name] = got.digests
         if last.how == "ok":
             measured.append(name)
-        elif name in second and first.how != "lost" and len(sound) > len(again):
+        elif first.how != "lost" and last is not first and len(sound) > len(again):
             # The same programs ended well on most others: it is this node's doing.
             text = f"twice tonight, while {len(sound)} nodes ended it well: {clean(first.text, 200)}"
             if not _python_lacks(last):

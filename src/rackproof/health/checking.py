@@ -223,6 +223,16 @@ def _tools(look: Look, expected: Expectation, limits: Limits) -> Iterator[Health
         answer = look.tools.get(tool, "not asked")
         if answer not in ("ok", "hung"):
             yield _of_node(look, f"{tool}_unknown", Verdict.UNPROVEN, "watch", f"{tool}: {answer}", "hint")
+    for tool, answer in look.tools.items():
+        if tool.startswith("statfs ") and answer not in ("ok", "hung"):
+            yield _of_node(
+                look,
+                "disk_unknown",
+                Verdict.UNPROVEN,
+                "configure",
+                f"{tool}: no file system can be seen",
+                "hint",
+            )
     for tool in look.truncated:
         yield _of_node(
             look, "answer_cut", Verdict.UNPROVEN, "watch", f"the answer of {tool} is cut off", "hint"
@@ -233,8 +243,12 @@ def _presence(look: Look, previous: Look | None, expected: Expectation) -> Itera
     if not look.gpus:
         return  # Said already: whether they are there is not known.
     there = {one.uuid: one for one in look.gpus}
-    before = {one.uuid: one for one in previous.gpus} if previous else {}
+    last = {one.uuid for one in previous.gpus} if previous else set()
+    before = {one.uuid: one for one in (*previous.gone_gpus, *previous.gpus)} if previous else {}
     gone = [one for uuid, one in before.items() if uuid not in there]
+    if expected.gpus and len(there) >= expected.gpus:
+        # As many as there have to be: what was missing for longer than a night was taken out.
+        gone = [one for one in gone if one.uuid in last]
     new = [one for uuid, one in there.items() if before and uuid not in before]
     taken = {bus(one.bus_id): one for one in new}
     for gpu in gone:
@@ -255,7 +269,8 @@ def _presence(look: Look, previous: Look | None, expected: Expectation) -> Itera
                 "gpu_missing",
                 Verdict.FAIL,
                 "reboot",
-                "was there last night; after a reboot it is back, or is to be replaced",
+                f"was there {'last night' if gpu.uuid in last else 'in an earlier night'}; "
+                "after a reboot it is back, or is to be replaced",
             )
     for gpu in new:
         if gpu.uuid not in {one.uuid for one in taken.values()} or not any(
@@ -286,6 +301,15 @@ def _gpu(
         return _of_gpu(look, gpu, code, verdict, action, evidence, confidence)
 
     before = next((one for one in previous.gpus if one.uuid == gpu.uuid), None) if previous else None
+    if gpu.errors:
+        reset = any("reset" in one.lower() or "lost" in one.lower() for one in gpu.errors)
+        yield found(
+            "gpu_unreadable",
+            Verdict.FAIL if reset else Verdict.UNPROVEN,
+            "reset" if reset else "watch",
+            f"the driver says in place of values: {', '.join(gpu.errors)}",
+            "likely" if reset else "hint",
+        )
     if gpu.sram_uncorrectable or gpu.sram_threshold:
         count = gpu.sram_uncorrectable or 0
         over = "; the threshold of the aggregate is exceeded" if gpu.sram_threshold else ""
@@ -465,9 +489,15 @@ def _xid_action(one: XidLook, reboots: Mapping[str, int]) -> tuple[Action, Confi
 
 
 def _ports(look: Look, previous: Look | None, expected: Expectation) -> Iterator[HealthFinding]:
-    before = {(one.device, one.port): one for one in previous.ports} if previous else {}
+    last = {(one.device, one.port) for one in previous.ports} if previous else set()
+    before = (
+        {(one.device, one.port): one for one in (*previous.gone_ports, *previous.ports)} if previous else {}
+    )
     there = {(one.device, one.port) for one in look.ports}
+    enough = bool(expected.ports) and len(there) >= expected.ports
     for device, port in sorted(before.keys() - there):
+        if (device, port) not in last and (enough or len(there) >= len(before)):
+            continue  # It was taken out, or has another name now.
         yield HealthFinding(
             node=look.node,
             code="port_missing",
@@ -475,7 +505,7 @@ def _ports(look: Look, previous: Look | None, expected: Expectation) -> Iterator
             name=f"{device}/{port}",
             verdict=Verdict.FAIL,
             action="reboot",
-            evidence="was there last night",
+            evidence=f"was there {'last night' if (device, port) in last else 'in an earlier night'}",
         )
     if (
         expected.ports
@@ -511,10 +541,8 @@ def _ports(look: Look, previous: Look | None, expected: Expectation) -> Iterator
             yield found(
                 "port_slow", Verdict.FAIL, f"{number(one.rate_gbps)} of {number(expected.port_gbps)} Gb/s"
             )
-        elif was and was.rate_gbps and one.rate_gbps and one.rate_gbps < was.rate_gbps:
-            yield found(
-                "port_slow", Verdict.FAIL, f"{number(one.rate_gbps)} Gb/s, last night {number(was.rate_gbps)}"
-            )
+        elif was and one.rate_gbps and one.rate_gbps < (usual := was.usual_gbps or was.rate_gbps or 0.0):
+            yield found("port_slow", Verdict.FAIL, f"{number(one.rate_gbps)} Gb/s, before {number(usual)}")
         if was is None:
             continue
         days = 1.0
@@ -604,7 +632,21 @@ def _system(look: Look, expected: Expectation, limits: Limits) -> Iterator[Healt
             "configure",
             f"shared memory is {size(look.shm_bytes)}, {size(limits.shm_bytes)} are needed",
         )
-    if expected.memory_bytes and look.memory_bytes < limits.memory_share * expected.memory_bytes:
+    unknown = [
+        name
+        for name, value, asked in (
+            ("memlock", look.memlock_bytes, limits.memlock_bytes),
+            ("shared memory", look.shm_bytes, limits.shm_bytes),
+            ("memory", look.memory_bytes or None, expected.memory_bytes),
+            ("clock", look.clock_offset_s, True),
+            ("disk", look.disk or None, limits.disk_free),
+        )
+        if asked and value is None
+    ]
+    if unknown:
+        text = f"not gathered: {', '.join(unknown)}"
+        yield _of_node(look, "system_unknown", Verdict.UNPROVEN, "watch", text, "hint")
+    if expected.memory_bytes and 0 < look.memory_bytes < limits.memory_share * expected.memory_bytes:
         yield _of_node(
             look,
             "memory",

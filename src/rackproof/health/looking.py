@@ -57,6 +57,7 @@ _HEADING = re.compile(r"^GPU \d{1,4}: .{1,100} \(UUID: (GPU-[0-9A-Fa-f-]{1,60})\
 _LINK = re.compile(r"^\s*Link (\d{1,3}): (.{1,60})$")
 _LINK_ERRORS = re.compile(r"^\s*Link (\d{1,3}): (\w+) Errors: (\d{1,18})")
 MOST_XIDS = 500
+MOST_GONE = 64
 
 
 class GpuLook(Record):
@@ -100,6 +101,8 @@ class GpuLook(Record):
     fabric_health: str = ""
     links: dict[str, bool] = Field(default={})
     link_errors: int | None = None
+    errors: tuple[str, ...] = ()
+    """What the driver says in place of a value: that is no value, and no "N/A" either."""
 
     @property
     def place(self) -> str:
@@ -109,13 +112,17 @@ class GpuLook(Record):
 
 
 class PortLook(Record):
-    """A port of a network card; ``rate_gbps`` is its signalling rate, None where it is unknown."""
+    """A port of a network card; ``rate_gbps`` is its signalling rate, None where it is unknown.
+
+    ``usual_gbps`` is the highest rate that it was ever seen with.
+    """
 
     device: str
     port: str
     state: str = ""
     physical: str = ""
     rate_gbps: float | None = None
+    usual_gbps: float | None = None
     layer: str = ""
     counters: dict[str, int] = Field(default={})
 
@@ -135,7 +142,8 @@ class XidLook(Record):
 class Look(Record):
     """A node as it was in one night. ``answered`` names the tools that answered, the others have a status.
 
-    ``reboots`` counts, by ``GPU/XID``, the reboots after which that XID was looked for again.
+    ``reboots`` counts, by ``GPU/XID``, the reboots after which that XID was looked for again. ``gone_gpus``
+    and ``gone_ports`` were there in an earlier night: what is missing is so until it is back.
     """
 
     node: str
@@ -146,6 +154,8 @@ class Look(Record):
     loaded: bool = False
     gpus: tuple[GpuLook, ...] = ()
     ports: tuple[PortLook, ...] = ()
+    gone_gpus: tuple[GpuLook, ...] = ()
+    gone_ports: tuple[PortLook, ...] = ()
     links: dict[str, dict[str, str]] = Field(default={})
     """PCIe of network cards: address to current and maximum speed and width."""
     xids: tuple[XidLook, ...] = ()
@@ -194,6 +204,9 @@ def look(
     asked, told = _float(clock.get("asked_at")), _float(clock.get("epoch"))
     synchronized = clock.get("synchronized", _disciplined(_stdout(tools, "clock"), node))
     idle, failed = _units(_stdout(tools, "units")), _failed_units(tools, node.get("services"))
+    ports = _with_usual(_ports(_map(health, "hca") or _of_facts(facts)), previous)
+    asked_of = {**_map(facts, "paths"), **_map(node, "space"), **_map(health, "disk")}
+    disk = _disk(asked_of)
     return Look(
         node=name,
         sku=sku,
@@ -202,7 +215,9 @@ def look(
         boot_id=boot_id,
         loaded=health.get("loaded") is True,
         gpus=gpus,
-        ports=_ports(_map(health, "hca") or _of_facts(facts)),
+        ports=ports,
+        gone_gpus=_gone_gpus(gpus, previous),
+        gone_ports=_gone_ports(ports, previous),
         links={
             clean(address, 40): {key: clean(value, 60) for key, value in list(about_.items())[:10]}
             for address, about_ in _map(health, "pci").items()
@@ -211,7 +226,11 @@ def look(
         xids=(*xids, *_still_open(xids, gpus, boot_id, previous)),
         reboots=_reboots(boot_id, previous),
         versions=_versions(about.software | about.firmware, gpus, _map(node, "modules")),
-        tools={clean(tool, 60): clean(_map(tools, tool).get("status") or "", 20) for tool in sorted(tools)},
+        tools={
+            # A path that was asked for, and has no file system to show, is no healthy disk.
+            **{f"statfs {clean(path, 50)}": "failed" for path in asked_of if clean(path, 300) not in disk},
+            **{clean(tool, 60): clean(_map(tools, tool).get("status") or "", 20) for tool in sorted(tools)},
+        },
         seconds={
             clean(tool, 60): taken
             for tool in sorted(tools)
@@ -221,7 +240,7 @@ def look(
         mounts=_mounts(node, _text(_map(facts, "files"), "mountinfo")),
         failed_units=failed,
         idle_units=tuple(one for one in idle if one not in (failed or ())),
-        disk=_disk({**_map(facts, "paths"), **_map(node, "space"), **_map(health, "disk")}),
+        disk=disk,
         memory_bytes=about.memory_bytes or _whole(node.get("memory_bytes")) or 0,
         memlock_bytes=_whole(facts.get("memlock_bytes")),
         shm_bytes=_whole(facts.get("shm_bytes")),
@@ -254,6 +273,42 @@ def _known(gpus: tuple[GpuLook, ...], previous: Look | None) -> tuple[GpuLook, .
     """GPUs that can be named by their bus: those gone since last night, too."""
     there = {bus(one.bus_id) for one in gpus}
     return (*gpus, *(one for one in (previous.gpus if previous else ()) if bus(one.bus_id) not in there))
+
+
+def _gone_gpus(gpus: tuple[GpuLook, ...], previous: Look | None) -> tuple[GpuLook, ...]:
+    """Return GPUs of earlier nights whose place is empty; where none can be read, that is all of them."""
+    if previous is None:
+        return ()
+    there, places = {one.uuid for one in gpus}, {bus(one.bus_id) for one in gpus}
+    known = {one.uuid: one for one in (*previous.gone_gpus, *previous.gpus)}
+    return tuple(one for uuid, one in known.items() if uuid not in there and bus(one.bus_id) not in places)[
+        :MOST_GONE
+    ]
+
+
+def _gone_ports(ports: tuple[PortLook, ...], previous: Look | None) -> tuple[PortLook, ...]:
+    """Return ports of earlier nights that are missing, and that no port of another name has come for."""
+    if previous is None:
+        return ()
+    there = {(one.device, one.port) for one in ports}
+    known = {(one.device, one.port): one for one in (*previous.gone_ports, *previous.ports)}
+    if len(there) >= len(known):
+        return ()
+    return tuple(one for key, one in known.items() if key not in there)[:MOST_GONE]
+
+
+def _with_usual(ports: tuple[PortLook, ...], previous: Look | None) -> tuple[PortLook, ...]:
+    """Return the ports with the highest rate each was seen with: slow is slow for longer than a night."""
+    was = {
+        (one.device, one.port): one.usual_gbps or one.rate_gbps or 0.0
+        for one in ((*previous.gone_ports, *previous.ports) if previous else ())
+    }
+    return tuple(
+        one.model_copy(
+            update={"usual_gbps": max(was.get((one.device, one.port), 0.0), one.rate_gbps or 0.0) or None}
+        )
+        for one in ports
+    )
 
 
 def _gpus(tools: Mapping[str, Any]) -> tuple[GpuLook, ...]:
@@ -314,10 +369,30 @@ def _gpus(tools: Mapping[str, Any]) -> tuple[GpuLook, ...]:
                 fabric_health=text("fabric/health/summary"),
                 links=links.get(gpu.uuid, {}),
                 link_errors=errors.get(gpu.uuid),
+                errors=tuple(
+                    dict.fromkeys(said for path in _TELLING if _ERROR.search(said := clean(text(path), 60)))
+                ),
             )
         )
     return tuple(looks)
 
+
+_TELLING = (
+    "ecc_mode/current_ecc",
+    "ecc_errors/volatile/sram_uncorrectable",
+    "ecc_errors/volatile/sram_uncorrectable_parity",
+    "ecc_errors/volatile/dram_uncorrectable",
+    "remapped_rows/remapped_row_pending",
+    "remapped_rows/remapped_row_failure",
+    "fb_memory_usage/used",
+    "pci/pci_gpu_link_info/pcie_gen/current_link_gen",
+    "pci/pci_gpu_link_info/link_widths/current_link_width",
+    "temperature/gpu_temp",
+    "gpu_power_readings/current_power_limit",
+    "performance_state",
+)
+"""Values that a GPU which has fallen ill answers with an error."""
+_ERROR = re.compile(r"(?i)\berr!|unknown error|requires reset|is lost|timed? ?out|insufficient")
 
 _THROTTLES = (
     "hw_slowdown",
@@ -373,7 +448,8 @@ def _still_open(
     new: tuple[XidLook, ...], gpus: tuple[GpuLook, ...], boot_id: str, previous: Look | None
 ) -> list[XidLook]:
     """Return what last night's XIDs asked for and nobody has done since: said until it is done."""
-    if previous is None or not boot_id or previous.boot_id != boot_id:
+    # A boot that nobody can tell from the last one has mended nothing.
+    if previous is None or (boot_id and previous.boot_id and previous.boot_id != boot_id):
         return []
     again = {(one.bus_id, one.xid) for one in new}
     sound = {one.uuid for one in gpus if one.recovery_action == "None"}

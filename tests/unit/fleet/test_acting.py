@@ -148,3 +148,21 @@ def test_partitions_are_read_from_sinfo() -> None:
 def test_a_policy_of_one_pass() -> None:
     (one,), _ = decide([night("n01", by="ours")], {}, members(18), "N1", ActingPolicy(passes=1))
     assert one.plan == "return"
+
+
+@pytest.mark.parametrize(
+    ("reason", "plan"),
+    [
+        ("xid_79 GPU 0, 00000018:06:00.0; rackproof explain n01", "return"),
+        ("bits:training step GPU-1; rackproof explain n01", ""),
+        ("xid_79 GPU 0; pair:fabric n01; https://example.org/r/n01.html", ""),
+    ],
+)
+def test_where_the_nights_are_lost_slurm_remembers_what_failed(reason: str, plan: str) -> None:
+    """Health that passes twice does not take back a measurement that failed."""
+    state = SlurmState(known=True, state="IDLE+DRAIN", drained_by="ours", reason=f"{PREFIX} {reason}")
+    before: dict[str, NodeNight] = {}
+    for number in range(2):
+        (one,), _ = decide([night("n01", slurm=state)], before, members(18), f"N{number}")
+        before = {"n01": one}
+    assert one.plan == plan, one.why

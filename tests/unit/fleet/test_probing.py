@@ -24,7 +24,16 @@ from fleet.probes import (
     sound,
 )
 from rackproof.fleet.probe_jobs import MARK, Job, Plan, ProbeError, how, script, sections
-from rackproof.fleet.probing import ProbeNight, Target, digests_of, odd_digests, probe_night, read_node, said
+from rackproof.fleet.probing import (
+    ProbeNight,
+    Target,
+    digests_of,
+    odd_digests,
+    probe_night,
+    read_node,
+    read_pair,
+    said,
+)
 from rackproof.records import Verdict
 
 
@@ -276,6 +285,17 @@ def test_a_script_holds_no_more_than_bash_needs() -> None:
     [
         ("", "1", "lost"),
         ("srun: error: gb300: task 0: Killed", "137", "lost"),
+        ("srun: error: Unable to allocate resources: Requested nodes are busy", "1", "busy"),
+        ("srun: job 5 queued and waiting for resources", "1", "busy"),
+        ("srun: Required node not available (down, drained or reserved)", "1", "busy"),
+        # Nobody else has the nodes: these are mistakes, and every night would make them.
+        ("srun: error: Unable to allocate resources: Invalid account", "1", "lost"),
+        (
+            "srun: error: Unable to allocate resources: Requested node configuration is not available",
+            "1",
+            "lost",
+        ),
+        ("mktemp: failed to create directory: Device or resource busy", "1", "lost"),
         (section("gemm", "x", None), "1", "hung"),
         (section("gemm", "x", 124), "0", "hung"),
         (section("gemm", "x", 3), "0", "failed"),
@@ -308,3 +328,51 @@ def test_marks_inside_a_programs_text_do_not_end_it() -> None:
 def test_a_jobs_longest_time_is_what_it_is_counted_with() -> None:
     assert Job(("a", "b"), "", 4, 90).minutes == 12.0
     assert Job(("a",), "", 0, 60).minutes == 1.0
+
+
+def test_a_job_that_fails_after_its_programs_ended_well_is_no_pass() -> None:
+    got, _ = night(lambda nodes: (sound(nodes)[0], 1, 45.0), how_=plan(chosen=("gemm", "training-step")))
+    assert not got.measured
+    assert verdicts(got, Verdict.UNPROVEN) == {name: ["probe:job"] for name in RACK}
+
+
+def test_who_failed_once_and_could_not_be_asked_again_is_not_called_bad() -> None:
+    """The budget ends before the second try."""
+    how_ = plan(chosen=("gemm",), minutes=18 * 4 * 3.0, node_limit_s=180, share=1)
+    spent = 18 * GPUS * 48 / 60
+
+    def answer(nodes: tuple[str, ...]) -> tuple[str, int | None, float]:
+        if nodes == (RACK[5],):
+            return section("python", "") + section("gemm", "CUDA error: 700", 1), 0, 170.0
+        return (sound(nodes)[0], 0, 178.0)
+
+    got, slurm = night(answer, how_=how_)
+    assert spent < how_.minutes
+    assert slurm.started.count((RACK[5],)) == 1
+    assert not verdicts(got)
+    assert set(verdicts(got, Verdict.UNPROVEN)) == {RACK[5]}
+
+
+@pytest.mark.parametrize("value", [float("nan"), 0.0, -1.0])
+def test_a_bandwidth_that_is_none_does_not_pass(value: float) -> None:
+    labels = {"nodes": "2"}
+    numbers = [
+        measurement("fabric_busbw", number, "GB/s", "higher", size_bytes=str(size), **labels)
+        for number, size in ((380.0, 1 << 26), (value, 1 << 30))
+    ]
+    text = section("python", "") + section(
+        "fabric", log(*numbers, measurement("wrong_values", 0, "1", "lower", **labels))
+    )
+    assert not read_pair(("n1", "n2"), how(text, "0", 1.0), ()).passed
+
+
+def test_a_small_budget_lets_other_pairs_meet_every_time_round() -> None:
+    """Two pairs a night of the two rounds of four nodes, with time for one: in four nights each has met."""
+    nodes = RACK[:4]
+    how_ = plan(chosen=("fabric",), minutes=24.0, share=1)
+    past: tuple[ProbeNight, ...] = ()
+    for _ in range(6):
+        got, _ = night(lambda _: (pair_says(), 0, 170.0), past=past, how_=how_, some=targets(nodes))
+        assert len(got.pairs) == 1
+        past = (got, *past)
+    assert {one.nodes for one in past for one in one.pairs} == set(combinations(nodes, 2))

@@ -46,9 +46,11 @@ def gathered(number: int, *, log: str = "", **smi_options: int) -> dict[str, Any
             "boot_id": "boot",
             "tools": {"nvidia_smi_xml": ok(smi(number, **smi_options))},
             "dmi": {"product_serial": f"SN{number:04d}"},
+            "memlock_bytes": -1,
+            "shm_bytes": 64 << 30,
             "files": {},
         },
-        "node": {},
+        "node": {"space": {"/": {"total_bytes": 100 << 30, "free_bytes": 50 << 30}}},
         "health": {"begin": EPOCH, "epoch": EPOCH + 1, "tools": {"kernel_log": ok(log)}},
     }
 
@@ -401,3 +403,24 @@ def test_what_was_done_is_what_slurm_says_and_not_what_was_asked() -> None:
         "e": "returned to service",
         "f": "Slurm does not take it back: DOWN",
     }
+
+
+def test_two_names_of_one_machine_prove_neither(results: Path) -> None:
+    """A slip in the inventory: the machine that the other name means was never looked at."""
+    a_night(results, {1: gathered(0)})
+    assert verdicts(results) == ["unproven", "unproven", "pass"]
+    (one,) = read_night(nights(results)[0]).nodes[0].findings
+    assert (one.code, NODES[1] in one.evidence) == ("node_twice", True)
+
+
+def test_a_clock_that_was_ahead_hides_nothing_that_the_kernel_said(results: Path) -> None:
+    night = begin(results, NODES, owner_pid=os.getpid())
+    ahead = gathered(0)
+    ahead["health"] |= {"begin": EPOCH + 3600, "epoch": EPOCH + 3601}
+    look_at(night, 0, ahead)
+    look_at(night, 1)
+    judge(night, asked=dict.fromkeys(NODES, ""))
+    later = begin(results, NODES, owner_pid=os.getpid())
+    assert validating.last_moment(later, NODES[0]) == pytest.approx(EPOCH + 1, abs=1)
+    assert validating.last_moment(later, NODES[1]) == EPOCH + 1
+    assert validating.last_moment(later, NODES[2]) == 0

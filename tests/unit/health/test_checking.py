@@ -166,6 +166,13 @@ CASES: list[tuple[Look, str, Verdict, str]] = [
     (node(clock_offset_s=-300.0), "clock", F, "configure"),
     (node(clock_synchronized=False), "clock_free", D, "configure"),
     (node(failed_units=("slurmd.service",)), "unit_failed", D, "configure"),
+    (gpu(errors=("Unknown Error",)), "gpu_unreadable", U, "watch"),
+    (gpu(errors=("GPU requires reset",)), "gpu_unreadable", F, "reset"),
+    (node(tools={**SOUND.tools, "statfs /scratch": "failed"}), "disk_unknown", U, "configure"),
+    (node(memlock_bytes=None), "system_unknown", U, "watch"),
+    (node(shm_bytes=None), "system_unknown", U, "watch"),
+    (node(disk={}), "system_unknown", U, "watch"),
+    (node(clock_offset_s=None), "system_unknown", U, "watch"),
 ]
 
 
@@ -302,3 +309,89 @@ def test_counters_are_rates() -> None:
 def test_a_look_survives_being_kept() -> None:
     state = look("n1", gathered(XID_119, "a"), previous=SOUND)
     assert Look.model_validate_json(state.model_dump_json()) == state
+
+
+def test_memory_that_nobody_told_is_unknown_and_not_missing() -> None:
+    found = check(node(memory_bytes=0), expected=Expectation(memory_bytes=1 << 40))
+    assert [(one.code, one.verdict) for one in found] == [("system_unknown", U)]
+    assert found[0].evidence == "not gathered: memory"
+
+
+def shown(gpus: int, ports: int, rate: int = 400, unreadable: bool = False) -> dict[str, Any]:
+    """Return what a node gathers that has so many GPUs and ports."""
+    some = "".join(
+        f"<gpu id='0000000{n}:06:00.0'><uuid>GPU-{n:08x}-0000-0000-0000-000000000000</uuid>"
+        f"<minor_number>{n}</minor_number><temperature><gpu_temp>50 C</gpu_temp></temperature></gpu>"
+        for n in range(gpus)
+    )
+    xml = f"<nvidia_smi_log><driver_version>580.1</driver_version>{some}</nvidia_smi_log>"
+    smi = {"status": "failed"} if unreadable else {"status": "ok", "stdout": xml}
+    port_ = {"1": {"state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": f"{rate} Gb/sec"}}
+    return {
+        "facts": {"boot_id": "a", "tools": {"nvidia_smi_xml": smi}},
+        "health": {"hca": {f"mlx5_{n}": port_ for n in range(ports)}},
+    }
+
+
+def findings_of_nights(*nights: dict[str, Any], expected: Expectation | None = None) -> list[set[str]]:
+    """Return the codes of each night about GPUs and ports; each night is compared with the one before."""
+    previous, told = None, []
+    for one in nights:
+        now = look("n1", one, previous=previous)
+        mine = check(now, previous=previous, expected=expected)
+        told.append({f.code for f in mine if f.part in ("gpu", "port")})
+        previous = now
+    return told
+
+
+def test_what_is_missing_is_missing_until_it_is_back() -> None:
+    """Nobody said how many there have to be, and a night later the loss is no news: it is still a loss."""
+    whole, gone = shown(4, 4), shown(3, 3)
+    both = {"gpu_missing", "port_missing"}
+    assert findings_of_nights(whole, gone, gone, gone, whole, whole) == [
+        set(),
+        both,
+        both,
+        both,
+        set(),
+        set(),
+    ]
+
+
+def test_a_night_without_an_answer_does_not_forget_a_gpu() -> None:
+    assert (
+        findings_of_nights(shown(4, 4), shown(4, 4, unreadable=True), shown(3, 4), shown(3, 4))[2:]
+        == [{"gpu_missing"}] * 2
+    )
+
+
+def test_what_was_taken_out_is_forgotten_once_the_inventory_says_so() -> None:
+    smaller = Expectation(gpus=3, ports=3)
+    told = findings_of_nights(shown(4, 4), shown(3, 3), shown(3, 3), expected=smaller)
+    assert told == [set(), {"gpu_missing", "port_missing"}, set()]
+
+
+def test_a_port_that_became_slow_stays_slow() -> None:
+    usual, slow = shown(1, 1), shown(1, 1, rate=200)
+    told = findings_of_nights(usual, slow, slow, slow, usual)
+    assert told == [set(), {"port_slow"}, {"port_slow"}, {"port_slow"}, set()]
+
+
+def test_an_error_in_place_of_a_value_is_no_value() -> None:
+    sick = shown(1, 0)
+    smi = sick["facts"]["tools"]["nvidia_smi_xml"]
+    smi["stdout"] = smi["stdout"].replace("50 C", "[GPU requires reset]")
+    (one,) = [f for f in check(look("n1", sick)) if f.part == "gpu"]
+    assert (one.code, one.verdict, one.action) == ("gpu_unreadable", F, "reset")
+
+
+def test_a_path_without_a_file_system_is_said() -> None:
+    about = {
+        "health": {"disk": {"/": {"total_bytes": 100, "free_bytes": 50}, "/scratch": {"read_only": None}}}
+    }
+    assert "disk_unknown" in codes(check(look("n1", about)))
+
+
+def test_an_xid_stays_open_where_nobody_knows_of_a_reboot() -> None:
+    first = look("n1", gathered(XID_119, "a"), previous=SOUND)
+    assert [one.carried for one in look("n1", gathered("", ""), previous=first).xids] == [True]
