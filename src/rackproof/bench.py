@@ -356,7 +356,8 @@ def report(results: Path, plan_id: str) -> PlanReport:
         open_ends += [text for text, verdict in scored.items() if verdict is Verdict.UNPROVEN]
         failures = [text for text, verdict in scored.items() if verdict is Verdict.FAIL]
         troubles = [_mend_page(run, results / run.run_id) for run in runs]
-        troubles.append(_comparison(runs, results / plan_id))
+        judge = all(run.published_references for run in made.runs)
+        troubles.append(_comparison(runs, results / plan_id, judge))
         pages = write_plan_reports(
             runs,
             results / plan_id,
@@ -408,8 +409,14 @@ def _scores(
     return found
 
 
-def _comparison(runs: Sequence[Run], folder: Path) -> str:
-    """Write the page that holds the systems side by side, if there are several; return where it is."""
+def _comparison(runs: Sequence[Run], folder: Path, judge: bool) -> str:
+    """Write the page that holds the systems side by side, if there are several; return where it is.
+
+    Args:
+        runs: The runs of a plan.
+        folder: The plan's folder.
+        judge: Whether published systems are references (``bench_published_references``).
+    """
     from rackproof.compare.systems import compare_systems, published_system, systems_of
     from rackproof.report.comparison import write_comparison
 
@@ -419,7 +426,7 @@ def _comparison(runs: Sequence[Run], folder: Path) -> str:
     known = {published_system(str(run.parameters.get("system", ""))) for run in runs}
     try:
         reference = known.pop() if len(known) == 1 else None
-        pages = write_comparison(compare_systems(systems, reference=reference), folder)
+        pages = write_comparison(compare_systems(systems, reference=reference, judge=judge), folder)
     except Exception as error:  # a page more must not hide the verdict
         return f"the systems could not be compared: {error}"
     return f"side by side: {pages['html']}"

@@ -518,7 +518,7 @@ def systems_of(runs: Iterable[Run]) -> tuple[System, ...]:
 
 
 def compare_systems(
-    systems: Sequence[System], *, reference: str | None = None, confidence: float = 0.95
+    systems: Sequence[System], *, reference: str | None = None, judge: bool = True, confidence: float = 0.95
 ) -> SystemComparison:
     """Compare systems, each with the first.
 
@@ -530,6 +530,7 @@ def compare_systems(
         systems: Two or more, with different names.
         reference: The published system of round 0.6 that every cell is judged against; by default, of
             each system the one that its name stands for, else the published one in the comparison.
+        judge: Whether cells are judged against published systems at all.
         confidence: Probability that an interval is to hold.
 
     Raises:
@@ -543,7 +544,7 @@ def compare_systems(
         raise ValueError(f"the confidence must lie between 0 and 1, not {confidence}")
     systems = _without_copies(systems)
     rows, lonely = _aligned([_groups(system) for system in systems])
-    references = [_references(system, systems, reference) for system in systems]
+    references = [_references(system, systems, reference) if judge else {} for system in systems]
     compared = []
     for benchmark, groups in rows:
         for kind, metric in _metrics(groups):

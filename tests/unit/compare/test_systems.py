@@ -320,6 +320,11 @@ class TestPublished:
         assert (published.value, published.published, published.judgement) == (4420.04, True, None)
         assert compared.ratios[0].reason == "a published mean states no repeats"
 
+    def test_nothing_is_judged_where_published_systems_are_no_references(self) -> None:
+        systems = [System(name=name, runs=(training(9000.0, 22.03),)) for name in ("DGX1", "other")]
+        assert row(compare_systems(systems), "throughput").cells[0].judgement is not None
+        assert row(compare_systems(systems, judge=False), "throughput").cells[0].judgement is None
+
     def test_minutes_may_differ_by_one_evaluation(self) -> None:
         # Evaluated every 3 of 30 minutes: one run may end 10 % later by luck, four runs' mean 5 %.
         def run(minutes: float) -> Run:
