@@ -1,6 +1,6 @@
 # Rackproof's one task file. `make` alone lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help venv runtimes bench check lint unit test test-rack proofs perf fuzz constraints docs clean molecule rack rack-down rack-status long rack-of-tests rack-provisioned rack-and-scenarios rack-tests
+.PHONY: help venv runtimes bench check lint unit test test-rack proofs nights perf fuzz constraints docs clean molecule rack rack-down rack-status long rack-of-tests rack-provisioned rack-and-scenarios rack-tests
 SHELL := /bin/bash
 BIN := .venv/bin
 # Standard library only: a machine without .venv can start a rack, too.
@@ -84,6 +84,9 @@ molecule: venv rack-of-tests  ## Every role's scenarios on the test rack (SCENAR
 
 scenario-%: venv
 	PATH="$(CURDIR)/$(BIN):$$PATH" molecule test -s $* --destroy=never
+
+nights: venv  ## Fifty made-up nights with faults through the code of validate.yml; renews docs/fleet.md (2 min)
+	$(BIN)/python tests/perf/prove_nights.py --docs docs/fleet.md
 
 perf: venv  ## Benchmarks of Rackproof itself: parser speed, history, start-up
 	$(BIN)/pytest tests/perf -o python_files='bench_*.py' --benchmark-disable-gc -s $(PYTEST)

@@ -88,7 +88,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     (folder / "index.html").write_text(night_page(night, [f"{bad.node}: pass → fail: {HOSTILE}"] * 5, links))
     ticks = tuple(float(-ago) for ago in range(14, -1, -1))
     lines = tuple(Line(f"GPU {slot}", ticks, tuple(790 + slot + x / 3 for x in ticks)) for slot in range(4))
-    drawn = draw(Chart("gemm best", "nights ago", "TFLOP/s", lines, markers=True), "c0")
+    drawn = draw(Chart("gemm best", "night (0 is this one)", "TFLOP/s", lines, markers=True), "c0")
     nights = [(one, one.nodes[7]) for one in (made_night(36, ago) for ago in range(5))]
     page = folder / f"nodes/{bad.node}.html"
     page.write_text(node_page(night, bad, None, nights, [drawn]))

@@ -408,7 +408,7 @@ class _Series:
                 )
             chart = Chart(
                 clean(view.words(what.metric), 80),
-                "nights ago",
+                "night (0 is this one)",
                 unit_text(what.unit),
                 tuple(lines),
                 markers=True,
