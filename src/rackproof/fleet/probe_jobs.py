@@ -289,7 +289,7 @@ class Jobs:
         waiting = list(enumerate(jobs))
         done: dict[int, Done] = {}
         mine: dict[str, int] = {}
-        lost = 0
+        lost = idle = 0
         while waiting or mine:
             for index, job in list(waiting):
                 if not self._room(job):
@@ -303,10 +303,11 @@ class Jobs:
                 for index, job in waiting:
                     done[index] = Done("left", self._why_left(job))
                 break
-            self.sleep(_POLL_S)
+            # Soon after a start, for a job that dies at once; then less often.
+            self.sleep(min(_POLL_S, 0.5 * 2**idle))
             try:
                 ended = self._ended(mine)
-                lost = 0
+                lost, idle = 0, 0 if ended else min(idle + 1, 8)
             except ProbeError:
                 lost += 1
                 if lost >= _LOST_POLLS:

@@ -74,7 +74,20 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.communicate(timeout=30)
 
 
-def test_killed_at_any_moment_the_next_night_is_whole(fleet: Fleet) -> None:
+def refused_beside(first: subprocess.Popen[str], fleet: Fleet) -> str:
+    """Start a second nightly while the first is at work: it says so, and does nothing."""
+    deadline = time.monotonic() + 60
+    # A killed one leaves its number there.
+    while not (fleet.results / LOCK).exists() or (fleet.results / LOCK).read_text() != str(first.pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    code, said = run(fleet)
+    assert code == 1, said
+    assert f"another nightly runs (pid {first.pid})" in said
+    return said
+
+
+def test_killed_at_any_moment_the_next_night_is_whole_and_the_only_one(fleet: Fleet) -> None:
     fleet.hardware("n02", *BAD)
     dice = random.Random(11)
     for number in range(2):
@@ -82,8 +95,10 @@ def test_killed_at_any_moment_the_next_night_is_whole(fleet: Fleet) -> None:
         # Once in each half of what a night takes here; a night that is over was no victim.
         time.sleep(1 + 5 * number + dice.uniform(0, 5))
         kill(process)
-    code, said = run(fleet)
-    assert code == 2, said
+    last_one = start(fleet)
+    said = refused_beside(last_one, fleet)
+    told, _ = last_one.communicate(timeout=120)
+    assert last_one.returncode == 2, told + said
     slurm = fleet.slurm["nodes"]
     assert slurm["n02"].startswith("rackproof-night: ecc_sram_uncorrectable GPU 2")
     assert {name: why for name, why in slurm.items() if name != "n02"} == {
@@ -92,6 +107,8 @@ def test_killed_at_any_moment_the_next_night_is_whole(fleet: Fleet) -> None:
     assert (fleet.results / LOCK).read_text() == ""
     kept = [one for one in fleet.results.iterdir() if is_night(one.name)]
     assert kept
+    # At most the two that were killed, and the one that was not refused.
+    assert len(kept) <= 3
     for folder in kept:
         assert {NIGHT_FILE, RECORD_NAME, "index.html"} <= {one.name for one in folder.iterdir()}, folder
         assert read_night(folder).closed
@@ -121,29 +138,32 @@ def test_a_killed_night_leaves_no_worker_that_measures_on(fleet: Fleet) -> None:
     assert fleet.jobs == ["n01"]
 
 
-def test_of_two_nights_at_once_one_says_so_and_does_nothing(fleet: Fleet) -> None:
-    first = start(fleet)
-    deadline = time.monotonic() + 60
-    while not (fleet.results / LOCK).exists() or not (fleet.results / LOCK).read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    code, said = run(fleet)
-    assert code == 1
-    assert f"another nightly runs (pid {first.pid})" in said
-    told, _ = first.communicate(timeout=120)
-    assert first.returncode == 0, told
-    assert len(nights(fleet.results)) == 1
-
-
-def test_a_database_that_is_down_delays_the_history_and_nothing_else(fleet: Fleet) -> None:
+def test_a_database_that_is_down_delays_the_history_and_half_a_rack_that_is_lost_drains_nobody(
+    fleet: Fleet,
+) -> None:
+    """Two nights in one test: the second enters what the first could not."""
     fleet.hardware("n02", *BAD)
     code, said = run(fleet, RACKPROOF_DATABASE_URL="postgresql+psycopg://nobody@127.0.0.1:1/none")
     assert code == 2, said
     assert "the history cannot be asked" in said
-    assert fleet.slurm["nodes"]["n02"].startswith("rackproof-night:")
+    drained = fleet.slurm["nodes"]
+    assert drained["n02"].startswith("rackproof-night:")
     assert not (fleet.results / "history.sqlite").exists()
-    code, said = run(fleet)
+
+    # There would be room for another drain.
+    fleet.hardware("n01", *BAD)
+    inventory = yaml.safe_load((fleet.folder / "hosts.yml").read_text())
+    hosts = inventory["all"]["children"]["sku_gb300"]["children"]["rack-one"]["hosts"]
+    hosts["n03"] = hosts["n04"] = hosts["gone"]
+    (fleet.folder / "hosts.yml").write_text(json.dumps(inventory))
+    code, said = run(fleet, limit="n01,n02,n03,n04,gone")
     assert code == 2, said
+    assert "3 of 5 nodes cannot be reached" in said
+    assert "the history cannot be asked" not in said
+    assert fleet.slurm["nodes"] == drained
+    last = {one.node: one for one in read_night(nights(fleet.results)[0]).nodes}
+    assert [last[name].verdict.value for name in ("n01", "n02", "n03")] == ["fail", "fail", "unproven"]
+    assert last["n01"].why == "not drained: too many nodes cannot be reached"
     with open_store(fleet.results / "history.sqlite") as store:
         assert {one.run_id for one in store.runs()} == {one.name for one in nights(fleet.results)}
     assert len(nights(fleet.results)) == 2
@@ -168,17 +188,3 @@ def test_a_full_disk_drains_nobody_and_the_last_whole_night_counts(fleet: Fleet)
         assert all(read_night(one).closed for one in nights(fleet.results))
     finally:
         subprocess.run(["umount", "--lazy", fleet.results], check=True)
-
-
-def test_with_half_the_rack_unreachable_nobody_is_drained(fleet: Fleet) -> None:
-    fleet.hardware("n02", *BAD)
-    inventory = yaml.safe_load((fleet.folder / "hosts.yml").read_text())
-    hosts = inventory["all"]["children"]["sku_gb300"]["children"]["rack-one"]["hosts"]
-    hosts["n03"] = hosts["n04"] = hosts["gone"]
-    (fleet.folder / "hosts.yml").write_text(json.dumps(inventory))
-    code, said = run(fleet, limit="n01,n02,n03,n04,gone")
-    assert code == 2, said
-    assert "3 of 5 nodes cannot be reached" in said
-    assert fleet.slurm["nodes"] == NOBODY
-    last = {one.node: one for one in read_night(nights(fleet.results)[0]).nodes}
-    assert [last[name].verdict.value for name in ("n01", "n02", "n03")] == ["pass", "fail", "unproven"]
