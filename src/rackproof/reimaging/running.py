@@ -31,7 +31,7 @@ BENCHMARK = "reimage"
 """The name under which a run enters the history."""
 RUN_FILE = "reimage.json"
 CLAIMS = ".reimages"
-METHODS = ("rack",)
+METHODS = ("image", "rack")
 UNKNOWN = "unknown"
 _RUN_NAME = re.compile(rf"\d{{8}}T\d{{6}}Z-{BENCHMARK}-[0-9a-f]{{6}}")
 
@@ -116,8 +116,8 @@ def begin(
     """
     if method not in METHODS:
         raise ReimageError(
-            f"reimage_method: {clean(method, 60)!r} cannot be done; there is {', '.join(METHODS)}, which "
-            "makes the test rack's nodes anew. docs/reimage.md says what there is for real machines"
+            f"reimage_method: {clean(method, 60)!r} cannot be done; there are {', '.join(METHODS)} "
+            "(rack makes the test rack's nodes anew): see docs/reimage.md"
         )
     try:
         for name in nodes:

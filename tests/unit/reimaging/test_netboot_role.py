@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from rackproof.cli import main
@@ -62,6 +63,9 @@ GIVEN: dict[str, Any] = {
         "mac": "52-54-00-AB-CD-EF",
         "serial": "M1",
         "disk": {"serial": "D1"},
+        "hostname": "node-one",
+        "user": "ops",
+        "authorized_keys": ["ssh-ed25519 AAAA ops"],
         "token": "a" * 32,
     },
 }
@@ -75,6 +79,7 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     image.write_bytes(b"boot" * 1000)
     assert CliRunner().invoke(main, ["reimage", "image", str(image)]).exit_code == 0
     changed = GIVEN["netboot_entry"] | {"mac": "nothing", "serial": " ", "disk": {"serial": "a", "path": "b"}}
+    changed |= {"authorized_keys": []}
     bad = {
         "netboot_dhcp": "server",
         "netboot_range": "192.0.2.100,192.0.2.199,255.255.255.0",
@@ -120,6 +125,7 @@ def test_what_is_wrong_with_an_entry_or_with_what_is_served_is_all_told(proxy: P
         "mac is no MAC address",
         "serial is empty",
         "disk has to have serial or path, and one of them",
+        "authorized_keys is empty",
         "node cannot be the name of a file",
         "token is too short",
     ]
@@ -166,6 +172,7 @@ def test_the_order_is_the_one_whose_digest_stands_on_the_command_line(proxy: Pat
     digest = re.search(r"rackproof.sha256=([0-9a-f]{64}) console=ttyS0", script)
     assert digest is not None
     assert digest[1] == hashlib.sha256(said["order"].encode()).hexdigest()
+    assert " rackproof.mac=52:54:00:ab:cd:ef " in script
     assert "rackproof.order=http://192.0.2.1:8080/nodes/n1/write.json " in script
     order = json.loads(said["order"])
     assert (order["serial"], order["disk"], order["wipe"]) == ("M1", {"serial": "D1"}, [])
@@ -177,6 +184,23 @@ def test_the_order_is_the_one_whose_digest_stands_on_the_command_line(proxy: Pat
     writer = load()
     writer.check_machine(order, "m1")
     writer.check_image(order["image"])
+
+
+def test_the_seed_is_what_cloud_init_takes(proxy: Path) -> None:
+    order = json.loads(json.loads((proxy / "said.json").read_text())["order"])
+    seed = order["seed"]
+    assert set(seed) == {"meta-data", "user-data", "network-config"}
+    assert yaml.safe_load(seed["meta-data"]) == {"instance-id": "a" * 32, "local-hostname": "node-one"}
+    assert seed["user-data"].startswith("#cloud-config\n")
+    user = yaml.safe_load(seed["user-data"])
+    assert user["hostname"] == "node-one"
+    assert (user["ssh_deletekeys"], user["ssh_pwauth"], user["disable_root"]) == (False, False, True)
+    (ops,) = user["users"]
+    assert (ops["name"], ops["ssh_authorized_keys"]) == ("ops", ["ssh-ed25519 AAAA ops"])
+    network = yaml.safe_load(seed["network-config"])["ethernets"]["provisioning"]
+    assert network == {"match": {"macaddress": "52:54:00:ab:cd:ef"}, "dhcp4": True}
+    # No secret travels: everybody in that network can read an order.
+    assert "PRIVATE" not in json.dumps(order)
 
 
 def test_an_image_is_described_block_by_block(tmp_path: Path) -> None:

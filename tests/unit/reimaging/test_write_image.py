@@ -7,6 +7,7 @@ import importlib.machinery
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -145,7 +146,8 @@ def carry_out(given: dict[str, Any], machine: Path, serial: str = "m1", mounted:
 
 def test_the_named_disk_gets_the_image_and_no_other_is_touched(server: Server, machine: Path) -> None:
     before = content(machine)
-    assert carry_out(order(server), machine)["serial"] == "D1"
+    disk, keys = carry_out(order(server), machine)
+    assert (disk["serial"], keys) == ("D1", [])
     assert (machine / "dev/sda").read_bytes()[: len(IMAGE)] == IMAGE
     assert {k: v for k, v in content(machine).items() if k != "sda"} == {
         k: v for k, v in before.items() if k != "sda"
@@ -156,7 +158,7 @@ def test_the_named_disk_gets_the_image_and_no_other_is_touched(server: Server, m
 
 def test_a_disk_by_any_of_its_paths(server: Server, machine: Path) -> None:
     by_id = str(machine / "dev/disk/by-id/ata-D2")
-    assert carry_out(order(server, disk={"path": by_id}), machine)["path"] == str(machine / "dev/sdb")
+    assert carry_out(order(server, disk={"path": by_id}), machine)[0]["path"] == str(machine / "dev/sdb")
     assert (machine / "dev/sdb").read_bytes()[: len(IMAGE)] == IMAGE
 
 
@@ -276,6 +278,91 @@ def test_power_cut_at_any_block_leaves_a_disk_that_does_not_boot(server: Server,
     assert (machine / "dev/sda").read_bytes()[: len(IMAGE)] == IMAGE
 
 
+SEED = {"meta-data": "instance-id: one\n", "user-data": "#cloud-config\n{}\n"}
+
+
+def seeded(server: Server, root: dict[str, int] | None, seed: Any = SEED) -> dict[str, Any]:
+    given = order(server, seed=seed)
+    given["image"]["root"] = root
+    return given
+
+
+def test_the_new_system_is_told_who_it_is_before_its_disk_can_boot(server: Server, machine: Path) -> None:
+    told = []
+
+    def settle(path: str, image: dict[str, Any], seed: dict[str, str]) -> list[str]:
+        disk = Path(path).read_bytes()
+        # All but the first block is there.
+        told.append((path, seed, disk[:BLOCK].strip(b"\0"), disk[BLOCK : len(IMAGE)] == IMAGE[BLOCK:]))
+        return ["ssh-ed25519 AAAA"]
+
+    given = seeded(server, {"begin": BLOCK, "bytes": BLOCK})
+    _, keys = writer.carry_out(
+        given, found(machine), "M1", (), lambda done, of: None, pause=0.0, settle=settle
+    )
+    assert keys == ["ssh-ed25519 AAAA"]
+    assert told == [(str(machine / "dev/sda"), SEED, b"", True)]
+    assert (machine / "dev/sda").read_bytes()[: len(IMAGE)] == IMAGE
+
+
+@pytest.mark.parametrize(
+    ("root", "seed", "why"),
+    [
+        (None, SEED, "names no root partition"),
+        ({"begin": BLOCK - 1, "bytes": 1}, SEED, "names no root partition"),
+        ({"begin": BLOCK, "bytes": len(IMAGE)}, SEED, "reaches beyond the image"),
+        ({"begin": BLOCK, "bytes": BLOCK}, {"../passwd": "x"}, "not made of small files"),
+        ({"begin": BLOCK, "bytes": BLOCK}, {"meta-data": 1}, "not made of small files"),
+        ({"begin": BLOCK, "bytes": BLOCK}, ["meta-data"], "not made of small files"),
+    ],
+)
+def test_a_seed_that_has_nowhere_to_go_is_refused_before_anything_is_written(
+    server: Server, machine: Path, root: Any, seed: Any, why: str
+) -> None:
+    before = content(machine)
+    with pytest.raises(writer.Refused, match=why):
+        carry_out(seeded(server, root, seed), machine)
+    assert content(machine) == before
+
+
+@pytest.mark.parametrize("broken", ["mount", "chroot", "umount"])
+def test_a_system_that_cannot_be_told_never_boots(server: Server, machine: Path, broken: str) -> None:
+    def call(words: list[str], **_: Any) -> None:
+        if words[0] == broken:
+            raise subprocess.CalledProcessError(32, words, "first\nit is broken")
+
+    def settle(path: str, image: dict[str, Any], seed: dict[str, str]) -> Any:
+        return writer.settle_in(path, image, seed, call)
+
+    given = seeded(server, {"begin": BLOCK, "bytes": BLOCK})
+    with pytest.raises((writer.Failed, OSError)):
+        writer.carry_out(given, found(machine), "M1", (), lambda done, of: None, pause=0.0, settle=settle)
+    assert not (machine / "dev/sda").read_bytes()[:BLOCK].strip(b"\0")
+
+
+def test_only_the_public_halves_of_host_keys_are_told(tmp_path: Path) -> None:
+    """The mounted system is a folder that stays, and its ssh-keygen writes two files."""
+    called = []
+
+    def call(words: list[str], **_: Any) -> None:
+        called.append(words)
+        if words[0] == "chroot":
+            keys = Path(words[1]) / "etc/ssh"
+            keys.mkdir(parents=True)
+            (keys / "ssh_host_rsa_key").write_text("SECRET")
+            (keys / "ssh_host_rsa_key.pub").write_text("ssh-rsa AAAA root@ramdisk\n")
+            seed = Path(words[1]) / "var/lib/cloud/seed/nocloud"
+            assert {path.name: path.read_text() for path in seed.iterdir()} == SEED
+        if words[0] == "umount":
+            shutil.rmtree(words[1])
+            Path(words[1]).mkdir()
+
+    image = {"root": {"begin": 3 * BLOCK, "bytes": 2 * BLOCK}}
+    assert writer.settle_in("/dev/sda", image, SEED, call) == ["ssh-rsa AAAA"]
+    assert called[0][:3] == ["mount", "-o", f"loop,noatime,offset={3 * BLOCK},sizelimit={2 * BLOCK}"]
+    assert [words[0] for words in called] == ["mount", "chroot", "umount"]
+
+
 def test_a_disk_that_reads_back_otherwise_is_found(
     server: Server, machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,6 +388,7 @@ def test_the_program_tells_the_server_that_this_is_not_the_machine(server: Serve
         [PROGRAM, f"{server.url}/write.json", digest], capture_output=True, text=True, check=False
     )
     assert done.returncode == writer.REFUSED
-    assert server.told[0]["status"] == "refused"
+    # Who waits knows that it came so far, and then how it ended.
+    assert [one["status"] for one in server.told] == ["begun", "refused"]
     assert server.told[0]["node"] == "n1"
-    assert "the order is for nobody-has-this" in server.told[0]["reason"]
+    assert "the order is for nobody-has-this" in server.told[-1]["reason"]

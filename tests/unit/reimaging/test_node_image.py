@@ -1,0 +1,149 @@
+"""What images are built of: the list that is asked for, the layout of the disk, the boot loader."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import json
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from rackproof.reimaging.images import BLOCK_BYTES, describe
+
+ROOT = Path(__file__).resolve().parents[3]
+PROGRAM = ROOT / "roles/node_image/files/rackproof-build-image"
+MIB = 2**20
+WANTED: dict[str, Any] = {
+    "suite": "bookworm",
+    "architecture": "amd64",
+    "sources": ["deb http://mirror.example bookworm main"],
+    "packages": ["systemd-sysv"],
+    "ramdisk_packages": ["busybox"],
+    "kernel": "linux-image-amd64",
+    "epoch": 1735689600,
+    "size_mib": 1024,
+}
+
+
+def load() -> ModuleType:
+    loader = importlib.machinery.SourceFileLoader("rackproof_build_image", str(PROGRAM))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+builder = load()
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"suite": " "}, "suite is empty"),
+        ({"kernel": None}, "kernel is empty"),
+        ({"sources": []}, "sources lists nothing"),
+        ({"packages": "systemd"}, "packages lists nothing"),
+        ({"epoch": 0}, "epoch has to be a positive number"),
+        ({"size_mib": 200}, "200 MiB hold no system"),
+        ({"architecture": "arm64"}, "only amd64 is built"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_before_it_is_tried(
+    tmp_path: Path, changed: dict[str, Any], why: str
+) -> None:
+    (tmp_path / "wanted.json").write_text(json.dumps(WANTED | changed))
+    done = subprocess.run(
+        [sys.executable, PROGRAM, tmp_path / "wanted.json", tmp_path / "out", f"--writer={PROGRAM}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert why in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    if not (shutil.which("sfdisk") or Path("/usr/sbin/sfdisk").exists()):
+        pytest.skip("sfdisk is not installed")
+    path = tmp_path / "disk.raw"
+    with path.open("wb") as stream:
+        stream.truncate(WANTED["size_mib"] * MIB)
+    builder.run("sfdisk", "--quiet", path, input=builder.table(WANTED))
+    return path
+
+
+def test_a_description_names_the_root_partition_that_the_builder_made(disk: Path) -> None:
+    root = describe(disk).root
+    assert root is not None
+    assert root.begin == builder.ROOT_AT
+    assert root.begin + root.bytes == WANTED["size_mib"] * MIB - builder.TAIL
+    # What is written last is the partition table and the boot loader, and no file.
+    assert builder.BIOS_AT + builder.BIOS_SIZE <= BLOCK_BYTES <= min(builder.ESP_AT, builder.ROOT_AT)
+
+
+def test_a_disk_without_a_table_or_without_linux_has_no_root(disk: Path, tmp_path: Path) -> None:
+    data = bytearray(disk.read_bytes()[: 2 * BLOCK_BYTES])
+    assert describe(disk).root is not None
+    for at, value in ((512, b"NO PART!"), (512 + 84, struct.pack("<I", 0)), (512 + 80, struct.pack("<I", 0))):
+        broken = bytes(data[:at]) + value + bytes(data[at + len(value) :])
+        (tmp_path / "broken").write_bytes(broken)
+        assert describe(tmp_path / "broken").root is None
+
+
+def test_the_same_list_gives_the_same_names_and_another_others(disk: Path) -> None:
+    assert builder.table(WANTED) == builder.table(json.loads(json.dumps(WANTED)))
+    assert builder.table(WANTED) != builder.table(WANTED | {"packages": ["vim"]})
+
+
+def test_the_boot_loader_is_told_where_its_parts_lie() -> None:
+    first, core = bytearray(512), bytearray(2048)
+    struct.pack_into("<Q", first, 0x5C, 1)
+    struct.pack_into("<Q", core, 0x1F4, 2)
+    code, rest = builder.settled(bytes(first), bytes(core))
+    at = builder.BIOS_AT // 512
+    assert len(code) == 440  # the partition table's own bytes follow
+    assert struct.unpack_from("<Q", code, 0x5C) == (at,)
+    assert struct.unpack_from("<Q", rest, 0x1F4) == (at + 1,)
+    with pytest.raises(builder.Failed, match="put together otherwise"):
+        builder.settled(bytes(512), bytes(core))
+    with pytest.raises(builder.Failed, match="does not fit"):
+        builder.settled(bytes(first), bytes(builder.BIOS_SIZE + 1))
+
+
+def test_holes_stay_holes(tmp_path: Path) -> None:
+    part, whole = tmp_path / "part", tmp_path / "whole"
+    part.write_bytes(b"a" * MIB + bytes(8 * MIB) + b"b" * 10)
+    with whole.open("wb") as stream:
+        stream.truncate(16 * MIB)
+    builder.copy_into(str(part), str(whole), 2 * MIB)
+    assert whole.read_bytes()[2 * MIB : 11 * MIB + 10] == part.read_bytes()
+    assert whole.stat().st_blocks * 512 < 4 * MIB
+
+
+def test_nothing_is_younger_than_the_epoch(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b/file").write_text("")
+    (tmp_path / "a").symlink_to("nowhere")
+    assert builder.same_times(str(tmp_path), 1000) == ["a", "b", "b/file"]
+    assert {path.lstat().st_mtime for path in tmp_path.rglob("*")} == {1000}
+
+
+def test_an_image_counts_as_there_only_while_all_of_it_is(tmp_path: Path) -> None:
+    assert builder.there(str(tmp_path)) == ""
+    (tmp_path / "disk.raw").write_bytes(b"1234")
+    (tmp_path / "built.json").write_text(
+        json.dumps({"wanted": "w", "files": {"disk.raw": {"bytes": 4, "sha256": ""}}})
+    )
+    assert builder.there(str(tmp_path)) == "w"
+    (tmp_path / "disk.raw").write_bytes(b"123")
+    assert builder.there(str(tmp_path)) == ""
