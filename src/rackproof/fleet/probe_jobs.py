@@ -29,6 +29,8 @@ MARK = ":::RACKPROOF-PROBE "
 FABRIC = "fabric"
 _START_S = 30
 """So long Slurm may take to give nodes that stood idle a moment ago."""
+_BEGIN_S = 20
+"""After so long the srun of a job has written something, or it was never started."""
 _GRACE_S = 60.0
 _POLL_S = 3.0
 _LARGEST = 4 << 20
@@ -368,7 +370,8 @@ class Jobs:
         source = self._written(job.script)
         inner = f"{shlex.join(words)} < {source} > {place}.out 2>&1; echo $? > {place}.new"
         inner += f"; mv {place}.new {place}.rc"
-        self._ask(f"cd / && (setsid sh -c {shlex.quote(inner)} </dev/null >/dev/null 2>&1 &)")
+        # Ansible's ssh brings a terminal along, whose end hangs up on what has not left it yet.
+        self._ask(f"cd / && trap '' HUP && (setsid sh -c {shlex.quote(inner)} </dev/null >/dev/null 2>&1 &)")
         self._running[number] = (job, begin)
         return number
 
@@ -385,14 +388,20 @@ class Jobs:
     def _ended(self, mine: Iterable[str]) -> dict[str, Done]:
         place = shlex.quote(self._spool)
         listed = self._ask(
-            f'cd {place} && for one in *.rc; do [ -f "$one" ] && echo "$one $(cat "$one")"; done; true'
+            f'cd {place} && for one in *.rc; do [ -f "$one" ] && echo "$one $(cat "$one")"; done; '
+            'for one in *.out; do echo "$one"; done'
         )
         statuses = dict(line.split(".rc ", 1) for line in listed.splitlines() if ".rc " in line)
+        begun = {line.removesuffix(".out") for line in listed.splitlines() if line.endswith(".out")}
         found: dict[str, Done] = {}
         for number in list(mine):
             job, begin = self._running[number]
             took = self.clock() - begin
             overdue = took > job.limit_s + _START_S + _GRACE_S
+            if number not in statuses and number not in begun and took > _BEGIN_S:
+                del self._running[number]
+                found[number] = Done("lost", "its srun never began on Slurm's host")
+                continue
             if number not in statuses and not overdue:
                 continue
             if overdue and number not in statuses:

@@ -120,7 +120,7 @@ class Slurm:
                 for number, one in self.jobs.items()
                 if one[1] <= self.now and one[3] is not None
             ]
-            return 0, "\n".join(ended), ""
+            return 0, "\n".join([*ended, *(f"{number}.out" for number in self.jobs)]), ""
         elif "tail -c" in command:
             number = re.search(r"(\d{5})\.out", command)[1]
             return 0, self.jobs.pop(number)[2], ""
