@@ -1,5 +1,7 @@
 """``rackproof nightly``: one bounded run of validate.yml, what an earlier one left, and who hears of it.
 
+The playbook is run by ansible-runner, as a program: this package never imports Ansible, nor what drives it.
+
 The exit status tells the fleet's faults from the tool's: 0 pass or degraded, 2 a bad node, 3 unproven, 1
 where there is no night to judge by (the playbook died, ran out of time, could not write), or where nobody
 could be told.
@@ -20,16 +22,19 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from email.message import EmailMessage
 from pathlib import Path
+from threading import Thread
 from typing import Any, TextIO
 
 from rackproof import locks, validating
 from rackproof.fleet import probing, record
 from rackproof.fleet.record import NightRecord
+from rackproof.provisioning import fold
 from rackproof.records import Verdict
 from rackproof.results import RECORD_NAME, ResultsError, write_file
 from rackproof.text import clean, duration
@@ -38,6 +43,9 @@ EXIT_PASS, EXIT_TOOL, EXIT_FAIL, EXIT_UNPROVEN = 0, 1, 2, 3
 LOCK = ".nightly.lock"
 WEBHOOK, SMTP_USER, SMTP_PASSWORD = "RACKPROOF_WEBHOOK_URL", "RACKPROOF_SMTP_USER", "RACKPROOF_SMTP_PASSWORD"
 _TELL_S = 20
+_IDENT = "night"
+_PRIVATE = "rackproof-nightly-"
+_LATER_S = 300
 _KEPT_LINES = 30
 _UNJUDGED = {record.LOOKS, probing.DIRECT, probing.PROBES_FILE}
 """What the folder of a night holds before it is judged."""
@@ -88,13 +96,14 @@ def run(settings: Settings, output: TextIO) -> Outcome:
         raise NightlyError(f"{settings.checkout} holds no validate.yml: name a checkout with --checkout")
     with _alone(settings.results):
         remarks = finish_interrupted(settings.results)
+        _forget_killed()
         before = next(iter(record.nights(settings.results)), None)
         begin = time.monotonic()
-        status, tail = _play(settings, output)
+        played = _play(settings, output)
         took = time.monotonic() - begin
         newest = next(iter(record.nights(settings.results)), None)
         night = record.read_night(newest) if newest is not None and newest != before else None
-        outcome = _outcome(settings, night, status, tail, remarks, took)
+        outcome = _outcome(settings, night, played, remarks, took)
         return _told(settings, outcome, took)
 
 
@@ -155,64 +164,156 @@ def _alone(results: Path) -> Iterator[None]:
             lock.truncate(0)
 
 
-def _play(settings: Settings, output: TextIO) -> tuple[int | None, list[str]]:
-    """Run the playbook, bounded; return its exit status (None: out of time) and the end of what it said."""
-    beside = Path(sys.executable).with_name("ansible-playbook")
-    program = str(beside) if beside.exists() else shutil.which("ansible-playbook")
-    if program is None:
+@dataclass(frozen=True)
+class _Played:
+    """How the playbook ended: exit status (None: out of time), its last lines, and who was lost or failed."""
+
+    status: int | None
+    tail: tuple[str, ...]
+    hosts: tuple[str, ...]
+
+
+def _program(name: str) -> Path:
+    beside = Path(sys.executable).with_name(name)
+    found = beside if beside.exists() else shutil.which(name)
+    if found is None:
         raise NightlyError(
-            "ansible-playbook is not installed beside this Python; type `make venv` in the checkout"
+            f"{name} is not installed beside this Python; type `make venv` in the checkout, or install "
+            "rackproof[ansible]"
         )
+    return Path(found)
+
+
+def _play(settings: Settings, output: TextIO) -> _Played:
+    """Run the playbook by ansible-runner, bounded; what it says goes out as it comes."""
+    runner, playbook = _program("ansible-runner"), _program("ansible-playbook")
+    checkout = settings.checkout.resolve()
     variables = {"validate_results": str(settings.results.resolve()), "validate_link": settings.link}
-    argv = [program, "validate.yml", "-e", json.dumps({**variables, **settings.variables})]
-    argv += ["-l", settings.limit] if settings.limit else []
-    with tempfile.TemporaryFile("w+", errors="replace") as said:
+    # Only its owner may look into it, and nothing of it is kept.
+    with tempfile.TemporaryDirectory(prefix=f"{_PRIVATE}{os.getpid()}-") as folder:
+        private = Path(folder)
+        (private / "env").mkdir()
+        (private / "env/extravars").write_text(json.dumps({**variables, **settings.variables}))
+        # This process bounds the playbook; where it is gone, ansible-runner does.
+        bounds = {"job_timeout": int(settings.timeout_s + _LATER_S), "pexpect_timeout": 1}
+        (private / "env/settings").write_text(json.dumps(bounds))
+        argv = [str(runner), "run", folder, "--project-dir", str(checkout), "--playbook", "validate.yml"]
+        argv += ["--ident", _IDENT, "--only-failed-event-data"]
+        argv += [f"--limit={settings.limit}"] if settings.limit else []
         child = subprocess.Popen(  # noqa: S603  (our own playbook, no shell)
             argv,
-            cwd=settings.checkout,
+            cwd=checkout,
             stdin=subprocess.DEVNULL,
-            stdout=said,
+            stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
             start_new_session=True,
-            env=os.environ | {"ANSIBLE_NOCOLOR": "1"},
+            env=_environment(checkout, playbook.parent),
         )
+        artifacts = private / "artifacts" / _IDENT
+        tail: deque[str] = deque(maxlen=_KEPT_LINES)
+        follower = Thread(target=_follow, args=(child, artifacts, output, tail), daemon=True)
+        follower.start()
         try:
             status: int | None = child.wait(settings.timeout_s)
         except subprocess.TimeoutExpired:
             status = None
         finally:
             _end(child)
-        said.seek(0)
-        lines = [clean(line, 500) for line in said]
-    output.write("\n".join(lines) + "\n")
-    return status, [line for line in lines if line.strip()][-_KEPT_LINES:]
+        follower.join(_TELL_S)
+        return _Played(status, tuple(tail), tuple(_lost_hosts(artifacts / "job_events")))
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """End the playbook with all that it started, by force if need be."""
+def _forget_killed() -> None:
+    """Remove the private folders of nightlies that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PRIVATE}*-*"):
+        pid = folder.name.removeprefix(_PRIVATE).partition("-")[0]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists() and folder.lstat().st_uid == os.geteuid():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _environment(checkout: Path, programs: Path) -> dict[str, str]:
+    """Return the playbook's environment: without what only this process needs, host keys checked as ever."""
+    secrets = (WEBHOOK, SMTP_USER, SMTP_PASSWORD)
+    kept = {name: value for name, value in os.environ.items() if name not in secrets}
+    # ansible-runner puts a path of its own over the checkout's, and would not check host keys.
+    kept.setdefault("ANSIBLE_CALLBACK_PLUGINS", str(checkout / "plugins/callback"))
+    path = f"{programs}{os.pathsep}{kept.get('PATH', os.defpath)}"
+    return kept | {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_HOST_KEY_CHECKING": "True", "PATH": path}
+
+
+def _follow(child: subprocess.Popen[str], artifacts: Path, output: TextIO, tail: deque[str]) -> None:
+    """Pass on what the playbook says, line by line, and remember the end of it."""
+    for number, line in enumerate(child.stdout or ()):
+        if number == 0:
+            # It holds the whole environment, with the address of the history and its password.
+            (artifacts / "command").unlink(missing_ok=True)
+        said = clean(line, 500)
+        output.write(said + "\n")
+        output.flush()
+        if said.strip():
+            tail.append(said)
+
+
+def _lost_hosts(events: Path) -> Iterator[str]:
+    """Yield who could not be reached, and where a task failed, as ansible-runner noted it."""
+    lost: set[str] = set()
+    failed: dict[str, set[str]] = {}
+    for path in events.glob("*.json") if events.is_dir() else ():
+        try:
+            one = json.loads(path.read_bytes())
+            about = one.get("event_data") or {}
+            host, task = clean(about.get("host") or "", 100), clean(about.get("task") or "", 100)
+        except (OSError, ValueError, AttributeError):
+            continue
+        if one.get("event") == "runner_on_unreachable":
+            lost.add(host)
+        elif one.get("event") == "runner_on_failed":
+            failed.setdefault(task, set()).add(host)
+    if lost - {""}:
+        yield f"unreachable: {fold(sorted(lost - {''}))}"
+    for task, hosts in sorted(failed.items()):
+        yield f"failed: {task}: {fold(sorted(hosts - {''}))}"
+
+
+def _end(child: subprocess.Popen[str]) -> None:
+    """End the playbook with all that it started, by force if need be, and ansible-runner after it."""
     for number, patience in ((signal.SIGTERM, 20.0), (signal.SIGKILL, 20.0)):
-        if child.poll() is not None:
-            return
-        with suppress(ProcessLookupError):
-            os.killpg(child.pid, number)
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(patience)
+        # The playbook has a session of its own.
+        for pid in (*_children(child.pid), child.pid):
+            if child.poll() is not None:
+                return
+            with suppress(ProcessLookupError):
+                os.killpg(pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(patience)
+
+
+def _children(pid: int) -> tuple[int, ...]:
+    try:
+        told = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except OSError:
+        return ()
+    return tuple(int(one) for one in told.split())
 
 
 def _outcome(
     settings: Settings,
     night: NightRecord | None,
-    status: int | None,
-    tail: Sequence[str],
+    played: _Played,
     remarks: Sequence[str],
     took: float,
 ) -> Outcome:
     if night is None or not night.closed:
         how = (
-            f"was stopped after {duration(settings.timeout_s)}" if status is None else f"ended with {status}"
+            f"was stopped after {duration(settings.timeout_s)}"
+            if played.status is None
+            else f"ended with {played.status}"
         )
         where = "before the night was judged" if night is None else "after the night was judged"
-        lines = [f"TOOL FAULT  validate.yml {how}, {where}; nothing is proven", *remarks, *tail[-8:]]
+        lines = [f"TOOL FAULT  validate.yml {how}, {where}; nothing is proven", *remarks, *played.hosts[:20]]
+        lines += played.tail[-8:]
         return Outcome(EXIT_TOOL, night, tuple(lines))
     results = settings.results
     earlier = record.nights(results, before=night.night_id)

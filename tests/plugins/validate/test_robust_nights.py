@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -59,14 +60,15 @@ def run(fleet: Fleet, *words: str, limit: str = "n01,n02", **environment: str) -
 
 
 def children(pid: int) -> list[int]:
-    """Return a process's children: the playbook has a session of its own."""
+    """Return ansible-runner and the playbook below it; both have sessions of their own."""
     found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
     return [int(one) for one in found.stdout.split()]
 
 
 def kill(process: subprocess.Popen[str]) -> None:
     """As a machine that loses power does, but for the workers of the playbook, which live on."""
-    for pid in (*children(process.pid), process.pid):
+    runners = children(process.pid)
+    for pid in (*(one for runner in runners for one in children(runner)), *runners, process.pid):
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -179,6 +181,7 @@ def test_a_full_disk_drains_nobody_and_the_last_whole_night_counts(fleet: Fleet)
         code, said = run(fleet)
         assert code == 1, said
         assert "No space left" in said or "disk is full" in said, said
+        assert re.search(r"^failed: .*: n0", said, re.MULTILINE), said
         assert fleet.slurm["nodes"] == NOBODY
         assert not [one for one in nights(fleet.results) if read_night(one).closed]
         subprocess.run(["mount", "-o", "remount,size=64m", fleet.results], check=True)

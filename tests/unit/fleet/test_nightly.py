@@ -28,9 +28,11 @@ import json, os, sys, time
 sys.path[:0] = {path!r}
 from pathlib import Path
 from fleet.test_validating import a_night, gathered
-results = Path(json.loads(sys.argv[sys.argv.index("-e") + 1])["validate_results"])
+given = sys.argv[sys.argv.index("-e") + 1]
+results = Path(json.loads(Path(given.removeprefix("@")).read_text())["validate_results"])
+Path(os.environ["SEEN"]).write_text(json.dumps(dict(os.environ)))
 do = os.environ["DO"]
-print("TASK [Look at the nodes]")
+print("TASK [Look at the nodes]", flush=True)
 if do == "hang":
     time.sleep(60)
 if do == "die":
@@ -78,6 +80,8 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     program.parent.mkdir()
     program.write_text(PLAYBOOK.format(python=sys.executable, path=here))
     program.chmod(0o755)
+    program.with_name("ansible-runner").symlink_to(Path(sys.executable).with_name("ansible-runner"))
+    monkeypatch.setenv("SEEN", str(tmp_path / "seen.json"))
     monkeypatch.setattr(sys, "executable", str(program.with_name("python")))
     return Settings(
         results=tmp_path / "results", checkout=checkout, timeout_s=30, link="https://example.org/r"
@@ -233,3 +237,41 @@ def test_an_interrupted_night_is_finished_or_removed_by_the_next(settings: Setti
 def test_a_folder_without_a_playbook_is_refused(settings: Settings, tmp_path: Path) -> None:
     with pytest.raises(NightlyError, match="holds no validate"):
         run(Settings(results=tmp_path, checkout=tmp_path), StringIO())
+
+
+def test_the_playbook_gets_no_secret_that_it_does_not_need(
+    settings: Settings, hook: type[Hook], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DO", "good")
+    monkeypatch.setenv(nightly.SMTP_PASSWORD, "S3CRET")
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    (tmp_path / "tmp").mkdir()
+    # What a killed one left goes; a folder of one that is alive stays.
+    for pid in (2**22 + 1, os.getppid()):
+        (tmp_path / f"tmp/rackproof-nightly-{pid}-x").mkdir()
+    said = StringIO()
+    assert run(settings, said).status == 0
+    assert "TASK [Look at the nodes]" in said.getvalue()
+    seen = json.loads((tmp_path / "seen.json").read_text())
+    assert "S3CRET" not in str(seen)
+    assert seen["ANSIBLE_HOST_KEY_CHECKING"] == "True"
+    assert seen["ANSIBLE_CALLBACK_PLUGINS"].split(":")[0] == str(settings.checkout / "plugins/callback")
+    assert [one.name for one in (tmp_path / "tmp").iterdir()] == [f"rackproof-nightly-{os.getppid()}-x"]
+
+
+def test_what_the_playbook_says_is_there_while_it_runs(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DO", "hang")
+    said = StringIO()
+    thread = threading.Thread(
+        target=run, args=(Settings(**(vars(settings) | {"timeout_s": 6.0})), said), daemon=True
+    )
+    begin_ = time.monotonic()
+    thread.start()
+    while "TASK [Look at the nodes]" not in said.getvalue():
+        assert time.monotonic() < begin_ + 6
+        time.sleep(0.05)
+    thread.join(40)
+    assert not thread.is_alive()
