@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from on_rack import CONTROLLER, NAMED, PROVISIONED, Command, play
+from on_rack import CONTROLLER, NAMED, PROVISIONED, SHARED, Command, play
 
 RACK = Path(__file__).resolve().parents[2] / "molecule/rack"
 sys.path.insert(0, str(RACK))
@@ -71,3 +71,19 @@ def nodes(root: Path, rack: Command, images: None) -> list[str]:
         done = play(root, "provision.yml", PROVISIONED, timeout=1200)
         assert done.returncode == 0, done.stdout
     return idle(rack)
+
+
+@pytest.fixture(scope="module")
+def shared_torch(rack: Command, nodes: list[str], torch_python: str) -> str:
+    """Return a Python with PyTorch on the nodes: this machine's runtime, on the folder that they share."""
+    python = f"{SHARED}/torch/bin/python"
+    if rack(nodes[0], f"{python} -c 'import torch, mlperf_logging; torch.__version__'").returncode:
+        copied = subprocess.run(
+            f"tar -C {Path(torch_python).parents[1]} -cf - lib | ssh {nodes[0]} "
+            f"'rm -rf {SHARED}/torch; mkdir -p {SHARED}/torch/bin; cd {SHARED}/torch; tar -xf -; "
+            'ln -s /usr/bin/python3 bin/python; echo "home = /usr/bin" > pyvenv.cfg\'',
+            shell=True,
+            check=False,
+        )
+        assert copied.returncode == 0
+    return python

@@ -14,6 +14,8 @@ Done = subprocess.CompletedProcess[str]
 Command = Callable[..., Done]
 
 CONTROLLER, SERVICES = "gb300-r01-ctl", "gb300-r01-svc"
+SHARED = "/shared/experiments"
+"""What tests put onto the folder that all nodes share."""
 NAMED = [name for name in os.environ.get("RACK_TEST_NODES", "").split(",") if name]
 """Nodes of a rack that others use, too: trainings keep to them, and the rack is taken as it is."""
 PROVISIONED = NAMED or ["gb300-r01-n01", "gb300-r01-n02"]

@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from on_rack import CONTROLLER, NAMED, Command, distrust, play, start, trust
+from on_rack import CONTROLLER, NAMED, SHARED, Command, distrust, play, start, trust
 
 from rackproof.records import Run, Verdict
 from rackproof.results import iter_runs
 
 pytestmark = [pytest.mark.rack, pytest.mark.slow, pytest.mark.torch]
 
-SHARED = "/shared/experiments"
 ENDPOINT = "http://gb300-r01-svc:9000"
 BUCKET = "rackproof"
 PREFIX = "experiments/pictures"
@@ -77,8 +76,8 @@ def pictures() -> dict[str, bytes]:
 class Lab:
     """Nodes, their results, and bench.yml on them."""
 
-    def __init__(self, root: Path, ssh: Command, nodes: list[str], results: Path) -> None:
-        self.root, self.ssh, self.nodes, self.results = root, ssh, nodes, results
+    def __init__(self, root: Path, ssh: Command, nodes: list[str], python: str, results: Path) -> None:
+        self.root, self.ssh, self.nodes, self.python, self.results = root, ssh, nodes, python, results
 
     def given(self, benchmark: str, parameters: dict[str, Any], **variables: Any) -> dict[str, Any]:
         return {
@@ -86,7 +85,7 @@ class Lab:
             "bench_parameters": parameters if benchmark == "tf-cnn" else {**TINY, **parameters},
             "bench_results": str(self.results),
             "bench_require_references": False,
-            "bench_pythons": {"torch": f"{SHARED}/torch/bin/python"},
+            "bench_pythons": {"torch": self.python},
             "bench_follow_every_s": 3,
             "bench_storages": STORAGES,
             "storage_s3fs_url": ENDPOINT,
@@ -122,24 +121,10 @@ def provisioned(ssh: Command) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def lab(root: Path, rack: Command, nodes: list[str], torch_python: str, tmp_path_factory: Any) -> Lab:
-    """Return nodes with PyTorch: the runtime of this machine, on the folder that they share."""
+def lab(root: Path, rack: Command, nodes: list[str], shared_torch: str, tmp_path_factory: Any) -> Lab:
     found = provisioned(rack)
     assert len(found) >= 2, nodes
-    first = found[0]
-    if rack(
-        first, f"{SHARED}/torch/bin/python -c 'import torch, mlperf_logging; torch.__version__'"
-    ).returncode:
-        library = Path(torch_python).parents[1]
-        copied = subprocess.run(
-            f"tar -C {library} -cf - lib | ssh {first} 'rm -rf {SHARED}/torch; mkdir -p {SHARED}/torch/bin; "
-            f"cd {SHARED}/torch; tar -xf -; ln -s /usr/bin/python3 bin/python; "
-            'echo "home = /usr/bin" > pyvenv.cfg\'',
-            shell=True,
-            check=False,
-        )
-        assert copied.returncode == 0
-    return Lab(root, rack, found, tmp_path_factory.mktemp("experiments"))
+    return Lab(root, rack, found, shared_torch, tmp_path_factory.mktemp("experiments"))
 
 
 @pytest.fixture
@@ -346,7 +331,7 @@ def test_a_node_that_dies_ends_the_run_and_leaves_no_overlay(lab: Lab) -> None:
 @pytest.mark.proof
 def test_tf_cnn_benchmarks_by_mpirun_over_both_networks(lab: Lab, mpi: str) -> None:
     before = {run.run_id for run in lab.runs}
-    own = Lab(lab.root, lab.ssh, lab.nodes[-2:], lab.results)
+    own = Lab(lab.root, lab.ssh, lab.nodes[-2:], lab.python, lab.results)
     points = {
         "nodes": [1, 2],
         "network": ["host", "overlay"],

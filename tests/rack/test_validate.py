@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from on_rack import CONTROLLER, PROVISIONED, Command, Done, play
 
+from rackproof.fleet.probing import ProbeNight
 from rackproof.fleet.record import NodeNight, nights, read_night
 
 pytestmark = [pytest.mark.rack, pytest.mark.slow]
@@ -69,3 +70,28 @@ def test_a_bad_node_is_found_drained_and_returned(
     assert found[BAD].did == "returned to service", done.stdout
     assert reason(slurm, BAD) == "none"
     assert reason(slurm, THEIRS) == STRANGER
+
+
+@pytest.mark.torch
+def test_idle_nodes_are_measured_by_slurm_s_jobs_alone_and_as_a_pair(
+    root: Path, tmp_path: Path, slurm: Command, shared_torch: str
+) -> None:
+    slurm(f"scontrol update nodename={BAD},{THEIRS} state=resume")
+    results = tmp_path / "results"
+    given = {
+        "validate_results": str(results),
+        "validate_probe_gpu_minutes": 500,
+        "validate_probe_python": shared_torch,
+        "validate_probe_device": "cpu",
+        "validate_probe_share": 1.0,
+        "bench_require_references": False,
+    }
+    done = play(root, "validate.yml", [BAD, THEIRS], given=given)
+    assert done.returncode == 0, done.stdout
+    night = read_night(nights(results)[0])
+    assert {one.node: one.verdict.value for one in night.nodes} == {BAD: "pass", THEIRS: "pass"}
+    (probes,) = results.glob("*/probes.json")
+    told = ProbeNight.model_validate_json(probes.read_text())
+    assert sorted(told.measured) == sorted([BAD, THEIRS])
+    assert [(sorted(pair.nodes), pair.passed) for pair in told.pairs] == [(sorted([BAD, THEIRS]), True)]
+    assert "rackproof-night" not in slurm("squeue --noheader --format %j").stdout
