@@ -17,6 +17,7 @@ from rackproof.records import Record, Verdict
 from rackproof.text import clean, moment, percent
 
 _NIGHTS_SHOWN = 10
+_PARTNERS_SHOWN = 200
 _UUID = re.compile(r"GPU-[0-9A-Fa-f-]{8,60}")
 
 
@@ -211,12 +212,15 @@ def rma_packet(results: Path, node: str) -> str:
             ],
         )
         bad = {found.name for found in nights[0][1].findings if found.part == "gpu"}
+        # A measurement names its GPU with the slot behind it.
+        bad |= {told.part.partition(" ")[0] for told in nights[0][1].reasons}
+        gone = {gpu.uuid for gpu in seen.gone_gpus}
         lines += ["## GPUs", ""]
         lines += _table(
             ("suspect", "slot", "bus", "UUID", "serial", "VBIOS", "module"),
             [
                 (
-                    "yes" if gpu.uuid in bad else "",
+                    "is missing" if gpu.uuid in gone else "yes" if gpu.uuid in bad else "",
                     gpu.index,
                     gpu.bus_id,
                     gpu.uuid,
@@ -224,7 +228,7 @@ def rma_packet(results: Path, node: str) -> str:
                     gpu.vbios,
                     gpu.module,
                 )
-                for gpu in seen.gpus
+                for gpu in (*seen.gpus, *seen.gone_gpus)
             ],
         )
         lines += ["## Versions", ""]
@@ -240,16 +244,31 @@ def rma_packet(results: Path, node: str) -> str:
             for night, about in nights
         ],
     )
-    pairs = [
-        (night.night_id, told.part, told.verdict.value, told.text)
-        for night, _ in nights
-        for told in night.between
-        if node in told.part.replace(">", "+").split("+")
-    ]
     lines += ["## Results with partners", ""]
-    lines += _table(("night", "pair", "verdict", "result"), pairs)
+    lines += _table(("night", "with", "verdict", "result"), _partners(folders, nights, node))
     lines += ["## What was tried", "", *(f"- {_cell(line)}" for line in one.tried or ("nothing yet",)), ""]
     return "\n".join(lines)
+
+
+def _partners(
+    folders: Sequence[Path], nights: Sequence[tuple[NightRecord, NodeNight]], node: str
+) -> list[tuple[Any, ...]]:
+    """Return with whom a node has reduced and how that went, newest night first, and links found bad."""
+    from rackproof.fleet.probing import read_probes
+
+    rows: list[tuple[Any, ...]] = []
+    between = {night.night_id: night.between for night, _ in nights}
+    for folder in folders:
+        night = read_probes(folder)
+        for one in night.pairs if night else ():
+            if node in one.nodes:
+                others = ", ".join(name for name in one.nodes if name != node)
+                rows.append((folder.name, others, "pass" if one.passed else "fail", one.text))
+        for told in between.get(folder.name, ()):
+            if node in (ends := told.part.replace(">", "+").split("+")):
+                others = ", ".join(name for name in ends if name != node)
+                rows.append((folder.name, others, told.verdict.value, told.text))
+    return rows[:_PARTNERS_SHOWN]
 
 
 def _xids(folders: Sequence[Path], node: str) -> list[tuple[Any, ...]]:

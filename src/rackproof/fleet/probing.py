@@ -239,6 +239,8 @@ def read_node(plan: Plan, target: Target, done: Done) -> Measured:
         if outcome.verdict.gates and not any(one.verdict.gates and one.gating for one in outcome.judgements):
             text = outcome.reasons[0] if outcome.reasons else "its log proves nothing"
             reasons.append(_unproven(probe.name, target.name, text))
+        if plan.device == "gpu":
+            reasons += _silent_gpus(probe.name, target, rules, log)
         speeds = [rule for rule in rules if rule.at_least is rule.at_most is rule.equals is None]
         for number in log.measurements:
             if any(r.metric == number.name and r.labels.items() <= number.labels.items() for r in speeds):
@@ -246,6 +248,17 @@ def read_node(plan: Plan, target: Target, done: Done) -> Measured:
                 own = {} if {"gpu", "from"} & set(number.labels) else {"node": target.name}
                 numbers.append(number.model_copy(update={"labels": {**number.labels, **own}}))
     return Measured(tuple(numbers), tuple(reasons), tuple(digests))
+
+
+def _silent_gpus(probe: str, target: Target, rules: Sequence[JudgeRule], log: ParsedLog) -> list[NightReason]:
+    """Return what not every GPU of a node said of itself: those that said nothing have not passed."""
+    reasons = []
+    for metric in dict.fromkeys(rule.metric for rule in rules):
+        told = {one.labels["gpu"] for one in log.measurements if one.name == metric and "gpu" in one.labels}
+        if told and len(told) != target.gpus:
+            text = f"{metric}: {len(told)} of {target.gpus} GPUs gave a result"
+            reasons.append(_unproven(probe, target.name, text))
+    return reasons
 
 
 @lru_cache(maxsize=32)

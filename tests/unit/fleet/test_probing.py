@@ -376,3 +376,19 @@ def test_a_small_budget_lets_other_pairs_meet_every_time_round() -> None:
         assert len(got.pairs) == 1
         past = (got, *past)
     assert {one.nodes for one in past for one in one.pairs} == set(combinations(nodes, 2))
+
+
+@pytest.mark.parametrize(("speeds", "checked"), [(3, 4), (4, 3)])
+def test_a_gpu_that_said_nothing_has_not_passed(speeds: int, checked: int) -> None:
+    """Nobody else of its kind was measured: no fleet tells how many there have to be."""
+    name = RACK[0]
+    gemm = [
+        measurement("gemm_best", 790.0, "TFLOP/s", "higher", dtype="bf16", gpu=gpu(name, slot))
+        for slot in range(speeds)
+    ]
+    wrong = [measurement("wrong_values", 0, "1", "lower", gpu=gpu(name, slot)) for slot in range(checked)]
+    text = section("python", "") + section("gemm", log(*gemm, *wrong))
+    got = read_node(plan(chosen=("gemm",)), Target(name, GPUS, "h200"), how(text, "0", 1.0))
+    (why,) = got.reasons
+    assert why.verdict is Verdict.UNPROVEN
+    assert "3 of 4 GPUs gave a result" in why.text

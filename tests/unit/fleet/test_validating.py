@@ -14,8 +14,10 @@ import pytest
 
 from fleet.nights import fleet_node, night_runs, uuid
 from rackproof import explaining, validating
-from rackproof.fleet.record import look_path, nights, read_night
+from rackproof.fleet.probing import PairResult, ProbeNight, write_probes
+from rackproof.fleet.record import NightReason, look_path, nights, read_night, write_night
 from rackproof.history.store import open_store
+from rackproof.records import Verdict
 from rackproof.results import ResultsError, read_run
 from rackproof.validating import Begun, ValidateError, begin, close, judge, keep_look
 
@@ -361,6 +363,32 @@ def test_the_packet_for_the_vendor_names_the_part(results: Path) -> None:
     assert f"| yes | 2 | 00000002:06:00.0 | {uuid(1, 2)} | S12 |" in packet
     assert f"| {uuid(1, 2)} | 79 | 1 | &lt;b&gt;fallen&lt;/b&gt; \\| off |" in packet
     assert "SN0001" in packet
+
+
+def test_the_packet_names_a_missing_gpu_and_all_partners(results: Path) -> None:
+    """What is to be sent back is the part that does not answer, or that failed a measurement."""
+    a_night(results, {})
+    a_night(results, {1: gathered(1, gone=2)})
+    folder = nights(results)[0]
+    met = (
+        PairResult(nodes=("r1-n01", "r1-n02"), passed=False, text="sums of values were wrong"),
+        PairResult(nodes=("r1-n02", "r1-n03"), passed=False, text="it hung"),
+        PairResult(nodes=("r1-n01", "r1-n03"), passed=True, text="380 GB/s"),
+    )
+    write_probes(folder, ProbeNight(asked=10, pairs=met))
+    night = read_night(folder)
+    why = NightReason(
+        check="bits", verdict=Verdict.FAIL, metric="training step", part=f"{uuid(1, 0)} (slot 0)", text="T"
+    )
+    bad = night.nodes[1].model_copy(update={"reasons": (why,)})
+    write_night(folder, night.model_copy(update={"nodes": (night.nodes[0], bad, night.nodes[2])}))
+    packet = explaining.rma_packet(results, "r1-n02")
+    assert f"| is missing | 2 | 00000002:06:00.0 | {uuid(1, 2)} | S12 |" in packet
+    assert f"| yes | 0 | 00000000:06:00.0 | {uuid(1, 0)} | S10 |" in packet
+    assert f"|  | 1 | 00000001:06:00.0 | {uuid(1, 1)} | S11 |" in packet
+    assert f"| {folder.name} | r1-n01 | fail | sums of values were wrong |" in packet
+    assert f"| {folder.name} | r1-n03 | fail | it hung |" in packet
+    assert "380 GB/s" not in packet
 
 
 def test_what_a_node_says_is_no_html_and_no_command(results: Path) -> None:
