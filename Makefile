@@ -1,6 +1,6 @@
 # Rackproof's one task file. `make` alone lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help venv runtimes bench check lint unit test test-rack proofs nights perf fuzz constraints docs clean molecule rack rack-down rack-status long rack-of-tests rack-provisioned rack-and-scenarios rack-tests
+.PHONY: help vms venv runtimes bench check lint unit test test-rack proofs nights perf fuzz constraints docs clean molecule rack rack-down rack-status long rack-of-tests rack-provisioned rack-and-scenarios rack-tests
 SHELL := /bin/bash
 BIN := .venv/bin
 # Standard library only: a machine without .venv can start a rack, too.
@@ -77,6 +77,13 @@ rack-tests: venv
 
 proofs: venv  ## Longer proofs on a provisioned rack: every misbehaviour of a training, every moment to be killed (15 min)
 	$(BIN)/pytest -m proof --timeout=1800 $(PYTEST)
+
+# In a namespace of their own. The image is built once; what it is built of is molecule/vms/vars.yml.
+vms: venv  ## Virtual machines from an empty disk by reimage.yml, needs root, no KVM: 20 min
+	apt-get install -qq --no-install-recommends qemu-system-x86 ipxe-qemu libvirt-daemon-system libvirt-daemon-driver-qemu \
+	  libvirt-clients python3-libvirt dnsmasq-base ipxe nginx curl
+	PATH="$(CURDIR)/$(BIN):$$PATH" ansible-playbook playbooks/image.yml -e @molecule/vms/vars.yml
+	$(BIN)/pytest -v -m proof --timeout=1800 tests/plugins/reimage/test_reimage_vms.py $(PYTEST)
 
 # Three at a time: most of a scenario is waiting. Each has a node of its own; the controller is everybody's.
 molecule: venv rack-of-tests  ## Every role's scenarios on the test rack (SCENARIO=upgrade for one); needs root

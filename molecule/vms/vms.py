@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Virtual machines with empty disks, BMCs that speak Redfish, and a network of their own, for one command (root).
+"""Virtual machines with empty disks, BMCs that speak Redfish, a network of their own: for one command (root).
 
-    molecule/vms/vms.py --nodes 2 --image .rackproof/image --folder .rackproof/vms -- ansible-playbook reimage.yml -l vms
+    molecule/vms/vms.py --nodes 2 --folder .rackproof/vms -- ansible-playbook reimage.yml -l vms
 
 Everything runs in a network, mount and process namespace that ends with the command: libvirt and QEMU (no
 KVM needed), sushy-emulator, the bridge, and what role netboot starts. What is left is the folder: disks,
