@@ -13,13 +13,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "unit"))
 
-from fleet.probes import line, log, measurement
-
-node = os.environ["PROBED_NODE"]
-faults = json.loads(Path(os.environ["PROBE_FAULTS"]).read_text()).get(node, {})
 program = Path(sys.argv[1]).name
 if program == "-c":
     sys.exit(0)
+
+from fleet.probes import line, log, measurement  # noqa: E402  (the question above has no use for it)
+
+node = os.environ["PROBED_NODE"]
+faults = json.loads(Path(os.environ["PROBE_FAULTS"]).read_text()).get(node, {})
 if faults.get("hang") == program:
     time.sleep(20)
 uuids = os.environ["PROBED_GPUS"].split(",")
