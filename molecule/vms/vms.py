@@ -29,6 +29,7 @@ MIB = 1024 * 1024
 # Of this machine only what is hidden below would be written to.
 HIDDEN = (
     "/run/libvirt",
+    "/run/rackproof-vms",
     "/var/lib/libvirt",
     "/var/log/libvirt",
     "/var/cache/libvirt",
@@ -229,7 +230,7 @@ def services(folder: Path, machines: list[dict[str, str]], memory: int) -> None:
             # What a disk holds already is what a second command starts from.
             if not Path(one[name]).exists():
                 with open(one[name], "wb") as stream:
-                    stream.truncate((4096 if name == "disk" else 64) * MIB)
+                    stream.truncate((32768 if name == "disk" else 64) * MIB)
         path = folder / f"{one['name']}.xml"
         path.write_text(DOMAIN.format(**one, memory=memory))
         run("virsh", "-q", "-c", "qemu:///system", "define", path)
@@ -296,6 +297,9 @@ def main() -> int:
     if not options.keep and (folder / "hosts.json").exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    closed = [one for one in (folder, *folder.parents) if not one.stat().st_mode & 0o001]
+    if closed:
+        sys.exit(f"vms: dnsmasq and nginx may not look into {closed[-1]}: name another folder")
     for name in ("etc", "python", "emulator"):
         shutil.rmtree(folder / name, ignore_errors=True)
     machines = [machine(number, folder) for number in range(1, options.nodes + 1)]

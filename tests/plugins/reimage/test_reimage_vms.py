@@ -45,13 +45,21 @@ def machines(folder: Path, nodes: int, *lines: str) -> str:
     return said
 
 
+@pytest.fixture
+def folder(request: pytest.FixtureRequest) -> Path:
+    """Return a folder that dnsmasq and nginx may look into, as a test's own may not be."""
+    place = ROOT / ".rackproof/vms-tests" / request.node.name
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    return place
+
+
 def stands(folder: Path) -> dict[str, running.NodeStatus]:
     return {one.node: one for one in running.status(folder / "results")}
 
 
-def test_from_an_empty_disk_to_a_system_of_its_own_name_and_once_more(tmp_path: Path) -> None:
+def test_from_an_empty_disk_to_a_system_of_its_own_name_and_once_more(folder: Path) -> None:
     """The second time from the running system: other host keys, another boot, the same machine."""
-    folder = tmp_path / "vms"
     again = f"ansible-playbook reimage.yml -l vms -e '{LIMITS}' -e reimage_again=true"
     ask = "ansible vms -m ansible.builtin.command -a 'cat /etc/hostname /proc/sys/kernel/random/boot_id'"
     said = machines(
@@ -81,8 +89,7 @@ def test_from_an_empty_disk_to_a_system_of_its_own_name_and_once_more(tmp_path: 
     assert not list((folder / "netboot/dhcp-hosts").iterdir())
 
 
-def test_another_machine_is_not_written_and_a_damaged_image_does_not_boot(tmp_path: Path) -> None:
-    folder = tmp_path / "vms"
+def test_another_machine_is_not_written_and_a_damaged_image_does_not_boot(folder: Path) -> None:
     # A byte of the root file system, on the server.
     served = "$FOLDER/netboot/http/artefacts/disk.raw"
     damage = f"printf X | dd of={served} bs=1 seek=$((50 * 1024 * 1024 + 5)) conv=notrunc"

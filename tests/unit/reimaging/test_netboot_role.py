@@ -155,6 +155,7 @@ def test_dnsmasq_understands_both_ways_and_answers_only_who_has_an_entry(proxy: 
         assert f"dhcp-hostsdir={folder}/dhcp-hosts" in lines
         assert "port=0" in lines
     assert "dhcp-range=192.0.2.0,proxy" in (proxy / "dnsmasq.conf").read_text()
+    assert f"dhcp-leasefile={server}/leases" in (server / "dnsmasq.conf").read_text()
     # Beside another DHCP server no address is ever given.
     assert (proxy / "dnsmasq.conf").read_text().count("dhcp-range") == 1
     assert "dhcp-option=option:router,192.0.2.254" in (server / "dnsmasq.conf").read_text()
