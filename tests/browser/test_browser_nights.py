@@ -117,6 +117,9 @@ def test_a_page_fits_and_can_be_read(kind: str, window: Page, pages: dict[str, P
         " && !e.closest('.scroll, .skip, thead, svg')).map(e => e.outerHTML.slice(0, 200))"
     )
     assert outside == []
+    # Its last line does not stick to the last card.
+    footer = "getComputedStyle(document.querySelector('footer'))"
+    assert window.evaluate(f"parseFloat({footer}.paddingTop)") >= 8
     contrasts = window.evaluate(Path(__file__).with_name("contrast.js").read_text())
     assert len(contrasts) > 20
     assert [one for one in contrasts if one["ratio"] < 4.5] == []

@@ -470,7 +470,9 @@ def _xids(look: Look) -> Iterator[HealthFinding]:
             code=f"xid_{one.xid}",
             part="gpu",
             name=one.uuid or f"PCI {one.bus_id}",
-            place=next((gpu.place for gpu in look.gpus if gpu.uuid == one.uuid), one.bus_id),
+            place=next(
+                (gpu.place for gpu in (*look.gpus, *look.gone_gpus) if gpu.uuid == one.uuid), one.bus_id
+            ),
             verdict=verdict,
             action=action,
             confidence=confidence,

@@ -270,9 +270,10 @@ def action_of(xid: int, text: str) -> str:
 
 
 def _known(gpus: tuple[GpuLook, ...], previous: Look | None) -> tuple[GpuLook, ...]:
-    """GPUs that can be named by their bus: those gone since last night, too."""
+    """GPUs that can be named by their bus: those that are missing, too, for however many nights."""
     there = {bus(one.bus_id) for one in gpus}
-    return (*gpus, *(one for one in (previous.gpus if previous else ()) if bus(one.bus_id) not in there))
+    before = (*previous.gone_gpus, *previous.gpus) if previous else ()
+    return (*gpus, *(one for one in before if bus(one.bus_id) not in there))
 
 
 def _gone_gpus(gpus: tuple[GpuLook, ...], previous: Look | None) -> tuple[GpuLook, ...]:

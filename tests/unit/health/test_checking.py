@@ -395,3 +395,16 @@ def test_a_path_without_a_file_system_is_said() -> None:
 def test_an_xid_stays_open_where_nobody_knows_of_a_reboot() -> None:
     first = look("n1", gathered(XID_119, "a"), previous=SOUND)
     assert [one.carried for one in look("n1", gathered("", ""), previous=first).xids] == [True]
+
+
+def test_an_xid_names_a_gpu_that_is_missing_for_nights() -> None:
+    """By its bus it would be another part each night, and its reboots were not counted."""
+    state = look("n1", shown(4, 0))
+    for number in range(3):
+        gone = shown(3, 0)
+        gone["facts"]["boot_id"] = f"boot-{number}"
+        gone["health"]["tools"] = {"kernel_log": {"status": "ok", "stdout": XID_119.replace("0008", "0003")}}
+        state = look("n1", gone, previous=state)
+        (xid,) = [one for one in check(state) if one.code == "xid_119"]
+        assert (xid.name, xid.place[:5]) == ("GPU-00000003-0000-0000-0000-000000000000", "GPU 3")
+    assert xid.action == "inspect"
