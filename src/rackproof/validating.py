@@ -473,9 +473,13 @@ def _measurements(
             for why in one.reasons
         )
         if one.kind == "node" and one.key in homes:
-            # Trays that share their only serial: what one shows stands against each.
             for name in homes[one.key]:
                 reasons[name], verdicts[name] = told, one.verdict
+            if len(homes[one.key]) > 1 and one.verdict.gates:
+                # Trays that share their only serial: one of them is bad, and nobody knows which.
+                shared = tuple(why.model_copy(update={"verdict": Verdict.UNPROVEN}) for why in told)
+                for name in homes[one.key]:
+                    reasons[name], verdicts[name] = shared, Verdict.UNPROVEN
         elif one.kind != "node" and set(one.name.replace(">", "+").split("+")) <= set(looks):
             between += [why.model_copy(update={"part": clean(one.name, 200)}) for why in told]
     return _Measured(

@@ -452,3 +452,23 @@ def test_a_clock_that_was_ahead_hides_nothing_that_the_kernel_said(results: Path
     assert validating.last_moment(later, NODES[0]) == pytest.approx(EPOCH + 1, abs=1)
     assert validating.last_moment(later, NODES[1]) == EPOCH + 1
     assert validating.last_moment(later, NODES[2]) == 0
+
+
+def test_of_trays_that_share_their_only_serial_none_is_called_bad_for_another(results: Path) -> None:
+    nodes = [
+        fleet_node(number, name=name).model_copy(update={"serial": "", "chassis_serial": "CH1"})
+        for number, name in enumerate(NODES[:2])
+    ]
+    slow = night_runs(nodes[1:], change=lambda metric, *_: 0.8 if metric == "gemm_best" else 1)
+    results.mkdir()
+    now = datetime.now(UTC)
+    with open_store(results / "history.sqlite") as store:
+        store.keep(slow[0].model_copy(update={"started": now - timedelta(hours=1), "ended": now}))
+    references = ({"metric": "gemm_best", "value": 793, "low": -0.07, "unit": "TFLOP/s", "source": "S"},)
+    night = begin(results, NODES, owner_pid=os.getpid())
+    for number in range(2):
+        answer = gathered(number)
+        answer["facts"]["dmi"] = {"chassis_serial": "CH1"}
+        look_at(night, number, answer, references=references)
+    judge(night, asked=dict.fromkeys(NODES[:2], ""), require_references=False)
+    assert verdicts(results) == ["unproven", "unproven"]
