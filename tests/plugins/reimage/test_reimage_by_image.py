@@ -195,6 +195,8 @@ def test_an_entry_is_there_only_while_a_node_boots(imaged: tuple[Path, Ramdisks,
     left = [path.name for path in (folder / "netboot/dhcp-hosts").iterdir()]
     left += [path.name for path in (folder / "netboot/http/nodes").rglob("*") if path.is_file()]
     assert left == []
+    # And dnsmasq knows nothing of them any more: it began anew, since told to forget it may end with a fault.
+    assert "restart rackproof-netboot-dnsmasq.service" in (folder / "systemctl.log").read_text()
     order = ramdisks.orders["n1"]
     assert (order["serial"], order["disk"]) == ("S", {"serial": "D1"})
     assert '"local-hostname": "n1"' in order["seed"]["meta-data"]

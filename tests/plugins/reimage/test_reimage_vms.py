@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,12 +47,15 @@ def machines(folder: Path, nodes: int, *lines: str) -> str:
 
 
 @pytest.fixture
-def folder(request: pytest.FixtureRequest) -> Path:
+def folder(request: pytest.FixtureRequest) -> Iterator[Path]:
     """Return a folder that dnsmasq and nginx may look into, as a test's own may not be."""
     # Somebody else's tests may run beside.
     place = ROOT / f".rackproof/vms-tests/{os.getpid()}" / request.node.name.partition("_and_")[0]
     place.mkdir(parents=True)
-    return place
+    yield place
+    # Consoles, journals and what was said stay; gigabytes go.
+    for path in (*place.glob("*.raw"), *place.glob("netboot/http/artefacts/*")):
+        path.unlink()
 
 
 def stands(folder: Path) -> dict[str, running.NodeStatus]:

@@ -154,6 +154,8 @@ def test_dnsmasq_understands_both_ways_and_answers_only_who_has_an_entry(proxy: 
         assert "dhcp-ignore=tag:!rackproof" in lines
         assert f"dhcp-hostsdir={folder}/dhcp-hosts" in lines
         assert "port=0" in lines
+        # Another dnsmasq here has its own.
+        assert "pid-file=/run/rackproof-netboot-dnsmasq.pid" in lines
     assert "dhcp-range=192.0.2.0,proxy" in (proxy / "dnsmasq.conf").read_text()
     assert f"dhcp-leasefile={server}/leases" in (server / "dnsmasq.conf").read_text()
     # Beside another DHCP server no address is ever given.
