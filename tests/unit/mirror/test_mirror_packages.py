@@ -246,8 +246,9 @@ def role_packages(root: Path) -> dict[str, str]:
             found.update({name: where for name in value if isinstance(name, str)})
 
     for path in [*root.glob("roles/*/vars/*.yml"), *root.glob("roles/*/defaults/*.yml")]:
-        # The test rack's nodes are Debian's.
-        if not re.match(r"ubuntu|default", path.stem) and "bench" not in path.parts:
+        # The test rack's nodes are Debian's; an image is made of the distribution's own archive.
+        elsewhere = {"bench", "node_image"} & set(path.parts)
+        if not re.match(r"ubuntu|default", path.stem) and not elsewhere:
             for key, value in (yaml.safe_load(path.read_text()) or {}).items():
                 collect(key, value, str(path.relative_to(root)))
     return {name: where for name, where in found.items() if re.fullmatch(r"[a-z0-9][a-z0-9+.-]+", name)}
