@@ -266,12 +266,11 @@ def test_what_the_playbook_says_is_there_while_it_runs(
     monkeypatch.setenv("DO", "hang")
     said = StringIO()
     thread = threading.Thread(
-        target=run, args=(Settings(**(vars(settings) | {"timeout_s": 6.0})), said), daemon=True
+        target=run, args=(Settings(**(vars(settings) | {"timeout_s": 20.0})), said), daemon=True
     )
-    begin_ = time.monotonic()
     thread.start()
     while "TASK [Look at the nodes]" not in said.getvalue():
-        assert time.monotonic() < begin_ + 6
+        assert thread.is_alive(), said.getvalue()
         time.sleep(0.05)
     thread.join(40)
     assert not thread.is_alive()
