@@ -31,7 +31,8 @@ def life(
     state.mkdir()
     images = program.Rack("bookworm").images
     for tar, _ in (images.node_tar(), images.services_tar()):
-        os.link(tar, state / tar.name)
+        # Temporary files may lie on a file system of their own, where nothing can be linked.
+        shutil.copy2(tar, state / tar.name)
         shutil.copy(tar.with_suffix(".key"), state)
     packages = images.s3_packages()
     os.symlink(packages, state / packages.name)
