@@ -10,6 +10,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from rackproof.reimaging import running
+from rackproof.text import clean
 
 
 class ActionModule(ActionBase):
@@ -34,6 +35,10 @@ class ActionModule(ActionBase):
                 "again": {"type": "bool", "default": False},
             }
         )
+        listed, remark = options["partitions"], ""
+        if listed.get("failed") or listed.get("unreachable"):
+            said = listed.get("stderr") or listed.get("msg") or "no answer"
+            remark = f"Slurm's partitions are not known, all nodes count as one: {clean(said, 300)}"
         try:
             run = running.begin(
                 Path(options["results"]),
@@ -44,7 +49,8 @@ class ActionModule(ActionBase):
                 at_once=options["at_once"],
                 per_rack=options["per_rack"],
                 per_partition=options["per_partition"],
-                members=str(options["partitions"].get("stdout", "")),
+                members=str(listed.get("stdout", "")),
+                remark=remark,
                 limits_s=options["limits"],
                 again=options["again"],
             )

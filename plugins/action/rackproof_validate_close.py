@@ -25,12 +25,13 @@ class ActionModule(ActionBase):
                 "night": {"type": "dict", "required": True},
                 "drained": {"type": "dict", "default": {}},
                 "returned": {"type": "dict", "default": {}},
+                "give_back": {"type": "list", "elements": "str", "default": []},
             }
         )
         try:
             closed = validating.close(
                 validating.Begun(**options["night"]),
-                did=validating.done(options["drained"], options["returned"]),
+                did=validating.done(options["drained"], options["returned"], options["give_back"]),
                 keep=not self._task.check_mode,
             )
         except validating.ValidateError as error:

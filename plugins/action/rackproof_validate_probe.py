@@ -81,11 +81,15 @@ class ActionModule(ActionBase):
         script = measuring.direct_script(begun, how, node)
         if not script:
             return {"changed": False, "message": []}
-        place = self._connection._shell.join_path(self._make_tmp_path(), "measure.sh")
-        self._transfer_data(place, script)
-        done = self._low_level_execute_command(
-            f"timeout -k 10 {how.node_limit_s} bash {place}", encoding_errors="surrogateescape"
-        )
+        try:
+            place = self._connection._shell.join_path(self._make_tmp_path(), "measure.sh")
+            self._transfer_data(place, script)
+            done = self._low_level_execute_command(
+                f"timeout -k 10 {how.node_limit_s} bash {place}", encoding_errors="surrogateescape"
+            )
+        except BaseException as error:  # a task out of time is none of the ordinary ones
+            measuring.keep_direct(begun, node, clean(error, 300) or type(error).__name__, 255)
+            raise
         measuring.keep_direct(begun, node, done["stdout"], done["rc"])
         self._remove_tmp_path(self._connection._shell.tmpdir)
         return {"changed": True, "message": [f"measured without Slurm, status {done['rc']}"]}

@@ -23,6 +23,11 @@ options:
     description: Result of the task that returned nodes.
     type: dict
     default: {}
+  give_back:
+    description: Nodes that were to be returned; one that O(returned) does not speak of could not be.
+    type: list
+    elements: str
+    default: []
 attributes:
   check_mode:
     description: Says the verdict, keeps nothing, and removes the temporary folder.

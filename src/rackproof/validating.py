@@ -853,8 +853,16 @@ def measuring_answer(probed: Mapping[str, Any]) -> str | None:
     return ""
 
 
-def done(drained: Mapping[str, Any], returned: Mapping[str, Any]) -> dict[str, str]:
-    """Return what became of drains (a loop's result) and returns, by node."""
+def done(
+    drained: Mapping[str, Any], returned: Mapping[str, Any], give_back: Sequence[str] = ()
+) -> dict[str, str]:
+    """Return what became of drains (a loop's result) and returns, by node.
+
+    Args:
+        drained: Result of the loop that drained nodes.
+        returned: Result of the task that returned nodes.
+        give_back: The nodes that were to be returned: one of which nothing is said was not.
+    """
     did = {}
     for one in drained.get("results") or ():
         node = (one.get("item") or {}).get("node", "")
@@ -877,6 +885,6 @@ def done(drained: Mapping[str, Any], returned: Mapping[str, Any]) -> dict[str, s
         did[node] = (
             "returned to service" if about.get("in_service") else f"Slurm does not take it back: {state}"
         )
-    if returned.get("failed") and not returned.get("nodes"):
-        did["return"] = f"could not be returned: {returned.get('msg', 'no answer')}"
+    for node in give_back:
+        did.setdefault(node, f"could not be returned: {returned.get('msg') or 'no answer'}")
     return did

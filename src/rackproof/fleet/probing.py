@@ -442,7 +442,8 @@ def probe_night(
                 )
             )  # fmt: skip
         if last.how == "lost":
-            reasons[name] = [_unproven("job", name, f"Slurm started nothing: {last.text}")]
+            what = "it could not be measured" if name in drained else "Slurm started nothing"
+            reasons[name] = [_unproven("job", name, f"{what}: {last.text}")]
             continue
         got = read_node(plan, by_name[name], last)
         reasons.setdefault(name, []).extend(got.reasons)

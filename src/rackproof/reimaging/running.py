@@ -93,6 +93,7 @@ def begin(
     per_rack: int = 4,
     per_partition: int = 4,
     members: str = "",
+    remark: str = "",
     limits_s: Mapping[str, float] | None = None,
     again: bool = False,
 ) -> Started:
@@ -108,6 +109,7 @@ def begin(
         per_partition: The most of one Slurm partition.
         members: What ``sinfo --noheader --Node --format=%N|%R|%E`` prints; nodes that it does not list are
             taken to share one partition.
+        remark: Why that is not known; stands in the plan.
         limits_s: Seconds by step, those that differ.
         again: Begin anew, whatever journals say.
 
@@ -144,7 +146,7 @@ def begin(
             waves=tuple(tuple(wave) for wave in order),
             todo=todo,
             refused=refused,
-            message=_plan_lines(order, todo, refused),
+            message=(*_plan_lines(order, todo, refused), *([remark] if remark else [])),
         )
         if owner_pid is not None:
             asked = Asked(

@@ -245,6 +245,15 @@ def test_who_is_busy_is_left_alone_and_is_no_finding() -> None:
     assert len(got.measured) == 16
 
 
+def test_a_drained_node_that_could_not_be_measured_is_unproven_and_says_why() -> None:
+    slurm, how_, some = Slurm(sound), plan(), targets(r1_n01="drained")
+    lost = {RACK[0]: how("no route to host", "255", 4.0)}
+    got, _ = probe_night(how_, some, (), runner(slurm, how_, RACK), lost)
+    assert set(verdicts(got, Verdict.UNPROVEN)) == {RACK[0]}
+    assert got.reasons[RACK[0]][0].text == "it could not be measured: no route to host"
+    assert (RACK[0],) not in slurm.started
+
+
 def test_the_budget_is_never_passed_and_nobody_is_left_out_for_ever() -> None:
     past: tuple[ProbeNight, ...] = ()
     how_ = plan(minutes=60.0, chosen=("gemm", "training-step"), node_limit_s=300)

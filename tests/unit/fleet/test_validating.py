@@ -431,6 +431,10 @@ def test_what_was_done_is_what_slurm_says_and_not_what_was_asked() -> None:
         "e": "returned to service",
         "f": "Slurm does not take it back: DOWN",
     }
+    # Slurm's host is gone: that shows with each node that waits for its return.
+    lost = {"unreachable": True, "msg": "no route to host"}
+    assert validating.done({}, lost, ["e"]) == {"e": "could not be returned: no route to host"}
+    assert validating.done({}, {"skipped": True}, ["e"]) == {}
 
 
 def test_two_names_of_one_machine_prove_neither(results: Path) -> None:

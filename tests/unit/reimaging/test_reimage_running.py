@@ -56,6 +56,11 @@ def facts(serial: str = "S1", uuids: tuple[str, ...] = ("a", "b")) -> dict[str, 
     }
 
 
+def test_what_the_plan_takes_for_granted_stands_in_it(tmp_path: Path) -> None:
+    said = "Slurm's partitions are not known"
+    assert started(tmp_path, {"n1": ["r1"]}, remark=said).message[-1] == said
+
+
 def test_a_node_goes_the_whole_way_and_enters_the_history(tmp_path: Path) -> None:
     run = started(tmp_path, {"n1": ["r1"]})
     assert run.todo == {"n1": STEPS}
