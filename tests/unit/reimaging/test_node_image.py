@@ -147,3 +147,71 @@ def test_an_image_counts_as_there_only_while_all_of_it_is(tmp_path: Path) -> Non
     assert builder.there(str(tmp_path)) == "w"
     (tmp_path / "disk.raw").write_bytes(b"123")
     assert builder.there(str(tmp_path)) == ""
+
+
+@pytest.fixture
+def overlay(tmp_path: Path) -> Path:
+    folder = tmp_path / "overlay"
+    (folder / "etc/site").mkdir(parents=True)
+    (folder / "lib/systemd").mkdir(parents=True)
+    (folder / "etc/site/program").write_text("#!/bin/sh\n")
+    (folder / "etc/site/program").chmod(0o700)
+    (folder / "etc/site.conf").write_text("of the site\n")
+    (folder / "lib/systemd/unit").write_text("")
+    (folder / "etc/masked").symlink_to("/dev/null")
+    return folder
+
+
+def test_files_of_the_site_lie_over_those_of_packages(overlay: Path, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    (tree / "usr/lib").mkdir(parents=True)
+    (tree / "etc").mkdir(mode=0o711)
+    (tree / "lib").symlink_to("usr/lib")
+    (tree / "etc/site.conf").symlink_to("elsewhere")
+    builder.lay_over(str(tree), str(overlay))
+    assert (tree / "etc/site.conf").read_text() == "of the site\n"
+    assert not (tree / "etc/site.conf").is_symlink()
+    assert (tree / "etc/masked").readlink() == Path("/dev/null")
+    assert (tree / "usr/lib/systemd/unit").exists()
+    assert [
+        (tree / name).stat().st_mode & 0o777 for name in ("etc", "etc/site/program", "etc/site.conf")
+    ] == [
+        0o711,
+        0o755,
+        0o644,
+    ]
+
+
+def test_no_file_of_the_site_leaves_the_image(overlay: Path, tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "tree/etc").symlink_to(tmp_path / "outside")
+    with pytest.raises(builder.Failed, match="leads out of it"):
+        builder.lay_over(str(tmp_path / "tree"), str(overlay))
+    assert not list((tmp_path / "outside").iterdir())
+
+
+@pytest.mark.parametrize("change", ["content", "mode", "link", "gone"])
+def test_other_files_of_the_site_are_another_image(overlay: Path, change: str) -> None:
+    before = builder.overlay_parts(str(overlay))
+    assert builder.overlay_parts(str(overlay)) == before
+    if change == "content":
+        (overlay / "etc/site.conf").write_text("otherwise\n")
+    elif change == "mode":
+        (overlay / "etc/site.conf").chmod(0o755)
+    elif change == "link":
+        (overlay / "etc/masked").unlink()
+        (overlay / "etc/masked").symlink_to("/dev/zero")
+    else:
+        (overlay / "lib/systemd/unit").unlink()
+    assert builder.overlay_parts(str(overlay)) != before
+    assert builder.overlay_parts("") == []
+
+
+def test_a_folder_of_files_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "wanted.json").write_text(json.dumps(WANTED))
+    words = [tmp_path / "wanted.json", tmp_path / "out", f"--writer={PROGRAM}", f"--overlay={tmp_path}/none"]
+    done = subprocess.run([sys.executable, PROGRAM, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "no such folder" in done.stderr
+    assert not (tmp_path / "out").exists()
