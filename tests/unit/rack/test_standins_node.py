@@ -182,6 +182,18 @@ def test_removing_the_driver_takes_its_traces(bare: Callable, kernel_tells: bool
     assert (answer.rc, "couldn't communicate with the NVIDIA driver" in answer.out) == (9, True)
 
 
+def test_a_virtual_machines_own_devices_give_way_and_are_not_written(
+    bare: Callable, kernel_tells: bool
+) -> None:
+    device = bare.root / "sys/devices/virtual/dmi/id"
+    device.mkdir(parents=True)
+    (device / "product_name").write_text("Standard PC\n")
+    (bare.root / "sys/class/dmi").mkdir(parents=True)
+    (bare.root / "sys/class/dmi/id").symlink_to("../../devices/virtual/dmi/id")
+    name = bare.init().root / "sys/class/dmi/id/product_name"
+    assert name.read_text() != (device / "product_name").read_text() == "Standard PC\n"
+
+
 def test_modinfo_tells_the_installed_file_and_not_the_loaded_one(bare: Callable, kernel_tells: bool) -> None:
     node = bare.init().drive("570.172.08")
     node.install("nvidia", "580.95.05")

@@ -78,7 +78,13 @@ def write(state: State) -> None:
         _remove(path)
     for path, text in wanted.items():
         if before.get(path) != text:
-            os.makedirs(os.path.dirname(at(path)), exist_ok=True)
+            folder = os.path.dirname(at(path))
+            if os.path.islink(folder):
+                # A virtual machine's own: a link to a device, whose files cannot be written.
+                os.unlink(folder)
+            os.makedirs(folder, exist_ok=True)
+            with suppress(FileNotFoundError):
+                os.unlink(at(path))
             with open(at(path), "w", encoding="utf-8") as stream:
                 stream.write(f"{text}\n")
             os.chmod(at(path), 0o400 if os.path.basename(path) in SECRET else 0o444)
