@@ -7,15 +7,17 @@ run's; what is wrong at once (values, bits, pairs, programs that do not end) lie
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from rackproof import __version__, recording
 from rackproof.definitions import DefinitionError
 from rackproof.fleet import acting, record
+from rackproof.fleet.nights import Policy, judge_night
 from rackproof.fleet.probe_jobs import FABRIC, PROBES, Done, Jobs, Plan, ProbeError, Shell, how, script
 from rackproof.fleet.probing import (
+    BENCHMARK,
     DIRECT,
     ProbeNight,
     Target,
@@ -26,13 +28,12 @@ from rackproof.fleet.probing import (
     wanted,
     write_probes,
 )
-from rackproof.fleet.record import KeptLook
+from rackproof.fleet.record import KeptLook, NightReason
+from rackproof.fleet.remeasuring import Doubts
 from rackproof.records import Measurement, Node, Run, Verdict
 from rackproof.results import ResultsError, new_run_id, write_file, write_run
 from rackproof.text import clean
-from rackproof.validating import Begun, ValidateError, reference_of
-
-BENCHMARK = "probes"
+from rackproof.validating import Begun, ValidateError, night_reason, reference_of, references_of
 
 
 def plan(
@@ -139,7 +140,7 @@ def measure(
         numbers: tuple[Measurement, ...] = ()
         try:
             run.begin()
-            night, numbers = probe_night(how_, targets, past, run, direct)
+            night, numbers = probe_night(how_, targets, past, run, direct, _doubts(results, looks))
         except ProbeError as error:
             # Those measured without Slurm, too: what they said was not read.
             idle = [one.name for one in targets if not one.busy or one.name in direct]
@@ -176,11 +177,44 @@ def _target(name: str, kept: KeptLook, state: object, partitions: Mapping[str, t
     )
 
 
+def _doubts(results: Path, looks: Mapping[str, KeptLook]) -> Doubts:
+    """Return what says which numbers are suspect, as the night will judge them: by floors, and by the fleet.
+
+    A drift is told by many nights, and what many nodes show is nobody's own: measuring again tells nothing.
+    """
+    from rackproof.history.bulk import readings_of
+    from rackproof.history.store import HistoryError, open_store
+
+    references = references_of(looks)
+    nodes = [kept.about for kept in looks.values()]
+
+    def doubts(numbers: Sequence[Measurement]) -> dict[int, NightReason]:
+        if not numbers:
+            return {}
+        run = _run(BENCHMARK, numbers, nodes)
+        readings = readings_of([run], datetime.now(UTC) + timedelta(seconds=1))
+        try:
+            with open_store(results / "history.sqlite") as store:
+                accepted = store.accepted(readings)
+        except HistoryError:
+            # The night will say so, and judge without, too.
+            accepted = []
+        night = judge_night(readings, references, accepted=accepted, policy=Policy(require_references=False))
+        found: dict[int, NightReason] = {}
+        for why in (why for one in night.nodes for why in one.reasons):
+            bad = why.verdict in (Verdict.FAIL, Verdict.DEGRADED) and not why.fleetwide
+            if bad and why.check in ("floor", "fleet"):
+                # The worst comes first, and of equal ones the floor.
+                found.setdefault(why.row, night_reason(why))
+        return found
+
+    return doubts
+
+
 def _keep(
     results: Path, night: ProbeNight, numbers: Sequence[Measurement], nodes: Mapping[str, Node]
 ) -> None:
     """Keep the numbers as a run, which the night judges with all others."""
-    now = datetime.now(UTC)
     told = {value for one in numbers for value in one.labels.values()}
     # A node whose last program died has measured, too: numbers without their node would be nobody's.
     some = [
@@ -188,22 +222,27 @@ def _keep(
         for name, about in nodes.items()
         if name in night.measured or name in told or any(gpu.uuid in told for gpu in about.gpus)
     ]
-    run = Run(
-        run_id=new_run_id(BENCHMARK, now=now),
+    run = _run(new_run_id(BENCHMARK, now=datetime.now(UTC)), numbers, [nodes[name] for name in some])
+    folder = results / run.run_id
+    write_run(run, folder)
+    recording.History(results).keep(folder)
+
+
+def _run(run_id: str, numbers: Sequence[Measurement], nodes: Sequence[Node]) -> Run:
+    now = datetime.now(UTC)
+    return Run(
+        run_id=run_id,
         benchmark=BENCHMARK,
         description="what a night measured by itself",
         started=now,
         ended=now,
-        nodes=tuple(nodes[name] for name in some),
-        asked_nodes=tuple(some),
+        nodes=tuple(nodes),
+        asked_nodes=tuple(one.name for one in nodes),
         measurements=tuple(numbers),
         verdict=Verdict.UNPROVEN,
         reasons=("it is judged by its night",),
         rackproof_version=__version__,
     )
-    folder = results / run.run_id
-    write_run(run, folder)
-    recording.History(results).keep(folder)
 
 
 def direct_script(begun: Begun, how_: Plan, node: str) -> str:

@@ -10,7 +10,7 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,7 +22,9 @@ from rackproof import __version__, locks, recording
 from rackproof.facts import node_from_facts
 from rackproof.fleet import acting, record
 from rackproof.fleet.acting import ActingPolicy
-from rackproof.fleet.probing import ProbeNight, read_probes, said, unmeasured
+from rackproof.fleet.nights import Policy, Reason
+from rackproof.fleet.probing import BENCHMARK as PROBES
+from rackproof.fleet.probing import ProbeNight, read_probes, said, unmeasured, unproven_pairs
 from rackproof.fleet.record import KeptLook, NightReason, NightRecord, NodeNight, SlurmState
 from rackproof.health.checking import Expectation, HealthFinding, Limits, check, majorities, settle
 from rackproof.health.looking import GpuLook, look
@@ -244,6 +246,31 @@ def reference_of(sku: str, raw: Mapping[str, Any]) -> SkuReference:
         raise ValidateError(f"bench_sku_references of SKU {sku}: {error}; see docs/benchmarks.md") from error
 
 
+def references_of(looks: Mapping[str, KeptLook]) -> dict[str, list[SkuReference]]:
+    """Return the baselines of each SKU, as the inventory gave them when its nodes were looked at.
+
+    Raises:
+        ValidateError: One is none.
+    """
+    return {
+        kept.look.sku: [reference_of(kept.look.sku, one) for one in kept.references]
+        for kept in looks.values()
+    }
+
+
+def night_reason(why: Reason) -> NightReason:
+    """Return why a number does not pass, as a night keeps it."""
+    return NightReason(
+        check=why.check,
+        verdict=why.verdict,
+        metric=clean(why.metric, 200),
+        part=clean(why.part, 200),
+        text=clean(why.text, 500),
+        deviation=why.deviation if math.isfinite(why.deviation) else None,
+        fleetwide=why.fleetwide,
+    )
+
+
 def judge(
     begun: Begun,
     *,
@@ -293,8 +320,11 @@ def judge(
     probed = read_probes(folder)
     if probed is None and measuring is not None:
         probed = unmeasured(0.0, looks, measuring or "what was noted of it cannot be read")
-    measured = _measurements(results, looks, now, require_measurements, require_references, dry)
-    measured = _with_probes(measured, probed, set(looks))
+    policy = Policy(require_references=require_references)
+    once = _measured_once(past, probed, now)
+    keys = {(PROBES, looks[name].about.hardware_key) for name in once if name in looks}
+    measured = _measurements(results, looks, now, require_measurements, policy, dry, keys)
+    measured = _with_probes(measured, probed, set(looks), require_references)
     remarks += [*damaged, *wide, *measured.remarks]
     strangers = {one.name: one for one in (*measured.elsewhere, *_arrived(looks, past))}
     for one in strangers.values():
@@ -417,11 +447,12 @@ def _measurements(
     looks: Mapping[str, KeptLook],
     now: datetime,
     required: bool,
-    referenced: bool,
+    policy: Policy,
     dry: bool,
+    once: Collection[tuple[str, str]],
 ) -> _Measured:
     """Judge what runs of the last 24 hours measured on these nodes."""
-    from rackproof.fleet.nights import Policy, judge_night
+    from rackproof.fleet.nights import judge_night
     from rackproof.history.store import HistoryError
 
     remarks: list[str] = []
@@ -444,34 +475,20 @@ def _measurements(
     homes: dict[str, list[str]] = {}
     for name, kept in looks.items():
         homes.setdefault(kept.about.hardware_key, []).append(name)
-    references = {
-        kept.look.sku: [reference_of(kept.look.sku, one) for one in kept.references]
-        for kept in looks.values()
-    }
     night = judge_night(
         readings,
-        references,
+        references_of(looks),
         asked=[kept.about for kept in looks.values()] if required else (),
         accepted=accepted,
-        policy=Policy(require_references=referenced),
+        policy=policy,
+        once=once,
     )
     owners = {readings.parts[one].key for one in set(readings.node[readings.night == 0].tolist()) if one >= 0}
     reasons: dict[str, tuple[NightReason, ...]] = {}
     verdicts: dict[str, Verdict] = {}
     between: list[NightReason] = []
     for one in night.nodes:
-        told = tuple(
-            NightReason(
-                check=why.check,
-                verdict=why.verdict,
-                metric=clean(why.metric, 200),
-                part=clean(why.part, 200),
-                text=clean(why.text, 500),
-                deviation=why.deviation if math.isfinite(why.deviation) else None,
-                fleetwide=why.fleetwide,
-            )
-            for why in one.reasons
-        )
+        told = tuple(map(night_reason, one.reasons))
         if one.kind == "node" and one.key in homes:
             for name in homes[one.key]:
                 reasons[name], verdicts[name] = told, one.verdict
@@ -492,13 +509,32 @@ def _measurements(
     )
 
 
-def _with_probes(measured: _Measured, probed: ProbeNight | None, looked: set[str]) -> _Measured:
+def _measured_once(past: Sequence[Path], probed: ProbeNight | None, now: datetime) -> set[str]:
+    """Return the nodes of which numbers of the last 24 hours are suspect and were measured once only."""
+    found: set[str] = set()
+    for folder in past:
+        stamp = stamp_of(folder.name)
+        # A night's numbers are younger than its id.
+        if stamp is None or now - stamp > timedelta(days=2):
+            break
+        earlier_ = read_probes(folder)
+        found |= set(earlier_.unconfirmed if earlier_ else ())
+    if probed is not None:
+        found = (found - set(probed.suspected)) | set(probed.unconfirmed)
+    return found
+
+
+def _with_probes(
+    measured: _Measured, probed: ProbeNight | None, looked: set[str], require_references: bool
+) -> _Measured:
     """Add what was wrong while the night measured: it can only make a verdict worse."""
     if probed is None:
         return measured
     reasons, verdicts = dict(measured.reasons), dict(measured.verdicts)
-    for name, mine in probed.reasons.items():
-        if name in looked:
+    unproven, remarks = unproven_pairs(probed, require_references)
+    for name in looked & (set(probed.reasons) | set(unproven)):
+        mine = (*probed.reasons.get(name, ()), *unproven.get(name, ()))
+        if mine:
             reasons[name] = (*mine, *reasons.get(name, ()))
             verdicts[name] = worst(
                 [*([verdicts[name]] if name in verdicts else []), *(one.verdict for one in mine)]
@@ -508,7 +544,7 @@ def _with_probes(measured: _Measured, probed: ProbeNight | None, looked: set[str
             "reasons": reasons,
             "verdicts": verdicts,
             "between": (*measured.between, *probed.between),
-            "remarks": (*measured.remarks, *probed.remarks),
+            "remarks": (*measured.remarks, *probed.remarks, *remarks),
         }
     )
 

@@ -16,7 +16,7 @@ for what is found.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
@@ -85,7 +85,7 @@ class Reason:
 
     ``check`` is one of :data:`CHECKS`; ``part`` what it was measured on (a GPU with its slot); ``deviation``
     the fraction off what it was compared with, NaN where there is none; ``fleetwide`` whether it is a
-    finding on more than the allowed share of the fleet.
+    finding on more than the allowed share of the fleet; ``row`` the reading that it is about, -1 for none.
     """
 
     check: str
@@ -95,6 +95,7 @@ class Reason:
     text: str
     deviation: float
     fleetwide: bool = False
+    row: int = -1
 
 
 @dataclass(frozen=True)
@@ -142,8 +143,12 @@ class Night:
 
 @dataclass
 class _Found:
-    """Findings in columns of one length: owner, part and quantity are indices; ``reference`` of a list."""
+    """Findings in columns of one length: owner, part and quantity are indices; ``reference`` of a list.
 
+    ``row`` is the reading's, -1 where something lacks.
+    """
+
+    row: Integers
     owner: Integers
     part: Integers
     quantity: Integers
@@ -162,6 +167,7 @@ def judge_night(
     accepted: Sequence[Accepted] = (),
     policy: Policy | None = None,
     past: bool = True,
+    once: Collection[tuple[str, str]] = (),
 ) -> Night:
     """Judge the night 0 of some readings.
 
@@ -172,6 +178,8 @@ def judge_night(
         accepted: References accepted for this very hardware.
         policy: How strictly.
         past: Whether the fleet and the nights before are asked; floors and completeness always are.
+        once: Benchmark and node's key, where a bad number should have been measured a second time and was
+            not: floor and fleet fail no node by it, they leave it unproven.
     """
     policy = policy or Policy()
     fleet = _Fleet(readings, asked)
@@ -185,7 +193,16 @@ def judge_night(
     if not policy.require_references and len(unreferenced):
         names = sorted({readings.quantities[one].metric for one in unreferenced})
         notes.append(f"{NO_REFERENCE}, judged by fleet and history only: {', '.join(names)}")
-    return _told(fleet, whole, floors, policy, tuple(notes))
+    return _told(fleet, whole, floors, policy, tuple(notes), _measured_once(fleet, whole, once))
+
+
+def _measured_once(fleet: _Fleet, found: _Found, once: Collection[tuple[str, str]]) -> Bools:
+    """Return which findings rest on a number that should have been measured a second time."""
+    doubtful = np.isin(found.check, (_FLOOR, _FLEET))
+    for row in np.flatnonzero(doubtful) if once else ():
+        benchmark = fleet.quantities[found.quantity[row]].benchmark
+        doubtful[row] = (benchmark, fleet.parts[found.owner[row]].key) in once
+    return doubtful if once else np.zeros(len(found.check), bool)
 
 
 class _Fleet:
@@ -548,7 +565,7 @@ def _rows(fleet: _Fleet, rows: NDArray[np.intp], check: int, verdict: int) -> _F
     """Return findings on rows of the readings."""
     readings = fleet.readings
     made = _made(fleet.owner[rows], readings.part[rows], readings.quantity[rows], check, verdict)
-    made.value = readings.value[rows]
+    made.row, made.value = rows.astype(np.int32), readings.value[rows]
     return made
 
 
@@ -561,6 +578,7 @@ def _made(
 ) -> _Found:
     size = len(owner)
     return _Found(
+        row=np.full(size, -1, np.int32),
         owner=owner.astype(np.int32),
         part=part.astype(np.int32),
         quantity=number.astype(np.int32),
@@ -578,13 +596,18 @@ def _joined(found: Sequence[_Found]) -> _Found:
 
 
 def _told(
-    fleet: _Fleet, found: _Found, known: Sequence[Reference], policy: Policy, notes: tuple[str, ...]
+    fleet: _Fleet,
+    found: _Found,
+    known: Sequence[Reference],
+    policy: Policy,
+    notes: tuple[str, ...],
+    once: Bools,
 ) -> Night:
     """Turn findings into verdicts of nodes, pairs and groups, with words for what is found."""
     judged = np.unique(np.concatenate([fleet.owner[fleet.tonight], np.array(fleet.asked, dtype=np.int32)]))
     faults, wide = _fleetwide(fleet, found, judged, policy)
     # Of the whole fleet nothing is believed, neither that it is bad nor that it is good.
-    verdict = np.where(wide & (found.verdict == _FAIL), _UNPROVEN, found.verdict)
+    verdict = np.where((wide | once) & (found.verdict == _FAIL), _UNPROVEN, found.verdict)
     order = np.lexsort((wide, -verdict, found.owner))
     owners, starts = np.unique(found.owner[order], return_index=True)
     spans = {
@@ -683,7 +706,7 @@ def _reason(
         text += "; on so many nodes that it is a fault of the tool or the fabric until proven otherwise"
     labels = {name: value for name, value in what.labels.items() if value != "*"}
     metric = " ".join([what.metric, *(f"{name}={value}" for name, value in labels.items())])
-    return Reason(CHECKS[check], verdict, metric, part, text, off, wide)
+    return Reason(CHECKS[check], verdict, metric, part, text, off, wide, int(found.row[row]))
 
 
 def _unmeasured(fleet: _Fleet, found: _Found, row: int) -> str:

@@ -136,8 +136,8 @@ class Job:
 
     @property
     def minutes(self) -> float:
-        """GPU-minutes that it costs at most."""
-        return self.limit_s / 60 * max(self.gpus, 1) * len(self.nodes)
+        """GPU-minutes that it costs at most: Slurm ends it later than asked, in whole minutes."""
+        return (self.limit_s + _GRACE_S) / 60 * max(self.gpus, 1) * len(self.nodes)
 
 
 @dataclass(frozen=True)
@@ -408,7 +408,7 @@ class Jobs:
                 self._cancel(job)
             said = self._ask(f"cd {place} && tail -c {_LARGEST} {number}.out; rm -f {number}.*")
             del self._running[number]
-            minutes = min(took, job.limit_s + _GRACE_S) / 60 * max(job.gpus, 1) * len(job.nodes)
+            minutes = min(took / 60 * max(job.gpus, 1) * len(job.nodes), job.minutes)
             one = how(said, statuses.get(number, ""), minutes)
             self.spent += one.minutes
             found[number] = one

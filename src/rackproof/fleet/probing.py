@@ -1,8 +1,8 @@
 """A night's measurements of its own: which idle nodes are measured, and what came of it.
 
-First every node by itself, then pairs, so that over the nights each two nodes of a rack meet; who fails
-meets a partner that is known to be good before it is called bad, and where that does not tell, the suspects
-are halved. Pure but for the jobs.
+First every node by itself, and whose numbers are bad once more; then pairs, so that over the nights each two
+nodes of a rack meet; who fails meets a partner that is known to be good before it is called bad, and where
+that does not tell, the suspects are halved. Pure but for the jobs.
 """
 
 from __future__ import annotations
@@ -40,24 +40,33 @@ from rackproof.fleet.probe_jobs import (
     script,
 )
 from rackproof.fleet.record import NightReason
-from rackproof.judging import SkuReference, judge, judge_run
+from rackproof.fleet.remeasuring import Doubts, Twice, measure_suspects
+from rackproof.judging import NO_REFERENCE, SkuReference, judge, judge_run
 from rackproof.provisioning import fold
-from rackproof.records import Measurement, ParsedLog, Record, Verdict
+from rackproof.records import Measurement, ParsedLog, Record, Verdict, worst
 from rackproof.results import write_file
 from rackproof.text import clean, percent, quantity
 
 PROBES_FILE = "probes.json"
+BENCHMARK = "probes"
+"""The name under which what nights measure enters the history."""
+FABRIC_METRIC = "fabric_busbw"
 DIRECT = "direct"
 """Folder of what drained nodes said."""
 
 
 class PairResult(Record):
-    """Nodes that reduced together. ``value`` is the bus bandwidth at the largest size, in GB/s."""
+    """Nodes that reduced together. ``value`` is the bus bandwidth at the largest size, in GB/s.
+
+    ``passed`` says that they came to their end with right sums and that nothing speaks against their speed;
+    ``speed`` what a floor or other pairs say of that, None where it was compared with nothing.
+    """
 
     nodes: tuple[str, ...]
     passed: bool
     value: float | None = None
     text: str = ""
+    speed: Verdict | None = None
 
 
 class ProbeNight(Record):
@@ -65,6 +74,8 @@ class ProbeNight(Record):
 
     ``asked`` is the budget in GPU-minutes, ``spent`` what was used. ``left_out`` says by node why it was not
     measured; those are no findings. ``digests`` are, by what has to be alike, the bits that most agreed on.
+    ``again`` were measured a second time for suspect numbers; ``unconfirmed`` should have been and were not:
+    nothing fails by their speed; ``suspected`` are the numbers that no second measurement took back.
     """
 
     schema_version: Literal[1] = 1
@@ -72,6 +83,9 @@ class ProbeNight(Record):
     spent: float = 0.0
     turns: dict[str, int] = Field(default={}, description="By rack how many nights of pairs there were.")
     measured: tuple[str, ...] = ()
+    again: tuple[str, ...] = ()
+    unconfirmed: tuple[str, ...] = ()
+    suspected: dict[str, tuple[NightReason, ...]] = Field(default={})
     left_out: dict[str, str] = Field(default={})
     reasons: dict[str, tuple[NightReason, ...]] = Field(default={})
     between: tuple[NightReason, ...] = ()
@@ -188,14 +202,21 @@ class Measured:
     digests: tuple[tuple[str, str, str], ...] = ()
 
 
-def read_node(plan: Plan, target: Target, done: Done) -> Measured:
-    """Return what the job of a node measured. Values that are wrong fail; what is missing is unproven."""
+def read_node(plan: Plan, target: Target, done: Done, probes: Sequence[Probe] | None = None) -> Measured:
+    """Return what the job of a node measured. Values that are wrong fail; what is missing is unproven.
+
+    Args:
+        plan: How it was measured.
+        target: The node.
+        done: What its job said.
+        probes: The programs of the job; None is all that such a node is measured with.
+    """
     numbers: list[Measurement] = []
     reasons: list[NightReason] = []
     digests: list[tuple[str, str, str]] = []
     by_name = {one.name: one for one in done.sections}
     devices = target.gpus if plan.device == "gpu" else 1
-    for probe in wanted(plan, target):
+    for probe in probes or wanted(plan, target):
         section = by_name.get(probe.name)
         if section is None:
             reasons.append(_unproven(probe.name, target.name, done.text or "it did not run"))
@@ -247,6 +268,9 @@ def read_node(plan: Plan, target: Target, done: Done) -> Measured:
                 # What names no GPU is the node's; several nodes' numbers are kept as one run.
                 own = {} if {"gpu", "from"} & set(number.labels) else {"node": target.name}
                 numbers.append(number.model_copy(update={"labels": {**number.labels, **own}}))
+    if done.how != "ok" and not any(one.verdict.gates for one in reasons):
+        # Each program ended well and the job did not: whatever that was, it is no pass.
+        reasons.append(_unproven("job", target.name, f"{done.how}: {done.text or 'nobody says why'}"))
     return Measured(tuple(numbers), tuple(reasons), tuple(digests))
 
 
@@ -290,7 +314,7 @@ def read_pair(nodes: tuple[str, ...], done: Done, references: Sequence[SkuRefere
     section = next((one for one in done.sections if one.name == FABRIC), Section(FABRIC, None, ""))
     log = parsed(section)
     speeds = sorted(
-        (one for one in log.measurements if one.name == "fabric_busbw"),
+        (one for one in log.measurements if one.name == FABRIC_METRIC),
         key=lambda one: int(one.labels.get("size_bytes", "0")),
     )
     wrong = [one for one in log.measurements if one.name == "wrong_values"]
@@ -303,18 +327,38 @@ def read_pair(nodes: tuple[str, ...], done: Done, references: Sequence[SkuRefere
     if any(not one.finite or one.value <= 0 for one in speeds):
         return PairResult(nodes=nodes, passed=False, text="a bandwidth that is none was measured")
     best = speeds[-1]
-    for one in speeds:
-        for reference in references:
-            if reference.fits(FABRIC, {}, one) and judge(one, reference.reference).verdict is Verdict.FAIL:
-                text = judge(one, reference.reference).reason
-                return PairResult(nodes=nodes, passed=False, value=one.value, text=clean(text, 300))
-    return PairResult(nodes=nodes, passed=True, value=best.value, text=quantity(best.value, best.unit))
+    judged = [
+        judge(one, reference.reference)
+        for one in speeds
+        for reference in references
+        if reference.fits(FABRIC, {}, one)
+    ]
+    speed = worst([one.verdict for one in judged]) if judged else None
+    why = next((one.reason for one in judged if one.verdict is speed), "")
+    if speed is Verdict.FAIL:
+        return PairResult(nodes=nodes, passed=False, value=best.value, text=clean(why, 300), speed=speed)
+    told = f"{quantity(best.value, best.unit)}{f'; {why}' if why and speed is not Verdict.PASS else ''}"
+    return PairResult(nodes=nodes, passed=True, value=best.value, text=clean(told, 300), speed=speed)
 
 
-def slow_pairs(results: Sequence[PairResult], policy: Policy | None = None) -> tuple[PairResult, ...]:
-    """Return the results, those far below the others of the night no pass: by robust z and by distance."""
+def compared(
+    results: Sequence[PairResult], before: Sequence[float] = (), policy: Policy | None = None
+) -> tuple[PairResult, ...]:
+    """Return the results, those far below the others no pass: by robust z and by distance.
+
+    Tonight's pairs are compared with each other; where they are too few, with those of earlier nights, too.
+    Where all of these are too few, a speed that has no floor was compared with nothing.
+
+    Args:
+        results: Tonight's.
+        before: Bandwidths of pairs of the same kind in earlier nights, in GB/s.
+        policy: How strictly.
+    """
     policy = policy or Policy()
     values = [one.value for one in results if one.passed and one.value is not None and len(one.nodes) == 2]
+    whose = "tonight's pairs"
+    if len(values) < policy.outlier_least:
+        values, whose = [*values, *before], "tonight's pairs and those of earlier nights"
     if len(values) < policy.outlier_least:
         return tuple(results)
     middle = statistics.median(values)
@@ -326,9 +370,10 @@ def slow_pairs(results: Sequence[PairResult], policy: Policy | None = None) -> t
             return one
         off = (one.value - middle) / middle
         if (one.value - middle) / spread >= policy.outlier_z or off >= policy.outlier_fails:
-            return one
-        text = f"{one.text} is {percent(off)} off the median of tonight's pairs, {quantity(middle, 'GB/s')}"
-        return one.model_copy(update={"passed": False, "text": text})
+            # What a floor says of it (too good to be true, for one) is not taken back.
+            return one if one.speed is not None else one.model_copy(update={"speed": Verdict.PASS})
+        text = f"{one.text} is {percent(off)} off the median of {whose}, {quantity(middle, 'GB/s')}"
+        return one.model_copy(update={"passed": False, "text": text, "speed": Verdict.FAIL})
 
     return tuple(look(one) for one in results)
 
@@ -341,6 +386,11 @@ def order(targets: Sequence[Target], past: Sequence[ProbeNight]) -> list[Target]
             ago.setdefault(name, number)
     idle = [one for one in targets if not one.busy]
     return sorted(idle, key=lambda one: (-ago.get(one.name, len(past)), one.name))
+
+
+def kind(target: Target) -> str:
+    """Return the rack and SKU of a node: only nodes of one kind meet, and only their pairs are compared."""
+    return f"{target.rack}/{target.sku}"
 
 
 def pairs_tonight(
@@ -360,11 +410,10 @@ def pairs_tonight(
             if len(result.nodes) == 2:
                 met.setdefault((min(result.nodes), max(result.nodes)), number)
     found: dict[str, tuple[Pair, ...]] = {}
-    racks: dict[tuple[str, str], list[str]] = {}
+    racks: dict[str, list[str]] = {}
     for one in targets:
-        racks.setdefault((one.rack, one.sku), []).append(one.name)
-    for (rack, sku), names in racks.items():
-        key = f"{rack}/{sku}"
+        racks.setdefault(kind(one), []).append(one.name)
+    for key, names in racks.items():
         planned = [
             pair for pair in pairs_of_night(names, turns.get(key, 0)) if pair[0] in able and pair[1] in able
         ]
@@ -388,6 +437,7 @@ def probe_night(
     past: Sequence[ProbeNight],
     jobs: Jobs,
     direct: Mapping[str, Done] | None = None,
+    doubts: Doubts | None = None,
 ) -> tuple[ProbeNight, tuple[Measurement, ...]]:
     """Measure a fleet; return what came of it, and the numbers to judge with all others.
 
@@ -397,6 +447,7 @@ def probe_night(
         past: What earlier nights measured, newest first.
         jobs: Runs jobs; its folder was made.
         direct: What nodes said that nights keep drained: Slurm gives them no job, they were measured without.
+        doubts: Which numbers are suspect: their nodes are measured a second time. None suspects nobody.
 
     Raises:
         ProbeError: Slurm's host does not answer any more.
@@ -404,13 +455,13 @@ def probe_night(
     """
     by_name = {one.name: one for one in targets}
     left = {one.name: one.busy for one in targets if one.busy}
-    numbers: list[Measurement] = []
+    numbers: dict[str, tuple[Measurement, ...]] = {}
     reasons: dict[str, list[NightReason]] = {}
     digests: dict[str, tuple[tuple[str, str, str], ...]] = {}
     queue = order(targets, past)
 
-    def job(target: Target) -> Job:
-        text = script(plan, wanted(plan, target), [target.name], plan.node_limit_s)
+    def job(target: Target, probes: Sequence[Probe] | None = None) -> Job:
+        text = script(plan, probes or wanted(plan, target), [target.name], plan.node_limit_s)
         return Job((target.name,), text, target.gpus, plan.node_limit_s)
 
     some = [one for one in queue if wanted(plan, one)]
@@ -447,10 +498,7 @@ def probe_night(
             continue
         got = read_node(plan, by_name[name], last)
         reasons.setdefault(name, []).extend(got.reasons)
-        if last.how != "ok" and not any(one.verdict.gates for one in got.reasons):
-            # Each program ended well and the job did not: whatever that was, it is no pass.
-            reasons[name].append(_unproven("job", name, f"{last.how}: {last.text or 'nobody says why'}"))
-        numbers += got.measurements
+        numbers[name] = got.measurements
         digests[name] = got.digests
         if last.how == "ok":
             measured.append(name)
@@ -461,6 +509,28 @@ def probe_night(
                 reasons[name].append(
                     NightReason(check="probe", verdict=Verdict.FAIL, metric="job", part=name, text=text)
                 )
+    twice = Twice({})
+    if doubts is not None:
+
+        def measure(names: Sequence[str]) -> dict[str, tuple[Measurement, ...] | str]:
+            speeds = {name: [one for one in wanted(plan, by_name[name]) if one.benchmark] for name in names}
+            ended = jobs.run([job(by_name[name], speeds[name]) for name in names])
+            answers: dict[str, tuple[Measurement, ...] | str] = {}
+            for name, one in zip(names, ended, strict=True):
+                if one.how in ("left", "busy", "lost"):
+                    answers[name] = one.text
+                    continue
+                got = read_node(plan, by_name[name], one, speeds[name])
+                reasons.setdefault(name, []).extend(got.reasons)
+                answers[name] = got.measurements
+            return answers
+
+        # What an earlier night drained has failed already, and Slurm gives it no job.
+        able = set(numbers) - set(drained)
+        twice = measure_suspects(numbers, doubts, measure, able, _suspected_before(past, able))
+        numbers = twice.numbers
+        for name, evidence in twice.reasons.items():
+            reasons.setdefault(name, []).extend(evidence)
     known = next((one.digests for one in past if one.digests), {})
     odd, agreed, remarks = odd_digests(digests, known)
     for name, more in odd.items():
@@ -470,10 +540,16 @@ def probe_night(
     between: list[NightReason] = []
     if FABRIC in plan.chosen:
         bad = {name for name, mine in reasons.items() if any(one.verdict.gates for one in mine)}
-        able = {one.name for one in queue if one.name not in bad and (one.name in measured or not some)}
-        tonight = pairs_tonight(targets, able, turns, past)
+        free = {one.name for one in queue if one.name not in bad and (one.name in measured or not some)}
+        tonight = pairs_tonight(targets, free, turns, past)
         meeting = _Meeting(plan, by_name, jobs)
-        results = tuple(one for pairs in tonight.values() for one in meeting.rack(pairs))
+        results = tuple(
+            one
+            for key, pairs in tonight.items()
+            for one in meeting.rack(
+                pairs, _bandwidths(past, {one.name for one in targets if kind(one) == key})
+            )
+        )
         remarks += tuple(meeting.remarks[:20])
         blamed, between = _blamed(results, {one.name: by_name[one.name].rack for one in targets})
         for name, why in blamed.items():
@@ -486,6 +562,9 @@ def probe_night(
         spent=round(jobs.spent, 3),
         turns=turns,
         measured=tuple(sorted(measured)),
+        again=tuple(sorted(twice.again)),
+        unconfirmed=tuple(sorted(twice.unconfirmed)),
+        suspected=twice.suspected,
         left_out={name: clean(why, 200) for name, why in sorted(left.items())},
         reasons={name: tuple(mine) for name, mine in sorted(_spared(reasons, len(targets)).items()) if mine},
         between=tuple(between),
@@ -493,7 +572,25 @@ def probe_night(
         digests=agreed,
         remarks=remarks,
     )
-    return night, tuple(numbers)
+    return night, tuple(one for mine in numbers.values() for one in mine)
+
+
+def _bandwidths(past: Sequence[ProbeNight], names: Collection[str]) -> list[float]:
+    """Return what pairs of some nodes reached in the nights that a drift looks back, in GB/s."""
+    return [
+        one.value
+        for night in past[: Policy().drift_nights]
+        for one in night.pairs
+        if one.passed and one.value is not None and len(one.nodes) == 2 and set(one.nodes) <= set(names)
+    ]
+
+
+def _suspected_before(past: Sequence[ProbeNight], names: Iterable[str]) -> dict[str, tuple[NightReason, ...]]:
+    """Return what was suspect of nodes when they were last measured."""
+    latest = {name: next((one for one in past if name in one.measured), None) for name in names}
+    return {
+        name: night.suspected[name] for name, night in latest.items() if night and name in night.suspected
+    }
 
 
 def _python_lacks(done: Done) -> bool:
@@ -551,9 +648,14 @@ class _Meeting:
                 got.append(read_pair(nodes, one, self.by_name[nodes[0]].references))
         return got
 
-    def rack(self, pairs: Sequence[Pair]) -> list[PairResult]:
-        """Let pairs meet, suspects a second and a third time, and halve the suspects that are left."""
-        results = list(slow_pairs(self.meet(pairs)))
+    def rack(self, pairs: Sequence[Pair], before: Sequence[float]) -> list[PairResult]:
+        """Let pairs meet, suspects a second and a third time, and halve the suspects that are left.
+
+        Args:
+            pairs: Tonight's.
+            before: Bandwidths of such pairs in earlier nights, in GB/s.
+        """
+        results = list(compared(self.meet(pairs), before))
         for _ in range(3):
             good, bad, suspects = _stand(results)
             met = [(one.nodes[0], one.nodes[1]) for one in results]
@@ -561,7 +663,7 @@ class _Meeting:
             fresh = self.meet([(min(one, two), max(one, two)) for one, two in partners.items()])
             if not fresh:
                 break
-            results = list(slow_pairs([*results, *fresh]))
+            results = list(compared([*results, *fresh], before))
         good, bad, suspects = _stand(results)
 
         def works(nodes: Sequence[str]) -> bool:
@@ -613,7 +715,51 @@ def _blamed(
         )
         for pair in sorted(links)
     ]  # fmt: skip
+    between += [
+        NightReason(
+            check="pair", verdict=Verdict.DEGRADED, metric="fabric", part="+".join(pair), text=one.text
+        )
+        for pair, one in sorted(pairs.items())
+        if one.passed and one.speed is Verdict.DEGRADED
+    ]
     return reasons, between
+
+
+def unproven_pairs(
+    night: ProbeNight, require_references: bool
+) -> tuple[dict[str, tuple[NightReason, ...]], tuple[str, ...]]:
+    """Return what the pairs whose speed nothing proves leave unproven, by node, and remarks.
+
+    Args:
+        night: What was measured.
+        require_references: Whether a speed that was compared with nothing is unproven; a remark otherwise.
+            What a floor leaves unproven always is.
+    """
+    reasons: dict[str, tuple[NightReason, ...]] = {}
+    bare = []
+    for one in night.pairs:
+        if len(one.nodes) != 2 or not one.passed or one.speed not in (None, Verdict.UNPROVEN):
+            continue
+        if one.speed is None and not require_references:
+            bare.append("+".join(one.nodes))
+            continue
+        why = f"; {NO_REFERENCE}, and fewer than {Policy().outlier_least} pairs to compare with"
+        for name, other in zip(one.nodes, reversed(one.nodes), strict=True):
+            text = f"right sums with {other}, and nothing proves the speed: {one.text}"
+            said_ = NightReason(
+                check="reference",
+                verdict=Verdict.UNPROVEN,
+                metric=FABRIC_METRIC,
+                part=name,
+                text=clean(text + (why if one.speed is None else ""), 400),
+            )
+            reasons[name] = (*reasons.get(name, ()), said_)
+    if not bare:
+        return reasons, ()
+    return reasons, (
+        f"{NO_REFERENCE}, and too few pairs to compare with: nothing proves {FABRIC_METRIC} of "
+        f"{', '.join(bare[:10])}",
+    )
 
 
 def write_probes(folder: Path, night: ProbeNight) -> None:
@@ -652,6 +798,10 @@ def said(night: ProbeNight | None) -> tuple[str, ...]:
         f"measured: {len(night.measured)} nodes, {pairs} pairs, "
         f"{night.spent:.1f} of {night.asked:g} GPU-minutes"
     ]
+    if night.again:
+        lines.append(f"measured again, suspect by speed: {fold(night.again)}")
+    if night.unconfirmed:
+        lines.append(f"suspect by speed and not measured again: {fold(night.unconfirmed)}")
     by_reason: dict[str, list[str]] = {}
     for name, why in night.left_out.items():
         by_reason.setdefault(why, []).append(name)
