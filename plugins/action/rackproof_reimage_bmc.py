@@ -1,4 +1,4 @@
-"""Ask a node's BMC by Redfish, set what it boots from, switch it on or off."""
+"""Ask a node's BMC, set what it boots from, switch it on or off."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ class ActionModule(ActionBase):
         _, options = self.validate_argument_spec(
             {
                 "address": {"type": "str", "required": True},
+                "protocol": {"type": "str", "choices": ["redfish", "ipmi"], "default": "redfish"},
                 "user": {"type": "str", "default": ""},
                 "password": {"type": "str", "default": "", "no_log": True},
                 "ca_file": {"type": "path"},
                 "system": {"type": "str", "default": ""},
+                "uefi": {"type": "bool", "default": True},
                 "boot": {"type": "str", "choices": ["pxe", "disk"]},
                 "power": {"type": "str", "choices": ["on", "off", "cycle"]},
                 "timeout_s": {"type": "float", "default": 120},
@@ -39,6 +41,8 @@ class ActionModule(ActionBase):
             password=options["password"],
             verify=options["ca_file"] or True,
             system=options["system"],
+            protocol=options["protocol"],
+            uefi=options["uefi"],
         )
         try:
             before = now = bmc.look(node, access)

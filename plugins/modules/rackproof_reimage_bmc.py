@@ -7,16 +7,23 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: rackproof_reimage_bmc
-short_description: Power and boot of a node through its BMC (Redfish)
+short_description: Power and boot of a node through its BMC (Redfish, IPMI)
 description:
   - Asks the BMC, and where told so sets what the node boots from and switches it on or off. What was set is
     read back, and a switch is waited for.
-  - The certificate of the BMC is checked.
+  - By Redfish the certificate of the BMC is checked. IPMI has none; its passwords are 20 characters at most.
 options:
   address:
-    description: Address of the BMC; https unless it begins otherwise.
+    description:
+      - Address of the BMC. By Redfish https unless it begins otherwise; by IPMI with the port where that is
+        not 623.
     type: str
     required: true
+  protocol:
+    description: What the BMC speaks.
+    type: str
+    choices: [redfish, ipmi]
+    default: redfish
   user:
     description: Account on the BMC. From Vault.
     type: str
@@ -32,6 +39,11 @@ options:
     description: Id of the node among the systems that the BMC lists; needed where there are several.
     type: str
     default: ""
+  uefi:
+    description:
+      - By IPMI, whether the boot over the network is one by UEFI. Redfish leaves that as the node is set up.
+    type: bool
+    default: true
   boot:
     description: V(pxe) boots over the network the next time only, V(disk) takes that back.
     type: str
@@ -53,7 +65,7 @@ attributes:
     support: none
 author: Rackproof developers
 requirements:
-  - the Python package sushy on the controller
+  - the Python package sushy on the controller, or for IPMI the program ipmitool
 """
 
 EXAMPLES = r"""
@@ -64,6 +76,13 @@ EXAMPLES = r"""
     password: "{{ reimage_bmc_password }}"
     boot: pxe
     power: cycle
+
+- name: Ask a BMC without Redfish
+  rackproof_reimage_bmc:
+    address: "{{ reimage_bmc_address }}"
+    protocol: ipmi
+    user: "{{ reimage_bmc_user }}"
+    password: "{{ reimage_bmc_password }}"
 """
 
 RETURN = r"""
@@ -75,5 +94,5 @@ bmc:
     power: {description: State of the node., type: str, returned: always}
     boot: {description: What the next boot is from., type: str, returned: always}
     boot_enabled: {description: Whether that holds (Once/Continuous/Disabled)., type: str, returned: always}
-    serial: {description: Serial number of the machine., type: str, returned: always}
+    serial: {description: Serial number of the machine; may be empty., type: str, returned: always}
 """

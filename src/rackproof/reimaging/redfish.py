@@ -1,0 +1,158 @@
+"""Redfish, by the library ``sushy`` (OpenStack Ironic's)."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rackproof.reimaging.bmc import Access, BmcError, BmcSilentError, Power
+from rackproof.text import clean
+
+
+def url(address: str) -> str:
+    """Return the address of a BMC as sushy wants it; https unless it says otherwise."""
+    return address if re.match(r"https?://", address) else f"https://{address}"
+
+
+@contextmanager
+def connect(node: str, access: Access) -> Iterator[Any]:
+    """Open a session, give its root, and translate what goes wrong.
+
+    Raises:
+        BmcError: The BMC does not answer, refuses, or speaks no Redfish; also for what is asked meanwhile.
+    """
+    try:
+        import sushy
+        from sushy import auth, exceptions
+    except ImportError:
+        raise BmcError(
+            f"{node}: the Python package sushy is not installed on this machine, and Redfish needs it: "
+            "pip install 'rackproof[ansible]'"
+        ) from None
+    place = access.place
+    session = auth.SessionOrBasicAuth(username=access.user, password=access.password) if access.user else None
+    try:
+        yield sushy.Sushy(
+            url(access.address),
+            auth=session,
+            verify=access.verify,
+            server_side_retries=2,
+            server_side_retries_delay=1,
+            read_timeout=access.call_timeout_s,
+            connect_timeout=min(10.0, access.call_timeout_s),
+        )
+    except exceptions.AccessError as error:
+        raise BmcError(
+            f"{node}: its BMC at {place} refuses the login of {clean(access.user or 'nobody', 60)} "
+            f"(status {error.status_code}): check reimage_bmc_user and reimage_bmc_password in Vault, "
+            "and whether the account is locked"
+        ) from None
+    except exceptions.ConnectionError as error:
+        said = clean(error, 300)
+        if "certificate" in said.lower() or "ssl" in said.lower():
+            raise BmcError(
+                f"{node}: the certificate of its BMC at {place} is not trusted: put its authority's into "
+                "a file and name that with reimage_bmc_ca_file"
+            ) from None
+        raise BmcSilentError(
+            f"{node}: its BMC at {place} does not answer ({said}): is it powered, is its network up? Try to "
+            "reach it from this machine; a hung one needs its reset button or its power taken away"
+        ) from None
+    except exceptions.HTTPError as error:
+        raise BmcError(
+            f"{node}: its BMC at {place} refuses with status {error.status_code}: {clean(error, 300)}. "
+            "See its log of events; its firmware may want another order"
+        ) from None
+    except (exceptions.SushyError, ValueError) as error:
+        raise BmcError(
+            f"{node}: its BMC at {place} answers what is no Redfish, or lacks what is needed: "
+            f"{clean(error, 300)}. Is this the BMC's address, and its firmware recent?"
+        ) from None
+    finally:
+        if session is not None:
+            # A session that cannot be closed ends by itself, and nothing that was done depends on it.
+            with contextlib.suppress(Exception):
+                session.close()
+
+
+@contextmanager
+def machine(node: str, access: Access) -> Iterator[RedfishMachine]:
+    """Reach a node.
+
+    Raises:
+        BmcError: As :func:`connect`, or the node is not the only system of its BMC and not named.
+    """
+    with connect(node, access) as root:
+        yield RedfishMachine(_choose(node, root, access))
+
+
+def _choose(node: str, root: Any, access: Access) -> Any:
+    members = root.get_system_collection().get_members()
+    found = [one for one in members if access.system in ("", one.identity)]
+    if len(found) != 1:
+        there = ", ".join(clean(one.identity, 60) for one in members) or "none"
+        wanted = f"no system {clean(access.system, 60)}" if access.system else f"{len(found)} systems"
+        raise BmcError(
+            f"{node}: its BMC lists {wanted}; there are: {there}. Name the node's with reimage_bmc_system"
+        )
+    return found[0]
+
+
+class RedfishMachine:
+    """A system of a BMC, as :class:`rackproof.reimaging.bmc.Machine`."""
+
+    def __init__(self, system: Any) -> None:
+        self._system = system
+
+    def power(self) -> str:
+        """Return the state of the node."""
+        self._system.refresh(force=True)
+        return _word(self._system.power_state)
+
+    def said(self) -> Power:
+        """Return all that the BMC says."""
+        power = self.power()
+        boot = self._system.boot or {}
+        return Power(
+            power=power,
+            boot=_word(boot.get("target")),
+            boot_enabled=_word(boot.get("enabled")),
+            serial=clean(self._system.serial_number or "", 60),
+        )
+
+    def switch(self, on: bool) -> None:
+        """Order the node on or off."""
+        import sushy
+
+        self._system.reset_system(sushy.ResetType.ON if on else sushy.ResetType.FORCE_OFF)
+
+    def boot_from_network(self) -> None:
+        """Order the next boot from the network."""
+        import sushy
+
+        self._system.set_system_boot_options(
+            target=sushy.BootSource.PXE, enabled=sushy.BootSourceOverrideEnabled.ONCE
+        )
+
+    def boot_as_set_up(self) -> None:
+        """Take an override back; BMCs that cannot disable it are told to boot from disk."""
+        import sushy
+        from sushy import exceptions
+
+        try:
+            self._system.set_system_boot_options(enabled=sushy.BootSourceOverrideEnabled.DISABLED)
+            now = self.said()
+            if now.boot_enabled == "Disabled" or now.boot != "Pxe":
+                return
+        except (exceptions.HTTPError, exceptions.InvalidParameterValueError):
+            pass
+        self._system.set_system_boot_options(
+            target=sushy.BootSource.HDD, enabled=sushy.BootSourceOverrideEnabled.CONTINUOUS
+        )
+
+
+def _word(value: object) -> str:
+    return clean(getattr(value, "value", value) or "", 40)

@@ -1,0 +1,224 @@
+"""Power and boot through IPMI: ipmitool against pyghmi's server, and against BMCs that misbehave."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rackproof.reimaging.bmc import Access, BmcError, BmcSilentError, look, set_boot, set_power
+from rackproof.reimaging.ipmi import boot_flags, host_and_port
+
+from .ipmi_double import IpmiDouble
+
+
+def needs_ipmitool(test: Any) -> Any:
+    test = pytest.mark.slow(test)
+    reason = "needs ipmitool (tools/install-test-packages)"
+    return pytest.mark.skipif(not shutil.which("ipmitool"), reason=reason)(test)
+
+
+@pytest.fixture
+def node() -> IpmiDouble:
+    with socket.socket(type=socket.SOCK_DGRAM) as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    return IpmiDouble(port)
+
+
+def access(node: IpmiDouble, **changed: Any) -> Access:
+    said = {"address": f"127.0.0.1:{node.port}", "user": "ops", "password": "secret", "protocol": "ipmi"}
+    return Access(**(said | changed))
+
+
+@needs_ipmitool
+def test_a_node_boots_over_the_network_once_and_the_override_is_set_back(node: IpmiDouble) -> None:
+    way = access(node)
+    now = set_boot("n1", way, "pxe")
+    assert (now.power, now.boot, now.boot_enabled, now.serial) == ("Off", "Pxe", "Once", "SN-1")
+    # Valid, for the next boot only, by UEFI.
+    assert node.flags[0] == 0b10100000
+    assert set_power("n1", way, "cycle").power == "On"
+    assert set_power("n1", way, "on").power == "On"
+    assert node.orders == ["on"]
+    set_power("n1", way, "cycle", sleep=lambda seconds: None)
+    assert node.orders == ["on", "off", "on"]
+    assert set_boot("n1", way, "disk").boot_enabled == "Disabled"
+    set_boot("n1", access(node, uefi=False), "pxe")
+    assert node.flags[0] == 0b10000000
+
+
+@needs_ipmitool
+def test_a_serial_number_that_is_not_told_is_empty(node: IpmiDouble) -> None:
+    node.fru = b""
+    assert look("n1", access(node)).serial == ""
+
+
+@needs_ipmitool
+@pytest.mark.parametrize(
+    ("fault", "changed", "why"),
+    [
+        ("", {"password": "hunter2"}, r"refuses the login of ops: check reimage_bmc_user and .*Vault"),
+        ("", {"password": "a" * 21}, "refuses the login of ops"),
+        ("no privilege", {}, "does not let ops do that: give the account the privilege operator"),
+        ("forgets", {}, r"took the order to boot over the network once, and says None \(Disabled\)"),
+        ("silent", {"call_timeout_s": 1.5}, r"does not answer by IPMI \(nothing within 2 s\).*reset button"),
+        ("hung", {"call_timeout_s": 1.5}, "does not answer by IPMI"),
+    ],
+)
+def test_a_bmc_that_misbehaves_is_told_with_what_to_do(
+    node: IpmiDouble, fault: str, changed: dict[str, Any], why: str
+) -> None:
+    node.fault = fault
+    begin = time.monotonic()
+    with pytest.raises(BmcError, match=f"n1: its BMC .*{why}") as caught:
+        set_boot("n1", access(node, **changed), "pxe")
+    assert time.monotonic() - begin < 10
+    assert "hunter2" not in str(caught.value)
+    assert isinstance(caught.value, BmcSilentError) == (fault in ("silent", "hung"))
+
+
+@needs_ipmitool
+def test_a_slow_bmc_is_waited_for_and_one_that_does_not_switch_is_told(node: IpmiDouble) -> None:
+    node.fault = "slow"
+    assert look("n1", access(node)).power == "Off"
+    node.fault = "stuck"
+    with pytest.raises(BmcError, match="took the order, but 0 s later the node is Off and not On"):
+        set_power("n1", access(node), "on", timeout_s=0, sleep=lambda seconds: None)
+
+
+@needs_ipmitool
+def test_where_nobody_listens_it_ends_before_the_time_that_a_call_may_take(node: IpmiDouble) -> None:
+    node.fault = "silent"
+    with pytest.raises(BmcSilentError, match="Unable to establish IPMI"):
+        look("n1", access(node, call_timeout_s=60))
+
+
+PROGRAM = """#!/bin/sh
+echo "$*" >> {folder}/calls
+cat {folder}/said >&2
+exit {status}
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "why"),
+    [
+        ("RAKP 2 message indicates an error : unauthorized name", 1, "refuses the login of ops"),
+        (
+            "Error in open session response message : no matching cipher suite\n\n"
+            "Error: Unable to establish IPMI v2 / RMCP+ session",
+            1,
+            "refuses chassis bootparam get 5: no matching cipher suite",
+        ),
+        ("Get Auth Capabilities error\nError: Unable to establish", 1, "does not answer by IPMI"),
+        (
+            "Set Session Privilege Level to OPERATOR failed: Unknown (0x81)",
+            1,
+            "does not let ops do that",
+        ),
+        ("Get Chassis Boot Parameter 5 failed: Invalid command", 1, "refuses chassis bootparam get 5: Get"),
+    ],
+)
+def test_what_ipmitool_says_is_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, status: int, why: str
+) -> None:
+    """What it says to BMCs that pyghmi does not play, as its version 1.8.19 has it."""
+    program = tmp_path / "ipmitool"
+    program.write_text(PROGRAM.format(folder=tmp_path, status=status))
+    program.chmod(0o755)
+    (tmp_path / "said").write_text(f"Loading IANA PEN Registry...\n{said}\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    way = Access("10.0.0.11", "ops", "hunter2", protocol="ipmi")
+    with pytest.raises(BmcError, match=f"n1: its BMC at 10.0.0.11 {why}"):
+        look("n1", way)
+    # A password on a command line is everybody's on the machine.
+    assert "hunter2" not in (tmp_path / "calls").read_text()
+
+
+def test_a_machine_without_the_program_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BmcError, match=r"n1: the program ipmitool is not installed .* apt-get install"):
+        look("n1", Access("10.0.0.11", protocol="ipmi"))
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ("8004000000", ("Pxe", "Once")),
+        ("a004000000", ("Pxe", "Once")),
+        ("C004000000", ("Pxe", "Continuous")),
+        # A device without the bit that says that it counts: so the BMC forgot it.
+        ("0004000000", ("Pxe", "Disabled")),
+        ("8000000000", ("None", "Disabled")),
+        ("e008000000", ("Hdd", "Continuous")),
+        ("8014000000", ("IPMI device 5", "Once")),
+        ("", ("", "")),
+    ],
+)
+def test_boot_flags_are_read_by_their_bits(data: str, said: tuple[str, str]) -> None:
+    text = f"Boot parameter version: 1\nBoot parameter data: {data}\n Boot Flags :\n" if data else "nothing"
+    assert boot_flags(text) == said
+
+
+@pytest.mark.parametrize(
+    ("address", "place"),
+    [
+        ("10.0.0.11", ("10.0.0.11", 623)),
+        ("bmc17.example:6230", ("bmc17.example", 6230)),
+        ("fd00::11", ("fd00::11", 623)),
+        ("[fd00::11]:6230", ("fd00::11", 6230)),
+        ("https://10.0.0.11", None),
+        ("10.0.0.11:x", None),
+        ("-oProxy", None),
+        ("ops@10.0.0.11", None),
+    ],
+)
+def test_addresses_are_names_or_ip_addresses(address: str, place: tuple[str, int] | None) -> None:
+    if place:
+        assert host_and_port("n1", address) == place
+    else:
+        with pytest.raises(BmcError, match=r"n1: '.*' is no address for IPMI"):
+            host_and_port("n1", address)
+
+
+PLAYBOOK = """
+- hosts: all
+  gather_facts: false
+  tasks:
+    - rackproof_reimage_bmc:
+        address: "127.0.0.1:{port}"
+        protocol: ipmi
+        user: ops
+        password: "{{{{ lookup('ansible.builtin.env', 'BMC_PASSWORD') }}}}"
+        boot: pxe
+        power: "on"
+"""
+
+
+@needs_ipmitool
+@pytest.mark.playbook
+def test_the_task_sets_boot_and_power_and_shows_no_password(node: IpmiDouble, tmp_path: Path) -> None:
+    playbook = tmp_path / "playbook.yml"
+    playbook.write_text(PLAYBOOK.format(port=node.port))
+    for password, status, said in (("secret", 0, "boot: Pxe"), ("hunter2", 2, "refuses the login of ops")):
+        done = subprocess.run(
+            [Path(sys.executable).with_name("ansible-playbook"), "-vvv", "-i", "n1,", playbook],
+            cwd=Path(__file__).resolve().parents[3],
+            env=os.environ | {"BMC_PASSWORD": password, "ANSIBLE_NOCOLOR": "1"},
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert done.returncode == status, done.stdout + done.stderr
+        assert said in " ".join(done.stdout.split())
+        assert "hunter2" not in done.stdout + done.stderr
+    assert node.power == "on"
