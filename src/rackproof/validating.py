@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -329,8 +330,10 @@ def judge(
     strangers = {one.name: one for one in (*measured.elsewhere, *_arrived(looks, past))}
     for one in strangers.values():
         findings.setdefault(one.node, []).append(one)
+    held = {name for name, state in states.items() if state is not None and state.drained_by == "ours"}
+    anew = _anew(results, past, probed, {name: looks[name] for name in held if name in looks}, now)
     nodes = [
-        _node(name, why, looks.get(name), findings.get(name, []), measured, states[name])
+        _node(name, why, looks.get(name), findings.get(name, []), measured, states[name], anew.get(name, ()))
         for name, why in asked.items()
     ]
     decided, said = acting.decide(
@@ -509,6 +512,38 @@ def _measurements(
     )
 
 
+def _anew(
+    results: Path,
+    past: Sequence[Path],
+    probed: ProbeNight | None,
+    looks: Mapping[str, KeptLook],
+    now: datetime,
+) -> dict[str, tuple[str, ...]]:
+    """Return what was measured of some nodes since the last night was judged.
+
+    Its numbers are younger than 24 hours still where two nights are close, and passed then.
+    """
+    from rackproof.fleet.nights import named
+    from rackproof.history.bulk import readings_of
+
+    if not looks:
+        return {}
+    since = (stamp_of(past[0].name) if past else None) or datetime.min.replace(tzinfo=UTC)
+    with suppress(ResultsError):  # a night that is damaged was remarked on
+        since = record.read_night(past[0]).ended if past else since
+    runs = [one for one in _runs(results, now) if one.started is not None and one.started > since]
+    readings = readings_of(runs, now + timedelta(seconds=1), nights=DRIFT_NIGHTS)
+    found: dict[str, set[str]] = {}
+    for node, number in set(zip(readings.node.tolist(), readings.quantity.tolist(), strict=True)):
+        if node >= 0:
+            found.setdefault(readings.parts[node].key, set()).add(named(readings.quantities[number]))
+    programs = probed.sound if probed else {}
+    return {
+        name: tuple(sorted({*programs.get(name, ()), *found.get(kept.about.hardware_key, ())}))
+        for name, kept in looks.items()
+    }
+
+
 def _measured_once(past: Sequence[Path], probed: ProbeNight | None, now: datetime) -> set[str]:
     """Return the nodes of which numbers of the last 24 hours are suspect and were measured once only."""
     found: set[str] = set()
@@ -571,6 +606,12 @@ def _from_history(
 def _without_history(results: Path, now: datetime) -> Any:
     """Return tonight's readings from the run folders, which outlive every database."""
     from rackproof.history.bulk import readings_of
+
+    return readings_of(_runs(results, now), now + timedelta(seconds=1))
+
+
+def _runs(results: Path, now: datetime) -> list[Run]:
+    """Return the runs of the last two days; a night's own numbers were judged there."""
     from rackproof.results import read_run, run_folders
 
     runs = []
@@ -582,7 +623,7 @@ def _without_history(results: Path, now: datetime) -> Any:
             runs.append(read_run(folder))
         except ResultsError:
             continue
-    return readings_of(runs, now + timedelta(seconds=1))
+    return runs
 
 
 def _arrived(looks: Mapping[str, KeptLook], past: Sequence[Path]) -> list[HealthFinding]:
@@ -641,6 +682,7 @@ def _node(
     findings: Sequence[HealthFinding],
     measured: _Measured,
     state: SlurmState | None,
+    anew: tuple[str, ...],
 ) -> NodeNight:
     if kept is None:
         text = clean(why, 300).removeprefix("Task failed: ") or "it was not looked at"
@@ -657,6 +699,7 @@ def _node(
         findings=tuple(findings),
         reasons=measured.reasons.get(name, ()),
         measured=name in measured.nodes,
+        anew=anew,
         slurm=state,
     )
 

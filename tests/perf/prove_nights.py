@@ -68,7 +68,7 @@ MEASURED = {
     "GPU 12 % slow in products": ("slow", "floor:gemm_best dtype=bf16"),
     "memory of a GPU 12 % slow": ("memory", "floor:memory_copy"),
     "host link of a GPU at half speed": ("host", "floor:host_to_device"),
-    "wrong values": ("wrong", "probe:wrong_values"),
+    "wrong values": ("wrong", "probe:gemm wrong_values"),
     "silent corruption in training": ("bits", "bits:training step"),
     "a probe dies": ("dies", "probe:job"),
     "a node's network": ("fabric", "pair:fabric"),

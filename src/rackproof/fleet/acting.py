@@ -9,15 +9,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from rackproof.fleet.probe_jobs import PROBES
 from rackproof.fleet.record import Hold, NodeNight
 from rackproof.records import Verdict
 from rackproof.text import clean, percent
 
 PREFIX = "rackproof-night:"
 """How the reasons of the night's drains begin; those of provisioning begin otherwise and are not touched."""
+PROGRAMS = frozenset(one.name for one in PROBES)
 _WORST_FIRST = ("rma", "isolate", "inspect", "reboot", "reset", "configure", "watch", "none")
 
 
@@ -110,12 +112,13 @@ def _held(one: NodeNight, before: NodeNight | None, night_id: str, policy: Actin
         codes = tuple(dict.fromkeys([*hold.codes, *one.codes()]))
         hold = hold.model_copy(update={"codes": codes, "passes": 0})
         return one.model_copy(update={"hold": hold, "why": f"stays drained: {_because(one)}"})
-    if any(":" in code for code in hold.codes) and not one.measured:
-        why = "stays drained: what failed was a measurement, and nothing was measured tonight"
-        return one.model_copy(update={"hold": hold, "why": why})
     if any(code.startswith("pair:") for code in hold.codes):
         # Slurm gives a drained node no partner to prove it with.
         why = "stays drained: it failed with other nodes; mend it, then resume it by hand"
+        return one.model_copy(update={"hold": hold, "why": why})
+    if lacking := [code for code in hold.codes if not _measured_anew(code, one.anew)]:
+        what = clean(", ".join(lacking), 200)
+        why = f"stays drained: what failed was not measured again since the night before: {what}"
         return one.model_copy(update={"hold": hold, "why": why})
     hold = hold.model_copy(update={"passes": hold.passes + 1})
     if hold.passes < policy.passes:
@@ -125,6 +128,19 @@ def _held(one: NodeNight, before: NodeNight | None, night_id: str, policy: Actin
     return one.model_copy(
         update={"hold": hold, "plan": "return", "why": f"passed {hold.passes} times: {what}"}
     )
+
+
+def _measured_anew(code: str, anew: Collection[str]) -> bool:
+    """Whether what failed was measured again; health is looked at every night."""
+    check, colon, metric = code.partition(":")
+    if not colon:
+        return True
+    # Slurm's reason, where no night is left, holds a metric's first word.
+    first = metric.partition(" ")[0]
+    if check in ("floor", "fleet"):
+        return metric in anew or (first == metric and any(one.partition(" ")[0] == first for one in anew))
+    program = "training-step" if check == "bits" else first
+    return (program if program in PROGRAMS else "job") in anew
 
 
 def _told(reason: str) -> tuple[str, ...]:

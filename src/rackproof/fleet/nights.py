@@ -24,6 +24,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from rackproof.history.archive import Measured
 from rackproof.history.bulk import Accepted, Floats, Integers, Part, Readings
 from rackproof.judging import NO_REFERENCE, SkuReference, judge
 from rackproof.records import Direction, Measurement, Node, Reference, Verdict
@@ -704,9 +705,13 @@ def _reason(
         text = judged.reason + (f" ({known[place].source})" if place >= 0 else "")
     if wide:
         text += "; on so many nodes that it is a fault of the tool or the fabric until proven otherwise"
-    labels = {name: value for name, value in what.labels.items() if value != "*"}
-    metric = " ".join([what.metric, *(f"{name}={value}" for name, value in labels.items())])
-    return Reason(CHECKS[check], verdict, metric, part, text, off, wide, int(found.row[row]))
+    return Reason(CHECKS[check], verdict, named(what), part, text, off, wide, int(found.row[row]))
+
+
+def named(what: Measured) -> str:
+    """Return how reasons call a quantity: its metric, and the labels that name no hardware."""
+    labels = [f"{name}={value}" for name, value in what.labels.items() if value != "*"]
+    return " ".join([what.metric, *labels])
 
 
 def _unmeasured(fleet: _Fleet, found: _Found, row: int) -> str:

@@ -74,6 +74,7 @@ class ProbeNight(Record):
 
     ``asked`` is the budget in GPU-minutes, ``spent`` what was used. ``left_out`` says by node why it was not
     measured; those are no findings. ``digests`` are, by what has to be alike, the bits that most agreed on.
+    ``sound`` are by node the programs that ended well and found nothing wrong, and ``job`` where all did.
     ``again`` were measured a second time for suspect numbers; ``unconfirmed`` should have been and were not:
     nothing fails by their speed; ``suspected`` are the numbers that no second measurement took back.
     """
@@ -83,6 +84,7 @@ class ProbeNight(Record):
     spent: float = 0.0
     turns: dict[str, int] = Field(default={}, description="By rack how many nights of pairs there were.")
     measured: tuple[str, ...] = ()
+    sound: dict[str, tuple[str, ...]] = Field(default={})
     again: tuple[str, ...] = ()
     unconfirmed: tuple[str, ...] = ()
     suspected: dict[str, tuple[NightReason, ...]] = Field(default={})
@@ -195,11 +197,15 @@ def parsed(section: Section) -> ParsedLog:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a node's job measured: numbers that floors, fleet and history judge, and what is wrong now."""
+    """What a node's job measured: numbers that floors, fleet and history judge, and what is wrong now.
+
+    ``sound`` are the programs that ended well and found nothing wrong.
+    """
 
     measurements: tuple[Measurement, ...] = ()
     reasons: tuple[NightReason, ...] = ()
     digests: tuple[tuple[str, str, str], ...] = ()
+    sound: tuple[str, ...] = ()
 
 
 def read_node(plan: Plan, target: Target, done: Done, probes: Sequence[Probe] | None = None) -> Measured:
@@ -252,7 +258,7 @@ def read_node(plan: Plan, target: Target, done: Done, probes: Sequence[Probe] | 
                     NightReason(
                         check="probe",
                         verdict=one.verdict,
-                        metric=one.metric,
+                        metric=f"{probe.name} {one.metric}",
                         part=part,
                         text=clean(one.reason, 400),
                     )
@@ -268,10 +274,15 @@ def read_node(plan: Plan, target: Target, done: Done, probes: Sequence[Probe] | 
                 # What names no GPU is the node's; several nodes' numbers are kept as one run.
                 own = {} if {"gpu", "from"} & set(number.labels) else {"node": target.name}
                 numbers.append(number.model_copy(update={"labels": {**number.labels, **own}}))
+    sound = tuple(
+        one.name
+        for one in probes or wanted(plan, target)
+        if not any(why.metric.partition(" ")[0] == one.name for why in reasons)
+    )
     if done.how != "ok" and not any(one.verdict.gates for one in reasons):
         # Each program ended well and the job did not: whatever that was, it is no pass.
         reasons.append(_unproven("job", target.name, f"{done.how}: {done.text or 'nobody says why'}"))
-    return Measured(tuple(numbers), tuple(reasons), tuple(digests))
+    return Measured(tuple(numbers), tuple(reasons), tuple(digests), sound)
 
 
 def _silent_gpus(probe: str, target: Target, rules: Sequence[JudgeRule], log: ParsedLog) -> list[NightReason]:
@@ -458,6 +469,7 @@ def probe_night(
     numbers: dict[str, tuple[Measurement, ...]] = {}
     reasons: dict[str, list[NightReason]] = {}
     digests: dict[str, tuple[tuple[str, str, str], ...]] = {}
+    sound_in: dict[str, tuple[str, ...]] = {}
     queue = order(targets, past)
 
     def job(target: Target, probes: Sequence[Probe] | None = None) -> Job:
@@ -500,6 +512,7 @@ def probe_night(
         reasons.setdefault(name, []).extend(got.reasons)
         numbers[name] = got.measurements
         digests[name] = got.digests
+        sound_in[name] = (*got.sound, *(["job"] if last.how == "ok" else []))
         if last.how == "ok":
             measured.append(name)
         elif first.how != "lost" and last is not first and len(sound) > len(again):
@@ -547,7 +560,7 @@ def probe_night(
             one
             for key, pairs in tonight.items()
             for one in meeting.rack(
-                pairs, _bandwidths(past, {one.name for one in targets if kind(one) == key})
+                pairs, bandwidths(past, {one.name for one in targets if kind(one) == key})
             )
         )
         remarks += tuple(meeting.remarks[:20])
@@ -562,6 +575,7 @@ def probe_night(
         spent=round(jobs.spent, 3),
         turns=turns,
         measured=tuple(sorted(measured)),
+        sound=sound_in,
         again=tuple(sorted(twice.again)),
         unconfirmed=tuple(sorted(twice.unconfirmed)),
         suspected=twice.suspected,
@@ -575,7 +589,7 @@ def probe_night(
     return night, tuple(one for mine in numbers.values() for one in mine)
 
 
-def _bandwidths(past: Sequence[ProbeNight], names: Collection[str]) -> list[float]:
+def bandwidths(past: Sequence[ProbeNight], names: Collection[str]) -> list[float]:
     """Return what pairs of some nodes reached in the nights that a drift looks back, in GB/s."""
     return [
         one.value

@@ -77,7 +77,11 @@ class Hold(Record):
 
 
 class NodeNight(Record):
-    """A node in one night. ``plan`` is what should be done, ``why`` the reason, ``did`` what was done."""
+    """A node in one night. ``plan`` is what should be done, ``why`` the reason, ``did`` what was done.
+
+    ``measured`` says that there are numbers of the last 24 hours; ``anew``, of a node that nights keep
+    drained, names what was measured since the night before: metrics, and programs that found nothing wrong.
+    """
 
     node: str
     sku: str = ""
@@ -87,6 +91,7 @@ class NodeNight(Record):
     findings: tuple[HealthFinding, ...] = ()
     reasons: tuple[NightReason, ...] = ()
     measured: bool = False
+    anew: tuple[str, ...] = ()
     unreached: str = ""
     slurm: SlurmState | None = None
     hold: Hold | None = None

@@ -126,10 +126,43 @@ def test_a_measurement_that_failed_has_to_be_measured_again() -> None:
     (drained,), _ = decide([one], {}, members(18), "N1")
     assert drained.plan == "drain"
     (still,), _ = decide([night("n01", by="ours")], {"n01": drained}, members(18, ("n01",)), "N2")
-    assert "nothing was measured tonight" in still.why
-    (once,), _ = decide([night("n01", by="ours", measured=True)], {"n01": still}, members(18), "N3")
+    assert (
+        still.why
+        == "stays drained: what failed was not measured again since the night before: floor:gemm_best"
+    )
+    (once,), _ = decide([night("n01", by="ours", anew=("gemm_best",))], {"n01": still}, members(18), "N3")
     assert once.hold is not None
     assert once.hold.passes == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "anew", "passes"),
+    [
+        ("xid_79", (), 1),
+        ("floor:gemm_best dtype=bf16", ("gemm_best dtype=bf16",), 1),
+        ("fleet:gemm_best dtype=bf16", ("gemm_best dtype=fp8", "memory_copy", "job"), 0),
+        # Slurm keeps the first word alone.
+        ("floor:gemm_best", ("gemm_best dtype=bf16",), 1),
+        ("floor:gemm_best", ("gemm_best_of dtype=bf16",), 0),
+        ("bits:training step", ("training-step",), 1),
+        ("bits:training", ("training-step",), 1),
+        ("bits:training step", ("gemm", "job"), 0),
+        ("probe:gemm wrong_values", ("gemm",), 1),
+        ("probe:gemm wrong_values", ("memory", "job"), 0),
+        ("probe:job", ("gemm", "job"), 1),
+        ("probe:job", ("gemm",), 0),
+        # Written before programs were named: all of them have to end well.
+        ("probe:wrong_values", ("job",), 1),
+        ("probe:wrong_values", ("gemm",), 0),
+        # Nobody to prove it with.
+        ("pair:fabric", ("job",), 0),
+    ],
+)
+def test_a_pass_is_one_of_what_failed(code: str, anew: tuple[str, ...], passes: int) -> None:
+    before = {"n01": night("n01", hold=Hold(since="N1", codes=(code,)))}
+    (one,), _ = decide([night("n01", by="ours", measured=True, anew=anew)], before, members(18), "N2")
+    assert one.hold is not None
+    assert one.hold.passes == passes
 
 
 def test_a_drain_of_ours_whose_record_is_lost_has_to_pass_as_well() -> None:

@@ -147,7 +147,7 @@ def test_wrong_values_fail_and_name_the_gpu() -> None:
         return (node_says(nodes[0], wrong=7), 0, 45.0) if nodes == (RACK[2],) else sound(nodes)
 
     got, _ = night(answer)
-    assert verdicts(got) == {RACK[2]: ["probe:wrong_values"]}
+    assert verdicts(got) == {RACK[2]: ["probe:gemm wrong_values"]}
     assert got.reasons[RACK[2]][0].part == gpu(RACK[2], 2)
     assert all(RACK[2] not in one.nodes for one in got.pairs)
 

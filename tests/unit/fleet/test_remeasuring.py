@@ -64,6 +64,7 @@ def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tupl
         slurm: dict[str, Any] | None = None,
         hours: int = 24,
         seconds: float = 45.0,
+        measured: bool = True,
     ) -> tuple[NodeNight, ProbeNight]:
         left = list(answers)
 
@@ -78,18 +79,18 @@ def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tupl
             )  # fmt: skip
         host, how_ = Slurm(answer), how_ or plan(chosen=("gemm", "training-step"), share=1)
         members = "".join(f"{name}|batch|none\n" for name in SOME)
-        measuring.measure(
-            begun, how_, slurm=slurm or states(), members=members, remark="", shell=host.shell,
-            jobs=lambda *given: Jobs(*given, clock=lambda: host.now, sleep=host.sleep),
-        )  # fmt: skip
+        if measured:
+            measuring.measure(
+                begun, how_, slurm=slurm or states(), members=members, remark="", shell=host.shell,
+                jobs=lambda *given: Jobs(*given, clock=lambda: host.now, sleep=host.sleep),
+            )  # fmt: skip
         validating.judge(
             begun, asked=dict.fromkeys(SOME, ""), slurm=slurm or states(), members=members, share=0.4,
-            measuring="",
+            measuring="" if measured else None,
         )  # fmt: skip
         assert not left
         folder = nights(tmp_path)[0]
-        probed = read_probes(folder)
-        assert probed is not None
+        probed = read_probes(folder) or ProbeNight(asked=0)
         assert probed.spent <= how_.minutes
         kept = {one.node: one for one in read_night(folder).nodes}
         assert {one.verdict.value for one in kept.values() if one.node != BAD} == {"pass"}
@@ -193,6 +194,25 @@ def test_who_is_drained_by_a_night_is_not_measured_again(
     node, probed = night(slurm=states(**{BAD[-3:]: "ours"}))
     assert (node.verdict.value, probed.again) == ("fail", ())
     assert node.why.startswith("stays drained: floor:gemm_best")
+
+
+def test_one_good_measurement_counts_once_however_many_nights_there_are(
+    night: Callable[..., tuple[NodeNight, ProbeNight]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second look on the same day sees the same numbers, and proves nothing new."""
+    assert night(at(600), at(601))[0].plan == "drain"
+    ours = states(**{BAD[-3:]: "ours"})
+    good = measuring.how(node_says(BAD), "0", 4.0)
+    monkeypatch.setattr(measuring, "_direct_results", lambda *_: {BAD: good})
+    node, _ = night(slurm=ours, hours=1)
+    assert node.why == "stays drained: what failed has passed 1 of 2 times", node.says()
+    assert {"gemm", "gemm_best dtype=bf16", "job", "training-step"} <= set(node.anew)
+    for _ in range(2):
+        node, _ = night(slurm=ours, measured=False, hours=1)
+        assert node.measured
+        assert (node.plan, node.anew) == ("", ())
+        assert "not measured again since the night before: floor:gemm_best dtype=bf16" in node.why
+    assert night(slurm=ours)[0].plan == "return"
 
 
 def number(value: float, direction: Direction | None = Direction.HIGHER, unit: str = "s") -> Measurement:
