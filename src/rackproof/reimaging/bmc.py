@@ -8,7 +8,7 @@ How the two protocols say it is in ``redfish`` and ``ipmi``.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -62,6 +62,20 @@ class Power:
     serial: str
 
 
+@dataclass(frozen=True)
+class About:
+    """A machine that a BMC lists.
+
+    ``macs`` has its network interfaces, each with whether its link is up; None is not told.
+    """
+
+    system: str = ""
+    serial: str = ""
+    model: str = ""
+    power: str = ""
+    macs: Mapping[str, bool | None] = field(default_factory=dict)
+
+
 class Machine(Protocol):
     """A node as a protocol reaches it. Every answer is asked for anew."""
 
@@ -101,6 +115,21 @@ def look(node: str, access: Access) -> Power:
     """
     with _open(node, access) as machine:
         return machine.said()
+
+
+def who(node: str, access: Access) -> tuple[About, ...]:
+    """Return the machines that a BMC lists.
+
+    Raises:
+        BmcError: It does not answer, or refuses.
+    """
+    if access.protocol == "ipmi":
+        from rackproof.reimaging import ipmi
+
+        return ipmi.who(node, access)
+    from rackproof.reimaging import redfish
+
+    return redfish.who(node, access)
 
 
 def set_boot(node: str, access: Access, target: Literal["pxe", "disk"]) -> Power:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-from rackproof.reimaging.bmc import Access, BmcError, BmcSilentError, Power
+from rackproof.reimaging.bmc import About, Access, BmcError, BmcSilentError, Power
 from rackproof.text import clean
 
 PORT = 623
@@ -43,12 +43,23 @@ def machine(node: str, access: Access) -> Iterator[IpmiMachine]:
     yield IpmiMachine(node, access)
 
 
+def who(node: str, access: Access) -> tuple[About, ...]:
+    """Return the machine of a BMC. IPMI tells no MAC address of it.
+
+    Raises:
+        BmcError: It does not answer, or refuses.
+    """
+    with machine(node, access) as one:
+        return (About(serial=one.fru("Product Serial"), model=one.model(), power=one.power()),)
+
+
 class IpmiMachine:
     """A node, as :class:`rackproof.reimaging.bmc.Machine`."""
 
     def __init__(self, node: str, access: Access) -> None:
         host, port = host_and_port(node, access.address)
         self._node, self._access = node, access
+        self._fru: str | None = None
         # That is what switches and sets the boot; more is not needed, and not every account has it.
         self._command = ["ipmitool", "-v", "-I", "lanplus", "-H", host, "-p", str(port), "-L", "OPERATOR"]
         self._command += ["-U", access.user] if access.user else []
@@ -63,11 +74,11 @@ class IpmiMachine:
     def said(self) -> Power:
         """Return all that the BMC says; no serial number where its FRU information has none."""
         boot, enabled = boot_flags(self._ask("chassis", "bootparam", "get", "5"))
-        return Power(power=self.power(), boot=boot, boot_enabled=enabled, serial=self._fru("Product Serial"))
+        return Power(power=self.power(), boot=boot, boot_enabled=enabled, serial=self.fru("Product Serial"))
 
     def model(self) -> str:
         """Return maker and name of the machine, empty where its FRU information has none."""
-        names = (self._fru("Product Manufacturer"), self._fru("Product Name"))
+        names = (self.fru("Product Manufacturer"), self.fru("Product Name"))
         return " ".join(one for one in names if one)
 
     def switch(self, on: bool) -> None:
@@ -82,10 +93,12 @@ class IpmiMachine:
         """Take that back."""
         self._ask("chassis", "bootdev", "none")
 
-    def _fru(self, name: str) -> str:
-        # Not every BMC keeps such information, or shows it: then nothing is known, which is said by "".
-        said = self._ask("fru", "print", "0", needed=False)
-        found = re.search(rf"^ *{name} *: *(.*)$", said, re.MULTILINE)
+    def fru(self, name: str) -> str:
+        """Return a field of the machine's FRU information, empty where that has none."""
+        if self._fru is None:
+            # Not every BMC keeps such information, or shows it: then nothing is known, which is said by "".
+            self._fru = self._ask("fru", "print", "0", needed=False)
+        found = re.search(rf"^ *{name} *: *(.*)$", self._fru, re.MULTILINE)
         return clean(found[1], 60) if found else ""
 
     def _ask(self, *words: str, needed: bool = True) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rackproof.reimaging.bmc import Access, BmcError, BmcSilentError, Power
+from rackproof.reimaging.bmc import About, Access, BmcError, BmcSilentError, Power
 from rackproof.text import clean
 
 
@@ -89,6 +89,50 @@ def machine(node: str, access: Access) -> Iterator[RedfishMachine]:
         yield RedfishMachine(_choose(node, root, access))
 
 
+def who(node: str, access: Access) -> tuple[About, ...]:
+    """Return the systems that a BMC lists.
+
+    Raises:
+        BmcError: As :func:`connect`.
+    """
+    with connect(node, access) as root:
+        return tuple(_about(one) for one in root.get_system_collection().get_members())
+
+
+def _about(system: Any) -> About:
+    names = (clean(system.manufacturer or "", 60), clean(system.model or "", 60))
+    return About(
+        system=clean(system.identity, 100),
+        serial=_serial(system),
+        model=" ".join(one for one in names if one),
+        power=_word(system.power_state),
+        macs=_macs(system),
+    )
+
+
+def _macs(system: Any) -> dict[str, bool | None]:
+    from sushy import exceptions
+
+    links = {"LinkUp": True, "LinkDown": False, "NoLink": False}
+    try:
+        return {
+            clean(one.mac_address, 40): links.get(str(one.json.get("LinkStatus")))
+            for one in system.ethernet_interfaces.get_members()
+            if one.mac_address
+        }
+    except (exceptions.MissingAttributeError, exceptions.ResourceNotFoundError):
+        # Not every BMC knows the machine's interfaces: then no MAC address is known, which is reported.
+        return {}
+
+
+def _serial(system: Any) -> str:
+    """Return the serial number that the machine's own system reads, too."""
+    # Dell's SerialNumber is the board's; the service tag, which DMI has as the machine's, is the SKU.
+    if (system.manufacturer or "").lower().startswith("dell") and system.sku:
+        return clean(system.sku, 60)
+    return clean(system.serial_number or "", 60)
+
+
 def _choose(node: str, root: Any, access: Access) -> Any:
     members = root.get_system_collection().get_members()
     found = [one for one in members if access.system in ("", one.identity)]
@@ -120,7 +164,7 @@ class RedfishMachine:
             power=power,
             boot=_word(boot.get("target")),
             boot_enabled=_word(boot.get("enabled")),
-            serial=clean(self._system.serial_number or "", 60),
+            serial=_serial(self._system),
         )
 
     def switch(self, on: bool) -> None:

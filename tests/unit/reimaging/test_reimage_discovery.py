@@ -1,0 +1,351 @@
+"""Which BMC is which node's: ranges, what matches, what is left over, and BMCs that never come to an end."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rackproof.reimaging.bmc import About, Access, BmcError, BmcSilentError
+from rackproof.reimaging.discovery import Discovered, DiscoveryError, Known, ask, expand, keep, match
+
+from .ipmi_double import IpmiDouble
+from .redfish_double import RedfishDouble
+
+MAC = "52:54:00:00:00:01"
+
+
+@pytest.mark.parametrize(
+    ("words", "addresses", "ranged"),
+    [
+        (["10.0.0.11", "bmc-17.example:8443"], ["10.0.0.11", "bmc-17.example:8443"], []),
+        (["10.0.0.254-10.0.1.1"], ["10.0.0.254", "10.0.0.255", "10.0.1.0", "10.0.1.1"], None),
+        (["10.0.0.0/30"], ["10.0.0.1", "10.0.0.2"], None),
+        (["fd00::fe-fd00::ff"], ["fd00::fe", "fd00::ff"], None),
+        # Who is named is awaited, whichever comes first.
+        (["10.0.0.1-10.0.0.2", "10.0.0.2"], ["10.0.0.1", "10.0.0.2"], ["10.0.0.1"]),
+        (["10.0.0.2", "10.0.0.1-10.0.0.2"], ["10.0.0.2", "10.0.0.1"], ["10.0.0.1"]),
+        (["http://127.0.0.1:8000/"], ["http://127.0.0.1:8000/"], []),
+    ],
+)
+def test_ranges_and_networks_become_addresses(
+    words: list[str], addresses: list[str], ranged: list[str] | None
+) -> None:
+    assert expand(words) == (addresses, frozenset(addresses if ranged is None else ranged))
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ([], "name at least one address"),
+        ([" "], "an address is empty"),
+        (["10.0.0.9-10.0.0.1"], "does not go from low to high"),
+        (["10.0.0.9-fd00::1"], "does not go from low to high"),
+        (["10.0.0.9-19"], "10.0.0.9-19"),
+        (["10.0.0.1/24"], "has host bits set"),
+        (["10.0.0.0/8"], "more than 4096 addresses"),
+    ],
+)
+def test_what_begins_like_a_range_and_is_none_is_refused(words: list[str], why: str) -> None:
+    with pytest.raises(DiscoveryError, match=why):
+        expand(words)
+
+
+def about(serial: str = "S1", **changed: object) -> About:
+    return About(**({"system": "1", "serial": serial, "model": "ACME G8", "power": "Off"} | changed))
+
+
+ONE = {"n1": Known(serial="S1", mac=MAC)}
+
+
+def test_a_node_is_matched_by_its_serial_number_however_it_is_written() -> None:
+    found = match({"10.0.0.11": (about(" s1 "),)}, ONE)
+    assert found.variables == {"n1": {"reimage_bmc_address": "10.0.0.11"}}
+    assert (found.problems, found.remarks, found.gates) == ((), (), False)
+    assert found.matched == ("n1: 10.0.0.11: ACME G8, serial number  s1 , power Off",)
+    assert match({"10.0.0.11": (about(),)}, ONE, protocol="ipmi").variables["n1"] == {
+        "reimage_bmc_address": "10.0.0.11",
+        "reimage_bmc_protocol": "ipmi",
+    }
+
+
+@pytest.mark.parametrize(
+    ("macs", "known", "written", "remark"),
+    [
+        ({MAC: None}, "", MAC, ""),
+        ({MAC.upper(): None, "52:54:00:00:00:02": False}, "", "", "by which of"),
+        ({MAC: True, "52:54:00:00:00:02": False}, "", MAC, ""),
+        ({MAC: True, "52:54:00:00:00:02": True}, "", "", "by which of"),
+        ({}, "", "", "tells no MAC address: set reimage_mac"),
+        ({"{{ evil }}": True}, "", "", "tells no MAC address"),
+        ({MAC: True}, MAC.upper(), "", ""),
+        ({MAC: True}, "52:54:00:00:00:09", "", "is none that its BMC lists"),
+        ({}, MAC, "", ""),
+    ],
+)
+def test_a_mac_address_is_written_only_where_it_is_certain(
+    macs: dict[str, bool | None], known: str, written: str, remark: str
+) -> None:
+    found = match({"10.0.0.11": (about(macs=macs),)}, {"n1": Known(serial="S1", mac=known)})
+    assert found.variables["n1"].get("reimage_mac", "") == written
+    assert [remark in one for one in found.remarks] == [True] * bool(remark)
+
+
+def test_everything_that_was_asked_and_every_node_is_accounted_for() -> None:
+    nodes = ONE | {
+        "n2": Known(serial="S2"),
+        "n3": Known(serial="S3"),
+        "n4": Known(serial="S4", bmc_address="10.0.0.99"),
+        "n5": Known(),
+        "n6": Known(serial="S6"),
+        "n7": Known(serial="s6"),
+    }
+    found = match(
+        {
+            "10.0.0.1": (about("S1"),),
+            "10.0.0.2": (about("S2"),),
+            "10.0.0.3": (about("S2"),),
+            "10.0.0.4": (about("S9"),),
+            "10.0.0.5": (about(""),),
+            "10.0.0.6": (about("S6"),),
+            "10.0.0.7": BmcSilentError("10.0.0.7: its BMC does not answer"),
+            "10.0.0.8": BmcSilentError("10.0.0.8: its BMC does not answer"),
+            "10.0.0.9": BmcError("10.0.0.9: refuses the login"),
+            "10.0.0.10": (),
+        },
+        nodes,
+        ranged=frozenset({"10.0.0.8", "10.0.0.9"}),
+    )
+    assert found.variables == {"n1": {"reimage_bmc_address": "10.0.0.1"}}
+    assert found.problems == (
+        "10.0.0.4: ACME G8, serial number S9, power Off: no node of the inventory",
+        "10.0.0.5: ACME G8, no serial number, power Off: no node of the inventory",
+        "10.0.0.7: its BMC does not answer",
+        "10.0.0.9: refuses the login",
+        "10.0.0.10: its BMC lists no system",
+        "n2: its serial number is told by 2 BMCs: 10.0.0.2, 10.0.0.3",
+        "n6, n7: one reimage_serial for several nodes",
+    )
+    assert found.remarks == (
+        "no BMC was found of n[2-3,6-7]",
+        "cannot be matched, because they have no reimage_serial: n5",
+        "nobody answers at 1 addresses of ranges: 10.0.0.8",
+    )
+    assert found.gates
+
+
+def test_silence_in_a_range_is_no_problem_as_long_as_somebody_is_found() -> None:
+    silent = {"10.0.0.8": BmcSilentError("10.0.0.8: its BMC does not answer")}
+    ranged = frozenset(silent)
+    assert not match(silent | {"10.0.0.1": (about(),)}, ONE, ranged=ranged).gates
+    assert match(silent, ONE, ranged=ranged).gates
+
+
+def test_of_a_bmc_that_lists_several_systems_each_is_named() -> None:
+    board = about("B1", system="HGX_Baseboard_0", model="HGX")
+    found = match({"10.0.0.1": (about(system="System_0"), board)}, ONE)
+    assert found.variables["n1"]["reimage_bmc_system"] == "System_0"
+    assert found.remarks == ("10.0.0.1: HGX, serial number B1, power Off: no node of the inventory",)
+    assert not found.gates
+    found = match({"10.0.0.1": (about(system="{{ lookup('pipe', 'id') }}"), board)}, ONE)
+    assert not found.variables
+    assert "which cannot be written down" in found.problems[0]
+
+
+def test_a_bmc_that_has_moved_is_told() -> None:
+    known = {"n1": Known(serial="S1", mac=MAC, bmc_address="https://10.0.0.1/")}
+    assert match({"10.0.0.1": (about(),)}, known).remarks == ()
+    assert match({"10.0.0.2": (about(),)}, known).remarks == (
+        "n1: the inventory says its BMC is at https://10.0.0.1/; it is at 10.0.0.2",
+    )
+
+
+def test_each_bmc_has_its_time_and_no_more_are_asked_at_once_than_allowed() -> None:
+    at_once: list[int] = []
+    now: set[str] = set()
+    ever = threading.Event()
+
+    def who(address: str, access: Access) -> tuple[About, ...]:
+        now.add(address)
+        at_once.append(len(now))
+        try:
+            if address == "hangs":
+                ever.wait(20)
+            if address == "stumbles":
+                raise KeyError("Members")
+            if address == "refuses":
+                raise BmcError("refuses: no")
+            time.sleep(0.02)
+            assert (access.address, access.user) == (address, "ops")
+            return (about(address),)
+        finally:
+            now.discard(address)
+
+    addresses = ["a", "hangs", "b", "stumbles", "refuses", "c", "d"]
+    begin = time.monotonic()
+    answers = ask(addresses, Access("", "ops", "secret"), parallel=2, timeout_s=0.5, who=who)
+    ever.set()
+    assert time.monotonic() - begin < 10
+    assert list(answers) == addresses
+    assert max(at_once) == 2
+    assert {name: str(one) for name, one in answers.items() if isinstance(one, BmcError)} == {
+        "hangs": "hangs: its BMC did not come to an end within 0.5 s",
+        "stumbles": "stumbles: what its BMC says cannot be read: 'Members'",
+        "refuses": "refuses: no",
+    }
+
+
+def test_the_file_keeps_whom_it_has_and_is_nobody_elses(tmp_path: Path) -> None:
+    path = tmp_path / "discovered.yml"
+    first = {"n1": {"reimage_bmc_address": "10.0.0.1", "reimage_mac": MAC}}
+    assert keep(path, first)
+    assert not keep(path, first)
+    assert keep(path, {"n2": {"reimage_bmc_address": "10.0.0.2"}})
+    assert keep(path, {"n1": {"reimage_bmc_address": "10.0.0.9"}})
+    assert yaml.safe_load(path.read_text()) == {
+        "all": {
+            "hosts": {
+                "n1": {"reimage_bmc_address": "10.0.0.9", "reimage_mac": MAC},
+                "n2": {"reimage_bmc_address": "10.0.0.2"},
+            }
+        }
+    }
+    for text in ("all: {hosts: {}, vars: {a: 1}}", "[1]", "{", "sku: {}", "all: 3"):
+        path.write_text(text)
+        with pytest.raises(DiscoveryError, match=r"discovered\.yml is no"):
+            keep(path, first)
+        assert path.read_text() == text
+
+
+def test_nothing_found_proves_nothing() -> None:
+    assert Discovered({}, (), ()).gates
+
+
+@pytest.fixture
+def rack() -> Iterator[dict[str, RedfishDouble]]:
+    made = {
+        "n1": RedfishDouble(
+            {
+                "Id": "System_0",
+                "SerialNumber": "S1",
+                "Manufacturer": "ACME",
+                "Model": "G8",
+                "macs": {MAC: "LinkUp", "52:54:00:00:00:aa": "LinkDown"},
+            },
+            {"Id": "HGX_Baseboard_0", "SerialNumber": "B1"},
+        ),
+        # The service tag, which the machine's own system reads, too.
+        "n2": RedfishDouble(
+            {"Id": "1", "SerialNumber": "CN123", "SKU": "S2", "Manufacturer": "Dell Inc.", "macs": {}}
+        ),
+        "stranger": RedfishDouble({"Id": "1", "SerialNumber": "S9"}),
+    }
+    yield made
+    for one in made.values():
+        one.close()
+
+
+@pytest.mark.slow
+def test_bmcs_say_who_they_are_by_redfish(rack: dict[str, RedfishDouble]) -> None:
+    silent = "http://127.0.0.1:1"
+    rack["stranger"].fault = "drips"
+    begin = time.monotonic()
+    answers = ask(
+        [*(one.address for one in rack.values()), silent],
+        Access("", "ops", "secret", call_timeout_s=2),
+        timeout_s=6,
+    )
+    assert time.monotonic() - begin < 12
+    one, two, drips, nobody = answers.values()
+    assert one == (
+        About("System_0", "S1", "ACME G8", "Off", {MAC: True, "52:54:00:00:00:aa": False}),
+        About("HGX_Baseboard_0", "B1", "", "Off", {}),
+    )
+    assert two == (About("1", "S2", "Dell Inc.", "Off", {}),)
+    assert "did not come to an end within 6 s" in str(drips)
+    assert isinstance(nobody, BmcSilentError)
+
+
+@pytest.mark.slow
+def test_bmcs_say_who_they_are_by_ipmi() -> None:
+    if not shutil.which("ipmitool"):
+        pytest.skip("needs ipmitool (tools/install-test-packages)")
+    with socket.socket(type=socket.SOCK_DGRAM) as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    IpmiDouble(port, serial="S1")
+    address = f"127.0.0.1:{port}"
+    assert ask([address], Access("", "ops", "secret", protocol="ipmi")) == {
+        address: (About("", "S1", "Supermicro SYS-821GE", "Off", {}),)
+    }
+
+
+@pytest.mark.playbook
+def test_the_playbook_writes_an_inventory_that_the_next_one_reads(
+    rack: dict[str, RedfishDouble], tmp_path: Path
+) -> None:
+    hosts = {
+        "localhost": {"ansible_connection": "local"},
+        "n1": {"reimage_serial": "S{{ 1 }}"},
+        "n2": {"reimage_serial": "S2", "reimage_mac": "52:54:00:00:00:02"},
+        "n3": {"reimage_serial": "S3"},
+        "n4": {},
+    }
+    nodes = {"hosts": {name: {} for name in hosts if name != "localhost"}}
+    inventory = {"all": {"hosts": hosts, "children": {"gpu_nodes": nodes}}}
+    (tmp_path / "hosts.yml").write_text(yaml.safe_dump(inventory))
+    written = tmp_path / "discovered.yml"
+
+    def run(*words: str | Path, **asked: Any) -> str:
+        asked |= {
+            "reimage_bmc_user": "ops",
+            "reimage_bmc_password": "{{ lookup('ansible.builtin.env', 'BMC_PASSWORD') }}",
+        }
+        program, *rest = words
+        done = subprocess.run(
+            [Path(sys.executable).with_name(str(program)), "-i", tmp_path / "hosts.yml", *rest]
+            + (["-e", json.dumps(asked)] if program == "ansible-playbook" else []),
+            cwd=Path(__file__).resolve().parents[3],
+            env=os.environ | {"ANSIBLE_NOCOLOR": "1", "COLUMNS": "400", "BMC_PASSWORD": "secret"},
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert "secret" not in done.stdout + done.stderr
+        return f"{' '.join(done.stdout.split())} {done.stderr} status {done.returncode}"
+
+    discover = ("ansible-playbook", "playbooks/discover.yml")
+    bmcs = [one.address for one in rack.values()]
+    assert "name at least one address" in run(*discover)
+    said = run(*discover, "--check", discover_addresses=bmcs[:2])
+    assert "status 0" in said, said
+    assert not written.exists()
+    said = run(*discover, discover_addresses=bmcs)
+    assert "status 2" in said
+    assert f"{bmcs[2]}: no model, serial number S9, power Off: no node of the inventory" in said
+    assert "no BMC was found of n3" in said
+    assert "have no reimage_serial: n4" in said
+    assert f"next: ansible-playbook reimage.yml -i {tmp_path}/hosts.yml -i {written} -l n1,n2" in said
+    assert yaml.safe_load(written.read_text())["all"]["hosts"] == {
+        "n1": {"reimage_bmc_address": bmcs[0], "reimage_bmc_system": "System_0", "reimage_mac": MAC},
+        "n2": {"reimage_bmc_address": bmcs[1]},
+    }
+    said = run("ansible-inventory", "-i", written, "--host", "n1")
+    assert f'"reimage_mac": "{MAC}"' in said
+    assert '"reimage_serial": "S{{ 1 }}"' in said
+    # With the file as an inventory nothing changes, and only who is still without a BMC is named.
+    said = run(*discover, "-i", written, discover_addresses=bmcs[:2])
+    assert "status 0" in said, said
+    assert "changed=0" in said
