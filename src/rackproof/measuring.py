@@ -6,7 +6,7 @@ run's; what is wrong at once (values, bits, pairs, programs that do not end) lie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -136,7 +136,7 @@ def measure(
                 partitions[node] = (*partitions.get(node, ()), name)
         targets = [_target(name, kept, slurm.get(name), partitions) for name, kept in looks.items()]
         run = jobs(shell, how_, {name: len(some) for name, some in sizes.items()}, partitions)
-        direct = _direct_results(folder, how_, looks)
+        direct = _direct_results(folder, looks)
         numbers: tuple[Measurement, ...] = ()
         try:
             run.begin()
@@ -276,14 +276,13 @@ def keep_direct(begun: Begun, node: str, text: str, status: int) -> None:
         raise ValidateError(str(error)) from error
 
 
-def _direct_results(folder: Path, how_: Plan, looks: Mapping[str, KeptLook]) -> dict[str, Done]:
+def _direct_results(folder: Path, names: Iterable[str]) -> dict[str, Done]:
     found = {}
-    for name, kept in looks.items():
+    for name in names:
         try:
             text = (folder / DIRECT / f"{name}.log").read_text(errors="replace")
         except OSError:
             continue
         text, _, status = text.rpartition("\n:::STATUS ")
-        # What it took is not known here: the least that it can have cost is counted.
-        found[name] = how(text, status.strip(), max(len(kept.look.gpus), 1) * 1.0)
+        found[name] = how(text, status.strip(), 0.0)
     return found

@@ -500,7 +500,7 @@ def _measurements(
                 shared = tuple(why.model_copy(update={"verdict": Verdict.UNPROVEN}) for why in told)
                 for name in homes[one.key]:
                     reasons[name], verdicts[name] = shared, Verdict.UNPROVEN
-        elif one.kind != "node" and set(one.name.replace(">", "+").split("+")) <= set(looks):
+        elif one.kind != "node" and _named_nodes(one.name) <= set(looks):
             between += [why.model_copy(update={"part": clean(one.name, 200)}) for why in told]
     return _Measured(
         nodes=tuple(name for key, names in homes.items() if key in owners for name in names),
@@ -510,6 +510,11 @@ def _measurements(
         elsewhere=tuple(moved),
         remarks=(*remarks, *night.notes),
     )
+
+
+def _named_nodes(name: str) -> set[str]:
+    """Return the nodes that the name of a link or group names; of a large group it is the first ones."""
+    return {one for one in name.replace(">", "+").split("+") if not one.endswith(" more")}
 
 
 def _anew(

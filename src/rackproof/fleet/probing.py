@@ -72,9 +72,10 @@ class PairResult(Record):
 class ProbeNight(Record):
     """What a night measured by itself, as kept in ``probes.json``.
 
-    ``asked`` is the budget in GPU-minutes, ``spent`` what was used. ``left_out`` says by node why it was not
-    measured; those are no findings. ``digests`` are, by what has to be alike, the bits that most agreed on.
-    ``sound`` are by node the programs that ended well and found nothing wrong, and ``job`` where all did.
+    ``asked`` is the budget in GPU-minutes, ``spent`` what was used, drained nodes not counted. ``left_out`` says
+    by node why it was not measured; those are no findings. ``digests`` are, by what has to be alike, the bits
+    that most agreed on. ``sound`` are by node the programs that ended well and found nothing wrong, and ``job``
+    where all did.
     ``again`` were measured a second time for suspect numbers; ``unconfirmed`` should have been and were not:
     nothing fails by their speed; ``suspected`` are the numbers that no second measurement took back.
     """
@@ -172,6 +173,11 @@ def odd_digests(
         elif len(counts) == 1:
             if len(some) > 1:
                 agreed[alike] = most
+            else:
+                remarks.append(
+                    f"the training step of {some[0][0]} was compared with nothing: no other device of its "
+                    f"kind, and none in earlier nights ({alike})"
+                )
             continue
         for node, part, digest in some:
             if digest == right:
@@ -478,8 +484,8 @@ def probe_night(
 
     some = [one for one in queue if wanted(plan, one)]
     done = dict(zip([one.name for one in some], jobs.run([job(one) for one in some]), strict=True))
+    # Drained nodes' minutes are taken from nobody: they do not count.
     drained = dict(direct or {})
-    jobs.spent += sum(one.minutes for one in drained.values())
     left = {name: why for name, why in left.items() if name not in drained}
     done |= drained
     again = [

@@ -245,6 +245,23 @@ def test_who_is_busy_is_left_alone_and_is_no_finding() -> None:
     assert len(got.measured) == 16
 
 
+def test_drained_nodes_are_measured_beside_the_budget() -> None:
+    how_ = plan(minutes=4 * 4 * 11.0, chosen=("gemm",), share=1)
+    names = RACK[:5]
+    slurm, some = Slurm(sound), targets(names, r1_n01="drained")
+    direct = {RACK[0]: how(section("python", "") + node_says(RACK[0]), "0", 500.0)}
+    got, _ = probe_night(how_, some, (), runner(slurm, how_, names), direct)
+    assert got.measured == names
+    assert got.spent <= how_.minutes
+
+
+def test_a_device_that_nobody_is_like_proves_nothing_by_its_bits() -> None:
+    _, agreed, remarks = odd_digests({"n1": [("H200", "g1", "a" * 64)]}, {})
+    assert not agreed
+    assert "the training step of n1 was compared with nothing" in remarks[0]
+    assert odd_digests({"n1": [("H200", "g1", "a" * 64)]}, {"H200": "a" * 64})[2] == ()
+
+
 def test_a_drained_node_that_could_not_be_measured_is_unproven_and_says_why() -> None:
     slurm, how_, some = Slurm(sound), plan(), targets(r1_n01="drained")
     lost = {RACK[0]: how("no route to host", "255", 4.0)}

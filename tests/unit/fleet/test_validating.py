@@ -17,7 +17,7 @@ from rackproof import explaining, validating
 from rackproof.fleet.probing import PairResult, ProbeNight, write_probes
 from rackproof.fleet.record import NightReason, look_path, nights, read_night, write_night
 from rackproof.history.store import open_store
-from rackproof.records import Verdict
+from rackproof.records import Direction, Measurement, Run, Verdict
 from rackproof.results import ResultsError, read_run
 from rackproof.validating import Begun, ValidateError, begin, close, judge, keep_look
 
@@ -323,6 +323,35 @@ def test_what_runs_of_the_day_measured_is_judged_with_health(results: Path) -> N
     # Where a missing reference does not gate, it does not gate here.
     a_night(results, {}, require_references=False)
     assert verdicts(results)[0] == "pass"
+
+
+def test_what_a_large_group_measured_is_judged_too(results: Path) -> None:
+    """Its name is cut short: five nodes that reduced together are four and one more."""
+    names = tuple(f"r1-n{number:02d}" for number in range(1, 6))
+    nodes = tuple(fleet_node(number, name=name) for number, name in enumerate(names))
+    now = datetime.now(UTC)
+    slow = Measurement(name="busbw", value=100.0, unit="GB/s", direction=Direction.HIGHER)
+    results.mkdir()
+    with open_store(results / "history.sqlite") as store:
+        store.keep(
+            Run(
+                run_id="20261122T000000Z-nccl-000000", benchmark="nccl", started=now, ended=now, nodes=nodes,
+                measurements=(slow,), verdict=Verdict.PASS,
+            )
+        )  # fmt: skip
+    references = ({"metric": "busbw", "value": 380, "low": -0.07, "unit": "GB/s", "source": "S"},)
+    night = begin(results, names, owner_pid=os.getpid())
+    for number, name in enumerate(names):
+        keep_look(
+            night, name, gathered(number), asked=EPOCH, answered=EPOCH + 1, sku="h200",
+            expected={"gpus": 4}, references=references,
+        )  # fmt: skip
+    judge(night, asked=dict.fromkeys(names, ""))
+    made = read_night(nights(results)[0])
+    assert made.verdict is Verdict.FAIL
+    assert [(one.verdict, one.part) for one in made.between] == [
+        (Verdict.FAIL, "+".join([*names[:4], "1 more"]))
+    ]
 
 
 @pytest.mark.parametrize(
