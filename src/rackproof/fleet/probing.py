@@ -72,10 +72,10 @@ class PairResult(Record):
 class ProbeNight(Record):
     """What a night measured by itself, as kept in ``probes.json``.
 
-    ``asked`` is the budget in GPU-minutes, ``spent`` what was used, drained nodes not counted. ``left_out`` says
-    by node why it was not measured; those are no findings. ``digests`` are, by what has to be alike, the bits
-    that most agreed on. ``sound`` are by node the programs that ended well and found nothing wrong, and ``job``
-    where all did.
+    ``asked`` is the budget in GPU-minutes, ``spent`` what was used, drained nodes not counted. ``left_out``
+    says by node why it was not measured; those are no findings. ``digests`` are, by what has to be alike, the
+    bits that most agreed on. ``sound`` are by node the programs that ended well and found nothing wrong, and
+    ``job`` where all did.
     ``again`` were measured a second time for suspect numbers; ``unconfirmed`` should have been and were not:
     nothing fails by their speed; ``suspected`` are the numbers that no second measurement took back.
     """
