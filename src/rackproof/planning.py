@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import StringConstraints, ValidationError, field_validator
 
@@ -233,7 +233,6 @@ def make_plan(
     """
     now = now or datetime.now(UTC)
     runs: list[PlannedRun] = []
-    taken: set[str] = set()
     skipped: list[Skipped] = []
     overrides = dict(overrides or {})
     sites = sites or {}
@@ -274,57 +273,28 @@ def make_plan(
                     )
                     continue
                 if definition.launch.with_ == "docker":
-                    for planned in _docker_runs(
-                        loaded,
-                        point,
-                        [name],
-                        {**variables[name], **point},
-                        sites.get(name, Site()),
-                        suite,
-                        now,
-                    ):
-                        while planned.run_id in taken:
-                            planned = planned.model_copy(update={"run_id": new_run_id(loaded.name, now=now)})
-                        taken.add(planned.run_id)
-                        expected_s = estimate(loaded.name, planned.parameters, node)
-                        runs.append(planned.model_copy(update={"expected_s": expected_s}))
+                    known, site = {**variables[name], **point}, sites.get(name, Site())
+                    runs += _docker_runs(loaded, point, [name], known, site, suite, now)
                     continue
                 peer = Peer(name=name, address=addresses.get(name, ""))
                 ground = grounds.get(name, Ground())
                 planned = _plan_run(loaded, point, [peer], variables[name], ground, suite, now)
-                # Six random digits are few for hundreds of runs that are planned in one second.
-                while planned.run_id in taken:
-                    planned = planned.model_copy(update={"run_id": new_run_id(loaded.name, now=now)})
-                taken.add(planned.run_id)
                 if absent:
                     reason = f"{gpus} GPUs asked for, {name} has {there}; give gpus={there} or fewer"
                     planned = planned.model_copy(update={"unproven_because": reason})
-                expected_s = estimate(loaded.name, planned.parameters, node)
-                runs.append(planned.model_copy(update={"expected_s": expected_s}))
+                runs.append(planned)
     for loaded in selected:
-        if not together[loaded.name]:
-            made = _grouped_runs(
-                loaded,
-                nodes,
-                variables,
-                sites,
-                grounds,
-                addresses,
-                suite,
-                fitting(loaded, overrides, selected),
-                now,
-                skipped,
-            )
-            for planned in made:
-                expected_s = estimate(loaded.name, planned.parameters, nodes[planned.lead])
-                runs.append(planned.model_copy(update={"expected_s": expected_s}))
+        own = fitting(loaded, overrides, selected)
+        if together[loaded.name]:
+            runs += _rack_runs(loaded, nodes, variables, sites, suite, own, unreached, now)
         else:
-            own = fitting(loaded, overrides, selected)
-            for planned in _rack_runs(loaded, nodes, variables, sites, suite, own, unreached, now):
-                first = nodes[planned.nodes[0]]
-                expected_s = estimate(loaded.name, planned.parameters, first)
-                runs.append(planned.model_copy(update={"expected_s": expected_s}))
-    runs = in_order(runs)
+            runs += _grouped_runs(
+                loaded, nodes, variables, sites, grounds, addresses, suite, own, now, skipped
+            )
+    runs = [
+        run.model_copy(update={"expected_s": estimate(run.benchmark, run.parameters, nodes[run.nodes[0]])})
+        for run in in_order(_each_named(runs, now))
+    ]
     title = suite or ", ".join(loaded.name for loaded in selected)
     # What makes two requests the same: all that a run is, but its id and what it is expected to take.
     same = [run.model_dump(mode="json", exclude={"run_id", "expected_s"}) for run in runs]
@@ -337,6 +307,17 @@ def make_plan(
         skipped=tuple(skipped),
         unreached=tuple(unreached),
     )
+
+
+def _each_named(runs: Sequence[PlannedRun], now: datetime) -> list[PlannedRun]:
+    """Return runs with an id each: six random digits are few for hundreds that are planned in one second."""
+    named: dict[str, PlannedRun] = {}
+    for run in runs:
+        run_id = run.run_id
+        while run_id in named:
+            run_id = new_run_id(run.benchmark, now=now)
+        named[run_id] = run.model_copy(update={"run_id": run_id})
+    return list(named.values())
 
 
 def in_order(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
@@ -393,8 +374,6 @@ def _grouped_runs(
                 continue
             peers = [Peer(name=name, address=addresses.get(name, "")) for name in members]
             planned = _plan_run(loaded, point, peers[:asked], variables[lead], ground, suite, now, asked)
-            while any(run.run_id == planned.run_id for run in runs):
-                planned = planned.model_copy(update={"run_id": new_run_id(loaded.name, now=now)})
             if lacking and not planned.unproven_because:
                 reason = f"{gpus} GPUs asked for, a node of these has {there}; give gpus={there} or fewer"
                 planned = planned.model_copy(update={"unproven_because": reason})
@@ -416,7 +395,7 @@ def _rack_runs(
     racks: dict[str, list[str]] = {}
     for name in nodes:
         racks.setdefault(sites.get(name, Site()).rack, []).append(name)
-    launch, result = loaded.definition.launch, loaded.definition.result
+    launch = loaded.definition.launch
     runs: list[PlannedRun] = []
     for members in racks.values():
         site = sites.get(members[0], Site())
@@ -437,47 +416,26 @@ def _rack_runs(
         if wanted and wanted not in members:
             lead = members[0]
             why = why or NOT_LIMITED.format(wanted)
-        repeats = site.repeats or result.repeats
         for point in loaded.definition.points(suite, overrides, gpus=site.sku_gpus):
-            specified = slurm_plan.specification(loaded, site, members, {**variables[lead], **point})
-            for repeat in range(1, repeats + 1):
-                named = new_run_id(loaded.name, now=now)
-                while any(run.run_id == named for run in runs):
-                    named = new_run_id(loaded.name, now=now)
-                runs.append(
-                    PlannedRun(
-                        run_id=named,
-                        benchmark=loaded.name,
-                        suite=suite,
-                        lead=lead,
-                        nodes=tuple(members),
-                        parameters={
-                            "nodes": len(members),
-                            **{axis: value for axis, value in point.items() if value != ""},
-                            **({"precision": site.precision} if site.precision else {}),
-                            **({"config": site.config} if site.config else {}),
-                        },
-                        runtime="",
-                        program=slurm_plan.PROGRAM,
-                        arguments=slurm_plan.arguments(specified),
-                        environment=slurm_plan.environment(loaded, site, {**variables[lead], **point}),
-                        timeout_s=launch.timeout_s,
-                        hang_s=(site.hang_s or launch.hang_s) + slurm_plan.SILENCE_BEYOND_S,
-                        grace_s=slurm_plan.GRACE_S,
-                        launcher="slurm",
-                        repeat=repeat,
-                        repeats=repeats,
-                        would=tuple(slurm_plan.describe(loaded, site, members)),
-                        published_references=site.published_references,
-                        container=f"{site.registry}/{specified['repository']}:{specified['tag']}",
-                        sku=site.sku,
-                        sku_gpus=site.sku_gpus,
-                        format=result.format,
-                        definition_path=loaded.path,
-                        definition_sha256=loaded.sha256,
-                        unproven_because=why,
-                    )
-                )
+            known = {**variables[lead], **point}
+            specified = slurm_plan.specification(loaded, site, members, known)
+            one = PlannedRun(
+                **_by_site(loaded, site, suite, now, "slurm"),
+                lead=lead,
+                nodes=tuple(members),
+                parameters={
+                    "nodes": len(members),
+                    **{axis: value for axis, value in point.items() if value != ""},
+                    **({"precision": site.precision} if site.precision else {}),
+                    **({"config": site.config} if site.config else {}),
+                },
+                arguments=slurm_plan.arguments(specified),
+                environment=slurm_plan.environment(loaded, site, known),
+                would=tuple(slurm_plan.describe(loaded, site, members)),
+                container=f"{site.registry}/{specified['repository']}:{specified['tag']}",
+                unproven_because=why,
+            )
+            runs += _repeats(one, now)
     return runs
 
 
@@ -492,49 +450,57 @@ def _docker_runs(
     unreached: Sequence[str] = (),
 ) -> list[PlannedRun]:
     """Return the repeats of a benchmark whose image is built on the node, on one or on several together."""
-    launch, result = loaded.definition.launch, loaded.definition.result
-    why = docker_plan.trouble(loaded, site, nodes, unreached, variables)
     specified = docker_plan.specification(loaded, site, nodes, variables)
-    repeats = site.repeats or result.repeats
-    runs: list[PlannedRun] = []
-    for repeat in range(1, repeats + 1):
-        named = new_run_id(loaded.name, now=now)
-        while any(run.run_id == named for run in runs):
-            named = new_run_id(loaded.name, now=now)
-        runs.append(
-            PlannedRun(
-                run_id=named,
-                benchmark=loaded.name,
-                suite=suite,
-                lead=nodes[0],
-                nodes=tuple(nodes),
-                parameters={
-                    **({"nodes": len(nodes)} if site.together else {}),
-                    **{axis: value for axis, value in point.items() if value != ""},
-                    "system": str(specified["system"]),
-                },
-                runtime="",
-                program=docker_plan.PROGRAM,
-                arguments=docker_plan.arguments(specified),
-                environment=docker_plan.environment(loaded, site, variables),
-                timeout_s=launch.timeout_s,
-                hang_s=(site.hang_s or launch.hang_s) + docker_plan.SILENCE_BEYOND_S,
-                grace_s=docker_plan.GRACE_S,
-                launcher="docker",
-                repeat=repeat,
-                repeats=repeats,
-                would=tuple(docker_plan.describe(loaded, site, nodes, variables)),
-                published_references=site.published_references,
-                container=f"{specified['image']} at {specified['ref']}",
-                sku=site.sku,
-                sku_gpus=site.sku_gpus,
-                format=result.format,
-                definition_path=loaded.path,
-                definition_sha256=loaded.sha256,
-                unproven_because=why,
-            )
-        )
-    return runs
+    one = PlannedRun(
+        **_by_site(loaded, site, suite, now, "docker"),
+        lead=nodes[0],
+        nodes=tuple(nodes),
+        parameters={
+            **({"nodes": len(nodes)} if site.together else {}),
+            **{axis: value for axis, value in point.items() if value != ""},
+            "system": str(specified["system"]),
+        },
+        arguments=docker_plan.arguments(specified),
+        environment=docker_plan.environment(loaded, site, variables),
+        would=tuple(docker_plan.describe(loaded, site, nodes, variables)),
+        container=f"{specified['image']} at {specified['ref']}",
+        unproven_because=docker_plan.trouble(loaded, site, nodes, unreached, variables),
+    )
+    return _repeats(one, now)
+
+
+def _by_site(
+    loaded: LoadedDefinition, site: Site, suite: str, now: datetime, launcher: Literal["slurm", "docker"]
+) -> dict[str, Any]:
+    """Return what all runs have alike whose launcher works with a site's containers."""
+    how = slurm_plan if launcher == "slurm" else docker_plan
+    launch, result = loaded.definition.launch, loaded.definition.result
+    return {
+        "run_id": new_run_id(loaded.name, now=now),
+        "benchmark": loaded.name,
+        "suite": suite,
+        "runtime": "",
+        "program": how.PROGRAM,
+        "timeout_s": launch.timeout_s,
+        "hang_s": (site.hang_s or launch.hang_s) + how.SILENCE_BEYOND_S,
+        "grace_s": how.GRACE_S,
+        "launcher": launcher,
+        "repeats": site.repeats or result.repeats,
+        "published_references": site.published_references,
+        "sku": site.sku,
+        "sku_gpus": site.sku_gpus,
+        "format": result.format,
+        "definition_path": loaded.path,
+        "definition_sha256": loaded.sha256,
+    }
+
+
+def _repeats(one: PlannedRun, now: datetime) -> list[PlannedRun]:
+    """Return a run as often as its result is repeated."""
+    return [
+        one.model_copy(update={"run_id": new_run_id(one.benchmark, now=now), "repeat": repeat})
+        for repeat in range(1, one.repeats + 1)
+    ]
 
 
 def fitting(loaded: LoadedDefinition, overrides: Matrix, chosen: Sequence[LoadedDefinition]) -> Matrix:
