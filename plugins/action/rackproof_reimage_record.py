@@ -7,7 +7,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from rackproof.reimaging import running
+from rackproof.reimaging import bmc, parts, running
 
 
 class ActionModule(ActionBase):
@@ -26,6 +26,18 @@ class ActionModule(ActionBase):
                 "sku": {"type": "str", "default": ""},
                 "serial": {"type": "str", "default": ""},
                 "gpus": {"type": "int", "default": 0},
+                "expect": {"type": "dict", "default": {}},
+                "bmc": {
+                    "type": "dict",
+                    "options": {
+                        "address": {"type": "str", "default": ""},
+                        "protocol": {"type": "str", "choices": ["redfish", "ipmi"], "default": "redfish"},
+                        "user": {"type": "str", "default": ""},
+                        "password": {"type": "str", "default": "", "no_log": True},
+                        "ca_file": {"type": "str", "default": ""},
+                        "system": {"type": "str", "default": ""},
+                    },
+                },
                 "tool_timeout_s": {"type": "float", "default": 20},
             }
         )
@@ -41,6 +53,7 @@ class ActionModule(ActionBase):
             facts = answer["facts"]
         run, node = running.Started(**options["run"]), (task_vars or {})["inventory_hostname"]
         try:
+            expected = parts.expectation(options["expect"])
             if options["which"] == "booted":
                 remarks = running.booted(run, node, facts or {})
             else:
@@ -52,7 +65,24 @@ class ActionModule(ActionBase):
                     sku=options["sku"],
                     serial=options["serial"],
                     expected_gpus=options["gpus"],
+                    told=_settings(node, options["bmc"] or {}, expected),
+                    expected=expected,
                 )
-        except running.ReimageError as error:
+        except (running.ReimageError, ValueError) as error:
             raise AnsibleActionFail(str(error)) from error
         return {"changed": False, "remarks": list(remarks)}
+
+
+def _settings(node: str, options: dict[str, Any], expected: parts.Expectation) -> bmc.Settings | None:
+    """Ask the BMC; that IPMI has nothing to tell counts only where something is expected."""
+    if not options.get("address") or (options["protocol"] == "ipmi" and expected == parts.Expectation()):
+        return None
+    access = bmc.Access(
+        address=options["address"],
+        user=options["user"],
+        password=options["password"],
+        verify=options["ca_file"] or True,
+        system=options["system"],
+        protocol=options["protocol"],
+    )
+    return bmc.settings(node, access)

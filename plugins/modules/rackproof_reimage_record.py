@@ -10,7 +10,8 @@ module: rackproof_reimage_record
 short_description: Keep what a node is, and compare it with what it was
 description:
   - Calls C(rackproof_facts) on the node. Fails where it is another machine than the inventory says, where it
-    lacks parts that it had, or where it still runs the system that was to be replaced.
+    lacks parts that it had, where it still runs the system that was to be replaced, or where BIOS settings or
+    firmware are not as they have to be, or not known to be.
 options:
   run:
     description: The run, as C(rackproof_reimage_begin) returned it.
@@ -39,6 +40,41 @@ options:
     description: GPUs that the model has; 0 is not said. Asked of V(after).
     type: int
     default: 0
+  expect:
+    description:
+      - What BIOS and firmware have to be, by what the BMC tells. C(bios) has settings with their values,
+        C(firmware) pieces by id or name with their versions. Counts for V(after); before, it is a remark.
+    type: dict
+    default: {}
+  bmc:
+    description: The node's BMC, which tells BIOS settings and firmware. Not asked where it has no address.
+    type: dict
+    suboptions:
+      address:
+        description: Its address, https unless it begins otherwise.
+        type: str
+        default: ""
+      protocol:
+        description: What it speaks. V(ipmi) tells neither.
+        type: str
+        choices: [redfish, ipmi]
+        default: redfish
+      user:
+        description: Account. From Vault.
+        type: str
+        default: ""
+      password:
+        description: Its password. A secret, from Vault.
+        type: str
+        default: ""
+      ca_file:
+        description: Certificates to trust; empty are those that this machine trusts.
+        type: str
+        default: ""
+      system:
+        description: Id of the node among the systems that the BMC lists; needed where there are several.
+        type: str
+        default: ""
   tool_timeout_s:
     description: Seconds that each tool on the node may take.
     type: float
@@ -59,6 +95,11 @@ EXAMPLES = r"""
     run: "{{ begun.run }}"
     which: before
     serial: "{{ reimage_serial | default('') }}"
+    expect: "{{ reimage_expect | default({}) }}"
+    bmc:
+      address: "{{ reimage_bmc_address }}"
+      user: "{{ reimage_bmc_user }}"
+      password: "{{ reimage_bmc_password }}"
 """
 
 RETURN = r"""

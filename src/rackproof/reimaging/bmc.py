@@ -7,6 +7,8 @@ How the two protocols say it is in ``redfish`` and ``ipmi``.
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -17,6 +19,7 @@ from rackproof.text import clean
 
 CALL_TIMEOUT_S = 20.0
 POLL_S = 2.0
+SETTINGS_S = 180.0
 PROTOCOLS = ("redfish", "ipmi")
 
 
@@ -76,6 +79,28 @@ class About:
     macs: Mapping[str, bool | None] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Firmware:
+    """A piece of a BMC's list of firmware; ``version`` is empty where it tells none."""
+
+    identity: str
+    name: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Settings:
+    """BIOS settings and firmware as a BMC tells them, or why it does not.
+
+    A setting is a text, a number or a truth value, as Redfish has it.
+    """
+
+    bios: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    bios_why: str = ""
+    firmware: tuple[Firmware, ...] = ()
+    firmware_why: str = ""
+
+
 class Machine(Protocol):
     """A node as a protocol reaches it. Every answer is asked for anew."""
 
@@ -97,7 +122,7 @@ class Machine(Protocol):
 
 def _open(node: str, access: Access) -> AbstractContextManager[Machine]:
     if not access.address:
-        raise BmcError(f"{node}: no address of its BMC is known: set reimage_bmc_address in the inventory")
+        raise BmcError(_no_address(node))
     if access.protocol == "ipmi":
         from rackproof.reimaging import ipmi
 
@@ -105,6 +130,10 @@ def _open(node: str, access: Access) -> AbstractContextManager[Machine]:
     from rackproof.reimaging import redfish
 
     return redfish.machine(node, access)
+
+
+def _no_address(node: str) -> str:
+    return f"{node}: no address of its BMC is known: set reimage_bmc_address in the inventory"
 
 
 def look(node: str, access: Access) -> Power:
@@ -130,6 +159,41 @@ def who(node: str, access: Access) -> tuple[About, ...]:
     from rackproof.reimaging import redfish
 
     return redfish.who(node, access)
+
+
+def settings(node: str, access: Access, *, timeout_s: float = SETTINGS_S) -> Settings:
+    """Return BIOS settings and firmware of a node; what cannot be had says why.
+
+    Args:
+        node: The node.
+        access: Its BMC.
+        timeout_s: Seconds after which no more is asked for: some BMCs list a hundred pieces of firmware. One
+            that does not come to an end of what it says is left to itself a little later.
+    """
+    if access.protocol == "ipmi":
+        why = f"{node}: IPMI tells neither BIOS settings nor firmware"
+        return Settings(bios_why=why, firmware_why=why)
+    if not access.address:
+        return Settings(bios_why=_no_address(node), firmware_why=_no_address(node))
+    from rackproof.reimaging import redfish
+
+    told: queue.SimpleQueue[Settings] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            told.put(redfish.settings(node, access, timeout_s))
+        except Exception as error:
+            # What a library stumbles over is what this BMC said: it is reported as such.
+            why = f"{node}: what its BMC at {access.place} says cannot be read: {clean(error, 200)}"
+            told.put(Settings(bios_why=why, firmware_why=why))
+
+    # A time limit of a library is one between two bytes. A thread cannot be ended, but it is not waited for.
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        return told.get(timeout=timeout_s + access.call_timeout_s)
+    except queue.Empty:
+        why = f"{node}: its BMC at {access.place} did not come to an end within {timeout_s:g} s"
+        return Settings(bios_why=why, firmware_why=why)
 
 
 def set_boot(node: str, access: Access, target: Literal["pxe", "disk"]) -> Power:

@@ -1,4 +1,4 @@
-"""What changed in a node's hardware between two records of it. Pure.
+"""What changed in a node's hardware between two records of it, and what is not as its model has to be. Pure.
 
 Silence is no sameness: a part that one of the two records does not list where it could not be asked is said
 to be unproven, never unchanged.
@@ -6,9 +6,13 @@ to be unproven, never unchanged.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
 
 from rackproof.records import Node, Record, Verdict
+from rackproof.reimaging.bmc import Settings
 from rackproof.text import clean, size
 
 MEMORY_SLACK = 0.02
@@ -16,10 +20,13 @@ MEMORY_SLACK = 0.02
 
 
 class Change(Record):
-    """One difference. ``before`` and ``after`` are as the records say; empty is not there."""
+    """One difference. ``before`` and ``after`` are as the records say; empty is not there.
+
+    Against an expectation, ``before`` is what was expected; of what is ``unread``, ``after`` says why.
+    """
 
     part: str
-    kind: Literal["swapped", "missing", "new", "moved", "differs", "unproven"]
+    kind: Literal["swapped", "missing", "new", "moved", "differs", "unproven", "wrong", "unread"]
     verdict: Verdict | None = None
     before: str = ""
     after: str = ""
@@ -35,8 +42,100 @@ class Change(Record):
             "new": f"new: {now}",
             "moved": f"moved: {was} to {now}",
             "differs": f"was {was}, is {now}",
+            "wrong": f"is {now}, not {was}",
+            "unread": f"is not known, has to be {was}: {clean(self.after, 300)}",
         }
         return f"{self.part} {words[self.kind]}"
+
+
+class Expectation(Record):
+    """What a model's BIOS and firmware have to be: setting to value, piece of firmware to version.
+
+    A piece is named by its id or by its name in the BMC's list.
+    """
+
+    bios: dict[str, str | int | float | bool] = Field(default={})
+    firmware: dict[str, str] = Field(default={})
+
+
+def expectation(values: Mapping[str, Any]) -> Expectation:
+    """Return what the inventory expects.
+
+    Args:
+        values: ``reimage_expect``.
+
+    Raises:
+        ValueError: Unknown keys, or values of another kind; says which.
+    """
+    try:
+        return Expectation.model_validate(dict(values))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(clean(one, 60) for one in first["loc"][:2])
+        raise ValueError(
+            f"reimage_expect: {place}: {clean(first['msg'], 200)}; bios has settings with their values, "
+            'firmware pieces with their versions, each a text in quotes ("1.10")'
+        ) from None
+
+
+def with_settings(about: Node, told: Settings, expected: Expectation) -> Node:
+    """Return the record of a node with its BMC's firmware, and the BIOS settings that are expected of it.
+
+    A BIOS has hundreds of settings: those that nobody minds are not kept.
+    """
+    kept = {f"bmc.{one.identity}": one.version for one in told.firmware if one.version}
+    kept |= {f"bios.{name}": str(told.bios[name]) for name in expected.bios if name in told.bios}
+    return about.model_copy(update={"firmware": about.firmware | kept})
+
+
+def unexpected(expected: Expectation, told: Settings) -> tuple[Change, ...]:
+    """Return what is not as it has to be, and what of it is not known: neither is a pass."""
+    return tuple(_wrong_settings(expected, told)) + tuple(_wrong_firmware(expected, told))
+
+
+def _wrong_settings(expected: Expectation, told: Settings) -> Iterator[Change]:
+    for name, wanted in sorted(expected.bios.items()):
+        part = f"BIOS setting {clean(name, 100)}"
+        if name not in told.bios:
+            why = told.bios_why or "its BMC shows no setting of that name"
+            yield Change(part=part, kind="unread", verdict=Verdict.UNPROVEN, before=str(wanted), after=why)
+        elif not _same(told.bios[name], wanted):
+            now = str(told.bios[name])
+            yield Change(part=part, kind="wrong", verdict=Verdict.FAIL, before=str(wanted), after=now)
+
+
+def _same(one: object, other: object) -> bool:
+    # True is 1 to Python, and to no BIOS. Some BIOSes tell numbers as text.
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in (one, other)):
+        return one == other
+    return str(one) == str(other)
+
+
+def _wrong_firmware(expected: Expectation, told: Settings) -> Iterator[Change]:
+    for name, wanted in sorted(expected.firmware.items()):
+        pieces = [one for one in told.firmware if name in (one.identity, one.name)]
+        silent = [one for one in pieces if not one.version]
+        if not pieces or silent:
+            why = told.firmware_why or "its BMC tells no version of it"
+            if not pieces and not told.firmware_why:
+                why = "its BMC lists no firmware of that id or name"
+            yield Change(
+                part=f"firmware {clean(name, 100)}",
+                kind="unread",
+                verdict=Verdict.UNPROVEN,
+                before=wanted,
+                after=why,
+            )
+        for one in pieces:
+            if one.version and one.version != wanted:
+                label = one.identity if one.identity == one.name else f"{one.identity} ({one.name})"
+                yield Change(
+                    part=f"firmware {label}",
+                    kind="wrong",
+                    verdict=Verdict.FAIL,
+                    before=wanted,
+                    after=one.version,
+                )
 
 
 def compare(before: Node | None, after: Node) -> tuple[Change, ...]:
@@ -136,8 +235,17 @@ def _memory(before: Node, after: Node) -> list[Change]:
 
 
 def _firmware(before: Node, after: Node) -> list[Change]:
-    found = []
-    for name in sorted({*before.firmware, *after.firmware} - {"vbios"}):
+    found: list[Change] = []
+    names = {*before.firmware, *after.firmware} - {"vbios"}
+    for prefix, part in (("bmc.", "firmware that the BMC lists"), ("bios.", "BIOS settings")):
+        mine = {name for name in names if name.startswith(prefix)}
+        was_told, is_told = mine & before.firmware.keys(), mine & after.firmware.keys()
+        if bool(was_told) != bool(is_told):
+            # One of the two was never asked, or did not answer: that is one silence, and not many parts gone.
+            names -= mine
+            sides = {"before": "listed" if was_told else "", "after": "listed" if is_told else ""}
+            found.append(Change(part=part, kind="unproven", **sides))
+    for name in sorted(names):
         was, now = before.firmware.get(name, ""), after.firmware.get(name, "")
         if was == now:
             continue

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rackproof.reimaging.bmc import About, Access, BmcError, BmcSilentError, Power
+from rackproof.reimaging.bmc import About, Access, BmcError, BmcSilentError, Firmware, Power, Settings
 from rackproof.text import clean
 
 
@@ -123,6 +125,68 @@ def _macs(system: Any) -> dict[str, bool | None]:
     except (exceptions.MissingAttributeError, exceptions.ResourceNotFoundError):
         # Not every BMC knows the machine's interfaces: then no MAC address is known, which is reported.
         return {}
+
+
+def settings(
+    node: str, access: Access, timeout_s: float, clock: Callable[[], float] = time.monotonic
+) -> Settings:
+    """Return BIOS settings and firmware of a node; what cannot be had says why."""
+    end = clock() + timeout_s
+    found = Settings()
+    # One connection each: what the BMC has of the one is kept where it fails at the other.
+    try:
+        with connect(node, access) as root:
+            found = dataclasses.replace(found, bios=_bios(node, _choose(node, root, access)))
+    except BmcError as error:
+        found = dataclasses.replace(found, bios_why=str(error))
+    try:
+        with connect(node, access) as root:
+            pieces, why = _firmware(node, root, lambda: clock() < end)
+            return dataclasses.replace(found, firmware=pieces, firmware_why=why)
+    except BmcError as error:
+        return dataclasses.replace(found, firmware_why=str(error))
+
+
+def _bios(node: str, system: Any) -> dict[str, str | int | float | bool]:
+    from sushy import exceptions
+
+    try:
+        told = system.bios.attributes
+    except (exceptions.MissingAttributeError, exceptions.ResourceNotFoundError):
+        told = None
+    if not isinstance(told, dict) or not told:
+        raise BmcError(
+            f"{node}: its BMC shows no BIOS settings: is its firmware recent, was the node on once?"
+        )
+    return {
+        clean(name, 100): value if isinstance(value, bool | int | float) else clean(value, 200)
+        for name, value in told.items()
+        if value is not None
+    }
+
+
+def _firmware(node: str, root: Any, in_time: Callable[[], bool]) -> tuple[tuple[Firmware, ...], str]:
+    from sushy import exceptions
+
+    try:
+        inventory = root.get_update_service().firmware_inventory
+    except (exceptions.MissingAttributeError, exceptions.ResourceNotFoundError):
+        return (), f"{node}: its BMC lists no firmware: is its own recent?"
+    found: list[Firmware] = []
+    for path in inventory.members_identities:
+        if not in_time():
+            return tuple(
+                found
+            ), f"{node}: its BMC is slow: of its firmware only {len(found)} pieces were asked for"
+        try:
+            one = inventory.get_member(path)
+        except exceptions.ResourceNotFoundError:
+            # A piece that is listed and not there (its part is off) is one whose version is not told.
+            name = clean(str(path).rstrip("/").rpartition("/")[2], 100)
+            found.append(Firmware(name, name, ""))
+            continue
+        found.append(Firmware(clean(one.identity, 100), clean(one.name, 100), clean(one.version or "", 100)))
+    return tuple(found), ""
 
 
 def _serial(system: Any) -> str:

@@ -21,8 +21,9 @@ from rackproof.facts import node_from_facts
 from rackproof.fleet import acting, record
 from rackproof.records import Finding, Node, Record, Run, Source, Verdict, worst
 from rackproof.reimaging import journal, states
+from rackproof.reimaging.bmc import Settings
 from rackproof.reimaging.journal import JournalError
-from rackproof.reimaging.parts import Change, compare
+from rackproof.reimaging.parts import Change, Expectation, compare, unexpected, with_settings
 from rackproof.reimaging.states import Entry, Event, Standing, Step
 from rackproof.results import ResultsError, new_run_id, stamp_of, write_file, write_run
 from rackproof.text import clean, duration
@@ -33,6 +34,7 @@ RUN_FILE = "reimage.json"
 CLAIMS = ".reimages"
 METHODS = ("image", "rack")
 UNKNOWN = "unknown"
+NO_BMC = "no address of its BMC is known: set reimage_bmc_address in the inventory"
 _RUN_NAME = re.compile(rf"\d{{8}}T\d{{6}}Z-{BENCHMARK}-[0-9a-f]{{6}}")
 
 
@@ -313,6 +315,8 @@ def keep_record(
     sku: str = "",
     serial: str = "",
     expected_gpus: int = 0,
+    told: Settings | None = None,
+    expected: Expectation | None = None,
 ) -> tuple[str, ...]:
     """Keep what a node is, before or after; return what is to be reported.
 
@@ -325,9 +329,12 @@ def keep_record(
         sku: Its model.
         serial: The serial number that the inventory gives it; empty is not said.
         expected_gpus: GPUs that its model has, to compare where nothing was known before.
+        told: BIOS settings and firmware by its BMC; None where it has none that can be asked.
+        expected: What of these its model has to have; counts after.
 
     Raises:
-        ReimageError: It is another machine than the inventory says, parts are missing, or it cannot be kept.
+        ReimageError: It is another machine than the inventory says, parts are missing, something is not as it
+            has to be or not known to be, or it cannot be kept.
     """
     folder, results = Path(run.folder), Path(run.results)
     remarks: list[str] = []
@@ -357,6 +364,13 @@ def keep_record(
                 f"{node} is another machine: its serial number is {about.serial}, the inventory says "
                 f"{clean(serial, 60)}. Nothing was written. Correct reimage_serial, or the name's address"
             )
+    expected = expected or Expectation()
+    if told is not None:
+        remarks += [why for why in (told.bios_why, told.firmware_why) if why]
+        if which == "before":
+            # No failure yet: what was set through the BMC counts from the next boot on, and that comes.
+            remarks += [f"before: {one.text()}" for one in unexpected(expected, told) if one.kind == "wrong"]
+        about = with_settings(about, told, expected) if about is not None else None
     path = _record_path(folder, which, node)
     try:
         if about is not None and not (which == "before" and path.exists()):
@@ -375,6 +389,11 @@ def keep_record(
         raise ReimageError(
             f"{node} is not what it was: {'; '.join(one.text() for one in bad)}. See it in the machine "
             "room, or in the BMC; if it was meant, start again with -e reimage_again=true"
+        )
+    if wrong := unexpected(expected, told or Settings(bios_why=NO_BMC, firmware_why=NO_BMC)):
+        raise ReimageError(
+            f"{node} is not as its model has to be: {'; '.join(one.text() for one in wrong)}. Set it through "
+            "the BMC, or correct reimage_expect, then start the same command again"
         )
     if expected_gpus and len(about.gpus) != expected_gpus:
         raise ReimageError(

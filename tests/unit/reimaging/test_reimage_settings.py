@@ -1,0 +1,283 @@
+"""BIOS settings and firmware that a BMC tells, against what the model has to have."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rackproof.records import Node, Verdict
+from rackproof.reimaging import running
+from rackproof.reimaging.bmc import Access, Firmware, Settings, settings
+from rackproof.reimaging.parts import compare, expectation, unexpected, with_settings
+from rackproof.reimaging.running import ReimageError, begin, keep_record
+
+from .redfish_double import ROOT, RedfishDouble
+
+BIOS = {"SriovGlobalEnable": "Enabled", "NumaNodesPerSocket": 1, "AcsEnabled": False, "Unset": None}
+FIRMWARE = {
+    "HGX_FW_GPU_SXM_1": "96.00.A5",
+    "BMC|BMC image": "24.10",
+    "Installed-1|NIC": "28.1",
+    "Installed-2|NIC": "",
+}
+TOLD = Settings(
+    bios={"SriovGlobalEnable": "Enabled", "NumaNodesPerSocket": 1, "AcsEnabled": False},
+    firmware=(
+        Firmware("HGX_FW_GPU_SXM_1", "HGX_FW_GPU_SXM_1", "96.00.A5"),
+        Firmware("BMC", "BMC image", "24.10"),
+        Firmware("Installed-1", "NIC", "28.1"),
+        Firmware("Installed-2", "NIC", ""),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("expected", "said"),
+    [
+        ({}, []),
+        ({"bios": {"SriovGlobalEnable": "Enabled", "NumaNodesPerSocket": 1, "AcsEnabled": False}}, []),
+        # Some BIOSes tell numbers as text, and inventories have them so.
+        ({"bios": {"NumaNodesPerSocket": "1"}}, []),
+        (
+            {"bios": {"NumaNodesPerSocket": True}},
+            [("BIOS setting NumaNodesPerSocket is 1, not True", "fail")],
+        ),
+        (
+            {"bios": {"SriovGlobalEnable": "Disabled"}},
+            [("BIOS setting SriovGlobalEnable is Enabled, not Disabled", "fail")],
+        ),
+        (
+            {"bios": {"X": "Enabled"}},
+            [
+                (
+                    "BIOS setting X is not known, has to be Enabled: its BMC shows no setting of that name",
+                    "unproven",
+                )
+            ],
+        ),
+        ({"firmware": {"HGX_FW_GPU_SXM_1": "96.00.A5", "BMC": "24.10"}}, []),
+        ({"firmware": {"BMC image": "24.11"}}, [("firmware BMC (BMC image) is 24.10, not 24.11", "fail")]),
+        (
+            {"firmware": {"CPLD": "1"}},
+            [
+                (
+                    "firmware CPLD is not known, has to be 1: its BMC lists no firmware of that id or name",
+                    "unproven",
+                )
+            ],
+        ),
+        # All pieces of one name have to have the version, also the one that does not tell it.
+        (
+            {"firmware": {"NIC": "28.2"}},
+            [
+                ("firmware NIC is not known, has to be 28.2: its BMC tells no version of it", "unproven"),
+                ("firmware Installed-1 (NIC) is 28.1, not 28.2", "fail"),
+            ],
+        ),
+    ],
+)
+def test_what_is_not_as_it_has_to_be_is_told_with_both_values(
+    expected: dict[str, Any], said: list[tuple[str, str]]
+) -> None:
+    found = unexpected(expectation(expected), TOLD)
+    assert [(one.text(), one.verdict) for one in found] == [(text, Verdict(word)) for text, word in said]
+
+
+def test_what_could_not_be_read_is_unproven_with_its_reason() -> None:
+    told = Settings(bios_why="n1: its BMC does not answer", firmware_why="n1: its BMC is slow")
+    found = unexpected(expectation({"bios": {"A": "x"}, "firmware": {"B": "1"}}), told)
+    assert [one.verdict for one in found] == [Verdict.UNPROVEN] * 2
+    assert [one.text() for one in found] == [
+        "BIOS setting A is not known, has to be x: n1: its BMC does not answer",
+        "firmware B is not known, has to be 1: n1: its BMC is slow",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"bois": {}}, r"reimage_expect: bois: .*bios has settings"),
+        ({"firmware": {"BMC": 1.1}}, r"reimage_expect: firmware\.BMC: .*in quotes"),
+        ({"bios": {"A": ["x"]}}, r"reimage_expect: bios\.A"),
+        ({"bios": "A"}, r"reimage_expect: bios"),
+    ],
+)
+def test_an_expectation_with_a_typing_error_is_refused(values: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        expectation(values)
+
+
+def test_the_record_has_all_firmware_and_the_settings_that_somebody_minds() -> None:
+    expected = expectation({"bios": {"AcsEnabled": False}})
+    before = with_settings(Node(name="n1", firmware={"bios": "1.0"}), TOLD, expected)
+    assert before.firmware == {
+        "bios": "1.0",
+        "bios.AcsEnabled": "False",
+        "bmc.HGX_FW_GPU_SXM_1": "96.00.A5",
+        "bmc.BMC": "24.10",
+        "bmc.Installed-1": "28.1",
+    }
+    newer = Settings(
+        bios={"AcsEnabled": True}, firmware=(Firmware("BMC", "BMC", "24.11"), *TOLD.firmware[::2])
+    )
+    after = with_settings(Node(name="n1", firmware={"bios": "1.0"}), newer, expected)
+    assert [one.text() for one in compare(before, after)] == [
+        "firmware bios.AcsEnabled was False, is True",
+        "firmware bmc.BMC was 24.10, is 24.11",
+    ]
+    # Silence on one side is one remark, not many parts that are gone.
+    silent = Node(name="n1", firmware={"bios": "1.0"})
+    assert [(one.text(), one.verdict) for one in compare(before, silent)] == [
+        ("firmware that the BMC lists: not known after, so not compared", None),
+        ("BIOS settings: not known after, so not compared", None),
+    ]
+    first, _ = compare(silent, before)
+    assert first.text() == "firmware that the BMC lists: not known before, so not compared"
+
+
+FACTS = {"dmi": {"product_serial": "S1"}, "boot_id": "one"}
+
+
+def test_a_node_returns_only_as_its_model_has_to_be(tmp_path: Path) -> None:
+    run = begin(tmp_path, {"n1": []}, method="rack", owner_pid=os.getpid())
+    wrong = expectation({"bios": {"AcsEnabled": True}})
+    # Before, it is a remark: what was set through the BMC counts from the next boot on.
+    assert keep_record(run, "n1", "before", FACTS, told=TOLD, expected=wrong) == (
+        "before: BIOS setting AcsEnabled is False, not True",
+    )
+    with pytest.raises(
+        ReimageError, match=r"n1 is not as its model has to be: .*AcsEnabled is False, not True"
+    ):
+        keep_record(run, "n1", "after", FACTS, told=TOLD, expected=wrong)
+    # Expected, and there is no BMC that could tell.
+    with pytest.raises(ReimageError, match=r"has to be True: no address of its BMC is known"):
+        keep_record(run, "n1", "after", FACTS, expected=wrong)
+    right = expectation({"bios": {"AcsEnabled": False}})
+    assert keep_record(run, "n1", "after", FACTS, told=TOLD, expected=right) == ()
+    kept = running.read_record(Path(run.folder), "after", "n1")
+    assert kept is not None
+    assert kept.firmware["bios.AcsEnabled"] == "False"
+    # Nothing is expected: a BMC that tells nothing is a remark and holds nobody up.
+    silent = Settings(bios_why="n1: no", firmware_why="n1: nor this")
+    assert keep_record(run, "n1", "after", FACTS, told=silent)[-2:] == ("n1: no", "n1: nor this")
+
+
+@pytest.fixture
+def bmc() -> Iterator[RedfishDouble]:
+    made = RedfishDouble({"Id": "1", "SerialNumber": "S1", "bios": BIOS}, firmware=FIRMWARE)
+    yield made
+    made.close()
+
+
+def way(bmc: RedfishDouble, **changed: Any) -> Access:
+    return Access(**({"address": bmc.address, "user": "ops", "password": "secret"} | changed))
+
+
+@pytest.mark.slow
+def test_settings_and_firmware_are_read_by_redfish(bmc: RedfishDouble) -> None:
+    assert settings("n1", way(bmc)) == TOLD
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "bios_why", "firmware_why"),
+    [
+        ("/Bios", "n1: its BMC shows no BIOS settings", ""),
+        ("/FirmwareInventory", "", "n1: its BMC lists no firmware"),
+        ("/Systems", "n1: its BMC at .* refuses with status 404", ""),
+        ("drips", *["n1: its BMC at .* did not come to an end within 2 s"] * 2),
+    ],
+)
+def test_what_of_it_cannot_be_read_says_why_and_leaves_the_rest(
+    bmc: RedfishDouble, fault: str, bios_why: str, firmware_why: str
+) -> None:
+    bmc.fault = fault
+    told = settings("n1", way(bmc, call_timeout_s=1), timeout_s=2)
+    assert re.match(bios_why, told.bios_why) if bios_why else told.bios == TOLD.bios
+    assert re.match(firmware_why, told.firmware_why) if firmware_why else told.firmware == TOLD.firmware
+
+
+@pytest.mark.slow
+def test_what_makes_the_library_stumble_is_this_bmcs_fault(bmc: RedfishDouble) -> None:
+    bmc.resources[f"{ROOT}/UpdateService/FirmwareInventory"]["Members"] = [{"@odata.id": 7}]
+    told = settings("n1", way(bmc))
+    assert "n1: what its BMC at" in told.firmware_why
+
+
+@pytest.mark.slow
+def test_a_piece_that_is_listed_and_not_there_and_a_slow_bmc_are_told(bmc: RedfishDouble) -> None:
+    del bmc.resources[f"{ROOT}/UpdateService/FirmwareInventory/1"]
+    told = settings("n1", way(bmc))
+    assert told.firmware[1] == Firmware("1", "1", "")
+    assert len(told.firmware) == len(FIRMWARE)
+    told = settings("n1", way(bmc), timeout_s=0)
+    assert (told.bios, told.firmware) == (TOLD.bios, ())
+    assert "only 0 pieces were asked for" in told.firmware_why
+
+
+def test_ipmi_and_no_address_tell_nothing() -> None:
+    assert "IPMI tells neither" in settings("n1", Access("10.0.0.1", protocol="ipmi")).bios_why
+    assert "set reimage_bmc_address" in settings("n1", Access("")).firmware_why
+
+
+PLAYBOOK = """
+- hosts: n1
+  gather_facts: false
+  vars:
+    ansible_connection: local
+    ansible_python_interpreter: "{{{{ ansible_playbook_python }}}}"
+    reimage_begun: {begun}
+    # As playbooks/reimage.yml has it.
+    reimage_bmc_asked:
+      address: "{address}"
+      user: ops
+      password: "{{{{ lookup('ansible.builtin.env', 'BMC_PASSWORD') }}}}"
+    reimage_expect: {{bios: {{SriovGlobalEnable: "{wanted}"}}}}
+  tasks:
+    - rackproof_reimage_record:
+        run: "{{{{ reimage_begun }}}}"
+        which: "{{{{ item }}}}"
+        expect: "{{{{ reimage_expect }}}}"
+        bmc: "{{{{ reimage_bmc_asked }}}}"
+      loop: [before, after]
+"""
+
+
+@pytest.mark.playbook
+def test_the_task_asks_the_bmc_and_shows_no_password(bmc: RedfishDouble, tmp_path: Path) -> None:
+    run = begin(tmp_path / "results", {"n1": []}, method="rack", owner_pid=os.getpid())
+    playbook = tmp_path / "playbook.yml"
+    for wanted, password, status, said in (
+        ("Enabled", "secret", 0, "'remarks': []"),
+        (
+            "Disabled",
+            "secret",
+            2,
+            "n1 is not as its model has to be: BIOS setting SriovGlobalEnable is Enabled, not Disabled",
+        ),
+        ("Enabled", "hunter2", 2, "has to be Enabled: n1: its BMC at"),
+    ):
+        begun = run.model_dump_json(exclude={"message"})
+        playbook.write_text(PLAYBOOK.format(begun=begun, address=bmc.address, wanted=wanted))
+        done = subprocess.run(
+            [Path(sys.executable).with_name("ansible-playbook"), "-vvv", "-i", "n1,", playbook],
+            cwd=Path(__file__).resolve().parents[3],
+            env=os.environ | {"BMC_PASSWORD": password, "ANSIBLE_NOCOLOR": "1", "COLUMNS": "400"},
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert done.returncode == status, done.stdout + done.stderr
+        assert said in " ".join(done.stdout.split()) or status == 0
+        assert password not in done.stdout + done.stderr
+    kept = running.read_record(Path(run.folder), "before", "n1")
+    assert kept is not None
+    assert kept.firmware["bmc.BMC"] == "24.10"
