@@ -1,7 +1,8 @@
-"""validate.yml on the rack: a fault is found, its node drained and returned; a stranger's drain stays."""
+"""validate.yml on the rack: each fault is found on its node and part; who is bad is drained and returned."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,11 +10,49 @@ import pytest
 from on_rack import CONTROLLER, PROVISIONED, Command, Done, play
 
 from rackproof.fleet.probing import ProbeNight
-from rackproof.fleet.record import NodeNight, nights, read_night
+from rackproof.fleet.record import NodeNight, nights, read_look, read_night
 
 pytestmark = [pytest.mark.rack, pytest.mark.slow]
 BAD, THEIRS = PROVISIONED[:2]
 STRANGER = "bob: waits for a cable"
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+MACHINE = ("full-disk", "clock-skew", "dead-sshd")
+"""Faults of the machine; the others are of the stand-in hardware, which a node switches by itself."""
+# Night by night: the faults that are switched on on each of the two nodes, and all that fails there for it.
+NIGHTS: list[tuple[dict[str, set[tuple[str, str]]], dict[str, set[tuple[str, str]]]]] = [
+    (
+        {
+            "missing-gpu --gpu 0": {("gpu_missing", "GPU 0"), ("xid_79", "GPU 0")},
+            "ecc-uncorrectable --gpu 1": {
+                ("ecc_sram_uncorrectable", "GPU 1"),
+                ("recovery_needed", "GPU 1"),
+                ("xid_95", "GPU 1"),
+                ("xid_154", "GPU 1"),
+            },
+            "row-remap-pending --gpu 2": {
+                ("remap_pending", "GPU 2"),
+                ("recovery_needed", "GPU 2"),
+                ("xid_48", "GPU 2"),
+                ("xid_154", "GPU 2"),
+            },
+            "xid --gpu 3 --number 119": {("xid_119", "GPU 3")},
+            "hca-port-down --hca 1": {("port_down", "mlx5_1/1"), ("port_link_downed", "mlx5_1/1")},
+        },
+        {
+            "link-trained-down --gpu 3": {("pcie_width", "GPU 3")},
+            "nvlink-down --gpu 2": {("nvlink_down", "GPU 2"), ("xid_74", "GPU 2")},
+            "throttling --gpu 1": {("throttled", "GPU 1"), ("temperature", "GPU 1")},
+            "hca-port-down --hca 0": {("port_down", "mlx5_0/1"), ("port_link_downed", "mlx5_0/1")},
+            "full-disk": {("disk_full", "")},
+        },
+    ),
+    (
+        {"hung-nvidia-smi": {("tool_hung", "")}},
+        {"version-mismatch": {("no_driver", "")}},
+    ),
+    # With a wrong clock slurmd starts anew: it would wait for a tool that hangs.
+    ({"dead-sshd": set()}, {"clock-skew": {("clock", "")}}),
+]
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +109,93 @@ def test_a_bad_node_is_found_drained_and_returned(
     assert found[BAD].did == "returned to service", done.stdout
     assert reason(slurm, BAD) == "none"
     assert reason(slurm, THEIRS) == STRANGER
+
+
+@pytest.fixture
+def broken(slurm: Command, driver: Command, rack: Command) -> Iterator[list[str]]:
+    """Return the nodes that have to be mended, booted and given work again in the end."""
+    some = [BAD, THEIRS]
+    yield some
+    for node in some:
+        for name in MACHINE:
+            driver("fault", node, name, "--off")
+        mend(rack, node)
+    if some:
+        reboot(rack)
+        slurm(f"scontrol update nodename={BAD},{THEIRS} state=resume")
+
+
+def break_(rack: Command, driver: Command, node: str, faults: dict[str, set[tuple[str, str]]]) -> None:
+    """Switch faults on: the hardware's by the node itself, in one call."""
+    hardware = [f"/opt/rack/hardware --fault {words}" for words in faults if words not in MACHINE]
+    done = rack(node, " && ".join(hardware) or "true")
+    assert done.returncode == 0, done.stderr
+    for name in set(faults) & set(MACHINE):
+        assert driver("fault", node, name).returncode == 0
+
+
+def mend(rack: Command, node: str) -> None:
+    """Switch all faults of the hardware off."""
+    names = {words.split()[0] for night in NIGHTS for faults in night for words in faults} - set(MACHINE)
+    rack(node, "; ".join(f"/opt/rack/hardware --fault {name} --off" for name in sorted(names)))
+
+
+def reboot(rack: Command) -> None:
+    """Boot both nodes; Slurm has them back when they answer."""
+    before = {node: rack(node, f"cat {BOOT_ID}; systemctl reboot").stdout for node in (BAD, THEIRS)}
+    deadline = time.monotonic() + 90
+    for node, boot in before.items():
+        while (now := rack(node, f"cat {BOOT_ID}").stdout) in ("", boot):
+            assert time.monotonic() < deadline, node
+            time.sleep(0.5)
+        assert now
+
+
+def test_every_fault_is_found_on_its_node_and_part_and_nothing_else(
+    root: Path, tmp_path: Path, driver: Command, rack: Command, broken: list[str]
+) -> None:
+    """Nights in one test: what is missing was there before, and who was bad passes in the end."""
+    results = tmp_path / "results"
+    asked = ("-e", f"validate_results={results}", "-e", "validate_tool_timeout_s=4")
+
+    def night() -> dict[str, NodeNight]:
+        done = play(root, "validate.yml", [BAD, THEIRS], *asked)
+        assert nights(results), done.stdout + done.stderr
+        return {one.node: one for one in read_night(nights(results)[0]).nodes}
+
+    assert {one.verdict.value for one in night().values()} == {"pass"}
+    # Where a GPU is gone nvidia-smi numbers the others anew; its UUID is what it is.
+    slots = {
+        gpu.uuid: f"GPU {gpu.index}"
+        for node in (BAD, THEIRS)
+        if (kept := read_look(nights(results)[0], node)) is not None
+        for gpu in kept.look.gpus
+    }
+    assert len(slots) == 8
+
+    def news(one: NodeNight) -> set[tuple[str, str]]:
+        # XIDs stay until the node was booted: those of an earlier night are no news.
+        return {
+            (found.code, slots.get(found.name, found.name))
+            for found in one.findings
+            if found.verdict.value == "fail" and "reported before" not in found.evidence
+        }
+
+    for on_bad, on_theirs in NIGHTS:
+        for node, faults in ((BAD, on_bad), (THEIRS, on_theirs)):
+            break_(rack, driver, node, faults)
+        found = night()
+        for node, faults in ((BAD, on_bad), (THEIRS, on_theirs)):
+            assert news(found[node]) == set().union(*faults.values()), found[node].says()
+            assert bool(found[node].unreached) == ("dead-sshd" in faults)
+            assert found[node].verdict.value == ("unproven" if found[node].unreached else "fail")
+            for name in set(faults) & set(MACHINE):
+                assert driver("fault", node, name, "--off").returncode == 0
+            mend(rack, node)
+    reboot(rack)
+    found = night()
+    assert {one.verdict.value for one in found.values()} == {"pass"}, [one.says() for one in found.values()]
+    broken.clear()
 
 
 @pytest.mark.torch
