@@ -8,7 +8,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from rackproof.reimaging import running
+from rackproof.reimaging import proving, running
 from rackproof.reimaging.states import Step
 
 
@@ -29,13 +29,14 @@ class ActionModule(ActionBase):
                 "reason": {"type": "str", "default": ""},
                 "remarks": {"type": "list", "elements": "str", "default": []},
                 "night": {"type": "path"},
+                "proofs": {"type": "list", "elements": "str", "default": []},
             }
         )
         node = (task_vars or {})["inventory_hostname"]
         try:
             remarks = options["remarks"]
             if options["night"]:
-                remarks = [*remarks, *running.proven(Path(options["night"]), node)]
+                remarks = [*remarks, *proving.proven(Path(options["night"]), node, options["proofs"])]
             stands = running.write_step(
                 running.Started(**options["run"]),
                 node,

@@ -37,6 +37,11 @@ options:
   night:
     description: Folder of the night that has to have proven the node, or this task fails.
     type: path
+  proofs:
+    description: What the node had to prove in that night besides its health, of V(probes) and V(pair).
+    type: list
+    elements: str
+    default: []
 attributes:
   check_mode:
     description: Writes in check mode, too; reimage.yml ends before it.

@@ -85,6 +85,8 @@ class Rack:
             "ANSIBLE_NOCOLOR": "1",
             "COLUMNS": "300",
             "ANSIBLE_ROLES_PATH": str(self.folder / "roles"),
+            # What Slurm's host runs in a shell is found there; nodes look at their own first.
+            "PATH": f"{self.folder}/ctl/usr/bin:{os.environ['PATH']}",
         }
         return argv, {"cwd": ROOT, "env": environment, "text": True}
 

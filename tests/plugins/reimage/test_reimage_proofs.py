@@ -1,0 +1,79 @@
+"""reimage.yml where nodes prove more than their health: measured by ssh, and with a known-good partner."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rackproof.fleet.probing import read_probes
+from rackproof.fleet.record import nights, read_night
+from rackproof.reimaging import running
+
+if TYPE_CHECKING:
+    from .conftest import Rack
+
+pytestmark = pytest.mark.playbook
+OURS = "rackproof-reimage: gets a new image"
+PROVE = ("-e", '{"reimage_proofs": ["probes", "pair"], "bench_require_references": false}')
+
+
+def test_who_computes_wrongly_or_reduces_wrongly_stays_drained(rack: Rack) -> None:
+    """One night before, so that somebody is known to be good; n04 is the only partner that is left."""
+    done = rack.fleet.validate(
+        "-l",
+        "n01,n02,n03,n04",
+        "-e",
+        '{"bench_require_references": false, "validate_probe_gpu_minutes": 1000}',
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rack.fleet.probes(n02={"fabric": True}, n03={"1": "bits"})
+    before = len(rack.fleet.jobs)
+    done = rack.reimage("-l", "n01,n02,n03", *PROVE)
+    assert done.returncode == 2, done.stdout + done.stderr
+    found = {one.node: one.standing for one in running.status(rack.results)}
+    assert {name: one.state for name, one in found.items()} == {
+        "n01": "returned",
+        "n02": "failed",
+        "n03": "failed",
+    }, done.stdout
+    assert "sums of values were wrong" in found["n02"].reason
+    assert "gave other bits" in found["n03"].reason
+    assert rack.drained() == dict.fromkeys(["n02", "n03"], OURS)
+    # No node that is drained ever got a job, and n03 needed no partner.
+    assert rack.fleet.jobs[before:] == ["n04", "n04"]
+    probed = read_probes(nights(rack.results)[0])
+    assert probed is not None
+    assert set(probed.measured) == {"n01", "n02", "n03"}
+    assert {one.nodes: one.passed for one in probed.pairs} == {("n01", "n04"): True, ("n02", "n04"): False}
+    assert {one.node: one.measured for one in read_night(nights(rack.results)[0]).nodes}["n01"]
+
+    # Mended: proven in a new attempt, and by nothing else.
+    rack.fleet.probes()
+    done = rack.reimage("-l", "n02,n03", *PROVE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert rack.drained() == {}
+    assert not list(rack.folder.glob("**/rackproof-night.*"))
+
+
+def test_without_a_partner_or_an_interpreter_nothing_is_proven(rack: Rack) -> None:
+    done = rack.reimage("-l", "n01", "-e", '{"reimage_proofs": ["all"]}')
+    assert done.returncode == 2
+    assert "reimage_proofs is a list of probes, pair" in done.stdout
+    assert running.folders(rack.results) == []
+    lacks = {"reimage_proofs": ["probes"], "validate_probe_python": "/nonexistent/python"}
+    done = rack.reimage("-l", "n02", "-e", json.dumps(lacks | {"bench_require_references": False}))
+    assert done.returncode == 2, done.stdout + done.stderr
+    done = rack.reimage("-l", "n01", *PROVE)
+    assert done.returncode == 2, done.stdout + done.stderr
+    found = {one.node: one.standing for one in running.status(rack.results)}
+    assert "no other node of its SKU and partition is in service and passed" in found["n01"].reason
+    assert "python ended with 127" in found["n02"].reason
+    assert rack.drained() == dict.fromkeys(["n01", "n02"], OURS)
+    # What an operator leaves out by name is said of the node.
+    done = rack.reimage(
+        "-l", "n01", "-e", '{"reimage_proofs": ["probes"], "bench_require_references": false}'
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "not proven: its fabric (reimage_proofs leaves pair out)" in " ".join(done.stdout.split())
