@@ -1,6 +1,6 @@
 """Power and boot of a node through its BMC, by Redfish or by IPMI.
 
-Every call is bounded, and every error names the node, what its BMC said, and what to do. What was set is read
+Every wait is bounded, and every error names the node, what its BMC said, and what to do. What was set is read
 back: a BMC that accepts an order and forgets it is found here, and not by a node that boots its old disk.
 How the two protocols say it is in ``redfish`` and ``ipmi``.
 """

@@ -122,8 +122,9 @@ def _macs(system: Any) -> dict[str, bool | None]:
             for one in system.ethernet_interfaces.get_members()
             if one.mac_address
         }
-    except (exceptions.MissingAttributeError, exceptions.ResourceNotFoundError):
-        # Not every BMC knows the machine's interfaces: then no MAC address is known, which is reported.
+    except (exceptions.MissingAttributeError, exceptions.HTTPError):
+        # Not every BMC knows the machine's interfaces, or shows them: who it is counts more, and that no MAC
+        # address is known is reported.
         return {}
 
 

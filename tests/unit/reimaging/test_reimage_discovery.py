@@ -243,7 +243,7 @@ def rack() -> Iterator[dict[str, RedfishDouble]]:
                 "Model": "G8",
                 "macs": {MAC: "LinkUp", "52:54:00:00:00:aa": "LinkDown"},
             },
-            {"Id": "HGX_Baseboard_0", "SerialNumber": "B1"},
+            {"Id": "HGX_Baseboard_0", "SerialNumber": "B1", "macs": {MAC: "LinkUp"}},
         ),
         # The service tag, which the machine's own system reads, too.
         "n2": RedfishDouble(
@@ -260,6 +260,8 @@ def rack() -> Iterator[dict[str, RedfishDouble]]:
 def test_bmcs_say_who_they_are_by_redfish(rack: dict[str, RedfishDouble]) -> None:
     silent = "http://127.0.0.1:1"
     rack["stranger"].fault = "drips"
+    # It lists interfaces, and cannot show them.
+    rack["n1"].fault = "HGX_Baseboard_0/EthernetInterfaces"
     begin = time.monotonic()
     answers = ask(
         [*(one.address for one in rack.values()), silent],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from rackproof.reimaging import running
 from rackproof.reimaging.bmc import Access, BmcError, BmcSilentError, look, set_boot, set_power
 from rackproof.reimaging.ipmi import boot_flags, host_and_port
 
@@ -222,3 +224,65 @@ def test_the_task_sets_boot_and_power_and_shows_no_password(node: IpmiDouble, tm
         assert said in " ".join(done.stdout.split())
         assert "hunter2" not in done.stdout + done.stderr
     assert node.power == "on"
+
+
+SYSTEMCTL = "#!/bin/sh\necho LoadState=loaded; echo ActiveState=active; echo SubState=running\n"
+BY_IMAGE = """
+- hosts: all
+  gather_facts: false
+  tasks:
+    - rackproof_reimage_begin: {{results: "{results}", nodes: {{n1: []}}, method: image}}
+      register: reimage_begun
+    - block:
+        - ansible.builtin.include_tasks: {root}/playbooks/tasks/reimage_by_image.yml
+      rescue:
+        - ansible.builtin.import_tasks: {root}/playbooks/tasks/reimage_failed.yml
+"""
+
+
+@needs_ipmitool
+@pytest.mark.playbook
+def test_a_machine_that_says_another_serial_number_by_ipmi_is_not_touched(
+    node: IpmiDouble, tmp_path: Path
+) -> None:
+    root = Path(__file__).resolve().parents[3]
+    (tmp_path / "playbook.yml").write_text(BY_IMAGE.format(results=tmp_path / "results", root=root))
+    hosts = {
+        "n1": {
+            "ansible_connection": "local",
+            "reimage_bmc_address": f"127.0.0.1:{node.port}",
+            "reimage_bmc_protocol": "ipmi",
+            "reimage_bmc_user": "ops",
+            "reimage_bmc_password": "secret",
+            "reimage_serial": "SN-2",
+            "reimage_mac": "52:54:00:00:00:01",
+            "reimage_disk": {"serial": "D1"},
+            "reimage_netboot_host": "n1",
+            "reimage_authorized_keys": ["ssh-ed25519 AAAA ops"],
+            "ansible_python_interpreter": sys.executable,
+            "netboot_folder": str(tmp_path / "netboot"),
+        }
+    }
+    (tmp_path / "hosts.json").write_text(json.dumps({"all": {"hosts": hosts}}))
+    for name in ("bin", "netboot/dhcp-hosts", "netboot/http/nodes", "netboot/http/told"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "bin/systemctl").write_text(SYSTEMCTL)
+    (tmp_path / "bin/systemctl").chmod(0o755)
+    done = subprocess.run(
+        [
+            Path(sys.executable).with_name("ansible-playbook"),
+            "-i",
+            tmp_path / "hosts.json",
+            tmp_path / "playbook.yml",
+        ],
+        cwd=root,
+        env=os.environ | {"ANSIBLE_NOCOLOR": "1", "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    (stood,) = running.status(tmp_path / "results")
+    assert "n1 is another machine: its BMC says serial number SN-1" in stood.standing.reason, done.stdout
+    # Neither switched nor told to boot from the network.
+    assert (node.orders, node.flags[1]) == ([], 0)
