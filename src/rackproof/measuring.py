@@ -169,6 +169,7 @@ def _target(name: str, kept: KeptLook, state: object, partitions: Mapping[str, t
     return Target(
         name=name,
         gpus=len(kept.look.gpus),
+        uuids=frozenset(gpu.uuid for gpu in kept.look.gpus),
         sku=kept.look.sku,
         rack=kept.rack,
         partitions=partitions.get(name, ()),

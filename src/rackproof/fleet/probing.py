@@ -101,7 +101,7 @@ class ProbeNight(Record):
 class Target:
     """A node that could be measured: GPUs that it has (0: measured on its CPU), SKU, rack, partitions.
 
-    ``busy`` says why it cannot tonight; empty where it stands idle.
+    ``busy`` says why it cannot tonight; empty where it stands idle. ``uuids`` are its GPUs, where known.
     """
 
     name: str
@@ -111,6 +111,7 @@ class Target:
     partitions: tuple[str, ...] = ()
     references: tuple[SkuReference, ...] = ()
     busy: str = ""
+    uuids: frozenset[str] = frozenset()
 
 
 def digests_of(text: str) -> list[tuple[str, str, str]]:
@@ -294,6 +295,10 @@ def read_node(plan: Plan, target: Target, done: Done, probes: Sequence[Probe] | 
 def _silent_gpus(probe: str, target: Target, rules: Sequence[JudgeRule], log: ParsedLog) -> list[NightReason]:
     """Return what not every GPU of a node said of itself: those that said nothing have not passed."""
     reasons = []
+    named = {one.labels["gpu"] for one in log.measurements if "gpu" in one.labels}
+    if target.uuids and (strange := sorted(named - target.uuids)):
+        # Their numbers would be nobody's, and nobody would judge them.
+        reasons.append(_unproven(probe, target.name, f"{', '.join(strange[:4])}: no GPU that was seen there"))
     for metric in dict.fromkeys(rule.metric for rule in rules):
         told = {one.labels["gpu"] for one in log.measurements if one.name == metric and "gpu" in one.labels}
         if told and len(told) != target.gpus:

@@ -424,3 +424,12 @@ def test_a_gpu_that_said_nothing_has_not_passed(speeds: int, checked: int) -> No
     (why,) = got.reasons
     assert why.verdict is Verdict.UNPROVEN
     assert "3 of 4 GPUs gave a result" in why.text
+
+
+def test_numbers_of_a_gpu_that_nobody_saw_in_the_node_prove_nothing() -> None:
+    name = RACK[0]
+    target = Target(name, GPUS, "h200", uuids=frozenset(gpu(name, slot) for slot in range(1, GPUS + 1)))
+    text = section("python", "") + node_says(name)
+    got = read_node(plan(chosen=("gemm",)), target, how(text, "0", 1.0))
+    assert [one.verdict for one in got.reasons] == [Verdict.UNPROVEN]
+    assert f"{gpu(name, 0)}: no GPU that was seen there" in got.reasons[0].text
