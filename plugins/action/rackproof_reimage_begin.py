@@ -9,7 +9,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from rackproof.reimaging import running
+from rackproof.reimaging import parts, running
 from rackproof.text import clean
 
 
@@ -33,6 +33,7 @@ class ActionModule(ActionBase):
                 "per_partition": {"type": "int", "default": 4},
                 "limits": {"type": "dict", "default": {}},
                 "again": {"type": "bool", "default": False},
+                "expect": {"type": "dict", "default": {}},
             }
         )
         listed, remark = options["partitions"], ""
@@ -40,6 +41,9 @@ class ActionModule(ActionBase):
             said = listed.get("stderr") or listed.get("msg") or "no answer"
             remark = f"Slurm's partitions are not known, all nodes count as one: {clean(said, 300)}"
         try:
+            # A typing error is told before a node is drained for it.
+            for name, values in options["expect"].items():
+                parts.expectation(name, values)
             run = running.begin(
                 Path(options["results"]),
                 options["nodes"],
@@ -54,7 +58,7 @@ class ActionModule(ActionBase):
                 limits_s=options["limits"],
                 again=options["again"],
             )
-        except running.ReimageError as error:
+        except (running.ReimageError, ValueError) as error:
             raise AnsibleActionFail(str(error)) from error
         return {
             "changed": False,

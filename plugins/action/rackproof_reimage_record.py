@@ -53,7 +53,7 @@ class ActionModule(ActionBase):
             facts = answer["facts"]
         run, node = running.Started(**options["run"]), (task_vars or {})["inventory_hostname"]
         try:
-            expected = parts.expectation(options["expect"])
+            expected = parts.expectation(node, options["expect"])
             if options["which"] == "booted":
                 remarks = running.booted(run, node, facts or {})
             else:

@@ -51,6 +51,12 @@ options:
     description: Whether every node begins anew, whatever its journal says.
     type: bool
     default: false
+  expect:
+    description:
+      - By node what its BIOS and firmware have to be, as C(rackproof_reimage_record) takes it. A typing error
+        in it is told here.
+    type: dict
+    default: {}
 attributes:
   check_mode:
     description: Claims nothing, writes nothing, says what would be done.

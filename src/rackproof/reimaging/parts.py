@@ -58,23 +58,24 @@ class Expectation(Record):
     firmware: dict[str, str] = Field(default={})
 
 
-def expectation(values: Mapping[str, Any]) -> Expectation:
-    """Return what the inventory expects.
+def expectation(node: str, values: Mapping[str, Any]) -> Expectation:
+    """Return what the inventory expects of a node.
 
     Args:
+        node: The node.
         values: ``reimage_expect``.
 
     Raises:
         ValueError: Unknown keys, or values of another kind; says which.
     """
     try:
-        return Expectation.model_validate(dict(values))
+        return Expectation.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(clean(one, 60) for one in first["loc"][:2])
         raise ValueError(
-            f"reimage_expect: {place}: {clean(first['msg'], 200)}; bios has settings with their values, "
-            'firmware pieces with their versions, each a text in quotes ("1.10")'
+            f"reimage_expect of {node}: {place}: {clean(first['msg'], 200)}; bios has settings with their "
+            'values, firmware pieces with their versions, each a text in quotes ("1.10")'
         ) from None
 
 

@@ -86,13 +86,13 @@ TOLD = Settings(
 def test_what_is_not_as_it_has_to_be_is_told_with_both_values(
     expected: dict[str, Any], said: list[tuple[str, str]]
 ) -> None:
-    found = unexpected(expectation(expected), TOLD)
+    found = unexpected(expectation("n1", expected), TOLD)
     assert [(one.text(), one.verdict) for one in found] == [(text, Verdict(word)) for text, word in said]
 
 
 def test_what_could_not_be_read_is_unproven_with_its_reason() -> None:
     told = Settings(bios_why="n1: its BMC does not answer", firmware_why="n1: its BMC is slow")
-    found = unexpected(expectation({"bios": {"A": "x"}, "firmware": {"B": "1"}}), told)
+    found = unexpected(expectation("n1", {"bios": {"A": "x"}, "firmware": {"B": "1"}}), told)
     assert [one.verdict for one in found] == [Verdict.UNPROVEN] * 2
     assert [one.text() for one in found] == [
         "BIOS setting A is not known, has to be x: n1: its BMC does not answer",
@@ -103,19 +103,19 @@ def test_what_could_not_be_read_is_unproven_with_its_reason() -> None:
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        ({"bois": {}}, r"reimage_expect: bois: .*bios has settings"),
-        ({"firmware": {"BMC": 1.1}}, r"reimage_expect: firmware\.BMC: .*in quotes"),
-        ({"bios": {"A": ["x"]}}, r"reimage_expect: bios\.A"),
-        ({"bios": "A"}, r"reimage_expect: bios"),
+        ({"bois": {}}, r"reimage_expect of n1: bois: .*bios has settings"),
+        ({"firmware": {"BMC": 1.1}}, r"reimage_expect of n1: firmware\.BMC: .*in quotes"),
+        ({"bios": {"A": ["x"]}}, r"reimage_expect of n1: bios\.A"),
+        ({"bios": "A"}, r"reimage_expect of n1: bios"),
     ],
 )
 def test_an_expectation_with_a_typing_error_is_refused(values: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        expectation(values)
+        expectation("n1", values)
 
 
 def test_the_record_has_all_firmware_and_the_settings_that_somebody_minds() -> None:
-    expected = expectation({"bios": {"AcsEnabled": False}})
+    expected = expectation("n1", {"bios": {"AcsEnabled": False}})
     before = with_settings(Node(name="n1", firmware={"bios": "1.0"}), TOLD, expected)
     assert before.firmware == {
         "bios": "1.0",
@@ -147,7 +147,7 @@ FACTS = {"dmi": {"product_serial": "S1"}, "boot_id": "one"}
 
 def test_a_node_returns_only_as_its_model_has_to_be(tmp_path: Path) -> None:
     run = begin(tmp_path, {"n1": []}, method="rack", owner_pid=os.getpid())
-    wrong = expectation({"bios": {"AcsEnabled": True}})
+    wrong = expectation("n1", {"bios": {"AcsEnabled": True}})
     # Before, it is a remark: what was set through the BMC counts from the next boot on.
     assert keep_record(run, "n1", "before", FACTS, told=TOLD, expected=wrong) == (
         "before: BIOS setting AcsEnabled is False, not True",
@@ -159,7 +159,7 @@ def test_a_node_returns_only_as_its_model_has_to_be(tmp_path: Path) -> None:
     # Expected, and there is no BMC that could tell.
     with pytest.raises(ReimageError, match=r"has to be True: no address of its BMC is known"):
         keep_record(run, "n1", "after", FACTS, expected=wrong)
-    right = expectation({"bios": {"AcsEnabled": False}})
+    right = expectation("n1", {"bios": {"AcsEnabled": False}})
     assert keep_record(run, "n1", "after", FACTS, told=TOLD, expected=right) == ()
     kept = running.read_record(Path(run.folder), "after", "n1")
     assert kept is not None
@@ -281,3 +281,26 @@ def test_the_task_asks_the_bmc_and_shows_no_password(bmc: RedfishDouble, tmp_pat
     kept = running.read_record(Path(run.folder), "before", "n1")
     assert kept is not None
     assert kept.firmware["bmc.BMC"] == "24.10"
+
+
+@pytest.mark.playbook
+def test_a_typing_error_in_an_expectation_is_told_before_a_node_is_touched(tmp_path: Path) -> None:
+    (tmp_path / "hosts.yml").write_text(
+        "gpu_nodes: {hosts: {n1: {}, n2: {reimage_expect: {bios: {A: x}, frimware: {}}}}}\n"
+    )
+    done = subprocess.run(
+        [
+            Path(sys.executable).with_name("ansible-playbook"),
+            *("-i", tmp_path / "hosts.yml", "reimage.yml", "-l", "n1,n2"),
+            *("-e", f"reimage_results={tmp_path / 'results'}"),
+        ],
+        cwd=Path(__file__).resolve().parents[3],
+        env=os.environ | {"ANSIBLE_NOCOLOR": "1", "COLUMNS": "400"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "reimage_expect of n2: frimware: Extra inputs are not permitted" in done.stdout
+    assert not list(tmp_path.glob("results/*"))
