@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
@@ -17,6 +18,7 @@ from rackproof import logs, peer_memory, pinning, preflight, slurm_releases
 from rackproof.judging import judge
 from rackproof.records import Measurement, Reference, worst
 from rackproof.records import Verdict as VerdictWord
+from rackproof.reimaging import autoinstall
 from rackproof.scoring.scaling import scaling_efficiency as efficiency
 
 
@@ -142,6 +144,31 @@ def slurm_misfit(node: Any, controller: Any) -> str:
     return slurm_releases.misfit(node, controller)
 
 
+def plain(value: Any) -> Any:
+    """Return data as Python's own: Ansible's containers hold what is rendered only when it is asked for."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(one) for name, one in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [plain(one) for one in value]
+    return value
+
+
+def autoinstall_user_data(
+    entry: Any, report: Any, system: Any, network: Any, files: Any, more: Any = None
+) -> str:
+    """Return what Ubuntu's installer is told about a node."""
+    given = {"entry": entry, "system": system, "network": network, "more": more or {}}
+    for name, value in given.items():
+        if not isinstance(value, Mapping):
+            raise AnsibleFilterError(f"autoinstall_user_data: {name} has to be a dictionary")
+    try:
+        return autoinstall.user_data(report=str(report), files=Path(str(files)), **plain(given))
+    except OSError as error:
+        raise AnsibleFilterError(f"autoinstall_user_data: {error}") from None
+    except ValueError as error:
+        raise AnsibleFilterError(f"autoinstall_user_data: {because(error)}") from None
+
+
 class FilterModule:
     """The filters by name; each is documented in a file of its name beside this one."""
 
@@ -156,4 +183,5 @@ class FilterModule:
             "packages_lacking": packages_lacking,
             "preflight_remarks": preflight_remarks,
             "slurm_misfit": slurm_misfit,
+            "autoinstall_user_data": autoinstall_user_data,
         }

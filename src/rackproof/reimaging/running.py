@@ -32,7 +32,7 @@ BENCHMARK = "reimage"
 """The name under which a run enters the history."""
 RUN_FILE = "reimage.json"
 CLAIMS = ".reimages"
-METHODS = ("image", "rack")
+METHODS = ("image", "autoinstall", "rack")
 UNKNOWN = "unknown"
 NO_BMC = "no address of its BMC is known: set reimage_bmc_address in the inventory"
 _RUN_NAME = re.compile(rf"\d{{8}}T\d{{6}}Z-{BENCHMARK}-[0-9a-f]{{6}}")

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -27,6 +28,7 @@ PLAYBOOK = """
   gather_facts: false
   vars:
     mine: "{folder}/{{{{ inventory_hostname }}}}"
+    role_path: "{role}"
   tasks:
     - ansible.builtin.include_vars: "{{{{ item }}}}"
       loop:
@@ -41,7 +43,8 @@ PLAYBOOK = """
       loop: [dnsmasq.conf, boot.ipxe, node.ipxe, nginx.conf]
     - ansible.builtin.copy:
         content: "{{{{ {{'order': netboot_order, 'problems': netboot_problems,
-          'entry_problems': netboot_entry_problems, 'told': netboot_told_file}} | to_json }}}}"
+          'entry_problems': netboot_entry_problems, 'told': netboot_told_file,
+          'files': netboot_told}} | to_json }}}}"
         dest: "{{{{ mine }}}}/said.json"
         mode: "0644"
 """
@@ -73,7 +76,7 @@ GIVEN: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with what a good inventory gives in proxy/, and a bad one in server/."""
+    """Return a folder with what a good inventory gives in proxy/ and installer/, and a bad one in server/."""
     folder = tmp_path_factory.mktemp("netboot")
     image = folder / "node.raw"
     image.write_bytes(b"boot" * 1000)
@@ -87,7 +90,14 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "netboot_entry": changed | {"token": "short", "node": "../n1"},
         "netboot_artefacts": [{"name": "vmlinuz", "url": "file:///x", "checksum": "md5:1"}],
     }
-    for name, more in (("proxy", {}), ("server", bad)):
+    installer = {
+        "netboot_entry": GIVEN["netboot_entry"] | {"install": "autoinstall"},
+        "netboot_installer_kernel": "casper-vmlinuz",
+        "netboot_installer_initrd": "casper-initrd",
+        "netboot_installer_iso": "server.iso",
+        "netboot_autoinstall": {"packages": ["chrony"]},
+    }
+    for name, more in (("proxy", {}), ("server", bad), ("installer", installer)):
         mine = folder / name
         for part in ("dhcp-hosts", "tftp"):
             (mine / part).mkdir(parents=True)
@@ -96,9 +106,21 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     playbook = folder / "playbook.yml"
     playbook.write_text(PLAYBOOK.format(role=ROLE, folder=folder))
     done = subprocess.run(
-        [Path(sys.executable).with_name("ansible-playbook"), "-i", "proxy,server", "-c", "local", playbook],
+        [
+            Path(sys.executable).with_name("ansible-playbook"),
+            "-i",
+            "proxy,server,installer",
+            "-c",
+            "local",
+            playbook,
+        ],
         cwd=folder,
-        env=os.environ | {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_PYTHON_INTERPRETER": sys.executable},
+        env=os.environ
+        | {
+            "ANSIBLE_NOCOLOR": "1",
+            "ANSIBLE_PYTHON_INTERPRETER": sys.executable,
+            "ANSIBLE_FILTER_PLUGINS": str(ROOT / "plugins/filter"),
+        },
         capture_output=True,
         text=True,
         timeout=200,
@@ -204,6 +226,32 @@ def test_the_seed_is_what_cloud_init_takes(proxy: Path) -> None:
     assert network == {"match": {"macaddress": "52:54:00:ab:cd:ef"}, "dhcp4": True}
     # No secret travels: everybody in that network can read an order.
     assert "PRIVATE" not in json.dumps(order)
+
+
+def test_ubuntu_s_installer_is_booted_with_a_seed_that_both_of_its_readers_take(rendered: Path) -> None:
+    from .test_autoinstall import SCHEMA
+
+    said = json.loads((rendered / "installer/said.json").read_text())
+    assert said["entry_problems"] == []
+    # What is not served is told: the installer's kernel, ramdisk and ISO are no artefacts here.
+    assert len(said["problems"]) == 3
+    script = (rendered / "installer/node.ipxe").read_text()
+    (kernel,) = [line for line in script.splitlines() if line.startswith("kernel")]
+    assert " BOOTIF=01-52-54-00-ab-cd-ef url=http://192.0.2.1:8080/artefacts/server.iso " in kernel
+    assert " autoinstall ds=nocloud-net;s=http://192.0.2.1:8080/nodes/n1/ console=ttyS0 " in kernel
+    assert "rackproof.order" not in script
+    assert script.endswith("boot || exit\n")
+    files = {Path(one["path"]).name: one["content"] for one in said["files"]}
+    assert set(files) == {"user-data", "meta-data", "vendor-data"}
+    assert yaml.safe_load(files["meta-data"])["instance-id"] == "a" * 32
+    told = yaml.safe_load(files["user-data"])["autoinstall"]
+    assert told["packages"] == ["chrony"]
+    assert told["network"]["ethernets"]["provisioning"]["match"] == {"macaddress": "52:54:00:ab:cd:ef"}
+    system = told["user-data"]
+    assert (system["hostname"], system["ssh_deletekeys"]) == ("node-one", False)
+    if SCHEMA.exists():
+        jsonschema.Draft4Validator(json.loads(SCHEMA.read_text())).validate(system)
+    assert "PRIVATE" not in files["user-data"]
 
 
 def test_an_image_is_described_block_by_block(tmp_path: Path) -> None:

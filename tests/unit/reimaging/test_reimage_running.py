@@ -139,8 +139,8 @@ def test_another_method_or_again_begins_anew(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_way_to_image_that_is_not_there_is_refused_before_anything(tmp_path: Path) -> None:
-    for method in ("autoinstall", "Image", ""):
-        with pytest.raises(ReimageError, match="cannot be done; there are image, rack"):
+    for method in ("kickstart", "Image", ""):
+        with pytest.raises(ReimageError, match="cannot be done; there are image, autoinstall, rack"):
             started(tmp_path, method=method)
     assert list(tmp_path.iterdir()) == []
 

@@ -1,0 +1,329 @@
+"""What Ubuntu's installer is told: few keys, one disk that the machine itself names, nobody else's words."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import json
+import subprocess
+import sys
+import threading
+import zipfile
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from rackproof.reimaging import autoinstall
+
+from .test_write_image import writer
+
+SCHEMA = Path("/usr/local/share/rackproof-tests/cloud-config.json")
+FILES = Path(__file__).resolve().parents[3] / "roles/netboot/files"
+ENTRY = {"node": "n1", "serial": "M1", "disk": {"serial": "D1"}, "wipe": []}
+REPORT = "http://192.0.2.1:8080/told/n1-x.json"
+SYSTEM = {"hostname": "node-one", "users": [{"name": "ops", "ssh_authorized_keys": ["ssh-ed25519 AAAA ops"]}]}
+NETWORK = {"version": 2, "ethernets": {"p": {"match": {"macaddress": "52:54:00:ab:cd:ef"}, "dhcp4": True}}}
+
+
+def told(more: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    given = {
+        "entry": ENTRY,
+        "report": REPORT,
+        "system": SYSTEM,
+        "network": NETWORK,
+        "files": FILES,
+        "more": more,
+    }
+    text = autoinstall.user_data(**given | changes)  # type: ignore[arg-type]
+    assert text.startswith("#cloud-config\n")
+    return dict(yaml.safe_load(text)["autoinstall"])
+
+
+def packed(said: dict[str, Any], folder: Path) -> Path:
+    """Let a shell do what the installer's first command does; return the program."""
+    shell = said["early-commands"][0].replace(autoinstall.PLACE, str(folder))
+    subprocess.run(["sh", "-c", shell], check=True)
+    return folder / "program"
+
+
+def test_the_installer_is_told_this_and_nothing_else() -> None:
+    said = told()
+    assert set(said) == {
+        "version", "early-commands", "late-commands", "error-commands", "shutdown", "storage", "ssh",
+        "network", "user-data",
+    }  # fmt: skip
+    assert said["version"] == 1
+    assert said["storage"] == {"layout": {"name": "direct", "match": {"path": autoinstall.DISK}}}
+    assert said["ssh"] == {"install-server": True, "allow-pw": False}
+    assert said["network"] == NETWORK | {"renderer": "networkd"}
+    assert said["user-data"] == SYSTEM
+    # The controller switches it on, when it is off.
+    assert said["shutdown"] == "poweroff"
+    run = ["/usr/bin/python3", "/run/rackproof/program"]
+    assert said["early-commands"][1:] == [[*run, "check"]]
+    assert said["late-commands"] == ["curtin in-target -- ssh-keygen -A", [*run, "installed"]]
+    assert said["error-commands"] == [[*run, "failed"]]
+    assert told() == said
+
+
+def test_the_first_command_unpacks_the_programs_and_the_order(tmp_path: Path) -> None:
+    said = told()
+    with zipfile.ZipFile(packed(said, tmp_path)) as archive:
+        order = json.loads(archive.read("order.json"))
+        for name, source in autoinstall.PROGRAMS.items():
+            assert archive.read(name) == (FILES / source).read_bytes()
+    assert order == {
+        "node": "n1", "serial": "M1", "disk": {"serial": "D1"}, "report": REPORT,
+        "placeholder": autoinstall.DISK,
+    }  # fmt: skip
+    # One argument of a command may have no more.
+    assert len(said["early-commands"][0]) < 100_000
+    # Once in all that is told: the program replaces it.
+    assert yaml.safe_dump(said).count(autoinstall.DISK) == 1
+
+
+MORE = {
+    "apt": {"mirror-selection": {"primary": [{"uri": "http://mirror.example/ubuntu"}]}, "fallback": "abort"},
+    "packages": ["chrony"],
+    "kernel": {"flavor": "generic"},
+    "locale": "C.UTF-8",
+    "timezone": "UTC",
+    "updates": "security",
+    "proxy": "http://proxy.example:3128",
+    "source": {"id": "ubuntu-server-minimal"},
+    "drivers": {"install": False},
+    "debconf-selections": "a b boolean true",
+}
+
+
+def test_an_operator_s_own_words_come_besides() -> None:
+    said = told(MORE)
+    assert {name: said[name] for name in MORE} == MORE | {
+        "source": {"id": "ubuntu-server-minimal", "search_drivers": False}
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        # Of what is written, who is asked, and to whom it is told, nobody has anything to say.
+        ({"more": {"storage": {"layout": {"name": "lvm"}}}}, "storage"),
+        ({"more": {"early-commands": ["true"]}}, "early-commands"),
+        ({"more": {"late-commands": []}}, "late-commands"),
+        ({"more": {"error-commands": []}}, "error-commands"),
+        ({"more": {"interactive-sections": ["*"]}}, "interactive-sections"),
+        ({"more": {"shutdown": "reboot"}}, "shutdown"),
+        ({"more": {"identity": {"username": "a", "hostname": "b", "password": "c"}}}, "identity"),
+        ({"more": {"reporting": {"hook": {"type": "webhook"}}}}, "reporting"),
+        ({"more": {"refresh-installer": {"update": True}}}, "refresh-installer"),
+        ({"more": {"updates": "none"}}, "updates"),
+        ({"more": {"packages": "chrony"}}, "packages"),
+        ({"more": {"kernel": {"flavor": "a", "package": "b"}}}, "kernel"),
+        ({"more": {"kernel": {}}}, "kernel"),
+        ({"network": {"version": 1}}, "version"),
+        ({"network": NETWORK | {"wifis": {}}}, "wifis"),
+        ({"entry": ENTRY | {"wipe": [{"serial": "D2"}]}}, "reimage_wipe"),
+    ],
+)
+def test_what_cannot_be_told_is_refused_by_name(changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        told(**changes)
+
+
+def test_cloud_init_takes_what_the_new_system_is_told() -> None:
+    """By cloud-init's own schema, which tools/install-test-packages fetches, and nothing else of it."""
+    if not SCHEMA.exists():
+        pytest.skip("cloud-init's schema is not here: tools/install-test-packages fetches it")
+    schema = json.loads(SCHEMA.read_text())
+    jsonschema.Draft4Validator(schema).validate({"autoinstall": told(MORE)})
+    jsonschema.Draft4Validator(schema).validate(told()["user-data"])
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft4Validator(schema).validate(SYSTEM | {"ssh_deletekeys": "never"})
+
+
+def load() -> Any:
+    """Return the installer's program, with the other one under the name that it has in the archive."""
+    sys.modules["write_image"] = writer
+    loader = importlib.machinery.SourceFileLoader(
+        "rackproof_autoinstall", str(FILES / "rackproof-autoinstall")
+    )
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+program = load()
+GIB = 1024**3
+ORDER = {
+    "node": "n1",
+    "serial": "M1",
+    "disk": {"serial": "D1"},
+    "placeholder": autoinstall.DISK,
+    "report": "",
+}
+
+
+def disk(path: str = "/dev/vda", serial: str = "D1", **changes: Any) -> dict[str, Any]:
+    about = {
+        "path": path,
+        "names": [path, f"/dev/disk/by-path/{path[-3:]}"],
+        "serial": serial,
+        "bytes": 50 * GIB,
+    }
+    return about | {"read_only": False, "removable": False, "held": []} | changes
+
+
+class Machine:
+    """A machine on which the installer runs; the instructions lie where it reads them."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.instructions = folder / "autoinstall.yaml"
+        self.instructions.write_text(yaml.safe_dump(told()))
+        self.told: list[dict[str, Any]] = []
+        monkeypatch.setattr(writer, "report", lambda _, said: self.told.append(said))
+
+    def run(
+        self,
+        part: str,
+        *found: dict[str, Any],
+        serial: str = "m1",
+        mounted: tuple[str, ...] = (),
+        order: dict[str, Any] | None = None,
+    ) -> int:
+        place = str(self.folder / "run")
+        if part != "check":
+            more = {"target": str(self.folder)} if part == "installed" else {}
+            return int(program.main(part, order or ORDER, place, **more))
+        return int(
+            program.main(
+                "check",
+                order or ORDER,
+                place,
+                found=lambda: list(found),
+                serial=lambda: serial,
+                mounted=lambda: list(mounted),
+                autoinstall=str(self.instructions),
+            )
+        )
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "path"),
+    [
+        ((disk(), disk("/dev/vdb", "D10")), {"serial": "d1"}, "/dev/vda"),
+        ((disk("/dev/vdb", "D10"), disk()), {"serial": "D1"}, "/dev/vda"),
+        ((disk(), disk("/dev/vdb", "D2")), {"path": "/dev/disk/by-path/vdb"}, "/dev/vdb"),
+        # Volumes of the old system: the installer takes them apart.
+        ((disk(held=["dm-0"]),), {"serial": "D1"}, "/dev/vda"),
+    ],
+)
+def test_the_machine_names_the_disk(
+    machine: Machine, found: tuple[dict[str, Any], ...], wanted: dict[str, str], path: str
+) -> None:
+    before = machine.instructions.read_text()
+    assert machine.run("check", *found, order=ORDER | {"disk": wanted}) == 0
+    assert machine.instructions.read_text() == before.replace(autoinstall.DISK, path)
+    assert yaml.safe_load(machine.instructions.read_text())["storage"]["layout"]["match"] == {"path": path}
+    assert machine.told == [{"status": "begun", "node": "n1"}]
+
+
+@pytest.mark.parametrize(
+    ("found", "options", "why"),
+    [
+        ((disk(),), {"serial": "M2"}, "this machine's serial number is M2, the order is for M1"),
+        ((disk(),), {"serial": ""}, "not readable"),
+        ((disk(),), {"order": ORDER | {"serial": " "}}, "names no serial number"),
+        ((disk(serial="D2"),), {}, "there is no disk D1"),
+        ((), {}, "there is no disk D1"),
+        ((disk(), disk("/dev/vdb")), {}, "2 disks are called D1"),
+        ((disk(read_only=True),), {}, "write-protected"),
+        ((disk(bytes=GIB),), {}, "has 1073741824 bytes"),
+        ((disk(),), {"mounted": ("/dev/vda1",)}, "/dev/vda is in use"),
+        ((disk(),), {"order": ORDER | {"disk": {"serial": "D1", "path": "/dev/vda"}}}, "by one of them"),
+        ((disk(),), {"order": ORDER | {"placeholder": "other"}}, "does not name the disk once"),
+    ],
+)
+def test_before_anything_is_written_it_stops(
+    machine: Machine, found: tuple[dict[str, Any], ...], options: dict[str, Any], why: str
+) -> None:
+    before = machine.instructions.read_text()
+    assert machine.run("check", *found, **options) == 2
+    # The disk bears the name that no disk has.
+    assert machine.instructions.read_text() == before
+    (said,) = machine.told
+    assert said["status"] == "refused"
+    assert why in said["reason"]
+    # The installer then runs what it runs when it fails: the reason stays.
+    assert machine.run("failed") == 0
+    assert len(machine.told) == 1
+
+
+def test_what_was_installed_is_told_with_its_host_keys(machine: Machine) -> None:
+    assert machine.run("check", disk()) == 0
+    keys = machine.folder / "etc/ssh"
+    keys.mkdir(parents=True)
+    (keys / "ssh_host_ed25519_key.pub").write_text("ssh-ed25519 AAAA root@installer\n")
+    assert machine.run("installed") == 0
+    said = machine.told[-1]
+    assert said.pop("seconds") >= 0
+    assert said == {
+        "status": "written", "disk": "/dev/vda", "disk_serial": "D1", "host_keys": ["ssh-ed25519 AAAA"],
+        "node": "n1",
+    }  # fmt: skip
+
+
+def test_an_installation_that_does_not_end_well_is_told_as_failed(machine: Machine) -> None:
+    # Nobody chose a disk, and then: no keys.
+    assert machine.run("installed") == 3
+    assert machine.run("check", disk()) == 0
+    assert machine.run("installed") == 3
+    assert [one["status"] for one in machine.told] == ["failed", "begun", "failed"]
+    assert "no ssh host keys" in machine.told[-1]["reason"]
+
+
+def test_an_installer_that_gives_up_says_so(machine: Machine) -> None:
+    assert machine.run("check", disk()) == 0
+    assert machine.run("failed") == 0
+    assert machine.told[-1]["status"] == "failed"
+    assert "/var/log/installer" in machine.told[-1]["reason"]
+
+
+def test_the_archive_runs_as_it_is_unpacked(tmp_path: Path) -> None:
+    """On this machine, whose serial number is not the order's: it refuses, and tells the server."""
+    got: list[dict[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(201)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        report = f"http://127.0.0.1:{server.server_port}/told"
+        said = told(entry=ENTRY | {"serial": "no machine has this"}, report=report)
+        done = subprocess.run(
+            [sys.executable, packed(said, tmp_path), "check"], capture_output=True, text=True, check=False
+        )
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert done.returncode == 2, done.stderr
+    assert [one["status"] for one in got] == ["refused"]
+    assert "the order is for no machine has this" in got[0]["reason"]
