@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-from xml.sax.saxutils import escape
 
 from .faults import DOWN_LINK
 from .services import fabric_is_up
@@ -777,4 +776,5 @@ def _xml(row: tuple, depth: int, parts: list[str]) -> None:
             _xml(inner, depth + 1, parts)
         parts.append(f"{indent}</{tag}>\n")
     else:
-        parts.append(f"{indent}<{tag}>{escape(str(value))}</{tag}>\n")
+        text = str(value).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        parts.append(f"{indent}<{tag}>{text}</{tag}>\n")

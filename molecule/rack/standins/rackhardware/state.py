@@ -5,9 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import random
 import sys
-import tempfile
 import time
 from contextlib import contextmanager
 
@@ -126,6 +124,8 @@ def load() -> State:
 
 def save(state: State) -> None:
     """Write the state file, whole or not at all."""
+    import tempfile  # Only who changes something waits for these imports.
+
     path = state_path()
     folder = os.path.dirname(path) or "."
     os.makedirs(folder, exist_ok=True)
@@ -151,6 +151,8 @@ def changing():
 
 def make(sku: str, seed: str, node_name: str = "") -> State:
     """Return the hardware of a new node: the same for the same seed, another for every other."""
+    import random
+
     facts = SKUS[sku]
     rng = random.Random(f"{sku}/{seed}")
 
