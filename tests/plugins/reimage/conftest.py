@@ -30,6 +30,7 @@ RENEW = """#!/bin/sh
 test "$1" = renew || exit 1
 if [ -e {folder}/$2/no-image ]; then echo "the image cannot be had" >&2; exit 1; fi
 echo $2 >> {folder}/renewed
+while [ -e {folder}/$2/hold-image ]; do sleep 0.1; done
 od -An -N16 -tx1 /dev/urandom > {folder}/$2/boot_id
 """
 # Ends with a failure, or when it is let go, whatever the test says of the node.
@@ -69,7 +70,7 @@ class Rack:
     def say(self, node: str, word: str, on: bool = True) -> None:
         path = self.folder / node / word
         path.parent.mkdir(exist_ok=True)
-        path.write_text("") if on else path.unlink()
+        path.write_text("") if on else path.unlink(missing_ok=True)
 
     @property
     def renewed(self) -> list[str]:

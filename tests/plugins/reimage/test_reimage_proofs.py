@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 
 from rackproof.fleet.probing import read_probes
 from rackproof.fleet.record import nights, read_night
@@ -62,10 +62,12 @@ def test_without_a_partner_or_an_interpreter_nothing_is_proven(rack: Rack) -> No
     assert done.returncode == 2
     assert "reimage_proofs is a list of probes, pair" in done.stdout
     assert running.folders(rack.results) == []
-    lacks = {"reimage_proofs": ["probes"], "validate_probe_python": "/nonexistent/python"}
-    done = rack.reimage("-l", "n02", "-e", json.dumps(lacks | {"bench_require_references": False}))
-    assert done.returncode == 2, done.stdout + done.stderr
-    done = rack.reimage("-l", "n01", *PROVE)
+    path = rack.folder / "hosts.yml"
+    inventory = yaml.safe_load(path.read_text())
+    hosts = inventory["all"]["children"]["sku_gb300"]["children"]["rack-one"]["hosts"]
+    hosts["n02"]["validate_probe_python"] = "/nonexistent/python"
+    path.write_text(yaml.safe_dump(inventory))
+    done = rack.reimage("-l", "n01,n02", *PROVE)
     assert done.returncode == 2, done.stdout + done.stderr
     found = {one.node: one.standing for one in running.status(rack.results)}
     assert "no other node of its SKU and partition is in service and passed" in found["n01"].reason

@@ -1,0 +1,148 @@
+"""reimage.yml killed in every state, and with a journal's disk that is full: nobody returns unproven."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rackproof import locks
+from rackproof.reimaging import journal, running
+from rackproof.reimaging.states import STEPS, Standing, Step
+
+if TYPE_CHECKING:
+    from .conftest import Rack
+
+pytestmark = pytest.mark.playbook
+OURS = "rackproof-reimage: gets a new image"
+
+
+def standing(results: Path) -> Standing | None:
+    found = running.status(results, ["n01"])
+    return found[0].standing if found else None
+
+
+# Containers pass over booting: a run of method image is killed there in test_reimage_by_image.
+STATES = tuple(step for step in STEPS if step is not Step.BOOT)
+
+
+def test_killed_in_each_state_it_is_gone_on_with_and_returns_only_proven(rack: Rack) -> None:
+    """One run after the other, each killed with all its processes as soon as the next state begins."""
+    results = rack.results
+
+    def there(state: Step) -> bool:
+        now = standing(results)
+        if now is None or (now.state, now.step) != ("running", state):
+            return False
+        # In the middle of it: drained and waiting for its job, or being written.
+        return bool(rack.drained() if state is Step.DRAIN else state is not Step.IMAGE or rack.renewed)
+
+    # The first waits for a job.
+    rack.fleet.set_slurm(jobs={"n01": "77"})
+    for number, state in enumerate(STATES, 1):
+        words = ("-e", '{"reimage_limits": {"drain": 60}}') if state is Step.DRAIN else ()
+        rack.say("n01", "hold-image", on=state is Step.IMAGE)
+        rack.killed_when(lambda state=state: there(state), "-l", "n01", *words)
+        assert not locks.held(results / running.CLAIMS), state
+        now = standing(results)
+        assert now is not None
+        assert (now.state, now.attempt) == ("interrupted", number), state
+        # It may have come to the state's end before it was dead.
+        assert now.step in (state, *STEPS[STEPS.index(state) + 1 :][:1]), state
+        if state is Step.RETURN:
+            # Who may be back in service is proven, in this attempt.
+            assert Step.VALIDATE in now.done
+        else:
+            assert rack.drained() == {"n01": OURS}, state
+        imaged = {Step.DRAIN: 0, Step.RECORD: 0, Step.IMAGE: 1}
+        assert len(rack.renewed) == imaged.get(state, 2), state
+        rack.fleet.set_slurm(jobs={})
+
+    done = rack.reimage("-l", "n01")
+    assert done.returncode == 0, done.stdout + done.stderr
+    now = standing(results)
+    assert now is not None
+    assert (now.state, now.attempt) == ("returned", len(STATES) + 1)
+    assert rack.drained() == {}
+    # Once more for the image that was cut off, and never for one that was done.
+    assert len(rack.renewed) == 2
+    # What it was before the first attempt is what it is compared with.
+    assert (running.folders(results)[0] / "before/n01.json").exists()
+
+
+@pytest.fixture
+def small(rack: Rack) -> Iterator[Path]:
+    """Return a results folder on a file system of its own, of 2 MiB."""
+    place = rack.folder / "small"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", place], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"a file system of its own cannot be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Take all space that is left; return the file that holds it."""
+    path = folder / "filler"
+    with path.open("ab", buffering=0) as stream:
+        for size in (65536, 4096, 512):
+            try:
+                while True:
+                    stream.write(bytes(size))
+            except OSError:
+                continue
+    return path
+
+
+def test_with_a_full_disk_nobody_is_touched(rack: Rack, small: Path) -> None:
+    fill(small)
+    done = rack.reimage("-l", "n01", "-e", f"reimage_results={small}")
+    assert done.returncode != 0
+    assert "No space left" in done.stdout or "the disk is full" in done.stdout, done.stdout
+    assert rack.drained() == {}
+    assert rack.renewed == []
+
+
+def test_a_disk_that_fills_up_meanwhile_leaves_the_node_drained_and_the_end_is_written(
+    rack: Rack, small: Path
+) -> None:
+    rack.say("n01", "hold")
+    rack.say("n01", "broken")
+    argv, options = rack.command(
+        "reimage.yml", "-e", "reimage_method=rack", "-l", "n01", "-e", f"reimage_results={small}"
+    )
+    process = subprocess.Popen(argv, **options, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    end = time.monotonic() + 100
+    while (now := standing(small)) is None or (now.state, now.step) != ("running", Step.PROVISION):
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    filler = fill(small)
+    rack.say("n01", "hold", on=False)
+    said = process.communicate(timeout=200)[0]
+    assert process.returncode != 0
+    # The space to say how it ended was taken before it began.
+    path = journal.path_of(running.folders(small)[0] / "journal", "n01")
+    last = journal.read(path)[-1]
+    assert (last.event, last.step) == ("failed", Step.PROVISION), said
+    assert "Mount the storage" in last.reason
+    assert rack.drained() == {"n01": OURS}
+    # A second attempt on the full disk begins nothing; with space it goes on.
+    done = rack.reimage("-l", "n01", "-e", f"reimage_results={small}")
+    assert done.returncode != 0
+    assert rack.drained() == {"n01": OURS}
+    filler.unlink()
+    rack.say("n01", "broken", on=False)
+    done = rack.reimage("-l", "n01", "-e", f"reimage_results={small}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert rack.drained() == {}
+    assert rack.renewed == ["n01"]
