@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 from fleet import probes
 
-from rackproof.fleet.probe_jobs import Jobs
+from rackproof.fleet.probe_jobs import Done, Job, Jobs, how
 from rackproof.fleet.probing import PairResult, ProbeNight, read_probes, write_probes
 from rackproof.fleet.record import KeptLook, NightReason, NightRecord, NodeNight, write_look, write_night
 from rackproof.health.looking import GpuLook, Look
@@ -275,3 +277,62 @@ def test_what_is_kept_is_one_file_of_the_night(tmp_path: Path) -> None:
         keep_pair(one, name, PartnerHalf("", "busy"), "", "")
     kept = json.loads((Path(one.folder) / "probes.json").read_text())
     assert set(kept["reasons"]) == {"n1", "n4"}
+
+
+class Here:
+    """Runs the partner's half as the node n2 on this machine, as Jobs would on its own."""
+
+    def __init__(self) -> None:
+        self.said = ""
+
+    def begin(self) -> None:
+        pass
+
+    end = begin
+
+    def clock(self) -> float:
+        return 0.0
+
+    def run(self, jobs: list[Job]) -> list[Done]:
+        (job,) = jobs
+        done = subprocess.run(
+            ["bash", "-s"],
+            input=job.script,
+            env=os.environ | {"SLURMD_NODENAME": "n2"},
+            capture_output=True,
+            text=True,
+            timeout=150,
+            check=False,
+        )
+        self.said = done.stdout + done.stderr
+        return [how(self.said, str(done.returncode), 1.0)]
+
+
+@pytest.mark.torch
+def test_both_halves_reduce_with_each_other(tmp_path: Path, torch_python: Path) -> None:
+    """The scripts as they are sent, with PyTorch and gloo: the node's, and the partner's within its marks."""
+    plan = proving.unbounded(probes.plan(device="cpu", python=str(torch_python), pair_limit_s=90))
+    # The partner finds rank 0 by the node's name.
+    node = "localhost"
+    mine = subprocess.Popen(
+        ["bash", "-s"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=os.environ | {"SLURMD_NODENAME": node},
+        text=True,
+    )
+    assert mine.stdin is not None
+    mine.stdin.write(proving.node_half(plan, node))
+    mine.stdin.close()
+    mine.stdin = None
+    here = Here()
+    half = meet(plan, node, ["n2"], 0, here)  # type: ignore[arg-type]
+    said = mine.communicate(timeout=150)[0]
+    assert half == PartnerHalf("n2"), here.said
+    one = begun(tmp_path)
+    keep_pair(one, "n1", half, said, str(mine.returncode))
+    (pair,) = kept_of(one).pairs
+    assert pair.passed, said
+    assert pair.value is not None
+    assert pair.value > 0
