@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Virtual machines with empty disks, BMCs that speak Redfish, a network of their own: for one command (root).
+"""Virtual machines with empty disks, and BMCs that speak Redfish, in the test rack's network (root).
 
-    molecule/vms/vms.py --nodes 2 --folder .rackproof/vms -- ansible-playbook reimage.yml -l vms
+    make rack NODES=1
+    molecule/vms/vms.py --nodes 2 --folder .rackproof/vms -- ansible-playbook reimage.yml -l vm1,vm2
 
 Everything runs in a network, mount and process namespace that ends with the command: libvirt and QEMU (no
-KVM needed), sushy-emulator, the bridge, and what role netboot starts. What is left is the folder: disks,
-consoles, journals. This machine's /etc, its libvirt and its network are not touched.
+KVM needed), sushy-emulator, a name server, and what role netboot starts. A pair of interfaces joins its
+bridge to the rack's. What is left is the folder (disks, consoles, journals), and the machines' names in
+/etc/hosts of the rack's hosts. This machine's own /etc, libvirt and network are not touched.
 """
 
 from __future__ import annotations
@@ -21,9 +23,22 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+RACK = ROOT / "molecule/rack"
+sys.path[:0] = [str(RACK), str(RACK / "standins")]
+
+from driver import layout as rack  # noqa: E402  (they lie where the rack has them)
+from driver.engine import docker, docker_text  # noqa: E402
+from driver.nodes import LABEL  # noqa: E402
+from rackhardware.state import make as make_hardware  # noqa: E402
+
 INSIDE = "RACKPROOF_VMS_INSIDE"
-BRIDGE, NETWORK, MASK = "vms0", "198.51.100", 24
-"""TEST-NET-2: no route leads there, inside or outside."""
+"""Names the descriptor of the network namespace that the command was started in."""
+BRIDGE, UPLINK = "vms0", "vms-rack"
+NETWORK, MASK = rack.SUBNET.partition(".0/")[0], 24
+HOST, MACHINES_FROM, RAMDISKS = f"{NETWORK}.50", 50, (101, 199)
+"""Addresses, or their last numbers, that the rack's own hosts do not have. HOST serves boots and names."""
+DOMAIN_NAME = "rack"
+SKU = "gb300"
 REDFISH_PORT, HTTP_PORT = 8000, 8080
 MIB = 1024 * 1024
 # Of this machine only what is hidden below would be written to.
@@ -52,10 +67,13 @@ DOMAIN = """<domain type="qemu">
   <uuid>{uuid}</uuid>
   <memory unit="MiB">{memory}</memory>
   <vcpu>1</vcpu>
-  <sysinfo type="smbios"><system><entry name="serial">{serial}</entry></system></sysinfo>
+  <sysinfo type="smbios">
+    <system><entry name="serial">{serial}</entry><entry name="sku">{sku}</entry></system>
+    <chassis><entry name="asset">{name}</entry></chassis>
+  </sysinfo>
   <os><type arch="x86_64" machine="pc">hvm</type><boot dev="hd"/><smbios mode="sysinfo"/></os>
   <features><acpi/></features>
-  <cpu mode="maximum"/>
+  <cpu mode="custom" match="exact" check="none"><model fallback="forbid">Nehalem</model></cpu>
   <on_reboot>restart</on_reboot>
   <devices>
     <disk type="file" device="disk"><driver name="qemu" type="raw" cache="unsafe"/><source file="{disk}"/>
@@ -73,14 +91,18 @@ DOMAIN = """<domain type="qemu">
 
 
 def machine(number: int, folder: Path) -> dict[str, str]:
-    """Return what the program and the inventory have to know of a machine."""
+    """Return what the program and the inventory have to know of a machine.
+
+    Its firmware and BMC say of it what its stand-in hardware says (rack-machine.service).
+    """
     name = f"vm{number}"
+    hardware = make_hardware(SKU, name)["machine"]
     return {
         "name": name,
-        "uuid": f"5f0ad3a1-0000-4000-8000-{number:012d}",
+        "uuid": hardware["uuid"],
         "mac": f"52:54:00:78:00:{number:02x}",
-        "address": f"{NETWORK}.{10 + number}",
-        "serial": f"VM-{number:04d}",
+        "address": f"{NETWORK}.{MACHINES_FROM + number}",
+        "serial": hardware["product_serial"],
         "disk_serial": f"DISK-{number:04d}",
         "scratch_serial": f"SCRATCH-{number:04d}",
         "tap": f"vm{number}",
@@ -91,13 +113,19 @@ def machine(number: int, folder: Path) -> dict[str, str]:
 
 
 def inventory(machines: list[dict[str, str]], folder: Path, image: Path) -> dict[str, object]:
-    """Return the inventory of the machines and of the host that boots them."""
+    """Return the inventory of the machines and of the host that boots them, beside the rack's own."""
     key = (folder / "key.pub").read_text().strip()
     known = folder / "known_hosts"
     built = json.loads((image / "netboot.json").read_text())
+    secrets = ROOT / ".rackproof/rack"
     hosts = {
         one["name"]: {
             "ansible_host": one["address"],
+            # What goes by the place of the inventory, by a kernel that others share, or by a Grace's.
+            "apt_mirror_key_file": str(secrets / "mirror.asc"),
+            "ngc_api_key": f"{{{{ lookup('ansible.builtin.file', '{secrets / 'ngc_key'}') }}}}",
+            "node_tuning_kernel": True,
+            "peer_memory_dmabuf_kernel": "",
             "reimage_bmc_system": one["uuid"],
             "reimage_mac": one["mac"],
             "reimage_serial": one["serial"],
@@ -108,6 +136,7 @@ def inventory(machines: list[dict[str, str]], folder: Path, image: Path) -> dict
                     "rack": {
                         "match": {"macaddress": one["mac"]},
                         "addresses": [f"{one['address']}/{MASK}"],
+                        "nameservers": {"addresses": [HOST], "search": [DOMAIN_NAME]},
                     }
                 },
             },
@@ -119,18 +148,20 @@ def inventory(machines: list[dict[str, str]], folder: Path, image: Path) -> dict
             "vars": {
                 **built,
                 "netboot_interface": BRIDGE,
-                "netboot_address": f"{NETWORK}.1",
+                "netboot_address": HOST,
                 "netboot_dhcp": "server",
-                "netboot_range": f"{NETWORK}.100,{NETWORK}.199,255.255.255.0",
+                "netboot_range": f"{NETWORK}.{RAMDISKS[0]},{NETWORK}.{RAMDISKS[1]},255.255.255.0",
                 "netboot_http_port": HTTP_PORT,
                 "netboot_folder": str(folder / "netboot"),
-                "netboot_kernel_arguments": "console=ttyS0,115200",
+                "netboot_kernel_arguments": "console=ttyS0,115200 mitigations=off",
                 "reimage_netboot_host": "boothost",
                 # The emulator has no certificate here; a real BMC's is checked.
-                "reimage_bmc_address": f"http://{NETWORK}.1:{REDFISH_PORT}",
+                "reimage_bmc_address": f"http://{HOST}:{REDFISH_PORT}",
                 "reimage_authorized_keys": [key],
                 "reimage_known_hosts": str(known),
                 "reimage_results": str(folder / "results"),
+                # Their GPUs are stand-ins: there is nothing to measure.
+                "reimage_proofs": [],
             },
             "children": {
                 "netboot": {
@@ -141,7 +172,7 @@ def inventory(machines: list[dict[str, str]], folder: Path, image: Path) -> dict
                         }
                     }
                 },
-                "gpu_nodes": {
+                rack.RACK_GROUP: {
                     "children": {
                         "vms": {
                             "hosts": hosts,
@@ -150,7 +181,7 @@ def inventory(machines: list[dict[str, str]], folder: Path, image: Path) -> dict
                                 "ansible_python_interpreter": "/usr/bin/python3",
                                 "ansible_ssh_private_key_file": str(folder / "key"),
                                 "ansible_ssh_common_args": f"-o UserKnownHostsFile={known} "
-                                "-o StrictHostKeyChecking=yes -o ControlMaster=no",
+                                "-o StrictHostKeyChecking=yes",
                                 "ansible_timeout": 60,
                             },
                         }
@@ -159,6 +190,27 @@ def inventory(machines: list[dict[str, str]], folder: Path, image: Path) -> dict
             },
         }
     }
+
+
+def names(machines: list[dict[str, str]]) -> str:
+    """Return what the name server knows, as a file of hosts: every host of the rack, running or not."""
+    known = rack.read_layout((ROOT / "inventory/hosts.yml").read_text()).everyone
+    lines = [f"{one.address} {one.name}" for one in known]
+    return "".join(f"{line}\n" for line in (*lines, *host_lines(machines)))
+
+
+def host_lines(machines: list[dict[str, str]]) -> list[str]:
+    """Return the machines' lines for a file of hosts."""
+    return [f"{one['address']} {one['name']}" for one in machines]
+
+
+def introduce(machines: list[dict[str, str]]) -> None:
+    """Tell the rack's hosts, which have no name server, of the machines."""
+    if not Path(f"/sys/class/net/{rack.BRIDGE}").exists():
+        sys.exit("vms: the test rack does not run: make rack NODES=1")
+    for host in docker_text("ps", "--filter", f"label={LABEL}", "--format", "{{.Names}}").split():
+        for line in host_lines(machines):
+            docker("exec", host, "sh", "-c", f"grep -qxF '{line}' /etc/hosts || echo '{line}' >> /etc/hosts")
 
 
 def run(*words: object, **more: object) -> subprocess.CompletedProcess[str]:
@@ -184,6 +236,8 @@ def succeeds(*words: object) -> bool:
 
 def hide(folder: Path) -> None:
     """Let what is written to this machine's own places go nowhere."""
+    # A file of its own in a container, over which the overlay would lay an older one.
+    known = Path("/etc/hosts").read_text()
     run("mount", "--make-rprivate", "/")
     layer = folder / "etc"
     layer.mkdir()
@@ -199,6 +253,7 @@ def hide(folder: Path) -> None:
         f"lowerdir=/etc,upperdir={layer}/upper,workdir={layer}/work",
         "/etc",
     )
+    Path("/etc/hosts").write_text(known)
     for place in HIDDEN:
         Path(place).mkdir(parents=True, exist_ok=True)
         run("mount", "-t", "tmpfs", "tmpfs", place)
@@ -208,20 +263,42 @@ def hide(folder: Path) -> None:
     shutil.rmtree("/etc/libvirt/qemu", ignore_errors=True)
 
 
-def start(words: list[str], log: Path, **more: object) -> None:
+def start(words: list[str], log: Path, **more: object) -> int:
+    """Start a program and return its process."""
     with open(log, "ab") as stream:
-        subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, **more)  # type: ignore[call-overload]
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, **more)  # type: ignore[call-overload]
+    return int(process.pid)
 
 
-def services(folder: Path, machines: list[dict[str, str]], memory: int) -> None:
-    """Start the network, libvirt, the machines' definitions and the BMCs."""
+def network(machines: list[dict[str, str]], outside: int) -> None:
+    """Make the machines' network a part of the rack's, of which nothing is left when this namespace ends."""
     run("ip", "link", "set", "lo", "up")
     run("ip", "link", "add", BRIDGE, "type", "bridge")
-    run("ip", "addr", "add", f"{NETWORK}.1/{MASK}", "dev", BRIDGE)
-    run("ip", "link", "set", BRIDGE, "up")
+    run("ip", "addr", "add", f"{HOST}/{MASK}", "dev", BRIDGE)
+    there = ("nsenter", f"--net=/proc/self/fd/{outside}", "ip", "link")
+    peer = ("type", "veth", "peer", "name", "rack", "netns", os.getpid())
+    run(*there, "add", UPLINK, *peer, pass_fds=[outside])
+    run(*there, "set", UPLINK, "master", rack.BRIDGE, "up", pass_fds=[outside])
+    for name in ("rack", BRIDGE):
+        run("ip", "link", "set", name, *(["master", BRIDGE] if name == "rack" else []), "up")
     for one in machines:
         run("ip", "tuntap", "add", "dev", one["tap"], "mode", "tap")
         run("ip", "link", "set", one["tap"], "master", BRIDGE, "up")
+
+
+def services(folder: Path, machines: list[dict[str, str]], memory: int) -> None:
+    """Start the name server, libvirt, the machines' definitions and the BMCs."""
+    (folder / "names").write_text(names(machines))
+    words = ["dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=", "--user=root"]
+    words += [
+        "--no-resolv",
+        "--no-hosts",
+        f"--addn-hosts={folder}/names",
+        "--expand-hosts",
+        f"--domain={DOMAIN_NAME}",
+    ]
+    words += [f"--local=/{DOMAIN_NAME}/", f"--listen-address={HOST}", "--bind-interfaces"]
+    start(words, folder / "names.log")
     for name in ("virtlogd", "libvirtd"):
         start([f"/usr/sbin/{name}", "--pid-file", f"/run/libvirt/{name}.pid"], folder / "libvirt.log")
     until("libvirt", lambda: succeeds("virsh", "-c", "qemu:///system", "version"))
@@ -232,7 +309,7 @@ def services(folder: Path, machines: list[dict[str, str]], memory: int) -> None:
                 with open(one[name], "wb") as stream:
                     stream.truncate((32768 if name == "disk" else 64) * MIB)
         path = folder / f"{one['name']}.xml"
-        path.write_text(DOMAIN.format(**one, memory=memory))
+        path.write_text(DOMAIN.format(**one, sku=SKU, memory=memory))
         run("virsh", "-q", "-c", "qemu:///system", "define", path)
     # libvirt's Python part is a package of the system, and the emulator one of the environment.
     borrowed = folder / "python"
@@ -241,18 +318,19 @@ def services(folder: Path, machines: list[dict[str, str]], memory: int) -> None:
         (borrowed / found.name).symlink_to(found)
     emulator = Path(sys.executable).with_name("sushy-emulator")
     (folder / "emulator.conf").write_text(
-        f'SUSHY_EMULATOR_LISTEN_IP = "{NETWORK}.1"\nSUSHY_EMULATOR_LISTEN_PORT = {REDFISH_PORT}\n'
+        f'SUSHY_EMULATOR_LISTEN_IP = "{HOST}"\nSUSHY_EMULATOR_LISTEN_PORT = {REDFISH_PORT}\n'
         f'SUSHY_EMULATOR_STATE_DIR = "{folder}/emulator"\n'
     )
     (folder / "emulator").mkdir()
-    start(
+    bmcs = start(
         [str(emulator), "--config", str(folder / "emulator.conf"), "--libvirt-uri", "qemu:///system"],
         folder / "emulator.log",
         env={**os.environ, "PYTHONPATH": str(borrowed)},
     )
+    (folder / "emulator.pid").write_text(f"{bmcs}\n")
     until(
         "the Redfish emulator",
-        lambda: succeeds("curl", "-fs", f"http://{NETWORK}.1:{REDFISH_PORT}/redfish/v1/"),
+        lambda: succeeds("curl", "-fs", f"http://{HOST}:{REDFISH_PORT}/redfish/v1/"),
     )
 
 
@@ -273,7 +351,7 @@ def reap() -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, default=1)
-    parser.add_argument("--memory", type=int, default=768, help="MiB of each machine")
+    parser.add_argument("--memory", type=int, default=1536, help="MiB of each machine")
     parser.add_argument(
         "--image", type=Path, default=ROOT / ".rackproof/image", help="what playbooks/image.yml made"
     )
@@ -288,12 +366,17 @@ def main() -> int:
     folder, image = options.folder.resolve(), options.image.resolve()
     if os.geteuid() != 0:
         sys.exit("vms: root makes namespaces; start it as root")
+    machines = [machine(number, folder) for number in range(1, options.nodes + 1)]
     if not os.environ.get(INSIDE):
+        introduce(machines)
         # A namespace of processes ends with the first of them, and so does all that was started in it.
         words = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-        os.environ[INSIDE] = "1"
+        outside = os.open("/proc/self/ns/net", os.O_RDONLY)
+        os.set_inheritable(outside, True)
+        os.environ[INSIDE] = str(outside)
         os.execvp(words[0], [*words, sys.executable, str(HERE / "vms.py"), *sys.argv[1:]])
     reap()
+    outside = int(os.environ.pop(INSIDE))
     if not options.keep and (folder / "hosts.json").exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -302,11 +385,12 @@ def main() -> int:
         sys.exit(f"vms: dnsmasq and nginx may not look into {closed[-1]}: name another folder")
     for name in ("etc", "python", "emulator"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    machines = [machine(number, folder) for number in range(1, options.nodes + 1)]
     if not (folder / "key").exists():
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "vms", "-f", folder / "key")
     (folder / "hosts.json").write_text(json.dumps(inventory(machines, folder, image), indent=1))
     hide(folder)
+    network(machines, outside)
+    os.close(outside)
     services(folder, machines, options.memory)
     tools = folder / "bin"
     tools.mkdir(exist_ok=True)
@@ -314,9 +398,10 @@ def main() -> int:
     environment = {
         **os.environ,
         "PATH": f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "ANSIBLE_INVENTORY": str(folder / "hosts.json"),
+        "ANSIBLE_INVENTORY": f"{ROOT / 'inventory/hosts.yml'},{folder / 'hosts.json'}",
+        # Connections that are kept are this namespace's own.
+        "ANSIBLE_SSH_CONTROL_PATH_DIR": "/run/rackproof-vms/ssh",
     }
-    environment.pop(INSIDE)
     done = subprocess.run(options.command, env=environment, check=False)
     for one in machines:
         succeeds("virsh", "-c", "qemu:///system", "destroy", one["name"])
