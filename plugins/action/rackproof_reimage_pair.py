@@ -83,7 +83,13 @@ class ActionModule(ActionBase):
     def _begin(self, how: Plan, node: str) -> dict[str, Any]:
         """Start the node's half, bounded on the node itself: it waits for whoever comes."""
         script = proving.node_half(how, node)
-        folder = self._ask("mktemp -d --tmpdir rackproof-night.XXXXXX").strip()
+        name = shlex.quote(f"rackproof-night.{node}.")
+        # What a playbook left that was killed would answer the partner, and hold the port.
+        self._ask(
+            f'for old in "${{TMPDIR:-/tmp}}"/{name}*; do pid=$(cat "$old/pid" 2>/dev/null) && '
+            '[ "$(readlink "/proc/$pid/cwd")" = "$old" ] && pkill -s "$pid"; rm -rf "$old"; done; true'
+        )
+        folder = self._ask(f"mktemp -d --tmpdir {name}XXXXXX").strip()
         self._transfer_data(f"{folder}/measure.sh", script)
         inner = (
             f"cd {folder} && echo $$ > pid; SLURMD_NODENAME={shlex.quote(node)} "
@@ -99,7 +105,7 @@ class ActionModule(ActionBase):
         why = partner.get("text") or options["begun"].get("msg") or partner.get("msg") or ""
         half = proving.PartnerHalf(str(partner.get("partner", "")), str(why))
         said = status = ""
-        if re.fullmatch(r"/[\w./-]*rackproof-night\.\w+", folder):
+        if re.fullmatch(r"/[\w./-]*rackproof-night\.[\w.-]+", folder):
             end = time.monotonic() + (proving.limit_s(how) if half.partner else 0)
             while not (status := self._ask(f"cat {folder}/rc 2>/dev/null || true").strip()):
                 if time.monotonic() > end:

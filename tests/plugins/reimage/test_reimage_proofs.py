@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +23,15 @@ OURS = "rackproof-reimage: gets a new image"
 PROVE = ("-e", '{"reimage_proofs": ["probes", "pair"], "bench_require_references": false}')
 
 
+def half(name: str) -> subprocess.Popen[bytes]:
+    """Start what a node's half of a pair looks like while it waits for a partner."""
+    folder = Path(tempfile.gettempdir(), name)
+    folder.mkdir(exist_ok=True)
+    process = subprocess.Popen(["sleep", "300"], cwd=folder, start_new_session=True)
+    (folder / "pid").write_text(str(process.pid))
+    return process
+
+
 def test_who_computes_wrongly_or_reduces_wrongly_stays_drained(rack: Rack) -> None:
     """One night before, so that somebody is known to be good; n04 is the only partner that is left."""
     done = rack.fleet.validate(
@@ -30,7 +43,12 @@ def test_who_computes_wrongly_or_reduces_wrongly_stays_drained(rack: Rack) -> No
     assert done.returncode == 0, done.stdout + done.stderr
     rack.fleet.probes(n02={"fabric": True}, n03={"1": "bits"})
     before = len(rack.fleet.jobs)
+    # What a killed run left on n01, and what is nobody's.
+    left = [half(name) for name in ("rackproof-night.n01.x", "rackproof-night.other.x")]
     done = rack.reimage("-l", "n01,n02,n03", *PROVE)
+    assert [process.poll() is None for process in left] == [False, True]
+    left[1].kill()
+    shutil.rmtree(Path(tempfile.gettempdir(), "rackproof-night.other.x"))
     assert done.returncode == 2, done.stdout + done.stderr
     found = {one.node: one.standing for one in running.status(rack.results)}
     assert {name: one.state for name, one in found.items()} == {
@@ -54,7 +72,8 @@ def test_who_computes_wrongly_or_reduces_wrongly_stays_drained(rack: Rack) -> No
     done = rack.reimage("-l", "n02,n03", *PROVE)
     assert done.returncode == 0, done.stdout + done.stderr
     assert rack.drained() == {}
-    assert not list(rack.folder.glob("**/rackproof-night.*"))
+    found_left = {path.name for path in Path(tempfile.gettempdir()).glob("rackproof-night.*.*")}
+    assert not {name for name in found_left if name.split(".")[1] in ("n01", "n02", "n03")}
 
 
 def test_without_a_partner_or_an_interpreter_nothing_is_proven(rack: Rack) -> None:
