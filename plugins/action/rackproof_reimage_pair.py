@@ -92,7 +92,8 @@ class ActionModule(ActionBase):
         folder = self._ask(f"mktemp -d --tmpdir {name}XXXXXX").strip()
         self._transfer_data(f"{folder}/measure.sh", script)
         inner = (
-            f"cd {folder} && echo $$ > pid; SLURMD_NODENAME={shlex.quote(node)} "
+            # What a half leaves that is ended goes with its folder.
+            f"cd {folder} && echo $$ > pid; TMPDIR={folder} SLURMD_NODENAME={shlex.quote(node)} "
             f"timeout -k 10 {proving.limit_s(how)} bash measure.sh > out 2>&1; echo $? > new; mv new rc"
         )
         # Ansible's ssh brings a terminal along, whose end hangs up on what has not left it yet.
