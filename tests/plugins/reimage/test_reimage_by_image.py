@@ -284,6 +284,23 @@ def test_a_new_system_is_known_by_its_keys_and_no_longer_by_the_old_ones(
     assert lines == [f"192.0.2.1 {KEYS[0]}", f"192.0.2.6 {KEYS[0]}"], said
 
 
+def test_an_entry_that_cannot_be_taken_away_is_told_beside_what_went_wrong_first(tmp_path: Path) -> None:
+    site = Site(tmp_path, {"n1": None})
+    try:
+        program = site.folder / "bin/systemctl"
+        gone = f"[ -e {site.folder}/netboot/dhcp-hosts/n1 ] || exit 1"
+        program.write_text(
+            program.read_text().replace('case "$*"', f'case "$*" in *restart*) {gone};; esac\ncase "$*"')
+        )
+        said = site.done()
+        (kept,) = running.status(site.folder / "results")
+        first, _, besides = kept.standing.reason.partition("Besides: ")
+        assert "n1 did not boot over the network in time" in first, said
+        assert "n1 still has its entry on boothost" in besides
+    finally:
+        site.close()
+
+
 @pytest.mark.parametrize("state", ["boot", "image"])
 def test_a_run_that_is_killed_is_gone_on_with_and_leaves_no_entry(tmp_path: Path, state: str) -> None:
     """Killed with all its processes: while the ramdisk is waited for, and while it writes."""
