@@ -1,0 +1,40 @@
+"""What provisioning and imaging hold that a cluster with a controller and known nodes does not show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+TASKS = Path(__file__).resolve().parents[3] / "playbooks/tasks"
+
+
+def every(tasks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for task in tasks:
+        yield task
+        for part in ("block", "rescue", "always"):
+            yield from every(task.get(part, []))
+
+
+def test_nothing_is_delegated_to_a_controller_that_has_no_name() -> None:
+    # The name is made before `when` is asked, and an empty one is an error.
+    found = [
+        (path.name, task["name"], str(task["delegate_to"]))
+        for path in TASKS.glob("*.yml")
+        for task in every(yaml.safe_load(path.read_text()) or [])
+        if "slurm_controller_host" in str(task.get("delegate_to", ""))
+    ]
+    assert len(found) > 5
+    assert [one for one in found if "default(inventory_hostname, true)" not in one[2]] == []
+
+
+def test_a_node_is_looked_at_before_the_controller_is_set_up_in_its_name() -> None:
+    tasks = yaml.safe_load((TASKS / "reimage_provision.yml").read_text())
+    at = {
+        key: number for number, task in enumerate(tasks) for key in task if "." in key or "rackproof" in key
+    }
+    looks = at["rackproof_node"]
+    assert looks < at["ansible.builtin.include_role"] < at["rackproof_slurm_node"]
+    assert tasks[looks]["when"] == tasks[at["ansible.builtin.include_role"]]["when"]
