@@ -277,6 +277,8 @@ def network(machines: list[dict[str, str]], outside: int) -> None:
     run("ip", "addr", "add", f"{HOST}/{MASK}", "dev", BRIDGE)
     there = ("nsenter", f"--net=/proc/self/fd/{outside}", "ip", "link")
     peer = ("type", "veth", "peer", "name", "rack", "netns", os.getpid())
+    # One that has just ended may have left it: the kernel takes namespaces away by and by.
+    subprocess.run([*there, "del", UPLINK], check=False, capture_output=True, pass_fds=[outside])
     run(*there, "add", UPLINK, *peer, pass_fds=[outside])
     run(*there, "set", UPLINK, "master", rack.BRIDGE, "up", pass_fds=[outside])
     for name in ("rack", BRIDGE):
