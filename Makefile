@@ -79,7 +79,7 @@ proofs: venv  ## Longer proofs on a provisioned rack: every misbehaviour of a tr
 	$(BIN)/pytest -m proof --timeout=1800 $(PYTEST)
 
 # In a namespace of their own, in the network of a rack. The image is built once; what of is molecule/vms/vars.yml.
-vms: venv  ## Virtual machines from an empty disk to nodes that take jobs by reimage.yml, needs root, no KVM: 90 min
+vms: venv  ## Virtual machines from an empty disk to nodes that take jobs by reimage.yml, needs root, no KVM: 40 min
 	apt-get update -qq
 	apt-get install -y -qq --no-install-recommends qemu-system-x86 ipxe-qemu libvirt-daemon-system libvirt-daemon-driver-qemu \
 	  libvirt-clients python3-libvirt dnsmasq-base ipxe nginx curl iproute2 openssh-client >/dev/null

@@ -1,8 +1,12 @@
-"""reimage.yml on virtual machines with empty disks: BMC, network boot, image, first boot (`make vms`)."""
+"""reimage.yml on virtual machines with empty disks, in the test rack's network (`make vms`).
+
+From BMC and network boot to a node that takes jobs.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,45 +16,80 @@ from pathlib import Path
 import pytest
 
 from rackproof.reimaging import running
-from rackproof.reimaging.states import Step
+from rackproof.reimaging.states import STEPS, Step
 
-pytestmark = [pytest.mark.slow, pytest.mark.proof, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.proof, pytest.mark.timeout(3600)]
 ROOT = Path(__file__).resolve().parents[3]
 IMAGE = ROOT / ".rackproof/image"
 BLOCK = 4 * 2**20
-LIMITS = "{reimage_limits: {boot: 400, image: 900, first_boot: 600}}"
+CONTROLLER, KNOWN_GOOD = "gb300-r01-ctl", "gb300-r01-n01"
+LIMITS = "{boot: 400, image: 900, first_boot: 600}"
+SHELL = r"""
+reimage() { ansible-playbook reimage.yml -e "{reimage_limits: $LIMITS}" "$@"; }
+"""
 
 
-def machines(folder: Path, nodes: int, *lines: str) -> str:
+def machines(folder: Path, nodes: int, *lines: str, limits: str = LIMITS, timeout: float = 3500) -> str:
     """Run lines of shell beside so many machines; return what they said. ``$FOLDER`` is theirs."""
-    if os.geteuid() != 0:
-        pytest.skip("namespaces need root")
-    if not shutil.which("qemu-system-x86_64") or not (IMAGE / "netboot.json").exists():
-        pytest.skip("QEMU or the image is missing: make vms has both")
     command = [
         sys.executable, ROOT / "molecule/vms/vms.py", "--nodes", str(nodes), "--image", IMAGE,
-        "--folder", folder, "--", "sh", "-c", "\n".join(lines),
+        "--folder", folder, "--", "sh", "-c", SHELL + "\n".join(lines),
     ]  # fmt: skip
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=os.environ | {"ANSIBLE_NOCOLOR": "1", "COLUMNS": "300", "FOLDER": str(folder), "LIMITS": LIMITS},
-        capture_output=True,
-        text=True,
-        timeout=1700,
-        check=False,
-    )
-    said = done.stdout + done.stderr
-    (folder / "said").write_text(said)
+    told = {"ANSIBLE_NOCOLOR": "1", "COLUMNS": "300", "FOLDER": str(folder), "LIMITS": limits}
+    with (folder / "said").open("w") as stream:
+        subprocess.run(
+            command,
+            cwd=ROOT,
+            env=os.environ | told,
+            stdout=stream,
+            stderr=stream,
+            timeout=timeout,
+            check=False,
+        )
+    said = (folder / "said").read_text()
     assert "PLAY RECAP" in said, said
     return said
 
 
+def on_controller(command: str) -> str:
+    done = subprocess.run(
+        ["ssh", CONTROLLER, command], capture_output=True, text=True, timeout=120, check=False
+    )
+    return done.stdout + done.stderr
+
+
+def taking_work() -> list[str]:
+    """Return which of the machines Slurm would give work to."""
+    lines = on_controller("sinfo --noheader -N -n vm1,vm2 -o '%N %T'").splitlines()
+    return [line for line in lines if line.split()[-1] in ("idle", "mixed", "allocated")]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> None:
+    """Have a Slurm cluster with one node, that does not know of the machines."""
+    if os.geteuid() != 0:
+        pytest.skip("namespaces need root")
+    if not shutil.which("qemu-system-x86_64") or not (IMAGE / "netboot.json").exists():
+        pytest.skip("QEMU or the image is missing: make vms has both")
+    if not Path("/sys/class/net/br-rack").exists():
+        pytest.skip("the test rack does not run: make vms starts it")
+    done = subprocess.run(
+        [Path(sys.executable).with_name("ansible-playbook"), "provision.yml", "-l", KNOWN_GOOD],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=1200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.fixture
-def folder(request: pytest.FixtureRequest) -> Iterator[Path]:
+def folder(request: pytest.FixtureRequest, cluster: None) -> Iterator[Path]:
     """Return a folder that dnsmasq and nginx may look into, as a test's own may not be."""
     # Somebody else's tests may run beside.
-    place = ROOT / f".rackproof/vms-tests/{os.getpid()}" / request.node.name.partition("_and_")[0]
+    name = re.sub(r"\W+", "-", request.node.name).strip("-")[-40:]
+    place = ROOT / f".rackproof/vms-tests/{os.getpid()}" / name
     place.mkdir(parents=True)
     yield place
     # Consoles, journals and what was said stay; gigabytes go.
@@ -62,18 +101,21 @@ def stands(folder: Path) -> dict[str, running.NodeStatus]:
     return {one.node: one for one in running.status(folder / "results")}
 
 
-def test_from_an_empty_disk_to_a_system_of_its_own_name_and_once_more(folder: Path) -> None:
+def test_from_an_empty_disk_to_a_node_that_takes_jobs_and_once_more(folder: Path) -> None:
     """The second time from the running system: other host keys, another boot, the same machine."""
-    again = f"ansible-playbook reimage.yml -l vms -e '{LIMITS}' -e reimage_again=true"
     ask = "ansible vms -m ansible.builtin.command -a 'cat /etc/hostname /proc/sys/kernel/random/boot_id'"
+    work = f"ssh {CONTROLLER} \"sinfo -hN -n vm1,vm2 -o '%N %T'; srun -N2 -w vm1,vm2 --time=5 hostname\""
     said = machines(
         folder,
         2,
         "ansible-playbook playbooks/netboot.yml || exit",
-        f"ansible-playbook reimage.yml -l vms -e '{LIMITS}'",
-        f"cp $FOLDER/known_hosts $FOLDER/known_hosts.first; {ask} > $FOLDER/first",
-        again,
-        f"{ask} > $FOLDER/second",
+        "date +%s > $FOLDER/times",
+        "reimage -l vm1,vm2; date +%s >> $FOLDER/times",
+        "cp $FOLDER/known_hosts $FOLDER/known_hosts.first",
+        f"{ask} > $FOLDER/first; {work} > $FOLDER/work.first",
+        "date +%s >> $FOLDER/times",
+        "reimage -l vm1,vm2 -e reimage_again=true; date +%s >> $FOLDER/times",
+        f"{ask} > $FOLDER/second; {work} > $FOLDER/work.second",
     )
     first, second = (folder / "first").read_text(), (folder / "second").read_text()
     for text in (first, second):
@@ -85,8 +127,12 @@ def test_from_an_empty_disk_to_a_system_of_its_own_name_and_once_more(folder: Pa
     before, after = (folder / "known_hosts.first").read_text(), (folder / "known_hosts").read_text()
     assert len(before.splitlines()) == len(after.splitlines()) == 6
     assert not set(before.splitlines()) & set(after.splitlines())
-    for one in stands(folder).values():
-        assert Step.FIRST_BOOT in one.standing.done, one
+    for work in ("work.first", "work.second"):
+        assert sorted((folder / work).read_text().splitlines()) == ["vm1", "vm1 idle", "vm2", "vm2 idle"]
+    found = stands(folder)
+    assert sorted(found) == ["vm1", "vm2"]
+    for one in found.values():
+        assert (one.standing.state, one.standing.done) == ("returned", STEPS), one
         assert any(text.startswith("written to /dev/vda (DISK-000") for text in one.standing.remarks)
     # The other disk was never touched, and the network boot is open to nobody.
     assert [path.stat().st_blocks for path in folder.glob("*-scratch.raw")] == [0, 0]
@@ -101,15 +147,14 @@ def test_another_machine_is_not_written_and_a_damaged_image_does_not_boot(folder
         folder,
         2,
         "ansible-playbook playbooks/netboot.yml || exit",
-        f"ansible-playbook reimage.yml -l vm1 -e '{LIMITS}' -e reimage_serial=VM-9999",
+        "reimage -l vm1 -e reimage_serial=ANOTHER",
         damage,
-        f"ansible-playbook reimage.yml -l vm2 -e '{LIMITS}'",
+        "reimage -l vm2",
     )
     found = stands(folder)
     assert (found["vm1"].standing.state, found["vm1"].standing.step) == ("failed", Step.IMAGE)
-    assert "vm1 refused: this machine's serial number is VM-0001, the order is for VM-9999" in (
-        found["vm1"].standing.reason
-    )
+    assert "vm1 refused: this machine's serial number is S" in found["vm1"].standing.reason
+    assert "the order is for ANOTHER" in found["vm1"].standing.reason
     # Not a byte: the disk is the hole that it was.
     assert (folder / "vm1.raw").stat().st_blocks == 0
     assert (found["vm2"].standing.state, found["vm2"].standing.step) == ("failed", Step.IMAGE)
@@ -117,3 +162,4 @@ def test_another_machine_is_not_written_and_a_damaged_image_does_not_boot(folder
     with (folder / "vm2.raw").open("rb") as stream:
         assert not stream.read(BLOCK).strip(b"\0")
     assert not list((folder / "netboot/dhcp-hosts").iterdir())
+    assert taking_work() == []
