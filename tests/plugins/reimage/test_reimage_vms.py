@@ -1,6 +1,6 @@
 """reimage.yml on virtual machines with empty disks, in the test rack's network (`make vms`).
 
-From BMC and network boot to a node that takes jobs.
+From BMC and network boot to a node that takes jobs; and what may go wrong on the way.
 """
 
 from __future__ import annotations
@@ -24,8 +24,18 @@ IMAGE = ROOT / ".rackproof/image"
 BLOCK = 4 * 2**20
 CONTROLLER, KNOWN_GOOD = "gb300-r01-ctl", "gb300-r01-n01"
 LIMITS = "{boot: 400, image: 900, first_boot: 600}"
+# What the lines of shell below have in common. A journal's line is JSON without spaces.
 SHELL = r"""
 reimage() { ansible-playbook reimage.yml -e "{reimage_limits: $LIMITS}" "$@"; }
+noted() { grep -qs "\"event\":\"$1\",\"step\":\"$2\"" $FOLDER/results/*/journal/vm1.journal; }
+written_mib() { du -m $FOLDER/vm1.raw | cut -f1; }
+wait_until() {
+  for second in $(seq 900); do if eval "$1"; then return; fi; sleep 1; done
+  echo "never came: $1"; exit 9
+}
+virsh() { command virsh -q -c qemu:///system "$@"; }
+# The process group of a playbook that goes on beside these lines.
+beside() { setsid ansible-playbook reimage.yml -e "{reimage_limits: $LIMITS}" "$@" & playbook=$!; }
 """
 
 
@@ -97,8 +107,14 @@ def folder(request: pytest.FixtureRequest, cluster: None) -> Iterator[Path]:
         path.unlink()
 
 
-def stands(folder: Path) -> dict[str, running.NodeStatus]:
-    return {one.node: one for one in running.status(folder / "results")}
+def stands(folder: Path, results: str = "results") -> dict[str, running.NodeStatus]:
+    return {one.node: one for one in running.status(folder / results)}
+
+
+def boots(folder: Path) -> bool:
+    """Whether a disk has the first block, without which no firmware starts it."""
+    with (folder / "vm1.raw").open("rb") as stream:
+        return bool(stream.read(BLOCK).strip(b"\0"))
 
 
 def test_from_an_empty_disk_to_a_node_that_takes_jobs_and_once_more(folder: Path) -> None:
@@ -162,4 +178,40 @@ def test_another_machine_is_not_written_and_a_damaged_image_does_not_boot(folder
     with (folder / "vm2.raw").open("rb") as stream:
         assert not stream.read(BLOCK).strip(b"\0")
     assert not list((folder / "netboot/dhcp-hosts").iterdir())
+    assert taking_work() == []
+
+
+def test_a_power_cut_while_the_disk_is_written_leaves_one_that_does_not_boot_and_the_next_run_goes_on(
+    folder: Path,
+) -> None:
+    # Nothing is served to it any more: what it can boot from is its disk.
+    alone = "virsh start vm1; sleep 30; virsh destroy vm1; grep -c 'Linux version' $FOLDER/vm1.console"
+    machines(
+        folder,
+        1,
+        "ansible-playbook playbooks/netboot.yml || exit",
+        "beside -l vm1",
+        "wait_until 'noted begun image && [ $(written_mib) -gt 60 ]'; virsh destroy vm1",
+        "wait $playbook",
+        "cp -r $FOLDER/results $FOLDER/results.first; ls $FOLDER/netboot/dhcp-hosts > $FOLDER/entries",
+        "head -c 4194304 $FOLDER/vm1.raw > $FOLDER/first-block",
+        f"ssh {CONTROLLER} \"sinfo -hN -n vm1 -o '%N %T'\" > $FOLDER/slurm",
+        f"{alone} > $FOLDER/systems",
+        "LIMITS='{boot: 400, image: 900, first_boot: 600}'; beside -l vm1",
+        "wait_until 'noted done first_boot || ! kill -0 $playbook'",
+        # What follows is what every node goes through.
+        "kill -KILL -$playbook; wait $playbook",
+        limits="{boot: 400, image: 60, first_boot: 600}",
+    )
+    first = stands(folder, "results.first")["vm1"].standing
+    assert (first.state, first.step) == ("failed", Step.IMAGE), first
+    assert "has its order and did not tell in time how it went" in first.reason
+    assert not (folder / "first-block").read_bytes().strip(b"\0")
+    assert not (folder / "entries").read_text()
+    assert "idle" not in (folder / "slurm").read_text()
+    # The ramdisk's, and none of the disk's.
+    assert (folder / "systems").read_text().strip() == "1"
+    last = stands(folder)["vm1"].standing
+    assert Step.FIRST_BOOT in last.done, last
+    assert boots(folder)
     assert taking_work() == []
