@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from on_rack import CONTROLLER, PROVISIONED, Command, Done, play
+from rack_faults import MACHINE, Fault, break_, fault, mend, reboot
 
 from rackproof.fleet.probing import ProbeNight
 from rackproof.fleet.record import NodeNight, nights, read_look, read_night
@@ -15,43 +15,27 @@ from rackproof.fleet.record import NodeNight, nights, read_look, read_night
 pytestmark = [pytest.mark.rack, pytest.mark.slow]
 BAD, THEIRS = PROVISIONED[:2]
 STRANGER = "bob: waits for a cable"
-BOOT_ID = "/proc/sys/kernel/random/boot_id"
-MACHINE = ("full-disk", "clock-skew", "dead-sshd")
-"""Faults of the machine; the others are of the stand-in hardware, which a node switches by itself."""
-# Night by night: the faults that are switched on on each of the two nodes, and all that fails there for it.
-NIGHTS: list[tuple[dict[str, set[tuple[str, str]]], dict[str, set[tuple[str, str]]]]] = [
+# Night by night the faults that are switched on on each of the two nodes.
+NIGHTS: list[tuple[list[Fault], list[Fault]]] = [
     (
-        {
-            "missing-gpu --gpu 0": {("gpu_missing", "GPU 0"), ("xid_79", "GPU 0")},
-            "ecc-uncorrectable --gpu 1": {
-                ("ecc_sram_uncorrectable", "GPU 1"),
-                ("recovery_needed", "GPU 1"),
-                ("xid_95", "GPU 1"),
-                ("xid_154", "GPU 1"),
-            },
-            "row-remap-pending --gpu 2": {
-                ("remap_pending", "GPU 2"),
-                ("recovery_needed", "GPU 2"),
-                ("xid_48", "GPU 2"),
-                ("xid_154", "GPU 2"),
-            },
-            "xid --gpu 3 --number 119": {("xid_119", "GPU 3")},
-            "hca-port-down --hca 1": {("port_down", "mlx5_1/1"), ("port_link_downed", "mlx5_1/1")},
-        },
-        {
-            "link-trained-down --gpu 3": {("pcie_width", "GPU 3")},
-            "nvlink-down --gpu 2": {("nvlink_down", "GPU 2"), ("xid_74", "GPU 2")},
-            "throttling --gpu 1": {("throttled", "GPU 1"), ("temperature", "GPU 1")},
-            "hca-port-down --hca 0": {("port_down", "mlx5_0/1"), ("port_link_downed", "mlx5_0/1")},
-            "full-disk": {("disk_full", "")},
-        },
+        [
+            fault("missing-gpu", 0),
+            fault("ecc-uncorrectable", 1),
+            fault("row-remap-pending", 2),
+            fault("xid", 3),
+            fault("hca-port-down", 1),
+        ],
+        [
+            fault("link-trained-down", 3),
+            fault("nvlink-down", 2),
+            fault("throttling", 1),
+            fault("hca-port-down", 0),
+            fault("full-disk"),
+        ],
     ),
-    (
-        {"hung-nvidia-smi": {("tool_hung", "")}},
-        {"version-mismatch": {("no_driver", "")}},
-    ),
+    ([fault("hung-nvidia-smi")], [fault("version-mismatch")]),
     # With a wrong clock slurmd starts anew: it would wait for a tool that hangs.
-    ({"dead-sshd": set()}, {"clock-skew": {("clock", "")}}),
+    ([fault("dead-sshd")], [fault("clock-skew")]),
 ]
 
 
@@ -117,38 +101,10 @@ def broken(slurm: Command, driver: Command, rack: Command) -> Iterator[list[str]
     some = [BAD, THEIRS]
     yield some
     for node in some:
-        for name in MACHINE:
-            driver("fault", node, name, "--off")
-        mend(rack, node)
+        mend(rack, driver, node)
     if some:
-        reboot(rack)
+        reboot(rack, some)
         slurm(f"scontrol update nodename={BAD},{THEIRS} state=resume")
-
-
-def break_(rack: Command, driver: Command, node: str, faults: dict[str, set[tuple[str, str]]]) -> None:
-    """Switch faults on: the hardware's by the node itself, in one call."""
-    hardware = [f"/opt/rack/hardware --fault {words}" for words in faults if words not in MACHINE]
-    done = rack(node, " && ".join(hardware) or "true")
-    assert done.returncode == 0, done.stderr
-    for name in set(faults) & set(MACHINE):
-        assert driver("fault", node, name).returncode == 0
-
-
-def mend(rack: Command, node: str) -> None:
-    """Switch all faults of the hardware off."""
-    names = {words.split()[0] for night in NIGHTS for faults in night for words in faults} - set(MACHINE)
-    rack(node, "; ".join(f"/opt/rack/hardware --fault {name} --off" for name in sorted(names)))
-
-
-def reboot(rack: Command) -> None:
-    """Boot both nodes; Slurm has them back when they answer."""
-    before = {node: rack(node, f"cat {BOOT_ID}; systemctl reboot").stdout for node in (BAD, THEIRS)}
-    deadline = time.monotonic() + 90
-    for node, boot in before.items():
-        while (now := rack(node, f"cat {BOOT_ID}").stdout) in ("", boot):
-            assert time.monotonic() < deadline, node
-            time.sleep(0.5)
-        assert now
 
 
 def test_every_fault_is_found_on_its_node_and_part_and_nothing_else(
@@ -186,13 +142,12 @@ def test_every_fault_is_found_on_its_node_and_part_and_nothing_else(
             break_(rack, driver, node, faults)
         found = night()
         for node, faults in ((BAD, on_bad), (THEIRS, on_theirs)):
-            assert news(found[node]) == set().union(*faults.values()), found[node].says()
-            assert bool(found[node].unreached) == ("dead-sshd" in faults)
+            names = {name for name, _, _ in faults}
+            assert news(found[node]) == set().union(*(found_ for _, _, found_ in faults)), found[node].says()
+            assert bool(found[node].unreached) == ("dead-sshd" in names)
             assert found[node].verdict.value == ("unproven" if found[node].unreached else "fail")
-            for name in set(faults) & set(MACHINE):
-                assert driver("fault", node, name, "--off").returncode == 0
-            mend(rack, node)
-    reboot(rack)
+            mend(rack, driver, node, names & set(MACHINE))
+    reboot(rack, broken)
     found = night()
     assert {one.verdict.value for one in found.values()} == {"pass"}, [one.says() for one in found.values()]
     broken.clear()
