@@ -104,6 +104,9 @@ def test_s3(values: dict[str, dict[str, Any]]) -> None:
     options = lines["Options"].split(",")
     assert (lines["What"], lines["Type"]) == ("bucket:/sets", "fuse.s3fs")
     assert {"_netdev", "url=https://s3.example.net", "passwd_file=/etc/passwd-s3fs"} <= set(options)
+    # Nothing of systemd's own: once it is mounted, it would be taken for a local file system.
+    assert lines["DefaultDependencies"] == "no"
+    assert lines["Before"].split() == ["remote-fs.target", "umount.target"]
     assert "url=http://other:9000" in unit(values, "/mnt/other")["Options"].split(",")
     assert "SK" not in str(values["bare"]["storage_units"])
     assert values["bare"]["storage_secret"] == SECRET
