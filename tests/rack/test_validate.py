@@ -149,7 +149,9 @@ def test_every_fault_is_found_on_its_node_and_part_and_nothing_else(
             mend(rack, driver, node, names & set(MACHINE))
     reboot(rack, broken)
     found = night()
-    assert {one.verdict.value for one in found.values()} == {"pass"}, [one.says() for one in found.values()]
+    # A unit that a container could not start at this boot is a remark, and none of these faults.
+    assert not any(one.verdict.gates for one in found.values()), [one.says() for one in found.values()]
+    assert not any(news(one) for one in found.values())
     broken.clear()
 
 

@@ -104,11 +104,12 @@ def test_fifty_nights_find_every_fault_and_blame_nobody_else(
                 continue
             needed, possible = expected(some)
             assert needed <= news <= possible, what
-            assert one.verdict.value == ("fail" if some else "pass"), what
+            # A unit that a container could not start at a boot is a remark, and none of these faults.
+            assert (one.verdict.value == "fail") if some else not one.verdict.gates, what
             assert some or not one.plan, what
             healthy += not some
         faults += sum(map(len, placed.values()))
-    assert {one.verdict.value for one in night().values()} == {"pass"}
+    assert not any(one.verdict.gates for one in night().values())
     rack(CONTROLLER, f"scontrol update nodename={','.join(NAMED)} state=resume")
     print(
         f"{faults} faults found in {NIGHTS} nights on {len(NAMED)} nodes, {healthy} healthy node-nights "
