@@ -71,7 +71,7 @@ def test_fifty_nights_find_every_fault_and_blame_nobody_else(
         assert nights(results), done.stdout + done.stderr
         return {one.node: one for one in read_night(nights(results)[0]).nodes}
 
-    assert {one.verdict.value for one in night().values()} == {"pass"}
+    assert not any(one.verdict.gates for one in night().values())
     first = nights(results)[0]
     slots = {
         gpu.uuid: f"GPU {gpu.index}"
