@@ -35,15 +35,7 @@ class ActionModule(ActionBase):
             }
         )
         node = (task_vars or {})["inventory_hostname"]
-        access = bmc.Access(
-            address=options["address"],
-            user=options["user"],
-            password=options["password"],
-            verify=options["ca_file"] or True,
-            system=options["system"],
-            protocol=options["protocol"],
-            uefi=options["uefi"],
-        )
+        access = bmc.Access.of(options)
         try:
             before = now = bmc.look(node, access)
             if options["boot"] and not self._task.check_mode:

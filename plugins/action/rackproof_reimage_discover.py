@@ -43,13 +43,7 @@ class ActionModule(ActionBase):
             )
             for name in options["nodes"]
         }
-        access = bmc.Access(
-            address="",
-            user=options["user"],
-            password=options["password"],
-            verify=options["ca_file"] or True,
-            protocol=options["protocol"],
-        )
+        access = bmc.Access.of(options)
         try:
             addresses, ranged = discovery.expand(map(str, options["addresses"]))
             answers = discovery.ask(

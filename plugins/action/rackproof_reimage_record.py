@@ -77,12 +77,5 @@ def _settings(node: str, options: dict[str, Any], expected: parts.Expectation) -
     """Ask the BMC; that IPMI has nothing to tell counts only where something is expected."""
     if not options.get("address") or (options["protocol"] == "ipmi" and expected == parts.Expectation()):
         return None
-    access = bmc.Access(
-        address=options["address"],
-        user=options["user"],
-        password=options["password"],
-        verify=options["ca_file"] or True,
-        system=options["system"],
-        protocol=options["protocol"],
-    )
+    access = bmc.Access.of(options)
     return bmc.settings(node, access)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from rackproof.text import clean
 
@@ -48,6 +48,13 @@ class Access:
     call_timeout_s: float = CALL_TIMEOUT_S
     protocol: str = "redfish"
     uefi: bool = True
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Access:
+        """Return how the options of a plugin say that a BMC is reached; what they lack is the default."""
+        named = ("address", "user", "password", "system", "protocol", "uefi")
+        given = {"address": "", **{name: options[name] for name in named if name in options}}
+        return cls(verify=options.get("ca_file") or True, **given)
 
     @property
     def place(self) -> str:
