@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,11 @@ PLAYBOOK = """
         src: "{role}/templates/{{{{ item }}}}.j2"
         dest: "{{{{ mine }}}}/{{{{ item }}}}"
         mode: "0644"
-      loop: [dnsmasq.conf, boot.ipxe, node.ipxe, nginx.conf]
+      loop: [dnsmasq.conf, boot.ipxe, node.ipxe, nginx.conf, entries, rackproof-netboot-entries.service]
     - ansible.builtin.copy:
         content: "{{{{ {{'order': netboot_order, 'problems': netboot_problems,
           'entry_problems': netboot_entry_problems, 'told': netboot_told_file,
-          'files': netboot_told}} | to_json }}}}"
+          'files': netboot_told, 'lease': [netboot_lease_file, netboot_lease]}} | to_json }}}}"
         dest: "{{{{ mine }}}}/said.json"
         mode: "0644"
 """
@@ -69,6 +70,7 @@ GIVEN: dict[str, Any] = {
         "hostname": "node-one",
         "user": "ops",
         "authorized_keys": ["ssh-ed25519 AAAA ops"],
+        "seconds": 900,
         "token": "a" * 32,
     },
 }
@@ -189,6 +191,61 @@ def test_a_node_without_an_entry_boots_from_its_disk(proxy: Path) -> None:
     text = (proxy / "boot.ipxe").read_text()
     assert text.startswith("#!ipxe")
     assert "chain --autofree http://192.0.2.1:8080/nodes/${net0/mac:hexhyp}.ipxe || exit" in text
+
+
+def test_an_entry_ends_by_itself_when_its_time_is_over_or_when_it_does_not_say_so(
+    proxy: Path, tmp_path: Path
+) -> None:
+    lease, text = json.loads((proxy / "said.json").read_text())["lease"]
+    assert lease == f"{proxy}/entries/n1"
+    assert text == f"900 52-54-00-ab-cd-ef.ipxe {'a' * 32}\n"
+    folder, now = tmp_path / "netboot", time.time()
+    for name in ("dhcp-hosts", "entries", "http/nodes"):
+        (folder / name).mkdir(parents=True)
+    leases = {  # what it says, and how many seconds ago
+        "young": (text, 800),
+        "old": (text.replace("-ef", "-01"), 901),
+        "tomorrow": (text.replace("-ef", "-02"), -86400),
+        "empty": ("", 0),
+        "damaged": ("soon\n", 0),
+        "without": None,
+    }
+    for node, said in leases.items():
+        (folder / "dhcp-hosts" / node).write_text("52:54:00:ab:cd:ef,set:rackproof\n")
+        (folder / "http/nodes" / node).mkdir()
+        (folder / "http/nodes" / node / "write.json").write_text("{}")
+        if said:
+            path = folder / "entries" / node
+            path.write_text(said[0])
+            os.utime(path, (now - said[1], now - said[1]))
+    for end in ("ef", "01", "02"):
+        (folder / f"http/nodes/52-54-00-ab-cd-{end}.ipxe").write_text("#!ipxe\n")
+    # What was told already, and one that is being made: its lease comes first.
+    (folder / "entries/coming").write_text(text)
+    program = tmp_path / "bin/systemctl"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/called\n')
+    program.chmod(0o755)
+    script = (proxy / "entries").read_text().replace(str(proxy), str(folder))
+
+    def passes() -> list[str]:
+        path = f"{program.parent}:{os.environ['PATH']}"
+        done = subprocess.run(
+            ["sh", "-c", script], env={"PATH": path}, capture_output=True, text=True, check=True
+        )
+        return sorted(line.partition(":")[0] for line in done.stdout.splitlines())
+
+    assert passes() == ["damaged", "empty", "old", "tomorrow", "without"]
+    left = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    assert left == [
+        "dhcp-hosts/young",
+        "entries/coming",
+        "entries/young",
+        "http/nodes/52-54-00-ab-cd-ef.ipxe",
+        "http/nodes/young/write.json",
+    ]
+    assert passes() == []
+    assert (tmp_path / "called").read_text() == "restart rackproof-netboot-dnsmasq.service\n"
 
 
 def test_the_order_is_the_one_whose_digest_stands_on_the_command_line(proxy: Path) -> None:
