@@ -59,8 +59,8 @@ def break_(rack: Command, driver: Command, node: str, faults: Iterable[Fault]) -
 def mend(rack: Command, driver: Command, node: str, machine: Collection[str] = MACHINE) -> None:
     """Switch all faults of the hardware off, and those of the machine that are named.
 
-    The hardware's first: a clock that is put right starts slurmd anew, which would wait for a tool that hangs, and
-    that tool would hold the next shutdown up for systemd's 90 seconds.
+    The hardware's first: a clock that is put right starts slurmd anew, which would wait for a hung tool,
+    and that tool would hold the next shutdown up for systemd's 90 seconds.
     """
     rack(node, "; ".join(f"/opt/rack/hardware --fault {name} --off" for name in FOUND if name not in MACHINE))
     for name in machine:

@@ -319,7 +319,7 @@ def test_a_run_that_is_killed_is_gone_on_with_and_leaves_no_entry(tmp_path: Path
         # What it had taken away is away; what it had not yet stays for the next run.
         assert bool(site.entries()) == (state == "boot")
         if state == "boot":
-            # Unless there is none in time: its host takes it away by itself, some minutes after the limit of 8 s.
+            # Without one in time its host takes it away by itself, some minutes after the limit of 8 s.
             assert (site.folder / "netboot/entries/n1").read_text().startswith("308 52-54-00-00-00-01.ipxe ")
         first = site.ramdisks.orders["n1"]
         site.ramdisks.says["n1"] = SAYS["n1"]
