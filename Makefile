@@ -1,6 +1,6 @@
 # Rackproof's one task file. `make` alone lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help vms vms-image vms-tests venv runtimes bench check lint unit test test-rack proofs nights perf fuzz constraints docs clean molecule rack rack-down rack-status long rack-of-tests rack-provisioned rack-and-scenarios rack-tests
+.PHONY: help vm vms vms-image one-or-two venv runtimes bench check lint unit test test-rack proofs nights perf fuzz constraints docs clean molecule rack rack-down rack-status long rack-of-tests rack-provisioned rack-and-scenarios rack-tests
 SHELL := /bin/bash
 BIN := .venv/bin
 # Standard library only: a machine without .venv can start a rack, too.
@@ -67,8 +67,7 @@ rack-provisioned: venv rack-of-tests
 
 # The tests of trainings and nights share two nodes; the scenarios have nodes of their own.
 rack-and-scenarios: venv
-	@$(MAKE) --no-print-directory -j3 --keep-going rack-tests vms-image $(addprefix scenario-,$(SCENARIOS))
-	@$(MAKE) --no-print-directory vms-tests
+	@$(MAKE) --no-print-directory -j3 --keep-going rack-tests $(addprefix scenario-,$(SCENARIOS))
 	@$(RACK) down
 
 test-rack: venv rack-provisioned  ## What needs the test rack: its own tests, provisioning and its faults, every role's scenarios
@@ -80,22 +79,24 @@ rack-tests: venv
 proofs: venv  ## Longer proofs on a provisioned rack: every misbehaviour of a training, every moment to be killed (15 min)
 	$(BIN)/pytest -m proof --timeout=1800 $(PYTEST)
 
-# In a namespace of their own, in the network of a rack.
-vms: venv vms-image  ## Virtual machines from an empty disk to nodes that take jobs by reimage.yml, and mishaps, needs root, no KVM: 50 min
+# In a namespace of their own, in the network of a rack, of whose Slurm cluster they become nodes.
+vm: SELECTED := rack and not proof
+vm: one-or-two  ## A virtual machine from an empty disk to a node that takes jobs by reimage.yml, needs root, no KVM: 12 min
+vms: SELECTED := rack
+vms: one-or-two  ## Two of them, once more from the running system, and what may go wrong on the way: 60 min
+
+one-or-two: venv vms-image
 	@$(RACK) up --nodes 1
-	@RACK_TEST_NODES=gb300-r01-n01 $(BIN)/pytest -v --durations=10 -m rack $(VMS) $(PYTEST); status=$$?; $(RACK) down; exit $$status
+	@RACK_TEST_NODES=gb300-r01-n01 $(BIN)/pytest -v --durations=10 -m '$(SELECTED)' $(VMS) $(PYTEST); \
+	  status=$$?; $(RACK) down; exit $$status
 
 # What they boot from; of what it is made stands in molecule/vms/vars.yml.
 vms-image: venv
 	apt-get update -qq
-	apt-get install -y -qq --no-install-recommends qemu-system-x86 ipxe-qemu libvirt-daemon-system libvirt-daemon-driver-qemu \
+	apt-get install -y -qq --no-install-recommends qemu-system-x86 ovmf ipxe-qemu libvirt-daemon-system libvirt-daemon-driver-qemu \
 	  libvirt-clients python3-libvirt dnsmasq-base ipxe nginx curl iproute2 openssh-client >/dev/null
 	rm -rf .rackproof/vms-overlay && molecule/vms/overlay .rackproof/vms-overlay
 	PATH="$(CURDIR)/$(BIN):$$PATH" ansible-playbook playbooks/image.yml -e @molecule/vms/vars.yml
-
-# A machine has the rack's controller to itself: it becomes one of its nodes.
-vms-tests: venv
-	$(BIN)/pytest -v --durations=10 -m 'rack and not proof' $(VMS) $(PYTEST)
 
 # Three at a time: most of a scenario is waiting. Each has a node of its own; the controller is everybody's.
 molecule: venv rack-of-tests  ## Every role's scenarios on the test rack (SCENARIO=upgrade for one); needs root

@@ -35,8 +35,10 @@ INSIDE = "RACKPROOF_VMS_INSIDE"
 """Names the descriptor of the network namespace that the command was started in."""
 BRIDGE, UPLINK = "vms0", "vms-rack"
 NETWORK, MASK = rack.SUBNET.partition(".0/")[0], 24
-HOST, MACHINES_FROM, RAMDISKS = f"{NETWORK}.50", 50, (101, 199)
+HOST, SITE_DHCP, MACHINES_FROM, RAMDISKS = f"{NETWORK}.50", f"{NETWORK}.200", 50, (101, 199)
 """Addresses, or their last numbers, that the rack's own hosts do not have. HOST serves boots and names."""
+RANGE = f"{NETWORK}.{RAMDISKS[0]},{NETWORK}.{RAMDISKS[1]},255.255.255.0"
+OVMF = Path("/usr/share/OVMF")
 DOMAIN_NAME = "rack"
 SKU = "gb300"
 REDFISH_PORT, HTTP_PORT = 8000, 8080
@@ -71,7 +73,7 @@ DOMAIN = """<domain type="qemu">
     <system><entry name="serial">{serial}</entry><entry name="sku">{sku}</entry></system>
     <chassis><entry name="asset">{name}</entry></chassis>
   </sysinfo>
-  <os><type arch="x86_64" machine="pc">hvm</type><boot dev="hd"/><smbios mode="sysinfo"/></os>
+  <os><type arch="x86_64" machine="pc">hvm</type>{firmware}<boot dev="hd"/><smbios mode="sysinfo"/></os>
   <features><acpi/></features>
   <cpu mode="custom" match="exact" check="none"><model fallback="forbid">Nehalem</model></cpu>
   <on_reboot>restart</on_reboot>
@@ -88,13 +90,16 @@ DOMAIN = """<domain type="qemu">
   </devices>
 </domain>
 """
+UEFI = """<loader readonly="yes" type="pflash">{code}</loader><nvram template="{variables}">{nvram}</nvram>"""
 
 
-def machine(number: int, folder: Path) -> dict[str, str]:
+def machine(number: int, folder: Path, uefi: bool = False) -> dict[str, str]:
     """Return what the program and the inventory have to know of a machine.
 
     Its firmware and BMC say of it what its stand-in hardware says (rack-machine.service).
     """
+    nvram = folder / f"vm{number}.nvram"
+    firmware = UEFI.format(code=OVMF / "OVMF_CODE_4M.fd", variables=OVMF / "OVMF_VARS_4M.fd", nvram=nvram)
     name = f"vm{number}"
     hardware = make_hardware(SKU, name)["machine"]
     return {
@@ -109,10 +114,13 @@ def machine(number: int, folder: Path) -> dict[str, str]:
         "disk": str(folder / f"{name}.raw"),
         "scratch": str(folder / f"{name}-scratch.raw"),
         "console": str(folder / f"{name}.console"),
+        "firmware": firmware if uefi else "",
     }
 
 
-def inventory(machines: list[dict[str, str]], folder: Path, image: Path) -> dict[str, object]:
+def inventory(
+    machines: list[dict[str, str]], folder: Path, image: Path, proxy: bool = False
+) -> dict[str, object]:
     """Return the inventory of the machines and of the host that boots them, beside the rack's own."""
     key = (folder / "key.pub").read_text().strip()
     known = folder / "known_hosts"
@@ -149,8 +157,8 @@ def inventory(machines: list[dict[str, str]], folder: Path, image: Path) -> dict
                 **built,
                 "netboot_interface": BRIDGE,
                 "netboot_address": HOST,
-                "netboot_dhcp": "server",
-                "netboot_range": f"{NETWORK}.{RAMDISKS[0]},{NETWORK}.{RAMDISKS[1]},255.255.255.0",
+                "netboot_dhcp": "proxy" if proxy else "server",
+                **({"netboot_network": f"{NETWORK}.0"} if proxy else {"netboot_range": RANGE}),
                 "netboot_http_port": HTTP_PORT,
                 "netboot_folder": str(folder / "netboot"),
                 "netboot_kernel_arguments": "console=ttyS0,115200 mitigations=off",
@@ -288,6 +296,20 @@ def network(machines: list[dict[str, str]], outside: int) -> None:
         run("ip", "link", "set", one["tap"], "master", BRIDGE, "up")
 
 
+def site_dhcp(folder: Path) -> None:
+    """Start a DHCP server that is not Rackproof's, on a host of its own: it gives addresses, and no more."""
+    run("ip", "netns", "add", "site")
+    run("ip", "link", "add", "site", "type", "veth", "peer", "name", "eth0", "netns", "site")
+    run("ip", "link", "set", "site", "master", BRIDGE, "up")
+    run("ip", "-n", "site", "addr", "add", f"{SITE_DHCP}/{MASK}", "dev", "eth0")
+    run("ip", "-n", "site", "link", "set", "eth0", "up")
+    words = ["dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=", "--user=root"]
+    words += ["--port=0", f"--dhcp-range={RANGE},1h", "--dhcp-option=option:router", "--log-dhcp"]
+    start(
+        ["ip", "netns", "exec", "site", *words, f"--dhcp-leasefile={folder}/site.leases"], folder / "site.log"
+    )
+
+
 def services(folder: Path, machines: list[dict[str, str]], memory: int) -> None:
     """Start the name server, libvirt, the machines' definitions and the BMCs."""
     (folder / "names").write_text(names(machines))
@@ -360,6 +382,10 @@ def main() -> int:
     parser.add_argument(
         "--folder", type=Path, default=ROOT / ".rackproof/vms", help="disks, consoles, inventory, results"
     )
+    parser.add_argument("--uefi", action="store_true", help="machines with UEFI in the place of a BIOS")
+    parser.add_argument(
+        "--proxy", action="store_true", help="boot beside a DHCP server of the site's, which there is then"
+    )
     parser.add_argument(
         "--keep", action="store_true", help="keep the folder of the command before, with its disks"
     )
@@ -368,7 +394,7 @@ def main() -> int:
     folder, image = options.folder.resolve(), options.image.resolve()
     if os.geteuid() != 0:
         sys.exit("vms: root makes namespaces; start it as root")
-    machines = [machine(number, folder) for number in range(1, options.nodes + 1)]
+    machines = [machine(number, folder, options.uefi) for number in range(1, options.nodes + 1)]
     if not os.environ.get(INSIDE):
         introduce(machines)
         # A namespace of processes ends with the first of them, and so does all that was started in it.
@@ -389,10 +415,14 @@ def main() -> int:
         shutil.rmtree(folder / name, ignore_errors=True)
     if not (folder / "key").exists():
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "vms", "-f", folder / "key")
-    (folder / "hosts.json").write_text(json.dumps(inventory(machines, folder, image), indent=1))
+    (folder / "hosts.json").write_text(
+        json.dumps(inventory(machines, folder, image, options.proxy), indent=1)
+    )
     hide(folder)
     network(machines, outside)
     os.close(outside)
+    if options.proxy:
+        site_dhcp(folder)
     services(folder, machines, options.memory)
     tools = folder / "bin"
     tools.mkdir(exist_ok=True)

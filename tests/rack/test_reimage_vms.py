@@ -1,6 +1,6 @@
 """reimage.yml on virtual machines with empty disks, in the test rack's network.
 
-From BMC and network boot to a node that takes jobs: one machine in `make test`; two machines, and what may go
+From BMC and network boot to a node that takes jobs: one machine in `make vm`; two machines, and what may go
 wrong on the way, in `make vms`.
 """
 
@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -50,11 +50,18 @@ beside() { setsid ansible-playbook reimage.yml -e "{reimage_limits: $LIMITS}" "$
 """
 
 
-def machines(folder: Path, nodes: int, *lines: str, limits: str = LIMITS, timeout: float = 3500) -> str:
+def machines(
+    folder: Path,
+    nodes: int,
+    *lines: str,
+    limits: str = LIMITS,
+    timeout: float = 3500,
+    more: Sequence[str] = (),
+) -> str:
     """Run lines of shell beside so many machines; return what they said. ``$FOLDER`` is theirs."""
     command = [
         sys.executable, ROOT / "molecule/vms/vms.py", "--nodes", str(nodes), "--image", IMAGE,
-        "--folder", folder, "--", "sh", "-c", SHELL + "\n".join(lines),
+        "--folder", folder, *more, "--", "sh", "-c", SHELL + "\n".join(lines),
     ]  # fmt: skip
     told = {"ANSIBLE_NOCOLOR": "1", "COLUMNS": "300", "FOLDER": str(folder), "LIMITS": limits}
     told["CONTROLLER"] = CONTROLLER
@@ -311,3 +318,23 @@ def test_whatever_is_lost_on_the_way_the_node_stays_out_and_the_next_run_goes_on
     assert boots(folder)
     assert (folder / "vm1-scratch.raw").stat().st_blocks == 0
     assert taking_work() == []
+
+
+@pytest.mark.proof
+def test_a_machine_with_uefi_boots_beside_another_dhcp_server(folder: Path) -> None:
+    machines(
+        folder,
+        1,
+        "ansible-playbook playbooks/netboot.yml || exit",
+        "beside -l vm1; wait_until 'noted done first_boot || ! kill -0 $playbook'",
+        "kill -KILL -$playbook; wait $playbook",
+        more=["--uefi", "--proxy"],
+    )
+    standing = stands(folder)["vm1"].standing
+    assert Step.FIRST_BOOT in standing.done, standing
+    console = (folder / "vm1.console").read_text(errors="replace")
+    assert re.search(r"efi: EFI v", console)
+    # The addresses were the site's.
+    assert "DHCPACK" in (folder / "site.log").read_text()
+    assert not (folder / "netboot/leases").exists()
+    assert not list((folder / "netboot/dhcp-hosts").iterdir())

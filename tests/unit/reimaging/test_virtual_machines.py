@@ -35,7 +35,9 @@ vms = load("vms.py")
 
 def test_no_two_machines_share_anything(tmp_path: Path) -> None:
     one, two = vms.machine(1, tmp_path), vms.machine(2, tmp_path)
-    assert not set(one.values()) & set(two.values()) - {one["name"]}
+    assert set(one.values()) & set(two.values()) == {""}  # neither has UEFI
+    one, two = vms.machine(1, tmp_path, uefi=True), vms.machine(2, tmp_path, uefi=True)
+    assert not set(one.values()) & set(two.values())
     assert len({*one.values()}) == len(one) - 1  # its name is also its tap's
 
 
@@ -50,6 +52,12 @@ def test_libvirt_is_told_of_serial_numbers_and_disks(tmp_path: Path) -> None:
     ]
     # As long as nobody asks for the network, it boots from its disk.
     assert [boot.get("dev") for boot in domain.iter("boot")] == ["hd"]
+
+
+def test_a_machine_with_uefi_keeps_its_variables_beside_its_disk(tmp_path: Path) -> None:
+    domain = ET.fromstring(vms.DOMAIN.format(**vms.machine(1, tmp_path, uefi=True), sku=vms.SKU, memory=512))
+    assert domain.findtext("os/nvram") == str(tmp_path / "vm1.nvram")
+    assert domain.find("os/loader").attrib == {"readonly": "yes", "type": "pflash"}
 
 
 def test_a_machine_makes_of_what_its_firmware_says_the_hardware_of_its_serial_number(tmp_path: Path) -> None:
