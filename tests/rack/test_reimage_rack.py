@@ -11,7 +11,7 @@ from rackproof.fleet.probing import ProbeNight
 from rackproof.reimaging import running
 from rackproof.reimaging.states import STEPS, Step
 
-pytestmark = [pytest.mark.rack, pytest.mark.slow]
+pytestmark = [pytest.mark.rack, pytest.mark.slow, pytest.mark.timeout(1800)]
 PARTNER, NODE = PROVISIONED[:2]
 BOOT = "cat /proc/sys/kernel/random/boot_id"
 
@@ -51,11 +51,17 @@ def test_a_node_comes_back_after_it_was_measured_alone_and_with_a_partner(
 
 
 @pytest.mark.proof
+@pytest.mark.timeout(3600)
 def test_many_nodes_go_through_all_states_wave_by_wave(root: Path, tmp_path: Path, rack: Command) -> None:
     if len(NAMED) < 4:
         pytest.skip("four provisioned nodes are needed: name them in RACK_TEST_NODES")
     results = tmp_path / "results"
-    given = {"reimage_method": "rack", "reimage_results": str(results)}
+    given = {
+        "reimage_method": "rack",
+        "reimage_results": str(results),
+        "reimage_per_rack": 8,
+        "reimage_per_partition": 8,
+    }
     done = play(root, "reimage.yml", NAMED, given=given, timeout=3400)
     assert done.returncode == 0, done.stdout
     found = {one.node: one.standing for one in running.status(results)}

@@ -335,6 +335,6 @@ def test_a_machine_with_uefi_boots_beside_another_dhcp_server(folder: Path) -> N
     console = (folder / "vm1.console").read_text(errors="replace")
     assert re.search(r"efi: EFI v", console)
     # The addresses were the site's.
-    assert "DHCPACK" in (folder / "site.log").read_text()
+    assert "52:54:00:78:00:01" in (folder / "site.leases").read_text()
     assert not (folder / "netboot/leases").exists()
     assert not list((folder / "netboot/dhcp-hosts").iterdir())
