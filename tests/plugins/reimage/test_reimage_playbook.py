@@ -97,3 +97,12 @@ def test_provisioning_returns_nobody_that_failed_beside_one_that_did_not(rack: R
     done = rack.play("provision.yml", "-l", "n01,n02")
     assert done.returncode == 2, done.stdout + done.stderr
     assert rack.drained() == {"n02": "rackproof: provisioning"}
+
+
+def test_a_drain_of_provisioning_does_not_end_before_the_node_is_proven(rack: Rack) -> None:
+    rack.fleet.set_slurm(nodes=rack.fleet.slurm["nodes"] | {"n01": "rackproof: provisioning"})
+    rack.fleet.hardware("n01", "--fault", "ecc-uncorrectable", "--gpu", "2")
+    done = rack.reimage("-l", "n01")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert stands(rack.results) == {"n01": ("failed", "validate")}
+    assert rack.drained() == {"n01": OURS}
