@@ -350,6 +350,11 @@ def able(node):
     return node["responding"] and "INVALID_REG" not in flags(node["state"])
 
 
+def only_down(node):
+    """Return whether somebody else keeps a node out of service without a drain."""
+    return node["drained_by"] == "other" and not flags(node["state"]) & {"DRAIN", "FAIL", "FAILING"}
+
+
 def wait(cluster, holds, deadline, poll_s):
     """Look until something holds, bounded; returns how the nodes stand."""
     while True:
@@ -404,17 +409,23 @@ def run(module, cluster):
         if touched and not all(able(before[name]) for name in touched):
             now = wait(cluster, lambda nodes: all(able(nodes[name]) for name in touched), deadline, poll_s)
         touched = [name for name in touched if able(now[name]) and now[name]["drained_by"] == "ours"]
+    # Who is only down is up again when its slurmd registers (ReturnToService=2): it is drained as well, and
+    # its reason stays as it is.
+    down = [name for name, node in before.items() if state == "drained" and only_down(node)]
     if module.check_mode:
         after = {
             name: predicted(state, node, reason) if name in touched else node for name, node in before.items()
         }
+        after.update({name: dict(before[name], state=before[name]["state"] + "+DRAIN") for name in down})
     else:
         if touched and state == "drained":
             cluster.update(touched, State="DRAIN", Reason=reason)
         elif touched:
             cluster.update(touched, State="RESUME")
+        for name in down:
+            cluster.update([name], State="DRAIN", Reason=before[name]["reason"])
         after = now
-        if touched or lacking(state, now):
+        if touched or down or lacking(state, now):
             after = wait(cluster, lambda nodes: not lacking(state, nodes), deadline, poll_s)
         lost = [name for name in touched if state == "drained" and after[name]["drained_by"] != "ours"]
         if lost:
@@ -423,7 +434,7 @@ def run(module, cluster):
                 "`scontrol show node {}`, then run the playbook again".format(", ".join(lost), lost[0])
             )
     result = {
-        "changed": bool(touched),
+        "changed": bool(touched or down),
         "nodes": {
             name: {
                 "state_before": before[name]["state"],

@@ -148,7 +148,10 @@ def test_drains_what_nobody_drained(slurm: Slurm) -> None:
     assert result["changed"] is True
     assert slurm.updates() == [
         ["update", "NodeName=idle,silent", "State=DRAIN", "Reason=rackproof: new kernel"],
+        # Only down, it would be up again when its slurmd registers: drained, and for the reason that it had.
+        ["update", "NodeName=broken", "State=DRAIN", "Reason=dead PSU"],
     ]
+    assert result["nodes"]["broken"]["state_after"] == "DOWN+DRAIN"
     assert result["nodes"]["idle"]["state_after"] == "IDLE+DRAIN"
     assert result["nodes"]["idle"]["drained_by"] == "ours"
     assert result["nodes"]["silent"]["state_after"] == "DOWN*+DRAIN"
@@ -233,7 +236,8 @@ def test_registered_waits_and_names_those_that_do_not_answer(slurm: Slurm) -> No
     ("state", "name", "after", "changed"),
     [
         ("drained", "idle", "IDLE+DRAIN", True),
-        ("drained", "broken", "DOWN", False),
+        ("drained", "broken", "DOWN+DRAIN", True),
+        ("drained", "mixed", "MIXED+DRAIN", False),
         ("returned", "ours", "IDLE", True),
         ("returned", "mixed", "MIXED+DRAIN", False),
         ("returned", "idle", "IDLE", False),
