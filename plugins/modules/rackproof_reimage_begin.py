@@ -61,9 +61,7 @@ attributes:
   check_mode:
     description: Claims nothing, writes nothing, says what would be done.
     support: full
-  diff_mode:
-    description: There is nothing to show as a difference.
-    support: none
+extends_documentation_fragment: rackproof.no_diff
 author: Rackproof developers
 """
 

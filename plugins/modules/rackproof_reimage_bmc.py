@@ -19,22 +19,6 @@ options:
         not 623.
     type: str
     required: true
-  protocol:
-    description: What the BMC speaks.
-    type: str
-    choices: [redfish, ipmi]
-    default: redfish
-  user:
-    description: Account on the BMC. From Vault.
-    type: str
-    default: ""
-  password:
-    description: Its password. A secret, from Vault.
-    type: str
-    default: ""
-  ca_file:
-    description: Certificates to trust; by default those that this machine trusts.
-    type: path
   system:
     description: Id of the node among the systems that the BMC lists; needed where there are several.
     type: str
@@ -60,12 +44,8 @@ attributes:
   check_mode:
     description: Only looks.
     support: partial
-  diff_mode:
-    description: There is nothing to show as a difference.
-    support: none
+extends_documentation_fragment: [rackproof.bmc, rackproof.no_diff]
 author: Rackproof developers
-requirements:
-  - the Python package sushy on the controller, or for IPMI the program ipmitool
 """
 
 EXAMPLES = r"""

@@ -14,6 +14,7 @@ description:
     found stay as they are.
   - Every address is accounted for. One that was named and does not answer is a problem; in a range it is a
     remark.
+  - By IPMI a BMC tells no MAC addresses.
 options:
   addresses:
     description: BMCs to ask, each as C(reimage_bmc_address) has it, or C(FIRST-LAST), or a network.
@@ -29,22 +30,6 @@ options:
     description: Inventory file that is written.
     type: path
     required: true
-  protocol:
-    description: What the BMCs speak. V(ipmi) tells no MAC addresses.
-    type: str
-    choices: [redfish, ipmi]
-    default: redfish
-  user:
-    description: Account on the BMCs. From Vault.
-    type: str
-    default: ""
-  password:
-    description: Its password. A secret, from Vault.
-    type: str
-    default: ""
-  ca_file:
-    description: Certificates to trust; by default those that this machine trusts.
-    type: path
   parallel:
     description: The most BMCs that are asked at a time.
     type: int
@@ -57,12 +42,8 @@ attributes:
   check_mode:
     description: Asks, and writes nothing.
     support: full
-  diff_mode:
-    description: There is nothing to show as a difference.
-    support: none
+extends_documentation_fragment: [rackproof.bmc, rackproof.no_diff]
 author: Rackproof developers
-requirements:
-  - the Python package sushy on the controller, or for IPMI the program ipmitool
 """
 
 EXAMPLES = r"""

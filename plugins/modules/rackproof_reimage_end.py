@@ -11,18 +11,7 @@ short_description: End a run of reimage.yml and say how every node stands
 description:
   - Writes the run's record, which enters the history with the hardware as it is now. A node that was not
     returned to service makes the verdict a fail.
-options:
-  run:
-    description: The run, as C(rackproof_reimage_begin) returned it.
-    type: dict
-    required: true
-attributes:
-  check_mode:
-    description: Writes in check mode, too; reimage.yml ends before it.
-    support: none
-  diff_mode:
-    description: There is nothing to show as a difference.
-    support: none
+extends_documentation_fragment: [rackproof.reimage_run, rackproof.no_diff]
 author: Rackproof developers
 """
 

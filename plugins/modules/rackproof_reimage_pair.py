@@ -25,35 +25,10 @@ options:
     description: The night, as M(rackproof_validate_begin) returned it, with a look at the node.
     type: dict
     required: true
-  checkout:
-    description: The checkout, for its C(workloads/) and C(benchmarks/).
-    type: path
-    required: true
-  python:
-    description: Interpreter on the nodes that holds PyTorch and mlperf-logging.
-    type: str
-    required: true
-  device:
-    description: V(gpu), or V(cpu) for nodes without one.
-    type: str
-    default: gpu
-  pair_s:
-    description: Seconds that the pair may take.
-    type: int
-    default: 180
-  srun:
-    description: More options for C(srun), such as an account.
-    type: list
-    elements: str
-    default: []
   gpus:
     description: GPUs of the partner.
     type: int
     default: 0
-  partitions:
-    description: Result of the command C(sinfo) with node, partition and reason.
-    type: dict
-    default: {}
   begun:
     description: Result of the part V(begin).
     type: dict
@@ -66,9 +41,7 @@ attributes:
   check_mode:
     description: Runs in check mode, too; reimage.yml ends before it.
     support: none
-  diff_mode:
-    description: There is nothing to show as a difference.
-    support: none
+extends_documentation_fragment: [rackproof.measuring, rackproof.no_diff]
 author: Rackproof developers
 """
 

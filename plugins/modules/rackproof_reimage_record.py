@@ -13,10 +13,6 @@ description:
     lacks parts that it had, where it still runs the system that was to be replaced, or where BIOS settings or
     firmware are not as they have to be, or not known to be.
 options:
-  run:
-    description: The run, as C(rackproof_reimage_begin) returned it.
-    type: dict
-    required: true
   which:
     description:
       - V(before) keeps what the node is before its new image, V(booted) asks only whether it was booted anew,
@@ -79,13 +75,7 @@ options:
     description: Seconds that each tool on the node may take.
     type: float
     default: 20
-attributes:
-  check_mode:
-    description: Writes in check mode, too; reimage.yml ends before it.
-    support: none
-  diff_mode:
-    description: There is nothing to show as a difference.
-    support: none
+extends_documentation_fragment: [rackproof.reimage_run, rackproof.no_diff]
 author: Rackproof developers
 """
 

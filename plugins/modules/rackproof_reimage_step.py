@@ -12,10 +12,6 @@ description:
   - Adds a line to the node's journal, flushed to the disk. A step whose beginning cannot be written does not
     begin; the space to write its end is taken before.
 options:
-  run:
-    description: The run, as C(rackproof_reimage_begin) returned it.
-    type: dict
-    required: true
   event:
     description: What happens to the step.
     type: str
@@ -42,13 +38,7 @@ options:
     type: list
     elements: str
     default: []
-attributes:
-  check_mode:
-    description: Writes in check mode, too; reimage.yml ends before it.
-    support: none
-  diff_mode:
-    description: There is nothing to show as a difference.
-    support: none
+extends_documentation_fragment: [rackproof.reimage_run, rackproof.no_diff]
 author: Rackproof developers
 """
 

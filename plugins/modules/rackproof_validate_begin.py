@@ -25,9 +25,7 @@ attributes:
   check_mode:
     description: Claims nothing; what the night needs lies in a temporary folder.
     support: full
-  diff_mode:
-    description: There is nothing to show as a difference.
-    support: none
+extends_documentation_fragment: rackproof.no_diff
 author: Rackproof developers
 """
 

@@ -11,10 +11,6 @@ short_description: Close a night of the fleet and say its verdict
 description:
   - Notes what was done, writes record and pages, enters the night into the history, and says the verdict.
 options:
-  night:
-    description: The night, as M(rackproof_validate_begin) returned it.
-    type: dict
-    required: true
   drained:
     description: Result of the loop that drained nodes.
     type: dict
@@ -32,9 +28,7 @@ attributes:
   check_mode:
     description: Says the verdict, keeps nothing, and removes the temporary folder.
     support: full
-  diff_mode:
-    description: There is nothing to show as a difference.
-    support: none
+extends_documentation_fragment: [rackproof.night, rackproof.no_diff]
 author: Rackproof developers
 """
 

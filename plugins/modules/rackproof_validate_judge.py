@@ -12,10 +12,6 @@ description:
   - Judges health and the measurements of the last 24 hours, writes the night's record, and names the nodes
     that should be drained and returned. Does neither.
 options:
-  night:
-    description: The night, as M(rackproof_validate_begin) returned it.
-    type: dict
-    required: true
   looked:
     description: By node the result of M(rackproof_validate_look); one that failed says why.
     type: dict
@@ -62,9 +58,7 @@ attributes:
   check_mode:
     description: The record lies in the temporary folder of the night.
     support: full
-  diff_mode:
-    description: There is nothing to show as a difference.
-    support: none
+extends_documentation_fragment: [rackproof.night, rackproof.no_diff]
 author: Rackproof developers
 """
 

@@ -14,10 +14,6 @@ description:
   - A node's clock is off only as far as its times do not fit between the moment it was asked and the moment
     its answer was here.
 options:
-  night:
-    description: The night, as M(rackproof_validate_begin) returned it.
-    type: dict
-    required: true
   sku:
     description: SKU of the node. Without one the node is unproven.
     type: str
@@ -52,9 +48,7 @@ attributes:
   check_mode:
     description: Looks, and keeps the look in the temporary folder of the night.
     support: full
-  diff_mode:
-    description: There is nothing to show as a difference.
-    support: none
+extends_documentation_fragment: [rackproof.night, rackproof.no_diff]
 author: Rackproof developers
 """
 

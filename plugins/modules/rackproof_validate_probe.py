@@ -19,23 +19,11 @@ description:
   - With O(drained=true) it measures the task's host itself, without Slurm, which gives a drained node no job.
     Only for nodes that a night's own drain keeps free.
 options:
-  night:
-    description: The night, as M(rackproof_validate_begin) returned it.
-    type: dict
-    required: true
-  checkout:
-    description: The checkout, for its C(workloads/) and C(benchmarks/).
-    type: path
-    required: true
   minutes:
     description:
       - GPU-minutes that may be spent, a node without GPU counted as one GPU. A job starts only while the
         longest that it may take still fits.
     type: float
-    required: true
-  python:
-    description: Interpreter on the nodes that holds PyTorch and mlperf-logging.
-    type: str
     required: true
   share:
     description: Largest share of a partition that is measured at once; one node always may be.
@@ -48,29 +36,12 @@ options:
     type: list
     elements: str
     default: []
-  device:
-    description: V(gpu), or V(cpu) for nodes without one.
-    type: str
-    default: gpu
   node_s:
     description: Seconds that the job of a node may take.
     type: int
     default: 600
-  pair_s:
-    description: Seconds that the job of a pair may take.
-    type: int
-    default: 180
-  srun:
-    description: More options for C(srun), such as an account or a reservation.
-    type: list
-    elements: str
-    default: []
   slurm:
     description: Result of M(rackproof_slurm_node) about the nodes; empty where there is no Slurm.
-    type: dict
-    default: {}
-  partitions:
-    description: Result of the command C(sinfo) with node, partition and reason.
     type: dict
     default: {}
   drained:
@@ -81,9 +52,7 @@ attributes:
   check_mode:
     description: Measures nothing.
     support: full
-  diff_mode:
-    description: There is nothing to show as a difference.
-    support: none
+extends_documentation_fragment: [rackproof.night, rackproof.measuring, rackproof.no_diff]
 author: Rackproof developers
 """
 

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What several modules document with the same words; ansible-doc adds it to each that names it."""
+
+from __future__ import annotations
+
+
+class ModuleDocFragment:
+    """``extends_documentation_fragment: rackproof.bmc`` adds BMC; what a module says itself goes before."""
+
+    NO_DIFF = r"""
+attributes:
+  diff_mode:
+    description: There is nothing to show as a difference.
+    support: none
+"""
+
+    # For options of the module itself: fragments do not reach into suboptions.
+    BMC = r"""
+options:
+  protocol:
+    description: What the BMC speaks.
+    type: str
+    choices: [redfish, ipmi]
+    default: redfish
+  user:
+    description: Account on the BMC. From Vault.
+    type: str
+    default: ""
+  password:
+    description: Its password. A secret, from Vault.
+    type: str
+    default: ""
+  ca_file:
+    description: Certificates to trust; by default those that this machine trusts.
+    type: path
+requirements:
+  - the Python package sushy on the controller, or for IPMI the program ipmitool
+"""
+
+    REIMAGE_RUN = r"""
+options:
+  run:
+    description: The run, as M(rackproof_reimage_begin) returned it.
+    type: dict
+    required: true
+attributes:
+  check_mode:
+    description: Writes in check mode, too; reimage.yml ends before it.
+    support: none
+"""
+
+    NIGHT = r"""
+options:
+  night:
+    description: The night, as M(rackproof_validate_begin) returned it.
+    type: dict
+    required: true
+"""
+
+    MEASURING = r"""
+options:
+  checkout:
+    description: The checkout, for its C(workloads/) and C(benchmarks/).
+    type: path
+    required: true
+  python:
+    description: Interpreter on the nodes that holds PyTorch and mlperf-logging.
+    type: str
+    required: true
+  device:
+    description: V(gpu), or V(cpu) for nodes without one.
+    type: str
+    default: gpu
+  pair_s:
+    description: Seconds that a pair may take.
+    type: int
+    default: 180
+  srun:
+    description: More options for C(srun), such as an account or a reservation.
+    type: list
+    elements: str
+    default: []
+  partitions:
+    description: Result of the command C(sinfo) with node, partition and reason.
+    type: dict
+    default: {}
+"""
