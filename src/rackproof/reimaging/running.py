@@ -516,7 +516,13 @@ def end(run: Started, *, keep_history: bool = True) -> Ended:
         else:
             what = f"failed at {stands.step}" if stands.step else "failed"
             why = stands.reason or "it was not finished"
-            lines.append(f"{name}: {what} and stays drained: {why} Next: {states.next_command(name, stands)}")
+            # Before that step has ended it is not known: what failed may be to drain it.
+            out = (
+                "; whether it is drained, Slurm says (sinfo -R)"
+                if stands.step is Step.DRAIN
+                else " and stays drained"
+            )
+            lines.append(f"{name}: {what}{out}: {why} Next: {states.next_command(name, stands)}")
             reasons.append(f"{name}: {what}: {why}")
     verdict = worst(verdicts) if verdicts else Verdict.UNPROVEN
     kept = Run(

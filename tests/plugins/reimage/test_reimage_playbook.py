@@ -106,3 +106,18 @@ def test_a_drain_of_provisioning_does_not_end_before_the_node_is_proven(rack: Ra
     assert done.returncode == 2, done.stdout + done.stderr
     assert stands(rack.results) == {"n01": ("failed", "validate")}
     assert rack.drained() == {"n01": OURS}
+
+
+def test_what_fails_for_all_nodes_is_told_of_each(rack: Rack) -> None:
+    rack.fleet.set_slurm(down=True)
+    done = rack.reimage("-l", "n01,n02")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert rack.drained() == {}
+    for one in running.status(rack.results):
+        assert (one.standing.state, one.standing.step) == ("failed", "drain")
+        assert "Drain the nodes and wait for their jobs: scontrol" in one.standing.reason
+        assert "Unable to contact slurm controller" in one.standing.reason
+    # Nobody knows, and a node that takes work is not called drained.
+    said = " ".join(done.stdout.split())
+    assert said.count("failed at drain; whether it is drained, Slurm says (sinfo -R):") >= 2
+    assert "stays drained" not in said
