@@ -65,7 +65,7 @@ def parse(data: bytes, name: str) -> tuple[Entry, ...]:
         if entry is None:
             raise JournalError(
                 f"{name} is damaged in line {number}: where the node stands is not known. Look at the node, "
-                "drain it if it is not, move the file away and start reimage.yml for it again: it begins anew"
+                "drain it if it is not, start reimage.yml for it with -e reimage_again=true: it begins anew"
             )
         entries.append(entry)
     return tuple(entries)
@@ -85,7 +85,9 @@ def read(path: Path) -> tuple[Entry, ...]:
     except OSError as error:
         raise JournalError(f"cannot read {path}: {error.strerror}") from None
     if len(data) > _LARGEST:
-        raise JournalError(f"{path} is larger than any journal; was it overwritten? Move it away")
+        raise JournalError(
+            f"{path} is larger than any journal; was it overwritten? Start with -e reimage_again=true"
+        )
     return parse(data, str(path))
 
 
@@ -153,7 +155,9 @@ def _add(handle: int, data: bytes, name: str) -> None:
     """Write at the end of what is whole; take back what could not be written whole."""
     size = os.fstat(handle).st_size
     if size > _LARGEST:
-        raise JournalError(f"{name} is larger than any journal; was it overwritten? Move it away")
+        raise JournalError(
+            f"{name} is larger than any journal; was it overwritten? Start with -e reimage_again=true"
+        )
     before = os.pread(handle, size, 0)
     parse(before, name)
     end = before.rfind(b"\n") + 1

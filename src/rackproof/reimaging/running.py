@@ -563,7 +563,7 @@ def read_run_file(folder: Path) -> Asked:
     except OSError as error:
         raise ReimageError(f"cannot read {path}: {error.strerror}") from None
     except ValidationError:
-        raise ReimageError(f"{path} is damaged; move its folder away and start again") from None
+        raise ReimageError(f"{path} is damaged; start again with -e reimage_again=true") from None
 
 
 def folders(results: Path) -> list[Path]:

@@ -193,6 +193,31 @@ def test_a_damaged_journal_leaves_its_node_out_and_the_others_go_on(tmp_path: Pa
     assert {one.node: one.standing.state for one in running.status(tmp_path)}["n2"] == "failed"
 
 
+def test_what_a_damaged_journal_or_run_asks_for_begins_anew_and_not_where_an_older_run_stood(
+    tmp_path: Path,
+) -> None:
+    first = started(tmp_path, {"n1": ["r1"]})
+    work(first, "n1", *STEPS[:5])
+    second = started(tmp_path, {"n1": ["r1"]}, again=True)
+    work(second, "n1", *STEPS[:2])
+    write_step(second, "n1", "begun", Step.BOOT)
+    path = journal.path_of(Path(second.folder, "journal"), "n1")
+    kept = path.read_bytes()
+    path.write_bytes(b"0 nothing\n" + kept)
+    # Moved away, it would leave the older one, which knows nothing of an image that was cut off since.
+    path.rename(tmp_path / "aside")
+    assert started(tmp_path, {"n1": ["r1"]}, owner_pid=None).todo == {"n1": (STEPS[0], *STEPS[5:])}
+    (tmp_path / "aside").rename(path)
+    for _ in range(2):
+        refused = started(tmp_path, {"n1": ["r1"]}, owner_pid=None).refused["n1"]
+        assert "start" in refused
+        assert "with -e reimage_again=true" in refused
+        assert "move" not in refused
+        assert started(tmp_path, {"n1": ["r1"]}, owner_pid=None, again=True).todo == {"n1": STEPS}
+        path.write_bytes(kept)
+        Path(second.folder, running.RUN_FILE).write_text("{")
+
+
 def test_a_failed_node_says_why_and_what_next(tmp_path: Path) -> None:
     run = started(tmp_path, {"n1": ["r1"]})
     work(run, "n1", Step.DRAIN)
