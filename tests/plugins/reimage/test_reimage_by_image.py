@@ -45,7 +45,14 @@ echo "$*" >> FOLDER/systemctl.log
 case "$*" in *show*) echo LoadState=loaded; echo ActiveState=active; echo SubState=running;; esac
 """
 KEYS = ["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ6C2+4fVZsBQ3wSGyA2xZpQyoWzJ0dFqk1eI0Ew8m1F"]
-OLD = "192.0.2.1 ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl\n"
+OLD = (
+    "192.0.2.1 ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl\n"
+    # One more of the same kind, and one of a kind that the new system lacks.
+    "192.0.2.1,old ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOM564UtjVi3RemuoGdalx3kTJRv7W8uoAQlGSk8pg5W\n"
+    "192.0.2.1 ecdsa-sha2-nistp256 "
+    "AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBK7ndUFVGT0G+PW9eL"
+    "Alcu1yr/zr4oXfUw05o/V5BlgcTeRSEvmi0UoXwHzIk8RYd+H+WQBFj8wT25p5dIKorB8=\n"
+)
 SAYS: dict[str, dict[str, Any] | None] = {
     "n1": {"status": "written", "disk": "/dev/vda", "disk_serial": "D1", "seconds": 12.6, "host_keys": KEYS},
     "n2": {"status": "refused", "reason": "this machine's serial number is X"},
