@@ -7,9 +7,12 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +39,20 @@ PLAYBOOK = """
         - "{role}/defaults/main.yml"
         - "{role}/vars/main.yml"
         - "{role}/vars/entry.yml"
+        - "{role}/vars/discover.yml"
         - "{{{{ mine }}}}/given.json"
     - ansible.builtin.template:
         src: "{role}/templates/{{{{ item }}}}.j2"
         dest: "{{{{ mine }}}}/{{{{ item }}}}"
         mode: "0644"
-      loop: [dnsmasq.conf, boot.ipxe, node.ipxe, nginx.conf, entries, rackproof-netboot-entries.service]
+      loop: [dnsmasq.conf, boot.ipxe, node.ipxe, nginx.conf, entries, rackproof-netboot-entries.service,
+        discover.conf, tell.ipxe]
     - ansible.builtin.copy:
         content: "{{{{ {{'order': netboot_order, 'problems': netboot_problems,
           'entry_problems': netboot_entry_problems, 'told': netboot_told_file,
-          'files': netboot_told, 'lease': [netboot_lease_file, netboot_lease]}} | to_json }}}}"
+          'files': netboot_told, 'lease': [netboot_lease_file, netboot_lease],
+          'discover_problems': netboot_discover_problems, 'discover_told': netboot_discover_told,
+          'discover_lease': netboot_discover_lease}} | to_json }}}}"
         dest: "{{{{ mine }}}}/said.json"
         mode: "0644"
 """
@@ -73,6 +80,12 @@ GIVEN: dict[str, Any] = {
         "seconds": 900,
         "token": "a" * 32,
     },
+    "netboot_discover": {
+        "state": "present",
+        "known": ["52-54-00-00-00-02", "52:54:00:00:00:03", "none"],
+        "seconds": 960,
+        "token": "b" * 32,
+    },
 }
 
 
@@ -91,6 +104,8 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "netboot_router": "192.0.2.254",
         "netboot_entry": changed | {"token": "short", "node": "../n1"},
         "netboot_artefacts": [{"name": "vmlinuz", "url": "file:///x", "checksum": "md5:1"}],
+        "netboot_discover": GIVEN["netboot_discover"]
+        | {"macs": ["52:54:00:00:00:03", "x"], "seconds": 0, "token": "../x"},
     }
     installer = {
         "netboot_entry": GIVEN["netboot_entry"] | {"install": "autoinstall"},
@@ -101,7 +116,7 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     for name, more in (("proxy", {}), ("server", bad), ("installer", installer)):
         mine = folder / name
-        for part in ("dhcp-hosts", "tftp"):
+        for part in ("dhcp-hosts", "tftp", "discover"):
             (mine / part).mkdir(parents=True)
         given = {"netboot_folder": str(mine), "netboot_image_description": f"{image}.json"}
         (mine / "given.json").write_text(json.dumps(GIVEN | given | more))
@@ -153,6 +168,12 @@ def test_what_is_wrong_with_an_entry_or_with_what_is_served_is_all_told(proxy: P
         "node cannot be the name of a file",
         "token is too short",
     ]
+    assert good["discover_problems"] == []
+    assert bad["discover_problems"] == [
+        "no MAC address: x",
+        "seconds have to be between 1 and 86400",
+        "token is too short",
+    ]
     assert bad["problems"] == [
         "vmlinuz has no sha256:HEX for a checksum",
         "node.raw is not among netboot_artefacts",
@@ -175,7 +196,9 @@ def test_dnsmasq_understands_both_ways_and_answers_only_who_has_an_entry(proxy: 
     for folder in (proxy, server):
         assert "syntax check OK" in dnsmasq(folder)
         lines = (folder / "dnsmasq.conf").read_text().splitlines()
-        assert "dhcp-ignore=tag:!rackproof" in lines
+        assert "dhcp-ignore=tag:!rackproof,tag:!unknown" in lines
+        assert "dhcp-ignore=tag:!rackproof,tag:known" in lines
+        assert f"conf-dir={folder}/discover,*.conf" in lines
         assert f"dhcp-hostsdir={folder}/dhcp-hosts" in lines
         assert "port=0" in lines
         # Another dnsmasq here has its own.
@@ -190,7 +213,9 @@ def test_dnsmasq_understands_both_ways_and_answers_only_who_has_an_entry(proxy: 
 def test_a_node_without_an_entry_boots_from_its_disk(proxy: Path) -> None:
     text = (proxy / "boot.ipxe").read_text()
     assert text.startswith("#!ipxe")
-    assert "chain --autofree http://192.0.2.1:8080/nodes/${net0/mac:hexhyp}.ipxe || exit" in text
+    chain = "chain --autofree http://192.0.2.1:8080/"
+    places = ("nodes/${net0/mac:hexhyp}.ipxe", "nodes/${netX/mac:hexhyp}.ipxe", "discover/tell.ipxe")
+    assert " || ".join([*(f"{chain}{one}" for one in places), "exit"]) in text
 
 
 def test_an_entry_ends_by_itself_when_its_time_is_over_or_when_it_does_not_say_so(
@@ -246,6 +271,170 @@ def test_an_entry_ends_by_itself_when_its_time_is_over_or_when_it_does_not_say_s
     ]
     assert passes() == []
     assert (tmp_path / "called").read_text() == "restart rackproof-netboot-dnsmasq.service\n"
+
+
+# A DHCP request of each of these machines, as a network card sends it.
+ASKS = """
+import socket, struct, sys
+line = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+line.bind(("b0", 0))
+for word in sys.argv[1:]:
+    mac = bytes.fromhex(word.replace(":", ""))
+    asks = struct.pack("!4BI2H16x16s192x", 1, 1, 6, 0, mac[5], 0, 0x8000, mac)
+    asks = (asks + bytes.fromhex("63825363350101ff")).ljust(300, bytes(1))
+    udp = struct.pack("!4H", 68, 67, 8 + len(asks), 0) + asks
+    ip = bytes.fromhex("4500") + struct.pack("!H", 20 + len(udp)) + bytes.fromhex("0000000040110000")
+    ip += bytes(4) + bytes([255] * 4)
+    total = sum(struct.unpack("!10H", ip))
+    total = ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF
+    ip = ip[:10] + struct.pack("!H", total) + ip[12:]
+    line.send(bytes([255] * 6) + mac + bytes.fromhex("0800") + ip + udp)
+"""
+NETWORK = """
+ip link set lo up; ip link add a0 type veth peer name b0; ip addr add 192.0.2.1/24 dev a0
+ip link set a0 up; ip link set b0 up
+{dnsmasq} -k --log-facility=- --user=root --conf-file={folder}/d.conf > {folder}/log 2>&1 &
+for try in $(seq 100); do grep -q 'sockets bound' {folder}/log && break; sleep 0.1; done
+{python} -c "$ASKS" {macs}
+for try in $(seq 100); do [ $(grep -c DHCPDISCOVER {folder}/log) -ge {count} ] && break; sleep 0.1; done
+kill $!; wait
+"""
+
+
+@pytest.mark.parametrize(
+    ("window", "answered"),
+    [
+        (None, [1]),
+        # All whom nobody knows; and who has an entry, known or not.
+        ("proxy", [1, 4]),
+        # Who was named, known or not. (The other name was none.)
+        ("server", [1, 3]),
+    ],
+)
+def test_dnsmasq_answers_machines_that_nobody_knows_only_while_they_may_tell(
+    server: Path, proxy: Path, tmp_path: Path, window: str | None, answered: list[int]
+) -> None:
+    program = shutil.which("dnsmasq") or "/usr/sbin/dnsmasq"
+    allowed = subprocess.run(["unshare", "--net", "true"], capture_output=True, check=False)
+    if not Path(program).exists() or allowed.returncode:
+        pytest.skip("needs dnsmasq, and root for a network of its own")
+    text = (server / "dnsmasq.conf").read_text().replace(str(server), str(tmp_path))
+    text = text.replace("interface=lo", "interface=a0").replace("/run/rackproof", f"{tmp_path}/rackproof")
+    (tmp_path / "d.conf").write_text(text)
+    for name in ("dhcp-hosts", "discover", "tftp"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "dhcp-hosts/n1").write_text("52:54:00:00:00:01,set:rackproof\n")
+    if window:
+        conf = ({"proxy": proxy, "server": server}[window] / "discover.conf").read_text()
+        conf = conf.replace("dhcp-mac=set:unknown,x\n", "") + "dhcp-mac=set:known,52:54:00:00:00:01\n"
+        (tmp_path / "discover/open.conf").write_text(conf)
+    macs = [f"52:54:00:00:00:0{number}" for number in (1, 2, 3, 4)]
+    script = NETWORK.format(
+        dnsmasq=program, folder=tmp_path, python=sys.executable, macs=" ".join(macs), count=len(macs)
+    )
+    subprocess.run(
+        ["unshare", "--net", "sh", "-c", script], env=os.environ | {"ASKS": ASKS}, timeout=60, check=True
+    )
+    said = (tmp_path / "log").read_text()
+    assert said.count("DHCPDISCOVER") == len(macs), said
+    offered = [number for number, mac in enumerate(macs, 1) if re.search(f"DHCPOFFER.* {mac}", said)]
+    assert offered == answered, said
+
+
+def test_the_time_to_tell_ends_by_itself(proxy: Path, tmp_path: Path) -> None:
+    text = json.loads((proxy / "said.json").read_text())["discover_lease"]
+    assert text == f"960 {'b' * 32}\n"
+    program = tmp_path / "bin/systemctl"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/called\n')
+    program.chmod(0o755)
+    environment = {"PATH": f"{program.parent}:{os.environ['PATH']}"}
+    now = time.time()
+    for name, said, ago, over in (
+        ("young", text, 900, False),
+        ("old", text, 961, True),
+        ("tomorrow", text, -86400, True),
+        ("damaged", "soon\n", 0, True),
+        ("without", None, 0, True),
+    ):
+        folder = tmp_path / name
+        for place in ("dhcp-hosts", "discover", "http/discover", f"http/told/discover-{'b' * 32}"):
+            (folder / place).mkdir(parents=True)
+        (folder / "discover/open.conf").write_text("dhcp-mac=set:unknown,*:*:*:*:*:*\n")
+        (folder / "http/discover/tell.ipxe").write_text("#!ipxe\n")
+        # Of somebody else, whose image is written.
+        (folder / "http/told/n1-token.json").write_text("{}")
+        if said:
+            (folder / "discover/lease").write_text(said)
+            os.utime(folder / "discover/lease", (now - ago, now - ago))
+        script = (proxy / "entries").read_text().replace(str(proxy), str(folder))
+        done = subprocess.run(
+            ["sh", "-c", script], env=environment, capture_output=True, text=True, check=True
+        )
+        left = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+        kept = ["discover/lease", "discover/open.conf", "http/discover/tell.ipxe"] * (not over)
+        assert left == sorted([*kept, "http/told/n1-token.json"]), name
+        assert any((folder / "http/told").glob("discover-*")) == (not over), name
+        assert ("tell who they are is over" in done.stdout) == over, name
+    assert (tmp_path / "called").read_text() == "restart rackproof-netboot-dnsmasq.service\n" * 4
+
+
+def test_who_tells_gets_no_order(proxy: Path) -> None:
+    script = (proxy / "tell.ipxe").read_text()
+    assert (
+        f" rackproof.mac=${{netX/mac}} rackproof.tell=http://192.0.2.1:8080/told/discover-{'b' * 32} "
+        in script
+    )
+    assert "rackproof.order" not in script
+    assert script.endswith("boot || exit\n")
+
+
+def test_nginx_takes_what_each_machine_tells_once_and_nothing_else(proxy: Path, tmp_path: Path) -> None:
+    program = shutil.which("nginx") or "/usr/sbin/nginx"
+    if not Path(program).exists() or os.geteuid() != 0:
+        pytest.skip("needs nginx, and root, who it is started by")
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    attempt = f"discover-{'b' * 32}"
+    text = (proxy / "nginx.conf").read_text().replace("192.0.2.1:8080", f"127.0.0.1:{port}")
+    text = text.replace(str(proxy), str(tmp_path)).replace("/run/rackproof", f"{tmp_path}/rackproof")
+    text = text.replace("/var/log/nginx", str(tmp_path)).replace("user www-data;", "user root;")
+    text = text.replace("http {", f"http {{ client_body_temp_path {tmp_path}/body;", 1)
+    (tmp_path / "nginx.conf").write_text(text)
+    (tmp_path / "http/told" / attempt).mkdir(parents=True)
+    process = subprocess.Popen([program, "-g", "daemon off;", "-c", tmp_path / "nginx.conf"])
+
+    def put(path: str, data: bytes = b"{}", method: str = "PUT") -> int:
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/told/{path}", data=data, method=method)
+        for _ in range(100):
+            try:
+                with urllib.request.urlopen(request, timeout=10) as answer:
+                    return int(answer.status)
+            except urllib.error.HTTPError as error:
+                return error.code
+            except OSError:
+                time.sleep(0.1)
+        raise AssertionError("nginx does not answer")
+
+    try:
+        name = "52-54-00-00-00-01.json"
+        assert put(f"{attempt}/{name}", b"first") == 201
+        # Nothing is overwritten, or read, by whoever knows the name.
+        assert put(f"{attempt}/{name}", b"second") == 412
+        assert put(f"{attempt}/{name}", method="GET") in (403, 405, 412)
+        assert put(f"{attempt}/{name}", method="DELETE") in (403, 405, 412)
+        assert put(f"{attempt}/52-54-00-00-00-02.json", b"x" * 70000) == 413
+        for other in ("x.json", "52-54-00-00-00-02.json.x", f"../{attempt}/y", "a/52-54-00-00-00-02.json"):
+            assert put(f"{attempt}/{other}") in (403, 404, 409), other
+        # There is no time to tell by that name.
+        assert put(f"discover-{'c' * 32}/{name}") >= 400
+        assert put("n1-token.json", b"as before") == 201
+    finally:
+        process.terminate()
+        process.wait()
+    found = sorted(path for path in (tmp_path / "http").rglob("*") if path.is_file())
+    assert [path.read_bytes() for path in found] == [b"first", b"as before"]
 
 
 def test_the_order_is_the_one_whose_digest_stands_on_the_command_line(proxy: Path) -> None:
