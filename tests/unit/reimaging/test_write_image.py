@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -47,6 +48,8 @@ class Server:
         self.asked: list[str] = []
         self.told: list[dict[str, Any]] = []
         self.order = b""
+        self.places: list[str] = []
+        self.answers = 204
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -70,7 +73,8 @@ class Server:
 
             def do_PUT(self) -> None:
                 outer.told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-                self.send_response(204)
+                outer.places.append(self.path)
+                self.send_response(outer.answers)
                 self.end_headers()
 
             def log_message(self, *args: Any) -> None:
@@ -415,3 +419,126 @@ def test_the_program_tells_the_server_that_this_is_not_the_machine(server: Serve
     assert [one["status"] for one in server.told] == ["begun", "refused"]
     assert server.told[0]["node"] == "n1"
     assert "the order is for nobody-has-this" in server.told[-1]["reason"]
+
+
+@pytest.fixture
+def told_by(machine: Path) -> dict[str, Any]:
+    """Return what a machine tells with three disks, a card reader, and four network interfaces."""
+    sysfs = machine / "sys"
+    dmi = {"product_serial": "M1", "sys_vendor": "ACME", "product_name": "G8", "product_uuid": "u-1"}
+    (sysfs / "class/dmi/id").mkdir(parents=True)
+    for name, value in dmi.items():
+        (sysfs / "class/dmi/id" / name).write_text(f"{value} \n")
+    reader = sysfs / "block/sdc"
+    reader.mkdir()
+    (reader / "size").write_text("0")
+    (sysfs / "block/sdb/removable").write_text("1")
+    paths = machine / "dev/disk/by-path"
+    paths.mkdir()
+    (paths / "pci-1").symlink_to("../../sda")
+    for name, address, carrier in (
+        ("eth0", "52:54:00:AA:00:01", "1"),
+        ("eth1", "52:54:00:aa:00:02", "0"),
+        # Down: it cannot tell.
+        ("eth2", "52:54:00:aa:00:03", None),
+        ("lo", "00:00:00:00:00:00", "1"),
+        ("ib0", ":".join(["80"] * 20), "1"),
+    ):
+        folder = sysfs / "class/net" / name
+        folder.mkdir(parents=True)
+        (folder / "address").write_text(f"{address}\n")
+        if carrier:
+            (folder / "carrier").write_text(f"{carrier}\n")
+    return dict(writer.about(str(sysfs), found(machine)))
+
+
+def test_a_machine_tells_who_it_is_by_its_firmware_interfaces_and_disks(
+    told_by: dict[str, Any], machine: Path
+) -> None:
+    disks = told_by.pop("disks")
+    assert told_by == {
+        "serial": "M1",
+        "manufacturer": "ACME",
+        "model": "G8",
+        "uuid": "u-1",
+        "macs": {"52:54:00:aa:00:01": True, "52:54:00:aa:00:02": False, "52:54:00:aa:00:03": None},
+    }
+    dev = machine / "dev"
+    assert disks == [
+        {"serial": "D3", "bytes": BLOCK, "path": str(dev / "nvme0n1"), "by_path": ""},
+        {
+            "serial": "D1",
+            "bytes": 5 * BLOCK,
+            "path": str(dev / "sda"),
+            "by_path": str(dev / "disk/by-path/pci-1"),
+        },
+    ]
+
+
+def test_a_machine_with_a_hundred_disks_tells_no_more_than_the_server_takes(tmp_path: Path) -> None:
+    one = {"serial": "S" * 40, "bytes": 1, "path": "/dev/sda", "removable": False}
+    one["names"] = [f"/dev/disk/by-path/{'p' * 100}"]
+    told = writer.about(str(tmp_path), [one] * 500)
+    assert len(told["disks"]) == writer.MOST_TOLD
+    assert len(json.dumps(told)) < 60000
+
+
+# Whatever opens, runs or removes something is an event that Python tells of.
+WATCHED = """
+import os, runpy, sys
+def watch(event, args):
+    if event == "open":
+        path, mode, flags = args
+        writes = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+        if (flags or 0) & writes or set(mode or "") & set("wax+"):
+            print("WROTE", path, mode, flags)
+    elif event.split(".")[0] in ("subprocess", "shutil", "tempfile") or event in (
+        "os.system", "os.exec", "os.fork", "os.posix_spawn",
+        "os.remove", "os.rename", "os.mkdir", "os.truncate",
+    ):
+        print("WROTE", event, args)
+sys.dont_write_bytecode = True
+sys.addaudithook(watch)
+program, sys.argv = sys.argv[1], sys.argv[1:]
+runpy.run_path(program, run_name="__main__")
+"""
+
+
+def test_who_tells_opens_nothing_for_writing_and_runs_nothing(server: Server, tmp_path: Path) -> None:
+    # The watch sees what it is there for.
+    (tmp_path / "x.py").write_text(
+        "import os\nos.open(os.devnull, os.O_RDWR)\nopen(os.devnull, 'w')\nos.system('true')"
+    )
+    seen = subprocess.run(
+        [sys.executable, "-c", WATCHED, tmp_path / "x.py"], capture_output=True, text=True, check=True
+    )
+    assert seen.stdout.count("WROTE") == 3
+    words = [PROGRAM, "--tell", f"{server.url}/told/attempt/", "52:54:00:AA:00:01"]
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED, *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "WROTE" not in done.stdout
+    assert server.places == ["/told/attempt/52-54-00-aa-00-01.json"]
+    (told,) = server.told
+    assert set(told) == {"serial", "manufacturer", "model", "uuid", "macs", "disks"}
+    # It asked for no order, and for no image.
+    assert server.asked == []
+
+
+@pytest.mark.parametrize(("status", "ends"), [(412, 0), (409, 2)])
+def test_who_told_before_has_told_and_whom_nobody_hears_stays_on(
+    server: Server, monkeypatch: pytest.MonkeyPatch, status: int, ends: int
+) -> None:
+    monkeypatch.setattr(writer.time, "sleep", lambda seconds: None)
+    server.answers = status
+    assert writer.main(["--tell", f"{server.url}/told/attempt", "52:54:00:aa:00:01"]) == ends
+    assert len(server.told) == (1 if ends == 0 else writer.TRIES)
+
+
+def test_an_order_is_still_bound_to_its_digest_whatever_it_is_called(server: Server) -> None:
+    server.order = json.dumps(order(server)).encode()
+    for words in (["--tell"], [f"{server.url}/write.json"], ["--tell", f"{server.url}/write.json"]):
+        done = subprocess.run([PROGRAM, *words], capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+    assert server.told == []
