@@ -34,15 +34,7 @@ class ActionModule(ActionBase):
             }
         )
         hosts = (task_vars or {})["hostvars"]
-        # Plain text: Ansible's own says where it comes from, and YAML cannot write that down.
-        nodes = {
-            str(name): discovery.Known(
-                serial=str(hosts[name].get("reimage_serial") or ""),
-                mac=str(hosts[name].get("reimage_mac") or ""),
-                bmc_address=str(hosts[name].get("reimage_bmc_address") or ""),
-            )
-            for name in options["nodes"]
-        }
+        nodes = {str(name): discovery.Known.of(hosts[name]) for name in options["nodes"]}
         access = bmc.Access.of(options)
         try:
             addresses, ranged = discovery.expand(map(str, options["addresses"]))
@@ -55,11 +47,4 @@ class ActionModule(ActionBase):
                 changed = discovery.keep(Path(options["file"]), found.variables)
         except discovery.DiscoveryError as error:
             raise AnsibleActionFail(str(error)) from error
-        return {
-            "changed": changed,
-            "gates": found.gates,
-            "nodes": {name: dict(values) for name, values in found.variables.items()},
-            "matched": list(found.matched),
-            "remarks": list(found.remarks),
-            "problems": list(found.problems),
-        }
+        return {"changed": changed, **found.plain()}

@@ -1,6 +1,7 @@
 """New racks: BMCs are asked who they are, and matched with the nodes of the inventory by serial number.
 
-Every address that was asked is accounted for: matched, unknown, refusing or silent. What a BMC says is a
+Every address that was asked is accounted for: matched, unknown, refusing or silent. Machines that booted
+over the network are matched in the same way; their address is the MAC address. What either says is a
 stranger's text: of it only MAC addresses and ids of plain characters get into the file of host variables.
 """
 
@@ -47,6 +48,13 @@ class Known:
     mac: str = ""
     bmc_address: str = ""
 
+    @classmethod
+    def of(cls, variables: Mapping[str, Any]) -> Known:
+        """Return what the variables of a host say."""
+        # Plain text: Ansible's own says where it comes from, and YAML cannot write that down.
+        names = ("reimage_serial", "reimage_mac", "reimage_bmc_address")
+        return cls(*(str(variables.get(name) or "") for name in names))
+
 
 @dataclass(frozen=True)
 class Discovered:
@@ -65,6 +73,16 @@ class Discovered:
     def gates(self) -> bool:
         """Whether something that was asked for is not proven."""
         return bool(self.problems) or not self.variables
+
+    def plain(self) -> dict[str, Any]:
+        """Return what the playbook shows and goes on with."""
+        return {
+            "gates": self.gates,
+            "nodes": {name: dict(values) for name, values in self.variables.items()},
+            "matched": list(self.matched),
+            "remarks": list(self.remarks),
+            "problems": list(self.problems),
+        }
 
 
 def expand(words: Iterable[str]) -> tuple[list[str], frozenset[str]]:
@@ -176,9 +194,11 @@ def match(
     Args:
         answers: What each address said, or why it said nothing.
         nodes: The inventory's nodes.
-        protocol: What the BMCs speak.
+        protocol: What the BMCs speak; ``boot`` for machines that booted over the network, and whose addresses
+            are MAC addresses.
         ranged: Addresses that nobody named one by one: silence there is no problem.
     """
+    booted = protocol == "boot"
     by_serial: dict[str, list[str]] = {}
     for name, known in nodes.items():
         if known.serial.strip():
@@ -199,7 +219,7 @@ def match(
                 serial = one.serial.strip().lower()
                 claims.setdefault(serial, []).append((address, one, len(answer) > 1))
             # A baseboard that its BMC lists beside the machine is nobody's node.
-            said = [f"{address}: {_describe(one)}" for one in strangers]
+            said = [f"{address}: {_describe(one, not booted)}" for one in strangers]
             (remarks if known_here else problems).extend(f"{one}: no node of the inventory" for one in said)
             if not answer:
                 problems.append(f"{address}: its BMC lists no system")
@@ -211,24 +231,36 @@ def match(
             problems.append(f"{', '.join(names)}: one reimage_serial for several nodes")
         if len(found) > 1:
             there = ", ".join(address for address, _, _ in found)
-            problems.append(f"{names[0]}: its serial number is told by {len(found)} BMCs: {there}")
+            whom = "MAC addresses" if booted else "BMCs"
+            problems.append(f"{names[0]}: its serial number is told by {len(found)} {whom}: {there}")
         if len(names) > 1 or len(found) > 1:
             continue
         (address, one, several), name = found[0], names[0]
         if several and not _PLAIN.fullmatch(one.system):
             problems.append(f"{name}: {address} lists it as {one.system!r}, which cannot be written down")
             continue
-        variables[name], said_of_it = _variables(name, nodes[name], address, one, several, protocol)
-        remarks += said_of_it
-        matched.append(f"{name}: {address}: {_describe(one)}")
-    remarks += _left(nodes, variables, silent)
+        if booted:
+            if _moved(nodes[name].mac, address):
+                known_mac = clean(nodes[name].mac, 40)
+                problems.append(f"{name}: it booted by {address}; the inventory says reimage_mac {known_mac}")
+                continue
+            variables[name] = {"reimage_mac": address}
+        else:
+            variables[name], said_of_it = _variables(name, nodes[name], address, one, several, protocol)
+            remarks += said_of_it
+        matched.append(f"{name}: {address}: {_describe(one, not booted)}")
+    remarks += _left(nodes, variables, silent, booted)
     counted = Counter(problems)
     return Discovered(variables, tuple(remarks), tuple(counted), tuple(matched))
 
 
-def _describe(one: About) -> str:
+def _describe(one: About, power: bool = True) -> str:
     parts = [one.model or "no model", f"serial number {one.serial}" if one.serial else "no serial number"]
-    return ", ".join([*parts, f"power {one.power or 'not told'}"])
+    return ", ".join([*parts, *([f"power {one.power or 'not told'}"] if power else [])])
+
+
+def _moved(known: str, mac: str) -> bool:
+    return bool(known.strip()) and known.strip().lower().replace("-", ":") != mac
 
 
 def _variables(
@@ -267,11 +299,21 @@ def bmc_place(address: str) -> str:
     return address.strip().lower().removeprefix("https://").rstrip("/")
 
 
-def _left(nodes: Mapping[str, Known], found: Mapping[str, Any], silent: Sequence[str]) -> Iterable[str]:
+def awaited(nodes: Mapping[str, Known], booted: bool = True) -> list[str]:
+    """Return the nodes that can be matched and of which nobody knows the MAC address, or the BMC."""
+    return [
+        name
+        for name, one in nodes.items()
+        if one.serial.strip() and not (one.mac if booted else one.bmc_address).strip()
+    ]
+
+
+def _left(
+    nodes: Mapping[str, Known], found: Mapping[str, Any], silent: Sequence[str], booted: bool
+) -> Iterable[str]:
     without = [name for name, known in nodes.items() if not known.serial.strip()]
-    missing = [name for name, one in nodes.items() if one.serial.strip() and not one.bmc_address]
-    if missing := [name for name in missing if name not in found]:
-        yield f"no BMC was found of {fold(missing)}"
+    if missing := [name for name in awaited(nodes, booted) if name not in found]:
+        yield ("did not tell who they are: " if booted else "no BMC was found of ") + fold(missing)
     if without:
         yield f"cannot be matched, because they have no reimage_serial: {fold(without)}"
     if silent:
@@ -283,7 +325,8 @@ def _left(nodes: Mapping[str, Known], found: Mapping[str, Any], silent: Sequence
 def keep(path: Path, variables: Mapping[str, Mapping[str, str]]) -> bool:
     """Write host variables into an inventory file; return whether it changed.
 
-    Nodes that are there and were not found now stay as they are, and so does a MAC address that was not told.
+    Nodes that are there and were not found now stay as they are, and so does what was not told now: a MAC
+    address by BMCs, and a BMC by machines that booted.
 
     Raises:
         DiscoveryError: It is no such file, or cannot be written.
@@ -304,7 +347,10 @@ def keep(path: Path, variables: Mapping[str, Mapping[str, str]]) -> bool:
         ) from None
     for name, found in variables.items():
         before = hosts.get(name) or {}
-        hosts[name] = {key: before[key] for key in ("reimage_mac",) if key in before} | dict(found)
+        by_bmc = "reimage_bmc_address" in found
+        # What an older answer said of another BMC does not stay beside this one's.
+        kept_here = {key: value for key, value in before.items() if key == "reimage_mac" or not by_bmc}
+        hosts[name] = kept_here | dict(found)
     made = HEAD + yaml.safe_dump({"all": {"hosts": hosts}}).encode()
     if made.decode() == text:
         return False

@@ -18,12 +18,13 @@ import pytest
 import yaml
 
 from rackproof.reimaging.bmc import About, Access, BmcError, BmcSilentError
-from rackproof.reimaging.discovery import Discovered, DiscoveryError, Known, ask, expand, keep, match
+from rackproof.reimaging.discovery import Discovered, DiscoveryError, Known, ask, awaited, expand, keep, match
 
 from .ipmi_double import IpmiDouble
 from .redfish_double import RedfishDouble
 
 MAC = "52:54:00:00:00:01"
+OTHER = "52:54:00:00:00:02"
 
 
 @pytest.mark.parametrize(
@@ -171,6 +172,45 @@ def test_a_bmc_that_has_moved_is_told() -> None:
     )
 
 
+def test_machines_that_booted_are_matched_by_the_same_rules() -> None:
+    nodes = {
+        "n1": Known(serial="S1"),
+        "n2": Known(serial="S2", mac=MAC.upper().replace(":", "-")),
+        "n3": Known(serial="S3", mac="52:54:00:00:00:09"),
+        "n4": Known(serial="S4"),
+        "n5": Known(serial="S5"),
+        "n6": Known(serial="S6", bmc_address="10.0.0.6"),
+        "n7": Known(),
+    }
+
+    def booted(serial: str) -> tuple[About, ...]:
+        return (About(serial=serial, model="ACME G8", power="On"),)
+
+    macs = [f"52:54:00:00:00:1{number}" for number in range(6)]
+    answers = {
+        macs[0]: booted(" s1"),
+        MAC: booted("S2"),
+        macs[2]: booted("S3"),
+        macs[3]: booted("S4"),
+        macs[4]: booted("S4"),
+        macs[5]: booted(""),
+    }
+    found = match(answers, nodes, protocol="boot")
+    assert found.variables == {"n1": {"reimage_mac": macs[0]}, "n2": {"reimage_mac": MAC}}
+    assert found.matched[0] == f"n1: {macs[0]}: ACME G8, serial number  s1"
+    assert found.problems == (
+        f"{macs[5]}: ACME G8, no serial number: no node of the inventory",
+        f"n3: it booted by {macs[2]}; the inventory says reimage_mac 52:54:00:00:00:09",
+        f"n4: its serial number is told by 2 MAC addresses: {macs[3]}, {macs[4]}",
+    )
+    assert found.remarks == (
+        "did not tell who they are: n[4-6]",
+        "cannot be matched, because they have no reimage_serial: n7",
+    )
+    assert found.gates
+    assert awaited(nodes) == ["n1", "n4", "n5", "n6"]
+
+
 def test_each_bmc_has_its_time_and_no_more_are_asked_at_once_than_allowed() -> None:
     at_once: list[int] = []
     now: set[str] = set()
@@ -221,6 +261,14 @@ def test_the_file_keeps_whom_it_has_and_is_nobody_elses(tmp_path: Path) -> None:
             }
         }
     }
+    # What a machine told that booted says nothing of its BMC, and the other way round.
+    assert keep(path, {"n1": {"reimage_bmc_address": "10.0.0.9", "reimage_bmc_system": "1"}})
+    assert keep(path, {"n1": {"reimage_mac": OTHER}})
+    both = {"reimage_bmc_address": "10.0.0.9", "reimage_bmc_system": "1", "reimage_mac": OTHER}
+    assert yaml.safe_load(path.read_text())["all"]["hosts"]["n1"] == both
+    assert keep(path, {"n1": {"reimage_bmc_address": "10.0.0.8"}})
+    moved = {"reimage_bmc_address": "10.0.0.8", "reimage_mac": OTHER}
+    assert yaml.safe_load(path.read_text())["all"]["hosts"]["n1"] == moved
     for text in ("all: {hosts: {}, vars: {a: 1}}", "[1]", "{", "sku: {}", "all: 3"):
         path.write_text(text)
         with pytest.raises(DiscoveryError, match=r"discovered\.yml is no"):

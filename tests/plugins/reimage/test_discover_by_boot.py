@@ -1,0 +1,279 @@
+"""discover.yml asks machines that boot over the network; a test plays them and nginx."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+pytestmark = [
+    pytest.mark.playbook,
+    pytest.mark.skipif(os.geteuid() != 0, reason="files of the host that nodes boot from are root's"),
+]
+ROOT = Path(__file__).resolve().parents[3]
+DISKS = [{"serial": "D1", "bytes": 960 * 10**9, "path": "/dev/sda", "by_path": "/dev/disk/by-path/pci-1"}]
+
+
+def mac(number: int) -> str:
+    return f"52:54:00:00:00:{number:02x}"
+
+
+def told(serial: str, number: int, **changed: Any) -> bytes:
+    macs = {mac(number): True, mac(number + 100): False}
+    said = {"serial": serial, "manufacturer": "ACME", "model": "G8", "uuid": "u", "macs": macs}
+    return json.dumps(said | {"disks": DISKS} | changed).encode()
+
+
+class Machines(threading.Thread):
+    """Machines that somebody switches on as soon as they are answered."""
+
+    def __init__(self, folder: Path, says: dict[int, bytes]) -> None:
+        super().__init__(daemon=True)
+        self.netboot, self.says = folder / "netboot", says
+        self.ended = threading.Event()
+        self.seen: dict[str, str] = {}
+
+    def run(self) -> None:
+        while not self.ended.wait(0.1):
+            open_now = self.netboot / "discover/open.conf"
+            for place in self.netboot.glob("http/told/discover-*"):
+                with contextlib.suppress(OSError):
+                    if self.seen.get("folder") == place.name or not open_now.exists():
+                        continue
+                    self.seen = {
+                        "folder": place.name,
+                        "open": open_now.read_text(),
+                        "script": (self.netboot / "http/discover/tell.ipxe").read_text(),
+                        "lease": (self.netboot / "discover/lease").read_text(),
+                        "owner": f"{place.owner()} {place.stat().st_mode & 0o777:o}",
+                    }
+                    for number, data in self.says.items():
+                        (place / f"{mac(number).replace(':', '-')}.json").write_bytes(data)
+                    # What else lies there counts for nothing.
+                    (place / "x; touch y.json").write_bytes(b"{}")
+
+
+class Site:
+    """An inventory without MAC addresses, and a host to boot from."""
+
+    def __init__(self, folder: Path, says: dict[int, bytes], **nodes: dict[str, Any]) -> None:
+        self.folder = folder
+        self.written = folder / "discovered.yml"
+        (folder / "netboot").mkdir()
+        (folder / "bin").mkdir()
+        program = folder / "bin/systemctl"
+        program.write_text(
+            f'#!/bin/sh\necho "$*" >> {folder}/systemctl.log\n'
+            'case "$*" in *show*) echo LoadState=loaded; echo ActiveState=active;; esac\n'
+        )
+        program.chmod(0o755)
+        local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+        shared = {
+            "netboot_address": "192.0.2.254",
+            "netboot_folder": str(folder / "netboot"),
+            "netboot_kernel": "vmlinuz",
+            "netboot_initrd": "ramdisk",
+            "reimage_netboot_host": "boothost",
+        }
+        hosts = {"localhost": local, "boothost": local, **nodes}
+        inventory = {
+            "vars": shared,
+            "hosts": hosts,
+            "children": {"gpu_nodes": {"hosts": dict.fromkeys(nodes)}},
+        }
+        (folder / "hosts.yml").write_text(yaml.safe_dump({"all": inventory}))
+        self.machines = Machines(folder, says)
+        self.machines.start()
+
+    def begin(self, *words: str, **asked: Any) -> subprocess.Popen[str]:
+        asked = {"discover_by": "boot", "discover_wait_s": 60} | asked
+        return subprocess.Popen(
+            [
+                Path(sys.executable).with_name("ansible-playbook"),
+                "-i",
+                self.folder / "hosts.yml",
+                "playbooks/discover.yml",
+                "-e",
+                json.dumps(asked),
+                *words,
+            ],
+            cwd=ROOT,
+            env=os.environ
+            | {"ANSIBLE_NOCOLOR": "1", "COLUMNS": "400", "PATH": f"{self.folder}/bin:{os.environ['PATH']}"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def discover(self, *words: str, **asked: Any) -> tuple[int, str]:
+        process = self.begin(*words, **asked)
+        said = process.communicate(timeout=200)[0]
+        return process.returncode, " ".join(said.split())
+
+    def found(self) -> Any:
+        return yaml.safe_load(self.written.read_text())["all"]["hosts"]
+
+    def left(self) -> list[str]:
+        """Return what of the time in which machines tell is still there."""
+        return [path.name for path in (self.folder / "netboot").rglob("*") if path.is_file()] + [
+            path.name for path in (self.folder / "netboot").glob("http/told/*")
+        ]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Any:
+    made: list[Site] = []
+
+    def site(says: dict[int, bytes], **nodes: dict[str, Any]) -> Site:
+        made.append(Site(tmp_path, says, **nodes))
+        return made[-1]
+
+    yield site
+    for one in made:
+        one.machines.ended.set()
+
+
+Make = Callable[..., Site]
+
+
+def test_machines_become_nodes_by_serial_number_and_it_ends_when_all_have_told(make: Make) -> None:
+    site = make(
+        {1: told("s1", 1), 2: told("S{{ 2 }}", 2, model="{{ lookup('pipe', 'id') }}")},
+        n1={"reimage_serial": "S{{ 1 }}"},
+        n2={"reimage_serial": "S{{ '{{' }} 2 }}"},
+        known={"reimage_serial": "S3", "reimage_mac": mac(3).upper().replace(":", "-")},
+    )
+    site.written.write_text(yaml.safe_dump({"all": {"hosts": {"n1": {"reimage_bmc_address": "10.0.0.1"}}}}))
+    begin = time.monotonic()
+    status, said = site.discover()
+    assert (status, time.monotonic() - begin < 50) == (0, True), said
+    assert site.found() == {
+        "n1": {"reimage_bmc_address": "10.0.0.1", "reimage_mac": mac(1)},
+        "n2": {"reimage_mac": mac(2)},
+    }
+    assert "Awaited: n1, n2" in said
+    assert f"told: {mac(1)}: ACME G8, serial number s1" in said
+    assert "left: nobody" in said
+    assert f"n1: {mac(1)}: ACME G8, serial number s1" in said
+    assert "n1: disks: /dev/sda (serial D1, 894.1 GiB, /dev/disk/by-path/pci-1)" in said
+    assert f"n1: interfaces: {mac(1)} (link), {mac(101)} (no link)" in said
+    assert "uid=" not in said
+    # Who is known is not answered; and it was open for as long as it was asked for, to who knows the name.
+    seen = site.machines.seen
+    assert seen["open"].splitlines()[1:] == [
+        "dhcp-mac=set:unknown,*:*:*:*:*:*",
+        f"dhcp-mac=set:known,{mac(3)}",
+    ]
+    seconds, token = seen["lease"].split()
+    assert (seconds, f"discover-{token}", len(token)) == ("120", seen["folder"], 32)
+    assert seen["owner"] == "www-data 750"
+    assert f" rackproof.tell=http://192.0.2.254:8080/told/{seen['folder']} ||" in seen["script"]
+    assert "rackproof.order" not in seen["script"]
+    assert site.left() == []
+    assert (site.folder / "systemctl.log").read_text().count("restart rackproof-netboot-dnsmasq") == 2
+
+
+def test_who_cannot_be_matched_is_named_and_the_others_are_written(make: Make) -> None:
+    site = make(
+        {
+            1: told("S1", 1),
+            2: told("S2", 2),
+            3: told("S2", 3),
+            4: told("STRANGER\x1b[31m\u202e", 4),
+            5: b"{",
+            6: told("S6", 106),
+            7: told("S7", 7),
+            8: b"x" * 70000,
+        },
+        n1={"reimage_serial": "S1"},
+        n2={"reimage_serial": "S2"},
+        n7={"reimage_serial": "S7", "reimage_mac": mac(77)},
+        n9={"reimage_serial": "S9"},
+        n10={},
+    )
+    status, said = site.discover(discover_wait_s=6)
+    assert status == 2, said
+    assert site.found() == {"n1": {"reimage_mac": mac(1)}}
+    for line in (
+        f"{mac(4)}: ACME G8, serial number STRANGER: no node of the inventory",
+        f"n2: its serial number is told by 2 MAC addresses: {mac(2)}, {mac(3)}",
+        f"{mac(5)}: what it tells cannot be read",
+        f"{mac(6)}: it tells of no network interface with this address",
+        f"n7: it booted by {mac(7)}; the inventory says reimage_mac {mac(77)}",
+        f"{mac(8)}: it tells more than 65536 bytes",
+        "did not tell who they are: n[2,9]",
+        "have no reimage_serial: n10",
+        "left: n[2,9]",
+    ):
+        assert line in said, line
+    assert site.left() == []
+
+
+def test_only_machines_that_are_named_are_answered_then_also_known_ones(make: Make) -> None:
+    site = make(
+        {3: told("S3", 3)},
+        n1={"reimage_serial": "S1"},
+        n3={"reimage_serial": "S3", "reimage_mac": mac(3)},
+        n4={"reimage_serial": "S4", "reimage_mac": mac(4)},
+    )
+    status, said = site.discover(discover_macs=[mac(3).upper()])
+    assert status == 0, said
+    assert site.machines.seen["open"].splitlines()[1:] == [
+        f"dhcp-mac=set:unknown,{mac(3)}",
+        f"dhcp-mac=set:known,{mac(4)}",
+    ]
+    assert site.found() == {"n3": {"reimage_mac": mac(3)}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "words", "why"),
+    [
+        ({"discover_by": "name"}, [], "discover_by is bmc or boot, not name"),
+        ({"reimage_netboot_host": ""}, [], "reimage_netboot_host names the host"),
+        ({"reimage_mac": mac(1)}, [], "every node with reimage_serial has its reimage_mac"),
+        ({"discover_macs": ["52:54"]}, [], "no MAC address: 52:54"),
+        ({"netboot_kernel": ""}, [], "netboot_kernel and netboot_initrd have to be set"),
+        ({}, ["--check"], "boothost would answer machines whose MAC address nobody knows (0 are known)"),
+    ],
+)
+def test_nobody_is_answered_when_nobody_can_be_found(
+    make: Make, asked: dict[str, Any], words: list[str], why: str
+) -> None:
+    site = make({1: told("S1", 1)}, n1={"reimage_serial": "S1"})
+    status, said = site.discover(*words, **asked)
+    assert (status, why in said) == (0 if words else 2, True), said
+    assert not site.written.exists()
+    assert site.left() == []
+    assert site.machines.seen == {}
+
+
+def test_a_playbook_that_is_killed_leaves_a_time_that_ends_by_itself_and_the_next_one_begins(
+    make: Make,
+) -> None:
+    site = make({1: told("S1", 1)}, n1={"reimage_serial": "S1"}, n2={"reimage_serial": "S2"})
+    process = site.begin()
+    end = time.monotonic() + 100
+    while not site.machines.seen and time.monotonic() < end:
+        time.sleep(0.1)
+    time.sleep(1)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    first = dict(site.machines.seen)
+    assert sorted(site.left())[:3] == ["52-54-00-00-00-01.json", first["folder"], "lease"]
+    site.machines.says = {2: told("S2", 2), 1: told("S1", 1)}
+    status, said = site.discover()
+    assert status == 0, said
+    assert site.found() == {"n1": {"reimage_mac": mac(1)}, "n2": {"reimage_mac": mac(2)}}
+    assert site.machines.seen["folder"] != first["folder"]
