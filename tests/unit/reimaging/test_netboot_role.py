@@ -273,6 +273,33 @@ def test_an_entry_ends_by_itself_when_its_time_is_over_or_when_it_does_not_say_s
     assert (tmp_path / "called").read_text() == "restart rackproof-netboot-dnsmasq.service\n"
 
 
+def test_what_is_left_of_an_entry_ends_and_what_is_made_meanwhile_does_not(
+    proxy: Path, tmp_path: Path
+) -> None:
+    _, text = json.loads((proxy / "said.json").read_text())["lease"]
+    folder = tmp_path / "netboot"
+    for name in ("dhcp-hosts", "entries", "http/nodes/left", "http/nodes/anew", "bin"):
+        (folder / name).mkdir(parents=True)
+    # Cut off as it was made, or taken away: nothing answers it any more, and its order is still there.
+    (folder / "entries/left").write_text(text)
+    os.utime(folder / "entries/left", (0, 0))
+    (folder / "http/nodes/left/write.json").write_text("{}")
+    (folder / "http/nodes/52-54-00-ab-cd-ef.ipxe").write_text("#!ipxe\n")
+    # A new run's, in the place of one that was killed: made while the clock goes on.
+    (folder / "dhcp-hosts/anew").write_text("52:54:00:ab:cd:01,set:rackproof\n")
+    (folder / "entries/anew").write_text(text.replace("-ef", "-01"))
+    clock = f"#!/bin/sh\n/bin/date +%s\nsleep 1.1\ntouch {folder}/entries/anew\n"
+    for name, program in (("date", clock), ("systemctl", "#!/bin/sh\n")):
+        (folder / "bin" / name).write_text(program)
+        (folder / "bin" / name).chmod(0o755)
+    script = (proxy / "entries").read_text().replace(str(proxy), str(folder))
+    environment = {"PATH": f"{folder}/bin:{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == ["left"], done.stderr
+    left = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    assert left == ["bin/date", "bin/systemctl", "dhcp-hosts/anew", "entries/anew"]
+
+
 # A DHCP request of each of these machines, as a network card sends it.
 ASKS = """
 import socket, struct, sys
