@@ -383,11 +383,14 @@ def test_the_time_to_tell_ends_by_itself(proxy: Path, tmp_path: Path) -> None:
         ("tomorrow", text, -86400, True),
         ("damaged", "soon\n", 0, True),
         ("without", None, 0, True),
+        # Cut off as it was begun, or ended.
+        ("begun", text, 961, True),
     ):
         folder = tmp_path / name
         for place in ("dhcp-hosts", "discover", "http/discover", f"http/told/discover-{'b' * 32}"):
             (folder / place).mkdir(parents=True)
-        (folder / "discover/open.conf").write_text("dhcp-mac=set:unknown,*:*:*:*:*:*\n")
+        if name != "begun":
+            (folder / "discover/open.conf").write_text("dhcp-mac=set:unknown,*:*:*:*:*:*\n")
         (folder / "http/discover/tell.ipxe").write_text("#!ipxe\n")
         # Of somebody else, whose image is written.
         (folder / "http/told/n1-token.json").write_text("{}")
@@ -403,7 +406,15 @@ def test_the_time_to_tell_ends_by_itself(proxy: Path, tmp_path: Path) -> None:
         assert left == sorted([*kept, "http/told/n1-token.json"]), name
         assert any((folder / "http/told").glob("discover-*")) == (not over), name
         assert ("tell who they are is over" in done.stdout) == over, name
-    assert (tmp_path / "called").read_text() == "restart rackproof-netboot-dnsmasq.service\n" * 4
+    assert (tmp_path / "called").read_text() == "restart rackproof-netboot-dnsmasq.service\n" * 5
+    # Nobody's time any more: what was told in one that another took over goes; one that begins stays.
+    folder = tmp_path / "old/http/told"
+    for name, ago in (("discover-past", 400), ("discover-now", 0)):
+        (folder / name).mkdir()
+        os.utime(folder / name, (now - ago, now - ago))
+    script = (proxy / "entries").read_text().replace(str(proxy), str(tmp_path / "old"))
+    subprocess.run(["sh", "-c", script], env=environment, check=True)
+    assert sorted(path.name for path in folder.iterdir()) == ["discover-now", "n1-token.json"]
 
 
 def test_who_tells_gets_no_order(proxy: Path) -> None:
