@@ -41,9 +41,11 @@ class ActionModule(ActionBase):
         hosts = (task_vars or {})["hostvars"]
         nodes = {str(name): discovery.Known.of(hosts[name]) for name in options["nodes"]}
         named = {str(mac).lower().replace("-", ":") for mac in options["macs"]}
-        heard = self._hear(options["folder"], nodes, named, time.monotonic() + options["seconds"])
-        found = _match(heard, nodes)
         try:
+            # Before anybody is switched on for nothing.
+            discovery.kept(Path(options["file"]))
+            heard = self._hear(options["folder"], nodes, named, time.monotonic() + options["seconds"])
+            found = _match(heard, nodes)
             changed = bool(found.variables) and discovery.keep(Path(options["file"]), found.variables)
         except discovery.DiscoveryError as error:
             raise AnsibleActionFail(str(error)) from error

@@ -331,20 +331,7 @@ def keep(path: Path, variables: Mapping[str, Mapping[str, str]]) -> bool:
     Raises:
         DiscoveryError: It is no such file, or cannot be written.
     """
-    try:
-        text = path.read_text()
-        kept = yaml.safe_load(text) or {}
-        hosts = dict(kept.get("all", {}).get("hosts") or {})
-        if set(kept) - {"all"} or set(kept.get("all", {})) - {"hosts"}:
-            raise DiscoveryError(f"{path} is not discover.yml's own: name another with discover_file")
-    except FileNotFoundError:
-        text, hosts = "", {}
-    except OSError as error:
-        raise DiscoveryError(f"cannot read {path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, AttributeError, ValueError, TypeError):
-        raise DiscoveryError(
-            f"{path} is no inventory of discover.yml: name another with discover_file"
-        ) from None
+    text, hosts = kept(path)
     for name, found in variables.items():
         before = hosts.get(name) or {}
         by_bmc = "reimage_bmc_address" in found
@@ -359,3 +346,26 @@ def keep(path: Path, variables: Mapping[str, Mapping[str, str]]) -> bool:
     except ResultsError as error:
         raise DiscoveryError(str(error)) from None
     return True
+
+
+def kept(path: Path) -> tuple[str, dict[str, Any]]:
+    """Return the text of an inventory file of :func:`keep`, and its hosts; empty where it is not there.
+
+    Raises:
+        DiscoveryError: It is no such file, or cannot be read.
+    """
+    try:
+        text = path.read_text()
+        there = yaml.safe_load(text) or {}
+        hosts = dict(there.get("all", {}).get("hosts") or {})
+        if set(there) - {"all"} or set(there.get("all", {})) - {"hosts"}:
+            raise DiscoveryError(f"{path} is not discover.yml's own: name another with discover_file")
+    except FileNotFoundError:
+        text, hosts = "", {}
+    except OSError as error:
+        raise DiscoveryError(f"cannot read {path}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError, AttributeError, ValueError, TypeError):
+        raise DiscoveryError(
+            f"{path} is no inventory of discover.yml: name another with discover_file"
+        ) from None
+    return text, hosts

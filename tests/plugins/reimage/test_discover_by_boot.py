@@ -259,6 +259,17 @@ def test_nobody_is_answered_when_nobody_can_be_found(
     assert site.machines.seen == {}
 
 
+def test_a_file_that_is_somebody_elses_is_found_out_before_anybody_has_told(make: Make) -> None:
+    site = make({}, n1={"reimage_serial": "S1"})
+    site.written.write_text("all: {vars: {a: 1}}\n")
+    begin = time.monotonic()
+    status, said = site.discover()
+    assert (status, time.monotonic() - begin < 50) == (2, True), said
+    assert "is not discover.yml's own: name another with discover_file" in said
+    assert site.written.read_text() == "all: {vars: {a: 1}}\n"
+    assert site.left() == []
+
+
 def test_a_playbook_that_is_killed_leaves_a_time_that_ends_by_itself_and_the_next_one_begins(
     make: Make,
 ) -> None:
