@@ -309,6 +309,19 @@ def test_an_entry_that_cannot_be_taken_away_is_told_beside_what_went_wrong_first
         site.close()
 
 
+def test_what_is_told_in_a_node_s_place_gets_no_line_of_its_own_into_known_hosts(tmp_path: Path) -> None:
+    said = SAYS["n1"]
+    assert said is not None
+    site = Site(tmp_path, {"n1": said | {"host_keys": [*KEYS, f"{KEYS[0]}\n* {KEYS[0]}"]}})
+    try:
+        done = site.done()
+        assert (site.folder / "known_hosts").read_text() == OLD, done
+        (kept,) = running.status(site.folder / "results")
+        assert "n1 tells what are no host keys" in kept.standing.reason
+    finally:
+        site.close()
+
+
 @pytest.mark.parametrize("state", ["boot", "image"])
 def test_a_run_that_is_killed_is_gone_on_with_and_leaves_no_entry(tmp_path: Path, state: str) -> None:
     """Killed with all its processes: while the ramdisk is waited for, and while it writes."""
