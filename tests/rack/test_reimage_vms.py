@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import yaml
 from on_rack import CONTROLLER, PROVISIONED, play
 
 from rackproof.reimaging import running
@@ -338,3 +339,69 @@ def test_a_machine_with_uefi_boots_beside_another_dhcp_server(folder: Path) -> N
     assert "52:54:00:78:00:01" in (folder / "site.leases").read_text()
     assert not (folder / "netboot/leases").exists()
     assert not list((folder / "netboot/dhcp-hosts").iterdir())
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("more", [[], ["--uefi", "--proxy"]], ids=["bios", "uefi"])
+def test_machines_that_nobody_knows_tell_who_they_are_and_known_ones_are_not_answered(
+    folder: Path, more: list[str]
+) -> None:
+    """Whoever switches them on, set to boot over the network: here the lines of shell."""
+    # The inventory has their serial numbers only. The second time it has forgotten one of them.
+    forget = (
+        "forget() { python3 -c 'import json, sys; path, *names = sys.argv[1:]; said = json.load(open(path)); "
+        'hosts = said["all"]["children"]["gb300-rack"]["children"]["vms"]["hosts"]; '
+        '[hosts[name].pop("reimage_mac") for name in names]; json.dump(said, open(path, "w"))\' "$@"; }'
+    )
+    by_network = (
+        "by_network() { virsh dumpxml --inactive $1 | sed \"s/boot dev='hd'/boot dev='network'/\" > $1.xml; "
+        "virsh define $1.xml > /dev/null; rm $1.xml; virsh start $1; }"
+    )
+    discover = (
+        "discover() { ansible-playbook playbooks/discover.yml -e discover_by=boot -e discover_wait_s=400 "
+        '-e discover_file=$FOLDER/discovered.yml > $FOLDER/$1 2>&1; echo "status $?" >> $FOLDER/$1; }'
+    )
+    off = "virsh domstate vm1 | grep -q 'shut off' && virsh domstate vm2 | grep -q 'shut off'"
+    keep = "cp $FOLDER/discovered.yml $FOLDER/discovered.first; cp $FOLDER/vm1.console $FOLDER/console.first"
+    said = machines(
+        folder,
+        2,
+        forget,
+        by_network,
+        discover,
+        "cp $FOLDER/hosts.json $FOLDER/hosts.first; forget $FOLDER/hosts.json vm1 vm2",
+        "ansible-playbook playbooks/netboot.yml || exit",
+        "discover first & playbook=$!",
+        "wait_until '[ -e $FOLDER/netboot/discover/open.conf ]'; sleep 3; by_network vm1; by_network vm2",
+        f'wait $playbook; wait_until "{off}"; {keep}',
+        "ls $FOLDER/netboot/discover $FOLDER/netboot/http/told > $FOLDER/left",
+        # And once more, while one of them is known.
+        "cp $FOLDER/hosts.first $FOLDER/hosts.json; forget $FOLDER/hosts.json vm2; rm $FOLDER/discovered.yml",
+        "discover second & playbook=$!",
+        "wait_until '[ -e $FOLDER/netboot/discover/open.conf ]'; sleep 3; virsh start vm1; virsh start vm2",
+        "wait $playbook; virsh destroy vm1; cp /var/log/nginx/rackproof-netboot.log $FOLDER/asked",
+        more=more,
+    )
+    macs = {"vm1": "52:54:00:78:00:01", "vm2": "52:54:00:78:00:02"}
+    first, second = ((folder / name).read_text() for name in ("first", "second"))
+    assert "status 0" in first, said + first
+    found = yaml.safe_load((folder / "discovered.first").read_text())["all"]["hosts"]
+    assert found == {name: {"reimage_mac": mac} for name, mac in macs.items()}
+    for number in (1, 2):
+        assert f"vm{number}: disks: /dev/vda (serial DISK-000{number}, 32 GiB, " in first
+        assert f"vm{number}: interfaces: {macs[f'vm{number}']} (link)" in first
+    # It ended by itself: they are off, and nothing is left that somebody else would be answered by.
+    assert "open.conf" not in (folder / "left").read_text()
+    assert "discover-" not in (folder / "left").read_text()
+    # Not a byte: the disks are the holes that they were.
+    assert [path.stat().st_blocks for path in sorted(folder.glob("vm*.raw"))] == [0] * 4
+    if more:
+        assert re.search(r"efi: EFI v", (folder / "vm1.console").read_text(errors="replace"))
+    # Who is known was started first, and got no answer.
+    assert "status 0" in second, second
+    hosts = yaml.safe_load((folder / "discovered.yml").read_text())["all"]["hosts"]
+    assert hosts == {"vm2": {"reimage_mac": macs["vm2"]}}
+    scripts = re.findall(r"GET /(boot\.ipxe|discover/tell\.ipxe) ", (folder / "asked").read_text())
+    assert sorted(scripts) == ["boot.ipxe"] * 3 + ["discover/tell.ipxe"] * 3
+    systems = (folder / "vm1.console").read_text(errors="replace").count("Linux version")
+    assert systems == (folder / "console.first").read_text(errors="replace").count("Linux version")
