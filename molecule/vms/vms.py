@@ -46,6 +46,7 @@ MIB = 1024 * 1024
 # Of this machine only what is hidden below would be written to.
 HIDDEN = (
     "/run/libvirt",
+    "/run/netns",
     "/run/rackproof-vms",
     "/var/lib/libvirt",
     "/var/log/libvirt",
