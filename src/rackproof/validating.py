@@ -339,6 +339,7 @@ def judge(
     decided, said = acting.decide(
         nodes, before, acting.partitions(members), begun.night_id, ActingPolicy(share=share)
     )
+    decided = tuple(_not_while_imaged(results, one) if one.plan == "return" else one for one in decided)
     night = NightRecord(
         night_id=begun.night_id,
         started=min(stamp_of(begun.night_id) or now, now),
@@ -363,6 +364,23 @@ def judge(
         back=tuple(one.node for one in decided if one.plan == "return"),
         message=tuple(plan_lines(night)),
     )
+
+
+def _not_while_imaged(results: Path, one: NodeNight) -> NodeNight:
+    """Return a node that is to be returned; where its imaging has not come to its end, as one that is not."""
+    # Imaging proves nodes by nights, so it stands above them; only here a night asks it.
+    from rackproof.reimaging import running
+
+    try:
+        unfinished = [at for at in running.status(results, [one.node]) if at.standing.state != "returned"]
+    except running.ReimageError as error:
+        raise ValidateError(str(error)) from error
+    if not unfinished:
+        return one
+    why = (
+        f"stays drained: its imaging has not come to its end ({unfinished[0].text}): rackproof reimage status"
+    )
+    return one.model_copy(update={"plan": "", "why": why})
 
 
 def _state(slurm: Mapping[str, Any] | None, name: str) -> SlurmState | None:

@@ -121,3 +121,18 @@ def test_what_fails_for_all_nodes_is_told_of_each(rack: Rack) -> None:
     said = " ".join(done.stdout.split())
     assert said.count("failed at drain; whether it is drained, Slurm says (sinfo -R):") >= 2
     assert "stays drained" not in said
+
+
+def test_a_night_does_not_return_a_node_whose_imaging_has_not_come_to_its_end(rack: Rack) -> None:
+    rack.fleet.set_slurm(nodes=rack.fleet.slurm["nodes"] | {"n01": "rackproof-night: xid 79"})
+    rack.say("n01", "broken")
+    assert rack.reimage("-l", "n01").returncode == 2
+    assert stands(rack.results) == {"n01": ("failed", "provision")}
+    for _ in range(2):
+        done = rack.play("validate.yml", "-l", "n01", "-e", "validate_return=true")
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert rack.drained() == {"n01": "rackproof-night: xid 79"}
+    assert "stays drained: its imaging has not come to its end (failed at provision" in done.stdout
+    running.begin(rack.results, {"n01": []}, method="rack", owner_pid=os.getpid(), again=True)
+    done = rack.play("validate.yml", "-l", "n01", "-e", "validate_return=true")
+    assert "its imaging has not come to its end (waits to begin with drain" in done.stdout
