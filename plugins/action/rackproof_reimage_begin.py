@@ -32,6 +32,7 @@ class ActionModule(ActionBase):
                 "per_rack": {"type": "int", "default": 4},
                 "per_partition": {"type": "int", "default": 4},
                 "limits": {"type": "dict", "default": {}},
+                "images": {"type": "dict", "default": {}},
                 "again": {"type": "bool", "default": False},
                 "expect": {"type": "dict", "default": {}},
             }
@@ -56,6 +57,7 @@ class ActionModule(ActionBase):
                 members=str(listed.get("stdout", "")),
                 remark=remark,
                 limits_s=options["limits"],
+                images={name: digest for name, digest in options["images"].items() if digest},
                 again=options["again"],
             )
         except (running.ReimageError, ValueError) as error:

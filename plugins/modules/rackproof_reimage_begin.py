@@ -47,6 +47,12 @@ options:
     description: Seconds that a step may take, by its name; those that differ from the defaults.
     type: dict
     default: {}
+  images:
+    description:
+      - By node the digest of the image that it is to get, empty where there is none. A node that got another one
+        in a run that did not come to its end is imaged anew.
+    type: dict
+    default: {}
   again:
     description: Whether every node begins anew, whatever its journal says.
     type: bool

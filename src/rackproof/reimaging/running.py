@@ -51,6 +51,7 @@ class Asked(Record):
     nodes: tuple[str, ...]
     waves: tuple[tuple[str, ...], ...] = ()
     limits_s: dict[str, float] = Field(default={})
+    images: dict[str, str] = Field(default={})
 
 
 class Started(Record):
@@ -97,6 +98,7 @@ def begin(
     members: str = "",
     remark: str = "",
     limits_s: Mapping[str, float] | None = None,
+    images: Mapping[str, str] | None = None,
     again: bool = False,
 ) -> Started:
     """Claim the nodes, see where each stands, and say what is to be done in which order.
@@ -113,6 +115,8 @@ def begin(
             taken to share one partition.
         remark: Why that is not known; stands in the plan.
         limits_s: Seconds by step, those that differ.
+        images: By node the digest of the image that it is to get, where there is one. A node that got another
+            one is imaged anew.
         again: Begin anew, whatever journals say.
 
     Raises:
@@ -131,7 +135,7 @@ def begin(
             locks.claim_hosts(results / CLAIMS, nodes, owner_pid, "reimaged")
             locks.claim_hosts(results, nodes, owner_pid, "benchmarked")
         run_id = _next_id(results)
-        todo, refused, held = _look_back(results, nodes, method, again)
+        todo, refused, held = _look_back(results, nodes, method, images or {}, again)
         partitions = acting.partitions(members)
         groups = {
             name: {
@@ -158,6 +162,7 @@ def begin(
                 nodes=tuple(nodes),
                 waves=started.waves,
                 limits_s={step.value: seconds for step, seconds in limits.items()},
+                images=dict(images or {}),
             )
             _adopt(Path(started.folder), todo, held)
             write_file(Path(started.folder) / RUN_FILE, asked.model_dump_json(indent=1).encode() + b"\n")
@@ -177,7 +182,7 @@ class _Held(Record):
 
 
 def _look_back(
-    results: Path, nodes: Iterable[str], method: str, again: bool
+    results: Path, nodes: Iterable[str], method: str, images: Mapping[str, str], again: bool
 ) -> tuple[dict[str, tuple[Step, ...]], dict[str, str], dict[str, _Held]]:
     """Return what is to be done by node, who cannot be taken and why, and what is taken over."""
     todo: dict[str, tuple[Step, ...]] = {}
@@ -204,8 +209,8 @@ def _look_back(
                 before = _record_path(path.parent.parent, "before", name).read_bytes()
             with contextlib.suppress(OSError):
                 boot = _boot_path(path.parent.parent, name).read_bytes()
-        if then.method != method:
-            # Another way to install is another image.
+        if (then.method, then.images.get(name, "")) != (method, images.get(name, "")):
+            # Another way to install is another image, too.
             stands = Standing(state="interrupted", attempt=stands.attempt)
         steps = states.todo(stands)
         todo[name] = steps

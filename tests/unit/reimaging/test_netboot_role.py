@@ -164,6 +164,7 @@ def test_what_is_wrong_with_an_entry_or_with_what_is_served_is_all_told(proxy: P
         "mac is no MAC address",
         "serial is empty",
         "disk has to have serial or path, and one of them",
+        "b is the name of another disk when the kernel finds them in another order",
         "authorized_keys is empty",
         "node cannot be the name of a file",
         "token is too short",

@@ -138,6 +138,19 @@ def test_another_method_or_again_begins_anew(tmp_path: Path, monkeypatch: pytest
     assert running.read_record(Path(anew.folder), "before", "n1") is None
 
 
+def test_a_node_that_got_another_image_and_did_not_return_is_imaged_anew(tmp_path: Path) -> None:
+    old, new = {"n1": "sha256:old", "n2": "sha256:old"}, {"n1": "sha256:new", "n2": "sha256:old"}
+    first = started(tmp_path, images=old)
+    for name in old:
+        work(first, name, *STEPS[:5])
+    second = started(tmp_path, images=new)
+    assert second.todo["n1"] == STEPS
+    assert second.todo["n2"] == (Step.DRAIN, *STEPS[5:])
+    # And so is one of which it is not known.
+    work(second, "n2", Step.DRAIN)
+    assert started(tmp_path).todo["n2"] == STEPS
+
+
 def test_a_way_to_image_that_is_not_there_is_refused_before_anything(tmp_path: Path) -> None:
     for method in ("kickstart", "Image", ""):
         with pytest.raises(ReimageError, match="cannot be done; there are image, autoinstall, rack"):
