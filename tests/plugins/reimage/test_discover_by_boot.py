@@ -51,6 +51,9 @@ class Machines(threading.Thread):
                 with contextlib.suppress(OSError):
                     if self.seen.get("folder") == place.name or not open_now.exists():
                         continue
+                    # Where an attempt that was killed was told is there still, and nobody is sent there.
+                    if place.name not in (self.netboot / "http/discover/tell.ipxe").read_text():
+                        continue
                     self.seen = {
                         "folder": place.name,
                         "open": open_now.read_text(),
