@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -143,6 +145,12 @@ class Site:
         (folder / "disk.raw").write_bytes(b"boot" * 1000)
         (folder / "disk.raw.json").write_text(describe(folder / "disk.raw").model_dump_json())
         (folder / "playbook.yml").write_text(PLAYBOOK.replace("PLACE", str(ROOT / "playbooks/tasks")))
+        # The inventory does not say where things lie: it goes by the role's default.
+        shutil.copytree(ROOT / "roles/netboot", folder / "roles/netboot")
+        defaults = folder / "roles/netboot/defaults/main.yml"
+        given = defaults.read_text()
+        assert "netboot_folder: /srv/" in given
+        defaults.write_text(re.sub("(netboot_folder:) .*", rf"\1 {folder}/netboot", given))
         self.systems = {name: f"27946b59-9e44-4fa7-8e91-f3527a1ef0{name[1:].zfill(2)}" for name in says}
         self.emulators: list[subprocess.Popen[bytes]] = []
         self.address = address = self.bmc("all")
@@ -160,7 +168,6 @@ class Site:
         }
         shared = {
             "netboot_address": "192.0.2.254",
-            "netboot_folder": str(folder / "netboot"),
             "netboot_kernel": "vmlinuz",
             "netboot_initrd": "ramdisk",
             "netboot_image": "disk.raw",
