@@ -49,9 +49,7 @@ def fault(name: str, number: int = 0) -> Fault:
 def break_(rack: Command, driver: Command, node: str, faults: Iterable[Fault]) -> None:
     """Switch faults on: the hardware's by the node itself, in one call."""
     some = list(faults)
-    hardware = [f"/opt/rack/hardware --fault {words}" for name, words, _ in some if name not in MACHINE]
-    done = rack(node, " && ".join(hardware) or "true")
-    assert done.returncode == 0, done.stderr
+    switch(rack, node, [words for name, words, _ in some if name not in MACHINE])
     for name, _, _ in some:
         assert name not in MACHINE or driver("fault", node, name).returncode == 0
 
@@ -59,12 +57,20 @@ def break_(rack: Command, driver: Command, node: str, faults: Iterable[Fault]) -
 def mend(rack: Command, driver: Command, node: str, machine: Collection[str] = MACHINE) -> None:
     """Switch all faults of the hardware off, and those of the machine that are named.
 
-    The hardware's first: a clock that is put right starts slurmd anew, which would wait for a hung tool,
-    and that tool would hold the next shutdown up for systemd's 90 seconds.
+    The hardware's before the clock's: a clock that is put right starts slurmd anew, which would wait for a hung
+    tool, and that tool would hold the next shutdown up for systemd's 90 seconds. But first it has to be reached.
     """
-    rack(node, "; ".join(f"/opt/rack/hardware --fault {name} --off" for name in FOUND if name not in MACHINE))
-    for name in machine:
+    for name in [one for one in machine if one == "dead-sshd"]:
         assert driver("fault", node, name, "--off").returncode == 0
+    switch(rack, node, [f"{name} --off" for name in FOUND if name not in MACHINE])
+    for name in [one for one in machine if one != "dead-sshd"]:
+        assert driver("fault", node, name, "--off").returncode == 0
+
+
+def switch(rack: Command, node: str, words: Iterable[str]) -> None:
+    """Switch faults of the stand-in hardware, in one call."""
+    done = rack(node, " && ".join(f"/opt/rack/hardware --fault {one}" for one in words) or "true")
+    assert done.returncode == 0, f"{node}: {done.stderr}"
 
 
 def reboot(rack: Command, nodes: Collection[str]) -> None:

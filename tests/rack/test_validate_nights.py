@@ -80,8 +80,6 @@ def test_fifty_nights_find_every_fault_and_blame_nobody_else(
         for gpu in kept.look.gpus
     }
     assert len(slots) == GPUS * len(NAMED)
-    # What a node logged while nobody could look: the kernel log has it for whoever looks next.
-    unseen: dict[str, set[tuple[str, str]]] = {}
     faults = healthy = 0
     for number in range(NIGHTS):
         placed = tonight(number, chance)
@@ -92,8 +90,7 @@ def test_fifty_nights_find_every_fault_and_blame_nobody_else(
         finally:
             for node in placed:
                 mend(rack, driver, node)
-            # What was logged then asks for a reboot, too.
-            reboot(rack, {*placed, *unseen})
+            reboot(rack, placed)
         for node, one in found.items():
             what = f"night {number + 1} of seed {seed}: {placed.get(node)}: {one.says()}"
             news = {
@@ -101,20 +98,15 @@ def test_fifty_nights_find_every_fault_and_blame_nobody_else(
                 for bad in one.findings
                 if bad.verdict.value == "fail"
             }
-            some, late = placed.get(node, []), unseen.pop(node, set())
+            some = placed.get(node, [])
             if any(name == "dead-sshd" for name, _, _ in some):
                 assert (one.verdict.value, bool(one.unreached)) == ("unproven", True), what
-                unseen[node] = late | {
-                    bad for _, _, codes in some for bad in codes if bad[0].startswith("xid_")
-                }
                 continue
             needed, possible = expected(some)
-            if not any(name in BLINDING for name, _, _ in some):
-                needed |= late
-            assert needed <= news <= possible | late, what
-            assert one.verdict.value == ("fail" if some or late else "pass"), what
-            assert some or late or not one.plan, what
-            healthy += not some and not late
+            assert needed <= news <= possible, what
+            assert one.verdict.value == ("fail" if some else "pass"), what
+            assert some or not one.plan, what
+            healthy += not some
         faults += sum(map(len, placed.values()))
     assert {one.verdict.value for one in night().values()} == {"pass"}
     rack(CONTROLLER, f"scontrol update nodename={','.join(NAMED)} state=resume")
