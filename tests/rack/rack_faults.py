@@ -57,8 +57,8 @@ def break_(rack: Command, driver: Command, node: str, faults: Iterable[Fault]) -
 def mend(rack: Command, driver: Command, node: str, machine: Collection[str] = MACHINE) -> None:
     """Switch all faults of the hardware off, and those of the machine that are named.
 
-    The hardware's before the clock's: a clock that is put right starts slurmd anew, which would wait for a hung
-    tool, and that tool would hold the next shutdown up for systemd's 90 seconds. But first it has to be reached.
+    First the node has to be reached. Then the hardware's: a clock that is put right starts slurmd anew, which
+    would wait for a hung tool, and that tool would hold the next shutdown up for systemd's 90 seconds.
     """
     for name in [one for one in machine if one == "dead-sshd"]:
         assert driver("fault", node, name, "--off").returncode == 0
