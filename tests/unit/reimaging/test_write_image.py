@@ -526,6 +526,20 @@ def test_who_tells_opens_nothing_for_writing_and_runs_nothing(server: Server, tm
     assert server.asked == []
 
 
+def test_a_mistake_of_the_program_s_own_is_told_like_any_other_failure(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(*given: Any) -> None:
+        raise NameError("name 'FILLER' is not defined")
+
+    monkeypatch.setattr(writer, "carry_out", breaks)
+    server.order = json.dumps(order(server)).encode()
+    digest = hashlib.sha256(server.order).hexdigest()
+    assert writer.main([f"{server.url}/write.json", digest]) == writer.FAILED
+    assert [one["status"] for one in server.told] == ["begun", "failed"]
+    assert "NameError" in server.told[-1]["reason"]
+
+
 @pytest.mark.parametrize(("status", "ends"), [(412, 0), (409, 2)])
 def test_who_told_before_has_told_and_whom_nobody_hears_stays_on(
     server: Server, monkeypatch: pytest.MonkeyPatch, status: int, ends: int
