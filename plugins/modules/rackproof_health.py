@@ -21,8 +21,8 @@ options:
     default: 15
   since:
     description:
-      - Moment of the last look in seconds since 1970; older messages of the kernel are left out. 0 is since
-        boot.
+      - Moment of the last look in seconds since 1970; older messages of the kernel are left out, those of
+        earlier boots are not. 0 is since boot.
     type: float
     default: 0
   paths:
@@ -144,14 +144,27 @@ def driver(timeout_s):
 
 def kernel_log(since, timeout_s):
     """Return the kernel's messages since a moment: of the journal, else all that the kernel keeps."""
-    journal = ["journalctl", "-k", "--no-pager", "-o", "short-unix"]
-    moment = [f"--since=@{since:.0f}"] if since > 0 else []
+    # -k would be this boot's only: who was booted for an XID since the last look would never be heard of.
+    which, moment = ("_TRANSPORT=kernel", [f"--since=@{since:.0f}"]) if since > 0 else ("-k", [])
+    journal = ["journalctl", which, "--no-pager", "-o", "short-unix"]
     answer = ask([*journal, "-n", LOG_LINES, *moment], timeout_s)
     if answer["status"] == "ok" and moment and not lines(answer):
         # Silence counts only where the journal holds the kernel's messages at all.
         kept = ask([*journal, "-n", "1"], timeout_s)
         return answer if lines(kept) else ask(["dmesg"], timeout_s)
     return answer if lines(answer) or answer["status"] == "hung" else ask(["dmesg"], timeout_s)
+
+
+def booted():
+    """Return when this system began, by its first process: a container's kernel is older. 0 is not known."""
+    try:
+        with open("/proc/stat", encoding="ascii") as stream:
+            kernel = next(float(line.split()[1]) for line in stream if line.startswith("btime"))
+        with open("/proc/1/stat", encoding="utf-8", errors="replace") as stream:
+            ticks = int(stream.read().rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError, StopIteration):
+        return 0.0
+    return kernel + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def lines(answer):
@@ -266,6 +279,7 @@ def gather(options):
             "begin": begin,
             "epoch": time.time(),
             "since": since,
+            "booted": booted(),
             "tools": {**smi, **more, **hung},
             "hca": {card: ports(os.path.join(cards, card, "ports")) for card in names(cards)},
             "pci": pci(os.path.join(sysfs, "bus/pci/devices")),

@@ -49,8 +49,8 @@ options:
     default: {}
   images:
     description:
-      - By node the digest of the image that it is to get, empty where there is none. A node that got another one
-        in a run that did not come to its end is imaged anew.
+      - By node the digest of the image that it is to get, empty where there is none. A node that got another
+        one in a run that did not come to its end is imaged anew.
     type: dict
     default: {}
   again:

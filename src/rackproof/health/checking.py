@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rackproof.health.looking import GpuLook, Look, XidLook, bus, reboot_key
+from rackproof.health.looking import GpuLook, Look, XidLook, bus, done_by_boot, reboot_key
 from rackproof.logs.xid import verdict_of
 from rackproof.records import Record, Text, Verdict
 from rackproof.text import clean, number, percent, size
@@ -461,7 +461,10 @@ def _xids(look: Look) -> Iterator[HealthFinding]:
         if action in ("reset", "reboot", "isolate", "inspect"):
             verdict = Verdict.FAIL
         times = f", {one.times} times" if one.times > 1 else ""
+        if done_by_boot(one) and action != "inspect":
+            verdict, action = Verdict.DEGRADED, "watch"
         since = "; reported before and not acted upon" if one.carried else ""
+        since += "; the node was booted since" if one.rebooted else ""
         again = ""
         if action == "inspect":
             again = f"; {look.reboots[reboot_key(one)]} reboots for it have not helped"

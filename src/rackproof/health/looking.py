@@ -7,12 +7,13 @@ What is gathered, a mapping of three parts, each of which may be absent:
 ``health``  what the modules above do not gather:
 
     ``epoch``     seconds since 1970, when it was gathered; ``since`` the moment that the log begins at;
+    ``booted``    the same, when the system began (its first process: a container's kernel is older);
     ``loaded``    whether a load ran on the GPUs meanwhile (PCIe links and clocks rest without one);
-    ``tools``     by name an answer as in ``facts.tools``: ``kernel_log`` (``journalctl -k -o short-unix
-                  --since=@LAST_LOOK``, else ``dmesg``), ``nvlink_status`` (``nvidia-smi nvlink -s``),
-                  ``nvlink_errors`` (``nvidia-smi nvlink -e``), ``failed_units`` (``systemctl list-units
-                  --failed --plain --no-legend``), ``units`` (``systemctl show``, an empty line between two
-                  units), ``clock`` (``timedatectl show``);
+    ``tools``     by name an answer as in ``facts.tools``: ``kernel_log`` (``journalctl -o short-unix
+                  _TRANSPORT=kernel --since=@LAST_LOOK``, earlier boots too; else ``dmesg``),
+                  ``nvlink_status`` (``nvidia-smi nvlink -s``), ``nvlink_errors`` (``nvidia-smi nvlink -e``),
+                  ``failed_units`` (``systemctl list-units --failed --plain --no-legend``), ``units``
+                  (``systemctl show``, an empty line between two units), ``clock`` (``timedatectl show``);
     ``hca``       device to port to ``state``, ``phys_state``, ``rate``, ``link_layer`` (texts of /sys/class/
                   infiniband/DEVICE/ports/PORT) and ``counters`` (name to number);
     ``pci``       address to ``current_link_speed``, ``max_link_speed``, ``current_link_width``,
@@ -51,6 +52,7 @@ _VERSIONS = (
     "nvidia_ctk",
 )
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]{4,20})\): (\d{1,6})(?:, ?(.*))?$")
+_MOMENT = re.compile(r"(\d{9,11}\.\d{1,9}) ")
 _DMESG = re.compile(r"\[\s*(\d{1,12}\.\d{1,9})\]")
 _RECOVERY = {"reset": "reset", "reboot": "reboot"}
 _HEADING = re.compile(r"^GPU \d{1,4}: .{1,100} \(UUID: (GPU-[0-9A-Fa-f-]{1,60})\)")
@@ -128,7 +130,10 @@ class PortLook(Record):
 
 
 class XidLook(Record):
-    """An XID since the last look, or one still open from before (``carried``)."""
+    """An XID since the last look, or one still open from before (``carried``).
+
+    Of one that was ``rebooted`` the node was booted after it was logged, and it has not come again since.
+    """
 
     bus_id: str
     uuid: str = ""
@@ -137,6 +142,7 @@ class XidLook(Record):
     times: int = 1
     text: str = ""
     carried: bool = False
+    rebooted: bool = False
 
 
 class Look(Record):
@@ -199,7 +205,9 @@ def look(
     gpus = _gpus(tools)
     boot_id = clean(facts.get("boot_id") or node.get("boot_id") or "", 60)
     log = _since(_stdout(tools, "kernel_log"), health, _text(_map(facts, "files"), "uptime"))
-    xids = _xids(log, {bus(one.bus_id): one.uuid for one in _known(gpus, previous)})
+    xids = _xids(
+        log, _float(health.get("booted")) or 0, {bus(one.bus_id): one.uuid for one in _known(gpus, previous)}
+    )
     clock = _map(node, "clock")
     asked, told = _float(clock.get("asked_at")), _float(clock.get("epoch"))
     synchronized = clock.get("synchronized", _disciplined(_stdout(tools, "clock"), node))
@@ -224,7 +232,7 @@ def look(
             if isinstance(about_, Mapping)
         },
         xids=(*xids, *_still_open(xids, gpus, boot_id, previous)),
-        reboots=_reboots(boot_id, previous),
+        reboots=_reboots(boot_id, xids, previous),
         versions=_versions(about.software | about.firmware, gpus, _map(node, "modules")),
         tools={
             # A path that was asked for, and has no file system to show, is no healthy disk.
@@ -428,7 +436,7 @@ def _nvlink_errors(text: str) -> dict[str, int]:
     return found
 
 
-def _xids(log: str, uuids: Mapping[str, str]) -> tuple[XidLook, ...]:
+def _xids(log: str, booted: float, uuids: Mapping[str, str]) -> tuple[XidLook, ...]:
     found: dict[tuple[str, int, str], XidLook] = {}
     for line in log.splitlines():
         match = _XID.search(line)
@@ -436,11 +444,20 @@ def _xids(log: str, uuids: Mapping[str, str]) -> tuple[XidLook, ...]:
             continue
         address, xid, text = bus(match[1]), int(match[2]), clean(match[3] or "", 300)
         key = (address, xid, action_of(xid, text))
+        # Seconds since 1970; dmesg, which tells those since boot, has none of an earlier boot.
+        stamp = _MOMENT.match(line)
+        before = stamp is not None and float(stamp[1]) < booted
         if key in found:
-            found[key] = found[key].model_copy(update={"times": found[key].times + 1})
+            now = {"times": found[key].times + 1, "rebooted": found[key].rebooted and before}
+            found[key] = found[key].model_copy(update=now)
         elif len(found) < MOST_XIDS:
             found[key] = XidLook(
-                bus_id=address, uuid=uuids.get(address, ""), xid=xid, action=key[2], text=text
+                bus_id=address,
+                uuid=uuids.get(address, ""),
+                xid=xid,
+                action=key[2],
+                text=text,
+                rebooted=before,
             )
     return tuple(found.values())
 
@@ -458,19 +475,27 @@ def _still_open(
         one.model_copy(update={"carried": True})
         for one in previous.xids
         if one.action in ("reset", "reboot", "isolate")
+        and not done_by_boot(one)
         and (one.bus_id, one.xid) not in again
         # A reset leaves no trace but this.
         and not (one.action == "reset" and one.uuid in sound)
     ]
 
 
-def _reboots(boot_id: str, previous: Look | None) -> dict[str, int]:
+def done_by_boot(one: XidLook) -> bool:
+    """Return whether what an XID asked for was done before anybody read it."""
+    return one.rebooted and one.action in ("reset", "reboot")
+
+
+def _reboots(boot_id: str, new: tuple[XidLook, ...], previous: Look | None) -> dict[str, int]:
     if previous is None:
         return {}
     counts = dict(previous.reboots)
+    acted = [one for one in new if done_by_boot(one)]
     if boot_id and previous.boot_id and boot_id != previous.boot_id:
-        for key in {reboot_key(one) for one in previous.xids if one.action == "reboot"}:
-            counts[key] = counts.get(key, 0) + 1
+        acted += [one for one in previous.xids if not done_by_boot(one)]
+    for key in {reboot_key(one) for one in acted if one.action == "reboot"}:
+        counts[key] = counts.get(key, 0) + 1
     return counts
 
 

@@ -265,6 +265,69 @@ def test_after_two_reboots_for_one_xid_the_hardware_is_inspected() -> None:
     assert next(one.action for one in check(other) if one.code == "xid_79") == "reboot"
 
 
+BOOTED = 1795000000.0
+
+
+def since_1970(seconds: float, xid: int = 119) -> str:
+    return f"{BOOTED + seconds:.6f} n1 kernel: NVRM: Xid (PCI:0008:06:00): {xid}, pid=1, Timeout after 6s\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "verdict", "action", "evidence"),
+    [
+        (since_1970(5), Verdict.FAIL, "reboot", "XID 119: pid=1, Timeout after 6s"),
+        # Somebody has booted the node for it before any night looked.
+        (
+            since_1970(-5),
+            Verdict.DEGRADED,
+            "watch",
+            "XID 119: pid=1, Timeout after 6s; the node was booted since",
+        ),
+        (
+            since_1970(-5) * 2,
+            Verdict.DEGRADED,
+            "watch",
+            "XID 119, 2 times: pid=1, Timeout after 6s; the node was booted since",
+        ),
+        # It came again.
+        (since_1970(-5) + since_1970(5), Verdict.FAIL, "reboot", "XID 119, 2 times: pid=1, Timeout after 6s"),
+        (
+            since_1970(-5, 95),
+            Verdict.DEGRADED,
+            "watch",
+            "XID 95: pid=1, Timeout after 6s; the node was booted since",
+        ),
+        (
+            since_1970(-5, 54),
+            Verdict.FAIL,
+            "isolate",
+            "XID 54: pid=1, Timeout after 6s; the node was booted since",
+        ),
+    ],
+)
+def test_an_xid_that_the_node_was_booted_for_is_told_and_asks_for_nothing_more(
+    log: str, verdict: Verdict, action: str, evidence: str
+) -> None:
+    told = gathered(log, "b")
+    told["health"]["booted"] = BOOTED
+    state = look("n1", told, previous=SOUND)
+    (found,) = [one for one in check(state) if one.code.startswith("xid_")]
+    assert (found.verdict, found.action, found.evidence) == (verdict, action, evidence)
+    (again,) = look("n1", gathered("", "b"), previous=state).xids or (None,)
+    assert (again is not None) == (action in ("reboot", "isolate"))
+
+
+def test_boots_that_nobody_saw_count_among_those_that_have_not_helped() -> None:
+    state, actions = SOUND, []
+    for boot in ("a", "b", "c"):
+        told = gathered(since_1970(-5), boot)
+        told["health"]["booted"] = BOOTED
+        state = look("n1", told, previous=state).model_copy(update={"gpus": (GPU,)})
+        actions.append(next(one.action for one in check(state) if one.code == "xid_119"))
+    assert actions == ["watch", "inspect", "inspect"]
+    assert state.reboots == {f"{GPU.uuid}/119": 3}
+
+
 def test_reboots_are_counted_by_gpu_and_xid() -> None:
     assert reboot_key(XidLook(bus_id="0008:06:00", uuid="GPU-1", xid=79, action="reboot")) == "GPU-1/79"
     assert {

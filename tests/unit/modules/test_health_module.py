@@ -111,6 +111,21 @@ def test_an_empty_journal_is_not_taken_for_a_silent_kernel(gather: Any) -> None:
     assert answer["health"]["tools"]["kernel_log"]["stdout"] == ""
 
 
+@pytest.mark.parametrize(
+    ("since", "which"), [(0, "-k"), (1795000000, "--since=@1795000000 _TRANSPORT=kernel")]
+)
+def test_since_the_last_look_earlier_boots_are_asked_for_too(gather: Any, since: int, which: str) -> None:
+    program = gather.rig.root / "usr/bin/journalctl"
+    program.write_text('#!/bin/sh\necho "1795000000.1 n kernel: $*"\n')
+    health = gather(since=since)["gathered"]["health"]
+    said = health["tools"]["kernel_log"]["stdout"]
+    assert {one for one in said.split() if one in ("-k", "_TRANSPORT=kernel") or "since" in one} == set(
+        which.split()
+    )
+    # This machine's first process began after its kernel, and before this.
+    assert 0 < health["booted"] <= time.time()
+
+
 def test_a_hung_driver_is_bounded_and_asked_once(gather: Any) -> None:
     gather.rig.run("hardware --fault hung-nvidia-smi")
     begin = time.monotonic()
