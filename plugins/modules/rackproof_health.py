@@ -158,13 +158,12 @@ def kernel_log(since, timeout_s):
 def booted():
     """Return when this system began, by its first process: a container's kernel is older. 0 is not known."""
     try:
-        with open("/proc/stat", encoding="ascii") as stream:
-            kernel = next(float(line.split()[1]) for line in stream if line.startswith("btime"))
         with open("/proc/1/stat", encoding="utf-8", errors="replace") as stream:
             ticks = int(stream.read().rpartition(")")[2].split()[19])
-    except (OSError, ValueError, IndexError, StopIteration):
+    except (OSError, ValueError, IndexError):
         return 0.0
-    return kernel + ticks / os.sysconf("SC_CLK_TCK")
+    # btime of /proc/stat has whole seconds only.
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def lines(answer):
