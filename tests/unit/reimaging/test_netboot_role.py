@@ -439,8 +439,10 @@ def test_nginx_takes_what_each_machine_tells_once_and_nothing_else(proxy: Path, 
     text = (proxy / "nginx.conf").read_text().replace("192.0.2.1:8080", f"127.0.0.1:{port}")
     text = text.replace(str(proxy), str(tmp_path)).replace("/run/rackproof", f"{tmp_path}/rackproof")
     text = text.replace("/var/log/nginx", str(tmp_path)).replace("user www-data;", "user root;")
-    text = text.replace("http {", f"http {{ client_body_temp_path {tmp_path}/body;", 1)
-    (tmp_path / "nginx.conf").write_text(text)
+    # Its package may not be installed, only the program: then its folders are not there.
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    places = "".join(f"{kind}_temp_path {tmp_path}/{kind};" for kind in kinds)
+    (tmp_path / "nginx.conf").write_text(text.replace("http {", f"http {{ {places}", 1))
     (tmp_path / "http/told" / attempt).mkdir(parents=True)
     process = subprocess.Popen([program, "-g", "daemon off;", "-c", tmp_path / "nginx.conf"])
 
