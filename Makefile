@@ -93,7 +93,7 @@ one-or-two: venv vms-image
 # What they boot from; of what it is made stands in molecule/vms/vars.yml.
 vms-image: venv
 	apt-get update -qq
-	apt-get install -y -qq --no-install-recommends qemu-system-x86 ovmf ipxe-qemu libvirt-daemon-system libvirt-daemon-driver-qemu \
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends qemu-system-x86 ovmf ipxe-qemu libvirt-daemon-system libvirt-daemon-driver-qemu \
 	  libvirt-clients python3-libvirt dnsmasq-base ipxe nginx curl iproute2 openssh-client >/dev/null
 	rm -rf .rackproof/vms-overlay && molecule/vms/overlay .rackproof/vms-overlay
 	PATH="$(CURDIR)/$(BIN):$$PATH" ansible-playbook playbooks/image.yml -e @molecule/vms/vars.yml
