@@ -41,9 +41,7 @@ attributes:
   check_mode:
     description: Hears nobody, and writes nothing.
     support: partial
-  diff_mode:
-    description: There is nothing to show as a difference.
-    support: none
+extends_documentation_fragment: rackproof.no_diff
 author: Rackproof developers
 """
 
