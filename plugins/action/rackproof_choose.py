@@ -9,7 +9,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from rackproof import bench
+from rackproof.jobs.bench import tasks
 
 
 class ActionModule(ActionBase):
@@ -35,7 +35,7 @@ class ActionModule(ActionBase):
         # A worker's parent is the playbook's own process: the claim lasts as long as it lives.
         owner = None if self._task.check_mode else os.getppid()
         try:
-            choice = bench.choose(
+            choice = tasks.choose(
                 Path(options["definitions"]),
                 Path(options["results"]),
                 suite=options["suite"],
@@ -45,6 +45,6 @@ class ActionModule(ActionBase):
                 hosts=options["hosts"],
                 owner_pid=owner,
             )
-        except bench.BenchError as error:
+        except tasks.BenchError as error:
             raise AnsibleActionFail(str(error)) from error
         return {"changed": False, "choice": choice.model_dump(mode="json")}

@@ -21,7 +21,14 @@ try:
 except ImportError:  # not installed: use the checkout that this plugin belongs to
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
-from rackproof.following import Answer, Narrator, next_offset, next_pause, poll_command, read_answer
+from rackproof.jobs.bench.job_follow import (
+    Answer,
+    Narrator,
+    next_offset,
+    next_pause,
+    poll_command,
+    read_answer,
+)
 from rackproof.logs import FORMATS
 from rackproof.logs.progress import Follower
 

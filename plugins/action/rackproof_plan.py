@@ -7,7 +7,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from rackproof import bench
+from rackproof.jobs.bench import tasks
 
 
 class ActionModule(ActionBase):
@@ -28,7 +28,7 @@ class ActionModule(ActionBase):
         )
         hostvars = (task_vars or {})["hostvars"]
         answered = {
-            host: bench.Answer(
+            host: tasks.Answer(
                 facts=hostvars[host]["bench_facts"]["facts"],
                 variables=hostvars[host]["bench_variables"],
                 pythons=hostvars[host]["bench_interpreters"],
@@ -39,14 +39,14 @@ class ActionModule(ActionBase):
             if "bench_variables" in hostvars[host]
         }
         try:
-            outcome = bench.plan(
-                bench.Choice.model_validate(options["choice"]),
+            outcome = tasks.plan(
+                tasks.Choice.model_validate(options["choice"]),
                 hosts=options["hosts"],
                 answered=answered,
                 resume=options["resume"],
                 dry_run=self._task.check_mode,
             )
-        except bench.BenchError as error:
+        except tasks.BenchError as error:
             raise AnsibleActionFail(str(error)) from error
         self._display.display(outcome.description)
         told = outcome.model_dump(mode="json")

@@ -11,10 +11,10 @@ from typing import Any
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
 
-from rackproof import bench, recording
-from rackproof.text import clean
+from rackproof.core.text import clean
+from rackproof.jobs.bench import record, tasks
 
-recording.warm_up()
+record.warm_up()
 
 
 class ActionModule(ActionBase):
@@ -52,14 +52,14 @@ class ActionModule(ActionBase):
         host = (task_vars or {})["inventory_hostname"]
         results = Path(options["results"])
         failure = (
-            bench.why(options["failed_task"], options["failed_result"]) if options["failed_task"] else ""
+            tasks.why(options["failed_task"], options["failed_result"]) if options["failed_task"] else ""
         )
         if options["log"]:
             self._fetch(options["log"], results / options["run_id"] / "logs" / f"{host}.log")
         if options["code"]:
             self._fetch_code(options["code"], results / options["run_id"])
         try:
-            recorded = bench.record(
+            recorded = tasks.record(
                 results,
                 options["plan_id"],
                 options["run_id"],
@@ -75,8 +75,8 @@ class ActionModule(ActionBase):
                 jobs=options["jobs"],
                 texts={name: options[name] for name in ("description", "notes", "storage", "network")},
             )
-            given_up = bench.given_up(results, options["plan_id"])
-        except bench.BenchError as error:
+            given_up = tasks.given_up(results, options["plan_id"])
+        except tasks.BenchError as error:
             raise AnsibleActionFail(str(error)) from error
         run = recorded.run
         where = host if len(run.asked_nodes) < 2 else f"{len(run.asked_nodes)} nodes"

@@ -9,8 +9,8 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from rackproof.reimaging import parts, running
-from rackproof.text import clean
+from rackproof.core.text import clean
+from rackproof.jobs.reimage import hardware_diff, tasks
 
 
 class ActionModule(ActionBase):
@@ -44,8 +44,8 @@ class ActionModule(ActionBase):
         try:
             # A typing error is told before a node is drained for it.
             for name, values in options["expect"].items():
-                parts.expectation(name, values)
-            run = running.begin(
+                hardware_diff.expectation(name, values)
+            run = tasks.begin(
                 Path(options["results"]),
                 options["nodes"],
                 method=options["method"],
@@ -60,7 +60,7 @@ class ActionModule(ActionBase):
                 images={name: digest for name, digest in options["images"].items() if digest},
                 again=options["again"],
             )
-        except (running.ReimageError, ValueError) as error:
+        except (tasks.ReimageError, ValueError) as error:
             raise AnsibleActionFail(str(error)) from error
         return {
             "changed": False,

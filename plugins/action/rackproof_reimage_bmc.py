@@ -8,7 +8,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from rackproof.reimaging import bmc
+from rackproof.jobs.reimage import bmc
 
 
 class ActionModule(ActionBase):

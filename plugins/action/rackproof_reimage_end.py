@@ -7,8 +7,8 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from rackproof.reimaging import running
-from rackproof.text import clean
+from rackproof.core.text import clean
+from rackproof.jobs.reimage import tasks
 
 
 class ActionModule(ActionBase):
@@ -22,8 +22,8 @@ class ActionModule(ActionBase):
         super().run(tmp, task_vars)
         _, options = self.validate_argument_spec({"run": {"type": "dict", "required": True}})
         try:
-            ended = running.end(running.Started(**options["run"]))
-        except running.ReimageError as error:
+            ended = tasks.end(tasks.Started(**options["run"]))
+        except tasks.ReimageError as error:
             raise AnsibleActionFail(str(error)) from error
         if ended.history:
             self._display.warning(clean(ended.history, limit=600))

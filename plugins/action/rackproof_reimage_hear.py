@@ -10,9 +10,9 @@ from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from rackproof.provisioning import fold
-from rackproof.reimaging import discovery, telling
-from rackproof.reimaging.bmc import BmcError
+from rackproof.jobs.provision.summary import fold
+from rackproof.jobs.reimage import boot_reports, discovery
+from rackproof.jobs.reimage.bmc import BmcError
 
 PAUSE_S = 2.0
 display = Display()
@@ -50,30 +50,34 @@ class ActionModule(ActionBase):
         except discovery.DiscoveryError as error:
             raise AnsibleActionFail(str(error)) from error
         silent = sorted(named - set(heard))
-        many = [f"more than {telling.MOST} machines told: the others were not read"]
+        many = [f"more than {boot_reports.MOST} machines told: the others were not read"]
         plain = found.plain()
         plain["remarks"] += [f"did not tell who it is: {mac}" for mac in silent]
-        plain["problems"] += many if len(heard) >= telling.MOST else []
-        plain["gates"] = plain["gates"] or len(heard) >= telling.MOST
+        plain["problems"] += many if len(heard) >= boot_reports.MOST else []
+        plain["gates"] = plain["gates"] or len(heard) >= boot_reports.MOST
         return {"changed": changed, **plain, "hardware": _hardware(heard, found)}
 
     def _hear(
         self, folder: str, nodes: dict[str, discovery.Known], named: set[str], until: float
-    ) -> dict[str, telling.Told | BmcError]:
+    ) -> dict[str, boot_reports.Told | BmcError]:
         """Ask the host who has told, until all that are awaited have, or until the time is over."""
-        heard: dict[str, telling.Told | BmcError] = {}
+        heard: dict[str, boot_reports.Told | BmcError] = {}
         while True:
-            new = [mac for mac in telling.listed(self._ask(telling.list_command(folder))) if mac not in heard]
-            new = new[: min(telling.AT_ONCE, telling.MOST - len(heard))]
+            new = [
+                mac
+                for mac in boot_reports.listed(self._ask(boot_reports.list_command(folder)))
+                if mac not in heard
+            ]
+            new = new[: min(boot_reports.AT_ONCE, boot_reports.MOST - len(heard))]
             if new:
-                heard |= telling.told(self._ask(telling.read_command(folder, new)), new)
+                heard |= boot_reports.told(self._ask(boot_reports.read_command(folder, new)), new)
                 left = _left(heard, nodes, named)
                 for mac in new:
                     one = heard[mac]
                     words = str(one) if isinstance(one, BmcError) else f"{mac}: {_who(one)}"
                     display.display(f"told: {words}")
                 display.display(f"left: {fold(left)}" if left else "left: nobody")
-                if not left or len(heard) >= telling.MOST:
+                if not left or len(heard) >= boot_reports.MOST:
                     return heard
             elif time.monotonic() >= until:
                 return heard
@@ -96,14 +100,14 @@ class ActionModule(ActionBase):
 
 
 def _match(
-    heard: dict[str, telling.Told | BmcError], nodes: dict[str, discovery.Known]
+    heard: dict[str, boot_reports.Told | BmcError], nodes: dict[str, discovery.Known]
 ) -> discovery.Discovered:
     answers = {mac: one if isinstance(one, BmcError) else (one.about,) for mac, one in heard.items()}
     return discovery.match(answers, nodes, protocol="boot")
 
 
 def _left(
-    heard: dict[str, telling.Told | BmcError], nodes: dict[str, discovery.Known], named: set[str]
+    heard: dict[str, boot_reports.Told | BmcError], nodes: dict[str, discovery.Known], named: set[str]
 ) -> list[str]:
     """Return who is still awaited: the MAC addresses that were named, or else nodes."""
     if named:
@@ -112,18 +116,18 @@ def _left(
     return [name for name in discovery.awaited(nodes) if name not in found]
 
 
-def _who(one: telling.Told) -> str:
+def _who(one: boot_reports.Told) -> str:
     return ", ".join(
         part for part in (one.about.model, f"serial number {one.about.serial or 'none'}") if part
     )
 
 
-def _hardware(heard: dict[str, telling.Told | BmcError], found: discovery.Discovered) -> list[str]:
+def _hardware(heard: dict[str, boot_reports.Told | BmcError], found: discovery.Discovered) -> list[str]:
     """Return what whoever writes reimage_disk has to know, node by node."""
     lines = []
     for name, variables in sorted(found.variables.items()):
         one = heard[variables["reimage_mac"]]
-        if isinstance(one, telling.Told):
+        if isinstance(one, boot_reports.Told):
             lines.append(f"{name}: disks: {'; '.join(one.disks) or 'none'}")
-            lines.append(f"{name}: interfaces: {telling.links_in_words(one.about)}")
+            lines.append(f"{name}: interfaces: {boot_reports.links_in_words(one.about)}")
     return lines

@@ -12,10 +12,11 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from rackproof import measuring, validating
-from rackproof.fleet.probe_jobs import Jobs, Plan
-from rackproof.reimaging import proving, running
-from rackproof.text import clean
+from rackproof.core.text import clean
+from rackproof.jobs.reimage import acceptance
+from rackproof.jobs.reimage import tasks as reimage_tasks
+from rackproof.jobs.validate import probes, tasks
+from rackproof.jobs.validate.fleet.probe_slurm_jobs import Jobs, Plan
 
 
 class ActionModule(ActionBase):
@@ -42,10 +43,10 @@ class ActionModule(ActionBase):
             }
         )
         self._playbook = os.getppid()
-        night, node = validating.Begun(**options["night"]), (task_vars or {})["inventory_hostname"]
+        night, node = tasks.Begun(**options["night"]), (task_vars or {})["inventory_hostname"]
         try:
-            how = proving.unbounded(
-                measuring.plan(
+            how = acceptance.unbounded(
+                probes.plan(
                     minutes=0,
                     share=1,
                     python=options["python"],
@@ -56,15 +57,15 @@ class ActionModule(ActionBase):
                 )
             )
             if options["part"] == "begin":
-                if why := proving.bad_alone(night, node):
+                if why := acceptance.bad_alone(night, node):
                     return {"changed": False, "folder": "", "message": why}
                 return self._begin(how, node)
             if options["part"] == "partner":
-                some = proving.partners(night, node, str(options["partitions"].get("stdout", "")))
-                half = proving.meet(how, node, some, options["gpus"], Jobs(self._shell, how, {}, {}))
+                some = acceptance.partners(night, node, str(options["partitions"].get("stdout", "")))
+                half = acceptance.meet(how, node, some, options["gpus"], Jobs(self._shell, how, {}, {}))
                 return {"changed": True, "partner": half.partner, "text": clean(half.text, 600)}
             return self._end(night, how, node, options)
-        except (validating.ValidateError, running.ReimageError) as error:
+        except (tasks.ValidateError, reimage_tasks.ReimageError) as error:
             raise AnsibleActionFail(str(error)) from error
 
     def _shell(self, command: str) -> tuple[int, str, str]:
@@ -82,7 +83,7 @@ class ActionModule(ActionBase):
 
     def _begin(self, how: Plan, node: str) -> dict[str, Any]:
         """Start the node's half, bounded on the node itself: it waits for whoever comes."""
-        script = proving.node_half(how, node)
+        script = acceptance.node_half(how, node)
         name = shlex.quote(f"rackproof-night.{node}.")
         # What a playbook left that was killed would answer the partner, and hold the port.
         self._ask(
@@ -94,20 +95,20 @@ class ActionModule(ActionBase):
         inner = (
             # What a half leaves that is ended goes with its folder.
             f"cd {folder} && echo $$ > pid; TMPDIR={folder} SLURMD_NODENAME={shlex.quote(node)} "
-            f"timeout -k 10 {proving.limit_s(how)} bash measure.sh > out 2>&1; echo $? > new; mv new rc"
+            f"timeout -k 10 {acceptance.limit_s(how)} bash measure.sh > out 2>&1; echo $? > new; mv new rc"
         )
         # Ansible's ssh brings a terminal along, whose end hangs up on what has not left it yet.
         self._ask(f"cd / && trap '' HUP && (setsid sh -c {shlex.quote(inner)} </dev/null >/dev/null 2>&1 &)")
         return {"changed": True, "folder": folder}
 
-    def _end(self, night: validating.Begun, how: Plan, node: str, options: dict[str, Any]) -> dict[str, Any]:
+    def _end(self, night: tasks.Begun, how: Plan, node: str, options: dict[str, Any]) -> dict[str, Any]:
         """Wait for the node's half where somebody came, and keep what the two came to."""
         folder, partner = str(options["begun"].get("folder", "")), options["partner"]
         why = partner.get("text") or options["begun"].get("msg") or partner.get("msg") or ""
-        half = proving.PartnerHalf(str(partner.get("partner", "")), str(why))
+        half = acceptance.PartnerHalf(str(partner.get("partner", "")), str(why))
         said = status = ""
         if re.fullmatch(r"/[\w./-]*rackproof-night\.[\w.-]+", folder):
-            end = time.monotonic() + (proving.limit_s(how) if half.partner else 0)
+            end = time.monotonic() + (acceptance.limit_s(how) if half.partner else 0)
             while not (status := self._ask(f"cat {folder}/rc 2>/dev/null || true").strip()):
                 if time.monotonic() > end:
                     break
@@ -115,5 +116,5 @@ class ActionModule(ActionBase):
             said = self._ask(f"tail -c 4000000 {folder}/out 2>/dev/null || true")
             # Who waits for nobody goes; the session is the half's own.
             self._ask(f"pkill -s $(cat {folder}/pid) >/dev/null 2>&1; rm -rf {folder}")
-        text = proving.keep_pair(night, node, half, said, status)
+        text = acceptance.keep_pair(night, node, half, said, status)
         return {"changed": True, "message": text}

@@ -7,7 +7,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from rackproof.reimaging import bmc, parts, running
+from rackproof.jobs.reimage import bmc, hardware_diff, tasks
 
 
 class ActionModule(ActionBase):
@@ -51,13 +51,13 @@ class ActionModule(ActionBase):
             if answer.get("failed") or answer.get("unreachable") or "facts" not in answer:
                 return answer
             facts = answer["facts"]
-        run, node = running.Started(**options["run"]), (task_vars or {})["inventory_hostname"]
+        run, node = tasks.Started(**options["run"]), (task_vars or {})["inventory_hostname"]
         try:
-            expected = parts.expectation(node, options["expect"])
+            expected = hardware_diff.expectation(node, options["expect"])
             if options["which"] == "booted":
-                remarks = running.booted(run, node, facts or {})
+                remarks = tasks.booted(run, node, facts or {})
             else:
-                remarks = running.keep_record(
+                remarks = tasks.keep_record(
                     run,
                     node,
                     options["which"],
@@ -68,14 +68,16 @@ class ActionModule(ActionBase):
                     told=_settings(node, options["bmc"] or {}, expected),
                     expected=expected,
                 )
-        except (running.ReimageError, ValueError) as error:
+        except (tasks.ReimageError, ValueError) as error:
             raise AnsibleActionFail(str(error)) from error
         return {"changed": False, "remarks": list(remarks)}
 
 
-def _settings(node: str, options: dict[str, Any], expected: parts.Expectation) -> bmc.Settings | None:
+def _settings(node: str, options: dict[str, Any], expected: hardware_diff.Expectation) -> bmc.Settings | None:
     """Ask the BMC; that IPMI has nothing to tell counts only where something is expected."""
-    if not options.get("address") or (options["protocol"] == "ipmi" and expected == parts.Expectation()):
+    if not options.get("address") or (
+        options["protocol"] == "ipmi" and expected == hardware_diff.Expectation()
+    ):
         return None
     access = bmc.Access.of(options)
     return bmc.settings(node, access)

@@ -8,8 +8,8 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from rackproof.reimaging import proving, running
-from rackproof.reimaging.states import Step
+from rackproof.jobs.reimage import acceptance, tasks
+from rackproof.jobs.reimage.lifecycle import Step
 
 
 class ActionModule(ActionBase):
@@ -36,15 +36,15 @@ class ActionModule(ActionBase):
         try:
             remarks = options["remarks"]
             if options["night"]:
-                remarks = [*remarks, *proving.proven(Path(options["night"]), node, options["proofs"])]
-            stands = running.write_step(
-                running.Started(**options["run"]),
+                remarks = [*remarks, *acceptance.proven(Path(options["night"]), node, options["proofs"])]
+            stands = tasks.write_step(
+                tasks.Started(**options["run"]),
                 node,
                 options["event"],
                 Step(options["step"]) if options["step"] else None,
                 reason=options["reason"],
                 remarks=remarks,
             )
-        except (running.ReimageError, ValueError) as error:
+        except (tasks.ReimageError, ValueError) as error:
             raise AnsibleActionFail(str(error)) from error
         return {"changed": False, "state": stands.state, "step": stands.step and stands.step.value}

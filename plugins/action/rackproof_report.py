@@ -8,8 +8,8 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from rackproof import bench
-from rackproof.text import clean
+from rackproof.core.text import clean
+from rackproof.jobs.bench import tasks
 
 
 class ActionModule(ActionBase):
@@ -28,8 +28,8 @@ class ActionModule(ActionBase):
             }
         )
         try:
-            report = bench.report(Path(options["results"]), options["plan_id"])
-        except bench.BenchError as error:
+            report = tasks.report(Path(options["results"]), options["plan_id"])
+        except tasks.BenchError as error:
             raise AnsibleActionFail(str(error)) from error
         return {
             "changed": True,

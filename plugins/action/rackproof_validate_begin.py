@@ -9,7 +9,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from rackproof import validating
+from rackproof.jobs.validate import tasks
 
 
 class ActionModule(ActionBase):
@@ -30,7 +30,7 @@ class ActionModule(ActionBase):
         # A worker's parent is the playbook's own process: the claim lasts as long as it lives.
         owner = None if self._task.check_mode else os.getppid()
         try:
-            begun = validating.begin(Path(options["results"]), options["nodes"], owner_pid=owner)
-        except validating.ValidateError as error:
+            begun = tasks.begin(Path(options["results"]), options["nodes"], owner_pid=owner)
+        except tasks.ValidateError as error:
             raise AnsibleActionFail(str(error)) from error
         return {"changed": False, "night": begun.model_dump(mode="json")}

@@ -7,8 +7,8 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from rackproof import validating
-from rackproof.text import clean
+from rackproof.core.text import clean
+from rackproof.jobs.validate import tasks
 
 
 class ActionModule(ActionBase):
@@ -29,12 +29,12 @@ class ActionModule(ActionBase):
             }
         )
         try:
-            closed = validating.close(
-                validating.Begun(**options["night"]),
-                did=validating.done(options["drained"], options["returned"], options["give_back"]),
+            closed = tasks.close(
+                tasks.Begun(**options["night"]),
+                did=tasks.done(options["drained"], options["returned"], options["give_back"]),
                 keep=not self._task.check_mode,
             )
-        except validating.ValidateError as error:
+        except tasks.ValidateError as error:
             raise AnsibleActionFail(str(error)) from error
         if closed.history:
             self._display.warning(clean(closed.history, limit=600))

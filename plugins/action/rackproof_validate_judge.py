@@ -7,7 +7,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from rackproof import validating
+from rackproof.jobs.validate import tasks
 
 
 class ActionModule(ActionBase):
@@ -34,10 +34,10 @@ class ActionModule(ActionBase):
                 "link": {"type": "str", "default": ""},
             }
         )
-        known, remark = validating.slurm_answer(options["slurm"], options["partitions"])
+        known, remark = tasks.slurm_answer(options["slurm"], options["partitions"])
         try:
-            judged = validating.judge(
-                validating.Begun(**options["night"]),
+            judged = tasks.judge(
+                tasks.Begun(**options["night"]),
                 asked={node: str(answer.get("msg", "")) for node, answer in options["looked"].items()},
                 slurm=known,
                 members=str(options["partitions"].get("stdout", "")),
@@ -50,10 +50,10 @@ class ActionModule(ActionBase):
                 ],
                 require_measurements=options["require_measurements"],
                 require_references=options["require_references"],
-                measuring=validating.measuring_answer(options["probed"]),
+                measuring=tasks.measuring_answer(options["probed"]),
                 link=options["link"],
             )
-        except validating.ValidateError as error:
+        except tasks.ValidateError as error:
             raise AnsibleActionFail(str(error)) from error
         return {
             "changed": False,

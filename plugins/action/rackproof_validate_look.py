@@ -8,7 +8,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from rackproof import validating
+from rackproof.jobs.validate import tasks
 
 
 class ActionModule(ActionBase):
@@ -32,21 +32,21 @@ class ActionModule(ActionBase):
             }
         )
         node = (task_vars or {})["inventory_hostname"]
-        begun = validating.Begun(**options["night"])
+        begun = tasks.Begun(**options["night"])
         asked = time.time()
         answer = self._execute_module(
             module_name="rackproof_health",
             module_args={
                 "tool_timeout_s": options["tool_timeout_s"],
                 "paths": options["paths"],
-                "since": validating.last_moment(begun, node),
+                "since": tasks.last_moment(begun, node),
             },
             task_vars=task_vars,
         )
         if answer.get("failed") or answer.get("unreachable") or "gathered" not in answer:
             return answer
         try:
-            said = validating.keep_look(
+            said = tasks.keep_look(
                 begun,
                 node,
                 answer["gathered"],
@@ -58,6 +58,6 @@ class ActionModule(ActionBase):
                 limits=options["limits"],
                 references=options["references"],
             )
-        except validating.ValidateError as error:
+        except tasks.ValidateError as error:
             raise AnsibleActionFail(str(error)) from error
         return {"changed": False, "msg": said}

@@ -9,8 +9,8 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from rackproof import measuring, validating
-from rackproof.text import clean
+from rackproof.core.text import clean
+from rackproof.jobs.validate import probes, tasks
 
 
 class ActionModule(ActionBase):
@@ -41,9 +41,9 @@ class ActionModule(ActionBase):
         if self._task.check_mode:
             return {"changed": False, "skipped": True, "msg": "nothing is measured in check mode"}
         self._playbook = os.getppid()
-        begun = validating.Begun(**options["night"])
+        begun = tasks.Begun(**options["night"])
         try:
-            how = measuring.plan(
+            how = probes.plan(
                 minutes=options["minutes"],
                 share=options["share"],
                 python=options["python"],
@@ -56,8 +56,8 @@ class ActionModule(ActionBase):
             )
             if options["drained"]:
                 return self._drained(begun, how, (task_vars or {})["inventory_hostname"])
-            known, remark = validating.slurm_answer(options["slurm"], options["partitions"])
-            said = measuring.measure(
+            known, remark = tasks.slurm_answer(options["slurm"], options["partitions"])
+            said = probes.measure(
                 begun,
                 how,
                 slurm=known,
@@ -65,7 +65,7 @@ class ActionModule(ActionBase):
                 remark=remark,
                 shell=self._shell,
             )
-        except validating.ValidateError as error:
+        except tasks.ValidateError as error:
             raise AnsibleActionFail(str(error)) from error
         return {"changed": True, "message": [clean(line, 600) for line in said]}
 
@@ -76,9 +76,9 @@ class ActionModule(ActionBase):
         done = self._low_level_execute_command(command, encoding_errors="surrogateescape")
         return done["rc"], done["stdout"], done["stderr"]
 
-    def _drained(self, begun: validating.Begun, how: measuring.Plan, node: str) -> dict[str, Any]:
+    def _drained(self, begun: tasks.Begun, how: probes.Plan, node: str) -> dict[str, Any]:
         """Measure this host, bounded on it as well as here."""
-        script = measuring.direct_script(begun, how, node)
+        script = probes.direct_script(begun, how, node)
         if not script:
             return {"changed": False, "message": []}
         try:
@@ -88,8 +88,8 @@ class ActionModule(ActionBase):
                 f"timeout -k 10 {how.node_limit_s} bash {place}", encoding_errors="surrogateescape"
             )
         except BaseException as error:  # a task out of time is none of the ordinary ones
-            measuring.keep_direct(begun, node, clean(error, 300) or type(error).__name__, 255)
+            probes.keep_direct(begun, node, clean(error, 300) or type(error).__name__, 255)
             raise
-        measuring.keep_direct(begun, node, done["stdout"], done["rc"])
+        probes.keep_direct(begun, node, done["stdout"], done["rc"])
         self._remove_tmp_path(self._connection._shell.tmpdir)
         return {"changed": True, "message": [f"measured without Slurm, status {done['rc']}"]}

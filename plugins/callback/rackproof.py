@@ -55,9 +55,9 @@ class RunTable:
 
     def text(self, width: int, color: bool) -> str:
         """Return the table; empty where nothing was recorded. Below it: records that cannot be read."""
+        from rackproof.core.text import clean
         from rackproof.report import terminal_table
-        from rackproof.results import ResultsError, read_run
-        from rackproof.text import clean
+        from rackproof.store.run_folder import ResultsError, read_run
 
         runs, lines = [], []
         for run_id, folder in self.folders.items():
@@ -98,7 +98,7 @@ class ChangeTable:
 
     def text(self, predicted: bool) -> str:
         """Return the summary; empty for a playbook that does not provision."""
-        from rackproof.provisioning import summary
+        from rackproof.jobs.provision.summary import summary
 
         return summary(self.changed, self.attention, predicted) if self.listed else ""
 

@@ -14,12 +14,13 @@ from typing import Any
 from ansible.errors import AnsibleFilterError
 from pydantic import ValidationError
 
-from rackproof import logs, peer_memory, pinning, preflight, slurm_releases
-from rackproof.judging import judge
-from rackproof.records import Measurement, Reference, worst
-from rackproof.records import Verdict as VerdictWord
-from rackproof.reimaging import autoinstall
-from rackproof.scoring.scaling import scaling_efficiency as efficiency
+from rackproof import logs
+from rackproof.analysis.mlperf.scaling import scaling_efficiency as efficiency
+from rackproof.core.judging import judge
+from rackproof.core.records import Measurement, Reference, worst
+from rackproof.core.records import Verdict as VerdictWord
+from rackproof.jobs.reimage import autoinstall
+from rackproof.nodes import packages, peer_memory, preflight, slurm_releases
 
 
 def because(error: ValueError) -> str:
@@ -132,7 +133,7 @@ def packages_lacking(wanted: Any, installed: Any, hold: bool = True) -> list[str
         raise AnsibleFilterError(
             "packages_lacking needs a dict of name to version, and rackproof_node.packages"
         )
-    return pinning.lacking({name: str(version or "") for name, version in wanted.items()}, installed, hold)
+    return packages.lacking({name: str(version or "") for name, version in wanted.items()}, installed, hold)
 
 
 def slurm_misfit(node: Any, controller: Any) -> str:

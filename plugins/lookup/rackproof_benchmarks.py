@@ -52,7 +52,7 @@ class LookupModule(LookupBase):
         self, terms: list[str], variables: dict[str, Any] | None = None, **kwargs: Any
     ) -> list[dict[str, Any]]:
         """Return the definitions as plain data."""
-        from rackproof import definitions
+        from rackproof.core import definitions
 
         self.set_options(var_options=variables, direct=kwargs)
         try:

@@ -11,7 +11,7 @@ module: rackproof_facts
 short_description: Gather the raw facts of a node
 description:
   - Gathers what a run's record has to say about a node. Nothing is parsed here beyond trivial splitting;
-    the controller does that (C(rackproof.facts)).
+    the controller does that (C(rackproof.nodes.facts)).
   - Every tool is bounded in time and output. A tool that is absent, fails or hangs is a fact, not an error.
 options:
   tool_timeout_s:

@@ -10,7 +10,7 @@ DOCUMENTATION = r"""
 module: rackproof_health
 short_description: Gather the health of a node in one call
 description:
-  - Gathers what C(rackproof.health.looking) turns into a look. Nothing is parsed here, nothing is changed,
+  - Gathers what C(rackproof.nodes.snapshot) turns into a look. Nothing is parsed here, nothing is changed,
     and nothing runs on a GPU, so that it is safe beside jobs.
   - Every tool is bounded in time and output. A tool that is absent, fails or hangs is a fact, not an error.
     After one that hangs in the driver, no other asks the driver.
@@ -63,7 +63,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 gathered:
-  description: What was gathered, in the three parts that C(rackproof.health.looking) describes.
+  description: What was gathered, in the three parts that C(rackproof.nodes.snapshot) describes.
   returned: always
   type: dict
   contains:

@@ -113,7 +113,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 point:
-  description: What was found and done, as text of the node; rackproof.experiment reads it.
+  description: What was found and done, as text of the node; rackproof.jobs.bench.node_setup reads it.
   returned: always
   type: dict
   contains:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from devtools import Page, chromium, find_chromium
 
-from rackproof.records import Run
+from rackproof.core.records import Run
 
 # The hand-made runs that the unit tests of reports use as well.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "unit" / "report"))
@@ -50,8 +50,8 @@ def _comparison(folder: Path) -> Path:
     """Write a page on three systems: with repeats, a failed run, and a published counterpart."""
     import example_runs
 
-    from rackproof.compare.systems import System, compare_systems
-    from rackproof.records import LogFile, Verdict
+    from rackproof.analysis.compare.systems import System, compare_systems
+    from rackproof.core.records import LogFile, Verdict
     from rackproof.report.comparison import write_comparison
 
     healthy, hostile = example_runs.healthy(), example_runs.hostile()

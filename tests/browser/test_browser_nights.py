@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from devtools import Page
 
-from rackproof.fleet.record import Hold, NightReason, NightRecord, NodeNight, SlurmState
-from rackproof.health.checking import HealthFinding
-from rackproof.records import Verdict
+from rackproof.core.records import Verdict
+from rackproof.jobs.validate.fleet.night_store import Hold, NightReason, NightRecord, NodeNight, SlurmState
+from rackproof.jobs.validate.pages import night_page, node_page
+from rackproof.nodes.health_checks import HealthFinding
 from rackproof.report.charts import Chart, Line, draw
-from rackproof.report.fleet import night_page, node_page
 
 pytestmark = pytest.mark.browser
 ENDED = datetime(2026, 11, 22, 4, tzinfo=UTC)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rackproof import logs
+from rackproof.core.records import ParsedLog, Verdict
 from rackproof.logs.progress import Follower
-from rackproof.records import ParsedLog, Verdict
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "unit" / "logs"))
 import log_samples as samples

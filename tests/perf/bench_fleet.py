@@ -24,12 +24,12 @@ import numpy as np
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateIndex
 
-from rackproof.fleet.nights import Night, judge_night
-from rackproof.history import schema
-from rackproof.history.identity import canonical, digest
-from rackproof.history.store import open_store
-from rackproof.judging import SkuReference
-from rackproof.records import Reference, Verdict
+from rackproof.core.judging import SkuReference
+from rackproof.core.records import Reference, Verdict
+from rackproof.jobs.validate.fleet.anomaly import Night, judge_night
+from rackproof.store.history import schema
+from rackproof.store.history.identity import canonical, digest
+from rackproof.store.history.store import open_store
 
 GPU_METRICS = ("gemm_best", "memory_copy", "host_to_device", "device_to_host")
 NODE_METRICS = tuple(f"node_metric_{number}" for number in range(8))

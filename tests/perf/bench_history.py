@@ -16,8 +16,8 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from rackproof.history.store import Store, open_store
-from rackproof.records import Direction, Gpu, Judgement, Measurement, Node, Reference, Run, Verdict
+from rackproof.core.records import Direction, Gpu, Judgement, Measurement, Node, Reference, Run, Verdict
+from rackproof.store.history.store import Store, open_store
 
 GPU_METRICS = ("gemm_best", "memory_copy", "host_to_device", "device_to_host")
 NODE_METRICS = tuple(f"node_metric_{number}" for number in range(8))

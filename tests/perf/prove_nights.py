@@ -35,12 +35,12 @@ from fleet.nights import uuid
 from fleet.probes import Slurm, line, log, measurement, pair_says, plan, section
 from fleet.test_health_nights import DAY, FAULTS, RACK, START, Rack
 
-from rackproof import measuring, validating
-from rackproof.fleet.pairs import nights_needed
-from rackproof.fleet.probe_jobs import Jobs
-from rackproof.fleet.probing import ProbeNight, read_probes
-from rackproof.fleet.record import NodeNight, nights, read_night
-from rackproof.records import Verdict
+from rackproof.core.records import Verdict
+from rackproof.jobs.validate import probes, tasks
+from rackproof.jobs.validate.fleet.night_store import NodeNight, nights, read_night
+from rackproof.jobs.validate.fleet.pairing import nights_needed
+from rackproof.jobs.validate.fleet.probe_scheduler import ProbeNight, read_probes
+from rackproof.jobs.validate.fleet.probe_slurm_jobs import Jobs
 
 GPUS = 4
 BEGIN, END = "<!-- proven nights -->", "<!-- end: proven nights -->"
@@ -175,11 +175,11 @@ class Proven(Rack):
         """Return the nodes, what is wrong between them, and what a night measured."""
         self.by_chance.clear()
         Clock.shift = timedelta(days=self.night)
-        night = validating.begin(self.results, RACK, owner_pid=os.getpid())
+        night = tasks.begin(self.results, RACK, owner_pid=os.getpid())
         epoch = START + self.night * DAY
         for number, name in enumerate(RACK):
             fault, slot = health.get(number, (None, -1))
-            validating.keep_look(
+            tasks.keep_look(
                 night,
                 name,
                 self.gathered(number, fault, slot),
@@ -217,7 +217,7 @@ class Proven(Rack):
             for name in RACK
         }
         members = "".join(f"{name}|batch|none\n" for name in RACK)
-        measuring.measure(
+        probes.measure(
             night,
             plan(minutes=500.0, chosen=chosen, node_limit_s=300, pair_limit_s=120),
             slurm=states,
@@ -226,7 +226,7 @@ class Proven(Rack):
             shell=slurm.shell,
             jobs=lambda *given: Jobs(*given, clock=lambda: slurm.now, sleep=slurm.sleep),
         )
-        validating.judge(
+        tasks.judge(
             night,
             asked=dict.fromkeys(RACK, "timed out"),
             slurm=states,
@@ -355,7 +355,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--docs", type=Path, help="write the table there, between its two marks")
     options = parser.parse_args()
-    validating.datetime = measuring.datetime = Clock  # type: ignore[misc, attr-defined]
+    tasks.datetime = probes.datetime = Clock  # type: ignore[misc, attr-defined]
     os.environ.pop("RACKPROOF_DATABASE_URL", None)
     os.fsync = lambda _: None  # nobody pulls the plug here
     count = Count()

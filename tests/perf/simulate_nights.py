@@ -19,12 +19,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rackproof.fleet.nights import Night, judge_night
-from rackproof.fleet.pairs import blame, nights_needed, pairs_of_night, second_partners
-from rackproof.history.archive import Measured
-from rackproof.history.bulk import Part, Readings
-from rackproof.judging import SkuReference
-from rackproof.records import Direction, Reference, Verdict
+from rackproof.core.judging import SkuReference
+from rackproof.core.records import Direction, Reference, Verdict
+from rackproof.jobs.validate.fleet.anomaly import Night, judge_night
+from rackproof.jobs.validate.fleet.pairing import blame, nights_needed, pairs_of_night, second_partners
+from rackproof.store.history.readings import Part, Readings
+from rackproof.store.history.repository import Measured
 
 NODES, GPUS, NIGHTS = 18, 4, 15
 NOISE = {  # metric: typical value, unit, spread from night to night, spread between GPUs

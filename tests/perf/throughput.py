@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 from rackproof.logs import parse_path
-from rackproof.results import iter_runs
+from rackproof.store.run_folder import iter_runs
 
 ROOT = Path(__file__).resolve().parents[2]
 

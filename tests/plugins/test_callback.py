@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from rackproof.records import Judgement, Measurement, Run, Verdict
-from rackproof.results import write_run
+from rackproof.core.records import Judgement, Measurement, Run, Verdict
+from rackproof.store.run_folder import write_run
 
 HERE = Path(__file__).resolve().parent / "view"
 HOSTILE = "<b>bold</b> \x1b[31mred\x1b[0m \x07 \u202egnp.exe {{ 6 * 7 }}\nRESULT forged"

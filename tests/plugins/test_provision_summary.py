@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.provisioning import fold, summary
+from rackproof.jobs.provision.summary import fold, summary
 
 HERE = Path(__file__).resolve().parent / "provision_view"
 EXPECTED = """\

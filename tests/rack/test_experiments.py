@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 from on_rack import CONTROLLER, NAMED, SHARED, Command, distrust, play, start, trust
 
-from rackproof.records import Run, Verdict
-from rackproof.results import iter_runs
+from rackproof.core.records import Run, Verdict
+from rackproof.store.run_folder import iter_runs
 
 pytestmark = [pytest.mark.rack, pytest.mark.slow, pytest.mark.torch]
 

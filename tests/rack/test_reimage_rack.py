@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from on_rack import CONTROLLER, NAMED, PROVISIONED, Command, play
 
-from rackproof.fleet.probing import ProbeNight
-from rackproof.reimaging import running
-from rackproof.reimaging.states import STEPS, Step
+from rackproof.jobs.reimage import tasks
+from rackproof.jobs.reimage.lifecycle import STEPS, Step
+from rackproof.jobs.validate.fleet.probe_scheduler import ProbeNight
 
 pytestmark = [pytest.mark.rack, pytest.mark.slow, pytest.mark.timeout(1800)]
 PARTNER, NODE = PROVISIONED[:2]
@@ -36,7 +36,7 @@ def test_a_node_comes_back_after_it_was_measured_alone_and_with_a_partner(
     }
     done = play(root, "reimage.yml", [NODE], given=given, timeout=1500)
     assert done.returncode == 0, done.stdout
-    (found,) = running.status(results)
+    (found,) = tasks.status(results)
     assert (found.node, found.standing.state) == (NODE, "returned"), done.stdout
     assert set(STEPS) - {Step.BOOT} <= set(found.standing.done)
     assert rack(NODE, BOOT).stdout not in ("", before)
@@ -64,7 +64,7 @@ def test_many_nodes_go_through_all_states_wave_by_wave(root: Path, tmp_path: Pat
     }
     done = play(root, "reimage.yml", NAMED, given=given, timeout=3400)
     assert done.returncode == 0, done.stdout
-    found = {one.node: one.standing for one in running.status(results)}
+    found = {one.node: one.standing for one in tasks.status(results)}
     assert sorted(found) == sorted(NAMED)
     assert {one.state for one in found.values()} == {"returned"}
     assert all(set(STEPS) - {Step.BOOT} <= set(one.done) for one in found.values())

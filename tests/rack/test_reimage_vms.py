@@ -18,8 +18,8 @@ import pytest
 import yaml
 from on_rack import CONTROLLER, PROVISIONED, play
 
-from rackproof.reimaging import running
-from rackproof.reimaging.states import STEPS, Step
+from rackproof.jobs.reimage import tasks
+from rackproof.jobs.reimage.lifecycle import STEPS, Step
 
 pytestmark = [pytest.mark.rack, pytest.mark.slow, pytest.mark.timeout(3600)]
 ROOT = Path(__file__).resolve().parents[2]
@@ -130,8 +130,8 @@ def folder(request: pytest.FixtureRequest, cluster: None) -> Iterator[Path]:
         path.unlink()
 
 
-def stands(folder: Path, results: str = "results") -> dict[str, running.NodeStatus]:
-    return {one.node: one for one in running.status(folder / results)}
+def stands(folder: Path, results: str = "results") -> dict[str, tasks.NodeStatus]:
+    return {one.node: one for one in tasks.status(folder / results)}
 
 
 def boots(folder: Path) -> bool:

@@ -17,8 +17,8 @@ import pytest
 from driver.layout import GATEWAY
 from on_rack import Command, distrust, play, trust
 
-from rackproof.records import Run
-from rackproof.results import iter_runs
+from rackproof.core.records import Run
+from rackproof.store.run_folder import iter_runs
 
 pytestmark = [pytest.mark.rack, pytest.mark.slow]
 BASE = "gb300-r01-svc:5000/nvdlfwea/mlperftv51/llama2_70b_lora-amd:20251008"

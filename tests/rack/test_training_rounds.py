@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from on_rack import CONTROLLER, Command, start
 
-from rackproof.records import Run
-from rackproof.results import iter_runs
+from rackproof.core.records import Run
+from rackproof.store.run_folder import iter_runs
 
 pytestmark = [pytest.mark.rack, pytest.mark.slow]
 

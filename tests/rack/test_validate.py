@@ -9,8 +9,8 @@ import pytest
 from on_rack import CONTROLLER, PROVISIONED, Command, Done, play
 from rack_faults import MACHINE, Fault, break_, fault, mend, reboot
 
-from rackproof.fleet.probing import ProbeNight
-from rackproof.fleet.record import NodeNight, nights, read_look, read_night
+from rackproof.jobs.validate.fleet.night_store import NodeNight, nights, read_look, read_night
+from rackproof.jobs.validate.fleet.probe_scheduler import ProbeNight
 
 pytestmark = [pytest.mark.rack, pytest.mark.slow]
 BAD, THEIRS = PROVISIONED[:2]

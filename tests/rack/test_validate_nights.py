@@ -14,7 +14,7 @@ import pytest
 from on_rack import CONTROLLER, NAMED, Command, play
 from rack_faults import BLINDING, FOUND, ON_HCA, Fault, break_, fault, mend, reboot
 
-from rackproof.fleet.record import NodeNight, nights, read_look, read_night
+from rackproof.jobs.validate.fleet.night_store import NodeNight, nights, read_look, read_night
 
 pytestmark = [pytest.mark.rack, pytest.mark.slow, pytest.mark.proof]
 NIGHTS = int(os.environ.get("RACK_TEST_NIGHTS", "50"))

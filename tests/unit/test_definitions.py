@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rackproof import definitions
-from rackproof.definitions import DefinitionError, UnknownBenchmark
+from rackproof.core import definitions
+from rackproof.core.definitions import DefinitionError, UnknownBenchmark
 
 GOOD = """\
 ---

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from rackproof import definitions, experiment, planning
-from rackproof.definitions import DefinitionError, LoadedDefinition
-from rackproof.experiment import Ground, Peer, Setting, Storage
-from rackproof.planning import Plan
-from rackproof.records import Gpu, Node, Verdict
-from rackproof.slurm_plan import Site
+from rackproof.core import definitions
+from rackproof.core.definitions import DefinitionError, LoadedDefinition
+from rackproof.core.records import Gpu, Node, Verdict
+from rackproof.jobs.bench import node_setup, planning
+from rackproof.jobs.bench.launch_slurm import Site
+from rackproof.jobs.bench.node_setup import Ground, Peer, Setting, Storage
+from rackproof.jobs.bench.planning import Plan
 
 TEXT = """\
 name: train
@@ -111,7 +112,7 @@ def test_a_storage_says_where_the_data_lie_and_what_is_mounted(tmp_path: Path) -
     made = plan(tmp_path, ("n1",), overrides={"storage": ("synthetic", "local", "s3")})
     assert [run.arguments for run in made.runs] == [(), ("--data=/data",), ("--data=/mnt/s3/set",)]
     points = [run.parameters for run in made.runs]
-    assert experiment.mounts(points, GROUND) == [{"path": "/mnt/s3", "kind": "s3fs", "source": "b"}]
+    assert node_setup.mounts(points, GROUND) == [{"path": "/mnt/s3", "kind": "s3fs", "source": "b"}]
     own = plan(tmp_path, ("n1",), overrides={"storage": ("s3",), "data_folder": ("/mnt/s3/other",)})
     assert own.runs[0].arguments == ("--data=/mnt/s3/other",)
     bare = plan(tmp_path, ("n1",), overrides={"data_folder": ("/elsewhere",)})
@@ -139,10 +140,10 @@ def test_the_address_is_that_of_the_first_interface_of_the_host_or_of_the_one_na
         "4: bond0    inet 198.51.100.9/24 scope global bond0\n"
     )
     raw = {"tools": {"ip": {"stdout": said}}}
-    assert experiment.address(raw) == "192.0.2.9"
-    assert experiment.address(raw, "bond0") == "198.51.100.9"
-    assert experiment.address(raw, "ib0") == ""
-    assert experiment.address({"tools": None}) == ""
+    assert node_setup.address(raw) == "192.0.2.9"
+    assert node_setup.address(raw, "bond0") == "198.51.100.9"
+    assert node_setup.address(raw, "ib0") == ""
+    assert node_setup.address({"tools": None}) == ""
 
 
 # What nodes say
@@ -209,10 +210,10 @@ def report(planned: Setting, name: str) -> dict[str, Any]:
 ENDED = {"phase": "ended", "succeeded": True, "exit_status": 0}
 
 
-def seen(planned: Setting, reports: dict[str, Any] | None = None, **jobs: Any) -> experiment.Seen:
+def seen(planned: Setting, reports: dict[str, Any] | None = None, **jobs: Any) -> node_setup.Seen:
     names = [peer.name for peer in planned.nodes]
     told = {name: report(planned, name) for name in names} if reports is None else reports
-    return experiment.seen(planned, "n1", told, {"n2": ENDED, **jobs}, started=True)
+    return node_setup.seen(planned, "n1", told, {"n2": ENDED, **jobs}, started=True)
 
 
 @pytest.mark.parametrize("network", ["host", "overlay"])
@@ -344,6 +345,6 @@ def test_storage_that_was_not_what_it_says_is_unproven(
 
 def test_an_overlay_that_nobody_saw_go_is_told_and_a_run_that_never_began_says_nothing_else() -> None:
     planned = setting()
-    found = experiment.seen(planned, "n1", {}, {}, started=False)
+    found = node_setup.seen(planned, "n1", {}, {}, started=False)
     assert [(one.code, one.verdict) for one in found.findings] == [("setting_left", None)] * 2
     assert "ip link del rackproof0" in found.findings[0].message

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rackproof.facts import findings_from_facts, gpus_from_facts, node_from_facts
-from rackproof.records import Verdict
+from rackproof.core.records import Verdict
+from rackproof.nodes.facts import findings_from_facts, gpus_from_facts, node_from_facts
 
 
 def ok(stdout: str, **more: Any) -> dict[str, Any]:

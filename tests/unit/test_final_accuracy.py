@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from rackproof import definitions, planning, recording
+from rackproof.core import definitions
+from rackproof.core.records import Gpu, Node, Run
+from rackproof.jobs.bench import planning, record
 from rackproof.logs import parse
-from rackproof.records import Gpu, Node, Run
 
 
 def log_text(**measured: float) -> str:
@@ -34,10 +35,10 @@ def judged(root: Path, name: str, **measured: float) -> Run:
     (planned,) = made.runs
     job = {"id": planned.run_id, "phase": "ended", "ended_by": "itself", "exit_status": 0, "succeeded": True}
     log = parse(io.BytesIO(log_text(**measured).encode()), format=planned.format, name="logs/n1.log")
-    return recording.build_run(
+    return record.build_run(
         planned,
         [log],
-        recording.Evidence(nodes=(node,), job=job),
+        record.Evidence(nodes=(node,), job=job),
         lambda measurement: [],
         require_references=False,
     )

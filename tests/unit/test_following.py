@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rackproof.following import (
+from rackproof.jobs.bench.job_follow import (
     BACKLOG_BYTES,
     CHUNK_BYTES,
     Answer,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rackproof.results import read_run, run_folders
+from rackproof.store.run_folder import read_run, run_folders
 
 
 def imports(path: Path) -> set[str]:

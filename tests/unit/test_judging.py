@@ -7,17 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from rackproof.definitions import JudgeRule
-from rackproof.judging import NO_REFERENCE, SkuReference, judge, judge_run
-from rackproof.records import (
-    Direction,
-    Finding,
-    Measurement,
-    ParsedLog,
-    Reference,
-    Verdict,
-    worst,
-)
+from rackproof.core.definitions import JudgeRule
+from rackproof.core.judging import NO_REFERENCE, SkuReference, judge, judge_run
+from rackproof.core.records import Direction, Finding, Measurement, ParsedLog, Reference, Verdict, worst
 
 UP, DOWN = Direction.HIGHER, Direction.LOWER
 

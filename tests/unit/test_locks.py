@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.locks import CLAIMS, Busy, claim_hosts
+from rackproof.store.host_claims import CLAIMS, Busy, claim_hosts
 
 
 @pytest.fixture
@@ -81,7 +81,8 @@ def test_a_refused_claim_takes_none_of_the_hosts(tmp_path: Path, other: subproce
 def test_of_many_that_claim_at_once_one_wins(tmp_path: Path) -> None:
     """Each waits until all are ready, claims, says whether it got the host, and lives on."""
     program = (
-        "import os, sys; from pathlib import Path; from rackproof.locks import Busy, claim_hosts\n"
+        "import os, sys; from pathlib import Path\n"
+        "from rackproof.store.host_claims import Busy, claim_hosts\n"
         "sys.stdin.readline()\n"
         "try: claim_hosts(Path(sys.argv[1]), ['n1'], os.getpid()); print('won', flush=True)\n"
         "except Busy: print('busy', flush=True)\n"
@@ -110,7 +111,7 @@ def test_of_many_that_claim_at_once_one_wins(tmp_path: Path) -> None:
 
 
 def test_a_results_folder_that_cannot_be_made_says_what_to_do(tmp_path: Path) -> None:
-    from rackproof.results import ResultsError
+    from rackproof.store.run_folder import ResultsError
 
     (tmp_path / "file").write_text("")
     with pytest.raises(ResultsError, match="bench_results"):

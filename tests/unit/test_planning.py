@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from rackproof import definitions, planning
-from rackproof.definitions import DefinitionError, LoadedDefinition
-from rackproof.planning import Plan
-from rackproof.records import Gpu, Node, Run
-from rackproof.results import ResultsError, write_run
-from rackproof.slurm_plan import Site
+from rackproof.core import definitions
+from rackproof.core.definitions import DefinitionError, LoadedDefinition
+from rackproof.core.records import Gpu, Node, Run
+from rackproof.jobs.bench import planning
+from rackproof.jobs.bench.launch_slurm import Site
+from rackproof.jobs.bench.planning import Plan
+from rackproof.store.run_folder import ResultsError, write_run
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 TEXT = """\

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from rackproof import definitions, planning
-from rackproof.definitions import DefinitionError, LoadedDefinition
-from rackproof.experiment import Ground, Storage
-from rackproof.planning import Plan
-from rackproof.records import Gpu, Node
+from rackproof.core import definitions
+from rackproof.core.definitions import DefinitionError, LoadedDefinition
+from rackproof.core.records import Gpu, Node
+from rackproof.jobs.bench import planning
+from rackproof.jobs.bench.node_setup import Ground, Storage
+from rackproof.jobs.bench.planning import Plan
 
 TEXT = """\
 name: train

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rackproof.preflight import GIB, Expected, installed_driver, remarks
+from rackproof.nodes.preflight import GIB, Expected, installed_driver, remarks
 
 GPU = {"slot": "0000:19:00.0", "class": "0302", "vendor": "10de", "device": "2901"}
 NODE: dict[str, Any] = {

@@ -13,12 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rackproof import definitions, planning, recording
-from rackproof.judging import SkuReference
-from rackproof.planning import PlannedRun
-from rackproof.recording import Evidence, build_run, job_findings
-from rackproof.records import Finding, Measurement, Node, ParsedLog, Reference, Run, Verdict
-from rackproof.results import ResultsError, read_run
+from rackproof.core import definitions
+from rackproof.core.judging import SkuReference
+from rackproof.core.records import Finding, Measurement, Node, ParsedLog, Reference, Run, Verdict
+from rackproof.jobs.bench import planning, record
+from rackproof.jobs.bench.planning import PlannedRun
+from rackproof.jobs.bench.record import Evidence, build_run, job_findings
+from rackproof.store.run_folder import ResultsError, read_run
 
 TEXT = """\
 name: train
@@ -281,7 +282,7 @@ def folder(planned: PlannedRun, tmp_path: Path) -> Path:
 
 def recorded(planned: PlannedRun, folder: Path, /, **options: Any) -> Run:
     known = options.pop("evidence", evidence(planned))
-    done = recording.record(planned, known, folder, **{"require_references": False, **options})
+    done = record.record(planned, known, folder, **{"require_references": False, **options})
     assert read_run(folder).model_dump_json() == done.run.model_dump_json()
     return done.run
 
@@ -388,7 +389,7 @@ def test_a_report_that_fails_loses_no_run(
     (folder / "logs" / "n1.log").write_text(LOG)
     with monkeypatch.context() as patched:
         patched.setattr("rackproof.report.write_run_reports", fail)
-        done = recording.record(planned, evidence(planned), folder, require_references=False)
+        done = record.record(planned, evidence(planned), folder, require_references=False)
     assert (done.run.verdict, read_run(folder).verdict) == ("pass", "pass")
     assert "no font" in done.history
     assert done.report == ""
@@ -398,7 +399,7 @@ def test_a_record_that_cannot_be_written_says_so(planned: PlannedRun, folder: Pa
     (folder / "logs" / "n1.log").write_text(LOG)
     (folder / "run.json").mkdir()
     with pytest.raises(ResultsError, match=r"run\.json"):
-        recording.record(planned, evidence(planned), folder)
+        record.record(planned, evidence(planned), folder)
     assert sorted(path.name for path in folder.iterdir()) == ["logs", "run.json"]
 
 
@@ -406,7 +407,7 @@ def test_a_history_that_does_not_answer_is_asked_once_for_estimates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A database that is down takes seconds to say so; a rack's plan asks hundreds of times."""
-    from rackproof.history import store
+    from rackproof.store.history import store
 
     asked = []
 
@@ -415,6 +416,6 @@ def test_a_history_that_does_not_answer_is_asked_once_for_estimates(
         raise store.HistoryError("does not answer")
 
     monkeypatch.setattr(store, "open_store", down)
-    history = recording.History(tmp_path)
+    history = record.History(tmp_path)
     assert [history.estimate("train", {"gpus": n}, NODE) for n in range(9)] == [None] * 9
     assert len(asked) == 1

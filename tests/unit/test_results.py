@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from rackproof import results
-from rackproof.records import SCHEMA_VERSION, Measurement, Node, Run, Verdict
-from rackproof.results import (
+from rackproof.core.records import SCHEMA_VERSION, Measurement, Node, Run, Verdict
+from rackproof.store import run_folder
+from rackproof.store.run_folder import (
     ResultsError,
     dump_run,
     iter_runs,
@@ -145,7 +145,7 @@ def test_a_missing_record_is_an_error_that_names_the_file(tmp_path: Path) -> Non
 
 def test_an_oversized_record_is_refused_unread(tmp_path: Path) -> None:
     with (tmp_path / "run.json").open("wb") as stream:
-        stream.truncate(results.RECORD_LIMIT_BYTES + 1)
+        stream.truncate(run_folder.RECORD_LIMIT_BYTES + 1)
     with pytest.raises(ResultsError, match="too large for a record"):
         read_run(tmp_path)
 
@@ -209,7 +209,7 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
 
 
 # Imported before the drop: the checkout and the interpreter may be closed to others.
-WITHOUT_RIGHTS = "import pathlib, resource, sys, tempfile\nfrom rackproof import records, results\n"
+WITHOUT_RIGHTS = "import pathlib, resource, sys, tempfile\nfrom rackproof.core import records\nfrom rackproof.store import run_folder\n"
 
 
 def unprivileged(program: str, *words: str) -> subprocess.CompletedProcess[str]:
@@ -235,8 +235,8 @@ def test_a_folder_that_is_not_writable_is_named_with_its_owner(tmp_path: Path) -
         """
         run = records.Run(run_id="r", benchmark="b")
         try:
-            results.write_run(run, pathlib.Path(sys.argv[1]) / "results" / "r")
-        except results.ResultsError as error:
+            run_folder.write_run(run, pathlib.Path(sys.argv[1]) / "results" / "r")
+        except run_folder.ResultsError as error:
             print(error)
         """,
         str(closed),
@@ -252,10 +252,10 @@ def test_a_full_disk_for_real() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "run.json"
-            results.write_file(path, b"whole")
+            run_folder.write_file(path, b"whole")
             try:
-                results.write_file(path, b"x" * 5000)
-            except results.ResultsError as error:
+                run_folder.write_file(path, b"x" * 5000)
+            except run_folder.ResultsError as error:
                 print(error)
             print(path.read_bytes(), [one.name for one in path.parent.iterdir()])
         """
@@ -268,7 +268,7 @@ def test_a_full_disk_for_real() -> None:
 def test_killed_while_writing_leaves_a_whole_record(tmp_path: Path) -> None:
     program = """
 import itertools, pathlib, sys
-from rackproof.results import write_file
+from rackproof.store.run_folder import write_file
 for number in itertools.count():
     write_file(pathlib.Path(sys.argv[1]) / "run.json", str(number).encode() * 200_000)
     print(number, flush=True)

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from rackproof import definitions, planning, round06_log, slurm_log, training_checks
-from rackproof.definitions import DefinitionError
-from rackproof.planning import Plan
-from rackproof.records import Measurement, Node, Run, Verdict
-from rackproof.slurm_plan import Site
+from rackproof.core import definitions
+from rackproof.core.definitions import DefinitionError
+from rackproof.core.records import Measurement, Node, Run, Verdict
+from rackproof.jobs.bench import mlperf_checks, planning
+from rackproof.jobs.bench.launch_slurm import Site
+from rackproof.jobs.bench.planning import Plan
+from rackproof.logs import run_sub, run_sub06
 
 MODELS = ("gnmt", "maskrcnn", "minigo", "resnet", "ssd", "translation")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -214,7 +216,7 @@ def test_what_run_sub_prints_tells_what_its_status_hides(
 ) -> None:
     path = tmp_path / "n1.log"
     path.write_text(GOOD.replace(old, new) if old else GOOD)
-    found = round06_log.findings(round06_log.read(path), slurm_log.read(path), nodes)
+    found = run_sub06.findings(run_sub06.read(path), run_sub.read(path), nodes)
     if not code:
         assert found == []
         return
@@ -236,5 +238,5 @@ def test_a_run_is_held_against_what_was_published_for_its_system(
 ) -> None:
     runs = suite_plan(root, ("n1",), config=system).runs
     (run,) = [one for one in runs if one.benchmark == name]
-    found = training_checks.published(run, Measurement(name=metric, value=1, unit=unit))
+    found = mlperf_checks.published(run, Measurement(name=metric, value=1, unit=unit))
     assert [one.value for one in found] == ([] if value is None else [value])

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.importing import import_logs
-from rackproof.records import Dataset, Direction, Finding, Measurement, Node, Run, Series, Verdict
+from rackproof.analysis.importing import import_logs
+from rackproof.analysis.scaling_study import Explanation, devices_of, explain, studies
+from rackproof.core.records import Dataset, Direction, Finding, Measurement, Node, Run, Series, Verdict
 from rackproof.report import render
 from rackproof.report.study import (
     cause_table,
@@ -18,7 +19,6 @@ from rackproof.report.study import (
     scaling_tables,
     tables,
 )
-from rackproof.scaling_study import Explanation, devices_of, explain, studies
 
 
 def training(gpus: int, rate: float, number: int = 1, **changes: object) -> Run:

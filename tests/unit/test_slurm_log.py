@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from rackproof import slurm_log, training_checks
-from rackproof.planning import PlannedRun
-from rackproof.records import Measurement, Verdict
-from rackproof.scoring.mlperf import FolderScore, RunScore
+from rackproof.analysis.mlperf.score import FolderScore, RunScore
+from rackproof.core.records import Measurement, Verdict
+from rackproof.jobs.bench import mlperf_checks
+from rackproof.jobs.bench.planning import PlannedRun
+from rackproof.logs import run_sub
 
 NODES = ("n1", "n2", "n3")
 END: dict[str, Any] = {
@@ -78,14 +79,14 @@ RUNANDTIME_STOP 1700000080
 """
 
 
-def read(tmp_path: Path, text: str) -> slurm_log.SlurmLog:
+def read(tmp_path: Path, text: str) -> run_sub.SlurmLog:
     path = tmp_path / "lead.log"
     path.write_text(text)
-    return slurm_log.read(path)
+    return run_sub.read(path)
 
 
 def gating(tmp_path: Path, text: str) -> dict[str, str]:
-    found = slurm_log.findings(read(tmp_path, text), NODES, 4)
+    found = run_sub.findings(read(tmp_path, text), NODES, 4)
     return {one.code: one.message for one in found if one.verdict is not None}
 
 
@@ -95,11 +96,11 @@ def with_end(**changes: Any) -> str:
 
 def test_a_clean_run_has_nothing_against_it(tmp_path: Path) -> None:
     log = read(tmp_path, GOOD)
-    assert slurm_log.findings(log, NODES, 4) == []
+    assert run_sub.findings(log, NODES, 4) == []
     assert log.node_list == NODES
     assert log.samples == 3072
     assert log.phases == {"prolog": 16, "nccl_preflight": 10, "caches": 4, "run_and_time": 60}
-    values = {one.name: one.value for one in slurm_log.measurements(log, "x")}
+    values = {one.name: one.value for one in run_sub.measurements(log, "x")}
     assert values["nccl_preflight_busbw"] == 759.67
 
 
@@ -196,7 +197,7 @@ def test_what_was_refused_is_said_and_nothing_else(tmp_path: Path) -> None:
 def test_hostile_text_passes_nothing_and_raises_nothing(tmp_path: Path, text: str) -> None:
     path = tmp_path / "lead.log"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    found = slurm_log.findings(slurm_log.read(path), NODES, 4)
+    found = run_sub.findings(run_sub.read(path), NODES, 4)
     assert any(one.verdict is not None and one.verdict.gates for one in found)
 
 
@@ -210,7 +211,7 @@ def test_hostile_text_passes_nothing_and_raises_nothing(tmp_path: Path, text: st
     ],
 )
 def test_a_host_list_is_expanded(text: str, hosts: tuple[str, ...]) -> None:
-    assert slurm_log.expand(text) == hosts
+    assert run_sub.expand(text) == hosts
 
 
 def speed(value: float, prolog: float) -> list[Measurement]:
@@ -222,12 +223,12 @@ def speed(value: float, prolog: float) -> list[Measurement]:
 
 def test_a_slow_repeat_is_named_with_its_phase() -> None:
     before = [speed(100, 10), speed(102, 11), speed(99, 10)]
-    assert slurm_log.spread(speed(98, 10), before) == []
-    (found,) = slurm_log.spread(speed(80, 70), before)
+    assert run_sub.spread(speed(98, 10), before) == []
+    (found,) = run_sub.spread(speed(80, 70), before)
     assert found.verdict is Verdict.DEGRADED
     assert "80 samples/s, those before it 100; the phase prolog took 60 s more" in found.message
-    assert slurm_log.spread(speed(80, 70), before[:1]) == []
-    (remark,) = slurm_log.spread(speed(93, 10), before)
+    assert run_sub.spread(speed(80, 70), before[:1]) == []
+    (remark,) = run_sub.spread(speed(93, 10), before)
     assert remark.verdict is None
 
 
@@ -257,29 +258,29 @@ def planned(root: Path, **changes: Any) -> PlannedRun:
 
 def test_published_results_of_the_same_size_are_references(root: Path) -> None:
     time = Measurement(name="time_to_train", value=1.3, unit="min")
-    (reference,) = training_checks.published(planned(root), time)
+    (reference,) = mlperf_checks.published(planned(root), time)
     assert 1.2 < reference.value < 1.3
     assert "MLPerf Training 5.1" in reference.source
-    (rate,) = training_checks.published(
+    (rate,) = mlperf_checks.published(
         planned(root), Measurement(name="samples_per_second", value=5, unit="x")
     )
     assert rate.unit == "samples/s"
-    assert training_checks.published(planned(root, nodes=["n1", "n2", "n3"]), time) == []
-    assert training_checks.published(planned(root), Measurement(name="epochs", value=1, unit="")) == []
+    assert mlperf_checks.published(planned(root, nodes=["n1", "n2", "n3"]), time) == []
+    assert mlperf_checks.published(planned(root), Measurement(name="epochs", value=1, unit="")) == []
 
 
 def test_convergence_that_is_too_fast_is_unproven(root: Path) -> None:
-    assert training_checks.convergence(planned(root), 3072, 8) == []
-    assert training_checks.convergence(planned(root), 2688, 8) == []  # the reference's own fastest
-    (found,) = training_checks.convergence(planned(root), 1536, 8)
+    assert mlperf_checks.convergence(planned(root), 3072, 8) == []
+    assert mlperf_checks.convergence(planned(root), 2688, 8) == []  # the reference's own fastest
+    (found,) = mlperf_checks.convergence(planned(root), 1536, 8)
     assert (found.code, found.verdict) == ("converged_too_fast", Verdict.UNPROVEN)
-    assert training_checks.convergence(planned(root), 1536, None) == []
+    assert mlperf_checks.convergence(planned(root), 1536, None) == []
     # Between two of the reference's batch sizes, and beyond all of them.
-    between = training_checks.reference_samples("llama31_8b", "5.1.0", 36)
+    between = mlperf_checks.reference_samples("llama31_8b", "5.1.0", 36)
     assert between is not None
     assert 179404 < between < 226713
-    assert training_checks.reference_samples("llama31_8b", "5.1.0", 100000) is None
-    assert training_checks.reference_samples("../x", "5.1.0", 8) is None
+    assert mlperf_checks.reference_samples("llama31_8b", "5.1.0", 100000) is None
+    assert mlperf_checks.reference_samples("../x", "5.1.0", 8) is None
 
 
 def test_what_the_checker_says_of_one_log() -> None:
@@ -287,20 +288,20 @@ def test_what_the_checker_says_of_one_log() -> None:
         return FolderScore(folder="x", usage="training", ruleset="5.1.0", runs=(RunScore(file="r", **run),))
 
     good = {"sha256": "", "minutes": 1.0, "status": "success", "compliant": True}
-    assert training_checks.compliance_findings(score(**good), "5.1.0") == []
-    (bad,) = training_checks.compliance_findings(
+    assert mlperf_checks.compliance_findings(score(**good), "5.1.0") == []
+    (bad,) = mlperf_checks.compliance_findings(
         score(**{**good, "compliant": False, "messages": ("no seed",)}), "5.1.0"
     )
     assert (bad.verdict, "no seed" in bad.message) == (Verdict.FAIL, True)
-    (unknown,) = training_checks.compliance_findings(score(**{**good, "compliant": None}), "5.1.0")
+    (unknown,) = mlperf_checks.compliance_findings(score(**{**good, "compliant": None}), "5.1.0")
     assert unknown.verdict is Verdict.UNPROVEN
     nothing = FolderScore(folder="x", usage="training", ruleset="5.1.0")
-    assert training_checks.compliance_findings(nothing, "5.1.0")[0].verdict is Verdict.UNPROVEN
+    assert mlperf_checks.compliance_findings(nothing, "5.1.0")[0].verdict is Verdict.UNPROVEN
 
 
 def test_repeats_are_scored_once_there_are_enough(root: Path, tmp_path: Path) -> None:
     few = [planned(root, run_id=f"r{index}") for index in range(3)]
-    verdict, words = training_checks.score_repeats(few, tmp_path)
+    verdict, words = mlperf_checks.score_repeats(few, tmp_path)
     assert verdict is None
     assert "3 repeats; a publishable result needs 10" in words
     # Ten whose logs show nothing are no result.
@@ -308,6 +309,6 @@ def test_repeats_are_scored_once_there_are_enough(root: Path, tmp_path: Path) ->
     for one in all_ten:
         (tmp_path / one.run_id / "logs").mkdir(parents=True)
         (tmp_path / one.run_id / "logs/n1.log").write_text("nothing\n")
-    verdict, words = training_checks.score_repeats(all_ten, tmp_path)
+    verdict, words = mlperf_checks.score_repeats(all_ten, tmp_path)
     assert verdict in (Verdict.UNPROVEN, Verdict.FAIL)
     assert words.startswith("no score by the rules 5.1.0")

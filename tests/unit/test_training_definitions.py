@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rackproof import slurm_plan
-from rackproof.definitions import load_file
-from rackproof.slurm_plan import Site
+from rackproof.core.definitions import load_file
+from rackproof.jobs.bench import launch_slurm
+from rackproof.jobs.bench.launch_slurm import Site
 
 VARIABLES = {"bench_mlcommons_downloader": "http://m/d.sh", "bench_mlcommons_metadata": "http://m/metadata"}
 DATA = "/shared/data"
@@ -18,10 +18,10 @@ def told(root: Path, name: str) -> tuple[dict[str, str], dict[str, str]]:
     """Return the job's variables, and what each step of staging runs."""
     loaded = load_file(root / "benchmarks" / f"{name}.yml")
     site = Site(shared="/shared", sku="gb300", sku_gpus=4)
-    said = slurm_plan.specification(loaded, site, ["n1"], VARIABLES)
+    said = launch_slurm.specification(loaded, site, ["n1"], VARIABLES)
     steps = said["stage"]
     assert isinstance(steps, list)
-    return slurm_plan.environment(loaded, site, VARIABLES), {step["creates"]: step["run"] for step in steps}
+    return launch_slurm.environment(loaded, site, VARIABLES), {step["creates"]: step["run"] for step in steps}
 
 
 def test_llama2_gets_data_and_model(root: Path) -> None:

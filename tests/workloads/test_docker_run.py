@@ -19,9 +19,10 @@ from typing import Any
 
 import pytest
 
-from rackproof import docker_plan, logs
-from rackproof.definitions import load_file
-from rackproof.slurm_plan import Site
+from rackproof import logs
+from rackproof.core.definitions import load_file
+from rackproof.jobs.bench import launch_docker
+from rackproof.jobs.bench.launch_slurm import Site
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).resolve().parent
@@ -81,7 +82,7 @@ class Machine:
             "bench_mlperf06_sources": str(self.archive),
         }
         told = Site.model_validate({"sku": "hyperplane", "sku_gpus": 4, "size_factor": 0.0001, **site})
-        return docker_plan.specification(loaded, told, ["n1"], variables)
+        return launch_docker.specification(loaded, told, ["n1"], variables)
 
     def start(self, spec: dict[str, Any], run_id: str = RUN, what: str = "run") -> subprocess.Popen[str]:
         program = self.root / "workloads/docker_run.py"

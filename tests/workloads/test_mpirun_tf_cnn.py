@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from rackproof import logs
-from rackproof.records import Verdict
+from rackproof.core.records import Verdict
 
 pytestmark = pytest.mark.slow
 

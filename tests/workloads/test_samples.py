@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from rackproof.core.records import Run
 from rackproof.logs import parse
-from rackproof.records import Run
 from rackproof.report.charts import run_charts
 
 

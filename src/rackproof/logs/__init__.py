@@ -1,4 +1,4 @@
-"""Log parsers: bytes of any known format in, a :class:`~rackproof.records.ParsedLog` out.
+"""Log parsers: bytes of any known format in, a :class:`~rackproof.core.records.ParsedLog` out.
 
 Nothing here raises because of what a log holds, and nothing takes more memory for a longer log.
 """
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from rackproof.core.records import ParsedLog, Verdict
 from rackproof.logs import (
     gpu_burn,
     mll06,
@@ -26,7 +27,6 @@ from rackproof.logs import (
 )
 from rackproof.logs._reading import BLOCK, Log, LogParser, blocks
 from rackproof.logs.nvidia_smi import read_gpus
-from rackproof.records import ParsedLog, Verdict
 
 __all__ = ["FORMATS", "Format", "detect", "parse", "parse_path", "read_gpus"]
 

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, isfinite
 
+from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
 from rackproof.logs._reading import Curve, Log, LogParser, clean, number, rank_of, text_of
-from rackproof.records import Direction, Measurement, ParsedLog, Verdict
 
 HIGHER, LOWER = Direction.HIGHER, Direction.LOWER
 NOT_TAGS = frozenset(

@@ -18,7 +18,7 @@ from itertools import accumulate, islice
 from math import isfinite
 from typing import BinaryIO, ClassVar
 
-from rackproof.records import Direction, Finding, Measurement, ParsedLog, Series, Source, Verdict, worst
+from rackproof.core.records import Direction, Finding, Measurement, ParsedLog, Series, Source, Verdict, worst
 
 BLOCK = 1 << 18
 """Bytes asked for at once: small enough to stay in a core's cache while it is searched a dozen times."""

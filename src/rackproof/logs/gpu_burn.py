@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import BinaryIO, ClassVar
 
+from rackproof.core.records import Direction, ParsedLog, Verdict
 from rackproof.logs._reading import Log, LogParser, number, run_parser
-from rackproof.records import Direction, ParsedLog, Verdict
 
 _GPU = re.compile(r"^GPU (\d{1,4}): (.{1,100}) \(UUID: (GPU-[0-9A-Fa-f-]{1,60})\)")
 _PROGRESS = re.compile(r"^(\d[\d.]{0,9})%\s+proc'd: ")

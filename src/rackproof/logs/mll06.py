@@ -13,9 +13,9 @@ from typing import BinaryIO, ClassVar
 
 import orjson
 
+from rackproof.core.records import Measurement, ParsedLog, Verdict
 from rackproof.logs._mlperf import HIGHER, LOWER, TARGETS_06, Events, decode_leniently
 from rackproof.logs._reading import Log, Mean, number, run_parser
-from rackproof.records import Measurement, ParsedLog, Verdict
 
 TOKEN = b":::MLL "
 _EVENT = re.compile(rb":::MLL ([0-9.eE+-]{1,30}|nan) ([A-Za-z0-9_]{1,80}): *")

@@ -11,10 +11,10 @@ from typing import BinaryIO, ClassVar
 
 import orjson
 
+from rackproof.core.records import ParsedLog
 from rackproof.logs import _reading
 from rackproof.logs._mlperf import Events, decode_leniently
 from rackproof.logs._reading import number, run_parser
-from rackproof.records import ParsedLog
 
 TOKEN = b":::MLLOG"
 _TOKEN_LENGTH = len(_reading.TOKEN)

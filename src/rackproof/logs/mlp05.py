@@ -8,9 +8,9 @@ from typing import BinaryIO, ClassVar
 
 import orjson
 
+from rackproof.core.records import ParsedLog
 from rackproof.logs._mlperf import Events, Target, decode_leniently
 from rackproof.logs._reading import number, run_parser
-from rackproof.records import ParsedLog
 
 TOKEN = b":::MLPv0.5"
 _EVENT = re.compile(

@@ -12,8 +12,8 @@ import re
 import statistics
 from typing import BinaryIO, ClassVar
 
+from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
 from rackproof.logs._reading import Curve, Log, LogParser, number, run_parser
-from rackproof.records import Direction, Measurement, ParsedLog, Verdict
 
 _EPOCH = re.compile(r"Epoch\[(\d{1,7})\] (.*)$")
 _SPEED = re.compile(r"^Batch \[(?:\d+-)?(\d{1,12})\]\s+Speed: (\S{1,30}) samples/sec(.*)$")

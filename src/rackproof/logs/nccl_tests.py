@@ -12,8 +12,8 @@ from typing import Any, BinaryIO, ClassVar
 
 import orjson
 
+from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
 from rackproof.logs._reading import Log, LogParser, number, run_parser, text_of, whole
-from rackproof.records import Direction, Measurement, ParsedLog, Verdict
 
 COLLECTIVES = (
     "all_reduce",

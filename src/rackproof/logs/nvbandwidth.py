@@ -8,8 +8,8 @@ from typing import Any, BinaryIO, ClassVar
 
 import orjson
 
+from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
 from rackproof.logs._reading import Log, LogParser, number, run_parser, text_of
-from rackproof.records import Direction, Measurement, ParsedLog, Verdict
 
 _RUNNING = re.compile(r"^Running ([A-Za-z0-9_]{1,100})\.?\s*$")
 _UNIT = re.compile(r"\((GB/s|ns)\)\s*$")

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import BinaryIO, ClassVar
 from xml.parsers import expat
 
+from rackproof.core.records import Direction, Gpu, Measurement, ParsedLog, Verdict
 from rackproof.logs._reading import Log, LogParser, clean, number, run_parser
-from rackproof.records import Direction, Gpu, Measurement, ParsedLog, Verdict
 
 MAX_XML = 32 << 20
 MAX_DEPTH = 40

@@ -9,8 +9,8 @@ import math
 import re
 from typing import BinaryIO, ClassVar
 
+from rackproof.core.records import Direction, ParsedLog, Verdict
 from rackproof.logs._reading import Log, LogParser, number, run_parser
-from rackproof.records import Direction, ParsedLog, Verdict
 
 _TITLE = re.compile(r"^\s*(RDMA_Write|RDMA_Read|Send)\s+(?:Bidirectional )?BW Test")
 _HEADER = re.compile(

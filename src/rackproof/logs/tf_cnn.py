@@ -14,8 +14,8 @@ import math
 import re
 from typing import BinaryIO, ClassVar
 
+from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
 from rackproof.logs._reading import Curve, Log, LogParser, number, run_parser
-from rackproof.records import Direction, Measurement, ParsedLog, Verdict
 
 _STEP = re.compile(
     r"^(\d{1,12})\s+images/sec:\s+(\S{1,30})\s+\+/-\s+\S{1,30}\s+\(jitter = [^)]{1,30}\)"

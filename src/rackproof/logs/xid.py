@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import BinaryIO, ClassVar
 
+from rackproof.core.records import Direction, ParsedLog, Verdict
 from rackproof.logs._reading import Log, LogParser, run_parser
-from rackproof.records import Direction, ParsedLog, Verdict
 
 ACTIONS: Mapping[int, str] = {
     **dict.fromkeys((54,), "isolate"),

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rackproof.records import Run
+from rackproof.core.records import Run
 from rackproof.report.terminal import terminal_table
 
 __all__ = [
@@ -60,7 +60,7 @@ def render(
 
         return junit(runs, title)
     if form == "json":
-        from rackproof.results import dump_run
+        from rackproof.store.run_folder import dump_run
 
         if len(runs) == 1:
             return dump_run(runs[0])

@@ -19,9 +19,9 @@ from xml.etree import ElementTree
 
 from markupsafe import Markup
 
-from rackproof.records import Judgement, Reference, Run
+from rackproof.core.records import Judgement, Reference, Run
+from rackproof.core.text import clean, number, quantity, unit_text
 from rackproof.report.view import label_text, value_of, words
-from rackproof.text import clean, number, quantity, unit_text
 
 MAX_CHARTS = 12
 MAX_LINES = 8

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from rackproof import __version__
-from rackproof.compare.runs import Comparison
-from rackproof.compare.systems import Cell as Value
-from rackproof.compare.systems import ComparedMetric, Kind, Ratio, SystemComparison
-from rackproof.records import Direction, Verdict, worst
+from rackproof.analysis.compare.runs import Comparison
+from rackproof.analysis.compare.systems import Cell as Value
+from rackproof.analysis.compare.systems import ComparedMetric, Kind, Ratio, SystemComparison
+from rackproof.core.records import Direction, Verdict, worst
+from rackproof.core.text import NOTHING, clean, number, percent, quantity
 from rackproof.report import charts, view
 from rackproof.report.view import Cell, Table
-from rackproof.text import NOTHING, clean, number, percent, quantity
 
 FORMS = ("text", "html", "md")
 _HEADINGS: tuple[tuple[Kind, str], ...] = (
@@ -350,7 +350,7 @@ def write_comparison(comparison: SystemComparison, folder: Path) -> dict[str, Pa
     Raises:
         ResultsError: The folder cannot be written.
     """
-    from rackproof.results import write_file
+    from rackproof.store.run_folder import write_file
 
     contents: Sequence[tuple[str, str]] = (
         ("html", comparison_page(comparison)),

@@ -13,9 +13,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from rackproof import __version__
-from rackproof.records import Run
+from rackproof.core.records import Run
+from rackproof.core.text import clean, moment
 from rackproof.report import charts, study, view
-from rackproof.text import clean, moment
 
 
 @cache

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
-from rackproof.records import Judgement, Run, Verdict
+from rackproof.core.records import Judgement, Run, Verdict
+from rackproof.core.text import clean, elapsed, quantity
 from rackproof.report import view
-from rackproof.text import clean, elapsed, quantity
 
 
 def _outcome(case: ElementTree.Element, verdict: Verdict, reason: str, details: str, gating: bool) -> str:

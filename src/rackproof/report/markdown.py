@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from rackproof.records import Run
+from rackproof.core.records import Run
+from rackproof.core.text import clean
 from rackproof.report import study, view
 from rackproof.report.view import Cell, Table
-from rackproof.text import clean
 
 # Everything that could start markup, HTML, a mention, an issue link or a table cell.
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~<>&$@:])")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rackproof.records import Run
+from rackproof.analysis.scaling_study import Study, StudyRow, rate_of, studies
+from rackproof.core.records import Run
+from rackproof.core.text import NOTHING, clean, moment, number, quantity, size, unit_text
 from rackproof.report import view
 from rackproof.report.charts import Chart, Line
 from rackproof.report.view import Cell, Table, table
-from rackproof.scaling_study import Study, StudyRow, rate_of, studies
-from rackproof.text import NOTHING, clean, moment, number, quantity, size, unit_text
 
 # What the environment table always names, in its order: the row, and the facts that fill it.
 _STACK = (

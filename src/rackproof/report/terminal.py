@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rackproof.records import Run, Verdict
+from rackproof.core.records import Run, Verdict
+from rackproof.core.text import NOTHING, clean, width
 from rackproof.report import view
-from rackproof.text import NOTHING, clean, width
 
 _COLOURS = {Verdict.PASS: "32", Verdict.DEGRADED: "33", Verdict.FAIL: "31", Verdict.UNPROVEN: "35"}
 _GAP = "  "

@@ -1,6 +1,6 @@
 """What a report says, before it has a form: tables of clean text, the same for HTML and Markdown.
 
-Everything from a log or a node passes :func:`rackproof.text.clean` here, once; the forms only escape.
+Everything from a log or a node passes :func:`rackproof.core.text.clean` here, once; the forms only escape.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from urllib.parse import quote
 
-from rackproof.records import Direction, Finding, Judgement, Measurement, Reference, Run, Verdict, worst
-from rackproof.text import (
+from rackproof.core.records import Direction, Finding, Judgement, Measurement, Reference, Run, Verdict, worst
+from rackproof.core.text import (
     NOTHING,
     clean,
     duration,

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from rackproof.planning import PLAN_FILE
-from rackproof.records import Run
-from rackproof.results import iter_runs
+from rackproof.core.records import Run
+from rackproof.jobs.bench.planning import PLAN_FILE
+from rackproof.store.run_folder import iter_runs
 
 HERE = Path(__file__).resolve().parent
 pytestmark = pytest.mark.playbook

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rackproof.results import iter_runs
+from rackproof.store.run_folder import iter_runs
 
 pytestmark = pytest.mark.playbook
 HOSTS = ("hyperplane-n1", "hyperplane-n2")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rackproof import locks
-from rackproof.reimaging import journal, running
-from rackproof.reimaging.states import STEPS, Standing, Step
+from rackproof.jobs.reimage import journal, tasks
+from rackproof.jobs.reimage.lifecycle import STEPS, Standing, Step
+from rackproof.store import host_claims
 
 if TYPE_CHECKING:
     from .conftest import Rack
@@ -22,7 +22,7 @@ OURS = "rackproof-reimage: gets a new image"
 
 
 def standing(results: Path) -> Standing | None:
-    found = running.status(results, ["n01"])
+    found = tasks.status(results, ["n01"])
     return found[0].standing if found else None
 
 
@@ -47,7 +47,7 @@ def test_killed_in_each_state_it_is_gone_on_with_and_returns_only_proven(rack: R
         words = ("-e", '{"reimage_limits": {"drain": 60}}') if state is Step.DRAIN else ()
         rack.say("n01", "hold-image", on=state is Step.IMAGE)
         rack.killed_when(lambda state=state: there(state), "-l", "n01", *words)
-        assert not locks.held(results / running.CLAIMS), state
+        assert not host_claims.held(results / tasks.CLAIMS), state
         now = standing(results)
         assert now is not None
         assert (now.state, now.attempt) == ("interrupted", number), state
@@ -71,7 +71,7 @@ def test_killed_in_each_state_it_is_gone_on_with_and_returns_only_proven(rack: R
     # Once more for the image that was cut off, and never for one that was done.
     assert len(rack.renewed) == 2
     # What it was before the first attempt is what it is compared with.
-    assert (running.folders(results)[0] / "before/n01.json").exists()
+    assert (tasks.folders(results)[0] / "before/n01.json").exists()
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_a_disk_that_fills_up_meanwhile_leaves_the_node_drained_and_the_end_is_w
     said = process.communicate(timeout=200)[0]
     assert process.returncode != 0
     # The space to say how it ended was taken before it began.
-    path = journal.path_of(running.folders(small)[0] / "journal", "n01")
+    path = journal.path_of(tasks.folders(small)[0] / "journal", "n01")
     last = journal.read(path)[-1]
     assert (last.event, last.step) == ("failed", Step.PROVISION), said
     assert "Mount the storage" in last.reason

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from rackproof.fleet.probing import read_probes
-from rackproof.fleet.record import nights, read_night
-from rackproof.reimaging import running
+from rackproof.jobs.reimage import tasks
+from rackproof.jobs.validate.fleet.night_store import nights, read_night
+from rackproof.jobs.validate.fleet.probe_scheduler import read_probes
 
 if TYPE_CHECKING:
     from .conftest import Rack
@@ -50,7 +50,7 @@ def test_who_computes_wrongly_or_reduces_wrongly_stays_drained(rack: Rack) -> No
     left[1].kill()
     shutil.rmtree(Path(tempfile.gettempdir(), "rackproof-night.other.x"))
     assert done.returncode == 2, done.stdout + done.stderr
-    found = {one.node: one.standing for one in running.status(rack.results)}
+    found = {one.node: one.standing for one in tasks.status(rack.results)}
     assert {name: one.state for name, one in found.items()} == {
         "n01": "returned",
         "n02": "failed",
@@ -80,7 +80,7 @@ def test_without_a_partner_or_an_interpreter_nothing_is_proven(rack: Rack) -> No
     done = rack.reimage("-l", "n01", "-e", '{"reimage_proofs": ["all"]}')
     assert done.returncode == 2
     assert "reimage_proofs is a list of probes, pair" in done.stdout
-    assert running.folders(rack.results) == []
+    assert tasks.folders(rack.results) == []
     path = rack.folder / "hosts.yml"
     inventory = yaml.safe_load(path.read_text())
     hosts = inventory["all"]["children"]["sku_gb300"]["children"]["rack-one"]["hosts"]
@@ -88,7 +88,7 @@ def test_without_a_partner_or_an_interpreter_nothing_is_proven(rack: Rack) -> No
     path.write_text(yaml.safe_dump(inventory))
     done = rack.reimage("-l", "n01,n02", *PROVE)
     assert done.returncode == 2, done.stdout + done.stderr
-    found = {one.node: one.standing for one in running.status(rack.results)}
+    found = {one.node: one.standing for one in tasks.status(rack.results)}
     assert "no other node of its SKU and partition is in service and passed" in found["n01"].reason
     assert "python ended with 127" in found["n02"].reason
     assert rack.drained() == dict.fromkeys(["n01", "n02"], OURS)

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from rackproof.cli import main
+from rackproof.cli.main import main
 
 pytestmark = pytest.mark.playbook
 FILES = (
@@ -108,7 +108,7 @@ def test_the_command_is_one_that_the_program_takes(written: Path) -> None:
 
 
 def test_an_interrupted_night_is_known_by_the_file_that_it_leaves(written: Path) -> None:
-    from rackproof.nightly import LOCK
+    from rackproof.jobs.validate.nightly import LOCK
 
     again = unit(written / "rackproof-nightly-again.service")["Unit"]
     assert again["ConditionFileNotEmpty"] == f"{written}/results/{LOCK}"

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from rackproof.fleet.record import NIGHT_FILE, is_night, nights, read_night
-from rackproof.history.store import open_store
-from rackproof.nightly import LOCK
-from rackproof.results import RECORD_NAME
+from rackproof.jobs.validate.fleet.night_store import NIGHT_FILE, is_night, nights, read_night
+from rackproof.jobs.validate.nightly import LOCK
+from rackproof.store.history.store import open_store
+from rackproof.store.run_folder import RECORD_NAME
 
 if TYPE_CHECKING:
     from .conftest import Fleet
@@ -35,7 +35,7 @@ BAD = ("--fault", "ecc-uncorrectable", "--gpu", "2")
 
 def start(fleet: Fleet, *words: str, limit: str = "n01,n02", **environment: str) -> subprocess.Popen[str]:
     """Start a nightly as its timer does."""
-    program = "import sys; from rackproof.cli import main; sys.exit(main())"
+    program = "import sys; from rackproof.cli.main import main; sys.exit(main())"
     fixed = ["nightly", "--checkout", ROOT, "--results", fleet.results, "--limit", limit, "--drain"]
     return subprocess.Popen(
         [sys.executable, "-c", program, *fixed, "--share", "0.5", *words],

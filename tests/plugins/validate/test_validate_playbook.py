@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rackproof.explaining import explain, text
-from rackproof.fleet.record import NightRecord, nights, read_night
-from rackproof.results import read_run
+from rackproof.jobs.validate.explain import explain, text
+from rackproof.jobs.validate.fleet.night_store import NightRecord, nights, read_night
+from rackproof.store.run_folder import read_run
 
 if TYPE_CHECKING:
     from .conftest import Fleet

@@ -53,7 +53,7 @@ def log(tmp_path: Path) -> Callable[..., Path]:
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """Call ``rackproof`` in a folder of its own."""
-    from rackproof.cli import main
+    from rackproof.cli.main import main
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "110")  # whatever started the tests has set

@@ -13,9 +13,9 @@ import example_runs
 import pytest
 from click.testing import Result
 
-from rackproof.cli import main
-from rackproof.records import ParsedLog, Verdict, json_schema
-from rackproof.results import write_run
+from rackproof.cli.main import main
+from rackproof.core.records import ParsedLog, Verdict, json_schema
+from rackproof.store.run_folder import write_run
 
 Call = Callable[..., Result]
 Log = Callable[..., Path]
@@ -217,7 +217,7 @@ class TestImportAndHistory:
 @pytest.fixture
 def kept(run: Call, tmp_path: Path) -> str:
     """Keep a run of known hardware in results and history; return its id."""
-    from rackproof.recording import History
+    from rackproof.jobs.bench.record import History
 
     made = example_runs.healthy()
     write_run(made, tmp_path / "results" / made.run_id)
@@ -237,7 +237,7 @@ class TestAccept:
         assert "nothing" in said(result)
 
     def test_a_run_without_candidates(self, run: Call, kept: str, tmp_path: Path) -> None:
-        from rackproof.history.store import open_store
+        from rackproof.store.history.store import open_store
 
         plain = example_runs.healthy(run_id="plain", judgements=())
         with open_store(tmp_path / "results/history.sqlite") as store:

@@ -37,7 +37,7 @@ def imported(code: str) -> set[str]:
 
 
 def test_help_imports_nothing_heavy() -> None:
-    found = imported("from rackproof.cli import main; main(['--help'], standalone_mode=False)")
+    found = imported("from rackproof.cli.main import main; main(['--help'], standalone_mode=False)")
     assert "click" in found
     assert not found & HEAVY
 

@@ -7,8 +7,8 @@ import math
 import example_runs
 import pytest
 
-from rackproof.compare import compare, comparison_text
-from rackproof.records import Direction, Measurement, Run
+from rackproof.analysis.compare import compare, comparison_text
+from rackproof.core.records import Direction, Measurement, Run
 
 HIGHER, LOWER = Direction.HIGHER, Direction.LOWER
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.importing import NoLogsError, import_logs
-from rackproof.records import Verdict
-from rackproof.results import ResultsError, read_run
+from rackproof.analysis.importing import NoLogsError, import_logs
+from rackproof.core.records import Verdict
+from rackproof.store.run_folder import ResultsError, read_run
 
 Log = Callable[..., Path]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from test_systems import training
 
-from rackproof.compare.systems import System, SystemComparison, compare_systems
-from rackproof.records import Finding, Source, Verdict
+from rackproof.analysis.compare.systems import System, SystemComparison, compare_systems
+from rackproof.core.records import Finding, Source, Verdict
 from rackproof.report import charts
 from rackproof.report.comparison import (
     comparison_markdown,

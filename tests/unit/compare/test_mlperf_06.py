@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.compare.selecting import select
-from rackproof.compare.systems import Cell, SystemComparison, canonical_benchmark, compare_systems
-from rackproof.records import Run, Verdict
-from rackproof.scoring.mlperf import score_folder
+from rackproof.analysis.compare.selecting import select
+from rackproof.analysis.compare.systems import Cell, SystemComparison, canonical_benchmark, compare_systems
+from rackproof.analysis.mlperf.score import score_folder
+from rackproof.core.records import Run, Verdict
 
 PASS, DEGRADED, FAIL, UNPROVEN = Verdict.PASS, Verdict.DEGRADED, Verdict.FAIL, Verdict.UNPROVEN
 SYSTEMS = ("DGX1", "LambdaHyperplaneBasic")

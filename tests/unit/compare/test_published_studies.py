@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from rackproof.cli import main
-from rackproof.compare.selecting import NotFoundError, published
-from rackproof.compare.systems import System, compare_systems
-from rackproof.records import Direction, Measurement, Run, Verdict
-from rackproof.scoring.published import find_published, study_points
+from rackproof.analysis.compare.selecting import NotFoundError, published
+from rackproof.analysis.compare.systems import System, compare_systems
+from rackproof.analysis.mlperf.published import find_published, study_points
+from rackproof.cli.main import main
+from rackproof.core.records import Direction, Measurement, Run, Verdict
 
 
 def training(benchmark: str, rate: float, unit: str, **parameters: object) -> Run:

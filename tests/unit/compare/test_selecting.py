@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from rackproof.compare.selecting import NotFoundError, names_of, published, select
-from rackproof.importing import import_logs
-from rackproof.records import Direction, LogFile, Measurement, Node, Run, Verdict
-from rackproof.results import write_run
+from rackproof.analysis.compare.selecting import NotFoundError, names_of, published, select
+from rackproof.analysis.importing import import_logs
+from rackproof.core.records import Direction, LogFile, Measurement, Node, Run, Verdict
+from rackproof.store.run_folder import write_run
 
 Call = Callable[..., Result]
 
@@ -59,7 +59,7 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def call(logs: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
-    from rackproof.cli import main
+    from rackproof.cli.main import main
 
     monkeypatch.setenv("COLUMNS", "160")
     return lambda *arguments: CliRunner().invoke(main, ["compare", *arguments])

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from rackproof.compare.systems import (
+from rackproof.analysis.compare.systems import (
     ComparedMetric,
     System,
     SystemComparison,
@@ -17,7 +17,8 @@ from rackproof.compare.systems import (
     systems_of,
     why_left_out,
 )
-from rackproof.records import (
+from rackproof.analysis.mlperf.published import find_published
+from rackproof.core.records import (
     Direction,
     Finding,
     Judgement,
@@ -30,7 +31,6 @@ from rackproof.records import (
     Source,
     Verdict,
 )
-from rackproof.scoring.published import find_published
 
 HIGHER, LOWER = Direction.HIGHER, Direction.LOWER
 # Every run has its own log.

@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from rackproof.judging import SkuReference
-from rackproof.records import Direction, Gpu, Measurement, Node, Reference, Run
+from rackproof.core.judging import SkuReference
+from rackproof.core.records import Direction, Gpu, Measurement, Node, Reference, Run
 
 TONIGHT = datetime(2026, 11, 21, 6, tzinfo=UTC)
 GPUS = 4

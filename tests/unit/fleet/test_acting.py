@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rackproof.fleet.acting import PREFIX, ActingPolicy, decide, partitions
-from rackproof.fleet.record import Hold, NightReason, NodeNight, SlurmState
-from rackproof.health.checking import HealthFinding
-from rackproof.records import Verdict
+from rackproof.core.records import Verdict
+from rackproof.jobs.validate.fleet.drain_policy import PREFIX, ActingPolicy, decide, partitions
+from rackproof.jobs.validate.fleet.night_store import Hold, NightReason, NodeNight, SlurmState
+from rackproof.nodes.health_checks import HealthFinding
 
 
 def finding(node: str, code: str = "xid_79", **more: object) -> HealthFinding:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from fleet.nights import uuid
-from rackproof.fleet.record import NodeNight, nights, read_night
-from rackproof.records import Verdict
-from rackproof.validating import begin, judge, keep_look
+from rackproof.core.records import Verdict
+from rackproof.jobs.validate.fleet.night_store import NodeNight, nights, read_night
+from rackproof.jobs.validate.tasks import begin, judge, keep_look
 
 pytestmark = pytest.mark.slow
 RACK = tuple(f"r1-n{number:02d}" for number in range(1, 19))

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
-from rackproof.fleet.probing import ProbeNight
-from rackproof.fleet.record import NightRecord, NodeNight
-from rackproof.nightly import Outcome, metrics
-from rackproof.records import Verdict
+from rackproof.core.records import Verdict
+from rackproof.jobs.validate.fleet.night_store import NightRecord, NodeNight
+from rackproof.jobs.validate.fleet.probe_scheduler import ProbeNight
+from rackproof.jobs.validate.nightly import Outcome, metrics
 
 FILES = Path(__file__).resolve().parents[3] / "roles/nightly/files"
 ALERTS, DASHBOARD = FILES / "rackproof-alerts.yml", FILES / "rackproof-dashboard.json"

@@ -17,10 +17,10 @@ from typing import ClassVar
 import pytest
 
 from fleet.test_validating import NODES, gathered, look_at
-from rackproof import nightly
-from rackproof.fleet.record import nights, read_night
-from rackproof.nightly import NightlyError, Settings, finish_interrupted, run
-from rackproof.validating import begin, judge
+from rackproof.jobs.validate import nightly
+from rackproof.jobs.validate.fleet.night_store import nights, read_night
+from rackproof.jobs.validate.nightly import NightlyError, Settings, finish_interrupted, run
+from rackproof.jobs.validate.tasks import begin, judge
 
 # Stands where ansible-playbook stands: makes a night with the package, or fails as it is told.
 PLAYBOOK = """#!{python}

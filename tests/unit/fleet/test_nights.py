@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rackproof.fleet.nights import Night, NodeVerdict, Policy, drift, judge_night
-from rackproof.history.archive import Measured
-from rackproof.history.bulk import Accepted, Part, Readings, readings_of
-from rackproof.judging import SkuReference, judge
-from rackproof.records import Direction, Measurement, Reference, Run, Verdict
+from rackproof.core.judging import SkuReference, judge
+from rackproof.core.records import Direction, Measurement, Reference, Run, Verdict
+from rackproof.jobs.validate.fleet.anomaly import Night, NodeVerdict, Policy, drift, judge_night
+from rackproof.store.history.readings import Accepted, Part, Readings, readings_of
+from rackproof.store.history.repository import Measured
 
 from .nights import TONIGHT, Change, fleet_node, floors, night_runs, several_nights, uuid
 

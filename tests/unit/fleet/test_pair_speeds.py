@@ -9,8 +9,10 @@ import pytest
 
 from fleet.probes import GPUS, RACK, Answer, Slurm, pair_says, plan, runner, sound
 from fleet.test_validating import NODES, look_at
-from rackproof.fleet.probe_jobs import how
-from rackproof.fleet.probing import (
+from rackproof.core.judging import SkuReference
+from rackproof.core.records import Reference, Verdict
+from rackproof.jobs.validate.fleet.night_store import nights, read_night
+from rackproof.jobs.validate.fleet.probe_scheduler import (
     PairResult,
     ProbeNight,
     Target,
@@ -20,10 +22,8 @@ from rackproof.fleet.probing import (
     unproven_pairs,
     write_probes,
 )
-from rackproof.fleet.record import nights, read_night
-from rackproof.judging import SkuReference
-from rackproof.records import Reference, Verdict
-from rackproof.validating import begin, judge
+from rackproof.jobs.validate.fleet.probe_slurm_jobs import how
+from rackproof.jobs.validate.tasks import begin, judge
 
 FABRIC_ONLY = plan(chosen=("fabric",), share=1)
 

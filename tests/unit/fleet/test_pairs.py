@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rackproof.fleet.pairs import bisect, blame, nights_needed, pairs_of_night, second_partners
+from rackproof.jobs.validate.fleet.pairing import (
+    bisect,
+    blame,
+    nights_needed,
+    pairs_of_night,
+    second_partners,
+)
 
 RACK = [f"n{number:02d}" for number in range(18)]
 

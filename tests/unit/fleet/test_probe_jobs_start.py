@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fleet.probes import plan
-from rackproof.fleet.probe_jobs import Job, Jobs
+from rackproof.jobs.validate.fleet.probe_slurm_jobs import Job, Jobs
 
 STARTS = 20
 

@@ -23,8 +23,8 @@ from fleet.probes import (
     section,
     sound,
 )
-from rackproof.fleet.probe_jobs import MARK, Job, Plan, ProbeError, how, script, sections
-from rackproof.fleet.probing import (
+from rackproof.core.records import Verdict
+from rackproof.jobs.validate.fleet.probe_scheduler import (
     ProbeNight,
     Target,
     digests_of,
@@ -34,7 +34,7 @@ from rackproof.fleet.probing import (
     read_pair,
     said,
 )
-from rackproof.records import Verdict
+from rackproof.jobs.validate.fleet.probe_slurm_jobs import MARK, Job, Plan, ProbeError, how, script, sections
 
 
 def targets(nodes: tuple[str, ...] = RACK, **busy: str) -> list[Target]:

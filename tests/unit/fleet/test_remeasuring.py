@@ -12,13 +12,13 @@ import pytest
 
 from fleet.probes import RACK, Slurm, node_says, plan, section
 from fleet.test_validating import gathered
-from rackproof import measuring, validating
-from rackproof.fleet.probe_jobs import Jobs, Plan
-from rackproof.fleet.probing import ProbeNight, read_probes
-from rackproof.fleet.record import NodeNight, nights, read_night
-from rackproof.fleet.remeasuring import better, measure_suspects
-from rackproof.records import Direction, Measurement
-from rackproof.results import read_run
+from rackproof.core.records import Direction, Measurement
+from rackproof.jobs.validate import probes, tasks
+from rackproof.jobs.validate.fleet.night_store import NodeNight, nights, read_night
+from rackproof.jobs.validate.fleet.probe_scheduler import ProbeNight, read_probes
+from rackproof.jobs.validate.fleet.probe_slurm_jobs import Jobs, Plan
+from rackproof.jobs.validate.fleet.retest import better, measure_suspects
+from rackproof.store.run_folder import read_run
 
 SOME = RACK[:6]
 BAD = SOME[2]
@@ -55,8 +55,8 @@ def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tupl
         def now(cls, tz: Any = None) -> datetime:
             return datetime.now(tz) + day[0]
 
-    monkeypatch.setattr(validating, "datetime", Clock)
-    monkeypatch.setattr(measuring, "datetime", Clock)
+    monkeypatch.setattr(tasks, "datetime", Clock)
+    monkeypatch.setattr(probes, "datetime", Clock)
 
     def make(
         *answers: Answer,
@@ -71,20 +71,20 @@ def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tupl
         def answer(nodes: tuple[str, ...]) -> Answer:
             return left.pop(0) if nodes == (BAD,) else (node_says(nodes[0]), 0, seconds)
 
-        begun = validating.begin(tmp_path, SOME, owner_pid=os.getpid())
+        begun = tasks.begin(tmp_path, SOME, owner_pid=os.getpid())
         for name in SOME:
-            validating.keep_look(
+            tasks.keep_look(
                 begun, name, gathered(int(name[-2:])), asked=0, answered=2e9, sku="h200",
                 expected={"gpus": 4}, references=REFERENCES,
             )  # fmt: skip
         host, how_ = Slurm(answer), how_ or plan(chosen=("gemm", "training-step"), share=1)
         members = "".join(f"{name}|batch|none\n" for name in SOME)
         if measured:
-            measuring.measure(
+            probes.measure(
                 begun, how_, slurm=slurm or states(), members=members, remark="", shell=host.shell,
                 jobs=lambda *given: Jobs(*given, clock=lambda: host.now, sleep=host.sleep),
             )  # fmt: skip
-        validating.judge(
+        tasks.judge(
             begun, asked=dict.fromkeys(SOME, ""), slurm=slurm or states(), members=members, share=0.4,
             measuring="" if measured else None,
         )  # fmt: skip
@@ -189,8 +189,8 @@ def test_two_nights_of_one_day_do_not_turn_one_bad_number_into_a_failure(
 def test_who_is_drained_by_a_night_is_not_measured_again(
     night: Callable[..., tuple[NodeNight, ProbeNight]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = measuring.how(node_says(BAD, speed=600), "0", 4.0)
-    monkeypatch.setattr(measuring, "_direct_results", lambda *_: {BAD: done})
+    done = probes.how(node_says(BAD, speed=600), "0", 4.0)
+    monkeypatch.setattr(probes, "_direct_results", lambda *_: {BAD: done})
     node, probed = night(slurm=states(**{BAD[-3:]: "ours"}))
     assert (node.verdict.value, probed.again) == ("fail", ())
     assert node.why.startswith("stays drained: floor:gemm_best")
@@ -202,8 +202,8 @@ def test_one_good_measurement_counts_once_however_many_nights_there_are(
     """A second look on the same day sees the same numbers, and proves nothing new."""
     assert night(at(600), at(601))[0].plan == "drain"
     ours = states(**{BAD[-3:]: "ours"})
-    good = measuring.how(node_says(BAD), "0", 4.0)
-    monkeypatch.setattr(measuring, "_direct_results", lambda *_: {BAD: good})
+    good = probes.how(node_says(BAD), "0", 4.0)
+    monkeypatch.setattr(probes, "_direct_results", lambda *_: {BAD: good})
     node, _ = night(slurm=ours, hours=1)
     assert node.why == "stays drained: what failed has passed 1 of 2 times", node.says()
     assert {"gemm", "gemm_best dtype=bf16", "job", "training-step"} <= set(node.anew)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rackproof.fleet.thresholds import GIB, PHYSICS, Slip, lint
+from rackproof.jobs.validate.fleet.reference_lint import GIB, PHYSICS, Slip, lint
 
 UNITS = {"gemm_best": "TFLOP/s", "memory_copy": "TB/s", "all_reduce_busbw": "GB/s"}
 SIZES = {"all_reduce_busbw": {8 << 20, GIB, 4 * GIB}}

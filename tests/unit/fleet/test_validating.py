@@ -13,13 +13,13 @@ from xml.etree import ElementTree
 import pytest
 
 from fleet.nights import fleet_node, night_runs, uuid
-from rackproof import explaining, validating
-from rackproof.fleet.probing import PairResult, ProbeNight, write_probes
-from rackproof.fleet.record import NightReason, look_path, nights, read_night, write_night
-from rackproof.history.store import open_store
-from rackproof.records import Direction, Measurement, Run, Verdict
-from rackproof.results import ResultsError, read_run
-from rackproof.validating import Begun, ValidateError, begin, close, judge, keep_look
+from rackproof.core.records import Direction, Measurement, Run, Verdict
+from rackproof.jobs.validate import explain, tasks
+from rackproof.jobs.validate.fleet.night_store import NightReason, look_path, nights, read_night, write_night
+from rackproof.jobs.validate.fleet.probe_scheduler import PairResult, ProbeNight, write_probes
+from rackproof.jobs.validate.tasks import Begun, ValidateError, begin, close, judge, keep_look
+from rackproof.store.history.store import open_store
+from rackproof.store.run_folder import ResultsError, read_run
 
 NODES = ("r1-n01", "r1-n02", "r1-n03")
 EPOCH = 1_795_000_000.0
@@ -81,7 +81,7 @@ def slurm(**ours: str) -> dict[str, Any]:
     }
 
 
-def a_night(results: Path, answers: dict[int, dict[str, Any]], **options: Any) -> validating.Judged:
+def a_night(results: Path, answers: dict[int, dict[str, Any]], **options: Any) -> tasks.Judged:
     """Make a night in which the nodes answer so; who has no answer is as ever, None is unreachable."""
     night = begin(results, NODES, owner_pid=os.getpid())
     for number in range(len(NODES)):
@@ -197,7 +197,7 @@ def test_a_clock_that_jumps_back_neither_hides_nor_doubles_a_night(
         def now(cls, tz: Any = None) -> datetime:
             return datetime.now(tz) + shift[0]
 
-    monkeypatch.setattr(validating, "datetime", Clock)
+    monkeypatch.setattr(tasks, "datetime", Clock)
     a_night(results, {1: gathered(1, gone=2)})
     for jump in (timedelta(days=3), timedelta(days=-3), timedelta(hours=-1)):
         shift[0] = jump
@@ -219,7 +219,7 @@ def test_a_disk_that_is_full_ends_the_night_without_half_a_record(
     def full(*_: object) -> None:
         raise ResultsError("cannot write: the disk is full")
 
-    monkeypatch.setattr("rackproof.fleet.record.write_file", full)
+    monkeypatch.setattr("rackproof.jobs.validate.fleet.night_store.write_file", full)
     with pytest.raises(ValidateError, match="the disk is full"):
         look_at(night, 0)
     with pytest.raises(ValidateError, match="the disk is full"):
@@ -312,7 +312,7 @@ def test_what_runs_of_the_day_measured_is_judged_with_health(results: Path) -> N
     assert reason.deviation is not None
     assert -0.22 < reason.deviation < -0.18
     close(night, did={})
-    told = explaining.text(explaining.explain(results, "r1-n02"))
+    told = explain.text(explain.explain(results, "r1-n02"))
     assert re.search(r"floor gemm_best dtype=bf16 on GPU-\S+ \(slot 2\): .*\(S\), .2\d", told), told
     assert "ansible-playbook bench.yml -l r1-n02" in told
     # The night's own numbers are in the history, too, and have no floors: they are not what is judged.
@@ -364,14 +364,14 @@ def test_what_a_large_group_measured_is_judged_too(results: Path) -> None:
     ],
 )
 def test_a_slow_controller_is_no_wrong_clock(times: tuple[Any, ...], offset: float | None) -> None:
-    assert validating.clock_offset(*times) == offset
+    assert tasks.clock_offset(*times) == offset
 
 
 def test_a_node_is_explained_from_records_alone(results: Path) -> None:
     for number in range(2):
         a_night(results, {1: gathered(1, log="NVRM: Xid (PCI:0002:06:00): 79, GPU has fallen off the bus.")})
         assert number + 1 == len(nights(results))
-    told = explaining.text(explaining.explain(results, "r1-n02"))
+    told = explain.text(explain.explain(results, "r1-n02"))
     for words in (
         "r1-n02: fail in the night",
         f"fail: xid_79: {uuid(1, 2)} (GPU 2",
@@ -381,14 +381,14 @@ def test_a_node_is_explained_from_records_alone(results: Path) -> None:
         "ansible-playbook validate.yml -l r1-n02",
     ):
         assert words in told
-    assert "nothing was found" in explaining.text(explaining.explain(results, "r1-n01"))
-    with pytest.raises(explaining.ExplainError, match="has looked at nobody"):
-        explaining.explain(results, "nobody")
+    assert "nothing was found" in explain.text(explain.explain(results, "r1-n01"))
+    with pytest.raises(explain.ExplainError, match="has looked at nobody"):
+        explain.explain(results, "nobody")
 
 
 def test_the_packet_for_the_vendor_names_the_part(results: Path) -> None:
     a_night(results, {1: gathered(1, log="NVRM: Xid (PCI:0002:06:00): 79, <b>fallen</b> | off")})
-    packet = explaining.rma_packet(results, "r1-n02")
+    packet = explain.rma_packet(results, "r1-n02")
     assert f"| yes | 2 | 00000002:06:00.0 | {uuid(1, 2)} | S12 |" in packet
     assert f"| {uuid(1, 2)} | 79 | 1 | &lt;b&gt;fallen&lt;/b&gt; \\| off |" in packet
     assert "SN0001" in packet
@@ -411,7 +411,7 @@ def test_the_packet_names_a_missing_gpu_and_all_partners(results: Path) -> None:
     )
     bad = night.nodes[1].model_copy(update={"reasons": (why,)})
     write_night(folder, night.model_copy(update={"nodes": (night.nodes[0], bad, night.nodes[2])}))
-    packet = explaining.rma_packet(results, "r1-n02")
+    packet = explain.rma_packet(results, "r1-n02")
     assert f"| is missing | 2 | 00000002:06:00.0 | {uuid(1, 2)} | S12 |" in packet
     assert f"| yes | 0 | 00000000:06:00.0 | {uuid(1, 0)} | S10 |" in packet
     assert f"|  | 1 | 00000001:06:00.0 | {uuid(1, 1)} | S11 |" in packet
@@ -429,15 +429,15 @@ def test_what_a_node_says_is_no_html_and_no_command(results: Path) -> None:
     for page in (folder / "index.html", folder / "nodes/r1-n02.html"):
         assert "<script>" not in page.read_text()
         assert "<x>" not in page.read_text()
-    assert not [one for one in explaining.explain(results, "r1-n02").next if "rm -rf" in one]
+    assert not [one for one in explain.explain(results, "r1-n02").next if "rm -rf" in one]
 
 
 def test_answers_of_slurm_are_read_as_they_come() -> None:
-    assert validating.slurm_answer({}, {}) == (None, "")
-    assert validating.slurm_answer({"skipped": True}, {}) == (None, "")
-    assert "nothing is drained" in validating.slurm_answer({"failed": True, "msg": "down"}, {})[1]
-    assert "timed out" in validating.slurm_answer({"nodes": {}}, {"rc": 1, "stderr": "timed out"})[1]
-    assert validating.slurm_answer({"nodes": {"a": {}}}, {"rc": 0}) == ({"a": {}}, "")
+    assert tasks.slurm_answer({}, {}) == (None, "")
+    assert tasks.slurm_answer({"skipped": True}, {}) == (None, "")
+    assert "nothing is drained" in tasks.slurm_answer({"failed": True, "msg": "down"}, {})[1]
+    assert "timed out" in tasks.slurm_answer({"nodes": {}}, {"rc": 1, "stderr": "timed out"})[1]
+    assert tasks.slurm_answer({"nodes": {"a": {}}}, {"rc": 0}) == ({"a": {}}, "")
 
 
 def test_what_was_done_is_what_slurm_says_and_not_what_was_asked() -> None:
@@ -453,7 +453,7 @@ def test_what_was_done_is_what_slurm_says_and_not_what_was_asked() -> None:
         ]
     }
     back = {"nodes": {"e": {"in_service": True}, "f": {"in_service": False, "state_after": "DOWN"}}}
-    assert validating.done(drained, back) == {
+    assert tasks.done(drained, back) == {
         "a": "drained; jobs run on until they end: 7",
         "b": "not drained by us: DOWN (x)",
         "c": "could not be drained: slurmctld is down",
@@ -462,8 +462,8 @@ def test_what_was_done_is_what_slurm_says_and_not_what_was_asked() -> None:
     }
     # Slurm's host is gone: that shows with each node that waits for its return.
     lost = {"unreachable": True, "msg": "no route to host"}
-    assert validating.done({}, lost, ["e"]) == {"e": "could not be returned: no route to host"}
-    assert validating.done({}, {"skipped": True}, ["e"]) == {}
+    assert tasks.done({}, lost, ["e"]) == {"e": "could not be returned: no route to host"}
+    assert tasks.done({}, {"skipped": True}, ["e"]) == {}
 
 
 def test_two_names_of_one_machine_prove_neither(results: Path) -> None:
@@ -482,9 +482,9 @@ def test_a_clock_that_was_ahead_hides_nothing_that_the_kernel_said(results: Path
     look_at(night, 1)
     judge(night, asked=dict.fromkeys(NODES, ""))
     later = begin(results, NODES, owner_pid=os.getpid())
-    assert validating.last_moment(later, NODES[0]) == pytest.approx(EPOCH + 1, abs=1)
-    assert validating.last_moment(later, NODES[1]) == EPOCH + 1
-    assert validating.last_moment(later, NODES[2]) == 0
+    assert tasks.last_moment(later, NODES[0]) == pytest.approx(EPOCH + 1, abs=1)
+    assert tasks.last_moment(later, NODES[1]) == EPOCH + 1
+    assert tasks.last_moment(later, NODES[2]) == 0
 
 
 def test_of_trays_that_share_their_only_serial_none_is_called_bad_for_another(results: Path) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from rackproof.health.checking import Expectation, HealthFinding, check, majorities, settle
-from rackproof.health.looking import GpuLook, Look, PortLook, XidLook, action_of, bus, look, reboot_key
-from rackproof.records import Verdict
+from rackproof.core.records import Verdict
+from rackproof.nodes.health_checks import Expectation, HealthFinding, check, majorities, settle
+from rackproof.nodes.snapshot import GpuLook, Look, PortLook, XidLook, action_of, bus, look, reboot_key
 
 GPU = GpuLook(
     uuid="GPU-00000000-1111",

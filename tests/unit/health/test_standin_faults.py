@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rackproof.health.checking import Expectation, HealthFinding, check
-from rackproof.health.looking import Look, look
-from rackproof.records import Verdict
+from rackproof.core.records import Verdict
+from rackproof.nodes.health_checks import Expectation, HealthFinding, check
+from rackproof.nodes.snapshot import Look, look
 
 from .conftest import Rig
 

@@ -5,16 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from rackproof.records import (
-    Direction,
-    Gpu,
-    Judgement,
-    Measurement,
-    Node,
-    Reference,
-    Run,
-    Verdict,
-)
+from rackproof.core.records import Direction, Gpu, Judgement, Measurement, Node, Reference, Run, Verdict
 
 START = datetime(2026, 11, 1, 2, 30, tzinfo=UTC)
 NO_REFERENCE = "no reference yet"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.history import schema
-from rackproof.history.store import HistoryError, Store, open_store
-from rackproof.records import Direction, Finding, LogFile, Node, Run, Verdict
+from rackproof.core.records import Direction, Finding, LogFile, Node, Run, Verdict
+from rackproof.store.history import schema
+from rackproof.store.history.store import HistoryError, Store, open_store
 
 from . import samples
 from .samples import START, measured, node, passed, run, unjudged, uuid
@@ -456,7 +456,7 @@ def test_many_runs_at_once_are_kept_and_counted_once(store: Store) -> None:
 
 
 def test_samples_are_what_judging_makes() -> None:
-    from rackproof.judging import judge
+    from rackproof.core.judging import judge
 
     copy = measured("memory_copy", 4.2, "TB/s")
     assert judge(copy, None, gating=False) == unjudged(copy)

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rackproof.history.bulk import Readings, readings_of
-from rackproof.history.store import HistoryError, open_store
-from rackproof.records import Direction, Judgement, Measurement, Node, Run, Verdict
+from rackproof.core.records import Direction, Judgement, Measurement, Node, Run, Verdict
+from rackproof.store.history.readings import Readings, readings_of
+from rackproof.store.history.store import HistoryError, open_store
 
 from .samples import START, node, uuid
 

@@ -23,8 +23,8 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from rackproof.history import database, schema
-from rackproof.history.store import (
+from rackproof.store.history import database, schema
+from rackproof.store.history.store import (
     HistoryError,
     HistoryTooNewError,
     HistoryUnreachableError,
@@ -248,7 +248,7 @@ def start(program: str, *words: str) -> subprocess.Popen[str]:
 def test_processes_that_open_an_empty_database_at_once_all_succeed(where: str) -> None:
     program = """
 import sys
-from rackproof.history.store import open_store
+from rackproof.store.history.store import open_store
 from samples import run
 sys.stdin.readline()
 with open_store(sys.argv[1]) as store:
@@ -280,7 +280,7 @@ def test_two_writers_of_the_same_runs_on_the_same_hardware_end_with_one_of_each(
     open_store(where).close()
     program = """
 import sys
-from rackproof.history.store import open_store
+from rackproof.store.history.store import open_store
 from samples import node, run
 _, where, order = sys.argv
 numbers = range(30) if order == "forwards" else range(29, -1, -1)
@@ -303,7 +303,7 @@ def test_killed_in_the_middle_of_keeping_leaves_whole_runs_only(where: str) -> N
     open_store(where).close()
     program = """
 import itertools, sys
-from rackproof.history.store import open_store
+from rackproof.store.history.store import open_store
 from samples import measured, run
 many = tuple(measured("m", float(number), "s", step=str(number)) for number in range(400))
 with open_store(sys.argv[1]) as store:
@@ -383,7 +383,7 @@ def test_opening_a_current_store_does_not_load_alembic(tmp_path: Path) -> None:
     open_store(f"sqlite:///{tmp_path}/h.sqlite").close()
     program = """
 import sys
-from rackproof.history.store import open_store
+from rackproof.store.history.store import open_store
 open_store(sys.argv[1]).close()
 sys.exit("alembic" in sys.modules)
 """

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.history import schema
-from rackproof.history.store import drain_spool, keep_or_spool, open_store, rebuild
-from rackproof.results import ResultsError, write_run
+from rackproof.store.history import schema
+from rackproof.store.history.store import drain_spool, keep_or_spool, open_store, rebuild
+from rackproof.store.run_folder import ResultsError, write_run
 
 from .conftest import PASSWORD, PASSWORD_IN_URL, Server
 from .samples import run

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from images_job import Cluster
 
+from rackproof.analysis.mlperf.score import score_folder
+from rackproof.core.records import Verdict
 from rackproof.logs import nccl_tests, parse_path
-from rackproof.records import Verdict
-from rackproof.scoring.mlperf import score_folder
 
 # Every case starts processes; together they outlast what `make check` may take.
 pytestmark = pytest.mark.slow

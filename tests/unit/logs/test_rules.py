@@ -13,8 +13,8 @@ import pytest
 from log_samples import MINIGO, MLL06, MXNET, NCCL, TF_CNN, event, mll, mllog, nccl_json
 
 from rackproof import logs
+from rackproof.core.records import ParsedLog, Verdict
 from rackproof.logs import _reading
-from rackproof.records import ParsedLog, Verdict
 
 PASS, DEGRADED, FAIL, UNPROVEN = Verdict.PASS, Verdict.DEGRADED, Verdict.FAIL, Verdict.UNPROVEN
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rackproof import logs
-from rackproof.records import ParsedLog, Verdict
+from rackproof.core.records import ParsedLog, Verdict
 
 PASS, FAIL, UNPROVEN = Verdict.PASS, Verdict.FAIL, Verdict.UNPROVEN
 

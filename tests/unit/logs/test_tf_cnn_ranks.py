@@ -6,8 +6,8 @@ import io
 
 import pytest
 
+from rackproof.core.records import ParsedLog
 from rackproof.logs import parse
-from rackproof.records import ParsedLog
 
 HEAD = """\
 TensorFlow:  1.15

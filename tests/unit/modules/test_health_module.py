@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from health.conftest import STANDINS, Rig
 
-from rackproof.health.checking import Expectation, check
-from rackproof.health.looking import look
+from rackproof.nodes.health_checks import Expectation, check
+from rackproof.nodes.snapshot import look
 
 pytestmark = pytest.mark.slow
 TOOLS = ("nvidia-smi", "dmesg", "ofed_info", "nv-fabricmanager")

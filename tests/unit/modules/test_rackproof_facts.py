@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rackproof.facts import findings_from_facts, node_from_facts
+from rackproof.nodes.facts import findings_from_facts, node_from_facts
 
 from .conftest import Modules
 

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import pytest
 
-from rackproof.facts import findings_from_facts
+from rackproof.core.records import Verdict
 from rackproof.logs.nvidia_smi import parse_csv, parse_nvlink, parse_topo, parse_xml
-from rackproof.records import Verdict
+from rackproof.nodes.facts import findings_from_facts
 
 # Every case starts processes; together they outlast what `make check` may take.
 pytestmark = pytest.mark.slow

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from tests_rack import shape
 
-from rackproof.facts import findings_from_facts, node_from_facts
+from rackproof.core.records import Verdict
 from rackproof.logs import read_gpus
 from rackproof.logs.nvidia_smi import parse_csv, parse_nvlink, parse_topo, parse_xml
-from rackproof.records import Verdict
+from rackproof.nodes.facts import findings_from_facts, node_from_facts
 
 CAPTURES = {
     "h100": "logs/nvidia-smi/qx-h100.xml",

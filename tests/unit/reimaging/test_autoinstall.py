@@ -17,7 +17,7 @@ import jsonschema
 import pytest
 import yaml
 
-from rackproof.reimaging import autoinstall
+from rackproof.jobs.reimage import autoinstall
 
 from .test_write_image import writer
 

@@ -21,8 +21,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from rackproof.cli import main
-from rackproof.reimaging.images import BLOCK_BYTES, describe
+from rackproof.cli.main import main
+from rackproof.jobs.reimage.images import BLOCK_BYTES, describe
 
 pytestmark = pytest.mark.playbook
 ROOT = Path(__file__).resolve().parents[3]

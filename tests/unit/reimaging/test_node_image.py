@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rackproof.reimaging.images import BLOCK_BYTES, describe
+from rackproof.jobs.reimage.images import BLOCK_BYTES, describe
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = ROOT / "roles/node_image/files/rackproof-build-image"

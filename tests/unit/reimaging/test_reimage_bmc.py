@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from rackproof.reimaging.bmc import Access, BmcError, look, set_boot, set_power
+from rackproof.jobs.reimage.bmc import Access, BmcError, look, set_boot, set_power
 
 pytestmark = pytest.mark.slow
 EMULATOR = Path(sys.executable).with_name("sushy-emulator")

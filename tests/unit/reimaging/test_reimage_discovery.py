@@ -17,8 +17,17 @@ from typing import Any
 import pytest
 import yaml
 
-from rackproof.reimaging.bmc import About, Access, BmcError, BmcSilentError
-from rackproof.reimaging.discovery import Discovered, DiscoveryError, Known, ask, awaited, expand, keep, match
+from rackproof.jobs.reimage.bmc import About, Access, BmcError, BmcSilentError
+from rackproof.jobs.reimage.discovery import (
+    Discovered,
+    DiscoveryError,
+    Known,
+    ask,
+    awaited,
+    expand,
+    keep,
+    match,
+)
 
 from .ipmi_double import IpmiDouble
 from .redfish_double import RedfishDouble

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from rackproof.cli import main
-from rackproof.reimaging.fleet import GBIT, Assumptions, forecast, saturates_at
+from rackproof.cli.main import main
+from rackproof.jobs.reimage.forecast import GBIT, Assumptions, forecast, saturates_at
 
 # Nothing but the image: all that is left can be worked out by hand.
 ONLY_IMAGE = Assumptions(

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from rackproof.reimaging import running
-from rackproof.reimaging.bmc import Access, BmcError, BmcSilentError, look, set_boot, set_power
-from rackproof.reimaging.ipmi import boot_flags, host_and_port
+from rackproof.jobs.reimage import tasks
+from rackproof.jobs.reimage.bmc import Access, BmcError, BmcSilentError, look, set_boot, set_power
+from rackproof.jobs.reimage.ipmi import boot_flags, host_and_port
 
 from .ipmi_double import IpmiDouble
 
@@ -282,7 +282,7 @@ def test_a_machine_that_says_another_serial_number_by_ipmi_is_not_touched(
         timeout=100,
         check=False,
     )
-    (stood,) = running.status(tmp_path / "results")
+    (stood,) = tasks.status(tmp_path / "results")
     assert "n1 is another machine: its BMC says serial number SN-1" in stood.standing.reason, done.stdout
     # Neither switched nor told to boot from the network.
     assert (node.orders, node.flags[1]) == ([], 0)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.reimaging import journal
-from rackproof.reimaging.journal import JournalError, append, line, parse, path_of, read
-from rackproof.reimaging.states import STEPS, Entry, Step
+from rackproof.jobs.reimage import journal
+from rackproof.jobs.reimage.journal import JournalError, append, line, parse, path_of, read
+from rackproof.jobs.reimage.lifecycle import STEPS, Entry, Step
 
 ENTRIES = [
     Entry(at=datetime(2026, 11, 22, 2, number, tzinfo=UTC), event="begun", step=step, reason="ü\n\0" * 3)
@@ -42,7 +42,8 @@ def test_killed_at_any_byte_what_was_whole_is_there_and_writing_goes_on(tmp_path
 def test_a_writer_that_is_killed_leaves_only_whole_entries(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from datetime import UTC, datetime\n"
-        "from rackproof.reimaging.journal import append; from rackproof.reimaging.states import Entry\n"
+        "from rackproof.jobs.reimage.journal import append\n"
+        "from rackproof.jobs.reimage.lifecycle import Entry\n"
         "for n in range(100000):\n"
         "    entry = Entry(at=datetime.now(UTC), event='begun', step='boot', attempt=n + 1)\n"
         "    append(Path(sys.argv[1]), entry)\n"

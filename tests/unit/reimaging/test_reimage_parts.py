@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rackproof.records import Gpu, Node, Verdict
-from rackproof.reimaging.parts import compare
+from rackproof.core.records import Gpu, Node, Verdict
+from rackproof.jobs.reimage.hardware_diff import compare
 
 
 def gpus(*names: str, vbios: str = "1") -> tuple[Gpu, ...]:

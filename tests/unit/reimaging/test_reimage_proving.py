@@ -12,15 +12,22 @@ from typing import Any
 import pytest
 from fleet import probes
 
-from rackproof.fleet.probe_jobs import Done, Job, Jobs, how
-from rackproof.fleet.probing import PairResult, ProbeNight, read_probes, write_probes
-from rackproof.fleet.record import KeptLook, NightReason, NightRecord, NodeNight, write_look, write_night
-from rackproof.health.looking import GpuLook, Look
-from rackproof.records import Node, Verdict
-from rackproof.reimaging import proving
-from rackproof.reimaging.proving import PartnerHalf, bad_alone, keep_pair, meet, partners, proven
-from rackproof.reimaging.running import ReimageError
-from rackproof.validating import Begun
+from rackproof.core.records import Node, Verdict
+from rackproof.jobs.reimage import acceptance
+from rackproof.jobs.reimage.acceptance import PartnerHalf, bad_alone, keep_pair, meet, partners, proven
+from rackproof.jobs.reimage.tasks import ReimageError
+from rackproof.jobs.validate.fleet.night_store import (
+    KeptLook,
+    NightReason,
+    NightRecord,
+    NodeNight,
+    write_look,
+    write_night,
+)
+from rackproof.jobs.validate.fleet.probe_scheduler import PairResult, ProbeNight, read_probes, write_probes
+from rackproof.jobs.validate.fleet.probe_slurm_jobs import Done, Job, Jobs, how
+from rackproof.jobs.validate.tasks import Begun
+from rackproof.nodes.snapshot import GpuLook, Look
 
 EARLIER, TONIGHT = "20261121T020000Z-health-aaaaaa", "20261122T020000Z-health-bbbbbb"
 FLOOR = {
@@ -108,7 +115,7 @@ def test_the_first_that_slurm_gives_comes_and_leaves_nothing() -> None:
         return probes.section("half", ""), 0, 40
 
     slurm = probes.Slurm(answer)
-    how = proving.unbounded(probes.plan(minutes=0.0))
+    how = acceptance.unbounded(probes.plan(minutes=0.0))
     half = meet(
         how, "n1", ["n2", "n3", "n4"], 4, Jobs(slurm.shell, how, {}, {}, lambda: slurm.now, slurm.sleep)
     )
@@ -129,17 +136,17 @@ def test_a_half_that_did_not_come_or_not_to_its_end_says_so(
     answer: tuple[str, int | None, float], partner: str, text: str
 ) -> None:
     slurm = probes.Slurm(lambda _: answer)
-    how = proving.unbounded(probes.plan())
+    how = acceptance.unbounded(probes.plan())
     half = meet(how, "n1", ["n2"], 4, Jobs(slurm.shell, how, {}, {}, lambda: slurm.now, slurm.sleep))
     assert half.partner == partner
     assert half.text.startswith(text)
     # Asked again for as long as the node's half waits, and no longer.
     assert len(slurm.started) == 1 if partner else len(slurm.started) > 5
-    assert partner or slurm.now < proving.WAIT_S
+    assert partner or slurm.now < acceptance.WAIT_S
 
 
 def test_without_anybody_known_to_be_good_it_says_what_to_do() -> None:
-    how = proving.unbounded(probes.plan())
+    how = acceptance.unbounded(probes.plan())
     slurm = probes.Slurm(probes.sound)
     half = meet(how, "n1", [], 4, Jobs(slurm.shell, how, {}, {}))
     assert (half.partner, slurm.started) == ("", [])
@@ -311,7 +318,7 @@ class Here:
 @pytest.mark.torch
 def test_both_halves_reduce_with_each_other(tmp_path: Path, torch_python: Path) -> None:
     """The scripts as they are sent, with PyTorch and gloo: the node's, and the partner's within its marks."""
-    plan = proving.unbounded(probes.plan(device="cpu", python=str(torch_python), pair_limit_s=90))
+    plan = acceptance.unbounded(probes.plan(device="cpu", python=str(torch_python), pair_limit_s=90))
     # The partner finds rank 0 by the node's name.
     node = "localhost"
     mine = subprocess.Popen(
@@ -323,7 +330,7 @@ def test_both_halves_reduce_with_each_other(tmp_path: Path, torch_python: Path) 
         text=True,
     )
     assert mine.stdin is not None
-    mine.stdin.write(proving.node_half(plan, node))
+    mine.stdin.write(acceptance.node_half(plan, node))
     mine.stdin.close()
     mine.stdin = None
     here = Here()

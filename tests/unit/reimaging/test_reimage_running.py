@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from rackproof import locks
-from rackproof.cli import main
-from rackproof.fleet.record import NightRecord, NodeNight, write_night
-from rackproof.health.checking import HealthFinding
-from rackproof.records import Verdict
-from rackproof.reimaging import journal, running
-from rackproof.reimaging.running import ReimageError, Started, begin, end, keep_record, proven, write_step
-from rackproof.reimaging.states import STEPS, Step
-from rackproof.results import read_run
+from rackproof.cli.main import main
+from rackproof.core.records import Verdict
+from rackproof.jobs.reimage import journal, tasks
+from rackproof.jobs.reimage.lifecycle import STEPS, Step
+from rackproof.jobs.reimage.tasks import ReimageError, Started, begin, end, keep_record, proven, write_step
+from rackproof.jobs.validate.fleet.night_store import NightRecord, NodeNight, write_night
+from rackproof.nodes.health_checks import HealthFinding
+from rackproof.store import host_claims
+from rackproof.store.run_folder import read_run
 
 NODES = {"n1": ["r1"], "n2": ["r1"], "n3": ["r2"]}
 
@@ -77,7 +77,7 @@ def test_a_node_goes_the_whole_way_and_enters_the_history(tmp_path: Path) -> Non
     kept = read_run(Path(run.folder))
     assert kept.benchmark == "reimage"
     assert [gpu.uuid for node in kept.nodes for gpu in node.gpus] == ["GPU-a", "GPU-x"]
-    (status,) = running.status(tmp_path)
+    (status,) = tasks.status(tmp_path)
     assert status.standing.state == "returned"
     assert not list(Path(run.folder, "journal").glob(".*.reserve"))
 
@@ -88,12 +88,12 @@ def test_the_next_run_goes_on_where_a_killed_one_was(tmp_path: Path, last: Step)
     keep_record(run, "n1", "before", facts(serial="first"))
     work(run, "n1", *STEPS[: STEPS.index(last)])
     write_step(run, "n1", "begun", last)
-    found = {one.node: one for one in running.status(tmp_path)}
+    found = {one.node: one for one in tasks.status(tmp_path)}
     assert found["n1"].standing.state == "running"
     assert found["n2"].standing.state == "waiting"
     # Killed: the claims are gone with the process.
-    (tmp_path / running.CLAIMS / locks.CLAIMS).unlink()
-    (mine,) = running.status(tmp_path, ["n1"])
+    (tmp_path / tasks.CLAIMS / host_claims.CLAIMS).unlink()
+    (mine,) = tasks.status(tmp_path, ["n1"])
     assert (mine.standing.state, mine.standing.step) == ("interrupted", last)
     assert mine.next_command == "ansible-playbook reimage.yml -l n1"
 
@@ -101,7 +101,7 @@ def test_the_next_run_goes_on_where_a_killed_one_was(tmp_path: Path, last: Step)
     assert second.run_id > run.run_id
     assert second.todo["n1"][0] is Step.DRAIN
     assert second.todo["n2"] == STEPS
-    taken = running.read_record(Path(second.folder), "before", "n1")
+    taken = tasks.read_record(Path(second.folder), "before", "n1")
     if STEPS.index(last) > STEPS.index(Step.RECORD):
         # What it was before is what it was before the first attempt.
         assert Step.RECORD not in second.todo["n1"]
@@ -110,7 +110,7 @@ def test_the_next_run_goes_on_where_a_killed_one_was(tmp_path: Path, last: Step)
     else:
         assert taken is None
     work(second, "n1", *second.todo["n1"])
-    assert running.status(tmp_path, ["n1"])[0].standing.state == "returned"
+    assert tasks.status(tmp_path, ["n1"])[0].standing.state == "returned"
 
 
 def test_another_method_or_again_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,21 +121,21 @@ def test_another_method_or_again_begins_anew(tmp_path: Path, monkeypatch: pytest
     assert second.todo["n1"] == (Step.DRAIN, Step.PROVISION, Step.VALIDATE, Step.RETURN)
     # The boot that has to be another one is taken over, too.
     with pytest.raises(ReimageError, match="n1 still runs the system that was to be replaced"):
-        running.booted(second, "n1", facts())
-    assert running.booted(second, "n1", facts() | {"boot_id": "two"}) == ()
-    (said_,) = running.booted(second, "n2", facts())
+        tasks.booted(second, "n1", facts())
+    assert tasks.booted(second, "n1", facts() | {"boot_id": "two"}) == ()
+    (said_,) = tasks.booted(second, "n2", facts())
     assert "whether it was booted anew is not known" in said_
     # Another way to install is another image; what the node was before any of it is still what it was.
-    monkeypatch.setattr(running, "METHODS", ("rack", "another"))
+    monkeypatch.setattr(tasks, "METHODS", ("rack", "another"))
     other = started(tmp_path, method="another")
     assert other.todo["n1"] == STEPS
     keep_record(other, "n1", "before", facts(serial="changed"))
-    kept = running.read_record(Path(other.folder), "before", "n1")
+    kept = tasks.read_record(Path(other.folder), "before", "n1")
     assert kept is not None
     assert kept.serial == "S1"
     anew = started(tmp_path, again=True)
     assert anew.todo["n1"] == STEPS
-    assert running.read_record(Path(anew.folder), "before", "n1") is None
+    assert tasks.read_record(Path(anew.folder), "before", "n1") is None
 
 
 def test_a_node_that_got_another_image_and_did_not_return_is_imaged_anew(tmp_path: Path) -> None:
@@ -166,11 +166,11 @@ def test_two_runs_never_take_the_same_node(tmp_path: Path) -> None:
             ReimageError, match=rf"n1 is being reimaged by another playbook \(pid {process.pid}"
         ):
             started(tmp_path)
-        assert len(running.folders(tmp_path)) == 1
+        assert len(tasks.folders(tmp_path)) == 1
         started(tmp_path, {"n2": ["r1"]})
         # Nor does a benchmark take a node that is being imaged.
-        with pytest.raises(locks.Busy):
-            locks.claim_hosts(tmp_path, ["n1"], os.getppid())
+        with pytest.raises(host_claims.Busy):
+            host_claims.claim_hosts(tmp_path, ["n1"], os.getppid())
     finally:
         process.kill()
         process.communicate()
@@ -203,7 +203,7 @@ def test_a_damaged_journal_leaves_its_node_out_and_the_others_go_on(tmp_path: Pa
     ended = end(second)
     assert ended.verdict is Verdict.FAIL
     assert any(one.startswith("n2: failed and stays drained") for one in ended.message)
-    assert {one.node: one.standing.state for one in running.status(tmp_path)}["n2"] == "failed"
+    assert {one.node: one.standing.state for one in tasks.status(tmp_path)}["n2"] == "failed"
 
 
 def test_what_a_damaged_journal_or_run_asks_for_begins_anew_and_not_where_an_older_run_stood(
@@ -228,7 +228,7 @@ def test_what_a_damaged_journal_or_run_asks_for_begins_anew_and_not_where_an_old
         assert "move" not in refused
         assert started(tmp_path, {"n1": ["r1"]}, owner_pid=None, again=True).todo == {"n1": STEPS}
         path.write_bytes(kept)
-        Path(second.folder, running.RUN_FILE).write_text("{")
+        Path(second.folder, tasks.RUN_FILE).write_text("{")
 
 
 def test_a_failed_node_says_why_and_what_next(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_a_step_that_took_too_long_is_reported(tmp_path: Path, monkeypatch: pyte
         def now(cls, tz: Any = None) -> datetime:
             return datetime.now(UTC) + timedelta(minutes=2)
 
-    monkeypatch.setattr(running, "datetime", Later)
+    monkeypatch.setattr(tasks, "datetime", Later)
     stands = write_step(run, "n1", "done", Step.DRAIN)
     assert stands.remarks == ("drain took 2 min 00 s, its limit is 1 min 00 s",)
 
@@ -268,7 +268,7 @@ def test_another_machine_stops_before_anything_is_written(tmp_path: Path, serial
     run = started(tmp_path)
     with pytest.raises(ReimageError, match=rf"n1 is another machine: .* S1, the inventory says {serial}"):
         keep_record(run, "n1", "before", facts(), serial=serial)
-    assert running.read_record(Path(run.folder), "before", "n1") is None
+    assert tasks.read_record(Path(run.folder), "before", "n1") is None
 
 
 def test_a_node_that_does_not_answer_is_what_its_last_night_knew_or_not_known(tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ def test_only_a_night_that_looked_at_the_node_and_passed_it_proves_it(tmp_path: 
 
 def test_what_is_kept_is_json_that_others_can_read(tmp_path: Path) -> None:
     run = started(tmp_path, limits_s={"boot": 7})
-    kept = json.loads((Path(run.folder) / running.RUN_FILE).read_text())
+    kept = json.loads((Path(run.folder) / tasks.RUN_FILE).read_text())
     assert kept["limits_s"]["boot"] == 7
     assert kept["nodes"] == ["n1", "n2", "n3"]
 
@@ -339,7 +339,7 @@ def test_status_on_the_command_line(tmp_path: Path) -> None:
     work(run, "n1", *STEPS)
     work(run, "n2", Step.DRAIN)
     write_step(run, "n2", "failed", reason="its jobs do not end")
-    (tmp_path / running.CLAIMS / locks.CLAIMS).unlink()
+    (tmp_path / tasks.CLAIMS / host_claims.CLAIMS).unlink()
     status, text = said(tmp_path)
     assert status == 0
     assert "n1" not in text

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from rackproof.records import Node, Verdict
-from rackproof.reimaging import running
-from rackproof.reimaging.bmc import Access, Firmware, Settings, settings
-from rackproof.reimaging.parts import compare, expectation, unexpected, with_settings
-from rackproof.reimaging.running import ReimageError, begin, keep_record
+from rackproof.core.records import Node, Verdict
+from rackproof.jobs.reimage import tasks
+from rackproof.jobs.reimage.bmc import Access, Firmware, Settings, settings
+from rackproof.jobs.reimage.hardware_diff import compare, expectation, unexpected, with_settings
+from rackproof.jobs.reimage.tasks import ReimageError, begin, keep_record
 
 from .redfish_double import ROOT, RedfishDouble
 
@@ -161,7 +161,7 @@ def test_a_node_returns_only_as_its_model_has_to_be(tmp_path: Path) -> None:
         keep_record(run, "n1", "after", FACTS, expected=wrong)
     right = expectation("n1", {"bios": {"AcsEnabled": False}})
     assert keep_record(run, "n1", "after", FACTS, told=TOLD, expected=right) == ()
-    kept = running.read_record(Path(run.folder), "after", "n1")
+    kept = tasks.read_record(Path(run.folder), "after", "n1")
     assert kept is not None
     assert kept.firmware["bios.AcsEnabled"] == "False"
     # Nothing is expected: a BMC that tells nothing is a remark and holds nobody up.
@@ -278,7 +278,7 @@ def test_the_task_asks_the_bmc_and_shows_no_password(bmc: RedfishDouble, tmp_pat
         assert done.returncode == status, done.stdout + done.stderr
         assert said in " ".join(done.stdout.split()) or status == 0
         assert password not in done.stdout + done.stderr
-    kept = running.read_record(Path(run.folder), "before", "n1")
+    kept = tasks.read_record(Path(run.folder), "before", "n1")
     assert kept is not None
     assert kept.firmware["bmc.BMC"] == "24.10"
 

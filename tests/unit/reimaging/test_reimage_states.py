@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from rackproof.reimaging.states import (
+from rackproof.jobs.reimage.lifecycle import (
     DEFAULT_LIMITS_S,
     STEPS,
     Entry,

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from rackproof.reimaging import telling
-from rackproof.reimaging.bmc import About, BmcError
-from rackproof.reimaging.telling import Told, listed, read
+from rackproof.jobs.reimage import boot_reports
+from rackproof.jobs.reimage.bmc import About, BmcError
+from rackproof.jobs.reimage.boot_reports import Told, listed, read
 
 MAC = "52:54:00:00:00:01"
 OTHER = "52:54:00:00:00:02"
@@ -37,7 +37,7 @@ def test_a_machine_is_what_a_bmc_would_say_of_it() -> None:
         About("", "S1", "ACME G8", "On", {MAC: True, OTHER: None}),
         ("/dev/nvme0n1 (serial D1, 1 TiB, /dev/disk/by-path/p1)",),
     )
-    assert telling.links_in_words(one().about) == f"{MAC} (link), {OTHER} (link not told)"
+    assert boot_reports.links_in_words(one().about) == f"{MAC} (link), {OTHER} (link not told)"
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_disks_are_shown_as_reimage_disk_names_them(disk: Any, shown: str | None
 def test_many_disks_and_interfaces_are_not_all_shown() -> None:
     many = {MAC: True} | {f"52:54:00:00:{high:02x}:{low:02x}": True for high in range(9) for low in range(99)}
     found = one(disks=SAID["disks"] * 999, macs=many)
-    assert (len(found.disks), len(found.about.macs)) == (telling.MOST_SHOWN, telling.MOST_SHOWN)
+    assert (len(found.disks), len(found.about.macs)) == (boot_reports.MOST_SHOWN, boot_reports.MOST_SHOWN)
     for nothing in (None, {}, "sda", 3):
         assert one(disks=nothing).disks == ()
 
@@ -117,9 +117,11 @@ def test_the_shell_reads_what_was_told_and_no_more_than_allowed(tmp_path: Path) 
     def shell(command: str) -> str:
         return subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True).stdout
 
-    macs = listed(shell(telling.list_command(str(folder))))
+    macs = listed(shell(boot_reports.list_command(str(folder))))
     assert macs == [f"52:54:00:00:00:{end}" for end in contents]
-    found = telling.told(shell(telling.read_command(str(folder), [*macs, "52:54:00:00:00:99"])), macs)
+    found = boot_reports.told(
+        shell(boot_reports.read_command(str(folder), [*macs, "52:54:00:00:00:99"])), macs
+    )
     assert isinstance(found[MAC], Told)
     assert [str(why).partition(": ")[2] for why in list(found.values())[1:]] == [
         "it tells more than 65536 bytes",
@@ -130,5 +132,5 @@ def test_the_shell_reads_what_was_told_and_no_more_than_allowed(tmp_path: Path) 
 def test_an_answer_that_was_cut_off_is_no_machine() -> None:
     line = f"52-54-00-00-00-01 {base64.b64encode(json.dumps(SAID).encode()).decode()}"
     for text in ("", line[:-7], line.replace("=", ""), "52-54-00-00-00-01"):
-        found = telling.told(text, [MAC])[MAC]
+        found = boot_reports.told(text, [MAC])[MAC]
         assert isinstance(found, BmcError) or text == line.replace("=", "")

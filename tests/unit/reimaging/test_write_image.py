@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from rackproof import facts
+from rackproof.nodes import facts
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = ROOT / "roles/netboot/files/rackproof-write-image"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime, timedelta
 
-from rackproof.records import (
+from rackproof.core.records import (
     Dataset,
     Direction,
     Finding,

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import example_runs
 import pytest
 
-from rackproof.records import Measurement, Series
+from rackproof.core.records import Measurement, Series
 from rackproof.report import charts
 from rackproof.report.charts import Chart, Line
 

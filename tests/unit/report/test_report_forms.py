@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 
 from rackproof import report
-from rackproof.records import Finding, Judgement, Run, Verdict, json_schema
+from rackproof.core.records import Finding, Judgement, Run, Verdict, json_schema
 from rackproof.report.junit import junit
 from rackproof.report.markdown import code, escape
 

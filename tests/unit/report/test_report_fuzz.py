@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from test_report_forms import Page
 
 from rackproof import report
-from rackproof.compare import compare, comparison_text
-from rackproof.records import (
+from rackproof.analysis.compare import compare, comparison_text
+from rackproof.core.records import (
     Dataset,
     Finding,
     Judgement,

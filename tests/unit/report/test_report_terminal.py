@@ -7,8 +7,9 @@ import re
 import example_runs
 import pytest
 
-from rackproof import report, text
-from rackproof.records import Run, Verdict
+from rackproof import report
+from rackproof.core import text
+from rackproof.core.records import Run, Verdict
 from rackproof.report.terminal import text_table, wrap
 from rackproof.report.view import Headline
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rackproof import text
+from rackproof.core import text
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import math
 import example_runs
 import pytest
 
-from rackproof.compare.systems import THROUGHPUT
-from rackproof.records import Direction, Judgement, Measurement, Reference, Run, Verdict
+from rackproof.analysis.compare.systems import THROUGHPUT
+from rackproof.core.records import Direction, Judgement, Measurement, Reference, Run, Verdict
 from rackproof.report import view
 
 

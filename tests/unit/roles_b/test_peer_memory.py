@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rackproof.peer_memory import DRIVER_PACKAGE, TABLE, Node, choose, expect, look, numbers
+from rackproof.nodes.peer_memory import DRIVER_PACKAGE, TABLE, Node, choose, expect, look, numbers
 
 # What the node has, and what is chosen there.
 CASES = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rackproof.pinning import lacking
+from rackproof.nodes.packages import lacking
 
 INSTALLED = {
     "held": {"version": "1.18.0-1", "held": True},

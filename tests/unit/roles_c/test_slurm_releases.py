@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rackproof.slurm_releases import misfit, release
+from rackproof.nodes.slurm_releases import misfit, release
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlperf_logging.compliance_checker import mlp_parser
 
-from rackproof.scoring import cleaning
-from rackproof.scoring.cleaning import CleanedLog, clean_log, safe_text
+from rackproof.analysis.mlperf import cleaning
+from rackproof.analysis.mlperf.cleaning import CleanedLog, clean_log, safe_text
 
 GOOD = ':::MLLOG {"time_ms": 1, "key": "a", "value": null, "metadata": {}}'
 OTHER = ':::MLLOG {"time_ms": 2, "key": "b", "value": 3, "metadata": {}}'

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from rackproof.scoring.intervals import mean_half_width, ratio_half_width, t_quantile
+from rackproof.analysis.intervals import mean_half_width, ratio_half_width, t_quantile
 
 
 # From the tables of Student's t distribution.

@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rackproof.records import Verdict
-from rackproof.scoring import mlperf
-from rackproof.scoring.mlperf import (
+from rackproof.analysis.mlperf import score as mlperf_score
+from rackproof.analysis.mlperf.score import (
     FolderScore,
     RcpResult,
     RunScore,
@@ -26,6 +25,7 @@ from rackproof.scoring.mlperf import (
     result_files,
     score_folder,
 )
+from rackproof.core.records import Verdict
 
 from .samples import event, fill, result, write
 
@@ -554,12 +554,12 @@ def test_a_time_limit_is_kept_and_said(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_dies_leaves_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = mlperf.worker_environment
+    real = mlperf_score.worker_environment
     broken = tmp_path / "broken" / "mlperf_logging"
     broken.mkdir(parents=True)
     (broken / "__init__.py").write_text("raise RuntimeError('no tool\\x1b[2J today')")
     monkeypatch.setattr(
-        mlperf,
+        mlperf_score,
         "worker_environment",
         lambda: real() | {"PYTHONPATH": f"{broken.parent}{os.pathsep}{real()['PYTHONPATH']}"},
     )
@@ -570,7 +570,7 @@ def test_a_worker_that_dies_leaves_its_words(tmp_path: Path, monkeypatch: pytest
 
 def test_the_worker_sees_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NGC_API_KEY", "secret")
-    assert "secret" not in json.dumps(mlperf.worker_environment())
+    assert "secret" not in json.dumps(mlperf_score.worker_environment())
 
 
 def texts(value: object) -> Iterator[str]:

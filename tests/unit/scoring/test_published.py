@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.scoring.published import find_published
+from rackproof.analysis.mlperf.published import find_published
 
 
 def test_every_published_row_is_there(shared: Path) -> None:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from rackproof.scoring.scaling import scaling_efficiency
+from rackproof.analysis.mlperf.scaling import scaling_efficiency
 
 RESNET = {1: 326.58, 2: 639.52, 4: 1277.06, 8: 2544.13}
 

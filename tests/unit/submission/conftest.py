@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rackproof.submission.description import SystemFile, load_system_file
+from rackproof.analysis.submission.description import SystemFile, load_system_file
 
 from .corpus import SYSTEM, make_runs
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from mlperf_logging.mllog.mllog import MLLogger
 
-from rackproof.records import Gpu, LogFile, Node, Run, Verdict
-from rackproof.results import read_run, write_run
+from rackproof.core.records import Gpu, LogFile, Node, Run, Verdict
+from rackproof.store.run_folder import read_run, write_run
 
 START_MS = 1_790_000_000_000
 SYSTEM = {

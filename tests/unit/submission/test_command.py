@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from rackproof.cli import main
-from rackproof.records import Verdict
-from rackproof.submission import Submission
+from rackproof.analysis.submission import Submission
+from rackproof.cli.main import main
+from rackproof.core.records import Verdict
 
 from .corpus import all_runs, make_run, make_runs
 

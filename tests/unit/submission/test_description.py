@@ -12,8 +12,7 @@ import pytest
 import yaml
 from mlperf_logging.system_desc_checker.system_desc_checker import check_system_desc
 
-from rackproof.records import Verdict
-from rackproof.submission.description import (
+from rackproof.analysis.submission.description import (
     ANSWERED,
     FIELDS,
     IDENTITY,
@@ -23,8 +22,9 @@ from rackproof.submission.description import (
     facts_of_nodes,
     load_system_file,
 )
-from rackproof.submission.models import ChosenRun, SubmissionError
-from rackproof.submission.runs import examine
+from rackproof.analysis.submission.models import ChosenRun, SubmissionError
+from rackproof.analysis.submission.runs import examine
+from rackproof.core.records import Verdict
 
 from .corpus import PRINTED, SYSTEM, make_run, node
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from rackproof.records import Verdict
-from rackproof.submission import Issue, Submission, build, load_system_file
+from rackproof.analysis.submission import Issue, Submission, build, load_system_file
+from rackproof.core.records import Verdict
 
 from .corpus import PRINTED, all_runs, make_run, make_runs, node
 
@@ -281,7 +281,7 @@ def test_one_failed_run_is_packed_and_named(status: str | None, tmp_path: Path, 
 
 def test_every_code_is_documented(root: Path) -> None:
     text = (root / "docs/submission.md").read_text()
-    sources = (root / "src/rackproof/submission").glob("*.py")
+    sources = (root / "src/rackproof/analysis/submission").glob("*.py")
     codes = {code for path in sources for code in re.findall(r'code="(\w+)"', path.read_text())}
     assert {fault.code for fault in FAULTS.values()} < codes
     assert {code for code in codes if f"`{code}`" not in text} == set()

@@ -13,11 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.records import Verdict
-from rackproof.submission import SubmissionError, build
-from rackproof.submission.description import SystemFile
-from rackproof.submission.models import CopiedFile
-from rackproof.submission.packaging import (
+from rackproof.analysis.submission import SubmissionError, build
+from rackproof.analysis.submission.description import SystemFile
+from rackproof.analysis.submission.models import CopiedFile
+from rackproof.analysis.submission.packaging import (
     MANIFEST,
     draft_beside,
     manifest_of,
@@ -25,6 +24,7 @@ from rackproof.submission.packaging import (
     refuse_strangers,
     write_draft,
 )
+from rackproof.core.records import Verdict
 
 from .corpus import all_runs, make_run
 
@@ -156,7 +156,7 @@ def test_a_full_disk_for_real(results: Path, system_file: Callable[..., Path], t
     place.mkdir()
     program = f"""
 import pathlib, resource, sys
-from rackproof.cli import main
+from rackproof.cli.main import main
 resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
 main(["submission", "--latest", "10", "--benchmark", "llama2_70b_lora", "--results", {str(results)!r},
       "--system", {str(system_file())!r}, "--out", {str(place / "out")!r}])
@@ -177,7 +177,16 @@ def test_killed_at_any_moment_leaves_no_half_package(
 ) -> None:
     place = tmp_path / "place"
     place.mkdir()
-    command = [sys.executable, "-m", "rackproof.cli", "submission", "--latest", "10", "--results", results]
+    command = [
+        sys.executable,
+        "-m",
+        "rackproof.cli.main",
+        "submission",
+        "--latest",
+        "10",
+        "--results",
+        results,
+    ]
     command += ["--benchmark", "llama2_70b_lora", "--system", system_file(), "--out", place / "out"]
     for _ in range(2):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.importing import import_logs
-from rackproof.records import Verdict
-from rackproof.submission import build, latest_runs, load_system_file
-from rackproof.submission.description import SystemFile
-from rackproof.submission.packaging import MANIFEST
+from rackproof.analysis.importing import import_logs
+from rackproof.analysis.submission import build, latest_runs, load_system_file
+from rackproof.analysis.submission.description import SystemFile
+from rackproof.analysis.submission.packaging import MANIFEST
+from rackproof.core.records import Verdict
 
 from .corpus import all_runs, make_run, make_runs
 

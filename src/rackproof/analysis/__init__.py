@@ -1,0 +1,1 @@
+"""Results compared: MLPerf scores, submissions, scaling studies, systems side by side."""

@@ -1,0 +1,306 @@
+"""Two runs side by side: every measurement that both have, and how their surroundings differ.
+
+Comparing decides nothing: verdicts come from judging. A difference in unit is named, never converted.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal
+
+from rackproof.core.records import Direction, Measurement, Record, Run, Verdict
+from rackproof.core.text import NOTHING, clean, moment, percent, quantity
+
+Better = Literal["first", "second", "same", "unknown"]
+
+_UUID = re.compile(r"(GPU|MIG)-[0-9A-Fa-f-]{8,}")
+
+
+class Side(Record):
+    """One of the two runs, in short."""
+
+    run_id: str
+    title: str
+    verdict: Verdict
+    when: str
+    nodes: tuple[str, ...]
+
+
+class ComparedMeasurement(Record):
+    """A measurement that both runs have.
+
+    ``ratio`` is second / first and ``difference`` (second - first) / first as a fraction; both are
+    ``None`` where they mean nothing (zero, NaN, infinity). ``better`` follows the direction.
+    """
+
+    name: str
+    labels: dict[str, str]
+    unit: str
+    direction: Direction | None
+    first: float
+    second: float
+    ratio: float | None
+    difference: float | None
+    better: Better
+
+
+class Refused(Record):
+    """A measurement that both runs have in different units: not compared."""
+
+    name: str
+    labels: dict[str, str]
+    first_unit: str
+    second_unit: str
+
+
+class Unmatched(Record):
+    """A measurement that only one run has."""
+
+    name: str
+    labels: dict[str, str]
+    value: float
+    unit: str
+    only_in: Literal["first", "second"]
+
+
+class Difference(Record):
+    """A fact about the surroundings that differs; empty where one run does not state it."""
+
+    what: str
+    first: str
+    second: str
+
+
+class Comparison(Record):
+    """The whole comparison."""
+
+    first: Side
+    second: Side
+    measurements: tuple[ComparedMeasurement, ...]
+    refused: tuple[Refused, ...]
+    unmatched: tuple[Unmatched, ...]
+    differences: tuple[Difference, ...]
+
+
+_Key = tuple[str, tuple[tuple[str, str], ...]]
+
+
+def _exact(one: Measurement) -> _Key:
+    return one.name, tuple(sorted(one.labels.items()))
+
+
+def _anonymous(one: Measurement) -> _Key:
+    """Key without the identity of the hardware: GPU 0 of one node against GPU 0 of another."""
+    kept = {key: value for key, value in one.labels.items() if not _UUID.fullmatch(value)}
+    return one.name, tuple(sorted(kept.items()))
+
+
+def _pair(
+    first: list[Measurement], second: list[Measurement], key: Callable[[Measurement], _Key]
+) -> list[tuple[Measurement, Measurement]]:
+    """Take from both lists the measurements whose key is unique in each and the same in both."""
+
+    def unique(measured: Iterable[Measurement]) -> dict[_Key, Measurement]:
+        found: dict[_Key, list[Measurement]] = {}
+        for one in measured:
+            found.setdefault(key(one), []).append(one)
+        return {name: group[0] for name, group in found.items() if len(group) == 1}
+
+    left, right = unique(first), unique(second)
+    pairs = [(one, right[name]) for name, one in left.items() if name in right]
+    paired = {id(one) for pair in pairs for one in pair}
+    first[:] = [one for one in first if id(one) not in paired]
+    second[:] = [one for one in second if id(one) not in paired]
+    return pairs
+
+
+def _compared(one: Measurement, other: Measurement) -> ComparedMeasurement:
+    direction = one.direction or other.direction
+    ratio = difference = None
+    if one.finite and other.finite and one.value:
+        ratio = other.value / one.value
+        difference = (other.value - one.value) / abs(one.value)
+    better: Better = "unknown"
+    if one.finite and other.finite:
+        if one.value == other.value:
+            better = "same"
+        elif direction is not None:
+            better = "second" if (other.value > one.value) == (direction is Direction.HIGHER) else "first"
+    # Identities that differ are no label of the pair.
+    labels = {key: value for key, value in one.labels.items() if other.labels.get(key) == value}
+    return ComparedMeasurement(
+        name=one.name,
+        labels=labels,
+        unit=one.unit,
+        direction=direction,
+        first=one.value,
+        second=other.value,
+        ratio=ratio,
+        difference=difference,
+        better=better,
+    )
+
+
+def _facts(run: Run) -> dict[str, str]:
+    """Return what is compared of a run's surroundings, by name."""
+    facts = {
+        "benchmark": run.benchmark,
+        "suite": run.suite,
+        "launcher": run.launcher,
+        "command": shlex.join(run.command),
+        "container": " ".join(filter(None, (run.container, run.container_digest))),
+        "configuration": run.configuration,
+        "storage": run.storage,
+        "network": run.network,
+        "seeds": ", ".join(map(str, run.seeds)),
+        "definition": run.definition_sha256,
+        "rackproof": run.rackproof_version,
+        "dataset": " ".join(filter(None, (run.dataset.name, run.dataset.sha256))) if run.dataset else "",
+        "nodes": ", ".join(node.name for node in run.nodes),
+        "SKU": _joined(node.sku for node in run.nodes),
+        "CPU": _joined(f"{node.cpu_count} x {node.cpu}" for node in run.nodes if node.cpu),
+        "GPUs": _joined(f"{len(node.gpus)} x {_joined(gpu.name for gpu in node.gpus)}" for node in run.nodes),
+    }
+    facts |= {f"parameter {name}": str(value) for name, value in run.parameters.items()}
+    facts |= {f"environment {name}": value for name, value in run.environment.items()}
+    facts |= {f"software {name}": value for name, value in run.software.items()}
+    for kind in ("software", "firmware"):
+        names = {name for node in run.nodes for name in getattr(node, kind)}
+        for name in names:
+            versions = _joined(getattr(node, kind).get(name, "") for node in run.nodes)
+            facts[f"node {kind} {name}"] = versions
+    return facts
+
+
+def _joined(values: Iterable[str]) -> str:
+    return " / ".join(sorted({value for value in values if value}))
+
+
+def _differences(first: Mapping[str, str], second: Mapping[str, str]) -> tuple[Difference, ...]:
+    names = [*first, *sorted(set(second) - set(first))]
+    return tuple(
+        Difference(what=name, first=first.get(name, ""), second=second.get(name, ""))
+        for name in names
+        if first.get(name, "") != second.get(name, "")
+    )
+
+
+def _side(run: Run) -> Side:
+    when = run.started or run.ended
+    return Side(
+        run_id=run.run_id,
+        title=run.title,
+        verdict=run.verdict,
+        when=moment(when) if when else "",
+        nodes=tuple(node.name for node in run.nodes),
+    )
+
+
+def compare(first: Run, second: Run) -> Comparison:
+    """Compare two runs.
+
+    Measurements are matched by name and labels; those left over once more without the UUIDs of GPUs,
+    so that GPU 0 of one node meets GPU 0 of another. A match must be unique on both sides.
+    """
+    left, right = list(first.measurements), list(second.measurements)
+    pairs = _pair(left, right, _exact) + _pair(left, right, _anonymous)
+    order = {id(one): place for place, one in enumerate(first.measurements)}
+    pairs.sort(key=lambda pair: order[id(pair[0])])
+    unmatched = [(one, "first") for one in left] + [(one, "second") for one in right]
+    return Comparison(
+        first=_side(first),
+        second=_side(second),
+        measurements=tuple(_compared(one, other) for one, other in pairs if one.unit == other.unit),
+        refused=tuple(
+            Refused(name=one.name, labels=one.labels, first_unit=one.unit, second_unit=other.unit)
+            for one, other in pairs
+            if one.unit != other.unit
+        ),
+        unmatched=tuple(
+            Unmatched.model_validate(
+                {
+                    "name": one.name,
+                    "labels": one.labels,
+                    "value": one.value,
+                    "unit": one.unit,
+                    "only_in": side,
+                }
+            )
+            for one, side in unmatched
+        ),
+        differences=_differences(_facts(first), _facts(second)),
+    )
+
+
+def comparison_text(comparison: Comparison, width: int = 100) -> str:
+    """Return a comparison as text for a terminal of so many cells; everything in it is made harmless."""
+    from rackproof.report.terminal import text_table
+    from rackproof.report.view import label_text
+
+    first, second = comparison.first, comparison.second
+    lines = []
+    for name, side in (("first", first), ("second", second)):
+        nodes = ", ".join(side.nodes)
+        said = (side.run_id, side.title, side.verdict.value, side.when, nodes)
+        lines.append(f"{name + ':':8}" + clean("  ".join(part for part in said if part), 400))
+
+    def section(
+        title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], flexible: Sequence[int]
+    ) -> None:
+        if rows:
+            lines.extend(["", title, *text_table(columns, rows, width, flexible)])
+
+    section(
+        "Measurements",
+        ("Metric", "Of", "First", "Second", "Ratio", "Difference", "Better"),
+        [
+            (
+                clean(one.name, 200),
+                label_text(one.labels),
+                quantity(one.first, one.unit),
+                quantity(one.second, one.unit),
+                NOTHING if one.ratio is None else f"{one.ratio:.3f}",
+                percent(one.difference),
+                "" if one.better == "unknown" else one.better,
+            )
+            for one in comparison.measurements
+        ],
+        (0, 1),
+    )
+    section(
+        "Not compared: the units differ",
+        ("Metric", "Of", "First in", "Second in"),
+        [
+            (
+                clean(one.name, 200),
+                label_text(one.labels),
+                clean(one.first_unit, 40),
+                clean(one.second_unit, 40),
+            )
+            for one in comparison.refused
+        ],
+        (0, 1),
+    )
+    section(
+        "Only one run has",
+        ("Metric", "Of", "Value", "Only in"),
+        [
+            (clean(one.name, 200), label_text(one.labels), quantity(one.value, one.unit), one.only_in)
+            for one in comparison.unmatched
+        ],
+        (0, 1),
+    )
+    section(
+        "What else differs",
+        ("What", "First", "Second"),
+        [
+            (clean(one.what, 100), clean(one.first, 200) or NOTHING, clean(one.second, 200) or NOTHING)
+            for one in comparison.differences
+        ],
+        (0, 1, 2),
+    )
+    if not comparison.measurements:
+        lines += ["", "The runs have no measurement in common."]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,341 @@
+"""Logs made elsewhere become runs, as if Rackproof had made them, but marked ``imported``.
+
+Nothing is known of such a run but what its log says, so its verdict is the log's: whether the run
+ended well, not whether it was fast. The same log imported again is the same run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rackproof import __version__, logs
+from rackproof.core.records import Dataset, Finding, LogFile, ParsedLog, Record, Run, Verdict
+from rackproof.core.text import clean, slug
+from rackproof.store import run_folder
+
+UNRECOGNISED = "unknown"
+"""The format that :func:`rackproof.logs.parse_path` gives to a file in which it found none."""
+
+IMPORTED_FROM = "imported from "
+"""Begins the description of an imported run; the log's path follows."""
+
+# Files of these names are logs even when they are empty or garbage: leaving a broken result out would
+# make a set of results look better than it is.
+_LOG_SUFFIXES = (".log", ".out", ".err")
+_LOG_PREFIXES = ("result_", "slurm-")
+_TAGS_OF_BENCHMARK = ("submission_benchmark", "benchmark", "network")
+
+
+class ImportedRun(Record):
+    """A run made from a log, and where its record is.
+
+    ``known``: it had been imported before. ``history``: why it is not in the history yet, empty if it is.
+    """
+
+    run: Run
+    folder: str
+    known: bool = False
+    history: str = ""
+
+
+class ImportResult(Record):
+    """What an import did: the runs, and files passed over, each with the reason."""
+
+    imported: tuple[ImportedRun, ...]
+    skipped: tuple[str, ...]
+
+
+class NoLogsError(Exception):
+    """There is nothing to import."""
+
+
+def _files(place: Path, results_folder: Path | None) -> Iterator[Path]:
+    """Yield the files under a folder in a natural order, without links, hidden ones and the results."""
+    if place.is_file():
+        yield place
+        return
+    for folder, subfolders, names in os.walk(place):
+        subfolders[:] = sorted(
+            name
+            for name in subfolders
+            if not name.startswith(".") and Path(folder, name).resolve() != results_folder
+        )
+        for name in sorted(names, key=lambda name: (len(name), name)):
+            path = Path(folder, name)
+            if not name.startswith(".") and path.is_file() and not path.is_symlink():
+                yield path
+
+
+def _is_log_by_name(path: Path) -> bool:
+    name = path.name.lower()
+    return name.endswith(_LOG_SUFFIXES) or name.startswith(_LOG_PREFIXES)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def benchmark_of(log: ParsedLog, path: Path) -> str:
+    """Guess the benchmark of a log: what it states about itself, else the name of its folder."""
+    for tag in ("model",) if log.format == "tf_cnn" else _TAGS_OF_BENCHMARK:
+        stated = clean(log.tags.get(tag, ""), 100)
+        if stated:
+            return stated
+    return clean(path.resolve().parent.name, 100) or clean(path.stem, 100) or "unknown"
+
+
+def _moment(log: ParsedLog, *names: str) -> datetime | None:
+    """Read a moment that the log states: ISO 8601 (UTC where it has no zone), or seconds since 1970."""
+    for name in names:
+        raw = log.tags.get(name, "")
+        try:
+            if raw.replace(".", "", 1).isdigit():
+                return datetime.fromtimestamp(float(raw), UTC)
+            if raw:
+                moment = datetime.fromisoformat(raw)
+                return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+        except (ValueError, OverflowError, OSError):
+            continue
+    return None
+
+
+def run_from_log(
+    log: ParsedLog, path: Path, *, run_id: str, benchmark: str, plan_id: str, sha256: str, name: str
+) -> Run:
+    """Return the record of an imported log.
+
+    Args:
+        log: The parsed log.
+        path: Where it was read.
+        run_id: The run's id.
+        benchmark: Its benchmark.
+        plan_id: The import it belongs to.
+        sha256: Of the raw log.
+        name: What the log is called in the record, relative to the run's folder.
+    """
+    software = {
+        key.removeprefix("software."): v for key, v in log.tags.items() if key.startswith("software.")
+    }
+    if log.format == "tf_cnn" and log.tags.get("tensorflow"):
+        software["tensorflow"] = log.tags["tensorflow"]
+    data = {key.removeprefix("dataset."): v for key, v in log.tags.items() if key.startswith("dataset.")}
+    counts = {key: int(data[key]) for key in ("objects", "size_bytes") if _digits(data.get(key, ""))}
+    texts = {key: data[key] for key in ("name", "source", "sha256") if key in data}
+    told = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2}
+    findings = sorted(
+        (one for one in log.findings if one.verdict in told),
+        key=lambda one: (told[one.verdict or Verdict.FAIL], one.consequence),
+    )
+    reasons = tuple(dict.fromkeys(map(_reason, findings)))
+    return Run(
+        run_id=run_id,
+        plan_id=plan_id,
+        benchmark=benchmark,
+        description=clean(f"{IMPORTED_FROM}{path}", 1000),
+        provenance="imported",
+        started=_moment(log, "started", "start_time", "submission_start"),
+        ended=_moment(log, "ended", "end_time"),
+        parameters=_parameters(log),
+        software=software,
+        dataset=Dataset.model_validate({**texts, **counts}) if data else None,
+        seeds=(int(log.tags["seed"]),) if _digits(log.tags.get("seed", "")) else (),
+        measurements=log.measurements,
+        series=log.series,
+        findings=log.findings,
+        verdict=log.verdict,
+        reasons=reasons or _default_reasons(log.verdict),
+        logs=(
+            LogFile(
+                path=name, sha256=sha256, size_bytes=log.size_bytes, format=log.format, verdict=log.verdict
+            ),
+        ),
+        rackproof_version=__version__,
+    )
+
+
+def _parameters(log: ParsedLog) -> dict[str, str | int | float | bool | None]:
+    """Return the point of a matrix that a log states: batch, and of tf_cnn_benchmarks all that it prints."""
+    tags = log.tags
+    found: dict[str, str | int | float | bool | None] = {}
+    if _digits(tags.get("global_batch_size", "")):
+        found["batch_size"] = int(tags["global_batch_size"])
+    if log.format == "mllog" and "batch_per_gpu" in tags:
+        # Rackproof's own workload, started by hand: over several nodes, by srun.
+        found |= {
+            name: int(tags[name])
+            for name in ("batch_per_gpu", "gpus", "processes", "nodes")
+            if _digits(tags.get(name, ""))
+        }
+    if log.format == "tf_cnn":
+        for name, tag in (("batch_per_gpu", "batch_size_per_device"), ("gpus", "devices")):
+            if _digits(tags.get(tag, "")):
+                found[name] = int(tags[tag])
+        for name in ("dataset", "variables"):
+            if tags.get(name):
+                found[name] = clean(tags[name], 60)
+    return found
+
+
+def _reason(finding: Finding) -> str:
+    place = str(finding.source)
+    return f"{finding.message} ({place})" if place else finding.message
+
+
+def _digits(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 18
+
+
+def _default_reasons(verdict: Verdict) -> tuple[str, ...]:
+    if verdict is Verdict.PASS:
+        return ("imported: its speed was not judged",)
+    return ("imported: the log does not show a run that ended well",)
+
+
+def import_logs(
+    place: Path,
+    results_folder: Path,
+    *,
+    benchmark: str | None = None,
+    format: str = "auto",
+    progress: Callable[[Path], None] | None = None,
+) -> ImportResult:
+    """Turn every log under a folder (or one log) into a run: record, raw log, history, reports.
+
+    A file in which no format is found is passed over, unless its name says that it is a log: then it
+    becomes a run that is unproven. Two byte-identical logs are two runs, the second with a finding.
+
+    Args:
+        place: A folder or a log.
+        results_folder: Where run folders go.
+        benchmark: Its name; by default what each log states, else its folder's name.
+        format: A log format's name, or ``auto``.
+        progress: Called before each file.
+
+    Raises:
+        NoLogsError: No file there is a log.
+        ResultsError: The results folder cannot be written.
+        OSError: A log cannot be read.
+        ValueError: The format is unknown.
+    """
+    from rackproof.jobs.bench.record import History
+    from rackproof.report import write_run_reports
+
+    if not place.exists():
+        raise NoLogsError(f"{place} does not exist; name a folder of logs, or one log")
+    own = results_folder.resolve()
+    if place.resolve().is_relative_to(own):
+        raise NoLogsError(f"{place} lies in the results folder {results_folder}: its logs are runs already")
+    root = place if place.is_dir() else place.parent
+    plan_id = f"import-{slug(root.resolve().name) or 'logs'}-{_digest(str(root.resolve()))[:8]}"
+    history = History(results_folder)
+    imported: list[ImportedRun] = []
+    skipped: list[str] = []
+    found = _runs(
+        _files(place, own),
+        root,
+        benchmark=benchmark,
+        format=format,
+        plan_id=plan_id,
+        skipped=skipped,
+        progress=progress,
+    )
+    for run, path in found:
+        run_id, name = run.run_id, run.logs[0].path
+        folder = results_folder / run_id
+        known = (folder / run_folder.RECORD_NAME).is_file()
+        try:
+            (folder / "logs").mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, folder / name)
+        except OSError as error:
+            raise run_folder.ResultsError(
+                f"cannot copy {path} to {folder}: {error.strerror}. Name another folder with --results."
+            ) from None
+        run_folder.write_run(run, folder)
+        write_run_reports(run, folder)
+        imported.append(ImportedRun(run=run, folder=str(folder), known=known, history=history.keep(folder)))
+    if not imported:
+        raise NoLogsError(
+            f"{place}: no file in it is a log of a known format"
+            + (f" ({len(skipped)} files looked at)" if skipped else "")
+            + "; `rackproof parse --help` names the formats"
+        )
+    return ImportResult(imported=tuple(imported), skipped=tuple(skipped))
+
+
+def runs_of_logs(files: Iterable[Path], skipped: list[str]) -> Iterator[Run]:
+    """Yield a run for every log among files, as :func:`import_logs` makes it, and write nothing.
+
+    Args:
+        files: Logs and folders of logs.
+        skipped: Takes a line for each file in which no log format is found.
+
+    Raises:
+        NoLogsError: A file or folder does not exist.
+        OSError: A log cannot be read.
+    """
+    places = list(files)
+    for place in places:
+        if not place.exists():
+            raise NoLogsError(f"{place} does not exist; name a folder of logs, or one log")
+    every = (path for place in places for path in _files(place, None))
+    for run, _ in _runs(every, Path(), benchmark=None, format="auto", plan_id="", skipped=skipped):
+        yield run
+
+
+def _runs(
+    files: Iterable[Path],
+    root: Path,
+    *,
+    benchmark: str | None,
+    format: str,
+    plan_id: str,
+    skipped: list[str],
+    progress: Callable[[Path], None] | None = None,
+) -> Iterator[tuple[Run, Path]]:
+    """Yield the run of each log with the log's path; of byte-identical logs the second is unproven."""
+    seen: dict[str, list[str]] = {}
+    for path in files:
+        if progress is not None:
+            progress(path)
+        relative = str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+        name = f"logs/{slug(path.name, 100) or 'log.txt'}"
+        # Named as it is called in the run's folder, so that every place in the report can be looked up.
+        with path.open("rb") as stream:
+            log = logs.parse(stream, format=format, name=name)
+        if log.format == UNRECOGNISED and not _is_log_by_name(path):
+            skipped.append(f"{clean(relative, 300)}: no known log format in it")
+            continue
+        sha256 = _sha256(path)
+        named = benchmark or benchmark_of(log, path)
+        started = _moment(log, "started", "start_time", "submission_start")
+        stamp = f"{started:%Y%m%dT%H%M%SZ}-" if started else ""
+        # By content: the same log again is the same run, from wherever; a copy beside it is another one.
+        copies = seen.setdefault(sha256, [])
+        run_id = f"{stamp}{slug(named) or 'run'}-{_digest(sha256, str(len(copies)))[:12]}"
+        run = run_from_log(
+            log, path, run_id=run_id, benchmark=named, plan_id=plan_id, sha256=sha256, name=name
+        )
+        if copies:
+            run = _with_duplicate(run, copies[0])
+        copies.append(relative)
+        yield run, path
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()
+
+
+def _with_duplicate(run: Run, other: str) -> Run:
+    """Two systems do not write the same bytes: one of the two logs is a copy and proves nothing."""
+    message = f"byte for byte the same log as {clean(other, 300)}: a copy proves nothing"
+    finding = Finding(code="duplicate_log", message=message, verdict=Verdict.UNPROVEN)
+    verdict = run.verdict if run.verdict is Verdict.FAIL else Verdict.UNPROVEN
+    return run.model_copy(
+        update={"findings": (*run.findings, finding), "verdict": verdict, "reasons": (message, *run.reasons)}
+    )

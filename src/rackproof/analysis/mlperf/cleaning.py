@@ -1,0 +1,218 @@
+"""Make a copy of an MLPerf result log that ``mlperf-logging`` can read without harm.
+
+Its parser takes time that grows with the square of a line's length, crashes on events that are valid
+JSON but not events, keeps only the last of two events on one line, and opens a rules file whose path
+contains text of the log. The copy therefore holds only events, one on a line, each checked; an event
+that cannot be read becomes a line that the parser reports as an ordinary parsing error, so the tool
+and not this module decides what a damaged log is worth.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from rackproof.core.records import Finding, Source
+from rackproof.core.text import clean
+
+# Longer pieces are read in parts, so that memory stays flat whatever a line's length.
+_MAX_LINE = 1 << 20
+# The tool's time per line grows with the square of its length: 8,000 characters cost it 20 ms, 32,000
+# cost 0.4 s. Longer events lose the ends of long texts and lists, which no rule looks at.
+_LONG_EVENT = 8_000
+_MAX_EVENT = 32_000
+_MAX_STRING = 500
+_MAX_LIST = 100
+_MAX_FINDINGS = 20
+
+_DECODER = json.JSONDecoder()
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+_MLL_06 = re.compile(r"(?P<head> ?\d+(?:\.\d*)? [A-Za-z0-9_]+ ?:\s+)")
+# These values become part of a path of a rules file, whose contents the tool executes.
+_PATH_KEYS = frozenset({"submission_benchmark", "submission_division", "opt_name"})
+
+
+@dataclass
+class CleanedLog:
+    """What was found while copying one log.
+
+    ``lines[i]`` is the line (from 1) in the original of line ``i`` of the copy; ``digest`` identifies
+    the events whatever surrounds them; ``sha256`` identifies the original's bytes.
+    """
+
+    sha256: str
+    digest: str
+    lines: list[int] = field(default_factory=list)
+    damaged: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def events(self) -> int:
+        """Number of events that could be read."""
+        return len(self.lines) - self.damaged
+
+
+def safe_text(text: str, limit: int = 300) -> str:
+    """Return text of a log on one harmless line of at most ``limit`` characters.
+
+    Text that was read as Latin-1 although it is UTF-8 (as the tool reads) is put right.
+    """
+    with contextlib.suppress(UnicodeEncodeError):
+        text = text[: 8 * limit].encode("latin-1").decode("utf-8", "replace")
+    return clean(text, limit)
+
+
+def clean_log(source: Path, target: Path, *, ruleset: str) -> CleanedLog:
+    """Copy the events of ``source`` to ``target``, one on a line.
+
+    Args:
+        source: A log as it was written; only read.
+        target: The copy to write; replaced if it is there.
+        ruleset: Decides the format: ``:::MLL`` (seconds) for 0.6.0, ``:::MLLOG`` afterwards.
+
+    Raises:
+        OSError: ``source`` cannot be read or ``target`` not be written.
+    """
+    with source.open("rb") as raw:
+        cleaned = CleanedLog(sha256=hashlib.file_digest(raw, "sha256").hexdigest(), digest="")
+    token, read_event = (":::MLL", _read_06) if ruleset == "0.6.0" else (":::MLLOG ", _read_json)
+    events = hashlib.sha256()
+    # Latin-1 and a line end at a bare CR: as the tool reads, so that it sees the same events.
+    with (
+        source.open(encoding="latin-1", newline="\n") as stream,
+        target.open("w", encoding="latin-1", newline="\n") as copy,
+    ):
+        for number, line in _pieces(stream, token):
+            for event in _events(line, token, read_event, number, cleaned):
+                copy.write(f"{token}{event}\n")
+                events.update(f"{event}\n".encode("latin-1"))
+                cleaned.lines.append(number)
+    cleaned.digest = events.hexdigest()
+    return cleaned
+
+
+def _pieces(stream: TextIO, token: str) -> Iterator[tuple[int, str]]:
+    """Yield ``(line number, text)`` of everything that holds the token, at most 2 MiB at once."""
+    number, held = 1, ""
+    while chunk := stream.readline(_MAX_LINE):
+        text, held = held + chunk, ""
+        ended = chunk.endswith("\n")
+        if not ended and len(chunk) == _MAX_LINE:
+            cut = text.rfind(token)
+            if cut < 0:
+                held = text[1 - len(token) :]
+                continue
+            if cut > 0:
+                text, held = text[:cut], text[cut:]
+        if token in text:
+            for part in text.split("\r"):
+                if token in part:
+                    yield number, part
+        number += ended
+    if token in held:
+        yield number, held
+
+
+def _events(line: str, token: str, read_event: Any, number: int, cleaned: CleanedLog) -> Iterator[str]:
+    """Yield the events of one line as text that fits behind the token; note what is wrong."""
+    parts = line.split(token)[1:]
+    for index, part in enumerate(parts):
+        event, rest, problem = read_event(part)
+        last = index == len(parts) - 1
+        if event is not None:
+            yield event
+            if last and _ANSI.sub("", rest).strip():
+                _note(cleaned, "glued_line", "text follows the event on its line", number, rest)
+        elif last:
+            cleaned.damaged += 1
+            _note(cleaned, "damaged_line", problem, number, part)
+            yield f" unreadable event in line {number}"
+        else:
+            # The tool, too, drops what stands before the last event of a line.
+            _note(cleaned, "half_line", "a cut-off event is followed by another one", number, part)
+
+
+def _note(cleaned: CleanedLog, code: str, message: str, number: int, excerpt: str) -> None:
+    if len(cleaned.findings) < _MAX_FINDINGS:
+        source = Source(line=number)
+        cleaned.findings.append(
+            Finding(code=code, message=message, source=source, excerpt=safe_text(excerpt, 200))
+        )
+
+
+def _read_json(text: str) -> tuple[str | None, str, str]:
+    """Read an event of 0.7 and later: ``(event text or None, rest of the line, problem)``."""
+    text = text.lstrip()
+    try:
+        event, end = _DECODER.raw_decode(text)
+    except (ValueError, RecursionError) as error:
+        return None, "", f"not JSON: {safe_text(str(error), 100)}"
+    problem = _problem(event)
+    if problem:
+        return None, "", problem
+    raw = text[:end] if end <= _LONG_EVENT else json.dumps(_shortened(event))
+    if len(raw) > _MAX_EVENT:
+        return None, "", f"an event of {end} characters"
+    return raw, text[end:], ""
+
+
+def _read_06(text: str) -> tuple[str | None, str, str]:
+    """Read an event of 0.6: `` SECONDS key: {"value": …, "metadata": {…}}``."""
+    head = _MLL_06.match(text)
+    if head is None:
+        return None, "", "no time and key"
+    try:
+        value, end = _DECODER.raw_decode(text, head.end())
+    except (ValueError, RecursionError) as error:
+        return None, "", f"not JSON: {safe_text(str(error), 100)}"
+    key = head["head"].split()[1].rstrip(":")
+    problem = unsafe(key, value.get("value") if isinstance(value, dict) else None)
+    if problem:
+        return None, "", problem
+    raw = text[:end] if end <= _LONG_EVENT else head["head"] + json.dumps(_shortened(value))
+    if len(raw) > _MAX_EVENT:
+        return None, "", f"an event of {end} characters"
+    return raw, text[end:], ""
+
+
+def _problem(event: Any) -> str:
+    """Say why an event would crash or mislead the tool; empty if it would not."""
+    if not isinstance(event, dict):
+        return "not a JSON object"
+    missing = [key for key in ("time_ms", "key", "value", "metadata") if key not in event]
+    if missing:
+        return f"no {', '.join(missing)}"
+    if not isinstance(event["key"], str):
+        return "the key is not text"
+    try:
+        moment = float(event["time_ms"])
+    except (TypeError, ValueError, OverflowError):
+        return "the time is not a number"
+    if not math.isfinite(moment):
+        return "the time is not finite"
+    return unsafe(event["key"], event["value"])
+
+
+def unsafe(key: str, value: Any) -> str:
+    """Say whether the value would lead the tool to a rules file outside its own folder."""
+    if key in _PATH_KEYS and isinstance(value, str) and ("/" in value or "\0" in value):
+        return f"{key} is not a plain name"
+    return ""
+
+
+def _shortened(value: Any) -> Any:
+    """Return the value with long texts and lists cut, deep inside too."""
+    if isinstance(value, str):
+        return value[:_MAX_STRING]
+    if isinstance(value, dict):
+        return {key[:_MAX_STRING]: _shortened(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_shortened(one) for one in value[:_MAX_LIST]]
+    return value

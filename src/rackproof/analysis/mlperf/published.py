@@ -1,0 +1,182 @@
+"""Published results, to be compared with one's own: of MLPerf Training, and of two scaling studies.
+
+``published/results.csv`` holds the closed division of rounds 4.1, 5.0 and 5.1 as published by MLCommons
+(``kind`` official), and Lambda's own measurements of round 5.1 that were not submitted
+(``unofficial``). ``published/throughput.csv`` holds throughput and minutes of round 0.6 as published by
+Lambda. ``published/scaling.csv`` holds the rows of two studies, ResNet-50 and VGG16 on 1 to 16 P100 and
+LeNet and an MLP on K80 of five infrastructures; each stands for one ``point``.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+from pydantic import Field
+
+from rackproof.core.records import Record, Reference
+
+Metric = Literal["minutes", "throughput"]
+
+
+class PublishedResult(Record):
+    """One published result.
+
+    Attributes:
+        round: Round of MLPerf Training, for instance ``"5.1"``.
+        kind: ``official`` (reviewed by MLCommons) or ``unofficial``.
+        nodes: Number of nodes.
+        accelerators: Number of accelerators on all nodes together.
+        minutes: The score: olympic mean times RCP scaling; None where only a throughput was published.
+        throughput: In ``throughput_unit``, where known.
+        note: Availability of an official system, precision of an unofficial run.
+        study: The publication, where it is not a round of MLPerf; ``round`` is then empty.
+        point: Parameters that a row of a study holds for, as text.
+        efficiency: Scaling efficiency as the study states it.
+        top_1, top_5, accuracy: Fractions.
+    """
+
+    round: str
+    kind: Literal["official", "unofficial"]
+    benchmark: str
+    submitter: str
+    system: str
+    accelerator: str
+    nodes: int = Field(ge=1)
+    accelerators: int = Field(ge=1)
+    runs: int | None = None
+    failed_runs: int | None = None
+    global_batch_size: float | None = None
+    olympic_mean_minutes: float | None = None
+    rcp_scaling: float | None = None
+    minutes: float | None = Field(default=None, gt=0)
+    throughput: float | None = None
+    throughput_unit: str = ""
+    note: str = ""
+    study: str = ""
+    point: dict[str, str] = Field(default={})
+    efficiency: float | None = None
+    top_1: float | None = None
+    top_5: float | None = None
+    accuracy: float | None = None
+    seconds_per_epoch: float | None = None
+
+    @property
+    def source(self) -> str:
+        """Where the number comes from, in words."""
+        where = self.study or f"MLPerf Training {self.round}"
+        point = " ".join(f"{name}={value}" for name, value in self.point.items())
+        words = (where, self.kind, self.submitter, self.system, self.benchmark, point, self.note)
+        return ", ".join(word for word in words if word)
+
+    def reference(
+        self,
+        metric: Metric = "minutes",
+        *,
+        tolerance: float = 0.07,
+        warn: float = 0.035,
+        ceiling: float = 0.3,
+    ) -> Reference:
+        """Return the result as a reference to judge by.
+
+        Args:
+            metric: ``minutes`` (lower is better) or ``throughput`` (higher is better).
+            tolerance: How much worse may pass, as a fraction; beyond it is a fail.
+            warn: How much worse is degraded.
+            ceiling: How much better is too good to be true.
+
+        Raises:
+            ValueError: No such number was published for this result.
+        """
+        if metric == "minutes":
+            if self.minutes is None:
+                raise ValueError(f"no minutes were published for {self.source}")
+            return Reference(
+                value=self.minutes, low=-ceiling, high=tolerance, warn=warn, unit="min", source=self.source
+            )
+        if self.throughput is None:
+            raise ValueError(f"no throughput was published for {self.source}")
+        return Reference(
+            value=self.throughput,
+            low=-tolerance,
+            high=ceiling,
+            warn=-warn,
+            unit=self.throughput_unit,
+            source=self.source,
+        )
+
+
+def find_published(
+    *,
+    benchmark: str | None = None,
+    accelerator: str | None = None,
+    accelerators: int | None = None,
+    nodes: int | None = None,
+    round: str | None = None,
+    kind: Literal["official", "unofficial"] | None = None,
+) -> tuple[PublishedResult, ...]:
+    """Return the published results that match everything given, newest round and fastest first.
+
+    Args:
+        benchmark: Exact name, for instance ``llama2_70b_lora``.
+        accelerator: Words that the accelerator's name must hold, whatever their case: ``gb300`` finds
+            "NVIDIA Blackwell Ultra GPU (GB300)", ``b200`` does not find a GB200.
+        accelerators: Number of accelerators in all.
+        nodes: Number of nodes.
+        round: For instance ``5.1``.
+        kind: ``official`` or ``unofficial``.
+    """
+    words = _words(accelerator or "")
+    exact = {
+        "benchmark": benchmark,
+        "accelerators": accelerators,
+        "nodes": nodes,
+        "round": round,
+        "kind": kind,
+    }
+    wanted = {key: value for key, value in exact.items() if value is not None}
+    found = [
+        result
+        for result in _all_results()
+        if words <= _words(result.accelerator)
+        and all(getattr(result, key) == value for key, value in wanted.items())
+    ]
+    return tuple(
+        sorted(found, key=lambda one: ([-int(part) for part in one.round.split(".")], one.minutes or 0))
+    )
+
+
+@cache
+def study_points() -> tuple[PublishedResult, ...]:
+    """Return the rows of the published scaling studies, in their order. None of them is a round's result."""
+    text = files("rackproof.analysis.mlperf").joinpath("published", "scaling.csv").read_text(encoding="utf-8")
+    points = []
+    for row in csv.DictReader(text.splitlines()):
+        given: dict[str, Any] = {key: value for key, value in row.items() if value}
+        given["point"] = dict(part.split("=", 1) for part in given["point"].split())
+        points.append(
+            PublishedResult.model_validate({"round": "", "kind": "unofficial", "submitter": ""} | given)
+        )
+    return tuple(points)
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"[a-z0-9]+", text.lower()))
+
+
+@cache
+def _all_results() -> tuple[PublishedResult, ...]:
+    renamed = {"score_minutes": "minutes", "samples_per_second": "throughput"}
+    results = []
+    for name, defaults in (
+        ("results.csv", {"throughput_unit": "samples/s"}),
+        ("throughput.csv", {"kind": "unofficial"}),
+    ):
+        text = files("rackproof.analysis.mlperf").joinpath("published", name).read_text(encoding="utf-8")
+        for row in csv.DictReader(text.splitlines()):
+            given: dict[str, Any] = {renamed.get(key, key): value for key, value in row.items() if value}
+            results.append(PublishedResult.model_validate(defaults | given))
+    return tuple(results)

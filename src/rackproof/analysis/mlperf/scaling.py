@@ -1,0 +1,84 @@
+"""Scaling efficiency: how much of the ideal throughput is left on more devices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from rackproof.analysis.intervals import ratio_half_width
+from rackproof.core.records import Record
+
+
+class ScalingPoint(Record):
+    """Throughput at one size, compared with the base.
+
+    ``efficiency`` is ``rate / (devices / base * rate at base)``: 1.0 is ideal. ``low`` and ``high``
+    bound it with the stated ``confidence``; they are ``None`` for the base itself (its efficiency is 1 by
+    definition) and where a size was not measured at least twice.
+    """
+
+    devices: int
+    base: int
+    rate: float
+    repeats: int
+    efficiency: float
+    low: float | None = None
+    high: float | None = None
+    confidence: float
+
+
+def scaling_efficiency(
+    rates: Mapping[int, float | Sequence[float]], base: int | None = None, *, confidence: float = 0.95
+) -> tuple[ScalingPoint, ...]:
+    """Return the scaling efficiency at each number of devices, fewest first.
+
+    The interval is that of :func:`rackproof.analysis.intervals.ratio_half_width`.
+
+    Args:
+        rates: Number of devices (or nodes) to throughput in any one unit; a sequence holds repeats.
+        base: The size to compare with; the smallest one by default.
+        confidence: Probability that the interval is to hold, between 0 and 1.
+
+    Raises:
+        ValueError: No rates, a rate that is not a positive finite number, a size below 1, a base that
+            was not measured, or a confidence outside (0, 1).
+    """
+    if not rates:
+        raise ValueError("no rates to compute a scaling efficiency from")
+    if not 0 < confidence < 1:
+        raise ValueError(f"the confidence must lie between 0 and 1, not {confidence}")
+    samples = {devices: _samples(devices, rates[devices]) for devices in sorted(rates)}
+    start = min(samples) if base is None else base
+    if start not in samples:
+        raise ValueError(f"the base {start} was not measured; there are {', '.join(map(str, samples))}")
+    reference = samples[start]
+    points = []
+    for devices, values in samples.items():
+        efficiency = fmean(values) * start / (devices * fmean(reference))
+        half = None if devices == start else ratio_half_width(values, reference, confidence)
+        points.append(
+            ScalingPoint(
+                devices=devices,
+                base=start,
+                rate=fmean(values),
+                repeats=len(values),
+                efficiency=efficiency,
+                low=None if half is None else efficiency * (1 - half),
+                high=None if half is None else efficiency * (1 + half),
+                confidence=confidence,
+            )
+        )
+    return tuple(points)
+
+
+def _samples(devices: int, rate: float | Sequence[float]) -> tuple[float, ...]:
+    if devices < 1:
+        raise ValueError(f"the number of devices must be at least 1, not {devices}")
+    values = tuple(map(float, rate)) if isinstance(rate, Sequence) else (float(rate),)
+    if not values:
+        raise ValueError(f"no rate for {devices} devices")
+    for value in values:
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"the rate for {devices} devices must be a positive number, not {value}")
+    return values

@@ -1,0 +1,550 @@
+"""Score a folder of MLPerf results: compliance, convergence and the score in minutes.
+
+Compliance and the comparison with reference convergence points (RCP) are the work of
+``mlperf-logging``, which runs in its own process on its own copy of the logs (see
+:mod:`rackproof.analysis.mlperf.worker`). What is here is the arithmetic of the score and the verdict.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+import rackproof
+from rackproof.core.records import Finding, Record, Source, Verdict, worst
+from rackproof.core.text import clean
+
+Progress = Callable[[int, int, str], None]
+"""Called with ``(files done, files in all, file name)`` while a folder is scored."""
+
+Part = Literal["counted", "dropped_fastest", "dropped_slowest", "failed", "not_scored"]
+"""What a run does in the score; ``not_scored`` where there is no score."""
+
+# The scripts of the rounds name their logs result_0.txt, result_01.txt, result_<stamp>_1.txt or, as
+# the run script leaves them, <stamp>_1.log.
+_RESULT_NAME = re.compile(r"result_[A-Za-z0-9_.-]*?(?:\.txt|\.log)?")
+_TRIAL_NAME = re.compile(r"\d{6,}_\d+\.log")
+_OTHER_SUFFIX = (".json", ".md", ".csv", ".yaml", ".yml", ".html", ".bak", ".orig", ".gz")
+# All remarks are kept as findings; the reasons are read by people.
+_MAX_REMARKS = 5
+
+
+class RunScore(Record):
+    """One result log. ``minutes`` runs from the first run_start to the first run_stop.
+
+    ``status`` is what run_stop says ("" without one); ``compliant`` is ``None`` where the checker
+    itself failed; ``convergence`` counts samples or epochs (see ``RcpResult.unit``) until the target.
+    """
+
+    file: str
+    sha256: str
+    minutes: float | None = None
+    status: str = ""
+    compliant: bool | None = None
+    messages: tuple[str, ...] = ()
+    convergence: float | None = None
+    events: int = 0
+    damaged_events: int = 0
+    benchmark: str = ""
+    division: str = ""
+    global_batch_size: float | None = None
+    digest: str = ""
+    part: Part = "not_scored"
+
+    @property
+    def success(self) -> bool:
+        """Whether run_stop says success after a duration that can be true."""
+        return self.status == "success" and self.minutes is not None
+
+    @property
+    def scores(self) -> bool:
+        """Whether the run counts as it is; otherwise it is a failed run."""
+        return self.success and self.compliant is True
+
+
+class RcpResult(Record):
+    """Convergence compared with the reference convergence points.
+
+    ``passed`` is ``None`` where it was not compared (``applies`` false: the rules do not ask for it)
+    or could not be. Means and ``smallest_allowed`` are in ``unit``. ``scaling_factor`` is at least 1.
+    """
+
+    applies: bool
+    passed: bool | None = None
+    message: str = ""
+    scaling_factor: float = 1.0
+    reference_mean: float | None = None
+    submission_mean: float | None = None
+    smallest_allowed: float | None = None
+    unit: str = ""
+
+
+class WorkerReport(Record):
+    """What the worker process found: facts, no verdict."""
+
+    runs: tuple[RunScore, ...] = ()
+    runs_needed: int | None = None
+    rcp: RcpResult | None = None
+    folder_scaling_factor: float | None = None
+    findings: tuple[Finding, ...] = ()
+    error: str = ""
+
+
+class FolderScore(Record):
+    """The score of one folder: one benchmark on one system.
+
+    ``olympic_mean_minutes`` is the mean without the fastest and the slowest run; ``minutes`` is that
+    mean times ``scaling_factor``, ``None`` where the rules allow no score. A score with any verdict
+    but ``pass`` is not a result.
+    """
+
+    folder: str
+    usage: str
+    ruleset: str
+    benchmark: str = ""
+    division: str = ""
+    global_batch_size: float | None = None
+    runs: tuple[RunScore, ...] = ()
+    runs_needed: int | None = None
+    runs_found: int = Field(default=0, ge=0)
+    olympic_mean_minutes: float | None = None
+    scaling_factor: float = 1.0
+    minutes: float | None = None
+    rcp: RcpResult | None = None
+    verdict: Verdict = Verdict.UNPROVEN
+    reasons: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    checked_by: str = ""
+
+    @property
+    def compliant(self) -> bool | None:
+        """Whether all runs that score are compliant and there are enough of them."""
+        if not self.runs or any(run.compliant is None for run in self.runs):
+            return None
+        failed = sum(run.compliant is False for run in self.runs)
+        return failed <= allowed_failures(self.benchmark)
+
+    def rows(self) -> tuple[tuple[str, ...], ...]:
+        """Return a table as text: a head, then one row per run in the order of the files."""
+        head = ("file", "minutes", "status", "compliant", "to converge", "in the score")
+        words = {True: "yes", False: "no", None: "unknown"}
+        return (
+            head,
+            *(
+                (
+                    run.file,
+                    "-" if run.minutes is None else f"{run.minutes:.3f}",
+                    run.status or "no run_stop",
+                    words[run.compliant],
+                    "-" if run.convergence is None else f"{run.convergence:g}",
+                    run.part.replace("_", " "),
+                )
+                for run in self.runs
+            ),
+        )
+
+
+def known_rulesets(usage: str = "training") -> tuple[str, ...]:
+    """Return the rulesets that the installed ``mlperf-logging`` has for a usage, oldest first.
+
+    Raises:
+        ValueError: Unknown usage; the message names those known.
+    """
+    spec = find_spec("mlperf_logging")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("the package mlperf-logging is not installed")
+    rules = Path(next(iter(spec.submodule_search_locations))) / "compliance_checker"
+    found: dict[str, list[str]] = {}
+    for folder in rules.iterdir():
+        match = re.fullmatch(r"([a-z]+)_(\d+\.\d+\.\d+)", folder.name)
+        if match:
+            found.setdefault(match[1], []).append(match[2])
+    if usage not in found:
+        raise ValueError(f"unknown usage {usage!r}; known: {', '.join(sorted(found))}")
+    return tuple(sorted(found[usage], key=lambda name: tuple(map(int, name.split(".")))))
+
+
+def allowed_failures(benchmark: str) -> int:
+    """Return how many runs may fail, and how many are dropped at each end of the sorted runs."""
+    return 4 if benchmark == "unet3d" else 1
+
+
+def olympic_mean(minutes: Sequence[float], *, failed: int = 0, drop: int = 1) -> float | None:
+    """Return the mean without the ``drop`` fastest and the ``drop`` slowest runs.
+
+    Args:
+        minutes: The runs that ended well.
+        failed: Runs that did not: each takes the place of one of the slowest.
+        drop: Runs dropped at each end.
+
+    Returns:
+        The mean in minutes; ``None`` if more than ``drop`` runs failed or none is left.
+    """
+    if failed > drop:
+        return None
+    counted = sorted(minutes)[drop : len(minutes) - (drop - failed)]
+    return math.fsum(counted) / len(counted) if counted else None
+
+
+def result_files(folder: Path) -> tuple[Path, ...]:
+    """Return the result logs in a folder, in natural order.
+
+    ``result_*.txt`` if there are any (the official name); else ``result_*`` without a suffix or
+    ``.log``; else logs of the run script (``<stamp>_<trial>.log``); else every ``*.log`` and ``*.txt``
+    with MLPerf events that is not itself the output of a checker.
+
+    Raises:
+        NotADirectoryError: There is no such folder.
+    """
+    if not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is not a folder")
+    files = [path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")]
+    named = [
+        path
+        for path in files
+        if _RESULT_NAME.fullmatch(path.name) and path.suffix.lower() not in _OTHER_SUFFIX
+    ]
+    official = [path for path in named if path.suffix == ".txt"]
+    trials = [path for path in files if _TRIAL_NAME.fullmatch(path.name)]
+    others = [
+        path
+        for path in files
+        if path.suffix in (".log", ".txt")
+        and not re.match(r"(compliance|rcp|package|system_desc)_?checker|compliance_|slurm-", path.name)
+    ]
+    chosen = official or named or trials or [path for path in others if _has_events(path)]
+    return tuple(sorted(chosen, key=_natural))
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    parts = re.split(r"(\d+)", path.name)
+    return [(int(part) if part.isdigit() and part.isascii() else -1, part) for part in parts]
+
+
+def _has_events(path: Path) -> bool:
+    with path.open("rb") as stream:
+        held = b""
+        while chunk := stream.read(1 << 20):
+            if b":::MLL" in held + chunk:
+                return True
+            held = chunk[-8:]
+    return False
+
+
+def score_folder(
+    folder: Path,
+    *,
+    ruleset: str = "5.1.0",
+    usage: str = "training",
+    timeout_s: float = 300,
+    progress: Progress | None = None,
+) -> FolderScore:
+    """Score the results in one folder (one benchmark on one system) by the MLPerf rules.
+
+    Nothing is written into the folder. The checks run in a process of their own on a copy; whatever
+    happens to it, a score comes back, ``unproven`` with the reason if need be.
+
+    Args:
+        folder: Holds the result logs (see :func:`result_files`).
+        ruleset: One of :func:`known_rulesets`.
+        usage: ``training`` or ``hpc`` (strong scaling).
+        timeout_s: Seconds after which the checks are stopped.
+        progress: Called after each file.
+
+    Raises:
+        ValueError: Unknown usage or ruleset; the message names those known.
+        NotADirectoryError: There is no such folder.
+    """
+    folder = Path(folder)
+    known = known_rulesets(usage)
+    if ruleset not in known:
+        raise ValueError(f"unknown ruleset {ruleset!r} for {usage}; known: {', '.join(known)}")
+    if not timeout_s > 0:
+        raise ValueError(f"the time limit must be more than 0 s, not {timeout_s}")
+    files = result_files(folder)
+    if files:
+        report = _run_worker(folder, files, ruleset, usage, timeout_s, progress)
+    else:
+        report = WorkerReport(error="no result logs (result_*.txt or *.log with MLPerf events) in the folder")
+    return conclude(report, folder=str(folder), ruleset=ruleset, usage=usage)
+
+
+def _run_worker(
+    folder: Path,
+    files: Sequence[Path],
+    ruleset: str,
+    usage: str,
+    timeout_s: float,
+    progress: Progress | None,
+) -> WorkerReport:
+    """Run the checks in a process of their own and return what it found, or why it did not."""
+    with tempfile.TemporaryDirectory(prefix="rackproof-score-") as work, tempfile.TemporaryFile() as errors:
+        job = {
+            "folder": str(folder.resolve()),
+            "files": [path.name for path in files],
+            "work": work,
+            "ruleset": ruleset,
+            "usage": usage,
+            "timeout_s": math.ceil(timeout_s) + 5,
+        }
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "rackproof.analysis.mlperf.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            cwd=work,
+            env=worker_environment(),
+            start_new_session=True,
+        )
+        late = threading.Event()
+
+        def stop() -> None:
+            late.set()
+            _kill(process)
+
+        timer = threading.Timer(timeout_s, stop)
+        timer.start()
+        try:
+            report = _follow(process, json.dumps(job).encode(), progress)
+            process.wait()
+        finally:
+            timer.cancel()
+            _kill(process)
+            process.wait()
+        if report is not None:
+            return report
+        if late.is_set():
+            return WorkerReport(error=f"the checks took longer than {timeout_s:g} s and were stopped")
+        errors.seek(max(0, errors.seek(0, os.SEEK_END) - 2000))
+        said = errors.read().decode("utf-8", "replace").strip().splitlines()
+        last = clean(said[-1]) if said else "it said nothing"
+        return WorkerReport(error=f"the checks ended early (exit status {process.returncode}): {last}")
+
+
+def worker_environment() -> dict[str, str]:
+    """Return the worker's environment: no secrets, one thread, this very package."""
+    kept = {
+        key: os.environ[key] for key in ("PATH", "LANG", "TMPDIR", "LD_LIBRARY_PATH") if key in os.environ
+    }
+    package_parent = str(Path(rackproof.__file__).resolve().parent.parent)
+    search = [package_parent, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    return kept | {
+        "PYTHONPATH": os.pathsep.join(part for part in search if part),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _follow(process: subprocess.Popen[bytes], job: bytes, progress: Progress | None) -> WorkerReport | None:
+    """Hand the job over and read JSON lines until the report comes or the process ends."""
+    if process.stdin is None or process.stdout is None:
+        raise RuntimeError("the worker was started without pipes")
+    with process.stdin as stdin, contextlib.suppress(BrokenPipeError):
+        stdin.write(job)
+        stdin.close()
+    report = None
+    with process.stdout as stdout:
+        for line in stdout:
+            try:
+                message = json.loads(line)
+                if "report" in message:
+                    report = WorkerReport.model_validate(message["report"])
+                elif progress is not None:
+                    done, total, name = message["progress"]
+                    progress(done, total, name)
+            except ValueError:
+                # A line cut by the time limit; without a report the caller says so.
+                continue
+    return report
+
+
+def conclude(report: WorkerReport, *, folder: str, ruleset: str, usage: str = "training") -> FolderScore:
+    """Apply the rules of scoring to what the worker found.
+
+    Args:
+        report: Facts about every run.
+        folder: Name to show.
+        ruleset: As asked for.
+        usage: As asked for.
+    """
+    runs = report.runs
+    benchmark = _first(run.benchmark for run in runs if run.benchmark)
+    drop = allowed_failures(benchmark)
+    failed = [run for run in runs if not run.scores]
+    # A file without a single event shows no run at all: it is missing, not failed.
+    shown = [run for run in runs if run.events]
+    problems = list(_problems(report, benchmark, shown, failed, drop))
+    scorable = (
+        bool(runs)
+        and report.runs_needed == len(shown) == len(runs)
+        and not _duplicates(runs)
+        and not _mixtures(runs)
+        and all(run.compliant is not None for run in runs)
+    )
+    good = sorted(run.minutes for run in runs if run.scores and run.minutes is not None)
+    mean = olympic_mean(good, failed=len(failed), drop=drop) if scorable else None
+    rcp = report.rcp
+    factor = rcp.scaling_factor if rcp is not None and rcp.passed else 1.0
+    if report.folder_scaling_factor is not None:
+        factor = max(factor, report.folder_scaling_factor)
+    if mean is not None:
+        runs = _parts(runs, drop)
+    elif not problems:
+        problems.append((Verdict.UNPROVEN, "no run is left to take the mean of"))
+    remarks = [f"{one.source}: {one.message}" for one in report.findings if one.verdict is None]
+    if len(remarks) > _MAX_REMARKS:
+        remarks[_MAX_REMARKS:] = [f"and {len(remarks) - _MAX_REMARKS} more remarks (see the findings)"]
+    return FolderScore(
+        folder=folder,
+        usage=usage,
+        ruleset=ruleset,
+        benchmark=benchmark,
+        division=_first(run.division for run in runs if run.division),
+        global_batch_size=next((run.global_batch_size for run in runs if run.global_batch_size), None),
+        runs=runs,
+        runs_needed=report.runs_needed,
+        runs_found=len(shown),
+        olympic_mean_minutes=mean,
+        scaling_factor=factor,
+        minutes=None if mean is None else mean * factor,
+        rcp=rcp,
+        verdict=worst(verdict for verdict, _ in problems) if problems else Verdict.PASS,
+        reasons=(*_ordered(problems), *_notes(failed, scorable, drop, rcp), *remarks),
+        findings=report.findings,
+        checked_by=f"mlperf-logging {version('mlperf-logging')}",
+    )
+
+
+def _first(values: Iterator[str]) -> str:
+    """Return the first of the values, "" if there is none."""
+    return next(values, "")
+
+
+def _ordered(problems: Sequence[tuple[Verdict, str]]) -> list[str]:
+    """Return the reasons, those of the worst verdict first."""
+    return [text for verdict in (Verdict.FAIL, Verdict.UNPROVEN) for v, text in problems if v is verdict]
+
+
+def _problems(
+    report: WorkerReport, benchmark: str, shown: Sequence[RunScore], failed: Sequence[RunScore], drop: int
+) -> Iterator[tuple[Verdict, str]]:
+    """Yield everything that rules out a pass."""
+    runs = report.runs
+    if report.error:
+        yield Verdict.UNPROVEN, report.error
+        return
+    for run in runs:
+        if run.compliant is None:
+            yield Verdict.UNPROVEN, f"{run.file}: {'; '.join(run.messages) or 'not checked'}"
+    empty = [run.file for run in runs if run not in shown]
+    if empty:
+        yield Verdict.UNPROVEN, f"no readable MLPerf event in {', '.join(empty)}"
+    for mixture in _mixtures(runs):
+        yield Verdict.FAIL, f"logs of different {mixture}"
+    for first, second in _duplicates(runs):
+        yield Verdict.FAIL, f"{first} and {second} hold the same events: one run handed in twice"
+    needed = report.runs_needed
+    if needed is None:
+        named = f"the benchmark {benchmark!r}" if benchmark else "a benchmark that the logs do not name"
+        yield Verdict.UNPROVEN, f"the rules give no number of runs for {named}"
+    elif len(shown) != needed:
+        yield (
+            Verdict.UNPROVEN,
+            f"{len(shown)} run{'s' * (len(shown) != 1)} where the rules ask for exactly {needed}",
+        )
+    really_failed = [run for run in failed if run in shown and run.compliant is not None]
+    if len(really_failed) > drop:
+        names = "; ".join(_why_failed(run) for run in really_failed[:5])
+        yield Verdict.FAIL, f"{len(really_failed)} runs failed, at most {drop} may: {names}"
+    rcp = report.rcp or RcpResult(applies=True, message="nothing was compared")
+    if rcp.applies and rcp.passed is False:
+        yield Verdict.FAIL, f"convergence rejected: {rcp.message}"
+    elif rcp.applies and rcp.passed is None and len(shown) == needed:
+        yield Verdict.UNPROVEN, f"convergence not compared: {rcp.message}"
+    for finding in report.findings:
+        if finding.verdict is not None and finding.verdict.gates:
+            yield finding.verdict, f"{finding.source}: {finding.message}"
+
+
+def _notes(failed: Sequence[RunScore], scorable: bool, drop: int, rcp: RcpResult | None) -> Iterator[str]:
+    """Yield what a pass leaves open."""
+    if scorable and 0 < len(failed) <= drop:
+        yield f"counted as slowest: {'; '.join(_why_failed(run) for run in failed)}"
+    if rcp is not None and not rcp.applies:
+        yield f"convergence not compared: {rcp.message}"
+
+
+def _why_failed(run: RunScore) -> str:
+    if run.status != "success":
+        return f"{run.file} ended with {run.status!r}" if run.status else f"{run.file} has no run_stop"
+    if run.minutes is None:
+        return f"{run.file} has no duration that can be true"
+    return f"{run.file} is not compliant ({run.messages[0] if run.messages else 'no message'})"
+
+
+def _mixtures(runs: Sequence[RunScore]) -> list[str]:
+    """Return what the logs of one result must share and do not."""
+    shared = (
+        ("benchmarks", {run.benchmark for run in runs if run.benchmark}),
+        ("divisions", {run.division for run in runs if run.division}),
+        ("global batch sizes", {f"{run.global_batch_size:g}" for run in runs if run.global_batch_size}),
+    )
+    return [
+        f"{what} in one folder: {', '.join(sorted(values))}" for what, values in shared if len(values) > 1
+    ]
+
+
+def _duplicates(runs: Sequence[RunScore]) -> list[tuple[str, str]]:
+    """Return pairs of files with the same events; equal times to the millisecond are one run."""
+    seen: dict[str, str] = {}
+    pairs = []
+    for run in runs:
+        if run.events:
+            first = seen.setdefault(run.digest, run.file)
+            if first != run.file:
+                pairs.append((first, run.file))
+    return pairs
+
+
+def _parts(runs: Sequence[RunScore], drop: int) -> tuple[RunScore, ...]:
+    """Say of each run what it does in the score."""
+    good = sorted((run.minutes, index) for index, run in enumerate(runs) if run.scores)
+    failed = len(runs) - len(good)
+    parts: dict[int, Part] = {}
+    for place, (_, index) in enumerate(good):
+        if place < drop:
+            parts[index] = "dropped_fastest"
+        elif place >= len(good) - (drop - failed):
+            parts[index] = "dropped_slowest"
+        else:
+            parts[index] = "counted"
+    return tuple(
+        run.model_copy(update={"part": parts.get(index, "failed")}) for index, run in enumerate(runs)
+    )
+
+
+def at_file(finding: Finding, file: str) -> Finding:
+    """Return the finding with the file it was made in."""
+    return finding.model_copy(update={"source": Source(file=file, line=finding.source.line)})

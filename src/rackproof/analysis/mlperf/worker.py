@@ -1,0 +1,405 @@
+"""The process in which ``mlperf-logging`` works: ``python -m rackproof.analysis.mlperf.worker``.
+
+Reads a job (JSON) from standard input and answers with JSON lines on standard output: progress, then
+one report. It is a process of its own because the tool keeps global state, may crash or take very
+long on hostile logs, and prints; and it works on a copy because the tool writes into the folder it
+reads. Never called with another program's logs in place of a copy.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import re
+import resource
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlperf_logging import benchmark_meta
+from mlperf_logging.compliance_checker import mlp_compliance, mlp_parser
+from mlperf_logging.package_checker.seed_checker import SeedChecker
+
+from rackproof.analysis.mlperf.cleaning import CleanedLog, clean_log, safe_text
+from rackproof.analysis.mlperf.score import RcpResult, RunScore, WorkerReport, at_file
+from rackproof.core.records import Finding, Source, Verdict
+
+# Bounds against logs made to exhaust the machine; a full round's largest folder needs a tenth.
+_MEMORY_BYTES = 8 << 30
+_FILE_BYTES = 2 << 30
+_MAX_MESSAGES = 10
+
+
+class _Kept(logging.Handler):
+    """Keeps the tool's log records in place of printing them."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+    def said(self, level: int) -> list[str]:
+        """Return what was said at this level or above, on one printable line each."""
+        return [safe_text(one.getMessage()) for one in self.records if one.levelno >= level]
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What is to be checked, where, by which rules; ``kept`` holds what the tool says meanwhile."""
+
+    work: Path
+    names: Sequence[str]
+    ruleset: str
+    usage: str
+    kept: _Kept
+
+    @property
+    def copies(self) -> Path:
+        """Folder of the cleaned copies."""
+        return self.work / "results"
+
+    def copy(self, index: int) -> Path:
+        """Return the cleaned copy of one log, under the name that the tool looks for."""
+        return self.copies / f"result_{index}.txt"
+
+
+def check(job: Mapping[str, Any], progress: Callable[[int, int, str], None]) -> WorkerReport:
+    """Clean, check and compare the logs that the job names.
+
+    Args:
+        job: ``folder``, ``files`` (names in it), ``work`` (an empty folder), ``ruleset``, ``usage``.
+        progress: Called after each file with ``(done, in all, name)``.
+    """
+    folder = Path(job["folder"])
+    kept = _Kept()
+    logging.basicConfig(handlers=[kept], level=logging.INFO, force=True)
+    task = _Task(Path(job["work"]), tuple(job["files"]), job["ruleset"], job["usage"], kept)
+    task.copies.mkdir()
+    runs, findings = [], []
+    for index, name in enumerate(task.names):
+        try:
+            cleaned = clean_log(folder / name, task.copy(index), ruleset=task.ruleset)
+        except OSError as error:
+            runs.append(RunScore(file=name, sha256="", messages=(f"not copied: {error.strerror}",)))
+            continue
+        run, remarks = _check_run(task, index, cleaned)
+        runs.append(run)
+        findings += [at_file(finding, name) for finding in (*cleaned.findings, *remarks)]
+        progress(index + 1, len(task.names), name)
+    benchmark = next((run.benchmark for run in runs if run.benchmark), "")
+    needed = benchmark_meta.get_result_file_counts(task.usage).get(benchmark)
+    complete = sum(bool(run.events) for run in runs) == needed == len(runs)
+    rcp, converged = _compare(task, runs, benchmark, complete)
+    if converged:
+        runs = [
+            run.model_copy(update={"convergence": amount})
+            for run, amount in zip(runs, converged, strict=True)
+        ]
+    if rcp.applies and complete:
+        findings += _check_seeds(task)
+    factor, remark = _folder_factor(folder / "scaling.json", rcp)
+    return WorkerReport(
+        runs=tuple(runs),
+        runs_needed=needed,
+        rcp=rcp,
+        folder_scaling_factor=factor,
+        findings=tuple(findings + remark),
+    )
+
+
+def _check_run(task: _Task, index: int, cleaned: CleanedLog) -> tuple[RunScore, list[Finding]]:
+    """Check one log: compliance by the tool, the facts from its parser's events."""
+    compliant, messages = _comply(task, task.copy(index), cleaned)
+    events, _ = mlp_parser.parse_file(str(task.copy(index)), ruleset=task.ruleset)
+    values: dict[str, Any] = {}
+    for event in events:
+        if isinstance(event.value, dict):
+            values.setdefault(event.key, event.value.get("value"))
+    minutes, status, remarks = _duration(events, cleaned, task.ruleset)
+    run = RunScore(
+        file=task.names[index],
+        sha256=cleaned.sha256,
+        digest=cleaned.digest,
+        minutes=minutes,
+        status=status,
+        compliant=compliant,
+        messages=tuple(messages),
+        events=cleaned.events,
+        damaged_events=cleaned.damaged,
+        benchmark=safe_text(str(values.get("submission_benchmark") or ""), 100),
+        division=safe_text(str(values.get("submission_division") or ""), 100),
+        global_batch_size=_number(values.get("global_batch_size")),
+    )
+    return run, remarks
+
+
+def _duration(
+    events: Sequence[Any], cleaned: CleanedLog, ruleset: str
+) -> tuple[float | None, str, list[Finding]]:
+    """Return minutes, status ("" if the run never ended) and remarks."""
+    starts = [event for event in events if event.key == "run_start"]
+    stops = [event for event in events if event.key == "run_stop"]
+    remarks = []
+    if len(starts) > 1 and starts[0].timestamp != starts[-1].timestamp:
+        said = "several run_start at different times: the first one counts"
+        remarks.append(Finding(code="several_run_start", message=said, source=_place(cleaned, starts[1])))
+    end = next(iter(stops), None)
+    minutes, status = None, ""
+    if end is not None:
+        status = safe_text(str(_metadata(end).get("status") or "unknown"), 100)
+        if starts:
+            # 0.6 logs seconds, everything later milliseconds.
+            minutes = (end.timestamp - starts[0].timestamp) / (60 if ruleset == "0.6.0" else 60_000)
+    elif ruleset == "0.6.0":
+        # minigo 0.6 has no run_stop: its evaluation, made later, says when the target was reached.
+        end = next((event for event in events if event.key == "eval_result"), None)
+        seconds = _number(_metadata(end).get("timestamp")) if end is not None else None
+        if seconds is not None:
+            minutes, status = seconds / 60, "success" if seconds > 0 else "aborted"
+    if minutes is not None and not (math.isfinite(minutes) and minutes > 0):
+        said = "the end is not later than the start"
+        remarks.append(Finding(code="no_duration", message=said, source=_place(cleaned, end)))
+        minutes = None
+    return minutes, status, remarks
+
+
+def _metadata(event: Any) -> Mapping[str, Any]:
+    metadata = event.value.get("metadata") if isinstance(event.value, dict) else None
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def _place(cleaned: CleanedLog, event: Any) -> Source:
+    return Source(line=cleaned.lines[event.lineno])
+
+
+def _number(value: Any) -> float | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _comply(task: _Task, copy: Path, cleaned: CleanedLog) -> tuple[bool | None, list[str]]:
+    """Return whether the tool finds the log compliant and what it complains about."""
+    task.kept.records.clear()
+    # The tool queues rule files in a global list, which a crash on an earlier log leaves filled.
+    mlp_compliance.enqueued_configs.clear()
+    checker = mlp_compliance.make_checker(usage=task.usage, ruleset=task.ruleset, quiet=True, werror=False)
+    crash = ""
+    try:
+        mlp_compliance.main(str(copy), _rules(task, copy), checker)
+    except Exception as error:  # the tool may raise anything at all
+        crash = f"the compliance checker crashed: {type(error).__name__}: {safe_text(str(error))}"
+    complaints = [*checker.overwritable.values(), *checker.not_overwritable]
+    messages = [_complaint(text, cleaned) for text in complaints[:_MAX_MESSAGES]]
+    if len(complaints) > _MAX_MESSAGES:
+        messages.append(f"and {len(complaints) - _MAX_MESSAGES} more")
+    if crash:
+        messages.append(crash)
+    # What it complained about before it crashed holds; a crash alone proves nothing.
+    compliant = False if complaints else (None if crash else True)
+    return compliant, messages
+
+
+def _rules(task: _Task, copy: Path) -> str:
+    """Return the rules to begin with; those of 0.6 have minigo apart."""
+    name = "common"
+    if task.ruleset == "0.6.0":
+        events, _ = mlp_parser.parse_file(str(copy), ruleset=task.ruleset)
+        named = (event.value for event in events if event.key == "submission_benchmark")
+        if any(isinstance(value, dict) and value.get("value") == "minigo" for value in named):
+            name = "minigo"
+    return f"{task.usage}_{task.ruleset}/{name}.yaml"
+
+
+def _complaint(text: str, cleaned: CleanedLog) -> str:
+    """Return the tool's message on one line, with the line of the original log, without the dumps."""
+
+    def original(match: re.Match[str]) -> str:
+        index = int(match[1])
+        return f"in line {cleaned.lines[index] if index < len(cleaned.lines) else '?'}"
+
+    lines = text.split("\n")
+    said = [re.sub(r"in line (\d+)", original, lines[0].removesuffix(":"))]
+    said += [line for line in lines[1:] if line.startswith("failed test:")]
+    if lines[0].startswith("Failed executing"):
+        said += lines[1:2]
+    return safe_text("; ".join(said))
+
+
+def _compare(
+    task: _Task, runs: Sequence[RunScore], benchmark: str, complete: bool
+) -> tuple[RcpResult, list[float | None]]:
+    """Compare convergence with the reference points; also return each run's own, if it was read."""
+    ruleset, usage = task.ruleset, task.usage
+    data = Path(mlp_compliance.__file__).parents[1] / "rcp_checker" / f"{usage}_{ruleset}"
+    if not data.is_dir():
+        return RcpResult(applies=False, message=f"the rules {ruleset} know no reference points"), []
+    if any(run.division == "open" for run in runs):
+        return RcpResult(applies=False, message="the open division is not compared"), []
+    if not complete:
+        return RcpResult(applies=True, message="the runs are not complete"), []
+    # Imported only where it is needed: it loads scipy, which takes longer than checking ten logs.
+    from mlperf_logging.rcp_checker import rcp_checker
+
+    if benchmark not in rcp_checker.submission_runs[usage] or not (data / f"rcps_{benchmark}.json").is_file():
+        message = f"Missing RCP: mlperf-logging has no reference points for {benchmark} in {ruleset}"
+        return RcpResult(applies=True, passed=False, message=message), []
+    sizes = {run.global_batch_size for run in runs if run.global_batch_size is not None}
+    if len(sizes) != 1 or len({run.benchmark for run in runs if run.benchmark}) != 1:
+        message = "the runs do not share one benchmark and one global batch size"
+        return RcpResult(applies=True, passed=False, message=message), []
+    folder = task.work / "rcp"
+    folder.mkdir()
+    converged: list[float | None] = []
+    try:
+        for index, run in enumerate(runs):
+            log = folder / f"result_{index}.txt"
+            _for_comparison(task.copy(index), log, run, benchmark, next(iter(sizes)))
+            failed, amount, _, _ = rcp_checker.read_submission_file(str(log), ruleset, False)
+            converged.append(None if failed else _number(amount))
+        task.kept.records.clear()
+        passed, message, factor = rcp_checker.check_directory(
+            str(folder),
+            usage,
+            ruleset,
+            False,
+            False,
+            rcp_pass="pruned_rcps",  # noqa: S106  (not a password)
+        )
+    except Exception as error:  # the tool may raise anything at all
+        said = f"{type(error).__name__}: {safe_text(str(error))}"
+        return RcpResult(applies=True, message=f"the RCP checker crashed: {said}"), []
+    point, mean = _numbers_said(task.kept.records)
+    reference, speedup = _number(point.get("RCP Mean")), _number(point.get("Max Speedup"))
+    rcp = RcpResult(
+        applies=True,
+        passed=bool(passed),
+        message=safe_text(message),
+        # A factor that is not a number cannot scale a score; the tool's own default is 1.
+        scaling_factor=max(1.0, float(factor)) if passed and math.isfinite(factor) else 1.0,
+        reference_mean=reference,
+        submission_mean=mean,
+        smallest_allowed=reference / speedup if reference and speedup else None,
+        unit=_convergence_unit(folder, ruleset),
+    )
+    return rcp, converged
+
+
+def _for_comparison(copy: Path, target: Path, run: RunScore, benchmark: str, size: float | None) -> None:
+    """Copy a log for the RCP checker.
+
+    A failed run that died before it named benchmark and batch size crashes the checker, although all
+    that counts is that it did not converge: such a log is given the two facts of the other runs.
+    """
+    text = copy.read_text(encoding="latin-1")
+    if run.status != "success":
+        facts = {
+            "submission_benchmark": (run.benchmark, benchmark),
+            "global_batch_size": (run.global_batch_size, size),
+        }
+        for key, (own, shared) in facts.items():
+            if not own:
+                event = {"time_ms": 0, "key": key, "value": shared, "metadata": {}}
+                text += f":::MLLOG {json.dumps(event)}\n"
+    target.write_text(text, encoding="latin-1")
+
+
+def _convergence_unit(folder: Path, ruleset: str) -> str:
+    """Return what the logs count until the target is reached; benchmarks log one of the two."""
+    for log in sorted(folder.iterdir()):
+        events, _ = mlp_parser.parse_file(str(log), ruleset=ruleset)
+        for event in events:
+            if event.key in ("eval_accuracy", "eval_error"):
+                return "epochs" if "epoch_num" in _metadata(event) else "samples"
+    return ""
+
+
+def _numbers_said(records: Sequence[logging.LogRecord]) -> tuple[Mapping[str, Any], float | None]:
+    """Return the reference point and the submission's mean, which the tool only tells its log."""
+    point: Mapping[str, Any] = {}
+    mean = None
+    for record in records:
+        if record.msg == " RCP Record: %s" and isinstance(record.args, Mapping):
+            point = record.args
+        elif record.msg == " Submission mean epochs: %.4f" and isinstance(record.args, tuple):
+            mean = _number(record.args[0])
+    return point, mean
+
+
+def _check_seeds(task: _Task) -> list[Finding]:
+    """Return a remark for what the tool's seed checker complains about (reviews may waive it)."""
+    task.kept.records.clear()
+    files = [str(task.copy(index)) for index in range(len(task.names))]
+    try:
+        fine = SeedChecker(task.ruleset).check_seeds(files)
+    except Exception as error:  # the tool may raise anything at all
+        said = f"the seed checker crashed: {type(error).__name__}: {safe_text(str(error))}"
+        return [Finding(code="seeds", message=said)]
+    if fine:
+        return []
+    said = "; ".join(task.kept.said(logging.ERROR))
+    for file, name in zip(files, task.names, strict=True):
+        said = said.replace(file, name)
+    return [Finding(code="seeds", message=safe_text(said, 1000))]
+
+
+def _folder_factor(file: Path, rcp: RcpResult) -> tuple[float | None, list[Finding]]:
+    """Read the factor of a scaling.json that lies beside the logs.
+
+    The review of a round may add one to slow a score down. It is believed where it does that, never
+    where it would make the score faster than the RCP does.
+    """
+    source = Source(file=file.name)
+    try:
+        with file.open("rb") as stream:
+            content = json.loads(stream.read(65_536))
+        factor = _number(content.get("scaling_factor"))
+    except FileNotFoundError:
+        return None, []
+    except (OSError, ValueError, AttributeError, RecursionError):
+        factor = None
+    if factor is None:
+        said = "the file does not hold a scaling factor"
+        return None, [Finding(code="scaling_file", message=said, verdict=Verdict.UNPROVEN, source=source)]
+    if math.isclose(factor, rcp.scaling_factor, rel_tol=1e-6):
+        return None, []
+    believed = factor > rcp.scaling_factor
+    said = (
+        f"scaling.json says {factor:.6g}, the comparison {rcp.scaling_factor:.6g}: "
+        f"the {'former' if believed else 'latter'} is used"
+    )
+    return factor if believed else None, [Finding(code="scaling_file", message=said, source=source)]
+
+
+def main() -> None:
+    """Answer the job on standard input."""
+    # The tool prints; only JSON lines may reach the caller.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+
+    def answer(message: Mapping[str, Any]) -> None:
+        answers.write(json.dumps(message) + "\n")
+        answers.flush()
+
+    job = json.loads(sys.stdin.buffer.read())
+    # Should the caller die, nothing else would stop this process.
+    signal.alarm(int(job["timeout_s"]))
+    for what, limit in ((resource.RLIMIT_AS, _MEMORY_BYTES), (resource.RLIMIT_FSIZE, _FILE_BYTES)):
+        hard = resource.getrlimit(what)[1]
+        resource.setrlimit(what, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+    report = check(job, lambda done, total, name: answer({"progress": [done, total, name]}))
+    answer({"report": report.model_dump(mode="json")})
+
+
+if __name__ == "__main__":
+    main()

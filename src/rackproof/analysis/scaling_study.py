@@ -1,0 +1,396 @@
+"""Runs of several sizes become a study: rates, scaling efficiency, accuracy, and what a bad point shows.
+
+Everything here is a pure function of records; :mod:`rackproof.report.study` makes the tables. Nothing here
+gives a verdict: a run that shows a failure has a row, but no efficiency is computed from it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean, median
+from typing import Literal
+
+from rackproof.analysis.compare.systems import THROUGHPUT, why_left_out
+from rackproof.analysis.mlperf.scaling import ScalingPoint, scaling_efficiency
+from rackproof.core.records import Measurement, Record, Run, Series, Verdict, worst
+
+CONFIDENCE = 0.95
+SIZES = frozenset({"gpus", "nodes", "processes"})
+"""Parameters that say how many devices work; the points of one study differ in them."""
+_NOT_THE_POINT = SIZES | {"seed"}
+
+WAITING = 0.10
+"""A device that has nothing to do for a tenth of the time is starved."""
+EXCHANGE = 0.05
+"""A share of the step spent on exchange that is not hidden, beyond which the network limits."""
+SLOW_RANK = 0.05
+"""A rank that alone takes so much longer than the median rank is slow by itself."""
+BUSY = 0.80
+"""Mean utilisation below which a GPU is not kept busy."""
+LINK_FULL = 0.85
+THROTTLED = 0.10
+"""Share of samples with clocks held back that explains something."""
+SLOWER_CLOCK = 0.05
+
+# NVML's reasons for lower clocks (nvml.h, nvmlClocksEventReasons): power cap, hardware slowdown, software
+# thermal, hardware thermal, power brake. Idle, application clocks and display are no trouble.
+REASONS: Mapping[int, str] = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x20: "temperature (software)",
+    0x40: "temperature (hardware)",
+    0x80: "power brake",
+}
+
+Cause = Literal[
+    "waiting for data",
+    "network limit",
+    "slow rank",
+    "clocks held back",
+    "not busy",
+    "too good to be true",
+    "unknown",
+]
+
+
+class Explanation(Record):
+    """What the samples of a run say about its speed, with the numbers that say so."""
+
+    cause: Cause
+    text: str
+    evidence: tuple[str, ...] = ()
+
+
+class StudyRow(Record):
+    """One size of a study: the repeats made there.
+
+    ``rate`` is the mean of those that count, None where none does; ``scaling`` compares it with the base.
+    """
+
+    devices: int
+    nodes: int
+    verdict: Verdict
+    rate: float | None = None
+    unit: str = ""
+    scaling: ScalingPoint | None = None
+    top_1: float | None = None
+    top_5: float | None = None
+    runs: tuple[Run, ...]
+    left_out: tuple[str, ...] = ()
+    explanations: tuple[Explanation, ...] = ()
+
+
+class Study(Record):
+    """Points of one benchmark that differ only in how many devices work."""
+
+    benchmark: str
+    point: dict[str, str]
+    where: str
+    """The node, where each run used a single one; empty where sizes differ in nodes, or nothing is known."""
+    base: int | None
+    """Devices of the smallest size that counts."""
+    rows: tuple[StudyRow, ...]
+
+    @property
+    def scales(self) -> bool:
+        """Whether at least two sizes were measured, so that there is an efficiency."""
+        return sum(row.scaling is not None for row in self.rows) >= 2
+
+
+def rate_of(run: Run) -> Measurement | None:
+    """Return the run's throughput: the first of :data:`THROUGHPUT` that it measured, without labels."""
+    for name in THROUGHPUT:
+        found = [one for one in run.measurements if one.name == name]
+        if found:
+            return next((one for one in found if not one.labels), found[0])
+    return None
+
+
+def nodes_of(run: Run) -> int:
+    """Return how many nodes a run used."""
+    stated = run.parameters.get("nodes")
+    if isinstance(stated, int) and not isinstance(stated, bool) and stated > 0:
+        return stated
+    return max(1, len(run.nodes) or len(run.asked_nodes))
+
+
+def devices_of(run: Run) -> int:
+    """Return how many devices a run used on all nodes: GPUs, or processes where it used none."""
+    for name in ("gpus", "processes"):
+        each = run.parameters.get(name)
+        if isinstance(each, int) and not isinstance(each, bool) and each > 0:
+            return each * nodes_of(run)
+    return nodes_of(run)
+
+
+def _point_of(run: Run) -> dict[str, str]:
+    """Return what the points of a study share, in words."""
+    left_out = set(_NOT_THE_POINT)
+    if "batch_per_gpu" in run.parameters:
+        # The batch of all GPUs together then grows with them.
+        left_out.add("batch_size")
+    point = {name: str(value) for name, value in sorted(run.parameters.items()) if name not in left_out}
+    # A CPU is not the smallest number of GPUs.
+    return {**point, "device": "CPU"} if run.parameters.get("gpus") == 0 else point
+
+
+def studies(runs: Sequence[Run]) -> tuple[Study, ...]:
+    """Return the studies among runs, in the order in which they begin; runs without a rate or a bad end
+    have rows, too.
+
+    Runs of a benchmark that only ever used one node each are told apart by node, so that a slow node does
+    not hide among its neighbours.
+    """
+    several = {run.benchmark for run in runs if nodes_of(run) > 1}
+    trainings = {run.benchmark for run in runs if rate_of(run) is not None}
+    groups: dict[tuple[object, ...], list[Run]] = {}
+    for run in runs:
+        if run.benchmark not in trainings:
+            continue
+        alone = run.benchmark not in several
+        where = next(iter(run.asked_nodes or tuple(node.name for node in run.nodes)), "") if alone else ""
+        key = (run.benchmark, where, *sorted(_point_of(run).items()))
+        groups.setdefault(key, []).append(run)
+    return tuple(_study(members, str(key[1])) for key, members in groups.items())
+
+
+def _study(runs: Sequence[Run], where: str) -> Study:
+    sizes: dict[int, list[Run]] = {}
+    for run in runs:
+        sizes.setdefault(devices_of(run), []).append(run)
+    unit = next((one.unit for run in runs if (one := rate_of(run)) is not None and one.finite), "")
+    rates = {}
+    for devices, members in sorted(sizes.items()):
+        values = [one.value for run in members if (one := _counted(run, unit)) is not None]
+        if values:
+            rates[devices] = values
+    points = (
+        {point.devices: point for point in scaling_efficiency(rates, confidence=CONFIDENCE)} if rates else {}
+    )
+    base = min(rates, default=None)
+    reference = next((run for run in sizes.get(base or -1, ()) if _counted(run, unit) is not None), None)
+    return Study(
+        benchmark=runs[0].benchmark,
+        point=_point_of(runs[0]),
+        where=where,
+        base=base,
+        rows=tuple(
+            StudyRow(
+                devices=devices,
+                nodes=max(map(nodes_of, members)),
+                verdict=worst(run.verdict for run in members),
+                rate=fmean(rates[devices]) if devices in rates else None,
+                unit=unit,
+                scaling=points.get(devices),
+                top_1=_mean(members, "top_1_accuracy"),
+                top_5=_mean(members, "top_5_accuracy"),
+                runs=tuple(members),
+                left_out=tuple(filter(None, (_why_not(run, unit) for run in members))),
+                explanations=_explanations(points.get(devices), members, reference),
+            )
+            for devices, members in sorted(sizes.items())
+        ),
+    )
+
+
+def _counted(run: Run, unit: str) -> Measurement | None:
+    rate = rate_of(run)
+    usable = rate is not None and rate.finite and rate.value > 0 and rate.unit == unit
+    return rate if usable and why_left_out(run) is None else None
+
+
+def _why_not(run: Run, unit: str) -> str:
+    """Return why a run enters no mean, empty if it does."""
+    why = why_left_out(run)
+    if why is not None:
+        place = str(why[2])
+        return f"{why[1]} ({place})" if place else why[1]
+    return "" if _counted(run, unit) is not None else "it has no throughput that counts"
+
+
+def _mean(runs: Iterable[Run], name: str) -> float | None:
+    values = [
+        one.value for run in runs for one in run.measurements if one.name == name and math.isfinite(one.value)
+    ]
+    return fmean(values) if values else None
+
+
+BAD = 0.90
+"""Below this efficiency a point is to be explained. (ResNet-50 on one NVLink node reaches 0.97.)"""
+
+
+TOO_GOOD = 1.10
+"""More than ideal by a tenth: then the base was slowed down, or something was not measured right."""
+
+
+def _explanations(
+    point: ScalingPoint | None, runs: Sequence[Run], base: Run | None
+) -> tuple[Explanation, ...]:
+    """Return what is to be said of a size: nothing where it scales as it should."""
+    if point is not None and point.efficiency > TOO_GOOD:
+        text = (
+            f"more than ideal: the base of {point.base} was slowed down, or a rate is wrong; run both again"
+        )
+        return (Explanation(cause="too good to be true", text=text),)
+    if point is None or point.efficiency >= BAD:
+        return ()
+    return tuple(dict.fromkeys(one for run in runs for one in explain(run, base)))
+
+
+def explain(run: Run, base: Run | None = None) -> tuple[Explanation, ...]:
+    """Say what the samples of a run show that costs speed, the strongest first; never nothing.
+
+    Looked for: devices that wait (for data, or for their host), exchange of gradients that is not hidden,
+    one rank that is slow by itself, clocks that are held back, GPUs that are not busy.
+
+    Args:
+        run: The run.
+        base: The run of the smallest size, to compare clocks with.
+    """
+    found = [
+        (weight, one)
+        for rule in (_waits, _network, _slow_rank, _clocks, _busy)
+        for weight, one in rule(run, base)
+    ]
+    # A GPU that is not busy is the symptom of the others: said alone, or not at all.
+    causes = [pair for pair in found if pair[1].cause != "not busy"] or found
+    if causes:
+        return tuple(one for _, one in sorted(causes, key=lambda pair: -pair[0]))
+    looked = sorted({one.name for one in run.series if one.name.startswith(("gpu_", "link_"))})
+    kinds = {"data_wait_share", "local_step_time", "exchange_share"}
+    looked += sorted({one.name for one in run.measurements if one.name in kinds})
+    if not looked:
+        text = "nothing was sampled, so the cause is not known"
+        return (Explanation(cause="unknown", text=text),)
+    return (Explanation(cause="unknown", text="the samples show no cause", evidence=tuple(looked)),)
+
+
+_Found = list[tuple[float, Explanation]]
+
+
+def _labelled(run: Run, name: str) -> list[Measurement]:
+    return [one for one in run.measurements if one.name == name and one.finite]
+
+
+def _who(labels: Mapping[str, str]) -> str:
+    """Name the rank or GPU of a measurement or series."""
+    return " ".join(
+        f"{word} {labels[key]}" for key, word in (("rank", "rank"), ("gpu", "GPU")) if key in labels
+    ) or " ".join(f"{key} {value}" for key, value in labels.items())
+
+
+def _waits(run: Run, base: Run | None) -> _Found:
+    waits = _labelled(run, "data_wait_share")
+    high = max(waits, key=lambda one: one.value, default=None)
+    if high is None or high.value < WAITING:
+        return []
+    synthetic = run.dataset is not None and run.dataset.name == "synthetic"
+    what = (
+        "the host launches work too slowly (its images are synthetic)"
+        if synthetic
+        else "data come too slowly"
+    )
+    evidence = [f"{_who(high.labels)} had nothing to do for {high.value:.0%} of the time".strip()]
+    evidence += [_mean_text(one) for one in _series(run, "gpu_utilisation")[:8]]
+    if run.storage:
+        evidence.append(f"storage: {run.storage}")
+    text = f"GPU waiting for data: {what}" if not synthetic else f"GPU waiting: {what}"
+    return [(high.value, Explanation(cause="waiting for data", text=text, evidence=tuple(evidence)))]
+
+
+def _network(run: Run, base: Run | None) -> _Found:
+    found: _Found = []
+    shares = _labelled(run, "exchange_share")
+    evidence = []
+    weight = 0.0
+    if shares and shares[0].value >= EXCHANGE:
+        weight = shares[0].value
+        evidence.append(f"{weight:.0%} of a step is exchange that no work hides")
+    for one in _series(run, "link_use"):
+        peak = max((value for value in one.y if math.isfinite(value)), default=0.0)
+        mean = fmean(one.y) if one.y else 0.0
+        if mean >= LINK_FULL * 100:
+            weight = max(weight, mean / 100 - 0.5)
+            evidence.append(
+                f"{_who(one.labels)} used to {mean:.0f} % on average, {peak:.0f} % at most".strip()
+            )
+    if evidence:
+        if run.network:
+            evidence.append(f"network: {run.network}")
+        text = "the network limits: ranks wait for each other's gradients"
+        found.append((weight, Explanation(cause="network limit", text=text, evidence=tuple(evidence))))
+    return found
+
+
+def _slow_rank(run: Run, base: Run | None) -> _Found:
+    each = _labelled(run, "local_step_time")
+    if len(each) < 2:
+        return []
+    usual = median(one.value for one in each)
+    slow = max(each, key=lambda one: one.value)
+    over = slow.value / usual - 1 if usual > 0 else 0.0
+    if over < SLOW_RANK:
+        return []
+    evidence = f"alone it takes {slow.value * 1e3:.4g} ms a step, the median rank {usual * 1e3:.4g} ms"
+    text = f"one rank is slow by itself, and all wait for it: {_who(slow.labels)}"
+    return [(over, Explanation(cause="slow rank", text=text, evidence=(evidence,)))]
+
+
+def _clocks(run: Run, base: Run | None) -> _Found:
+    evidence = []
+    weight = 0.0
+    for one in _series(run, "gpu_throttle"):
+        bits = [int(value) for value in one.y if math.isfinite(value)]
+        for bit, words in REASONS.items():
+            share = sum(bool(value & bit) for value in bits) / len(bits) if bits else 0.0
+            if share >= THROTTLED:
+                # A power cap at full load is how these GPUs work; it explains only beside a lower clock.
+                weight = max(weight, share / 4 if bit == 0x4 else share)
+                evidence.append(f"{_who(one.labels)}: {words} in {share:.0%} of the samples")
+    lower = _lower_clocks(run, base)
+    hard = [one for one in evidence if "power cap" not in one]
+    if not hard and not lower:
+        return []
+    text = "clocks were held back"
+    return [
+        (
+            max([weight, *(share for share, _ in lower)]),
+            Explanation(
+                cause="clocks held back", text=text, evidence=(*evidence, *(words for _, words in lower))[:16]
+            ),
+        )
+    ]
+
+
+def _lower_clocks(run: Run, base: Run | None) -> list[tuple[float, str]]:
+    """Return GPUs whose clock is lower than that of the base's GPUs, by how much and in words."""
+    clocks = [(one, median(one.y)) for one in _series(run, "gpu_clock") if one.y]
+    before = [median(one.y) for one in _series(base, "gpu_clock") if one.y] if base is not None else []
+    usual = median(before) if before else median([clock for _, clock in clocks]) if clocks else 0.0
+    if usual <= 0:
+        return []
+    with_whom = "the base run" if before else "the median GPU"
+    return [
+        (1 - clock / usual, f"{_who(one.labels)} ran at {clock:.0f} MHz, {with_whom} at {usual:.0f} MHz")
+        for one, clock in clocks
+        if clock < usual * (1 - SLOWER_CLOCK)
+    ]
+
+
+def _busy(run: Run, base: Run | None) -> _Found:
+    low = [one for one in _series(run, "gpu_utilisation") if one.y and fmean(one.y) < BUSY * 100]
+    if not low:
+        return []
+    text = "GPUs are not kept busy"
+    weight = 1 - min(fmean(one.y) for one in low) / 100
+    evidence = tuple(_mean_text(one) for one in low[:8])
+    return [(weight, Explanation(cause="not busy", text=text, evidence=evidence))]
+
+
+def _series(run: Run, name: str) -> list[Series]:
+    return [one for one in run.series if one.name == name and one.y]
+
+
+def _mean_text(one: Series) -> str:
+    return f"{_who(one.labels)}: utilisation {fmean(one.y):.0f} % on average".strip()

@@ -1,0 +1,185 @@
+"""From runs to a package in place: every step in its order."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rackproof import __version__
+from rackproof.analysis.mlperf.score import known_rulesets, score_folder
+from rackproof.analysis.submission.checking import ask_checker
+from rackproof.analysis.submission.description import SystemFile, describe
+from rackproof.analysis.submission.models import (
+    BenchmarkPart,
+    CheckerAnswer,
+    ChosenRun,
+    Issue,
+    Submission,
+    SubmissionError,
+)
+from rackproof.analysis.submission.packaging import (
+    MANIFEST,
+    draft_beside,
+    is_run_folder,
+    lay_out,
+    manifest_of,
+    put_in_place,
+    refuse_strangers,
+    write_draft,
+)
+from rackproof.analysis.submission.rules import judge_answer, judge_runs, scaling_factor
+from rackproof.analysis.submission.runs import by_benchmark, examine
+from rackproof.core.records import Run, Verdict, worst
+
+_BENCHMARK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+
+
+def build(
+    runs: Sequence[tuple[Run, Path]],
+    system: SystemFile,
+    out: Path,
+    *,
+    ruleset: str = "5.1.0",
+    timeout_s: float = 300,
+) -> Submission:
+    """Make the package of one system's runs, check it, and put it at ``out`` if nothing hinders.
+
+    The package is written beside ``out`` and renamed; with anything missing or wrong, nothing is
+    written there, and the outcome lists all of it.
+
+    Args:
+        runs: Records with their folders, of one or several benchmarks.
+        system: What the operator says about the system.
+        out: The output folder: absent, empty, or a package that Rackproof wrote.
+        ruleset: The round's rules, one of ``known_rulesets()``.
+        timeout_s: Seconds after which the official checks are stopped, each.
+
+    Raises:
+        SubmissionError: Nothing can be made at all: no runs, an output folder of somebody else, a full
+            disk.
+        ValueError: Unknown ruleset; the message names those known.
+    """
+    known = known_rulesets()
+    if ruleset not in known:
+        raise ValueError(f"unknown ruleset {ruleset!r}; known: {', '.join(known)}")
+    if not timeout_s > 0:
+        raise ValueError(f"the time limit must be more than 0 s, not {timeout_s}")
+    out = out.absolute()
+    refuse_strangers(out)
+    if is_run_folder(out):
+        raise SubmissionError(f"{out} lies in the folder of a run; name another folder with --out")
+    twice = [run.run_id for run, _ in runs if sum(run.run_id == other.run_id for other, _ in runs) > 1]
+    if twice:
+        raise SubmissionError(f"run {twice[0]} is named more than once; name every run once")
+    if not runs:
+        raise SubmissionError("no runs were chosen; name them, or use --latest with --benchmark")
+    examined = [examine(run, folder) for run, folder in runs]
+    issues = [one for one in examined if isinstance(one, Issue)]
+    chosen = [one for one in examined if isinstance(one, ChosenRun)]
+    groups = by_benchmark(chosen)
+    issues += _unfit_names(groups)
+    description, problems = describe(system, chosen)
+    issues += problems
+    parts: tuple[BenchmarkPart, ...] = ()
+    answer = CheckerAnswer(error="no run of those chosen can be packed")
+    draft = draft_beside(out)
+    folder = ""
+    try:
+        if groups and not any(issue.code == "benchmark_name" for issue in issues):
+            files, problems = lay_out(system, description, groups, ruleset=ruleset)
+            issues += problems
+            write_draft(files, draft)
+            package = draft / system.submitter_folder
+            scores = {
+                benchmark: score_folder(
+                    package / "results" / system.system / benchmark, ruleset=ruleset, timeout_s=timeout_s
+                )
+                for benchmark in groups
+            }
+            for benchmark, group in groups.items():
+                issues += judge_runs(group, scores[benchmark], system, ruleset=ruleset)
+            answer = _answer(package, ruleset, timeout_s)
+            issues += judge_answer(answer, groups, scores, system, ruleset=ruleset)
+            parts = tuple(
+                BenchmarkPart(
+                    benchmark=benchmark,
+                    runs=tuple(one.run.run_id for one in group),
+                    runs_needed=scores[benchmark].runs_needed,
+                    minutes=scores[benchmark].minutes,
+                    scaling_factor=scaling_factor(answer, benchmark),
+                )
+                for benchmark, group in groups.items()
+            )
+        verdict = worst(issue.verdict or Verdict.PASS for issue in issues) if issues else Verdict.PASS
+        if verdict is Verdict.PASS and answer.accepted is True:
+            _finish(draft, system, parts, answer, ruleset)
+            put_in_place(draft, out)
+            folder = str(out / system.submitter_folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return Submission(
+        verdict=verdict,
+        ruleset=ruleset,
+        submitter=system.values["submitter"],
+        system=system.system,
+        division=system.values["division"],
+        folder=folder,
+        benchmarks=parts,
+        description=description,
+        issues=tuple(_ordered(issues)),
+        checker=answer,
+    )
+
+
+def _answer(package: Path, ruleset: str, timeout_s: float) -> CheckerAnswer:
+    try:
+        return ask_checker(package, ruleset=ruleset, timeout_s=timeout_s)
+    except (OSError, shutil.Error) as error:
+        raise SubmissionError(
+            f"cannot copy the package for the official checker: {error}; free space for temporary files"
+        ) from None
+
+
+def _unfit_names(groups: Mapping[str, Sequence[ChosenRun]]) -> list[Issue]:
+    """Return benchmarks whose name, as a log states it, is no plain name of a folder."""
+    return [
+        Issue(
+            code="benchmark_name",
+            verdict=Verdict.FAIL,
+            run=group[0].run.run_id,
+            file=group[0].log.path,
+            message=f"{benchmark!r} is no name of a benchmark",
+            remedy="choose another run",
+        )
+        for benchmark, group in groups.items()
+        if not _BENCHMARK.fullmatch(benchmark)
+    ]
+
+
+def _finish(
+    draft: Path,
+    system: SystemFile,
+    parts: Sequence[BenchmarkPart],
+    answer: CheckerAnswer,
+    ruleset: str,
+) -> None:
+    """Add what is known only after the check: ``scaling.json`` and the manifest."""
+    results = f"{system.submitter_folder}/results/{system.system}"
+    write_draft(
+        {f"{results}/{name}/scaling.json": text.encode() for name, text in answer.scaling.items()}, draft
+    )
+    facts = {
+        "rackproof_version": __version__,
+        "ruleset": ruleset,
+        "checked_by": answer.version,
+        "runs": {part.benchmark: list(part.runs) for part in parts},
+    }
+    write_draft({MANIFEST: manifest_of(draft, facts)}, draft)
+
+
+def _ordered(issues: Sequence[Issue]) -> list[Issue]:
+    """Return the issues, what is proven wrong first, remarks last."""
+    weights = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1}
+    return sorted(issues, key=lambda issue: 2 if issue.verdict is None else weights.get(issue.verdict, 2))

@@ -1,0 +1,380 @@
+"""The system description ``systems/<system>.json``: from facts, never invented. Pure but for one file."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rackproof.analysis.submission.models import ChosenRun, Issue, SubmissionError
+from rackproof.core.records import Node, Record, Verdict
+from rackproof.core.text import clean
+
+STATUSES = (
+    "Available on-premise",
+    "Available cloud",
+    "Research, Development, or Internal (RDI)",
+    "Preview",
+)
+DIVISIONS = ("closed", "open")
+
+# The keys in the order of the rules, and how much each needs a value: "identity" must be known and true,
+# the rules want an answer for "answered" (an operator may decline to give one), the rest may stay empty.
+_NEED = {
+    "submitter": "identity",
+    "division": "identity",
+    "status": "identity",
+    "system_name": "identity",
+    "number_of_nodes": "identity",
+    "host_processors_per_node": "answered",
+    "host_processor_model_name": "answered",
+    "host_processor_core_count": "answered",
+    "host_processor_vcpu_count": "",
+    "host_processor_frequency": "",
+    "host_processor_caches": "",
+    "host_processor_interconnect": "",
+    "host_memory_capacity": "answered",
+    "host_storage_type": "answered",
+    "host_storage_capacity": "answered",
+    "host_networking": "answered",
+    "host_networking_topology": "answered",
+    "host_memory_configuration": "answered",
+    "accelerators_per_node": "identity",
+    "accelerator_model_name": "identity",
+    "accelerator_host_interconnect": "answered",
+    "accelerator_frequency": "",
+    "accelerator_on-chip_memories": "",
+    "accelerator_memory_configuration": "answered",
+    "accelerator_memory_capacity": "answered",
+    "accelerator_interconnect": "answered",
+    "accelerator_interconnect_topology": "",
+    "cooling": "answered",
+    "hw_notes": "",
+    "framework": "identity",
+    "framework_name": "",
+    "other_software_stack": "answered",
+    "operating_system": "answered",
+    "sw_notes": "",
+}
+FIELDS = tuple(_NEED)
+IDENTITY = tuple(key for key, need in _NEED.items() if need == "identity")
+ANSWERED = tuple(key for key, need in _NEED.items() if need == "answered")
+STACK = "other_software_stack"
+
+_ONLY_THE_OPERATOR_KNOWS = frozenset({"submitter", "division", "status", "system_name"})
+_COUNTS = ("number_of_nodes", "accelerators_per_node", "host_processors_per_node")
+# Of these only one value can be true; others contradict it.
+_SINGLE = frozenset({*_COUNTS, "accelerator_model_name", "host_processor_model_name"})
+_PROVEN = ("number_of_nodes", "accelerators_per_node", "accelerator_model_name")
+_FILE_BYTES = 65_536
+_FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+# What a log calls the availability of a system, and what the description calls it.
+_STATUS_IN_LOGS = dict(zip(("onprem", "cloud", "research", "preview"), STATUSES, strict=True))
+
+
+class SystemFile(Record):
+    """What the operator says about the system: the file behind ``--system``.
+
+    ``system`` and ``implementation`` name folders of the package. A value that is an empty text says
+    "not stated" on purpose.
+    """
+
+    file: str
+    system: str
+    implementation: str
+    values: dict[str, Any]
+
+    @property
+    def submitter_folder(self) -> str:
+        """The submitter's name as a folder of a git repository may be called."""
+        return re.sub(r"[^A-Za-z0-9._-]+", "_", self.values["submitter"]).strip("._-")
+
+
+def load_system_file(path: Path) -> SystemFile:
+    """Return what the operator's YAML file says.
+
+    Raises:
+        SubmissionError: Not readable, not YAML, an unknown key, a value of the wrong kind, or no name
+            for submitter or system; names file and key.
+    """
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(_FILE_BYTES + 1)
+    except OSError as error:
+        raise SubmissionError(
+            f"cannot read {path}: {error.strerror}; docs/submission.md has an example of this file"
+        ) from None
+    if len(data) > _FILE_BYTES:
+        raise SubmissionError(f"{path} is too large: more than {_FILE_BYTES} bytes")
+    try:
+        content = yaml.safe_load(data)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise SubmissionError(f"{path} is not YAML: {clean(error, 300)}") from None
+    if not isinstance(content, dict):
+        raise SubmissionError(f"{path} holds no keys; docs/submission.md has an example of it")
+    values = {_key(path, key): _value(path, key, value) for key, value in content.items()}
+    system = values.pop("system", "")
+    implementation = values.pop("implementation", "") or system
+    for key, name in (("system", system), ("implementation", implementation)):
+        if not _FOLDER_NAME.fullmatch(name):
+            raise SubmissionError(
+                f"{path}: {key} {name!r} cannot name a folder: letters, digits, '.', '_' and '-' can"
+            )
+    for key in ("submitter", "division", "status", "system_name"):
+        if not values.get(key):
+            raise SubmissionError(f"{path}: {key} is missing; only you can know it")
+    for key, known in (("division", DIVISIONS), ("status", STATUSES)):
+        if values[key] not in known:
+            raise SubmissionError(f"{path}: {key} {values[key]!r} is none of: {'; '.join(known)}")
+    made = SystemFile(file=str(path), system=system, implementation=implementation, values=values)
+    if not _FOLDER_NAME.fullmatch(made.submitter_folder):
+        raise SubmissionError(
+            f"{path}: submitter {values['submitter']!r} holds no letter that names a folder"
+        )
+    return made
+
+
+def _key(path: Path, key: object) -> str:
+    known = ("system", "implementation", *FIELDS)
+    if key in known:
+        return str(key)
+    near = difflib.get_close_matches(str(key), known, 2)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    raise SubmissionError(f"{path}: unknown key {clean(key, 100)}{hint}")
+
+
+def _value(path: Path, key: object, value: object) -> Any:
+    if key == STACK and isinstance(value, dict):
+        return {clean(name, 100): _value(path, name, one) for name, one in value.items()}
+    if isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
+        # The checker joins the values as text.
+        return clean(value, 1000)
+    raise SubmissionError(
+        f"{path}: {clean(key, 100)} must be text or a number (an empty text '' says: not stated)"
+    )
+
+
+def facts_of_nodes(nodes: Sequence[Node]) -> dict[str, Any]:
+    """Return what the nodes' facts say in the words of the description; what they do not is left out.
+
+    Args:
+        nodes: The nodes of one run, alike: their kind is taken from the first.
+    """
+    if not nodes:
+        return {}
+    first = nodes[0]
+    gpus = first.gpus
+    memory = min(node.memory_bytes for node in nodes)
+    said: dict[str, Any] = {
+        "number_of_nodes": str(len(nodes)),
+        "accelerators_per_node": str(len(gpus)) if gpus else "",
+        "accelerator_model_name": gpus[0].name if gpus else "",
+        "accelerator_memory_capacity": f"{gpus[0].memory_bytes >> 20} MiB" if gpus else "",
+        "host_processor_model_name": first.cpu,
+        "host_memory_capacity": _capacity(memory) if memory else "",
+        "operating_system": first.software.get("os", ""),
+        STACK: {
+            name: first.software[key]
+            for name, key in (
+                ("kernel_version", "kernel"),
+                ("nvidia_kernel_driver", "driver"),
+                ("mofed_version", "ofed"),
+            )
+            if first.software.get(key)
+        },
+    }
+    return {key: value for key, value in said.items() if value}
+
+
+def _capacity(size_bytes: int) -> str:
+    if size_bytes >= 10**12:
+        return f"{size_bytes / 1e12:.1f} TB"
+    return f"{round(size_bytes / 1e9)} GB"
+
+
+def describe(system: SystemFile, chosen: Sequence[ChosenRun]) -> tuple[dict[str, Any], list[Issue]]:
+    """Return the description and all that is missing in it or contradicts the runs.
+
+    The operator's word comes first, then the nodes' facts, then what the run script printed into the
+    logs; where they contradict each other, an issue says so.
+
+    Args:
+        system: What the operator says.
+        chosen: The runs of the package.
+    """
+    nodes = [facts_of_nodes(one.run.nodes) for one in chosen]
+    printed = [_log_facts(one) for one in chosen]
+    said = {key: _value_of(key, system.values, nodes, printed) for key in FIELDS}
+    issues: list[Issue] = []
+    issues += _missing(system, said)
+    issues += _unlike_nodes(chosen)
+    for one in chosen:
+        issues += _contradictions(system, said, one)
+    issues += _lies_in_logs(system, chosen)
+    return said, issues
+
+
+def _log_facts(one: ChosenRun) -> dict[str, Any]:
+    """Return what a log says about the system, without what a run script cannot know."""
+    return {key: value for key, value in one.system.items() if key not in _ONLY_THE_OPERATOR_KNOWS}
+
+
+def _value_of(
+    key: str,
+    stated: Mapping[str, Any],
+    nodes: Sequence[Mapping[str, Any]],
+    printed: Sequence[Mapping[str, Any]],
+) -> Any:
+    """Return the value of one key by the most trusted source that has one, "" where none has."""
+    if key == STACK:
+        return _stack(stated.get(key), nodes, printed)
+    if key in stated:
+        return stated[key]
+    for sources in (nodes, printed):
+        found = dict.fromkeys(str(source[key]) for source in sources if source.get(key))
+        if found:
+            return next(iter(found)) if key in _SINGLE else "; ".join(found)
+    return ""
+
+
+def _stack(stated: object, nodes: Sequence[Mapping[str, Any]], printed: Sequence[Mapping[str, Any]]) -> Any:
+    """Return the software: what the logs say, over it the nodes, over it the operator."""
+    if isinstance(stated, str):
+        return stated
+    stack: dict[str, str] = {}
+    for sources in (printed, nodes):
+        found: dict[str, dict[str, None]] = {}
+        for source in sources:
+            versions = source.get(STACK)
+            for name, version in versions.items() if isinstance(versions, dict) else ():
+                found.setdefault(name, {})[str(version)] = None
+        # Benchmarks come from images of their own, whose libraries may differ: both are true.
+        stack |= {name: "; ".join(versions) for name, versions in found.items()}
+    if isinstance(stated, dict):
+        stack |= stated
+    return stack or ""
+
+
+def _missing(system: SystemFile, said: Mapping[str, Any]) -> Iterator[Issue]:
+    for key in (*IDENTITY, *ANSWERED):
+        if said[key]:
+            continue
+        on_purpose = key in system.values and key not in IDENTITY
+        if not on_purpose:
+            yield Issue(
+                code="key_missing",
+                verdict=Verdict.UNPROVEN,
+                file=system.file,
+                message=f"neither the nodes' facts nor the logs nor this file say the system's {key}",
+                remedy=f"write `{key}: …` into it"
+                + ("" if key in IDENTITY else f" (`{key}: ''` if it shall not be stated)"),
+            )
+    unstated = [key for key in ANSWERED if not said[key] and key in system.values]
+    if unstated:
+        yield Issue(
+            code="key_not_stated",
+            file=system.file,
+            message=f"left empty on purpose, although the rules want an answer: {', '.join(unstated)}",
+        )
+
+
+def _unlike_nodes(chosen: Sequence[ChosenRun]) -> Iterator[Issue]:
+    """Yield runs on nodes that are not alike, or unlike those of the first: one description is one system."""
+    first: tuple[tuple[object, ...], str] | None = None
+    for one in chosen:
+        kinds: dict[tuple[object, ...], list[str]] = {}
+        for node in one.run.nodes:
+            kind = (node.cpu, len(node.gpus), *sorted({gpu.name for gpu in node.gpus}))
+            kinds.setdefault(kind, []).append(node.name)
+        if not kinds:
+            continue
+        kind = next(iter(kinds))
+        first = first or (kind, one.run.run_id)
+        message, remedy = "", "choose runs on nodes of one kind"
+        if len(kinds) > 1:
+            shown = " / ".join(f"{', '.join(names[:3])}{' …' * (len(names) > 3)}" for names in kinds.values())
+            message = f"its nodes are not alike in processor or accelerators: {shown}"
+            remedy += ", or mend the node that lacks a GPU"
+        elif kind != first[0]:
+            message = f"its nodes have other processors or accelerators than those of run {first[1]}"
+        if message:
+            yield Issue(
+                code="nodes_unlike",
+                verdict=Verdict.FAIL,
+                run=one.run.run_id,
+                message=message,
+                remedy=remedy,
+            )
+
+
+def _contradictions(system: SystemFile, said: Mapping[str, Any], one: ChosenRun) -> Iterator[Issue]:
+    """Yield what a run's facts and its log say otherwise than the description."""
+    nodes = facts_of_nodes(one.run.nodes)
+    places = (("the nodes' facts", nodes, ""), ("the log", _log_facts(one), one.log.path))
+    for key in (*_COUNTS, "accelerator_model_name", "host_processor_model_name", "framework"):
+        for where, source, file in places:
+            if key in source and said[key] and not _agree(key, str(said[key]), str(source[key])):
+                yield Issue(
+                    code="description_contradicted",
+                    verdict=Verdict.FAIL,
+                    run=one.run.run_id,
+                    file=file,
+                    message=f"{key} is {clean(source[key], 100)!r} in {where}, "
+                    f"{clean(said[key], 100)!r} in the description",
+                    remedy=f"correct {key} in {system.file}, or choose runs of that system"
+                    if key in system.values
+                    else "choose runs of one system: the description follows the first of them",
+                )
+    unknown = [key for key in _PROVEN if not any(key in source for _, source, _ in places)]
+    if unknown:
+        yield Issue(
+            code="description_unproven",
+            verdict=Verdict.UNPROVEN,
+            run=one.run.run_id,
+            file=one.log.path,
+            message=f"neither its nodes' facts nor its log show {', '.join(unknown)}",
+            remedy="choose runs made by bench.yml, or logs into which the run script printed :::SYSJSON",
+        )
+
+
+def _agree(key: str, described: str, seen: str) -> bool:
+    if key in _COUNTS:
+        return described.strip() == seen.strip()
+    if key == "accelerator_model_name":
+        model = _model_words(seen)
+        # Whole words: a B200 is no GB200.
+        return bool(model & _model_words(described)) if model else described.casefold() == seen.casefold()
+    ours, theirs = (" ".join(text.casefold().split()) for text in (described, seen))
+    return ours in theirs or theirs in ours
+
+
+def _model_words(name: str) -> frozenset[str]:
+    """Return the words of a name that tell models apart: those with a digit, without memory sizes."""
+    words = re.findall(r"[a-z0-9]+", name.casefold())
+    return frozenset(
+        word
+        for word in words
+        if re.search(r"[a-z]", word) and re.search(r"\d", word) and not re.fullmatch(r"\d+gb|hbm\w*", word)
+    )
+
+
+def _lies_in_logs(system: SystemFile, chosen: Sequence[ChosenRun]) -> Iterator[Issue]:
+    """Yield remarks on identity in the logs, which run scripts fill with placeholders.
+
+    Reviewers go by the folder and the description, so nothing here hinders.
+    """
+    submitter, status = system.values["submitter"], system.values["status"]
+    expected = {"submission_org": submitter, "submission_status": status}
+    for key, ours in expected.items():
+        told = {one.stated[key] for one in chosen if one.stated.get(key)}
+        other = {text for text in told if _STATUS_IN_LOGS.get(text, text).casefold() != ours.casefold()}
+        if other:
+            yield Issue(
+                code="identity_in_logs",
+                message=f"the logs say {key} {', '.join(map(repr, sorted(other)))}, the description {ours!r}",
+                remedy="nothing for this package; set it before the next runs",
+            )

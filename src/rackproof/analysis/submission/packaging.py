@@ -1,0 +1,264 @@
+"""The package as files: what goes where, written as a whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rackproof import __version__
+from rackproof.analysis.submission.description import SystemFile
+from rackproof.analysis.submission.models import ChosenRun, CopiedFile, Files, Issue, SubmissionError
+from rackproof.analysis.submission.runs import LARGEST_FILE_BYTES
+from rackproof.core.records import Verdict
+from rackproof.core.text import clean
+from rackproof.store.run_folder import RECORD_NAME, ResultsError, write_file
+
+MANIFEST = "rackproof-submission.json"
+"""Lies beside the submitter's folder; it says which runs are in the package and what Rackproof wrote."""
+
+# What of a run's folder reproduces it: configuration, run scripts, code.
+_CODE = ("config_*.sh", "*.sub", "*.sh", "*.py", "*.patch", "Dockerfile*", "requirements*.txt")
+# Git hosts and the repository checker of the rules refuse spaces and leading dots.
+_GIT_FRIENDLY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*(?:/[A-Za-z0-9_][A-Za-z0-9._+-]*)*")
+
+
+def code_files(one: ChosenRun) -> dict[str, CopiedFile]:
+    """Return the configuration and scripts in a run's folder: relative path → file.
+
+    Logs, the record, reports, links, hidden files and files too large for a repository are left out.
+    """
+    logs = {log.path for log in one.run.logs}
+    found = {}
+    for folder, subfolders, names in os.walk(one.folder):
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+        for name in sorted(names):
+            path = Path(folder, name)
+            relative = path.relative_to(one.folder).as_posix()
+            if (
+                relative not in logs
+                and any(fnmatch.fnmatchcase(name, pattern) for pattern in _CODE)
+                and _GIT_FRIENDLY.fullmatch(relative)
+                and path.is_file()
+                and not path.is_symlink()
+                and path.stat().st_size <= LARGEST_FILE_BYTES
+            ):
+                with path.open("rb") as stream:
+                    found[relative] = CopiedFile(path, hashlib.file_digest(stream, "sha256").hexdigest())
+    return found
+
+
+def lay_out(
+    system: SystemFile,
+    description: Mapping[str, Any],
+    groups: Mapping[str, Sequence[ChosenRun]],
+    *,
+    ruleset: str,
+) -> tuple[Files, list[Issue]]:
+    """Return the package without ``scaling.json``, which the official checker writes.
+
+    Args:
+        system: What the operator says: the names of the folders.
+        description: The system description.
+        groups: Benchmark → its runs in the order of ``result_<i>.txt``.
+        ruleset: The round.
+    """
+    top = system.submitter_folder
+    text = json.dumps(description, indent=4, ensure_ascii=True) + "\n"
+    files: Files = {f"{top}/systems/{system.system}.json": text.encode()}
+    issues: list[Issue] = []
+    for benchmark, chosen in groups.items():
+        for index, one in enumerate(chosen):
+            files[f"{top}/{result_path(system, benchmark, index)}"] = CopiedFile(one.path, one.log.sha256)
+        code, problems = _common_code(chosen)
+        issues += problems
+        place = f"{top}/benchmarks/{benchmark}/implementations/{system.implementation}"
+        files |= {f"{place}/{name}": file for name, file in code.items()}
+        readme = implementation_readme(benchmark, chosen, tuple(code), ruleset=ruleset)
+        files[f"{place}/README.md"] = readme.encode()
+    return files, issues
+
+
+def result_path(system: SystemFile, benchmark: str, index: int) -> str:
+    """Return where a result log lies below the submitter's folder."""
+    return f"results/{system.system}/{benchmark}/result_{index}.txt"
+
+
+def _common_code(chosen: Sequence[ChosenRun]) -> tuple[dict[str, CopiedFile], list[Issue]]:
+    """Return the code that the runs of a benchmark share, and where they differ."""
+    code: dict[str, CopiedFile] = {}
+    owner: dict[str, ChosenRun] = {}
+    issues = []
+    for one in chosen:
+        for name, file in code_files(one).items():
+            if name not in code:
+                code[name], owner[name] = file, one
+            elif file.sha256 != code[name].sha256:
+                issues.append(
+                    Issue(
+                        code="code_differs",
+                        verdict=Verdict.FAIL,
+                        run=one.run.run_id,
+                        file=name,
+                        message=f"differs from the same file of run {owner[name].run.run_id}",
+                        remedy="choose runs made with one configuration",
+                    )
+                )
+    if not code:
+        issues.append(
+            Issue(
+                code="no_code",
+                message=f"the run folders of {chosen[0].benchmark} hold no configuration or scripts",
+                remedy="copy the code that ran into the implementation's folder before you hand it in: "
+                "the rules ask for all that reproduces the result",
+            )
+        )
+    return code, issues
+
+
+def implementation_readme(
+    benchmark: str, chosen: Sequence[ChosenRun], code: Sequence[str], *, ruleset: str
+) -> str:
+    """Return the README of an implementation: how its runs were made, as their records say.
+
+    The environment of the runs is left out: it names paths and accounts of the site.
+    """
+    lines = [f"# {benchmark}, MLPerf Training {ruleset}", ""]
+    for title, values in (
+        ("Container", _values(f"{one.run.container} {one.run.container_digest}" for one in chosen)),
+        ("Started with", _values(one.run.launcher for one in chosen)),
+        ("Data set", _values(one.run.dataset.name if one.run.dataset else "" for one in chosen)),
+        ("Configuration", _values(one.run.configuration for one in chosen)),
+    ):
+        lines += [f"- {title}: {value}" for value in values]
+    parameters = _values(
+        ", ".join(f"{key} {value}" for key, value in one.run.parameters.items()) for one in chosen
+    )
+    lines += [f"- Parameters: {value}" for value in parameters]
+    seeds = [seed for one in chosen for seed in (one.run.seeds or _digits(one.stated.get("seed", "")))]
+    if seeds:
+        lines.append(f"- Seeds of result_0 … result_{len(chosen) - 1}: {', '.join(map(str, seeds))}")
+    commands = _values(" ".join(one.run.command) for one in chosen)
+    if commands:
+        lines += ["", "## Command", "", *(f"    {command}" for command in commands)]
+    if code:
+        lines += ["", "## Files", "", *(f"- `{name}`" for name in sorted(code))]
+    lines += ["", f"Written by Rackproof {__version__} from the records of {len(chosen)} runs.", ""]
+    return "\n".join(lines)
+
+
+def _values(texts: Any) -> list[str]:
+    """Return distinct texts, without what a log could smuggle into Markdown."""
+    return [text for text in dict.fromkeys(clean(text, 1000).replace("`", "'") for text in texts) if text]
+
+
+def _digits(text: str) -> tuple[int, ...]:
+    return (int(text),) if text.isascii() and text.isdigit() and len(text) < 18 else ()
+
+
+def write_draft(files: Files, draft: Path) -> None:
+    """Write a package into a new folder.
+
+    Raises:
+        SubmissionError: The disk is full, the folder not writable, or a file changed meanwhile.
+    """
+    for name, content in files.items():
+        data = _read(content) if isinstance(content, CopiedFile) else content
+        try:
+            write_file(draft / name, data)
+        except ResultsError as error:
+            raise SubmissionError(f"no package was written: {error}") from None
+
+
+def _read(file: CopiedFile) -> bytes:
+    try:
+        data = file.path.read_bytes()
+    except OSError as error:
+        raise SubmissionError(f"no package was written: cannot read {file.path}: {error.strerror}") from None
+    if hashlib.sha256(data).hexdigest() != file.sha256:
+        raise SubmissionError(f"no package was written: {file.path} changed while it was copied; try again")
+    return data
+
+
+def manifest_of(draft: Path, facts: Mapping[str, Any]) -> bytes:
+    """Return the manifest of a written package: facts about it, and the SHA-256 of every file."""
+    return (json.dumps({**facts, "files": _hashes(draft)}, indent=2) + "\n").encode()
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path != folder / MANIFEST
+    }
+
+
+def refuse_strangers(out: Path) -> None:
+    """Make sure that an output folder is absent, empty, or a package that nobody changed since.
+
+    Raises:
+        SubmissionError: It holds anything that Rackproof did not write; names the first such file.
+    """
+    if not os.path.lexists(out):
+        return
+    if out.is_symlink() or not out.is_dir():
+        raise SubmissionError(f"{out} is no folder; name another one with --out")
+    if not any(out.iterdir()):
+        return
+    try:
+        known = json.loads((out / MANIFEST).read_bytes())["files"]
+        there = _hashes(out)
+    except (OSError, ValueError, KeyError, TypeError):
+        raise SubmissionError(
+            f"{out} is not a submission that Rackproof wrote (it has no {MANIFEST}), so it stays as it is; "
+            "name another folder with --out"
+        ) from None
+    changed = [name for name in sorted({*known, *there}) if known.get(name) != there.get(name)]
+    if changed or any(path.is_symlink() for path in out.rglob("*")):
+        what = changed[0] if changed else "a link in it"
+        raise SubmissionError(
+            f"{out} was changed after Rackproof wrote it ({what}), so it stays as it is; "
+            "move it away, or name another folder with --out"
+        )
+
+
+def draft_beside(out: Path) -> Path:
+    """Return a path on the same file system as ``out``, so that a rename puts the package there."""
+    return out.parent / f".{out.name}.{os.getpid()}.{secrets.token_hex(4)}.draft"
+
+
+def put_in_place(draft: Path, out: Path) -> None:
+    """Rename a whole draft to ``out``; a former package of Rackproof's is replaced.
+
+    Raises:
+        SubmissionError: ``out`` is another's, or cannot be replaced; what was there still is.
+    """
+    refuse_strangers(out)
+    former = draft.with_suffix(".former")
+    try:
+        if out.exists():
+            os.rename(out, former)
+        try:
+            os.rename(draft, out)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.rename(former, out)
+            raise
+    except OSError as error:
+        raise SubmissionError(
+            f"cannot put the package at {out}: {error.strerror}; name another folder with --out"
+        ) from None
+    shutil.rmtree(former, ignore_errors=True)
+
+
+def is_run_folder(path: Path) -> bool:
+    """Whether a path is, or lies in, the folder of a run: no place for a package."""
+    return any((place / RECORD_NAME).is_file() for place in (path, *path.parents))

@@ -1,0 +1,315 @@
+"""What the rules of a round say against a benchmark's runs, each with its remedy. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from rackproof.analysis.mlperf.score import FolderScore, RcpResult, RunScore, allowed_failures
+from rackproof.analysis.submission.description import SystemFile
+from rackproof.analysis.submission.models import CheckerAnswer, ChosenRun, Issue
+from rackproof.core.records import Verdict
+from rackproof.core.text import clean
+
+_WRONG_COUNT, _NO_RCP = "Incorrect number of files in dir", "RCP Test Failed"
+_PACKED_LOG = re.compile(r"results/[^/]+/([^/]+)/result_(\d{1,4})\.txt")
+
+
+def judge_runs(
+    chosen: Sequence[ChosenRun], score: FolderScore, system: SystemFile, *, ruleset: str
+) -> list[Issue]:
+    """Return what is missing or wrong about the runs of one benchmark.
+
+    Args:
+        chosen: The runs in the order of ``result_<i>.txt``.
+        score: The score of the folder that holds their logs under these names.
+        system: What the operator says.
+        ruleset: The round.
+    """
+    benchmark = chosen[0].benchmark
+    by_file = {f"result_{index}.txt": one for index, one in enumerate(chosen)}
+    scored = {run.file: run for run in score.runs}
+    issues = [
+        *(_count(benchmark, len(chosen), score.runs_needed, ruleset) if score.runs else ()),
+        *_failed(benchmark, by_file, scored),
+        *_shared(by_file, scored, system),
+        *_convergence(benchmark, score, len(chosen)),
+    ]
+    for finding in score.findings:
+        if finding.verdict is not None and finding.verdict.gates:
+            one = by_file.get(finding.source.file or "")
+            issues.append(
+                Issue(
+                    code=finding.code,
+                    verdict=finding.verdict,
+                    run=one.run.run_id if one else "",
+                    file=one.log.path if one else benchmark,
+                    message=finding.message,
+                    remedy="choose another run in its place",
+                )
+            )
+    # Nothing that the score has against the runs may go unsaid.
+    if score.verdict.gates and not any(one.verdict and one.verdict.gates for one in issues):
+        issues.append(
+            Issue(
+                code="score",
+                verdict=score.verdict,
+                file=benchmark,
+                message="; ".join(score.reasons[:3]) or "the runs make no score",
+                remedy="see docs/scoring.md; a higher --timeout helps if the checks were stopped",
+            )
+        )
+    return issues
+
+
+def _count(benchmark: str, found: int, needed: int | None, ruleset: str) -> Iterator[Issue]:
+    if needed is None:
+        yield Issue(
+            code="unknown_benchmark",
+            verdict=Verdict.UNPROVEN,
+            file=benchmark,
+            message=f"the rules {ruleset} give no number of runs for {benchmark}",
+            remedy="choose runs of a benchmark of the round",
+        )
+    elif found != needed:
+        more = f"make {needed - found} more" if found < needed else f"leave {found - needed} out"
+        yield Issue(
+            code="run_count",
+            verdict=Verdict.UNPROVEN,
+            file=benchmark,
+            message=f"{found} run{'s' * (found != 1)} where the rules ask for exactly {needed}",
+            remedy=f"{more}; `--latest {needed} --benchmark {benchmark}` takes the newest {needed}",
+        )
+
+
+def _failed(
+    benchmark: str, by_file: Mapping[str, ChosenRun], scored: Mapping[str, RunScore]
+) -> Iterator[Issue]:
+    """Yield every run that is not good; the rules let as many fail as olympic scoring drops."""
+    bad = []
+    for file, one in by_file.items():
+        run = scored.get(file)
+        why = [] if run is None or run.scores else [_why_not(run)]
+        if one.run.verdict is not Verdict.PASS:
+            reason = f" ({clean(one.run.reasons[0], 200)})" if one.run.reasons else ""
+            why.append(f"its verdict is {one.run.verdict.value}{reason}")
+        if why:
+            proven = one.run.verdict is Verdict.FAIL or (run is not None and run.compliant is False)
+            bad.append((one, "; ".join(why), Verdict.FAIL if proven else Verdict.UNPROVEN))
+    allowed = allowed_failures(benchmark)
+    for one, reasons, verdict in bad:
+        if len(bad) <= allowed:
+            yield Issue(
+                code="run_counts_as_slowest",
+                run=one.run.run_id,
+                file=one.log.path,
+                message=f"{reasons}; the rules let {allowed} of the runs fail, and drop the slowest",
+            )
+        else:
+            yield Issue(
+                code="run_refused",
+                verdict=verdict,
+                run=one.run.run_id,
+                file=one.log.path,
+                message=f"{reasons}; {len(bad)} runs are not good, at most {allowed} may be",
+                remedy="make new runs and hand in the newest; look at this one's report first",
+            )
+
+
+def _why_not(run: RunScore) -> str:
+    if not run.events:
+        return "its log holds no readable MLPerf event"
+    if run.status != "success":
+        return f"its log ends with status {run.status!r}" if run.status else "its log has no run_stop"
+    if run.minutes is None:
+        return "its log shows no duration that can be true"
+    said = f": {run.messages[0]}" if run.messages else ""
+    return f"its log is not compliant{said}" if run.compliant is False else f"it could not be checked{said}"
+
+
+def _shared(
+    by_file: Mapping[str, ChosenRun], scored: Mapping[str, RunScore], system: SystemFile
+) -> Iterator[Issue]:
+    """Yield what the runs of one result must share with each other and with the description."""
+    division = system.values["division"]
+    first_size: tuple[float, str] | None = None
+    seen: dict[str, str] = {}
+    for file, one in by_file.items():
+        run = scored.get(file)
+        if run is None or not run.events:
+            continue
+        about = {"run": one.run.run_id, "file": one.log.path}
+        if run.division and run.division != division:
+            yield Issue(
+                code="division",
+                verdict=Verdict.FAIL,
+                message=f"the log is of the division {run.division!r}, the description of {division!r}",
+                remedy=f"correct division in {system.file}, or choose runs of that division",
+                **about,
+            )
+        if run.global_batch_size:
+            first_size = first_size or (run.global_batch_size, one.run.run_id)
+            if run.global_batch_size != first_size[0]:
+                yield Issue(
+                    code="batch_size",
+                    verdict=Verdict.FAIL,
+                    message=f"its global batch size is {run.global_batch_size:g}, "
+                    f"that of run {first_size[1]} {first_size[0]:g}",
+                    remedy="choose runs of one batch size",
+                    **about,
+                )
+        other = seen.setdefault(run.digest, one.run.run_id)
+        if other != one.run.run_id:
+            yield Issue(
+                code="same_run_twice",
+                verdict=Verdict.FAIL,
+                message=f"its log holds the same events as that of run {other}: a copy proves nothing",
+                remedy="choose another run in its place",
+                **about,
+            )
+
+
+def _convergence(benchmark: str, score: FolderScore, found: int) -> Iterator[Issue]:
+    rcp = score.rcp
+    if rcp is None or not rcp.applies or found != score.runs_needed:
+        return
+    if rcp.passed is False:
+        yield Issue(
+            code="convergence",
+            verdict=Verdict.FAIL,
+            file=benchmark,
+            message=f"the reference convergence points rule the runs out: {_too_fast(rcp) or rcp.message}",
+            remedy="use a global batch size that has reference points, and the reference's hyperparameters; "
+            "in place of failed runs make new ones",
+        )
+    elif rcp.passed is None:
+        yield Issue(
+            code="convergence",
+            verdict=Verdict.UNPROVEN,
+            file=benchmark,
+            message=f"convergence was not compared: {rcp.message}",
+            remedy="see docs/scoring.md",
+        )
+
+
+def _too_fast(rcp: RcpResult) -> str:
+    """Say how much too fast the runs converge, if it is that."""
+    own, least = rcp.submission_mean, rcp.smallest_allowed
+    if own is None or least is None or rcp.reference_mean is None or own >= least:
+        return ""
+    return (
+        f"they need {own:g} {rcp.unit} on average, the reference {rcp.reference_mean:g}; "
+        f"less than {least:g} is too fast to be true"
+    )
+
+
+def judge_answer(
+    answer: CheckerAnswer,
+    groups: Mapping[str, Sequence[ChosenRun]],
+    scores: Mapping[str, FolderScore],
+    system: SystemFile,
+    *,
+    ruleset: str,
+) -> list[Issue]:
+    """Return what the checker's answer says against the package, and what the answer itself lacks.
+
+    The checker accepts what it does not look at: benchmarks that the round does not have are passed
+    over. So it must have looked at every benchmark and at the description.
+    """
+    issues = []
+    if answer.accepted is None:
+        before = f"; before that it said: {'; '.join(answer.errors[:3])}" if answer.errors else ""
+        said = f"{answer.error or 'it said nothing'}{before}"
+        issues.append(
+            Issue(
+                code="checker_gave_no_answer",
+                verdict=Verdict.UNPROVEN,
+                run=_run_named(said, groups),
+                message=f"the official package checker gave no verdict: {said}",
+                remedy="choose another run in place of one whose log it cannot read; "
+                "a higher --timeout helps if it was stopped",
+            )
+        )
+        return issues
+    for benchmark in groups:
+        if answer.allowed and benchmark not in answer.allowed:
+            issues.append(
+                Issue(
+                    code="benchmark_not_in_round",
+                    verdict=Verdict.FAIL,
+                    file=benchmark,
+                    message=f"the round {ruleset} has no {benchmark}; it has {', '.join(answer.allowed)}",
+                    remedy="name the round of these runs with --ruleset",
+                )
+            )
+        elif benchmark not in answer.checked:
+            issues.append(
+                Issue(
+                    code="not_checked",
+                    verdict=Verdict.UNPROVEN,
+                    file=benchmark,
+                    message="the official package checker did not look at this benchmark",
+                    remedy="report this: it is a fault of Rackproof or of the checker",
+                )
+            )
+        issues += _scaling(benchmark, answer, scores[benchmark])
+    if answer.accepted is False:
+        said = "; ".join(answer.errors[:5]) or "it named no error"
+        wrong_count = any(error.startswith(_WRONG_COUNT) for error in answer.errors)
+        only_count = wrong_count and all(error.startswith((_WRONG_COUNT, _NO_RCP)) for error in answer.errors)
+        issues.append(
+            Issue(
+                code="checker_rejects",
+                # Too few runs prove nothing, nor does how few converge; all else that it found is proven.
+                verdict=Verdict.UNPROVEN if only_count else Verdict.FAIL,
+                message=f"the official package checker rejects the package: {said}",
+                remedy="mend what is listed here, then run the same command again",
+            )
+        )
+    elif system.values["system_name"] not in answer.described and _describes(ruleset):
+        issues.append(
+            Issue(
+                code="not_checked",
+                verdict=Verdict.UNPROVEN,
+                file=f"systems/{system.system}.json",
+                message="the official checker did not look at the system description",
+                remedy="report this: it is a fault of Rackproof or of the checker",
+            )
+        )
+    return issues
+
+
+def _run_named(text: str, groups: Mapping[str, Sequence[ChosenRun]]) -> str:
+    """Return the id of the run whose log a text of the checker names, "" unless it is exactly one."""
+    names = {(match[1], int(match[2])) for match in _PACKED_LOG.finditer(text)}
+    found = {groups[name][index].run.run_id for name, index in names if index < len(groups.get(name, ()))}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _describes(ruleset: str) -> bool:
+    """Whether the checker looks at descriptions in this round: from 1.0 on."""
+    return not ruleset.startswith("0.")
+
+
+def scaling_factor(answer: CheckerAnswer, benchmark: str) -> float | None:
+    """Return what the checker's ``scaling.json`` says, ``None`` where it wrote none."""
+    match = re.fullmatch(r'\{"scaling_factor": ([0-9.eE+-]+)\}', answer.scaling.get(benchmark, ""))
+    try:
+        return float(match[1]) if match else None
+    except ValueError:
+        return None
+
+
+def _scaling(benchmark: str, answer: CheckerAnswer, score: FolderScore) -> Iterator[Issue]:
+    """Yield a difference between the checker's ``scaling.json`` and the factor of the score."""
+    ours = score.rcp.scaling_factor if score.rcp is not None and score.rcp.passed else None
+    theirs = scaling_factor(answer, benchmark)
+    if ours is not None and not math.isclose(ours, 1.0 if theirs is None else theirs, rel_tol=1e-9):
+        yield Issue(
+            code="scaling_differs",
+            verdict=Verdict.UNPROVEN,
+            file=f"{benchmark}/scaling.json",
+            message=f"the package checker writes {theirs}, the score has {ours:.9g}",
+            remedy="report this: one of the two reads the logs differently",
+        )

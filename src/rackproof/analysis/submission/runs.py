@@ -1,0 +1,174 @@
+"""Which runs go into a submission, and what their logs say about the system."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rackproof import logs
+from rackproof.analysis.submission.models import ChosenRun, Issue, SubmissionError
+from rackproof.core.records import LogFile, Run, Verdict
+from rackproof.core.text import clean
+from rackproof.store.run_folder import iter_runs, stamp_of
+
+# Review happens in a git repository that refuses larger files.
+LARGEST_FILE_BYTES = 50 * 2**20
+_RESULT_FORMAT = "mllog"
+_RESULT_NAME = re.compile(r"(?:.*/)?(?:result_[^/]*|\d{6,}_\d+\.log)")
+_SYSTEM_LINE = re.compile(rb"^[ \t]*(?:\d{1,6}: )?:::SYSJSON (\{[^\n]{0,65536}\})\s*?$", re.MULTILINE)
+_FIRST_TIME = re.compile(rb':::MLLOG \{[^\n]{0,200}?"time_ms": ?(\d{12,14})\b')
+
+
+def latest_runs(
+    results: Path, benchmarks: Sequence[str], count: int, *, sku: str = ""
+) -> list[tuple[Run, Path]]:
+    """Return the newest runs of each benchmark, whatever their verdict, with their folders.
+
+    Whatever their verdict, because a choice of the good ones would not be a result.
+
+    Args:
+        results: The results folder.
+        benchmarks: Names of benchmarks.
+        count: How many of each.
+        sku: Only runs on nodes of this model.
+
+    Raises:
+        SubmissionError: There are no runs of a benchmark; the message names those there are.
+        ResultsError: A record is damaged.
+    """
+    found: dict[str, list[tuple[float, str, Run]]] = {}
+    for run in iter_runs(results):
+        if not sku or {node.sku for node in run.nodes} == {sku}:
+            found.setdefault(run.benchmark, []).append((0.0, run.run_id, run))
+    chosen = []
+    for benchmark in dict.fromkeys(benchmarks):
+        if benchmark not in found:
+            known = ", ".join(sorted(found)) or "no runs at all"
+            of = f" on nodes of the model {sku}" if sku else ""
+            raise SubmissionError(f"{results} has no runs of {benchmark}{of}; it has {known}")
+        ordered = sorted(
+            (moment_of(run, results / run.run_id), run.run_id, run) for _, _, run in found[benchmark]
+        )
+        chosen += [(run, results / run.run_id) for _, _, run in ordered[-count:]]
+    return chosen
+
+
+def moment_of(run: Run, folder: Path) -> float:
+    """Return when a run began, in seconds since 1970; 0 where neither record nor log says."""
+    known = run.started or stamp_of(run.run_id)
+    if known is not None:
+        return known.timestamp()
+    log = result_log(run)
+    if log is None:
+        return 0.0
+    try:
+        with (folder / log.path).open("rb") as stream:
+            return _first_moment(stream.read(1 << 20))
+    except OSError:
+        return 0.0
+
+
+def _first_moment(data: bytes) -> float:
+    match = _FIRST_TIME.search(data)
+    return int(match[1]) / 1000 if match else 0.0
+
+
+def result_log(run: Run) -> LogFile | None:
+    """Return the log of a run that holds its MLPerf events, ``None`` unless there is exactly one."""
+    held = [log for log in run.logs if log.format == _RESULT_FORMAT]
+    if len(held) > 1:
+        held = [log for log in held if _RESULT_NAME.fullmatch(log.path)]
+    # A run that died early may have left a log in which no format is recognised.
+    held = held or list(run.logs)
+    return held[0] if len(held) == 1 else None
+
+
+def examine(run: Run, folder: Path) -> ChosenRun | Issue:
+    """Read a run's result log: its bytes must be those that were recorded.
+
+    Args:
+        run: The record.
+        folder: The run's folder.
+    """
+    log = result_log(run)
+    if log is None:
+        shown = ", ".join(one.path for one in run.logs) or "none"
+        return Issue(
+            code="no_result_log",
+            verdict=Verdict.UNPROVEN,
+            run=run.run_id,
+            message=f"its record names no single log with MLPerf events (logs: {shown})",
+            remedy="choose another run, or import the result log by itself with `rackproof import`",
+        )
+    path = folder / log.path
+    try:
+        size = path.stat().st_size
+        data = path.read_bytes() if size <= LARGEST_FILE_BYTES else b""
+    except OSError as error:
+        return Issue(
+            code="log_missing",
+            verdict=Verdict.UNPROVEN,
+            run=run.run_id,
+            file=str(path),
+            message=f"the log cannot be read: {error.strerror}",
+            remedy="restore the run's folder from a backup, or choose another run",
+        )
+    if size > LARGEST_FILE_BYTES:
+        return Issue(
+            code="log_too_large",
+            verdict=Verdict.FAIL,
+            run=run.run_id,
+            file=str(path),
+            message=f"the log has {size} bytes; a submission takes at most {LARGEST_FILE_BYTES} for a file",
+            remedy="choose another run, and make the workload log less",
+        )
+    if hashlib.sha256(data).hexdigest() != log.sha256:
+        return Issue(
+            code="log_changed",
+            verdict=Verdict.FAIL,
+            run=run.run_id,
+            file=str(path),
+            message="the log is not the one that was recorded: its SHA-256 differs",
+            remedy="restore the log from a backup, or choose another run; a changed log is never handed in",
+        )
+    stated = {key: clean(value, 300) for key, value in logs.parse(io.BytesIO(data)).tags.items()}
+    known = run.started or stamp_of(run.run_id)
+    moment = known.timestamp() if known else _first_moment(data)
+    return ChosenRun(run, folder, log, moment, stated, system_of(data))
+
+
+def system_of(log: bytes) -> dict[str, Any]:
+    """Return the description of the system that the run script printed into the log, if it did.
+
+    Empty and placeholder values are left out: they say nothing.
+    """
+    for match in _SYSTEM_LINE.finditer(log):
+        try:
+            said = json.loads(match[1])
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(said, dict):
+            return {key: kept for key, value in said.items() if (kept := _known(value))}
+    return {}
+
+
+def _known(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {clean(key, 100): kept for key, one in value.items() if (kept := _known(one))}
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        text = clean(value, 300)
+        return "" if text.startswith("UNKNOWN_") else text
+    return ""
+
+
+def by_benchmark(chosen: Iterable[ChosenRun]) -> dict[str, list[ChosenRun]]:
+    """Return the runs of each benchmark in the order in which they began."""
+    groups: dict[str, list[ChosenRun]] = {}
+    for one in sorted(chosen, key=lambda one: (one.moment, one.run.run_id)):
+        groups.setdefault(one.benchmark, []).append(one)
+    return dict(sorted(groups.items()))

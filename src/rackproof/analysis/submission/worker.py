@@ -1,0 +1,157 @@
+"""The process of the official package checker: ``python -m rackproof.analysis.submission.worker``.
+
+Reads a job (JSON) from standard input and answers with one ``CheckerAnswer`` (JSON) on standard output.
+It is a process of its own because the tool may crash or take very long on hostile logs and prints; it
+works on a copy because the tool writes ``scaling.json`` into the folder it reads. Only its log records
+are believed: text that the tool prints may come from a result log.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import resource
+import signal
+import sys
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from mlperf_logging import benchmark_meta
+from mlperf_logging.compliance_checker import mlp_parser
+from mlperf_logging.package_checker import package_checker
+
+from rackproof.analysis.mlperf.cleaning import unsafe as path_problem
+from rackproof.analysis.submission.models import CheckerAnswer
+from rackproof.core.text import clean
+
+USAGE = "training"
+# Bounds against logs made to exhaust the machine.
+_MEMORY_BYTES = 8 << 30
+_FILE_BYTES = 2 << 30
+_MAX_MESSAGES = 100
+
+
+class _Listener(logging.Handler):
+    """Keeps what the tool says, with the file that it was reading."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(logging.INFO)
+        self.folder = str(folder)
+        self.file = ""
+        self.accepted: bool | None = None
+        self.checked: list[str] = []
+        self.described: list[str] = []
+        self.messages: list[str] = []
+        self.errors: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Note one record; the constant part of a message is the tool's own, the rest may be a log's."""
+        if record.msg == "PACKAGE CHECKER FOUND NO ERRORS, SUCCESS !":
+            self.accepted = True
+        elif str(record.msg).startswith("PACKAGE CHECKER FOUND ERRORS"):
+            self.accepted = False
+        elif record.msg == " Running compliance checks in dir %s":
+            self.checked.append(Path(str(_argument(record))).name)
+        elif record.msg == "Running compliance on file: %s":
+            self.file = self._plain(str(_argument(record)))
+        elif record.msg == "  System description checker passed for %s":
+            self.described.append(str(_argument(record)))
+        elif record.levelno >= logging.WARNING:
+            self._keep(record)
+        elif str(record.msg).strip() == "Running Seed Checker":
+            self.file = ""
+
+    def _keep(self, record: logging.LogRecord) -> None:
+        said = self._plain(record.getMessage())
+        if self.file and record.levelno < logging.ERROR:
+            said = f"{self.file}: {said}"
+        for kept, wanted in ((self.messages, True), (self.errors, record.levelno >= logging.ERROR)):
+            if wanted and len(kept) < _MAX_MESSAGES:
+                kept.append(said)
+
+    def _plain(self, text: str) -> str:
+        return clean(text[:20_000].replace(self.folder + "/", ""), 500)
+
+
+def _argument(record: logging.LogRecord) -> object:
+    return record.args[0] if isinstance(record.args, tuple) and record.args else ""
+
+
+def check(job: Mapping[str, Any]) -> CheckerAnswer:
+    """Let the official checker look at a copy of a package.
+
+    Args:
+        job: ``folder`` (the copy of the submitter's folder) and ``ruleset``.
+    """
+    folder, ruleset = Path(job["folder"]), str(job["ruleset"])
+    listener = _Listener(folder)
+    logging.basicConfig(handlers=[listener], level=logging.INFO, force=True)
+    error = ""
+    allowed: tuple[str, ...] = ()
+    try:
+        allowed = tuple(benchmark_meta.get_allowed_benchmarks(USAGE, ruleset))
+        error = _unsafe(folder, ruleset)
+        if not error:
+            package_checker.check_training_package(
+                str(folder),
+                USAGE,
+                ruleset,
+                quiet=False,
+                werror=False,
+                rcp_bypass=False,
+                rcp_bert_train_samples=False,
+                seed_checker_bypass=False,
+                log_output="(nowhere)",
+            )
+    except Exception as crash:  # the tool may raise anything at all
+        at = f" while it read {listener.file}" if listener.file else ""
+        error = f"it crashed{at}: {type(crash).__name__}: {clean(crash, 300)}"
+    return CheckerAnswer(
+        accepted=None if error else listener.accepted,
+        error=error,
+        messages=tuple(listener.messages),
+        errors=tuple(listener.errors),
+        checked=tuple(listener.checked),
+        described=tuple(listener.described),
+        allowed=allowed,
+        scaling={
+            path.parent.name: path.read_text(encoding="ascii")
+            for path in sorted(folder.glob("results/*/*/scaling.json"))
+        },
+        version=f"mlperf-logging {version('mlperf-logging')}",
+    )
+
+
+def _unsafe(folder: Path, ruleset: str) -> str:
+    """Say which log would lead the tool to a rules file that is not its own; empty if none would."""
+    for log in sorted(folder.glob("results/*/*/result_*.txt")):
+        events, _ = mlp_parser.parse_file(str(log), ruleset=ruleset)
+        for event in events:
+            value = event.value.get("value") if isinstance(event.value, dict) else None
+            problem = path_problem(event.key, value)
+            if problem:
+                return f"{log.relative_to(folder)}: {problem}; the checker was not asked"
+    return ""
+
+
+def main() -> None:
+    """Answer the job on standard input."""
+    # The tool prints; only the answer may reach the caller.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    job = json.loads(sys.stdin.buffer.read())
+    # Should the caller die, nothing else would stop this process.
+    signal.alarm(int(job["timeout_s"]) + 5)
+    for what, limit in ((resource.RLIMIT_AS, _MEMORY_BYTES), (resource.RLIMIT_FSIZE, _FILE_BYTES)):
+        hard = resource.getrlimit(what)[1]
+        resource.setrlimit(what, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+    answers.write(check(job).model_dump_json())
+    answers.flush()
+
+
+if __name__ == "__main__":
+    main()

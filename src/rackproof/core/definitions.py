@@ -1,0 +1,622 @@
+"""Benchmark definitions: YAML files that are data, validated before anything is touched.
+
+A definition may name variables as ``{{ name }}``; they are replaced by plain values (a point of the
+matrix, a path of the node). There are no expressions, filters or conditions: nothing is evaluated.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import itertools
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from rackproof.core.records import Direction, Name, Record, Reference, Text
+
+Scalar = str | int | float | bool
+Matrix = dict[str, tuple[Scalar, ...]]
+Parameters = dict[str, Scalar]
+Filter = dict[str, tuple[Scalar, ...]]
+"""Which points are meant: each parameter named has one of these values."""
+
+_VARIABLE = re.compile(r"\{\{\s*([a-z_][a-z0-9_]*)\s*\}\}")
+
+
+class DefinitionError(Exception):
+    """A definition that cannot be used. The message names file, line, key and what to do."""
+
+
+class UnknownBenchmark(DefinitionError):  # noqa: N818  (reads as what it is)
+    """A benchmark or suite that no file defines. The message offers near names."""
+
+
+class Stage(Record):
+    """Data that has to be there before the run: staged once, under a lock, checked."""
+
+    creates: str = Field(
+        min_length=1,
+        description="What is there when it is staged: a folder below `bench_data`; below "
+        "`bench_shared`/data/NAME where `run` stages it.",
+    )
+    program: str = Field(default="", description="Program under workloads/ that stages it.")
+    arguments: dict[str, Scalar] = Field(default={}, description="Its options, without the leading `--`.")
+    run: str = Field(
+        default="",
+        description="Instead: a script for bash, which runs in the container; with `docker` and without "
+        "`mount` on the node itself. With `docker` it finds `$DATA` and `$SOURCES`, and begins in an empty "
+        "folder.",
+    )
+    mount: str = Field(default="", description="Where that script finds the data's folder in the container.")
+    size_gb: float = Field(default=0, ge=0, description="What has to be free before that script runs.")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Stage:
+        if bool(self.program) == bool(self.run):
+            raise ValueError("give one of program and run")
+        if self.mount and not self.run:
+            raise ValueError("mount says where `run` finds the data: it needs run")
+        if not _is_inside(self.creates):
+            raise ValueError(f"creates: {self.creates!r} is no path below the data's folder")
+        return self
+
+
+class Container(Record):
+    """The image that a benchmark on a cluster runs in."""
+
+    repository: str = Field(min_length=1, description="Name in the registry `bench_registry`.")
+    tag: str = Field(min_length=1, description="Its tag; `bench_image_tags` overrides it.")
+    folder: str = Field(pattern=r"^/", description="Folder in the image that holds run.sub and config_*.sh.")
+    size_gb: float = Field(default=0, ge=0, description="What has to be free before it is imported.")
+
+
+class Build(Record):
+    """The image that `docker` runs, built on the node from published sources at one commit."""
+
+    sources: str = Field(min_length=1, description="URL of an archive (tar.gz) of the sources.")
+    ref: str = Field(
+        min_length=1, description="Their commit, 40 hexadecimal digits: an image of the same commit is kept."
+    )
+    folder: str = Field(min_length=1, description="Folder in it that holds Dockerfile, run.sub, config_*.sh.")
+    image: str = Field(
+        pattern=r"^[a-z0-9][a-z0-9._/-]*:[A-Za-z0-9._-]+$", description="Name and tag of the image."
+    )
+    data: str = Field(
+        default="", description="Folder of the data below `bench_data`, which benchmarks may share."
+    )
+    size_gb: float = Field(default=0, ge=0, description="What has to be free before the image is built.")
+
+    @field_validator("folder", "data")
+    @classmethod
+    def _below(cls, path: str) -> str:
+        if not _is_inside(path):
+            raise ValueError(f"{path!r} is no relative path without `..`")
+        return path
+
+
+class Configs(Record):
+    """How the config file is chosen.
+
+    With `slurm` `config_SYSTEM_NODESxGPUSx….sh`, by SKU, node count and precision; with `docker`
+    `config_SYSTEM.sh`, by SKU.
+    """
+
+    systems: dict[str, str] = Field(min_length=1, description="SKU to SYSTEM, as the files spell it.")
+    together: dict[str, str] = Field(
+        default={},
+        description="With `docker`: SKU to SYSTEM of several nodes together; `{{ nodes }}` is their number.",
+    )
+
+
+class Launch(Record):
+    """How the workload is started."""
+
+    with_: Literal["local", "mpirun", "docker", "slurm"] = Field(
+        alias="with",
+        description="The launcher: `local` makes one run per node, or on so many together as the parameter "
+        "`nodes` says; `mpirun` too, by a program that only the first node starts; `docker` one per node in "
+        "an image built there, or by Slurm one on all limited nodes (`bench_together`); `slurm` one run on "
+        "all nodes of a rack.",
+    )
+    runtime: str = Field(
+        default="", description="Interpreter it runs under: a folder under workloads/ with pins."
+    )
+    program: str = Field(default="", description="Program under workloads/.")
+    arguments: dict[str, Scalar] = Field(
+        default={}, description="Its options, without the leading `--`; an empty value leaves one out."
+    )
+    environment: dict[str, str] = Field(default={}, description="Environment variables of the job.")
+    timeout_s: int = Field(
+        default=3600,
+        gt=0,
+        description="The job is ended after so many seconds; with `slurm`, staging and waiting included.",
+    )
+    hang_s: int = Field(default=300, gt=0, description="A log that stands still so long means a hang.")
+
+    @model_validator(mode="after")
+    def _what_to_start(self) -> Launch:
+        if self.with_ in ("local", "mpirun"):
+            wanted = ("runtime", "program") if self.with_ == "local" else ("program",)
+            lacking = [name for name in wanted if not getattr(self, name)]
+            if lacking:
+                raise ValueError(f"with: {self.with_} needs {' and '.join(lacking)}")
+        elif self.runtime or self.program or self.arguments:
+            raise ValueError(
+                f"with: {self.with_} starts the image's run.sub: runtime, program and arguments do not apply"
+            )
+        return self
+
+
+class JudgeRule(Record):
+    """Which measurement is judged, and how.
+
+    With a bound (`at_least`, `at_most`, `equals`) it is a question of quality and always gates.
+    Without one it is a question of speed and needs a reference: the SKU's, or the accepted history.
+    """
+
+    metric: Name = Field(description="Name of the measurement.")
+    labels: dict[str, str] = Field(default={}, description="Only measurements with these labels.")
+    unit: str = Field(default="", description="Unit the measurement must have; a different one is unproven.")
+    direction: Direction | None = Field(default=None, description="Which way is better.")
+    at_least: float | str | None = Field(
+        default=None, description="The value must not be lower. A number, or a parameter: `{{ target }}`."
+    )
+    at_most: float | str | None = Field(default=None, description="The value must not be higher.")
+    equals: float | str | None = Field(default=None, description="The value must be exactly this.")
+    needs_gpus: int = Field(default=0, ge=0, description="Applies to runs on at least so many GPUs.")
+    optional: bool = Field(default=False, description="True: absent is not a finding (hardware without fp8).")
+
+    @field_validator("at_least", "at_most", "equals")
+    @classmethod
+    def _finite(cls, bound: float | str | None) -> float | str | None:
+        if isinstance(bound, float) and not math.isfinite(bound):
+            raise ValueError("a bound is a finite number")
+        return bound
+
+    @model_validator(mode="after")
+    def _one_bound(self) -> JudgeRule:
+        if sum(bound is not None for bound in (self.at_least, self.at_most, self.equals)) > 1:
+            raise ValueError("give one of at_least, at_most and equals")
+        return self
+
+    @property
+    def better(self) -> Direction | None:
+        """Which way is better; a bound on one side says so itself, `equals` makes both sides bad."""
+        if self.at_least is not None:
+            return Direction.HIGHER
+        if self.at_most is not None:
+            return Direction.LOWER
+        return self.direction if self.equals is None else None
+
+    def bound(self, source: str, parameters: Mapping[str, Scalar]) -> Reference | None:
+        """Return the rule's own bound as a reference, or None where the rule has none.
+
+        Raises:
+            DefinitionError: The bound names no parameter, or one that is no finite number.
+        """
+        for raw, low, high in (
+            (self.at_least, 0.0, None),
+            (self.at_most, None, 0.0),
+            (self.equals, 0.0, 0.0),
+        ):
+            if raw is None:
+                continue
+            text = substitute(str(raw), parameters, f"{source}: result.judge: {self.metric}")
+            try:
+                value = float(text)
+            except ValueError:
+                raise DefinitionError(
+                    f"{source}: result.judge: {self.metric}: {text!r} is no number"
+                ) from None
+            if not math.isfinite(value):
+                raise DefinitionError(f"{source}: result.judge: {self.metric}: {text!r} is no finite number")
+            return Reference(value=value, low=low, high=high, unit=self.unit, source=source)
+        return None
+
+
+class Result(Record):
+    """How the run's log is read and judged."""
+
+    format: str = Field(default="auto", description="Log format, a name that `rackproof parse --help` lists.")
+    ruleset: str = Field(
+        default="", description="Rules of MLPerf Training to check each run by, as `5.1.0`; empty for none."
+    )
+    repeats: int = Field(
+        default=1,
+        ge=1,
+        description="Runs that a publishable result needs; `bench_repeats` says how many to make.",
+    )
+    judge: tuple[JudgeRule, ...] = Field(min_length=1, description="What is judged; never nothing.")
+
+    @field_validator("format")
+    @classmethod
+    def _known_format(cls, format: str) -> str:
+        from rackproof.logs import FORMATS
+
+        if format not in ("auto", *FORMATS):
+            raise ValueError(f"no log format `{format}`{_near(format, ['auto', *FORMATS])}")
+        return format
+
+
+class Definition(Record):
+    """One benchmark: what to stage, how to start it, how to judge it, and in which suites it is."""
+
+    name: Name = Field(description="Name of the benchmark; the file is called the same.")
+    summary: Text = Field(min_length=1, description="One line for lists.")
+    description: Text = Field(default="", description="More, for the report.")
+    needs_gpus: int = Field(default=0, ge=0, description="Left out of a suite on a node with fewer GPUs.")
+    parameters: Parameters = Field(default={}, description="Parameters and their defaults.")
+    matrix: Matrix = Field(default={}, description="Values to sweep when the benchmark is asked for by name.")
+    suites: dict[str, tuple[Matrix, ...]] = Field(
+        default={}, description="Suites it is part of, each with the matrix, or list of matrices, it sweeps."
+    )
+    only: tuple[Filter, ...] = Field(
+        default=(), description="Points of a matrix to keep: those that fit one of these; empty keeps all."
+    )
+    exclude: tuple[Filter, ...] = Field(
+        default=(), description="Points of a matrix to leave out: those that fit one of these."
+    )
+    container: Container | None = Field(default=None, description="The image, with the launcher `slurm`.")
+    build: Build | None = Field(default=None, description="The image, with the launcher `docker`.")
+    configs: Configs | None = Field(default=None, description="How its config file is chosen.")
+    stage: tuple[Stage, ...] = Field(default=(), description="Data to stage first.")
+    launch: Launch = Field(description="How it is started.")
+    result: Result = Field(description="How it is read and judged.")
+
+    @field_validator("matrix", mode="before")
+    @classmethod
+    def _matrix(cls, value: Any) -> Any:
+        return _listed(value)
+
+    @field_validator("only", "exclude", mode="before")
+    @classmethod
+    def _filters(cls, value: Any) -> Any:
+        """Let a single value stand for a list of one."""
+        return [_listed(one) for one in value] if isinstance(value, list | tuple) else value
+
+    @field_validator("suites", mode="before")
+    @classmethod
+    def _suites(cls, value: Any) -> Any:
+        """Let a matrix stand for a list of one, and nothing for the one point of the defaults."""
+        if not isinstance(value, Mapping):
+            return value
+        return {
+            name: [_listed(one) for one in (each if isinstance(each, list | tuple) else [each or {}])]
+            for name, each in value.items()
+        }
+
+    @model_validator(mode="after")
+    def _axes_are_parameters(self) -> Definition:
+        matrices = [("matrix", self.matrix)]
+        matrices += [(f"suites.{name}", one) for name, each in self.suites.items() for one in each]
+        for where, axes in matrices:
+            for axis in axes:
+                if axis not in self.parameters:
+                    raise ValueError(
+                        f"{where}: `{axis}` is not one of the parameters{_near(axis, self.parameters)}"
+                    )
+                if not axes[axis]:
+                    raise ValueError(f"{where}: `{axis}` has no value, so nothing would run")
+        for kind, filters in (("only", self.only), ("exclude", self.exclude)):
+            for one in filters:
+                if not one:
+                    raise ValueError(f"{kind}: an empty entry fits every point")
+                for axis in one:
+                    if axis not in self.parameters:
+                        near = _near(axis, self.parameters)
+                        raise ValueError(f"{kind}: `{axis}` is not one of the parameters{near}")
+        for name, each in self.suites.items():
+            if not each:
+                raise ValueError(
+                    f"suites.{name}: no matrix, so nothing would run; leave it empty for one run"
+                )
+        if self.launch.with_ == "mpirun" and self.parameters.get("nodes", "") == "":
+            raise ValueError("launch with mpirun needs the parameter `nodes`, with a number as its default")
+        try:
+            self.check_bounds(self.parameters)
+        except DefinitionError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+    @model_validator(mode="after")
+    def _belongs_together(self) -> Definition:
+        launcher = self.launch.with_
+        for name, given, launchers in (
+            ("container", self.container, ("slurm",)),
+            ("build", self.build, ("docker",)),
+            ("configs", self.configs, ("docker", "slurm")),
+        ):
+            if launcher in launchers and given is None:
+                raise ValueError(f"launch with {launcher} needs `{name}`")
+            if launcher not in launchers and given is not None:
+                raise ValueError(f"`{name}` is for launch with {' or '.join(launchers)}")
+        for stage in self.stage:
+            if bool(stage.run) != (launcher not in ("local", "mpirun")):
+                way = {"local": "`program`", "mpirun": "`program`", "docker": "`run`"}.get(
+                    launcher, "`run` and `mount`"
+                )
+                raise ValueError(f"stage: {stage.creates}: launch with {launcher} stages by {way}")
+            if launcher == "slurm" and not stage.mount:
+                raise ValueError(f"stage: {stage.creates}: run and mount belong together")
+        return self
+
+    def check_bounds(self, point: Mapping[str, Scalar]) -> None:
+        """Check that every rule's bound is a number at a point, before anything runs for hours.
+
+        Raises:
+            DefinitionError: A bound names no parameter, or one that is no finite number there.
+        """
+        # As in a run's record, where an empty value is no value.
+        given = {axis: value for axis, value in point.items() if value != ""}
+        for rule in self.result.judge:
+            rule.bound(self.name, given)
+
+    def points(
+        self, suite: str = "", overrides: Mapping[str, tuple[Scalar, ...]] | None = None, *, gpus: int = 0
+    ) -> Iterator[Parameters]:
+        """Yield every point of the suite's matrices (or of the own one), defaults filled in, each once.
+
+        Args:
+            suite: Name of a suite; empty for the benchmark's own matrix.
+            overrides: Values set by the operator; they replace those that the matrix has for the axis.
+            gpus: What the value ``all`` of the parameter ``gpus`` stands for on the node in question.
+
+        Raises:
+            DefinitionError: An override is not a parameter.
+        """
+        overrides = dict(overrides or {})
+        for name in overrides:
+            if name not in self.parameters:
+                raise DefinitionError(
+                    f"benchmark {self.name} has no parameter `{name}`{_near(name, self.parameters)}"
+                )
+        seen: list[Parameters] = []
+        for matrix in self.suites[suite] if suite else (self.matrix,):
+            axes = {**matrix, **overrides}
+            for values in itertools.product(*axes.values()):
+                point = {**self.parameters, **dict(zip(axes, values, strict=True))}
+                if point.get("gpus") == "all":
+                    point["gpus"] = gpus
+                wanted = not self.only or any(_fits(one, point) for one in self.only)
+                if wanted and point not in seen and not any(_fits(one, point) for one in self.exclude):
+                    seen.append(point)
+                    yield point
+
+
+def _fits(one: Filter, point: Mapping[str, Scalar]) -> bool:
+    """Whether a point has one of a filter's values for each parameter that it names."""
+    return all(axis in point and point[axis] in values for axis, values in one.items())
+
+
+def _is_inside(path: str) -> bool:
+    """Whether a path stays below the folder that it is relative to."""
+    return not path.startswith("/") and ".." not in path.split("/")
+
+
+class LoadedDefinition(Record):
+    """A definition and the file it came from."""
+
+    definition: Definition
+    path: str
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        """Name of the benchmark."""
+        return self.definition.name
+
+
+def substitute(text: str, variables: Mapping[str, Scalar], where: str = "") -> str:
+    """Replace every ``{{ name }}`` in text by the variable's value.
+
+    Raises:
+        DefinitionError: A variable is not known; the message offers near names.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if name not in variables:
+            raise DefinitionError(f"{where}: no variable `{name}`{_near(name, variables)}")
+        return str(variables[name])
+
+    replaced = _VARIABLE.sub(value, text)
+    if "{{" in replaced or "{%" in replaced:
+        raise DefinitionError(
+            f"{where}: only plain variables are replaced, as in {{{{ batch_size }}}}: {text!r}"
+        )
+    return replaced
+
+
+def arguments(options: Mapping[str, Scalar], variables: Mapping[str, Scalar], where: str = "") -> list[str]:
+    """Return options as ``--name=value`` words; an empty value leaves the option out."""
+    words = []
+    for option, raw in options.items():
+        value = substitute(str(raw), variables, f"{where}.{option}")
+        if value != "":
+            words.append(f"--{option}={value}")
+    return words
+
+
+def load_file(path: Path) -> LoadedDefinition:
+    """Read and validate one definition.
+
+    Raises:
+        DefinitionError: With file, line, key and what is wrong.
+    """
+    try:
+        data = path.read_bytes()
+        document = yaml.compose(data, Loader=yaml.SafeLoader)
+    except OSError as error:
+        raise DefinitionError(f"{path}: cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        raise DefinitionError(f"{path}{line}: not YAML: {getattr(error, 'problem', error)}") from error
+    lines: dict[tuple[str, ...], int] = {}
+    _check_keys(document, (), lines, path)
+    try:
+        content = yaml.safe_load(data)
+    except (yaml.YAMLError, ValueError) as error:
+        raise DefinitionError(f"{path}: not YAML: {error}") from error
+    if not isinstance(content, dict):
+        raise DefinitionError(f"{path}:1: a definition is a mapping of keys; see docs/benchmarks.md")
+    try:
+        definition = Definition.model_validate(content)
+    except ValidationError as error:
+        raise DefinitionError(
+            "\n".join(_explain(path, problem, lines) for problem in error.errors())
+        ) from error
+    if definition.name != path.stem:
+        raise DefinitionError(
+            f"{path}:{lines.get(('name',), 1)}: name: is `{definition.name}`, but the file is {path.name}; "
+            f"call the file {definition.name}.yml"
+        )
+    return LoadedDefinition(definition=definition, path=str(path), sha256=hashlib.sha256(data).hexdigest())
+
+
+def load_folder(folder: Path) -> dict[str, LoadedDefinition]:
+    """Read every ``*.yml`` of a folder: name to definition, in order of names.
+
+    Raises:
+        DefinitionError: The folder is missing or empty, or one of its files is wrong.
+    """
+    paths = sorted(folder.glob("*.yml"))
+    if not paths:
+        raise DefinitionError(f"{folder}: no benchmark definitions (*.yml) here; set bench_definitions")
+    return {loaded.name: loaded for loaded in map(load_file, paths)}
+
+
+def suites(definitions: Mapping[str, LoadedDefinition]) -> dict[str, list[str]]:
+    """Return suite names, each with the benchmarks in it."""
+    found: dict[str, list[str]] = {}
+    for loaded in definitions.values():
+        for suite in loaded.definition.suites:
+            found.setdefault(suite, []).append(loaded.name)
+    return dict(sorted(found.items()))
+
+
+def select(
+    definitions: Mapping[str, LoadedDefinition], *, suite: str = "", benchmarks: Sequence[str] = ()
+) -> list[LoadedDefinition]:
+    """Return the definitions of a suite, or those named.
+
+    Raises:
+        UnknownBenchmark: No such benchmark or suite; the message offers near names.
+    """
+    if benchmarks:
+        for name in benchmarks:
+            if name not in definitions:
+                raise UnknownBenchmark(f"no benchmark `{name}`{_near(name, definitions)}")
+        return [definitions[name] for name in dict.fromkeys(benchmarks)]
+    known = suites(definitions)
+    if suite not in known:
+        raise UnknownBenchmark(f"no suite `{suite}`{_near(suite, known)}")
+    return [definitions[name] for name in known[suite]]
+
+
+def _listed(axes: Any) -> Any:
+    """Let a single value of an axis stand for a list of one."""
+    if not isinstance(axes, Mapping):
+        return axes
+    return {axis: values if isinstance(values, list | tuple) else [values] for axis, values in axes.items()}
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if near:
+        return "; did you mean " + " or ".join(f"`{one}`" for one in near) + "?"
+    return f"; there is: {', '.join(sorted(known)) or 'none'}"
+
+
+def _check_keys(
+    node: Any,
+    where: tuple[str, ...],
+    lines: dict[tuple[str, ...], int],
+    path: Path,
+    within: tuple[Any, ...] = (),
+) -> None:
+    """Note the line of every key; refuse a key written twice (YAML drops the first) and a circle."""
+    if any(node is outer for outer in within):
+        raise DefinitionError(f"{path}:{node.start_mark.line + 1}: {'.'.join(where)}: contains itself")
+    within = (*within, node)
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            place = (*where, str(key.value))
+            line = key.start_mark.line + 1
+            if place in lines:
+                raise DefinitionError(
+                    f"{path}:{line}: {'.'.join(place)}: written twice (first in line {lines[place]})"
+                )
+            lines[place] = line
+            _check_keys(value, place, lines, path, within)
+    elif isinstance(node, yaml.SequenceNode):
+        for number, value in enumerate(node.value):
+            lines[(*where, str(number))] = value.start_mark.line + 1
+            _check_keys(value, (*where, str(number)), lines, path, within)
+
+
+def _explain(path: Path, problem: Any, lines: Mapping[tuple[str, ...], int]) -> str:
+    """Turn one pydantic error into ``file:line: key: what is wrong``."""
+    place = tuple(str(part) for part in problem["loc"])
+    known = place
+    while known and known not in lines:
+        known = known[:-1]
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "extra_forbidden":
+        allowed = _allowed_keys(place[:-1])
+        message = "unknown key" + _near(place[-1], allowed)
+    elif problem["type"] == "missing":
+        message = "required key is missing"
+    return f"{path}:{lines.get(known, 1)}: {'.'.join(place) or 'definition'}: {message}"
+
+
+def _allowed_keys(parent: tuple[str, ...]) -> list[str]:
+    models: dict[tuple[str, ...], type[Record]] = {
+        (): Definition,
+        ("container",): Container,
+        ("build",): Build,
+        ("configs",): Configs,
+        ("launch",): Launch,
+        ("stage",): Stage,
+        ("result",): Result,
+        ("result", "judge"): JudgeRule,
+    }
+    model = models.get(tuple(part for part in parent if not part.isdigit()))
+    return [field.alias or name for name, field in model.model_fields.items()] if model else []
+
+
+def schema_markdown() -> str:
+    """Return the reference of all keys as Markdown; docs/benchmarks.md holds it, a test compares."""
+    parts = []
+    models: list[tuple[str, type[Record]]] = [
+        ("definition", Definition),
+        ("container", Container),
+        ("build", Build),
+        ("configs", Configs),
+        ("stage (each entry)", Stage),
+        ("launch", Launch),
+        ("result", Result),
+        ("result.judge (each entry)", JudgeRule),
+    ]
+    for title, model in models:
+        parts.append(f"### {title}\n\n| key | kind | default | meaning |\n| --- | --- | --- | --- |")
+        for name, field in model.model_fields.items():
+            kind = (
+                str(field.annotation)
+                .replace("rackproof.core.definitions.", "")
+                .replace("rackproof.core.records.", "")
+            )
+            kind = (
+                re.sub(r"<(?:class|enum) '([^']+)'>", r"\1", kind).replace("typing.", "").replace("|", "or")
+            )
+            default = "required" if field.is_required() else f"`{field.default!r}`"
+            parts.append(f"| `{field.alias or name}` | {kind} | {default} | {field.description or ''} |")
+        parts.append("")
+    return "\n".join(parts)

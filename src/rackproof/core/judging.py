@@ -1,0 +1,313 @@
+"""A measurement, a reference and a tolerance give a verdict. Nothing else gives verdicts.
+
+The rules, in one place:
+
+* not a finite number, another unit than the reference's, no reference, or missing: ``unproven``;
+* a reference that no value could fail (no bound on the bad side, a fraction of 0): ``unproven``;
+* beyond the bound on the bad side: ``fail``; between ``warn`` and that bound: ``degraded``;
+* beyond the bound on the good side: too good to be true, so ``unproven`` until explained;
+* where several measurements match a rule (one per GPU), each is judged, so the lowest decides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from pydantic import Field, field_validator
+
+from rackproof.core.definitions import DefinitionError, JudgeRule, Parameters
+from rackproof.core.records import (
+    Direction,
+    Finding,
+    Judgement,
+    Measurement,
+    Name,
+    ParsedLog,
+    Record,
+    Reference,
+    Verdict,
+    worst,
+)
+
+NO_REFERENCE = "no reference yet"
+
+
+class SkuReference(Record):
+    """A baseline of a SKU, from inventory/group_vars/sku_*.yml: a reference and what it holds for."""
+
+    metric: Name
+    benchmark: str = ""
+    parameters: Parameters = Field(default={})
+    labels: dict[str, str] = Field(default={})
+    reference: Reference
+
+    @field_validator("reference")
+    @classmethod
+    def _can_fail(cls, reference: Reference) -> Reference:
+        """Refuse slips that would let anything pass: percent for a fraction, 0 for a SKU not yet known."""
+        bounds = [one for one in (reference.low, reference.high, reference.warn) if one is not None]
+        if not bounds:
+            raise ValueError("give low, high or warn: without a bound nothing can fail")
+        if not all(-1 < one <= 1 for one in bounds):
+            raise ValueError("low, high and warn are fractions: -0.07 allows 7 % less")
+        if (reference.low or 0) > 0 or (reference.high or 0) < 0:
+            raise ValueError("low is at most 0, high is at least 0")
+        if reference.value == 0 and (reference.high is None or any(bounds)):
+            raise ValueError(
+                "a value of 0 has no speed within its bounds; for a count of faults give high: 0"
+            )
+        return reference
+
+    def fits(self, benchmark: str, parameters: Mapping[str, object], measurement: Measurement) -> bool:
+        """Whether this baseline speaks about that measurement of that run."""
+        return (
+            self.metric == measurement.name
+            and self.benchmark in ("", benchmark)
+            and self.labels.items() <= measurement.labels.items()
+            and all(parameters.get(name) == value for name, value in self.parameters.items())
+        )
+
+
+class Outcome(Record):
+    """The judgements of a run, its verdict, and the reasons in order of weight."""
+
+    judgements: tuple[Judgement, ...]
+    verdict: Verdict
+    reasons: tuple[str, ...]
+
+
+def judge(
+    measurement: Measurement,
+    reference: Reference | None,
+    *,
+    direction: Direction | None = None,
+    gating: bool = True,
+    lacking: str = NO_REFERENCE,
+) -> Judgement:
+    """Judge one measurement against one reference.
+
+    Args:
+        measurement: What was measured.
+        reference: What it is compared with; None gives ``unproven``.
+        direction: Which way is better; the measurement's own where None. Without any, each side is bad.
+        gating: Whether the verdict counts towards the run's.
+        lacking: Why there is no reference.
+    """
+
+    def verdict(outcome: Verdict, reason: str) -> Judgement:
+        return Judgement(
+            metric=measurement.name,
+            labels=measurement.labels,
+            value=measurement.value,
+            unit=measurement.unit,
+            reference=reference,
+            verdict=outcome,
+            gating=gating,
+            reason=reason,
+            source=measurement.source,
+        )
+
+    if not measurement.finite:
+        return verdict(Verdict.UNPROVEN, f"{measurement.value} is not a number that can be judged")
+    if reference is None:
+        return verdict(Verdict.UNPROVEN, lacking[:4000])
+    if reference.unit != measurement.unit:
+        units = f"measured in {measurement.unit or 'no unit'}, reference in {reference.unit or 'no unit'}"
+        return verdict(Verdict.UNPROVEN, units)
+    better = direction or measurement.direction
+    useless = _useless(reference, better)
+    if useless:
+        return verdict(Verdict.UNPROVEN, f"the reference proves nothing: {useless}")
+    value, base = measurement.value, reference.value
+    lowest = None if reference.low is None else base + abs(base) * reference.low
+    highest = None if reference.high is None else base + abs(base) * reference.high
+    shown = f"{value:.6g} {measurement.unit}".strip()
+
+    if lowest is not None and value < lowest:
+        if better is Direction.LOWER:
+            return verdict(
+                Verdict.UNPROVEN, f"{shown} is below {lowest:.6g}: too good to be true, check the measurement"
+            )
+        return verdict(Verdict.FAIL, f"{shown} is below {lowest:.6g}")
+    if highest is not None and value > highest:
+        if better is Direction.HIGHER and lowest != highest:
+            return verdict(
+                Verdict.UNPROVEN,
+                f"{shown} is above {highest:.6g}: too good to be true, check the measurement",
+            )
+        return verdict(Verdict.FAIL, f"{shown} is above {highest:.6g}")
+    if reference.warn is not None:
+        edge = base + abs(base) * reference.warn
+        if (better is Direction.LOWER and value > edge) or (better is not Direction.LOWER and value < edge):
+            side = "above" if better is Direction.LOWER else "below"
+            return verdict(Verdict.DEGRADED, f"{shown} is {side} {edge:.6g}, yet within the hard bound")
+    return verdict(Verdict.PASS, "within bounds")
+
+
+def _useless(reference: Reference, better: Direction | None) -> str:
+    """Return why no value could fail against a reference, empty if one could."""
+    low, high, warn = reference.low, reference.high, reference.warn
+    if not all(math.isfinite(one) for one in (low, high, warn) if one is not None):
+        return "a bound of it is not a finite number"
+    if reference.value == 0 and any((low, high, warn)):
+        return "a fraction of 0 is no bound"
+    bad_sides = {Direction.HIGHER: (low,), Direction.LOWER: (high,), None: (low, high)}[better]
+    if all(one is None for one in (*bad_sides, warn)):
+        return "it has no bound on the bad side"
+    return ""
+
+
+def judge_rule(
+    rule: JudgeRule,
+    measurements: Sequence[Measurement],
+    references: Callable[[Measurement], Sequence[Reference]],
+    *,
+    parameters: Parameters,
+    require_references: bool,
+    source: str,
+    trouble: str = "",
+) -> list[Judgement]:
+    """Judge every measurement that a rule speaks about.
+
+    Args:
+        rule: The rule.
+        measurements: All measurements of the run.
+        references: Gives the references of a measurement (SKU baseline, accepted history), maybe none.
+        parameters: The point of the matrix, which a bound may name.
+        require_references: Whether a missing reference gates.
+        source: Names the rule's file, as the source of its bound.
+        trouble: Why references may exist that were not found; not to know them gates.
+    """
+    used = parameters.get("gpus", 0)
+    if isinstance(used, int) and used < rule.needs_gpus:
+        return []
+    matching = [
+        one for one in measurements if one.name == rule.metric and rule.labels.items() <= one.labels.items()
+    ]
+    if not matching:
+        if rule.optional:
+            return []
+        return [
+            Judgement(
+                metric=rule.metric,
+                labels=rule.labels,
+                unit=rule.unit,
+                verdict=Verdict.UNPROVEN,
+                reason="the log holds no such measurement",
+            )
+        ]
+    try:
+        bound = rule.bound(source, parameters)
+    except DefinitionError as error:
+        return [
+            Judgement(
+                metric=rule.metric,
+                labels=rule.labels,
+                unit=rule.unit,
+                verdict=Verdict.UNPROVEN,
+                reason=str(error)[:4000],
+            )
+        ]
+    judgements = []
+    for one in matching:
+        if rule.unit and one.unit != rule.unit:
+            judgements.append(
+                judge(one, Reference(value=0, unit=rule.unit, source=source), direction=rule.direction)
+            )
+        elif bound is not None:
+            # A rule without a unit speaks of whatever unit the metric has.
+            judgements.append(judge(one, bound.model_copy(update={"unit": one.unit}), direction=rule.better))
+        else:
+            known = references(one)
+            gating = require_references or bool(trouble) or not one.finite
+            lacking = f"no reference is known, for {trouble}" if trouble else NO_REFERENCE
+            judgements += [judge(one, reference, direction=rule.direction) for reference in known] or [
+                judge(one, None, direction=rule.direction, gating=gating, lacking=lacking)
+            ]
+    return judgements
+
+
+def judge_run(
+    rules: Iterable[JudgeRule],
+    logs: Sequence[ParsedLog],
+    findings: Sequence[Finding],
+    references: Callable[[Measurement], Sequence[Reference]],
+    *,
+    parameters: Parameters,
+    require_references: bool,
+    source: str = "",
+    trouble: str = "",
+    more: Sequence[Measurement] = (),
+) -> Outcome:
+    """Judge a run: what its logs show, what was found beside them, and every rule.
+
+    Args:
+        rules: The definition's rules.
+        logs: The run's parsed logs; none at all is unproven.
+        findings: What was found outside the logs (hung, killed, GPU absent, nodes differ).
+        references: Gives the references of a measurement.
+        parameters: The point of the matrix.
+        require_references: Whether a measurement without a reference gates.
+        source: Names the rules' file.
+        trouble: Why references may exist that were not found, if so.
+        more: Measurements that were made beside the logs' own.
+    """
+    measurements = [*(one for log in logs for one in log.measurements), *more]
+    judgements = [
+        judgement
+        for rule in rules
+        for judgement in judge_rule(
+            rule,
+            measurements,
+            references,
+            parameters=parameters,
+            require_references=require_references,
+            source=source,
+            trouble=trouble,
+        )
+    ]
+    verdicts = [log.verdict for log in logs]
+    verdicts += [finding.verdict for finding in findings if finding.verdict is not None]
+    gating = [judgement for judgement in judgements if judgement.gating]
+    verdicts += [judgement.verdict for judgement in gating] or [Verdict.UNPROVEN]
+
+    reasons: list[tuple[Verdict, str]] = [
+        (found.verdict, " ".join(filter(None, [found.message, str(found.source)])))
+        for found in sorted(
+            [*findings, *(finding for log in logs for finding in log.findings)],
+            key=lambda one: one.consequence,
+        )
+        if found.verdict is not None and found.verdict is not Verdict.PASS
+    ]
+    reasons += [(log.verdict, _end_of(log)) for log in logs if log.verdict.gates and not _explained(log)]
+    if not logs:
+        verdicts.append(Verdict.UNPROVEN)
+        if not any(finding.verdict for finding in findings):
+            reasons.append((Verdict.UNPROVEN, "there is no log"))
+    elif not gating:
+        reasons.append((Verdict.UNPROVEN, "nothing that gates was judged"))
+    reasons += [(one.verdict, _sentence(one)) for one in gating if one.verdict is not Verdict.PASS]
+    open_questions = [one for one in judgements if not one.gating and one.verdict is not Verdict.PASS]
+    weight = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED)
+    ordered = [text for _, text in sorted(reasons, key=lambda pair: weight.index(pair[0]))]
+    if open_questions:
+        names = ", ".join(dict.fromkeys(one.metric for one in open_questions))
+        ordered.append(f"not gating, unproven: {names} ({NO_REFERENCE}; kept as candidate)")
+    return Outcome(
+        judgements=tuple(judgements), verdict=worst(verdicts), reasons=tuple(dict.fromkeys(ordered))
+    )
+
+
+def _explained(log: ParsedLog) -> bool:
+    return any(finding.verdict is not None and finding.verdict.gates for finding in log.findings)
+
+
+def _end_of(log: ParsedLog) -> str:
+    what = "shows a failure" if log.verdict is Verdict.FAIL else "does not show a run that ended well"
+    return " ".join(filter(None, ("the log", log.file, what)))
+
+
+def _sentence(judgement: Judgement) -> str:
+    labels = " ".join(f"{key}={value}" for key, value in judgement.labels.items())
+    return f"{judgement.metric}{f' [{labels}]' if labels else ''}: {judgement.reason}"

@@ -1,1 +1,0 @@
-"""Health checks: what was gathered on a node (``looking``) gives findings and actions (``checking``)."""

@@ -1,0 +1,1 @@
+"""The four jobs: bench, provision, validate, reimage."""

@@ -1,0 +1,394 @@
+"""Following a job on a node: what to ask the node, what its answer says, what to show and when.
+
+Everything here is pure; time comes from the caller. The node is asked by one small shell command,
+because a module call costs the node a hundred times as much, and the job would feel it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from rackproof.core.text import clean, duration, number, quantity, size
+
+CHUNK_BYTES = 256 * 1024
+"""The most bytes of log in one answer."""
+BACKLOG_BYTES = 4 * 1024 * 1024
+"""Further behind than this, even a patient follower skips to the newest chunk: progress is about now."""
+KERNEL_TICKS_PER_S = 100
+"""Unit of start times in /proc; fixed for user space on every architecture that has GPUs."""
+
+_MARK = "rackproof:"
+_BOOT_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_UPTIME = re.compile(r"(\d+\.\d+) \d+\.\d+")
+_INTEGERS = ("pid", "supervisor_pid", "supervisor_start_ticks")
+
+
+class Progress(Protocol):
+    """What a log says about how far a job is; ``rackproof.logs.progress.Progress`` is one."""
+
+    @property
+    def step(self) -> int | None: ...  # noqa: D102
+    @property
+    def steps(self) -> int | None: ...  # noqa: D102
+    @property
+    def epoch(self) -> float | None: ...  # noqa: D102
+    @property
+    def epochs(self) -> float | None: ...  # noqa: D102
+    @property
+    def loss(self) -> float | None: ...  # noqa: D102
+    @property
+    def accuracy(self) -> float | None: ...  # noqa: D102
+    @property
+    def target(self) -> float | None: ...  # noqa: D102
+    @property
+    def throughput(self) -> float | None: ...  # noqa: D102
+    @property
+    def throughput_unit(self) -> str: ...  # noqa: D102
+    @property
+    def phase(self) -> str: ...  # noqa: D102
+    @property
+    def fraction(self) -> float | None: ...  # noqa: D102
+    @property
+    def message(self) -> str: ...  # noqa: D102
+
+
+def poll_command(
+    folder: str,
+    offset: int,
+    supervisor_pid: int = 0,
+    *,
+    job_pid: int = 0,
+    wait_s: float = 0,
+    limit: int = CHUNK_BYTES,
+) -> str:
+    """Return the POSIX shell command that asks a node about a job.
+
+    Args:
+        folder: The job's folder on the node.
+        offset: Bytes of the log already read.
+        supervisor_pid: Process id of the supervisor, 0 while it is not known.
+        job_pid: Process id of the job's program, 0 while it is not known.
+        wait_s: Let the node wait so long first, but not beyond the program's end: so the end of a job is
+            seen at once without asking often. A node whose ``tail`` knows no ``--pid`` does not wait.
+        limit: The most bytes of log to answer with.
+    """
+    wait = ""
+    if wait_s > 0 and job_pid > 0:
+        watch = f"tail --pid={int(job_pid)} -s 0.3 -f /dev/null"
+        # After an early end the supervisor still has to write it down.
+        wait = f"timeout {wait_s:.1f} {watch} >/dev/null 2>&1 </dev/null; [ $? -eq 124 ] || sleep 0.3; "
+    # The state is read before the log: once it says "ended", the log that follows is whole. Base64,
+    # because a terminal on the way (become over SSH) changes line ends.
+    return (
+        f"{wait}cd {shlex.quote(folder)} 2>/dev/null || {{ echo {_MARK}nofolder; exit 0; }}; "
+        f"echo {_MARK}state; "
+        f"cat state.json /proc/sys/kernel/random/boot_id /proc/uptime "
+        f"/proc/{int(supervisor_pid)}/stat 2>/dev/null; "
+        f"n=$(wc -c 2>/dev/null <log.txt); echo {_MARK}log ${{n:-0}}; "
+        f'if [ "${{n:-0}}" -gt {int(offset)} ]; then '
+        f"tail -c +{int(offset) + 1} log.txt | head -c {int(limit)} | base64; fi; "
+        f"echo {_MARK}end"
+    )
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A node's answer to :func:`poll_command`.
+
+    Attributes:
+        state: The job's state (state.json), None where no job was started.
+        alive: Whether the supervisor runs; None where its process id was not known yet.
+        age_s: Seconds since the job started by the node's own clock, None if it cannot be told.
+        log_bytes: Size of the log on the node.
+        data: New bytes of the log.
+    """
+
+    state: Mapping[str, Any] | None
+    alive: bool | None
+    age_s: float | None
+    log_bytes: int
+    data: bytes
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job is over."""
+        return self.state is not None and self.state["phase"] == "ended"
+
+
+def read_answer(text: str, supervisor_pid: int = 0) -> Answer:
+    """Read a node's answer.
+
+    Args:
+        text: Standard output of the command.
+        supervisor_pid: As given to :func:`poll_command`.
+
+    Raises:
+        ValueError: The answer is cut off or garbled; asking again is the remedy.
+    """
+    lines = text.replace("\r", "").splitlines()
+    if f"{_MARK}nofolder" in lines:
+        return Answer(None, None, None, 0, b"")
+    try:
+        begin = lines.index(f"{_MARK}state")
+        middle = next(n for n, line in enumerate(lines) if n > begin and line.startswith(f"{_MARK}log "))
+        end = lines.index(f"{_MARK}end", middle)
+    except (ValueError, StopIteration):
+        raise ValueError(f"the node's answer is not whole: {clean(text[-200:])!r}") from None
+    try:
+        log_bytes = int(lines[middle].split()[1])
+        data = base64.b64decode("".join(lines[middle + 1 : end]), validate=True)
+    except (ValueError, IndexError, binascii.Error) as error:
+        raise ValueError(f"the node's answer is garbled: {error}") from error
+    said = lines[begin + 1 : middle]
+    state = _state(said[0]) if said and said[0].startswith("{") else None
+    if state is None:
+        return Answer(None, None, None, log_bytes, data)
+    rest = said[1:]
+    boot = next((line for line in rest if _BOOT_ID.fullmatch(line)), "")
+    uptime = next((match for line in rest if (match := _UPTIME.fullmatch(line))), None)
+    age = None
+    if uptime is not None and boot == state.get("boot_id"):
+        age = float(uptime[1]) - state["supervisor_start_ticks"] / KERNEL_TICKS_PER_S
+        # A container with an up-time of its own does not share the clock of the start ticks.
+        age = None if age < 0 else age
+    alive = None
+    if supervisor_pid == state["supervisor_pid"]:
+        alive = boot == state.get("boot_id") and _runs("\n".join(rest), state["supervisor_start_ticks"])
+    return Answer(state, alive, age, log_bytes, data)
+
+
+def _state(line: str) -> Mapping[str, Any]:
+    """Return the state on a line.
+
+    Raises:
+        ValueError: It is not a job's state.
+    """
+    try:
+        state = json.loads(line)
+    except RecursionError:
+        state = None
+    if (
+        not isinstance(state, dict)
+        or state.get("phase") not in ("running", "ended")
+        or not all(isinstance(state.get(key), int) for key in _INTEGERS)
+    ):
+        raise ValueError("state.json on the node is damaged")
+    return {key: value for key, value in state.items() if key not in ("token", "version")}
+
+
+def _runs(text: str, start_ticks: int) -> bool:
+    """Whether a /proc/PID/stat shows a live process that was started then."""
+    fields = text.rpartition(")")[2].split()
+    return len(fields) > 19 and fields[0] not in ("Z", "X") and fields[19] == str(start_ticks)
+
+
+def _float(value: float) -> float:
+    """Return the number as a float; a log can hold integers too large for one."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _number(value: float) -> str:
+    """Format a number from a log."""
+    return number(_float(value))
+
+
+def next_offset(offset: int, answer: Answer, patient: bool = False) -> int:
+    """Return where to read on: after the new bytes, or near the end where too much has come together.
+
+    Args:
+        offset: Where the answer's bytes began.
+        answer: The node's answer.
+        patient: Read on from there although more than one chunk has come together, as when a log is
+            met for the first time. A job that talks without end would keep the node busy with that.
+    """
+    if answer.log_bytes < offset:
+        return answer.log_bytes
+    offset += len(answer.data)
+    if answer.log_bytes - offset > (BACKLOG_BYTES if patient else CHUNK_BYTES):
+        return answer.log_bytes - CHUNK_BYTES
+    return offset
+
+
+def next_pause(followed_s: float, poll_s: float) -> float:
+    """Return how long to wait before asking again, in seconds.
+
+    Half a second at first, then an eighth of the time followed so far, at most five seconds. Never less
+    than ten times what the last question took.
+
+    Args:
+        followed_s: Seconds followed so far.
+        poll_s: Seconds the last question took.
+    """
+    return min(max(followed_s / 8, 0.5, 10 * poll_s), max(5.0, min(10 * poll_s, 30.0)))
+
+
+@dataclass
+class Estimate:
+    """When a job will end: from the pace of its progress, else from history.
+
+    Attributes:
+        expected_s: How long such a job took before, None if unknown.
+    """
+
+    expected_s: float | None = None
+    _first: tuple[float, float] | None = field(default=None, init=False)
+    _last: tuple[float, float] | None = field(default=None, init=False)
+
+    def observe(self, elapsed_s: float, fraction: float | None) -> None:
+        """Take in how far the job is (0 … 1) after so many seconds."""
+        if fraction is None or not math.isfinite(fraction) or not 0 <= fraction <= 1:
+            return
+        if self._last is None or fraction < self._last[1]:
+            self._first = self._last = (elapsed_s, fraction)  # the beginning, or a new beginning
+        elif fraction > self._last[1]:
+            self._last = (elapsed_s, fraction)
+
+    def left_s(self, elapsed_s: float) -> float | None:
+        """Return the expected seconds to the end, negative when overdue, None if unknown."""
+        if self._first is not None and self._last is not None and self._last[1] > 0:
+            (since, low), (until, high) = self._first, self._last
+            # Start-up is no part of the pace: measured between two points where there are two.
+            pace = (until - since) / (high - low) if high - low >= 0.01 else until / high
+            if high - low >= 0.01 or high >= 0.02:
+                return (1 - high) * pace - (elapsed_s - until)
+        return None if self.expected_s is None else self.expected_s - elapsed_s
+
+
+class Narrator:
+    """Decides when a line is due, and writes it.
+
+    Args:
+        run_id: Name of the run.
+        node: Name of the node.
+        clock: Seconds that only grow.
+        wall: The time of day, for the expected end.
+        every_s: A line at most so often; a new epoch or phase comes sooner.
+        expected_s: How long such a job took before.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        node: str,
+        *,
+        clock: Callable[[], float],
+        wall: Callable[[], datetime],
+        every_s: float = 10.0,
+        expected_s: float | None = None,
+    ) -> None:
+        self._head = f"{clean(run_id, 130)} · {clean(node, 100)}"
+        self._clock = clock
+        self._wall = wall
+        self._every_s = every_s
+        self._soonest_s = min(every_s, max(1.0, every_s / 5))
+        self._estimate = Estimate(expected_s)
+        self._spoke: float | None = None
+        self._mark: tuple[object, ...] = ()
+        self._log_bytes = -1
+        self._grown = clock()
+        self._silent_gap_s = every_s
+        self._lost: float | None = None
+        self.lines = 0
+
+    def progress(self, progress: Progress, elapsed_s: float, log_bytes: int, hang_s: float = 0) -> str | None:
+        """Return the line to show now, or None.
+
+        Args:
+            progress: What the log says.
+            elapsed_s: Seconds since the job started.
+            log_bytes: Size of the log.
+            hang_s: Silence after which the supervisor stops the job, 0 if it does not.
+        """
+        now = self._clock()
+        self._estimate.observe(elapsed_s, progress.fraction)
+        if log_bytes != self._log_bytes:
+            self._log_bytes, self._grown, self._silent_gap_s = log_bytes, now, self._every_s
+        silent_s = now - self._grown
+        mark = (progress.phase, progress.epoch)
+        since_s = math.inf if self._spoke is None else now - self._spoke
+        if since_s < (self._soonest_s if mark != self._mark else self._silent_gap_s):
+            return None
+        self._mark = mark
+        parts = self._parts(progress)
+        if silent_s >= max(self._every_s, 1.0):
+            warning = f"no output for {duration(silent_s)}"
+            parts.append(f"{warning} (stopped at {duration(hang_s)})" if hang_s else warning)
+            # A job that is silent for hours does not need a line every ten seconds to say so.
+            self._silent_gap_s = min(self._silent_gap_s * 2, max(300.0, self._every_s))
+        parts += [f"{duration(elapsed_s)} elapsed", *self._end(elapsed_s)]
+        return self._say(parts)
+
+    def lost(self, reason: str) -> str | None:
+        """Return the line about a node that does not answer, or None; the job itself goes on."""
+        now = self._clock()
+        if self._lost is None:
+            self._lost = now
+            self._silent_gap_s = self._every_s
+        elif self._spoke is not None and now - self._spoke < self._silent_gap_s:
+            return None
+        else:
+            self._silent_gap_s = min(self._silent_gap_s * 2, max(300.0, self._every_s))
+        gone = duration(now - self._lost)
+        return self._say([f"no answer for {gone}, trying again (the job goes on): {clean(reason, 200)}"])
+
+    def back(self) -> str | None:
+        """Return the line about a node that answers again, None if it never stopped."""
+        if self._lost is None:
+            return None
+        gone_s, self._lost = self._clock() - self._lost, None
+        self._silent_gap_s = self._every_s
+        return self._say([f"answers again after {duration(gone_s)}"])
+
+    def ended(self, progress: Progress, state: Mapping[str, Any], log_bytes: int) -> str:
+        """Return the last line."""
+        elapsed = state.get("elapsed_s")
+        parts = [clean(state.get("message", ""), 300)]
+        parts += [part for part in self._parts(progress) if part.startswith(("epoch", "loss", "accuracy"))]
+        if isinstance(elapsed, int | float):
+            parts.append(f"{duration(float(elapsed))} elapsed")
+        return self._say([*parts, f"log {size(log_bytes)}"])
+
+    def _say(self, parts: list[str]) -> str:
+        self._spoke = self._clock()
+        self.lines += 1
+        return " · ".join([self._head, *parts])
+
+    def _parts(self, progress: Progress) -> list[str]:
+        parts = [clean(progress.phase, 80)] if progress.phase else []
+        for name, value, whole in (
+            ("epoch", progress.epoch, progress.epochs),
+            ("step", progress.step, progress.steps),
+        ):
+            if value is not None:
+                parts.append(f"{name} {_number(value)}" + (f"/{_number(whole)}" if whole is not None else ""))
+        if progress.loss is not None:
+            parts.append(f"loss {_number(progress.loss)}")
+        if progress.accuracy is not None:
+            target = f" (target {_number(progress.target)})" if progress.target is not None else ""
+            parts.append(f"accuracy {_number(progress.accuracy)}{target}")
+        if progress.throughput is not None:
+            parts.append(quantity(_float(progress.throughput), progress.throughput_unit))
+        if not parts and progress.message:
+            parts.append(clean(progress.message, 120))
+        return parts
+
+    def _end(self, elapsed_s: float) -> list[str]:
+        left = self._estimate.left_s(elapsed_s)
+        if left is None:
+            return []
+        if left <= 0:
+            return [f"expected to end {duration(-left)} ago"] if left < -1 else []
+        when = self._wall() + timedelta(seconds=left)
+        return [f"ends about {when:{'%H:%M:%S' if left < 72000 else '%Y-%m-%d %H:%M'}} (in {duration(left)})"]

@@ -1,0 +1,177 @@
+"""What a benchmark whose image is built on the node becomes: the one program to start, and what it is told.
+
+The program is workloads/docker_run.py, started under the supervisor on every limited node by itself, or
+on one node that submits a Slurm job for all of them (``bench_together``). It is told by one JSON text which
+sources, which image, which data, which config. It holds no secret.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+
+from rackproof.core.definitions import DefinitionError, LoadedDefinition, Scalar, substitute
+from rackproof.jobs.bench.launch_slurm import Site
+
+PROGRAM = "docker_run.py"
+SILENCE_BEYOND_S = 900
+"""The program says every few seconds where it stands before the training; what hangs in it is found later."""
+GRACE_S = 120.0
+"""Between SIGTERM and SIGKILL: the program has to end its container, which is no child of its own."""
+_CONFIG = re.compile(r"(?:config_)?([A-Za-z0-9][A-Za-z0-9_.-]{0,100}?)(?:\.sh)?")
+_SYSTEM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,100}")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def system(loaded: LoadedDefinition, site: Site, nodes: int) -> str:
+    """Return the system config (``DGX1``) that these nodes take, empty if there is none.
+
+    Raises:
+        DefinitionError: The definition names an unknown variable.
+    """
+    if site.config:
+        found = _CONFIG.fullmatch(site.config)
+        return found[1] if found else ""
+    configs = loaded.definition.configs
+    if configs is None:
+        return ""
+    named = (configs.together if site.together else configs.systems).get(site.sku, "")
+    text = substitute(named, {"nodes": nodes}, f"{loaded.path}: configs.together")
+    return text if _SYSTEM.fullmatch(text) else ""
+
+
+def trouble(
+    loaded: LoadedDefinition,
+    site: Site,
+    nodes: Sequence[str],
+    unreached: Sequence[str],
+    variables: Mapping[str, Scalar],
+) -> str:
+    """Return why a run on these nodes cannot be made, empty if nothing speaks against it.
+
+    Raises:
+        DefinitionError: The definition names an unknown variable.
+    """
+    build, configs = loaded.definition.build, loaded.definition.configs
+    if build is None or configs is None:
+        return "its definition has no build"
+    ref = substitute(build.ref, variables, f"{loaded.path}: build.ref")
+    if not _COMMIT.fullmatch(ref):
+        return f"the commit of the sources is {ref or 'empty'!r}: give 40 hexadecimal digits, not a branch"
+    if site.together and unreached:
+        return (
+            f"it runs on all nodes of the rack together, and {', '.join(unreached)} did not answer: mend "
+            f"that, or leave it out with -l 'RACK:!{unreached[0]}'"
+        )
+    if site.together and not site.shared.startswith("/"):
+        return "bench_shared is not set: name a folder on storage that all nodes share"
+    if site.together and len(nodes) < 2:
+        return "bench_together needs two nodes or more"
+    if not system(loaded, site, len(nodes)):
+        known = ", ".join(configs.together if site.together else configs.systems) or "none"
+        how = " together (bench_together)" if site.together else ""
+        return (
+            f"no config for SKU {site.sku or '(none: set bench_sku)'}{how}; there are {known}; or set "
+            "bench_config"
+        )
+    return ""
+
+
+def specification(
+    loaded: LoadedDefinition,
+    site: Site,
+    nodes: Sequence[str],
+    variables: Mapping[str, Scalar],
+) -> dict[str, object]:
+    """Return what docker_run.py is told.
+
+    Raises:
+        DefinitionError: The definition names an unknown variable, or has no build.
+    """
+    definition, build = loaded.definition, loaded.definition.build
+    if build is None:
+        raise DefinitionError(f"{loaded.path}: launch with docker needs build")
+    home = f"{site.shared}" if site.together else f"{variables['bench_home']}"
+    known = {**variables, "data": data_folder(loaded, site, variables)}
+    return {
+        "benchmark": loaded.name,
+        "home": f"{home}/docker",
+        "sources": substitute(build.sources, known, f"{loaded.path}: build.sources"),
+        "ref": substitute(build.ref, known, f"{loaded.path}: build.ref"),
+        "folder": build.folder,
+        "image": build.image,
+        "image_gb": build.size_gb * site.size_factor,
+        "data": known["data"],
+        "stage": [
+            {
+                "creates": stage.creates,
+                "mount": stage.mount,
+                "run": substitute(stage.run, known, f"{loaded.path}: stage.run"),
+                "size_gb": stage.size_gb * site.size_factor,
+            }
+            for stage in definition.stage
+        ],
+        "system": system(loaded, site, len(nodes)),
+        "environment": environment(loaded, site, variables),
+        "together": site.together,
+        "hosts": list(nodes),
+        "workloads": variables["bench_workloads"],
+        "shared": site.shared,
+        "partition": site.partition,
+        "account": site.account,
+        "reservation": site.reservation,
+        "gpus": site.sku_gpus,
+        "hang_s": site.hang_s or definition.launch.hang_s,
+        "queue_s": site.queue_s,
+    }
+
+
+def data_folder(loaded: LoadedDefinition, site: Site, variables: Mapping[str, Scalar]) -> str:
+    """Return where the data lie: on each node, or on shared storage where nodes run together."""
+    name = (loaded.definition.build.data if loaded.definition.build else "") or loaded.name
+    top = f"{site.shared}/data" if site.together else variables["bench_data"]
+    return f"{top}/{name}"
+
+
+def environment(loaded: LoadedDefinition, site: Site, variables: Mapping[str, Scalar]) -> dict[str, str]:
+    """Return the variables that run.sub is started with.
+
+    Raises:
+        DefinitionError: The definition names an unknown variable.
+    """
+    known = {**variables, "data": data_folder(loaded, site, variables)}
+    own = {
+        key: substitute(value, known, f"{loaded.path}: launch.environment.{key}")
+        for key, value in loaded.definition.launch.environment.items()
+    }
+    return {**own, **site.environment}
+
+
+def arguments(specified: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the words after the program's name; the run's id is added where there is one."""
+    return ("run", f"--spec={json.dumps(specified, sort_keys=True, separators=(',', ':'))}")
+
+
+def describe(
+    loaded: LoadedDefinition, site: Site, nodes: Sequence[str], variables: Mapping[str, Scalar]
+) -> list[str]:
+    """Return what would be built, staged and started, in words.
+
+    Raises:
+        DefinitionError: The definition names an unknown variable.
+    """
+    told = specification(loaded, site, nodes, variables)
+    lines = [f"build   {told['image']} from {told['sources']} at {str(told['ref'])[:12]} unless it is there"]
+    for stage in loaded.definition.stage:
+        size = f", {stage.size_gb * site.size_factor:g} GB" if stage.size_gb else ""
+        lines.append(f"stage   {told['data']}/{stage.creates} unless it is there{size}")
+    chosen = told["system"] or "?"
+    if site.together:
+        lines.append(
+            f"submit  DGXSYSTEM={chosen} sbatch -N {len(nodes)} --nodelist={','.join(nodes)} "
+            "--ntasks-per-node $DGXNGPU run.sub"
+        )
+    else:
+        lines.append(f"start   PULL=0 DGXSYSTEM={chosen} ./run.sub")
+    return lines

@@ -1,0 +1,165 @@
+"""What a benchmark for a Slurm cluster becomes on a rack: the one program to start, and what it is told.
+
+The program is workloads/slurm_run.py, started on one node of the rack under the supervisor. It is told by
+one JSON text which image, which data, which config, which nodes. It holds no secret.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from pydantic import Field
+
+from rackproof.core.definitions import DefinitionError, LoadedDefinition, Scalar, substitute
+from rackproof.core.records import Record
+
+PROGRAM = "slurm_run.py"
+SILENCE_BEYOND_S = 900
+"""The program itself ends a job that hangs; its supervisor waits so much longer."""
+GRACE_S = 120.0
+"""Between SIGTERM and SIGKILL: the program has to cancel the job and to see it end."""
+
+
+class Site(Record):
+    """The Slurm cluster as the inventory describes it: the variables bench_* of the lead."""
+
+    rack: str = ""
+    shared: str = ""
+    registry: str = "nvcr.io"
+    registry_scheme: str = "https"
+    image: str = Field(default="squashfs", pattern="^(squashfs|registry)$")
+    image_tags: dict[str, str] = {}  # noqa: RUF012  (pydantic copies defaults)
+    launch_host: str = ""
+    partition: str = ""
+    account: str = ""
+    reservation: str = ""
+    together: bool = False
+    """Whether nodes run together by Slurm what each of them could run by itself."""
+    repeats: int = Field(default=1, ge=0)
+    """0: as many as a publishable result needs."""
+    config: str = ""
+    precision: str = ""
+    hang_s: int = Field(default=0, ge=0)
+    """0: the definition's."""
+    queue_s: int = Field(default=86400, gt=0)
+    size_factor: float = Field(default=1, ge=0)
+    environment: dict[str, str] = {}  # noqa: RUF012
+    published_references: bool = True
+    sku: str = ""
+    sku_gpus: int = 0
+
+
+def trouble(loaded: LoadedDefinition, site: Site, nodes: Sequence[str], unreached: Sequence[str]) -> str:
+    """Return why a run on these nodes cannot be made, empty if nothing speaks against it."""
+    configs = loaded.definition.configs
+    if unreached:
+        return (
+            f"it runs on all nodes of the rack together, and {', '.join(unreached)} did not answer: mend "
+            f"that, or leave it out with -l 'RACK:!{unreached[0]}'"
+        )
+    if not site.shared.startswith("/"):
+        return "bench_shared is not set: name a folder on storage that all nodes share"
+    if configs is not None and not site.config and site.sku not in configs.systems:
+        known = ", ".join(configs.systems)
+        return (
+            f"no config for SKU {site.sku or '(none: set bench_sku)'}; there are {known}; or set bench_config"
+        )
+    if not site.config and site.sku_gpus < 1:
+        return "bench_sku_gpus is not set: the config is chosen by it; or set bench_config"
+    return ""
+
+
+def config_pattern(loaded: LoadedDefinition, site: Site, nodes: int) -> str:
+    """Return which config file is taken, as a pattern to show."""
+    if site.config:
+        return site.config
+    system = loaded.definition.configs.systems.get(site.sku, "?") if loaded.definition.configs else "?"
+    precision = f"_{site.precision}" if site.precision else ""
+    return f"config_{system}_{nodes}x{site.sku_gpus}x*{precision}.sh"
+
+
+def specification(
+    loaded: LoadedDefinition,
+    site: Site,
+    nodes: Sequence[str],
+    variables: Mapping[str, Scalar],
+) -> dict[str, object]:
+    """Return what slurm_run.py is told.
+
+    Raises:
+        DefinitionError: The definition names an unknown variable.
+    """
+    definition = loaded.definition
+    container, configs = definition.container, definition.configs
+    if container is None or configs is None:
+        raise DefinitionError(f"{loaded.path}: launch with slurm needs container and configs")
+    known = {**variables, "bench_shared": site.shared}
+    return {
+        "benchmark": loaded.name,
+        "shared": site.shared,
+        "hosts": list(nodes),
+        "registry": site.registry,
+        "registry_scheme": site.registry_scheme,
+        "repository": container.repository,
+        "tag": site.image_tags.get(loaded.name, container.tag),
+        "folder": container.folder,
+        "image": site.image,
+        "image_gb": container.size_gb * site.size_factor,
+        "system": configs.systems.get(site.sku, ""),
+        "gpus": site.sku_gpus,
+        "precision": site.precision,
+        "config": site.config,
+        "stage": [
+            {
+                "creates": stage.creates,
+                "mount": stage.mount,
+                "run": substitute(stage.run, known, f"{loaded.path}: stage.run"),
+                "size_gb": stage.size_gb * site.size_factor,
+            }
+            for stage in definition.stage
+        ],
+        "environment": environment(loaded, site, variables),
+        "partition": site.partition,
+        "account": site.account,
+        "reservation": site.reservation,
+        "hang_s": site.hang_s or definition.launch.hang_s,
+        "queue_s": site.queue_s,
+    }
+
+
+def environment(loaded: LoadedDefinition, site: Site, variables: Mapping[str, Scalar]) -> dict[str, str]:
+    """Return the variables that the job is started with, beside those of its config.
+
+    Raises:
+        DefinitionError: The definition names an unknown variable.
+    """
+    known = {**variables, "bench_shared": site.shared}
+    own = {
+        key: substitute(value, known, f"{loaded.path}: launch.environment.{key}")
+        for key, value in loaded.definition.launch.environment.items()
+    }
+    return {**own, **site.environment}
+
+
+def arguments(specified: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the words after the program's name; the run's id is added where there is one."""
+    return ("run", f"--spec={json.dumps(specified, sort_keys=True, separators=(',', ':'))}")
+
+
+def describe(loaded: LoadedDefinition, site: Site, nodes: Sequence[str]) -> list[str]:
+    """Return what would be pulled, staged and submitted, in words."""
+    definition = loaded.definition
+    if definition.container is None:
+        return []
+    tag = site.image_tags.get(loaded.name, definition.container.tag)
+    where = "imported once to shared storage" if site.image == "squashfs" else "on each node"
+    lines = [f"pull    {site.registry}/{definition.container.repository}:{tag} ({where})"]
+    for stage in definition.stage:
+        size = f", {stage.size_gb * site.size_factor:g} GB" if stage.size_gb else ""
+        lines.append(f"stage   {site.shared}/data/{loaded.name}/{stage.creates} unless it is there{size}")
+    options = [f"--{key}={getattr(site, key)}" for key in ("partition", "account", "reservation")]
+    given = " ".join(option for option in options if not option.endswith("="))
+    lines.append(f"config  {config_pattern(loaded, site, len(nodes))} from {definition.container.folder}")
+    lines.append(f"submit  sbatch -N {len(nodes)} --nodelist={','.join(nodes)} {given}".rstrip() + " run.sub")
+    return lines

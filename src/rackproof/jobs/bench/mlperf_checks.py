@@ -1,0 +1,267 @@
+"""What is checked of a run of MLPerf Training beyond its own events: rules, convergence, places, references.
+
+Called when a run is recorded, after each repeat, while the rack is still in hand.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rackproof.analysis.mlperf.published import PublishedResult, find_published
+from rackproof.analysis.mlperf.score import FolderScore, score_folder
+from rackproof.core.definitions import DefinitionError, load_file
+from rackproof.core.records import Finding, Measurement, ParsedLog, Reference, Verdict
+from rackproof.core.text import clean
+from rackproof.jobs.bench.planning import PlannedRun, read_plan
+from rackproof.logs import run_sub, run_sub06
+from rackproof.store.run_folder import ResultsError
+
+if TYPE_CHECKING:
+    from rackproof.jobs.bench.record import Evidence
+
+TOO_FAST = 0.75
+"""One run that needs less than this part of the reference's mean has not learned what it says.
+
+The reference's own runs stay above 0.85 of it. All repeats together are compared by `rackproof score`.
+"""
+TIME_TOLERANCE, TIME_WARNING = 0.25, 0.12
+"""Of one repeat: how many samples it needs to converge varies by more than a tenth."""
+ONE_EVALUATION = 0.35
+"""Of one run of round 0.6: it may meet its target an evaluation sooner or later, a third of transformer's."""
+CHECK_S = 120.0
+
+
+def add_evidence(
+    planned: PlannedRun, evidence: Evidence, folder: Path, parsed: Sequence[ParsedLog], plan_id: str
+) -> Evidence:
+    """Return the evidence with all that the job's output shows.
+
+    Args:
+        planned: The run.
+        evidence: What is known so far.
+        folder: The run's folder.
+        parsed: Its parsed log.
+        plan_id: Its plan, which knows the repeats before it.
+    """
+    path = folder / "logs" / f"{planned.lead}.log"
+    if not path.is_file():
+        return evidence
+    try:
+        log = run_sub.read(path)
+    except OSError:
+        return evidence  # recording has said so already
+    if planned.launcher == "docker":
+        return _add_docker(planned, evidence, log, path)
+    found = run_sub.findings(log, planned.nodes, planned.sku_gpus)
+    measured = run_sub.measurements(log, f"logs/{path.name}")
+    if "RUNANDTIME_START" in log.times:
+        found += compliance(planned, path)
+        batches = [one.tags["global_batch_size"] for one in parsed if "global_batch_size" in one.tags]
+        size = float(batches[0]) if batches and re.fullmatch(r"\d+(\.\d+)?", batches[0]) else None
+        found += convergence(planned, log.samples, size)
+    everything = [*(one for each in parsed for one in each.measurements), *measured]
+    found += run_sub.spread(everything, _earlier(planned, folder.parent, plan_id))
+    return evidence.model_copy(
+        update={
+            "findings": (*evidence.findings, *found),
+            "measurements": tuple(measured),
+            "container_digest": clean(log.said.get("digest") or "", 100),
+        }
+    )
+
+
+def _add_docker(planned: PlannedRun, evidence: Evidence, log: run_sub.SlurmLog, path: Path) -> Evidence:
+    """Return the evidence with what the output of docker_run.py shows."""
+    seen = run_sub06.read(path)
+    found = run_sub06.findings(seen, log, planned.nodes)
+    if seen.trained:
+        found += compliance(planned, path)
+    return evidence.model_copy(
+        update={
+            "findings": (*evidence.findings, *found),
+            "container_digest": clean(log.said.get("digest") or "", 100),
+        }
+    )
+
+
+def compliance(planned: PlannedRun, path: Path) -> list[Finding]:
+    """Have MLCommons' own checker look at one run's log."""
+    ruleset = _ruleset(planned)
+    if not ruleset:
+        return []
+    with tempfile.TemporaryDirectory(prefix="rackproof-check-") as scratch:
+        copy = Path(scratch) / "result_0.txt"
+        os.symlink(path.resolve(), copy)
+        try:
+            score = score_folder(Path(scratch), ruleset=ruleset, timeout_s=CHECK_S)
+        except (ValueError, OSError) as error:
+            message = f"the log could not be checked by the rules {ruleset}: {error}"
+            return [Finding(code="not_checked", verdict=Verdict.UNPROVEN, message=message[:4000])]
+    return compliance_findings(score, ruleset)
+
+
+def _ruleset(planned: PlannedRun) -> str:
+    """Return the rules to check by; empty where there are none, or the definition cannot be read."""
+    try:
+        return load_file(Path(planned.definition_path)).definition.result.ruleset
+    except DefinitionError:
+        return ""  # recording says so
+
+
+def compliance_findings(score: FolderScore, ruleset: str) -> list[Finding]:
+    """Return what the checker's answer about one run's log means."""
+    if len(score.runs) != 1:
+        message = f"the log could not be checked by the rules {ruleset}: {'; '.join(score.reasons[:2])}"
+        return [Finding(code="not_checked", verdict=Verdict.UNPROVEN, message=message[:4000])]
+    run, found = score.runs[0], []
+    if run.compliant is not True:
+        said = "; ".join(str(one) for one in run.messages[:3]) or "no reason given"
+        word = "is not compliant with" if run.compliant is False else "could not be checked by"
+        verdict = Verdict.FAIL if run.compliant is False else Verdict.UNPROVEN
+        message = f"the log {word} the rules {ruleset}: {said}"
+        found.append(Finding(code="not_compliant", verdict=verdict, message=message[:4000]))
+    return found
+
+
+def convergence(planned: PlannedRun, samples: int | None, batch: float | None) -> list[Finding]:
+    """Say where one run needed far fewer samples than the reference; the rules only compare all repeats."""
+    ruleset = _ruleset(planned)
+    mean = reference_samples(planned.benchmark, ruleset, batch) if ruleset and batch else None
+    if samples is None or mean is None or samples >= TOO_FAST * mean:
+        return []
+    message = f"too fast to be true: converged after {samples} samples, the reference needs {mean:.0f}"
+    return [Finding(code="converged_too_fast", verdict=Verdict.UNPROVEN, message=message)]
+
+
+def reference_samples(benchmark: str, ruleset: str, batch: float) -> float | None:
+    """Return how many samples the reference needs at a batch size, None where nobody published it.
+
+    Between two of the reference's batch sizes the mean is interpolated, as the rules do.
+    """
+    spec = find_spec("mlperf_logging")
+    if spec is None or not spec.submodule_search_locations or not re.fullmatch(r"[a-z0-9_]+", benchmark):
+        return None
+    place = Path(next(iter(spec.submodule_search_locations))) / "rcp_checker" / f"training_{ruleset}"
+    points: dict[float, float] = {}
+    try:
+        for point in json.loads((place / f"rcps_{benchmark}.json").read_text()).values():
+            needed = point.get("samples to converge") or point.get("Epochs to converge")
+            points[float(point["BS"])] = sum(needed) / len(needed)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, ZeroDivisionError):
+        return None
+    below = max((size for size in points if size <= batch), default=None)
+    above = min((size for size in points if size >= batch), default=None)
+    if below is None or above is None:
+        return None
+    if below == above:
+        return points[below]
+    return points[below] + (points[above] - points[below]) * (batch - below) / (above - below)
+
+
+def score_repeats(planned: Sequence[PlannedRun], results: Path) -> tuple[Verdict | None, str]:
+    """Return what all repeats together are worth by the rules.
+
+    Args:
+        planned: The repeats of one benchmark on one rack, all of them recorded.
+        results: The results folder.
+
+    Returns:
+        The verdict and words. None where fewer repeats were asked for than a result needs: a remark then.
+    """
+    ruleset = _ruleset(planned[0])
+    try:
+        needed = load_file(Path(planned[0].definition_path)).definition.result.repeats
+    except DefinitionError as error:
+        return Verdict.UNPROVEN, str(error)
+    if not ruleset:
+        return None, "no rules to score by"
+    if len(planned) < needed:
+        return None, f"{len(planned)} repeats; a publishable result needs {needed} (bench_repeats=0)"
+    with tempfile.TemporaryDirectory(prefix="rackproof-score-") as scratch:
+        for index, one in enumerate(planned):
+            log = results / one.run_id / "logs" / f"{one.lead}.log"
+            os.symlink(log.resolve(), Path(scratch) / f"result_{index}.txt")
+        try:
+            score = score_folder(Path(scratch), ruleset=ruleset, timeout_s=10 * CHECK_S)
+        except (ValueError, OSError) as error:
+            return Verdict.UNPROVEN, f"the repeats could not be scored: {error}"
+    if score.minutes is not None and score.verdict is Verdict.PASS:
+        return score.verdict, f"{score.minutes:.4g} min by the rules {ruleset}, {len(planned)} repeats"
+    return (
+        score.verdict,
+        f"no score by the rules {ruleset}: {'; '.join(score.reasons[:3]) or 'no reason given'}",
+    )
+
+
+def published(planned: PlannedRun, measurement: Measurement) -> list[Reference]:
+    """Return what was published for this benchmark on so many accelerators of this kind."""
+    if planned.launcher == "docker":
+        return _published_06(planned, measurement)
+    metric = {"time_to_train": "minutes", "samples_per_second": "throughput"}.get(measurement.name)
+    if metric is None or not planned.sku or not planned.sku_gpus:
+        return []
+    accelerators = len(planned.nodes) * planned.sku_gpus
+    found = find_published(
+        benchmark=planned.benchmark, accelerator=planned.sku, accelerators=accelerators, kind="official"
+    )
+    # The newest round speaks; of several submitters the one in the middle.
+    newest = [one for one in found if one.round == found[0].round]
+    if metric == "throughput":
+        newest = [one for one in newest if one.throughput is not None]
+    if not newest:
+        return []
+
+    def value(one: PublishedResult) -> float:
+        return (one.minutes if metric == "minutes" else one.throughput) or 0.0
+
+    middle = sorted(newest, key=value)[len(newest) // 2]
+    if metric == "minutes":
+        return [middle.reference("minutes", tolerance=TIME_TOLERANCE, warn=TIME_WARNING)]
+    return [middle.reference("throughput")]
+
+
+def _published_06(planned: PlannedRun, measurement: Measurement) -> list[Reference]:
+    """Return what round 0.6 published for the system whose config the run took."""
+    from rackproof.analysis.compare.systems import THROUGHPUT, canonical_benchmark, published_system
+
+    system = published_system(str(planned.parameters.get("system", "")))
+    if system is None or len(planned.nodes) > 1:
+        return []
+    benchmark = canonical_benchmark(planned.benchmark)
+    for one in find_published(benchmark=benchmark, round="0.6"):
+        if one.system != system:
+            continue
+        if measurement.name == "time_to_train":
+            return [
+                one.reference("minutes", tolerance=ONE_EVALUATION, warn=TIME_WARNING, ceiling=ONE_EVALUATION)
+            ]
+        if measurement.name in THROUGHPUT and one.throughput_unit == measurement.unit:
+            return [one.reference("throughput")]
+    return []
+
+
+def _earlier(planned: PlannedRun, results: Path, plan_id: str) -> list[tuple[Measurement, ...]]:
+    """Return the measurements of the repeats before this one that passed or are degraded."""
+    if planned.repeats < 2 or not plan_id:
+        return []
+    try:
+        plan = read_plan(results, plan_id)
+        recorded = plan.recorded(results)
+    except ResultsError:
+        return []
+    return [
+        recorded[one.run_id].measurements
+        for one in plan.runs
+        if one.benchmark == planned.benchmark
+        and one.nodes == planned.nodes
+        and one.repeat < planned.repeat
+        and one.run_id in recorded
+        and recorded[one.run_id].verdict in (Verdict.PASS, Verdict.DEGRADED)
+    ]

@@ -1,0 +1,647 @@
+"""From benchmarks, nodes and parameters to a plan: the list of runs that one command asked for.
+
+A plan is kept as ``results/PLAN_ID/plan.json``. The same request again, while runs of it are missing,
+finds that plan and goes on with it, so an interrupted playbook loses nothing and starts nothing twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import StringConstraints, ValidationError, field_validator
+
+from rackproof.core.definitions import (
+    DefinitionError,
+    LoadedDefinition,
+    Matrix,
+    Parameters,
+    Scalar,
+    arguments,
+    substitute,
+)
+from rackproof.core.records import Node, Record, Run, Verdict
+from rackproof.core.text import clean, duration
+from rackproof.jobs.bench import launch_docker, launch_slurm, node_setup
+from rackproof.jobs.bench.launch_slurm import Site
+from rackproof.jobs.bench.node_setup import Ground, Peer, Setting
+from rackproof.store.run_folder import RECORD_NAME, ResultsError, new_run_id, read_run, write_file
+
+PLAN_FILE = "plan.json"
+REPORT_FILE = "report.html"
+RESUME_WITHIN = timedelta(days=2)
+"""An interrupted plan older than this is left as it is; the same request then starts anew."""
+ALLOWED_FAILURES = 1
+"""So many repeats of a result may be no pass; the rules of MLPerf Training for all benchmarks made here."""
+COSTLY_TO_CHANGE = ("network", "storage")
+"""Parameters whose change sets nodes up anew: points are ordered so that they change least, the first least
+of all."""
+NOT_LIMITED = "bench_launch_host is {}, which is not among the limited hosts that answered"
+STILL_RUNNING = "still_running"
+"""Code of the finding in the record of a run whose job nobody saw end: it is followed, not repeated."""
+
+
+class PlannedRun(Record):
+    """One run to be made: everything that starting, following and judging it needs."""
+
+    # It names folders here and on nodes.
+    run_id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,120}$")]
+    benchmark: str
+    suite: str = ""
+    lead: str
+    """The inventory host on which the launcher starts the job."""
+    nodes: tuple[str, ...]
+    parameters: Parameters
+    runtime: str
+    program: str
+    arguments: tuple[str, ...]
+    environment: dict[str, str]
+    stage: tuple[dict[str, Any], ...] = ()
+    timeout_s: int
+    hang_s: int
+    grace_s: float = 10
+    launcher: str = "local"
+    repeat: int = 0
+    """Which repeat of one result it is, from 1; 0 where nothing is repeated."""
+    repeats: int = 0
+    would: tuple[str, ...] = ()
+    """What it would do on a cluster, in words."""
+    published_references: bool = True
+    container: str = ""
+    sku: str = ""
+    sku_gpus: int = 0
+    format: str
+    definition_path: str
+    """As the controller finds it; :attr:`definition_name` is what records say."""
+    definition_sha256: str
+    expected_s: float | None = None
+    setting: Setting | None = None
+    """What is set up on its nodes, which start it together; None where a node is taken as it is."""
+    unproven_because: str = ""
+    """Not empty: the run cannot be made (no such GPU); it is recorded as unproven without starting."""
+
+    @property
+    def definition_name(self) -> str:
+        """Folder and name of the definition, the same on every machine."""
+        return "/".join(Path(self.definition_path).parts[-2:])
+
+    @property
+    def title(self) -> str:
+        """Benchmark and point on one line."""
+        repeat = [f"repeat {self.repeat} of {self.repeats}"] if self.repeats > 1 else []
+        return " ".join([self.benchmark, *(f"{k}={v}" for k, v in self.parameters.items()), *repeat])
+
+
+class Skipped(Record):
+    """A point of a suite that this node cannot run, which is not a fault: two GPUs asked, one there."""
+
+    benchmark: str
+    node: str
+    reason: str
+
+
+class Plan(Record):
+    """The runs that one command asked for."""
+
+    plan_id: str
+    title: str
+    created: datetime
+    fingerprint: str
+    runs: tuple[PlannedRun, ...]
+    skipped: tuple[Skipped, ...] = ()
+    unreached: tuple[str, ...] = ()
+    """Nodes that were asked for and did not answer: what they would have shown is unproven."""
+
+    @field_validator("runs")
+    @classmethod
+    def _each_once(cls, runs: tuple[PlannedRun, ...]) -> tuple[PlannedRun, ...]:
+        if len({run.run_id for run in runs}) < len(runs):
+            raise ValueError("a run is named twice")
+        return runs
+
+    def recorded(self, results: Path) -> dict[str, Run]:
+        """Return the runs of this plan that have a record, by run id.
+
+        Raises:
+            ResultsError: A record is damaged, or another run's.
+        """
+        found = {}
+        for planned in self.runs:
+            folder = results / planned.run_id
+            if not (folder / RECORD_NAME).is_file():
+                continue
+            run = read_run(folder)
+            said = (run.run_id, run.benchmark, run.plan_id or self.plan_id)
+            if said != (planned.run_id, planned.benchmark, self.plan_id):
+                raise ResultsError(
+                    f"{folder / RECORD_NAME} is the record of another run ({clean(run.run_id, 130)}); "
+                    "move the folder out of the results folder"
+                )
+            found[planned.run_id] = run
+        return found
+
+    def done(self, results: Path) -> dict[str, Run]:
+        """Return the recorded runs, by run id, without those whose job may still run.
+
+        Raises:
+            ResultsError: A record is damaged, or another run's.
+        """
+        return {
+            run_id: run
+            for run_id, run in self.recorded(results).items()
+            if all(finding.code != STILL_RUNNING for finding in run.findings)
+        }
+
+    def result_of(self, run: PlannedRun) -> str:
+        """Return the name of the result that a run is a repeat of: nodes side by side have one each."""
+        alone = all(one.nodes == run.nodes for one in self.runs if one.benchmark == run.benchmark)
+        return run.benchmark if alone else f"{run.benchmark} on {run.lead}"
+
+    def given_up(self, recorded: Mapping[str, Run]) -> dict[str, str]:
+        """Return results whose repeats can no longer become a valid one, each with the reason.
+
+        One repeat may fail: it counts as the slowest (docs/scoring.md). Two rule the result out.
+        """
+        repeats: dict[str, list[PlannedRun]] = {}
+        for run in self.runs:
+            if run.repeats > 1:
+                repeats.setdefault(self.result_of(run), []).append(run)
+        reasons = {}
+        for result, runs in repeats.items():
+            bad = [
+                f"{run.repeat} ({recorded[run.run_id].verdict.value})"
+                for run in runs
+                if run.run_id in recorded and recorded[run.run_id].verdict in (Verdict.FAIL, Verdict.UNPROVEN)
+            ]
+            if len(bad) > ALLOWED_FAILURES:
+                reasons[result] = f"the result cannot become valid: repeats {', '.join(bad)} do not pass"
+        return reasons
+
+    @property
+    def unused(self) -> dict[str, str]:
+        """Nodes on which nothing could be run, each with the reasons: nothing is proven about them."""
+        reasons: dict[str, list[str]] = {}
+        for one in self.skipped:
+            if all(one.node not in run.nodes for run in self.runs):
+                reasons.setdefault(one.node, []).append(f"{one.benchmark}: {one.reason}")
+        return {node: "; ".join(dict.fromkeys(each)) for node, each in reasons.items()}
+
+    @property
+    def expected_s(self) -> float | None:
+        """Seconds that earlier runs let expect for all of it, or None while some run has no history."""
+        each = [planned.expected_s for planned in self.runs]
+        known = [seconds for seconds in each if seconds is not None]
+        return sum(known) if len(known) == len(each) else None
+
+
+def make_plan(
+    selected: Sequence[LoadedDefinition],
+    nodes: Mapping[str, Node],
+    variables: Mapping[str, Mapping[str, Scalar]],
+    *,
+    suite: str = "",
+    overrides: Matrix | None = None,
+    unreached: Sequence[str] = (),
+    estimate: Callable[[str, Parameters, Node], float | None] = lambda benchmark, parameters, node: None,
+    now: datetime | None = None,
+    sites: Mapping[str, Site] | None = None,
+    grounds: Mapping[str, Ground] | None = None,
+    addresses: Mapping[str, str] | None = None,
+) -> Plan:
+    """Return the plan for every node and every point of the selected benchmarks.
+
+    Args:
+        selected: The definitions.
+        nodes: The nodes that answered, by inventory name.
+        variables: Per node the values that definitions may name (``bench_data`` …).
+        suite: The suite whose matrix is swept; empty for each benchmark's own.
+        overrides: Values set by the operator, in place of those that matrices have.
+        unreached: Nodes that were asked for and did not answer.
+        estimate: Gives the seconds that a run is expected to take, or None.
+        now: The moment of planning.
+        sites: Per node the Slurm cluster it belongs to, for benchmarks that run on a whole rack.
+        grounds: Per node what the inventory says of it for experiments (storages, networks).
+        addresses: Per node its address on the network that trains.
+
+    Raises:
+        DefinitionError: An override is no parameter, or a definition names an unknown variable.
+    """
+    now = now or datetime.now(UTC)
+    runs: list[PlannedRun] = []
+    skipped: list[Skipped] = []
+    overrides = dict(overrides or {})
+    sites = sites or {}
+    grounds, addresses = grounds or {}, addresses or {}
+    together = {
+        loaded.name: loaded.definition.launch.with_ == "slurm"
+        or (loaded.definition.launch.with_ == "docker" and any(site.together for site in sites.values()))
+        for loaded in selected
+    }
+    for name, node in nodes.items():
+        for loaded in selected:
+            definition = loaded.definition
+            if together[loaded.name]:
+                continue
+            there = len(node.gpus)
+            if definition.needs_gpus > there:
+                skipped.append(
+                    Skipped(
+                        benchmark=loaded.name,
+                        node=name,
+                        reason=f"needs {definition.needs_gpus} GPUs, {name} has {there}",
+                    )
+                )
+                continue
+            own = fitting(loaded, overrides, selected)
+            points = list(definition.points(suite, own, gpus=there))
+            if not points:
+                reason = f"its definition excludes every point asked for ({name} has {there} GPUs)"
+                skipped.append(Skipped(benchmark=loaded.name, node=name, reason=reason))
+            for point in points:
+                if point.get("nodes", "") != "":
+                    continue
+                gpus = point.get("gpus", 0)
+                absent = isinstance(gpus, int) and gpus > there
+                if absent and "gpus" not in overrides:
+                    skipped.append(
+                        Skipped(benchmark=loaded.name, node=name, reason=f"gpus={gpus}: {name} has {there}")
+                    )
+                    continue
+                if definition.launch.with_ == "docker":
+                    known, site = {**variables[name], **point}, sites.get(name, Site())
+                    runs += _docker_runs(loaded, point, [name], known, site, suite, now)
+                    continue
+                peer = Peer(name=name, address=addresses.get(name, ""))
+                ground = grounds.get(name, Ground())
+                planned = _plan_run(loaded, point, [peer], variables[name], ground, suite, now)
+                if absent:
+                    reason = f"{gpus} GPUs asked for, {name} has {there}; give gpus={there} or fewer"
+                    planned = planned.model_copy(update={"unproven_because": reason})
+                runs.append(planned)
+    for loaded in selected:
+        own = fitting(loaded, overrides, selected)
+        if together[loaded.name]:
+            runs += _rack_runs(loaded, nodes, variables, sites, suite, own, unreached, now)
+        else:
+            runs += _grouped_runs(
+                loaded, nodes, variables, sites, grounds, addresses, suite, own, now, skipped
+            )
+    runs = [
+        run.model_copy(update={"expected_s": estimate(run.benchmark, run.parameters, nodes[run.nodes[0]])})
+        for run in in_order(_each_named(runs, now))
+    ]
+    title = suite or ", ".join(loaded.name for loaded in selected)
+    # What makes two requests the same: all that a run is, but its id and what it is expected to take.
+    same = [run.model_dump(mode="json", exclude={"run_id", "expected_s"}) for run in runs]
+    return Plan(
+        plan_id=f"plan-{now:%Y%m%dT%H%M%SZ}-{hashlib.sha256(os.urandom(16)).hexdigest()[:6]}",
+        title=title,
+        created=now,
+        fingerprint=hashlib.sha256(json.dumps([title, same], sort_keys=True).encode()).hexdigest(),
+        runs=tuple(runs),
+        skipped=tuple(skipped),
+        unreached=tuple(unreached),
+    )
+
+
+def _each_named(runs: Sequence[PlannedRun], now: datetime) -> list[PlannedRun]:
+    """Return runs with an id each: six random digits are few for hundreds that are planned in one second."""
+    named: dict[str, PlannedRun] = {}
+    for run in runs:
+        run_id = run.run_id
+        while run_id in named:
+            run_id = new_run_id(run.benchmark, now=now)
+        named[run_id] = run.model_copy(update={"run_id": run_id})
+    return list(named.values())
+
+
+def in_order(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+    """Return runs in the order that changes :data:`COSTLY_TO_CHANGE` least on each host, else as they are."""
+    if not any(name in run.parameters for run in runs for name in COSTLY_TO_CHANGE):
+        return list(runs)
+    hosts = list(dict.fromkeys(run.lead for run in runs))
+    values = {
+        name: list(dict.fromkeys(str(run.parameters.get(name, "")) for run in runs))
+        for name in COSTLY_TO_CHANGE
+    }
+    return sorted(
+        runs,
+        key=lambda run: (
+            hosts.index(run.lead),
+            *(known.index(str(run.parameters.get(name, ""))) for name, known in values.items()),
+        ),
+    )
+
+
+def _grouped_runs(
+    loaded: LoadedDefinition,
+    nodes: Mapping[str, Node],
+    variables: Mapping[str, Mapping[str, Scalar]],
+    sites: Mapping[str, Site],
+    grounds: Mapping[str, Ground],
+    addresses: Mapping[str, str],
+    suite: str,
+    overrides: Matrix,
+    now: datetime,
+    skipped: list[Skipped],
+) -> list[PlannedRun]:
+    """Return the runs of points that say how many nodes work: the first so many of each rack."""
+    racks: dict[str, list[str]] = {}
+    for name in nodes:
+        racks.setdefault(sites.get(name, Site()).rack, []).append(name)
+    runs: list[PlannedRun] = []
+    for members in racks.values():
+        lead = members[0]
+        ground = grounds.get(lead, Ground())
+        there = min(len(nodes[name].gpus) for name in members)
+        for point in loaded.definition.points(suite, overrides, gpus=there):
+            asked, gpus = point.get("nodes", ""), point.get("gpus", 0)
+            if asked == "":
+                continue
+            if not isinstance(asked, int) or isinstance(asked, bool) or asked < 1:
+                raise DefinitionError(f"{loaded.path}: nodes: {asked!r} is no number of nodes")
+            many, lacking = asked > len(members), isinstance(gpus, int) and gpus > there
+            if (many and "nodes" not in overrides) or (lacking and "gpus" not in overrides):
+                what = (
+                    f"nodes={asked}: there are {len(members)}" if many else f"gpus={gpus}: there are {there}"
+                )
+                skipped.append(Skipped(benchmark=loaded.name, node=lead, reason=what))
+                continue
+            peers = [Peer(name=name, address=addresses.get(name, "")) for name in members]
+            planned = _plan_run(loaded, point, peers[:asked], variables[lead], ground, suite, now, asked)
+            if lacking and not planned.unproven_because:
+                reason = f"{gpus} GPUs asked for, a node of these has {there}; give gpus={there} or fewer"
+                planned = planned.model_copy(update={"unproven_because": reason})
+            runs.append(planned)
+    return runs
+
+
+def _rack_runs(
+    loaded: LoadedDefinition,
+    nodes: Mapping[str, Node],
+    variables: Mapping[str, Mapping[str, Scalar]],
+    sites: Mapping[str, Site],
+    suite: str,
+    overrides: Matrix,
+    unreached: Sequence[str],
+    now: datetime,
+) -> list[PlannedRun]:
+    """Return the repeats of a benchmark on each rack."""
+    racks: dict[str, list[str]] = {}
+    for name in nodes:
+        racks.setdefault(sites.get(name, Site()).rack, []).append(name)
+    launch = loaded.definition.launch
+    runs: list[PlannedRun] = []
+    for members in racks.values():
+        site = sites.get(members[0], Site())
+        wanted = site.launch_host
+        lead = wanted or members[0]
+        if launch.with_ == "docker":
+            absent = "" if lead in members else NOT_LIMITED.format(lead)
+            lead = members[0] if absent else lead
+            for point in loaded.definition.points(suite, overrides, gpus=site.sku_gpus):
+                ordered = [lead, *(name for name in members if name != lead)]
+                made = _docker_runs(
+                    loaded, point, ordered, {**variables[lead], **point}, site, suite, now, unreached
+                )
+                why = made[0].unproven_because or absent
+                runs += [one.model_copy(update={"unproven_because": why}) for one in made]
+            continue
+        why = launch_slurm.trouble(loaded, site, members, unreached)
+        if wanted and wanted not in members:
+            lead = members[0]
+            why = why or NOT_LIMITED.format(wanted)
+        for point in loaded.definition.points(suite, overrides, gpus=site.sku_gpus):
+            known = {**variables[lead], **point}
+            specified = launch_slurm.specification(loaded, site, members, known)
+            one = PlannedRun(
+                **_by_site(loaded, site, suite, now, "slurm"),
+                lead=lead,
+                nodes=tuple(members),
+                parameters={
+                    "nodes": len(members),
+                    **{axis: value for axis, value in point.items() if value != ""},
+                    **({"precision": site.precision} if site.precision else {}),
+                    **({"config": site.config} if site.config else {}),
+                },
+                arguments=launch_slurm.arguments(specified),
+                environment=launch_slurm.environment(loaded, site, known),
+                would=tuple(launch_slurm.describe(loaded, site, members)),
+                container=f"{site.registry}/{specified['repository']}:{specified['tag']}",
+                unproven_because=why,
+            )
+            runs += _repeats(one, now)
+    return runs
+
+
+def _docker_runs(
+    loaded: LoadedDefinition,
+    point: Parameters,
+    nodes: Sequence[str],
+    variables: Mapping[str, Scalar],
+    site: Site,
+    suite: str,
+    now: datetime,
+    unreached: Sequence[str] = (),
+) -> list[PlannedRun]:
+    """Return the repeats of a benchmark whose image is built on the node, on one or on several together."""
+    specified = launch_docker.specification(loaded, site, nodes, variables)
+    one = PlannedRun(
+        **_by_site(loaded, site, suite, now, "docker"),
+        lead=nodes[0],
+        nodes=tuple(nodes),
+        parameters={
+            **({"nodes": len(nodes)} if site.together else {}),
+            **{axis: value for axis, value in point.items() if value != ""},
+            "system": str(specified["system"]),
+        },
+        arguments=launch_docker.arguments(specified),
+        environment=launch_docker.environment(loaded, site, variables),
+        would=tuple(launch_docker.describe(loaded, site, nodes, variables)),
+        container=f"{specified['image']} at {specified['ref']}",
+        unproven_because=launch_docker.trouble(loaded, site, nodes, unreached, variables),
+    )
+    return _repeats(one, now)
+
+
+def _by_site(
+    loaded: LoadedDefinition, site: Site, suite: str, now: datetime, launcher: Literal["slurm", "docker"]
+) -> dict[str, Any]:
+    """Return what all runs have alike whose launcher works with a site's containers."""
+    how = launch_slurm if launcher == "slurm" else launch_docker
+    launch, result = loaded.definition.launch, loaded.definition.result
+    return {
+        "run_id": new_run_id(loaded.name, now=now),
+        "benchmark": loaded.name,
+        "suite": suite,
+        "runtime": "",
+        "program": how.PROGRAM,
+        "timeout_s": launch.timeout_s,
+        "hang_s": (site.hang_s or launch.hang_s) + how.SILENCE_BEYOND_S,
+        "grace_s": how.GRACE_S,
+        "launcher": launcher,
+        "repeats": site.repeats or result.repeats,
+        "published_references": site.published_references,
+        "sku": site.sku,
+        "sku_gpus": site.sku_gpus,
+        "format": result.format,
+        "definition_path": loaded.path,
+        "definition_sha256": loaded.sha256,
+    }
+
+
+def _repeats(one: PlannedRun, now: datetime) -> list[PlannedRun]:
+    """Return a run as often as its result is repeated."""
+    return [
+        one.model_copy(update={"run_id": new_run_id(one.benchmark, now=now), "repeat": repeat})
+        for repeat in range(1, one.repeats + 1)
+    ]
+
+
+def fitting(loaded: LoadedDefinition, overrides: Matrix, chosen: Sequence[LoadedDefinition]) -> Matrix:
+    """Return the overrides meant for one of several benchmarks.
+
+    Those that only others have are left out; those that none has stay, so that it refuses them.
+    """
+    known = {name for one in chosen for name in one.definition.parameters}
+    own = loaded.definition.parameters
+    return {name: value for name, value in overrides.items() if name in own or name not in known}
+
+
+def _plan_run(
+    loaded: LoadedDefinition,
+    point: Parameters,
+    peers: Sequence[Peer],
+    known: Mapping[str, Scalar],
+    ground: Ground,
+    suite: str,
+    now: datetime,
+    asked: int = 1,
+) -> PlannedRun:
+    """Return one run of a program under workloads/, on one node or on several together."""
+    definition = loaded.definition
+    launch = definition.launch
+    where = f"{loaded.path}: launch.arguments"
+    variables = {**known, **point, "storage_folder": node_setup.folder_of(point, ground)}
+    set_up = node_setup.is_set_up(point)
+    return PlannedRun(
+        run_id=new_run_id(loaded.name, now=now),
+        benchmark=loaded.name,
+        suite=suite,
+        lead=peers[0].name,
+        nodes=tuple(peer.name for peer in peers),
+        # An empty value leaves an option to the workload; there is nothing to record or compare by.
+        parameters={axis: value for axis, value in point.items() if value != ""},
+        runtime=launch.runtime,
+        program=launch.program,
+        arguments=tuple(arguments(launch.arguments, variables, where)),
+        environment={
+            key: substitute(value, variables, f"{loaded.path}: launch.environment.{key}")
+            for key, value in launch.environment.items()
+        },
+        stage=tuple(
+            {
+                "creates": stage.creates,
+                "program": stage.program,
+                "arguments": arguments(stage.arguments, variables, f"{loaded.path}: stage.arguments"),
+            }
+            for stage in definition.stage
+        ),
+        timeout_s=launch.timeout_s,
+        hang_s=launch.hang_s,
+        format=definition.result.format,
+        definition_path=loaded.path,
+        definition_sha256=loaded.sha256,
+        launcher=launch.with_,
+        setting=node_setup.setting(
+            point, ground, peers, launch.timeout_s, only_first=launch.with_ == "mpirun"
+        )
+        if set_up
+        else None,
+        unproven_because=node_setup.trouble(point, ground, peers, asked) if set_up else "",
+    )
+
+
+def resume_or_keep(plan: Plan, results: Path, *, resume: bool = True) -> tuple[Plan, bool]:
+    """Return the unfinished plan of the same request, if there is one, else keep and return the new one.
+
+    Args:
+        plan: The plan as it would be made now.
+        results: The results folder.
+        resume: False starts anew whatever was interrupted.
+
+    Returns:
+        The plan to carry out, and whether it is an earlier one that goes on.
+
+    Raises:
+        ResultsError: The results folder cannot be written.
+    """
+    if resume:
+        for path in sorted(results.glob(f"plan-*/{PLAN_FILE}"), reverse=True):
+            earlier = _read_plan(path)
+            if earlier is None or plan.created - earlier.created > RESUME_WITHIN:
+                continue
+            if earlier.fingerprint == plan.fingerprint:
+                done = earlier.done(results)
+                given_up = earlier.given_up(done)
+                if any(
+                    run.run_id not in done and earlier.result_of(run) not in given_up for run in earlier.runs
+                ):
+                    return earlier, True
+                # Interrupted between the last run and the report: a rack's hours are not spent again for it.
+                costly = any(run.launcher not in ("local", "mpirun") for run in earlier.runs)
+                if costly and not (path.parent / REPORT_FILE).is_file():
+                    return earlier, True
+                break
+    write_file(results / plan.plan_id / PLAN_FILE, plan.model_dump_json(indent=1).encode() + b"\n")
+    return plan, False
+
+
+def read_plan(results: Path, plan_id: str) -> Plan:
+    """Return a kept plan.
+
+    Raises:
+        ResultsError: There is none of that id, or it is damaged.
+    """
+    plan = _read_plan(results / plan_id / PLAN_FILE)
+    if plan is None:
+        raise ResultsError(f"{results / plan_id / PLAN_FILE}: missing or damaged; start the playbook again")
+    return plan
+
+
+def _read_plan(path: Path) -> Plan | None:
+    """Return the plan in a file; None where it is missing or of another shape: it is then not resumed."""
+    try:
+        plan = Plan.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None
+    return plan if plan.plan_id == path.parent.name else None
+
+
+def describe(plan: Plan) -> str:
+    """Return the plan in words: how many runs, where, how long, and what is left out."""
+    lines = [f"{plan.title}: {len(plan.runs)} run{'' if len(plan.runs) == 1 else 's'}"]
+    known = [run.expected_s for run in plan.runs if run.expected_s is not None]
+    unknown = [run for run in plan.runs if run.expected_s is None and not run.unproven_because]
+    if known and not unknown:
+        lines[0] += f", about {sum(known):.0f} s by earlier runs"
+    elif known:
+        lines[0] += f", about {sum(known):.0f} s for {len(known)} of them by earlier runs"
+    if unknown and plan.runs:
+        limit = duration(sum(run.timeout_s for run in unknown))
+        lines[0] += f"; {len(unknown)} never ended well here and take at most {limit} by their limits"
+    for run in plan.runs:
+        expected = f" (about {run.expected_s:.0f} s)" if run.expected_s is not None else ""
+        note = f"  UNPROVEN: {run.unproven_because}" if run.unproven_because else ""
+        where = run.lead if len(run.nodes) == 1 else f"{len(run.nodes)} nodes, from {run.lead}"
+        lines.append(f"  {where}: {run.title}{expected}{note}")
+        if run.repeat <= 1:
+            lines += [f"    {line}" for line in run.would]
+    lines += [f"  left out on {one.node}: {one.benchmark}: {one.reason}" for one in plan.skipped]
+    lines += [f"  not reached: {name}" for name in plan.unreached]
+    return "\n".join(lines)

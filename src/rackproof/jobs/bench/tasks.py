@@ -1,0 +1,573 @@
+"""What bench.yml calls, one function per task: choose, plan, record, report.
+
+The Ansible plugins check arguments, call these, and turn :class:`BenchError` into a failed task.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from rackproof.core import definitions
+from rackproof.core.definitions import DefinitionError, Matrix, Parameters, Scalar
+from rackproof.core.judging import SkuReference
+from rackproof.core.records import Finding, Record, Run, Verdict, worst
+from rackproof.jobs.bench import node_setup, planning
+from rackproof.jobs.bench import record as bench_record
+from rackproof.jobs.bench.launch_slurm import Site
+from rackproof.jobs.bench.node_setup import Ground
+from rackproof.jobs.bench.planning import Plan, PlannedRun
+from rackproof.nodes.facts import findings_from_facts, node_from_facts
+from rackproof.store import host_claims
+from rackproof.store.run_folder import RECORD_NAME, ResultsError
+
+SIDE_BY_SIDE = 18
+"""More systems than a rack has are no columns to read; `rackproof compare` takes any two of them."""
+
+
+class BenchError(Exception):
+    """Something an operator has to mend; the message says what and how."""
+
+
+class Choice(Record):
+    """What the operator asked for, checked."""
+
+    benchmarks: tuple[str, ...]
+    suite: str
+    parameters: Matrix
+    definitions: str
+    results: str
+
+
+class Answer(Record):
+    """What is known of a node that answered."""
+
+    facts: dict[str, Any] = Field(description="Raw facts, as the module returns them.")
+    variables: Parameters = Field(description="What definitions may name.")
+    pythons: dict[str, str] = Field(description="Interpreters that already hold a runtime.")
+    slurm: dict[str, Any] = Field(default={}, description="The cluster, as launch_slurm.Site has it.")
+    ground: dict[str, Any] = Field(
+        default={}, description="Storages and networks, as node_setup.Ground has it."
+    )
+
+
+class PlanOutcome(Record):
+    """The plan to carry out."""
+
+    plan: Plan
+    resumed: bool
+    given_up: dict[str, str] = Field(description="Benchmarks whose repeats go no further, with the reason.")
+    remaining: dict[str, tuple[dict[str, Any], ...]] = Field(
+        description="Runs still to be made, by inventory host, with what starting them needs."
+    )
+    workers: tuple[str, ...] = Field(
+        default=(),
+        description="Hosts that need the workloads: of a job under Slurm only the one that submits.",
+    )
+    runtimes: dict[str, tuple[dict[str, Any], ...]] = Field(
+        default={}, description="Runtimes of runs that nodes start together, by inventory host."
+    )
+    mounts: dict[str, tuple[dict[str, Any], ...]] = Field(
+        default={}, description="What the role storage mounts for them, by inventory host."
+    )
+    description: str
+
+
+class PlanReport(Record):
+    """The end of a plan."""
+
+    verdict: Verdict
+    gates: bool
+    message: str
+    report: str
+
+
+def choose(
+    folder: Path,
+    results: Path,
+    *,
+    suite: str,
+    benchmarks: Sequence[str],
+    parameters: Mapping[str, Any],
+    sku_references: Sequence[Mapping[str, Any]],
+    hosts: Sequence[str],
+    owner_pid: int | None,
+) -> Choice:
+    """Check the request before anything is touched, and claim the hosts.
+
+    Args:
+        folder: Where the definitions are.
+        results: The results folder.
+        suite: Suite asked for; not looked at where benchmarks are named.
+        benchmarks: Benchmarks asked for by name.
+        parameters: Values set by the operator, one or a list for each parameter.
+        sku_references: Baselines of the SKU.
+        hosts: The limited hosts.
+        owner_pid: Process that the claim lasts as long as; None claims nothing (a dry run).
+
+    Raises:
+        BenchError: Unknown name, wrong definition, wrong baseline, host busy, folder not writable.
+    """
+    try:
+        chosen = definitions.select(definitions.load_folder(folder), suite=suite, benchmarks=benchmarks)
+        suite = "" if benchmarks else suite
+        overrides = {name: _values(name, value) for name, value in parameters.items()}
+        for loaded in chosen:
+            for point in loaded.definition.points(suite, planning.fitting(loaded, overrides, chosen)):
+                loaded.definition.check_bounds(point)
+        _sku_references(sku_references)
+        if owner_pid is not None:
+            host_claims.claim_hosts(results, hosts, owner_pid)
+    except (DefinitionError, ResultsError, host_claims.Busy) as error:
+        raise BenchError(str(error)) from error
+    return Choice(
+        benchmarks=tuple(loaded.name for loaded in chosen),
+        suite=suite,
+        parameters=overrides,
+        definitions=str(folder),
+        results=str(results),
+    )
+
+
+def plan(
+    choice: Choice,
+    *,
+    hosts: Sequence[str],
+    answered: Mapping[str, Answer],
+    resume: bool,
+    dry_run: bool,
+) -> PlanOutcome:
+    """Plan the runs for the nodes that answered, or go on with the plan that was interrupted.
+
+    Args:
+        choice: What :func:`choose` returned.
+        hosts: All hosts asked for.
+        answered: What is known of each node that answered.
+        resume: Whether an interrupted plan of the same request goes on.
+        dry_run: Keep nothing.
+
+    Raises:
+        BenchError: A definition names an unknown variable, a node lacks one, or the plan cannot be written.
+    """
+    for host, answer in answered.items():
+        lacking = [name for name in ("bench_home", "bench_workloads") if name not in answer.variables]
+        if lacking:
+            raise BenchError(f"{host}: not set: {', '.join(lacking)}; roles/bench/defaults/main.yml has them")
+    sites = {host: _site(host, answer.slurm) for host, answer in answered.items()}
+    grounds = {host: _ground(host, answer.ground) for host, answer in answered.items()}
+    results = Path(choice.results)
+    history = bench_record.History(results)
+    nodes = {
+        host: node_from_facts(host, answer.facts, sku=str(answer.variables.get("bench_sku", "")))
+        for host, answer in answered.items()
+    }
+    try:
+        loaded = definitions.load_folder(Path(choice.definitions))
+        made = planning.make_plan(
+            definitions.select(loaded, benchmarks=choice.benchmarks),
+            nodes,
+            {host: answer.variables for host, answer in answered.items()},
+            suite=choice.suite,
+            overrides=choice.parameters,
+            unreached=[host for host in hosts if host not in nodes],
+            # A dry run makes no history, but asks one that is there.
+            estimate=history.estimate if history.exists or not dry_run else (lambda *_: None),
+            sites=sites,
+            grounds=grounds,
+            addresses={
+                host: node_setup.address(answer.facts, grounds[host].fabric_interface)
+                for host, answer in answered.items()
+            },
+        )
+        resumed = False
+        if not dry_run:
+            made, resumed = planning.resume_or_keep(made, results, resume=resume)
+        done = made.done(results)
+    except (DefinitionError, ResultsError) as error:
+        raise BenchError(str(error)) from error
+    remaining: dict[str, list[dict[str, Any]]] = {}
+    wanted: dict[str, list[Parameters]] = {}
+    runtimes: dict[str, dict[str, list[str]]] = {}
+    workers: dict[str, None] = {}
+    given_up = made.given_up(done)
+    for run in made.runs:
+        if run.run_id not in done and made.result_of(run) not in given_up:
+            workers.update(dict.fromkeys([run.lead] if run.launcher == "slurm" else run.nodes))
+            started = _to_start(run, answered, made.plan_id)
+            remaining.setdefault(run.lead, []).append({**started, "result": made.result_of(run)})
+            if run.setting is not None and not run.unproven_because:
+                for host in run.nodes:
+                    wanted.setdefault(host, []).append(run.parameters)
+                    words = _runtime_arguments(run.runtime, answered[host])
+                    runtimes.setdefault(host, {})[run.runtime] = words
+    description = planning.describe(made)
+    if resumed:
+        description = f"Going on with {made.plan_id}: {len(done)} of {len(made.runs)} done.\n{description}"
+    return PlanOutcome(
+        plan=made,
+        resumed=resumed,
+        given_up=given_up,
+        remaining={host: tuple(runs) for host, runs in remaining.items()},
+        workers=tuple(workers),
+        runtimes={
+            host: tuple({"name": name, "arguments": words} for name, words in each.items() if name)
+            for host, each in runtimes.items()
+        },
+        mounts={
+            host: tuple(found)
+            for host, points in wanted.items()
+            if (found := node_setup.mounts(points, grounds[host]))
+        },
+        description=description,
+    )
+
+
+def planned_run(results: Path, plan_id: str, run_id: str) -> PlannedRun:
+    """Return one run of a kept plan.
+
+    Raises:
+        BenchError: There is no such plan or run.
+    """
+    try:
+        for run in planning.read_plan(results, plan_id).runs:
+            if run.run_id == run_id:
+                return run
+    except ResultsError as error:
+        raise BenchError(str(error)) from error
+    raise BenchError(f"{results / plan_id}: has no run {run_id}")
+
+
+def record(
+    results: Path,
+    plan_id: str,
+    run_id: str,
+    *,
+    facts: Mapping[str, Mapping[str, Any]],
+    sku: str,
+    sku_gpus: int = 0,
+    sku_references: Sequence[Mapping[str, Any]],
+    require_references: bool,
+    job: Mapping[str, Any],
+    failure: str,
+    command: Sequence[str],
+    texts: Mapping[str, str],
+    points: Mapping[str, Any] | None = None,
+    jobs: Mapping[str, Any] | None = None,
+) -> bench_record.Recorded:
+    """Record one run whose logs lie in ``results/RUN_ID/logs``.
+
+    Args:
+        results: The results folder.
+        plan_id: The plan.
+        run_id: The run.
+        facts: Raw facts of the nodes that took part.
+        sku: Their SKU.
+        sku_gpus: GPUs that each of them must have; 0 where nobody said.
+        sku_references: Baselines of the SKU.
+        require_references: Whether a measurement without a reference gates.
+        job: State of the job at its end; empty where none was started.
+        failure: Why no job was started, in words; empty otherwise.
+        command: The job's command line.
+        texts: What the operator wrote down: description, notes, storage, network.
+        points: By node what its setting was, where the run has one.
+        jobs: By node how its part of the job ended, for the nodes but the first.
+
+    Raises:
+        BenchError: The record cannot be written.
+    """
+    planned = planned_run(results, plan_id, run_id)
+    told = {name: raw if isinstance(raw, Mapping) else {} for name, raw in facts.items()}
+    findings = [
+        one for name, raw in told.items() for one in findings_from_facts(name, raw, expected_gpus=sku_gpus)
+    ]
+    try:
+        baselines = _sku_references(sku_references)
+    except BenchError as error:
+        # Another host's than those checked at the beginning. The run was made and is not to be lost.
+        baselines = []
+        findings.append(Finding(code="sku_references", verdict=Verdict.UNPROVEN, message=str(error)[:4000]))
+    showed = node_setup.Seen()
+    if planned.setting is not None and not planned.unproven_because:
+        showed = node_setup.seen(planned.setting, planned.lead, points or {}, jobs or {}, bool(job))
+        findings += showed.findings
+        spoken = {"network": showed.network, "storage": showed.storage}
+        texts = {**texts, **{name: text for name, text in spoken.items() if text}}
+    evidence = bench_record.Evidence(
+        nodes=tuple(node_from_facts(name, raw, sku=sku) for name, raw in told.items()),
+        job=dict(job),
+        findings=tuple(findings),
+        could_not_start=failure or planned.unproven_because,
+        command=tuple(command),
+        measurements=showed.measurements,
+        **texts,
+    )
+    try:
+        return bench_record.record(
+            planned,
+            evidence,
+            results / run_id,
+            plan_id=plan_id,
+            sku_references=baselines,
+            require_references=require_references,
+        )
+    except (ResultsError, OSError) as error:
+        raise BenchError(f"run {run_id} could not be recorded whole: {error}") from error
+
+
+def given_up(results: Path, plan_id: str) -> dict[str, str]:
+    """Return benchmarks of a plan whose repeats can no longer become a valid result, with the reason.
+
+    Raises:
+        BenchError: The plan or one of its records cannot be read.
+    """
+    try:
+        made = planning.read_plan(results, plan_id)
+        return made.given_up(made.recorded(results))
+    except ResultsError as error:
+        raise BenchError(str(error)) from error
+
+
+def report(results: Path, plan_id: str) -> PlanReport:
+    """Write the plan's report and return the verdict over all its runs.
+
+    Raises:
+        BenchError: The plan or one of its records cannot be read, or the report cannot be written.
+    """
+    from rackproof.report import write_plan_reports
+
+    try:
+        made = planning.read_plan(results, plan_id)
+        recorded = made.recorded(results)
+        runs = [recorded[run.run_id] for run in made.runs if run.run_id in recorded]
+        given_up = made.given_up(recorded)
+        open_ends = [
+            *(
+                f"{run.title} on {run.lead}: has no record; start again"
+                for run in made.runs
+                if run.run_id not in recorded and made.result_of(run) not in given_up
+            ),
+            *(f"{result}: the other repeats were not made: {why}" for result, why in given_up.items()),
+            *(f"{host}: not reached; see its error above" for host in made.unreached),
+            *(f"{host}: nothing could be run on it: {reason}" for host, reason in made.unused.items()),
+        ]
+        scored = _scores(made, recorded, given_up, results)
+        open_ends += [text for text, verdict in scored.items() if verdict is Verdict.UNPROVEN]
+        failures = [text for text, verdict in scored.items() if verdict is Verdict.FAIL]
+        troubles = [_mend_page(run, results / run.run_id) for run in runs]
+        judge = all(run.published_references for run in made.runs)
+        troubles.append(_comparison(runs, results / plan_id, judge))
+        pages = write_plan_reports(
+            runs,
+            results / plan_id,
+            made.title,
+            link=lambda run: f"../{run.run_id}/report.html",
+            missing=[*open_ends, *failures],
+        )
+    except (ResultsError, OSError) as error:
+        raise BenchError(f"the report of {plan_id} could not be written: {error}") from error
+    verdict = worst(
+        [
+            *(run.verdict for run in runs),
+            *([Verdict.UNPROVEN] * len(open_ends)),
+            *([Verdict.FAIL] * len(failures)),
+        ]
+    )
+    lines = [f"{made.title}: {verdict.value} ({len(runs)} of {len(made.runs)} runs recorded)"]
+    for run in runs:
+        if run.verdict is not Verdict.PASS:
+            nodes = ", ".join(run.asked_nodes)
+            lines.append(f"{run.verdict.value}: {run.title} on {nodes}: {'; '.join(run.reasons[:3])}")
+    lines += [f"fail: {one}" for one in failures]
+    lines += [f"unproven: {one}" for one in open_ends]
+    lines += [text for text, found in scored.items() if found in (None, Verdict.PASS)]
+    lines += filter(None, troubles)
+    lines.append(f"report: {pages['html']}")
+    return PlanReport(
+        verdict=verdict, gates=verdict.gates, message="\n".join(lines), report=str(pages["html"])
+    )
+
+
+def _scores(
+    made: Plan, recorded: Mapping[str, Run], given_up: Mapping[str, str], results: Path
+) -> dict[str, Verdict | None]:
+    """Return what the repeats of each benchmark are worth together, in words with a verdict."""
+    groups: dict[tuple[str, tuple[str, ...], str], list[PlannedRun]] = {}
+    for run in made.runs:
+        if run.repeats > 1 and made.result_of(run) not in given_up:
+            groups.setdefault((run.benchmark, run.nodes, json.dumps(run.parameters)), []).append(run)
+    if not groups:
+        return {}
+    from rackproof.jobs.bench.mlperf_checks import score_repeats
+
+    found: dict[str, Verdict | None] = {}
+    for members in groups.values():
+        if all(run.run_id in recorded for run in members):
+            verdict, words = score_repeats(members, results)
+            found[f"{made.result_of(members[0])}: {words}"] = verdict
+    return found
+
+
+def _comparison(runs: Sequence[Run], folder: Path, judge: bool) -> str:
+    """Write the page that holds the systems side by side, if there are several; return where it is.
+
+    Args:
+        runs: The runs of a plan.
+        folder: The plan's folder.
+        judge: Whether published systems are references (``bench_published_references``).
+    """
+    from rackproof.analysis.compare.systems import compare_systems, published_system, systems_of
+    from rackproof.report.comparison import write_comparison
+
+    systems = systems_of(runs)
+    if not 2 <= len(systems) <= SIDE_BY_SIDE:
+        return ""
+    known = {published_system(str(run.parameters.get("system", ""))) for run in runs}
+    try:
+        reference = known.pop() if len(known) == 1 else None
+        pages = write_comparison(compare_systems(systems, reference=reference, judge=judge), folder)
+    except Exception as error:  # a page more must not hide the verdict
+        return f"the systems could not be compared: {error}"
+    return f"side by side: {pages['html']}"
+
+
+def _mend_page(run: Run, folder: Path) -> str:
+    """Write the page of a run if it is missing or older than the record; return what prevents it."""
+    from rackproof.report import write_run_reports
+
+    page = folder / "report.html"
+    try:
+        if not page.is_file() or page.stat().st_mtime_ns < (folder / RECORD_NAME).stat().st_mtime_ns:
+            write_run_reports(run, folder)
+    except Exception as error:  # one page less must not hide the verdict
+        return f"the page of {run.run_id} could not be written: {error}"
+    return ""
+
+
+def why(task: str, result: Mapping[str, Any]) -> str:
+    """Return in words why a task failed: the end of what the program said, else the task's message."""
+    items = result.get("results")
+    each = items if isinstance(items, list | tuple) else ()
+    item = next((one for one in each if isinstance(one, Mapping) and one.get("failed")), result)
+    said = str(item.get("stderr") or item.get("module_stderr") or "").strip().splitlines()[-5:]
+    message = "\n".join(said) or str(item.get("msg") or "no message")
+    return f"{task}: {message}"
+
+
+def _site(host: str, raw: Mapping[str, Any]) -> Site:
+    """Return the cluster that a host's variables describe.
+
+    Raises:
+        BenchError: A variable has a value that makes no sense.
+    """
+    try:
+        return Site.model_validate(raw)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        name = "_".join(["bench", *(str(part) for part in problem["loc"])])
+        raise BenchError(f"{host}: {name}: {problem['msg']}; see docs/mlperf.md") from error
+
+
+def _ground(host: str, raw: Mapping[str, Any]) -> Ground:
+    """Return what a host's variables say for experiments.
+
+    Raises:
+        BenchError: A variable has a value that makes no sense.
+    """
+    try:
+        return Ground.model_validate(raw)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        name = ".".join(str(part) for part in problem["loc"])
+        raise BenchError(f"{host}: bench_{name}: {problem['msg']}; see docs/experiments.md") from error
+
+
+def _to_start(run: PlannedRun, answered: Mapping[str, Answer], plan_id: str) -> dict[str, Any]:
+    """Return what the playbook needs to start a run, as plain data."""
+    answer = answered[run.lead]
+    home = answer.variables["bench_home"]
+    on_cluster = run.launcher in ("docker", "slurm")
+    shared = answer.slurm.get("shared", "")
+    if run.launcher == "docker":
+        shared = f"{shared if len(run.nodes) > 1 else home}/docker"
+    return {
+        **run.model_dump(mode="json"),
+        "parts": [_part(run, rank, answered[name]) for rank, name in enumerate(run.nodes) if run.setting],
+        "arguments": [
+            *run.arguments,
+            *([f"--id={run.run_id}"] if on_cluster else []),
+            *([f"--plan={plan_id}"] if run.launcher == "slurm" else []),
+        ],
+        "title": run.title,
+        "runtime_arguments": _runtime_arguments(run.runtime, answer) if run.runtime else [],
+        "code": f"{shared}/runs/{run.run_id}/code" if on_cluster else "",
+    }
+
+
+def _part(run: PlannedRun, rank: int, answer: Answer) -> dict[str, Any]:
+    """Return what one node of a run is told that nodes start together."""
+    home, workloads = answer.variables["bench_home"], answer.variables["bench_workloads"]
+    folder = f"{home}/runs/{run.run_id}"
+    words = [f"{workloads}/together.py", f"--folder={folder}", f"--node-rank={rank}"]
+    if run.setting is not None:
+        words += [f"--port={run.setting.port}", *(["--only-first"] if run.setting.only_first else [])]
+    return {
+        "node": run.nodes[rank],
+        "rank": rank,
+        "home": home,
+        "folder": folder,
+        "workloads": workloads,
+        "together": words,
+    }
+
+
+def _runtime_arguments(runtime: str, answer: Answer) -> list[str]:
+    """Return what make_runtime.py is told on a node."""
+    home, workloads = answer.variables["bench_home"], answer.variables["bench_workloads"]
+    words = [f"--runtime={workloads}/{runtime}", f"--folder={home}/runtimes/{runtime}"]
+    return words + ([f"--python={answer.pythons[runtime]}"] if runtime in answer.pythons else [])
+
+
+def _values(name: object, value: Any) -> tuple[Scalar, ...]:
+    """Return the values that an operator gives for a parameter."""
+    if not isinstance(name, str):
+        raise BenchError(f"bench_parameters: no parameter `{name}`: a parameter's name is text")
+    values = value if isinstance(value, list | tuple) else [value]
+    if not values:
+        raise BenchError(f"bench_parameters: {name}: an empty list would run nothing; give a value")
+    return tuple(_scalar(name, one) for one in values)
+
+
+def _scalar(name: str, value: Any) -> Scalar:
+    """Return an operator's value; ``-e`` gives text, so a number in text is a number."""
+    if isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, str):
+        for kind in (int, float):
+            try:
+                number = kind(value)
+            except ValueError:
+                continue
+            if math.isfinite(number):
+                return number
+        return str(value)
+    raise BenchError(f"bench_parameters: {name}: a value is text or a finite number, not {value!r}")
+
+
+def _sku_references(raw: Sequence[Mapping[str, Any]]) -> list[SkuReference]:
+    references = []
+    for number, one in enumerate(raw, 1):
+        where = f"bench_sku_references: entry {number}"
+        if not isinstance(one, Mapping):
+            raise BenchError(f"{where}: is {type(one).__name__}, not a mapping; see docs/benchmarks.md")
+        try:
+            references.append(bench_record.sku_reference(one))
+        except ValidationError as error:
+            problem = error.errors()[0]
+            place = ".".join(str(part) for part in problem["loc"])
+            raise BenchError(f"{where}: {place}: {problem['msg']}; see docs/benchmarks.md") from error
+    return references

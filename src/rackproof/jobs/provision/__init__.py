@@ -1,0 +1,1 @@
+"""The provision job: the summary of what changed and what needs attention."""

@@ -1,0 +1,193 @@
+"""What Ubuntu's installer (subiquity) is told about a node: user-data, checked before the node is booted.
+
+The installer's own schema takes any storage, and any key that it does not know. Here a node is told a few
+keys and nothing else: one disk, which the first command names on the machine itself by its serial number,
+after it has seen that this is the machine that is meant. Until then the disk bears a name that no disk has,
+so that an installer whose first command never ran writes nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, model_validator
+
+from rackproof.core.records import Record
+
+DISK: Literal["/dev/rackproof-names-this-disk"] = "/dev/rackproof-names-this-disk"
+"""Stands for the disk until the machine has named it. No pattern: the installer takes one for its serial."""
+PLACE = "/run/rackproof"
+PROGRAMS = {"__main__.py": "rackproof-autoinstall", "write_image.py": "rackproof-write-image"}
+"""The archive's files, by those of role netboot."""
+
+_Text = Annotated[str, Field(min_length=1)]
+_Commands = tuple[str | tuple[_Text, ...], ...]
+
+
+class _Part(Record):
+    """A part of an autoinstall; its keys have hyphens there."""
+
+    model_config = ConfigDict(alias_generator=lambda name: name.replace("_", "-"), populate_by_name=True)
+
+
+class Match(_Part):
+    """Which disk is written."""
+
+    path: Literal["/dev/rackproof-names-this-disk"] = DISK
+
+
+class Layout(_Part):
+    """One disk: a partition for firmware, the rest for the system."""
+
+    name: Literal["direct"] = "direct"
+    match: Match = Match()
+
+
+class Storage(_Part):
+    """What is written."""
+
+    layout: Layout = Layout()
+
+
+class Ssh(_Part):
+    """Keys are told by user-data, for whom they are."""
+
+    install_server: Literal[True] = True
+    allow_pw: Literal[False] = False
+
+
+class Network(_Part):
+    """The network in the words of netplan, during the installation and after it."""
+
+    version: Literal[2]
+    renderer: Literal["networkd", "NetworkManager"] = "networkd"
+    ethernets: dict[str, dict[str, Any]] = Field(default={})
+    bonds: dict[str, dict[str, Any]] = Field(default={})
+    bridges: dict[str, dict[str, Any]] = Field(default={})
+    vlans: dict[str, dict[str, Any]] = Field(default={})
+
+
+class Kernel(_Part):
+    """Which kernel: a package or a flavor."""
+
+    package: _Text | None = None
+    flavor: _Text | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Kernel:
+        if (self.package is None) == (self.flavor is None):
+            raise ValueError("package or flavor, and one of them")
+        return self
+
+
+class Source(_Part):
+    """What is installed from the medium."""
+
+    id: _Text
+    search_drivers: bool = Field(default=False, alias="search_drivers")
+
+
+class Drivers(_Part):
+    """Third-party drivers, which provision.yml installs in pinned versions."""
+
+    install: bool = False
+
+
+class More(_Part):
+    """What an operator may add: none of it says what is written, or to whom it is told."""
+
+    apt: dict[str, Any] | None = None
+    debconf_selections: _Text | None = None
+    drivers: Drivers | None = None
+    kernel: Kernel | None = None
+    locale: _Text | None = None
+    packages: tuple[_Text, ...] | None = None
+    proxy: _Text | None = None
+    source: Source | None = None
+    timezone: _Text | None = None
+    updates: Literal["security", "all"] | None = None
+
+
+class Autoinstall(More):
+    """All that the installer is told."""
+
+    version: Literal[1] = 1
+    early_commands: _Commands
+    late_commands: _Commands
+    error_commands: _Commands
+    # Nobody boots it meanwhile: the controller waits until it is off, and switches it on.
+    shutdown: Literal["poweroff"] = "poweroff"
+    storage: Storage = Storage()
+    ssh: Ssh = Ssh()
+    network: Network
+    user_data: dict[str, Any]
+
+
+def program(files: Path, order: Mapping[str, Any]) -> bytes:
+    """Return the archive that Python runs on the machine: the same bytes for the same order.
+
+    Args:
+        files: The files of role netboot.
+        order: What it is for: machine, disk, where to report.
+
+    Raises:
+        OSError: A file cannot be read.
+    """
+    contents = {name: (files / source).read_bytes() for name, source in PROGRAMS.items()}
+    contents["order.json"] = json.dumps(dict(order), sort_keys=True).encode()
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in sorted(contents):
+            archive.writestr(zipfile.ZipInfo(name), contents[name], zipfile.ZIP_DEFLATED, 9)
+    return packed.getvalue()
+
+
+def user_data(
+    *,
+    entry: Mapping[str, Any],
+    report: str,
+    system: Mapping[str, Any],
+    network: Mapping[str, Any],
+    files: Path,
+    more: Mapping[str, Any] | None = None,
+) -> str:
+    """Return the user-data of a node's installer, as cloud-init fetches it.
+
+    Args:
+        entry: The node: its name, serial number and disk.
+        report: Where it tells how it went.
+        system: The new system's own user-data, for its first boot.
+        network: Its network.
+        files: The files of role netboot.
+        more: What an operator adds, as :class:`More`.
+
+    Raises:
+        ValueError: Something cannot be told so; the text names the key.
+        OSError: A program cannot be read.
+    """
+    if entry.get("wipe"):
+        raise ValueError("reimage_wipe: the installer empties no other disk; leave it out, or use image")
+    order = {"node": entry["node"], "serial": entry["serial"], "disk": dict(entry["disk"])}
+    packed = base64.b64encode(program(files, order | {"placeholder": DISK, "report": report})).decode()
+    run = ("/usr/bin/python3", f"{PLACE}/program")
+    told = Autoinstall(
+        **More.model_validate(dict(more or {})).model_dump(by_alias=True, exclude_none=True),
+        early_commands=(
+            f"mkdir -p {PLACE} && printf %s {packed} | base64 -d > {PLACE}/program",
+            (*run, "check"),
+        ),
+        late_commands=("curtin in-target -- ssh-keygen -A", (*run, "installed")),
+        error_commands=((*run, "failed"),),
+        network=Network.model_validate(dict(network)),
+        user_data=dict(system),
+    )
+    said = told.model_dump(mode="json", by_alias=True, exclude_none=True)
+    said["network"] = {name: value for name, value in said["network"].items() if value}
+    # JSON is YAML.
+    return "#cloud-config\n" + json.dumps({"autoinstall": said}, sort_keys=True) + "\n"

@@ -1,0 +1,258 @@
+"""What changed in a node's hardware between two records of it, and what is not as its model has to be. Pure.
+
+Silence is no sameness: a part that one of the two records does not list where it could not be asked is said
+to be unproven, never unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from rackproof.core.records import Node, Record, Verdict
+from rackproof.core.text import clean, size
+from rackproof.jobs.reimage.bmc import Settings
+
+MEMORY_SLACK = 0.02
+"""Kernels reserve differing shares of memory; a missing DIMM is far more than that."""
+
+
+class Change(Record):
+    """One difference. ``before`` and ``after`` are as the records say; empty is not there.
+
+    Against an expectation, ``before`` is what was expected; of what is ``unread``, ``after`` says why.
+    """
+
+    part: str
+    kind: Literal["swapped", "missing", "new", "moved", "differs", "unproven", "wrong", "unread"]
+    verdict: Verdict | None = None
+    before: str = ""
+    after: str = ""
+
+    def text(self) -> str:
+        """Return the change as a person reads it."""
+        was, now = clean(self.before, 120) or "nothing", clean(self.after, 120) or "nothing"
+        if self.kind == "unproven":
+            return f"{self.part}: not known {'before' if not self.before else 'after'}, so not compared"
+        words = {
+            "swapped": f"swapped: was {was}, is {now}",
+            "missing": f"missing: was {was}",
+            "new": f"new: {now}",
+            "moved": f"moved: {was} to {now}",
+            "differs": f"was {was}, is {now}",
+            "wrong": f"is {now}, not {was}",
+            "unread": f"is not known, has to be {was}: {clean(self.after, 300)}",
+        }
+        return f"{self.part} {words[self.kind]}"
+
+
+class Expectation(Record):
+    """What a model's BIOS and firmware have to be: setting to value, piece of firmware to version.
+
+    A piece is named by its id or by its name in the BMC's list.
+    """
+
+    bios: dict[str, str | int | float | bool] = Field(default={})
+    firmware: dict[str, str] = Field(default={})
+
+
+def expectation(node: str, values: Mapping[str, Any]) -> Expectation:
+    """Return what the inventory expects of a node.
+
+    Args:
+        node: The node.
+        values: ``reimage_expect``.
+
+    Raises:
+        ValueError: Unknown keys, or values of another kind; says which.
+    """
+    try:
+        return Expectation.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(clean(one, 60) for one in first["loc"][:2])
+        raise ValueError(
+            f"reimage_expect of {node}: {place}: {clean(first['msg'], 200)}; bios has settings with their "
+            'values, firmware pieces with their versions, each a text in quotes ("1.10")'
+        ) from None
+
+
+def with_settings(about: Node, told: Settings, expected: Expectation) -> Node:
+    """Return the record of a node with its BMC's firmware, and the BIOS settings that are expected of it.
+
+    A BIOS has hundreds of settings: those that nobody minds are not kept.
+    """
+    kept = {f"bmc.{one.identity}": one.version for one in told.firmware if one.version}
+    kept |= {f"bios.{name}": str(told.bios[name]) for name in expected.bios if name in told.bios}
+    return about.model_copy(update={"firmware": about.firmware | kept})
+
+
+def unexpected(expected: Expectation, told: Settings) -> tuple[Change, ...]:
+    """Return what is not as it has to be, and what of it is not known: neither is a pass."""
+    return tuple(_wrong_settings(expected, told)) + tuple(_wrong_firmware(expected, told))
+
+
+def _wrong_settings(expected: Expectation, told: Settings) -> Iterator[Change]:
+    for name, wanted in sorted(expected.bios.items()):
+        part = f"BIOS setting {clean(name, 100)}"
+        if name not in told.bios:
+            why = told.bios_why or "its BMC shows no setting of that name"
+            yield Change(part=part, kind="unread", verdict=Verdict.UNPROVEN, before=str(wanted), after=why)
+        elif not _same(told.bios[name], wanted):
+            now = str(told.bios[name])
+            yield Change(part=part, kind="wrong", verdict=Verdict.FAIL, before=str(wanted), after=now)
+
+
+def _same(one: object, other: object) -> bool:
+    # True is 1 to Python, and to no BIOS. Some BIOSes tell numbers as text.
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in (one, other)):
+        return one == other
+    return str(one) == str(other)
+
+
+def _wrong_firmware(expected: Expectation, told: Settings) -> Iterator[Change]:
+    for name, wanted in sorted(expected.firmware.items()):
+        pieces = [one for one in told.firmware if name in (one.identity, one.name)]
+        silent = [one for one in pieces if not one.version]
+        if not pieces or silent:
+            why = told.firmware_why or "its BMC tells no version of it"
+            if not pieces and not told.firmware_why:
+                why = "its BMC lists no firmware of that id or name"
+            yield Change(
+                part=f"firmware {clean(name, 100)}",
+                kind="unread",
+                verdict=Verdict.UNPROVEN,
+                before=wanted,
+                after=why,
+            )
+        for one in pieces:
+            if one.version and one.version != wanted:
+                label = one.identity if one.identity == one.name else f"{one.identity} ({one.name})"
+                yield Change(
+                    part=f"firmware {label}",
+                    kind="wrong",
+                    verdict=Verdict.FAIL,
+                    before=wanted,
+                    after=one.version,
+                )
+
+
+def compare(before: Node | None, after: Node) -> tuple[Change, ...]:
+    """Return what changed, the worst first.
+
+    A missing part and another machine fail; a swapped GPU and other firmware are reported and do not.
+
+    Args:
+        before: The record before imaging; None where there was none.
+        after: The record of the node as it is.
+    """
+    if before is None:
+        return (Change(part="hardware", kind="unproven", after="recorded"),)
+    found: list[Change] = []
+    if before.serial and after.serial and before.serial != after.serial:
+        found.append(
+            Change(
+                part="serial number",
+                kind="differs",
+                verdict=Verdict.FAIL,
+                before=before.serial,
+                after=after.serial,
+            )
+        )
+    elif bool(before.serial) != bool(after.serial):
+        found.append(Change(part="serial number", kind="unproven", before=before.serial, after=after.serial))
+    found += _gpus(before, after)
+    found += _memory(before, after)
+    found += _firmware(before, after)
+    rank = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1}
+    return tuple(sorted(found, key=lambda one: rank.get(one.verdict, 2) if one.verdict else 2))
+
+
+def _gpus(before: Node, after: Node) -> list[Change]:
+    if not before.gpus or not after.gpus:
+        # Without its driver a node lists no GPU at all: then nothing was asked, and nothing is missing.
+        if not before.gpus and not after.gpus:
+            return []
+        lost = bool(before.gpus)
+        return [
+            Change(
+                part="GPUs",
+                kind="unproven",
+                verdict=Verdict.UNPROVEN if lost else None,
+                before=f"{len(before.gpus)} GPUs" if lost else "",
+                after="" if lost else f"{len(after.gpus)} GPUs",
+            )
+        ]
+    found: list[Change] = []
+    # A slot is where a GPU sits on the bus; where the bus is not told, its number.
+    was = {gpu.bus_id or str(gpu.index): gpu for gpu in before.gpus}
+    now = {gpu.bus_id or str(gpu.index): gpu for gpu in after.gpus}
+    stood = {gpu.uuid: slot for slot, gpu in was.items()}
+    for slot, gpu in was.items():
+        other = now.get(slot)
+        label = f"GPU {gpu.index} ({slot})"
+        if other is None:
+            if gpu.uuid not in {one.uuid for one in after.gpus}:
+                found.append(Change(part=label, kind="missing", verdict=Verdict.FAIL, before=gpu.uuid))
+        elif other.uuid != gpu.uuid:
+            if other.uuid in stood:
+                found.append(
+                    Change(part=f"GPU {other.uuid}", kind="moved", before=stood[other.uuid], after=slot)
+                )
+            else:
+                found.append(Change(part=label, kind="swapped", before=gpu.uuid, after=other.uuid))
+        elif gpu.vbios and other.vbios and gpu.vbios != other.vbios:
+            found.append(
+                Change(part=f"{label} firmware", kind="differs", before=gpu.vbios, after=other.vbios)
+            )
+    for slot, gpu in now.items():
+        if slot in was:
+            continue
+        if gpu.uuid in stood:
+            found.append(Change(part=f"GPU {gpu.uuid}", kind="moved", before=stood[gpu.uuid], after=slot))
+        else:
+            found.append(Change(part=f"GPU {gpu.index} ({slot})", kind="new", after=gpu.uuid))
+    return found
+
+
+def _memory(before: Node, after: Node) -> list[Change]:
+    was, now = before.memory_bytes, after.memory_bytes
+    if not was or not now:
+        return []
+    if abs(now - was) <= MEMORY_SLACK * was:
+        return []
+    less = now < was
+    return [
+        Change(
+            part="memory",
+            kind="differs",
+            verdict=Verdict.FAIL if less else None,
+            before=size(was),
+            after=size(now),
+        )
+    ]
+
+
+def _firmware(before: Node, after: Node) -> list[Change]:
+    found: list[Change] = []
+    names = {*before.firmware, *after.firmware} - {"vbios"}
+    for prefix, part in (("bmc.", "firmware that the BMC lists"), ("bios.", "BIOS settings")):
+        mine = {name for name in names if name.startswith(prefix)}
+        was_told, is_told = mine & before.firmware.keys(), mine & after.firmware.keys()
+        if bool(was_told) != bool(is_told):
+            # One of the two was never asked, or did not answer: that is one silence, and not many parts gone.
+            names -= mine
+            sides = {"before": "listed" if was_told else "", "after": "listed" if is_told else ""}
+            found.append(Change(part=part, kind="unproven", **sides))
+    for name in sorted(names):
+        was, now = before.firmware.get(name, ""), after.firmware.get(name, "")
+        if was == now:
+            continue
+        label = f"firmware {clean(name, 60)}"
+        if was and now:
+            found.append(Change(part=label, kind="differs", before=was, after=now))
+        else:
+            found.append(Change(part=label, kind="missing" if was else "new", before=was, after=now))
+    return found

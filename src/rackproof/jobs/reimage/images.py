@@ -1,0 +1,110 @@
+"""What a ready image is, block by block, so that a node can check what it writes before it writes it."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from pathlib import Path
+from uuid import UUID
+
+from rackproof.core.records import Record
+
+BLOCK_BYTES = 4 * 2**20
+"""As in the program that writes (roles/netboot/files/rackproof-write-image)."""
+NOTHING = "0"
+"""In the place of a digest: a block of zeros, which nobody has to fetch."""
+
+
+SECTOR_BYTES = 512
+LINUX = frozenset(
+    {
+        UUID("0fc63daf-8483-4772-8e79-3d69d8477de4"),
+        # The same, told apart by architecture: x86-64, arm64.
+        UUID("4f68bce3-e8cd-4db1-96e7-fbcaf984b709"),
+        UUID("b921b045-1df0-41c3-af44-4c6f280d3fae"),
+    }
+)
+"""Types of a partition that can hold the root file system."""
+
+
+class Partition(Record):
+    """Where a partition lies in an image, in bytes."""
+
+    begin: int
+    bytes: int
+
+
+class ImageDescription(Record):
+    """An image: its size in bytes, the digest of the whole, and of each block of ``block`` bytes.
+
+    ``root`` is the partition with the root file system, None where no partition table says it.
+    """
+
+    name: str
+    bytes: int
+    block: int = BLOCK_BYTES
+    sha256: str
+    root: Partition | None = None
+    blocks: tuple[str, ...]
+
+    @property
+    def fetched_bytes(self) -> int:
+        """Return how much of it goes over the network."""
+        last = self.bytes - (len(self.blocks) - 1) * self.block
+        return sum(
+            (last if number == len(self.blocks) - 1 else self.block)
+            for number, digest in enumerate(self.blocks)
+            if digest != NOTHING
+        )
+
+
+def root_partition(start: bytes) -> Partition | None:
+    """Return the largest Linux partition of a disk, None where there is none.
+
+    Args:
+        start: The disk's first bytes, with its GPT.
+    """
+    header = start[SECTOR_BYTES : 2 * SECTOR_BYTES]
+    if len(header) < SECTOR_BYTES or not header.startswith(b"EFI PART"):
+        return None
+    at, count, size = struct.unpack_from("<QII", header, 72)
+    found = []
+    for number in range(min(count, 1024)):
+        entry = start[at * SECTOR_BYTES + number * size :][:size]
+        if size < 48 or len(entry) < size:
+            break
+        first, last = struct.unpack_from("<QQ", entry, 32)
+        if UUID(bytes_le=entry[:16]) in LINUX and 0 < first <= last:
+            found.append(Partition(begin=first * SECTOR_BYTES, bytes=(last - first + 1) * SECTOR_BYTES))
+    return max(found, key=lambda one: one.bytes, default=None)
+
+
+def describe(path: Path) -> ImageDescription:
+    """Return what an image is.
+
+    Args:
+        path: A raw image of a disk, as it is to be written.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is empty, or packed.
+    """
+    whole, size = hashlib.sha256(), 0
+    blocks: list[str] = []
+    root: Partition | None = None
+    with open(path, "rb") as stream:
+        while data := stream.read(BLOCK_BYTES):
+            if not blocks and data.startswith((b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"QFI\xfb")):
+                raise ValueError(
+                    f"{path} is packed, or a qcow2: what is written to a disk is raw; unpack it first"
+                )
+            if not blocks:
+                root = root_partition(data)
+            whole.update(data)
+            size += len(data)
+            blocks.append(hashlib.sha256(data).hexdigest() if data.strip(b"\0") else NOTHING)
+    if not size:
+        raise ValueError(f"{path} is empty")
+    return ImageDescription(
+        name=path.name, bytes=size, sha256=whole.hexdigest(), root=root, blocks=tuple(blocks)
+    )

@@ -1,0 +1,206 @@
+"""IPMI over LAN (RMCP+), by the program ``ipmitool``: for BMCs that lack Redfish.
+
+A program in the place of a library, because a process can be ended when its time is up, and because an
+operator can type the same command. Its exit status says little (an order that the BMC refused can end with
+0), so that what counts is what the BMC says when it is asked again.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+from rackproof.core.text import clean
+from rackproof.jobs.reimage.bmc import About, Access, BmcError, BmcSilentError, Power
+
+PORT = 623
+_LOGIN = re.compile(
+    r"HMAC is invalid|unauthorized (?:name|role)|password (?:is longer|invalid)", re.IGNORECASE
+)
+_PRIVILEGE = re.compile(r"insufficient privilege|Set Session Privilege Level to \w+ failed:", re.IGNORECASE)
+_SILENT = re.compile(
+    r"Get Auth Capabilities error|no response|Unable to establish|Close Session command failed"
+    r"|Address lookup .* failed|timed? ?out",
+    re.IGNORECASE,
+)
+# What the BMC says before ipmitool adds that there is no session.
+_REFUSED = re.compile(r"message (?:indicates an error )?: (.+)", re.IGNORECASE)
+_PXE, _DISK = 1, 2
+
+
+@contextmanager
+def machine(node: str, access: Access) -> Iterator[IpmiMachine]:
+    """Reach a node. Each question and order has a session of its own, so there is nothing to close.
+
+    Raises:
+        BmcError: The address is none.
+    """
+    yield IpmiMachine(node, access)
+
+
+def who(node: str, access: Access) -> tuple[About, ...]:
+    """Return the machine of a BMC. IPMI tells no MAC address of it.
+
+    Raises:
+        BmcError: It does not answer, or refuses.
+    """
+    with machine(node, access) as one:
+        return (About(serial=one.fru("Product Serial"), model=one.model(), power=one.power()),)
+
+
+class IpmiMachine:
+    """A node, as :class:`rackproof.jobs.reimage.bmc.Machine`."""
+
+    def __init__(self, node: str, access: Access) -> None:
+        host, port = host_and_port(node, access.address)
+        self._node, self._access = node, access
+        self._fru: str | None = None
+        # That is what switches and sets the boot; more is not needed, and not every account has it.
+        self._command = ["ipmitool", "-v", "-I", "lanplus", "-H", host, "-p", str(port), "-L", "OPERATOR"]
+        self._command += ["-U", access.user] if access.user else []
+        self._command += ["-E", "-N", "2", "-R", "3"]
+
+    def power(self) -> str:
+        """Return the state of the node."""
+        said = self._ask("chassis", "power", "status")
+        found = re.search(r"Chassis Power is (\w+)", said)
+        return found[1].capitalize() if found else ""
+
+    def said(self) -> Power:
+        """Return all that the BMC says; no serial number where its FRU information has none."""
+        boot, enabled = boot_flags(self._ask("chassis", "bootparam", "get", "5"))
+        return Power(power=self.power(), boot=boot, boot_enabled=enabled, serial=self.fru("Product Serial"))
+
+    def model(self) -> str:
+        """Return maker and name of the machine, empty where its FRU information has none."""
+        names = (self.fru("Product Manufacturer"), self.fru("Product Name"))
+        return " ".join(one for one in names if one)
+
+    def switch(self, on: bool) -> None:
+        """Order the node on or off."""
+        self._ask("chassis", "power", "on" if on else "off")
+
+    def boot_from_network(self) -> None:
+        """Order the next boot from the network."""
+        self._ask("chassis", "bootdev", "pxe", *(["options=efiboot"] if self._access.uefi else []))
+
+    def boot_as_set_up(self) -> None:
+        """Take that back."""
+        self._ask("chassis", "bootdev", "none")
+
+    def fru(self, name: str) -> str:
+        """Return a field of the machine's FRU information, empty where that has none."""
+        if self._fru is None:
+            # Not every BMC keeps such information, or shows it: then nothing is known, which is said by "".
+            self._fru = self._ask("fru", "print", "0", needed=False)
+        found = re.search(rf"^ *{name} *: *(.*)$", self._fru, re.MULTILINE)
+        return clean(found[1], 60) if found else ""
+
+    def _ask(self, *words: str, needed: bool = True) -> str:
+        """Return what ipmitool prints.
+
+        Args:
+            words: The command.
+            needed: Whether a refusal of the command, not of the session, is an error.
+
+        Raises:
+            BmcError: No session, or the BMC refuses.
+        """
+        node, access = self._node, self._access
+        try:
+            done = subprocess.run(  # noqa: S603  (a fixed program; words from the inventory are arguments)
+                [*self._command, *words],
+                env=os.environ | {"IPMITOOL_PASSWORD": access.password, "LC_ALL": "C"},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=access.call_timeout_s,
+                check=False,
+            )
+        except FileNotFoundError:
+            raise BmcError(
+                f"{node}: the program ipmitool is not installed on this machine, and IPMI needs it: "
+                "apt-get install ipmitool"
+            ) from None
+        except subprocess.TimeoutExpired:
+            raise self._silent(f"nothing within {access.call_timeout_s:.0f} s") from None
+        said, error = done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
+        user = clean(access.user or "nobody", 60)
+        if _PRIVILEGE.search(error):
+            raise BmcError(
+                f"{node}: its BMC at {access.place} does not let {user} do that: give the account the "
+                "privilege operator for IPMI over LAN"
+            )
+        if done.returncode == 0:
+            return said
+        if _LOGIN.search(error):
+            raise BmcError(
+                f"{node}: its BMC at {access.place} refuses the login of {user}: check reimage_bmc_user "
+                "and reimage_bmc_password in Vault (at most 20 characters), and whether the account is locked"
+            )
+        refused = _REFUSED.search(error)
+        if refused is None and _SILENT.search(error):
+            raise self._silent(_last(error))
+        if refused is None and not needed:
+            return said
+        raise BmcError(
+            f"{node}: its BMC at {access.place} refuses {' '.join(words)}: "
+            f"{clean(refused[1] if refused else _last(error or said), 300)}. See its log of events"
+        )
+
+    def _silent(self, why: str) -> BmcSilentError:
+        return BmcSilentError(
+            f"{self._node}: its BMC at {self._access.place} does not answer by IPMI ({why}): is it powered, "
+            "is its network up, IPMI over LAN allowed? Some say nothing to an account that they do not know. "
+            "A hung one needs its reset button or its power taken away"
+        )
+
+
+def _last(text: str) -> str:
+    lines = [one for one in text.splitlines() if one.strip()]
+    return clean(lines[-1], 200) if lines else "no reason was given"
+
+
+def boot_flags(said: str) -> tuple[str, str]:
+    """Return from what a node boots next, and whether that holds, in the words of Redfish.
+
+    Args:
+        said: What ``ipmitool chassis bootparam get 5`` prints; of it the bytes count, which no version words
+            anew.
+    """
+    found = re.search(r"^Boot parameter data: ([0-9a-f]{10})", said, re.MULTILINE | re.IGNORECASE)
+    if not found:
+        return "", ""
+    first, second = bytes.fromhex(found[1])[:2]
+    device = (second >> 2) & 0b1111
+    boot = {0: "None", _PXE: "Pxe", _DISK: "Hdd"}.get(device, f"IPMI device {device}")
+    if not first & 0x80 or not device:
+        return boot, "Disabled"
+    return boot, "Continuous" if first & 0x40 else "Once"
+
+
+def host_and_port(node: str, address: str) -> tuple[str, int]:
+    """Return where a BMC listens: ``10.0.0.11``, ``bmc17:6230``, ``fd00::11``, ``[fd00::11]:6230``.
+
+    Raises:
+        BmcError: It is no such address.
+    """
+    try:
+        return str(ipaddress.ip_address(address)), PORT
+    except ValueError:
+        pass
+    try:
+        parts = urlsplit(f"//{address}")
+        host, port = parts.hostname or "", parts.port or PORT
+    except ValueError:
+        host, port = "", 0
+    if not re.fullmatch(r"[\w.:-]{1,253}", host) or host.startswith("-") or parts.path or parts.username:
+        raise BmcError(
+            f"{node}: {clean(address, 120)!r} is no address for IPMI: a name or an IP address, with :PORT "
+            "where it is not 623"
+        )
+    return host, port

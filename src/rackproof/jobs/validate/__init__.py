@@ -1,0 +1,1 @@
+"""The validate job: a night of the fleet, from snapshots to drains."""

@@ -1,0 +1,296 @@
+"""Why a node is in the state it is in: what was measured against what, what was tried, what comes next.
+
+All of it comes from the nights' records; nothing is asked of the node.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rackproof.core.records import Record, Verdict
+from rackproof.core.text import clean, moment, percent
+from rackproof.jobs.validate.fleet import night_store
+from rackproof.jobs.validate.fleet.night_store import NightRecord, NodeNight
+from rackproof.nodes.health_checks import HealthFinding
+
+_NIGHTS_SHOWN = 10
+_PARTNERS_SHOWN = 200
+_UUID = re.compile(r"GPU-[0-9A-Fa-f-]{8,60}")
+
+
+class ExplainError(Exception):
+    """There is nothing to explain; the message says where was looked and what to do."""
+
+
+class Explanation(Record):
+    """A node explained, in lines; ``nights`` are when, verdict and the first thing said, newest first."""
+
+    node: str
+    night_id: str
+    verdict: Verdict
+    when: str
+    service: tuple[str, ...]
+    wrong: tuple[str, ...]
+    tried: tuple[str, ...]
+    next: tuple[str, ...]
+    nights: tuple[tuple[str, str, str], ...]
+
+
+def explain(results: Path, node: str) -> Explanation:
+    """Explain a node from the nights' records.
+
+    Args:
+        results: The results folder.
+        node: Name in the inventory.
+
+    Raises:
+        ExplainError: No night has looked at it.
+        ResultsError: The results cannot be listed.
+    """
+    nights = list(night_store.of_node(night_store.nights(results), node))
+    if not nights:
+        raise ExplainError(
+            f"no night in {results} has looked at {clean(node, 100)}: check the name against the "
+            f"inventory, or run ansible-playbook validate.yml -l {clean(node, 100)}"
+        )
+    return explanation(nights)
+
+
+def explanation(nights: Sequence[tuple[NightRecord, NodeNight]]) -> Explanation:
+    """Explain a node by the nights that looked at it, newest first; at least one."""
+    night, mine = nights[0]
+    return Explanation(
+        node=mine.node,
+        night_id=night.night_id,
+        verdict=mine.verdict,
+        when=moment(night.ended),
+        service=tuple(_service(night, mine)),
+        wrong=tuple(_wrong(mine)),
+        tried=tuple(_tried(nights)),
+        next=tuple(_next(mine)),
+        nights=tuple(
+            (moment(one.ended), about.verdict.value, clean((about.says() or ("",))[0], 200))
+            for one, about in nights[:_NIGHTS_SHOWN]
+        ),
+    )
+
+
+def text(one: Explanation) -> str:
+    """Return an explanation for a terminal."""
+    lines = [f"{one.node}: {one.verdict.value} in the night {one.night_id} ({one.when})"]
+    for title, some in (
+        ("In service?", one.service),
+        ("What is wrong", one.wrong or ("nothing was found",)),
+        ("What was tried", one.tried),
+        ("Next", one.next),
+    ):
+        if some:
+            lines += ["", title, *(f"  {clean(line, 600)}" for line in some)]
+    lines += ["", "Nights", *(f"  {when}  {verdict:9} {what}".rstrip() for when, verdict, what in one.nights)]
+    return "\n".join(lines) + "\n"
+
+
+def _service(night: NightRecord, mine: NodeNight) -> list[str]:
+    lines = []
+    state = mine.slurm
+    if state is None:
+        lines.append("Slurm was not asked, or could not be.")
+    elif not state.known:
+        lines.append("Slurm does not know it.")
+    else:
+        by = {"ours": "drained by Rackproof's night", "other": "taken out of service by somebody else"}
+        reason = f": {state.reason}" if state.reason else ""
+        drained = f", {by[state.drained_by]}{reason}" if state.drained_by in by else ""
+        lines.append(f"Slurm said {state.state}{drained}.")
+    if mine.plan:
+        allowed = mine.plan in night.acts
+        lines.append(f"{mine.plan}{'' if allowed else ' (not allowed, a dry run)'}: {mine.why}")
+    elif mine.why:
+        lines.append(mine.why)
+    if mine.did:
+        lines.append(f"done: {mine.did}")
+    if mine.hold and mine.hold.since != night.night_id:
+        lines.append(
+            f"drained since the night {mine.hold.since}, for {', '.join(mine.hold.codes) or 'reasons lost'}"
+        )
+    return lines
+
+
+def _wrong(mine: NodeNight) -> list[str]:
+    lines = [mine.unreached] if mine.unreached else []
+    for one in mine.findings:
+        wide = "; on so many nodes that the tool or the fabric is suspected" if one.fleetwide else ""
+        lines.append(
+            f"{one.verdict.value}: {one.code}: {night_store.where(one)}{one.evidence} "
+            f"[{one.action}, {one.confidence}]{wide}"
+        )
+    for told in mine.reasons:
+        off = f", {percent(told.deviation)} off" if told.deviation is not None else ""
+        lines.append(
+            f"{told.verdict.value}: {told.check} {told.metric} on {told.part or mine.node}: {told.text}{off}"
+        )
+    return lines
+
+
+def _tried(nights: Sequence[tuple[NightRecord, NodeNight]]) -> list[str]:
+    _, mine = nights[0]
+    lines = []
+    for code in mine.codes() or (mine.hold.codes if mine.hold else ()):
+        seen = [one.night_id for one, about in nights if code in about.codes()]
+        if seen:
+            count = f"in {len(seen)} of the last {len(nights)} nights, first {seen[-1]}"
+            lines.append(f"{code}: failed {count}")
+    lines += [f"{moment(one.ended)}: {about.did}" for one, about in nights[:_NIGHTS_SHOWN] if about.did]
+    if mine.hold and mine.hold.passes:
+        lines.append(f"what failed has passed {mine.hold.passes} times since")
+    return lines
+
+
+def _next(mine: NodeNight) -> list[str]:
+    if mine.unreached:
+        return [f"ssh {mine.node} true; then: ansible-playbook validate.yml -l {mine.node}"]
+    again = f"ansible-playbook validate.yml -l {mine.node}"
+    wide = [one for one in mine.findings if one.fleetwide]
+    steps = [_step(mine.node, one) for one in mine.findings if not one.fleetwide and one.action != "none"]
+    if any(one.verdict in (Verdict.FAIL, Verdict.DEGRADED) for one in mine.reasons):
+        worst = mine.reasons[0]
+        steps.append(f"ansible-playbook bench.yml -l {mine.node}  # measures {worst.metric or 'it'} again")
+    if wide:
+        steps.append(
+            f"look at the tool and the fabric first: {', '.join(sorted({one.code for one in wide}))}"
+        )
+    steps = list(dict.fromkeys(filter(None, steps)))
+    return [*steps, again] if steps else []
+
+
+def _step(node: str, one: HealthFinding) -> str:
+    """Return the command that a finding asks for."""
+    # It is typed into a shell, and comes from a node.
+    gpu = one.name if _UUID.fullmatch(one.name) else ""
+    commands = {
+        "configure": f"ansible-playbook provision.yml -l {node}  # {one.code}",
+        "reset": f"ssh {node} nvidia-smi --gpu-reset -i {gpu or 'GPU'}  # {one.code}; no job may run there",
+        "reboot": f"scontrol reboot ASAP nextstate=down {node}  # {one.code}",
+        "isolate": f"scontrol update NodeName={node} State=DRAIN Reason={one.code}  # then power, cooling",
+        "inspect": f"look at {one.name or node} {one.place}: cable, seat, cooling  # {one.code}".replace(
+            "  ", " ", 1
+        ),
+        "rma": f"rackproof explain {node} --rma {node}-rma.md  # {one.code}: the packet for the vendor",
+    }
+    return commands.get(one.action, "")
+
+
+def rma_packet(results: Path, node: str) -> str:
+    """Return what a vendor asks for, in Markdown: serials, versions, timeline of XIDs, results and partners.
+
+    Args:
+        results: The results folder.
+        node: Name in the inventory.
+
+    Raises:
+        ExplainError: No night has looked at it.
+        ResultsError: The results cannot be listed.
+    """
+    one = explain(results, node)
+    folders = night_store.nights(results)
+    nights = list(night_store.of_node(folders, node))
+    kept = night_store.last_look(folders, node)
+    lines = [f"# RMA packet: {_cell(node)}", "", f"Made from the night {one.night_id} ({one.when}).", ""]
+    if kept is not None:
+        about, seen = kept.about, kept.look
+        lines += _table(
+            ("what", "value"),
+            [
+                ("product", about.product),
+                ("node's serial", about.serial),
+                ("chassis' serial", about.chassis_serial),
+                ("SKU", about.sku),
+                ("rack", kept.rack),
+            ],
+        )
+        bad = {found.name for found in nights[0][1].findings if found.part == "gpu"}
+        # A measurement names its GPU with the slot behind it.
+        bad |= {told.part.partition(" ")[0] for told in nights[0][1].reasons}
+        gone = {gpu.uuid for gpu in seen.gone_gpus}
+        lines += ["## GPUs", ""]
+        lines += _table(
+            ("suspect", "slot", "bus", "UUID", "serial", "VBIOS", "module"),
+            [
+                (
+                    "is missing" if gpu.uuid in gone else "yes" if gpu.uuid in bad else "",
+                    gpu.index,
+                    gpu.bus_id,
+                    gpu.uuid,
+                    gpu.serial,
+                    gpu.vbios,
+                    gpu.module,
+                )
+                for gpu in (*seen.gpus, *seen.gone_gpus)
+            ],
+        )
+        lines += ["## Versions", ""]
+        lines += _table(("what", "version"), sorted(seen.versions.items()))
+    lines += ["## Findings tonight", "", *(f"- {_cell(line)}" for line in one.wrong), ""]
+    lines += ["## XIDs", ""]
+    lines += _table(("night", "GPU", "XID", "times", "text"), _xids(folders, node))
+    lines += ["## Nights", ""]
+    lines += _table(
+        ("night", "verdict", "what failed", "what was done"),
+        [
+            (night.night_id, about.verdict.value, "; ".join(about.codes()), about.did)
+            for night, about in nights
+        ],
+    )
+    lines += ["## Results with partners", ""]
+    lines += _table(("night", "with", "verdict", "result"), _partners(folders, nights, node))
+    lines += ["## What was tried", "", *(f"- {_cell(line)}" for line in one.tried or ("nothing yet",)), ""]
+    return "\n".join(lines)
+
+
+def _partners(
+    folders: Sequence[Path], nights: Sequence[tuple[NightRecord, NodeNight]], node: str
+) -> list[tuple[Any, ...]]:
+    """Return with whom a node has reduced and how that went, newest night first, and links found bad."""
+    from rackproof.jobs.validate.fleet.probe_scheduler import read_probes
+
+    rows: list[tuple[Any, ...]] = []
+    between = {night.night_id: night.between for night, _ in nights}
+    for folder in folders:
+        night = read_probes(folder)
+        for one in night.pairs if night else ():
+            if node in one.nodes:
+                others = ", ".join(name for name in one.nodes if name != node)
+                rows.append((folder.name, others, "pass" if one.passed else "fail", one.text))
+        for told in between.get(folder.name, ()):
+            if node in (ends := told.part.replace(">", "+").split("+")):
+                others = ", ".join(name for name in ends if name != node)
+                rows.append((folder.name, others, told.verdict.value, told.text))
+    return rows[:_PARTNERS_SHOWN]
+
+
+def _xids(folders: Sequence[Path], node: str) -> list[tuple[Any, ...]]:
+    rows: list[tuple[Any, ...]] = []
+    for folder in reversed(folders):
+        kept = night_store.read_look(folder, node)
+        rows += [
+            (folder.name, one.uuid or one.bus_id, one.xid, one.times, one.text)
+            for one in (kept.look.xids if kept else ())
+            if not one.carried
+        ]
+    return rows
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    if not rows:
+        return ["none", ""]
+    lines = [head, ["---"] * len(head), *rows]
+    return [f"| {' | '.join(map(_cell, line))} |" for line in lines] + [""]
+
+
+def _cell(value: Any) -> str:
+    """Return text that stays in its cell and is no HTML: it comes from a node."""
+    escaped = clean(value, 400).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\|`*_\[\]])", r"\\\1", escaped)

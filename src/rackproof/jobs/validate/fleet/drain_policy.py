@@ -1,0 +1,190 @@
+"""Which nodes should be drained and which returned after a night. Pure; nothing here touches Slurm.
+
+* Drained is who fails alone: not for what the whole fleet shows, not for a hint, not unproven.
+* A drain that somebody else set is neither lifted nor given another reason.
+* Of a partition never more than the allowed share stays drained by us, and with too many nodes that cannot
+  be reached nobody is drained: then the fault is the network's, or this machine's.
+* Our own drain ends when all that failed has passed in so many nights that proved the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from rackproof.core.records import Verdict
+from rackproof.core.text import clean, percent
+from rackproof.jobs.validate.fleet.night_store import Hold, NodeNight
+from rackproof.jobs.validate.fleet.probe_slurm_jobs import PROBES
+
+PREFIX = "rackproof-night:"
+"""How the reasons of the night's drains begin; those of provisioning begin otherwise and are not touched."""
+PROGRAMS = frozenset(one.name for one in PROBES)
+_WORST_FIRST = ("rma", "isolate", "inspect", "reboot", "reset", "configure", "watch", "none")
+
+
+@dataclass(frozen=True)
+class ActingPolicy:
+    """How far the night may go. ``share`` is of a partition, and of the fleet that may be unreachable."""
+
+    share: float = 0.15
+    unreachable_least: int = 3
+    passes: int = 2
+
+
+def partitions(listed: str) -> dict[str, dict[str, bool]]:
+    """Return the partitions: node to whether it is drained by us.
+
+    Args:
+        listed: What ``sinfo --noheader --Node --format=%N|%R|%E`` prints.
+    """
+    found: dict[str, dict[str, bool]] = {}
+    for line in listed.splitlines():
+        node, bar, rest = line.strip().partition("|")
+        partition, _, reason = rest.partition("|")
+        if bar and node and partition:
+            found.setdefault(partition, {})[node] = reason.strip().startswith(PREFIX)
+    return found
+
+
+def decide(
+    nodes: Sequence[NodeNight],
+    before: Mapping[str, NodeNight],
+    members: Mapping[str, Mapping[str, bool]],
+    night_id: str,
+    policy: ActingPolicy | None = None,
+) -> tuple[tuple[NodeNight, ...], tuple[str, ...]]:
+    """Return the nodes with plan, reason and hold, and remarks about the fleet.
+
+    Args:
+        nodes: Tonight's, judged; ``slurm`` is None where Slurm could not be asked.
+        before: What was last known of them.
+        members: As :func:`partitions` returns.
+        night_id: Tonight.
+        policy: How far it may go.
+    """
+    policy = policy or ActingPolicy()
+    lost = sum(bool(one.unreached) for one in nodes)
+    remarks = []
+    blind = lost >= policy.unreachable_least and lost > policy.share * len(nodes)
+    if blind:
+        remarks.append(
+            f"{lost} of {len(nodes)} nodes cannot be reached: a fault of the network or of this machine "
+            "until proven otherwise; nobody is drained tonight"
+        )
+    room = {name: int(policy.share * len(some) + 1e-9) - sum(some.values()) for name, some in members.items()}
+    decided = {one.node: _held(one, before.get(one.node), night_id, policy) for one in nodes}
+    for one in sorted(nodes, key=_order):
+        if one.verdict is not Verdict.FAIL or not one.codes() or decided[one.node].hold is not None:
+            continue
+        mine = [name for name, some in members.items() if one.node in some]
+        withheld = _objection(one, blind, mine) or _full(mine, members, room, policy)
+        if withheld:
+            decided[one.node] = one.model_copy(update={"why": withheld})
+            continue
+        for name in mine:
+            room[name] -= 1
+        hold = Hold(since=night_id, codes=one.codes())
+        decided[one.node] = one.model_copy(update={"plan": "drain", "why": _because(one), "hold": hold})
+    kept_back = sum(1 for one in decided.values() if one.why.startswith("not drained: the share"))
+    if kept_back:
+        remarks.append(
+            f"{kept_back} more node{'s' if kept_back > 1 else ''} should be drained and "
+            f"{'are' if kept_back > 1 else 'is'} not: the allowed share of a partition is used up"
+        )
+    return tuple(decided[one.node] for one in nodes), tuple(remarks)
+
+
+def _order(one: NodeNight) -> tuple[int, str]:
+    actions = [_WORST_FIRST.index(found.action) for found in one.findings if found.code in one.codes()]
+    return min(actions, default=len(_WORST_FIRST)), one.node
+
+
+def _held(one: NodeNight, before: NodeNight | None, night_id: str, policy: ActingPolicy) -> NodeNight:
+    """Return a node that is drained by us with what becomes of the drain."""
+    if one.slurm is None or one.slurm.drained_by != "ours":
+        return one
+    hold = (before.hold if before else None) or Hold(since=night_id, codes=_told(one.slurm.reason))
+    if one.verdict is Verdict.UNPROVEN or one.unreached:
+        # Neither a pass nor a new failure: what was counted stands.
+        return one.model_copy(update={"hold": hold, "why": "stays drained: tonight proves nothing of it"})
+    if one.verdict is Verdict.FAIL:
+        codes = tuple(dict.fromkeys([*hold.codes, *one.codes()]))
+        hold = hold.model_copy(update={"codes": codes, "passes": 0})
+        return one.model_copy(update={"hold": hold, "why": f"stays drained: {_because(one)}"})
+    if any(code.startswith("pair:") for code in hold.codes):
+        # Slurm gives a drained node no partner to prove it with.
+        why = "stays drained: it failed with other nodes; mend it, then resume it by hand"
+        return one.model_copy(update={"hold": hold, "why": why})
+    if lacking := [code for code in hold.codes if not _measured_anew(code, one.anew)]:
+        what = clean(", ".join(lacking), 200)
+        why = f"stays drained: what failed was not measured again since the night before: {what}"
+        return one.model_copy(update={"hold": hold, "why": why})
+    hold = hold.model_copy(update={"passes": hold.passes + 1})
+    if hold.passes < policy.passes:
+        why = f"stays drained: what failed has passed {hold.passes} of {policy.passes} times"
+        return one.model_copy(update={"hold": hold, "why": why})
+    what = ", ".join(hold.codes) or "every check"
+    return one.model_copy(
+        update={"hold": hold, "plan": "return", "why": f"passed {hold.passes} times: {what}"}
+    )
+
+
+def _measured_anew(code: str, anew: Collection[str]) -> bool:
+    """Whether what failed was measured again; health is looked at every night."""
+    check, colon, metric = code.partition(":")
+    if not colon:
+        return True
+    # Slurm's reason, where no night is left, holds a metric's first word.
+    first = metric.partition(" ")[0]
+    if check in ("floor", "fleet"):
+        return metric in anew or (first == metric and any(one.partition(" ")[0] == first for one in anew))
+    program = "training-step" if check == "bits" else first
+    return (program if program in PROGRAMS else "job") in anew
+
+
+def _told(reason: str) -> tuple[str, ...]:
+    """Return for what a node was drained, as Slurm knows it where no night does: the word of each code."""
+    parts = reason.removeprefix(PREFIX).strip().split("; ")[:-1]
+    return tuple(dict.fromkeys(part.split()[0] for part in parts if part.strip()))
+
+
+def _objection(one: NodeNight, blind: bool, mine: Sequence[str]) -> str:
+    if blind:
+        return "not drained: too many nodes cannot be reached"
+    if one.slurm is None:
+        return "not drained: Slurm could not be asked"
+    if not one.slurm.known or not mine:
+        return "not drained: Slurm does not know it"
+    if one.slurm.drained_by == "other":
+        return (
+            f"out of service already, by somebody else: {clean(one.slurm.reason, 200) or 'no reason given'}"
+        )
+    return ""
+
+
+def _full(
+    mine: Sequence[str],
+    members: Mapping[str, Mapping[str, bool]],
+    room: Mapping[str, int],
+    policy: ActingPolicy,
+) -> str:
+    for name in mine:
+        if room[name] < 1:
+            size, ours = len(members[name]), sum(members[name].values())
+            allowed = int(policy.share * size + 1e-9)
+            advice = "" if allowed else "; raise validate_share for so small a partition"
+            return (
+                f"not drained: the share of partition {name} is used up ({percent(policy.share, sign=False)} "
+                f"of {size} nodes: {allowed}; drained by earlier nights: {ours}{advice})"
+            )
+    return ""
+
+
+def _because(one: NodeNight) -> str:
+    """Return what fails, briefly: it becomes a reason in Slurm."""
+    found = [
+        f"{code.code} {code.place or code.name}".strip() for code in one.findings if code.code in one.codes()
+    ]
+    found += [f"{code.code} {code.part}".strip() for code in one.reasons if code.code in one.codes()]
+    return clean("; ".join(dict.fromkeys(found)), 200)

@@ -1,0 +1,269 @@
+"""What is kept of a fleet's night: ``night.json`` beside the night's ``run.json``, and a look per node.
+
+``results/NIGHT_ID/looks/NODE.json`` is written while nodes answer, ``night.json`` once all were judged: only
+a folder that holds it is a night. Looks of a night that was not finished are nobody's last look.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from rackproof.core.records import Node, Record, Verdict
+from rackproof.core.text import clean
+from rackproof.nodes.health_checks import HealthFinding
+from rackproof.nodes.snapshot import Look
+from rackproof.store.run_folder import ResultsError, write_file
+
+NIGHT_FILE = "night.json"
+LOOKS = "looks"
+BENCHMARK = "health"
+"""The name under which a night's own measurements enter the history."""
+NIGHTS_BACK = 60
+"""So many nights are asked for what was known of a node; one that was away longer is new."""
+_LARGEST = 512 << 20
+_NIGHT_NAME = re.compile(rf"\d{{8}}T\d{{6}}Z-{BENCHMARK}-[0-9a-f]{{6}}")
+
+
+class KeptLook(Record):
+    """A node as it was, and what the inventory said of it then."""
+
+    look: Look
+    about: Node
+    rack: str = ""
+    expected: dict[str, Any] = Field(default={}, description="As rackproof.nodes.health_checks.Expectation.")
+    limits: dict[str, float] = Field(default={}, description="As rackproof.nodes.health_checks.Limits.")
+    references: tuple[dict[str, Any], ...] = ()
+
+
+class NightReason(Record):
+    """A measurement that does not pass; ``deviation`` is the fraction off what it was compared with."""
+
+    check: str
+    verdict: Verdict
+    metric: str = ""
+    part: str = ""
+    text: str
+    deviation: float | None = None
+    fleetwide: bool = False
+
+    @property
+    def code(self) -> str:
+        """What is compared from night to night."""
+        return f"{self.check}:{self.metric}".rstrip(":")
+
+
+class SlurmState(Record):
+    """A node as Slurm knows it; ``drained_by`` is none, ours or other."""
+
+    known: bool = False
+    state: str = ""
+    drained_by: str = "none"
+    reason: str = ""
+    jobs: tuple[str, ...] = ()
+
+
+class Hold(Record):
+    """A drain of ours: the night it began in, what failed, and how often all of that has passed since."""
+
+    since: str
+    codes: tuple[str, ...] = ()
+    passes: int = 0
+
+
+class NodeNight(Record):
+    """A node in one night. ``plan`` is what should be done, ``why`` the reason, ``did`` what was done.
+
+    ``measured`` says that there are numbers of the last 24 hours; ``anew``, of a node that nights keep
+    drained, names what was measured since the night before: metrics, and programs that found nothing wrong.
+    """
+
+    node: str
+    sku: str = ""
+    rack: str = ""
+    hardware_key: str = ""
+    verdict: Verdict
+    findings: tuple[HealthFinding, ...] = ()
+    reasons: tuple[NightReason, ...] = ()
+    measured: bool = False
+    anew: tuple[str, ...] = ()
+    unreached: str = ""
+    slurm: SlurmState | None = None
+    hold: Hold | None = None
+    plan: Literal["", "drain", "return"] = ""
+    why: str = ""
+    did: str = ""
+
+    def codes(self) -> tuple[str, ...]:
+        """Return what fails on it and on it alone."""
+        found = [one.code for one in self.findings if _condemns(one)]
+        found += [one.code for one in self.reasons if one.verdict is Verdict.FAIL and not one.fleetwide]
+        return tuple(dict.fromkeys(found))
+
+    def says(self) -> tuple[str, ...]:
+        """Return what is wrong in words, the worst first."""
+        found = [f"{where(one)}{one.evidence}" for one in self.findings]
+        found += [f"{one.metric or one.check} {one.part}: {one.text}".strip() for one in self.reasons]
+        return ((self.unreached,) if self.unreached else ()) + tuple(found)
+
+
+class NightRecord(Record):
+    """A night of a fleet, as kept in ``night.json``."""
+
+    schema_version: Literal[1] = 1
+    night_id: str
+    started: datetime
+    ended: datetime
+    verdict: Verdict
+    nodes: tuple[NodeNight, ...] = ()
+    between: tuple[NightReason, ...] = Field(default=(), description="Findings on pairs and groups.")
+    remarks: tuple[str, ...] = ()
+    acts: tuple[str, ...] = Field(default=(), description="What was allowed: drain, return.")
+    closed: bool = Field(default=False, description="Whether acting was over when this was written.")
+
+
+def _condemns(one: HealthFinding) -> bool:
+    return one.verdict is Verdict.FAIL and not one.fleetwide and one.confidence != "hint"
+
+
+def where(one: HealthFinding) -> str:
+    """Return the part of a finding, as it stands before its evidence."""
+    if one.part == "node":
+        return ""
+    place = f" ({one.place})" if one.place else ""
+    return f"{one.name}{place}: "
+
+
+def look_path(folder: Path, node: str) -> Path:
+    """Return where a look is kept; a node's name comes from the inventory, and is no path yet.
+
+    Raises:
+        ResultsError: The name cannot be a file's.
+    """
+    if not node or "/" in node or node.startswith(".") or len(node) > 200:
+        raise ResultsError(
+            f"{clean(node, 100)!r}: not usable as the name of a file; rename it in the inventory"
+        )
+    return folder / LOOKS / f"{node}.json"
+
+
+def write_look(folder: Path, node: str, kept: KeptLook) -> None:
+    """Keep a look, whole or not at all.
+
+    Raises:
+        ResultsError: It cannot be written.
+    """
+    write_file(look_path(folder, node), kept.model_dump_json().encode())
+
+
+def read_look(folder: Path, node: str) -> KeptLook | None:
+    """Return a look, None where there is none or it is damaged: nothing is known then."""
+    try:
+        return KeptLook.model_validate_json(look_path(folder, node).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def write_night(folder: Path, night: NightRecord) -> None:
+    """Keep a night, whole or not at all.
+
+    Raises:
+        ResultsError: It cannot be written.
+    """
+    write_file(folder / NIGHT_FILE, night.model_dump_json(indent=1).encode() + b"\n")
+
+
+def read_night(folder: Path) -> NightRecord:
+    """Return a kept night.
+
+    Raises:
+        ResultsError: There is none, or it is damaged.
+    """
+    path = folder / NIGHT_FILE
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise ResultsError(f"{path} is larger than any night; was it overwritten?")
+        return NightRecord.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise ResultsError(f"cannot read {path}: {error.strerror}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ResultsError(
+            f"{path} is damaged: {place}: {first['msg']}; the night before it counts"
+        ) from None
+
+
+def is_night(name: str) -> bool:
+    """Whether a folder of that name is a night's, and not a run's of a benchmark that is called alike."""
+    return _NIGHT_NAME.fullmatch(name) is not None
+
+
+def nights(results: Path, *, before: str = "") -> list[Path]:
+    """Return the folders of nights, newest first, at most :data:`NIGHTS_BACK`.
+
+    Args:
+        results: The results folder.
+        before: Only nights before this one.
+
+    Raises:
+        ResultsError: The folder cannot be listed.
+    """
+    found: list[Path] = []
+    try:
+        names = sorted((one.name for one in results.iterdir() if is_night(one.name)), reverse=True)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise ResultsError(f"cannot list the results in {results}: {error.strerror}") from None
+    for name in names:
+        if (
+            (not before or name < before)
+            and not name.startswith(".")
+            and (results / name / NIGHT_FILE).is_file()
+        ):
+            found.append(results / name)
+            if len(found) == NIGHTS_BACK:
+                break
+    return found
+
+
+def last_look(folders: Iterable[Path], node: str) -> KeptLook | None:
+    """Return the latest look at a node in some nights, newest first."""
+    return next((kept for folder in folders if (kept := read_look(folder, node)) is not None), None)
+
+
+def earlier(folders: Iterable[Path], wanted: Iterable[str]) -> tuple[dict[str, NodeNight], list[str]]:
+    """Return what is known of nodes from nights, newest first, and remarks on damaged ones."""
+    found: dict[str, NodeNight] = {}
+    missing, remarks = set(wanted), []
+    for folder in folders:
+        if not missing:
+            break
+        try:
+            night = read_night(folder)
+        except ResultsError as error:
+            remarks.append(str(error))
+            continue
+        for one in night.nodes:
+            if one.node in missing:
+                found[one.node] = one
+                missing.discard(one.node)
+    return found, remarks
+
+
+def of_node(folders: Iterable[Path], node: str) -> Iterator[tuple[NightRecord, NodeNight]]:
+    """Yield the nights in which a node was looked at; damaged ones are passed over."""
+    for folder in folders:
+        try:
+            night = read_night(folder)
+        except ResultsError:
+            continue
+        mine = next((one for one in night.nodes if one.node == node), None)
+        if mine is not None:
+            yield night, mine

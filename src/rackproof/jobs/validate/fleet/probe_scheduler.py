@@ -1,0 +1,834 @@
+"""A night's measurements of its own: which idle nodes are measured, and what came of it.
+
+First every node by itself, and whose numbers are bad once more; then pairs, so that over the nights each two
+nodes of a rack meet; who fails meets a partner that is known to be good before it is called bad, and where
+that does not tell, the suspects are halved. Pure but for the jobs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from io import BytesIO
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from rackproof import logs
+from rackproof.core.definitions import JudgeRule, load_file
+from rackproof.core.judging import NO_REFERENCE, SkuReference, judge, judge_run
+from rackproof.core.records import Measurement, ParsedLog, Record, Verdict, worst
+from rackproof.core.text import clean, percent, quantity
+from rackproof.jobs.provision.summary import fold
+from rackproof.jobs.validate.fleet.anomaly import MAD_TO_SIGMA, Policy
+from rackproof.jobs.validate.fleet.night_store import NightReason
+from rackproof.jobs.validate.fleet.pairing import Pair, bisect, blame, pairs_of_night, second_partners
+from rackproof.jobs.validate.fleet.probe_slurm_jobs import (
+    FABRIC,
+    FABRIC_PROBE,
+    OUT_OF_TIME,
+    PROBES,
+    Done,
+    Job,
+    Jobs,
+    Plan,
+    Probe,
+    Section,
+    arguments,
+    last_words,
+    script,
+)
+from rackproof.jobs.validate.fleet.retest import Doubts, Twice, measure_suspects
+from rackproof.store.run_folder import write_file
+
+PROBES_FILE = "probes.json"
+BENCHMARK = "probes"
+"""The name under which what nights measure enters the history."""
+FABRIC_METRIC = "fabric_busbw"
+DIRECT = "direct"
+"""Folder of what drained nodes said."""
+
+
+class PairResult(Record):
+    """Nodes that reduced together. ``value`` is the bus bandwidth at the largest size, in GB/s.
+
+    ``passed`` says that they came to their end with right sums and that nothing speaks against their speed;
+    ``speed`` what a floor or other pairs say of that, None where it was compared with nothing.
+    """
+
+    nodes: tuple[str, ...]
+    passed: bool
+    value: float | None = None
+    text: str = ""
+    speed: Verdict | None = None
+
+
+class ProbeNight(Record):
+    """What a night measured by itself, as kept in ``probes.json``.
+
+    ``asked`` is the budget in GPU-minutes, ``spent`` what was used, drained nodes not counted. ``left_out``
+    says by node why it was not measured; those are no findings. ``digests`` are, by what has to be alike, the
+    bits that most agreed on. ``sound`` are by node the programs that ended well and found nothing wrong, and
+    ``job`` where all did.
+    ``again`` were measured a second time for suspect numbers; ``unconfirmed`` should have been and were not:
+    nothing fails by their speed; ``suspected`` are the numbers that no second measurement took back.
+    """
+
+    schema_version: Literal[1] = 1
+    asked: float
+    spent: float = 0.0
+    turns: dict[str, int] = Field(default={}, description="By rack how many nights of pairs there were.")
+    measured: tuple[str, ...] = ()
+    sound: dict[str, tuple[str, ...]] = Field(default={})
+    again: tuple[str, ...] = ()
+    unconfirmed: tuple[str, ...] = ()
+    suspected: dict[str, tuple[NightReason, ...]] = Field(default={})
+    left_out: dict[str, str] = Field(default={})
+    reasons: dict[str, tuple[NightReason, ...]] = Field(default={})
+    between: tuple[NightReason, ...] = ()
+    pairs: tuple[PairResult, ...] = ()
+    digests: dict[str, str] = Field(default={})
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Target:
+    """A node that could be measured: GPUs that it has (0: measured on its CPU), SKU, rack, partitions.
+
+    ``busy`` says why it cannot tonight; empty where it stands idle. ``uuids`` are its GPUs, where known.
+    """
+
+    name: str
+    gpus: int
+    sku: str = ""
+    rack: str = ""
+    partitions: tuple[str, ...] = ()
+    references: tuple[SkuReference, ...] = ()
+    busy: str = ""
+    uuids: frozenset[str] = frozenset()
+
+
+def digests_of(text: str) -> list[tuple[str, str, str]]:
+    """Return what has to be alike, part and digest, of each device in a log of the training step."""
+    found = []
+    for line in text.splitlines():
+        head, mark, rest = line.partition(":::MLLOG ")
+        if not mark or head.strip() or '"training_digest"' not in rest:
+            continue
+        try:
+            value = json.loads(rest)["value"]
+            labels = value["labels"]
+            part = str(labels.get("gpu", ""))
+            digest = str(value["digest"])
+            if not re.fullmatch(r"[0-9a-f]{64}", digest):
+                continue
+            found.append((clean(str(value["alike"]), 400), clean(part, 100), digest))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return found
+
+
+Digests = Mapping[str, Sequence[tuple[str, str, str]]]
+
+
+def odd_digests(
+    found: Digests, known: Mapping[str, str]
+) -> tuple[dict[str, list[NightReason]], dict[str, str], tuple[str, ...]]:
+    """Compare the training step across a fleet, bit by bit.
+
+    What most devices of a kind say is right, and more than half must say it, three at least; with fewer, what
+    earlier nights agreed on. Where neither tells, those that disagree are unproven.
+
+    Args:
+        found: By node, as :func:`digests_of` returns.
+        known: What earlier nights agreed on.
+
+    Returns:
+        Reasons by node, what is agreed on now, and remarks.
+    """
+    groups: dict[str, list[tuple[str, str, str]]] = {}
+    for node, some in found.items():
+        for alike, part, digest in some:
+            groups.setdefault(alike, []).append((node, part, digest))
+    reasons: dict[str, list[NightReason]] = {}
+    agreed = dict(known)
+    remarks = []
+    for alike, some in sorted(groups.items()):
+        counts = Counter(digest for *_, digest in some)
+        most, count = counts.most_common(1)[0]
+        sure = count >= 3 and 2 * count > len(some)
+        if sure and known.get(alike, most) != most:
+            remarks.append(
+                f"the training step gives other bits than in earlier nights on {count} of {len(some)} "
+                f"devices, with the same software ({alike}): a fault of the tool until proven otherwise"
+            )
+        right = most if sure else known.get(alike, "")
+        if right:
+            agreed[alike] = right
+        elif len(counts) == 1:
+            if len(some) > 1:
+                agreed[alike] = most
+            else:
+                remarks.append(
+                    f"the training step of {some[0][0]} was compared with nothing: no other device of its "
+                    f"kind, and none in earlier nights ({alike})"
+                )
+            continue
+        for node, part, digest in some:
+            if digest == right:
+                continue
+            said = f"the same training step as on {counts[right]} devices of its kind gave other bits"
+            text = (
+                f"{said}: it computes wrongly ({digest[:12]} instead of {right[:12]}; {alike})"
+                if right
+                else f"devices of its kind disagree and none is known to be right ({digest[:12]}; {alike})"
+            )
+            verdict = Verdict.FAIL if right else Verdict.UNPROVEN
+            one = NightReason(
+                check="bits", verdict=verdict, metric="training step", part=part or node, text=text
+            )
+            reasons.setdefault(node, []).append(one)
+    return reasons, agreed, tuple(remarks)
+
+
+def parsed(section: Section) -> ParsedLog:
+    """Return a program's log, parsed."""
+    return logs.parse(BytesIO(section.text.encode()), format="mllog")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a node's job measured: numbers that floors, fleet and history judge, and what is wrong now.
+
+    ``sound`` are the programs that ended well and found nothing wrong.
+    """
+
+    measurements: tuple[Measurement, ...] = ()
+    reasons: tuple[NightReason, ...] = ()
+    digests: tuple[tuple[str, str, str], ...] = ()
+    sound: tuple[str, ...] = ()
+
+
+def read_node(plan: Plan, target: Target, done: Done, probes: Sequence[Probe] | None = None) -> Measured:
+    """Return what the job of a node measured. Values that are wrong fail; what is missing is unproven.
+
+    Args:
+        plan: How it was measured.
+        target: The node.
+        done: What its job said.
+        probes: The programs of the job; None is all that such a node is measured with.
+    """
+    numbers: list[Measurement] = []
+    reasons: list[NightReason] = []
+    digests: list[tuple[str, str, str]] = []
+    by_name = {one.name: one for one in done.sections}
+    devices = target.gpus if plan.device == "gpu" else 1
+    for probe in probes or wanted(plan, target):
+        section = by_name.get(probe.name)
+        if section is None:
+            reasons.append(_unproven(probe.name, target.name, done.text or "it did not run"))
+            continue
+        if section.status != 0:
+            what = "did not end in time" if section.status in OUT_OF_TIME else f"ended with {section.status}"
+            reasons.append(_unproven(probe.name, target.name, f"{what}: {last_words(section.text)}"))
+            continue
+        if not probe.benchmark:
+            got = digests_of(section.text)
+            digests += got
+            if len(got) != devices:
+                reasons.append(
+                    _unproven(probe.name, target.name, f"{len(got)} of {devices} devices gave a result")
+                )
+            continue
+        rules = _rules(plan.benchmarks / f"{probe.benchmark}.yml")
+        log = parsed(section)
+        outcome = judge_run(
+            rules,
+            [log],
+            (),
+            lambda _: (),
+            parameters={"gpus": devices if plan.device == "gpu" else 0},
+            require_references=False,
+            source=f"benchmarks/{probe.benchmark}.yml",
+        )
+        for one in outcome.judgements:
+            # Speeds have no reference here: floors, fleet and history judge them with all other numbers.
+            if one.verdict.gates and one.gating:
+                part = one.labels.get("gpu") or target.name
+                reasons.append(
+                    NightReason(
+                        check="probe",
+                        verdict=one.verdict,
+                        metric=f"{probe.name} {one.metric}",
+                        part=part,
+                        text=clean(one.reason, 400),
+                    )
+                )
+        if outcome.verdict.gates and not any(one.verdict.gates and one.gating for one in outcome.judgements):
+            text = outcome.reasons[0] if outcome.reasons else "its log proves nothing"
+            reasons.append(_unproven(probe.name, target.name, text))
+        if plan.device == "gpu":
+            reasons += _silent_gpus(probe.name, target, rules, log)
+        speeds = [rule for rule in rules if rule.at_least is rule.at_most is rule.equals is None]
+        for number in log.measurements:
+            if any(r.metric == number.name and r.labels.items() <= number.labels.items() for r in speeds):
+                # What names no GPU is the node's; several nodes' numbers are kept as one run.
+                own = {} if {"gpu", "from"} & set(number.labels) else {"node": target.name}
+                numbers.append(number.model_copy(update={"labels": {**number.labels, **own}}))
+    sound = tuple(
+        one.name
+        for one in probes or wanted(plan, target)
+        if not any(why.metric.partition(" ")[0] == one.name for why in reasons)
+    )
+    if done.how != "ok" and not any(one.verdict.gates for one in reasons):
+        # Each program ended well and the job did not: whatever that was, it is no pass.
+        reasons.append(_unproven("job", target.name, f"{done.how}: {done.text or 'nobody says why'}"))
+    return Measured(tuple(numbers), tuple(reasons), tuple(digests), sound)
+
+
+def _silent_gpus(probe: str, target: Target, rules: Sequence[JudgeRule], log: ParsedLog) -> list[NightReason]:
+    """Return what not every GPU of a node said of itself: those that said nothing have not passed."""
+    reasons = []
+    named = {one.labels["gpu"] for one in log.measurements if "gpu" in one.labels}
+    if target.uuids and (strange := sorted(named - target.uuids)):
+        # Their numbers would be nobody's, and nobody would judge them.
+        reasons.append(_unproven(probe, target.name, f"{', '.join(strange[:4])}: no GPU that was seen there"))
+    for metric in dict.fromkeys(rule.metric for rule in rules):
+        told = {one.labels["gpu"] for one in log.measurements if one.name == metric and "gpu" in one.labels}
+        if told and len(told) != target.gpus:
+            text = f"{metric}: {len(told)} of {target.gpus} GPUs gave a result"
+            reasons.append(_unproven(probe, target.name, text))
+    return reasons
+
+
+@lru_cache(maxsize=32)
+def _rules(path: Path) -> tuple[JudgeRule, ...]:
+    return load_file(path).definition.result.judge
+
+
+def wanted(plan: Plan, target: Target) -> list[Probe]:
+    """Return what a node is measured with."""
+    return [
+        one
+        for one in PROBES
+        if one.name in plan.chosen
+        and arguments(one, plan.device) is not None
+        and (plan.device == "cpu" or target.gpus >= one.least_gpus)
+    ]
+
+
+def _unproven(probe: str, part: str, text: str) -> NightReason:
+    return NightReason(
+        check="probe", verdict=Verdict.UNPROVEN, metric=probe, part=part, text=clean(text, 400)
+    )
+
+
+def read_pair(nodes: tuple[str, ...], done: Done, references: Sequence[SkuReference]) -> PairResult:
+    """Return what nodes that reduced together say: wrong values, a hang and a value below a floor fail."""
+    if done.how != "ok":
+        return PairResult(nodes=nodes, passed=False, text=f"{done.how}: {done.text}")
+    section = next((one for one in done.sections if one.name == FABRIC), Section(FABRIC, None, ""))
+    log = parsed(section)
+    speeds = sorted(
+        (one for one in log.measurements if one.name == FABRIC_METRIC),
+        key=lambda one: int(one.labels.get("size_bytes", "0")),
+    )
+    wrong = [one for one in log.measurements if one.name == "wrong_values"]
+    if any(one.value != 0 for one in wrong):
+        return PairResult(nodes=nodes, passed=False, text="sums of values were wrong")
+    if log.verdict is not Verdict.PASS or not speeds or not wrong:
+        return PairResult(
+            nodes=nodes, passed=False, text="its log proves nothing: cut off, or nothing measured"
+        )
+    if any(not one.finite or one.value <= 0 for one in speeds):
+        return PairResult(nodes=nodes, passed=False, text="a bandwidth that is none was measured")
+    best = speeds[-1]
+    judged = [
+        judge(one, reference.reference)
+        for one in speeds
+        for reference in references
+        if reference.fits(FABRIC, {}, one)
+    ]
+    speed = worst([one.verdict for one in judged]) if judged else None
+    why = next((one.reason for one in judged if one.verdict is speed), "")
+    if speed is Verdict.FAIL:
+        return PairResult(nodes=nodes, passed=False, value=best.value, text=clean(why, 300), speed=speed)
+    told = f"{quantity(best.value, best.unit)}{f'; {why}' if why and speed is not Verdict.PASS else ''}"
+    return PairResult(nodes=nodes, passed=True, value=best.value, text=clean(told, 300), speed=speed)
+
+
+def compared(
+    results: Sequence[PairResult], before: Sequence[float] = (), policy: Policy | None = None
+) -> tuple[PairResult, ...]:
+    """Return the results, those far below the others no pass: by robust z and by distance.
+
+    Tonight's pairs are compared with each other; where they are too few, with those of earlier nights, too.
+    Where all of these are too few, a speed that has no floor was compared with nothing.
+
+    Args:
+        results: Tonight's.
+        before: Bandwidths of pairs of the same kind in earlier nights, in GB/s.
+        policy: How strictly.
+    """
+    policy = policy or Policy()
+    values = [one.value for one in results if one.passed and one.value is not None and len(one.nodes) == 2]
+    whose = "tonight's pairs"
+    if len(values) < policy.outlier_least:
+        values, whose = [*values, *before], "tonight's pairs and those of earlier nights"
+    if len(values) < policy.outlier_least:
+        return tuple(results)
+    middle = statistics.median(values)
+    spread = MAD_TO_SIGMA * statistics.median([abs(one - middle) for one in values])
+    spread = max(spread, policy.resolution * abs(middle))
+
+    def look(one: PairResult) -> PairResult:
+        if not one.passed or one.value is None or len(one.nodes) != 2:
+            return one
+        off = (one.value - middle) / middle
+        if (one.value - middle) / spread >= policy.outlier_z or off >= policy.outlier_fails:
+            # What a floor says of it (too good to be true, for one) is not taken back.
+            return one if one.speed is not None else one.model_copy(update={"speed": Verdict.PASS})
+        text = f"{one.text} is {percent(off)} off the median of {whose}, {quantity(middle, 'GB/s')}"
+        return one.model_copy(update={"passed": False, "text": text, "speed": Verdict.FAIL})
+
+    return tuple(look(one) for one in results)
+
+
+def order(targets: Sequence[Target], past: Sequence[ProbeNight]) -> list[Target]:
+    """Return the idle nodes, those first that were not measured for longest."""
+    ago: dict[str, int] = {}
+    for number, night in enumerate(past):
+        for name in night.measured:
+            ago.setdefault(name, number)
+    idle = [one for one in targets if not one.busy]
+    return sorted(idle, key=lambda one: (-ago.get(one.name, len(past)), one.name))
+
+
+def kind(target: Target) -> str:
+    """Return the rack and SKU of a node: only nodes of one kind meet, and only their pairs are compared."""
+    return f"{target.rack}/{target.sku}"
+
+
+def pairs_tonight(
+    targets: Sequence[Target], able: Collection[str], turns: Mapping[str, int], past: Sequence[ProbeNight]
+) -> dict[str, tuple[Pair, ...]]:
+    """Return the pairs of each rack: tonight's round of the tournament, and who is left meets whom it must.
+
+    Args:
+        targets: Every node, so that the rounds stay the same whoever is idle.
+        able: Nodes that can be measured tonight.
+        turns: By rack how many nights of pairs there were.
+        past: Earlier nights, newest first.
+    """
+    met: dict[Pair, int] = {}
+    for number, night in enumerate(past):
+        for result in night.pairs:
+            if len(result.nodes) == 2:
+                met.setdefault((min(result.nodes), max(result.nodes)), number)
+    found: dict[str, tuple[Pair, ...]] = {}
+    racks: dict[str, list[str]] = {}
+    for one in targets:
+        racks.setdefault(kind(one), []).append(one.name)
+    for key, names in racks.items():
+        planned = [
+            pair for pair in pairs_of_night(names, turns.get(key, 0)) if pair[0] in able and pair[1] in able
+        ]
+        free = sorted(set(names) & set(able) - {name for pair in planned for name in pair})
+        while len(free) > 1:
+            first, *rest = free
+            partner = max(
+                rest, key=lambda name: (met.get((min(first, name), max(first, name)), len(past)), name)
+            )
+            planned.append((min(first, partner), max(first, partner)))
+            free = [name for name in rest if name != partner]
+        if planned:
+            # Who met longest ago comes first: a small budget must not leave out the same pairs for ever.
+            found[key] = tuple(sorted(planned, key=lambda pair: (-met.get(pair, len(past)), pair)))
+    return found
+
+
+def probe_night(
+    plan: Plan,
+    targets: Sequence[Target],
+    past: Sequence[ProbeNight],
+    jobs: Jobs,
+    direct: Mapping[str, Done] | None = None,
+    doubts: Doubts | None = None,
+) -> tuple[ProbeNight, tuple[Measurement, ...]]:
+    """Measure a fleet; return what came of it, and the numbers to judge with all others.
+
+    Args:
+        plan: How.
+        targets: Every node that was looked at.
+        past: What earlier nights measured, newest first.
+        jobs: Runs jobs; its folder was made.
+        direct: What nodes said that nights keep drained: Slurm gives them no job, they were measured without.
+        doubts: Which numbers are suspect: their nodes are measured a second time. None suspects nobody.
+
+    Raises:
+        ProbeError: Slurm's host does not answer any more.
+        DefinitionError: A benchmark's definition cannot be read.
+    """
+    by_name = {one.name: one for one in targets}
+    left = {one.name: one.busy for one in targets if one.busy}
+    numbers: dict[str, tuple[Measurement, ...]] = {}
+    reasons: dict[str, list[NightReason]] = {}
+    digests: dict[str, tuple[tuple[str, str, str], ...]] = {}
+    sound_in: dict[str, tuple[str, ...]] = {}
+    queue = order(targets, past)
+
+    def job(target: Target, probes: Sequence[Probe] | None = None) -> Job:
+        text = script(plan, probes or wanted(plan, target), [target.name], plan.node_limit_s)
+        return Job((target.name,), text, target.gpus, plan.node_limit_s)
+
+    some = [one for one in queue if wanted(plan, one)]
+    done = dict(zip([one.name for one in some], jobs.run([job(one) for one in some]), strict=True))
+    # Drained nodes' minutes are taken from nobody: they do not count.
+    drained = dict(direct or {})
+    left = {name: why for name, why in left.items() if name not in drained}
+    done |= drained
+    again = [
+        by_name[name]
+        for name, one in done.items()
+        if one.how in ("failed", "hung", "lost") and name not in drained
+    ]
+    second = dict(zip([one.name for one in again], jobs.run([job(one) for one in again]), strict=True))
+    sound = [name for name, one in done.items() if one.how == "ok"]
+    measured: list[str] = []
+    for name, first in done.items():
+        last = second.get(name, first)
+        if last.how in ("left", "busy") and name in second:
+            last = first
+        if last.how in ("left", "busy"):
+            left[name] = last.text
+            continue
+        if last.how == "ok" and name in second:
+            reasons.setdefault(name, []).append(
+                NightReason(
+                    check="probe", verdict=Verdict.DEGRADED, metric="job", part=name,
+                    text=f"the first of two tries {first.how}: {clean(first.text, 300)}",
+                )
+            )  # fmt: skip
+        if last.how == "lost":
+            what = "it could not be measured" if name in drained else "Slurm started nothing"
+            reasons[name] = [_unproven("job", name, f"{what}: {last.text}")]
+            continue
+        got = read_node(plan, by_name[name], last)
+        reasons.setdefault(name, []).extend(got.reasons)
+        numbers[name] = got.measurements
+        digests[name] = got.digests
+        sound_in[name] = (*got.sound, *(["job"] if last.how == "ok" else []))
+        if last.how == "ok":
+            measured.append(name)
+        elif first.how != "lost" and last is not first and len(sound) > len(again):
+            # The same programs ended well on most others: it is this node's doing.
+            text = f"twice tonight, while {len(sound)} nodes ended it well: {clean(first.text, 200)}"
+            if not _python_lacks(last):
+                reasons[name].append(
+                    NightReason(check="probe", verdict=Verdict.FAIL, metric="job", part=name, text=text)
+                )
+    twice = Twice({})
+    if doubts is not None:
+
+        def measure(names: Sequence[str]) -> dict[str, tuple[Measurement, ...] | str]:
+            speeds = {name: [one for one in wanted(plan, by_name[name]) if one.benchmark] for name in names}
+            ended = jobs.run([job(by_name[name], speeds[name]) for name in names])
+            answers: dict[str, tuple[Measurement, ...] | str] = {}
+            for name, one in zip(names, ended, strict=True):
+                if one.how in ("left", "busy", "lost"):
+                    answers[name] = one.text
+                    continue
+                got = read_node(plan, by_name[name], one, speeds[name])
+                reasons.setdefault(name, []).extend(got.reasons)
+                answers[name] = got.measurements
+            return answers
+
+        # What an earlier night drained has failed already, and Slurm gives it no job.
+        able = set(numbers) - set(drained)
+        twice = measure_suspects(numbers, doubts, measure, able, _suspected_before(past, able))
+        numbers = twice.numbers
+        for name, evidence in twice.reasons.items():
+            reasons.setdefault(name, []).extend(evidence)
+    known = next((one.digests for one in past if one.digests), {})
+    odd, agreed, remarks = odd_digests(digests, known)
+    for name, more in odd.items():
+        reasons.setdefault(name, []).extend(more)
+    turns = dict(next((one.turns for one in past if one.turns), {}))
+    results: tuple[PairResult, ...] = ()
+    between: list[NightReason] = []
+    if FABRIC in plan.chosen:
+        bad = {name for name, mine in reasons.items() if any(one.verdict.gates for one in mine)}
+        free = {one.name for one in queue if one.name not in bad and (one.name in measured or not some)}
+        tonight = pairs_tonight(targets, free, turns, past)
+        meeting = _Meeting(plan, by_name, jobs)
+        results = tuple(
+            one
+            for key, pairs in tonight.items()
+            for one in meeting.rack(
+                pairs, bandwidths(past, {one.name for one in targets if kind(one) == key})
+            )
+        )
+        remarks += tuple(meeting.remarks[:20])
+        blamed, between = _blamed(results, {one.name: by_name[one.name].rack for one in targets})
+        for name, why in blamed.items():
+            reasons.setdefault(name, []).append(why)
+        for key, planned in tonight.items():
+            if any(set(one.nodes) == set(pair) for one in results for pair in planned):
+                turns[key] = turns.get(key, 0) + 1
+    night = ProbeNight(
+        asked=plan.minutes,
+        spent=round(jobs.spent, 3),
+        turns=turns,
+        measured=tuple(sorted(measured)),
+        sound=sound_in,
+        again=tuple(sorted(twice.again)),
+        unconfirmed=tuple(sorted(twice.unconfirmed)),
+        suspected=twice.suspected,
+        left_out={name: clean(why, 200) for name, why in sorted(left.items())},
+        reasons={name: tuple(mine) for name, mine in sorted(_spared(reasons, len(targets)).items()) if mine},
+        between=tuple(between),
+        pairs=results,
+        digests=agreed,
+        remarks=remarks,
+    )
+    return night, tuple(one for mine in numbers.values() for one in mine)
+
+
+def bandwidths(past: Sequence[ProbeNight], names: Collection[str]) -> list[float]:
+    """Return what pairs of some nodes reached in the nights that a drift looks back, in GB/s."""
+    return [
+        one.value
+        for night in past[: Policy().drift_nights]
+        for one in night.pairs
+        if one.passed and one.value is not None and len(one.nodes) == 2 and set(one.nodes) <= set(names)
+    ]
+
+
+def _suspected_before(past: Sequence[ProbeNight], names: Iterable[str]) -> dict[str, tuple[NightReason, ...]]:
+    """Return what was suspect of nodes when they were last measured."""
+    latest = {name: next((one for one in past if name in one.measured), None) for name in names}
+    return {
+        name: night.suspected[name] for name, night in latest.items() if night and name in night.suspected
+    }
+
+
+def _python_lacks(done: Done) -> bool:
+    return any(one.name == "python" and one.status for one in done.sections)
+
+
+def _spared(
+    reasons: Mapping[str, Sequence[NightReason]], nodes: int, policy: Policy | None = None
+) -> dict[str, list[NightReason]]:
+    """Return the reasons; what many nodes show is the tool's or the fabric's until proven otherwise."""
+    policy = policy or Policy()
+    seen: dict[str, set[str]] = {}
+    for name, mine in reasons.items():
+        for one in mine:
+            if one.verdict is Verdict.FAIL:
+                seen.setdefault(one.code, set()).add(name)
+    wide = {
+        code
+        for code, some in seen.items()
+        if len(some) >= policy.share_least and len(some) > policy.share * nodes
+    }
+    said = "; on so many nodes that it is a fault of the tool or the fabric until proven otherwise"
+    return {
+        name: [
+            one.model_copy(update={"verdict": Verdict.UNPROVEN, "fleetwide": True, "text": one.text + said})
+            if one.code in wide and one.verdict is Verdict.FAIL
+            else one
+            for one in mine
+        ]
+        for name, mine in reasons.items()
+    }
+
+
+@dataclass
+class _Meeting:
+    """Lets nodes reduce together; keeps what came of it, and who did not meet."""
+
+    plan: Plan
+    by_name: Mapping[str, Target]
+    jobs: Jobs
+    remarks: list[str] = field(default_factory=list)
+
+    def meet(self, groups: Sequence[tuple[str, ...]]) -> list[PairResult]:
+        """Run a job for each group; who could not meet is in no result."""
+        some = []
+        for nodes in groups:
+            gpus = min(self.by_name[name].gpus for name in nodes)
+            text = script(self.plan, [FABRIC_PROBE], nodes, self.plan.pair_limit_s)
+            some.append(Job(nodes, text, gpus, self.plan.pair_limit_s))
+        got = []
+        for nodes, one in zip(groups, self.jobs.run(some), strict=True):
+            if one.how in ("left", "busy", "lost"):
+                self.remarks.append(f"{'+'.join(nodes)} did not meet: {one.text}")
+            else:
+                got.append(read_pair(nodes, one, self.by_name[nodes[0]].references))
+        return got
+
+    def rack(self, pairs: Sequence[Pair], before: Sequence[float]) -> list[PairResult]:
+        """Let pairs meet, suspects a second and a third time, and halve the suspects that are left.
+
+        Args:
+            pairs: Tonight's.
+            before: Bandwidths of such pairs in earlier nights, in GB/s.
+        """
+        results = list(compared(self.meet(pairs), before))
+        for _ in range(3):
+            good, bad, suspects = _stand(results)
+            met = [(one.nodes[0], one.nodes[1]) for one in results]
+            partners = second_partners(suspects - bad, good, met)
+            fresh = self.meet([(min(one, two), max(one, two)) for one, two in partners.items()])
+            if not fresh:
+                break
+            results = list(compared([*results, *fresh], before))
+        good, bad, suspects = _stand(results)
+
+        def works(nodes: Sequence[str]) -> bool:
+            got = self.meet([tuple(sorted(nodes))])
+            results.extend(got)
+            # Not to have met says nothing against them: who is not proven stays a suspect.
+            return not got or got[0].passed
+
+        if len(suspects - bad) > 1 and good:
+            bisect(sorted(suspects - bad), works, helpers=sorted(good), most_runs=4 * len(suspects))
+        return results
+
+
+def _stand(results: Iterable[PairResult]) -> tuple[set[str], set[str], set[str]]:
+    """Return good nodes, bad nodes, and those that failed and passed with nobody."""
+    verdicts = {(one.nodes[0], one.nodes[1]): one.passed for one in results if len(one.nodes) == 2}
+    good = {name for pair, passed in verdicts.items() if passed for name in pair}
+    good |= {name for one in results if len(one.nodes) > 2 and one.passed for name in one.nodes}
+    failed = {name for pair, passed in verdicts.items() if not passed for name in pair}
+    return good, set(blame(verdicts)[0]), failed - good
+
+
+def _blamed(
+    results: Sequence[PairResult], racks: Mapping[str, str]
+) -> tuple[dict[str, NightReason], list[NightReason]]:
+    """Return who is at fault by node, and what is wrong between nodes; suspects are unproven."""
+    pairs = {(min(one.nodes), max(one.nodes)): one for one in results if len(one.nodes) == 2}
+    # A later meeting of the same two does not take back an earlier one.
+    for one in results:
+        if len(one.nodes) == 2 and not one.passed:
+            pairs[min(one.nodes), max(one.nodes)] = one
+    bad, links, open_ = blame({pair: one.passed for pair, one in pairs.items()})
+    reasons: dict[str, NightReason] = {}
+    for name in sorted(bad | open_):
+        mine = [one for pair, one in pairs.items() if name in pair and not one.passed]
+        told = "; ".join(f"with {next(n for n in one.nodes if n != name)}: {one.text}" for one in mine)
+        if name in bad:
+            text = f"all-reduce fails with partners that pass with others: {told}"
+        else:
+            text = f"all-reduce failed and nobody could tell whose fault it is: {told}"
+        verdict = Verdict.FAIL if name in bad else Verdict.UNPROVEN
+        reasons[name] = NightReason(
+            check="pair", verdict=verdict, metric="fabric", part=name, text=clean(text, 500)
+        )
+    between = [
+        NightReason(
+            check="pair", verdict=Verdict.FAIL, metric="fabric", part="+".join(pair),
+            text=clean(f"the link between the two: each passes with others; {pairs[pair].text}", 400),
+        )
+        for pair in sorted(links)
+    ]  # fmt: skip
+    between += [
+        NightReason(
+            check="pair", verdict=Verdict.DEGRADED, metric="fabric", part="+".join(pair), text=one.text
+        )
+        for pair, one in sorted(pairs.items())
+        if one.passed and one.speed is Verdict.DEGRADED
+    ]
+    return reasons, between
+
+
+def unproven_pairs(
+    night: ProbeNight, require_references: bool
+) -> tuple[dict[str, tuple[NightReason, ...]], tuple[str, ...]]:
+    """Return what the pairs whose speed nothing proves leave unproven, by node, and remarks.
+
+    Args:
+        night: What was measured.
+        require_references: Whether a speed that was compared with nothing is unproven; a remark otherwise.
+            What a floor leaves unproven always is.
+    """
+    reasons: dict[str, tuple[NightReason, ...]] = {}
+    bare = []
+    for one in night.pairs:
+        if len(one.nodes) != 2 or not one.passed or one.speed not in (None, Verdict.UNPROVEN):
+            continue
+        if one.speed is None and not require_references:
+            bare.append("+".join(one.nodes))
+            continue
+        why = f"; {NO_REFERENCE}, and fewer than {Policy().outlier_least} pairs to compare with"
+        for name, other in zip(one.nodes, reversed(one.nodes), strict=True):
+            text = f"right sums with {other}, and nothing proves the speed: {one.text}"
+            said_ = NightReason(
+                check="reference",
+                verdict=Verdict.UNPROVEN,
+                metric=FABRIC_METRIC,
+                part=name,
+                text=clean(text + (why if one.speed is None else ""), 400),
+            )
+            reasons[name] = (*reasons.get(name, ()), said_)
+    if not bare:
+        return reasons, ()
+    return reasons, (
+        f"{NO_REFERENCE}, and too few pairs to compare with: nothing proves {FABRIC_METRIC} of "
+        f"{', '.join(bare[:10])}",
+    )
+
+
+def write_probes(folder: Path, night: ProbeNight) -> None:
+    """Keep what a night measured, whole or not at all.
+
+    Raises:
+        ResultsError: It cannot be written.
+    """
+    write_file(folder / PROBES_FILE, night.model_dump_json(indent=1).encode() + b"\n")
+
+
+def read_probes(folder: Path) -> ProbeNight | None:
+    """Return what a night measured, None where it measured nothing or that is damaged."""
+    try:
+        return ProbeNight.model_validate_json((folder / PROBES_FILE).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def unmeasured(asked: float, nodes: Iterable[str], why: str) -> ProbeNight:
+    """Return the night of which measurements were asked and none could be made: its nodes are unproven."""
+    text = f"nothing was measured: {clean(why, 300)}"
+    return ProbeNight(
+        asked=asked,
+        reasons={name: (_unproven("job", name, text),) for name in nodes},
+        remarks=(text,),
+    )
+
+
+def said(night: ProbeNight | None) -> tuple[str, ...]:
+    """Return in a few lines what a night measured; nothing where measuring was not asked."""
+    if night is None:
+        return ()
+    pairs = sum(len(one.nodes) == 2 for one in night.pairs)
+    lines = [
+        f"measured: {len(night.measured)} nodes, {pairs} pairs, "
+        f"{night.spent:.1f} of {night.asked:g} GPU-minutes"
+    ]
+    if night.again:
+        lines.append(f"measured again, suspect by speed: {fold(night.again)}")
+    if night.unconfirmed:
+        lines.append(f"suspect by speed and not measured again: {fold(night.unconfirmed)}")
+    by_reason: dict[str, list[str]] = {}
+    for name, why in night.left_out.items():
+        by_reason.setdefault(why, []).append(name)
+    lines += [f"not measured: {fold(names)}: {why}" for why, names in sorted(by_reason.items())[:10]]
+    return (*lines, *(f"! {one}" for one in night.remarks[:10]))

@@ -1,0 +1,443 @@
+"""The jobs in which a night measures: their scripts, and running them through Slurm's host within bounds.
+
+Never more of a partition at once than allowed, and only while the longest that a job may take still fits
+into the night's GPU-minutes. A job carries its programs along and needs no shared storage; Slurm gives it
+nodes at once or not at all, ends it in time, and knows it by one name, so that an interrupted night leaves
+nothing. What Slurm's host is asked goes through a function: nothing here knows ssh.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+import shlex
+import tarfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from io import BytesIO
+from pathlib import Path
+
+from rackproof.core.text import clean
+
+JOB_NAME = "rackproof-night"
+"""Name of the night's jobs: what an interrupted night left is found and ended by it."""
+MARK = ":::RACKPROOF-PROBE "
+FABRIC = "fabric"
+_START_S = 30
+"""So long Slurm may take to give nodes that stood idle a moment ago."""
+_BEGIN_S = 20
+"""After so long the srun of a job has written something, or it was never started."""
+_GRACE_S = 60.0
+_POLL_S = 3.0
+_LARGEST = 4 << 20
+_PORT = 29400
+_LOST_POLLS = 20
+_BUSY = re.compile(
+    r"(?mi)^srun: .*(?:are busy|immediate|queued and waiting|has been revoked|\(down, drained or reserved\))"
+)
+"""Slurm gives no nodes because others have them. What else it refuses is a mistake, and proves nothing."""
+OUT_OF_TIME = (None, 124, 137)
+"""Statuses of a program that did not end, or was ended."""
+
+Shell = Callable[[str], tuple[int, str, str]]
+"""Runs a command line on Slurm's host: exit status, output, errors."""
+
+
+class ProbeError(Exception):
+    """Slurm's host does not do what measuring needs; the message says what and what to do."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A program under workloads/, the benchmark whose rules hold for it, and its arguments by device."""
+
+    name: str
+    program: str
+    benchmark: str = ""
+    gpu: tuple[str, ...] | None = ()
+    cpu: tuple[str, ...] | None = ()
+    least_gpus: int = 1
+
+
+PROBES = (
+    Probe(
+        "gemm", "probe_gemm.py", "gemm",
+        ("--seconds", "3", "--dtypes", "bf16"),
+        ("--seconds", "1", "--sizes", "256", "--dtypes", "fp32"),
+    ),
+    Probe(
+        "memory", "probe_memory_bandwidth.py", "memory-bandwidth",
+        ("--seconds", "2"),
+        ("--seconds", "1", "--size-mib", "16"),
+    ),
+    Probe("host-device", "probe_host_device_bandwidth.py", "host-device-bandwidth", ("--seconds", "3"), None),
+    Probe("peer", "probe_peer_bandwidth.py", "peer-bandwidth", ("--seconds", "3"), None, 2),
+    Probe(
+        "all-reduce", "probe_all_reduce.py", "all-reduce",
+        ("--seconds", "5"),
+        ("--ranks", "2", "--sizes-mib", "1", "--seconds", "1"),
+        2,
+    ),
+    Probe("training-step", "probe_training_step.py"),
+)  # fmt: skip
+"""What a node is measured with, one after the other in one job. None: not on such a device.
+
+Products in bf16 alone: measured nine times on one H100 they repeat to 0.4 %, those in fp8 to 2 % with
+outliers of 4 %, which nights would take for drift.
+"""
+FABRIC_PROBE = Probe(
+    FABRIC, "probe_all_reduce.py", "",
+    ("--sizes-mib", "64,1024", "--seconds", "5"),
+    ("--ranks", "1", "--sizes-mib", "1", "--seconds", "1"),
+)  # fmt: skip
+SHARED_FILES = ("common.py", "samples.py")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a night is to measure.
+
+    Args:
+        minutes: GPU-minutes that may be spent; a node without GPU counts as one.
+        share: Largest share of a partition that is measured at once; one node always is.
+        python: Interpreter on the nodes that holds PyTorch and mlperf-logging.
+        workloads: Folder of the programs.
+        benchmarks: Folder of the definitions, whose rules say what is judged.
+        chosen: Names of :data:`PROBES`; those between nodes are ``fabric``.
+        node_limit_s: Seconds that the job of a node may take.
+        pair_limit_s: Seconds that the job of a pair may take.
+        srun: More options for srun, such as an account.
+    """
+
+    minutes: float
+    share: float
+    python: str
+    workloads: Path
+    benchmarks: Path
+    chosen: tuple[str, ...] = (*(one.name for one in PROBES), FABRIC)
+    device: str = "gpu"
+    node_limit_s: int = 600
+    pair_limit_s: int = 180
+    srun: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Job:
+    """Some nodes, and the script that runs on them; ``gpus`` is of each node."""
+
+    nodes: tuple[str, ...]
+    script: str
+    gpus: int
+    limit_s: int
+
+    @property
+    def minutes(self) -> float:
+        """GPU-minutes that it costs at most: Slurm ends it later than asked, in whole minutes."""
+        return (self.limit_s + _GRACE_S) / 60 * max(self.gpus, 1) * len(self.nodes)
+
+
+@dataclass(frozen=True)
+class Section:
+    """What one program of a job said. ``status`` is None where it did not end."""
+
+    name: str
+    status: int | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a job ended: ok, failed, hung, busy (Slurm had no nodes for it), lost (it never began), left."""
+
+    how: str
+    text: str = ""
+    sections: tuple[Section, ...] = ()
+    minutes: float = 0.0
+
+
+@lru_cache(maxsize=32)
+def archive(folder: Path, names: tuple[str, ...]) -> str:
+    """Return files as the text that a script unpacks: a job needs no shared storage.
+
+    Raises:
+        ProbeError: One cannot be read.
+    """
+    packed = BytesIO()
+    try:
+        with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=9) as tar:
+            for name in sorted(set(names)):
+                content = (folder / name).read_bytes()
+                entry = tarfile.TarInfo(name)
+                entry.size, entry.mode = len(content), 0o644
+                tar.addfile(entry, io.BytesIO(content))
+    except OSError as error:
+        raise ProbeError(f"cannot read {folder}: {error.strerror}; is the checkout whole?") from error
+    return base64.encodebytes(packed.getvalue()).decode()
+
+
+def arguments(probe: Probe, device: str) -> tuple[str, ...] | None:
+    """Return what a program is told on such a device, None where it has nothing to measure there."""
+    return probe.gpu if device == "gpu" else probe.cpu
+
+
+def script(plan: Plan, probes: Sequence[Probe], nodes: Sequence[str], limit_s: int) -> str:
+    """Return what a job runs on each of its nodes, through bash's standard input.
+
+    Args:
+        plan: How it is measured.
+        probes: Programs, one after the other.
+        nodes: The nodes of the job; with several, the programs run together.
+        limit_s: Seconds of the job.
+    """
+    lines = [
+        "set -u",
+        "folder=$(mktemp -d --tmpdir rackproof-night.XXXXXX) || exit 97",
+        "trap 'rm -rf \"$folder\"' EXIT",
+        "base64 -d <<'END' | tar xzf - -C \"$folder\" || exit 97",
+        archive(plan.workloads, (*SHARED_FILES, *(one.program for one in probes))).rstrip(),
+        "END",
+        f"python={shlex.quote(plan.python)}",
+        "rank=0",
+    ]
+    together = ""
+    if len(nodes) > 1:
+        lines.append("case ${SLURMD_NODENAME:-} in")
+        lines += [f"{shlex.quote(name)}) rank={number};;" for number, name in enumerate(nodes)]
+        lines.append("esac")
+        together = f" --nodes {len(nodes)} --node-rank $rank --rendezvous {shlex.quote(nodes[0])}:{_PORT}"
+    lines.append(f'[ $rank = 0 ] && echo "{MARK}begin python"')
+    lines.append("\"$python\" -c 'import torch, mlperf_logging.mllog' </dev/null 2>&1; status=$?")
+    lines.append(f'[ $rank = 0 ] && printf "\\n{MARK}end $status\\n"; [ $status = 0 ] || exit 98')
+    if plan.device == "cpu":
+        # Names of hosts may lead gloo to an address that others do not see.
+        lines.append("export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-}")
+        lines.append('[ -n "$GLOO_SOCKET_IFNAME" ] || unset GLOO_SOCKET_IFNAME')
+    for one in probes:
+        words = [*(arguments(one, plan.device) or ()), "--device", plan.device]
+        words += ["--time-limit", str(max(10, limit_s - 20))]
+        command = f'"$python" "$folder"/{one.program} {shlex.join(words)}{together}'
+        lines.append(f'[ $rank = 0 ] && echo "{MARK}begin {one.name}"')
+        lines.append(f"timeout -k 10 {limit_s} {command} </dev/null 2>&1; status=$?")
+        lines.append(f'[ $rank = 0 ] && printf "\\n{MARK}end $status\\n"')
+    return "\n".join([*lines, "exit 0", ""])
+
+
+def sections(text: str) -> tuple[Section, ...]:
+    """Return what each program of a job said; text of programs that imitate the marks ends up in none."""
+    found: list[Section] = []
+    name, lines = "", list[str]()
+    for line in text.splitlines():
+        word, _, rest = line[len(MARK) :].partition(" ") if line.startswith(MARK) else ("", "", "")
+        if word == "begin":
+            if name:
+                found.append(Section(name, None, "\n".join(lines)))
+            name, lines = rest.strip(), []
+        elif word == "end" and name:
+            status = int(rest) if rest.strip().isdigit() else None
+            found.append(Section(name, status, "\n".join(lines)))
+            name, lines = "", []
+        else:
+            lines.append(line)
+    if name:
+        found.append(Section(name, None, "\n".join(lines)))
+    return tuple(found)
+
+
+@dataclass
+class Jobs:
+    """Runs jobs through Slurm's host, within the budget and the share; keeps count of both."""
+
+    shell: Shell
+    plan: Plan
+    members: Mapping[str, int]
+    partitions: Mapping[str, tuple[str, ...]]
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    spent: float = 0.0
+    _spool: str = ""
+    _number: int = 0
+    _running: dict[str, tuple[Job, float]] = field(default_factory=dict)
+    _scripts: dict[str, str] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """Make a folder for what jobs say.
+
+        Raises:
+            ProbeError: The host does not let us.
+        """
+        self._ask("command -v srun || { echo 'it has no srun' >&2; false; }")
+        self._spool = self._ask("mktemp -d --tmpdir rackproof-night.XXXXXX").strip()
+        if not re.fullmatch(r"/[\w./-]*rackproof-night\.\w+", self._spool):
+            raise ProbeError("Slurm's host made no temporary folder")
+
+    def end(self) -> None:
+        """End what still runs, remove the folder; a host that does not answer any more loses nothing."""
+        for number, (job, _) in list(self._running.items()):
+            self._cancel(job)
+            del self._running[number]
+        if self._spool:
+            self.shell(f"rm -rf {shlex.quote(self._spool)}")
+
+    def run(self, jobs: Sequence[Job]) -> list[Done]:
+        """Run jobs, in their order where there is room; return how each ended.
+
+        Raises:
+            ProbeError: Slurm's host does not answer any more.
+        """
+        waiting = list(enumerate(jobs))
+        done: dict[int, Done] = {}
+        mine: dict[str, int] = {}
+        lost = idle = 0
+        while waiting or mine:
+            for index, job in list(waiting):
+                if not self._room(job):
+                    continue
+                waiting.remove((index, job))
+                try:
+                    mine[self._start(job)] = index
+                except ProbeError as error:
+                    done[index] = Done("lost", str(error))
+            if not mine:
+                for index, job in waiting:
+                    done[index] = Done("left", self._why_left(job))
+                break
+            # Soon after a start, for a job that dies at once; then less often.
+            self.sleep(min(_POLL_S, 0.5 * 2**idle))
+            try:
+                ended = self._ended(mine)
+                lost, idle = 0, 0 if ended else min(idle + 1, 8)
+            except ProbeError:
+                lost += 1
+                if lost >= _LOST_POLLS:
+                    raise
+                continue
+            for number, one in ended.items():
+                done[mine.pop(number)] = one
+        return [done[index] for index in range(len(jobs))]
+
+    def _ask(self, command: str) -> str:
+        status, out, err = self.shell(command)
+        if status != 0:
+            raise ProbeError(f"Slurm's host: {clean(err or out, 300) or f'exit status {status}'}")
+        return out
+
+    def _room(self, job: Job) -> bool:
+        reserved = sum(one.minutes for one, _ in self._running.values())
+        if self.spent + reserved + job.minutes > self.plan.minutes + 1e-9:
+            return False
+        held = Counter(
+            part
+            for one, _ in self._running.values()
+            for n in one.nodes
+            for part in self.partitions.get(n, ())
+        )
+        asked = Counter(part for name in job.nodes for part in self.partitions.get(name, ()))
+        if any(name in one.nodes for one, _ in self._running.values() for name in job.nodes):
+            return False
+        return all(held[part] + count <= self._allowed(part) for part, count in asked.items())
+
+    def _allowed(self, partition: str) -> int:
+        return max(1, int(self.plan.share * self.members.get(partition, 0) + 1e-9))
+
+    def _why_left(self, job: Job) -> str:
+        small = [
+            part
+            for part in {part for name in job.nodes for part in self.partitions.get(name, ())}
+            if self._allowed(part) < len(job.nodes)
+        ]
+        if small:
+            return f"{len(job.nodes)} nodes are more of partition {small[0]} than validate_probe_share allows"
+        return "the night's GPU-minutes are used up"
+
+    def _start(self, job: Job) -> str:
+        self._number += 1
+        number = f"{self._number:05d}"
+        minutes = -(-job.limit_s // 60)
+        # --immediate: where somebody's job was quicker, theirs goes on and ours is none.
+        words = [
+            "srun", f"--job-name={JOB_NAME}", f"--nodelist={','.join(job.nodes)}", "--exclusive", "--mem=0",
+            f"--nodes={len(job.nodes)}", f"--ntasks={len(job.nodes)}", "--ntasks-per-node=1",
+            f"--time={minutes}", f"--immediate={_START_S}", "--kill-on-bad-exit=1", "--mpi=none",
+            "--cpu-bind=none",
+            *([f"--gpus-per-node={job.gpus}"] if job.gpus else []), *self.plan.srun, "bash", "-s",
+        ]  # fmt: skip
+        place = shlex.quote(f"{self._spool}/{number}")
+        begin = self.clock()
+        source = self._written(job.script)
+        inner = f"{shlex.join(words)} < {source} > {place}.out 2>&1; echo $? > {place}.new"
+        inner += f"; mv {place}.new {place}.rc"
+        # Ansible's ssh brings a terminal along, whose end hangs up on what has not left it yet.
+        self._ask(f"cd / && trap '' HUP && (setsid sh -c {shlex.quote(inner)} </dev/null >/dev/null 2>&1 &)")
+        self._running[number] = (job, begin)
+        return number
+
+    def _written(self, text: str) -> str:
+        """Return where a script lies on Slurm's host; nodes that are measured alike share one."""
+        if text not in self._scripts:
+            place = shlex.quote(f"{self._spool}/script-{len(self._scripts)}")
+            # In pieces: one argument of a command may have no more than 128 KiB.
+            for at in range(0, len(text), 60_000):
+                self._ask(f"printf %s {shlex.quote(text[at : at + 60_000])} >> {place}")
+            self._scripts[text] = place
+        return self._scripts[text]
+
+    def _ended(self, mine: Iterable[str]) -> dict[str, Done]:
+        place = shlex.quote(self._spool)
+        listed = self._ask(
+            f'cd {place} && for one in *.rc; do [ -f "$one" ] && echo "$one $(cat "$one")"; done; '
+            'for one in *.out; do echo "$one"; done'
+        )
+        statuses = dict(line.split(".rc ", 1) for line in listed.splitlines() if ".rc " in line)
+        begun = {line.removesuffix(".out") for line in listed.splitlines() if line.endswith(".out")}
+        found: dict[str, Done] = {}
+        for number in list(mine):
+            job, begin = self._running[number]
+            took = self.clock() - begin
+            overdue = took > job.limit_s + _START_S + _GRACE_S
+            if number not in statuses and number not in begun and took > _BEGIN_S:
+                del self._running[number]
+                found[number] = Done("lost", "its srun never began on Slurm's host")
+                continue
+            if number not in statuses and not overdue:
+                continue
+            if overdue and number not in statuses:
+                self._cancel(job)
+            said = self._ask(f"cd {place} && tail -c {_LARGEST} {number}.out; rm -f {number}.*")
+            del self._running[number]
+            minutes = min(took / 60 * max(job.gpus, 1) * len(job.nodes), job.minutes)
+            one = how(said, statuses.get(number, ""), minutes)
+            self.spent += one.minutes
+            found[number] = one
+        return found
+
+    def _cancel(self, job: Job) -> None:
+        self.shell(f"scancel --name={JOB_NAME} --nodelist={shlex.quote(','.join(job.nodes))}")
+
+
+def how(said: str, status: str, minutes: float) -> Done:
+    """Return how a job ended, out of what srun and its programs said."""
+    parts = sections(said)
+    last = " | ".join(line.strip() for line in said.splitlines() if line.strip())[-300:]
+    if not parts:
+        busy = _BUSY.search(said)
+        # Nothing ran: nothing was used.
+        return Done("busy" if busy else "lost", clean(last, 300) or "srun said nothing")
+    if any(one.status in OUT_OF_TIME for one in parts):
+        return Done("hung", "did not end in time", parts, minutes)
+    if any(one.status for one in parts) or status != "0":
+        bad = next((one for one in parts if one.status), None)
+        text = f"{bad.name} ended with {bad.status}: {last_words(bad.text)}" if bad else clean(last, 300)
+        return Done("failed", text, parts, minutes)
+    return Done("ok", "", parts, minutes)
+
+
+def last_words(text: str) -> str:
+    """Return the end of what a program said, its measurements left out."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and ":::MLLOG" not in line]
+    # What srun says of a program that failed is no news where the program said why.
+    own = [line for line in lines if not line.startswith(("srun:", "slurmstepd:"))]
+    return clean(" | ".join((own or lines)[-2:]), 300)

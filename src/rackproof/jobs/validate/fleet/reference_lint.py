@@ -1,0 +1,170 @@
+"""Linting of a SKU's references: slips that would let a bad node pass, or fail every good one. Pure.
+
+What is checked was each found wrong in a public health check: other units than the measurement's, values
+beyond physics, floors that pass with NVLS broken, sizes that the sweep never reaches, a SKU without floors,
+floors borrowed from another SKU.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from rackproof.core.judging import SkuReference
+from rackproof.core.records import Reference
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Physics:
+    """What a GPU of a SKU cannot exceed: dense TFLOP/s by precision, TB/s of memory, GB/s of links one way.
+
+    ``nvls_off`` is the all-reduce bus bandwidth in GB/s that a node reaches with all its GPUs at 1 GiB and
+    more though NVLS is broken (None: not known); ``nvls_gpus`` how many GPUs it takes for NVLS to be used.
+    """
+
+    tflops: Mapping[str, float]
+    memory: float
+    nvlink: float
+    host: float
+    nvls_off: float | None = None
+    nvls_gpus: int = 5
+
+
+_V100 = Physics({"fp16": 125, "fp32": 15.7}, 0.9, 150, 16)
+PHYSICS: Mapping[str, Physics] = {
+    # V100 SXM2's data sheet; NVLS came with later ones.
+    "dgx1": _V100,
+    "hyperplane": _V100,
+    # Data sheets (dense); NVLS off: published runs of 8 GPUs.
+    "h100": Physics({"bf16": 989.5, "fp8": 1979}, 3.35, 450, 64, 367),
+    "h200": Physics({"bf16": 989.5, "fp8": 1979}, 4.8, 450, 64, 367),
+    "b200": Physics({"bf16": 2250, "fp8": 4500}, 8.0, 900, 64, 682, 6),
+    "b300": Physics({"bf16": 2250, "fp8": 4500}, 8.0, 900, 128),
+    "gb200": Physics({"bf16": 2500, "fp8": 5000}, 8.0, 900, 450),
+    "gb300": Physics({"bf16": 2500, "fp8": 5000}, 8.0, 900, 450),
+}
+ESSENTIAL = (("gemm_best", "bf16"), ("memory_copy", ""))
+"""Metrics, and their precision, without which a SKU's bad GPU is not noticed."""
+
+
+@dataclass(frozen=True)
+class Slip:
+    """A mistake (``error``) or what is left open (``gap``), and where: SKU and reference."""
+
+    sku: str
+    reference: str
+    kind: Literal["error", "gap"]
+    text: str
+
+
+def lint(
+    skus: Mapping[str, Sequence[Mapping[str, Any]]],
+    *,
+    units: Mapping[str, str],
+    sizes: Mapping[str, Collection[int]],
+) -> tuple[Slip, ...]:
+    """Return what is wrong with the references of SKUs.
+
+    Args:
+        skus: SKU to its ``bench_sku_references``, as written in ``inventory/group_vars/sku_*.yml``.
+        units: Metric to the unit that benchmarks measure it in.
+        sizes: Metric to the sizes in bytes that benchmarks measure it at.
+    """
+    found = []
+    for sku, references in skus.items():
+        if sku not in PHYSICS:
+            found.append(Slip(sku, "", "gap", "its physics are not known here: values cannot be checked"))
+        seen = set()
+        for place, raw in enumerate(references, 1):
+            label = f"{place}: {raw.get('metric', '?')}"
+            try:
+                one = read_reference(raw)
+            except (ValidationError, TypeError, ValueError) as error:
+                reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+                found.append(Slip(sku, label, "error", reason))
+                continue
+            key = (one.metric, one.benchmark, tuple(sorted(one.labels.items())), repr(one.parameters))
+            if key in seen:
+                found.append(Slip(sku, label, "error", "given twice: only one can be meant"))
+            seen.add(key)
+            found += [Slip(sku, label, *slip) for slip in _slips(sku, one, units, sizes)]
+        have = {(one.get("metric"), (one.get("labels") or {}).get("dtype", "")) for one in references}
+        for metric, precision in ESSENTIAL:
+            if (metric, precision) not in have:
+                found.append(Slip(sku, "", "gap", f"no reference for {f'{metric} {precision}'.strip()}"))
+    return tuple(found)
+
+
+def read_reference(raw: Mapping[str, Any]) -> SkuReference:
+    """Return an entry of ``bench_sku_references``.
+
+    Raises:
+        ValueError: It is no reference; pydantic's error says why.
+    """
+    where = {name: raw[name] for name in ("metric", "benchmark", "parameters", "labels") if name in raw}
+    rest = {name: value for name, value in raw.items() if name not in where}
+    return SkuReference(**where, reference=Reference(**rest))
+
+
+def _slips(
+    sku: str, one: SkuReference, units: Mapping[str, str], sizes: Mapping[str, Collection[int]]
+) -> list[tuple[Literal["error", "gap"], str]]:
+    found: list[tuple[Literal["error", "gap"], str]] = []
+    reference = one.reference
+    if one.metric in units and reference.unit != units[one.metric]:
+        found.append(("error", f"in {reference.unit}, but measured in {units[one.metric]}"))
+    if reference.low is None and reference.high is not None and reference.high > 0:
+        found.append(("error", "no low bound: nothing slow can fail"))
+    physics = PHYSICS.get(sku)
+    peak = math.inf if physics is None else _peak(physics, one)
+    if reference.value >= peak:
+        found.append(("error", f"{reference.value:g} {reference.unit} is not below physics, {peak:g}"))
+    size = one.labels.get("size_bytes")
+    if (
+        size is not None
+        and one.metric in sizes
+        and (not size.isdigit() or int(size) not in sizes[one.metric])
+    ):
+        found.append(("error", f"size {size} is not one that is measured"))
+    if one.metric.endswith("busbw") and size is None:
+        found.append(("error", "without size_bytes: a bus bandwidth holds at one message size"))
+    found += _nvls(physics, one, size)
+    others = {name for name in PHYSICS if re.search(rf"\b{name}\b", reference.source.lower())} - {sku}
+    if others and not re.search(rf"\b{sku}\b", reference.source.lower()):
+        found.append(("gap", f"borrowed from {', '.join(sorted(others))}"))
+    return found
+
+
+def _nvls(
+    physics: Physics | None, one: SkuReference, size: str | None
+) -> list[tuple[Literal["error", "gap"], str]]:
+    gpus = one.parameters.get("gpus")
+    if physics is None or physics.nvls_off is None or "all_reduce" not in one.metric:
+        return []
+    if (isinstance(gpus, int) and gpus < physics.nvls_gpus) or not (size or "").isdigit():
+        return []
+    floor = one.reference.value * (1 + (one.reference.low or 0))
+    if int(size or 0) >= GIB and floor <= physics.nvls_off:
+        return [("error", f"a floor of {floor:.4g} passes with NVLS off, {physics.nvls_off:g}")]
+    return []
+
+
+def _peak(physics: Physics, one: SkuReference) -> float:
+    """Return what the metric cannot exceed, in the unit that it is measured in; infinity if unknown."""
+    if one.metric.startswith("gemm"):
+        return physics.tflops.get(one.labels.get("dtype", ""), max(physics.tflops.values()))
+    if one.metric.startswith("memory_"):
+        return physics.memory
+    if one.metric in ("host_to_device", "device_to_host"):
+        return physics.host
+    if one.metric == "peer_copy":
+        return physics.nvlink
+    # In-switch reduction nearly doubles what a link carries for an all-reduce.
+    return 2 * physics.nvlink if one.metric.endswith("busbw") else math.inf

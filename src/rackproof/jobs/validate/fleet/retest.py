@@ -1,0 +1,172 @@
+"""Nodes that are suspect by speed are measured a second time in the same night, and judged on both. Pure.
+
+A number is suspect where it lies below its floor or far below the fleet. What was measured twice is judged by
+its better value, so that only what was bad both times condemns; the worse one stays as evidence, and no node
+passes with it. Where nothing was measured a second time, an earlier night that suspected the same part counts
+as the other measurement; without one the suspicion is open: unproven, neither a pass nor a reason to drain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rackproof.core.records import Direction, Measurement, Verdict
+from rackproof.core.text import clean, quantity
+from rackproof.jobs.validate.fleet.night_store import NightReason
+
+CHECK = "again"
+"""The check under which a suspicion stands in a night's reasons."""
+
+Doubts = Callable[[Sequence[Measurement]], Mapping[int, NightReason]]
+"""Says which of tonight's numbers are suspect, by their places."""
+
+Measure = Callable[[Sequence[str]], "Mapping[str, tuple[Measurement, ...] | str]"]
+"""Measures nodes once more: by node its numbers, or why it could not be measured."""
+
+_Key = tuple[str, tuple[tuple[str, str], ...]]
+
+
+@dataclass
+class Twice:
+    """What came of it, by node.
+
+    ``numbers`` are those to judge, ``reasons`` the evidence; ``again`` was measured a second time;
+    ``unconfirmed`` has an open suspicion, so that nothing fails by its speed tonight; ``suspected`` are the
+    numbers that no second measurement took back.
+    """
+
+    numbers: dict[str, tuple[Measurement, ...]]
+    reasons: dict[str, list[NightReason]] = field(default_factory=dict)
+    again: list[str] = field(default_factory=list)
+    unconfirmed: list[str] = field(default_factory=list)
+    suspected: dict[str, tuple[NightReason, ...]] = field(default_factory=dict)
+
+
+def measure_suspects(
+    numbers: Mapping[str, tuple[Measurement, ...]],
+    doubts: Doubts,
+    measure: Measure,
+    able: Collection[str],
+    earlier: Mapping[str, Sequence[NightReason]],
+) -> Twice:
+    """Measure the nodes with suspect numbers once more; return what is to be judged.
+
+    Args:
+        numbers: Tonight's, by node.
+        doubts: Which of them are suspect.
+        measure: Measures nodes once more.
+        able: Nodes that can be; the others only are what these are compared with.
+        earlier: What was suspect of a node when it was last measured, and was not taken back.
+    """
+    twice = Twice(dict(numbers))
+    first = {name: bad for name, bad in _suspects(numbers, doubts).items() if name in able}
+    got = measure(list(first)) if first else {}
+    second = {name: some for name, some in got.items() if not isinstance(some, str)}
+    later = _suspects({**numbers, **second}, doubts) if second else {}
+    for name, bad in first.items():
+        why = "it gave no number" if name in second else str(got.get(name, "nobody says why"))
+        one = _by_key(numbers[name])
+        other = _by_key(number for number in second.get(name, ()) if number.finite)
+        bad_again = later.get(name, {}) if name in second else {}
+        reasons: list[NightReason] = []
+        kept: list[NightReason] = []
+        confirmed = opened = False
+        for key, reason in {**bad_again, **bad}.items():
+            if key not in bad:
+                reasons.append(_evidence(reason, f"measured first: {_values(one.get(key, ()))}"))
+                continue
+            if key in other:
+                reasons.append(_evidence(reason, f"measured again: {_values(other[key])}"))
+                kept += [reason] if key in bad_again else []
+                confirmed |= key in bad_again and reason.verdict is bad_again[key].verdict is Verdict.FAIL
+                continue
+            kept.append(reason)
+            then = next((old for old in earlier.get(name, ()) if _same(old, reason)), None)
+            if then is not None:
+                words = f"not measured again ({why}); when it was last measured: {then.text}"
+                confirmed |= reason.verdict is then.verdict is Verdict.FAIL
+                reasons.append(_evidence(reason, words))
+            else:
+                opened |= reason.verdict is Verdict.FAIL
+                reasons.append(_evidence(reason, f"not measured again: {why}", reason.verdict))
+        twice.reasons[name] = reasons
+        if kept:
+            twice.suspected[name] = tuple(kept)
+        if name in second:
+            twice.again.append(name)
+            twice.numbers[name] = better(numbers[name], second[name])
+        # What was bad twice condemns the node anyway.
+        if opened and not confirmed:
+            twice.unconfirmed.append(name)
+    return twice
+
+
+def better(first: Iterable[Measurement], second: Iterable[Measurement]) -> tuple[Measurement, ...]:
+    """Return numbers, each that was measured twice by its better value.
+
+    Where nobody can say which of the two is better (no direction, no finite number, other units) both stay:
+    the worst of a night stands for it. So does the worst of several numbers of one measurement.
+    """
+    others = _by_key(second)
+    kept: list[Measurement] = []
+    for one in first:
+        some = others.get(_key(one), [])
+        known = [other for other in some if other.finite and other.unit == one.unit]
+        if not some:
+            kept.append(one)
+        elif len(known) < len(some) or not one.finite or one.direction is None:
+            kept += [one, *some]
+        elif one.direction is Direction.HIGHER:
+            kept.append(max(one, min(known, key=_value), key=_value))
+        else:
+            kept.append(min(one, max(known, key=_value), key=_value))
+    there = {_key(one) for one in kept}
+    return (*kept, *(one for key, some in others.items() if key not in there for one in some))
+
+
+def _suspects(
+    numbers: Mapping[str, tuple[Measurement, ...]], doubts: Doubts
+) -> dict[str, dict[_Key, NightReason]]:
+    rows = [(name, one) for name, mine in numbers.items() for one in mine]
+    found: dict[str, dict[_Key, NightReason]] = {}
+    for place, reason in sorted(doubts([one for _, one in rows]).items()):
+        name, one = rows[place]
+        known = found.setdefault(name, {}).get(_key(one))
+        if known is None or known.verdict is not Verdict.FAIL:
+            found[name][_key(one)] = reason
+    return found
+
+
+def _evidence(reason: NightReason, more: str, verdict: Verdict = Verdict.DEGRADED) -> NightReason:
+    """Return a suspicion as it stands in the night: it alone never fails a node, judging does."""
+    return reason.model_copy(
+        update={
+            "check": CHECK,
+            "verdict": Verdict.UNPROVEN if verdict is Verdict.FAIL else verdict,
+            "text": clean(f"{reason.text}; {more}", 500),
+        }
+    )
+
+
+def _same(one: NightReason, other: NightReason) -> bool:
+    return (one.metric, one.part) == (other.metric, other.part)
+
+
+def _key(one: Measurement) -> _Key:
+    return one.name, tuple(sorted(one.labels.items()))
+
+
+def _value(one: Measurement) -> float:
+    return one.value
+
+
+def _by_key(some: Iterable[Measurement]) -> dict[_Key, list[Measurement]]:
+    found: dict[_Key, list[Measurement]] = {}
+    for one in some:
+        found.setdefault(_key(one), []).append(one)
+    return found
+
+
+def _values(some: Sequence[Measurement]) -> str:
+    return ", ".join(quantity(one.value, one.unit) for one in some) or "nothing"

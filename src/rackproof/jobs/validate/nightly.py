@@ -1,0 +1,463 @@
+"""``rackproof nightly``: one bounded run of validate.yml, what an earlier one left, and who hears of it.
+
+The playbook is run by ansible-runner, as a program: this package never imports Ansible, nor what drives it.
+
+The exit status tells the fleet's faults from the tool's: 0 pass or degraded, 2 a bad node, 3 unproven, 1
+where there is no night to judge by (the playbook died, ran out of time, could not write), or where nobody
+could be told.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import smtplib
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from email.message import EmailMessage
+from pathlib import Path
+from threading import Thread
+from typing import Any, TextIO
+
+from rackproof.core.records import Verdict
+from rackproof.core.text import clean, duration
+from rackproof.jobs.provision.summary import fold
+from rackproof.jobs.validate import tasks
+from rackproof.jobs.validate.fleet import night_store, probe_scheduler
+from rackproof.jobs.validate.fleet.night_store import NightRecord
+from rackproof.store import host_claims
+from rackproof.store.run_folder import RECORD_NAME, ResultsError, write_file
+
+EXIT_PASS, EXIT_TOOL, EXIT_FAIL, EXIT_UNPROVEN = 0, 1, 2, 3
+LOCK = ".nightly.lock"
+WEBHOOK, SMTP_USER, SMTP_PASSWORD = "RACKPROOF_WEBHOOK_URL", "RACKPROOF_SMTP_USER", "RACKPROOF_SMTP_PASSWORD"
+_TELL_S = 20
+_IDENT = "night"
+_PRIVATE = "rackproof-nightly-"
+_LATER_S = 300
+_KEPT_LINES = 30
+_UNJUDGED = {night_store.LOOKS, probe_scheduler.DIRECT, probe_scheduler.PROBES_FILE}
+"""What the folder of a night holds before it is judged."""
+_MOST_TEXT = 3500
+
+
+class NightlyError(Exception):
+    """Something an operator has to mend; the message says what and how."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a nightly is asked to do. ``variables`` go to the playbook; ``mail_to`` empty sends no mail."""
+
+    results: Path
+    checkout: Path
+    limit: str = ""
+    timeout_s: float = 4 * 3600
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Path | None = None
+    mail_to: tuple[str, ...] = ()
+    mail_from: str = "rackproof@localhost"
+    smtp: str = "localhost:25"
+    link: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a nightly ended: exit status, the night if there is one, what to say first to last."""
+
+    status: int
+    night: NightRecord | None
+    lines: tuple[str, ...]
+
+
+def run(settings: Settings, output: TextIO) -> Outcome:
+    """Make one night and tell of it.
+
+    Args:
+        settings: What to do.
+        output: Where the playbook's output goes while it runs.
+
+    Raises:
+        NightlyError: Another nightly runs, or there is no checkout; nobody is told, nothing was done.
+        ResultsError: The results folder cannot be used.
+    """
+    if not (settings.checkout / "validate.yml").is_file():
+        raise NightlyError(f"{settings.checkout} holds no validate.yml: name a checkout with --checkout")
+    with _alone(settings.results):
+        remarks = finish_interrupted(settings.results)
+        _forget_killed()
+        before = next(iter(night_store.nights(settings.results)), None)
+        begin = time.monotonic()
+        played = _play(settings, output)
+        took = time.monotonic() - begin
+        newest = next(iter(night_store.nights(settings.results)), None)
+        night = night_store.read_night(newest) if newest is not None and newest != before else None
+        outcome = _outcome(settings, night, played, remarks, took)
+        return _told(settings, outcome, took)
+
+
+def finish_interrupted(results: Path) -> list[str]:
+    """Finish nights that were judged and not closed, remove those that were not judged; return remarks.
+
+    Args:
+        results: The results folder.
+    """
+    remarks: list[str] = []
+    if not results.is_dir() or host_claims.held(results / ".nights"):
+        return []  # A playbook that somebody started by hand is at it.
+    for folder in sorted(results.iterdir()):
+        whole = (folder / RECORD_NAME).is_file()
+        if whole or not night_store.is_night(folder.name) or folder.is_symlink():
+            continue
+        if not (folder / night_store.NIGHT_FILE).is_file():
+            # Drafts that a killed process left begin with a dot.
+            if {one.name for one in folder.iterdir() if one.name[0] != "."} - _UNJUDGED:
+                remarks.append(f"{folder.name} is no whole night, and holds what no night makes; it was left")
+                continue
+            shutil.rmtree(folder, ignore_errors=True)
+            remarks.append(f"{folder.name} was interrupted before it was judged; it was looked at anew")
+        else:
+            begun = tasks.Begun(night_id=folder.name, folder=str(folder), results=str(results))
+            try:
+                tasks.close(begun, did={})
+                remarks.append(f"{folder.name} was interrupted after it was judged; its record is whole now")
+            except tasks.ValidateError as error:
+                remarks.append(f"{folder.name} was interrupted and cannot be finished: {error}")
+    return remarks
+
+
+@contextmanager
+def _alone(results: Path) -> Iterator[None]:
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+        lock = (results / LOCK).open("a+")
+    except OSError as error:
+        raise NightlyError(f"results folder {results} cannot be written: {error.strerror}") from error
+    with lock:
+        try:
+            # The kernel lets go of it when this process ends, however it ends.
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.seek(0)
+            other = clean(lock.read(40), 40) or "unknown"
+            raise NightlyError(
+                f"another nightly runs (pid {other}); it is bounded in time, the next one comes by itself"
+            ) from None
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        try:
+            yield
+        finally:
+            # Empty says ended. Left full by a reboot, it makes systemd start the night again.
+            lock.truncate(0)
+
+
+@dataclass(frozen=True)
+class _Played:
+    """How the playbook ended: exit status (None: out of time), its last lines, and who was lost or failed."""
+
+    status: int | None
+    tail: tuple[str, ...]
+    hosts: tuple[str, ...]
+
+
+def _program(name: str) -> Path:
+    beside = Path(sys.executable).with_name(name)
+    found = beside if beside.exists() else shutil.which(name)
+    if found is None:
+        raise NightlyError(
+            f"{name} is not installed beside this Python; type `make venv` in the checkout, or install "
+            "rackproof[ansible]"
+        )
+    return Path(found)
+
+
+def _play(settings: Settings, output: TextIO) -> _Played:
+    """Run the playbook by ansible-runner, bounded; what it says goes out as it comes."""
+    runner, playbook = _program("ansible-runner"), _program("ansible-playbook")
+    checkout = settings.checkout.resolve()
+    variables = {"validate_results": str(settings.results.resolve()), "validate_link": settings.link}
+    # Only its owner may look into it, and nothing of it is kept.
+    with tempfile.TemporaryDirectory(prefix=f"{_PRIVATE}{os.getpid()}-") as folder:
+        private = Path(folder)
+        (private / "env").mkdir()
+        (private / "env/extravars").write_text(json.dumps({**variables, **settings.variables}))
+        # This process bounds the playbook; where it is gone, ansible-runner does.
+        bounds = {"job_timeout": int(settings.timeout_s + _LATER_S), "pexpect_timeout": 1}
+        (private / "env/settings").write_text(json.dumps(bounds))
+        argv = [str(runner), "run", folder, "--project-dir", str(checkout), "--playbook", "validate.yml"]
+        argv += ["--ident", _IDENT, "--only-failed-event-data"]
+        argv += [f"--limit={settings.limit}"] if settings.limit else []
+        child = subprocess.Popen(  # noqa: S603  (our own playbook, no shell)
+            argv,
+            cwd=checkout,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+            env=_environment(checkout, playbook.parent),
+        )
+        artifacts = private / "artifacts" / _IDENT
+        tail: deque[str] = deque(maxlen=_KEPT_LINES)
+        follower = Thread(target=_follow, args=(child, artifacts, output, tail), daemon=True)
+        follower.start()
+        try:
+            status: int | None = child.wait(settings.timeout_s)
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:
+            _end(child)
+        follower.join(_TELL_S)
+        return _Played(status, tuple(tail), tuple(_lost_hosts(artifacts / "job_events")))
+
+
+def _forget_killed() -> None:
+    """Remove the private folders of nightlies that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PRIVATE}*-*"):
+        pid = folder.name.removeprefix(_PRIVATE).partition("-")[0]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists() and folder.lstat().st_uid == os.geteuid():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _environment(checkout: Path, programs: Path) -> dict[str, str]:
+    """Return the playbook's environment: without what only this process needs, host keys checked as ever."""
+    secrets = (WEBHOOK, SMTP_USER, SMTP_PASSWORD)
+    kept = {name: value for name, value in os.environ.items() if name not in secrets}
+    # ansible-runner puts a path of its own over the checkout's, and would not check host keys.
+    kept.setdefault("ANSIBLE_CALLBACK_PLUGINS", str(checkout / "plugins/callback"))
+    path = f"{programs}{os.pathsep}{kept.get('PATH', os.defpath)}"
+    return kept | {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_HOST_KEY_CHECKING": "True", "PATH": path}
+
+
+def _follow(child: subprocess.Popen[str], artifacts: Path, output: TextIO, tail: deque[str]) -> None:
+    """Pass on what the playbook says, line by line, and remember the end of it."""
+    for number, line in enumerate(child.stdout or ()):
+        if number == 0:
+            # It holds the whole environment, with the address of the history and its password.
+            (artifacts / "command").unlink(missing_ok=True)
+        said = clean(line, 500)
+        output.write(said + "\n")
+        output.flush()
+        if said.strip():
+            tail.append(said)
+
+
+def _lost_hosts(events: Path) -> Iterator[str]:
+    """Yield who could not be reached, and where a task failed, as ansible-runner noted it."""
+    lost: set[str] = set()
+    failed: dict[str, set[str]] = {}
+    for path in events.glob("*.json") if events.is_dir() else ():
+        try:
+            one = json.loads(path.read_bytes())
+            about = one.get("event_data") or {}
+            host, task = clean(about.get("host") or "", 100), clean(about.get("task") or "", 100)
+        except (OSError, ValueError, AttributeError):
+            continue
+        if one.get("event") == "runner_on_unreachable":
+            lost.add(host)
+        elif one.get("event") == "runner_on_failed":
+            failed.setdefault(task, set()).add(host)
+    if lost - {""}:
+        yield f"unreachable: {fold(sorted(lost - {''}))}"
+    for task, hosts in sorted(failed.items()):
+        yield f"failed: {task}: {fold(sorted(hosts - {''}))}"
+
+
+def _end(child: subprocess.Popen[str]) -> None:
+    """End the playbook with all that it started, by force if need be, and ansible-runner after it."""
+    for number, patience in ((signal.SIGTERM, 20.0), (signal.SIGKILL, 20.0)):
+        # The playbook has a session of its own.
+        for pid in (*_children(child.pid), child.pid):
+            if child.poll() is not None:
+                return
+            with suppress(ProcessLookupError):
+                os.killpg(pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(patience)
+
+
+def _children(pid: int) -> tuple[int, ...]:
+    try:
+        told = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except OSError:
+        return ()
+    return tuple(int(one) for one in told.split())
+
+
+def _outcome(
+    settings: Settings,
+    night: NightRecord | None,
+    played: _Played,
+    remarks: Sequence[str],
+    took: float,
+) -> Outcome:
+    if night is None or not night.closed:
+        how = (
+            f"was stopped after {duration(settings.timeout_s)}"
+            if played.status is None
+            else f"ended with {played.status}"
+        )
+        where = "before the night was judged" if night is None else "after the night was judged"
+        lines = [f"TOOL FAULT  validate.yml {how}, {where}; nothing is proven", *remarks, *played.hosts[:20]]
+        lines += played.tail[-8:]
+        return Outcome(EXIT_TOOL, night, tuple(lines))
+    results = settings.results
+    earlier = night_store.nights(results, before=night.night_id)
+    before = None
+    with suppress(ResultsError):
+        before = night_store.read_night(earlier[0]) if earlier else None
+    lines = tasks.message(night, tasks.changed(night, before))
+    lines += probe_scheduler.said(probe_scheduler.read_probes(results / night.night_id))
+    page = f"{settings.link.rstrip('/')}/{night.night_id}/index.html" if settings.link else ""
+    lines += [*(f"note: {one}" for one in remarks), f"took {duration(took)}"]
+    lines.append(f"Report: {page or results / night.night_id / 'index.html'}")
+    gate = {Verdict.FAIL: EXIT_FAIL, Verdict.UNPROVEN: EXIT_UNPROVEN}
+    return Outcome(gate.get(night.verdict, EXIT_PASS), night, tuple(lines))
+
+
+def _told(settings: Settings, outcome: Outcome, took: float) -> Outcome:
+    """Tell everybody who wants to hear of it; who could not be told is a fault of the tool."""
+    problems = []
+    night = outcome.night
+    probed = probe_scheduler.read_probes(settings.results / night.night_id) if night else None
+    url = os.environ.get(WEBHOOK, "").strip()
+    text = "\n".join(outcome.lines)
+    for name, tell in (
+        ("webhook", (lambda: post(url, text)) if url else None),
+        ("mail", (lambda: mail(settings, outcome.lines)) if settings.mail_to else None),
+        (
+            "metrics",
+            (lambda: write_file(settings.metrics or Path(), metrics(outcome, took, probed)))
+            if settings.metrics
+            else None,
+        ),
+    ):
+        try:
+            if tell is not None:
+                tell()
+        except (OSError, ValueError, smtplib.SMTPException, ResultsError) as error:
+            # An address may hold a secret; urllib's messages do not repeat it, ours do not either.
+            problems.append(f"note: {name} failed: {clean(_without(str(error), url), 300)}")
+    status = outcome.status if not problems or outcome.status else EXIT_TOOL
+    return Outcome(status, outcome.night, (*outcome.lines, *problems))
+
+
+def _without(text: str, secret: str) -> str:
+    return text.replace(secret, "(the webhook)") if secret else text
+
+
+def post(url: str, text: str) -> None:
+    """Post a text to a webhook as Slack takes it.
+
+    Raises:
+        OSError: It does not answer, or not with success.
+        ValueError: The URL is none, or not of http.
+    """
+    if not url.startswith(("https://", "http://")):
+        raise ValueError(f"{WEBHOOK} holds no URL that begins with https://")
+    body = json.dumps({"text": text[:_MOST_TEXT]}).encode()
+    request = urllib.request.Request(  # noqa: S310  (the scheme was checked above)
+        url, data=body, headers={"Content-Type": "application/json"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=_TELL_S) as answer:  # noqa: S310
+            answer.read(1000)
+    except urllib.error.HTTPError as error:
+        raise OSError(f"it answered {error.code}") from None
+
+
+def mail(settings: Settings, lines: Sequence[str]) -> None:
+    """Send a text by e-mail; with a user in the environment by a login over TLS.
+
+    Raises:
+        OSError: The server does not answer.
+        ValueError: The server's name is unusable.
+        smtplib.SMTPException: The server refuses.
+    """
+    host, _, port = settings.smtp.partition(":")
+    message = EmailMessage()
+    message["Subject"] = clean(f"rackproof: {lines[0]}", 150)
+    message["From"], message["To"] = settings.mail_from, ", ".join(settings.mail_to)
+    message.set_content("\n".join(lines) + "\n")
+    with smtplib.SMTP(host, int(port or 25), timeout=_TELL_S) as server:
+        if user := os.environ.get(SMTP_USER, ""):
+            server.starttls(context=ssl.create_default_context())
+            server.login(user, os.environ.get(SMTP_PASSWORD, ""))
+        server.send_message(message)
+
+
+def metrics(outcome: Outcome, took: float, probed: probe_scheduler.ProbeNight | None = None) -> bytes:
+    """Return a night as Prometheus reads it from a text file (``node_exporter``).
+
+    Args:
+        outcome: How it ended.
+        took: Seconds that it took.
+        probed: What it measured by itself, None where nothing was asked.
+    """
+    night = outcome.night
+    families: list[tuple[str, str, list[tuple[dict[str, str], float]]]] = [
+        (
+            "rackproof_nightly_exit_status",
+            "Exit status of the last nightly; 1 is a fault of the tool.",
+            [({}, outcome.status)],
+        ),
+        ("rackproof_nightly_end_timestamp_seconds", "When the last nightly ended.", [({}, time.time())]),
+        ("rackproof_nightly_seconds", "How long it took.", [({}, took)]),
+    ]
+    if night is not None:
+        counts = [
+            ({"verdict": one.value}, float(sum(node.verdict is one for node in night.nodes)))
+            for one in Verdict
+        ]
+        # One series per node that needs attention: a healthy fleet costs nothing.
+        bad = [
+            ({"node": one.node, "rack": one.rack, "verdict": one.verdict.value}, 1.0)
+            for one in night.nodes
+            if one.verdict is not Verdict.PASS
+        ]
+        out = sum(bool(one.slurm and one.slurm.drained_by == "ours") for one in night.nodes)
+        families += [
+            ("rackproof_nodes", "Nodes by verdict in the last night.", counts),
+            ("rackproof_node_attention", "Nodes that did not pass in the last night.", bad),
+            (
+                "rackproof_nodes_drained",
+                "Nodes that Rackproof's nights keep drained, before tonight's plan.",
+                [({}, out)],
+            ),
+        ]
+    if probed is not None:
+        minutes = [({"kind": "budget"}, probed.asked), ({"kind": "used"}, probed.spent)]
+        families += [
+            ("rackproof_nightly_gpu_minutes", "GPU-minutes that the last night measured.", minutes),
+            (
+                "rackproof_nodes_measured",
+                "Nodes that the last night measured by itself.",
+                [({}, float(len(probed.measured)))],
+            ),
+        ]
+    lines = []
+    for name, help_text, samples in families:
+        lines += [f"# HELP {name} {help_text}", f"# TYPE {name} gauge"]
+        for labels, value in samples:
+            shown = ",".join(f'{key}="{_label(text)}"' for key, text in labels.items())
+            lines.append(f"{name}{{{shown}}} {value:g}" if labels else f"{name} {value!r}")
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _label(text: str) -> str:
+    return clean(text, 200).replace("\\", "\\\\").replace('"', '\\"')

@@ -1,0 +1,418 @@
+"""The pages of a night: the fleet as racks and nodes, what changed on top, and a page per node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from rackproof import __version__
+from rackproof.core.records import Direction, Verdict
+from rackproof.core.text import clean, moment, quantity, unit_text
+from rackproof.jobs.validate import explain
+from rackproof.jobs.validate.fleet import night_store
+from rackproof.jobs.validate.fleet.night_store import KeptLook, NightRecord, NodeNight
+from rackproof.jobs.validate.fleet.probe_scheduler import read_probes, said
+from rackproof.report import view
+from rackproof.report.charts import Chart, Drawn, Line, draw
+from rackproof.report.html import environment, style
+from rackproof.report.view import Cell, Table, table
+from rackproof.store.run_folder import ResultsError, write_file
+
+PAGE = "index.html"
+JUNIT = "report.junit.xml"
+NODE_PAGES = 64
+"""Beyond so many nodes only those that did not pass have a page: the others have nothing to tell."""
+CHART_NIGHTS = 30
+_CHARTS = 6
+_LINES = 8
+_CHANGES = 40
+_ORDER = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED, Verdict.PASS)
+_WORDS = {
+    Verdict.PASS: "Every node passed what was asked of it.",
+    Verdict.DEGRADED: "Nodes work, and something about them should be looked at.",
+    Verdict.FAIL: "At least one node is bad.",
+    Verdict.UNPROVEN: "Something could not be proven; that is not a pass.",
+}
+
+
+def write_night_pages(results: Path, night: NightRecord, changes: Sequence[str]) -> Path:
+    """Write the pages of a night into its folder; return the first one's path.
+
+    Args:
+        results: The results folder.
+        night: The night, whose folder is there.
+        changes: What changed since the night before, in words.
+
+    Raises:
+        ResultsError: The folder cannot be written.
+    """
+    folder = results / night.night_id
+    folders = night_store.nights(results)
+    shown = [one for one in night.nodes if len(night.nodes) <= NODE_PAGES or one.verdict is not Verdict.PASS]
+    pages = {one.node: f"nodes/{one.node}.html" for one in shown}
+    series = _Series(results, night) if shown else None
+    history = _histories(folders, {one.node for one in shown})
+    for one in shown:
+        kept = night_store.read_look(folder, one.node)
+        page = node_page(night, one, kept, history[one.node], series.charts(one, kept) if series else ())
+        write_file(folder / pages[one.node], page.encode())
+    write_file(folder / JUNIT, night_junit(night))
+    path = folder / PAGE
+    write_file(path, night_page(night, changes, pages, said(read_probes(folder))).encode())
+    return path
+
+
+def night_junit(night: NightRecord) -> bytes:
+    """Return a night as JUnit XML: a suite per rack, a case per node; unproven is an error."""
+    root = ElementTree.Element("testsuites", name=f"night {night.night_id}")
+    by_rack: dict[str, list[NodeNight]] = {}
+    for one in night.nodes:
+        by_rack.setdefault(one.rack, []).append(one)
+    for rack, nodes in sorted(by_rack.items()):
+        counts = {
+            "tests": len(nodes),
+            "failures": sum(one.verdict is Verdict.FAIL for one in nodes),
+            "errors": sum(one.verdict is Verdict.UNPROVEN for one in nodes),
+        }
+        suite = ElementTree.SubElement(
+            root,
+            "testsuite",
+            {name: str(count) for name, count in counts.items()},
+            name=clean(rack, 60) or "no rack",
+        )
+        for one in nodes:
+            case = ElementTree.SubElement(suite, "testcase", classname=suite.get("name", ""), name=one.node)
+            said = [clean(line, 1000) for line in one.says()]
+            if one.verdict.gates:
+                tag = "failure" if one.verdict is Verdict.FAIL else "error"
+                message = said[0] if said else one.verdict.value
+                ElementTree.SubElement(case, tag, message=message, type=one.verdict.value).text = "\n".join(
+                    said
+                )
+            elif said:
+                ElementTree.SubElement(case, "system-out").text = "\n".join(said)
+    ElementTree.indent(root)
+    content: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return content + b"\n"
+
+
+def night_page(
+    night: NightRecord, changes: Sequence[str], pages: Mapping[str, str], measured: Sequence[str] = ()
+) -> str:
+    """Return the page of a fleet's night.
+
+    Args:
+        night: The night.
+        changes: What changed since the night before.
+        pages: Node to the page that its cell leads to.
+        measured: What it measured by itself, in words.
+    """
+    counts = [(verdict, sum(one.verdict is verdict for one in night.nodes)) for verdict in _ORDER]
+    more = len(changes) - _CHANGES
+    return (
+        environment()
+        .get_template("night.html.j2")
+        .render(
+            kind="Night of the fleet",
+            when=moment(night.ended),
+            style=style(),
+            title=f"{len(night.nodes)} nodes",
+            point=", ".join(f"{count} {verdict.value}" for verdict, count in counts if count),
+            verdict=night.verdict,
+            meaning=_WORDS[night.verdict],
+            # What went wrong there stands among the remarks already.
+            remarks=[clean(one, 500) for one in night.remarks]
+            + [clean(one, 500) for one in measured if not one.startswith("! ")],
+            changes=[clean(one, 400) for one in changes[:_CHANGES]]
+            + ([f"and {more} more"] if more > 0 else []),
+            racks=_racks(night, pages),
+            bad=_bad(night, pages),
+            acts=_acts(night),
+            between=_between(night),
+            night_id=night.night_id,
+            unpaged=len(night.nodes) - len(pages),
+            version=__version__,
+        )
+    )
+
+
+def node_page(
+    night: NightRecord,
+    mine: NodeNight,
+    kept: KeptLook | None,
+    nights: Sequence[tuple[NightRecord, NodeNight]],
+    charts: Sequence[Drawn] = (),
+) -> str:
+    """Return the page of a node in a night.
+
+    Args:
+        night: The night.
+        mine: The node in it.
+        kept: The look at it, None where there is none.
+        nights: Nights that looked at it, newest first.
+        charts: Its measurements over the nights.
+    """
+    one = explain.explanation(nights or [(night, mine)])
+    return (
+        environment()
+        .get_template("night_node.html.j2")
+        .render(
+            kind="Node in a night",
+            when=moment(night.ended),
+            style=style(),
+            title=clean(mine.node, 200),
+            point=" · ".join(clean(part, 60) for part in (mine.rack, mine.sku, mine.hardware_key) if part),
+            verdict=mine.verdict,
+            told=one,
+            findings=_findings(mine),
+            reasons=_reasons(mine.reasons, "Measurements that do not pass"),
+            drawn=charts,
+            gpus=_gpus(kept),
+            versions=_versions(kept),
+            nights=_nights(nights),
+            night_id=night.night_id,
+            version=__version__,
+        )
+    )
+
+
+def _short(names: Sequence[str]) -> dict[str, str]:
+    """Return names without what they all begin with, up to the last separator of it."""
+    # Names are sorted: what the first and the last share, all share.
+    pairs = zip(names[0], names[-1], strict=False) if len(names) > 1 else ()
+    common = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    cut = max(common.rfind("-"), common.rfind(".")) + 1
+    return {name: clean(name[cut:], 40) or clean(name, 40) for name in names}
+
+
+def _racks(night: NightRecord, pages: Mapping[str, str]) -> list[dict[str, Any]]:
+    by_rack: dict[str, list[NodeNight]] = {}
+    for one in night.nodes:
+        by_rack.setdefault(one.rack, []).append(one)
+    racks = []
+    for name in sorted(by_rack):
+        nodes = sorted(by_rack[name], key=lambda one: one.node)
+        short = _short([one.node for one in nodes])
+        counts = ", ".join(
+            f"{count} {verdict.value}"
+            for verdict in _ORDER
+            if (count := sum(one.verdict is verdict for one in nodes))
+        )
+        racks.append(
+            {
+                "name": clean(name, 60) or "no rack",
+                "counts": counts,
+                "nodes": [
+                    {
+                        "name": short[one.node],
+                        "verdict": one.verdict,
+                        "href": pages.get(one.node, ""),
+                        "title": clean("; ".join([one.node, one.verdict.value, *one.says()[:2]]), 300),
+                        "out": bool(one.slurm and one.slurm.drained_by != "none") or one.plan == "drain",
+                    }
+                    for one in nodes
+                ],
+            }
+        )
+    return racks
+
+
+def _bad(night: NightRecord, pages: Mapping[str, str]) -> Table:
+    nodes = sorted(
+        (one for one in night.nodes if one.verdict is not Verdict.PASS),
+        key=lambda one: (_ORDER.index(one.verdict), one.node),
+    )
+    rows = []
+    for one in nodes:
+        says = one.says()
+        more = f"and {len(says) - 1} more" if len(says) > 1 else ""
+        rows.append(
+            (
+                view.verdict_cell(one.verdict),
+                Cell(clean(one.node, 100), href=pages.get(one.node, "")),
+                Cell(clean(says[0] if says else "", 300), note=more),
+                Cell(
+                    ", ".join(dict.fromkeys(found.action for found in one.findings if found.action != "none"))
+                ),
+            )
+        )
+    return table("Nodes that did not pass, the worst first", ("Verdict", "Node", "What", "To do"), rows)
+
+
+def _acts(night: NightRecord) -> Table:
+    rows = []
+    for one in night.nodes:
+        if one.plan or one.why or one.did:
+            allowed = one.plan in night.acts
+            what = one.plan + ("" if allowed or not one.plan else " (dry run)")
+            rows.append(
+                (Cell(clean(one.node, 100)), Cell(what), Cell(clean(one.why, 400)), Cell(clean(one.did, 300)))
+            )
+    return table("Drains and returns", ("Node", "Plan", "Why", "What was done"), rows)
+
+
+def _between(night: NightRecord) -> Table:
+    return _reasons(night.between, "Pairs and groups that do not pass")
+
+
+def _reasons(reasons: Sequence[night_store.NightReason], caption: str) -> Table:
+    return table(
+        caption,
+        ("Verdict", "Measurement", "Part", "Against what"),
+        [
+            (
+                view.verdict_cell(one.verdict, "fleet-wide" if one.fleetwide else ""),
+                Cell(clean(f"{one.metric} ({one.check})".strip(), 120)),
+                Cell(clean(one.part, 120), "code"),
+                Cell(clean(one.text, 400)),
+            )
+            for one in reasons
+        ],
+    )
+
+
+def _findings(mine: NodeNight) -> Table:
+    return table(
+        "What health checks found",
+        ("Verdict", "Part", "Evidence", "To do", "How sure"),
+        [
+            (
+                view.verdict_cell(one.verdict, "fleet-wide" if one.fleetwide else ""),
+                Cell(clean(one.name or "node", 80), "code", note=clean(one.place, 80)),
+                Cell(clean(one.evidence, 400), note=one.code),
+                Cell(one.action),
+                Cell(one.confidence),
+            )
+            for one in mine.findings
+        ],
+    )
+
+
+def _gpus(kept: KeptLook | None) -> Table:
+    def shown(value: float | None, unit: str) -> Cell:
+        return Cell("" if value is None else quantity(value, unit), "number")
+
+    return table(
+        "GPUs",
+        ("Slot", "UUID", "Serial", "Bus", "VBIOS", "Temperature", "Left", "Power limit", "NVLinks up"),
+        [
+            (
+                Cell(str(gpu.index), "number"),
+                Cell(clean(gpu.uuid, 60), "code"),
+                Cell(clean(gpu.serial, 60), "code"),
+                Cell(clean(gpu.bus_id, 30), "code"),
+                Cell(clean(gpu.vbios, 30), "code"),
+                shown(gpu.temperature_c, "°C"),
+                shown(gpu.margin_c, "°C"),
+                shown(gpu.power_limit_w, "W"),
+                Cell(f"{sum(gpu.links.values())} of {len(gpu.links)}" if gpu.links else "", "number"),
+            )
+            for gpu in (kept.look.gpus if kept else ())
+        ],
+    )
+
+
+def _versions(kept: KeptLook | None) -> Table:
+    return table(
+        "Versions",
+        ("What", "Version"),
+        [
+            (Cell(clean(name, 80)), Cell(clean(value, 200), "code"))
+            for name, value in sorted(kept.look.versions.items() if kept else ())
+        ],
+    )
+
+
+def _nights(nights: Sequence[tuple[NightRecord, NodeNight]]) -> Table:
+    return table(
+        "Nights, newest first",
+        ("Verdict", "When (UTC)", "What", "What was done"),
+        [
+            (
+                view.verdict_cell(mine.verdict),
+                Cell(moment(night.ended)),
+                Cell(clean((mine.says() or ("",))[0], 300)),
+                Cell(clean(mine.did, 300)),
+            )
+            for night, mine in nights
+        ],
+    )
+
+
+def _histories(folders: Sequence[Path], names: set[str]) -> dict[str, list[tuple[NightRecord, NodeNight]]]:
+    """Return the nights of nodes, newest first; each night is read once, however many nodes there are."""
+    found: dict[str, list[tuple[NightRecord, NodeNight]]] = {name: [] for name in names}
+    for folder in folders if names else ():
+        try:
+            night = night_store.read_night(folder)
+        except ResultsError:
+            continue
+        for one in night.nodes:
+            if one.node in found:
+                found[one.node].append((night, one))
+    return found
+
+
+class _Series:
+    """What was measured on nodes in the nights before, out of the history; nothing without it."""
+
+    def __init__(self, results: Path, night: NightRecord) -> None:
+        from datetime import timedelta
+
+        from rackproof.store.history.store import HistoryError, open_store
+
+        self._readings = None
+        self._nodes: dict[str, int] = {}
+        try:
+            with open_store(results / "history.sqlite") as store:
+                self._readings = store.readings(night.ended + timedelta(seconds=1), nights=CHART_NIGHTS)
+        except HistoryError:
+            return
+        self._nodes = {
+            part.key: index for index, part in enumerate(self._readings.parts) if part.kind == "node"
+        }
+
+    def charts(self, mine: NodeNight, kept: KeptLook | None) -> tuple[Drawn, ...]:
+        """Return charts of a node's measurements, those that do not pass first."""
+        readings = self._readings
+        if readings is None or kept is None or mine.hardware_key not in self._nodes:
+            return ()
+        rows = (readings.node == self._nodes[mine.hardware_key]).nonzero()[0]
+        values: dict[int, dict[int, dict[int, float]]] = {}
+        for row in rows:
+            number, part, ago = int(readings.quantity[row]), int(readings.part[row]), int(readings.night[row])
+            by_night = values.setdefault(number, {}).setdefault(part, {})
+            lower = readings.quantities[number].direction is Direction.LOWER
+            value = float(readings.value[row])
+            by_night[ago] = value if ago not in by_night else (max if lower else min)(value, by_night[ago])
+        bad = {one.metric.partition(" ")[0] for one in mine.reasons}
+        # One night alone is a number and no history.
+        wanted = [number for number, parts in values.items() if any(len(some) > 1 for some in parts.values())]
+        wanted.sort(
+            key=lambda number: (readings.quantities[number].metric not in bad, readings.quantities[number][2])
+        )
+        drawn = []
+        for place, number in enumerate(wanted[:_CHARTS]):
+            what = readings.quantities[number]
+            lines = []
+            for part, some in sorted(values[number].items(), key=lambda one: readings.parts[one[0]].slot)[
+                :_LINES
+            ]:
+                order = sorted(some, reverse=True)
+                about = readings.parts[part]
+                label = f"GPU {about.slot}" if about.kind == "gpu" else clean(about.name, 40)
+                lines.append(
+                    Line(label, tuple(float(-ago) for ago in order), tuple(some[ago] for ago in order))
+                )
+            chart = Chart(
+                clean(view.words(what.metric), 80),
+                "night (0 is this one)",
+                unit_text(what.unit),
+                tuple(lines),
+                markers=True,
+            )
+            drawn.append(draw(chart, f"chart{place}"))
+        return tuple(drawn)

@@ -1,0 +1,300 @@
+"""What validate.yml calls where a night measures: idle nodes by jobs of Slurm, our own drained ones without.
+
+Numbers become a run of benchmark ``probes`` in the results folder, which the night judges like any other
+run's; what is wrong at once (values, bits, pairs, programs that do not end) lies in its ``probes.json``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from rackproof import __version__
+from rackproof.core.definitions import DefinitionError
+from rackproof.core.records import Measurement, Node, Run, Verdict
+from rackproof.core.text import clean
+from rackproof.jobs.bench import record as bench_record
+from rackproof.jobs.validate.fleet import drain_policy, night_store
+from rackproof.jobs.validate.fleet.anomaly import Policy, judge_night
+from rackproof.jobs.validate.fleet.night_store import KeptLook, NightReason
+from rackproof.jobs.validate.fleet.probe_scheduler import (
+    BENCHMARK,
+    DIRECT,
+    ProbeNight,
+    Target,
+    probe_night,
+    read_probes,
+    said,
+    unmeasured,
+    wanted,
+    write_probes,
+)
+from rackproof.jobs.validate.fleet.probe_slurm_jobs import (
+    FABRIC,
+    PROBES,
+    Done,
+    Jobs,
+    Plan,
+    ProbeError,
+    Shell,
+    how,
+    script,
+)
+from rackproof.jobs.validate.fleet.retest import Doubts
+from rackproof.jobs.validate.tasks import Begun, ValidateError, night_reason, reference_of, references_of
+from rackproof.store.run_folder import ResultsError, new_run_id, write_file, write_run
+
+
+def plan(
+    *,
+    minutes: float,
+    share: float,
+    python: str,
+    checkout: Path,
+    chosen: Sequence[str] = (),
+    device: str = "gpu",
+    node_limit_s: int = 600,
+    pair_limit_s: int = 180,
+    srun: Sequence[str] = (),
+) -> Plan:
+    """Return how a night measures, checked.
+
+    Args:
+        minutes: GPU-minutes of the night.
+        share: Largest share of a partition that is measured at once.
+        python: Interpreter on the nodes that holds PyTorch and mlperf-logging.
+        checkout: Holds workloads/ and benchmarks/.
+        chosen: Names of probes; empty is all.
+        device: gpu or cpu.
+        node_limit_s: Seconds that the job of a node may take.
+        pair_limit_s: Seconds that the job of a pair may take.
+        srun: More options for srun.
+
+    Raises:
+        ValidateError: One of them is unusable.
+    """
+    known = (*(one.name for one in PROBES), FABRIC)
+    if unknown := [one for one in chosen if one not in known]:
+        raise ValidateError(f"validate_probes: unknown {', '.join(unknown)}; there are {', '.join(known)}")
+    if device not in ("gpu", "cpu"):
+        raise ValidateError(f"validate_probe_device: gpu or cpu, not {device}")
+    if not 0 < share <= 1:
+        raise ValidateError(f"validate_probe_share: a fraction above 0 and up to 1, not {share}")
+    if min(node_limit_s, pair_limit_s) < 30:
+        raise ValidateError("validate_probe_node_s, validate_probe_pair_s: at least 30 seconds")
+    if not python.strip():
+        raise ValidateError("validate_probe_python: name the interpreter on the nodes that holds PyTorch")
+    return Plan(
+        minutes=minutes,
+        share=share,
+        python=python,
+        workloads=checkout / "workloads",
+        benchmarks=checkout / "benchmarks",
+        chosen=tuple(chosen) or known,
+        device=device,
+        node_limit_s=node_limit_s,
+        pair_limit_s=pair_limit_s,
+        srun=tuple(srun),
+    )
+
+
+def measure(
+    begun: Begun,
+    how_: Plan,
+    *,
+    slurm: Mapping[str, Any] | None,
+    members: str,
+    remark: str,
+    shell: Shell,
+    jobs: Callable[..., Jobs] = Jobs,
+) -> tuple[str, ...]:
+    """Measure the nodes that were looked at, keep what came of it, and say so in a few lines.
+
+    Args:
+        begun: The night.
+        how_: How it measures.
+        slurm: Node to how it stands; None where Slurm could not be asked, or there is none.
+        members: Nodes, partitions and reasons as ``sinfo`` lists them.
+        remark: Why Slurm could not be asked.
+        shell: Runs a command line on Slurm's host.
+        jobs: Makes what runs the jobs.
+
+    Raises:
+        ValidateError: It cannot be kept, or a definition cannot be read.
+    """
+    folder, results = Path(begun.folder), Path(begun.results)
+    looks = {
+        path.stem: kept
+        for path in sorted((folder / night_store.LOOKS).glob("*.json"))
+        if (kept := night_store.read_look(folder, path.stem)) is not None
+    }
+    try:
+        past = [
+            one
+            for night in night_store.nights(results, before=begun.night_id)
+            if (one := read_probes(night)) is not None
+        ]
+        if slurm is None:
+            why = remark or "there is no Slurm to run jobs (slurm_controller_host is empty)"
+            write_probes(folder, unmeasured(how_.minutes, looks, why))
+            return said(read_probes(folder))
+        partitions: dict[str, tuple[str, ...]] = {}
+        sizes = drain_policy.partitions(members)
+        for name, some in sizes.items():
+            for node in some:
+                partitions[node] = (*partitions.get(node, ()), name)
+        targets = [_target(name, kept, slurm.get(name), partitions) for name, kept in looks.items()]
+        run = jobs(shell, how_, {name: len(some) for name, some in sizes.items()}, partitions)
+        direct = _direct_results(folder, looks)
+        numbers: tuple[Measurement, ...] = ()
+        try:
+            run.begin()
+            night, numbers = probe_night(how_, targets, past, run, direct, _doubts(results, looks))
+        except ProbeError as error:
+            # Those measured without Slurm, too: what they said was not read.
+            idle = [one.name for one in targets if not one.busy or one.name in direct]
+            night = unmeasured(how_.minutes, idle, str(error)).model_copy(update={"spent": run.spent})
+        finally:
+            run.end()
+        if numbers:
+            _keep(results, night, numbers, {name: looks[name].about for name in looks})
+        write_probes(folder, night)
+    except (ResultsError, DefinitionError) as error:
+        raise ValidateError(str(error)) from error
+    return said(night)
+
+
+def _target(name: str, kept: KeptLook, state: object, partitions: Mapping[str, tuple[str, ...]]) -> Target:
+    about = state if isinstance(state, Mapping) else {}
+    busy = ""
+    if about.get("known") is not True or name not in partitions:
+        busy = "Slurm does not know it, or has it in no partition"
+    elif about.get("drained_by") != "none":
+        busy = "out of service"
+    elif about.get("jobs"):
+        busy = "at work"
+    elif about.get("in_service") is not True:
+        busy = f"Slurm gives it no work: {clean(about.get('state_after'), 60)}"
+    return Target(
+        name=name,
+        gpus=len(kept.look.gpus),
+        uuids=frozenset(gpu.uuid for gpu in kept.look.gpus),
+        sku=kept.look.sku,
+        rack=kept.rack,
+        partitions=partitions.get(name, ()),
+        references=tuple(reference_of(kept.look.sku, one) for one in kept.references),
+        busy=busy,
+    )
+
+
+def _doubts(results: Path, looks: Mapping[str, KeptLook]) -> Doubts:
+    """Return what says which numbers are suspect, as the night will judge them: by floors, and by the fleet.
+
+    A drift is told by many nights, and what many nodes show is nobody's own: measuring again tells nothing.
+    """
+    from rackproof.store.history.readings import readings_of
+    from rackproof.store.history.store import HistoryError, open_store
+
+    references = references_of(looks)
+    nodes = [kept.about for kept in looks.values()]
+
+    def doubts(numbers: Sequence[Measurement]) -> dict[int, NightReason]:
+        if not numbers:
+            return {}
+        run = _run(BENCHMARK, numbers, nodes)
+        readings = readings_of([run], datetime.now(UTC) + timedelta(seconds=1))
+        try:
+            with open_store(results / "history.sqlite") as store:
+                accepted = store.accepted(readings)
+        except HistoryError:
+            # The night will say so, and judge without, too.
+            accepted = []
+        night = judge_night(readings, references, accepted=accepted, policy=Policy(require_references=False))
+        found: dict[int, NightReason] = {}
+        for why in (why for one in night.nodes for why in one.reasons):
+            bad = why.verdict in (Verdict.FAIL, Verdict.DEGRADED) and not why.fleetwide
+            if bad and why.check in ("floor", "fleet"):
+                # The worst comes first, and of equal ones the floor.
+                found.setdefault(why.row, night_reason(why))
+        return found
+
+    return doubts
+
+
+def _keep(
+    results: Path, night: ProbeNight, numbers: Sequence[Measurement], nodes: Mapping[str, Node]
+) -> None:
+    """Keep the numbers as a run, which the night judges with all others."""
+    told = {value for one in numbers for value in one.labels.values()}
+    # A node whose last program died has measured, too: numbers without their node would be nobody's.
+    some = [
+        name
+        for name, about in nodes.items()
+        if name in night.measured or name in told or any(gpu.uuid in told for gpu in about.gpus)
+    ]
+    run = _run(new_run_id(BENCHMARK, now=datetime.now(UTC)), numbers, [nodes[name] for name in some])
+    folder = results / run.run_id
+    write_run(run, folder)
+    bench_record.History(results).keep(folder)
+
+
+def _run(run_id: str, numbers: Sequence[Measurement], nodes: Sequence[Node]) -> Run:
+    now = datetime.now(UTC)
+    return Run(
+        run_id=run_id,
+        benchmark=BENCHMARK,
+        description="what a night measured by itself",
+        started=now,
+        ended=now,
+        nodes=tuple(nodes),
+        asked_nodes=tuple(one.name for one in nodes),
+        measurements=tuple(numbers),
+        verdict=Verdict.UNPROVEN,
+        reasons=("it is judged by its night",),
+        rackproof_version=__version__,
+    )
+
+
+def direct_script(begun: Begun, how_: Plan, node: str) -> str:
+    """Return what measures a node that a night keeps drained; empty where there is nothing to measure.
+
+    Raises:
+        ValidateError: The programs cannot be read.
+    """
+    kept = night_store.read_look(Path(begun.folder), node)
+    if kept is None:
+        return ""
+    target = Target(name=node, gpus=len(kept.look.gpus))
+    some = wanted(how_, target)
+    try:
+        return script(how_, some, [node], how_.node_limit_s) if some else ""
+    except ProbeError as error:
+        raise ValidateError(str(error)) from error
+
+
+def keep_direct(begun: Begun, node: str, text: str, status: int) -> None:
+    """Keep what a drained node said when it was measured.
+
+    Raises:
+        ValidateError: It cannot be kept.
+    """
+    try:
+        path = night_store.look_path(Path(begun.folder), node).parent.with_name(DIRECT)
+        path.mkdir(exist_ok=True)
+        write_file(path / f"{node}.log", f"{text}\n:::STATUS {status}\n".encode(errors="replace"))
+    except (ResultsError, OSError) as error:
+        raise ValidateError(str(error)) from error
+
+
+def _direct_results(folder: Path, names: Iterable[str]) -> dict[str, Done]:
+    found = {}
+    for name in names:
+        try:
+            text = (folder / DIRECT / f"{name}.log").read_text(errors="replace")
+        except OSError:
+            continue
+        text, _, status = text.rpartition("\n:::STATUS ")
+        found[name] = how(text, status.strip(), 0.0)
+    return found

@@ -1,0 +1,234 @@
+"""From a node's raw facts (module ``rackproof_facts``) to the record of a node. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rackproof.core.records import Finding, Gpu, Node, Source, Verdict
+from rackproof.core.text import clean
+from rackproof.logs import read_gpus
+
+# What board makers leave in the fields that they forget. As a serial number it would make one machine
+# of a whole fleet.
+_FILLER = re.compile(
+    r"(?:|0+|x+|n/?a|none|null|unknown|default string|not (?:specified|available|applicable|present|provided)"
+    r"|to be filled by o\.?e\.?m\.?|(?:(?:system|chassis|base ?board|board) )?serial(?: number)?"
+    r"|system product name|empty|invalid|oem|o\.e\.m\.|1234567890?|0?123456789|\.+|-+)",
+    re.IGNORECASE,
+)
+_VERSION = re.compile(r"\d+(?:\.\d+)+[\w.+~-]*")
+_LIBRARY_VERSION = re.compile(r"\.so\.(\d+(?:\.\d+)+)$")
+_LIBRARIES = {"libnccl.so": "nccl", "libcudnn.so": "cudnn"}
+
+
+def node_from_facts(name: str, raw: Mapping[str, Any], sku: str = "") -> Node:
+    """Return the record of a node.
+
+    What is missing or damaged in the facts is empty in the record; :func:`findings_from_facts` says
+    what that means.
+
+    Args:
+        name: Name of the node in the inventory.
+        raw: The module's ``facts``.
+        sku: Node model as the inventory expects it.
+    """
+    files, dmi, cpu = _map(raw, "files"), _map(raw, "dmi"), _colons(_stdout(raw, "lscpu"))
+    cpuinfo = _colons(_text(files, "cpuinfo"))
+    return Node(
+        name=name,
+        sku=sku,
+        addresses=tuple(clean(one, 64) for one in _list(raw, "addresses")[:64]),
+        serial=_serial(dmi, "product_serial") or _serial(dmi, "board_serial"),
+        chassis_serial=_serial(dmi, "chassis_serial"),
+        product=" ".join(filter(None, (_serial(dmi, "sys_vendor"), _serial(dmi, "product_name")))),
+        cpu=clean(cpu.get("model name") or cpuinfo.get("model name") or "", 200),
+        cpu_count=_count(raw.get("cpu_count")),
+        memory_bytes=_memory_bytes(_text(files, "meminfo")),
+        gpus=gpus_from_facts(raw),
+        software={key: value for key, value in _software(raw, files) if value},
+        firmware={key: value for key, value in _firmware(raw, dmi) if value},
+    )
+
+
+def gpus_from_facts(raw: Mapping[str, Any]) -> tuple[Gpu, ...]:
+    """Return the node's GPUs, none where ``nvidia-smi`` is absent or could not tell."""
+    answer = _map(_map(raw, "tools"), "nvidia_smi_xml")
+    if answer.get("status") != "ok" or answer.get("truncated"):
+        return ()
+    try:
+        return read_gpus(_text(answer, "stdout").encode("utf-8", "replace"))
+    except ValueError:
+        return ()
+
+
+def findings_from_facts(name: str, raw: Mapping[str, Any], *, expected_gpus: int = 0) -> tuple[Finding, ...]:
+    """Return what the facts say against a node: tools that hang or fail, a driver that does not answer.
+
+    An absent ``nvidia-smi`` is no finding where no GPUs are expected: not every node has them.
+
+    Args:
+        name: Name of the node.
+        raw: The module's ``facts``.
+        expected_gpus: GPUs that the node's SKU has; 0 where nobody said.
+    """
+    found = []
+    tools = _map(raw, "tools")
+    for tool in sorted(tools):
+        answer = _map(tools, tool)
+        status, said = answer.get("status"), _said(answer)
+        label, source = clean(tool, 60).replace("_", "-"), Source(file=name)
+        is_gpu = tool == "nvidia_smi_xml"
+        if status == "hung":
+            verdict = Verdict.FAIL if is_gpu else None
+            found.append(
+                _finding("tool_hung", f"{name}: {label} gave no answer in time", verdict, said, source)
+            )
+        elif status == "no_driver":
+            text = f"{name}: {label} does not reach the driver or finds no GPU"
+            found.append(_finding("no_driver", text, Verdict.UNPROVEN if is_gpu else None, said, source))
+        elif status == "failed" and is_gpu:
+            text = f"{name}: {label} failed with exit status {answer.get('rc')}"
+            found.append(_finding("tool_failed", text, Verdict.UNPROVEN, said, source))
+        elif status == "ok" and is_gpu and not gpus_from_facts(raw):
+            text = f"{name}: the answer of {label} lists no GPU or cannot be read"
+            found.append(_finding("no_gpus", text, Verdict.UNPROVEN, said, source))
+    there = len(gpus_from_facts(raw))
+    if there < expected_gpus:
+        text = f"{name}: has {there} of {expected_gpus} GPUs; look for XIDs in its kernel log, then RMA"
+        found.append(_finding("gpus_missing", text, Verdict.FAIL, "", Source(file=name)))
+    if not tools:
+        text = f"{name}: the facts hold no tool's answer"
+        found.append(_finding("no_facts", text, Verdict.UNPROVEN, "", Source(file=name)))
+    return tuple(found)
+
+
+def _finding(code: str, message: str, verdict: Verdict | None, excerpt: str, source: Source) -> Finding:
+    return Finding(code=code, message=clean(message), verdict=verdict, excerpt=excerpt, source=source)
+
+
+def _software(raw: Mapping[str, Any], files: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield name and version of what is installed; empty where it is not."""
+    release = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', _text(files, "os_release"), re.MULTILINE))
+    yield "os", clean(release.get("PRETTY_NAME") or release.get("NAME", ""), 100)
+    yield "kernel", clean(raw.get("kernel") or "", 100)
+    yield "machine", clean(raw.get("machine") or "", 40)
+    smi = _stdout(raw, "nvidia_smi_xml")
+    yield "driver", _tag(smi, "driver_version") or _first_version(_text(files, "nvidia_driver"))
+    yield "cuda_driver", _tag(smi, "cuda_version")
+    toolkit = re.search(r"release (\d+\.\d+)(?:, V([\d.]+))?", _stdout(raw, "nvcc"))
+    yield "cuda", (toolkit[2] or toolkit[1]) if toolkit else ""
+    for library, path in sorted(_map(raw, "libraries").items()):
+        for prefix, key in _LIBRARIES.items():
+            version = _LIBRARY_VERSION.search(str(path))
+            if library.startswith(prefix) and version:
+                yield key, version[1]
+    yield "ofed", clean(_stdout(raw, "ofed_info").strip().rstrip(":"), 100)
+    yield "mpi", _first_line(_stdout(raw, "mpirun"))
+    yield "slurm", _first_version(_stdout(raw, "slurm"))
+    for tool in ("docker", "podman", "enroot", "nvidia_ctk", "fabricmanager"):
+        yield tool, _first_version(_stdout(raw, tool))
+    yield "dgx", _first_version(_text(files, "dgx"))
+    yield from _tuning(files)
+    for interpreter, answer in sorted(_map(raw, "pythons").items()):
+        said = _map(answer, "said") if isinstance(answer, Mapping) else {}
+        name = clean(interpreter, 40)
+        yield f"python.{name}", clean(said.get("version") or "", 40)
+        for package, version in sorted(_map(said, "packages").items()):
+            yield f"{name}.{clean(package, 60)}", clean(version or "", 60)
+        for part, version in sorted(_map(said, "torch").items()):
+            if part in ("cuda", "cudnn", "nccl", "hip") and version:
+                yield f"{name}.{part}", clean(version, 60)
+
+
+def _tuning(files: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield how the host is tuned: the profile that was asked for, and what the kernel really has."""
+    try:
+        applied = json.loads(_text(files, "tuning") or "{}")
+    except (ValueError, RecursionError):
+        applied = {}
+    yield "tuning.profile", clean(applied.get("profile") or "", 60) if isinstance(applied, dict) else ""
+    yield "tuning.governor", clean(_text(files, "governor").strip(), 40)
+    pages = re.search(r"\[(\w+)\]", _text(files, "transparent_hugepages"))
+    yield "tuning.transparent_hugepages", pages[1] if pages else ""
+    huge = re.search(r"^HugePages_Total:\s+(\d{1,12})$", _text(files, "meminfo"), re.MULTILINE)
+    yield "tuning.hugepages", huge[1] if huge and huge[1] != "0" else ""
+    given = re.search(r"(?:^|\s)mitigations=(\S{1,60})", _text(files, "command_line"))
+    yield "tuning.mitigations", clean(given[1], 60) if given else ""
+
+
+def _firmware(raw: Mapping[str, Any], dmi: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "bios", _serial(dmi, "bios_version")
+    for device, about in sorted(_map(raw, "infiniband").items()):
+        if isinstance(about, Mapping):
+            yield f"infiniband.{clean(device, 40)}", clean(about.get("fw_ver") or "", 60)
+    yield "vbios", " ".join(sorted({gpu.vbios for gpu in gpus_from_facts(raw) if gpu.vbios}))
+
+
+def _map(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return the mapping under a key, an empty one where there is none."""
+    found = value.get(key) if isinstance(value, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _list(value: Mapping[str, Any], key: str) -> list[Any]:
+    found = value.get(key)
+    return found if isinstance(found, list) else []
+
+
+def _text(value: Mapping[str, Any], key: str) -> str:
+    found = value.get(key)
+    return found if isinstance(found, str) else ""
+
+
+def _stdout(raw: Mapping[str, Any], tool: str) -> str:
+    """Return a tool's output, empty unless it ended well."""
+    answer = _map(_map(raw, "tools"), tool)
+    return _text(answer, "stdout") if answer.get("status") == "ok" else ""
+
+
+def _said(answer: Mapping[str, Any]) -> str:
+    return clean(_text(answer, "stderr") or _text(answer, "stdout"), 300)
+
+
+def _serial(dmi: Mapping[str, Any], key: str) -> str:
+    """Return a DMI entry, empty where it holds nothing of its own."""
+    text = clean(_text(dmi, key), 100)
+    return "" if _FILLER.fullmatch(text) else text
+
+
+def _colons(text: str) -> dict[str, str]:
+    """Return ``Key: value`` lines with lower-case keys, the first of each."""
+    found: dict[str, str] = {}
+    for line in text.splitlines()[:500]:
+        key, colon, value = line.partition(":")
+        if colon:
+            found.setdefault(key.strip().lower(), value.strip())
+    return found
+
+
+def _memory_bytes(meminfo: str) -> int:
+    match = re.search(r"^MemTotal:\s+(\d{1,15}) kB", meminfo, re.MULTILINE)
+    return int(match[1]) * 1024 if match else 0
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and value >= 0 else 0
+
+
+def _tag(xml: str, name: str) -> str:
+    """Return the text of the first element of that name."""
+    match = re.search(rf"<{name}>([^<]{{1,100}})</{name}>", xml)
+    text = clean(match[1], 60) if match else ""
+    return "" if _FILLER.fullmatch(text) else text
+
+
+def _first_version(text: str) -> str:
+    match = _VERSION.search(text[:2000])
+    return match[0][:60].rstrip(".,-") if match else ""
+
+
+def _first_line(text: str) -> str:
+    return clean(text.strip().partition("\n")[0], 100)

@@ -1,0 +1,245 @@
+"""What has to hold of a node before it is changed: facts of ``rackproof_node`` against expectations. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rackproof.core.text import clean
+
+GIB = 2**30
+_GPU_CLASSES = ("0300", "0302")
+_NVIDIA = "10de"
+_DRIVER_PACKAGE = re.compile(
+    r"nvidia-driver|nvidia-driver-cuda|nvidia-open|libnvidia-compute(?:-\d+(?:-server)?)?"
+)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What is expected of a node; what is 0 or empty is not looked at."""
+
+    os: tuple[str, ...] = ()
+    gpus: int = 0
+    memory_gib: float = 0
+    cores: int = 0
+    disk_gib: Mapping[str, float] = field(default_factory=dict)
+    kernel: str = ""
+    driver: str = ""
+    names: tuple[str, ...] = ()
+    clock_offset_s: float = 0
+    ignore: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Remark:
+    """Something that is not as expected."""
+
+    code: str
+    what: str
+    expected: str
+    found: str
+    remedy: str
+    fatal: bool = True
+
+    def line(self) -> str:
+        """Return it on one line."""
+        return f"{self.what}: expected {self.expected}, found {self.found}. {self.remedy}"
+
+
+def remarks(node: Mapping[str, Any], expected: Expected, answered_at: float = 0) -> tuple[Remark, ...]:
+    """Return everything that is not as expected, not only the first.
+
+    Args:
+        node: The fact ``rackproof_node``.
+        expected: What is expected.
+        answered_at: The controller's clock when the answer was there; 0 if nobody knows.
+    """
+    found = [
+        *_system(node, expected),
+        *_hardware(node, expected),
+        *_disks(node, expected),
+        *_packages(node),
+        *_drift(node, expected),
+        *_names(node, expected),
+        *_clock(node, expected, answered_at),
+    ]
+    return tuple(replace(one, fatal=one.fatal and one.code not in expected.ignore) for one in found)
+
+
+def _system(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
+    has = f"{node['os']['id']}-{node['os']['version_id']}"
+    if expected.os and has not in expected.os:
+        yield Remark(
+            "os",
+            "operating system",
+            " or ".join(expected.os),
+            clean(has),
+            "Renew the node's image, or take it out of this group.",
+        )
+
+
+def _hardware(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
+    gpus = [one for one in node["pci"] if one["vendor"] == _NVIDIA and one["class"] in _GPU_CLASSES]
+    if expected.gpus and len(gpus) != expected.gpus:
+        yield Remark(
+            "gpus",
+            "GPUs on the PCI bus",
+            str(expected.gpus),
+            f"{len(gpus)} ({', '.join(clean(one['slot']) for one in gpus) or 'none'})",
+            "Look for a GPU that fell off the bus (dmesg, the BMC's log), or correct the node's SKU group.",
+        )
+    memory = node["memory_bytes"] / GIB
+    # The firmware and the kernel keep some for themselves.
+    if expected.memory_gib and memory < 0.95 * expected.memory_gib:
+        yield Remark(
+            "memory",
+            "memory",
+            f"{expected.memory_gib:g} GiB",
+            f"{memory:.0f} GiB",
+            "Look for a failed memory module in the BMC's log.",
+        )
+    if expected.cores and node["cores"] < expected.cores:
+        yield Remark(
+            "cores",
+            "CPU cores online",
+            str(expected.cores),
+            str(node["cores"]),
+            "Look for a failed CPU or a changed firmware setting.",
+        )
+
+
+def _disks(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
+    for path, wanted in expected.disk_gib.items():
+        space = node["space"].get(path) or {"error": "not looked at"}
+        if "error" in space:
+            yield Remark(
+                "disk",
+                f"free space on {path}",
+                f"{wanted:g} GiB",
+                clean(space["error"]),
+                "Look at the mount.",
+            )
+        elif space["free_bytes"] < wanted * GIB:
+            yield Remark(
+                "disk",
+                f"free space on {path}",
+                f"{wanted:g} GiB",
+                f"{space['free_bytes'] / GIB:.1f} GiB of {space['total_bytes'] / GIB:.0f}",
+                f"Free space (du -xh {path} | sort -h | tail), or lower preflight_disk_gib.",
+            )
+
+
+def _packages(node: Mapping[str, Any]) -> Iterator[Remark]:
+    half = node["dpkg_broken"]
+    if half or node["dpkg_interrupted"]:
+        yield Remark(
+            "dpkg",
+            "state of dpkg",
+            "every package installed whole",
+            "half installed: " + ", ".join(half) if half else "dpkg was interrupted",
+            "Provisioning repairs that first (dpkg --configure -a).",
+            fatal=False,
+        )
+    if node["dpkg_locked_by"]:
+        yield Remark(
+            "dpkg_lock",
+            "lock of dpkg",
+            "free",
+            f"held by {clean(node['dpkg_locked_by'])}",
+            "Provisioning waits for it; if that takes long, look at what it does.",
+            fatal=False,
+        )
+    if node["unattended_upgrades"]:
+        yield Remark(
+            "unattended_upgrades",
+            "unattended upgrades",
+            "off",
+            "on",
+            "They replace drivers and kernels under running jobs; the role apt_mirror switches them off "
+            "(apt_mirror_unattended_upgrades).",
+            fatal=False,
+        )
+
+
+def _drift(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
+    if expected.kernel and node["kernel"] != expected.kernel:
+        yield Remark(
+            "kernel",
+            "running kernel",
+            expected.kernel,
+            clean(node["kernel"]),
+            "Reboot into the pinned kernel, or renew the node's image, or the pin.",
+            fatal=False,
+        )
+    driver = installed_driver(node)
+    if expected.driver and driver and driver != expected.driver:
+        yield Remark(
+            "driver",
+            "NVIDIA driver",
+            expected.driver,
+            driver,
+            "Provisioning replaces it, and the node reboots once.",
+            fatal=False,
+        )
+    pending = sorted(set(node["kernels"]) - {node["kernel"]}) if node["reboot_required"] else []
+    if node["reboot_required"]:
+        asked = ", ".join(clean(one) for one in [*node["reboot_required_by"], *pending]) or "a package"
+        yield Remark(
+            "reboot",
+            "pending reboot",
+            "none",
+            f"asked for by {asked}",
+            "Reboot the node at the next occasion.",
+            fatal=False,
+        )
+
+
+def installed_driver(node: Mapping[str, Any]) -> str:
+    """Return the version of the installed NVIDIA driver: what runs, else what packages say; '' if none."""
+    loaded = str(node["modules"].get("nvidia") or "")
+    if loaded:
+        return loaded
+    versions = [one["version"] for name, one in node["packages"].items() if _DRIVER_PACKAGE.fullmatch(name)]
+    return max((re.sub(r"^\d+:|[-~+].*$", "", str(one)) for one in versions), default="")
+
+
+def _names(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
+    for name in expected.names:
+        if not node["names"].get(name):
+            yield Remark(
+                "name",
+                f"address of {clean(name)}",
+                "one",
+                "none",
+                "Correct the node's name service or /etc/hosts.",
+            )
+
+
+def _clock(node: Mapping[str, Any], expected: Expected, answered_at: float) -> Iterator[Remark]:
+    clock = node["clock"]
+    limit = expected.clock_offset_s
+    if limit and clock["asked_at"]:
+        # The node answered between question and answer: only what lies outside of that is its clock's fault.
+        early, late = clock["asked_at"] - limit, (answered_at or float("inf")) + limit
+        offset = clock["epoch"] - (clock["asked_at"] if clock["epoch"] < early else answered_at)
+        if not early <= clock["epoch"] <= late:
+            yield Remark(
+                "clock",
+                "clock",
+                f"that of the controller, give or take {limit:g} s",
+                f"{abs(offset):.0f} s {'behind' if offset < 0 else 'ahead'}",
+                "Set it (systemctl restart chrony, or timedatectl set-ntp true); Slurm and TLS refuse such a "
+                "node.",
+            )
+    if clock["synchronized"] is False:
+        yield Remark(
+            "clock_synchronized",
+            "synchronization of the clock",
+            "on",
+            "off",
+            "Install and start chrony, or name its servers.",
+            fatal=False,
+        )

@@ -1,5 +1,0 @@
-"""Scores: MLPerf rules (through ``mlperf-logging``), published results, scaling efficiency.
-
-Modules are imported one by one (``from rackproof.scoring.mlperf import score_folder``), so that the
-command line starts without scipy.
-"""

@@ -1,0 +1,294 @@
+"""Where the history lies, how it is reached, and bringing its tables up to date.
+
+A database URL is a secret: it is never part of an error, a log or a ``repr``. Errors name the
+database, host and port, which is what an operator needs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
+
+from rackproof.store.history.schema import REVISION, VERSION_TABLE
+
+DATABASE_VARIABLE = "RACKPROOF_DATABASE_URL"
+DEFAULT_PATH = Path("results/history.sqlite")
+
+CONNECT_TIMEOUT_S = 5
+"""How long a PostgreSQL server may take to answer; a run must not wait for a dead database."""
+
+LOCK_TIMEOUT_S = 30
+"""How long to wait for another process that is writing."""
+
+WRITE_OPTION = "rackproof_write"
+
+# Any constant does, as long as every Rackproof uses the same one.
+_MIGRATION_LOCK = 7_252_030_417
+_MIGRATIONS = Path(__file__).parent / "migrations"
+_SECRET_OPTIONS = frozenset({"password", "sslpassword", "passfile", "sslkey"})
+
+
+class HistoryError(Exception):
+    """The history cannot do what was asked; says what to do. Never holds a URL or password."""
+
+
+class HistoryUnreachableError(HistoryError):
+    """The database does not answer or does not let us in; the run can be entered later."""
+
+
+class HistoryTooNewError(HistoryError):
+    """The tables were made by a newer Rackproof."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A database: what to connect to and what to call it.
+
+    ``url`` and ``secrets`` are left out of the ``repr``.
+    """
+
+    description: str
+    url: URL = field(repr=False)
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def sqlite(self) -> bool:
+        """Whether it is a file."""
+        return self.url.get_backend_name() == "sqlite"
+
+    def scrub(self, message: str) -> str:
+        """Return a message without the password and without control characters, on one line."""
+        for secret in self.secrets:
+            message = message.replace(secret, "***")
+        return re.sub(r"[\x00-\x1f\x7f-\x9f]+", " ", message).strip()
+
+    def explain(self, error: SQLAlchemyError) -> HistoryError:
+        """Return what a database error means for an operator."""
+        cause = getattr(error, "orig", None) or error
+        message = self.scrub(str(cause))
+        if self.sqlite:
+            return HistoryError(f"{self.description}: {message}. {_sqlite_advice(message)}")
+        state = str(getattr(cause, "sqlstate", None) or "")
+        lost = isinstance(error, DBAPIError) and error.connection_invalidated
+        connecting = isinstance(error, OperationalError | InterfaceError) and not state
+        # 08 connection, 28 not let in, 3D no such database, 53 out of resources, 57P shutting down
+        if lost or connecting or state[:2] in ("08", "28", "3D", "53") or state.startswith("57P"):
+            return HistoryUnreachableError(
+                f"{self.description} cannot be reached: {message}. Check that the server runs and that "
+                f"{DATABASE_VARIABLE} names it, a user and the password rightly."
+            )
+        return HistoryError(f"{self.description}: {message}")
+
+
+def locate(where: str | Path | None) -> Target:
+    """Return the database meant by ``where``.
+
+    A URL (``sqlite:///…``, ``postgresql://…``, ``postgres://…``) means just that. A path is the SQLite
+    file to use unless the environment variable RACKPROOF_DATABASE_URL names a database; ``None`` is
+    the default path.
+
+    Raises:
+        HistoryError: The text is no URL of a database that Rackproof knows.
+    """
+    if isinstance(where, str) and "://" in where:
+        return _from_url(where, "the database URL")
+    named = os.environ.get(DATABASE_VARIABLE, "").strip()
+    if named:
+        return _from_url(named, DATABASE_VARIABLE)
+    return _from_path(Path(where) if where else DEFAULT_PATH)
+
+
+def _from_path(path: Path) -> Target:
+    return Target(f"the history {path}", URL.create("sqlite", database=str(path)))
+
+
+def _from_url(given: str, origin: str) -> Target:
+    usage = f"{origin} must look like postgresql://USER:PASSWORD@HOST:5432/NAME or sqlite:///PATH"
+    try:
+        url: URL | None = make_url(given)
+    except (ArgumentError, ValueError):
+        # Not chained: the parser's own message may quote a piece of the password.
+        url = None
+    if url is None:
+        raise HistoryError(
+            f"{usage}; what it holds is no URL. Write special characters of a password as %XX (@ is %40)."
+        )
+    kind = url.drivername.partition("+")[0]
+    if kind == "sqlite":
+        if not url.database or url.database == ":memory:":
+            raise HistoryError(f"{usage}; a history kept in memory would be lost at once.")
+        return _from_path(Path(url.database))
+    if kind not in ("postgresql", "postgres"):
+        raise HistoryError(f"{usage}; it names another kind of database.")
+    url = url.set(drivername="postgresql+psycopg")
+    options = {key: value for key, value in url.query.items() if key in _SECRET_OPTIONS}
+    hidden = [url.password or "", *(one for value in options.values() for one in _each(value))]
+    host = url.host or ", ".join(_each(url.query.get("host", "the local socket")))
+    place = f"{host}:{url.port}" if url.port else host
+    return Target(
+        f"the PostgreSQL database {url.database or '(of the user)'} on {place}",
+        url,
+        (given, *sorted(filter(None, hidden), key=len, reverse=True)),
+    )
+
+
+def _each(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else value
+
+
+@contextmanager
+def translated(target: Target) -> Iterator[None]:
+    """Turn database errors into :class:`HistoryError`, without the original's text or context."""
+    try:
+        yield
+    except SQLAlchemyError as error:
+        raise target.explain(error) from None
+
+
+def connect(target: Target) -> Engine:
+    """Return an engine whose tables are up to date, made first where there are none.
+
+    Several processes may do this at once: one migrates, the others wait.
+
+    Raises:
+        HistoryUnreachableError: The server does not answer or does not let us in.
+        HistoryTooNewError: The tables are newer than this code.
+        HistoryError: The file cannot be made or is no history.
+    """
+    engine = _sqlite_engine(target) if target.sqlite else _postgresql_engine(target)
+    try:
+        with translated(target):
+            _migrate(engine, target)
+    except BaseException:
+        engine.dispose()
+        raise
+    return engine
+
+
+def _postgresql_engine(target: Target) -> Engine:
+    arguments: dict[str, Any] = {
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        # A server that vanishes in mid-transaction is noticed in seconds, not hours.
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 30_000,
+        "application_name": "rackproof",
+    }
+    for key in target.url.query:
+        arguments.pop(key, None)
+    engine = create_engine(target.url, hide_parameters=True, pool_pre_ping=True, connect_args=arguments)
+
+    @event.listens_for(engine, "connect")
+    def _prepare(connection: Any, _record: Any) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'")
+            cursor.execute("SET idle_in_transaction_session_timeout = '10min'")
+        connection.commit()
+
+    return engine
+
+
+def _sqlite_engine(target: Target) -> Engine:
+    path = Path(target.url.database or "")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise HistoryError(
+            f"{target.description} cannot be made: {path.parent}: {error.strerror}. Name another place."
+        ) from None
+    engine = create_engine(target.url, hide_parameters=True, connect_args={"timeout": LOCK_TIMEOUT_S})
+
+    @event.listens_for(engine, "connect")
+    def _prepare(connection: sqlite3.Connection, _record: Any) -> None:
+        # Python's own transaction handling would commit before DDL: a killed migration would stay half.
+        connection.isolation_level = None
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA cache_size = -65536")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        # A writer takes the lock at once: one that upgrades a reading transaction later can deadlock.
+        writing = connection.get_execution_options().get(WRITE_OPTION)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+
+    return engine
+
+
+def _migrate(engine: Engine, target: Target) -> None:
+    with engine.connect() as connection:
+        current = _revision(connection)
+    if current == REVISION:
+        return
+    if target.sqlite:
+        _allow_readers_beside_writer(engine)
+    with engine.connect().execution_options(**{WRITE_OPTION: True}) as connection, connection.begin():
+        if not target.sqlite:
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+        current = _revision(connection)
+        if current != REVISION:
+            _upgrade(connection, current, target)
+
+
+def _revision(connection: Connection) -> str | None:
+    """Return the revision of the tables, ``None`` where there are none."""
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None
+    # VERSION_TABLE is a constant of this package.
+    return connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()  # noqa: S608
+
+
+def _upgrade(connection: Connection, current: str | None, target: Target) -> None:
+    # Only here: loading Alembic takes longer than everything else that opening a store does.
+    from alembic import command
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
+    config = Config(attributes={"connection": connection})
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    if current is not None and current not in known:
+        raise HistoryTooNewError(
+            f"{target.description} was made by a newer Rackproof (its tables are at revision "
+            f"{target.scrub(current)[:40]}, this one knows up to {REVISION}). "
+            "Use that Rackproof or a later one."
+        )
+    command.upgrade(config, "head")
+
+
+def _allow_readers_beside_writer(engine: Engine) -> None:
+    """Switch the file to write-ahead logging: readers and one writer do not wait for each other."""
+    raw = engine.raw_connection()
+    try:
+        raw.cursor().execute("PRAGMA journal_mode = WAL")
+    except sqlite3.OperationalError as error:
+        # Another process is switching it right now, which is as good.
+        if "locked" not in str(error):
+            raise OperationalError("PRAGMA journal_mode", None, error) from None
+    except sqlite3.DatabaseError as error:
+        raise DBAPIError("PRAGMA journal_mode", None, error) from None
+    finally:
+        raw.close()
+
+
+def _sqlite_advice(message: str) -> str:
+    if "locked" in message:
+        return f"Another process has been writing for more than {LOCK_TIMEOUT_S} s; try again later."
+    if "full" in message:
+        return "Free space there; nothing half-written was kept."
+    if "readonly" in message or "unable to open" in message:
+        return "Give this user the right to write the file and its folder, or name another place."
+    if "not a database" in message or "malformed" in message:
+        return "Move the file away; the history can be made again from the results folder (rebuild)."
+    return "Free or repair the file, or move it away and rebuild the history from the results folder."

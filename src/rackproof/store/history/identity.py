@@ -1,0 +1,148 @@
+"""On what a measurement was taken: the node, GPU, link or group of nodes that its numbers belong to.
+
+Host names change with every new image; the history is keyed by hardware. Labels that name hardware
+(a GPU's UUID, a node of the run) are taken out of the labels and put ``*`` in their place, so that the
+same measurement of 80,000 GPUs is one quantity on 80,000 pieces of hardware.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from rackproof.core.records import Gpu, Node
+from rackproof.store.history.schema import KEY_LIMIT
+
+PLACEHOLDER = "*"
+
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+_UUID = re.compile(r"(GPU|MIG)-[0-9A-Fa-f][0-9A-Fa-f-]{7,}")
+_NODE_LABELS = frozenset({"node", "host", "from", "to", "peer"})
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+
+
+class Kind(StrEnum):
+    """What a piece of hardware is."""
+
+    NODE = "node"
+    GPU = "gpu"
+    LINK = "link"
+    GROUP = "group"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of hardware; ``members`` are the ends of a link or the nodes of a group."""
+
+    kind: Kind
+    key: str
+    members: tuple[Part, ...] = ()
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a measurement belongs.
+
+    ``labels`` is canonical JSON with ``*`` for the hardware named there; ``node`` is the one node it
+    sat in, ``None`` for groups, links between nodes and unknown hardware.
+    """
+
+    labels: str
+    hardware: Part | None
+    node: Part | None
+
+
+class Topology:
+    """The hardware of one run, which turns labels into places.
+
+    Args:
+        nodes: The run's nodes. Two nodes that claim one identity (a chassis serial shared by its
+            trays) are told apart by host name.
+    """
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self.nodes: dict[str, Part] = {}
+        self.described: dict[Part, Node | Gpu] = {}
+        self.gpus: dict[str, tuple[Part, Part]] = {}
+        self._places: dict[tuple[tuple[str, str], ...], Place] = {}
+        for node in nodes:
+            part = Part(Kind.NODE, bounded(node.hardware_key))
+            if part in self.described:
+                part = Part(Kind.NODE, bounded(f"{node.hardware_key}/{node.name}"))
+            self.nodes[node.name] = part
+            self.described[part] = node
+            for gpu in node.gpus:
+                if gpu.uuid:
+                    chip = Part(Kind.GPU, bounded(gpu.uuid))
+                    self.gpus[gpu.uuid] = (chip, part)
+                    self.described[chip] = gpu
+        members = tuple(sorted(self.nodes.values(), key=lambda part: part.key))
+        self.whole: Part | None = None
+        if len(members) == 1:
+            self.whole = members[0]
+        elif members:
+            self.whole = Part(Kind.GROUP, bounded("+".join(part.key for part in members)), members)
+
+    def place(self, labels: Mapping[str, str]) -> Place:
+        """Return what a measurement with these labels was taken on."""
+        # Most labels of a run come again and again: one set per GPU, for every metric and judgement.
+        key = tuple(labels.items())
+        if key not in self._places:
+            self._places[key] = self._place(labels)
+        return self._places[key]
+
+    def _place(self, labels: Mapping[str, str]) -> Place:
+        kept: dict[str, str] = {}
+        ends: list[tuple[Part, Part | None]] = []
+        for name in sorted(labels):
+            end = self._part(name, labels[name])
+            kept[name] = labels[name] if end is None else PLACEHOLDER
+            if end is not None:
+                ends.append(end)
+        only = self.whole if self.whole is not None and self.whole.kind is Kind.NODE else None
+        if not ends:
+            return Place(canonical(kept), self.whole, only)
+        if len(ends) == 1:
+            return Place(canonical(kept), *ends[0])
+        members = tuple(part for part, _ in ends)
+        nodes = {node for _, node in ends}
+        link = Part(Kind.LINK, bounded(">".join(part.key for part in members)), members)
+        return Place(canonical(kept), link, nodes.pop() if len(nodes) == 1 else None)
+
+    def _part(self, label: str, value: str) -> tuple[Part, Part | None] | None:
+        """Return the hardware that a label names and its node, ``None`` for an ordinary label."""
+        if value in self.gpus:
+            return self.gpus[value]
+        if label in _NODE_LABELS and value in self.nodes:
+            return self.nodes[value], self.nodes[value]
+        if _UUID.fullmatch(value):
+            # A GPU that the node's facts do not list, for instance in an imported log.
+            node = self.whole if self.whole is not None and self.whole.kind is Kind.NODE else None
+            return Part(Kind.GPU, bounded(value)), node
+        return None
+
+
+def storable(text: str, limit: int) -> str:
+    """Return text that both databases take: no NUL, no lone surrogate, at most ``limit`` characters."""
+    return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", text)[:limit]
+
+
+def bounded(key: str) -> str:
+    """Return a key that fits an indexed column, still distinct: a long one becomes its SHA-256."""
+    clean = storable(key, len(key))
+    return clean if len(clean) <= KEY_LIMIT else f"sha256:{digest(key)}"
+
+
+def canonical(mapping: Mapping[str, Any]) -> str:
+    """Return one JSON text per mapping, whatever its order; only ASCII, so any database takes it."""
+    return _CANONICAL.encode(mapping)
+
+
+def digest(*parts: str) -> str:
+    """Return the SHA-256 over several texts, their borders included."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

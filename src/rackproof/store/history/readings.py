@@ -1,0 +1,358 @@
+"""Nights of a whole fleet in columns: what judging a night reads, without a Python object per number.
+
+A night of 10,000 nodes is 400,000 numbers and drift needs 15 nights of them. Rows are read run by run
+(the primary key keeps a run's rows together) and become arrays at once. Everything is keyed by
+hardware: a GPU takes its series along when it moves, and a new host name changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection, Select, func, select
+
+from rackproof.core.records import Gpu, Node, Reference, Run
+from rackproof.store.history import schema
+from rackproof.store.history.identity import Kind, Topology, canonical, digest
+from rackproof.store.history.identity import Part as Identity
+from rackproof.store.history.repository import Measured, accepted_reference
+from rackproof.store.history.writer import aware, moment_of
+
+NIGHT = timedelta(days=1)
+
+_FETCHED = 50_000
+_NAMED = 4
+
+Integers = NDArray[np.int32]
+Floats = NDArray[np.float64]
+
+
+class Part(NamedTuple):
+    """A piece of hardware.
+
+    ``kind`` is node, gpu, link or group; ``key`` what survives a new host name; ``name`` the present
+    host name of a node, the model of a GPU; ``node`` and ``slot`` say where a GPU sits now (an index
+    into the same list, -1 where unknown). A link or group has the SKU of its members if they agree.
+    """
+
+    kind: str
+    key: str
+    name: str
+    sku: str = ""
+    node: int = -1
+    slot: int = -1
+
+
+@dataclass(frozen=True)
+class Readings:
+    """Numbers in columns of one length, in no particular order.
+
+    ``quantity`` and ``part`` are indices into ``quantities`` and ``parts``; ``node`` is the index of the
+    part that is the node it sat in at the time, -1 for links between nodes and groups; ``night`` counts
+    back from the night asked for, which is 0; ``value`` is in the quantity's unit, NaN where the number
+    was NaN or infinite.
+    """
+
+    quantities: tuple[Measured, ...]
+    parts: tuple[Part, ...]
+    quantity: Integers
+    part: Integers
+    node: Integers
+    night: Integers
+    value: Floats
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def chosen(self, rows: NDArray[np.bool_]) -> Readings:
+        """Return only those rows, with the same quantities and parts."""
+        columns = ("quantity", "part", "node", "night", "value")
+        return replace(self, **{name: getattr(self, name)[rows] for name in columns})
+
+
+class Accepted(NamedTuple):
+    """An accepted reference of hardware itself; quantity and part are indices as in :class:`Readings`."""
+
+    quantity: int
+    part: int
+    reference: Reference
+
+
+class Failure(NamedTuple):
+    """A GPU that failed while it sat in another node than now. ``then`` and ``now`` are nodes' keys."""
+
+    gpu: str
+    then: str
+    now: str
+    moment: datetime
+    metric: str
+    reason: str
+
+
+def read(
+    connection: Connection,
+    known: Mapping[int, Measured],
+    until: datetime,
+    nights: int,
+) -> Readings:
+    """Return the numbers of the nights that end at a moment.
+
+    Args:
+        connection: The history's.
+        known: The quantities to read, by id.
+        until: The end of the night asked for (excluded); each night is the 24 hours before.
+        nights: How many nights, the one asked for included.
+    """
+    runs, table = schema.runs, schema.measurements
+    until = aware(until)
+    columns = (
+        table.c.quantity_id,
+        func.coalesce(table.c.hardware_id, -1),
+        func.coalesce(table.c.node_id, -1),
+        table.c.value,
+    )
+    numbers, values, night = [], [], []
+    # A query per night bounds what a database's client holds at once.
+    for ago in range(nights):
+        end = until - ago * NIGHT
+        query = (
+            select(*columns)
+            .join(runs, runs.c.id == table.c.run_pk)
+            .where(runs.c.moment >= end - NIGHT, runs.c.moment < end)
+        )
+        for block, value in _blocks(connection, query):
+            numbers.append(block)
+            values.append(value)
+            night.append(np.full(len(value), ago, np.int32))
+    quantity, hardware, node = np.concatenate([np.empty((3, 0), np.int32), *numbers], axis=1)
+    ids = np.array(sorted(known), dtype=np.int64)
+    wanted = np.isin(quantity, ids) & (hardware >= 0)
+    quantity, hardware, node = quantity[wanted], hardware[wanted], node[wanted]
+    parts, part_ids = _parts(connection, np.unique(np.concatenate([hardware, node])))
+    return Readings(
+        quantities=tuple(known[int(one)] for one in ids),
+        parts=parts,
+        quantity=np.searchsorted(ids, quantity).astype(np.int32),
+        part=_position(part_ids, hardware),
+        node=_position(part_ids, node),
+        night=np.concatenate([np.empty(0, np.int32), *night])[wanted],
+        value=np.concatenate([np.empty(0), *values])[wanted],
+    )
+
+
+def readings_of(runs: Iterable[Run], until: datetime, *, nights: int = 1) -> Readings:
+    """Return the numbers of runs at hand, as :func:`read` does of those kept: for a night without database.
+
+    Args:
+        runs: The runs; of those outside the nights nothing is returned.
+        until: The end of the night asked for.
+        nights: How many nights, the one asked for included.
+    """
+    quantities: dict[tuple[str, str, str, str, str], int] = {}
+    described: list[Measured] = []
+    index: dict[tuple[str, str], int] = {}
+    parts: list[Part] = []
+
+    def part_of(identity: Identity, topology: Topology, node: int = -1) -> int:
+        key = (identity.kind.value, identity.key)
+        about = topology.described.get(identity)
+        if key not in index:
+            index[key] = len(parts)
+            parts.append(Part(*key, name=""))
+        if isinstance(about, Node):
+            parts[index[key]] = parts[index[key]]._replace(name=about.name, sku=about.sku)
+        elif isinstance(about, Gpu):
+            parts[index[key]] = parts[index[key]]._replace(name=about.name, node=node, slot=about.index)
+        elif identity.members:
+            members = [parts[part_of(one, topology)] for one in identity.members]
+            parts[index[key]] = _of_members(parts[index[key]], members)
+        return index[key]
+
+    rows: list[tuple[int, int, int, int]] = []
+    values: list[float] = []
+    until = aware(until)
+    for run in sorted(runs, key=lambda one: moment_of(one, otherwise=until)):
+        night = (until - moment_of(run, otherwise=until) - timedelta(microseconds=1)) // NIGHT
+        if not 0 <= night < nights:
+            continue
+        topology = Topology(run.nodes)
+        for identity in topology.nodes.values():
+            part_of(identity, topology)
+        for chip, home in topology.gpus.values():
+            part_of(chip, topology, part_of(home, topology))
+        point = canonical(run.parameters)
+        for one in run.measurements:
+            place = topology.place(one.labels)
+            if place.hardware is None:
+                continue
+            what = (run.benchmark, point, one.name, place.labels, one.unit)
+            if what not in quantities:
+                quantities[what] = len(described)
+                kept: dict[str, str] = json.loads(place.labels)
+                described.append(
+                    Measured(run.benchmark, dict(run.parameters), one.name, kept, one.unit, one.direction)
+                )
+            node = -1 if place.node is None else part_of(place.node, topology)
+            part = index.get((place.hardware.kind.value, place.hardware.key))
+            rows.append(
+                (
+                    quantities[what],
+                    part_of(place.hardware, topology, node) if part is None else part,
+                    node,
+                    night,
+                )
+            )
+            values.append(one.value if one.finite else np.nan)
+    columns = np.array(rows, dtype=np.int32).reshape(-1, 4).T
+    quantity, part_index, node_index, night_index = columns
+    return Readings(
+        tuple(described),
+        tuple(parts),
+        quantity,
+        part_index,
+        node_index,
+        night_index,
+        np.array(values, dtype=np.float64),
+    )
+
+
+def accepted(connection: Connection, readings: Readings) -> list[Accepted]:
+    """Return the accepted references of the quantities and parts of some readings."""
+    table, what, parts = schema.baselines, schema.quantities, schema.hardware
+    rows = connection.execute(
+        select(table, what.c.digest, what.c.unit, parts.c.kind, parts.c.key)
+        .join(what, what.c.id == table.c.quantity_id)
+        .join(parts, parts.c.id == table.c.hardware_id)
+        .order_by(table.c.accepted.desc(), table.c.moment.desc(), table.c.run_id.desc())
+    ).all()
+    if not rows:
+        return []
+    numbers = {
+        digest(one.benchmark, canonical(one.parameters), one.metric, canonical(one.labels)): index
+        for index, one in enumerate(readings.quantities)
+    }
+    places = {part[:2]: index for index, part in enumerate(readings.parts)}
+    together: dict[tuple[int, int], list[Any]] = {}
+    for row in rows:
+        number, place = numbers.get(row.digest), places.get((row.kind, row.key))
+        if number is not None and place is not None:
+            together.setdefault((number, place), []).append(row)
+    return [Accepted(*key, accepted_reference(some)) for key, some in together.items()]
+
+
+def failures_elsewhere(connection: Connection, since: datetime) -> list[Failure]:
+    """Return what failed on a GPU in another node than the one it sits in now, newest first.
+
+    Args:
+        connection: The history's.
+        since: Only failures from this moment on.
+    """
+    homes, judged, parts, what = schema.placements, schema.judgements, schema.hardware, schema.quantities
+    # Few GPUs ever move: their failures are looked up by the index, all others are never touched.
+    moved = select(homes.c.gpu_id).group_by(homes.c.gpu_id).having(func.count() > 1)
+    now: dict[int, int] = {}
+    for row in connection.execute(
+        select(homes.c.gpu_id, homes.c.node_id).where(homes.c.gpu_id.in_(moved)).order_by(homes.c.last_seen)
+    ):
+        now[row.gpu_id] = row.node_id
+    then = parts.alias()
+    query = (
+        select(
+            parts.c.id,
+            parts.c.key,
+            then.c.id.label("node_id"),
+            then.c.key.label("node"),
+            judged.c.moment,
+            what.c.metric,
+            judged.c.reason,
+        )
+        .join(judged, judged.c.hardware_id == parts.c.id)
+        .join(then, then.c.id == judged.c.node_id)
+        .join(what, what.c.id == judged.c.quantity_id)
+        .where(parts.c.id.in_(moved), judged.c.verdict == "fail", judged.c.moment >= aware(since))
+        .order_by(judged.c.moment.desc(), parts.c.key, what.c.metric)
+    )
+    found = [row for row in connection.execute(query) if now[row.id] != row.node_id]
+    keys = {
+        row.id: row.key
+        for row in connection.execute(
+            select(parts.c.id, parts.c.key).where(parts.c.id.in_({now[one.id] for one in found}))
+        )
+    }
+    return [
+        Failure(one.key, one.node, keys[now[one.id]], one.moment, one.metric, one.reason) for one in found
+    ]
+
+
+def _blocks(connection: Connection, query: Select[Any]) -> Iterator[tuple[Integers, Floats]]:
+    """Yield three columns of whole numbers and one of values, a block of rows at a time."""
+    result = connection.execute(query)
+    # Past SQLAlchemy's rows: they would cost as much as everything else together.
+    cursor = result.cursor
+    while rows := (cursor.fetchmany(_FETCHED) if cursor is not None else []):
+        # None, the database's place for NaN and infinity, becomes NaN here.
+        block = np.array(rows, dtype=np.float64)
+        yield block[:, :3].astype(np.int32).T, block[:, 3].copy()
+    result.close()
+
+
+def _parts(connection: Connection, ids: Integers) -> tuple[tuple[Part, ...], NDArray[np.int64]]:
+    """Return the hardware of those ids, and its ids in the same (ascending) order."""
+    table, homes, members = schema.hardware, schema.placements, schema.hardware_members
+    wanted = {int(one) for one in ids if one >= 0}
+    # All of them are read: most of a fleet is asked for, and a list of 90,000 ids is no faster.
+    # all(): one by one, SQLAlchemy's rows cost three times as much.
+    known = connection.execute(select(table.c.id, table.c.kind, table.c.key, table.c.name, table.c.sku)).all()
+    single = (Kind.GPU.value, Kind.NODE.value)
+    described = sorted(row for row in map(tuple, known) if row[1] in single or row[0] in wanted)
+    order = [row[0] for row in described]
+    position = {one: place for place, one in enumerate(order)}
+    # The latest placement of a GPU is where it sits now.
+    placed = connection.execute(
+        select(homes.c.gpu_id, homes.c.node_id, homes.c.slot).order_by(homes.c.last_seen)
+    ).all()
+    seats = {gpu: (position[node], slot) for gpu, node, slot in placed}
+    rows = {row[0]: Part(*row[1:], *seats.get(row[0], ())) for row in described}
+    together: dict[int, list[Part]] = {}
+    for whole, member in connection.execute(
+        select(members.c.whole_id, members.c.member_id).order_by(members.c.whole_id, members.c.position)
+    ):
+        if whole in rows and member in rows:
+            together.setdefault(whole, []).append(rows[member])
+    for whole, some in together.items():
+        rows[whole] = _of_members(rows[whole], some)
+    return tuple(rows[one] for one in order), np.array(order, dtype=np.int64)
+
+
+def _of_members(whole: Part, members: Sequence[Part]) -> Part:
+    """Return a link or group with its members' names, and with their SKU where it is the same."""
+    names = [one.name if one.kind == Kind.NODE.value else one.key for one in members]
+    shown = names[:_NAMED] + ([f"{len(names) - _NAMED} more"] if len(names) > _NAMED else [])
+    skus = {one.sku for one in members}
+    joint = ">" if whole.kind == Kind.LINK.value else "+"
+    return whole._replace(name=joint.join(shown), sku=skus.pop() if len(skus) == 1 else "")
+
+
+def _position(ids: NDArray[np.int64], wanted: Integers) -> Integers:
+    if not len(ids):
+        return np.full(len(wanted), -1, np.int32)
+    found = np.searchsorted(ids, wanted).clip(0, len(ids) - 1)
+    return np.where(ids[found] == wanted, found, -1).astype(np.int32)
+
+
+def old_runs(connection: Connection, before: datetime, limit: int) -> Sequence[int]:
+    """Return ids of runs before a moment that still have their measurements, the oldest first."""
+    runs, records = schema.runs, schema.records
+    return connection.scalars(
+        select(runs.c.id)
+        .join(records, records.c.run_pk == runs.c.id)
+        .where(runs.c.moment < aware(before))
+        .order_by(runs.c.moment)
+        .limit(limit)
+    ).all()

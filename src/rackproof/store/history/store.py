@@ -1,0 +1,36 @@
+"""The history as the rest of Rackproof uses it.
+
+    with open_store(results / "history.sqlite") as store:
+        reference = store.baseline("gemm", {}, "gemm_best", {"dtype": "bf16"}, run.nodes)
+    outcome = keep_or_spool(results / run.run_id, None, results / ".spool")
+
+Importing this loads SQLAlchemy: a command imports it where it needs it.
+"""
+
+from rackproof.store.history.database import HistoryError, HistoryTooNewError, HistoryUnreachableError
+from rackproof.store.history.repository import Candidate, MeasurementRow, RunSummary, Store, open_store
+from rackproof.store.history.spool import (
+    DrainOutcome,
+    KeepOutcome,
+    RebuildOutcome,
+    drain_spool,
+    keep_or_spool,
+    rebuild,
+)
+
+__all__ = [
+    "Candidate",
+    "DrainOutcome",
+    "HistoryError",
+    "HistoryTooNewError",
+    "HistoryUnreachableError",
+    "KeepOutcome",
+    "MeasurementRow",
+    "RebuildOutcome",
+    "RunSummary",
+    "Store",
+    "drain_spool",
+    "keep_or_spool",
+    "open_store",
+    "rebuild",
+]

@@ -1,0 +1,434 @@
+"""Entering runs into the tables: rows are made for a batch of runs at once and written table by table.
+
+The order of tables and of rows within them is fixed, so that two writers never wait for each other
+in a circle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Table, case, delete, insert, select, tuple_
+from sqlalchemy.dialects import postgresql, sqlite
+
+from rackproof.core.records import Gpu, Judgement, Node, Run, Verdict
+from rackproof.store.history import schema
+from rackproof.store.history.identity import Kind, Part, Place, Topology, canonical, digest, storable
+from rackproof.store.history.schema import KEY_LIMIT, TEXT_LIMIT
+from rackproof.store.run_folder import dump_run, stamp_of
+
+_CHUNK = 400
+"""Keys per look-up: SQLite takes no more than some thousand parameters in a statement."""
+
+_SPECIALS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+Row = dict[str, Any]
+_Key = TypeVar("_Key")
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What was measured: everything about a number but its value, time and hardware."""
+
+    digest: str
+    unit: str
+    benchmark: str
+    parameters: str
+    metric: str
+    labels: str
+    direction: str | None = None
+
+
+@lru_cache(maxsize=10_000)
+def quantity(
+    benchmark: str, point: str, metric: str, labels: str, unit: str = "", direction: str | None = None
+) -> Quantity:
+    """Return the quantity of a metric.
+
+    Args:
+        benchmark: Name of the benchmark.
+        point: Canonical parameters, the point of the matrix.
+        metric: Name of the measurement.
+        labels: Canonical labels as in :class:`rackproof.store.history.identity.Place`.
+        unit: Numbers in different units never meet.
+        direction: ``higher`` or ``lower`` is better; no part of the identity.
+    """
+    return Quantity(
+        digest=digest(benchmark, point, metric, labels),
+        unit=storable(unit, KEY_LIMIT),
+        benchmark=storable(benchmark, KEY_LIMIT),
+        parameters=point,
+        metric=storable(metric, KEY_LIMIT),
+        labels=labels,
+        direction=direction,
+    )
+
+
+def moment_of(run: Run, *, otherwise: datetime) -> datetime:
+    """Return when a run happened: its start, else its end, else the stamp in its id."""
+    return aware(run.started or run.ended or stamp_of(run.run_id) or otherwise)
+
+
+def aware(moment: datetime) -> datetime:
+    """Return a moment with a time zone; without one it is UTC."""
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def is_candidate(judgement: Judgement) -> bool:
+    """Whether a judgement lacks nothing but a reference, so that its number could become one."""
+    return (
+        judgement.reference is None
+        and judgement.verdict is Verdict.UNPROVEN
+        and judgement.value is not None
+        and math.isfinite(judgement.value)
+        and (not judgement.gating or "no reference" in judgement.reason)
+    )
+
+
+def split_special(value: float | None) -> tuple[float | None, str | None]:
+    """Return a number as two columns: SQLite turns NaN into NULL."""
+    if value is None or math.isfinite(value):
+        return value, None
+    return None, "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+
+
+def join_special(value: float | None, special: str | None) -> float:
+    """Return the number that :func:`split_special` took apart."""
+    return _SPECIALS[special] if special is not None else math.nan if value is None else value
+
+
+class Filing:
+    """Enters runs on one connection, inside the caller's transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._insert: Callable[[Table], Any] = (
+            postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+        )
+        self.hardware_ids: dict[tuple[str, str], int] = {}
+        self.quantity_ids: dict[tuple[str, str], int] = {}
+
+    def enter(self, runs: Iterable[Run], *, again: bool = False) -> list[str]:
+        """Enter runs (at most some hundred at once) and return the ids of those written.
+
+        Those kept already with the very same record are passed over unless ``again``.
+        """
+        now = datetime.now(UTC)
+        given = {run.run_id: _Draft(run, now) for run in runs}
+        known = {} if again else self._known(given)
+        drafts = [
+            draft
+            for run_id, draft in sorted(given.items())
+            if run_id not in known or known[run_id].record_sha256 != draft.record_sha256
+        ]
+        if not drafts:
+            return []
+        self._enter_hardware(drafts)
+        self._enter_quantities(drafts)
+        self._enter_runs(drafts)
+        return [draft.run.run_id for draft in drafts]
+
+    def _known(self, drafts: Mapping[str, _Draft]) -> dict[str, Any]:
+        runs = schema.runs
+        return {
+            row.run_id: row
+            for chunk in _chunks(drafts)
+            for row in self._connection.execute(
+                select(runs.c.run_id, runs.c.record_sha256).where(runs.c.run_id.in_(chunk))
+            )
+        }
+
+    def _enter_hardware(self, drafts: Sequence[_Draft]) -> None:
+        parts: dict[tuple[str, str], Row] = {}
+        members: dict[tuple[str, str], tuple[Part, ...]] = {}
+        names: dict[tuple[tuple[str, str], str], Row] = {}
+        places: dict[tuple[tuple[str, str], tuple[str, str]], Row] = {}
+        for draft in sorted(drafts, key=lambda one: one.moment):
+            seen = {"first_seen": draft.moment, "last_seen": draft.moment}
+            for part in draft.parts:
+                row = {**_describe(part, draft.topology.described.get(part)), **seen}
+                _merge(parts, _key(part), row)
+                if part.members:
+                    members[_key(part)] = part.members
+            for name, part in draft.topology.nodes.items():
+                _merge(names, (_key(part), storable(name, KEY_LIMIT)), dict(seen))
+            for chip, node in draft.topology.gpus.values():
+                gpu = draft.topology.described[chip]
+                slot = gpu.index if isinstance(gpu, Gpu) else 0
+                _merge(places, (_key(chip), _key(node)), {"slot": slot, **seen})
+
+        self._see(schema.hardware, ("kind", "key"), [parts[key] for key in sorted(parts)])
+        self.hardware_ids |= self.find_hardware(parts)
+        ids = self.hardware_ids
+        self._ignore_known(
+            schema.hardware_members,
+            [
+                {"whole_id": ids[whole], "position": position, "member_id": ids[_key(part)]}
+                for whole in sorted(members)
+                for position, part in enumerate(members[whole])
+            ],
+        )
+        self._see(
+            schema.host_names,
+            ("hardware_id", "name"),
+            [{"hardware_id": ids[key], "name": name, **row} for (key, name), row in sorted(names.items())],
+        )
+        self._see(
+            schema.placements,
+            ("gpu_id", "node_id"),
+            [
+                {"gpu_id": ids[gpu], "node_id": ids[node], **row}
+                for (gpu, node), row in sorted(places.items())
+            ],
+        )
+
+    def _enter_quantities(self, drafts: Sequence[_Draft]) -> None:
+        wanted = {(one.digest, one.unit): one for draft in drafts for one in draft.quantities}
+        found = self.find_quantities(wanted)
+        missing = sorted(wanted.keys() - found.keys())
+        if missing:
+            self._ignore_known(schema.quantities, [vars(wanted[key]) for key in missing])
+            found |= self.find_quantities(missing)
+        self.quantity_ids |= found
+
+    def _enter_runs(self, drafts: Sequence[_Draft]) -> None:
+        runs = schema.runs
+        statement = self._insert(runs)
+        statement = statement.on_conflict_do_update(
+            index_elements=["run_id"],
+            set_={
+                column.name: statement.excluded[column.name]
+                for column in runs.c
+                # An imported run without any time keeps the moment of its first entry.
+                if column.name not in ("id", "run_id", "kept")
+            },
+        )
+        self._connection.execute(statement, [draft.run_row(self.hardware_ids) for draft in drafts])
+        keys = {
+            row.run_id: row.id
+            for chunk in _chunks([draft.run.run_id for draft in drafts])
+            for row in self._connection.execute(
+                select(runs.c.run_id, runs.c.id).where(runs.c.run_id.in_(chunk))
+            )
+        }
+        tables = (schema.records, schema.run_nodes, schema.measurements, schema.judgements)
+        for table in tables:
+            for chunk in _chunks(sorted(keys.values())):
+                self._connection.execute(delete(table).where(table.c.run_pk.in_(chunk)))
+        rows: dict[str, list[Row]] = {table.name: [] for table in tables}
+        for draft in drafts:
+            made = draft.detail_rows(keys[draft.run.run_id], self.hardware_ids, self.quantity_ids)
+            for name, some in made.items():
+                rows[name] += some
+        for table in tables:
+            if rows[table.name]:
+                self._connection.execute(insert(table), rows[table.name])
+
+    def find_hardware(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
+        """Return the ids of hardware given by kind and key, as far as it is known."""
+        table = schema.hardware
+        return {
+            (row.kind, row.key): row.id
+            for chunk in _chunks(keys)
+            for row in self._connection.execute(
+                select(table.c.id, table.c.kind, table.c.key).where(
+                    tuple_(table.c.kind, table.c.key).in_(chunk)
+                )
+            )
+        }
+
+    def find_quantities(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
+        """Return the ids of quantities given by digest and unit, as far as they are known."""
+        table = schema.quantities
+        return {
+            (row.digest, row.unit): row.id
+            for chunk in _chunks(keys)
+            for row in self._connection.execute(
+                select(table.c.id, table.c.digest, table.c.unit).where(
+                    tuple_(table.c.digest, table.c.unit).in_(chunk)
+                )
+            )
+        }
+
+    def _see(self, table: Table, key: tuple[str, ...], rows: list[Row]) -> None:
+        """Insert rows or note that they were seen again; the latest sight describes them."""
+        if not rows:
+            return
+        statement = self._insert(table)
+        new = statement.excluded
+        later = new.last_seen >= table.c.last_seen
+        changes = {
+            column.name: case((later, new[column.name]), else_=column)
+            for column in table.c
+            if column.name not in (*key, "id", "first_seen")
+        }
+        earlier = new.first_seen < table.c.first_seen
+        changes["first_seen"] = case((earlier, new.first_seen), else_=table.c.first_seen)
+        self._connection.execute(
+            statement.on_conflict_do_update(index_elements=list(key), set_=changes), rows
+        )
+
+    def _ignore_known(self, table: Table, rows: list[Row]) -> None:
+        if rows:
+            self._connection.execute(self._insert(table).on_conflict_do_nothing(), rows)
+
+
+class _Draft:
+    """A run taken apart into rows, before ids are known."""
+
+    def __init__(self, run: Run, now: datetime) -> None:
+        self.run = run
+        self.kept = now
+        self.moment = moment_of(run, otherwise=now)
+        self.record = dump_run(run).decode()
+        self.record_sha256 = hashlib.sha256(self.record.encode()).hexdigest()
+        self.topology = Topology(run.nodes)
+        self.measured = [
+            (
+                one,
+                self.topology.place(one.labels),
+                one.direction.value if one.direction is not None else None,
+            )
+            for one in run.measurements
+        ]
+        self.judged = [(one, self.topology.place(one.labels)) for one in run.judgements]
+        self.point = point = canonical(run.parameters)
+        self.measured_quantities = [
+            quantity(run.benchmark, point, one.name, place.labels, one.unit, direction)
+            for one, place, direction in self.measured
+        ]
+        self.judged_quantities = [
+            quantity(run.benchmark, point, one.metric, place.labels, one.unit) for one, place in self.judged
+        ]
+        # A judgement states no direction: the measurement of the same quantity, listed last, wins.
+        self.quantities = self.judged_quantities + self.measured_quantities
+
+    @property
+    def parts(self) -> list[Part]:
+        """All hardware of the run, members before what they make up."""
+        found: dict[Part, None] = {}
+        places = [self.topology.place({}), *(one[1] for one in self.measured), *(p for _, p in self.judged)]
+        for part in self.topology.described:
+            found[part] = None
+        for place in places:
+            if place.hardware is not None:
+                found |= dict.fromkeys(place.hardware.members)
+                found[place.hardware] = None
+        return list(found)
+
+    def run_row(self, hardware: Mapping[tuple[str, str], int]) -> Row:
+        """Return the row of ``runs``."""
+        run = self.run
+        return {
+            "run_id": run.run_id,
+            "plan_id": storable(run.plan_id, KEY_LIMIT),
+            "benchmark": storable(run.benchmark, KEY_LIMIT),
+            "suite": storable(run.suite, KEY_LIMIT),
+            "provenance": run.provenance,
+            "parameters": self.point,
+            "parameters_digest": digest(self.point),
+            "hardware_id": _id(hardware, self.topology.whole),
+            "moment": self.moment,
+            "started": run.started,
+            "ended": run.ended,
+            "exit_status": run.exit_status,
+            "verdict": run.verdict.value,
+            "reason": storable(run.reasons[0] if run.reasons else "", TEXT_LIMIT),
+            "record_sha256": self.record_sha256,
+            "kept": self.kept,
+        }
+
+    def detail_rows(
+        self,
+        run_pk: int,
+        hardware: Mapping[tuple[str, str], int],
+        quantities: Mapping[tuple[str, str], int],
+    ) -> dict[str, list[Row]]:
+        """Return the rows below the run, by table."""
+
+        def observed(ordinal: int, what: Quantity, place: Place) -> Row:
+            return {
+                "run_pk": run_pk,
+                "ordinal": ordinal,
+                "quantity_id": quantities[what.digest, what.unit],
+                "hardware_id": _id(hardware, place.hardware),
+                "node_id": _id(hardware, place.node),
+                "moment": self.moment,
+            }
+
+        measurements = []
+        for ordinal, (one, place, _) in enumerate(self.measured):
+            value, special = split_special(one.value)
+            row = observed(ordinal, self.measured_quantities[ordinal], place)
+            measurements.append({**row, "value": value, "special": special})
+        judgements = []
+        for ordinal, (judged, place) in enumerate(self.judged):
+            reference = judged.reference
+            judgements.append(
+                {
+                    **observed(ordinal, self.judged_quantities[ordinal], place),
+                    "value": split_special(judged.value)[0],
+                    "verdict": judged.verdict.value,
+                    "gating": judged.gating,
+                    "candidate": is_candidate(judged),
+                    "reason": "" if judged.verdict is Verdict.PASS else storable(judged.reason, TEXT_LIMIT),
+                    "reference": reference.value if reference else None,
+                    "low": reference.low if reference else None,
+                    "high": reference.high if reference else None,
+                    "warn": reference.warn if reference else None,
+                }
+            )
+        nodes = {
+            part: {"run_pk": run_pk, "hardware_id": _id(hardware, part), "name": storable(name, KEY_LIMIT)}
+            for name, part in self.topology.nodes.items()
+        }
+        return {
+            "records": [{"run_pk": run_pk, "record": self.record}],
+            "run_nodes": list(nodes.values()),
+            "measurements": measurements,
+            "judgements": judgements,
+        }
+
+
+def _chunks(keys: Iterable[_Key]) -> Iterable[list[_Key]]:
+    listed = list(keys)
+    return (listed[start : start + _CHUNK] for start in range(0, len(listed), _CHUNK))
+
+
+def _key(part: Part) -> tuple[str, str]:
+    return part.kind.value, part.key
+
+
+def _id(ids: Mapping[tuple[str, str], int], part: Part | None) -> int | None:
+    return None if part is None else ids[_key(part)]
+
+
+def _merge(rows: dict[Any, Row], key: Any, row: Row) -> None:
+    """Keep the later row but the earlier first sight; rows come in order of time."""
+    if key in rows:
+        row["first_seen"] = rows[key]["first_seen"]
+    rows[key] = row
+
+
+def _describe(part: Part, facts: Node | Gpu | None) -> Row:
+    row = {"kind": part.kind.value, "key": part.key, "name": "", "sku": ""}
+    row |= {"serial": "", "chassis_serial": "", "product": ""}
+    if isinstance(facts, Node):
+        row |= {
+            "name": facts.name,
+            "sku": facts.sku,
+            "serial": facts.serial,
+            "chassis_serial": facts.chassis_serial,
+            "product": facts.product,
+        }
+    elif isinstance(facts, Gpu):
+        row |= {"name": facts.name, "serial": facts.serial}
+    elif part.kind in (Kind.LINK, Kind.GROUP):
+        row["name"] = f"{part.kind.value} of {len(part.members)}"
+    return {name: storable(value, KEY_LIMIT) for name, value in row.items()}

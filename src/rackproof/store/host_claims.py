@@ -1,0 +1,97 @@
+"""One benchmark at a time on a host, as seen from one results folder.
+
+Two playbooks on the same nodes would slow each other and spoil both results. The claim lasts as long
+as the playbook's process lives; a claim left by a killed one is taken over, so nothing needs release.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rackproof.store.run_folder import ResultsError
+
+CLAIMS = ".claims.json"
+
+
+class Busy(Exception):  # noqa: N818  (reads as what it is)
+    """Another playbook is using one of the hosts. The message says which, and what to do."""
+
+
+def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int, doing: str = "benchmarked") -> None:
+    """Claim hosts for the process ``owner_pid`` (the playbook's), as long as it lives.
+
+    Args:
+        results: Folder that the claims are kept in: those of another folder are others'.
+        hosts: The hosts.
+        owner_pid: The process.
+        doing: What is being done with them, for the message.
+
+    Raises:
+        Busy: Another living process has claimed one of them.
+        ResultsError: The results folder cannot be written.
+    """
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+        with (results / ".claims.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            path = results / CLAIMS
+            claims = {host: claim for host, claim in _read(path).items() if _alive(claim)}
+            for host in hosts:
+                held = claims.get(host)
+                if held and held["pid"] != owner_pid:
+                    since = held.get("since", "some time")
+                    raise Busy(
+                        f"{host} is being {doing} by another playbook (pid {held['pid']}, since {since})"
+                        "; wait for it, or end it and start again: what it did is kept"
+                    )
+                claims[host] = {
+                    "pid": owner_pid,
+                    "start_ticks": start_ticks(owner_pid),
+                    "since": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%SZ}",
+                }
+            temporary = path.with_suffix(".tmp")
+            temporary.write_text(json.dumps(claims, indent=1))
+            temporary.replace(path)
+    except OSError as error:
+        raise ResultsError(
+            f"results folder {results} cannot be written ({error.strerror}); "
+            "give another with -e bench_results=FOLDER or change its owner"
+        ) from error
+
+
+def held(results: Path) -> frozenset[str]:
+    """Return the hosts that living processes have claimed in a folder."""
+    return frozenset(host for host, claim in _read(results / CLAIMS).items() if _alive(claim))
+
+
+def start_ticks(pid: int) -> int | None:
+    """Return when a process started, in clock ticks since boot; None where there is no such process."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()
+    # A zombie has ended: it only waits for its parent to look.
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def _alive(claim: dict[str, object]) -> bool:
+    pid = claim.get("pid")
+    if not isinstance(pid, int):
+        return False
+    started = start_ticks(pid)
+    return started is not None and started == claim.get("start_ticks")
+
+
+def _read(path: Path) -> dict[str, dict[str, object]]:
+    try:
+        claims = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(claims, dict):
+        return {}
+    return {host: claim for host, claim in claims.items() if isinstance(claim, dict)}

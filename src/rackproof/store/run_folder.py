@@ -1,0 +1,277 @@
+"""The results folder: one folder per run, ``results/RUN_ID/run.json`` being the truth about it.
+
+Everything else (history, reports) can be made again from these files, so they are written whole or
+not at all, and reading a damaged one says which file and which field.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError, from_json
+
+from rackproof.core.records import SCHEMA_VERSION, Run
+
+RECORD_NAME = "run.json"
+RECORD_LIMIT_BYTES = 256 * 2**20
+"""A larger ``run.json`` is refused unread: logs and long curves do not belong into the record."""
+
+_SLUG_LIMIT = 60
+_ERRORS_SHOWN = 3
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class ResultsError(Exception):
+    """The results folder cannot be used or a record in it cannot be read; says what to do."""
+
+
+def new_run_id(benchmark: str, *, now: datetime | None = None) -> str:
+    """Return a new run id: UTC stamp, benchmark, random suffix.
+
+    Ids sort by time (to the second), are unique without a lock and are safe as a file name whatever
+    the benchmark's name holds.
+
+    Args:
+        benchmark: Name of the benchmark; characters unfit for a path become ``-``.
+        now: The moment to stamp, time zone included; by default the present.
+    """
+    moment = (now or datetime.now(UTC)).astimezone(UTC)
+    slug = re.sub(r"[^a-z0-9._]+", "-", benchmark.lower())[:_SLUG_LIMIT].strip("-.") or "run"
+    return f"{moment:%Y%m%dT%H%M%SZ}-{slug}-{secrets.token_hex(3)}"
+
+
+def stamp_of(run_id: str) -> datetime | None:
+    """Return the moment that :func:`new_run_id` wrote into an id, ``None`` where there is none."""
+    try:
+        return datetime.strptime(run_id[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def dump_run(run: Run) -> bytes:
+    """Return the text of ``run.json`` (UTF-8, indented, ends with a line feed).
+
+    Bytes of a command line or an environment that are not UTF-8 reach Python as lone surrogates,
+    which JSON cannot hold; they become U+FFFD rather than costing the run.
+    """
+    try:
+        text = run.model_dump_json(indent=2)
+    except PydanticSerializationError:
+        text = Run.model_validate(_without_surrogates(run.model_dump())).model_dump_json(indent=2)
+    return text.encode() + b"\n"
+
+
+def load_run(data: bytes, name: str) -> Run:
+    """Return the run that ``data`` (a ``run.json``) describes.
+
+    Args:
+        data: The bytes of the record.
+        name: What to call the record in an error, usually its path.
+
+    Raises:
+        ResultsError: Damaged, made by a newer Rackproof, or not a record; names the field.
+    """
+    try:
+        loaded = from_json(data)
+    except ValueError as error:
+        raise ResultsError(
+            f"{name} is damaged: it is not whole JSON ({error}). Restore it from a backup, or move its "
+            "folder out of the results folder."
+        ) from None
+    if not isinstance(loaded, dict):
+        raise ResultsError(f"{name} is not the record of a run: it holds no JSON object.")
+    version = loaded.get("schema_version", SCHEMA_VERSION)
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise ResultsError(
+            f"{name} was written by a newer Rackproof (record version {version}, this one reads up to "
+            f"{SCHEMA_VERSION}). Use that Rackproof or a later one."
+        )
+    try:
+        # From the bytes again: JSON mode reads "NaN", dates and tuples the way they were written.
+        return Run.model_validate_json(data)
+    except ValidationError as error:
+        problems = error.errors(include_url=False, include_input=False, include_context=False)
+        shown = "; ".join(
+            f"{'.'.join(_printable(part) for part in one['loc']) or 'record'}: {_printable(one['msg'])}"
+            for one in problems[:_ERRORS_SHOWN]
+        )
+        more = f" (and {len(problems) - _ERRORS_SHOWN} more)" if len(problems) > _ERRORS_SHOWN else ""
+        raise ResultsError(f"{name} is damaged: {shown}{more}") from None
+
+
+def write_run(run: Run, folder: Path) -> Path:
+    """Write ``folder/run.json``, whole or not at all, and return its path.
+
+    The folder (the run's own, ``results/RUN_ID``) is made where it is missing. An existing record is
+    replaced in one step: a reader sees the old or the new one, also across a crash.
+
+    Raises:
+        ResultsError: Not writable (names folder and owner), disk full, or another file-system error.
+    """
+    path = folder / RECORD_NAME
+    write_file(path, dump_run(run))
+    return path
+
+
+def read_run(path: Path) -> Run:
+    """Return the run kept in a run folder or in a ``run.json``.
+
+    Raises:
+        ResultsError: Missing, not readable, damaged or too new; names file and field.
+    """
+    file = path / RECORD_NAME if path.is_dir() else path
+    try:
+        size = file.stat().st_size
+        if size > RECORD_LIMIT_BYTES:
+            raise ResultsError(f"{file} is too large for a record: {size} bytes, limit {RECORD_LIMIT_BYTES}")
+        data = file.read_bytes()
+    except FileNotFoundError:
+        raise ResultsError(f"no run here: {file} does not exist") from None
+    except OSError as error:
+        raise ResultsError(f"cannot read {file}: {error.strerror}{_owner_note(file)}") from None
+    return load_run(data, str(file))
+
+
+def run_folders(results: Path) -> Iterator[Path]:
+    """Yield the run folders of a results folder by name, which for ids made here is by time.
+
+    Links (such as ``latest``) and hidden folders are not runs. A results folder that does not exist
+    yet holds none.
+
+    Raises:
+        ResultsError: The results folder exists but cannot be listed.
+    """
+    try:
+        entries = sorted(entry for entry in results.iterdir() if not entry.name.startswith("."))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ResultsError(
+            f"cannot list the results in {results}: {error.strerror}{_owner_note(results)}"
+        ) from None
+    for entry in entries:
+        if not entry.is_symlink() and (entry / RECORD_NAME).is_file():
+            yield entry
+
+
+def iter_runs(results: Path, *, on_error: Callable[[ResultsError], None] | None = None) -> Iterator[Run]:
+    """Yield every run of a results folder, oldest first.
+
+    Args:
+        results: The results folder.
+        on_error: Called with what is wrong with a damaged record, which is then passed over; without
+            it the first damaged record ends the iteration.
+
+    Raises:
+        ResultsError: A damaged record and no ``on_error``, or a folder that cannot be listed.
+    """
+    for folder in run_folders(results):
+        try:
+            run = read_run(folder)
+        except ResultsError as error:
+            if on_error is None:
+                raise
+            on_error(error)
+            continue
+        yield run
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all: to a neighbour, flushed to the disk, then renamed.
+
+    Missing folders are made. Nothing is left behind on failure.
+
+    Raises:
+        ResultsError: Not writable (names folder and owner), disk full, or another file-system error.
+    """
+    folder = path.parent
+    draft = folder / f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(draft, "xb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(draft, path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+        _flush_folder(folder)
+    except OSError as error:
+        raise ResultsError(_explain(error, path)) from None
+
+
+def _flush_folder(folder: Path) -> None:
+    """Make a rename in ``folder`` survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        # Some network file systems cannot flush a folder; the file itself is safe by now.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(handle)
+
+
+def _explain(error: OSError, path: Path) -> str:
+    """Say what stopped the writing of ``path`` and what to do about it."""
+    folder = path.parent
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        what = "the quota is used up" if error.errno == errno.EDQUOT else "the disk is full"
+        return (
+            f"cannot write {path}: {what} ({error.strerror}). Free space there, or name another results "
+            "folder; nothing half-written was left."
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        why = "it is on a read-only file system" if error.errno == errno.EROFS else "not permitted"
+        return (
+            f"cannot write {path}: {why}{_owner_note(folder)}. Give this user the right to write there, or "
+            "name another results folder."
+        )
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
+        return f"cannot write {path}: a file stands where a folder is needed ({error.filename})."
+    return f"cannot write {path}: {error.strerror or error}{_owner_note(folder)}"
+
+
+def _owner_note(path: Path) -> str:
+    """Return who owns the nearest existing parent of ``path`` and who is asking."""
+    for place in (path, *path.parents):
+        try:
+            facts = place.stat()
+        except OSError:
+            continue
+        return f" ({place} belongs to {_user(facts.st_uid)}, this is {_user(os.geteuid())})"
+    return ""
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"
+
+
+def _printable(part: object) -> str:
+    """Return a piece of a damaged record fit for a terminal: its keys are anyone's text."""
+    return "".join(sign if sign.isprintable() else "?" for sign in str(part))[:200]
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", value)
+    if isinstance(value, dict):
+        return {_without_surrogates(key): _without_surrogates(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return tuple(_without_surrogates(one) for one in value)
+    return value
