@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 # Standard library only: a machine without .venv can start a rack, too.
-RACK := $(firstword $(wildcard .venv/bin/python) python3) molecule/rack/rack.py
+RACK := $(firstword $(wildcard .venv/bin/python) python3) testrack/rack.py
 # A target may be given the whole of a pytest selection: make unit PYTEST='-k judging'.
 PYTEST ?=
 # What Molecule proves: every folder with something to converge.
@@ -13,8 +13,8 @@ SCENARIOS := $(patsubst molecule/%/converge.yml,%,$(wildcard molecule/*/converge
 LONG := slow or browser or postgres or playbook or torch
 # Nodes of the rack of `make test`: two for its tests, one for each scenario but the one that makes its own.
 NODES_TESTED := 8
-VMS := tests/rack/test_reimage_vms.py
-PROVISIONING := $(addprefix tests/rack/test_,images.py mirror.py provision.py)
+VMS := tests/e2e/rack/test_reimage_vms.py
+PROVISIONING := $(addprefix tests/e2e/rack/test_,images.py mirror.py provision.py)
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -90,13 +90,13 @@ one-or-two: venv vms-image
 	@RACK_TEST_NODES=gb300-r01-n01 $(BIN)/pytest -v --durations=10 -m '$(SELECTED)' $(VMS) $(PYTEST); \
 	  status=$$?; $(RACK) down; exit $$status
 
-# What they boot from; of what it is made stands in molecule/vms/vars.yml.
+# What they boot from; of what it is made stands in testrack/vms/vars.yml.
 vms-image: venv
 	apt-get update -qq
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends qemu-system-x86 ovmf ipxe-qemu libvirt-daemon-system libvirt-daemon-driver-qemu \
 	  libvirt-clients python3-libvirt dnsmasq-base ipxe nginx curl iproute2 openssh-client >/dev/null
-	rm -rf .rackproof/vms-overlay && molecule/vms/overlay .rackproof/vms-overlay
-	PATH="$(CURDIR)/$(BIN):$$PATH" ansible-playbook playbooks/image.yml -e @molecule/vms/vars.yml
+	rm -rf .rackproof/vms-overlay && testrack/vms/overlay .rackproof/vms-overlay
+	PATH="$(CURDIR)/$(BIN):$$PATH" ansible-playbook playbooks/image.yml -e @testrack/vms/vars.yml
 
 # Three at a time: most of a scenario is waiting. Each has a node of its own; the controller is everybody's.
 molecule: venv rack-of-tests  ## Every role's scenarios on the test rack (SCENARIO=upgrade for one); needs root

@@ -15,8 +15,8 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from mutations import Case, all_cases, check, real_cases
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.fuzz.mutations import Case, all_cases, check, real_cases
 
 BATCH = 1000
 

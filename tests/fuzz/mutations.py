@@ -9,16 +9,13 @@ from __future__ import annotations
 import io
 import random
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from rackproof import logs
 from rackproof.core.records import ParsedLog, Verdict
 from rackproof.logs.progress import Follower
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "unit" / "logs"))
-import log_samples as samples
+from tests.logs import log_samples as samples
 
 RUBBISH = (
     b"\x00", b"\xff", b"\r", b"\n", b"\x1b[2J", b"{", b"}", b'"', b"'", b",", b" ", b"9" * 400, b"-",

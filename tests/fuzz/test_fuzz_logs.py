@@ -8,11 +8,11 @@ import random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mutations import Case, all_cases, check
 
 from rackproof import logs
 from rackproof.core.records import ParsedLog, Verdict
 from rackproof.logs.progress import Follower
+from tests.fuzz.mutations import Case, all_cases, check
 
 QUICK = settings(
     max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]

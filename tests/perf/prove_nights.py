@@ -28,12 +28,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests/unit"))
+sys.path.insert(0, str(ROOT))
 
 import yaml
-from fleet.nights import uuid
-from fleet.probes import Slurm, line, log, measurement, pair_says, plan, section
-from fleet.test_health_nights import DAY, FAULTS, RACK, START, Rack
 
 from rackproof.core.records import Verdict
 from rackproof.jobs.validate import probes, tasks
@@ -41,6 +38,9 @@ from rackproof.jobs.validate.fleet.night_store import NodeNight, nights, read_ni
 from rackproof.jobs.validate.fleet.pairing import nights_needed
 from rackproof.jobs.validate.fleet.probe_scheduler import ProbeNight, read_probes
 from rackproof.jobs.validate.fleet.probe_slurm_jobs import Jobs
+from tests.jobs.validate.nights import uuid
+from tests.jobs.validate.probes import Slurm, line, log, measurement, pair_says, plan, section
+from tests.jobs.validate.test_health_nights import DAY, FAULTS, RACK, START, Rack
 
 GPUS = 4
 BEGIN, END = "<!-- proven nights -->", "<!-- end: proven nights -->"

@@ -56,7 +56,7 @@ def main() -> int:
         controllers = re.findall(
             r"^\s{4}(\S+)$", timed(["ansible", "slurm_controller", "--list-hosts"])[1], re.M
         )
-        seconds, said, rc = timed([sys.executable, "molecule/rack/rack.py", "renew", *nodes, *controllers])
+        seconds, said, rc = timed([sys.executable, "testrack/rack.py", "renew", *nodes, *controllers])
         if rc:
             raise SystemExit(said)
         print(f"made bare: {len(nodes)} nodes and {', '.join(controllers)} in {seconds:.0f} s", flush=True)

@@ -40,7 +40,7 @@ class Machine:
     environment: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        sys.path.insert(0, str(self.root / "molecule/rack/images/round06"))
+        sys.path.insert(0, str(self.root / "testrack/images/round06"))
         import pack
 
         self.commit, self.archive = pack.pack(self.folder / "sources", "base", gpus=4)

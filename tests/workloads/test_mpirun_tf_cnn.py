@@ -51,7 +51,7 @@ def start(
         if name in (*tools, "PROGRAM"):
             (programs / name).write_text(text)
             (programs / name).chmod(0o755)
-    command = f"PROGRAM {sys.executable} {root}/molecule/rack/standins/tf_cnn_benchmarks.py"
+    command = f"PROGRAM {sys.executable} {root}/testrack/fakes/tf_cnn_benchmarks.py"
     return subprocess.run(
         [sys.executable, str(root / "workloads/mpirun_tf_cnn.py"), f"--command={command}", *options],
         cwd=folder,

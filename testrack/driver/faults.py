@@ -1,0 +1,103 @@
+"""What can be made to fail on a host, and who does it: the stand-in hardware, the node, or the engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from driver.engine import docker, docker_text
+from driver.layout import Host, RackError
+
+# The node's own file first: it tells of hosts without stand-in hardware, too.
+STATE_FILES = ("var/lib/rack/hardware.json", "var/lib/rack/faults.json")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault, what it does, and the numbers that it takes, with their usual values."""
+
+    text: str
+    settings: Mapping[str, float] = field(default_factory=dict)
+
+
+# The faults of a machine; the hardware's are the stand-ins'.
+MACHINE = {
+    "slow-node": Fault("the node gets a part of a CPU and no more: a real quota", {"cpus": 0.25}),
+    "full-disk": Fault("/var has no byte left: nothing can be written there, what is there can be read"),
+    "dead-sshd": Fault("sshd has ended, with its sessions; the node runs"),
+    "clock-skew": Fault("the time of day is wrong for every program started from now on", {"seconds": 300}),
+    "powered-off": Fault("the node is off"),
+    "no-return": Fault("the node never comes back from its next reboot"),
+}
+
+
+def hardware_faults(home: Path) -> dict[str, str]:
+    """Return the faults that the stand-in hardware knows, with what they do."""
+    folder = str(home / "fakes")
+    if folder not in sys.path:
+        sys.path.append(folder)
+    from rackhardware.faults import FAULTS
+
+    return {name: f"{text} ({kind})" for name, (kind, text) in FAULTS.items()}
+
+
+def read_faults(names: list[str]) -> dict[str, dict[str, Any]]:
+    """Return which faults are on, by host; out of the containers' files: a silent host tells, too."""
+    if not names:
+        return {}
+    form = '{{.Name}}\t{{index .GraphDriver.Data "UpperDir"}}'
+    found: dict[str, dict[str, Any]] = {}
+    for line in docker_text("inspect", "--format", form, *names).splitlines():
+        name, folder = line.lstrip("/").split("\t")
+        found[name] = {}
+        for file in STATE_FILES:
+            try:
+                found[name] |= json.loads((Path(folder) / file).read_text())["faults"]
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+    return found
+
+
+def silent_on_purpose(faults: Mapping[str, Any], state: str) -> bool:
+    """Whether one of these faults keeps a host in that state from answering."""
+    return bool({"dead-sshd", "powered-off"} & set(faults)) or ("no-return" in faults and state == "exited")
+
+
+def _inside(host: Host, *command: str) -> None:
+    done = docker("exec", host.name, *command, check=False, timeout=120)
+    if done.returncode != 0:
+        words = (done.stderr or done.stdout).decode(errors="replace").strip()
+        raise RackError(f"{host.name}: `{' '.join(command)}` failed ({done.returncode}): {words}")
+
+
+def switch_machine(host: Host, name: str, on: bool, given: Mapping[str, float]) -> None:
+    """Switch a fault of the machine."""
+    fault = MACHINE[name]
+    unknown = sorted(set(given) - set(fault.settings))
+    if unknown:
+        takes = ", ".join(f"--{one}" for one in fault.settings) or "none"
+        raise RackError(f"{name} takes no --{unknown[0]}; it takes {takes}")
+    settings = {**fault.settings, **given}
+    if on:
+        _inside(host, "/opt/rack/fault", "on", name, json.dumps(settings))
+    if name == "slow-node":
+        # An engine takes 0 for "as it was": all CPUs are no quota.
+        docker("update", "--cpus", str(settings["cpus"] if on else os.cpu_count() or 1), host.name)
+    elif name == "no-return":
+        docker("update", "--restart", "no" if on else "always", host.name)
+        if not on:
+            docker("start", host.name)
+    elif name == "powered-off":
+        docker("stop" if on else "start", host.name)
+    if not on:
+        _inside(host, "/opt/rack/fault", "off", name)
+
+
+def switch_hardware(host: Host, name: str, on: bool, options: list[str]) -> None:
+    """Switch a fault of the stand-in hardware; it checks the options itself."""
+    _inside(host, "/opt/rack/hardware", "--fault", name, *options, *([] if on else ["--off"]))

@@ -1,0 +1,319 @@
+"""The containers: made, started, waited for, removed; and what makes their names resolve on this host."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import TypeVar
+
+from driver.console import Console
+from driver.engine import RUNTIME, docker, docker_text, run, wrapper_needed
+from driver.images import Entry, overlay_tar
+from driver.layout import (
+    BRIDGE,
+    GATEWAY,
+    NETWORK,
+    SUBNET,
+    Found,
+    Host,
+    Layout,
+    RackError,
+    hosts_lines,
+    ssh_config,
+    with_block,
+)
+
+LABEL = "rackproof.rack"
+HOME_LABEL = "rackproof.rack.home"
+SHARED_VOLUME = "rack-shared"
+ETC_HOSTS = Path("/etc/hosts")
+SSH_CONFIG = Path("/etc/ssh/ssh_config.d/rackproof-rack.conf")
+INOTIFY = Path("/proc/sys/fs/inotify/max_user_instances")
+INOTIFY_NEEDED = 2048
+# More at once are not faster: the engine and the nodes share the machine's cores.
+WORKERS = max(4, os.cpu_count() or 1)
+Result = TypeVar("Result")
+
+
+def in_parallel(
+    console: Console, what: str, hosts: Sequence[Host], work: Callable[[Host], Result]
+) -> dict[str, Result]:
+    """Do the same for many hosts; every failure is told, not only the first."""
+    results, failures = {}, []
+    with ThreadPoolExecutor(WORKERS) as pool:
+        jobs = {pool.submit(work, host): host for host in hosts}
+        for number, job in enumerate(as_completed(jobs), 1):
+            host = jobs[job]
+            try:
+                results[host.name] = job.result()
+            except RackError as error:
+                failures.append(f"{host.name}: {error}")
+            if number % 6 == 0 or number == len(hosts):
+                console.say(f"  {what}: {number} of {len(hosts)}")
+    if failures:
+        raise RackError(
+            f"{what}: {len(failures)} of {len(hosts)} failed; the same command again goes on from here\n  "
+            + "\n  ".join(sorted(failures))
+        )
+    return results
+
+
+def answers(address: str, timeout: float = 2) -> bool:
+    """Whether an sshd greets at that address."""
+    try:
+        with socket.create_connection((address, 22), timeout=timeout) as connection:
+            connection.settimeout(timeout)
+            return connection.recv(4) == b"SSH-"
+    except OSError:
+        return False
+
+
+class Nodes:
+    """The rack's containers on this host's engine."""
+
+    def __init__(self, layout: Layout, state: Path, console: Console) -> None:
+        self.layout, self.state, self.console = layout, state, console
+        self.key = state / "id_ed25519"
+        self.known_hosts = state / "known_hosts"
+
+    # What is there
+
+    def found(self) -> dict[str, Found]:
+        """Return the rack's containers."""
+        lines = docker_text(
+            "ps",
+            "--all",
+            "--no-trunc",
+            "--filter",
+            f"label={LABEL}",
+            "--format",
+            f'{{{{.Names}}}}\t{{{{.State}}}}\t{{{{.Image}}}}\t{{{{.Label "{HOME_LABEL}"}}}}',
+        )
+        rows = [line.split("\t") for line in lines.splitlines()]
+        return {row[0]: Found(*row) for row in rows}
+
+    def present(self) -> list[Host]:
+        """Return the hosts that have a container."""
+        names = set(self.found())
+        return [host for host in self.layout.everyone if host.name in names]
+
+    # Keys
+
+    def make_keys(self, hosts: Iterable[Host]) -> None:
+        """Make the client's key and each host's own, once; they outlive the containers."""
+        folder = self.state / "hostkeys"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._make_key(self.key, "rackproof rack")
+        for host in hosts:
+            self._make_key(folder / host.name, host.name)
+        secret = self.state / "ngc_key"
+        if not secret.exists():
+            secret.touch(mode=0o600)
+            secret.write_text(secrets.token_urlsafe(24))
+        owner = os.environ.get("SUDO_UID")
+        if owner:
+            # Who typed `sudo make rack` runs ansible as himself.
+            for path in (self.key, secret):
+                os.chown(path, int(owner), -1)
+
+    @staticmethod
+    def _make_key(path: Path, comment: str) -> None:
+        if not path.exists():
+            run(["/usr/bin/ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)])
+
+    def host_key(self, host: Host) -> Path:
+        """Return the private half of a host's key."""
+        return self.state / "hostkeys" / host.name
+
+    def _public_key(self, host: Host) -> str:
+        return " ".join(self.host_key(host).with_suffix(".pub").read_text().split()[:2])
+
+    # Making and starting
+
+    def make_network(self) -> None:
+        """Make the network, without a way out: what a node gets, it gets from the rack."""
+        there = docker("network", "inspect", "--format", "{{json .IPAM.Config}}", NETWORK, check=False)
+        if there.returncode == 0:
+            subnets = [one.get("Subnet") for one in json.loads(there.stdout)]
+            if subnets != [SUBNET]:
+                raise RackError(f"a Docker network {NETWORK!r} is there already, with {subnets}: remove it")
+            return
+        docker(
+            *(
+                "network",
+                "create",
+                "--internal",
+                "--subnet",
+                SUBNET,
+                "--gateway",
+                GATEWAY,
+                "--label",
+                f"{LABEL}=rack",
+            ),
+            *("--opt", f"com.docker.network.bridge.name={BRIDGE}", NETWORK),
+        )
+
+    def raise_inotify(self) -> None:
+        """18 systemds watch more files than a host's default allows."""
+        if int(INOTIFY.read_text()) < INOTIFY_NEEDED:
+            INOTIFY.write_text(f"{INOTIFY_NEEDED}\n")
+
+    def create(self, host: Host, image: str, mounts: Sequence[str] = ()) -> None:
+        """Make a host's container, give it its keys, and start it."""
+        arguments = [
+            "create",
+            "--name",
+            host.name,
+            "--hostname",
+            host.name,
+            "--label",
+            f"{LABEL}={host.kind}",
+            "--label",
+            f"{HOME_LABEL}={self.state}",
+        ]
+        arguments += ["--network", NETWORK, "--ip", host.address, "--privileged", "--cgroupns", "private"]
+        arguments += ["--restart", "always", "--stop-signal", "SIGRTMIN+3", "--stop-timeout", "20"]
+        arguments += [
+            "--tmpfs",
+            "/run:exec,mode=755",
+            "--tmpfs",
+            "/run/lock",
+            "--tmpfs",
+            "/tmp:exec,mode=1777",
+        ]
+        arguments += [
+            "--env",
+            "container=docker",
+            "--env",
+            f"RACK_GATEWAY={GATEWAY}",
+            "--env",
+            f"RACK_NAME={host.name}",
+        ]
+        if host.sku:
+            arguments += ["--env", f"RACK_SKU={host.sku}"]
+        if host.kind != "services":
+            # overlay2 does not lie on overlay: Docker on the node wants a file system of its own.
+            arguments += ["--volume", f"{self.volume(host)}:/var/lib/docker"]
+            # A stand-in for the rack's parallel file system: one folder that every node sees.
+            arguments += ["--volume", f"{SHARED_VOLUME}:/shared"]
+        for mount in mounts:
+            arguments += ["--mount", mount]
+        for other in self.layout.everyone:
+            if other != host:
+                arguments += ["--add-host", f"{other.name}:{other.address}"]
+        if wrapper_needed():
+            arguments += ["--runtime", RUNTIME]
+        docker(*arguments, image)
+        self.put(host, overlay_tar(self._own_files(host)))
+        docker("start", host.name)
+
+    @staticmethod
+    def put(host: Host, files: bytes) -> None:
+        """Unpack a tar file on a host."""
+        docker("cp", "-", f"{host.name}:/", data=files)
+
+    def _own_files(self, host: Host) -> dict[str, Entry]:
+        key = self.host_key(host)
+        files = {
+            "/root/.ssh/authorized_keys": Entry(self.key.with_suffix(".pub").read_bytes(), 0o600),
+            "/etc/ssh/ssh_host_ed25519_key": Entry(key.read_bytes(), 0o600),
+            "/etc/ssh/ssh_host_ed25519_key.pub": Entry(key.with_suffix(".pub").read_bytes()),
+        }
+        if host.kind == "services":
+            files["/etc/rack/registry_password"] = Entry((self.state / "ngc_key").read_bytes(), 0o600)
+        return files
+
+    @staticmethod
+    def volume(host: Host) -> str:
+        """Return the name of a node's volume for its own Docker."""
+        return f"rack-{host.name}-docker"
+
+    def start(self, host: Host) -> None:
+        """Start a container that has stopped."""
+        docker("unpause", host.name, check=False)
+        docker("start", host.name)
+
+    def remove(self, host: Host) -> None:
+        """Remove a container with all that it held."""
+        docker("rm", "--force", "--volumes", host.name, check=False)
+        docker("volume", "rm", "--force", self.volume(host), check=False)
+
+    def wait(self, hosts: Sequence[Host], seconds: float = 90) -> None:
+        """Wait until every host's sshd answers."""
+        begun, told = time.monotonic(), 0.0
+        waiting = list(hosts)
+        while waiting:
+            waiting = [host for host in waiting if not answers(host.address)]
+            gone = time.monotonic() - begun
+            if waiting and gone > seconds:
+                names = ", ".join(host.name for host in waiting)
+                raise RackError(
+                    f"no sshd answers after {seconds:.0f} s on: {names}\n"
+                    f"  look with: testrack/rack.py exec {waiting[0].name} -- systemctl list-jobs\n"
+                    f"  make it anew with: testrack/rack.py renew {waiting[0].name}"
+                )
+            if waiting:
+                if gone - told > 5:
+                    told = gone
+                    self.console.say(f"  waiting for sshd on {len(waiting)} of {len(hosts)}")
+                time.sleep(0.25)
+
+    # Names on this host
+
+    def publish(self) -> bool:
+        """Make the present hosts resolve and ssh know them; return whether anything was changed."""
+        hosts = self.present()
+        known = "".join(f"{host.name},{host.address} {self._public_key(host)}\n" for host in hosts)
+        config = ssh_config(hosts, str(self.key), str(self.known_hosts)) if hosts else ""
+        block = with_block(ETC_HOSTS.read_text(), hosts_lines(hosts))
+        return any(
+            [self._put(self.known_hosts, known), self._put(SSH_CONFIG, config), self._put(ETC_HOSTS, block)]
+        )
+
+    @staticmethod
+    def _put(path: Path, text: str) -> bool:
+        """Write a file if it says something else; an empty one is removed."""
+        before = path.read_text() if path.exists() else ""
+        if before == text:
+            return False
+        if not text:
+            path.unlink()
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # In place: /etc/hosts may be a mount, which nothing can be renamed over.
+            path.write_text(text)
+        return True
+
+    # Taking down
+
+    def down(self) -> int:
+        """Remove every container, volume and network of the rack; return how many hosts there were."""
+        names = list(self.found())
+        if names:
+            docker("rm", "--force", "--volumes", *names, check=False)
+        volumes = docker_text("volume", "ls", "--quiet", "--filter", "name=rack-").splitlines()
+        ours = [name for name in volumes if name in {SHARED_VOLUME, *map(self.volume, self.layout.everyone)}]
+        if ours:
+            docker("volume", "rm", "--force", *ours, check=False)
+        docker("network", "rm", NETWORK, check=False)
+        left = list(self.found())
+        if left:
+            raise RackError(f"the engine does not remove: {', '.join(left)}")
+        return len(names)
+
+    def withdraw(self) -> bool:
+        """Remove the rack's names from this host; return whether there were any."""
+        block = with_block(ETC_HOSTS.read_text(), [])
+        return any([self._put(ETC_HOSTS, block), self._put(SSH_CONFIG, ""), self._put(self.known_hosts, "")])
+
+    def purge(self) -> None:
+        """Remove the images that are kept between racks."""
+        for repository in ("rackproof-rack-node", "rackproof-rack-svc", "rackproof-rack-root"):
+            for image in docker_text("images", "--quiet", repository).splitlines():
+                docker("rmi", "--force", image, check=False)

@@ -1,0 +1,251 @@
+#!/usr/bin/env python3
+"""Build the images that stand in for NVIDIA's on the test rack, as an OCI layout, with the downloads.
+
+    build.py --out .rackproof/rack/images
+
+What is up to date is left as it is: a second call takes a moment. README.md says what the images hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+
+import configs
+import downloads
+from oci import Layer, Layout, read_index, tar_of
+
+HERE = Path(__file__).resolve().parent
+CHECKOUT = HERE.parents[1]
+MMDEBSTRAP = "/usr/bin/mmdebstrap"
+RELEASE, PYTHON = "bookworm", "3.11"
+PACKAGES = ("python3", "python3-numpy", "python3-yaml", "curl", "ca-certificates")
+# Nothing that a benchmark's container needs, and most of what Debian's packages weigh.
+LEFT_OUT = (
+    *("./usr/share/perl/", "./usr/lib/x86_64-linux-gnu/perl/", "./usr/lib/x86_64-linux-gnu/libperl"),
+    *("./usr/share/doc/", "./usr/share/man/", "./usr/share/locale/", "./usr/share/zoneinfo/"),
+    *("./usr/lib/x86_64-linux-gnu/gconv/", "./usr/lib/python3.11/pydoc_data"),
+    *("./var/lib/apt/", "./var/cache/", "./var/log/", "./usr/lib/python3/dist-packages/numpy/f2py/"),
+    *("./usr/lib/python3.11/ensurepip/", "./usr/lib/python3.11/idlelib/", "./usr/lib/python3.11/lib2to3/"),
+)
+# repository:tag as the document names them -> the folder in the image, the benchmark
+IMAGES = {
+    "nvdlfwea/mlperftv51/llama2_70b_lora-amd:20251008": ("ft-llm", "llama2_70b_lora"),
+    "nvdlfwea/mlperftv51/llama31_8b-amd:20251008": ("llm", "llama31_8b"),
+    "nvdlfwea/mlperftv51/flux1-amd:20251007": ("flux", "flux1"),
+}
+# Where run.sub mounts things: there from the start, since a container's root may be read-only.
+MOUNT_POINTS = {
+    "llama2_70b_lora": ("data", "ckpt", "results", "mounted"),
+    "llama31_8b": ("preproc_data", "npy_index", "workspace/llm/nemo_tokenizer", "results", "mounted"),
+    "flux1": ("dataset/energon", "results", "mounted"),
+}
+# What differs between the three run scripts.
+RUN_SUB = {
+    "llama2_70b_lora": {
+        "REQUIRED": ': "${DATADIR:?DATADIR not set}"\n: "${MODEL:?MODEL not set}"',
+        "DATA": "${DATADIR}",
+        "MOUNTS": "${DATADIR}:/data:ro,${MODEL}:/ckpt:ro",
+        "VERIFY": '"${DATADIR}/train.npy" "${MODEL}/weights"',
+        "WIDE": "",
+        "MAKE": "",
+    },
+    "llama31_8b": {
+        # The original's slip, kept: := with a question mark sets junk where :? would have failed.
+        "REQUIRED": ': "${WALLTIME:=?WALLTIME not set}"\n: "${DATADIR:?DATADIR not set}"',
+        "DATA": "${DATADIR}",
+        "MOUNTS": "${_logfile_base}_npy_index:/npy_index,"
+        "${DATADIR}/8b/tokenizer:/workspace/llm/nemo_tokenizer:ro,${DATADIR}/8b:/preproc_data:ro",
+        "VERIFY": '"${DATADIR}/8b/c4-train.en_6_text_document.bin" "${DATADIR}/8b/tokenizer"',
+        "WIDE": "-w",
+        "MAKE": 'mkdir -p "${_logfile_base}_npy_index"\n',
+    },
+    "flux1": {
+        "REQUIRED": ': "${DGXNGPU:?DGXNGPU not set}"\n: "${DATAROOT:?DATAROOT not set}"',
+        "DATA": "${DATAROOT}",
+        "MOUNTS": "${DATAROOT}:/dataset/energon",
+        "VERIFY": '"${DATAROOT}/train" "${DATAROOT}/empty_encodings"',
+        "WIDE": "-w",
+        "MAKE": "",
+    },
+}
+
+
+class BuildError(Exception):
+    """Something is in the way; the text says what."""
+
+
+def digest(*parts: object) -> str:
+    """Return a short name for these inputs."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def run(command: list[str], timeout: float) -> None:
+    """Run a command; what it says is part of the error."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BuildError(f"`{command[0]}`: {error}") from error
+    if done.returncode != 0:
+        raise BuildError(f"`{' '.join(command)}` failed ({done.returncode}): {done.stderr.strip()[-1500:]}")
+
+
+def logging_package() -> str:
+    """Return the requirement for MLCommons' package, at the version of the project."""
+    for line in (CHECKOUT / "constraints.txt").read_text().splitlines():
+        if line.startswith("mlperf-logging=="):
+            return line.split()[0]
+    raise BuildError("constraints.txt names no version of mlperf-logging")
+
+
+def root_tar(folder: Path) -> Path:
+    """Return Debian's packages and mlperf-logging as a tar, without what nobody needs; made once."""
+    key = digest(RELEASE, PACKAGES, LEFT_OUT, logging_package(), os.environ.get("RACK_DEBIAN_MIRROR", ""), 1)
+    path = folder / f"base-{key}.tar"
+    if path.is_file():
+        return path
+    print(f"making {path.name}: Debian {RELEASE}, {logging_package()} (90 s)", flush=True)
+    if not os.path.exists(MMDEBSTRAP):
+        raise BuildError(f"{MMDEBSTRAP} is missing: apt-get install mmdebstrap")
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        full = Path(scratch) / "full.tar"
+        command = [MMDEBSTRAP, "--quiet", "--variant=essential", f"--include={','.join(PACKAGES)}"]
+        command += ['--aptopt=Acquire::Languages "none"', RELEASE, str(full)]
+        mirror = os.environ.get("RACK_DEBIAN_MIRROR")
+        run([*command, *([mirror] if mirror else [])], timeout=900)
+        vendored = Path(scratch) / "pip"
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
+        run([*command, "--target", str(vendored), logging_package()], timeout=300)
+        draft = Path(scratch) / "base.tar"
+        with tarfile.open(full) as source, tarfile.open(draft, "w", format=tarfile.PAX_FORMAT) as target:
+            for member in source:
+                unneeded = "/__pycache__/" in member.name or "/tests/" in member.name
+                if member.name.startswith(LEFT_OUT) or unneeded or member.ischr() or member.isblk():
+                    continue
+                member.mtime = 0
+                target.addfile(member, source.extractfile(member) if member.isreg() else None)
+            packages = "usr/local/lib/python3.11/dist-packages"
+            for file in sorted(vendored.rglob("*")):
+                # Rules of other rounds are 2 MB that are never read.
+                if file.is_file() and "__pycache__" not in file.parts:
+                    info = tarfile.TarInfo(f"./{packages}/{file.relative_to(vendored)}")
+                    info.size, info.mode = file.stat().st_size, 0o644
+                    target.addfile(info, io.BytesIO(file.read_bytes()))
+        draft.replace(path)
+    for other in folder.glob("base-*"):
+        if not other.name.startswith(path.stem):
+            other.unlink()
+    return path
+
+
+def base_layer(layout: Layout, folder: Path) -> Layer:
+    """Return the layer of all three images; compressed once."""
+    tar = root_tar(folder)
+    note = tar.with_suffix(".json")
+    if note.is_file():
+        layer = Layer(**json.loads(note.read_text()))
+        if layout.path(layer.digest).is_file():
+            return layer
+    layer = layout.layer(tar.read_bytes())
+    note.write_text(json.dumps(vars(layer)) + "\n")
+    return layer
+
+
+def files_of(folder: Path, target: str) -> dict[str, tuple[bytes, int]]:
+    """Return the files of a folder as they shall lie in the image."""
+    return {
+        f"{target}/{path.relative_to(folder)}": (
+            path.read_bytes(),
+            0o755 if path.stat().st_mode & 0o100 else 0o644,
+        )
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def common_files() -> dict[str, tuple[bytes, int]]:
+    """Return what the three images share beyond Debian's packages."""
+    return {
+        **files_of(HERE / "common/standin", "usr/local/lib/python3.11/dist-packages/standin"),
+        **files_of(HERE / "common/bin", "usr/local/bin"),
+        **files_of(HERE / "common/packages", "opt/standin/packages"),
+        "usr/local/bin/python": (b"-> /usr/bin/python3", 0o777),
+        "etc/hostname": (b"\n", 0o644),
+    }
+
+
+def run_sub(benchmark: str, folder: str) -> str:
+    """Return a benchmark's run script."""
+    text = (HERE / "run.sub.in").read_text()
+    for name, value in {**RUN_SUB[benchmark], "NAME": benchmark, "WORKDIR": f"/workspace/{folder}"}.items():
+        text = text.replace(f"@{name}@", value)
+    return text
+
+
+def own_files(folder: str, benchmark: str) -> dict[str, tuple[bytes, int]]:
+    """Return what one image has for itself."""
+    place = f"workspace/{folder}"
+    found = files_of(HERE / folder, place)
+    found[f"{place}/run.sub"] = (run_sub(benchmark, folder).encode(), 0o755)
+    for point in MOUNT_POINTS[benchmark]:
+        found[f"{point}/"] = (b"", 0o755)
+    for name, text in configs.files(benchmark).items():
+        found[f"{place}/{name}"] = (text.encode(), 0o644)
+    return found
+
+
+def build(out: Path) -> None:
+    """Bring the layout up to date."""
+    began = time.monotonic()
+    layout = Layout(out)
+    shared = [base_layer(layout, out / "work"), layout.layer(tar_of(common_files()))]
+    before = read_index(out)
+    for name, (folder, benchmark) in IMAGES.items():
+        own = own_files(folder, benchmark)
+        config = {
+            "Env": [
+                "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+                "LANG=C.UTF-8",
+                "PYTHONDONTWRITEBYTECODE=1",
+                f"GIT_COMMIT_ID={digest([(path, sha) for path, (sha, _mode) in own.items()])}",
+                "LAUNCHER_GIT_COMMIT_ID=",
+            ],
+            "WorkingDir": f"/workspace/{folder}",
+            "Cmd": ["/bin/bash"],
+            "Labels": {"rackproof.standin": "true"},
+        }
+        made = layout.image(name, [*shared, layout.layer(tar_of(own))], config)
+        if before.get(name, {}).get("digest") != made:
+            print(f"{name}: {made}", flush=True)
+    layout.close()
+    downloads.write(out / "downloads")
+    size = sum(path.stat().st_size for path in layout.blobs.iterdir()) / 1e6
+    print(f"images: {len(IMAGES)} in {out}, {size:.0f} MB in all, {time.monotonic() - began:.1f} s")
+
+
+def main() -> int:
+    """Build what is out of date."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--out", type=Path, required=True, help="the OCI layout; what is kept lies in it, too"
+    )
+    try:
+        build(parser.parse_args().out.resolve())
+    except (BuildError, OSError) as error:
+        print(f"images: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""What MLCommons' storage offers for llama31_8b and flux1, for a web server: small data, same layout.
+
+    http://HOST/mlcommons/mlc-r2-downloader.sh
+    http://HOST/mlcommons/metadata/NAME.uri        where the data set NAME lies
+    http://HOST/mlcommons/data/NAME/NAME.md5       its files and their checksums
+
+Needs NumPy, which the host's Python may lack: the data are made by the Python of .venv or the host's.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+DATASETS = {
+    "llama-3-1-8b-preprocessed-c4-dataset": "c4",
+    "llama-3-1-8b-tokenizer": "tokenizer",
+    "flux-1-cc12m-preprocessed": "cc12m",
+    "flux-1-coco-preprocessed": "coco",
+    "flux-1-empty-encodings": "empty_encodings",
+}
+
+
+def write(folder: Path) -> None:
+    """Write the tree where it is not as it should be."""
+    stamp = folder / ".made-from"
+    sources = [HERE / "common/standin/data.py", HERE / "r2/mlc-r2-downloader.sh", Path(__file__)]
+    made_from = "".join(path.read_text() for path in sources)
+    if stamp.is_file() and stamp.read_text() == made_from:
+        return
+    python = next(
+        (one for one in (sys.executable, str(HERE.parents[1] / ".venv/bin/python")) if _has_numpy(one)), None
+    )
+    if python is None:
+        raise OSError("no Python with NumPy: type `make venv`")
+    environment = {**os.environ, "PYTHONPATH": str(HERE / "common")}
+    done = subprocess.run(
+        [python, __file__, str(folder)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise OSError(f"the downloads cannot be made: {done.stderr.strip()[-1500:]}")
+    stamp.write_text(made_from)
+
+
+def _has_numpy(python: str) -> bool:
+    return (
+        os.path.exists(python)
+        and subprocess.run([python, "-c", "import numpy"], capture_output=True, check=False).returncode == 0
+    )
+
+
+def _make(folder: Path) -> None:
+    from standin import data
+
+    for name, maker in DATASETS.items():
+        files = getattr(data, maker)()
+        files[f"{name}.md5"] = data.checksums(files)
+        for path, content in files.items():
+            target = folder / "data" / name / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+        metadata = folder / f"metadata/{name}.uri"
+        metadata.parent.mkdir(parents=True, exist_ok=True)
+        metadata.write_text(f"../data/{name}\n")
+    (folder / "mlc-r2-downloader.sh").write_text((HERE / "r2/mlc-r2-downloader.sh").read_text())
+
+
+if __name__ == "__main__":
+    _make(Path(sys.argv[1]))

@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""Push the images to the test rack's registry: what it does not have yet, as user $oauthtoken.
+
+    push.py --registry gb300-r01-svc:5000 --images .rackproof/rack/images [--key-file .rackproof/rack/ngc_key]
+
+The key is read from its file and goes into the requests; no command line and no message shows it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import http.client
+import json
+import sys
+import time
+import urllib.parse
+from pathlib import Path
+from typing import Any
+
+from oci import MANIFEST, Layout, read_index
+
+USER = "$oauthtoken"
+KEY_FILE = Path(__file__).resolve().parents[2] / ".rackproof/rack/ngc_key"
+
+
+class PushError(Exception):
+    """The registry does not want it; the text says why."""
+
+
+class Registry:
+    """A registry without TLS, by its HTTP API."""
+
+    def __init__(self, address: str, key: str) -> None:
+        self.address = address
+        token = base64.b64encode(f"{USER}:{key}".encode()).decode()
+        self.headers = {"Authorization": f"Basic {token}"}
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        headers: dict[str, str] | None = None,
+        timeout: float = 60,
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Send one request; return status, headers and body."""
+        connection = http.client.HTTPConnection(self.address, timeout=timeout)
+        try:
+            connection.request(method, path, body, {**self.headers, **(headers or {})})
+            answer = connection.getresponse()
+            data = answer.read()
+        except OSError as error:
+            raise PushError(
+                f"the registry {self.address} does not answer: {error}; try `make rack-status`"
+            ) from error
+        finally:
+            connection.close()
+        if answer.status == 401:
+            raise PushError(
+                f"401 Unauthorized: {self.address} does not know user {USER} with the key in the key file"
+            )
+        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, data
+
+    def has(self, repository: str, digest: str) -> bool:
+        """Whether a repository has a blob."""
+        return self.ask("HEAD", f"/v2/{repository}/blobs/{digest}")[0] == 200
+
+    def tagged(self, repository: str, tag: str) -> str:
+        """Return the digest that a tag stands for, or nothing."""
+        status, headers, _body = self.ask(
+            "HEAD", f"/v2/{repository}/manifests/{tag}", headers={"Accept": MANIFEST}
+        )
+        return headers.get("docker-content-digest", "") if status == 200 else ""
+
+    def put_blob(self, repository: str, digest: str, path: Path, elsewhere: str) -> str:
+        """Bring a blob to a repository, from another one of the same registry if that has it."""
+        if self.has(repository, digest):
+            return "there"
+        query = {"mount": digest, "from": elsewhere} if elsewhere else {}
+        status, headers, body = self.ask(
+            "POST", f"/v2/{repository}/blobs/uploads/?{urllib.parse.urlencode(query)}", b""
+        )
+        if status == 201:
+            return "shared"
+        if status != 202:
+            raise PushError(f"{repository}: upload refused ({status}): {body[:300].decode(errors='replace')}")
+        place = urllib.parse.urlsplit(headers["location"])
+        target = f"{place.path}?{place.query + '&' if place.query else ''}digest={digest}"
+        size = path.stat().st_size
+        sent = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
+        with path.open("rb") as stream:
+            status, _headers, body = self.ask("PUT", target, stream, sent, timeout=300)
+        if status != 201:
+            raise PushError(
+                f"{repository}: {digest} refused ({status}): {body[:300].decode(errors='replace')}"
+            )
+        return "pushed"
+
+    def put_manifest(self, repository: str, tag: str, data: bytes) -> str:
+        """Give a manifest its tag; return the digest under which the registry keeps it."""
+        status, headers, body = self.ask(
+            "PUT", f"/v2/{repository}/manifests/{tag}", data, {"Content-Type": MANIFEST}
+        )
+        if status != 201:
+            raise PushError(f"{repository}:{tag} refused ({status}): {body[:300].decode(errors='replace')}")
+        return headers.get("docker-content-digest", "")
+
+
+def push(registry: Registry, folder: Path) -> int:
+    """Push all images of a layout; return how many the registry did not have."""
+    index = read_index(folder)
+    if not index:
+        raise PushError(f"{folder} holds no images; run build.py --out {folder} first")
+    layout, elsewhere, pushed = Layout(folder), "", 0
+    for name, entry in index.items():
+        repository, tag = name.rsplit(":", 1)
+        if registry.tagged(repository, tag) == entry["digest"]:
+            print(f"{name}: there")
+        else:
+            data = layout.path(entry["digest"]).read_bytes()
+            manifest = json.loads(data)
+            ways = [
+                registry.put_blob(repository, blob["digest"], layout.path(blob["digest"]), elsewhere)
+                for blob in (*manifest["layers"], manifest["config"])
+            ]
+            if registry.put_manifest(repository, tag, data) != entry["digest"]:
+                raise PushError(f"{name}: the registry keeps it under another digest than {entry['digest']}")
+            pushed += 1
+            print(f"{name}: {entry['digest']} (blobs: {', '.join(ways)})", flush=True)
+        elsewhere = repository
+    return pushed
+
+
+def main() -> int:
+    """Push what is missing."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--registry", required=True, help="HOST:PORT")
+    parser.add_argument("--images", type=Path, required=True, help="the folder that build.py filled")
+    parser.add_argument("--key-file", type=Path, default=KEY_FILE)
+    arguments = parser.parse_args()
+    began = time.monotonic()
+    try:
+        key = arguments.key_file.read_text().strip()
+        pushed = push(Registry(arguments.registry, key), arguments.images)
+    except (PushError, OSError) as error:
+        print(f"push: {error}", file=sys.stderr)
+        return 1
+    print(f"push: {pushed} images pushed to {arguments.registry}, {time.monotonic() - began:.1f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,350 @@
+#!/usr/bin/env python3
+"""Start, stop and disturb the test rack: a small datacentre of containers on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import fcntl
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from driver.console import Console
+from driver.engine import Engine, docker, install_packages
+from driver.faults import (
+    MACHINE,
+    hardware_faults,
+    read_faults,
+    silent_on_purpose,
+    switch_hardware,
+    switch_machine,
+)
+from driver.images import RELEASES, Images, overlay_tar
+from driver.layout import RACK_GROUP, Found, Host, RackError, plan, read_layout, strangers
+from driver.nodes import Nodes, answers, in_parallel
+
+HOME = Path(__file__).resolve().parent
+CHECKOUT = HOME.parent
+STATE = CHECKOUT / ".rackproof" / "rack"
+
+
+class Rack:
+    """The commands."""
+
+    def __init__(self, release: str) -> None:
+        self.console = Console(STATE / "timings.json")
+        self.layout = read_layout((CHECKOUT / "inventory" / "hosts.yml").read_text())
+        self.mirror = STATE / "mirror"
+        self.engine = Engine(STATE, HOME / "node" / "runc-rack")
+        self.nodes = Nodes(self.layout, STATE, self.console)
+        self.images = Images(HOME, STATE, self.console, release)
+
+    def up(self, nodes: int | None, also: list[str]) -> int:
+        """Bring up what is missing."""
+        wanted = self.layout.wanted(nodes, also)
+        # Debian's Python comes without the pip that fetches moto; the one of `make venv` has it.
+        install_packages(self.console, () if importlib.util.find_spec("pip") else ("python3-pip",))
+        self.engine.start(self.console)
+        self.nodes.raise_inotify()
+        found = self._found()
+        self.build_mirror()
+        faults = read_faults(list(found))
+        silent = {name for name, one in found.items() if silent_on_purpose(faults[name], one.state)}
+        todo = plan(wanted, found, silent)
+        expected = self.console.expected(f"create-{len(todo.create)}")
+        if expected is not None:
+            self.console.say(f"{len(todo.create)} hosts to start, about {expected:.0f} s")
+        self._bring_up(todo.create + todo.recreate, todo.start)
+        published = self.nodes.publish()
+        self.nodes.wait([host for host in wanted if host.name not in silent])
+        self.fill_registry()
+        if todo.beyond:
+            self.console.say(f"left alone, though not asked for: {', '.join(todo.beyond)}")
+        if silent:
+            self.console.say(f"silent by a fault that is on: {', '.join(sorted(silent))}")
+        self._tell_older(found)
+        if todo.complete and not published:
+            self.console.say(f"nothing to do: {len(wanted)} hosts run")
+        else:
+            self.console.say(f"the rack is up: {len(wanted)} hosts; try `ansible {RACK_GROUP} -m ping`")
+        return 0
+
+    def _found(self) -> dict[str, Found]:
+        """Return the rack's containers; another checkout's have other keys and another mirror."""
+        found = self.nodes.found()
+        if message := strangers(found, str(self.nodes.state)):
+            raise RackError(message)
+        return found
+
+    def _tell_older(self, found: dict[str, Found]) -> None:
+        """Say which nodes were made before the stand-ins were changed."""
+        image = self.images.node()
+        older = sorted(
+            name
+            for name, one in found.items()
+            if self.layout.host(name).kind == "node" and one.image != image
+        )
+        if older:
+            self.console.say(
+                f"{len(older)} nodes have older stand-ins or another release than a new one would have, from "
+                f"{older[0]} on: `rack.py refresh` renews the stand-ins, `rack.py renew {older[0]}` the node"
+            )
+
+    def _bring_up(self, create: list[Host], start: list[Host]) -> None:
+        if create:
+            self.nodes.make_keys(create)
+            images = {"node": self.images.node()}
+            images["controller"] = images["node"]
+            mounts = {}
+            if any(host.kind == "services" for host in create):
+                images["services"] = self.images.services()
+                mounts["services"] = [f"type=bind,source={self.mirror},target=/srv/mirror,readonly"]
+            self.nodes.make_network()
+
+            def make(host: Host) -> None:
+                self.nodes.remove(host)
+                self.nodes.create(host, images[host.kind], mounts.get(host.kind, []))
+
+            with self.console.step(f"create-{len(create)}", f"starting {len(create)} new hosts"):
+                in_parallel(self.console, "started", create, make)
+        if start:
+            with self.console.step(f"start-{len(start)}", f"starting {len(start)} hosts that had stopped"):
+                in_parallel(self.console, "started", start, self.nodes.start)
+
+    def build_mirror(self) -> None:
+        """Build what the services' host serves on port 80; its own builder knows what is out of date."""
+        self.images.node_tar()
+        command = [sys.executable, str(HOME / "mirror" / "build.py"), "--out", str(self.mirror)]
+        for tar in (STATE / f"root-{release}.tar" for release in RELEASES):
+            command += ["--rootfs", str(tar)] if tar.is_file() else []
+        with self.console.step("mirror", "building the mirror where it is out of date"):
+            if subprocess.run(command, check=False).returncode != 0:
+                raise RackError("the mirror cannot be built; its builder says why above")
+
+    def fill_registry(self) -> None:
+        """Push the stand-ins of NGC's images, and serve what their data scripts fetch."""
+        images = STATE / "images"
+        services = next(host.name for host in self.layout.everyone if host.kind == "services")
+        steps = [
+            ("build.py", "--out", str(images)),
+            ("push.py", "--registry", f"{services}:5000", "--images", str(images)),
+        ]
+        with self.console.step("images", "filling the registry where it lacks an image"):
+            for program, *words in steps:
+                command = [sys.executable, str(HOME / "images" / program), *words]
+                if subprocess.run(command, check=False).returncode != 0:
+                    raise RackError(f"the registry cannot be filled; images/{program} says why above")
+            shutil.copytree(images / "downloads", self.mirror / "mlcommons", dirs_exist_ok=True)
+
+    def prepare(self) -> None:
+        """Make what another release than the rack's own lacks: minutes, before the rack is locked."""
+        if self.images.release != RELEASES[0]:
+            install_packages(self.console)
+            self.build_mirror()
+
+    def renew(self, names: list[str]) -> int:
+        """Make hosts bare again."""
+        hosts = [self.layout.host(name) for name in names]
+        install_packages(self.console)
+        self.engine.start(self.console)
+        self.nodes.raise_inotify()
+        self._found()
+        self._bring_up(hosts, [])
+        self.nodes.publish()
+        self.nodes.wait(hosts)
+        self.console.say(f"bare again: {', '.join(names)}")
+        return 0
+
+    def refresh(self) -> int:
+        """Put the stand-ins as they are now onto the running hosts, which go on."""
+        files = overlay_tar(self.images.rack_overlay())
+        hosts = [host for host in self.nodes.present() if host.kind != "services"]
+        in_parallel(self.console, "refreshed", hosts, lambda host: self.nodes.put(host, files))
+        return 0
+
+    def down(self, purge: bool, names: Sequence[str] = ()) -> int:
+        """Take the rack down and leave no trace of it on this host; or only some of its hosts."""
+        hosts = [self.layout.host(name) for name in names]
+        if hosts:
+            in_parallel(self.console, "removed", hosts, self.nodes.remove)
+            self.nodes.publish()
+            return 0
+        number = 0
+        if self.engine.answers():
+            number = self.nodes.down()
+        changed = self.nodes.withdraw()
+        self.console.say(
+            f"the rack is down: {number} hosts removed" if number or changed else "there was no rack"
+        )
+        if self.engine.answers():
+            if purge:
+                self.nodes.purge()
+            self.engine.stop(self.console)
+        if purge:
+            # Root file systems, mirror, keys; last, because what says which engine to stop lies there, too.
+            shutil.rmtree(self.nodes.state, ignore_errors=True)
+        return 0
+
+    def status(self, as_json: bool) -> int:
+        """Show every host that has a container; exit status 3 when there is none."""
+        found = self.nodes.found() if self.engine.answers() else {}
+        faults = read_faults(list(found))
+        hosts = [host for host in self.layout.everyone if host.name in found]
+        with ThreadPoolExecutor(max(1, len(hosts))) as pool:
+            heard = list(pool.map(lambda host: answers(host.address), hosts))
+        rows = [
+            dataclasses.asdict(host)
+            | {"state": found[host.name].state, "ssh": ssh, "faults": faults.get(host.name, {})}
+            for host, ssh in zip(hosts, heard, strict=True)
+        ]
+        if as_json:
+            print(json.dumps({"hosts": rows}, indent=1))
+        elif rows:
+            form = "{:<16}{:<15}{:<12}{:<8}{:<12}{:<9}{}"
+            print(form.format("host", "address", "kind", "sku", "state", "ssh", "faults"))
+            for row in rows:
+                ssh = "answers" if row["ssh"] else "SILENT"
+                words = ", ".join(sorted(row["faults"])) or "-"
+                sku = row["sku"] or "-"
+                print(form.format(row["name"], row["address"], row["kind"], sku, row["state"], ssh, words))
+        else:
+            print("no rack runs here; `make rack` starts one")
+        return 0 if rows else 3
+
+    def fault(self, options: argparse.Namespace) -> int:
+        """Switch a fault, or list what there is."""
+        hardware = hardware_faults(HOME)
+        if options.list or not options.name:
+            for name, text in {**hardware, **{name: one.text for name, one in MACHINE.items()}}.items():
+                print(f"{name:<18} {text}")
+            return 0
+        host = self.layout.host(options.name)
+        if options.fault is None:
+            for name, settings in sorted(read_faults([host.name])[host.name].items()):
+                print(f"{name:<18} {json.dumps(settings)}")
+            return 0
+        if host.name not in self.nodes.found():
+            raise RackError(f"{host.name} is not there; `make rack-status` shows who is")
+        given = {
+            name: getattr(options, name) for name in ("gpu", "hca", "number", "component", "cpus", "seconds")
+        }
+        given = {name: value for name, value in given.items() if value is not None}
+        if options.fault in MACHINE:
+            switch_machine(host, options.fault, not options.off, given)
+        elif options.fault in hardware:
+            words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+            switch_hardware(host, options.fault, not options.off, words)
+        else:
+            raise RackError(f"{options.fault}: no such fault; `rack.py fault --list` shows them")
+        self.console.say(f"{host.name}: {options.fault} is {'off' if options.off else 'on'}")
+        return 0
+
+    def execute(self, name: str, command: list[str]) -> int:
+        """Run a command on a host without ssh."""
+        host = self.layout.host(name)
+        done = docker("exec", host.name, *command, check=False, timeout=600)
+        sys.stdout.buffer.write(done.stdout)
+        sys.stderr.buffer.write(done.stderr)
+        return done.returncode
+
+
+def arguments() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(prog="rack.py", description=__doc__)
+    parser.add_argument("--release", choices=RELEASES, default=RELEASES[0], help="Debian's, of new nodes")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    up = commands.add_parser("up", help="start the rack; completes one that is half there")
+    up.add_argument(
+        "--nodes", type=int, metavar="N", help="the first N nodes only (default: the inventory's)"
+    )
+    up.add_argument("--also", default="", metavar="SKU,SKU", help="nodes of other SKUs besides: b200, h100")
+    renew = commands.add_parser("renew", help="throw hosts away and start them bare")
+    renew.add_argument("names", nargs="+", metavar="HOST")
+    commands.add_parser("refresh", help="put the stand-ins as they are now onto running hosts")
+    down = commands.add_parser("down", help="remove the rack and its names from this machine")
+    down.add_argument("names", nargs="*", metavar="HOST", help="only these")
+    down.add_argument("--purge", action="store_true", help="and what is kept for the next one")
+    status = commands.add_parser("status", help="show the hosts")
+    status.add_argument("--json", action="store_true", dest="as_json")
+    fault = commands.add_parser("fault", help="switch a fault on or off; without one, show those that are on")
+    fault.add_argument("name", nargs="?", metavar="HOST")
+    fault.add_argument("fault", nargs="?", metavar="FAULT")
+    fault.add_argument("--off", action="store_true", help="switch it off")
+    fault.add_argument("--list", action="store_true", help="list the faults that there are")
+    fault.add_argument("--gpu", type=int, metavar="I", help="which GPU (default 0)")
+    fault.add_argument("--hca", type=int, metavar="I", help="which network card (default 0)")
+    fault.add_argument("--number", type=int, help="which XID (default 79)")
+    fault.add_argument("--component", choices=("driver", "fabricmanager"), help="what does not match")
+    fault.add_argument("--cpus", type=float, help="how much of a CPU slow-node leaves (default 0.25)")
+    fault.add_argument(
+        "--seconds", type=float, help="how far off clock-skew is (default 300; may be negative)"
+    )
+    execute = commands.add_parser("exec", help="run a command on a host without ssh")
+    execute.add_argument("name", metavar="HOST")
+    execute.add_argument("words", nargs=argparse.REMAINDER, metavar="-- COMMAND")
+    return parser
+
+
+@contextlib.contextmanager
+def alone(console: Console) -> Iterator[None]:
+    """Let one command change the rack at a time."""
+    STATE.mkdir(parents=True, exist_ok=True)
+    with (STATE / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            console.say("another command is changing the rack; waiting for it to end ...")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def check_machine() -> None:
+    """Refuse where a rack cannot be."""
+    if sys.platform != "linux":
+        raise RackError("the rack is made of Linux containers: it needs a Linux machine")
+    if os.geteuid() != 0:
+        raise RackError("the rack needs root (containers, /etc/hosts): sudo make rack")
+
+
+def main(argv: list[str]) -> int:
+    """Run one command."""
+    options = arguments().parse_args(argv)
+    try:
+        check_machine()
+        rack = Rack(options.release)
+        if options.command == "status":
+            return rack.status(options.as_json)
+        if options.command == "exec":
+            words = options.words[1:] if options.words[:1] == ["--"] else options.words
+            return rack.execute(options.name, words or ["true"])
+        work: dict[str, Callable[[], int]] = {
+            "up": lambda: rack.up(options.nodes, [sku for sku in options.also.split(",") if sku]),
+            "renew": lambda: rack.renew(options.names),
+            "fault": lambda: rack.fault(options),
+            "refresh": rack.refresh,
+            "down": lambda: rack.down(options.purge, options.names),
+        }
+        if options.command == "renew":
+            rack.prepare()
+        with alone(rack.console):
+            return work[options.command]()
+    except RackError as error:
+        print(f"rack: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("rack: interrupted; the same command again goes on from here", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,89 @@
+"""The driver of the test rack, imported from where it lies; and a rack that runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from testrack.tests.on_rack import CONTROLLER, NAMED, PROVISIONED, SHARED, Command, play
+
+RACK = Path(__file__).resolve().parents[1]
+
+
+def run(*command: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+def idle(rack: Command) -> list[str]:
+    """Return which of the two can take work."""
+    # Asked for idle nodes only, sinfo lists idle ones that are drained, too.
+    said = rack(CONTROLLER, "sinfo --noheader -N -o '%N %T'").stdout.split("\n")
+    return [node for node in PROVISIONED if f"{node} idle" in said]
+
+
+@pytest.fixture(scope="session")
+def driver() -> Command:
+    """Run testrack/rack.py."""
+    return lambda *words, timeout=1200: run(sys.executable, str(RACK / "rack.py"), *words, timeout=timeout)
+
+
+@pytest.fixture(scope="session")
+def root_here() -> None:
+    """Skip where no rack can be; a CI without root fails."""
+    if os.geteuid() != 0 or sys.platform != "linux":
+        if os.environ.get("CI") == "true":
+            pytest.fail("the test rack needs root on Linux")
+        pytest.skip("the test rack needs root on Linux")
+
+
+@pytest.fixture(scope="session")
+def rack(root_here: None, driver: Command) -> Command:
+    """Return what runs a command on a host of a rack with at least two nodes; it runs on afterwards."""
+    if not NAMED:
+        done = driver("up", "--nodes", "2")
+        assert done.returncode == 0, done.stdout + done.stderr
+    return lambda host, *words, timeout=60: run(
+        "ssh", "-o", "ConnectTimeout=5", host, *words, timeout=timeout
+    )
+
+
+@pytest.fixture(scope="session")
+def images(root: Path, rack: Command) -> None:
+    """Have the stand-in images in the registry, which has them as long as its host lives."""
+    programs, kept = root / "testrack/images", str(root / ".rackproof/rack/images")
+    if not NAMED:
+        for words in (
+            ["build.py", "--out", kept],
+            ["push.py", "--registry", "gb300-r01-svc:5000", "--images", kept],
+        ):
+            done = run(sys.executable, str(programs / words[0]), *words[1:], timeout=600)
+            assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def nodes(root: Path, rack: Command, images: None) -> list[str]:
+    """Return two idle nodes of the Slurm cluster; provision them unless tests of provision.yml have."""
+    if len(idle(rack)) < 2:
+        done = play(root, "provision.yml", PROVISIONED, timeout=1200)
+        assert done.returncode == 0, done.stdout
+    return idle(rack)
+
+
+@pytest.fixture(scope="module")
+def shared_torch(rack: Command, nodes: list[str], torch_python: str) -> str:
+    """Return a Python with PyTorch on the nodes: this machine's runtime, on the folder that they share."""
+    python = f"{SHARED}/torch/bin/python"
+    if rack(nodes[0], f"{python} -c 'import torch, mlperf_logging; torch.__version__'").returncode:
+        copied = subprocess.run(
+            f"tar -C {Path(torch_python).parents[1]} -cf - lib | ssh {nodes[0]} "
+            f"'rm -rf {SHARED}/torch; mkdir -p {SHARED}/torch/bin; cd {SHARED}/torch; tar -xf -; "
+            'ln -s /usr/bin/python3 bin/python; echo "home = /usr/bin" > pyvenv.cfg\'',
+            shell=True,
+            check=False,
+        )
+        assert copied.returncode == 0
+    return python

@@ -1,0 +1,445 @@
+#!/usr/bin/env python3
+"""Virtual machines with empty disks, and BMCs that speak Redfish, in the test rack's network (root).
+
+    make rack NODES=1
+    testrack/vms/vms.py --nodes 2 --folder .rackproof/vms -- ansible-playbook reimage.yml -l vm1,vm2
+
+Everything runs in a network, mount and process namespace that ends with the command: libvirt and QEMU (no
+KVM needed), sushy-emulator, a name server, and what role netboot starts. A pair of interfaces joins its
+bridge to the rack's. What is left is the folder (disks, consoles, journals), and the machines' names in
+/etc/hosts of the rack's hosts. This machine's own /etc, libvirt and network are not touched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+RACK = ROOT / "testrack"
+sys.path[:0] = [str(RACK), str(RACK / "fakes")]
+
+from driver import layout as rack  # noqa: E402  (they lie where the rack has them)
+from driver.engine import docker, docker_text  # noqa: E402
+from driver.nodes import LABEL  # noqa: E402
+from rackhardware.state import make as make_hardware  # noqa: E402
+
+INSIDE = "RACKPROOF_VMS_INSIDE"
+"""Names the descriptor of the network namespace that the command was started in."""
+BRIDGE, UPLINK = "vms0", "vms-rack"
+NETWORK, MASK = rack.SUBNET.partition(".0/")[0], 24
+HOST, SITE_DHCP, MACHINES_FROM, RAMDISKS = f"{NETWORK}.50", f"{NETWORK}.200", 50, (101, 199)
+"""Addresses, or their last numbers, that the rack's own hosts do not have. HOST serves boots and names."""
+RANGE = f"{NETWORK}.{RAMDISKS[0]},{NETWORK}.{RAMDISKS[1]},255.255.255.0"
+OVMF = Path("/usr/share/OVMF")
+DOMAIN_NAME = "rack"
+SKU = "gb300"
+REDFISH_PORT, HTTP_PORT = 8000, 8080
+MIB = 1024 * 1024
+# Of this machine only what is hidden below would be written to.
+HIDDEN = (
+    "/run/libvirt",
+    "/run/netns",
+    "/run/rackproof-vms",
+    "/var/lib/libvirt",
+    "/var/log/libvirt",
+    "/var/cache/libvirt",
+    "/var/log/nginx",
+    "/var/lib/nginx",
+)
+QEMU_CONF = """user = "root"
+group = "root"
+security_driver = "none"
+stdio_handler = "file"
+cgroup_controllers = []
+namespaces = []
+remember_owner = 0
+"""
+LIBVIRTD_CONF = """auth_unix_rw = "none"
+auth_unix_ro = "none"
+"""
+DOMAIN = """<domain type="qemu">
+  <name>{name}</name>
+  <uuid>{uuid}</uuid>
+  <memory unit="MiB">{memory}</memory>
+  <vcpu>1</vcpu>
+  <sysinfo type="smbios">
+    <system><entry name="serial">{serial}</entry><entry name="sku">{sku}</entry></system>
+    <chassis><entry name="asset">{name}</entry></chassis>
+  </sysinfo>
+  <os><type arch="x86_64" machine="pc">hvm</type>{firmware}<boot dev="hd"/><smbios mode="sysinfo"/></os>
+  <features><acpi/></features>
+  <cpu mode="custom" match="exact" check="none"><model fallback="forbid">Nehalem</model></cpu>
+  <on_reboot>restart</on_reboot>
+  <devices>
+    <disk type="file" device="disk"><driver name="qemu" type="raw" cache="unsafe"/><source file="{disk}"/>
+      <target dev="vda" bus="virtio"/><serial>{disk_serial}</serial></disk>
+    <disk type="file" device="disk"><driver name="qemu" type="raw" cache="unsafe"/><source file="{scratch}"/>
+      <target dev="vdb" bus="virtio"/><serial>{scratch_serial}</serial></disk>
+    <interface type="ethernet"><target dev="{tap}" managed="no"/><mac address="{mac}"/>
+      <model type="virtio"/></interface>
+    <serial type="file"><source path="{console}" append="on"/><target port="0"/></serial>
+    <rng model="virtio"><backend model="random">/dev/urandom</backend></rng>
+    <memballoon model="none"/>
+  </devices>
+</domain>
+"""
+UEFI = """<loader readonly="yes" type="pflash">{code}</loader><nvram template="{variables}">{nvram}</nvram>"""
+
+
+def machine(number: int, folder: Path, uefi: bool = False) -> dict[str, str]:
+    """Return what the program and the inventory have to know of a machine.
+
+    Its firmware and BMC say of it what its stand-in hardware says (rack-machine.service).
+    """
+    nvram = folder / f"vm{number}.nvram"
+    firmware = UEFI.format(code=OVMF / "OVMF_CODE_4M.fd", variables=OVMF / "OVMF_VARS_4M.fd", nvram=nvram)
+    name = f"vm{number}"
+    hardware = make_hardware(SKU, name)["machine"]
+    return {
+        "name": name,
+        "uuid": hardware["uuid"],
+        "mac": f"52:54:00:78:00:{number:02x}",
+        "address": f"{NETWORK}.{MACHINES_FROM + number}",
+        "serial": hardware["product_serial"],
+        "disk_serial": f"DISK-{number:04d}",
+        "scratch_serial": f"SCRATCH-{number:04d}",
+        "tap": f"vm{number}",
+        "disk": str(folder / f"{name}.raw"),
+        "scratch": str(folder / f"{name}-scratch.raw"),
+        "console": str(folder / f"{name}.console"),
+        "firmware": firmware if uefi else "",
+    }
+
+
+def inventory(
+    machines: list[dict[str, str]], folder: Path, image: Path, proxy: bool = False
+) -> dict[str, object]:
+    """Return the inventory of the machines and of the host that boots them, beside the rack's own."""
+    key = (folder / "key.pub").read_text().strip()
+    known = folder / "known_hosts"
+    built = json.loads((image / "netboot.json").read_text())
+    secrets = ROOT / ".rackproof/rack"
+    hosts = {
+        one["name"]: {
+            "ansible_host": one["address"],
+            # What goes by the place of the inventory, by a kernel that others share, or by a Grace's.
+            "apt_mirror_key_file": str(secrets / "mirror.asc"),
+            "ngc_api_key": f"{{{{ lookup('ansible.builtin.file', '{secrets / 'ngc_key'}') }}}}",
+            "node_tuning_kernel": True,
+            "peer_memory_dmabuf_kernel": "",
+            "reimage_bmc_system": one["uuid"],
+            "reimage_mac": one["mac"],
+            "reimage_serial": one["serial"],
+            "reimage_disk": {"serial": one["disk_serial"]},
+            "reimage_network": {
+                "version": 2,
+                "ethernets": {
+                    "rack": {
+                        "match": {"macaddress": one["mac"]},
+                        "addresses": [f"{one['address']}/{MASK}"],
+                        "nameservers": {"addresses": [HOST], "search": [DOMAIN_NAME]},
+                    }
+                },
+            },
+        }
+        for one in machines
+    }
+    return {
+        "all": {
+            "vars": {
+                **built,
+                "netboot_interface": BRIDGE,
+                "netboot_address": HOST,
+                "netboot_dhcp": "proxy" if proxy else "server",
+                **({"netboot_network": f"{NETWORK}.0"} if proxy else {"netboot_range": RANGE}),
+                "netboot_http_port": HTTP_PORT,
+                "netboot_folder": str(folder / "netboot"),
+                "netboot_kernel_arguments": "console=ttyS0,115200 mitigations=off",
+                "reimage_netboot_host": "boothost",
+                # The emulator has no certificate here; a real BMC's is checked.
+                "reimage_bmc_address": f"http://{HOST}:{REDFISH_PORT}",
+                "reimage_authorized_keys": [key],
+                "reimage_known_hosts": str(known),
+                "reimage_results": str(folder / "results"),
+                # Their GPUs are stand-ins: there is nothing to measure.
+                "reimage_proofs": [],
+            },
+            "children": {
+                "netboot": {
+                    "hosts": {
+                        "boothost": {
+                            "ansible_connection": "local",
+                            "ansible_python_interpreter": "/usr/bin/python3",
+                        }
+                    }
+                },
+                rack.RACK_GROUP: {
+                    "children": {
+                        "vms": {
+                            "hosts": hosts,
+                            "vars": {
+                                "ansible_user": "root",
+                                "ansible_python_interpreter": "/usr/bin/python3",
+                                "ansible_ssh_private_key_file": str(folder / "key"),
+                                "ansible_ssh_common_args": f"-o UserKnownHostsFile={known} "
+                                "-o StrictHostKeyChecking=yes",
+                                "ansible_timeout": 60,
+                            },
+                        }
+                    }
+                },
+            },
+        }
+    }
+
+
+def names(machines: list[dict[str, str]]) -> str:
+    """Return what the name server knows, as a file of hosts: every host of the rack, running or not."""
+    known = rack.read_layout((ROOT / "inventory/hosts.yml").read_text()).everyone
+    lines = [f"{one.address} {one.name}" for one in known]
+    return "".join(f"{line}\n" for line in (*lines, *host_lines(machines)))
+
+
+def host_lines(machines: list[dict[str, str]]) -> list[str]:
+    """Return the machines' lines for a file of hosts."""
+    return [f"{one['address']} {one['name']}" for one in machines]
+
+
+def introduce(machines: list[dict[str, str]]) -> None:
+    """Tell the rack's hosts, which have no name server, of the machines."""
+    if not Path(f"/sys/class/net/{rack.BRIDGE}").exists():
+        sys.exit("vms: the test rack does not run: make rack NODES=1")
+    for host in docker_text("ps", "--filter", f"label={LABEL}", "--format", "{{.Names}}").split():
+        for line in host_lines(machines):
+            docker("exec", host, "sh", "-c", f"grep -qxF '{line}' /etc/hosts || echo '{line}' >> /etc/hosts")
+
+
+def run(*words: object, **more: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(one) for one in words], check=True, text=True, **more)  # type: ignore[call-overload,no-any-return]
+
+
+def until(what: str, holds: object, seconds: float = 60) -> None:
+    """Wait until something holds."""
+    end = time.monotonic() + seconds
+    while not holds():  # type: ignore[operator]
+        if time.monotonic() > end:
+            sys.exit(f"vms: {what} is not there after {seconds:.0f} s")
+        time.sleep(0.3)
+
+
+def succeeds(*words: object) -> bool:
+    try:
+        command = [str(one) for one in words]
+        return subprocess.run(command, capture_output=True, check=False, timeout=30).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+def hide(folder: Path) -> None:
+    """Let what is written to this machine's own places go nowhere."""
+    # A file of its own in a container, over which the overlay would lay an older one.
+    known = Path("/etc/hosts").read_text()
+    run("mount", "--make-rprivate", "/")
+    layer = folder / "etc"
+    layer.mkdir()
+    run("mount", "-t", "tmpfs", "tmpfs", layer)
+    (layer / "upper").mkdir()
+    (layer / "work").mkdir()
+    run(
+        "mount",
+        "-t",
+        "overlay",
+        "overlay",
+        "-o",
+        f"lowerdir=/etc,upperdir={layer}/upper,workdir={layer}/work",
+        "/etc",
+    )
+    Path("/etc/hosts").write_text(known)
+    for place in HIDDEN:
+        Path(place).mkdir(parents=True, exist_ok=True)
+        run("mount", "-t", "tmpfs", "tmpfs", place)
+    Path("/var/lib/nginx/body").mkdir(mode=0o755)
+    Path("/etc/libvirt/qemu.conf").write_text(QEMU_CONF)
+    Path("/etc/libvirt/libvirtd.conf").write_text(LIBVIRTD_CONF)
+    shutil.rmtree("/etc/libvirt/qemu", ignore_errors=True)
+
+
+def start(words: list[str], log: Path, **more: object) -> int:
+    """Start a program and return its process."""
+    with open(log, "ab") as stream:
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, **more)  # type: ignore[call-overload]
+    return int(process.pid)
+
+
+def network(machines: list[dict[str, str]], outside: int) -> None:
+    """Make the machines' network a part of the rack's, of which nothing is left when this namespace ends."""
+    run("ip", "link", "set", "lo", "up")
+    run("ip", "link", "add", BRIDGE, "type", "bridge")
+    run("ip", "addr", "add", f"{HOST}/{MASK}", "dev", BRIDGE)
+    there = ("nsenter", f"--net=/proc/self/fd/{outside}", "ip", "link")
+    peer = ("type", "veth", "peer", "name", "rack", "netns", os.getpid())
+    # One that has just ended may have left it: the kernel takes namespaces away by and by.
+    subprocess.run([*there, "del", UPLINK], check=False, capture_output=True, pass_fds=[outside])
+    run(*there, "add", UPLINK, *peer, pass_fds=[outside])
+    run(*there, "set", UPLINK, "master", rack.BRIDGE, "up", pass_fds=[outside])
+    for name in ("rack", BRIDGE):
+        run("ip", "link", "set", name, *(["master", BRIDGE] if name == "rack" else []), "up")
+    for one in machines:
+        run("ip", "tuntap", "add", "dev", one["tap"], "mode", "tap")
+        run("ip", "link", "set", one["tap"], "master", BRIDGE, "up")
+
+
+def site_dhcp(folder: Path) -> None:
+    """Start a DHCP server that is not Rackproof's, on a host of its own: it gives addresses, and no more."""
+    run("ip", "netns", "add", "site")
+    run("ip", "link", "add", "site", "type", "veth", "peer", "name", "eth0", "netns", "site")
+    run("ip", "link", "set", "site", "master", BRIDGE, "up")
+    run("ip", "-n", "site", "addr", "add", f"{SITE_DHCP}/{MASK}", "dev", "eth0")
+    run("ip", "-n", "site", "link", "set", "eth0", "up")
+    words = ["dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=", "--user=root"]
+    words += ["--port=0", f"--dhcp-range={RANGE},1h", "--dhcp-option=option:router", "--log-dhcp"]
+    start(
+        ["ip", "netns", "exec", "site", *words, f"--dhcp-leasefile={folder}/site.leases"], folder / "site.log"
+    )
+
+
+def services(folder: Path, machines: list[dict[str, str]], memory: int) -> None:
+    """Start the name server, libvirt, the machines' definitions and the BMCs."""
+    (folder / "names").write_text(names(machines))
+    words = ["dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=", "--user=root"]
+    words += [
+        "--no-resolv",
+        "--no-hosts",
+        f"--addn-hosts={folder}/names",
+        "--expand-hosts",
+        f"--domain={DOMAIN_NAME}",
+    ]
+    words += [f"--local=/{DOMAIN_NAME}/", f"--listen-address={HOST}", "--bind-interfaces"]
+    start(words, folder / "names.log")
+    for name in ("virtlogd", "libvirtd"):
+        start([f"/usr/sbin/{name}", "--pid-file", f"/run/libvirt/{name}.pid"], folder / "libvirt.log")
+    until("libvirt", lambda: succeeds("virsh", "-c", "qemu:///system", "version"))
+    for one in machines:
+        for name in ("disk", "scratch"):
+            # What a disk holds already is what a second command starts from.
+            if not Path(one[name]).exists():
+                with open(one[name], "wb") as stream:
+                    stream.truncate((32768 if name == "disk" else 64) * MIB)
+        path = folder / f"{one['name']}.xml"
+        path.write_text(DOMAIN.format(**one, sku=SKU, memory=memory))
+        run("virsh", "-q", "-c", "qemu:///system", "define", path)
+    # libvirt's Python part is a package of the system, and the emulator one of the environment.
+    borrowed = folder / "python"
+    borrowed.mkdir()
+    for found in Path("/usr/lib/python3/dist-packages").glob("libvirt*"):
+        (borrowed / found.name).symlink_to(found)
+    emulator = Path(sys.executable).with_name("sushy-emulator")
+    (folder / "emulator.conf").write_text(
+        f'SUSHY_EMULATOR_LISTEN_IP = "{HOST}"\nSUSHY_EMULATOR_LISTEN_PORT = {REDFISH_PORT}\n'
+        f'SUSHY_EMULATOR_STATE_DIR = "{folder}/emulator"\n'
+    )
+    (folder / "emulator").mkdir()
+    bmcs = start(
+        [str(emulator), "--config", str(folder / "emulator.conf"), "--libvirt-uri", "qemu:///system"],
+        folder / "emulator.log",
+        env={**os.environ, "PYTHONPATH": str(borrowed)},
+    )
+    (folder / "emulator.pid").write_text(f"{bmcs}\n")
+    until(
+        "the Redfish emulator",
+        lambda: succeeds("curl", "-fs", f"http://{HOST}:{REDFISH_PORT}/redfish/v1/"),
+    )
+
+
+def reap() -> None:
+    """Go on in a child; the first process of a namespace takes leave of all that others leave behind.
+
+    libvirt waits for a QEMU to be gone, and one that nobody takes leave of stays.
+    """
+    child = os.fork()
+    if child == 0:
+        return
+    while True:
+        pid, status = os.wait()
+        if pid == child:
+            os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument("--memory", type=int, default=1536, help="MiB of each machine")
+    parser.add_argument(
+        "--image", type=Path, default=ROOT / ".rackproof/image", help="what playbooks/image.yml made"
+    )
+    parser.add_argument(
+        "--folder", type=Path, default=ROOT / ".rackproof/vms", help="disks, consoles, inventory, results"
+    )
+    parser.add_argument("--uefi", action="store_true", help="machines with UEFI in the place of a BIOS")
+    parser.add_argument(
+        "--proxy", action="store_true", help="boot beside a DHCP server of the site's, which there is then"
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="keep the folder of the command before, with its disks"
+    )
+    parser.add_argument("command", nargs="+", help="runs inside, with ANSIBLE_INVENTORY set")
+    options = parser.parse_args()
+    folder, image = options.folder.resolve(), options.image.resolve()
+    if os.geteuid() != 0:
+        sys.exit("vms: root makes namespaces; start it as root")
+    machines = [machine(number, folder, options.uefi) for number in range(1, options.nodes + 1)]
+    if not os.environ.get(INSIDE):
+        introduce(machines)
+        # A namespace of processes ends with the first of them, and so does all that was started in it.
+        words = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        outside = os.open("/proc/self/ns/net", os.O_RDONLY)
+        os.set_inheritable(outside, True)
+        os.environ[INSIDE] = str(outside)
+        os.execvp(words[0], [*words, sys.executable, str(HERE / "vms.py"), *sys.argv[1:]])
+    reap()
+    outside = int(os.environ.pop(INSIDE))
+    if not options.keep and (folder / "hosts.json").exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    closed = [one for one in (folder, *folder.parents) if not one.stat().st_mode & 0o001]
+    if closed:
+        sys.exit(f"vms: dnsmasq and nginx may not look into {closed[-1]}: name another folder")
+    for name in ("etc", "python", "emulator"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    if not (folder / "key").exists():
+        run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "vms", "-f", folder / "key")
+    (folder / "hosts.json").write_text(
+        json.dumps(inventory(machines, folder, image, options.proxy), indent=1)
+    )
+    hide(folder)
+    network(machines, outside)
+    os.close(outside)
+    if options.proxy:
+        site_dhcp(folder)
+    services(folder, machines, options.memory)
+    tools = folder / "bin"
+    tools.mkdir(exist_ok=True)
+    shutil.copy(HERE / "systemctl", tools / "systemctl")
+    environment = {
+        **os.environ,
+        "PATH": f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "ANSIBLE_INVENTORY": f"{ROOT / 'inventory/hosts.yml'},{folder / 'hosts.json'}",
+        # Connections that are kept are this namespace's own.
+        "ANSIBLE_SSH_CONTROL_PATH_DIR": "/run/rackproof-vms/ssh",
+    }
+    done = subprocess.run(options.command, env=environment, check=False)
+    for one in machines:
+        succeeds("virsh", "-c", "qemu:///system", "destroy", one["name"])
+    return done.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""The page, the Markdown and the chart of a comparison."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from rackproof.analysis.compare.systems import System, SystemComparison, compare_systems
+from rackproof.core.records import Finding, Source, Verdict
+from rackproof.report import charts
+from rackproof.report.comparison import (
+    comparison_markdown,
+    comparison_page,
+    comparison_terminal,
+    ratio_charts,
+    verdict,
+    write_comparison,
+)
+from tests.analysis.compare.test_systems import training
+
+HOSTILE = "<script>alert(1)</script>\x1b[31m\u202e|"
+
+
+@pytest.fixture
+def hostile() -> SystemComparison:
+    """A comparison whose every text came out of a hostile log."""
+    found = Finding(code="nan", message=HOSTILE, verdict=Verdict.FAIL, source=Source(file=HOSTILE, line=7))
+    bad = training(1.0, benchmark=HOSTILE, findings=(found,), parameters={"a": HOSTILE})
+    good = [training(rate, benchmark=HOSTILE) for rate in (100, 101, 110, 112)]
+    return compare_systems(
+        [System(name=HOSTILE, runs=(*good[:2], bad)), System(name="plain", runs=tuple(good[2:]))]
+    )
+
+
+def test_hostile_text_is_harmless_in_every_form(hostile: SystemComparison) -> None:
+    page = comparison_page(hostile)
+    assert "<script" not in page
+    assert "default-src 'none'" in page
+    for text in (page, comparison_markdown(hostile), comparison_terminal(hostile, 120)):
+        assert not re.findall(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
+    # Within a code span it is text.
+    assert "<script" not in re.sub(r"`[^`]*`", "", comparison_markdown(hostile))
+
+
+def test_every_form_has_the_tables(hostile: SystemComparison) -> None:
+    for text in (comparison_page(hostile), comparison_markdown(hostile), comparison_terminal(hostile, 200)):
+        plain = text.replace("\\", "")
+        for said in ("100.5", "111 samples/s", "1.1045", "Epochs", "no mean", ":7", "Welch"):
+            assert said in plain, said
+    assert verdict(hostile) is None
+    assert "Nothing here was judged" in comparison_page(hostile)
+
+
+def test_the_chart_shows_ratio_and_interval(hostile: SystemComparison) -> None:
+    throughput, minutes = ratio_charts(hostile)
+    ((name, ((value, low, high),)),) = throughput.lines
+    assert name == "plain"
+    assert value == pytest.approx(111 / 100.5)
+    assert low is not None
+    assert high is not None
+    assert low < 111 / 100.5 < high
+    assert "right is better" in throughput.x_label
+    assert "left is better" in minutes.x_label
+    # Equal minutes: a point without a bar, which the page says.
+    assert minutes.lines[0][1][0][1] is None
+    assert any("no interval" in note for note in minutes.notes)
+    drawn = charts.draw_ratios(throughput, "x")
+    assert drawn.description.startswith("Training throughput")
+    assert "1.104" in drawn.description
+    assert drawn.svg == charts.draw_ratios(throughput, "x").svg
+    assert "#01fe" not in drawn.svg
+
+
+def test_a_system_that_was_judged_shows_its_verdict() -> None:
+    slow = System(name="DGX1", runs=(training(2000.0, 22.03),))
+    compared = compare_systems([slow, System(name="b", runs=(training(2000.0, 22.03),))])
+    page = comparison_page(compared)
+    assert verdict(compared) is Verdict.FAIL
+    assert "\N{MINUS SIGN}54.8 %" in page
+    assert "4,420 samples/s" in page
+
+
+def test_systems_without_a_common_benchmark() -> None:
+    compared = compare_systems(
+        [System(name="a", runs=(training(),)), System(name="b", runs=(training(benchmark="gnmt"),))]
+    )
+    assert not ratio_charts(compared)
+    for text in (comparison_page(compared), comparison_markdown(compared), comparison_terminal(compared)):
+        assert "no benchmark in common" in text
+
+
+def test_the_files(hostile: SystemComparison, tmp_path: Path) -> None:
+    written = write_comparison(hostile, tmp_path / "c")
+    assert written == {form: tmp_path / "c" / f"comparison.{form}" for form in ("html", "md")}
+    assert written["html"].read_text() == comparison_page(hostile)

@@ -1,0 +1,120 @@
+"""bench.yml with the suite of MLPerf Training 0.6 on two hosts at once, each a system of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rackproof.store.run_folder import iter_runs
+
+pytestmark = pytest.mark.playbook
+HOSTS = ("hyperplane-n1", "hyperplane-n2")
+NEVER = datetime.min.replace(tzinfo=UTC)
+
+
+def inventory(root: Path, folder: Path) -> Path:
+    """Write an inventory of two names of this machine, each with a double of Docker of its own."""
+    sys.path.insert(0, str(root / "testrack/images/round06"))
+    import pack
+
+    commit, archive = pack.pack(folder / "sources", "base")
+    tools = folder / "bin"
+    tools.mkdir()
+    double = root / "tests/workloads/docker_double.py"
+    (tools / "docker").write_text(f'#!/bin/sh\nexec {sys.executable} {double} "$@"\n')
+    (tools / "docker").chmod(0o755)
+    for name in ("python", "python3"):
+        (tools / name).symlink_to(sys.executable)
+    hosts: dict[str, Any] = {}
+    for host in HOSTS:
+        (folder / host / "engine").mkdir(parents=True)
+        hosts[host] = {
+            "bench_home": str(folder / host),
+            "bench_environment": {"FAKE_DOCKER": str(folder / host / "engine"), "STANDIN_SECONDS": "0.5"},
+        }
+    common = {
+        "ansible_connection": "local",
+        "ansible_python_interpreter": sys.executable,
+        "bench_workloads": str(root / "workloads"),
+        "bench_results": str(folder / "results"),
+        "bench_sku": "hyperplane",
+        "bench_suite": "mlperf-training-0.6",
+        "bench_require_references": False,
+        "bench_published_references": False,
+        "bench_size_factor": 0.0001,
+        "bench_mlperf06_ref": commit,
+        "bench_mlperf06_sources": str(archive),
+    }
+    path = folder / "hosts.yml"
+    path.write_text(yaml.safe_dump({"all": {"children": {"hyperplane": {"hosts": hosts, "vars": common}}}}))
+    return path
+
+
+def play(root: Path, folder: Path, **variables: Any) -> tuple[int, str]:
+    playbook = str(Path(sys.executable).with_name("ansible-playbook"))
+    hosts = folder / "hosts.yml"
+    done = subprocess.run(
+        [playbook, "-i", str(hosts), "bench.yml", "-l", "hyperplane", "-e", json.dumps(variables)],
+        cwd=root,
+        env={**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}", "ANSIBLE_NOCOLOR": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_every_limited_host_is_a_system_and_stands_beside_the_others(root: Path, tmp_path: Path) -> None:
+    hosts = inventory(root, tmp_path)
+    content = yaml.safe_load(hosts.read_text())
+    # One host has more to do than the other.
+    content["all"]["children"]["hyperplane"]["hosts"][HOSTS[1]]["bench_repeats"] = 2
+    hosts.write_text(yaml.safe_dump(content))
+    status, output = play(root, tmp_path, benchmark="gnmt-0.6")
+    assert status == 0, output
+    runs = list(iter_runs(tmp_path / "results"))
+    assert sorted((run.benchmark, run.nodes[0].name, run.verdict.value) for run in runs) == [
+        ("gnmt-0.6", host, "pass") for host in (*HOSTS, HOSTS[1])
+    ], output
+    for run in runs:
+        assert run.launcher == "docker"
+        assert run.parameters["system"] == "LambdaHyperplaneBasic"
+        assert run.container_digest.startswith("sha256:")
+        assert (tmp_path / "results" / run.run_id / "run.sub").is_file()
+        assert (tmp_path / "results" / run.run_id / "config_LambdaHyperplaneBasic.sh").is_file()
+    first, second, third = sorted(runs, key=lambda run: run.started or NEVER)
+    assert (first.ended or NEVER) > (second.started or NEVER), "one host waited for the other"
+    assert (third.started or NEVER) > (second.ended or NEVER), "two runs on one host at once"
+    (page,) = (tmp_path / "results").glob("plan-*/comparison.md")
+    text = page.read_text()
+    assert all(word in text for word in (*HOSTS, "gnmt", "epochs")), text
+    assert "side by side: " in output
+
+
+def test_a_run_whose_cache_was_not_cleared_is_unproven_and_another_sku_is_told_what_there_is(
+    root: Path, tmp_path: Path
+) -> None:
+    hosts = inventory(root, tmp_path)
+    content = yaml.safe_load(hosts.read_text())
+    each = content["all"]["children"]["hyperplane"]["hosts"]
+    each[HOSTS[0]]["bench_environment"]["STANDIN_FAULT"] = "cache-not-cleared"
+    each[HOSTS[1]]["bench_sku"] = "h100"
+    hosts.write_text(yaml.safe_dump(content))
+    status, output = play(root, tmp_path, benchmark="minigo-0.6")
+    assert status == 2, output
+    by_host = {run.asked_nodes[0]: run for run in iter_runs(tmp_path / "results")}
+    assert [by_host[host].verdict.value for host in HOSTS] == ["fail", "unproven"], output
+    reasons = " ".join(by_host[HOSTS[0]].reasons)
+    assert "the page cache was cleared on 0 of 1 nodes" in reasons
+    assert "not compliant with the rules 0.6.0" in reasons
+    assert "no config for SKU h100; there are hyperplane" in " ".join(by_host[HOSTS[1]].reasons)

@@ -1,0 +1,67 @@
+"""One headless Chromium for all tests here, and the pages they look at."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rackproof.core.records import Run
+from tests.e2e.browser.devtools import Page, chromium, find_chromium
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    program = find_chromium()
+    if program is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("Chromium is missing; apt-get install chromium")
+        pytest.skip("no Chromium here; apt-get install chromium")
+    with chromium(program, tmp_path_factory.mktemp("profile")) as page:
+        yield page
+
+
+@pytest.fixture(scope="session")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Write a report of every kind; name to HTML file."""
+    from rackproof.report import write_plan_reports, write_run_reports
+    from tests.report import example_runs
+
+    folder = tmp_path_factory.mktemp("reports")
+    made = {}
+    for name in ("healthy", "hostile", "rack"):
+        (folder / name).mkdir()
+        made[name] = write_run_reports(getattr(example_runs, name)(), folder / name)["html"]
+    runs = [*example_runs.sweep(), example_runs.hostile()]
+    plan = write_plan_reports(
+        runs, folder / "sweep", "MNIST sweep", lambda run: f"../{run.run_id}/report.html"
+    )
+    return made | {"sweep": plan["html"], "comparison": _comparison(folder / "comparison")}
+
+
+def _comparison(folder: Path) -> Path:
+    """Write a page on three systems: with repeats, a failed run, and a published counterpart."""
+    from rackproof.analysis.compare.systems import System, compare_systems
+    from rackproof.core.records import LogFile, Verdict
+    from rackproof.report.comparison import write_comparison
+    from tests.report import example_runs
+
+    healthy, hostile = example_runs.healthy(), example_runs.hostile()
+
+    def repeat(number: int, factor: float) -> Run:
+        log = LogFile(path="l", sha256=f"{number:064x}", size_bytes=1, verdict=Verdict.PASS)
+        measured = tuple(one.model_copy(update={"value": one.value * factor}) for one in healthy.measurements)
+        changed = {"run_id": f"r{number}", "benchmark": "ssd", "logs": (log,), "measurements": measured}
+        return healthy.model_copy(update=changed)
+
+    systems = [
+        System(
+            name=name, runs=tuple(repeat(10 * at + number, 1 + at / 20 + number / 99) for number in range(4))
+        )
+        for at, name in enumerate(("DGX1", "LambdaHyperplaneBasic", "a machine with a rather long name"))
+    ]
+    broken = hostile.model_copy(update={"benchmark": "ssd"})
+    systems[0] = systems[0].model_copy(update={"runs": (*systems[0].runs, broken)})
+    return write_comparison(compare_systems(systems), folder)["html"]

@@ -1,0 +1,92 @@
+"""Faults of a node of the rack: how they are switched on and off, and as what validate.yml finds them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable
+
+from testrack.tests.on_rack import Command
+
+MACHINE = ("full-disk", "clock-skew", "dead-sshd")
+"""Faults of the machine; the others are of the stand-in hardware, which a node switches by itself."""
+BLINDING = ("hung-nvidia-smi", "version-mismatch", "dead-sshd")
+"""Behind these nobody sees what the GPUs have."""
+ON_HCA = ("hca-port-down",)
+FOUND = {
+    "missing-gpu": ("gpu_missing", "xid_79"),
+    "ecc-uncorrectable": ("ecc_sram_uncorrectable", "recovery_needed", "xid_95", "xid_154"),
+    "row-remap-pending": ("remap_pending", "recovery_needed", "xid_48", "xid_154"),
+    "xid": ("xid_119",),
+    "link-trained-down": ("pcie_width",),
+    "nvlink-down": ("nvlink_down", "xid_74"),
+    "throttling": ("throttled", "temperature"),
+    "hca-port-down": ("port_down", "port_link_downed"),
+    "hung-nvidia-smi": ("tool_hung",),
+    "version-mismatch": ("no_driver",),
+    "full-disk": ("disk_full",),
+    "clock-skew": ("clock",),
+    "dead-sshd": (),
+}
+"""Every fault, and the codes of all that fails for it."""
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+Fault = tuple[str, str, frozenset[tuple[str, str]]]
+"""Its name, the words that switch it on, and the codes and places of what fails for it."""
+
+
+def fault(name: str, number: int = 0) -> Fault:
+    """Return a fault of the GPU or port of a number, or of the node."""
+    if name in ON_HCA:
+        words, place = f"{name} --hca {number}", f"mlx5_{number}/1"
+    elif name in MACHINE or name in BLINDING:
+        words, place = name, ""
+    else:
+        words, place = f"{name} --gpu {number}", f"GPU {number}"
+    words += " --number 119" if name == "xid" else ""
+    return name, words, frozenset((code, place) for code in FOUND[name])
+
+
+def break_(rack: Command, driver: Command, node: str, faults: Iterable[Fault]) -> None:
+    """Switch faults on: the hardware's by the node itself, in one call."""
+    some = list(faults)
+    switch(rack, node, [words for name, words, _ in some if name not in MACHINE])
+    for name, _, _ in some:
+        assert name not in MACHINE or driver("fault", node, name).returncode == 0
+
+
+def mend(rack: Command, driver: Command, node: str, machine: Collection[str] = MACHINE) -> None:
+    """Switch all faults of the hardware off, and those of the machine that are named.
+
+    First the node has to be reached. Then the hardware's: a clock that is put right starts slurmd anew, which
+    would wait for a hung tool, and that tool would hold the next shutdown up for systemd's 90 seconds.
+    """
+    for name in [one for one in machine if one == "dead-sshd"]:
+        assert driver("fault", node, name, "--off").returncode == 0
+    switch(rack, node, [f"{name} --off" for name in FOUND if name not in MACHINE])
+    for name in [one for one in machine if one != "dead-sshd"]:
+        assert driver("fault", node, name, "--off").returncode == 0
+
+
+def switch(rack: Command, node: str, words: Iterable[str]) -> None:
+    """Switch faults of the stand-in hardware, in one call."""
+    done = rack(node, " && ".join(f"/opt/rack/hardware --fault {one}" for one in words) or "true")
+    assert done.returncode == 0, f"{node}: {done.stderr}"
+
+
+def reboot(rack: Command, nodes: Collection[str]) -> None:
+    """Boot nodes side by side; Slurm has them back when they answer."""
+    before = {node: rack(node, f"cat {_BOOT_ID}; systemctl reboot").stdout for node in nodes}
+    deadline = time.monotonic() + 90
+    for node, boot in before.items():
+        while (now := rack(node, f"cat {_BOOT_ID}").stdout) in ("", boot):
+            assert time.monotonic() < deadline, node
+            time.sleep(0.5)
+        assert now
+        # Inside a container systemd does not always get a unit's control group at boot (219/CGROUP): such a
+        # unit is started once more, and what then fails has failed.
+        rack(
+            node,
+            "systemctl is-system-running --wait;"
+            " failed=$(systemctl --failed --plain --no-legend | cut -d' ' -f1);"
+            ' [ -z "$failed" ] || systemctl restart $failed',
+        )

@@ -1,0 +1,231 @@
+"""provision.yml on the test rack: what goes wrong has a name and a remedy; the next run finishes the job.
+
+The tests go on where the one before left two nodes: bare, half made, made, made otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from testrack.tests.on_rack import CONTROLLER, SERVICES, Command, Done, play, start
+
+pytestmark = [pytest.mark.rack, pytest.mark.slow]
+FIRST, SECOND = "gb300-r01-n01", "gb300-r01-n02"
+MIRROR = SERVICES
+LIMIT_S = 900
+LAST_YEAR = ("-e", "lambda_stack_driver_version=570.172.08")
+"""Driver that both nodes have until the last test."""
+
+
+@pytest.fixture(scope="module")
+def provision(root: Path) -> Command:
+    """Run provision.yml to its end."""
+
+    return lambda limit, *words, **environment: play(
+        root, "provision.yml", limit.split(","), *words, timeout=LIMIT_S, **environment
+    )
+
+
+def until(process: subprocess.Popen[str], words: str) -> str:
+    """Read what a playbook says until it says some words."""
+    said = ""
+    assert process.stdout is not None
+    for line in process.stdout:
+        said += line
+        if words in line:
+            return said
+    raise AssertionError(f"never said {words!r}:\n{said}")
+
+
+def changes(done: Done, node: str) -> int:
+    """Return how many tasks changed something on a node."""
+    found = re.search(rf"^{node}\s+: ok=\d+\s+changed=(\d+)", done.stdout, re.MULTILINE)
+    assert found, done.stdout
+    return int(found[1])
+
+
+def attention(done: Done, node: str) -> str:
+    """Return what the summary at the end says of a node that needs attention."""
+    assert "NODES ***" in done.stdout, done.stdout
+    summary = done.stdout.split("NODES ***", 1)[1]
+    lines = summary.split(f"\n{node}: ", 1)[1].split("\ngb300-")[0]
+    return " ".join(line.split("ATTENTION", 1)[1] for line in lines.split("\n") if "ATTENTION" in line)
+
+
+def state_in_slurm(rack: Command, node: str) -> str:
+    """Return a node's state and the reason for it."""
+    return rack(CONTROLLER, f"sinfo --noheader --Node --nodes {node} --format '%T %E'").stdout.strip()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def bare(rack: Command, driver: Command) -> None:
+    """Start with two bare nodes."""
+    done = driver("renew", FIRST, SECOND)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def mirror(driver: Command) -> Iterator[Callable[[str], None]]:
+    """Take the mirror away from a node, and give it back; other nodes, which others use, keep it.
+
+    The name leads to where nothing listens: a connection is refused, as by a mirror that is down.
+    """
+
+    def switch(verb: str) -> None:
+        words = {
+            "stop": f"s/^[0-9.]+(.{MIRROR})$/127.0.0.1\\1/",
+            "start": f"s/^127[0-9.]+(.{MIRROR})$/{address}\\1/",
+        }
+        edit = f"sed -E '{words[verb]}' /etc/hosts > /tmp/hosts && cat /tmp/hosts > /etc/hosts"
+        assert driver("exec", FIRST, "--", "sh", "-c", edit).returncode == 0
+
+    address = driver("exec", FIRST, "--", "getent", "hosts", MIRROR).stdout.split()[0]
+    yield switch
+    switch("start")
+    assert driver("exec", FIRST, "--", "getent", "hosts", MIRROR).stdout.split()[0] == address
+
+
+def test_check_mode_on_a_bare_node_changes_nothing_and_predicts(rack: Command, provision: Command) -> None:
+    looked = (
+        "find / -xdev -newermt '-1 minute' -type f -not -path '/proc/*' | wc -l; dpkg-query -W | sha256sum"
+    )
+    time.sleep(61)
+    before = rack(FIRST, looked).stdout
+    done = provision(FIRST, "--check", "--diff")
+    assert done.returncode == 0, done.stdout
+    predicted = {
+        line.strip()
+        for line in done.stdout.split("NODES ***", 1)[1].split("\n")
+        if line.startswith("    ") and "ATTENTION" not in line
+    }
+    assert {name.split(" : ")[0] for name in predicted} >= {
+        "apt_mirror", "node_tuning", "lambda_stack", "ofed", "nvidia_container", "enroot_pyxis", "slurm",
+    }  # fmt: skip
+    assert rack(FIRST, "dpkg-query -W | sha256sum").stdout == before.split("\n")[1] + "\n"
+    assert rack(FIRST, "ls /etc/apt/sources.list.d /etc/docker /etc/slurm 2>&1").stdout.count("\n") <= 3
+
+
+def test_mirror_that_goes_down_in_mid_run(
+    root: Path, provision: Command, mirror: Callable[[str], None]
+) -> None:
+    process = start(root, "provision.yml", [FIRST])
+    said = until(process, "TASK [node_tuning : Install what benchmarks need")
+    mirror("stop")
+    said += process.communicate(timeout=LIMIT_S)[0]
+    done = Done([], process.returncode, said, "")
+    assert done.returncode == 2
+    reason = attention(done, FIRST)
+    assert FIRST in reason
+    assert re.search(r"mirror|could not be fetched|cannot be reached", reason), reason
+
+
+def test_controller_killed_in_mid_run_and_started_again(
+    root: Path, rack: Command, provision: Command
+) -> None:
+    process = start(root, "provision.yml", [FIRST, SECOND], *LAST_YEAR)
+    until(process, "TASK [lambda_stack : Install the driver and hold it]")
+    time.sleep(2)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    done = provision(f"{FIRST},{SECOND}", *LAST_YEAR)
+    assert done.returncode == 0, done.stdout
+    for node in (FIRST, SECOND):
+        assert rack(node, "dpkg --audit").stdout == ""
+    said = rack(FIRST, "srun -N2 --gpus-per-node=4 nvidia-smi -L").stdout
+    assert len(set(re.findall(r"UUID: (GPU-\S+)\)", said))) == 8
+
+
+def test_second_run_changes_nothing_and_check_mode_neither(provision: Command) -> None:
+    done = provision(f"{FIRST},{SECOND}", *LAST_YEAR)
+    assert done.returncode == 0, done.stdout
+    assert [changes(done, node) for node in (FIRST, SECOND)] == [0, 0]
+    done = provision(f"{FIRST},{SECOND}", *LAST_YEAR, "--check", "--diff")
+    assert done.returncode == 0, done.stdout
+    assert [changes(done, node) for node in (FIRST, SECOND)] == [0, 0]
+
+
+def test_wrong_key_for_the_registry(root: Path, provision: Command) -> None:
+    done = provision(FIRST, *LAST_YEAR, NGC_API_KEY="wrong-key-of-a-test")
+    assert done.returncode == 2
+    reason = attention(done, FIRST)
+    assert FIRST in reason
+    assert "NGC_API_KEY" in reason or "ngc_api_key" in reason
+    assert "wrong-key-of-a-test" not in done.stdout
+    key = (root / ".rackproof/rack/ngc_key").read_text().strip()
+    done = provision(FIRST, *LAST_YEAR)
+    assert done.returncode == 0, done.stdout
+    assert key not in done.stdout
+
+
+def test_repository_without_a_signature(provision: Command) -> None:
+    done = provision(
+        SECOND,
+        *LAST_YEAR, "-e", '{"apt_mirror_repositories": [os, unsigned], "slurm_controller_roles": []}',
+    )  # fmt: skip
+    assert done.returncode == 2
+    reason = attention(done, SECOND)
+    assert SECOND in reason
+    assert "unsigned" in reason
+    assert re.search(r"sign", reason)
+
+
+def test_version_that_the_mirror_does_not_have(rack: Command, provision: Command) -> None:
+    done = provision(SECOND, "-e", "lambda_stack_driver_version=999.1.2")
+    assert done.returncode == 2
+    reason = attention(done, SECOND)
+    assert SECOND in reason
+    assert "999.1.2" in reason
+    assert "580.95.05" in reason, "what the mirror has belongs into the message"
+    assert "lambda_stack_driver_version" in reason
+    assert "drain" in state_in_slurm(rack, SECOND)
+    assert "rackproof: provisioning" in state_in_slurm(rack, SECOND)
+
+
+def test_dead_node_does_not_stop_the_others(rack: Command, provision: Command, driver: Command) -> None:
+    assert driver("fault", FIRST, "dead-sshd").returncode == 0
+    try:
+        done = provision(f"{FIRST},{SECOND}", *LAST_YEAR)
+    finally:
+        driver("fault", FIRST, "dead-sshd", "--off")
+    assert done.returncode == 2
+    assert f"{FIRST} cannot be reached" in attention(done, FIRST)
+    assert changes(done, SECOND) >= 0
+    assert state_in_slurm(rack, SECOND).startswith("idle"), "its own drain is lifted once it is proven"
+
+
+def test_drain_of_somebody_else_is_never_lifted(rack: Command, provision: Command) -> None:
+    rack(CONTROLLER, f"scontrol update nodename={SECOND} state=drain reason='bad fan, ticket 7'")
+    try:
+        done = provision(SECOND, *LAST_YEAR)
+        assert done.returncode == 0, done.stdout
+        assert state_in_slurm(rack, SECOND) == "drained bad fan, ticket 7"
+    finally:
+        rack(CONTROLLER, f"scontrol update nodename={SECOND} state=resume")
+
+
+def test_node_that_does_not_return_from_its_reboot(
+    rack: Command, provision: Command, driver: Command
+) -> None:
+    """A new driver asks for a reboot; sshd does not start after it."""
+    assert rack(SECOND, "systemctl mask ssh").returncode == 0
+    done = provision(SECOND, "-e", "provision_reboot_timeout_s=30")
+    assert done.returncode == 2
+    reason = attention(done, SECOND)
+    assert re.search(r"reboot", reason, re.IGNORECASE), reason
+    assert SECOND in done.stdout
+    assert "drain" in state_in_slurm(rack, SECOND) or "down" in state_in_slurm(rack, SECOND)
+    assert driver("exec", SECOND, "--", "systemctl", "unmask", "ssh").returncode == 0
+    assert driver("exec", SECOND, "--", "systemctl", "start", "ssh").returncode == 0
+    done = provision(SECOND)
+    assert done.returncode == 0, done.stdout
+    assert rack(SECOND, "modinfo -F version nvidia").stdout.strip() == "580.95.05"
+    assert rack(SECOND, "nvidia-smi -L").stdout.count("UUID: ") == 4
+    assert state_in_slurm(rack, SECOND).startswith("idle")

@@ -1,0 +1,409 @@
+"""reimage.yml on virtual machines with empty disks, in the test rack's network.
+
+From BMC and network boot to a node that takes jobs: one machine in `make vm`; two machines, and what may go
+wrong on the way, in `make vms`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rackproof.jobs.reimage import tasks
+from rackproof.jobs.reimage.lifecycle import STEPS, Step
+from testrack.tests.on_rack import CONTROLLER, PROVISIONED, play
+
+pytestmark = [pytest.mark.rack, pytest.mark.slow, pytest.mark.timeout(3600)]
+ROOT = Path(__file__).resolve().parents[3]
+IMAGE = ROOT / ".rackproof/image"
+BLOCK = 4 * 2**20
+KNOWN_GOOD = PROVISIONED[0]
+LIMITS = "{boot: 400, image: 900, first_boot: 600}"
+# What the lines of shell below have in common. A journal's line is JSON without spaces.
+SHELL = r"""
+reimage() { ansible-playbook reimage.yml -e "{reimage_limits: $LIMITS}" "$@"; }
+# Whether vm1's journals say so, that often.
+noted() {
+  [ "$(cat $FOLDER/results/*/journal/vm1.journal | grep -c "\"event\":\"$1\",\"step\":\"$2\"")" -ge ${3:-1} ]
+} 2> /dev/null
+written_mib() { du -m $FOLDER/vm1.raw | cut -f1; }
+wait_until() {
+  for second in $(seq 900); do if eval "$1"; then return; fi; sleep 1; done
+  echo "never came: $1"; exit 9
+}
+virsh() { command virsh -q -c qemu:///system "$@"; }
+# What there is after a mishap: journals, entries, the disk's first block and size, what Slurm says.
+keep() {
+  mkdir $FOLDER/$1; cp -r $FOLDER/results $FOLDER/$1/; ls $FOLDER/netboot/dhcp-hosts > $FOLDER/$1/entries
+  head -c 4194304 $FOLDER/vm1.raw > $FOLDER/$1/first-block; du -k $FOLDER/vm1.raw | cut -f1 > $FOLDER/$1/kib
+  ssh $CONTROLLER "sinfo -hN -n vm1 -o '%N %T'" > $FOLDER/$1/slurm
+}
+# The process group of a playbook that goes on beside these lines.
+beside() { setsid ansible-playbook reimage.yml -e "{reimage_limits: $LIMITS}" "$@" & playbook=$!; }
+"""
+
+
+def machines(
+    folder: Path,
+    nodes: int,
+    *lines: str,
+    limits: str = LIMITS,
+    timeout: float = 3500,
+    more: Sequence[str] = (),
+) -> str:
+    """Run lines of shell beside so many machines; return what they said. ``$FOLDER`` is theirs."""
+    command = [
+        sys.executable, ROOT / "testrack/vms/vms.py", "--nodes", str(nodes), "--image", IMAGE,
+        "--folder", folder, *more, "--", "sh", "-c", SHELL + "\n".join(lines),
+    ]  # fmt: skip
+    told = {"ANSIBLE_NOCOLOR": "1", "COLUMNS": "300", "FOLDER": str(folder), "LIMITS": limits}
+    told["CONTROLLER"] = CONTROLLER
+    with (folder / "said").open("w") as stream:
+        subprocess.run(
+            command,
+            cwd=ROOT,
+            env=os.environ | told,
+            stdout=stream,
+            stderr=stream,
+            timeout=timeout,
+            check=False,
+        )
+    said = (folder / "said").read_text()
+    assert "PLAY RECAP" in said, said
+    return said
+
+
+def on_controller(command: str) -> str:
+    done = subprocess.run(
+        ["ssh", CONTROLLER, command], capture_output=True, text=True, timeout=120, check=False
+    )
+    return done.stdout + done.stderr
+
+
+def taking_work() -> list[str]:
+    """Return which of the machines Slurm would give work to."""
+    lines = on_controller("sinfo --noheader -N -n vm1,vm2 -o '%N %T'").splitlines()
+    return [line for line in lines if line.split()[-1] in ("idle", "mixed", "allocated")]
+
+
+def lacking(what: str) -> None:
+    """Skip, but for CI, which has what its own files install."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(what)
+    pytest.skip(what)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> None:
+    """Have a Slurm cluster with one node, that does not know of the machines."""
+    if os.geteuid() != 0:
+        lacking("namespaces need root")
+    if not shutil.which("qemu-system-x86_64") or not (IMAGE / "netboot.json").exists():
+        lacking("QEMU or the image is missing: make vms-image has both")
+    if not Path("/sys/class/net/br-rack").exists():
+        lacking("the test rack does not run: make rack NODES=1 starts it")
+    if f"{KNOWN_GOOD} idle" not in on_controller("sinfo --noheader -N -o '%N %T'"):
+        done = play(ROOT, "provision.yml", [KNOWN_GOOD], timeout=1200)
+        assert done.returncode == 0, done.stdout
+
+
+@pytest.fixture
+def folder(request: pytest.FixtureRequest, cluster: None) -> Iterator[Path]:
+    """Return a folder that dnsmasq and nginx may look into, as a test's own, or one of root's, may not be."""
+    # Somebody else's tests may run beside.
+    name = re.sub(r"\W+", "-", request.node.name).strip("-")[-40:]
+    open_to_all = all(one.stat().st_mode & 0o001 for one in (ROOT, *ROOT.parents))
+    places = ROOT / ".rackproof/vms-tests" if open_to_all else Path("/var/tmp/rackproof-vms-tests")
+    place = places / str(os.getpid()) / name
+    place.mkdir(parents=True)
+    yield place
+    # Consoles, journals and what was said stay; gigabytes go.
+    for path in (*place.glob("*.raw"), *place.glob("netboot/http/artefacts/*")):
+        path.unlink()
+
+
+def stands(folder: Path, results: str = "results") -> dict[str, tasks.NodeStatus]:
+    return {one.node: one for one in tasks.status(folder / results)}
+
+
+def boots(folder: Path) -> bool:
+    """Whether a disk has the first block, without which no firmware starts it."""
+    with (folder / "vm1.raw").open("rb") as stream:
+        return bool(stream.read(BLOCK).strip(b"\0"))
+
+
+def test_a_machine_with_an_empty_disk_becomes_a_node_that_takes_jobs(folder: Path) -> None:
+    said = machines(
+        folder,
+        1,
+        "ansible-playbook playbooks/netboot.yml || exit",
+        "reimage -l vm1",
+        "keep after",
+        f'ssh $CONTROLLER "srun -N2 -w vm1,{KNOWN_GOOD} --time=5 hostname" > $FOLDER/work',
+    )
+    standing = stands(folder)["vm1"].standing
+    assert (standing.state, standing.done) == ("returned", STEPS), said
+    assert any(text.startswith("written to /dev/vda (DISK-000") for text in standing.remarks)
+    assert (folder / "after/slurm").read_text().split() == ["vm1", "idle"]
+    # With a node of the rack that is no virtual machine.
+    assert sorted((folder / "work").read_text().split()) == sorted(["vm1", KNOWN_GOOD])
+    assert (folder / "vm1-scratch.raw").stat().st_blocks == 0
+    assert not (folder / "after/entries").read_text()
+
+
+@pytest.mark.proof
+def test_from_an_empty_disk_to_a_node_that_takes_jobs_and_once_more(folder: Path) -> None:
+    """The second time from the running system: other host keys, another boot, the same machine."""
+    ask = "ansible vms -m ansible.builtin.command -a 'cat /etc/hostname /proc/sys/kernel/random/boot_id'"
+    work = "ssh $CONTROLLER \"sinfo -hN -n vm1,vm2 -o '%N %T'; srun -N2 -w vm1,vm2 --time=5 hostname\""
+    said = machines(
+        folder,
+        2,
+        "ansible-playbook playbooks/netboot.yml || exit",
+        "date +%s > $FOLDER/times",
+        "reimage -l vm1,vm2; date +%s >> $FOLDER/times",
+        "cp $FOLDER/known_hosts $FOLDER/known_hosts.first",
+        f"{ask} > $FOLDER/first; {work} > $FOLDER/work.first",
+        "date +%s >> $FOLDER/times",
+        "reimage -l vm1,vm2 -e reimage_again=true; date +%s >> $FOLDER/times",
+        f"{ask} > $FOLDER/second; {work} > $FOLDER/work.second",
+    )
+    first, second = (folder / "first").read_text(), (folder / "second").read_text()
+    for text in (first, second):
+        for name in ("vm1", "vm2"):
+            # Nobody was let in whose host key the ramdisk had not told.
+            assert f"{name} | CHANGED" in text, said
+            assert f"\n{name}\n" in text
+    assert not set(first.split()) & set(second.split()) - {"vm1", "vm2", "|", "CHANGED", "rc=0", ">>"}
+    before, after = (folder / "known_hosts.first").read_text(), (folder / "known_hosts").read_text()
+    assert len(before.splitlines()) == len(after.splitlines()) == 6
+    assert not set(before.splitlines()) & set(after.splitlines())
+    for work in ("work.first", "work.second"):
+        assert sorted((folder / work).read_text().splitlines()) == ["vm1", "vm1 idle", "vm2", "vm2 idle"]
+    found = stands(folder)
+    assert sorted(found) == ["vm1", "vm2"]
+    for one in found.values():
+        assert (one.standing.state, one.standing.done) == ("returned", STEPS), one
+        assert any(text.startswith("written to /dev/vda (DISK-000") for text in one.standing.remarks)
+    # The other disk was never touched, and the network boot is open to nobody.
+    assert [path.stat().st_blocks for path in folder.glob("*-scratch.raw")] == [0, 0]
+    assert not list((folder / "netboot/dhcp-hosts").iterdir())
+
+
+@pytest.mark.proof
+def test_another_machine_is_not_written_and_a_damaged_image_does_not_boot(folder: Path) -> None:
+    # A byte of the root file system, on the server.
+    served = "$FOLDER/netboot/http/artefacts/disk.raw"
+    damage = f"printf X | dd of={served} bs=1 seek=$((50 * 1024 * 1024 + 5)) conv=notrunc"
+    machines(
+        folder,
+        2,
+        "ansible-playbook playbooks/netboot.yml || exit",
+        "reimage -l vm1 -e reimage_serial=ANOTHER",
+        damage,
+        "reimage -l vm2",
+    )
+    found = stands(folder)
+    assert (found["vm1"].standing.state, found["vm1"].standing.step) == ("failed", Step.IMAGE)
+    assert "vm1 refused: this machine's serial number is S" in found["vm1"].standing.reason
+    assert "the order is for ANOTHER" in found["vm1"].standing.reason
+    # Not a byte: the disk is the hole that it was.
+    assert (folder / "vm1.raw").stat().st_blocks == 0
+    assert (found["vm2"].standing.state, found["vm2"].standing.step) == ("failed", Step.IMAGE)
+    assert "block 12 is damaged on the server" in found["vm2"].standing.reason
+    with (folder / "vm2.raw").open("rb") as stream:
+        assert not stream.read(BLOCK).strip(b"\0")
+    assert not list((folder / "netboot/dhcp-hosts").iterdir())
+    assert taking_work() == []
+
+
+@pytest.mark.proof
+def test_a_power_cut_while_the_disk_is_written_leaves_one_that_does_not_boot_and_the_next_run_goes_on(
+    folder: Path,
+) -> None:
+    # Nothing is served to it any more: what it can boot from is its disk.
+    alone = "virsh start vm1; sleep 30; virsh destroy vm1; grep -c 'Linux version' $FOLDER/vm1.console"
+    machines(
+        folder,
+        1,
+        "ansible-playbook playbooks/netboot.yml || exit",
+        "beside -l vm1",
+        "wait_until 'noted begun image && [ $(written_mib) -gt 60 ]'; virsh destroy vm1",
+        "wait $playbook",
+        "cp -r $FOLDER/results $FOLDER/results.first; ls $FOLDER/netboot/dhcp-hosts > $FOLDER/entries",
+        "head -c 4194304 $FOLDER/vm1.raw > $FOLDER/first-block",
+        "ssh $CONTROLLER \"sinfo -hN -n vm1 -o '%N %T'\" > $FOLDER/slurm",
+        f"{alone} > $FOLDER/systems",
+        "LIMITS='{boot: 400, image: 900, first_boot: 600}'; beside -l vm1",
+        "wait_until 'noted done first_boot || ! kill -0 $playbook'",
+        # What follows is what every node goes through.
+        "kill -KILL -$playbook; wait $playbook",
+        limits="{boot: 400, image: 60, first_boot: 600}",
+    )
+    first = stands(folder, "results.first")["vm1"].standing
+    assert (first.state, first.step) == ("failed", Step.IMAGE), first
+    assert "has its order and did not tell in time how it went" in first.reason
+    assert not (folder / "first-block").read_bytes().strip(b"\0")
+    assert not (folder / "entries").read_text()
+    assert "idle" not in (folder / "slurm").read_text()
+    # The ramdisk's, and none of the disk's.
+    assert (folder / "systems").read_text().strip() == "1"
+    last = stands(folder)["vm1"].standing
+    assert Step.FIRST_BOOT in last.done, last
+    assert boots(folder)
+    assert taking_work() == []
+
+
+@pytest.mark.proof
+def test_whatever_is_lost_on_the_way_the_node_stays_out_and_the_next_run_goes_on(folder: Path) -> None:
+    """One machine and its mishaps: DHCP, the playbook twice, the image server, the BMC. Then its image."""
+    killed = "kill -KILL -$playbook; wait $playbook"
+    machines(
+        folder,
+        1,
+        "ansible-playbook playbooks/netboot.yml || exit",
+        # Nobody answers a machine that boots over the network. (Taking its entry away starts dnsmasq again.)
+        "systemctl stop rackproof-netboot-dnsmasq.service",
+        "LIMITS='{boot: 45}'; reimage -l vm1; keep dhcp",
+        # The playbook is killed while the machine boots. It has its order, and nobody waits for it.
+        "LIMITS='{boot: 300, image: 60}'; beside -l vm1",
+        f"wait_until '[ -e $FOLDER/netboot/dhcp-hosts/vm1 ]'; {killed}; keep booting",
+        "touch -d '1 hour ago' $FOLDER/netboot/entries/vm1",
+        "wait_until '[ ! -e $FOLDER/netboot/dhcp-hosts/vm1 ]'; virsh destroy vm1; keep over",
+        # The image server is lost while the image is written.
+        "beside -l vm1; wait_until 'noted begun image'; sleep 8",
+        "systemctl stop rackproof-netboot-nginx.service; wait $playbook; keep server",
+        "systemctl start rackproof-netboot-nginx.service",
+        # The playbook is killed while the image is written.
+        f"beside -l vm1; wait_until 'noted begun image 2'; sleep 8; {killed}; keep writing",
+        # The BMC falls silent while the image is written, and cannot start the new system.
+        "LIMITS='{boot: 300, image: 600, first_boot: 600}'; beside -l vm1",
+        "wait_until 'noted begun image 3'; kill -STOP $(cat $FOLDER/emulator.pid)",
+        "wait $playbook; kill -CONT $(cat $FOLDER/emulator.pid); keep bmc",
+        # And then nothing happens to it. What follows the first boot is what every node goes through.
+        "beside -l vm1; wait_until 'noted done first_boot || ! kill -0 $playbook'",
+        killed,
+    )  # fmt: skip
+    stood = {}
+    for name in ("dhcp", "booting", "over", "server", "writing", "bmc"):
+        one = stands(folder / name)["vm1"].standing
+        stood[name] = (one.state, one.step.value if one.step else "")
+        # Nothing boots it anew that nobody waits for, and no job goes to it.
+        assert bool((folder / name / "entries").read_text()) == (name == "booting"), name
+        assert "idle" not in (folder / name / "slurm").read_text(), name
+        # A disk that is written in part starts nothing.
+        if name != "bmc":
+            assert not (folder / name / "first-block").read_bytes().strip(b"\0"), name
+    assert stood == {
+        "dhcp": ("failed", "boot"),
+        "booting": ("interrupted", "boot"),
+        "over": ("interrupted", "boot"),
+        "server": ("failed", "image"),
+        "writing": ("interrupted", "image"),
+        "bmc": ("failed", "image"),
+    }
+    reasons = {name: stands(folder / name)["vm1"].standing.reason for name in ("dhcp", "server", "bmc")}
+    assert "vm1 did not boot over the network in time" in reasons["dhcp"]
+    assert "is the image server up?" in reasons["server"]
+    assert "Boot the new system" in reasons["bmc"]
+    # Of nobody who answered nothing was written.
+    assert (folder / "dhcp/kib").read_text().strip() == "0"
+    last = stands(folder)["vm1"].standing
+    assert Step.FIRST_BOOT in last.done, last
+    assert boots(folder)
+    assert (folder / "vm1-scratch.raw").stat().st_blocks == 0
+    assert taking_work() == []
+
+
+@pytest.mark.proof
+def test_a_machine_with_uefi_boots_beside_another_dhcp_server(folder: Path) -> None:
+    machines(
+        folder,
+        1,
+        "ansible-playbook playbooks/netboot.yml || exit",
+        "beside -l vm1; wait_until 'noted done first_boot || ! kill -0 $playbook'",
+        "kill -KILL -$playbook; wait $playbook",
+        more=["--uefi", "--proxy"],
+    )
+    standing = stands(folder)["vm1"].standing
+    assert Step.FIRST_BOOT in standing.done, standing
+    console = (folder / "vm1.console").read_text(errors="replace")
+    assert re.search(r"efi: EFI v", console)
+    # The addresses were the site's.
+    assert "52:54:00:78:00:01" in (folder / "site.leases").read_text()
+    assert not (folder / "netboot/leases").exists()
+    assert not list((folder / "netboot/dhcp-hosts").iterdir())
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("more", [[], ["--uefi", "--proxy"]], ids=["bios", "uefi"])
+def test_machines_that_nobody_knows_tell_who_they_are_and_known_ones_are_not_answered(
+    folder: Path, more: list[str]
+) -> None:
+    """Whoever switches them on, set to boot over the network: here the lines of shell."""
+    # The inventory has their serial numbers only. The second time it has forgotten one of them.
+    forget = (
+        "forget() { python3 -c 'import json, sys; path, *names = sys.argv[1:]; said = json.load(open(path)); "
+        'hosts = said["all"]["children"]["gb300-rack"]["children"]["vms"]["hosts"]; '
+        '[hosts[name].pop("reimage_mac") for name in names]; json.dump(said, open(path, "w"))\' "$@"; }'
+    )
+    by_network = (
+        "by_network() { virsh dumpxml --inactive $1 | sed \"s/boot dev='hd'/boot dev='network'/\" > $1.xml; "
+        "virsh define $1.xml > /dev/null; rm $1.xml; virsh start $1; }"
+    )
+    discover = (
+        "discover() { ansible-playbook playbooks/discover.yml -e discover_by=boot -e discover_wait_s=400 "
+        '-e discover_file=$FOLDER/discovered.yml > $FOLDER/$1 2>&1; echo "status $?" >> $FOLDER/$1; }'
+    )
+    off = "virsh domstate vm1 | grep -q 'shut off' && virsh domstate vm2 | grep -q 'shut off'"
+    keep = "cp $FOLDER/discovered.yml $FOLDER/discovered.first; cp $FOLDER/vm1.console $FOLDER/console.first"
+    said = machines(
+        folder,
+        2,
+        forget,
+        by_network,
+        discover,
+        "cp $FOLDER/hosts.json $FOLDER/hosts.first; forget $FOLDER/hosts.json vm1 vm2",
+        "ansible-playbook playbooks/netboot.yml || exit",
+        "discover first & playbook=$!",
+        "wait_until '[ -e $FOLDER/netboot/discover/open.conf ]'; sleep 3; by_network vm1; by_network vm2",
+        f'wait $playbook; wait_until "{off}"; {keep}',
+        "ls $FOLDER/netboot/discover $FOLDER/netboot/http/told > $FOLDER/left",
+        # And once more, while one of them is known.
+        "cp $FOLDER/hosts.first $FOLDER/hosts.json; forget $FOLDER/hosts.json vm2; rm $FOLDER/discovered.yml",
+        "discover second & playbook=$!",
+        "wait_until '[ -e $FOLDER/netboot/discover/open.conf ]'; sleep 3; virsh start vm1; virsh start vm2",
+        "wait $playbook; virsh destroy vm1; cp /var/log/nginx/rackproof-netboot.log $FOLDER/asked",
+        more=more,
+    )
+    macs = {"vm1": "52:54:00:78:00:01", "vm2": "52:54:00:78:00:02"}
+    first, second = ((folder / name).read_text() for name in ("first", "second"))
+    assert "status 0" in first, said + first
+    found = yaml.safe_load((folder / "discovered.first").read_text())["all"]["hosts"]
+    assert found == {name: {"reimage_mac": mac} for name, mac in macs.items()}
+    for number in (1, 2):
+        assert f"vm{number}: disks: /dev/vda (serial DISK-000{number}, 32 GiB, " in first
+        assert f"vm{number}: interfaces: {macs[f'vm{number}']} (link)" in first
+    # It ended by itself: they are off, and nothing is left that somebody else would be answered by.
+    assert "open.conf" not in (folder / "left").read_text()
+    assert "discover-" not in (folder / "left").read_text()
+    # Not a byte: the disks are the holes that they were.
+    assert [path.stat().st_blocks for path in sorted(folder.glob("vm*.raw"))] == [0] * 4
+    if more:
+        assert re.search(r"efi: EFI v", (folder / "vm1.console").read_text(errors="replace"))
+    # Who is known was started first, and got no answer.
+    assert "status 0" in second, second
+    hosts = yaml.safe_load((folder / "discovered.yml").read_text())["all"]["hosts"]
+    assert hosts == {"vm2": {"reimage_mac": macs["vm2"]}}
+    scripts = re.findall(r"GET /(boot\.ipxe|discover/tell\.ipxe) ", (folder / "asked").read_text())
+    assert sorted(scripts) == ["boot.ipxe"] * 3 + ["discover/tell.ipxe"] * 3
+    systems = (folder / "vm1.console").read_text(errors="replace").count("Linux version")
+    assert systems == (folder / "console.first").read_text(errors="replace").count("Linux version")

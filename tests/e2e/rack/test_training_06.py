@@ -1,0 +1,201 @@
+"""bench.yml with MLPerf Training 0.6 on two nodes of the test rack: side by side, and together by Slurm."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import http.server
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from driver.layout import GATEWAY
+
+from rackproof.core.records import Run
+from rackproof.store.run_folder import iter_runs
+from testrack.tests.on_rack import Command, distrust, play, trust
+
+pytestmark = [pytest.mark.rack, pytest.mark.slow]
+BASE = "gb300-r01-svc:5000/nvdlfwea/mlperftv51/llama2_70b_lora-amd:20251008"
+IMAGENET = """
+set -e; d={data}/mlperf-0.6/imagenet; rm -rf $d; mkdir -p $d; cd $d
+echo one > a.JPEG; tar cf n01.tar a.JPEG; tar cf ILSVRC2012_img_train.tar n01.tar
+mv a.JPEG v.JPEG; tar cf ILSVRC2012_img_val.tar v.JPEG; echo 'mkdir n01; mv *.JPEG n01' > valprep.sh
+"""
+PROOF = pytest.mark.proof
+MODELS = ("ssd", "maskrcnn", "resnet", "gnmt", "translation", "minigo")
+MARK = "rackproof-test-06"
+
+
+@dataclass
+class Pair:
+    """Two provisioned nodes, the address of stand-in sources, and a results folder."""
+
+    root: Path
+    nodes: list[str]
+    ssh: Command
+    given: dict[str, Any]
+    results: Path
+
+    def __call__(
+        self, *names: str, only: int = 2, fault: str = "", seconds: int = 6, **variables: Any
+    ) -> tuple[int, str]:
+        environment = {"STANDIN_SECONDS": str(seconds), **({"STANDIN_FAULT": fault} if fault else {})}
+        what = {"benchmark": [f"{name}-0.6" for name in names]}
+        given = {
+            **self.given,
+            **({"suite": "mlperf-training-0.6"} if names == MODELS else what),
+            "bench_results": str(self.results),
+            "bench_environment": environment,
+            **variables,
+        }
+        done = play(self.root, "bench.yml", self.nodes[:only], given=given, timeout=1500)
+        return done.returncode, done.stdout
+
+    def runs(self) -> list[Run]:
+        return list(iter_runs(self.results))
+
+    def imagenet(self, data: str, *nodes: str) -> None:
+        """Put the archives that a login is needed for where the operator puts them."""
+        for node in nodes:
+            made = self.ssh(node, IMAGENET.format(data=data))
+            assert made.returncode == 0, made.stderr
+
+    def containers(self, name: str = "") -> list[str]:
+        """Return the containers that are left on the nodes, or those of a name."""
+        command = f"docker ps --all --quiet --filter name={name}"
+        return [line for node in self.nodes for line in self.ssh(node, command).stdout.split()]
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Says nothing of what it serves."""
+
+    def log_message(self, *_words: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def sources(root: Path, tmp_path_factory: pytest.TempPathFactory, rack: Command) -> Iterator[dict[str, Any]]:
+    """Serve the stand-in sources of the round by HTTP, as an archive of one commit."""
+    sys.path.insert(0, str(root / "testrack/images/round06"))
+    import pack
+
+    folder = tmp_path_factory.mktemp("sources")
+    commit, archive = pack.pack(folder, BASE, gpus=4)
+    handler = functools.partial(Quiet, directory=str(folder))
+    with http.server.ThreadingHTTPServer((GATEWAY, 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield {
+            "bench_mlperf06_ref": commit,
+            "bench_mlperf06_sources": f"http://{GATEWAY}:{server.server_port}/{archive.name}",
+            "bench_config": "LambdaHyperplaneBasic",
+        }
+        server.shutdown()
+
+
+@pytest.fixture
+def pair(root: Path, nodes: list[str], rack: Command, sources: dict[str, Any], tmp_path: Path) -> Pair:
+    return Pair(root, nodes, rack, sources, tmp_path / "results")
+
+
+@pytest.fixture(scope="module")
+def one_system(root: Path, nodes: list[str], rack: Command) -> Iterator[None]:
+    """Give the nodes what run.sub needs of several: nvidia-docker, and root's ssh between them."""
+    shim = root / "testrack/mirror/payload/nvidia-docker2/usr/bin/nvidia-docker"
+
+    def untouched() -> None:
+        distrust(rack, MARK, nodes)
+        for node in nodes:
+            assert rack(node, "rm -f /usr/local/bin/nvidia-docker").returncode == 0
+
+    untouched()
+    trust(rack, MARK, nodes)
+    for node in nodes:
+        put = "cat > /usr/local/bin/nvidia-docker && chmod 755 /usr/local/bin/nvidia-docker"
+        subprocess.run(["ssh", node, put], input=shim.read_bytes(), check=True)
+    yield
+    untouched()
+
+
+def apart(one: Run, other: Run) -> bool:
+    """Whether one run began when the other had ended."""
+    starts, ends = [one.started, other.started], [one.ended, other.ended]
+    return None in starts + ends or max(starts) > min(ends)
+
+
+@pytest.mark.parametrize("models", [("ssd", "translation"), pytest.param(MODELS, marks=PROOF)], ids=len)
+def test_models_run_on_two_nodes_at_once(pair: Pair, models: tuple[str, ...]) -> None:
+    if "resnet" in models:
+        pair.imagenet("/var/lib/rackproof/data", *pair.nodes)
+    status, output = pair(*models)
+    assert status == 0, output
+    runs = pair.runs()
+    assert sorted((run.benchmark, run.nodes[0].name) for run in runs) == sorted(
+        (f"{name}-0.6", node) for name in models for node in pair.nodes
+    )
+    assert {run.verdict.value for run in runs} == {"pass"}, [run.reasons for run in runs]
+    for name in models:
+        one, other = (run for run in runs if run.benchmark == f"{name}-0.6")
+        assert not apart(one, other), "one waited for the other"
+    (page,) = pair.results.glob("plan-*/comparison.html")
+    assert all(node in page.read_text() for node in pair.nodes)
+    assert not pair.containers()
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    ("fault", "words"), [("oom-exit-0", "ran out of memory"), ("hang", "hung at epoch 2: no output for")]
+)
+def test_what_run_sub_hides_is_a_failure(pair: Pair, fault: str, words: str) -> None:
+    status, output = pair("ssd", only=1, fault=fault, bench_hang_s=20)
+    assert status == 2, output
+    (run,) = pair.runs()
+    assert run.verdict == "fail"
+    assert words in run.reasons[0], run.reasons
+    assert not pair.containers()
+
+
+@pytest.mark.proof
+def test_a_container_that_a_killed_launcher_left_is_ended_by_the_next_run(pair: Pair) -> None:
+    kill = """
+    for _ in $(seq 300); do
+      name=$(docker ps --filter name=cont_ --format '{{.Names}}')
+      [ -n "$name" ] && docker top "$name" | grep -q 'training.py ssd train' && break
+      sleep 0.2
+    done
+    launcher=$(cat "/var/lib/rackproof/docker/containers/$name")
+    # With run.sub, whose last words would end the container.
+    echo "$name"; kill -KILL "$launcher" -- "-$(pgrep -P "$launcher" -f run.sub)"
+    """
+    with concurrent.futures.ThreadPoolExecutor(1) as other:
+        killed = other.submit(pair.ssh, pair.nodes[0], kill, timeout=120)
+        status, output = pair("ssd", only=1, seconds=60)
+    left = killed.result().stdout.split()
+    assert (status, len(left)) == (2, 1), output
+    assert pair.containers() == pair.containers(left[0]) != []
+    (run,) = pair.runs()
+    assert run.verdict != "pass"
+    status, output = pair("ssd", only=1)
+    assert status == 0, output
+    assert not pair.containers()
+
+
+@pytest.mark.parametrize("models", [("gnmt",), pytest.param(MODELS, marks=PROOF)], ids=len)
+def test_two_nodes_are_one_system_by_slurm(pair: Pair, one_system: None, models: tuple[str, ...]) -> None:
+    if "resnet" in models:
+        pair.imagenet("/shared/rackproof/data", pair.nodes[0])
+    status, output = pair(*models, bench_config="2xLambdaHyperplaneBasic", bench_together=True)
+    assert status == 0, output
+    runs = pair.runs()
+    assert sorted(run.benchmark for run in runs) == sorted(f"{name}-0.6" for name in models)
+    for run in runs:
+        assert (run.verdict.value, [node.name for node in run.nodes]) == ("pass", pair.nodes), run.reasons
+        log = (pair.results / run.run_id / "logs" / f"{pair.nodes[0]}.log").read_text()
+        assert "--ntasks-per-node 4" in log
+        assert all(f"Launching on node {node}" in log for node in pair.nodes)
+    assert not pair.containers()

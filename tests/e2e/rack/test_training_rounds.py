@@ -1,0 +1,240 @@
+"""bench.yml with stand-in benchmarks on two nodes of the test rack: clean, misbehaving, killed on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rackproof.core.records import Run
+from rackproof.store.run_folder import iter_runs
+from testrack.tests.on_rack import CONTROLLER, Command, start
+
+pytestmark = [pytest.mark.rack, pytest.mark.slow]
+
+SYSTEM = """\
+---
+system: gb300_n2
+submitter: Example Org
+division: closed
+status: "Research, Development, or Internal (RDI)"
+system_name: Example_GB300_n2
+host_storage_type: ""
+host_storage_capacity: ""
+host_networking: ""
+host_networking_topology: ""
+host_memory_configuration: ""
+accelerator_host_interconnect: ""
+accelerator_memory_configuration: ""
+accelerator_interconnect: ""
+cooling: ""
+"""
+"""What only an operator knows of the rack."""
+
+
+class Rack:
+    """Two idle nodes of the rack's Slurm cluster, and a results folder."""
+
+    def __init__(self, root: Path, results: Path, nodes: list[str], ssh: Command) -> None:
+        self.root, self.results, self.nodes, self.ssh = root, results, nodes, ssh
+
+    def start(self, benchmark: str, *words: str, fault: str = "", **variables: Any) -> subprocess.Popen[str]:
+        environment = {"SLURM_MPI_TYPE": "pmi2", "STANDIN_SECONDS": "12"}
+        environment.update({"STANDIN_FAULT": fault} if fault else {})
+        given = {
+            "benchmark": benchmark,
+            "bench_results": str(self.results),
+            "bench_environment": environment,
+            "bench_hang_s": 30,
+            **variables,
+        }
+        return start(self.root, "bench.yml", self.nodes, *words, given=given)
+
+    def __call__(self, benchmark: str, *words: str, fault: str = "", **variables: Any) -> tuple[int, str]:
+        process = self.start(benchmark, *words, fault=fault, **variables)
+        output, _ = process.communicate(timeout=600)
+        return process.returncode, output
+
+    def runs(self) -> list[Run]:
+        return list(iter_runs(self.results))
+
+    def jobs(self, run_id: str) -> list[str]:
+        """Return the numbers of the Slurm jobs of a run, by accounting."""
+        said = self.ssh(CONTROLLER, f"sacct -n -P -X -S now-1days --name={run_id} -o JobIDRaw").stdout
+        return said.split()
+
+
+@pytest.fixture
+def cluster(root: Path, tmp_path: Path, rack: Command, nodes: list[str]) -> Rack:
+    return Rack(root, tmp_path / "results", nodes, rack)
+
+
+@pytest.mark.parametrize("name", ["llama2_70b_lora", "llama31_8b", "flux1"])
+def test_a_clean_run_passes_and_is_whole(cluster: Rack, name: str) -> None:
+    status, output = cluster(name)
+    assert status == 0, output
+    (run,) = cluster.runs()
+    assert (run.verdict.value, run.launcher) == ("pass", "slurm")
+    assert [node.name for node in run.nodes] == cluster.nodes
+    assert re.fullmatch("sha256:[0-9a-f]{64}", run.container_digest)
+    assert run.seeds
+    folder = cluster.results / run.run_id
+    assert (folder / "run.sub").is_file()
+    assert list(folder.glob("config_GB300_*.sh"))
+    key = (cluster.root / ".rackproof/rack/ngc_key").read_text().strip()
+    assert not [path for path in folder.rglob("*") if path.is_file() and key.encode() in path.read_bytes()]
+
+
+@pytest.mark.parametrize(
+    ("fault", "verdict", "words"),
+    [
+        pytest.param("slow-node", "fail", "{last} is slow", marks=pytest.mark.proof),
+        ("rank-killed", "fail", "{last}: task 1"),
+        ("nan", "fail", "not a number|NaN"),
+        pytest.param("hang", "fail", "hung at .*{last}", marks=pytest.mark.proof),
+        pytest.param("oom-exit-0", "fail", "on {last} ran out of memory", marks=pytest.mark.proof),
+        pytest.param("no-run-stop", "unproven|fail", "run_stop", marks=pytest.mark.proof),
+        pytest.param("too-fast", "unproven", "too fast to be true", marks=pytest.mark.proof),
+        ("wrong-nodes", "unproven", "{last} took no part"),
+        pytest.param(
+            "cache-not-cleared", "unproven", "page cache was cleared on 1 of 2 nodes", marks=pytest.mark.proof
+        ),
+        pytest.param("bad-nccl", "fail", "NCCL preflight", marks=pytest.mark.proof),
+        pytest.param("slow-nccl", "fail", "nccl_preflight_busbw", marks=pytest.mark.proof),
+    ],
+)
+def test_what_goes_wrong_is_no_pass_and_is_named(cluster: Rack, fault: str, verdict: str, words: str) -> None:
+    status, output = cluster("llama2_70b_lora", fault=fault)
+    assert status == 2, output
+    (run,) = cluster.runs()
+    assert re.fullmatch(verdict, run.verdict.value), run.reasons
+    assert re.search(words.format(last=cluster.nodes[-1]), " ".join(run.reasons)), run.reasons
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param("TASK .bench : Choose the benchmarks", marks=pytest.mark.proof),
+        pytest.param("TASK .bench : Gather the facts", marks=pytest.mark.proof),
+        pytest.param("TASK .bench : Plan the runs", marks=pytest.mark.proof),
+        pytest.param("TASK .bench : Start the job", marks=pytest.mark.proof),
+        pytest.param("TASK .bench : Follow the job", marks=pytest.mark.proof),
+        "training",
+        pytest.param("TASK .bench : Record the run", marks=pytest.mark.proof),
+        pytest.param("TASK .bench : Write the report", marks=pytest.mark.proof),
+    ],
+)
+def test_a_killed_playbook_goes_on_with_its_one_job(cluster: Rack, moment: str) -> None:
+    process = cluster.start("llama2_70b_lora")
+    assert process.stdout is not None
+    deadline = time.monotonic() + 300
+    for line in process.stdout:
+        if re.search(moment, line):
+            break
+        assert time.monotonic() < deadline
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    # Ansible's workers outlive it: the request may be whole by now, and the same command is a new request.
+    time.sleep(3)
+    whole = len(list(cluster.results.glob("plan-*/report.html")))
+    status, output = cluster("llama2_70b_lora")
+    assert status == 0, output
+    assert len(cluster.runs()) == 1 + whole
+    for run in cluster.runs():
+        assert len(cluster.jobs(run.run_id)) == 1
+        assert run.verdict.value == "pass", run.reasons
+
+
+@pytest.mark.parametrize(
+    ("what", "status", "verdict"),
+    [
+        ("killed", 0, "pass"),
+        # The node takes part in the job, which ends with it; that is what the record says.
+        pytest.param("rebooted", 2, "fail", marks=pytest.mark.proof),
+    ],
+)
+def test_a_job_whose_node_lost_sight_of_it_is_found_again(
+    cluster: Rack, what: str, status: int, verdict: str
+) -> None:
+    lead = cluster.nodes[0]
+    process = cluster.start("llama2_70b_lora")
+    assert process.stdout is not None
+    deadline = time.monotonic() + 300
+    for line in process.stdout:
+        if "training" in line:
+            break
+        assert time.monotonic() < deadline
+    (plan,) = cluster.results.glob("plan-*/plan.json")
+    run_id = json.loads(plan.read_text())["runs"][0]["run_id"]
+    state = f"/var/lib/rackproof/runs/{run_id}/state.json"
+    kill = f'kill -9 $(python3 -c \'import json; print(json.load(open("{state}"))["supervisor_pid"])\')'
+    cluster.ssh(lead, kill if what == "killed" else "systemctl reboot")
+    output, _ = process.communicate(timeout=600)
+    assert process.returncode == status, output
+    assert "Find the job that nobody follows any more" in output
+    (run,) = cluster.runs()
+    assert (run.run_id, run.verdict.value) == (run_id, verdict), run.reasons
+    assert len(cluster.jobs(run_id)) == 1
+    assert re.fullmatch("sha256:[0-9a-f]{64}", run.container_digest)
+    log = (cluster.results / run_id / "logs" / f"{lead}.log").read_text()
+    assert '"end": ' in log
+    assert log.count("\nEXPERIMENT_START 1") == 1
+    if what == "rebooted":
+        assert "Slurm job" in " ".join(run.reasons)
+
+
+def test_nothing_is_pulled_or_staged_twice(cluster: Rack) -> None:
+    assert cluster("llama2_70b_lora")[0] == 0
+    began = time.monotonic()
+    status, output = cluster("llama2_70b_lora")
+    took = time.monotonic() - began
+    assert status == 0, output
+    newest = max(cluster.runs(), key=lambda run: run.run_id)
+    log = (cluster.results / newest.run_id / "logs" / f"{cluster.nodes[0]}.log").read_text()
+    assert "staging" not in log
+    assert "pulling" not in log
+    assert "importing" not in log
+    end = json.loads(re.findall(r'^:::RACKPROOF (\{"end".*)$', log, re.MULTILINE)[-1])["end"]
+    print(f"the job took {end['elapsed_s']} s, the playbook {took:.0f} s")
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(1800)
+def test_ten_clean_repeats_make_a_package_that_the_official_checker_accepts(cluster: Rack) -> None:
+    process = cluster.start("llama2_70b_lora", bench_repeats=0)
+    output, _ = process.communicate(timeout=1500)
+    assert process.returncode == 0, output
+    runs = cluster.runs()
+    assert [run.verdict.value for run in runs] == ["pass"] * 10
+    assert len({run.seeds for run in runs}) == 10
+    assert len({run.container_digest for run in runs}) == 1
+    (cluster.results / "system.yml").write_text(SYSTEM)
+    package = cluster.results / "package"
+    done = subprocess.run(
+        [
+            *(Path(sys.executable).with_name("rackproof"), "submission", "--latest", "10"),
+            *("--benchmark", "llama2_70b_lora", "--system", cluster.results / "system.yml"),
+            *("--out", package, "--results", cluster.results),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    logs = package / "Example_Org" / "results" / "gb300_n2" / "llama2_70b_lora"
+    assert sorted(path.name for path in logs.glob("result_*.txt")) == [f"result_{i}.txt" for i in range(10)]
+
+
+def test_a_dry_run_touches_nothing(cluster: Rack) -> None:
+    status, output = cluster("gpt_oss_20b", "--check")
+    assert status == 0, output
+    assert "sbatch -N 2 --nodelist=" + ",".join(cluster.nodes) in output
+    assert not cluster.results.exists()

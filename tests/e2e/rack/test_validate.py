@@ -1,0 +1,178 @@
+"""validate.yml on the rack: each fault is found on its node and part; who is bad is drained and returned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rackproof.jobs.validate.fleet.night_store import NodeNight, nights, read_look, read_night
+from rackproof.jobs.validate.fleet.probe_scheduler import ProbeNight
+from testrack.tests.on_rack import CONTROLLER, PROVISIONED, Command, Done, play
+from tests.e2e.rack.rack_faults import MACHINE, Fault, break_, fault, mend, reboot
+
+pytestmark = [pytest.mark.rack, pytest.mark.slow]
+BAD, THEIRS = PROVISIONED[:2]
+STRANGER = "bob: waits for a cable"
+# Night by night the faults that are switched on on each of the two nodes.
+NIGHTS: list[tuple[list[Fault], list[Fault]]] = [
+    (
+        [
+            fault("missing-gpu", 0),
+            fault("ecc-uncorrectable", 1),
+            fault("row-remap-pending", 2),
+            fault("xid", 3),
+            fault("hca-port-down", 1),
+        ],
+        [
+            fault("link-trained-down", 3),
+            fault("nvlink-down", 2),
+            fault("throttling", 1),
+            fault("hca-port-down", 0),
+            fault("full-disk"),
+        ],
+    ),
+    ([fault("hung-nvidia-smi")], [fault("version-mismatch")]),
+    # With a wrong clock slurmd starts anew: it would wait for a tool that hangs.
+    ([fault("dead-sshd")], [fault("clock-skew")]),
+]
+
+
+@pytest.fixture(scope="module")
+def slurm(nodes: list[str], rack: Command) -> Command:
+    """Run a command on Slurm's controller, which knows both nodes."""
+    return lambda command: rack(CONTROLLER, command)
+
+
+def reason(slurm: Command, node: str) -> str:
+    """Return why Slurm keeps a node out of service; none where it does not."""
+    return slurm(f"sinfo --noheader --Node --nodes {node} --format %E").stdout.strip()
+
+
+@pytest.fixture
+def sound(slurm: Command, driver: Command) -> Iterator[None]:
+    """Leave both nodes without fault and in service."""
+    yield
+    driver("fault", BAD, "link-trained-down", "--off")
+    slurm(f"scontrol update nodename={BAD},{THEIRS} state=resume")
+
+
+@pytest.mark.usefixtures("sound")
+def test_a_bad_node_is_found_drained_and_returned(
+    root: Path, tmp_path: Path, slurm: Command, driver: Command
+) -> None:
+    """Three nights in one test: each needs what the one before left."""
+    results = tmp_path / "results"
+    acting = ("-e", f"validate_results={results}", "-e", "validate_drain=true", "-e", "validate_return=true")
+
+    def night() -> tuple[Done, dict[str, NodeNight]]:
+        done = play(root, "validate.yml", [BAD, THEIRS], *acting)
+        assert nights(results), done.stdout + done.stderr
+        return done, {one.node: one for one in read_night(nights(results)[0]).nodes}
+
+    assert driver("fault", BAD, "link-trained-down", "--gpu", "2").returncode == 0
+    assert slurm(f"scontrol update nodename={THEIRS} state=drain reason='{STRANGER}'").returncode == 0
+    done, found = night()
+    assert done.returncode == 2, done.stdout
+    assert found[THEIRS].verdict.value == "pass", found[THEIRS].says()
+    assert found[BAD].verdict.value == "fail"
+    (why,) = [one for one in found[BAD].findings if one.verdict.value == "fail"]
+    assert (why.part, why.place[:5]) == ("gpu", "GPU 2")
+    assert found[BAD].did == "drained"
+    assert reason(slurm, BAD).startswith("rackproof-night:")
+    assert "GPU 2" in reason(slurm, BAD)
+    assert reason(slurm, THEIRS) == STRANGER
+
+    assert driver("fault", BAD, "link-trained-down", "--off").returncode == 0
+    done, found = night()
+    assert done.returncode == 0, done.stdout
+    assert "passed 1 of 2 times" in found[BAD].why
+    assert reason(slurm, BAD).startswith("rackproof-night:")
+    done, found = night()
+    assert found[BAD].did == "returned to service", done.stdout
+    assert reason(slurm, BAD) == "none"
+    assert reason(slurm, THEIRS) == STRANGER
+
+
+@pytest.fixture
+def broken(slurm: Command, driver: Command, rack: Command) -> Iterator[list[str]]:
+    """Return the nodes that have to be mended, booted and given work again in the end."""
+    some = [BAD, THEIRS]
+    yield some
+    for node in some:
+        mend(rack, driver, node)
+    if some:
+        reboot(rack, some)
+        slurm(f"scontrol update nodename={BAD},{THEIRS} state=resume")
+
+
+def test_every_fault_is_found_on_its_node_and_part_and_nothing_else(
+    root: Path, tmp_path: Path, driver: Command, rack: Command, broken: list[str]
+) -> None:
+    """Nights in one test: what is missing was there before, and who was bad passes in the end."""
+    results = tmp_path / "results"
+    asked = ("-e", f"validate_results={results}", "-e", "validate_tool_timeout_s=4")
+
+    def night() -> dict[str, NodeNight]:
+        done = play(root, "validate.yml", [BAD, THEIRS], *asked)
+        assert nights(results), done.stdout + done.stderr
+        return {one.node: one for one in read_night(nights(results)[0]).nodes}
+
+    assert {one.verdict.value for one in night().values()} == {"pass"}
+    # Where a GPU is gone nvidia-smi numbers the others anew; its UUID is what it is.
+    slots = {
+        gpu.uuid: f"GPU {gpu.index}"
+        for node in (BAD, THEIRS)
+        if (kept := read_look(nights(results)[0], node)) is not None
+        for gpu in kept.look.gpus
+    }
+    assert len(slots) == 8
+
+    def news(one: NodeNight) -> set[tuple[str, str]]:
+        # XIDs stay until the node was booted: those of an earlier night are no news.
+        return {
+            (found.code, slots.get(found.name, found.name))
+            for found in one.findings
+            if found.verdict.value == "fail" and "reported before" not in found.evidence
+        }
+
+    for on_bad, on_theirs in NIGHTS:
+        for node, faults in ((BAD, on_bad), (THEIRS, on_theirs)):
+            break_(rack, driver, node, faults)
+        found = night()
+        for node, faults in ((BAD, on_bad), (THEIRS, on_theirs)):
+            names = {name for name, _, _ in faults}
+            assert news(found[node]) == set().union(*(found_ for _, _, found_ in faults)), found[node].says()
+            assert bool(found[node].unreached) == ("dead-sshd" in names)
+            assert found[node].verdict.value == ("unproven" if found[node].unreached else "fail")
+            mend(rack, driver, node, names & set(MACHINE))
+    reboot(rack, broken)
+    found = night()
+    assert {one.verdict.value for one in found.values()} == {"pass"}, [one.says() for one in found.values()]
+    broken.clear()
+
+
+@pytest.mark.torch
+def test_idle_nodes_are_measured_by_slurm_s_jobs_alone_and_as_a_pair(
+    root: Path, tmp_path: Path, slurm: Command, shared_torch: str
+) -> None:
+    slurm(f"scontrol update nodename={BAD},{THEIRS} state=resume")
+    results = tmp_path / "results"
+    given = {
+        "validate_results": str(results),
+        "validate_probe_gpu_minutes": 500,
+        "validate_probe_python": shared_torch,
+        "validate_probe_device": "cpu",
+        "validate_probe_share": 1.0,
+        "bench_require_references": False,
+    }
+    done = play(root, "validate.yml", [BAD, THEIRS], given=given)
+    assert done.returncode == 0, done.stdout
+    night = read_night(nights(results)[0])
+    assert {one.node: one.verdict.value for one in night.nodes} == {BAD: "pass", THEIRS: "pass"}
+    (probes,) = results.glob("*/probes.json")
+    told = ProbeNight.model_validate_json(probes.read_text())
+    assert sorted(told.measured) == sorted([BAD, THEIRS])
+    assert [(sorted(pair.nodes), pair.passed) for pair in told.pairs] == [(sorted([BAD, THEIRS]), True)]
+    assert "rackproof-night" not in slurm("squeue --noheader --format %j").stdout

@@ -1,0 +1,121 @@
+"""Fifty nights of validate.yml on the rack, each fault alone and in pairs on random nodes.
+
+A proof of its own: RACK_TEST_NODES names four provisioned nodes or more, RACK_TEST_SEED repeats a run.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from rackproof.jobs.validate.fleet.night_store import NodeNight, nights, read_look, read_night
+from testrack.tests.on_rack import CONTROLLER, NAMED, Command, play
+from tests.e2e.rack.rack_faults import BLINDING, FOUND, ON_HCA, Fault, break_, fault, mend, reboot
+
+pytestmark = [pytest.mark.rack, pytest.mark.slow, pytest.mark.proof]
+NIGHTS = int(os.environ.get("RACK_TEST_NIGHTS", "50"))
+GPUS, HCAS = 4, 4
+# With a wrong clock slurmd starts anew: it would wait for a tool that hangs.
+NEVER_TOGETHER = {"hung-nvidia-smi", "clock-skew"}
+
+
+def tonight(number: int, chance: random.Random) -> dict[str, list[Fault]]:
+    """Return the faults of a night by node: first each alone, then any two, on one node or on two."""
+    names = list(FOUND)[number : number + 1] or chance.sample(list(FOUND), 2)
+    while set(names) == NEVER_TOGETHER:
+        names = chance.sample(list(FOUND), 2)
+    parts = chance.sample(range(min(GPUS, HCAS)), len(names))
+    placed: dict[str, list[Fault]] = {}
+    for name, part in zip(names, parts, strict=True):
+        placed.setdefault(chance.choice(NAMED), []).append(fault(name, part))
+    return placed
+
+
+def expected(faults: list[Fault]) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
+    """Return what has to be found on a node, and what may be."""
+    everything = set().union(*(found for _, _, found in faults))
+    blind = [name for name, _, _ in faults if name in BLINDING]
+    seen = [
+        found
+        for name, _, found in faults
+        if not blind or name in blind or name in (*ON_HCA, "full-disk", "clock-skew")
+    ]
+    return set().union(*seen), everything
+
+
+def test_fifty_nights_find_every_fault_and_blame_nobody_else(
+    root: Path, tmp_path: Path, driver: Command, rack: Command
+) -> None:
+    if len(NAMED) < 4:
+        pytest.skip("four provisioned nodes are needed: name them in RACK_TEST_NODES")
+    seed = int(os.environ.get("RACK_TEST_SEED") or random.SystemRandom().randrange(10**6))
+    chance, results, took = random.Random(seed), tmp_path / "results", []
+    print(f"RACK_TEST_SEED={seed}")
+
+    def night() -> dict[str, NodeNight]:
+        began = time.monotonic()
+        done = play(
+            root,
+            "validate.yml",
+            NAMED,
+            "-e",
+            f"validate_results={results}",
+            "-e",
+            "validate_tool_timeout_s=4",
+        )
+        took.append(time.monotonic() - began)
+        assert nights(results), done.stdout + done.stderr
+        return {one.node: one for one in read_night(nights(results)[0]).nodes}
+
+    assert {one.verdict.value for one in night().values()} == {"pass"}
+    first = nights(results)[0]
+    slots = {
+        gpu.uuid: f"GPU {gpu.index}"
+        for node in NAMED
+        if (kept := read_look(first, node)) is not None
+        for gpu in kept.look.gpus
+    }
+    assert len(slots) == GPUS * len(NAMED)
+    # Of a node that nobody reached: what it logged before it was booted is told the night after, and no more.
+    late: set[str] = set()
+    faults = healthy = 0
+    for number in range(NIGHTS):
+        placed = tonight(number, chance)
+        for node, some in placed.items():
+            break_(rack, driver, node, some)
+        try:
+            found = night()
+        finally:
+            for node in placed:
+                mend(rack, driver, node)
+            reboot(rack, placed)
+        for node, one in found.items():
+            what = f"night {number + 1} of seed {seed}: {placed.get(node)}: {one.says()}"
+            news = {
+                (bad.code, slots.get(bad.name, bad.name))
+                for bad in one.findings
+                if bad.verdict.value == "fail"
+            }
+            some = placed.get(node, [])
+            if any(name == "dead-sshd" for name, _, _ in some):
+                assert (one.verdict.value, bool(one.unreached)) == ("unproven", True), what
+                if any(code.startswith("xid_") for _, _, codes in some for code, _ in codes):
+                    late.add(node)
+                continue
+            needed, possible = expected(some)
+            assert needed <= news <= possible, what
+            assert one.verdict.value == ("fail" if some else "degraded" if node in late else "pass"), what
+            late.discard(node)
+            assert some or not one.plan, what
+            healthy += not some
+        faults += sum(map(len, placed.values()))
+    assert {one.verdict.value for one in night().values()} == {"pass"}
+    rack(CONTROLLER, f"scontrol update nodename={','.join(NAMED)} state=resume")
+    print(
+        f"{faults} faults found in {NIGHTS} nights on {len(NAMED)} nodes, {healthy} healthy node-nights "
+        f"passed; a night took {sorted(took)[len(took) // 2]:.1f} s"
+    )

@@ -1,0 +1,156 @@
+"""Nodes on this machine that can be made anew: those of validate.yml's tests, with a boot of their own."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+ROLES = (
+    "preflight",
+    "apt_mirror",
+    "node_tuning",
+    "lambda_stack",
+    "ofed",
+    "peer_memory",
+    "nvidia_container",
+    "enroot_pyxis",
+)
+# In the place of what rack.py does: a new boot, written down.
+RENEW = """#!/bin/sh
+test "$1" = renew || exit 1
+if [ -e {folder}/$2/no-image ]; then echo "the image cannot be had" >&2; exit 1; fi
+echo $2 >> {folder}/renewed
+while [ -e {folder}/$2/hold-image ]; do sleep 0.1; done
+od -An -N16 -tx1 /dev/urandom > {folder}/$2/boot_id
+"""
+# Ends with a failure, or when it is let go, whatever the test says of the node.
+STORAGE = """
+- name: Mount the storage
+  ansible.builtin.command: >-
+    sh -c 'while [ -e {folder}/{{{{ inventory_hostname }}}}/hold ]; do sleep 0.1; done;
+    test ! -e {folder}/{{{{ inventory_hostname }}}}/broken'
+  changed_when: false
+"""
+
+
+def _load() -> Any:
+    path = ROOT / "tests/e2e/validate/conftest.py"
+    spec = importlib.util.spec_from_file_location("validate_fleet", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+validate_fleet = _load()
+pristine = validate_fleet.pristine
+fleet = validate_fleet.fleet
+
+
+class Rack:
+    """The fleet, and reimage.yml on it."""
+
+    def __init__(self, fleet: Any) -> None:
+        self.fleet = fleet
+        self.folder: Path = fleet.folder
+        self.results: Path = fleet.results
+
+    def say(self, node: str, word: str, on: bool = True) -> None:
+        path = self.folder / node / word
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("") if on else path.unlink(missing_ok=True)
+
+    @property
+    def renewed(self) -> list[str]:
+        path = self.folder / "renewed"
+        return path.read_text().split() if path.exists() else []
+
+    def drained(self) -> dict[str, str]:
+        return {node: reason for node, reason in self.fleet.slurm["nodes"].items() if reason}
+
+    def command(self, *words: str) -> tuple[list[Any], dict[str, Any]]:
+        argv = [Path(sys.executable).with_name("ansible-playbook"), "-i", self.folder / "hosts.yml", *words]
+        environment = os.environ | {
+            "ANSIBLE_NOCOLOR": "1",
+            "COLUMNS": "300",
+            "ANSIBLE_ROLES_PATH": str(self.folder / "roles"),
+            # What Slurm's host runs in a shell is found there; nodes look at their own first.
+            "PATH": f"{self.folder}/ctl/usr/bin:{os.environ['PATH']}",
+        }
+        return argv, {"cwd": ROOT, "env": environment, "text": True}
+
+    def reimage(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return self.play("reimage.yml", "-e", "reimage_method=rack", *words)
+
+    def play(self, *words: str) -> subprocess.CompletedProcess[str]:
+        argv, options = self.command(*words)
+        return subprocess.run(argv, **options, capture_output=True, timeout=400, check=False)
+
+    def killed_when(self, holds: Any, *words: str) -> None:
+        """Start the playbook and kill it, with all that it started, when something holds."""
+        argv, options = self.command("reimage.yml", "-e", "reimage_method=rack", *words)
+        process = subprocess.Popen(
+            argv, **options, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        try:
+            end = time.monotonic() + 100
+            while not holds():
+                assert process.poll() is None
+                assert time.monotonic() < end
+                time.sleep(0.1)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@pytest.fixture
+def rack(fleet: Any) -> Rack:
+    """Return four nodes, one that cannot be reached, and their Slurm controller."""
+    folder: Path = fleet.folder
+    for name in validate_fleet.NODES:
+        (folder / name / "boot_id").write_text(f"the boot of {name} before\n")
+        interpreter = folder / name / "python"
+        text = interpreter.read_text()
+        # Every node has a boot of its own, as a machine has.
+        text = text.replace(
+            "exec ",
+            'exec unshare -m sh -c \'mount --bind "$0" /proc/sys/kernel/random/boot_id; exec "$@"\' '
+            f"{folder / name}/boot_id ",
+        )
+        interpreter.write_text(text)
+    probe = subprocess.run(
+        [folder / "n01/python", "-c", "print(open('/proc/sys/kernel/random/boot_id').read())"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "the boot of n01 before" not in probe.stdout:
+        pytest.skip("a boot of its own for each node needs root")
+    for name in (*ROLES, "storage", "slurm"):
+        tasks = folder / "roles" / name / "tasks"
+        tasks.mkdir(parents=True)
+        (tasks / "main.yml").write_text(STORAGE.format(folder=folder) if name == "storage" else "[]\n")
+    (folder / "roles/slurm/tasks/controller.yml").write_text("[]\n")
+    validate_fleet.program(folder / "renew", RENEW.format(folder=folder))
+    path = folder / "hosts.yml"
+    inventory = yaml.safe_load(path.read_text())
+    inventory["all"]["vars"] |= {
+        "reimage_results": str(fleet.results),
+        "reimage_rack_program": str(folder / "renew"),
+        "reimage_limits": {"drain": 1, "first_boot": 3, "return": 5},
+        "slurm_nodes": [*validate_fleet.NODES, "gone"],
+    }
+    path.write_text(yaml.safe_dump(inventory))
+    return Rack(fleet)

@@ -1,0 +1,228 @@
+"""A fleet on this machine: each node is an interpreter that sees stand-in hardware; Slurm is a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+STANDINS = ROOT / "testrack/fakes/hardware"
+TOOLS = ("hardware", "nvidia-smi", "dmesg", "nv-fabricmanager", "modprobe")
+NODES = ("n01", "n02", "n03", "n04")
+# What scontrol, squeue and sinfo of a cluster answer, out of a file that tests may edit.
+SLURM = """#!{python}
+import json, os, sys
+path = {state!r}
+state = json.load(open(path))
+tool, words = os.path.basename(sys.argv[0]), sys.argv[1:]
+if state.get("down"):
+    sys.exit("slurm_load_node error: Unable to contact slurm controller (connect failure)")
+if tool == "squeue":
+    # None of the jobs here is a night's: who asks by name waits for nobody.
+    for node, job in () if any(one.startswith("--name") for one in words) else state["jobs"].items():
+        print(job, node)
+elif tool == "sinfo":
+    for node, reason in state["nodes"].items():
+        print(f"{{node}}|batch|{{reason or 'none'}}")
+elif "update" in words:
+    values = dict(one.split("=", 1) for one in words if "=" in one)
+    for node in values["NodeName"].split(","):
+        state["nodes"][node] = values.get("Reason", "") if values["State"] == "DRAIN" else ""
+    json.dump(state, open(path, "w"))
+else:
+    for node, reason in state["nodes"].items():
+        drained = f"+DRAIN Reason={{reason}} [root@2026-11-22T00:00:00]" if reason else ""
+        print(f"NodeName={{node}} Arch=x86_64 State=IDLE{{drained}}")
+"""
+
+PROBE_PYTHON = Path(__file__).with_name("probe_python.py")
+# The interpreter that nodes are measured with: it knows its node, and the GPUs that nvidia-smi shows there.
+MEASURE = """#!/bin/sh
+export PROBED_NODE=${{SLURMD_NODENAME:-{node}}} PROBE_FAULTS={folder}/faults.json
+export RACK_ROOT={folder}/$PROBED_NODE
+export PROBED_GPUS=$({python} -I "$RACK_ROOT/usr/bin/nvidia-smi" -L | sed 's/.*UUID: //; s/)//' | paste -sd,)
+exec {python} {program} "$@"
+"""
+# Runs a job's script as each of its nodes; Slurm gives no node that is drained or at work.
+SRUN = """#!{python}
+import json, os, subprocess, sys
+folder = {folder!r}
+state = json.load(open(folder + "/slurm.json"))
+nodes = next(one for one in sys.argv if one.startswith("--nodelist=")).split("=")[1].split(",")
+with open(folder + "/jobs.log", "a") as log:
+    log.write(" ".join(nodes) + chr(10))
+if any(state["nodes"].get(one) or one in state["jobs"] for one in nodes):
+    sys.exit("srun: error: Unable to allocate resources: Requested nodes are busy")
+script = sys.stdin.read()
+parts = [
+    subprocess.Popen(
+        ["bash", "-s"], stdin=subprocess.PIPE, text=True, env=dict(os.environ, SLURMD_NODENAME=one)
+    )
+    for one in nodes
+]
+for part in parts:
+    part.stdin.write(script)
+    part.stdin.close()
+sys.exit(max(part.wait() for part in parts))
+"""
+
+
+@dataclass
+class Fleet:
+    """The fleet's folder, and what is done with it."""
+
+    folder: Path
+
+    @property
+    def results(self) -> Path:
+        return self.folder / "results"
+
+    @property
+    def slurm(self) -> dict[str, dict[str, str]]:
+        return json.loads((self.folder / "slurm.json").read_text())
+
+    def set_slurm(self, **state: object) -> None:
+        (self.folder / "slurm.json").write_text(json.dumps(self.slurm | state))
+
+    def hardware(self, node: str, *words: str) -> None:
+        subprocess.run(
+            [sys.executable, "-I", self.folder / node / "usr/bin/hardware", *words],
+            env=os.environ | {"RACK_ROOT": str(self.folder / node)},
+            check=True,
+            capture_output=True,
+        )
+
+    def probes(self, **faults: object) -> None:
+        (self.folder / "faults.json").write_text(json.dumps(faults))
+
+    @property
+    def jobs(self) -> list[str]:
+        try:
+            return (self.folder / "jobs.log").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+
+    def validate(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [
+                Path(sys.executable).with_name("ansible-playbook"),
+                "validate.yml",
+                "-i",
+                self.folder / "hosts.yml",
+                *words,
+            ],
+            cwd=ROOT,
+            # What Slurm's host runs in a shell is found there; nodes look at their own first.
+            env=os.environ
+            | {
+                "ANSIBLE_NOCOLOR": "1",
+                "COLUMNS": "300",
+                "PATH": f"{self.folder}/ctl/usr/bin:{os.environ['PATH']}",
+            },
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
+        )
+
+
+def program(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def make_node(root: Path, seed: str) -> None:
+    modules = root / "usr/lib/rack/modules"
+    modules.mkdir(parents=True)
+    (modules / "nvidia.json").write_text('{"version": "580.95.05", "depends": []}')
+    for tool in TOOLS:
+        (root / "usr/bin").mkdir(exist_ok=True, parents=True)
+        (root / "usr/bin" / tool).symlink_to(STANDINS)
+    # This machine's journal, clock and units are none of the node's.
+    for tool in ("journalctl", "systemctl", "timedatectl"):
+        program(root / "usr/bin" / tool, "#!/bin/sh\n")
+    for words in (
+        ("hardware", "--init", "gb300", "--seed", seed),
+        ("hardware", "--boot"),
+        ("modprobe", "nvidia"),
+    ):
+        subprocess.run(
+            [sys.executable, "-I", root / "usr/bin" / words[0], *words[1:]],
+            env=os.environ | {"RACK_ROOT": str(root)},
+            check=True,
+            capture_output=True,
+        )
+
+
+@pytest.fixture(scope="session")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make the nodes once; tests copy them."""
+    folder = tmp_path_factory.mktemp("pristine")
+    for name in NODES:
+        make_node(folder / name, f"gb300-r01-{name}")
+    return folder
+
+
+@pytest.fixture
+def fleet(pristine: Path, tmp_path: Path) -> Fleet:
+    """Return four healthy nodes, one that cannot be reached, and their Slurm controller."""
+    folder = tmp_path / "fleet"
+    shutil.copytree(pristine, folder, symlinks=True, ignore=shutil.ignore_patterns("dev"))
+    hosts: dict[str, dict[str, object]] = {}
+    for name in (*NODES, "ctl"):
+        interpreter = folder / name / "python"
+        path = f"{folder / name}/usr/bin:{os.environ['PATH']}"
+        program(
+            interpreter,
+            f"#!/bin/sh\nexport RACK_ROOT={folder / name} PATH={path} SLURM_CONF={folder}/slurm.json\n"
+            f'exec {sys.executable} "$@"\n',
+        )
+        hosts[name] = {"ansible_connection": "local", "ansible_python_interpreter": str(interpreter)}
+    (folder / "slurm.json").write_text(json.dumps({"nodes": dict.fromkeys([*NODES, "gone"], ""), "jobs": {}}))
+    for tool in ("scontrol", "squeue", "sinfo"):
+        text = SLURM.format(python=sys.executable, state=str(folder / "slurm.json"))
+        program(folder / "ctl/usr/bin" / tool, text)
+    program(folder / "ctl/usr/bin/srun", SRUN.format(python=sys.executable, folder=str(folder)))
+    program(folder / "ctl/usr/bin/scancel", "#!/bin/sh\n")
+    (folder / "faults.json").write_text("{}")
+    for name in NODES:
+        text = MEASURE.format(python=sys.executable, folder=folder, node=name, program=PROBE_PYTHON)
+        program(folder / name / "measure", text)
+    hosts["gone"] = {"ansible_host": "192.0.2.1", "ansible_ssh_common_args": "-o ConnectTimeout=1"}
+    inventory = {
+        "all": {
+            "vars": {
+                "validate_results": str(folder / "results"),
+                "slurm_controller_host": "ctl",
+                "validate_share": 0.2,
+                "validate_probe_python": f"{folder}/{{{{ inventory_hostname }}}}/measure",
+                "validate_probe_share": 1,
+                "validate_probes": ["gemm", "training-step", "fabric"],
+                # Of the machine that the tests run on nothing is asked.
+                "validate_limits": {"memlock_bytes": 0, "shm_bytes": 0, "disk_free": 0.0, "tool_seconds": 60},
+            },
+            "hosts": {"ctl": hosts.pop("ctl")},
+            "children": {
+                "gpu_nodes": {"children": {"sku_gb300": None}},
+                "sku_gb300": {
+                    "vars": {
+                        "bench_sku": "gb300",
+                        "bench_sku_gpus": 4,
+                        "validate_expect": {"nvlinks": 18, "power_limit_w": 1400},
+                    },
+                    "children": {"rack-one": {"hosts": hosts}},
+                },
+            },
+        }
+    }
+    (folder / "hosts.yml").write_text(yaml.safe_dump(inventory))
+    return Fleet(folder)

@@ -1,0 +1,51 @@
+"""Stands for an interpreter with PyTorch on a node: says what the probes say, with the faults of a file.
+
+``faults.json`` beside it: node to ``{"GPU's slot": "bits" or "wrong"}``, ``"hang"``, ``"alone": "dies"``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+program = Path(sys.argv[1]).name
+if program == "-c":
+    sys.exit(0)
+
+from tests.jobs.validate.probes import line, log, measurement  # noqa: E402  (the question above has no use for it)
+
+node = os.environ["PROBED_NODE"]
+faults = json.loads(Path(os.environ["PROBE_FAULTS"]).read_text()).get(node, {})
+if faults.get("hang") == program:
+    time.sleep(20)
+uuids = os.environ["PROBED_GPUS"].split(",")
+nodes = int(sys.argv[sys.argv.index("--nodes") + 1]) if "--nodes" in sys.argv else 1
+if program == "probe_all_reduce.py" and nodes > 1:
+    labels = {"size_bytes": "1073741824", "nodes": str(nodes)}
+    broken = float(bool(faults.get("fabric")))
+    print(
+        log(
+            measurement("fabric_busbw", 380.0, "GB/s", "higher", **labels),
+            measurement("wrong_values", broken, "1", "lower", **labels),
+        )
+    )
+elif program == "probe_gemm.py":
+    speeds = [
+        measurement("gemm_best", 790.0 * faults.get("speed", 1.0), "TFLOP/s", "higher", dtype="bf16", gpu=one)
+        for one in uuids
+    ]
+    print(log(*speeds, *(measurement("wrong_values", 0, "1", "lower", gpu=one) for one in uuids)))
+elif program == "probe_training_step.py":
+    found = []
+    for slot, one in enumerate(uuids):
+        bits = "b" * 64 if faults.get(str(slot)) == "bits" else "a" * 64
+        about = {"digest": bits, "loss": 1.0, "alike": "GB300, torch 2", "labels": {"gpu": one}}
+        found.append(line("training_digest", about))
+    print(log(*found))
+else:
+    sys.exit(f"nothing is known of {program}")

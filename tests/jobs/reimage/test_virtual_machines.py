@@ -1,0 +1,147 @@
+"""What make vms starts: machines that differ, an inventory that lacks nothing, units that start and end."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def load(name: str) -> ModuleType:
+    loader = importlib.machinery.SourceFileLoader(
+        f"vms_{name.partition('.')[0]}", str(ROOT / "testrack/vms" / name)
+    )
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+vms = load("vms.py")
+
+
+def test_no_two_machines_share_anything(tmp_path: Path) -> None:
+    one, two = vms.machine(1, tmp_path), vms.machine(2, tmp_path)
+    assert set(one.values()) & set(two.values()) == {""}  # neither has UEFI
+    one, two = vms.machine(1, tmp_path, uefi=True), vms.machine(2, tmp_path, uefi=True)
+    assert not set(one.values()) & set(two.values())
+    assert len({*one.values()}) == len(one) - 1  # its name is also its tap's
+
+
+def test_libvirt_is_told_of_serial_numbers_and_disks(tmp_path: Path) -> None:
+    about = vms.machine(1, tmp_path)
+    domain = ET.fromstring(vms.DOMAIN.format(**about, sku=vms.SKU, memory=512))
+    told = {one.get("name"): one.text for one in domain.iterfind("./sysinfo//entry")}
+    assert told == {"serial": about["serial"], "sku": "gb300", "asset": "vm1"}
+    assert [disk.findtext("serial") for disk in domain.iter("disk")] == [
+        about["disk_serial"],
+        about["scratch_serial"],
+    ]
+    # As long as nobody asks for the network, it boots from its disk.
+    assert [boot.get("dev") for boot in domain.iter("boot")] == ["hd"]
+
+
+def test_a_machine_with_uefi_keeps_its_variables_beside_its_disk(tmp_path: Path) -> None:
+    domain = ET.fromstring(vms.DOMAIN.format(**vms.machine(1, tmp_path, uefi=True), sku=vms.SKU, memory=512))
+    assert domain.findtext("os/nvram") == str(tmp_path / "vm1.nvram")
+    assert domain.find("os/loader").attrib == {"readonly": "yes", "type": "pflash"}
+
+
+def test_a_machine_makes_of_what_its_firmware_says_the_hardware_of_its_serial_number(tmp_path: Path) -> None:
+    about = vms.machine(1, tmp_path)
+    unit = (ROOT / "testrack/vms/rack-machine.service").read_text()
+    command = shlex.split(re.search(r"^ExecStart=(.*)$", unit, re.MULTILINE)[1])
+    firmware = tmp_path / "firmware"
+    firmware.mkdir()
+    (firmware / "product_sku").write_text("gb300\n")
+    (firmware / "chassis_asset_tag").write_text("vm1\n")
+    hardware = ROOT / "testrack/fakes/hardware"
+    said = command[-1].replace("/opt/rack/hardware", f"{sys.executable} {hardware}")
+    said = said.replace("/sys/class/dmi/id", str(firmware))
+    state = tmp_path / "hardware.json"
+    subprocess.run([*command[:-1], said], env=os.environ | {"RACK_STATE": str(state)}, check=True)
+    machine = json.loads(state.read_text())["machine"]
+    assert (machine["product_serial"], machine["uuid"]) == (about["serial"], about["uuid"])
+
+
+def test_the_image_has_the_stand_ins_and_nothing_that_wakes_by_itself(tmp_path: Path) -> None:
+    subprocess.run([ROOT / "testrack/vms/overlay", tmp_path / "over"], check=True)
+    units = tmp_path / "over/etc/systemd/system"
+    assert (tmp_path / "over/opt/rack/hardware").stat().st_mode & 0o100
+    for name in ("rack-machine.service", "rack-hardware.service"):
+        assert (units / "sysinit.target.wants" / name).resolve() == units / name
+    assert (units / "apt-daily.timer").readlink() == Path("/dev/null")
+
+
+def test_no_address_is_the_racks_own_and_every_name_is_known(tmp_path: Path) -> None:
+    machines = [vms.machine(number, tmp_path) for number in (1, 2)]
+    known = dict(reversed(line.split()) for line in vms.names(machines).splitlines())
+    assert {"gb300-r01-ctl", "gb300-r01-svc", "gb300-r01-n18", "vm1", "vm2"} <= set(known)
+    first, last = vms.RAMDISKS
+    ramdisks = {f"{vms.NETWORK}.{number}" for number in range(first, last + 1)}
+    every = [*known.values(), vms.HOST, vms.rack.GATEWAY]
+    assert len(every) == len(set(every))
+    assert ramdisks.isdisjoint(every)
+    assert all(one.startswith(f"{vms.NETWORK}.") for one in every)
+
+
+def test_the_inventory_says_all_that_imaging_asks_for(tmp_path: Path) -> None:
+    (tmp_path / "key.pub").write_text("ssh-ed25519 AAAA vms\n")
+    (tmp_path / "netboot.json").write_text(json.dumps({"netboot_kernel": "vmlinuz"}))
+    found = vms.inventory([vms.machine(1, tmp_path)], tmp_path, tmp_path)["all"]
+    group = found["children"]["gb300-rack"]["children"]["vms"]
+    host = found["vars"] | group["hosts"]["vm1"]
+    tasks = (ROOT / "playbooks/tasks/reimage_by_image.yml").read_text()
+    needed = set(re.findall(r"\['(reimage_\w+)'\] if not", tasks))
+    assert len(needed) == 6
+    assert needed <= {name for name, value in host.items() if value}
+    assert host["netboot_kernel"] == "vmlinuz"
+    assert "StrictHostKeyChecking=yes" in group["vars"]["ansible_ssh_common_args"]
+
+
+def test_a_unit_starts_once_is_told_to_reload_and_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    systemctl = load("systemctl")
+    monkeypatch.setattr(systemctl, "UNITS", tmp_path / "units")
+    monkeypatch.setattr(systemctl, "STATE", tmp_path / "state")
+    (tmp_path / "units").mkdir()
+    heard = tmp_path / "heard"
+    (tmp_path / "units/one.service").write_text(
+        f"[Service]\nExecStart=/bin/sh -c 'trap \"touch {heard}\" HUP; while :; do sleep 0.1; done'\n"
+        "ExecReload=/bin/kill -HUP $MAINPID\n"
+    )
+    (tmp_path / "units/bad.service").write_text("[Service]\nExecStart=/bin/sh -c 'echo no; exit 1'\n")
+    assert systemctl.main(["is-active", "one.service"]) == 3
+    systemctl.main(["start", "one.service"])
+    first = systemctl.pid("one.service")
+    systemctl.main(["start", "one.service"])
+    assert first
+    assert systemctl.pid("one.service") == first
+    systemctl.main(["reload", "one.service"])
+    for _ in range(50):
+        if heard.exists():
+            break
+        systemctl.time.sleep(0.1)
+    assert heard.exists()
+    systemctl.main(["show", "one.service"])
+    assert "ActiveState=active" in capsys.readouterr().out
+    systemctl.main(["stop", "one.service"])
+    assert systemctl.pid("one.service") == 0
+    systemctl.main(["show", "none.service"])
+    assert "LoadState=not-found" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="no"):
+        systemctl.main(["start", "bad.service"])

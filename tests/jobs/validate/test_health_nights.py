@@ -1,0 +1,206 @@
+"""Simulated nights of health: every fault on the right part in its first night, no healthy node drained."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rackproof.core.records import Verdict
+from rackproof.jobs.validate.fleet.night_store import NodeNight, nights, read_night
+from rackproof.jobs.validate.tasks import begin, judge, keep_look
+from tests.jobs.validate.nights import uuid
+
+pytestmark = pytest.mark.slow
+RACK = tuple(f"r1-n{number:02d}" for number in range(1, 19))
+HEALTHY_NIGHTS, FAULTY_NIGHTS = 56, 50
+DAY = 86_400.0
+START = 1_795_000_000.0
+
+GPU = """<gpu id="00000{slot}:06:00.0"><product_name>H200</product_name><uuid>{uuid}</uuid>
+<minor_number>{slot}</minor_number><serial>S{number:02d}{slot}</serial>
+<ecc_mode><current_ecc>Enabled</current_ecc></ecc_mode>
+<ecc_errors><volatile><sram_uncorrectable_parity>{sram}</sram_uncorrectable_parity></volatile>
+<aggregate><dram_correctable>{corrected}</dram_correctable></aggregate></ecc_errors>
+<remapped_rows><remapped_row_pending>{pending}</remapped_row_pending>
+<remapped_row_failure>No</remapped_row_failure></remapped_rows>
+<pci><pci_gpu_link_info><link_widths><current_link_width>{width}x</current_link_width>
+<max_link_width>16x</max_link_width></link_widths></pci_gpu_link_info><replay_counter>{replays}</replay_counter></pci>
+<clocks_event_reasons><clocks_event_reason_hw_thermal_slowdown>{hot}</clocks_event_reason_hw_thermal_slowdown>
+</clocks_event_reasons><temperature><gpu_temp>{temp} C</gpu_temp><gpu_temp_tlimit>{margin} C</gpu_temp_tlimit>
+</temperature><gpu_power_readings><current_power_limit>{watts} W</current_power_limit>
+<default_power_limit>700.00 W</default_power_limit></gpu_power_readings></gpu>"""
+
+
+@pytest.fixture(autouse=True)
+def no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody pulls the plug here, and thousands of flushed files would take longer than the judging."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+class Rack:
+    """A rack over the nights: what wears on goes on, what noise does differs every night."""
+
+    def __init__(self, results: Path, seed: int) -> None:
+        self.results, self.dice, self.night = results, random.Random(seed), 0
+        self.corrected = {
+            (number, slot): self.dice.randrange(1000) for number in range(18) for slot in range(4)
+        }
+
+    def gathered(
+        self, number: int, fault: Callable[[dict[str, Any], dict[str, Any]], None] | None, slot: int
+    ) -> Any:
+        dice, epoch = self.dice, START + self.night * DAY
+        log, chips, tools = [], [], {}
+        for place in range(4):
+            self.corrected[number, place] += dice.choice((0, 0, 0, 1, 7))
+            temperature = dice.gauss(55, 8)
+            values = {
+                "slot": place,
+                "uuid": uuid(number, place),
+                "number": number,
+                "sram": 0,
+                "corrected": self.corrected[number, place],
+                "pending": "No",
+                "width": 16,
+                "replays": self.night // 3,
+                "hot": "Not Active",
+                "temp": round(temperature),
+                "margin": round(92 - min(temperature, 84)),
+                "watts": 700.0,
+            }
+            extra: dict[str, Any] = {"log": log, "tools": tools, "gone": False}
+            if fault is not None and place == slot:
+                fault(values, extra)
+            if dice.random() < 0.005:
+                # What users' programs do to themselves, every other night somewhere.
+                log.append(
+                    f"NVRM: Xid (PCI:000{place}:06:00): {dice.choice((13, 31, 43))}, pid=1, name=python3"
+                )
+            if not extra["gone"]:
+                chips.append(GPU.format(**values))
+        xml = f"<nvidia_smi_log><driver_version>580.1</driver_version>{''.join(chips)}</nvidia_smi_log>"
+        smi = {"status": "ok", "stdout": xml, "seconds": dice.uniform(0.2, 3)}
+        kernel = {"status": "ok", "stdout": "\n".join(log), "seconds": 0.1}
+        port = {
+            "state": "4: ACTIVE",
+            "rate": "400 Gb/sec",
+            "counters": {"symbol_error": 3, "port_rcv_errors": self.night},
+        }
+        return {
+            "facts": {
+                "boot_id": f"boot-{number}-{self.night}",
+                "tools": {"nvidia_smi_xml": smi} | tools,
+                "dmi": {"product_serial": f"SN{number:04d}"},
+                "files": {"mountinfo": "1 0 0:1 / /shared rw - nfs a rw"},
+                "memlock_bytes": -1,
+                "shm_bytes": 64 << 30,
+            },
+            "node": {},
+            "health": {
+                "begin": epoch,
+                "epoch": epoch + dice.uniform(1, 30),
+                "tools": {"kernel_log": kernel},
+                "hca": {"mlx5_0": {"1": port}},
+                "disk": {"/": {"total_bytes": 1000, "free_bytes": dice.randrange(200, 900)}},
+            },
+        }
+
+    def make_night(self, faults: dict[int, tuple[Any, int]], lost: float = 0.002) -> dict[str, NodeNight]:
+        night = begin(self.results, RACK, owner_pid=os.getpid())
+        epoch = START + self.night * DAY
+        for number, name in enumerate(RACK):
+            fault, slot = faults.get(number, (None, -1))
+            answer = self.gathered(number, fault, slot)
+            if number in faults or self.dice.random() >= lost:
+                keep_look(
+                    night,
+                    name,
+                    answer,
+                    asked=epoch - self.dice.uniform(0, 20),
+                    answered=epoch + 60,
+                    sku="h200",
+                    expected={"gpus": 4, "ports": 1, "port_gbps": 400, "mounts": ["/shared"]},
+                )
+        self.night += 1
+        slurm = {name: {"known": True, "state_after": "IDLE", "drained_by": "none"} for name in RACK}
+        members = "".join(f"{name}|batch|none\n" for name in RACK)
+        judge(night, asked=dict.fromkeys(RACK, "timed out"), slurm=slurm, members=members, acts=["drain"])
+        return {one.node: one for one in read_night(nights(self.results)[0]).nodes}
+
+
+def gone(values: dict[str, Any], more: dict[str, Any]) -> None:
+    more["gone"] = True
+
+
+def hung(values: dict[str, Any], more: dict[str, Any]) -> None:
+    more["tools"]["nvidia_smi_xml"] = {"status": "hung", "stdout": "", "seconds": 15}
+
+
+def xid(number: int) -> Callable[[dict[str, Any], dict[str, Any]], None]:
+    def happen(values: dict[str, Any], more: dict[str, Any]) -> None:
+        more["log"].append(f"NVRM: Xid (PCI:000{values['slot']}:06:00): {number}, pid='<unknown>'")
+
+    return happen
+
+
+def value(**changed: Any) -> Callable[[dict[str, Any], dict[str, Any]], None]:
+    return lambda values, _: values.update(changed)
+
+
+# What is wrong, what finds it, and whether it can be told which GPU it is.
+FAULTS = {
+    "a GPU is gone": (gone, "gpu_missing", True),
+    "SRAM error": (value(sram=1), "ecc_sram_uncorrectable", True),
+    "row waits for a reset": (value(pending="Yes"), "remap_pending", True),
+    "half the PCIe lanes": (value(width=8), "pcie_width", True),
+    "too hot": (value(hot="Active"), "throttled", True),
+    "power limit": (value(watts=500.0), "power_limit", True),
+    "fell off the bus": (xid(79), "xid_79", True),
+    "GSP does not answer": (xid(119), "xid_119", True),
+    "nvidia-smi hangs": (hung, "tool_hung", False),
+}
+
+
+def test_no_healthy_node_is_drained_in_a_thousand_node_nights(tmp_path: Path) -> None:
+    rack, seen = Rack(tmp_path, 1), 0
+    verdicts: dict[Verdict, int] = {}
+    for _ in range(HEALTHY_NIGHTS):
+        for one in rack.make_night({}).values():
+            assert one.plan == "", one.says()
+            assert one.verdict is not Verdict.FAIL, one.says()
+            assert one.unreached or one.verdict is not Verdict.UNPROVEN, one.says()
+            verdicts[one.verdict] = verdicts.get(one.verdict, 0) + 1
+            seen += 1
+    assert seen > 1000
+    # The noise is there, and is not what condemns.
+    assert 0 < verdicts[Verdict.DEGRADED] < 0.1 * seen
+    assert verdicts[Verdict.UNPROVEN] > 0
+
+
+def test_every_fault_is_found_in_its_first_night_alone_and_in_pairs(tmp_path: Path) -> None:
+    dice, rack = random.Random(2), Rack(tmp_path, 2)
+    for trial in range(FAULTY_NIGHTS):
+        # Whoever was bad is mended and booted: what is found next is new.
+        rack.make_night({}, lost=0)
+        count = 1 + trial % 2
+        where = dice.sample(range(18), count)
+        what = dice.sample(sorted(FAULTS), count) if trial >= len(FAULTS) else [sorted(FAULTS)[trial]] * count
+        slots = [dice.randrange(4) for _ in where]
+        found = rack.make_night(
+            {number: (FAULTS[name][0], slot) for number, name, slot in zip(where, what, slots, strict=True)}
+        )
+        for number, name, slot in zip(where, what, slots, strict=True):
+            _, code, part = FAULTS[name]
+            mine = found[RACK[number]]
+            (one,) = [finding for finding in mine.findings if finding.code == code]
+            assert mine.verdict is Verdict.FAIL
+            assert not part or one.name == uuid(number, slot), (name, one)
+            assert mine.plan == "drain"
+        bad = {RACK[number] for number in where}
+        assert {name for name, one in found.items() if one.plan} == bad
+        assert {name for name, one in found.items() if one.verdict is Verdict.FAIL} == bad

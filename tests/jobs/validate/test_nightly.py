@@ -1,0 +1,276 @@
+"""A nightly with a playbook that does as it is told: what is told to whom, and with which exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from io import StringIO
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from rackproof.jobs.validate import nightly
+from rackproof.jobs.validate.fleet.night_store import nights, read_night
+from rackproof.jobs.validate.nightly import NightlyError, Settings, finish_interrupted, run
+from rackproof.jobs.validate.tasks import begin, judge
+from tests.jobs.validate.test_validating import NODES, gathered, look_at
+
+# Stands where ansible-playbook stands: makes a night with the package, or fails as it is told.
+PLAYBOOK = """#!{python}
+import json, os, sys, time
+sys.path[:0] = {path!r}
+from pathlib import Path
+from tests.jobs.validate.test_validating import a_night, gathered
+given = sys.argv[sys.argv.index("-e") + 1]
+results = Path(json.loads(Path(given.removeprefix("@")).read_text())["validate_results"])
+Path(os.environ["SEEN"]).write_text(json.dumps(dict(os.environ)))
+do = os.environ["DO"]
+print("TASK [Look at the nodes]", flush=True)
+if do == "hang":
+    time.sleep(60)
+if do == "die":
+    sys.exit("ERROR! the inventory cannot be read")
+a_night(results, {{1: gathered(1, gone=2)}} if do == "bad" else {{1: None}} if do == "lost" else {{}})
+sys.exit(2 if do != "good" else 0)
+"""
+
+
+class Hook(BaseHTTPRequestHandler):
+    """A webhook that remembers, or refuses."""
+
+    said: ClassVar[list[str]] = []
+    status = 200
+
+    def do_POST(self) -> None:
+        length = int(self.headers["Content-Length"])
+        Hook.said.append(json.loads(self.rfile.read(length))["text"])
+        self.send_response(Hook.status)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hook]]:
+    server = HTTPServer(("127.0.0.1", 0), Hook)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    Hook.said, Hook.status = [], 200
+    monkeypatch.setenv(nightly.WEBHOOK, f"http://127.0.0.1:{server.server_port}/services/S3CRET")
+    yield Hook
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
+    (checkout / "validate.yml").touch()
+    here = [str(Path(__file__).resolve().parents[3])]
+    program = tmp_path / "bin/ansible-playbook"
+    program.parent.mkdir()
+    program.write_text(PLAYBOOK.format(python=sys.executable, path=here))
+    program.chmod(0o755)
+    program.with_name("ansible-runner").symlink_to(Path(sys.executable).with_name("ansible-runner"))
+    monkeypatch.setenv("SEEN", str(tmp_path / "seen.json"))
+    monkeypatch.setattr(sys, "executable", str(program.with_name("python")))
+    return Settings(
+        results=tmp_path / "results", checkout=checkout, timeout_s=30, link="https://example.org/r"
+    )
+
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("do", "status", "first"),
+    [
+        ("good", 0, "PASS  3 nodes: 3 pass"),
+        ("bad", 2, "FAIL  3 nodes: 1 fail, 2 pass"),
+        ("lost", 3, "UNPROVEN  3 nodes: 1 unproven, 2 pass"),
+        ("die", 1, "TOOL FAULT  validate.yml ended with 1, before the night was judged"),
+    ],
+)
+def test_the_exit_status_tells_the_fleets_faults_from_the_tools(
+    do: str, status: int, first: str, settings: Settings, hook: type[Hook], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DO", do)
+    file = settings.results / "rackproof.prom"
+    done = run(Settings(**(vars(settings) | {"metrics": file})), StringIO())
+    assert done.status == status
+    assert done.lines[0].startswith(first)
+    (said,) = hook.said
+    assert said.startswith(first)
+    if status == 1:
+        assert "the inventory cannot be read" in said
+    else:
+        assert f"https://example.org/r/{nights(settings.results)[0].name}/index.html" in said
+    text = file.read_text()
+    assert f"\nrackproof_nightly_exit_status {status}\n" in text
+    assert ('rackproof_node_attention{node="r1-n02"' in text) == (do in ("bad", "lost"))
+
+
+def test_what_changed_is_told_before_what_is_wrong(
+    settings: Settings, hook: type[Hook], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for do in ("good", "bad"):
+        monkeypatch.setenv("DO", do)
+        run(settings, StringIO())
+    said = hook.said[1]
+    assert said.index("changed: r1-n02: pass → fail") < said.index("fail r1-n02:")
+
+
+def test_a_playbook_that_hangs_is_stopped(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DO", "hang")
+    begin_ = time.monotonic()
+    done = run(Settings(**(vars(settings) | {"timeout_s": 1.5})), StringIO())
+    assert time.monotonic() - begin_ < 15
+    assert done.status == 1
+    assert "was stopped after" in done.lines[0]
+
+
+def test_a_webhook_that_refuses_is_a_fault_of_the_tool_and_stays_secret(
+    settings: Settings, hook: type[Hook], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DO", "good")
+    hook.status = 500
+    done = run(settings, StringIO())
+    assert done.status == 1
+    assert done.lines[-1] == "note: webhook failed: it answered 500"
+    monkeypatch.setenv(nightly.WEBHOOK, "file:///etc/S3CRET")
+    done = run(settings, StringIO())
+    assert "holds no URL" in done.lines[-1]
+    assert not any("S3CRET" in line for line in done.lines)
+
+
+def test_mail_goes_to_a_server_that_takes_it(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = []
+
+    class Server:
+        def __init__(self, host: str, port: int, timeout: float) -> None:
+            self.place = (host, port)
+
+        def __enter__(self) -> Server:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def send_message(self, message: object) -> None:
+            sent.append((self.place, message))
+
+    monkeypatch.setattr("smtplib.SMTP", Server)
+    nightly.mail(
+        Settings(**(vars(settings) | {"mail_to": ("ops@example.org",), "smtp": "mx:2525"})), ["FAIL", "b"]
+    )
+    ((place, message),) = sent
+    assert place == ("mx", 2525)
+    assert message["Subject"] == "rackproof: FAIL"
+    assert message["To"] == "ops@example.org"
+    monkeypatch.undo()
+    nobody = Settings(**(vars(settings) | {"mail_to": ("ops@example.org",), "smtp": "127.0.0.1:1"}))
+    with pytest.raises(OSError, match="refused"):
+        nightly.mail(nobody, ["FAIL"])
+
+
+def test_two_nightlies_at_once_are_refused_and_a_killed_one_is_not_in_the_way(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DO", "good")
+    settings.results.mkdir()
+    hold = (
+        "import fcntl, os, time; lock = open('.nightly.lock', 'a+'); fcntl.flock(lock, fcntl.LOCK_EX);"
+        " lock.write(str(os.getpid())); lock.flush(); print('held', flush=True); time.sleep(60)"
+    )
+    python = os.path.realpath("/proc/self/exe")
+    with subprocess.Popen([python, "-I", "-c", hold], cwd=settings.results, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(NightlyError, match=rf"another nightly runs \(pid {other.pid}\)"):
+            run(settings, StringIO())
+        other.kill()
+        other.wait()
+    # What the killed one left says that it was interrupted; an end, good or bad, says so too.
+    assert (settings.results / nightly.LOCK).read_text() == str(other.pid)
+    assert run(settings, StringIO()).status == 0
+    assert (settings.results / nightly.LOCK).read_text() == ""
+
+
+def test_an_interrupted_night_is_finished_or_removed_by_the_next(settings: Settings) -> None:
+    results = settings.results
+    owner = subprocess.Popen(["sleep", "30"])
+    unjudged = begin(results, NODES, owner_pid=owner.pid)
+    look_at(unjudged, 0)
+    judged = begin(results, NODES, owner_pid=owner.pid)
+    look_at(judged, 1, gathered(1, gone=2))
+    judge(judged, asked=dict.fromkeys(NODES, "no answer"))
+    # A benchmark may be called alike; its runs are nobody's to remove, begun or whole.
+    alike = [
+        results / name for name in ("20261121T100000Z-health-check-3f2a91", "20261121T100000Z-health-3f2a9")
+    ]
+    whole = results / "20261121T100000Z-health-3f2a91"
+    for folder in (*alike, whole):
+        folder.mkdir()
+    (whole / "run.json").touch()
+    # As long as the playbook lives, nobody touches what it works on.
+    assert finish_interrupted(results) == []
+    owner.kill()
+    owner.wait()
+    remarks = finish_interrupted(results)
+    assert len(remarks) == 2
+    assert not Path(unjudged.folder).exists()
+    assert all(folder.is_dir() for folder in (*alike, whole))
+    assert read_night(Path(judged.folder)).closed
+    assert (Path(judged.folder) / "run.json").is_file()
+    assert finish_interrupted(results) == []
+
+
+def test_a_folder_without_a_playbook_is_refused(settings: Settings, tmp_path: Path) -> None:
+    with pytest.raises(NightlyError, match="holds no validate"):
+        run(Settings(results=tmp_path, checkout=tmp_path), StringIO())
+
+
+def test_the_playbook_gets_no_secret_that_it_does_not_need(
+    settings: Settings, hook: type[Hook], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DO", "good")
+    monkeypatch.setenv(nightly.SMTP_PASSWORD, "S3CRET")
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    (tmp_path / "tmp").mkdir()
+    # What a killed one left goes; a folder of one that is alive stays.
+    for pid in (2**22 + 1, os.getppid()):
+        (tmp_path / f"tmp/rackproof-nightly-{pid}-x").mkdir()
+    said = StringIO()
+    assert run(settings, said).status == 0
+    assert "TASK [Look at the nodes]" in said.getvalue()
+    seen = json.loads((tmp_path / "seen.json").read_text())
+    assert "S3CRET" not in str(seen)
+    assert seen["ANSIBLE_HOST_KEY_CHECKING"] == "True"
+    assert seen["ANSIBLE_CALLBACK_PLUGINS"].split(":")[0] == str(settings.checkout / "plugins/callback")
+    assert [one.name for one in (tmp_path / "tmp").iterdir()] == [f"rackproof-nightly-{os.getppid()}-x"]
+
+
+def test_what_the_playbook_says_is_there_while_it_runs(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DO", "hang")
+    said = StringIO()
+    thread = threading.Thread(
+        target=run, args=(Settings(**(vars(settings) | {"timeout_s": 20.0})), said), daemon=True
+    )
+    thread.start()
+    while "TASK [Look at the nodes]" not in said.getvalue():
+        assert thread.is_alive(), said.getvalue()
+        time.sleep(0.05)
+    thread.join(40)
+    assert not thread.is_alive()

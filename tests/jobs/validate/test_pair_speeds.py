@@ -1,0 +1,186 @@
+"""What proves the speed of a pair: a floor, other pairs of tonight, pairs of earlier nights; else nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rackproof.core.judging import SkuReference
+from rackproof.core.records import Reference, Verdict
+from rackproof.jobs.validate.fleet.night_store import nights, read_night
+from rackproof.jobs.validate.fleet.probe_scheduler import (
+    PairResult,
+    ProbeNight,
+    Target,
+    compared,
+    probe_night,
+    read_pair,
+    unproven_pairs,
+    write_probes,
+)
+from rackproof.jobs.validate.fleet.probe_slurm_jobs import how
+from rackproof.jobs.validate.tasks import begin, judge
+from tests.jobs.validate.probes import GPUS, RACK, Answer, Slurm, pair_says, plan, runner, sound
+from tests.jobs.validate.test_validating import NODES, look_at
+
+FABRIC_ONLY = plan(chosen=("fabric",), share=1)
+
+
+def floor(unit: str = "GB/s", **labels: str) -> SkuReference:
+    bounds = Reference(value=380, low=-0.07, warn=-0.03, high=0.2, unit=unit, source="S")
+    return SkuReference(metric="fabric_busbw", labels=labels, reference=bounds)
+
+
+@pytest.mark.parametrize(
+    ("value", "references", "passed", "speed"),
+    [
+        (380, [floor()], True, "pass"),
+        (365, [floor()], True, "degraded"),
+        (300, [floor()], False, "fail"),
+        # Too good to be true, or of another unit: the sums are right, the speed proves nothing.
+        (600, [floor()], True, "unproven"),
+        (380, [floor("Gbit/s")], True, "unproven"),
+        (380, [], True, None),
+        # Of a size that was not measured.
+        (300, [floor(size_bytes="1")], True, None),
+        # The worst of several counts.
+        (365, [floor(), floor("Gbit/s")], True, "unproven"),
+    ],
+)
+def test_what_a_floor_says_of_a_pair(
+    value: float, references: list[SkuReference], passed: bool, speed: str | None
+) -> None:
+    got = read_pair(("n1", "n2"), how(pair_says(value), "0", 1.0), references)
+    assert (got.passed, got.speed and got.speed.value) == (passed, speed)
+
+
+def pairs(*values: float) -> list[PairResult]:
+    return [
+        PairResult(nodes=(f"a{number}", f"b{number}"), passed=True, value=value, text=f"{value:g} GB/s")
+        for number, value in enumerate(values)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tonight", "before", "expected"),
+    [
+        ([380] * 5, [], ["pass"] * 5),
+        ([380] * 4 + [300], [], ["pass"] * 4 + ["fail"]),
+        # Few pairs: those of earlier nights of the same kind count, too.
+        ([380], [379, 381, 380, 382], ["pass"]),
+        ([300], [379, 381, 380, 382], ["fail"]),
+        # Enough of tonight: a fleet that became slower together shows that elsewhere.
+        ([300] * 5, [380] * 50, ["pass"] * 5),
+        # Too few altogether: nothing says what is right, whether they agree or not.
+        ([380], [], [None]),
+        ([380, 300], [380], [None, None]),
+        ([380] * 4, [], [None] * 4),
+    ],
+)
+def test_with_what_the_speed_of_pairs_is_compared(
+    tonight: list[float], before: list[float], expected: list[str | None]
+) -> None:
+    got = compared(pairs(*tonight), before)
+    assert [one.speed and one.speed.value for one in got] == expected
+    assert [one.passed for one in got] == [one != "fail" for one in expected]
+
+
+def test_what_a_floor_leaves_unproven_other_pairs_do_not_prove() -> None:
+    some = [one.model_copy(update={"speed": Verdict.UNPROVEN}) for one in pairs(*[600.0] * 5)]
+    assert {one.speed for one in compared(some)} == {Verdict.UNPROVEN}
+
+
+@pytest.mark.parametrize(
+    ("speed", "passed", "required", "gates", "remarked"),
+    [
+        (Verdict.PASS, True, True, False, False),
+        (Verdict.DEGRADED, True, True, False, False),
+        (None, True, True, True, False),
+        (None, True, False, False, True),
+        # That a floor exists and does not hold is no lack of references.
+        (Verdict.UNPROVEN, True, False, True, False),
+        # Who failed is blamed, or a suspect: that stands elsewhere.
+        (Verdict.FAIL, False, True, False, False),
+        (None, False, True, False, False),
+    ],
+)
+def test_what_an_unproven_speed_means_for_the_nodes(
+    speed: Verdict | None, passed: bool, required: bool, gates: bool, remarked: bool
+) -> None:
+    one = PairResult(nodes=("n1", "n2"), passed=passed, value=380, text="380 GB/s", speed=speed)
+    reasons, remarks = unproven_pairs(ProbeNight(asked=1, pairs=(one,)), required)
+    assert {name: [why.verdict for why in mine] for name, mine in reasons.items()} == (
+        {"n1": [Verdict.UNPROVEN], "n2": [Verdict.UNPROVEN]} if gates else {}
+    )
+    assert ["n1+n2" in text for text in remarks] == ([True] if remarked else [])
+
+
+def rack(
+    count: int,
+    past: tuple[ProbeNight, ...] = (),
+    slow: tuple[str, ...] = (),
+    floors: tuple[SkuReference, ...] = (),
+) -> ProbeNight:
+    """Let the pairs of a small rack meet."""
+    targets = [Target(name, GPUS, "h200", "r1", ("batch",), references=floors) for name in RACK[:count]]
+
+    def answer(nodes: tuple[str, ...]) -> Answer:
+        return (
+            (pair_says(300 if set(slow) & set(nodes) else 380), 0, 45.0) if len(nodes) > 1 else sound(nodes)
+        )
+
+    slurm = Slurm(answer)
+    return probe_night(FABRIC_ONLY, targets, past, runner(slurm, FABRIC_ONLY, RACK[:count]))[0]
+
+
+def test_two_nodes_alone_prove_their_speed_after_four_nights_and_a_fall_is_seen() -> None:
+    past: tuple[ProbeNight, ...] = ()
+    for number in range(6):
+        got = rack(2, past)
+        assert [one.speed for one in got.pairs] == [None if number < 4 else Verdict.PASS]
+        past = (got, *past)
+    got = rack(2, past, slow=RACK[:1])
+    assert not got.pairs[0].passed
+    assert "and those of earlier nights" in got.pairs[0].text
+    # Nobody else is there to tell whose fault it is.
+    assert {name: [one.verdict for one in mine] for name, mine in got.reasons.items()} == {
+        name: [Verdict.UNPROVEN] for name in RACK[:2]
+    }
+
+
+def test_a_pair_that_its_floor_warns_of_degrades_the_pair_and_blames_nobody() -> None:
+    got = rack(
+        2,
+        floors=(
+            floor().model_copy(update={"reference": floor().reference.model_copy(update={"value": 395.0})}),
+        ),
+    )
+    assert [(one.part, one.verdict.value) for one in got.between] == [("+".join(RACK[:2]), "degraded")]
+    assert not got.reasons
+
+
+def test_pairs_of_another_rack_prove_nothing_here() -> None:
+    elsewhere = ProbeNight(
+        asked=1,
+        pairs=tuple(
+            one.model_copy(update={"nodes": ("r2-n01", "r2-n02")}) for one in pairs(380, 380, 380, 380, 380)
+        ),
+    )
+    assert [one.speed for one in rack(2, (elsewhere,)).pairs] == [None]
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_nodes_whose_pair_was_compared_with_nothing_are_no_pass(tmp_path: Path, required: bool) -> None:
+    night = begin(tmp_path, NODES, owner_pid=os.getpid())
+    for number in range(3):
+        look_at(night, number)
+    met = PairResult(nodes=NODES[:2], passed=True, value=380, text="380 GB/s")
+    write_probes(Path(night.folder), ProbeNight(asked=1, pairs=(met,)))
+    judge(night, asked=dict.fromkeys(NODES, ""), measuring="", require_references=required)
+    kept = read_night(nights(tmp_path)[0])
+    bare = "unproven" if required else "pass"
+    assert [one.verdict.value for one in kept.nodes] == [bare, bare, "pass"]
+    assert any("r1-n01+r1-n02" in one for one in kept.remarks) is not required
+    assert not any(one.plan for one in kept.nodes)

@@ -1,0 +1,72 @@
+"""A job of the night begins, although Ansible's ssh takes its terminal away at once."""
+
+from __future__ import annotations
+
+import os
+import pty
+import time
+from pathlib import Path
+
+import pytest
+
+from rackproof.jobs.validate.fleet.probe_slurm_jobs import Job, Jobs
+from tests.jobs.validate.probes import plan
+
+STARTS = 20
+
+
+def in_a_terminal(command: str) -> tuple[int, str, str]:
+    """Run a command as sshd does with a terminal: gone with the end of its shell."""
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execvp("sh", ["sh", "-c", command])
+    said = b""
+    while True:
+        try:
+            read = os.read(terminal, 65536)
+        except OSError:
+            break
+        if not read:
+            break
+        said += read
+    _, status = os.waitpid(child, 0)
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(status), said.decode().replace("\r\n", "\n"), ""
+
+
+def test_every_job_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    srun = tmp_path / "bin/srun"
+    srun.parent.mkdir()
+    srun.write_text("#!/bin/sh\ncat > /dev/null\necho ':::RACKPROOF-PROBE begin x'\n")
+    srun.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{srun.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    nodes = [f"n{number:02}" for number in range(STARTS)]
+    jobs = Jobs(in_a_terminal, plan(share=1.0), {"batch": STARTS}, dict.fromkeys(nodes, ("batch",)))
+    jobs.begin()
+    started = [jobs._start(Job((node,), "true\n", 0, 60)) for node in nodes]
+    deadline = time.monotonic() + 15
+    while time.monotonic() < deadline and len(list(tmp_path.glob("rackproof-night.*/*.rc"))) < STARTS:
+        time.sleep(0.05)
+    assert sorted(path.stem for path in tmp_path.glob("rackproof-night.*/*.rc")) == started
+    jobs.end()
+
+
+def test_a_job_that_never_began_holds_no_place() -> None:
+    def shell(command: str) -> tuple[int, str, str]:
+        return 0, "/tmp/rackproof-night.x" if command.startswith("mktemp") else "", ""
+
+    now = [0.0]
+    jobs = Jobs(
+        shell,
+        plan(),
+        {"batch": 4},
+        {"n01": ("batch",)},
+        clock=lambda: now[0],
+        sleep=lambda seconds: now.__setitem__(0, now[0] + seconds),
+    )
+    jobs.begin()
+    (done,) = jobs.run([Job(("n01",), "true\n", 4, 600)])
+    assert (done.how, done.text) == ("lost", "its srun never began on Slurm's host")
+    assert now[0] < 60
+    assert jobs.spent == 0

@@ -1,0 +1,435 @@
+"""What a night measures by itself: who is measured, who is blamed for what, and within which bounds."""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations
+
+import pytest
+
+from rackproof.core.records import Verdict
+from rackproof.jobs.validate.fleet.probe_scheduler import (
+    ProbeNight,
+    Target,
+    digests_of,
+    odd_digests,
+    probe_night,
+    read_node,
+    read_pair,
+    said,
+)
+from rackproof.jobs.validate.fleet.probe_slurm_jobs import MARK, Job, Plan, ProbeError, how, script, sections
+from tests.jobs.validate.probes import (
+    GPUS,
+    RACK,
+    Answer,
+    Slurm,
+    digest,
+    gpu,
+    log,
+    measurement,
+    node_says,
+    pair_says,
+    plan,
+    runner,
+    section,
+    sound,
+)
+
+
+def targets(nodes: tuple[str, ...] = RACK, **busy: str) -> list[Target]:
+    return [
+        Target(name, GPUS, "h200", "r1", ("batch",), busy=busy.get(name.replace("-", "_"), ""))
+        for name in nodes
+    ]
+
+
+def night(
+    answer: Answer = sound,
+    past: tuple[ProbeNight, ...] = (),
+    how_: Plan | None = None,
+    some: list[Target] | None = None,
+) -> tuple[ProbeNight, Slurm]:
+    slurm, how_, some = Slurm(answer), how_ or plan(), some or targets()
+    got, _ = probe_night(how_, some, past, runner(slurm, how_, tuple(one.name for one in some)))
+    return got, slurm
+
+
+def failing(*bad: str, links: tuple[frozenset[str], ...] = (), hang: bool = False) -> Answer:
+    def answer(nodes: tuple[str, ...]) -> tuple[str, int | None, float]:
+        if len(nodes) > 1 and (set(bad) & set(nodes) or any(link <= set(nodes) for link in links)):
+            return (section("fabric", "", None), None, 1e9) if hang else (pair_says(wrong=3), 0, 30.0)
+        return sound(nodes)
+
+    return answer
+
+
+def verdicts(one: ProbeNight, verdict: Verdict = Verdict.FAIL) -> dict[str, list[str]]:
+    found = {name: [why.code for why in mine if why.verdict is verdict] for name, mine in one.reasons.items()}
+    return {name: codes for name, codes in found.items() if codes}
+
+
+def test_a_sound_rack_is_measured_and_nobody_is_blamed() -> None:
+    got, slurm = night()
+    assert got.measured == RACK
+    assert not got.reasons
+    assert not got.between
+    assert len(got.pairs) == 9
+    assert slurm.most <= 4  # a quarter of 18
+    # 18 jobs of a node and 9 of two, rounded up to the next look.
+    assert got.spent == pytest.approx((18 + 9 * 2) * GPUS * 48 / 60, rel=0.1)
+    assert said(got)[0].startswith("measured: 18 nodes, 9 pairs, ")
+
+
+def test_in_seventeen_nights_every_two_nodes_have_met() -> None:
+    past: tuple[ProbeNight, ...] = ()
+    for _ in range(17):
+        got, _ = night(past=past, how_=plan(chosen=("fabric",)))
+        past = (got, *past)
+    met = {one.nodes for one in past for one in one.pairs}
+    assert met == set(combinations(RACK, 2))
+
+
+def test_who_is_left_over_meets_whom_it_has_not_met_for_longest() -> None:
+    how_ = plan(chosen=("fabric",), share=0.5)
+    first, _ = night(how_=how_, some=targets(RACK[:5], r1_n02="at work"))
+    assert {name for one in first.pairs for name in one.nodes} == {RACK[0], *RACK[2:5]}
+    assert len(first.pairs) == 2
+
+
+@pytest.mark.parametrize("hang", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_bad_node_of_a_pair_is_told_from_its_partner(seed: int, hang: bool) -> None:
+    bad = random.Random(seed).sample(RACK, 1 + seed % 2)
+    got, slurm = night(failing(*bad, hang=hang))
+    assert verdicts(got) == {name: ["pair:fabric"] for name in sorted(bad)}
+    assert not verdicts(got, Verdict.UNPROVEN)
+    assert not got.between
+    assert bool(slurm.cancelled) == hang
+
+
+def test_two_bad_nodes_that_met_each_other_are_both_found() -> None:
+    first, _ = night()
+    bad = first.pairs[0].nodes
+    got, _ = night(failing(*bad))
+    assert verdicts(got) == {name: ["pair:fabric"] for name in bad}
+
+
+def test_a_link_between_two_sound_nodes_is_the_links() -> None:
+    first, _ = night()
+    link = first.pairs[3].nodes
+    got, _ = night(failing(links=(frozenset(link),)))
+    assert not verdicts(got)
+    assert [(one.part, one.verdict) for one in got.between] == [("+".join(link), Verdict.FAIL)]
+
+
+def test_where_nobody_passes_nobody_is_called_bad() -> None:
+    got, _ = night(failing(*RACK))
+    assert not verdicts(got)
+    assert set(verdicts(got, Verdict.UNPROVEN)) == set(RACK)
+
+
+def test_one_slow_pair_among_many_is_found_and_noise_is_not() -> None:
+    dice = random.Random(3)
+
+    def answer(nodes: tuple[str, ...]) -> tuple[str, int | None, float]:
+        slow = 0.8 if RACK[4] in nodes else 1.0
+        said_ = pair_says(380 * slow * dice.gauss(1, 0.006))
+        return (said_, 0, 30.0) if len(nodes) > 1 else sound(nodes)
+
+    got, _ = night(answer)
+    assert verdicts(got) == {RACK[4]: ["pair:fabric"]}
+    assert "off the median of tonight's pairs" in got.reasons[RACK[4]][0].text
+
+
+def test_wrong_values_fail_and_name_the_gpu() -> None:
+    def answer(nodes: tuple[str, ...]) -> tuple[str, int | None, float]:
+        return (node_says(nodes[0], wrong=7), 0, 45.0) if nodes == (RACK[2],) else sound(nodes)
+
+    got, _ = night(answer)
+    assert verdicts(got) == {RACK[2]: ["probe:gemm wrong_values"]}
+    assert got.reasons[RACK[2]][0].part == gpu(RACK[2], 2)
+    assert all(RACK[2] not in one.nodes for one in got.pairs)
+
+
+def test_other_bits_than_the_fleet_are_silent_corruption() -> None:
+    def answer(nodes: tuple[str, ...]) -> tuple[str, int | None, float]:
+        if nodes == (RACK[7],):
+            return node_says(nodes[0], bits={1: "b" * 64}), 0, 45.0
+        return sound(nodes)
+
+    got, _ = night(answer)
+    assert verdicts(got) == {RACK[7]: ["bits:training step"]}
+    (why,) = got.reasons[RACK[7]]
+    assert why.part == gpu(RACK[7], 1)
+    assert "71 devices" in why.text
+    assert got.digests == {"H200, torch 2": "a" * 64}
+
+
+def test_two_that_disagree_need_somebody_who_knows() -> None:
+    found = {"n1": [("H200", "g1", "a" * 64)], "n2": [("H200", "g2", "b" * 64)]}
+    reasons, agreed, _ = odd_digests(found, {})
+    assert [one.verdict for mine in reasons.values() for one in mine] == [Verdict.UNPROVEN] * 2
+    assert not agreed
+    reasons, _, _ = odd_digests(found, {"H200": "b" * 64})
+    assert {name: mine[0].verdict for name, mine in reasons.items()} == {"n1": Verdict.FAIL}
+
+
+def test_a_fleet_that_changes_its_bits_together_is_said_and_not_failed() -> None:
+    found = {f"n{one}": [("H200", f"g{one}", "c" * 64)] for one in range(4)}
+    reasons, agreed, remarks = odd_digests(found, {"H200": "a" * 64})
+    assert not reasons
+    assert agreed == {"H200": "c" * 64}
+    assert "other bits than in earlier nights on 4 of 4" in remarks[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ":::MLLOG {",
+        ':::MLLOG {"value": 3} "training_digest"',
+        digest("n01", 1, "x"),
+        "x " + digest("n01", 1),
+    ],
+)
+def test_what_is_no_digest_is_none(text: str) -> None:
+    assert digests_of(text) == []
+
+
+def crash(times: int, status: int = 1, name: str = "gemm") -> Answer:
+    left = [times]
+
+    def answer(nodes: tuple[str, ...]) -> tuple[str, int | None, float]:
+        if nodes == (RACK[5],) and left[0]:
+            left[0] -= 1
+            text = section("python", "", status if name == "python" else 0)
+            return (text if name == "python" else text + section(name, "CUDA error: 700", status), 0, 20.0)
+        return sound(nodes)
+
+    return answer
+
+
+def test_a_program_that_dies_is_tried_again_before_its_node_is_called_bad() -> None:
+    once, _ = night(crash(1))
+    assert verdicts(once, Verdict.DEGRADED) == {RACK[5]: ["probe:job"]}
+    assert not verdicts(once)
+    twice, _ = night(crash(2))
+    assert verdicts(twice) == {RACK[5]: ["probe:job"]}
+    assert "CUDA error: 700" in twice.reasons[RACK[5]][-1].text
+
+
+def test_a_node_without_the_interpreter_is_unproven_and_not_bad() -> None:
+    got, _ = night(crash(2, 1, "python"))
+    assert not verdicts(got)
+    assert set(verdicts(got, Verdict.UNPROVEN)) == {RACK[5]}
+
+
+def test_where_every_program_dies_the_tool_is_at_fault() -> None:
+    dead = section("python", "") + section("gemm", "no module", 1)
+    got, _ = night(lambda nodes: (dead, 0, 20.0))
+    assert not verdicts(got)
+    assert set(verdicts(got, Verdict.UNPROVEN)) == set(RACK)
+
+
+def test_who_is_busy_is_left_alone_and_is_no_finding() -> None:
+    busy = "srun: error: Unable to allocate resources: Requested nodes are busy"
+
+    def answer(nodes: tuple[str, ...]) -> tuple[str, int | None, float]:
+        return (busy, 1, 2.0) if RACK[1] in nodes else sound(nodes)
+
+    got, slurm = night(answer, some=targets(r1_n01="at work"))
+    assert (RACK[0],) not in slurm.started
+    assert set(got.left_out) == {RACK[0], RACK[1]}
+    assert not got.reasons
+    assert len(got.measured) == 16
+
+
+def test_drained_nodes_are_measured_beside_the_budget() -> None:
+    how_ = plan(minutes=4 * 4 * 11.0, chosen=("gemm",), share=1)
+    names = RACK[:5]
+    slurm, some = Slurm(sound), targets(names, r1_n01="drained")
+    direct = {RACK[0]: how(section("python", "") + node_says(RACK[0]), "0", 500.0)}
+    got, _ = probe_night(how_, some, (), runner(slurm, how_, names), direct)
+    assert got.measured == names
+    assert got.spent <= how_.minutes
+
+
+def test_a_device_that_nobody_is_like_proves_nothing_by_its_bits() -> None:
+    _, agreed, remarks = odd_digests({"n1": [("H200", "g1", "a" * 64)]}, {})
+    assert not agreed
+    assert "the training step of n1 was compared with nothing" in remarks[0]
+    assert odd_digests({"n1": [("H200", "g1", "a" * 64)]}, {"H200": "a" * 64})[2] == ()
+
+
+def test_a_drained_node_that_could_not_be_measured_is_unproven_and_says_why() -> None:
+    slurm, how_, some = Slurm(sound), plan(), targets(r1_n01="drained")
+    lost = {RACK[0]: how("no route to host", "255", 4.0)}
+    got, _ = probe_night(how_, some, (), runner(slurm, how_, RACK), lost)
+    assert set(verdicts(got, Verdict.UNPROVEN)) == {RACK[0]}
+    assert got.reasons[RACK[0]][0].text == "it could not be measured: no route to host"
+    assert (RACK[0],) not in slurm.started
+
+
+def test_the_budget_is_never_passed_and_nobody_is_left_out_for_ever() -> None:
+    past: tuple[ProbeNight, ...] = ()
+    how_ = plan(minutes=60.0, chosen=("gemm", "training-step"), node_limit_s=300)
+    for _ in range(3):
+        got, _ = night(past=past, how_=how_)
+        assert got.spent <= 60.0
+        assert got.left_out
+        assert set(got.left_out.values()) == {"the night's GPU-minutes are used up"}
+        past = (got, *past)
+    assert {name for one in past for name in one.measured} == set(RACK)
+
+
+def test_the_budget_is_not_passed_even_where_all_hangs() -> None:
+    got, slurm = night(lambda _: (section("python", "", None), None, 1e9), how_=plan(minutes=100.0))
+    assert slurm.cancelled
+    assert 0 < got.spent <= 100.0
+
+
+def test_a_partition_too_small_for_pairs_says_so() -> None:
+    got, _ = night(some=targets(RACK[:4]))
+    assert got.measured == RACK[:4]
+    assert not got.pairs
+    assert "validate_probe_share" in got.remarks[0]
+
+
+def test_a_silent_controller_ends_the_measuring_and_not_the_night() -> None:
+    slurm, how_ = Slurm(sound), plan()
+    jobs = runner(slurm, how_)
+    slurm.silent_from = 10.0
+    with pytest.raises(ProbeError, match="Connection timed out"):
+        probe_night(how_, targets(), (), jobs)
+    jobs.end()
+    assert slurm.now < 120
+
+
+def test_a_script_holds_no_more_than_bash_needs() -> None:
+    text = script(plan(), [], ["n1", "it's"], 100)
+    assert "'it'\"'\"'s') rank=1;;" in text
+    assert "--rendezvous" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "expected"),
+    [
+        ("", "1", "lost"),
+        ("srun: error: gb300: task 0: Killed", "137", "lost"),
+        ("srun: error: Unable to allocate resources: Requested nodes are busy", "1", "busy"),
+        ("srun: job 5 queued and waiting for resources", "1", "busy"),
+        ("srun: Required node not available (down, drained or reserved)", "1", "busy"),
+        # Nobody else has the nodes: these are mistakes, and every night would make them.
+        ("srun: error: Unable to allocate resources: Invalid account", "1", "lost"),
+        (
+            "srun: error: Unable to allocate resources: Requested node configuration is not available",
+            "1",
+            "lost",
+        ),
+        ("mktemp: failed to create directory: Device or resource busy", "1", "lost"),
+        (section("gemm", "x", None), "1", "hung"),
+        (section("gemm", "x", 124), "0", "hung"),
+        (section("gemm", "x", 3), "0", "failed"),
+        (section("gemm", "x"), "1", "failed"),
+        (section("gemm", "x"), "0", "ok"),
+    ],
+)
+def test_how_a_job_ended(text: str, status: str, expected: str) -> None:
+    assert how(text, status, 1.0).how == expected
+
+
+def test_what_names_no_gpu_is_the_nodes_and_links_stay_links() -> None:
+    """One run holds the numbers of all nodes: nothing else would tell whose they are."""
+    ends = {"from": gpu(RACK[0], 0), "to": gpu(RACK[0], 1)}
+    wrong = measurement("wrong_values", 0, "1", "lower")
+    peer = log(measurement("peer_copy", 395.0, "GB/s", "higher", **ends), wrong)
+    size = {"size_bytes": "8388608"}
+    reduced = log(measurement("all_reduce_busbw", 160.0, "GB/s", "higher", **size), wrong)
+    text = "\n".join([section("python", ""), section("peer", peer), section("all-reduce", reduced)])
+    how_ = plan(chosen=("peer", "all-reduce"))
+    got = read_node(how_, Target(RACK[0], 2), how(text, "0", 1.0))
+    assert [one.labels for one in got.measurements] == [ends, size | {"node": RACK[0]}]
+
+
+def test_marks_inside_a_programs_text_do_not_end_it() -> None:
+    (one,) = sections(f"{MARK}begin gemm\nsaid {MARK}end 0\n{MARK}end 5")
+    assert (one.name, one.status) == ("gemm", 5)
+
+
+def test_a_jobs_longest_time_is_what_it_is_counted_with() -> None:
+    assert Job(("a", "b"), "", 4, 90).minutes == 20.0
+    assert Job(("a",), "", 0, 60).minutes == 2.0
+
+
+def test_a_job_that_fails_after_its_programs_ended_well_is_no_pass() -> None:
+    got, _ = night(lambda nodes: (sound(nodes)[0], 1, 45.0), how_=plan(chosen=("gemm", "training-step")))
+    assert not got.measured
+    assert verdicts(got, Verdict.UNPROVEN) == {name: ["probe:job"] for name in RACK}
+
+
+def test_who_failed_once_and_could_not_be_asked_again_is_not_called_bad() -> None:
+    """The budget ends before the second try."""
+    how_ = plan(chosen=("gemm",), minutes=18 * 4 * 3.0, node_limit_s=180, share=1)
+    spent = 18 * GPUS * 48 / 60
+
+    def answer(nodes: tuple[str, ...]) -> tuple[str, int | None, float]:
+        if nodes == (RACK[5],):
+            return section("python", "") + section("gemm", "CUDA error: 700", 1), 0, 170.0
+        return (sound(nodes)[0], 0, 178.0)
+
+    got, slurm = night(answer, how_=how_)
+    assert spent < how_.minutes
+    assert slurm.started.count((RACK[5],)) == 1
+    assert not verdicts(got)
+    assert set(verdicts(got, Verdict.UNPROVEN)) == {RACK[5]}
+
+
+@pytest.mark.parametrize("value", [float("nan"), 0.0, -1.0])
+def test_a_bandwidth_that_is_none_does_not_pass(value: float) -> None:
+    labels = {"nodes": "2"}
+    numbers = [
+        measurement("fabric_busbw", number, "GB/s", "higher", size_bytes=str(size), **labels)
+        for number, size in ((380.0, 1 << 26), (value, 1 << 30))
+    ]
+    text = section("python", "") + section(
+        "fabric", log(*numbers, measurement("wrong_values", 0, "1", "lower", **labels))
+    )
+    assert not read_pair(("n1", "n2"), how(text, "0", 1.0), ()).passed
+
+
+def test_a_small_budget_lets_other_pairs_meet_every_time_round() -> None:
+    """Two pairs a night of the two rounds of four nodes, with time for one: in four nights each has met."""
+    nodes = RACK[:4]
+    how_ = plan(chosen=("fabric",), minutes=32.0, share=1)
+    past: tuple[ProbeNight, ...] = ()
+    for _ in range(6):
+        got, _ = night(lambda _: (pair_says(), 0, 170.0), past=past, how_=how_, some=targets(nodes))
+        assert len(got.pairs) == 1
+        past = (got, *past)
+    assert {one.nodes for one in past for one in one.pairs} == set(combinations(nodes, 2))
+
+
+@pytest.mark.parametrize(("speeds", "checked"), [(3, 4), (4, 3)])
+def test_a_gpu_that_said_nothing_has_not_passed(speeds: int, checked: int) -> None:
+    """Nobody else of its kind was measured: no fleet tells how many there have to be."""
+    name = RACK[0]
+    gemm = [
+        measurement("gemm_best", 790.0, "TFLOP/s", "higher", dtype="bf16", gpu=gpu(name, slot))
+        for slot in range(speeds)
+    ]
+    wrong = [measurement("wrong_values", 0, "1", "lower", gpu=gpu(name, slot)) for slot in range(checked)]
+    text = section("python", "") + section("gemm", log(*gemm, *wrong))
+    got = read_node(plan(chosen=("gemm",)), Target(name, GPUS, "h200"), how(text, "0", 1.0))
+    (why,) = got.reasons
+    assert why.verdict is Verdict.UNPROVEN
+    assert "3 of 4 GPUs gave a result" in why.text
+
+
+def test_numbers_of_a_gpu_that_nobody_saw_in_the_node_prove_nothing() -> None:
+    name = RACK[0]
+    target = Target(name, GPUS, "h200", uuids=frozenset(gpu(name, slot) for slot in range(1, GPUS + 1)))
+    text = section("python", "") + node_says(name)
+    got = read_node(plan(chosen=("gemm",)), target, how(text, "0", 1.0))
+    assert [one.verdict for one in got.reasons] == [Verdict.UNPROVEN]
+    assert f"{gpu(name, 0)}: no GPU that was seen there" in got.reasons[0].text

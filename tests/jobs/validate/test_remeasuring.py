@@ -1,0 +1,248 @@
+"""A node suspect by speed is measured again in the same night: bad twice is bad, bad once is degraded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rackproof.core.records import Direction, Measurement
+from rackproof.jobs.validate import probes, tasks
+from rackproof.jobs.validate.fleet.night_store import NodeNight, nights, read_night
+from rackproof.jobs.validate.fleet.probe_scheduler import ProbeNight, read_probes
+from rackproof.jobs.validate.fleet.probe_slurm_jobs import Jobs, Plan
+from rackproof.jobs.validate.fleet.retest import better, measure_suspects
+from rackproof.store.run_folder import read_run
+from tests.jobs.validate.probes import RACK, Slurm, node_says, plan, section
+from tests.jobs.validate.test_validating import gathered
+
+SOME = RACK[:6]
+BAD = SOME[2]
+REFERENCES = ({"metric": "gemm_best", "value": 793, "low": -0.07, "unit": "TFLOP/s", "source": "S"},)
+BUSY = ("srun: error: Unable to allocate resources: Requested nodes are busy", 1, 2.0)
+DIES = (section("python", "") + section("gemm", "CUDA error: 700", 1), 0, 20.0)
+Answer = tuple[str, int | None, float]
+
+
+def at(speed: float, **more: Any) -> Answer:
+    return node_says(BAD, speed=speed, **more), 0, 45.0
+
+
+def states(**drained: str) -> dict[str, dict[str, Any]]:
+    return {
+        name: {
+            "known": True,
+            "state_after": "IDLE",
+            "drained_by": drained.get(name[-3:], "none"),
+            "jobs": [],
+            "in_service": name[-3:] not in drained,
+        }
+        for name in SOME
+    }
+
+
+@pytest.fixture
+def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[NodeNight, ProbeNight]]:
+    """Make nights a day apart, in which the bad node's jobs answer so, one after the other."""
+    day = [timedelta(0)]
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:
+            return datetime.now(tz) + day[0]
+
+    monkeypatch.setattr(tasks, "datetime", Clock)
+    monkeypatch.setattr(probes, "datetime", Clock)
+
+    def make(
+        *answers: Answer,
+        how_: Plan | None = None,
+        slurm: dict[str, Any] | None = None,
+        hours: int = 24,
+        seconds: float = 45.0,
+        measured: bool = True,
+    ) -> tuple[NodeNight, ProbeNight]:
+        left = list(answers)
+
+        def answer(nodes: tuple[str, ...]) -> Answer:
+            return left.pop(0) if nodes == (BAD,) else (node_says(nodes[0]), 0, seconds)
+
+        begun = tasks.begin(tmp_path, SOME, owner_pid=os.getpid())
+        for name in SOME:
+            tasks.keep_look(
+                begun, name, gathered(int(name[-2:])), asked=0, answered=2e9, sku="h200",
+                expected={"gpus": 4}, references=REFERENCES,
+            )  # fmt: skip
+        host, how_ = Slurm(answer), how_ or plan(chosen=("gemm", "training-step"), share=1)
+        members = "".join(f"{name}|batch|none\n" for name in SOME)
+        if measured:
+            probes.measure(
+                begun, how_, slurm=slurm or states(), members=members, remark="", shell=host.shell,
+                jobs=lambda *given: Jobs(*given, clock=lambda: host.now, sleep=host.sleep),
+            )  # fmt: skip
+        tasks.judge(
+            begun, asked=dict.fromkeys(SOME, ""), slurm=slurm or states(), members=members, share=0.4,
+            measuring="" if measured else None,
+        )  # fmt: skip
+        assert not left
+        folder = nights(tmp_path)[0]
+        probed = read_probes(folder) or ProbeNight(asked=0)
+        assert probed.spent <= how_.minutes
+        kept = {one.node: one for one in read_night(folder).nodes}
+        assert {one.verdict.value for one in kept.values() if one.node != BAD} == {"pass"}
+        day[0] += timedelta(hours=hours)
+        return kept[BAD], probed
+
+    return make
+
+
+SCANTY = plan(chosen=("gemm", "training-step"), share=1, minutes=6 * 4 * 3.0, node_limit_s=120)
+"""Minutes for six jobs that take as long as they may, and for no seventh."""
+
+
+@pytest.mark.parametrize(
+    ("answers", "verdict", "drained", "words"),
+    [
+        pytest.param([at(790)], "pass", False, "", id="sound"),
+        pytest.param(
+            [at(600), at(601)], "fail", True, "600 TFLOP/s is below 737.49 (S); measured again: 601 TFLOP/s",
+            id="slow twice",
+        ),
+        pytest.param(
+            [at(600), at(790)], "degraded", False, "600 TFLOP/s is below 737.49 (S); measured again: 790",
+            id="slow once",
+        ),
+        pytest.param(
+            [at(765), at(790)], "degraded", False, "off the median of the fleet's h200, 790 TFLOP/s; measured"
+            " again: 790", id="outlier once",
+        ),
+        pytest.param([at(765), at(766)], "degraded", False, "measured again: 766", id="outlier twice"),
+        pytest.param([at(700), at(765)], "degraded", False, "measured again: 765", id="fail and outlier"),
+        pytest.param([at(600), BUSY], "unproven", False, "not measured again: ", id="busy by then"),
+        pytest.param([at(600), DIES], "unproven", False, "not measured again: ", id="dies the second time"),
+        pytest.param(
+            [at(600), at(float("nan"))], "unproven", False, "not measured again: ", id="no number"
+        ),
+        pytest.param([at(765), BUSY], "degraded", False, "not measured again: ", id="outlier, busy by then"),
+        pytest.param([at(600), at(790, wrong=3)], "fail", True, "", id="wrong values the second time"),
+    ],
+)  # fmt: skip
+def test_a_suspect_is_judged_on_both_measurements(
+    night: Callable[..., tuple[NodeNight, ProbeNight]],
+    answers: list[Answer],
+    verdict: str,
+    drained: bool,
+    words: str,
+) -> None:
+    node, probed = night(*answers)
+    assert (node.verdict.value, node.plan == "drain") == (verdict, drained), node.says()
+    assert any(words in one for one in node.says()) or not words, node.says()
+    assert probed.again == ((BAD,) if len(answers) > 1 and answers[1] is not BUSY else ())
+
+
+def test_the_history_keeps_the_better_value_and_the_night_both(
+    night: Callable[..., tuple[NodeNight, ProbeNight]], tmp_path: Path
+) -> None:
+    night(at(600), at(790))
+    (folder,) = tmp_path.glob("*-probes-*")
+    kept = [one.value for one in read_run(folder).measurements if one.name == "gemm_best"]
+    assert min(kept) == 790
+    assert len(kept) == 4 * len(SOME)
+
+
+def test_a_budget_that_is_used_up_is_said_and_nobody_drained_for_one_number(
+    night: Callable[..., tuple[NodeNight, ProbeNight]],
+) -> None:
+    slow = (node_says(BAD, speed=600), 0, 178.0)
+    node, probed = night(slow, how_=SCANTY, seconds=178.0)
+    assert (node.verdict.value, node.plan) == ("unproven", "")
+    assert "not measured again: the night's GPU-minutes are used up" in node.says()[0]
+    assert probed.unconfirmed == (BAD,)
+    # What was left open counts in the next night that measures the node.
+    node, probed = night(slow, how_=SCANTY, seconds=178.0)
+    assert (node.verdict.value, node.plan) == ("fail", "drain"), node.says()
+    assert "when it was last measured: 600 TFLOP/s is below" in node.says()[0]
+    assert probed.unconfirmed == ()
+
+
+def test_what_was_left_open_is_over_with_a_good_number(
+    night: Callable[..., tuple[NodeNight, ProbeNight]],
+) -> None:
+    night(at(600), BUSY)
+    assert night(at(790))[0].verdict.value == "pass"
+    assert night(at(600), BUSY)[0].verdict.value == "unproven"
+
+
+def test_two_nights_of_one_day_do_not_turn_one_bad_number_into_a_failure(
+    night: Callable[..., tuple[NodeNight, ProbeNight]],
+) -> None:
+    """Numbers of the last 24 hours are judged: the first night's, too."""
+    night(at(600), BUSY, hours=1)
+    node, _ = night(at(790))
+    assert (node.verdict.value, node.plan) == ("unproven", "")
+
+
+def test_who_is_drained_by_a_night_is_not_measured_again(
+    night: Callable[..., tuple[NodeNight, ProbeNight]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = probes.how(node_says(BAD, speed=600), "0", 4.0)
+    monkeypatch.setattr(probes, "_direct_results", lambda *_: {BAD: done})
+    node, probed = night(slurm=states(**{BAD[-3:]: "ours"}))
+    assert (node.verdict.value, probed.again) == ("fail", ())
+    assert node.why.startswith("stays drained: floor:gemm_best")
+
+
+def test_one_good_measurement_counts_once_however_many_nights_there_are(
+    night: Callable[..., tuple[NodeNight, ProbeNight]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second look on the same day sees the same numbers, and proves nothing new."""
+    assert night(at(600), at(601))[0].plan == "drain"
+    ours = states(**{BAD[-3:]: "ours"})
+    good = probes.how(node_says(BAD), "0", 4.0)
+    monkeypatch.setattr(probes, "_direct_results", lambda *_: {BAD: good})
+    node, _ = night(slurm=ours, hours=1)
+    assert node.why == "stays drained: what failed has passed 1 of 2 times", node.says()
+    assert {"gemm", "gemm_best dtype=bf16", "job", "training-step"} <= set(node.anew)
+    for _ in range(2):
+        node, _ = night(slurm=ours, measured=False, hours=1)
+        assert node.measured
+        assert (node.plan, node.anew) == ("", ())
+        assert "not measured again since the night before: floor:gemm_best dtype=bf16" in node.why
+    assert night(slurm=ours)[0].plan == "return"
+
+
+def number(value: float, direction: Direction | None = Direction.HIGHER, unit: str = "s") -> Measurement:
+    return Measurement(name="m", value=value, unit=unit, direction=direction)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ([number(1)], [number(2)], [2]),
+        ([number(2)], [number(1)], [2]),
+        ([number(2, Direction.LOWER)], [number(1, Direction.LOWER)], [1]),
+        # Several numbers of one measurement: the worst of them stands for it.
+        ([number(1)], [number(3), number(2)], [2]),
+        ([number(1), number(3)], [number(2)], [2, 3]),
+        # Nobody can say which is better: both stay, and the worst counts.
+        ([number(1, None)], [number(2, None)], [1, 2]),
+        ([number(1)], [number(2, unit="ms")], [1, 2]),
+        ([number(1)], [number(float("inf"))], [1, float("inf")]),
+        ([number(float("-inf"))], [number(1)], [float("-inf"), 1]),
+        ([], [number(1)], [1]),
+        ([number(1)], [], [1]),
+    ],
+)
+def test_which_of_two_numbers_is_judged(
+    first: list[Measurement], second: list[Measurement], expected: list[float]
+) -> None:
+    assert [one.value for one in better(first, second)] == expected
+
+
+def test_where_nobody_is_suspect_nothing_is_measured() -> None:
+    got = measure_suspects({"n1": (number(1),)}, lambda _: {}, lambda _: pytest.fail("measured"), {"n1"}, {})
+    assert (got.numbers, got.reasons, got.again) == ({"n1": (number(1),)}, {}, [])

@@ -1,0 +1,507 @@
+"""A night from begin to close, without a playbook: what is kept, compared, explained and shown."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from rackproof.core.records import Direction, Measurement, Run, Verdict
+from rackproof.jobs.validate import explain, tasks
+from rackproof.jobs.validate.fleet.night_store import NightReason, look_path, nights, read_night, write_night
+from rackproof.jobs.validate.fleet.probe_scheduler import PairResult, ProbeNight, write_probes
+from rackproof.jobs.validate.tasks import Begun, ValidateError, begin, close, judge, keep_look
+from rackproof.store.history.store import open_store
+from rackproof.store.run_folder import ResultsError, read_run
+from tests.jobs.validate.nights import fleet_node, night_runs, uuid
+
+NODES = ("r1-n01", "r1-n02", "r1-n03")
+EPOCH = 1_795_000_000.0
+SHARE = 0.4
+
+
+def smi(number: int, margin: int = 30, gone: int = -1) -> str:
+    """Return nvidia-smi's answer of a node with four GPUs."""
+    gpus = "".join(
+        f"<gpu id='0000000{slot}:06:00.0'><product_name>H200</product_name><uuid>{uuid(number, slot)}</uuid>"
+        f"<minor_number>{slot}</minor_number><serial>S{number}{slot}</serial>"
+        f"<temperature><gpu_temp>50 C</gpu_temp><gpu_temp_tlimit>{margin} C</gpu_temp_tlimit></temperature>"
+        "</gpu>"
+        for slot in range(4)
+        if slot != gone
+    )
+    return f"<nvidia_smi_log><driver_version>580.1</driver_version>{gpus}</nvidia_smi_log>"
+
+
+def gathered(number: int, *, log: str = "", **smi_options: int) -> dict[str, Any]:
+    def ok(text: str) -> dict[str, Any]:
+        return {"status": "ok", "rc": 0, "stdout": text, "stderr": "", "seconds": 0.1}
+
+    return {
+        "facts": {
+            "boot_id": "boot",
+            "tools": {"nvidia_smi_xml": ok(smi(number, **smi_options))},
+            "dmi": {"product_serial": f"SN{number:04d}"},
+            "memlock_bytes": -1,
+            "shm_bytes": 64 << 30,
+            "files": {},
+        },
+        "node": {"space": {"/": {"total_bytes": 100 << 30, "free_bytes": 50 << 30}}},
+        "health": {"begin": EPOCH, "epoch": EPOCH + 1, "tools": {"kernel_log": ok(log)}},
+    }
+
+
+def look_at(night: Begun, number: int, answer: dict[str, Any] | None = None, **more: Any) -> str:
+    return keep_look(
+        night,
+        NODES[number],
+        answer or gathered(number),
+        asked=EPOCH,
+        answered=EPOCH + 1,
+        **({"sku": "h200", "rack": "r1", "expected": {"gpus": 4}} | more),
+    )
+
+
+def slurm(**ours: str) -> dict[str, Any]:
+    return {
+        name: {
+            "known": True,
+            "state_after": "IDLE",
+            "drained_by": ours.get(name[-3:], "none"),
+            "reason": "",
+            "jobs": [],
+        }
+        for name in NODES
+    }
+
+
+def a_night(results: Path, answers: dict[int, dict[str, Any]], **options: Any) -> tasks.Judged:
+    """Make a night in which the nodes answer so; who has no answer is as ever, None is unreachable."""
+    night = begin(results, NODES, owner_pid=os.getpid())
+    for number in range(len(NODES)):
+        if number not in answers or answers[number] is not None:
+            look_at(night, number, answers.get(number))
+    members = "".join(f"{name}|batch|none\n" for name in NODES)
+    judged = judge(
+        night,
+        asked=dict.fromkeys(NODES, "no route"),
+        **({"slurm": slurm(), "members": members, "share": SHARE} | options),
+    )
+    close(night, did={})
+    return judged
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    return tmp_path / "results"
+
+
+def verdicts(results: Path) -> list[str]:
+    return [one.verdict.value for one in read_night(nights(results)[0]).nodes]
+
+
+def test_a_night_is_kept_whole_and_enters_the_history(results: Path) -> None:
+    a_night(results, {})
+    assert verdicts(results) == ["pass", "pass", "pass"]
+    folder = nights(results)[0]
+    assert read_run(folder).verdict.value == "pass"
+    with open_store(results / "history.sqlite") as store:
+        assert [one.benchmark for one in store.runs()] == ["health"]
+    assert (folder / "index.html").is_file()
+    assert {path.stem for path in (folder / "nodes").iterdir()} == set(NODES)
+
+
+def test_what_changed_stands_first(results: Path) -> None:
+    a_night(results, {})
+    a_night(results, {1: gathered(1, gone=2)})
+    assert verdicts(results) == ["pass", "fail", "pass"]
+    page = (nights(results)[0] / "index.html").read_text()
+    assert f"r1-n02: pass → fail: {uuid(1, 2)}" in page
+    assert page.index("Changed since") < page.index("r1-n02: pass") < page.index("Fleet</h2>")
+
+
+def test_a_ci_system_sees_every_node(results: Path) -> None:
+    bad = "NVRM: Xid (PCI:0002:06:00): 48, <b>\x1b[31m"
+    a_night(results, {1: gathered(1, log=bad), 2: None})
+    root = ElementTree.fromstring((nights(results)[0] / "report.junit.xml").read_bytes())
+    assert {case.get("name"): [child.tag for child in case] for case in root.iter("testcase")} == {
+        "r1-n01": [],
+        "r1-n02": ["failure"],
+        "r1-n03": ["error"],
+    }
+    assert "XID 48" in root.find(".//failure").get("message")  # type: ignore[union-attr, operator]
+
+
+def test_an_unfinished_night_is_nobodys_last_look(results: Path) -> None:
+    a_night(results, {})
+    night = begin(results, NODES, owner_pid=os.getpid())
+    look_at(night, 1, gathered(1, gone=2))
+    # The controller dies here. The GPU is still missing from the night that comes after.
+    a_night(results, {1: gathered(1, gone=2)})
+    (found,) = read_night(nights(results)[0]).nodes[1].findings
+    assert (found.code, found.name) == ("gpu_missing", uuid(1, 2))
+    assert len(nights(results)) == 2
+
+
+def test_a_gpu_that_failed_in_another_chassis_is_recognised(results: Path) -> None:
+    a_night(results, {})
+    # XID 79 hits GPU 2 of the second node; afterwards it sits in the third one.
+    a_night(results, {1: gathered(1, log="NVRM: Xid (PCI:0002:06:00): 79, GPU has fallen off the bus.")})
+    assert verdicts(results)[1] == "fail"
+    moved = gathered(2)
+    moved["facts"]["tools"]["nvidia_smi_xml"]["stdout"] = smi(2).replace(uuid(2, 0), uuid(1, 2))
+    a_night(results, {1: gathered(1, gone=2), 2: moved})
+    codes = {one.code for one in read_night(nights(results)[0]).nodes[2].findings}
+    assert "gpu_failed_elsewhere" in codes
+
+
+def test_without_slurm_and_with_a_broken_history_the_night_is_judged(results: Path) -> None:
+    results.mkdir()
+    (results / "history.sqlite").write_bytes(b"not a database" * 1000)
+    judged = a_night(
+        results,
+        {1: gathered(1, gone=2)},
+        slurm=None,
+        members="",
+        slurm_remark="Slurm could not be asked: down",
+    )
+    assert judged.drain == ()
+    night = read_night(nights(results)[0])
+    assert [one.verdict.value for one in night.nodes] == ["pass", "fail", "pass"]
+    assert any("Slurm could not be asked" in one for one in night.remarks)
+    assert any("the history cannot be asked" in one for one in night.remarks)
+    # It waits to enter the history.
+    assert [path.stem for path in (results / ".spool").glob("*Z-health-*")]
+
+
+def test_two_nights_at_once_are_refused(results: Path) -> None:
+    begin(results, NODES, owner_pid=os.getppid())
+    with pytest.raises(ValidateError, match=r"r1-n01 is being validated by another playbook \(pid"):
+        begin(results, NODES[:1], owner_pid=os.getpid())
+
+
+def test_a_clock_that_jumps_back_neither_hides_nor_doubles_a_night(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A drain counts its passes by the order of nights, which is not the clock's."""
+    shift = [timedelta(0)]
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:
+            return datetime.now(tz) + shift[0]
+
+    monkeypatch.setattr(tasks, "datetime", Clock)
+    a_night(results, {1: gathered(1, gone=2)})
+    for jump in (timedelta(days=3), timedelta(days=-3), timedelta(hours=-1)):
+        shift[0] = jump
+        a_night(results, {}, slurm=slurm(n02="ours"))
+    kept = [read_night(folder) for folder in nights(results)]
+    assert len({one.night_id for one in kept}) == 4
+    # A GPU that comes back is a change, which is looked at for a night.
+    assert [one.nodes[1].verdict.value for one in kept] == ["pass", "pass", "degraded", "fail"]
+    assert [one.nodes[1].plan for one in kept] == ["return", "return", "", "drain"]
+    assert all(one.started <= one.ended for one in kept)
+
+
+def test_a_disk_that_is_full_ends_the_night_without_half_a_record(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_night(results, {})
+    night = begin(results, NODES, owner_pid=os.getpid())
+
+    def full(*_: object) -> None:
+        raise ResultsError("cannot write: the disk is full")
+
+    monkeypatch.setattr("rackproof.jobs.validate.fleet.night_store.write_file", full)
+    with pytest.raises(ValidateError, match="the disk is full"):
+        look_at(night, 0)
+    with pytest.raises(ValidateError, match="the disk is full"):
+        judge(night, asked=dict.fromkeys(NODES, ""))
+    monkeypatch.undo()
+    assert len(nights(results)) == 1
+
+
+def test_a_fleet_wide_finding_drains_nobody(results: Path) -> None:
+    judged = a_night(results, {number: gathered(number, margin=-1) for number in range(3)}, share=0.3)
+    assert verdicts(results) == ["unproven"] * 3
+    assert judged.drain == ()
+    assert any("temperature on 3 of 3 nodes" in one for one in read_night(nights(results)[0]).remarks)
+
+
+def test_the_reason_in_slurm_leads_to_the_page(results: Path) -> None:
+    judged = a_night(results, {1: gathered(1, margin=-1)}, link="https://example.org/results/")
+    (one,) = judged.drain
+    assert one["node"] == "r1-n02"
+    night_id = nights(results)[0].name
+    assert one["reason"].startswith("temperature GPU 0")
+    assert one["reason"].endswith(f"; https://example.org/results/{night_id}/nodes/r1-n02.html")
+
+
+def test_what_the_inventory_gets_wrong_is_said(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(results.parent))
+    night = begin(results, NODES, owner_pid=None)
+    for options, words in (
+        ({"expected": {"gpu": 4}}, "validate_expect of r1-n01: unknown gpu"),
+        ({"expected": {"gpus": "four"}}, "validate_expect of r1-n01"),
+        ({"limits": {"clock": 1}}, "validate_limits of r1-n01: clock"),
+        (
+            {"references": [{"metric": "gemm_best", "value": 1, "unit": "x"}]},
+            "bench_sku_references of SKU h200",
+        ),
+    ):
+        with pytest.raises(ValidateError, match=re.escape(words)):
+            look_at(night, 0, **options)
+    with pytest.raises(ValidateError, match="validate_share"):
+        judge(night, asked={}, share=0)
+    with pytest.raises(ValidateError, match="not usable as the name of a file"):
+        begin(results, ["../n01"], owner_pid=None)
+    with pytest.raises(ResultsError):
+        look_path(results, "a/b")
+
+
+def test_without_a_sku_nothing_is_proven(results: Path) -> None:
+    night = begin(results, NODES[:1], owner_pid=os.getpid())
+    look_at(night, 0, sku="", expected={})
+    judge(night, asked={NODES[0]: ""})
+    assert verdicts(results) == ["unproven"]
+
+
+def test_nodes_without_a_measurement_are_unproven_where_that_is_asked(results: Path) -> None:
+    a_night(results, {}, require_measurements=True)
+    assert verdicts(results) == ["unproven"] * 3
+
+
+def test_what_runs_of_the_day_measured_is_judged_with_health(results: Path) -> None:
+    nodes = [fleet_node(number, name=name) for number, name in enumerate(NODES)]
+    slow = night_runs(
+        nodes, change=lambda metric, node, slot, _: 0.8 if (metric, node, slot) == ("gemm_best", 1, 2) else 1
+    )
+    results.mkdir()
+    now = datetime.now(UTC)
+    with open_store(results / "history.sqlite") as store:
+        for run in slow[:2]:
+            store.keep(run.model_copy(update={"started": now - timedelta(hours=1), "ended": now}))
+    references = (
+        {"metric": "gemm_best", "value": 793, "low": -0.07, "unit": "TFLOP/s", "source": "S"},
+        {"metric": "latency", "value": 5, "high": 0.2, "unit": "us", "source": "S"},
+    )
+    night = begin(results, NODES, owner_pid=os.getpid())
+    for number in range(3):
+        look_at(night, number, references=references)
+    judged = judge(
+        night,
+        asked=dict.fromkeys(NODES, ""),
+        slurm=slurm(),
+        members="".join(f"{name}|batch|none\n" for name in NODES),
+        share=SHARE,
+    )
+    assert [one["node"] for one in judged.drain] == ["r1-n02"]
+    good, bad, unmeasured = read_night(nights(results)[0]).nodes
+    assert (good.verdict.value, good.measured, good.reasons) == ("pass", True, ())
+    assert (unmeasured.verdict.value, unmeasured.measured) == ("pass", False)
+    (reason,) = bad.reasons
+    assert (bad.verdict.value, reason.check, reason.metric) == ("fail", "floor", "gemm_best dtype=bf16")
+    assert uuid(1, 2) in reason.part
+    assert reason.deviation is not None
+    assert -0.22 < reason.deviation < -0.18
+    close(night, did={})
+    told = explain.text(explain.explain(results, "r1-n02"))
+    assert re.search(r"floor gemm_best dtype=bf16 on GPU-\S+ \(slot 2\): .*\(S\), .2\d", told), told
+    assert "ansible-playbook bench.yml -l r1-n02" in told
+    # The night's own numbers are in the history, too, and have no floors: they are not what is judged.
+    a_night(results, {})
+    (good, *_) = read_night(nights(results)[0]).nodes
+    assert {one.metric.partition(" ")[0] for one in good.reasons} == {"gemm_best", "latency"}
+    assert {one.check for one in good.reasons} == {"reference"}
+    # Where a missing reference does not gate, it does not gate here.
+    a_night(results, {}, require_references=False)
+    assert verdicts(results)[0] == "pass"
+
+
+def test_what_a_large_group_measured_is_judged_too(results: Path) -> None:
+    """Its name is cut short: five nodes that reduced together are four and one more."""
+    names = tuple(f"r1-n{number:02d}" for number in range(1, 6))
+    nodes = tuple(fleet_node(number, name=name) for number, name in enumerate(names))
+    now = datetime.now(UTC)
+    slow = Measurement(name="busbw", value=100.0, unit="GB/s", direction=Direction.HIGHER)
+    results.mkdir()
+    with open_store(results / "history.sqlite") as store:
+        store.keep(
+            Run(
+                run_id="20261122T000000Z-nccl-000000", benchmark="nccl", started=now, ended=now, nodes=nodes,
+                measurements=(slow,), verdict=Verdict.PASS,
+            )
+        )  # fmt: skip
+    references = ({"metric": "busbw", "value": 380, "low": -0.07, "unit": "GB/s", "source": "S"},)
+    night = begin(results, names, owner_pid=os.getpid())
+    for number, name in enumerate(names):
+        keep_look(
+            night, name, gathered(number), asked=EPOCH, answered=EPOCH + 1, sku="h200",
+            expected={"gpus": 4}, references=references,
+        )  # fmt: skip
+    judge(night, asked=dict.fromkeys(names, ""))
+    made = read_night(nights(results)[0])
+    assert made.verdict is Verdict.FAIL
+    assert [(one.verdict, one.part) for one in made.between] == [
+        (Verdict.FAIL, "+".join([*names[:4], "1 more"]))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("times", "offset"),
+    [
+        ((100.0, 130.0, 110.0, 115.0), 0.0),
+        ((100.0, 130.0, 90.0, 95.0), -10.0),
+        ((100.0, 130.0, 150.0, 155.0), 25.0),
+        ((100.0, 130.0, None, 155.0), None),
+    ],
+)
+def test_a_slow_controller_is_no_wrong_clock(times: tuple[Any, ...], offset: float | None) -> None:
+    assert tasks.clock_offset(*times) == offset
+
+
+def test_a_node_is_explained_from_records_alone(results: Path) -> None:
+    for number in range(2):
+        a_night(results, {1: gathered(1, log="NVRM: Xid (PCI:0002:06:00): 79, GPU has fallen off the bus.")})
+        assert number + 1 == len(nights(results))
+    told = explain.text(explain.explain(results, "r1-n02"))
+    for words in (
+        "r1-n02: fail in the night",
+        f"fail: xid_79: {uuid(1, 2)} (GPU 2",
+        "not allowed, a dry run",
+        "xid_79: failed in 2 of the last 2 nights",
+        "scontrol reboot ASAP nextstate=down r1-n02",
+        "ansible-playbook validate.yml -l r1-n02",
+    ):
+        assert words in told
+    assert "nothing was found" in explain.text(explain.explain(results, "r1-n01"))
+    with pytest.raises(explain.ExplainError, match="has looked at nobody"):
+        explain.explain(results, "nobody")
+
+
+def test_the_packet_for_the_vendor_names_the_part(results: Path) -> None:
+    a_night(results, {1: gathered(1, log="NVRM: Xid (PCI:0002:06:00): 79, <b>fallen</b> | off")})
+    packet = explain.rma_packet(results, "r1-n02")
+    assert f"| yes | 2 | 00000002:06:00.0 | {uuid(1, 2)} | S12 |" in packet
+    assert f"| {uuid(1, 2)} | 79 | 1 | &lt;b&gt;fallen&lt;/b&gt; \\| off |" in packet
+    assert "SN0001" in packet
+
+
+def test_the_packet_names_a_missing_gpu_and_all_partners(results: Path) -> None:
+    """What is to be sent back is the part that does not answer, or that failed a measurement."""
+    a_night(results, {})
+    a_night(results, {1: gathered(1, gone=2)})
+    folder = nights(results)[0]
+    met = (
+        PairResult(nodes=("r1-n01", "r1-n02"), passed=False, text="sums of values were wrong"),
+        PairResult(nodes=("r1-n02", "r1-n03"), passed=False, text="it hung"),
+        PairResult(nodes=("r1-n01", "r1-n03"), passed=True, text="380 GB/s"),
+    )
+    write_probes(folder, ProbeNight(asked=10, pairs=met))
+    night = read_night(folder)
+    why = NightReason(
+        check="bits", verdict=Verdict.FAIL, metric="training step", part=f"{uuid(1, 0)} (slot 0)", text="T"
+    )
+    bad = night.nodes[1].model_copy(update={"reasons": (why,)})
+    write_night(folder, night.model_copy(update={"nodes": (night.nodes[0], bad, night.nodes[2])}))
+    packet = explain.rma_packet(results, "r1-n02")
+    assert f"| is missing | 2 | 00000002:06:00.0 | {uuid(1, 2)} | S12 |" in packet
+    assert f"| yes | 0 | 00000000:06:00.0 | {uuid(1, 0)} | S10 |" in packet
+    assert f"|  | 1 | 00000001:06:00.0 | {uuid(1, 1)} | S11 |" in packet
+    assert f"| {folder.name} | r1-n01 | fail | sums of values were wrong |" in packet
+    assert f"| {folder.name} | r1-n03 | fail | it hung |" in packet
+    assert "380 GB/s" not in packet
+
+
+def test_what_a_node_says_is_no_html_and_no_command(results: Path) -> None:
+    bad = gathered(1, log="NVRM: Xid (PCI:0002:06:00): 48, <script>alert(1)</script>")
+    text = bad["facts"]["tools"]["nvidia_smi_xml"]
+    text["stdout"] = text["stdout"].replace(uuid(1, 2), "GPU-1; rm -rf &lt;x&gt;")
+    a_night(results, {1: bad})
+    folder = nights(results)[0]
+    for page in (folder / "index.html", folder / "nodes/r1-n02.html"):
+        assert "<script>" not in page.read_text()
+        assert "<x>" not in page.read_text()
+    assert not [one for one in explain.explain(results, "r1-n02").next if "rm -rf" in one]
+
+
+def test_answers_of_slurm_are_read_as_they_come() -> None:
+    assert tasks.slurm_answer({}, {}) == (None, "")
+    assert tasks.slurm_answer({"skipped": True}, {}) == (None, "")
+    assert "nothing is drained" in tasks.slurm_answer({"failed": True, "msg": "down"}, {})[1]
+    assert "timed out" in tasks.slurm_answer({"nodes": {}}, {"rc": 1, "stderr": "timed out"})[1]
+    assert tasks.slurm_answer({"nodes": {"a": {}}}, {"rc": 0}) == ({"a": {}}, "")
+
+
+def test_what_was_done_is_what_slurm_says_and_not_what_was_asked() -> None:
+    def item(node: str, **more: Any) -> dict[str, Any]:
+        return {"item": {"node": node}, **more}
+
+    drained = {
+        "results": [
+            item("a", nodes={"a": {"drained_by": "ours", "jobs": ["7"]}}),
+            item("b", nodes={"b": {"drained_by": "other", "state_after": "DOWN", "reason": "x"}}),
+            item("c", failed=True, msg="slurmctld is down"),
+            item("d", skipped=True),
+        ]
+    }
+    back = {"nodes": {"e": {"in_service": True}, "f": {"in_service": False, "state_after": "DOWN"}}}
+    assert tasks.done(drained, back) == {
+        "a": "drained; jobs run on until they end: 7",
+        "b": "not drained by us: DOWN (x)",
+        "c": "could not be drained: slurmctld is down",
+        "e": "returned to service",
+        "f": "Slurm does not take it back: DOWN",
+    }
+    # Slurm's host is gone: that shows with each node that waits for its return.
+    lost = {"unreachable": True, "msg": "no route to host"}
+    assert tasks.done({}, lost, ["e"]) == {"e": "could not be returned: no route to host"}
+    assert tasks.done({}, {"skipped": True}, ["e"]) == {}
+
+
+def test_two_names_of_one_machine_prove_neither(results: Path) -> None:
+    """A slip in the inventory: the machine that the other name means was never looked at."""
+    a_night(results, {1: gathered(0)})
+    assert verdicts(results) == ["unproven", "unproven", "pass"]
+    (one,) = read_night(nights(results)[0]).nodes[0].findings
+    assert (one.code, NODES[1] in one.evidence) == ("node_twice", True)
+
+
+def test_a_clock_that_was_ahead_hides_nothing_that_the_kernel_said(results: Path) -> None:
+    night = begin(results, NODES, owner_pid=os.getpid())
+    ahead = gathered(0)
+    ahead["health"] |= {"begin": EPOCH + 3600, "epoch": EPOCH + 3601}
+    look_at(night, 0, ahead)
+    look_at(night, 1)
+    judge(night, asked=dict.fromkeys(NODES, ""))
+    later = begin(results, NODES, owner_pid=os.getpid())
+    assert tasks.last_moment(later, NODES[0]) == pytest.approx(EPOCH + 1, abs=1)
+    assert tasks.last_moment(later, NODES[1]) == EPOCH + 1
+    assert tasks.last_moment(later, NODES[2]) == 0
+
+
+def test_of_trays_that_share_their_only_serial_none_is_called_bad_for_another(results: Path) -> None:
+    nodes = [
+        fleet_node(number, name=name).model_copy(update={"serial": "", "chassis_serial": "CH1"})
+        for number, name in enumerate(NODES[:2])
+    ]
+    slow = night_runs(nodes[1:], change=lambda metric, *_: 0.8 if metric == "gemm_best" else 1)
+    results.mkdir()
+    now = datetime.now(UTC)
+    with open_store(results / "history.sqlite") as store:
+        store.keep(slow[0].model_copy(update={"started": now - timedelta(hours=1), "ended": now}))
+    references = ({"metric": "gemm_best", "value": 793, "low": -0.07, "unit": "TFLOP/s", "source": "S"},)
+    night = begin(results, NODES, owner_pid=os.getpid())
+    for number in range(2):
+        answer = gathered(number)
+        answer["facts"]["dmi"] = {"chassis_serial": "CH1"}
+        look_at(night, number, answer, references=references)
+    judge(night, asked=dict.fromkeys(NODES[:2], ""), require_references=False)
+    assert verdicts(results) == ["unproven", "unproven"]

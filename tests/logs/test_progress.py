@@ -1,0 +1,114 @@
+"""The follower: chunks that split lines anywhere, figures of every format, an estimate of the end."""
+
+from __future__ import annotations
+
+import pytest
+
+from rackproof.logs.progress import Follower, Progress
+from tests.logs import log_samples as samples
+from tests.logs.log_samples import event
+
+
+def fed(data: bytes, size: int = 7, **options: int) -> Progress:
+    follower = Follower(**options)
+    for start in range(0, len(data), size):
+        follower.feed(data[start : start + size])
+    return follower.progress
+
+
+CASES: list[tuple[str, bytes, dict[str, object]]] = [
+    (
+        "mllog",
+        samples.mllog(status=None),
+        {
+            "phase": "training",
+            "step": 200,
+            "loss": 1.2,
+            "accuracy": 0.921,
+            "target": 0.925,
+            "throughput": 16.0,
+        },
+    ),
+    ("mllog ended", samples.mllog(), {"phase": "success", "fraction": 1.0}),
+    (
+        "own workload",
+        b"".join(
+            line.encode()
+            for line in (
+                event("run_start"),
+                event("progress", {"step": 50, "steps": 100, "epoch": 2, "epochs": 4, "phase": "train"}),
+                event("tracked_stats", {"train_loss": 0.5, "throughput": 1000.0}, step=150, epoch_num=2),
+            )
+        ),
+        {"step": 50, "steps": 100, "epoch": 2, "epochs": 4, "phase": "train", "fraction": 0.375, "loss": 0.5},
+    ),
+    ("mll06", samples.MLL06, {"phase": "success", "accuracy": 0.2305, "target": 0.23, "throughput": 4200.0}),
+    (
+        "tf_cnn",
+        samples.TF_CNN[: samples.TF_CNN.index(b"100\t")],
+        {"step": 1, "steps": 100, "loss": 7.931, "throughput": 325.8, "fraction": 0.01},
+    ),
+    ("tf_cnn ended", samples.TF_CNN, {"phase": "ended", "throughput": 326.58, "fraction": 1.0}),
+    (
+        "mxnet",
+        samples.MXNET,
+        {"epoch": 2, "epochs": 2, "accuracy": 0.983496, "throughput": 3400.0, "throughput_unit": "samples/s"},
+    ),
+    ("nccl_tests", samples.NCCL, {"phase": "measuring", "step": 16, "throughput": 222.42}),
+    (
+        "gpu_burn",
+        samples.GPU_BURN[: samples.GPU_BURN.index(b"100.0%")],
+        {"fraction": 0.5, "phase": "burning"},
+    ),
+    ("nothing", b"hello\n" * 10, {"phase": "", "fraction": None, "message": ""}),
+]
+
+
+@pytest.mark.parametrize(("data", "expected"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+def test_follows(data: bytes, expected: dict[str, object], size: int) -> None:
+    progress = fed(data, size)
+    assert {name: getattr(progress, name) for name in expected} == expected
+
+
+def test_a_new_epoch_begins_at_step_0() -> None:
+    follower = Follower()
+    follower.feed(event("progress", {"step": 100, "steps": 100, "epoch": 1, "epochs": 4}).encode())
+    before = follower.progress.fraction
+    progress = follower.feed(event("epoch_start", None, 1, epoch_num=2).encode())
+    assert (before, progress.fraction, progress.step) == (0.25, 0.25, 0)
+
+
+def test_epochs_that_the_log_does_not_say() -> None:
+    assert fed(b"INFO:root:Epoch[4] Batch [0-5]\tSpeed: 10.0 samples/sec\n", epochs=8).fraction == 0.5
+
+
+def test_only_events_of_an_mllog_are_read() -> None:
+    assert Follower("mllog").feed(samples.TF_CNN) == Progress()
+
+
+def test_a_line_without_end_does_not_fill_memory() -> None:
+    follower = Follower()
+    for _ in range(100):
+        follower.feed(b"x" * 100_000)
+    assert len(follower._rest) <= 1 << 16
+    # The tail of that line is dropped with it, the next line is read.
+    progress = follower.feed(b" total images/sec: 1\n" + samples.TF_CNN)
+    assert progress.throughput == 326.58
+
+
+def test_message_is_clean_and_readable() -> None:
+    value = {"step": 1, "steps": 10, "epoch": 1, "epochs": 2, "phase": "\x1b[31mtrain\x00"}
+    assert fed(event("progress", value).encode()).message == "train, epoch 1/2, step 1/10"
+
+
+def test_seconds_left() -> None:
+    follower = Follower()
+    assert follower.seconds_left(0.0) is None
+    line = "{}\timages/sec: 1.0 +/- 0.0 (jitter = 0.0)\t7.0\n"
+    follower.feed(b"Num batches: 100\n" + line.format(10).encode())
+    assert follower.seconds_left(100.0) is None
+    follower.feed(line.format(20).encode())
+    assert follower.seconds_left(105.0) == pytest.approx(40.0)
+    follower.feed(b"total images/sec: 1.0\n")
+    assert follower.seconds_left(200.0) == 0.0

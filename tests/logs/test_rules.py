@@ -1,0 +1,884 @@
+"""Tables of small logs: one rule of a parser per row."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from rackproof import logs
+from rackproof.core.records import ParsedLog, Verdict
+from rackproof.logs import _reading
+from tests.logs import log_samples as samples
+from tests.logs.log_samples import MINIGO, MLL06, MXNET, NCCL, TF_CNN, event, mll, mllog, nccl_json
+
+PASS, DEGRADED, FAIL, UNPROVEN = Verdict.PASS, Verdict.DEGRADED, Verdict.FAIL, Verdict.UNPROVEN
+
+
+def read(data: bytes, format: str = "auto", name: str = "") -> ParsedLog:
+    return logs.parse(io.BytesIO(data), format=format, name=name)
+
+
+def codes(parsed: ParsedLog) -> set[str]:
+    return {one.code for one in parsed.findings}
+
+
+def value(parsed: ParsedLog, name: str, **labels: str) -> float:
+    found = parsed.measurement(name, **labels)
+    assert found is not None, name
+    return found.value
+
+
+@pytest.mark.parametrize("name", samples.PASSING)
+def test_whole_logs_pass_and_are_recognised(name: str) -> None:
+    data = samples.PASSING[name]
+    parsed = read(data)
+    assert parsed.format == samples.FORMAT_OF.get(name, name)
+    assert parsed.verdict is PASS, [one.message for one in parsed.findings]
+    assert not [one for one in parsed.findings if one.verdict]
+    assert parsed.measurements
+    assert parsed.size_bytes == len(data)
+    assert parsed.lines == len(data.splitlines())
+    assert logs.detect(data) == parsed.format
+
+
+@pytest.mark.parametrize("name", samples.END_OF_PROOF)
+def test_a_log_that_is_cut_off_never_passes(name: str) -> None:
+    data, enough = samples.PASSING[name], samples.proof_length(name)
+    for length in {*range(0, enough, 37), *range(max(0, enough - 60), enough)}:
+        parsed = read(data[:length], samples.FORMAT_OF.get(name, name))
+        assert parsed.verdict is not PASS, data[:length][-100:]
+        assert any(one.verdict and one.message for one in parsed.findings)
+    assert read(data[:enough]).verdict is PASS
+
+
+LINE = '"key": "run_stop", "value": null, "metadata": {"status": "success"}}\n'
+MLLOG_CASES: list[tuple[str, bytes, Verdict, set[str]]] = [
+    ("aborted", mllog(status="aborted"), FAIL, {"aborted"}),
+    ("no status", mllog(status=None, after=event("run_stop", None, 360)), UNPROVEN, {"no_status"}),
+    ("no run_stop", mllog(status=None), UNPROVEN, {"no_run_stop"}),
+    (
+        "a later trial was aborted",
+        mllog(after=event("run_stop", None, 400, status="aborted")),
+        FAIL,
+        {"aborted"},
+    ),
+    ("target not reached", mllog(final=0.94), FAIL, {"target_not_reached"}),
+    ("loss NaN", mllog(event("tracked_stats", {"train_loss": math.nan}, 200)), FAIL, {"nan"}),
+    ("loss infinite", mllog(event("tracked_stats", {"train_loss": math.inf}, 200)), FAIL, {"nan"}),
+    ("accuracy NaN", mllog(final=math.nan), FAIL, {"nan", "target_not_reached"}),
+    ("accuracy no number", mllog(final="good"), UNPROVEN, {"damaged_evaluation", "damaged_line"}),
+    ("accuracy missing", mllog(final=None), UNPROVEN, {"damaged_evaluation", "damaged_line"}),
+    (
+        "throughput zero",
+        mllog(event("tracked_stats", {"throughput": 0}, 200)),
+        UNPROVEN,
+        {"impossible_value"},
+    ),
+    (
+        "step time zero",
+        mllog(*[event("tracked_stats", {"train_step_time": 0.0}, 200)] * 3),
+        UNPROVEN,
+        {"impossible_value"},
+    ),
+    (
+        "step time text",
+        mllog(event("tracked_stats", {"train_step_time": "x"}, 200)),
+        UNPROVEN,
+        {"impossible_value"},
+    ),
+    (
+        "CUDA out of memory before the end, ret_code=0",
+        mllog("RuntimeError: CUDA out of memory. Tried to allocate 2 GiB\n+ ret_code=0\n"),
+        FAIL,
+        {"out_of_memory"},
+    ),
+    ("out of memory after the end", mllog(after="7: CUDA out of memory. Tried\n"), PASS, {"out_of_memory"}),
+    (
+        "the usual warning about memory",
+        mllog("you may encounter an out-of-memory (OOM) error\n"),
+        PASS,
+        set(),
+    ),
+    (
+        "kernel killed a process",
+        mllog("Out of memory: Killed process 123 (python)\n"),
+        FAIL,
+        {"out_of_memory"},
+    ),
+    (
+        "traceback without an end",
+        mllog("Traceback (most recent call last):\n", status=None),
+        FAIL,
+        {"traceback", "no_run_stop"},
+    ),
+    (
+        "traceback in a run that ended well",
+        mllog("Traceback (most recent call last):\n"),
+        PASS,
+        {"traceback"},
+    ),
+    (
+        "cancelled",
+        mllog(
+            status=None, after="slurmstepd: error: *** STEP 40.14 ON n CANCELLED AT 2025-10-08T00:32:36 ***\n"
+        ),
+        FAIL,
+        {"cancelled", "no_run_stop"},
+    ),
+    (
+        "time limit",
+        mllog(
+            status=None,
+            after="slurmstepd: error: *** JOB 4 ON n CANCELLED AT 2025-10-08T00:32 DUE TO TIME LIMIT ***\n",
+        ),
+        FAIL,
+        {"time_limit", "no_run_stop"},
+    ),
+    ("loss NaN in words", mllog("iter: 380  loss: nan (nan)  lr: 0.1\n"), FAIL, {"nan"}),
+    ("loss nan, other words", mllog("step 3 loss = nan\n"), FAIL, {"nan"}),
+    ("loss NaN, as other languages write it", mllog("step 3 Loss is NaN, skipped\n"), FAIL, {"nan"}),
+    ("a setting about NaN", mllog("loss_options: NaNCheck=True, stop_at_NaN=True\n"), PASS, set()),
+    (
+        "disk full, and no end",
+        mllog("OSError: [Errno 28] No space left on device\n", status=None),
+        FAIL,
+        {"disk_full", "no_run_stop"},
+    ),
+    (
+        "disk full in a run that ended well",
+        mllog("cp: error writing 'core': No space left on device\n"),
+        PASS,
+        {"disk_full"},
+    ),
+    (
+        "a task failed",
+        mllog("srun: error: n1: task 3: Exited with exit code 137\n"),
+        DEGRADED,
+        {"task_failed"},
+    ),
+    (
+        "slurm says out of memory",
+        mllog("slurmstepd: error: Detected 1 oom_kill event in StepId=4.0. Some have been OOM Killed.\n"),
+        FAIL,
+        {"out_of_memory"},
+    ),
+    ("words with nan in them", mllog("loss finance nanoseconds banana\n"), PASS, set()),
+    (
+        "tiny loss scale",
+        mllog("Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 2.07e-171\n"),
+        FAIL,
+        {"loss_scale"},
+    ),
+    (
+        "ordinary loss scale",
+        mllog("Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 1024.0\n"),
+        PASS,
+        set(),
+    ),
+    ("cache clear failed", mllog(event("cache_clear", False, 200)), DEGRADED, {"cache_clear_failed"}),
+    (
+        "cache clear failed in words",
+        mllog("sysctl: permission denied on key 'vm.drop_caches'\n"),
+        DEGRADED,
+        {"cache_clear_failed"},
+    ),
+    ("cache clear worked", mllog("vm.drop_caches = 3\n"), PASS, set()),
+    (
+        "RESULT shorter than the run",
+        mllog(after="RESULT,X,,100,nvidia,2024-09-28 05:34:13 PM\n"),
+        UNPROVEN,
+        {"result_mismatch"},
+    ),
+    ("RESULT with start-up", mllog(after=" 0: RESULT,X,,900,nvidia,2024-09-28 05:34:13 PM\n"), PASS, set()),
+    ("time runs backwards", mllog(event("block_start", None, 20)), PASS, {"time_backwards"}),
+    (
+        "run_stop before run_start",
+        mllog(status=None, after=event("run_stop", None, 5, status="success")),
+        UNPROVEN,
+        {"negative_time", "time_backwards"},
+    ),
+    ("events after run_stop", mllog(after=event("epoch_stop", None, 361)), PASS, {"events_after_run_stop"}),
+    ("seeds differ", mllog(event("seed", 43, 200)), PASS, {"seeds_differ"}),
+    ("CRLF", mllog().replace(b"\n", b"\r\n"), PASS, set()),
+    ("bare CR within lines", mllog("10%\r20%\r30%\n"), PASS, set()),
+    ("only bare CR", mllog().replace(b"\n", b"\r"), PASS, set()),
+    ("no final newline", mllog().rstrip(b"\n"), PASS, {"no_final_newline"}),
+    ("ANSI", mllog("\x1b[31mred\x1b[0m words\n"), PASS, set()),
+    ("not UTF-8", mllog().replace(b"some words", b"\xff\xfe\x80"), PASS, set()),
+    ("not UTF-8 in an event", mllog().replace(b'"train.py"', b'"tr\xe4in.py"', 1), PASS, {"ugly_line"}),
+    (
+        "rank prefixes",
+        mllog(event("block_stop", None, 200, "   8: "), event("block_stop", None, 200, "[1,0]<stdout>:")),
+        PASS,
+        set(),
+    ),
+    ("20 KB line", mllog("x" * 20_000 + "\n"), PASS, set()),
+    ("glued to half a line", mllog("7: loading shard 3" + event("block_start", None, 200)), PASS, set()),
+    (
+        "two events on one line",
+        mllog(event("block_start", None, 200).rstrip("\n") + event("block_stop", None, 201)),
+        PASS,
+        set(),
+    ),
+    (
+        "event followed by words",
+        mllog(event("block_start", None, 200).rstrip("\n") + " and words\n"),
+        PASS,
+        {"ugly_line"},
+    ),
+    (
+        "damaged line of no weight",
+        mllog(':::MLLOG {"time_ms": 1, "key": "opt_name", "val\n'),
+        PASS,
+        {"damaged_line"},
+    ),
+    (
+        "damaged run_stop",
+        mllog(
+            status=None, after=':::MLLOG {"time_ms": 1700000360000, "key": "run_stop", "value": nuLambda\n'
+        ),
+        UNPROVEN,
+        {"damaged_line", "no_run_stop"},
+    ),
+    (
+        "damaged last evaluation",
+        mllog(
+            status=None,
+            after=':::MLLOG {"key": "eval_accuracy", "value": 0.9\n'
+            + event("run_stop", None, 360, status="success"),
+        ),
+        UNPROVEN,
+        {"damaged_evaluation", "damaged_line"},
+    ),
+    (
+        "single quotes",
+        mllog(
+            ":::MLLOG {'time_ms': 1700000200000, 'key': 'opt_name', 'value': null, 'metadata': {'a': True}}\n"
+        ),
+        PASS,
+        {"ugly_line"},
+    ),
+    (
+        "run_stop without a time",
+        mllog(status=None, after=':::MLLOG {"time_ms": null, ' + LINE),
+        UNPROVEN,
+        {"damaged_line", "no_run_stop"},
+    ),
+    (
+        "time that is no number",
+        mllog(status=None, after=':::MLLOG {"time_ms": NaN, ' + LINE),
+        UNPROVEN,
+        {"damaged_line", "no_run_stop"},
+    ),
+    ("deep nesting", mllog(":::MLLOG " + "[" * 50_000 + "\n"), PASS, {"damaged_line"}),
+    ("no events at all", b":::MLLOG\n", UNPROVEN, {"damaged_line", "no_run_start", "no_run_stop"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("data", "verdict", "expected"), [c[1:] for c in MLLOG_CASES], ids=[c[0] for c in MLLOG_CASES]
+)
+def test_mllog(data: bytes, verdict: Verdict, expected: set[str]) -> None:
+    parsed = read(data)
+    assert parsed.format == "mllog"
+    assert parsed.verdict is verdict, [one.message for one in parsed.findings]
+    assert codes(parsed) == expected
+
+
+def test_mllog_numbers_lines_and_ranks() -> None:
+    parsed = read(mllog().replace(b":::MLLOG", b"   8: :::MLLOG"), name="a.log")
+    assert value(parsed, "time_to_train") == 5.0
+    assert value(parsed, "startup_time") == 59.0
+    assert value(parsed, "samples_per_second") == 16.0
+    assert value(parsed, "train_loss") == 1.2
+    accuracy = parsed.measurement("eval_accuracy")
+    assert accuracy is not None
+    assert (accuracy.value, accuracy.source.line, accuracy.source.rank) == (0.921, 13, 8)
+    assert str(accuracy.source) == "a.log:13 (rank 8)"
+    assert parsed.tags["seed"] == "42"
+    loss = next(one for one in parsed.series if one.name == "train_loss")
+    assert (loss.x, loss.y) == ((10.0, 240.0), (1.5, 1.2))
+
+
+def own(*middle: str, status: str = "success") -> bytes:
+    """Return the log of one of Rackproof's own workloads."""
+    return "".join(
+        [event("run_start", None, 0), *middle, event("run_stop", None, 10, status=status)]
+    ).encode()
+
+
+def test_own_workload() -> None:
+    stated = {"name": "samples_per_second", "value": 9.5, "unit": "samples/s", "direction": "higher"}
+    parsed = read(
+        own(
+            event("facts", {"torch": "2.9", "evil\x1b[31m": "\x00x"}, 1),
+            event("dataset", {"name": "mnist", "objects": 70000}, 1),
+            event("progress", {"step": 1, "steps": 10}, 2),
+            event("tracked_stats", {"train_loss": 0.1, "throughput": 100.0}, 3),
+            event("measurement", stated, 4),
+            event(
+                "measurement",
+                {"name": "gemm", "value": 700, "unit": "TFLOP/s", "labels": {"gpu": "GPU-1"}},
+                5,
+            ),
+        )
+    )
+    assert parsed.verdict is PASS
+    assert value(parsed, "samples_per_second") == 9.5
+    assert value(parsed, "gemm", gpu="GPU-1") == 700
+    assert len([one for one in parsed.measurements if one.name == "samples_per_second"]) == 1
+    assert parsed.tags["software.torch"] == "2.9"
+    assert parsed.tags["software.evil"] == "x"
+    assert (parsed.tags["dataset.name"], parsed.tags["dataset.objects"]) == ("mnist", "70000")
+
+
+@pytest.mark.parametrize(
+    ("stated", "verdict"),
+    [
+        ({"name": "a", "value": math.nan, "unit": ""}, FAIL),
+        ({"name": "a", "value": None, "unit": ""}, UNPROVEN),
+        ({"name": "a", "value": 1}, UNPROVEN),
+        ({"name": "", "value": 1, "unit": ""}, UNPROVEN),
+        ({"name": "a", "value": 1, "unit": "", "direction": "sideways"}, UNPROVEN),
+        ({"name": "a", "value": 1, "unit": "", "labels": [1]}, UNPROVEN),
+        ("a=1", UNPROVEN),
+        ({"name": "a", "value": 1, "unit": "", "direction": None, "labels": None}, PASS),
+    ],
+)
+def test_stated_measurement(stated: Any, verdict: Verdict) -> None:
+    assert read(own(event("measurement", stated, 1))).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("target", "accuracy", "verdict"),
+    [
+        ({"value": 0.99, "at_most": False}, 0.991, PASS),
+        ({"value": 0.99, "at_most": False}, 0.989, FAIL),
+        ({"value": 0.99, "at_most": True}, 0.989, PASS),
+        (0.99, 0.5, PASS),
+    ],
+)
+def test_target_that_the_log_states(target: Any, accuracy: float, verdict: Verdict) -> None:
+    data = own(event("target", target, 1), event("eval_accuracy", accuracy, 2))
+    assert read(data).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("data", "verdict", "expected"),
+    [
+        (MLL06.replace(b'"success"', b'"aborted"'), FAIL, {"aborted"}),
+        (MLL06.replace(b"0.2305", b"0.2205"), FAIL, {"target_not_reached"}),
+        (MLL06.replace(b"0.2305", b"NaN"), FAIL, {"nan", "target_not_reached"}),
+        (MLL06.replace(b",640,", b",400,"), UNPROVEN, {"result_mismatch"}),
+        (MLL06.replace(b",640,", b",1210,"), PASS, {"long_result"}),
+        (MLL06.replace(b",640,", b",1190,"), PASS, set()),
+        (MINIGO.replace(b",900,", b",9000,"), PASS, set()),
+        (MLL06.replace(b"4200.0", b"nan"), UNPROVEN, {"impossible_value"}),
+        (MLL06.replace(b"run_stop", b"run_st"), UNPROVEN, {"no_run_stop"}),
+        (MLL06.replace(b"avg. samples", b"samples"), PASS, {"no_throughput"}),
+        (MINIGO.replace(b"eval_result", b"eval_nothing"), UNPROVEN, {"target_not_beaten"}),
+        (MINIGO.replace(b"0.52", b"0.49"), FAIL, {"target_not_reached"}),
+        (MINIGO.replace(b'"timestamp": 600.0', b'"timestamp": null'), UNPROVEN, {"target_not_beaten"}),
+        (MINIGO.replace(b",900,", b",500,"), UNPROVEN, {"result_mismatch"}),
+        (
+            MLL06.replace(b'"ssd"', b'"maskrcnn"').replace(
+                b"0.2305", b'{"accuracy": {"BBOX": 0.38, "SEGM": 0.33}}'
+            ),
+            FAIL,
+            {"target_not_reached", "no_throughput"},
+        ),
+    ],
+)
+def test_mll06(data: bytes, verdict: Verdict, expected: set[str]) -> None:
+    parsed = read(data)
+    assert (parsed.verdict, codes(parsed)) == (verdict, expected)
+
+
+def test_mll06_numbers() -> None:
+    parsed = read(MLL06)
+    assert value(parsed, "samples_per_second") == 4100.0  # without the warm-up value
+    assert value(parsed, "time_to_train") == 10.0
+    assert value(parsed, "epochs") == 49
+    parsed = read(MINIGO)
+    assert value(parsed, "time_to_train") == 10.0
+    assert value(parsed, "epochs_per_minute") == pytest.approx(60 / 90)
+    assert value(parsed, "epochs") == 18
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "verdict"),
+    [
+        (b'{"success": true}', b'{"success": false}', FAIL),
+        (b'{"success": true}', b"{}", UNPROVEN),
+        (b'{"success": true}', b'{"succ', UNPROVEN),
+        (b"run_stop", b"run_st", UNPROVEN),
+        (b"0.74982", b"NaN", FAIL),
+    ],
+)
+def test_mlp05(old: bytes, new: bytes, verdict: Verdict) -> None:
+    parsed = read(samples.MLP05.replace(old, new))
+    assert (parsed.format, parsed.verdict) == ("mlp05", verdict)
+
+
+def test_mlp05_numbers() -> None:
+    parsed = read(samples.MLP05)
+    assert value(parsed, "time_to_train") == 60.0
+    assert value(parsed, "eval_accuracy") == 0.74982
+    assert value(parsed, "epochs") == 59
+    assert parsed.tags["global_batch_size"] == "256"
+
+
+@pytest.mark.parametrize(
+    ("data", "verdict", "code"),
+    [
+        (TF_CNN.replace(b"7.839", b"nan"), FAIL, "nan"),
+        (TF_CNN.replace(b"sec: 326.58", b"sec: nan"), FAIL, "nan"),
+        (TF_CNN.replace(b"sec: 326.58", b"sec: 0.00"), FAIL, "nan"),
+        (TF_CNN.replace(b"sec: 326.58", b"sec: fast"), UNPROVEN, "damaged_line"),
+        (TF_CNN.replace(b"total images", b"images"), UNPROVEN, "no_total"),
+        (TF_CNN[: TF_CNN.index(b".58")], UNPROVEN, "cut_off"),
+        (b"Resource exhausted: OOM when allocating tensor\n" + TF_CNN, PASS, "memory_text"),
+        (TF_CNN.replace(b"total images", b"Traceback (most recent call last):\n"), FAIL, "traceback"),
+        (
+            TF_CNN.replace(b"100\timages/sec: 326.7 +/- 0.1", b"100\timages/sec: 326.7 +"),
+            DEGRADED,
+            "damaged_line",
+        ),
+    ],
+)
+def test_tf_cnn(data: bytes, verdict: Verdict, code: str) -> None:
+    parsed = read(data)
+    assert (parsed.format, parsed.verdict) == ("tf_cnn", verdict)
+    assert code in codes(parsed)
+
+
+@pytest.mark.parametrize(
+    ("data", "verdict", "code"),
+    [
+        (MXNET.replace(b"num_epochs=2", b"num_epochs=3"), UNPROVEN, "cut_off"),
+        (MXNET.replace(b"num_epochs=2", b"other=2"), UNPROVEN, "no_end"),
+        (MXNET[: MXNET.index(b"INFO:root:Epoch[1] Validation")], UNPROVEN, "cut_off"),
+        (MXNET.rstrip(b"\n"), UNPROVEN, "cut_off"),
+        (MXNET.replace(b"0.983496", b"nan"), FAIL, "nan"),
+        (MXNET.replace(b"accuracy=0.977750", b"cross-entropy=nan"), FAIL, "nan"),
+        (MXNET.replace(b"3400.00", b"inf"), UNPROVEN, "impossible_value"),
+        (MXNET[: MXNET.index(b"Epoch[0] Time")], UNPROVEN, "no_epoch"),
+        (MXNET.replace(b"Epoch[1] Time cost", b"Traceback (most recent call last):\n"), FAIL, "traceback"),
+    ],
+)
+def test_mxnet(data: bytes, verdict: Verdict, code: str) -> None:
+    parsed = read(data)
+    assert (parsed.format, parsed.verdict) == ("mxnet", verdict)
+    assert code in codes(parsed)
+
+
+def test_mxnet_numbers() -> None:
+    parsed = read(MXNET)
+    assert value(parsed, "samples_per_second") == 3300.0
+    assert value(parsed, "seconds_per_epoch") == 20.0
+    assert value(parsed, "startup_time") == 1.0
+    assert value(parsed, "eval_accuracy") == 0.983496
+    assert parsed.tags["network"] == "lenet"
+    # A total time at the end proves the end, too.
+    assert read(MXNET.replace(b"num_epochs=2", b"x=2") + b"fit 43.4\n").verdict is PASS
+
+
+@pytest.mark.parametrize(
+    ("data", "verdict", "code"),
+    [
+        (NCCL.replace(b"   0    11.00  232", b"   3    11.00  232"), FAIL, "wrong_values"),
+        (NCCL.replace(b"values : 0 OK", b"values : 2 FAILED"), FAIL, "wrong_values"),
+        (NCCL[: NCCL.index(b"# Out of")], UNPROVEN, "cut_off"),
+        (NCCL.replace(b"232.17  232.17", b"232.17"), UNPROVEN, "damaged_line"),
+        (NCCL.replace(b"232.17  232.17", b"nan nan"), UNPROVEN, "nan"),
+        (NCCL.replace(b"       0", b"     N/A"), PASS, "not_checked"),
+        (NCCL + b"host: Test NCCL failure common.cu:958 'unhandled cuda error'\n", FAIL, "nccl_error"),
+        (nccl_json(out_of_bounds={"count": 1, "okay": "false"}), FAIL, "wrong_values"),
+        (nccl_json(end_time=...), UNPROVEN, "cut_off"),
+        (nccl_json(results=[]), UNPROVEN, "no_rows"),
+        (nccl_json(results=[{"size": 8}]), UNPROVEN, "damaged_json"),
+        (nccl_json(errors=["unhandled"]), DEGRADED, "nccl_error"),
+        (nccl_json()[:-40], UNPROVEN, "damaged_json"),
+        (nccl_json().replace(b"300.0", b'"nan"'), UNPROVEN, "nan"),
+        (nccl_json().replace(b'"nwrong": 0.0', b'"nwrong": 7'), FAIL, "wrong_values"),
+        (nccl_json().replace(b'"nwrong": 0.0', b'"nwrong": null'), PASS, "not_checked"),
+    ],
+)
+def test_nccl_tests(data: bytes, verdict: Verdict, code: str) -> None:
+    parsed = read(data)
+    assert (parsed.format, parsed.verdict) == ("nccl_tests", verdict)
+    assert code in codes(parsed)
+
+
+def test_nccl_numbers() -> None:
+    parsed = read(NCCL)
+    assert value(parsed, "all_reduce_busbw", size_bytes="16", place="in_place", dtype="float") == 232.17
+    assert value(parsed, "wrong_values") == 0
+    parsed = read(nccl_json())
+    assert value(parsed, "all_reduce_busbw", size_bytes="1024", place="in_place") == 310.0
+    assert value(parsed, "all_reduce_algbw", size_bytes="1024", place="out_of_place") == 200.0
+    assert "hidden" not in parsed.model_dump_json()
+
+
+NVB_JSON = {
+    "nvbandwidth": {
+        "version": "v0.7",
+        "testcases": [
+            {
+                "name": "device_to_device_memcpy_read_ce",
+                "status": "Passed",
+                "bandwidth_description": "memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)",
+                "bandwidth_matrix": [["N/A", "394.1"], ["396.2", "N/A"]],
+                "sum": 790.3,
+            },
+            {"name": "multinode", "status": "Waived"},
+        ],
+    }
+}
+
+
+def nvb_json(**changes: Any) -> bytes:
+    document = json.loads(json.dumps(NVB_JSON))
+    document["nvbandwidth"]["testcases"][0].update(changes)
+    return json.dumps(document, indent=1).encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "verdict", "code"),
+    [
+        (nvb_json(), PASS, "waived"),
+        (nvb_json(status="Error", error="CUDA_ERROR"), FAIL, "tool_error"),
+        (nvb_json(status="Running"), UNPROVEN, "tool_error"),
+        (nvb_json(bandwidth_matrix=[["nan"]]), UNPROVEN, "impossible_value"),
+        (nvb_json(bandwidth_matrix=None), UNPROVEN, "damaged_json"),
+        (nvb_json()[:-9], UNPROVEN, "damaged_json"),
+        (samples.NVBANDWIDTH.replace(b"396.00", b"196.00"), UNPROVEN, "sum_mismatch"),
+        (samples.NVBANDWIDTH.replace(b"SUM", b"CUDA_ERROR_ECC"), FAIL, "tool_error"),
+        (samples.NVBANDWIDTH.replace(b"NOTE", b"note"), UNPROVEN, "cut_off"),
+    ],
+)
+def test_nvbandwidth(data: bytes, verdict: Verdict, code: str) -> None:
+    parsed = read(data)
+    assert (parsed.format, parsed.verdict) == ("nvbandwidth", verdict)
+    assert code in codes(parsed)
+    if verdict is PASS:
+        assert value(parsed, "device_to_device_memcpy_read_ce", row="1", column="0") == 396.2
+
+
+@pytest.mark.parametrize(
+    ("sample", "old", "new", "verdict", "code"),
+    [
+        ("gpu_burn", b"GPU 1: OK", b"GPU 1: FAULTY", FAIL, "gpu_faulty"),
+        (
+            "gpu_burn",
+            b"errors: 0 - 0   temps: 58",
+            b"errors: 0 - 12  (WARNING!)   temps: 58",
+            FAIL,
+            "compute_errors",
+        ),
+        ("gpu_burn", b"\tGPU 1: OK\n", b"", UNPROVEN, "gpu_missing"),
+        ("gpu_burn", b"Tested 2", b"Tasted 2", UNPROVEN, "cut_off"),
+        ("gpu_burn", b"6783 (16842", b"-1 (16842", FAIL, "gpu_died"),
+        ("ib_write_bw", b"394.20", b"nan", UNPROVEN, "impossible_value"),
+        ("ib_write_bw", b" Link type       : IB", b"Completion with error at client", FAIL, "tool_error"),
+        ("nvidia_smi_xml", b"parity>0<", b"parity>2<", FAIL, "ecc_uncorrected"),
+        ("nvidia_smi_xml", b"_failure>No<", b"_failure>Yes<", FAIL, "remap_failure"),
+        ("nvidia_smi_xml", b"_pending>No<", b"_pending>Yes<", DEGRADED, "remap_pending"),
+        ("nvidia_smi_xml", b"gpus>1<", b"gpus>2<", UNPROVEN, "gpu_missing"),
+        ("nvidia_smi_xml", b">GPU-0", b">Unknown Error", UNPROVEN, "gpu_lost"),
+        ("nvidia_smi_csv", b"78.17 W, 0", b"78.17 W, 4", FAIL, "ecc_uncorrected"),
+        ("nvidia_smi_csv", b"78.17 W, 0", b"[GPU is lost], 0", FAIL, "gpu_lost"),
+        ("nvidia_smi_csv", b"78.17 W, 0", b"78.17 W", UNPROVEN, "damaged_line"),
+        ("nvlink_status", b"Link 1: 26.562 GB/s", b"Link 1: <inactive>", FAIL, "nvlink_down"),
+        ("nvlink_status", b"GB/s\n\t Link 1: 26.562 GB/s\nGPU 1", b"GB/s\nGPU 1", FAIL, "nvlink_uneven"),
+        ("nvidia_smi_topo", b"GPU1\tNV18", b"GPU1\tSYS", DEGRADED, "topology_uneven"),
+        ("nvidia_smi_topo", b"GPU1\tNV18", b"GPX1\tSYS", UNPROVEN, "cut_off"),
+    ],
+)
+def test_tools(sample: str, old: bytes, new: bytes, verdict: Verdict, code: str) -> None:
+    damaged = samples.PASSING[sample].replace(old, new)
+    assert damaged != samples.PASSING[sample]
+    parsed = read(damaged, sample)
+    assert parsed.verdict is verdict, [one.message for one in parsed.findings]
+    assert code in codes(parsed)
+
+
+def test_perftest_counts_in_mebibytes_and_takes_the_lowest() -> None:
+    rows = b" 8388608 20000 24056.74 24056.72 0.003007\n 8388608 20000 24000.00 24000.00 0.003\n"
+    data = samples.PERFTEST.replace(b"Gb/sec", b"MB/sec").replace(
+        b" 65536      5000             395.10             394.20             0.751895\n", rows
+    )
+    assert value(read(data), "ib_write_bw", size_bytes="8388608") == pytest.approx(24000 * 8 * 2**20 / 1e9)
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict", "code"),
+    [
+        ("NVRM: Xid (PCI:0000:01:00): 79, pid=1, GPU has fallen off the bus.", FAIL, "xid_79"),
+        ("NVRM: Xid (PCI:0000:01:00): 31, pid=1", DEGRADED, "xid_31"),
+        ("NVRM: Xid (PCI:0000:01:00): 145, RLW_RXPIPE Nonfatal XC0", DEGRADED, "xid_145"),
+        ("NVRM: Xid (PCI:0000:01:00): 145, RLW_RXPIPE Fatal XC0", FAIL, "xid_145"),
+        ("NVRM: Xid (PCI:0000:01:00): 99999, unknown error", DEGRADED, "xid_99999"),
+        ("nvidia-nvswitch0: SXid (PCI:0000:00:00.0): 20034, Fatal, Link 30", FAIL, "sxid_20034"),
+        ("nvidia-nvswitch0: SXid (PCI:0000:00:00.0): 12028, Non-fatal, Link 3", DEGRADED, "sxid_12028"),
+        ("NVRM: GPU 0000:29:00.0: GPU has fallen off the bus.", FAIL, "gpu_lost"),
+        ("NVRM: Xid (invalid): some error", UNPROVEN, "damaged_line"),
+        ("usb 1-1: new device", PASS, ""),
+    ],
+)
+def test_xid(line: str, verdict: Verdict, code: str) -> None:
+    parsed = read(f"[1.0] {line}\n".encode(), "xid")
+    assert parsed.verdict is verdict
+    assert (code in codes(parsed)) == bool(code)
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        b'<!DOCTYPE nvidia_smi_log [<!ENTITY a "b">]><nvidia_smi_log>&a;</nvidia_smi_log>',
+        '<!DOCTYPE nvidia_smi_log [<!ENTITY a "b">]><nvidia_smi_log>&a;</nvidia_smi_log>'.encode("utf-16"),
+        b'<!DOCTYPE nvidia_smi_log [<!ENTITY x SYSTEM "file:///etc/passwd">]><nvidia_smi_log>&x;</nvidia_smi_log>',
+        b"<nvidia_smi_log>" + b"<a>" * 1000 + b"</a>" * 1000 + b"</nvidia_smi_log>",
+        b"<nvidia_smi_log>" + b"<a/>" * 210_000 + b"</nvidia_smi_log>",
+        b"<nvidia_smi_log><gpu></nvidia_smi_log>",
+        b"<other/>",
+        b"",
+    ],
+)
+def test_hostile_xml_is_refused(bomb: bytes) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        logs.read_gpus(bomb)
+    assert read(bomb, "nvidia_smi_xml").verdict is UNPROVEN
+
+
+# -- recognising ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00" * 5000, b"hello\n", b"{}", b"\xff" * 100, b"\n" * 100])
+def test_unrecognised(data: bytes) -> None:
+    parsed = read(data)
+    assert (parsed.format, parsed.verdict) == ("unknown", UNPROVEN)
+    assert codes(parsed) == ({"unrecognised"} if data else {"empty"})
+
+
+@pytest.mark.parametrize("name", logs.FORMATS)
+@pytest.mark.parametrize("data", [b"", b"\x00\xff\n" * 50, b"{" * 100, b"<a" * 50])
+def test_rubbish_is_no_pass_in_any_format(name: str, data: bytes) -> None:
+    parsed = read(data, name)
+    assert parsed.verdict is not PASS or (name == "xid" and data)
+
+
+def test_unknown_format_offers_near_names() -> None:
+    with pytest.raises(ValueError, match="did you mean mllog"):
+        read(b"", "mlog")
+    with pytest.raises(ValueError, match="known are auto, mllog"):
+        read(b"", "zzzzzz")
+    with pytest.raises(ValueError, match="unknown log format"):
+        logs.parse_path("/nonexistent", "zzzzzz")
+
+
+def test_events_that_begin_late_are_found() -> None:
+    filler = b"nothing of interest here\n" * 100_000
+    late = read(filler + mllog())
+    assert (late.format, late.verdict) == ("mllog", PASS)
+    accuracy = late.measurement("eval_accuracy")
+    assert accuracy is not None
+    assert accuracy.source.line == 100_000 + 13
+    # A job that begins with nccl-tests and goes on with training is a training log.
+    mixed = read(NCCL + filler + mllog())
+    assert (mixed.format, mixed.verdict) == ("mllog", PASS)
+    assert "format_changed" in codes(mixed)
+
+
+@pytest.mark.parametrize("final_newline", [True, False])
+def test_lines_are_counted_from_anywhere(final_newline: bool) -> None:
+    block = mllog("words\n\n\n" * 50, event("seed", 1, 200).rstrip() + event("seed", 2, 200))
+    if not final_newline:
+        block = block.rstrip(b"\n")
+    log = _reading.Log()
+    for before in (0, block.count(b"\n")):
+        log.begin(block)
+        log.scan(block)
+        places = [
+            *range(len(block)),
+            *range(len(block) - 1, -1, -1),
+            *(at * 7919 % len(block) for at in range(5000)),
+        ]
+        for at in places:
+            assert log.line_at(at) == before + 1 + block.count(b"\n", 0, at)
+        log.end()
+        assert log.lines == before + block.count(b"\n")
+
+
+def test_failures_between_events_are_found_where_they_stand() -> None:
+    fatal = "7: CUDA out of memory\n"
+    glued = event("seed", 1, 200).rstrip() * 3 + "\n"
+    rows = [fatal, glued, event("seed", 1, 200), fatal, "a" + glued, "words\n", fatal]
+    parsed = read("".join(rows).encode() + mllog())
+    lines = [one.source.line for one in parsed.findings if one.code == "out_of_memory"]
+    assert lines == [1, 4, 7]
+    assert {one.excerpt for one in parsed.findings if one.code == "out_of_memory"} == {fatal.strip()}
+
+
+def test_failures_before_the_recognised_part_count() -> None:
+    filler = b"nothing of interest here\n" * 100_000
+    parsed = read(b"RuntimeError: CUDA out of memory\n" + filler + mllog())
+    assert parsed.verdict is FAIL
+    assert next(one for one in parsed.findings if one.code == "out_of_memory").source.line == 1
+
+
+# -- bounds ---------------------------------------------------------------------------------------
+
+
+def test_findings_tags_series_and_measurements_are_bounded() -> None:
+    flood = "".join(
+        "Traceback (most recent call last):\n"
+        + event(f"key_{index}", "x" * 5000, 200)
+        + event("tracked_stats", {"train_loss": 1.0, "throughput": 5.0}, 200 + index % 100)
+        + event("measurement", {"name": f"m{index}", "value": 1, "unit": "u" * 500}, 200)
+        + ':::MLLOG {"key": "opt", "x\n'
+        for index in range(6000)
+    )
+    parsed = read(mllog(flood))
+    assert len(parsed.findings) < 100
+    assert len([one for one in parsed.findings if one.code == "damaged_line"]) == 5
+    assert any("5995 more" in one.message for one in parsed.findings)
+    assert any("5995 more" in one.message for one in parsed.findings if one.code == "traceback")
+    assert len(parsed.tags) <= 200
+    assert max(map(len, parsed.tags.values())) <= 200
+    assert all(len(one.x) <= 2000 for one in parsed.series)
+    assert all(list(one.x) == sorted(one.x) for one in parsed.series)
+    assert len(parsed.measurements) <= 4000
+    assert all(len(one.excerpt) <= 200 for one in parsed.findings)
+
+
+def test_memory_does_not_grow_with_the_log() -> None:
+    class Endless(io.RawIOBase):
+        """Many MB of a log without holding them."""
+
+        def __init__(self) -> None:
+            self.parts = iter([mllog(status=None)] + [event("block_start", None, 200).encode() * 1000] * 80)
+            self.rest = b""
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: Any) -> int:
+            if not self.rest:
+                self.rest = next(self.parts, b"")
+            size = min(len(buffer), len(self.rest))
+            buffer[:size] = self.rest[:size]
+            self.rest = self.rest[size:]
+            return size
+
+    tracemalloc.start()
+    parsed = logs.parse(io.BufferedReader(Endless()))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert parsed.size_bytes > 12_000_000
+    assert peak < 6_000_000
+
+
+def test_one_line_of_many_megabytes() -> None:
+    data = mllog("x" * 5_000_000 + "\n" + ":::MLLOG " + "y" * 3_000_000 + "\n")
+    assert read(data).verdict is PASS
+
+
+def test_thinning_keeps_the_shape() -> None:
+    curve = _reading.Curve("a", "", "s")
+    for index in range(100_000):
+        curve.add(index, index * 2)
+    series = curve.series()
+    assert 1000 <= len(series.x) <= 2000
+    assert series.x[0] == 0
+    assert series.x[-1] > 99_000
+    assert all(y == 2 * x for x, y in zip(series.x, series.y, strict=True))
+    curve.add(5, 1.0)
+    assert list(curve.x) == sorted(curve.x)
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (b"\x1b[31mred\x1b[0m", "red"),
+        (b"a\x00b\x07c\rd", "abcd"),
+        (b"\x1b]0;title\x07x", "x"),
+        ("a\u202eb\u2066c\u2028d", "abcd"),
+        ("\ud800", "?"),
+        (b"caf\xc3\xa9 \xff", "café \ufffd"),
+        (b"\x9b31mx", "\ufffd31mx"),
+        (b"x" * 300, "x" * 199 + "…"),
+    ],
+)
+def test_clean(raw: bytes | str, expected: str) -> None:
+    assert _reading.clean(raw) == expected
+
+
+def test_nothing_of_a_hostile_log_gets_through_raw() -> None:
+    evil = "\x1b[2J<script>\u202e\x00"
+    parsed = read(
+        mllog(
+            event("submission_org", evil, 200),
+            event(evil, evil, 200),
+            f"Traceback (most recent call last): {evil}\n",
+            f":::MLLOG {{{evil}\n",
+            event("measurement", {"name": evil, "value": 1, "unit": evil, "labels": {evil: evil}}, 200),
+        )
+    )
+    text = parsed.model_dump_json()
+    assert "script" in text
+    for bad in ("\\u001b", "\x1b", "\u202e", "\\u0000"):
+        assert bad not in text
+
+
+@pytest.mark.parametrize(("data", "seconds"), [(MLL06, 640), (MINIGO, 900)])
+def test_the_result_line_of_0_6_is_kept_beside_the_minutes(data: bytes, seconds: float) -> None:
+    found = read(data).measurement("wall_time")
+    assert found is not None
+    assert (found.value, found.unit) == (seconds, "s")
+    assert read(data.replace(b"RESULT,", b"RESLT,")).measurement("wall_time") is None
+
+
+def test_numbers_of_0_6_lines_need_their_unit() -> None:
+    data = mll("submission_benchmark", "maskrcnn").encode() + b"&&&& MLPERF METRIC THROUGHPUT=139.8"
+    assert read(data).measurement("iterations_per_second") is None
+
+
+@pytest.mark.parametrize("depth", [10, 300, 900, 1020, 3000])
+@pytest.mark.parametrize(
+    "key", ["seed", "submission_org", "run_stop", "measurement", "facts", "eval_accuracy"]
+)
+def test_deeply_nested_values(depth: int, key: str) -> None:
+    nested = "[" * depth + "]" * depth
+    head = ':::MLLOG {"time_ms": 1700000350000, '
+    line = head + f'"key": "{key}", "value": {nested}, "metadata": {{"status": {nested}}}}}\n'
+    assert read(mllog(line)).format == "mllog"
+    facts = head + f'"key": "facts", "value": {{"a": {nested}}}, "metadata": null}}\n'
+    assert read(mllog(facts)).verdict is PASS
+    for document in (nccl_json(args=["X"]), nvb_json(name="X"), nccl_json(errors=["X"])):
+        data = document.replace(b'"X"', nested.encode())
+        assert read(data).verdict is not FAIL
+
+
+@pytest.mark.parametrize(
+    ("text", "literal", "places"),
+    [
+        (b"", b"nan", []),
+        (b"nan", b"nan", [0]),
+        (b"banana nan", b"nan", [2, 7]),
+        (b"nannan", b"nan", [0, 3]),
+        (b"\x00nan\x00\xffnan", b"nan", [1, 6]),
+        (b"aaaaa", b"aa", [0, 2]),
+        (b"na" * 1000, b"nan", [index * 4 for index in range(500)][:500]),
+        (b"x" * 100_000 + b"RESULT,", b"RESULT,", [100_000]),
+        (b"RESULT" * 10_000, b"RESULT,", []),
+    ],
+)
+def test_both_searches_find_the_same(text: bytes, literal: bytes, places: list[int]) -> None:
+    assert _reading.find_all(text, literal) == places
+    assert _reading.find_all_portably(text, literal) == places

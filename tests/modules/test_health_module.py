@@ -1,0 +1,143 @@
+"""What rackproof_health gathers on a node of stand-in hardware is what a look needs."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rackproof.nodes.health_checks import Expectation, check
+from rackproof.nodes.snapshot import look
+from tests.nodes.health.conftest import STANDINS, Rig
+
+pytestmark = pytest.mark.slow
+TOOLS = ("nvidia-smi", "dmesg", "ofed_info", "nv-fabricmanager")
+
+
+def sysfs(root: Path) -> Path:
+    """Return a sysfs with one network card, as the kernel shows it."""
+    port = root / "class/infiniband/mlx5_0/ports/1"
+    (port / "counters").mkdir(parents=True)
+    for name, text in {
+        "state": "4: ACTIVE",
+        "phys_state": "5: LinkUp",
+        "rate": "800 Gb/sec (4X XDR)",
+    }.items():
+        (port / name).write_text(text + "\n")
+    (port / "counters/symbol_error").write_text("7\n")
+    card = root / "bus/pci/devices/0000:03:00.0"
+    card.mkdir(parents=True)
+    for name, text in {"vendor": "0x15b3", "class": "0x020700", "current_link_width": "8"}.items():
+        (card / name).write_text(text + "\n")
+    (card / "max_link_width").write_text("16\n")
+    (root / "module/nvidia").mkdir(parents=True)
+    (root / "module/nvidia/version").write_text("580.95.05\n")
+    return root
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Rig:
+    rig = Rig(tmp_path_factory.mktemp("node"))
+    folder = rig.root / "usr/lib/rack/modules"
+    folder.mkdir(parents=True)
+    (folder / "nvidia.json").write_text('{"version": "580.95.05", "depends": []}')
+    for command in ("hardware --init gb300 --seed gb300-r01-n07", "hardware --boot", "modprobe nvidia"):
+        assert rig.run(command)["rc"] == 0
+    for tool in TOOLS:
+        (rig.root / "usr/bin" / tool).exists() or (rig.root / "usr/bin" / tool).symlink_to(STANDINS)
+    # The machine's own journal is not the node's.
+    quiet = rig.root / "usr/bin/journalctl"
+    quiet.write_text("#!/bin/sh\necho '-- No entries --'\n")
+    quiet.chmod(0o755)
+    return rig
+
+
+@pytest.fixture
+def gather(modules: Any, node: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    root = tmp_path / "copy"
+    shutil.copytree(node.root, root, symlinks=True, ignore=shutil.ignore_patterns("dev"))
+    monkeypatch.setenv("RACK_ROOT", str(root))
+    monkeypatch.setenv("PATH", f"{root}/usr/bin", prepend=":")
+    made = sysfs(tmp_path / "sys")
+
+    def run(**options: Any) -> dict[str, Any]:
+        return modules("rackproof_health", sysfs=str(made), paths=["/"], **options)
+
+    run.rig = Rig(root)  # type: ignore[attr-defined]
+    return run
+
+
+def test_one_call_gives_a_whole_look(gather: Any) -> None:
+    gather.rig.run("hardware --fault xid --gpu 1 --number 119")
+    answer = gather(check=True)
+    assert answer["changed"] is False
+    seen = look("n07", answer["gathered"], sku="gb300")
+    assert (len(seen.gpus), {len(gpu.links) for gpu in seen.gpus}) == (4, {18})
+    assert [(one.device, one.state, one.rate_gbps, one.counters) for one in seen.ports] == [
+        ("mlx5_0", "active", 800.0, {"symbol_error": 7})
+    ]
+    assert seen.links["0000:03:00.0"]["max_link_width"] == "16"
+    assert [(one.xid, one.uuid) for one in seen.xids] == [(119, seen.gpus[1].uuid)]
+    assert seen.versions["module.nvidia"] == seen.versions["driver"] == "580.95.05"
+    assert seen.mounts
+    assert "/" in seen.mounts
+    assert seen.memory_bytes > 1 << 30
+    assert {one.code for one in check(seen, expected=Expectation(gpus=4))} >= {"xid_119", "link_width"}
+
+
+def test_messages_from_before_the_last_look_are_not_said_again(gather: Any) -> None:
+    gather.rig.run("hardware --fault xid --gpu 1 --number 31")
+    answer = gather()["gathered"]
+    assert [one.xid for one in look("n", answer).xids] == [31]
+    answer["health"]["since"] = answer["health"]["epoch"] + 3600
+    assert look("n", answer).xids == ()
+
+
+def test_an_empty_journal_is_not_taken_for_a_silent_kernel(gather: Any) -> None:
+    before = gather()["gathered"]["health"]["epoch"]
+    gather.rig.run("hardware --fault xid --gpu 1 --number 79")
+    answer = gather(since=before)["gathered"]
+    # The stand-in's log tells seconds since its own boot, the machine has run for longer.
+    answer["facts"]["files"]["uptime"] = "0"
+    assert [one.xid for one in look("n", answer).xids] == [79]
+    # A journal that holds the kernel's messages is believed when it has no new ones.
+    (gather.rig.root / "usr/bin/journalctl").write_text(
+        "#!/bin/sh\ncase \"$*\" in *--since*) ;; *) echo '1795000000.1 n kernel: Linux version';; esac\n"
+    )
+    answer = gather(since=before)["gathered"]
+    assert answer["health"]["tools"]["kernel_log"]["stdout"] == ""
+
+
+@pytest.mark.parametrize(
+    ("since", "which"), [(0, "-k"), (1795000000, "--since=@1795000000 _TRANSPORT=kernel")]
+)
+def test_since_the_last_look_earlier_boots_are_asked_for_too(gather: Any, since: int, which: str) -> None:
+    program = gather.rig.root / "usr/bin/journalctl"
+    program.write_text('#!/bin/sh\necho "1795000000.1 n kernel: $*"\n')
+    health = gather(since=since)["gathered"]["health"]
+    said = health["tools"]["kernel_log"]["stdout"]
+    assert {one for one in said.split() if one in ("-k", "_TRANSPORT=kernel") or "since" in one} == set(
+        which.split()
+    )
+    # This machine's first process began after its kernel, and before this.
+    assert 0 < health["booted"] <= time.time()
+
+
+def test_a_hung_driver_is_bounded_and_asked_once(gather: Any) -> None:
+    gather.rig.run("hardware --fault hung-nvidia-smi")
+    begin = time.monotonic()
+    answer = gather(tool_timeout_s=1)["gathered"]
+    # One tool's time, the wait for its end, and slack; three in turn would take six seconds more.
+    assert time.monotonic() - begin < 8
+    asked = {"nvidia_smi_xml": answer["facts"]["tools"]["nvidia_smi_xml"], **answer["health"]["tools"]}
+    assert asked["nvidia_smi_xml"]["status"] == "hung"
+    assert {asked[name]["status"] for name in ("nvlink_status", "nvlink_errors")} == {"not_asked"}
+    assert "tool_hung" in {one.code for one in check(look("n", answer), expected=Expectation(gpus=4))}
+
+
+def test_wrong_options_are_refused(modules: Any) -> None:
+    assert "0 to 600" in modules("rackproof_health", tool_timeout_s=0)["msg"]
+    assert "no absolute path" in modules("rackproof_health", paths=["var"])["msg"]

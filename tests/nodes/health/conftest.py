@@ -1,0 +1,121 @@
+"""Nodes of stand-in hardware, and what modules would gather on them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+STANDINS = Path(__file__).resolve().parents[3] / "testrack/fakes/hardware"
+DRIVER = "580.95.05"
+EPOCH = 1_795_000_000.0
+
+
+@dataclass
+class Rig:
+    """A node: its files lie under a folder, its tools are links to the stand-in."""
+
+    root: Path
+
+    def run(self, command: str, timeout_s: float = 30) -> dict[str, Any]:
+        """Run a tool and answer as ``rackproof_tools.ask`` does."""
+        words = command.split()
+        link = self.root / "usr/bin" / words[0]
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if not link.is_symlink():
+            link.symlink_to(STANDINS)
+        begin = time.monotonic()
+        child = subprocess.Popen(
+            [sys.executable, "-I", str(link), *words[1:]],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "RACK_ROOT": str(self.root)},
+        )
+        try:
+            out, err = child.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.communicate()
+            return {"status": "hung", "rc": None, "stdout": "", "stderr": "", "seconds": timeout_s}
+        status = "ok" if child.returncode == 0 else "failed"
+        if "Driver/library version mismatch" in out + err:
+            status = "no_driver"
+        seconds = time.monotonic() - begin
+        return {"status": status, "rc": child.returncode, "stdout": out, "stderr": err, "seconds": seconds}
+
+    def gather(self, *, boot_id: str = "boot-1", timeout_s: float = 30) -> dict[str, Any]:
+        """Return what modules would gather."""
+        tools = {
+            "nvidia_smi_xml": self.run("nvidia-smi -q -x", timeout_s),
+            "fabricmanager": self.run("nv-fabricmanager --version"),
+        }
+        more = {
+            "kernel_log": self.run("dmesg"),
+            "nvlink_status": self.run("nvidia-smi nvlink -s", timeout_s),
+            "nvlink_errors": self.run("nvidia-smi nvlink -e", timeout_s),
+        }
+        # A busy test machine is no slow tool.
+        for answer in (*tools.values(), *more.values()):
+            answer["seconds"] = min(answer["seconds"], 1.0)
+        return {
+            "facts": {
+                "boot_id": boot_id,
+                "tools": tools,
+                "memlock_bytes": -1,
+                "shm_bytes": 64 << 30,
+                "dmi": {"product_serial": "SN0001"},
+                "files": {},
+            },
+            "node": {
+                "mounts": {"/": {}, "/shared": {}},
+                "space": {"/": {"total_bytes": 100 << 30, "free_bytes": 50 << 30}},
+                "clock": {"asked_at": EPOCH, "epoch": EPOCH + 0.2, "synchronized": True},
+                "modules": {"nvidia": DRIVER, "nvidia_peermem": DRIVER},
+                "services": {"slurmd.service": {"active": True, "failed": False}},
+            },
+            "health": {"epoch": EPOCH, "tools": more, "hca": self.hca()},
+        }
+
+    def hca(self) -> dict[str, Any]:
+        """Return ports as /sys of the stand-in tells them."""
+        shown: dict[str, Any] = {}
+        device = ""
+        for line in self.run("ibstatus")["stdout"].splitlines():
+            key, _, value = (part.strip() for part in line.partition(":"))
+            if line.startswith("Infiniband device"):
+                device = line.split("'")[1]
+                shown[device] = {"1": {"counters": {"symbol_error": 5, "port_rcv_errors": 10}}}
+            elif device:
+                name = {"phys state": "phys_state"}.get(key, key)
+                shown[device]["1"][name] = value
+        return shown
+
+
+@pytest.fixture(scope="session")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Rig:
+    """Return a healthy GB300 node, which tests copy."""
+    rig = Rig(tmp_path_factory.mktemp("sound"))
+    modules = rig.root / "usr/lib/rack/modules"
+    modules.mkdir(parents=True)
+    (modules / "nvidia.json").write_text(f'{{"version": "{DRIVER}", "depends": []}}')
+    for command in ("hardware --init gb300 --seed gb300-r01-n01", "hardware --boot", "modprobe nvidia"):
+        answer = rig.run(command)
+        assert answer["rc"] == 0, answer
+    return rig
+
+
+@pytest.fixture
+def rig(sound: Rig, tmp_path: Path) -> Rig:
+    """Return a node of its own, healthy."""
+    root = tmp_path / "node"
+    # Device nodes cannot be copied, and nobody here opens one.
+    shutil.copytree(sound.root, root, symlinks=True, ignore=shutil.ignore_patterns("dev"))
+    return Rig(root)

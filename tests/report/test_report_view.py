@@ -1,0 +1,262 @@
+"""What reports say: tables, headlines, reasons."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from rackproof.analysis.compare.systems import THROUGHPUT
+from rackproof.core.records import Direction, Judgement, Measurement, Reference, Run, Verdict
+from rackproof.report import view
+from tests.report import example_runs
+
+
+def judgement(value: float | None, reference: Reference | None = None, **more: object) -> Judgement:
+    values = {"metric": "m", "value": value, "verdict": Verdict.PASS, "reason": "r", "reference": reference}
+    return Judgement.model_validate(values | more)
+
+
+def reference(**bounds: float) -> Reference:
+    return Reference.model_validate({"value": 100, "unit": "", "source": "s"} | bounds)
+
+
+@pytest.mark.parametrize(
+    ("one", "expected"),
+    [
+        (judgement(93, reference()), -0.07),
+        (judgement(93, Reference(value=-100, unit="", source="")), 1.93),
+        (judgement(1, Reference(value=0, unit="", source="")), None),
+        (judgement(math.nan, reference()), None),
+        (judgement(math.inf, reference()), None),
+        (judgement(None, reference()), None),
+        (judgement(1), None),
+    ],
+)
+def test_deviation(one: Judgement, expected: float | None) -> None:
+    assert view.deviation(one) == (None if expected is None else pytest.approx(expected))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "shown"),
+    [
+        ({"low": -0.07, "high": 0.25}, "93 to 125"),
+        ({"low": 0.0}, "≥ 100"),
+        ({"high": 0.0}, "≤ 100"),
+        ({"low": 0.0, "high": 0.0}, "exactly 100"),
+        ({}, ""),
+    ],
+)
+def test_bounds(bounds: dict[str, float], shown: str) -> None:
+    assert view.bounds_text(reference(**bounds)) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "inside"),
+    [(100, True), (93.5, True), (92, False), (124, True), (126, False), (1e9, False), (-1e9, False)],
+)
+def test_the_gauge_shows_whether_a_value_is_within_its_bounds(value: float, inside: bool) -> None:
+    gauge = view.gauge(judgement(value, reference(low=-0.07, high=0.25)))
+    assert gauge is not None
+    assert (gauge.low <= gauge.value <= gauge.high) is inside
+    assert 0 <= gauge.value <= 100
+
+
+@pytest.mark.parametrize(
+    ("value", "bounds"),
+    [(150, {"low": 0.0}), (50, {"high": 0.0}), (150, {}), (50, {}), (150, {"low": -0.07})],
+)
+def test_an_open_side_has_room(value: float, bounds: dict[str, float]) -> None:
+    gauge = view.gauge(judgement(value, reference(**bounds)))
+    assert gauge is not None
+    assert 0 < gauge.reference < 100
+    assert 0 < gauge.value < 100
+
+
+def test_no_gauge_without_anything_to_compare() -> None:
+    assert view.gauge(judgement(1)) is None
+    assert view.gauge(judgement(100, reference(low=0.0, high=0.0))) is None
+
+
+def test_worst_judgements_come_first_and_those_that_do_not_count_last() -> None:
+    order = [row[0].text for row in view.judgement_table(example_runs.hostile()).rows]
+    assert order == ["fail", "unproven", "fail"]
+    assert view.judgement_table(example_runs.hostile()).rows[-1][0].note == "does not count"
+
+
+def test_of_several_gpus_the_lowest_stands_for_all() -> None:
+    run = example_runs.healthy(
+        judgements=(),
+        measurements=tuple(
+            Measurement(
+                name="gemm_best",
+                value=value,
+                unit="TFLOP/s",
+                direction=Direction.HIGHER,
+                labels={"gpu": str(gpu)},
+            )
+            for gpu, value in enumerate((790.0, 650.0, 788.0))
+        ),
+    )
+    (headline,) = view.main_measurements(run)
+    assert (headline.value, headline.note) == ("650 TFLOP/s", "of 3: gpu 1")
+
+
+def test_of_several_sizes_the_largest_stands_for_all() -> None:
+    (headline, *_) = view.main_measurements(example_runs.rack().model_copy(update={"judgements": ()}))
+    assert headline.note.startswith("of 22: 8 GiB")
+
+
+def test_of_several_formats_the_lowest_gpu_of_the_fastest_stands_for_all() -> None:
+    values = {("bf16", 0): 790.0, ("bf16", 1): 740.0, ("fp32", 0): 50.0, ("fp32", 1): 51.0}
+    run = example_runs.healthy(
+        judgements=(),
+        measurements=tuple(
+            Measurement(
+                name="gemm_best",
+                value=value,
+                unit="TFLOP/s",
+                direction=Direction.HIGHER,
+                labels={"dtype": dtype, "gpu": str(gpu)},
+            )
+            for (dtype, gpu), value in values.items()
+        ),
+    )
+    (headline,) = view.main_measurements(run)
+    assert (headline.value, headline.note) == ("740 TFLOP/s", "of 4: dtype bf16, gpu 1")
+
+
+@pytest.mark.parametrize("direction", [None, Direction.LOWER])
+def test_one_wrong_value_is_not_hidden_by_right_ones(direction: Direction | None) -> None:
+    run = example_runs.healthy(
+        judgements=(),
+        measurements=tuple(
+            Measurement(
+                name="wrong_values", value=value, unit="1", direction=direction, labels={"dtype": dtype}
+            )
+            for dtype, value in (("bf16", 0), ("fp16", 3), ("fp32", 0))
+        ),
+    )
+    assert view.main_measurements(run)[0].value == "3"
+
+
+def test_a_number_that_is_none_is_not_hidden_by_good_ones() -> None:
+    values = (1.0, math.nan, 2.0)
+    run = example_runs.healthy(
+        judgements=(), measurements=tuple(Measurement(name="loss", value=value, unit="") for value in values)
+    )
+    assert view.main_measurements(run)[0].value == "NaN"
+
+
+def test_judged_numbers_lead() -> None:
+    names = [one.name for one in view.main_measurements(example_runs.healthy())]
+    assert names[:2] == ["samples per second", "eval accuracy"]
+    assert len(names) == 4
+
+
+@pytest.mark.parametrize("throughput", THROUGHPUT)
+def test_what_a_training_reports_as_its_throughput_leads(throughput: str) -> None:
+    numbers = {"seconds_per_epoch": 3.0, "all_else": 1.0, throughput: 2.0, "time_to_train": 1.0}
+    measured = tuple(Measurement(name=name, value=value, unit="") for name, value in numbers.items())
+    run = example_runs.healthy(measurements=measured, judgements=())
+    assert [one.name for one in view.main_measurements(run)][:2] == ["time to train", view.words(throughput)]
+
+
+@pytest.mark.parametrize("verdict", list(Verdict))
+def test_there_is_always_a_reason(verdict: Verdict) -> None:
+    bare = Run(run_id="r", benchmark="b", verdict=verdict, reasons=("", "\x1b[31m"))
+    assert all(view.reasons(bare))
+    assert view.reasons(bare)
+
+
+def test_reasons_fall_back_on_judgements() -> None:
+    bad = judgement(1, verdict=Verdict.FAIL, reason="too slow")
+    run = Run(run_id="r", benchmark="b", verdict=Verdict.FAIL, judgements=(bad, judgement(2)))
+    assert view.reasons(run) == ("m: too slow",)
+
+
+def test_a_driver_that_differs_is_named_with_its_node() -> None:
+    rows = {(row[1].text, row[2].text): row[3].text for row in view.software_table(example_runs.rack()).rows}
+    assert rows["driver", "575.57.08"] == "1 of 18: gb300-18"
+    assert rows["cuda", "13.0"] == "every node"
+
+
+@pytest.mark.parametrize(
+    ("path", "href"),
+    [
+        ("logs/log.txt", "./logs/log.txt"),
+        ("logs/a b.txt", "./logs/a%20b.txt"),
+        ("javascript:alert(1)", "./javascript%3Aalert%281%29"),
+        ("//example.org/x", ""),
+        ("/etc/passwd", ""),
+        ("../other", ""),
+        ("logs/../../x", ""),
+        ("logs/\x1b[31m", ""),
+        ("", ""),
+    ],
+)
+def test_log_links_stay_in_the_folder(path: str, href: str) -> None:
+    assert view.log_href(path) == href
+
+
+def test_long_tables_say_what_they_leave_out() -> None:
+    many = tuple(Measurement(name=f"m{index}", value=index, unit="") for index in range(view.MAX_ROWS + 7))
+    table = view.measurement_table(example_runs.healthy(measurements=many))
+    assert (len(table.rows), table.omitted) == (view.MAX_ROWS, 7)
+
+
+def test_nodes_asked_for_but_not_used_are_named() -> None:
+    facts = dict(view.fact_pairs(example_runs.healthy(asked_nodes=("node-01", "node-02"))))
+    assert facts["Asked for, not used"].text == "node-02"
+
+
+def test_the_sweep_table_has_the_columns_people_publish() -> None:
+    table = view.sweep_table(list(reversed(example_runs.sweep())))
+    by_point = {(row[2].text, row[3].text, row[4].text): row for row in table.rows}
+    assert len(by_point) == 48
+    row = [cell.text for cell in by_point["lenet", "128", "1"]]
+    assert row == [
+        "pass",
+        "h200 (1 \N{MULTIPLICATION SIGN} NVIDIA H200)",
+        "lenet",
+        "128",
+        "1",
+        "0.9917",
+        "12",
+        "0.6687",
+        "89,720",
+        "35,888",
+        "6.1",
+    ]
+    assert [row[3].text for row in table.rows[:5]] == ["64", "64", "64", "64", "128"]
+    assert ("mlp", "64", "0 (CPU)") in by_point
+
+
+def test_points_sort_by_number_whatever_they_are() -> None:
+    values = ["huge", 10**400, 512, math.nan, 64, 128.0, None]
+    runs = [example_runs.healthy(parameters={"batch_size": value}) for value in values]
+    shown = [row[3].text for row in view.sweep_table(runs).rows]
+    assert shown[:3] == ["64", "128.0", "512"]
+    assert len(shown) == len(values)
+
+
+def test_a_single_point_is_no_sweep() -> None:
+    run = example_runs.healthy()
+    assert not view.is_training_sweep([run, run])
+    assert view.is_training_sweep(example_runs.sweep())
+
+
+def test_a_plan_with_a_missing_run_is_unproven() -> None:
+    runs = [example_runs.healthy()]
+    assert view.overall(runs) is Verdict.PASS
+    assert view.overall(runs, ["gemm on node-02"]) is Verdict.UNPROVEN
+    assert view.plan_reasons(runs, ["gemm on node-02"]) == ("missing: gemm on node-02",)
+    assert view.overall([]) is Verdict.UNPROVEN
+    assert view.plan_reasons([]) == ("Nothing ran, so nothing is proven.",)
+
+
+def test_reasons_of_a_plan_are_bounded() -> None:
+    bad = [example_runs.healthy(verdict=Verdict.FAIL, reasons=("slow",))] * 40
+    said = view.plan_reasons(bad)
+    assert len(said) == 13
+    assert said[-1] == "… and 28 more"

@@ -1,0 +1,391 @@
+"""Reaching the database: where it is, what errors say, migrations, several processes at once."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+from rackproof.store.history import database, schema
+from rackproof.store.history.store import (
+    HistoryError,
+    HistoryTooNewError,
+    HistoryUnreachableError,
+    open_store,
+)
+
+from .conftest import PASSWORD, PASSWORD_IN_URL, Server
+from .samples import run
+
+# Every case starts processes; together they outlast what `make check` may take.
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_the_path_is_used_unless_the_environment_names_a_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(database.DATABASE_VARIABLE, raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert database.locate(tmp_path / "h.sqlite").url.database == str(tmp_path / "h.sqlite")
+    assert database.locate(None).url.database == "results/history.sqlite"
+    with open_store() as store:
+        assert "results/history.sqlite" in repr(store)
+    assert (tmp_path / "results/history.sqlite").is_file()
+
+    monkeypatch.setenv(database.DATABASE_VARIABLE, "postgres://u:p@db.example/fleet")
+    for where in (None, tmp_path / "h.sqlite", "results/h.sqlite"):
+        assert database.locate(where).url.drivername == "postgresql+psycopg"
+    assert database.locate("sqlite:///explicit.sqlite").url.database == "explicit.sqlite"
+
+
+@pytest.mark.parametrize(
+    ("url", "description"),
+    [
+        ("postgres://u:geheim@h/fleet", "the PostgreSQL database fleet on h"),
+        ("postgresql://u:geheim@h:5433/fleet", "the PostgreSQL database fleet on h:5433"),
+        ("postgresql+psycopg://u@h/fleet?password=geheim", "the PostgreSQL database fleet on h"),
+        ("postgresql:///fleet?host=/run/pg", "the PostgreSQL database fleet on /run/pg"),
+        ("postgresql://h", "the PostgreSQL database (of the user) on h"),
+    ],
+)
+def test_every_spelling_of_a_postgresql_url_works_and_none_is_shown(url: str, description: str) -> None:
+    target = database.locate(url)
+    assert target.url.drivername == "postgresql+psycopg"
+    assert target.description == description
+    assert "geheim" not in repr(target)
+    if "geheim" in url:
+        assert "geheim" not in target.scrub(f"could not use {url} with geheim")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://u:geheim@h/x",
+        "postgresql://u:ge:heim@geheim@h:port/x",
+        "postgresql://u:geheim@h:54x32/x",
+        "://geheim",
+        "sqlite://",
+        "sqlite:///:memory:",
+        "oracle+geheim://x",
+    ],
+)
+def test_a_bad_url_is_explained_without_showing_it(url: str) -> None:
+    with pytest.raises(HistoryError, match="must look like postgresql://USER:PASSWORD@HOST") as caught:
+        open_store(url)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "geheim" not in shown.replace(f"open_store({url!r})", "")
+    assert caught.value.__context__ is None
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg"])
+def test_the_real_server_is_reached_by_every_scheme(server: Server, scheme: str) -> None:
+    with open_store(server.url(server.empty_database(), scheme=scheme)) as store:
+        assert store.keep(run())
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"password": "wr0ng-geheim"}, "password authentication failed"),
+        ({"database": "not_there"}, "does not exist"),
+    ],
+)
+def test_being_refused_is_unreachable_and_shows_no_password(
+    server: Server, change: dict[str, str], says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    url = server.url(**({"database": "postgres"} | change))
+    with pytest.raises(HistoryUnreachableError, match=says) as caught:
+        open_store(url)
+    shown = "".join(traceback.format_exception(caught.value)) + repr(caught.value) + caplog.text
+    for secret in (PASSWORD, PASSWORD_IN_URL, "wr0ng-geheim", url):
+        assert secret not in shown
+    assert database.DATABASE_VARIABLE in str(caught.value)
+
+
+@pytest.mark.postgres
+def test_an_open_store_shows_no_password(server: Server) -> None:
+    with open_store(server.url(server.empty_database())) as store:
+        assert PASSWORD not in repr(store) + str(store) + store.description
+        assert PASSWORD_IN_URL not in repr(store)
+
+
+def test_nobody_listening_is_unreachable() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with pytest.raises(HistoryUnreachableError, match=r"database fleet on 127\.0\.0\.1") as caught:
+        open_store(f"postgresql://u:geheim@127.0.0.1:{port}/fleet")
+    assert "geheim" not in str(caught.value)
+
+
+def test_a_server_that_never_answers_is_given_up_within_seconds() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        before = time.monotonic()
+        with pytest.raises(HistoryUnreachableError):
+            open_store(f"postgresql://u:geheim@127.0.0.1:{silent.getsockname()[1]}/fleet")
+        assert time.monotonic() - before < database.CONNECT_TIMEOUT_S + 5
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(b"this is no database" * 100, "Move the file away"), (None, "give|Give this user the right")],
+)
+def test_a_file_that_is_no_history_is_named(tmp_path: Path, content: bytes | None, says: str) -> None:
+    path = tmp_path / "history.sqlite"
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    with pytest.raises(HistoryError, match=says) as caught:
+        open_store(f"sqlite:///{path}")
+    assert str(path) in str(caught.value)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HistoryError, match="cannot be made"):
+        open_store(f"sqlite:///{tmp_path}/file/history.sqlite")
+
+
+@pytest.fixture
+def plain(where: str) -> Iterator[sqlalchemy.Engine]:
+    """Return an engine of the tested database without Rackproof's own settings."""
+    engine = sqlalchemy.create_engine(database.locate(where).url)
+    yield engine
+    engine.dispose()
+
+
+def types_differ(context: MigrationContext, _inspected: Any, column: Any, found: Any, _expected: Any) -> Any:
+    """Compare our own types by what they are in this database; ``None`` leaves others to Alembic."""
+    if not isinstance(column.type, sqlalchemy.TypeDecorator):
+        return None
+    wanted = column.type.load_dialect_impl(context.dialect)
+    return found.compile(context.dialect) != wanted.compile(context.dialect)
+
+
+def test_migrating_gives_the_tables_that_the_code_expects(where: str, plain: sqlalchemy.Engine) -> None:
+    open_store(where).close()
+    with plain.connect() as connection:
+        options = {"version_table": schema.VERSION_TABLE, "compare_type": types_differ}
+        context = MigrationContext.configure(connection, opts=options)
+        assert compare_metadata(context, schema.metadata) == []
+        assert context.get_current_revision() == schema.REVISION
+
+
+def test_the_newest_migration_is_the_revision_the_code_names() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(Path(schema.__file__).parent / "migrations"))
+    assert ScriptDirectory.from_config(config).get_current_head() == schema.REVISION
+
+
+def test_a_newer_history_is_refused_untouched(where: str, plain: sqlalchemy.Engine) -> None:
+    with open_store(where) as store:
+        store.keep(run())
+    with plain.begin() as connection:
+        connection.execute(sqlalchemy.text(f"UPDATE {schema.VERSION_TABLE} SET version_num = '9999'"))
+    with pytest.raises(HistoryTooNewError, match=r"revision 9999.*knows up to " + schema.REVISION):
+        open_store(where)
+    with plain.connect() as connection:
+        assert connection.execute(sqlalchemy.text("SELECT count(*) FROM runs")).scalar() == 1
+
+
+def test_a_migration_that_breaks_off_leaves_nothing(
+    where: str, plain: sqlalchemy.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from alembic import op
+
+    made = op.create_index
+
+    def breaks(*words: object, **options: object) -> None:
+        if "measurements" in words:
+            raise sqlalchemy.exc.OperationalError("CREATE INDEX", None, Exception("disk full"))
+        made(*words, **options)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(op, "create_index", breaks)
+        with pytest.raises(HistoryError, match="disk full"):
+            open_store(where)
+    assert sqlalchemy.inspect(plain).get_table_names() == []
+    with open_store(where) as store:
+        assert store.keep(run())
+
+
+def start(program: str, *words: str) -> subprocess.Popen[str]:
+    """Start a Python program that can import the samples."""
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *words],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def test_processes_that_open_an_empty_database_at_once_all_succeed(where: str) -> None:
+    program = """
+import sys
+from rackproof.store.history.store import open_store
+from tests.store.history.samples import run
+sys.stdin.readline()
+with open_store(sys.argv[1]) as store:
+    print(store.keep(run(sys.argv[2])))
+"""
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, where, f"run-{number}"],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for number in range(4)
+    ]
+    time.sleep(1.5)  # until all have imported: only then do they truly meet
+    for worker in workers:
+        assert worker.stdin is not None
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+    answers = [worker.communicate(timeout=120) for worker in workers]
+    assert [answer for answer, _ in answers] == ["True\n"] * 4, answers
+    with open_store(where) as store:
+        assert len(store.runs()) == 4
+
+
+def test_two_writers_of_the_same_runs_on_the_same_hardware_end_with_one_of_each(where: str) -> None:
+    open_store(where).close()
+    program = """
+import sys
+from rackproof.store.history.store import open_store
+from tests.store.history.samples import node, run
+_, where, order = sys.argv
+numbers = range(30) if order == "forwards" else range(29, -1, -1)
+with open_store(where) as store:
+    for number in numbers:
+        nodes = node(number % 3), node(5)
+        store.keep(run(f"run-{number:02d}", night=number, nodes=nodes, notes=order))
+"""
+    workers = [start(program, where, order) for order in ("forwards", "backwards")]
+    for worker in workers:
+        _, trouble = worker.communicate(timeout=120)
+        assert worker.returncode == 0, trouble
+    with open_store(where) as store:
+        assert len(store.runs()) == 30
+        assert len(store.measurements(limit=None)) == 30 * 6
+        assert {store.run(one.run_id).notes for one in store.runs()} <= {"forwards", "backwards"}
+
+
+def test_killed_in_the_middle_of_keeping_leaves_whole_runs_only(where: str) -> None:
+    open_store(where).close()
+    program = """
+import itertools, sys
+from rackproof.store.history.store import open_store
+from tests.store.history.samples import measured, run
+many = tuple(measured("m", float(number), "s", step=str(number)) for number in range(400))
+with open_store(sys.argv[1]) as store:
+    for number in itertools.count():
+        store.keep(run(f"{sys.argv[2]}-{number:05d}", measurements=many))
+        print(number, flush=True)
+"""
+    kept = 0
+    for turn in range(4):
+        worker = start(program, where, f"turn{turn}")
+        assert worker.stdout is not None
+        for _ in range(3 + turn):
+            worker.stdout.readline()
+        time.sleep(0.003 * (1 + 3 * turn))
+        worker.send_signal(signal.SIGKILL)
+        told, _ = worker.communicate()
+        kept += 3 + turn + len(told.splitlines())
+    engine = sqlalchemy.create_engine(database.locate(where).url)
+    with engine.connect() as connection:
+        counts = connection.execute(
+            sqlalchemy.text(
+                "SELECT run_id, (SELECT count(*) FROM measurements m WHERE m.run_pk = runs.id),"
+                " (SELECT count(*) FROM records r WHERE r.run_pk = runs.id) FROM runs"
+            )
+        ).all()
+    engine.dispose()
+    assert {(measurements, records) for _, measurements, records in counts} == {(400, 1)}
+    # What was reported as kept is there; a run whose report was cut off by the kill may be, too.
+    assert kept <= len(counts) <= kept + 4
+    with open_store(where) as store:
+        assert store.keep(run("afterwards"))
+
+
+def test_a_reader_is_not_stopped_by_a_writer(where: str) -> None:
+    with open_store(where) as writer, open_store(where) as reader:
+        writer.keep(run("before"))
+
+        def look_from_inside() -> list[str]:
+            return [one.run_id for one in reader.runs()]
+
+        seen = writer._write(lambda _connection: look_from_inside())
+        assert seen == ["before"]
+
+
+def test_waiting_for_another_writer_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "history.sqlite"
+    monkeypatch.setattr(database, "LOCK_TIMEOUT_S", 0.2)
+    with open_store(f"sqlite:///{path}") as store:
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(HistoryError, match="Another process has been writing"):
+            store.keep(run())
+        other.execute("ROLLBACK")
+        other.close()
+        assert store.keep(run())
+
+
+@pytest.mark.postgres
+def test_a_server_that_goes_away_is_noticed_and_its_return_used(server: Server) -> None:
+    with open_store(server.url(server.empty_database())) as store:
+        store.keep(run("before"))
+        server.stop()
+        try:
+            with pytest.raises(HistoryUnreachableError):
+                store.keep(run("while-down"))
+        finally:
+            server.start()
+        assert store.keep(run("while-down"))
+
+
+def test_errors_survive_being_sent_between_processes() -> None:
+    error = HistoryUnreachableError("down")
+    assert str(pickle.loads(pickle.dumps(error))) == "down"
+
+
+def test_opening_a_current_store_does_not_load_alembic(tmp_path: Path) -> None:
+    open_store(f"sqlite:///{tmp_path}/h.sqlite").close()
+    program = """
+import sys
+from rackproof.store.history.store import open_store
+open_store(sys.argv[1]).close()
+sys.exit("alembic" in sys.modules)
+"""
+    worker = start(program, f"sqlite:///{tmp_path}/h.sqlite")
+    assert worker.wait(60) == 0

@@ -1,0 +1,124 @@
+"""Rules of the house that a machine can check."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rackproof.store.run_folder import read_run, run_folders
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+def test_the_package_never_imports_ansible(root: Path) -> None:
+    paths = list((root / "src").rglob("*.py"))
+    assert paths
+    assert not [path for path in paths if imports(path) & {"ansible", "ansible_runner", "molecule"}]
+
+
+def test_what_runs_on_nodes_uses_the_standard_library(root: Path) -> None:
+    for path in [*(root / "plugins/modules").glob("*.py"), *(root / "plugins/module_utils").glob("*.py")]:
+        assert imports(path) <= {*sys.stdlib_module_names, "ansible"}, path
+    for name in ("make_runtime.py", "stage_mnist.py"):
+        assert imports(root / "workloads" / name) <= sys.stdlib_module_names, name
+    for path in (root / "workloads").glob("*.py"):
+        assert "rackproof" not in imports(path), path
+
+
+ROLES = sorted(
+    path.name for path in (Path(__file__).resolve().parents[1] / "roles").iterdir() if path.is_dir()
+)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_argument_specs_and_defaults_say_the_same(root: Path, role: str) -> None:
+    """A spec's default sets nothing, and a key that only one of them has is a typing error."""
+    folder = root / "roles" / role
+    defaults = yaml.safe_load((folder / "defaults/main.yml").read_text())
+    spec: dict[str, object] = {}
+    for entry in yaml.safe_load((folder / "meta/argument_specs.yml").read_text())["argument_specs"].values():
+        spec |= {
+            name: option.get("default")
+            for name, option in entry.get("options", {}).items()
+            if not option.get("required")
+        }
+    assert spec == defaults
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_role_is_whole(root: Path, role: str) -> None:
+    folder = root / "roles" / role
+    assert {"meta/argument_specs.yml", "meta/main.yml", "defaults/main.yml", "README.md"} <= {
+        str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()
+    }
+
+
+def test_generated_documents_are_up_to_date(root: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, root / "tools/make-docs", "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_readme_stays_short_and_its_links_lead_somewhere(root: Path) -> None:
+    text = (root / "README.md").read_text()
+    assert len(text.splitlines()) <= 150
+    for document in [root / "README.md", *(root / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", document.read_text()):
+            if "://" not in target:
+                assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def test_versions_stand_in_one_place(root: Path) -> None:
+    pinned = {line.split("==")[0].lower() for line in (root / "constraints.txt").read_text().splitlines()}
+    project = (root / "pyproject.toml").read_text()
+    assert {"pydantic", "sqlalchemy", "ansible-core", "ruff"} <= pinned
+    assert "==" not in project
+
+
+def test_every_document_of_a_playbook_at_the_root(root: Path) -> None:
+    readme = (root / "README.md").read_text()
+    for path in root.glob("*.yml"):
+        if "import_playbook" in path.read_text():
+            assert path.name in readme
+
+
+def test_nothing_committed_names_this_machine(root: Path) -> None:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, check=True).stdout
+    here = os.fsencode(root) + b"/"
+    for name in listed.decode().split("\0"):
+        path = root / name
+        if name and path.is_file() and not path.is_symlink():
+            assert here not in path.read_bytes(), name
+
+
+def test_kept_results_are_whole(root: Path) -> None:
+    folders = [
+        folder
+        for place in (root / "docs/results").iterdir()
+        if place.is_dir()
+        for folder in run_folders(place)
+    ]
+    assert folders
+    for folder in folders:
+        run = read_run(folder)
+        assert run.provenance == "ran"
+        for log in run.logs:
+            data = (folder / log.path).read_bytes()
+            assert hashlib.sha256(data).hexdigest() == log.sha256, f"{folder.name}: {log.path} was changed"
