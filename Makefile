@@ -14,7 +14,7 @@ LONG := slow or browser or postgres or playbook or torch
 # Nodes of the rack of `make test`: two for its tests, one for each scenario but the one that makes its own.
 NODES_TESTED := 8
 VMS := tests/e2e/rack/test_reimage_vms.py
-PROVISIONING := $(addprefix tests/e2e/rack/test_,images.py mirror.py provision.py)
+PROVISIONING := testrack/tests/live/test_images.py testrack/tests/live/test_mirror.py tests/e2e/rack/test_provision.py
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -105,8 +105,8 @@ molecule: venv rack-of-tests  ## Every role's scenarios on the test rack (SCENAR
 scenario-%: venv
 	PATH="$(CURDIR)/$(BIN):$$PATH" molecule test -s $* --destroy=never
 
-nights: venv  ## Fifty made-up nights with faults through the code of validate.yml; renews docs/fleet.md (2 min)
-	$(BIN)/python tests/perf/prove_nights.py --docs docs/fleet.md
+nights: venv  ## Fifty made-up nights with faults through the code of validate.yml; renews docs/using/fleet.md (2 min)
+	$(BIN)/python tests/perf/prove_nights.py --docs docs/using/fleet.md
 
 perf: venv  ## Benchmarks of Rackproof itself: parser speed, history, start-up
 	$(BIN)/pytest tests/perf -o python_files='bench_*.py' --benchmark-disable-gc -s $(PYTEST)

@@ -79,7 +79,7 @@ def test_generated_documents_are_up_to_date(root: Path) -> None:
 def test_readme_stays_short_and_its_links_lead_somewhere(root: Path) -> None:
     text = (root / "README.md").read_text()
     assert len(text.splitlines()) <= 150
-    for document in [root / "README.md", *(root / "docs").glob("*.md")]:
+    for document in [root / "README.md", *(root / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", document.read_text()):
             if "://" not in target:
                 assert (document.parent / target).exists(), f"{document.name}: {target}"

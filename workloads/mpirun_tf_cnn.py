@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Start tf_cnn_benchmarks by mpirun on the nodes of a run; all ranks write one log, each line with its rank.
 
-    together.py --folder RUN_FOLDER --node-rank 0 --only-first -- mpirun_tf_cnn.py --model resnet50 ...
+    rendezvous.py --folder RUN_FOLDER --node-rank 0 --only-first -- mpirun_tf_cnn.py --model resnet50 ...
 
 Standard library only. With --variable-update horovod there is one rank for each GPU; the other ways are
 one process with all GPUs of one node. Host file and rank file are written to the present folder. Nodes
-and interface come from together.py (RACKPROOF_NODES, GLOO_SOCKET_IFNAME). mpirun reaches the other nodes
+and interface come from rendezvous.py (RACKPROOF_NODES, GLOO_SOCKET_IFNAME). mpirun reaches the other nodes
 by ssh, which has to work without a password. Exit status: mpirun's; 2 wrong arguments, 9 mpirun, ssh or
 the program is missing.
 """

@@ -23,7 +23,7 @@ name: rackproof
 type: aggregate
 short_description: Print the runs of a playbook and their verdicts, or what it changed on which nodes
 description:
-  - Collects the runs that C(rackproof_record) recorded and prints one table of them when the playbook
+  - Collects the runs that C(rackproof_bench_record) recorded and prints one table of them when the playbook
     ends, whether it ends well or not, with the path of the report.
   - Of a playbook that provisions, prints what changed on which nodes and what needs attention.
   - Only shows. The exit status comes from the task that gates.

@@ -39,7 +39,7 @@ EXAMPLES = """
 
 RETURN = """
 _list:
-  description: Definitions, as docs/benchmarks.md describes them.
+  description: Definitions, as docs/using/benchmarks.md describes them.
   type: list
   elements: dict
 """

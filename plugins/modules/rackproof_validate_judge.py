@@ -13,7 +13,7 @@ description:
     that should be drained and returned. Does neither.
 options:
   looked:
-    description: By node the result of M(rackproof_validate_look); one that failed says why.
+    description: By node the result of M(rackproof_validate_snapshot); one that failed says why.
     type: dict
     required: true
   slurm:

@@ -384,7 +384,7 @@ COMMANDS = sorted(main.commands)
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_is_documented_with_an_example(command: str, root: Path) -> None:
-    text = (root / "docs/cli.md").read_text()
+    text = (root / "docs/using/cli.md").read_text()
     assert re.search(rf"^## .*`rackproof {command}\b", text, re.M)
     section = re.split(r"^## ", text.split(f"`rackproof {command}", 1)[1], flags=re.M)[0]
     assert re.search(rf"^    \$ rackproof {command}\b", section, re.M)

@@ -24,7 +24,7 @@ class Namespace:
     """Runs the module where an interface has the first node's address."""
 
     def __init__(self, root: Path, folder: Path) -> None:
-        self.module = root / "plugins/modules/rackproof_point.py"
+        self.module = root / "plugins/modules/rackproof_bench_setup.py"
         self.folder = folder / "run"
         ready = (
             "ip link set lo up && ip link add v0 type veth peer name v1 && ip addr add 192.0.2.1/24 dev v0"
@@ -149,7 +149,7 @@ def test_a_cache_that_cannot_be_emptied_is_told(root: Path) -> None:
     text = textwrap.dedent(
         f"""
         import sys; sys.argv = ["x"]
-        source = open({str(root / "plugins/modules/rackproof_point.py")!r}).read()
+        source = open({str(root / "plugins/modules/rackproof_bench_setup.py")!r}).read()
         held = {{"__name__": "point"}}
         exec(compile(source, "point", "exec"), held)
         import tempfile, os, json

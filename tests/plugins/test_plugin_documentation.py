@@ -100,7 +100,7 @@ def test_every_plugin_is_described(
         assert {"check_mode", "diff_mode"} <= set(doc["attributes"])
     if kind != "callback":
         assert shown[kind, name]["return"]
-    assert f"| `{name}` |" in (ROOT / "docs" / "plugins.md").read_text()
+    assert f"| `{name}` |" in (ROOT / "docs" / "extending" / "plugins.md").read_text()
 
 
 @pytest.mark.parametrize(("kind", "name"), [one for one in EVERY if one[0] != "callback"])

@@ -44,7 +44,7 @@ PROGRAM = '#!/bin/sh\nshift\nexec "$@"\n'
 def start(
     root: Path, folder: Path, *options: str, nodes: str = "n1,n2", tools: tuple[str, ...] = ("mpirun", "ssh")
 ) -> subprocess.CompletedProcess[str]:
-    """Start the launcher where together.py would have."""
+    """Start the launcher where rendezvous.py would have."""
     programs = folder / "bin"
     programs.mkdir(exist_ok=True)
     for name, text in (("mpirun", MPIRUN), ("ssh", SSH), ("PROGRAM", PROGRAM)):

@@ -781,7 +781,11 @@ def nightly(
             checkout=checkout,
             limit=limit,
             timeout_s=timeout,
-            variables={"validate_drain": drain, "validate_return": give_back, "validate_share": share}
+            variables={
+                "validate_drain": drain,
+                "validate_return": give_back,
+                "validate_max_drain_fraction": share,
+            }
             | ({} if gpu_minutes is None else {"validate_probe_gpu_minutes": gpu_minutes}),
             metrics=metrics,
             mail_to=mail_to,

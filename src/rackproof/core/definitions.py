@@ -465,7 +465,7 @@ def load_file(path: Path) -> LoadedDefinition:
     except (yaml.YAMLError, ValueError) as error:
         raise DefinitionError(f"{path}: not YAML: {error}") from error
     if not isinstance(content, dict):
-        raise DefinitionError(f"{path}:1: a definition is a mapping of keys; see docs/benchmarks.md")
+        raise DefinitionError(f"{path}:1: a definition is a mapping of keys; see docs/using/benchmarks.md")
     try:
         definition = Definition.model_validate(content)
     except ValidationError as error:
@@ -593,7 +593,7 @@ def _allowed_keys(parent: tuple[str, ...]) -> list[str]:
 
 
 def schema_markdown() -> str:
-    """Return the reference of all keys as Markdown; docs/benchmarks.md holds it, a test compares."""
+    """Return the reference of all keys as Markdown; docs/using/benchmarks.md holds it, a test compares."""
     parts = []
     models: list[tuple[str, type[Record]]] = [
         ("definition", Definition),

@@ -128,7 +128,7 @@ def test_an_images_name_follows_its_contents() -> None:
 def test_a_fault_has_one_home_and_a_line_in_the_document(root: Path) -> None:
     hardware = hardware_faults(root / "testrack")
     assert not set(hardware) & set(MACHINE)
-    document = (root / "docs/rack.md").read_text()
+    document = (root / "docs/extending/rack.md").read_text()
     for name in (*hardware, *MACHINE):
         assert f"| `{name}` |" in document, name
 

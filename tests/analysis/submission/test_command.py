@@ -97,7 +97,7 @@ def test_a_check_that_is_stopped_proves_nothing(call: Call, results: Path) -> No
         (["--latest", 10, "--system", "system.yml", "--out", "out"], "with both --latest N and --benchmark"),
         (["20", "--sku", "b200", "--system", "system.yml", "--out", "out"], "name the runs, or take"),
         (["nothing", "--system", "system.yml", "--out", "out"], "no run nothing"),
-        (["20", "--system", "gone.yml", "--out", "out"], "docs/submission.md has an example"),
+        (["20", "--system", "gone.yml", "--out", "out"], "docs/using/submission.md has an example"),
         (["20", "--system", "system.yml", "--out", "results"], "is not a submission that Rackproof wrote"),
         (["20", "--system", "system.yml", "--out", "out", "--ruleset", "7"], "unknown ruleset '7'; known:"),
         (["20", "--system", "system.yml", "--out", "out", "--timeout", "0"], "must be more than 0 s"),

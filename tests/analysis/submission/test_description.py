@@ -223,11 +223,11 @@ class TestSystemFile:
             load_system_file(path)
 
     def test_a_missing_file(self, tmp_path: Path) -> None:
-        with pytest.raises(SubmissionError, match=r"docs/submission\.md has an example"):
+        with pytest.raises(SubmissionError, match=r"docs/using/submission\.md has an example"):
             load_system_file(tmp_path / "gone.yml")
 
     def test_the_documented_example_is_one(self, root: Path, tmp_path: Path) -> None:
-        text = (root / "docs/submission.md").read_text().split("```yaml\n", 1)[1].split("```", 1)[0]
+        text = (root / "docs/using/submission.md").read_text().split("```yaml\n", 1)[1].split("```", 1)[0]
         path = tmp_path / "system.yml"
         path.write_text(text)
         said = load_system_file(path)

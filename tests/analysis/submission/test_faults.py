@@ -280,7 +280,7 @@ def test_one_failed_run_is_packed_and_named(status: str | None, tmp_path: Path, 
 
 
 def test_every_code_is_documented(root: Path) -> None:
-    text = (root / "docs/submission.md").read_text()
+    text = (root / "docs/using/submission.md").read_text()
     sources = (root / "src/rackproof/analysis/submission").glob("*.py")
     codes = {code for path in sources for code in re.findall(r'code="(\w+)"', path.read_text())}
     assert {fault.code for fault in FAULTS.values()} < codes

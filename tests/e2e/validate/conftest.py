@@ -203,7 +203,7 @@ def fleet(pristine: Path, tmp_path: Path) -> Fleet:
             "vars": {
                 "validate_results": str(folder / "results"),
                 "slurm_controller_host": "ctl",
-                "validate_share": 0.2,
+                "validate_max_drain_fraction": 0.2,
                 "validate_probe_python": f"{folder}/{{{{ inventory_hostname }}}}/measure",
                 "validate_probe_share": 1,
                 "validate_probes": ["gemm", "training-step", "fabric"],

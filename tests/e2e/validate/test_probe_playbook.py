@@ -27,7 +27,9 @@ def test_silent_corruption_is_measured_drained_measured_again_and_returned(fleet
     """Three nights in one test: each needs what the one before left."""
     fleet.set_slurm(jobs={"n04": "4711"})
     fleet.probes(n02={"1": "bits"})
-    done = fleet.validate(*BUDGET, *LENIENT, "-e", "validate_drain=true", "-e", "validate_share=0.25")
+    done = fleet.validate(
+        *BUDGET, *LENIENT, "-e", "validate_drain=true", "-e", "validate_max_drain_fraction=0.25"
+    )
     assert done.returncode == 2, done.stdout + done.stderr
     found = {one.node: one for one in last(fleet.results).nodes}
     assert {name: one.verdict.value for name, one in found.items()} == {

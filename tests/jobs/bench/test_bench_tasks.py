@@ -362,7 +362,7 @@ def test_a_run_on_a_rack_says_how_it_is_started(site: Site) -> None:
 
 
 def test_a_cluster_described_wrongly_is_told_by_variable(site: Site) -> None:
-    with pytest.raises(BenchError, match=r"n1: bench_image: .*docs/mlperf.md"):
+    with pytest.raises(BenchError, match=r"n1: bench_image: .*docs/using/mlperf.md"):
         on_rack(site, image="docker")
 
 

@@ -258,7 +258,7 @@ def test_what_the_inventory_gets_wrong_is_said(results: Path, monkeypatch: pytes
     ):
         with pytest.raises(ValidateError, match=re.escape(words)):
             look_at(night, 0, **options)
-    with pytest.raises(ValidateError, match="validate_share"):
+    with pytest.raises(ValidateError, match="validate_max_drain_fraction"):
         judge(night, asked={}, share=0)
     with pytest.raises(ValidateError, match="not usable as the name of a file"):
         begin(results, ["../n01"], owner_pid=None)

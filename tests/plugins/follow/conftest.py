@@ -23,7 +23,7 @@ PLAY = """
     - name: Start
       rackproof_job: {job}
     - name: Follow
-      rackproof_follow: {follow}
+      rackproof_bench_follow: {follow}
       register: followed
     - name: Keep
       ansible.builtin.copy:

@@ -106,7 +106,7 @@ def load_system_file(path: Path) -> SystemFile:
             data = stream.read(_FILE_BYTES + 1)
     except OSError as error:
         raise SubmissionError(
-            f"cannot read {path}: {error.strerror}; docs/submission.md has an example of this file"
+            f"cannot read {path}: {error.strerror}; docs/using/submission.md has an example of this file"
         ) from None
     if len(data) > _FILE_BYTES:
         raise SubmissionError(f"{path} is too large: more than {_FILE_BYTES} bytes")
@@ -115,7 +115,7 @@ def load_system_file(path: Path) -> SystemFile:
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise SubmissionError(f"{path} is not YAML: {clean(error, 300)}") from None
     if not isinstance(content, dict):
-        raise SubmissionError(f"{path} holds no keys; docs/submission.md has an example of it")
+        raise SubmissionError(f"{path} holds no keys; docs/using/submission.md has an example of it")
     values = {_key(path, key): _value(path, key, value) for key, value in content.items()}
     system = values.pop("system", "")
     implementation = values.pop("implementation", "") or system

@@ -57,7 +57,7 @@ def judge_runs(
                 verdict=score.verdict,
                 file=benchmark,
                 message="; ".join(score.reasons[:3]) or "the runs make no score",
-                remedy="see docs/scoring.md; a higher --timeout helps if the checks were stopped",
+                remedy="see docs/using/scoring.md; a higher --timeout helps if the checks were stopped",
             )
         )
     return issues
@@ -189,7 +189,7 @@ def _convergence(benchmark: str, score: FolderScore, found: int) -> Iterator[Iss
             verdict=Verdict.UNPROVEN,
             file=benchmark,
             message=f"convergence was not compared: {rcp.message}",
-            remedy="see docs/scoring.md",
+            remedy="see docs/using/scoring.md",
         )
 
 

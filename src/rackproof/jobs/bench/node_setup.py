@@ -1,8 +1,8 @@
 """What the points of an experiment need of their nodes (network, storage), and whether they had it.
 
 A point with one of the parameters ``nodes``, ``network`` and ``storage`` is set up on its nodes by the module
-``rackproof_point`` and started on each of them by workloads/together.py. Everything here is pure: what nodes
-say comes in as raw data, and is hostile until it is checked.
+``rackproof_bench_setup`` and started on each of them by workloads/rendezvous.py. Everything here is pure: the
+answers of nodes come in as raw data, and are hostile until they are checked.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def seen(
     Args:
         planned: What was to be set up.
         lead: The node whose job the run's own findings speak of.
-        reports: By node what ``rackproof_point`` returned when it took the setting away.
+        reports: By node what ``rackproof_bench_setup`` returned when it took the setting away.
         jobs: By node the end of its job, for the nodes but the lead.
         started: Whether a job was started at all; if not, the run says so itself.
     """

@@ -165,7 +165,7 @@ class Plan(Record):
     def given_up(self, recorded: Mapping[str, Run]) -> dict[str, str]:
         """Return results whose repeats can no longer become a valid one, each with the reason.
 
-        One repeat may fail: it counts as the slowest (docs/scoring.md). Two rule the result out.
+        One repeat may fail: it counts as the slowest (docs/using/scoring.md). Two rule the result out.
         """
         repeats: dict[str, list[PlannedRun]] = {}
         for run in self.runs:

@@ -34,8 +34,8 @@ from rackproof.store.run_folder import write_run
 
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 
-# What Rackproof's own workloads mean by their exit status (docs/workloads.md). The first two say that
-# nothing was shown; every other one but 0 says that something went wrong while it was being shown.
+# Exit statuses of Rackproof's own workloads (docs/extending/workloads.md). After the first two nothing is
+# proven either way; any other but 0 means that something failed while the workload ran.
 COULD_NOT_RUN = {
     4: "a GPU that was asked for is absent",
     5: "the data is missing or damaged",

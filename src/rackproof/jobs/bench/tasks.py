@@ -469,7 +469,7 @@ def _site(host: str, raw: Mapping[str, Any]) -> Site:
     except ValidationError as error:
         problem = error.errors()[0]
         name = "_".join(["bench", *(str(part) for part in problem["loc"])])
-        raise BenchError(f"{host}: {name}: {problem['msg']}; see docs/mlperf.md") from error
+        raise BenchError(f"{host}: {name}: {problem['msg']}; see docs/using/mlperf.md") from error
 
 
 def _ground(host: str, raw: Mapping[str, Any]) -> Ground:
@@ -483,7 +483,7 @@ def _ground(host: str, raw: Mapping[str, Any]) -> Ground:
     except ValidationError as error:
         problem = error.errors()[0]
         name = ".".join(str(part) for part in problem["loc"])
-        raise BenchError(f"{host}: bench_{name}: {problem['msg']}; see docs/experiments.md") from error
+        raise BenchError(f"{host}: bench_{name}: {problem['msg']}; see docs/using/experiments.md") from error
 
 
 def _to_start(run: PlannedRun, answered: Mapping[str, Answer], plan_id: str) -> dict[str, Any]:
@@ -512,7 +512,7 @@ def _part(run: PlannedRun, rank: int, answer: Answer) -> dict[str, Any]:
     """Return what one node of a run is told that nodes start together."""
     home, workloads = answer.variables["bench_home"], answer.variables["bench_workloads"]
     folder = f"{home}/runs/{run.run_id}"
-    words = [f"{workloads}/together.py", f"--folder={folder}", f"--node-rank={rank}"]
+    words = [f"{workloads}/rendezvous.py", f"--folder={folder}", f"--node-rank={rank}"]
     if run.setting is not None:
         words += [f"--port={run.setting.port}", *(["--only-first"] if run.setting.only_first else [])]
     return {
@@ -563,11 +563,11 @@ def _sku_references(raw: Sequence[Mapping[str, Any]]) -> list[SkuReference]:
     for number, one in enumerate(raw, 1):
         where = f"bench_sku_references: entry {number}"
         if not isinstance(one, Mapping):
-            raise BenchError(f"{where}: is {type(one).__name__}, not a mapping; see docs/benchmarks.md")
+            raise BenchError(f"{where}: is {type(one).__name__}, not a mapping; see docs/using/benchmarks.md")
         try:
             references.append(bench_record.sku_reference(one))
         except ValidationError as error:
             problem = error.errors()[0]
             place = ".".join(str(part) for part in problem["loc"])
-            raise BenchError(f"{where}: {place}: {problem['msg']}; see docs/benchmarks.md") from error
+            raise BenchError(f"{where}: {place}: {problem['msg']}; see docs/using/benchmarks.md") from error
     return references

@@ -23,7 +23,7 @@ Where = Literal["own", "server", "controller"]
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What a node and what is shared can do. The defaults' origins are in docs/reimage.md.
+    """What a node and what is shared can do. The defaults' origins are in docs/using/reimage.md.
 
     Bytes, bytes per second, seconds, core-seconds; ``idle`` is the share of nodes that run no job when they
     are drained, the others end theirs at any moment within ``job_s``.

@@ -127,7 +127,7 @@ def begin(
     if method not in METHODS:
         raise ReimageError(
             f"reimage_method: {clean(method, 60)!r} cannot be done; there are {', '.join(METHODS)} "
-            "(rack makes the test rack's nodes anew): see docs/reimage.md"
+            "(rack makes the test rack's nodes anew): see docs/using/reimage.md"
         )
     try:
         for name in nodes:

@@ -231,7 +231,7 @@ def expectation(node: str, values: Mapping[str, Any]) -> Expectation:
         }
         return Expectation(**made)
     except (TypeError, ValueError, AttributeError) as error:
-        raise ValidateError(f"validate_expect of {node}: {error}; docs/nightly.md shows it") from error
+        raise ValidateError(f"validate_expect of {node}: {error}; docs/using/validate.md shows it") from error
 
 
 def bounds(node: str, values: Mapping[str, float]) -> Limits:
@@ -258,7 +258,9 @@ def reference_of(sku: str, raw: Mapping[str, Any]) -> SkuReference:
     try:
         return bench_record.sku_reference(raw)
     except (ValidationError, TypeError) as error:
-        raise ValidateError(f"bench_sku_references of SKU {sku}: {error}; see docs/benchmarks.md") from error
+        raise ValidateError(
+            f"bench_sku_references of SKU {sku}: {error}; see docs/using/benchmarks.md"
+        ) from error
 
 
 def references_of(looks: Mapping[str, KeptLook]) -> dict[str, list[SkuReference]]:
@@ -320,7 +322,7 @@ def judge(
         ValidateError: The night cannot be kept, or the options are unusable.
     """
     if not 0 < share <= 1:
-        raise ValidateError(f"validate_share: a fraction above 0 and up to 1, not {share}")
+        raise ValidateError(f"validate_max_drain_fraction: a fraction above 0 and up to 1, not {share}")
     folder, results, now = Path(begun.folder), Path(begun.results), datetime.now(UTC)
     looks = {name: kept for name in asked if (kept := night_store.read_look(folder, name)) is not None}
     remarks = [clean(slurm_remark, 500)] if slurm_remark else []

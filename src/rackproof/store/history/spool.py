@@ -114,7 +114,7 @@ def drain_spool(where: str | Path | None, spool: Path) -> DrainOutcome:
 def rebuild(results: Path, where: str | Path | None) -> RebuildOutcome:
     """Enter every run of a results folder again, also those that seem to be in the history.
 
-    Accepted references live in the history alone (docs/history.md): they stay where they are, but
+    Accepted references live in the history alone (docs/using/history.md): they stay where they are, but
     rebuilding into an empty history does not bring them back.
 
     Args:

@@ -1,4 +1,4 @@
-"""Return what it is given: stands for rackproof_record and rackproof_report."""
+"""Return what it is given: stands for rackproof_bench_record and rackproof_bench_report."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def _full(
         if room[name] < 1:
             size, ours = len(members[name]), sum(members[name].values())
             allowed = int(policy.share * size + 1e-9)
-            advice = "" if allowed else "; raise validate_share for so small a partition"
+            advice = "" if allowed else "; raise validate_max_drain_fraction for so small a partition"
             return (
                 f"not drained: the share of partition {name} is used up ({percent(policy.share, sign=False)} "
                 f"of {size} nodes: {allowed}; drained by earlier nights: {ours}{advice})"

@@ -1,0 +1,76 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Documentation of the action plugin rackproof_bench_plan, which runs on the controller."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: rackproof_bench_plan
+short_description: Plan the runs, or go on with the plan that was interrupted
+description:
+  - Makes one run for every node and every point of the chosen benchmarks.
+  - Keeps the plan in the results folder.
+  - The same request again, while runs of it are missing, goes on with the kept plan.
+  - Reads C(bench_facts) and C(bench_variables) of every host; hosts without them count as not reached.
+  - In check mode the plan is shown and not kept.
+options:
+  choice:
+    description: What M(rackproof_bench_select) returned as C(choice).
+    type: dict
+    required: true
+  hosts:
+    description: All hosts asked for.
+    type: list
+    elements: str
+    required: true
+  resume:
+    description: Whether an interrupted plan goes on.
+    type: bool
+    default: true
+attributes:
+  check_mode:
+    description: Checks and shows, keeps nothing.
+    support: full
+  diff_mode:
+    description: There is nothing to show as a difference.
+    support: none
+author: Rackproof developers
+"""
+
+EXAMPLES = r"""
+- name: Plan the runs
+  rackproof_bench_plan:
+    choice: "{{ choice.choice }}"
+    hosts: "{{ ansible_play_hosts_all }}"
+  run_once: true
+  register: plan
+"""
+
+RETURN = r"""
+plan_id:
+  description: Name of the plan's folder in the results folder.
+  returned: success
+  type: str
+resumed:
+  description: Whether an interrupted plan goes on.
+  returned: success
+  type: bool
+runs:
+  description: Runs still to be made, by inventory host.
+  returned: success
+  type: dict
+mounts:
+  description: What the role storage mounts for them, by inventory host.
+  returned: success
+  type: dict
+runtimes:
+  description: Runtimes of the runs that nodes start together, by inventory host.
+  returned: success
+  type: dict
+workers:
+  description: Hosts that need the workloads to make them.
+  returned: success
+  type: list
+  elements: str
+"""

@@ -1,0 +1,136 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Documentation of the action plugin rackproof_bench_record, which runs on the controller."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: rackproof_bench_record
+short_description: Fetch, parse, judge and keep one run
+description:
+  - Fetches the log of a job, parses and judges it, and enters the run into the history.
+  - Writes RV(rackproof_run.folder) with record, raw log and report.
+  - A bad verdict is not a failure of this task. The gate comes at the end, so that no run loses the others.
+  - With O(failed_task), records a run that could not be made as V(unproven), with the reason.
+options:
+  plan_id:
+    description: The plan.
+    type: str
+    required: true
+  run_id:
+    description: The run.
+    type: str
+    required: true
+  results:
+    description: Results folder.
+    type: path
+    required: true
+  facts:
+    description: Raw facts of M(rackproof_facts) by node name, for the nodes that took part.
+    type: dict
+    default: {}
+  sku:
+    description: SKU of the nodes.
+    type: str
+    default: ""
+  sku_gpus:
+    description: GPUs that each node must have; fewer are a failure. 0 where nobody said.
+    type: int
+    default: 0
+  sku_references:
+    description: Baselines of the SKU.
+    type: list
+    elements: dict
+    default: []
+  require_references:
+    description: Whether a measurement without a reference gates.
+    type: bool
+    default: true
+  description:
+    description: What the run is for, in words.
+    type: str
+    default: ""
+  notes:
+    description: Anything worth keeping.
+    type: str
+    default: ""
+  storage:
+    description: Kind of storage the data was read from.
+    type: str
+    default: ""
+  network:
+    description: Network mode.
+    type: str
+    default: ""
+  log:
+    description: Path of the log on the node.
+    type: str
+    default: ""
+  code:
+    description:
+      - Folder on the node with the config and the run script of a job on a cluster; kept with the record.
+    type: str
+    default: ""
+  job:
+    description: State of the job as M(rackproof_bench_follow) returns it.
+    type: dict
+    default: {}
+  points:
+    description: By node what M(rackproof_bench_setup) returned when it took the setting of the run away.
+    type: dict
+    default: {}
+  jobs:
+    description: By node how its part of the job ended, for the nodes but the first.
+    type: dict
+    default: {}
+  argv:
+    description: Command line of the job.
+    type: list
+    elements: str
+    default: []
+  failed_task:
+    description: Name of the task that failed before a job ended.
+    type: str
+    default: ""
+  failed_result:
+    description: Its result.
+    type: dict
+    default: {}
+attributes:
+  check_mode:
+    description: Skipped, since without runs there is nothing to record.
+    support: none
+  diff_mode:
+    description: There is nothing to show as a difference.
+    support: none
+author: Rackproof developers
+"""
+
+EXAMPLES = r"""
+- name: Record the run
+  rackproof_bench_record:
+    plan_id: "{{ plan.plan_id }}"
+    run_id: "{{ run.run_id }}"
+    results: results
+    facts: "{{ {inventory_hostname: facts} }}"
+    job: "{{ followed.job }}"
+    log: /var/lib/rackproof/runs/{{ run.run_id }}/log.txt
+"""
+
+RETURN = r"""
+given_up:
+  description: Benchmarks whose repeats can no longer become a valid result, with the reason.
+  returned: success
+  type: dict
+rackproof_run:
+  description: The recorded run in short; the callback P(rackproof#callback) collects these.
+  returned: success
+  type: dict
+  contains:
+    run_id: {description: The run., type: str, returned: always}
+    verdict: {description: 'One of pass, degraded, fail, unproven.', type: str, returned: always}
+    reasons: {description: Why it is no pass., type: list, elements: str, returned: always}
+    folder: {description: Where the record is., type: str, returned: always}
+    report: {description: The page., type: str, returned: always}
+"""

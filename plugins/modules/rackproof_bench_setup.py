@@ -1,0 +1,596 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E402  (what ansible-doc shows stands first, as in every module)
+"""Set a node up for one point of an experiment, and take that away again (standard library only, Linux)."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: rackproof_bench_setup
+short_description: Set a node up for one point of an experiment, and take that away again
+description:
+  - Makes the network that a point names, and looks at its storage. V(overlay) is a VXLAN between the nodes
+    of the run, over the addresses in O(nodes), with unicast entries for each of them and no learning.
+    V(host) makes nothing.
+  - What was found and done is written to C(point.json) in O(folder) and returned raw. Where a job was
+    started in that folder the same call only returns it, so that a job which runs keeps its network and its
+    cache.
+  - The overlay is taken away by O(state=absent), by the next point, and in any case after O(expires_s) by a
+    timer of systemd on the node, also when nobody comes back.
+  - Cold data are pages that the kernel gave back (C(posix_fadvise), asked for file by file; what of a
+    sample is still in memory is measured by C(mincore)) or, with s3fs, a mount that was mounted anew with
+    its cache deleted.
+options:
+  folder:
+    description: Absolute path of the run's folder on the node. Created when needed.
+    type: path
+    required: true
+  state:
+    description: V(present) sets up; V(absent) returns what is there, and takes the overlay away.
+    type: str
+    choices: [present, absent]
+    default: present
+  node:
+    description: Which of O(nodes) this is.
+    type: str
+    required: true
+  network:
+    description: Network of the run.
+    type: str
+    choices: [host, overlay]
+    default: host
+  nodes:
+    description: Name and address of every node of the run, in the order of their ranks.
+    type: list
+    elements: dict
+    required: true
+    options:
+      name: {description: Name of the node., type: str, required: true}
+      address: {description: IPv4 address on the network that the overlay lies on., type: str, required: true}
+  subnet:
+    description: Addresses of the overlay, which nothing else on the nodes may use.
+    type: str
+    default: 198.19.0.0/16
+  vni:
+    description: VXLAN network identifier.
+    type: int
+    default: 7117
+  port:
+    description: UDP port of the VXLAN.
+    type: int
+    default: 4789
+  expires_s:
+    description: Seconds after which the node takes the overlay away by itself.
+    type: int
+    default: 86400
+  storage:
+    description: Kind of the storage that the data lie on; empty where the run has none.
+    type: str
+    choices: ['', local, nfs, s3fs, synthetic]
+    default: ''
+  data:
+    description: Folder of the data.
+    type: str
+    default: ''
+  cache:
+    description: V(cold) empties the node's caches of the data, V(warm) reads them once; empty leaves them.
+    type: str
+    choices: ['', cold, warm]
+    default: ''
+attributes:
+  check_mode:
+    description: Changes nothing and returns nothing.
+    support: none
+  diff_mode:
+    description: There is nothing to show as a difference.
+    support: none
+notes:
+  - Needs root and iproute2 for the overlay.
+author: Rackproof developers
+"""
+
+EXAMPLES = r"""
+- name: Let two nodes train over VXLAN, with data that no node has in memory
+  rackproof_bench_setup:
+    folder: /var/lib/rackproof/runs/resnet50-20260101-120000
+    node: "{{ inventory_hostname }}"
+    network: overlay
+    nodes:
+      - {name: node-01, address: 192.0.2.1}
+      - {name: node-02, address: 192.0.2.2}
+    storage: s3fs
+    data: /mnt/s3/imagenet
+    cache: cold
+
+- name: Take it away
+  rackproof_bench_setup:
+    folder: /var/lib/rackproof/runs/resnet50-20260101-120000
+    node: "{{ inventory_hostname }}"
+    nodes: []
+    state: absent
+"""
+
+RETURN = r"""
+point:
+  description: What was found and done, as text of the node; rackproof.jobs.bench.node_setup reads it.
+  returned: always
+  type: dict
+  contains:
+    node: {description: Which node this is., type: str, returned: present}
+    network: {description: Kind asked for., type: str, returned: present}
+    interface: {description: Interface that leads to the other nodes., type: str, returned: present}
+    address: {description: Own address on that network., type: str, returned: present}
+    peers: {description: Name and address of each node on that network., type: list, returned: present}
+    link: {description: Answer of C(ip -j -d link show) before the run., type: dict, returned: present}
+    routes: {description: Device by which each other node is reached., type: dict, returned: present}
+    storage: {description: Mount, options, and what became of the cache., type: dict, returned: present}
+    ended: {description: The same link and counters after the run., type: dict, returned: absent}
+    together: {description: What rendezvous.py noted., type: dict, returned: absent}
+    removed: {description: Whether the overlay is gone., type: bool, returned: absent}
+"""
+
+import ctypes
+import ipaddress
+import json
+import mmap
+import os
+import re
+import shutil
+import socket
+import subprocess
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+
+INTERFACE = "rackproof0"
+"""Name of the overlay's interface on every node; whatever is called so is ours."""
+TIMER = "rackproof-overlay"
+VXLAN_HEADER = 50
+MOST_FILES = 5_000_000
+SAMPLED_FILES = 256
+TOOL_S = 60
+
+
+class PointError(Exception):
+    """Something the operator has to put right; the text says what and where."""
+
+
+def call(*argv, timeout=TOOL_S):
+    """Run a tool; return (exit status, stdout, stderr)."""
+    try:
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout,
+            env={**os.environ, "LC_ALL": "C"},
+            check=False,
+        )
+    except FileNotFoundError:
+        return 127, "", f"{argv[0]} is not installed"
+    except subprocess.TimeoutExpired:
+        return 124, "", f"{argv[0]} gave no answer within {timeout} s"
+    return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace").strip()
+
+
+def need(*argv):
+    """Run a tool that has to succeed; return its stdout."""
+    status, said, wrong = call(*argv)
+    if status != 0:
+        raise PointError(f"`{' '.join(argv)}` failed ({status}): {wrong or said.strip() or 'no message'}")
+    return said
+
+
+def ask_json(*argv):
+    """Return the first object of an answer in JSON, {} where there is none."""
+    status, said, _ = call(*argv)
+    try:
+        found = json.loads(said) if status == 0 else []
+    except ValueError:
+        found = []
+    return found[0] if isinstance(found, list) and found and isinstance(found[0], dict) else {}
+
+
+# Network
+
+
+def counters(interface):
+    """Return what an interface carried so far, in bytes; None where it does not say."""
+    with open("/proc/net/dev") as stream:
+        for line in stream:
+            name, colon, rest = line.partition(":")
+            fields = rest.split()
+            if colon and name.strip() == interface and len(fields) > 8:
+                return {"rx": int(fields[0]), "tx": int(fields[8])}
+    return {"rx": None, "tx": None}
+
+
+def is_there(interface):
+    """Whether there is such an interface. /sys may be that of another network namespace."""
+    return interface in [name for _, name in socket.if_nameindex()]
+
+
+def described(interface):
+    """Return what the kernel says of an interface: kind, MTU, state, VXLAN's own settings."""
+    told = ask_json("ip", "-j", "-d", "link", "show", "dev", interface) if interface else {}
+    about = told.get("linkinfo", {})
+    data = about.get("info_data", {})
+    return {
+        "interface": told.get("ifname", ""),
+        "mtu": told.get("mtu", 0),
+        "flags": told.get("flags", []),
+        "kind": about.get("info_kind", ""),
+        "vni": data.get("id", 0),
+        "over": data.get("link", ""),
+        "bytes": counters(interface) if interface else {},
+    }
+
+
+def device_to(address):
+    """Return the interface that leads to an address, '' where none does."""
+    return ask_json("ip", "-j", "route", "get", address).get("dev", "")
+
+
+def device_of(address):
+    """Return the interface that has an address, '' where none has."""
+    status, said, _ = call("ip", "-j", "addr", "show")
+    try:
+        links = json.loads(said) if status == 0 else []
+    except ValueError:
+        links = []
+    for link in links:
+        for one in link.get("addr_info", []):
+            if one.get("local") == address:
+                return link.get("ifname", "")
+    return ""
+
+
+def overlay_addresses(subnet, count):
+    """Return the overlay's addresses in the order of ranks."""
+    network = ipaddress.ip_network(subnet)
+    if network.num_addresses - 2 < count:
+        raise PointError(f"the overlay's subnet {subnet} has no room for {count} nodes")
+    return [str(network.network_address + 1 + index) for index in range(count)]
+
+
+def remove_overlay():
+    """Take the overlay away if it is there; return whether anything was."""
+    call("systemctl", "stop", f"{TIMER}.timer", f"{TIMER}.service")
+    if not is_there(INTERFACE):
+        return False
+    need("ip", "link", "del", "dev", INTERFACE)
+    return True
+
+
+def make_overlay(options, over, own_index, addresses):
+    """Make the VXLAN between the nodes, with one entry for each of them."""
+    nodes, network = options["nodes"], ipaddress.ip_network(options["subnet"])
+    status, said, _ = call("ip", "-j", "addr", "show")
+    for link in json.loads(said) if status == 0 else []:
+        for one in link.get("addr_info", []):
+            taken = one.get("family") == "inet" and ipaddress.ip_address(one.get("local")) in network
+            if taken and link.get("ifname") != INTERFACE:
+                raise PointError(
+                    f"{options['subnet']} is in use here ({link.get('ifname')} has {one.get('local')}): "
+                    "give the overlay addresses of its own (bench_overlay_subnet)"
+                )
+    mtu = described(over)["mtu"] - VXLAN_HEADER
+    # First the end, then the beginning: whatever happens from here on, the node takes it away by itself.
+    timed = call(
+        *("systemd-run", "--quiet", f"--unit={TIMER}", f"--on-active={options['expires_s']}"),
+        *("--timer-property=AccuracySec=1s", shutil.which("ip") or "ip", "link", "del", "dev", INTERFACE),
+    )
+    try:
+        need(
+            *("ip", "link", "add", INTERFACE, "mtu", str(mtu), "type", "vxlan", "id", str(options["vni"])),
+            *(
+                "dstport",
+                str(options["port"]),
+                "local",
+                nodes[own_index]["address"],
+                "dev",
+                over,
+                "nolearning",
+            ),
+        )
+        for index, one in enumerate(nodes):
+            if index != own_index:
+                need(
+                    *("bridge", "fdb", "append", "00:00:00:00:00:00", "dev", INTERFACE),
+                    *("dst", one["address"]),
+                )
+        need("ip", "addr", "add", f"{addresses[own_index]}/{network.prefixlen}", "dev", INTERFACE)
+        need("ip", "link", "set", "dev", INTERFACE, "up")
+    except PointError:
+        remove_overlay()
+        raise
+    return timed[0] == 0
+
+
+def set_network(options):
+    """Make the network of the run; return what leads to the other nodes."""
+    nodes = options["nodes"]
+    names = [one["name"] for one in nodes]
+    if options["node"] not in names:
+        raise PointError(f"{options['node']} is none of the run's nodes ({', '.join(names)})")
+    index = names.index(options["node"])
+    own = nodes[index]["address"]
+    over = device_of(own)
+    if not over:
+        raise PointError(
+            f"no interface here has the address {own}, which the facts gave for it: start again, or name the "
+            "interface that trains (bench_fabric_interface)"
+        )
+    left_over = remove_overlay()
+    found = {"left_over": left_over, "over": over}
+    addresses = [one["address"] for one in nodes]
+    interface = over
+    if options["network"] == "overlay":
+        addresses = overlay_addresses(options["subnet"], len(nodes))
+        found["bounded"] = make_overlay(options, over, index, addresses)
+        interface = INTERFACE
+    pairs = [(name, addresses[rank]) for rank, name in enumerate(names)]
+    found.update(
+        network=options["network"],
+        node=options["node"],
+        interface=interface,
+        address=addresses[index],
+        peers=[{"name": name, "address": one} for name, one in pairs],
+        link=described(interface),
+        routes={name: device_to(one) for name, one in pairs if name != options["node"]},
+    )
+    return found
+
+
+# Storage
+
+
+def mount_of(path):
+    """Return mount point, type, source and options of what holds a path."""
+    real = os.path.realpath(path)
+    best = None
+    with open("/proc/self/mountinfo") as stream:
+        for line in stream:
+            left, _, right = line.partition(" - ")
+            fields, more = left.split(), right.split()
+            point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
+            inside = real == point or real.startswith(point.rstrip("/") + "/")
+            # A later line lies over an earlier one.
+            if inside and (best is None or len(point) >= len(best["point"])):
+                best = {
+                    "point": point,
+                    "type": more[0],
+                    "source": more[1],
+                    "options": f"{fields[5]},{more[2]}",
+                }
+    return best or {}
+
+
+def unit_of(point):
+    """Return the systemd unit of a mount point and the options it is mounted with."""
+    status, said, _ = call("systemd-escape", "--path", "--suffix=mount", point)
+    unit = said.strip() if status == 0 else ""
+    if not unit:
+        return "", "", ""
+    found = {}
+    try:
+        with open(f"/etc/systemd/system/{unit}") as stream:
+            for line in stream:
+                key, equals, value = line.strip().partition("=")
+                if equals:
+                    found[key] = value
+    except OSError:
+        return "", "", ""
+    return unit, found.get("What", ""), found.get("Options", "")
+
+
+def files_below(folder):
+    """Yield the files of the data, at most so many."""
+    count = 0
+    for path, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            count += 1
+            if count > MOST_FILES:
+                return
+            yield os.path.join(path, name)
+
+
+def give_back(paths):
+    """Ask the kernel to give back the pages of files."""
+    os.sync()
+    for path in paths:
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except OSError:
+            continue
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+
+def resident(paths):
+    """Return bytes in memory and bytes in all of some files, None where the kernel does not say."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
+    held = total = 0
+    for path in paths:
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except OSError:
+            return None
+        try:
+            size = os.fstat(descriptor).st_size
+            if not size:
+                continue
+            pages = -(-size // mmap.PAGESIZE)
+            start = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+            if start in (None, ctypes.c_void_p(-1).value):
+                return None
+            seen = ctypes.create_string_buffer(pages)
+            status = libc.mincore(start, size, seen)
+            libc.munmap(start, size)
+            if status != 0:
+                return None
+            held += sum(byte & 1 for byte in seen.raw) * mmap.PAGESIZE
+            total += pages * mmap.PAGESIZE
+        finally:
+            os.close(descriptor)
+    return held, total
+
+
+def mount_anew(unit, source, options, point):
+    """Take an s3fs mount away, delete its cache, and mount it again; return what cannot be done, or ''."""
+    if not unit:
+        return f"{point} was not mounted by the role storage, so it is not mounted anew"
+    status, _, wrong = call("systemctl", "stop", unit, timeout=120)
+    if status != 0 or os.path.ismount(point):
+        return f"{point} cannot be taken away: {wrong or 'it is in use'}"
+    cache = re.search(r"(?:^|,)use_cache=([^,]+)", options)
+    bucket = source.partition(":")[0]
+    if cache and re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z", bucket):
+        for name in (bucket, f".{bucket}.stat", f".{bucket}.mirror"):
+            shutil.rmtree(os.path.join(cache[1], name), ignore_errors=True)
+    status, _, wrong = call("systemctl", "start", unit, timeout=120)
+    if status != 0 or not os.path.ismount(point):
+        raise PointError(f"{point} could not be mounted again: {wrong}; see `systemctl status {unit}`")
+    return ""
+
+
+def look_at_storage(options):
+    """Return what the data lie on, and what became of their cache."""
+    kind, folder, cache = options["storage"], options["data"], options["cache"]
+    found = {"kind": kind, "folder": folder, "cache": cache}
+    if kind in ("", "synthetic"):
+        return found
+    if not os.path.isdir(folder):
+        raise PointError(
+            f"{folder} is no folder: stage the data there, or name another one in bench_storages"
+        )
+    mount = mount_of(folder)
+    unit, source, given = unit_of(mount.get("point", ""))
+    found.update(mount=mount, unit=unit, unit_source=source, unit_options=given)
+    if not cache:
+        return found
+    began = time.monotonic()
+    if cache == "warm":
+        read = 0
+        for path in files_below(folder):
+            with open(path, "rb") as stream:
+                while True:
+                    data = stream.read(1 << 20)
+                    if not data:
+                        break
+                    read += len(data)
+        found["read_bytes"] = read
+    elif kind == "s3fs":
+        found["trouble"] = mount_anew(unit, source, given, mount["point"])
+        found["how"] = "mounted anew, cache deleted"
+    else:
+        paths = list(files_below(folder))
+        # More than once: pages that were just read may still be on their way to the list that is emptied.
+        for _ in range(3):
+            give_back(paths)
+            left = resident(paths[:: max(1, len(paths) // SAMPLED_FILES)])
+            found["resident"] = list(left) if left is not None else None
+            if left is None or left[0] == 0:
+                break
+            time.sleep(0.5)
+        found["how"] = "posix_fadvise"
+    found["seconds"] = round(time.monotonic() - began, 3)
+    return found
+
+
+# The two states
+
+
+def read(path):
+    """Return the object in a JSON file, None where there is none."""
+    try:
+        with open(path) as stream:
+            found = json.load(stream)
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def present(options):
+    """Set the node up, or say how it was set up for this run before."""
+    path = os.path.join(options["folder"], "point.json")
+    earlier = read(path)
+    begun = os.path.exists(os.path.join(options["folder"], "state.json"))
+    if earlier is not None and begun:
+        return {"changed": False, "point": earlier}
+    storage = look_at_storage(options)
+    point = {**set_network(options), "storage": storage}
+    try:
+        os.makedirs(options["folder"], exist_ok=True)
+        with open(path + ".part", "w") as stream:
+            json.dump(point, stream)
+        os.replace(path + ".part", path)
+    except OSError as error:
+        remove_overlay()
+        raise PointError(f"{path} cannot be written: {error.strerror}") from error
+    return {"changed": True, "point": point}
+
+
+def absent(options):
+    """Return what was there, and take the overlay away."""
+    point = read(os.path.join(options["folder"], "point.json")) or {}
+    if point:
+        point["ended"] = described(str(point.get("interface", "")))
+        point["together"] = read(os.path.join(options["folder"], "together.json"))
+    changed = remove_overlay()
+    point["removed"] = not is_there(INTERFACE)
+    return {"changed": changed, "point": point}
+
+
+def main():
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "folder": {"type": "path", "required": True},
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "node": {"type": "str", "required": True},
+            "network": {"type": "str", "choices": ["host", "overlay"], "default": "host"},
+            "nodes": {
+                "type": "list",
+                "elements": "dict",
+                "required": True,
+                "options": {
+                    "name": {"type": "str", "required": True},
+                    "address": {"type": "str", "required": True},
+                },
+            },
+            "subnet": {"type": "str", "default": "198.19.0.0/16"},
+            "vni": {"type": "int", "default": 7117},
+            "port": {"type": "int", "default": 4789},
+            "expires_s": {"type": "int", "default": 86400},
+            "storage": {
+                "type": "str",
+                "choices": ["", "local", "nfs", "s3fs", "synthetic"],
+                "default": "",
+            },
+            "data": {"type": "str", "default": ""},
+            "cache": {"type": "str", "choices": ["", "cold", "warm"], "default": ""},
+        },
+    )
+    options = module.params
+    if not os.path.isabs(options["folder"]):
+        module.fail_json(msg="folder: an absolute path is needed, not {!r}".format(options["folder"]))
+    try:
+        result = {"present": present, "absent": absent}[options["state"]](options)
+    except PointError as error:
+        module.fail_json(msg="{}: {}".format(options["node"], error))
+    except (ValueError, OSError) as error:
+        module.fail_json(msg="{}: {}: {}".format(options["node"], type(error).__name__, error))
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

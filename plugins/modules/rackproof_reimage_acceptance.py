@@ -1,0 +1,66 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Documentation of the action plugin rackproof_reimage_acceptance, which runs on the controller."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: rackproof_reimage_acceptance
+short_description: Let a drained node reduce with a partner that is known to be good
+description:
+  - Slurm gives a drained node no job. Its half of the pair runs by ssh, bounded on the node; the partner's
+    half is a job of Slurm on the partner alone, called C(rackproof-night), given at once or not at all and
+    ended by Slurm's time limit. Nothing is resumed, and nothing has to be taken back.
+  - Three parts, one after the other. V(begin) on the node starts its half and returns at once; V(partner) on
+    the host of Slurm's controller runs the other half; V(end) on the node keeps what they came to beside the
+    night.
+options:
+  part:
+    description: What is done.
+    type: str
+    choices: [begin, partner, end]
+    required: true
+  night:
+    description: The night, as M(rackproof_validate_begin) returned it, with a look at the node.
+    type: dict
+    required: true
+  gpus:
+    description: GPUs of the partner.
+    type: int
+    default: 0
+  begun:
+    description: Result of the part V(begin).
+    type: dict
+    default: {}
+  partner:
+    description: Result of the part V(partner).
+    type: dict
+    default: {}
+attributes:
+  check_mode:
+    description: Runs in check mode, too; reimage.yml ends before it.
+    support: none
+extends_documentation_fragment: [rackproof.measuring, rackproof.no_diff]
+author: Rackproof developers
+"""
+
+EXAMPLES = r"""
+- name: Start the node's half of the pair
+  rackproof_reimage_acceptance:
+    part: begin
+    night: "{{ begun.night }}"
+    checkout: "{{ playbook_dir }}/.."
+    python: /opt/torch/bin/python
+  register: half
+"""
+
+RETURN = r"""
+folder:
+  description: Where the node's half runs; empty where the node is known to be bad already.
+  returned: part is begin
+  type: str
+partner: {description: Who came; empty is nobody., type: str, returned: part is partner}
+text: {description: Why nobody came or how the half ended., type: str, returned: part is partner}
+message: {description: What the two came to., type: str, returned: part is not partner}
+"""

@@ -1,0 +1,56 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Documentation of the action plugin rackproof_reimage_journal, which runs on the controller."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: rackproof_reimage_journal
+short_description: Write down how a step of reimage.yml stands
+description:
+  - Adds a line to the node's journal, flushed to the disk. A step whose beginning cannot be written does not
+    begin; the space to write its end is taken before.
+options:
+  event:
+    description: What happens to the step.
+    type: str
+    choices: [begun, done, skipped, failed]
+    required: true
+  step:
+    description: The step; of V(failed) the one that runs.
+    type: str
+    default: ""
+  reason:
+    description: Why it failed, or was skipped.
+    type: str
+    default: ""
+  remarks:
+    description: What is to be reported of the node.
+    type: list
+    elements: str
+    default: []
+  night:
+    description: Folder of the night that has to have proven the node, or this task fails.
+    type: path
+  proofs:
+    description: What the node had to prove in that night besides its health, of V(probes) and V(pair).
+    type: list
+    elements: str
+    default: []
+extends_documentation_fragment: [rackproof.reimage_run, rackproof.no_diff]
+author: Rackproof developers
+"""
+
+EXAMPLES = r"""
+- name: Begin to drain
+  rackproof_reimage_journal:
+    run: "{{ begun.run }}"
+    step: drain
+    event: begun
+"""
+
+RETURN = r"""
+state: {description: Where the node stands., type: str, returned: success}
+step: {description: The step that runs or comes next., type: str, returned: success}
+"""

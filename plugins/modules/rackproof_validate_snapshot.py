@@ -1,0 +1,70 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Documentation of the action plugin rackproof_validate_snapshot, which runs on the controller."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: rackproof_validate_snapshot
+short_description: Look at the health of a node
+description:
+  - Calls M(rackproof_health) on the node, reads the answer together with the last look, and keeps it in the
+    night's folder.
+  - A node's clock is off only as far as its times do not fit between the moment it was asked and the moment
+    its answer was here.
+options:
+  sku:
+    description: SKU of the node. Without one the node is unproven.
+    type: str
+    default: ""
+  rack:
+    description: Rack that the node is shown in.
+    type: str
+    default: ""
+  expected:
+    description: What the node has to have, as docs/using/validate.md lists it.
+    type: dict
+    default: {}
+  limits:
+    description: Bounds that differ from the usual ones.
+    type: dict
+    default: {}
+  references:
+    description: Baselines of the SKU.
+    type: list
+    elements: dict
+    default: []
+  tool_timeout_s:
+    description: Seconds that each tool on the node may take.
+    type: float
+    default: 15
+  paths:
+    description: Paths whose file system's size, free space and mode are wanted.
+    type: list
+    elements: str
+    default: ["/", "/var"]
+attributes:
+  check_mode:
+    description: Looks, and keeps the look in the temporary folder of the night.
+    support: full
+extends_documentation_fragment: [rackproof.night, rackproof.no_diff]
+author: Rackproof developers
+"""
+
+EXAMPLES = r"""
+- name: Look at the node
+  rackproof_validate_snapshot:
+    night: "{{ begun.night }}"
+    sku: "{{ bench_sku }}"
+    expected: {gpus: 4, nvlinks: 18}
+  register: looked
+"""
+
+RETURN = r"""
+msg:
+  description: What answered, in a few words.
+  returned: success
+  type: str
+  sample: 4 GPUs, 4 ports, 0 XIDs
+"""

@@ -1,0 +1,430 @@
+#!/usr/bin/env python3
+"""Start one program on several nodes at once: meet, measure the network between them, end all if one fails.
+
+    rendezvous.py --folder RUN_FOLDER --node-rank I [--port P] -- PROGRAM ...
+
+Standard library only, started on each node of a run. Interface and addresses are those that the
+module rackproof_bench_setup wrote to point.json in the run's folder. The nodes meet at the first one, which measures the
+TCP bandwidth to and from each other node; then each starts the program, told --nodes, --node-rank and
+--rendezvous where there are several, and the interface through NCCL's and Gloo's variables. What was
+measured, and what the interface carried meanwhile, goes to together.json.
+Exit status: the program's; 8 the nodes did not meet or do not reach each other; 1 another node's program
+failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+EXIT_NOT_MET = 8
+
+PORT = 29417
+MEET_S = 180.0
+MEASURE_S = 0.5
+"""For each direction of each pair."""
+STREAMS = 4
+"""One TCP stream fills no fast link (the first study of this kind found that out on 20 Gbit/s)."""
+CHUNK = 1 << 20
+GRACE_S = 10.0
+
+
+class NotMet(Exception):  # noqa: N818  (reads as what it is)
+    """The nodes are not together. The text says which and what to do."""
+
+
+class Line:
+    """Words in JSON over a connection, one a line."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self._rest = b""
+        # A node that lost its power says nothing; without this nobody would ever notice.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+    def say(self, **words: object) -> None:
+        """Send words."""
+        self.connection.sendall(json.dumps(words).encode() + b"\n")
+
+    def hear(self, seconds: float | None) -> dict[str, object]:
+        """Return the next words; {} where the other side has gone.
+
+        Raises:
+            socket.timeout: None came in time.
+        """
+        self.connection.settimeout(seconds)
+        while b"\n" not in self._rest:
+            try:
+                data = self.connection.recv(65536)
+            except socket.timeout:  # noqa: UP041  (its own class before Python 3.10)
+                raise
+            except OSError:
+                return {}
+            if not data or len(self._rest) > 1 << 20:
+                return {}
+            self._rest += data
+        line, _, self._rest = self._rest.partition(b"\n")
+        found = json.loads(line.decode())
+        return found if isinstance(found, dict) else {}
+
+
+def carried(interface: str) -> dict[str, int | None]:
+    """Return what an interface carried so far, in bytes."""
+    # Not /sys, which may be that of another network namespace.
+    with open("/proc/net/dev") as stream:
+        for line in stream:
+            name, colon, rest = line.partition(":")
+            fields = rest.split()
+            if colon and name.strip() == interface and len(fields) > 8:
+                return {"rx": int(fields[0]), "tx": int(fields[8])}
+    return {"rx": None, "tx": None}
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """Return a socket that listens there."""
+    server = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind((address, port))
+    server.listen(64)
+    return server
+
+
+def pour(connection: socket.socket, until: float) -> None:
+    """Send until then."""
+    data = bytes(CHUNK)
+    with contextlib.suppress(OSError):
+        while time.monotonic() < until:
+            connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+
+
+def drain(connection: socket.socket, counts: list[int], times: list[float]) -> None:
+    """Receive until the other side ends; note bytes and the moment of the last."""
+    buffer = bytearray(CHUNK)
+    got = 0
+    with contextlib.suppress(OSError):
+        while True:
+            read = connection.recv_into(buffer)
+            if not read:
+                break
+            got += read
+    counts.append(got)
+    times.append(time.monotonic())
+
+
+def in_threads(work: list[threading.Thread]) -> None:
+    """Run them all and wait."""
+    for one in work:
+        one.start()
+    for one in work:
+        one.join(MEET_S)
+
+
+def receive(connections: list[socket.socket]) -> float:
+    """Return the bytes a second that came over connections together."""
+    counts: list[int] = []
+    times: list[float] = []
+    began = time.monotonic()
+    in_threads(
+        [threading.Thread(target=drain, args=(one, counts, times), daemon=True) for one in connections]
+    )
+    return sum(counts) / max(1e-9, max(times, default=began) - began)
+
+
+def send(connections: list[socket.socket], seconds: float) -> None:
+    """Send over connections for so long."""
+    until = time.monotonic() + seconds
+    in_threads([threading.Thread(target=pour, args=(one, until), daemon=True) for one in connections])
+
+
+def connections_to(address: str, port: int, own: str) -> list[socket.socket]:
+    """Return connections to a node that measures."""
+    return [
+        socket.create_connection((address, port), timeout=30, source_address=(own, 0)) for _ in range(STREAMS)
+    ]
+
+
+def accepted(server: socket.socket) -> list[socket.socket]:
+    """Return the connections that a node makes to be measured."""
+    server.settimeout(30)
+    found = [server.accept()[0] for _ in range(STREAMS)]
+    for one in found:
+        one.settimeout(60)
+    return found
+
+
+def closed(connections: list[socket.socket]) -> None:
+    """Close connections."""
+    for one in connections:
+        with contextlib.suppress(OSError):
+            one.close()
+
+
+class First:
+    """What the first node does: it waits for the others, measures, and hears how they end."""
+
+    def __init__(self, point: dict[str, object], port: int) -> None:
+        self.peers = list(point["peers"])  # type: ignore[call-overload]
+        self.own = str(point["address"])
+        self.port = port
+        self.lines: dict[str, Line] = {}
+
+    def meet(self) -> None:
+        """Wait for the other nodes.
+
+        Raises:
+            NotMet: One did not come.
+        """
+        wanted = {one["name"] for one in self.peers[1:]}
+        deadline = time.monotonic() + MEET_S
+        with listen(self.own, self.port) as server:
+            while wanted - set(self.lines):
+                server.settimeout(max(0.1, deadline - time.monotonic()))
+                try:
+                    line = Line(server.accept()[0])
+                    name = str(line.hear(10).get("node", ""))
+                except (socket.timeout, ValueError):  # noqa: UP041
+                    if time.monotonic() < deadline:
+                        continue
+                    absent = ", ".join(sorted(wanted - set(self.lines)))
+                    raise NotMet(
+                        f"{absent} did not come to {self.own}:{self.port} within {MEET_S:g} s: see its log, "
+                        "and whether the network lets that port through"
+                    ) from None
+                if name in wanted:
+                    self.lines[name] = line
+
+    def measure(self) -> list[dict[str, object]]:
+        """Return the bandwidth to and from each other node, in bytes a second.
+
+        Raises:
+            NotMet: A node is gone.
+        """
+        found: list[dict[str, object]] = []
+        first = self.peers[0]["name"]
+        for name, line in self.lines.items():
+            with listen(self.own, 0) as server:
+                line.say(measure=server.getsockname()[1])
+                try:
+                    streams = accepted(server)
+                except OSError as error:
+                    raise NotMet(f"{name} cannot be measured: {error}") from error
+                send(streams, MEASURE_S)
+                there = line.hear(120).get("rate", 0)
+                back = receive(streams)
+                closed(streams)
+            found.append({"from": first, "to": name, "bytes_per_second": there, "streams": STREAMS})
+            found.append({"from": name, "to": first, "bytes_per_second": back, "streams": STREAMS})
+        return found
+
+    def go(self) -> str:
+        """Tell all to start; return where their ranks meet."""
+        with listen(self.own, 0) as server:
+            port = server.getsockname()[1]
+        for line in self.lines.values():
+            line.say(go=True, rendezvous=f"{self.own}:{port}")
+        return f"{self.own}:{port}"
+
+
+class Other:
+    """What every other node does."""
+
+    def __init__(self, point: dict[str, object], port: int) -> None:
+        self.first = next(iter(point["peers"]))  # type: ignore[call-overload]
+        self.own = str(point["address"])
+        self.node = str(point["node"])
+        self.port = port
+        self.line: Line
+
+    def meet(self) -> str:
+        """Come to the first node, be measured, and return where the ranks meet.
+
+        Raises:
+            NotMet: The first node is not there.
+        """
+        deadline = time.monotonic() + MEET_S
+        while True:
+            try:
+                connection = socket.create_connection(
+                    (self.first["address"], self.port), timeout=5, source_address=(self.own, 0)
+                )
+                break
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise NotMet(
+                        f"{self.first['name']} is not reached at {self.first['address']}:{self.port}: {error}"
+                    ) from error
+                time.sleep(0.3)
+        self.line = Line(connection)
+        self.line.say(node=self.node)
+        while True:
+            try:
+                told = self.line.hear(MEET_S)
+            except socket.timeout:  # noqa: UP041
+                told = {}
+            if told.get("go"):
+                return str(told["rendezvous"])
+            if "measure" not in told:
+                raise NotMet(f"{self.first['name']} is gone; its log says why")
+            streams = connections_to(self.first["address"], int(str(told["measure"])), self.own)
+            self.line.say(rate=receive(streams))
+            send(streams, MEASURE_S)
+            closed(streams)
+
+
+class Program:
+    """The program on this node, ended when it has to be."""
+
+    def __init__(self, argv: list[str], environment: dict[str, str]) -> None:
+        self.process = subprocess.Popen(argv, env=environment)
+        self.why = ""
+
+    def end(self, why: str) -> None:
+        """End it because of something that happened elsewhere; the first reason counts."""
+        if self.process.poll() is None and not self.why:
+            self.why = why
+            self.process.terminate()
+            threading.Timer(GRACE_S, self.process.kill).start()
+
+
+def watch(name: str, line: Line, program: Program, ends: dict[str, object]) -> None:
+    """Hear how another node ends; end the own program if that was badly."""
+    try:
+        told = line.hear(None)
+    except (OSError, ValueError):
+        told = {}
+    status = told.get("status")
+    ends[name] = status
+    if status != 0:
+        how = "was lost" if status is None else f"ended with status {status}"
+        program.end(f"the program on {name} {how}; see its log")
+
+
+def environment(point: dict[str, object]) -> dict[str, str]:
+    """Return the variables by which NCCL and Gloo take the run's network."""
+    told = dict(os.environ)
+    interface = str(point["interface"])
+    told["GLOO_SOCKET_IFNAME"] = interface
+    told["NCCL_SOCKET_IFNAME"] = f"={interface}"
+    if point["network"] == "overlay":
+        # InfiniBand and RoCE would go past the overlay.
+        told["NCCL_IB_DISABLE"] = "1"
+    peers = list(point["peers"])  # type: ignore[call-overload]
+    told["RACKPROOF_NODES"] = ",".join(one["name"] for one in peers)
+    told["RACKPROOF_FIRST"] = str(peers[0]["address"])
+    return told
+
+
+def work(options: argparse.Namespace, point: dict[str, object], noted: dict[str, object]) -> int:
+    """Meet, measure, run; return the exit status."""
+    nodes = len(list(point["peers"]))  # type: ignore[call-overload]
+    lines: dict[str, Line] = {}
+    argv = list(options.program)
+    rendezvous = ""
+    if nodes > 1 and options.node_rank == 0:
+        first = First(point, options.port)
+        first.meet()
+        noted["bandwidth"] = measured = first.measure()
+        for one in measured:
+            gigabits = float(str(one["bytes_per_second"])) * 8 / 1e9
+            print(f"link {one['from']} to {one['to']}: {gigabits:.4g} Gbit/s", flush=True)
+        rendezvous, lines = first.go(), first.lines
+    elif nodes > 1:
+        other = Other(point, options.port)
+        rendezvous = other.meet()
+        lines = {str(other.first["name"]): other.line}
+    if nodes > 1 and not options.only_first:
+        argv += [f"--nodes={nodes}", f"--node-rank={options.node_rank}", f"--rendezvous={rendezvous}"]
+    noted["before"] = carried(str(point["interface"]))
+    if options.only_first and options.node_rank > 0:
+        # The launcher on the first node starts what runs here.
+        return stand_by(lines, noted, point)
+    program = Program(argv, environment(point))
+
+    def stop(number: int, _: object) -> None:
+        program.end(f"stopped by {signal.Signals(number).name}")
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, stop)
+    ends: dict[str, object] = {}
+    watches = [
+        threading.Thread(target=watch, args=(name, line, program, ends), daemon=True)
+        for name, line in lines.items()
+        if not options.only_first
+    ]
+    for one in watches:
+        one.start()
+    status = program.process.wait()
+    status = 128 - status if status < 0 else status
+    noted["after"] = carried(str(point["interface"]))
+    noted["status"] = status
+    for line in lines.values():
+        with contextlib.suppress(OSError):
+            line.say(status=status)
+    for one in watches:
+        one.join(GRACE_S if status == 0 else 0.5)
+    noted["others"] = ends
+    if program.why:
+        print(f"ended: {program.why}", file=sys.stderr, flush=True)
+        return EXIT_ERROR if "stopped by" not in program.why else status
+    return status
+
+
+def stand_by(lines: dict[str, Line], noted: dict[str, object], point: dict[str, object]) -> int:
+    """Wait until the first node's launcher has ended; return its status."""
+    line = next(iter(lines.values()))
+    told = line.hear(None)
+    noted["after"] = carried(str(point["interface"]))
+    noted["status"] = told.get("status")
+    if told.get("status") == 0:
+        return 0
+    print(
+        "ended: the first node's launcher failed or was lost; its log says why", file=sys.stderr, flush=True
+    )
+    return EXIT_ERROR
+
+
+def main() -> int:
+    """Read the command line, do it, write down what was measured."""
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    arguments.add_argument("--folder", required=True, help="the run's folder, which holds point.json")
+    arguments.add_argument("--node-rank", type=int, required=True, help="which node this is, from 0")
+    arguments.add_argument("--port", type=int, default=PORT, help="where they meet (default: %(default)s)")
+    arguments.add_argument(
+        "--only-first", action="store_true", help="the program is a launcher: only the first node starts it"
+    )
+    arguments.add_argument("program", nargs="+", help="what is started, after --")
+    options = arguments.parse_args()
+    noted: dict[str, object] = {"bandwidth": []}
+    try:
+        with open(os.path.join(options.folder, "point.json")) as stream:
+            point = json.load(stream)
+        return work(options, point, noted)
+    except (OSError, ValueError, KeyError, NotMet) as error:
+        noted["trouble"] = f"{error}"
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return EXIT_NOT_MET
+    finally:
+        path = os.path.join(options.folder, "together.json")
+        with contextlib.suppress(OSError):
+            with open(path + ".part", "w") as stream:
+                json.dump(noted, stream)
+            os.replace(path + ".part", path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
