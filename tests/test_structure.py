@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import hashlib
+import json
 import os
 import re
 import subprocess
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rackproof.store.run_folder import read_run, run_folders
+from rackproof.core.records import Verdict
 
 
 def imports(path: Path) -> set[str]:
@@ -108,17 +108,24 @@ def test_nothing_committed_names_this_machine(root: Path) -> None:
             assert here not in path.read_bytes(), name
 
 
-def test_kept_results_are_whole(root: Path) -> None:
-    folders = [
-        folder
-        for place in (root / "docs/results").iterdir()
-        if place.is_dir()
-        for folder in run_folders(place)
-    ]
-    assert folders
-    for folder in folders:
-        run = read_run(folder)
-        assert run.provenance == "ran"
-        for log in run.logs:
-            data = (folder / log.path).read_bytes()
-            assert hashlib.sha256(data).hexdigest() == log.sha256, f"{folder.name}: {log.path} was changed"
+def test_compact_results_are_whole(root: Path) -> None:
+    runs = []
+    for path in (root / "docs/results").glob("h?00-x[0-9].json"):
+        record = json.loads(path.read_text())
+        runs += record["runs"]
+        for run in record["runs"]:
+            values = [entry for entry in run["measured"] if "worst" in entry]
+            assert run["verdict"] in list(Verdict)
+            assert all(position < len(record["nodes"]) for position in run["nodes"])
+            if not values:
+                assert run["verdict"] == Verdict.UNPROVEN, run["run_id"]
+                continue
+            assert run["software"] < len(record["software"])
+            judged = [entry for entry in values if "reference" in entry]
+            assert judged, run["run_id"]
+            assert all(entry["verdict"] in list(Verdict) for entry in judged)
+            assert all(entry["reference"] < len(record["references"]) for entry in judged)
+            assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in run["logs"].values()), run["run_id"]
+            assert run["logs"], run["run_id"]
+    assert runs
+    assert len({run["run_id"] for run in runs}) == len(runs)

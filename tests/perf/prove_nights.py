@@ -46,7 +46,7 @@ GPUS = 4
 BEGIN, END = "<!-- proven nights -->", "<!-- end: proven nights -->"
 NODE_S, PAIR_S = 89.0, 30.0
 """Seconds of a node's job (measured with all probes on two H100) and of a pair's (assumed)."""
-REPEATS = json.loads((ROOT / "docs/results/2026-11-22-h100-x1-repeats.json").read_text())["measured"]
+REPEATS = json.loads((ROOT / "docs/results/h100-x1-repeats.json").read_text())["measured"]
 SWING = {
     name: [value / statistics.median(one["values"]) for value in one["values"]]
     for name, one in REPEATS.items()
