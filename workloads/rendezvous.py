@@ -5,9 +5,9 @@
 
 Standard library only, started on each node of a run. Interface and addresses are those that the
 module rackproof_bench_setup wrote to point.json in the run's folder. The nodes meet at the first one, which
-measures the TCP bandwidth to and from each other node; then each starts the program, told --nodes, --node-rank and
---rendezvous where there are several, and the interface through NCCL's and Gloo's variables. What was
-measured, and what the interface carried meanwhile, goes to together.json.
+measures the TCP bandwidth to and from each other node; then each starts the program with --nodes,
+--node-rank and --rendezvous where there are several, and the interface through NCCL's and Gloo's variables.
+What was measured, and what the interface carried meanwhile, goes to together.json.
 Exit status: the program's; 8 the nodes did not meet or do not reach each other; 1 another node's program
 failed.
 """

@@ -11,7 +11,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
 
-from rackproof.core.text import clean
+from rackproof.core.text import sanitize
 from rackproof.jobs.bench import record, tasks
 
 record.warm_up()
@@ -81,16 +81,16 @@ class ActionModule(ActionBase):
         run = recorded.run
         where = host if len(run.asked_nodes) < 2 else f"{len(run.asked_nodes)} nodes"
         line = f"{run.verdict.value.upper()}  {run.title} on {where}"
-        self._display.display(clean("; ".join([line, *run.reasons[:2]]), limit=600))
+        self._display.display(sanitize("; ".join([line, *run.reasons[:2]]), limit=600))
         if recorded.history:
-            self._display.warning(clean(recorded.history, limit=600))
+            self._display.warning(sanitize(recorded.history, limit=600))
         return {
             "changed": True,
             "given_up": given_up,
             "rackproof_run": {
                 "run_id": run.run_id,
                 "verdict": run.verdict.value,
-                "reasons": [clean(reason, limit=600) for reason in run.reasons],
+                "reasons": [sanitize(reason, limit=600) for reason in run.reasons],
                 "folder": recorded.folder,
                 "report": recorded.report,
             },

@@ -8,7 +8,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from rackproof.core.text import clean
+from rackproof.core.text import sanitize
 from rackproof.jobs.bench import tasks
 
 
@@ -35,6 +35,6 @@ class ActionModule(ActionBase):
             "changed": True,
             "verdict": report.verdict.value,
             "gates": report.gates,
-            "message": [clean(line, limit=600) for line in report.message.splitlines()],
+            "message": [sanitize(line, limit=600) for line in report.message.splitlines()],
             "rackproof_report_file": report.report,
         }

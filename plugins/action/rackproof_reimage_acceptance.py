@@ -12,7 +12,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from rackproof.core.text import clean
+from rackproof.core.text import sanitize
 from rackproof.jobs.reimage import acceptance
 from rackproof.jobs.reimage import tasks as reimage_tasks
 from rackproof.jobs.validate import probes, tasks
@@ -63,7 +63,7 @@ class ActionModule(ActionBase):
             if options["part"] == "partner":
                 some = acceptance.partners(night, node, str(options["partitions"].get("stdout", "")))
                 half = acceptance.meet(how, node, some, options["gpus"], Jobs(self._shell, how, {}, {}))
-                return {"changed": True, "partner": half.partner, "text": clean(half.text, 600)}
+                return {"changed": True, "partner": half.partner, "text": sanitize(half.text, 600)}
             return self._end(night, how, node, options)
         except (tasks.ValidateError, reimage_tasks.ReimageError) as error:
             raise AnsibleActionFail(str(error)) from error
@@ -78,7 +78,7 @@ class ActionModule(ActionBase):
     def _ask(self, command: str) -> str:
         status, out, err = self._shell(command)
         if status != 0:
-            raise AnsibleActionFail(clean(err or out, 300) or f"exit status {status}")
+            raise AnsibleActionFail(sanitize(err or out, 300) or f"exit status {status}")
         return out
 
     def _begin(self, how: Plan, node: str) -> dict[str, Any]:

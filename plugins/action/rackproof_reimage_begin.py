@@ -9,7 +9,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from rackproof.core.text import clean
+from rackproof.core.text import sanitize
 from rackproof.jobs.reimage import hardware_diff, tasks
 
 
@@ -40,7 +40,7 @@ class ActionModule(ActionBase):
         listed, remark = options["partitions"], ""
         if listed.get("failed") or listed.get("unreachable"):
             said = listed.get("stderr") or listed.get("msg") or "no answer"
-            remark = f"Slurm's partitions are not known, all nodes count as one: {clean(said, 300)}"
+            remark = f"Slurm's partitions are not known, all nodes count as one: {sanitize(said, 300)}"
         try:
             # A typing error is told before a node is drained for it.
             for name, values in options["expect"].items():

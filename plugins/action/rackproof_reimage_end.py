@@ -7,7 +7,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from rackproof.core.text import clean
+from rackproof.core.text import sanitize
 from rackproof.jobs.reimage import tasks
 
 
@@ -26,7 +26,7 @@ class ActionModule(ActionBase):
         except tasks.ReimageError as error:
             raise AnsibleActionFail(str(error)) from error
         if ended.history:
-            self._display.warning(clean(ended.history, limit=600))
+            self._display.warning(sanitize(ended.history, limit=600))
         return {
             "changed": True,
             "verdict": ended.verdict.value,

@@ -10,7 +10,7 @@ from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from rackproof.jobs.provision.summary import fold
+from rackproof.core.hostlist import compress_hostlist
 from rackproof.jobs.reimage import boot_reports, discovery
 from rackproof.jobs.reimage.bmc import BmcError
 
@@ -76,7 +76,7 @@ class ActionModule(ActionBase):
                     one = heard[mac]
                     words = str(one) if isinstance(one, BmcError) else f"{mac}: {_who(one)}"
                     display.display(f"told: {words}")
-                display.display(f"left: {fold(left)}" if left else "left: nobody")
+                display.display(f"left: {compress_hostlist(left)}" if left else "left: nobody")
                 if not left or len(heard) >= boot_reports.MOST:
                     return heard
             elif time.monotonic() >= until:

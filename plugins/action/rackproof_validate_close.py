@@ -7,7 +7,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from rackproof.core.text import clean
+from rackproof.core.text import sanitize
 from rackproof.jobs.validate import tasks
 
 
@@ -37,11 +37,11 @@ class ActionModule(ActionBase):
         except tasks.ValidateError as error:
             raise AnsibleActionFail(str(error)) from error
         if closed.history:
-            self._display.warning(clean(closed.history, limit=600))
+            self._display.warning(sanitize(closed.history, limit=600))
         return {
             "changed": not self._task.check_mode,
             "verdict": closed.verdict.value,
             "gates": closed.gates,
-            "message": [clean(line, limit=600) for line in closed.message],
+            "message": [sanitize(line, limit=600) for line in closed.message],
             "page": closed.page,
         }

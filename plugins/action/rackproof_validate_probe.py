@@ -9,7 +9,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from rackproof.core.text import clean
+from rackproof.core.text import sanitize
 from rackproof.jobs.validate import probes, tasks
 
 
@@ -67,7 +67,7 @@ class ActionModule(ActionBase):
             )
         except tasks.ValidateError as error:
             raise AnsibleActionFail(str(error)) from error
-        return {"changed": True, "message": [clean(line, 600) for line in said]}
+        return {"changed": True, "message": [sanitize(line, 600) for line in said]}
 
     def _shell(self, command: str) -> tuple[int, str, str]:
         if os.getppid() != self._playbook:
@@ -88,7 +88,7 @@ class ActionModule(ActionBase):
                 f"timeout -k 10 {how.node_limit_s} bash {place}", encoding_errors="surrogateescape"
             )
         except BaseException as error:  # a task out of time is none of the ordinary ones
-            probes.keep_direct(begun, node, clean(error, 300) or type(error).__name__, 255)
+            probes.keep_direct(begun, node, sanitize(error, 300) or type(error).__name__, 255)
             raise
         probes.keep_direct(begun, node, done["stdout"], done["rc"])
         self._remove_tmp_path(self._connection._shell.tmpdir)

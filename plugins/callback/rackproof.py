@@ -55,7 +55,7 @@ class RunTable:
 
     def text(self, width: int, color: bool) -> str:
         """Return the table; empty where nothing was recorded. Below it: records that cannot be read."""
-        from rackproof.core.text import clean
+        from rackproof.core.text import sanitize
         from rackproof.report import terminal_table
         from rackproof.store.run_folder import ResultsError, read_run
 
@@ -64,9 +64,9 @@ class RunTable:
             try:
                 runs.append(read_run(Path(folder)))
             except ResultsError as error:
-                lines.append(clean(f"{run_id} cannot be shown: {error}", limit=600))
+                lines.append(sanitize(f"{run_id} cannot be shown: {error}", limit=600))
         if self.report:
-            lines.append(f"Report: {clean(self.report, limit=4096)}")
+            lines.append(f"Report: {sanitize(self.report, limit=4096)}")
         if not self.folders:
             return ""
         table = terminal_table(runs, width=width, color=color) if runs else ""

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.jobs.provision.summary import fold, summary
+from rackproof.core.hostlist import compress_hostlist
+from rackproof.jobs.provision.summary import summary
 
 HERE = Path(__file__).resolve().parent / "provision_view"
 EXPECTED = """\
@@ -38,7 +39,7 @@ node10: nothing changed"""
     ],
 )
 def test_names_are_folded_as_slurm_does(names: list[str], folded: str) -> None:
-    assert fold(names) == folded
+    assert compress_hostlist(names) == folded
 
 
 def test_summary_of_nothing_and_of_a_prediction() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.store.host_claims import CLAIMS, Busy, claim_hosts
+from rackproof.store.host_claims import CLAIMS, HostClaimedError, claim_hosts
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def other() -> Iterator[subprocess.Popen[bytes]]:
 
 def test_a_host_claimed_by_a_living_process_is_busy(tmp_path: Path, other: subprocess.Popen[bytes]) -> None:
     claim_hosts(tmp_path, ["n1", "n2"], other.pid)
-    with pytest.raises(Busy, match=rf"n2 .*pid {other.pid}.*wait for it"):
+    with pytest.raises(HostClaimedError, match=rf"n2 .*pid {other.pid}.*wait for it"):
         claim_hosts(tmp_path, ["n2"], os.getpid())
     claim_hosts(tmp_path, ["n3"], os.getpid())
     claim_hosts(tmp_path, ["n1"], other.pid)
@@ -67,13 +67,13 @@ def test_a_claim_that_lacks_its_moment_still_holds(tmp_path: Path, other: subpro
     claims = json.loads((tmp_path / CLAIMS).read_text())
     del claims["n1"]["since"]
     (tmp_path / CLAIMS).write_text(json.dumps(claims))
-    with pytest.raises(Busy, match=f"pid {other.pid}"):
+    with pytest.raises(HostClaimedError, match=f"pid {other.pid}"):
         claim_hosts(tmp_path, ["n1"], os.getpid())
 
 
 def test_a_refused_claim_takes_none_of_the_hosts(tmp_path: Path, other: subprocess.Popen[bytes]) -> None:
     claim_hosts(tmp_path, ["n2"], other.pid)
-    with pytest.raises(Busy):
+    with pytest.raises(HostClaimedError):
         claim_hosts(tmp_path, ["n1", "n2"], os.getpid())
     assert set(json.loads((tmp_path / CLAIMS).read_text())) == {"n2"}
 
@@ -82,10 +82,10 @@ def test_of_many_that_claim_at_once_one_wins(tmp_path: Path) -> None:
     """Each waits until all are ready, claims, says whether it got the host, and lives on."""
     program = (
         "import os, sys; from pathlib import Path\n"
-        "from rackproof.store.host_claims import Busy, claim_hosts\n"
+        "from rackproof.store.host_claims import HostClaimedError, claim_hosts\n"
         "sys.stdin.readline()\n"
         "try: claim_hosts(Path(sys.argv[1]), ['n1'], os.getpid()); print('won', flush=True)\n"
-        "except Busy: print('busy', flush=True)\n"
+        "except HostClaimedError: print('busy', flush=True)\n"
         "sys.stdin.read()"
     )
     many = [

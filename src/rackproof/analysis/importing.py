@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from rackproof import __version__, logs
+from rackproof.core.errors import RackproofError
 from rackproof.core.records import Dataset, Finding, LogFile, ParsedLog, Record, Run, Verdict
-from rackproof.core.text import clean, slug
+from rackproof.core.text import sanitize, slug
 from rackproof.store import run_folder
 
 UNRECOGNISED = "unknown"
@@ -50,7 +51,7 @@ class ImportResult(Record):
     skipped: tuple[str, ...]
 
 
-class NoLogsError(Exception):
+class NoLogsError(RackproofError):
     """There is nothing to import."""
 
 
@@ -84,10 +85,10 @@ def _sha256(path: Path) -> str:
 def benchmark_of(log: ParsedLog, path: Path) -> str:
     """Guess the benchmark of a log: what it states about itself, else the name of its folder."""
     for tag in ("model",) if log.format == "tf_cnn" else _TAGS_OF_BENCHMARK:
-        stated = clean(log.tags.get(tag, ""), 100)
+        stated = sanitize(log.tags.get(tag, ""), 100)
         if stated:
             return stated
-    return clean(path.resolve().parent.name, 100) or clean(path.stem, 100) or "unknown"
+    return sanitize(path.resolve().parent.name, 100) or sanitize(path.stem, 100) or "unknown"
 
 
 def _moment(log: ParsedLog, *names: str) -> datetime | None:
@@ -137,7 +138,7 @@ def run_from_log(
         run_id=run_id,
         plan_id=plan_id,
         benchmark=benchmark,
-        description=clean(f"{IMPORTED_FROM}{path}", 1000),
+        description=sanitize(f"{IMPORTED_FROM}{path}", 1000),
         provenance="imported",
         started=_moment(log, "started", "start_time", "submission_start"),
         ended=_moment(log, "ended", "end_time"),
@@ -178,7 +179,7 @@ def _parameters(log: ParsedLog) -> dict[str, str | int | float | bool | None]:
                 found[name] = int(tags[tag])
         for name in ("dataset", "variables"):
             if tags.get(name):
-                found[name] = clean(tags[name], 60)
+                found[name] = sanitize(tags[name], 60)
     return found
 
 
@@ -309,7 +310,7 @@ def _runs(
         with path.open("rb") as stream:
             log = logs.parse(stream, format=format, name=name)
         if log.format == UNRECOGNISED and not _is_log_by_name(path):
-            skipped.append(f"{clean(relative, 300)}: no known log format in it")
+            skipped.append(f"{sanitize(relative, 300)}: no known log format in it")
             continue
         sha256 = _sha256(path)
         named = benchmark or benchmark_of(log, path)
@@ -333,7 +334,7 @@ def _digest(*parts: str) -> str:
 
 def _with_duplicate(run: Run, other: str) -> Run:
     """Two systems do not write the same bytes: one of the two logs is a copy and proves nothing."""
-    message = f"byte for byte the same log as {clean(other, 300)}: a copy proves nothing"
+    message = f"byte for byte the same log as {sanitize(other, 300)}: a copy proves nothing"
     finding = Finding(code="duplicate_log", message=message, verdict=Verdict.UNPROVEN)
     verdict = run.verdict if run.verdict is Verdict.FAIL else Verdict.UNPROVEN
     return run.model_copy(

@@ -43,9 +43,9 @@ class ToolError(click.ClickException):
 
     def show(self, file: Any = None) -> None:
         """Print the message to standard error."""
-        from rackproof.core.text import clean
+        from rackproof.core.text import sanitize
 
-        click.echo(f"rackproof: {clean(self.format_message(), 2000)}", file=file, err=True)
+        click.echo(f"rackproof: {sanitize(self.format_message(), 2000)}", file=file, err=True)
 
 
 class Program(click.Group):
@@ -209,16 +209,16 @@ def _parse_one(name: str, form: str) -> ParsedLog:
 
 
 def _log_text(log: ParsedLog) -> str:
-    from rackproof.core.text import clean, quantity, size
+    from rackproof.core.text import quantity, sanitize, size
     from rackproof.report.terminal import text_table
     from rackproof.report.view import label_text
 
-    facts = f"{clean(log.format, 60)}, {size(log.size_bytes)}, {log.lines:,} lines"
-    lines = [f"{clean(log.file, 300) or 'log'}: {log.verdict.value} ({facts})"]
+    facts = f"{sanitize(log.format, 60)}, {size(log.size_bytes)}, {log.lines:,} lines"
+    lines = [f"{sanitize(log.file, 300) or 'log'}: {log.verdict.value} ({facts})"]
     if log.measurements:
         shown = log.measurements[:_SHOWN_MEASUREMENTS]
         rows = [
-            (clean(one.name), label_text(one.labels), quantity(one.value, one.unit), _place(one.source))
+            (sanitize(one.name), label_text(one.labels), quantity(one.value, one.unit), _place(one.source))
             for one in shown
         ]
         lines += text_table(("Metric", "Of", "Value", "Read at"), rows, _width(), (0, 1, 3))
@@ -226,7 +226,7 @@ def _log_text(log: ParsedLog) -> str:
     for finding in log.findings[:_SHOWN_FINDINGS]:
         weight = finding.verdict.value if finding.verdict else "remark"
         place = _place(finding.source)
-        lines.append(f"{weight}: {clean(finding.message, 400)}" + (f" ({place})" if place else ""))
+        lines.append(f"{weight}: {sanitize(finding.message, 400)}" + (f" ({place})" if place else ""))
     lines += _more(len(log.findings) - _SHOWN_FINDINGS, "findings")
     return "\n".join(lines) + "\n"
 
@@ -274,23 +274,23 @@ def score(
 
 
 def _score_text(one: FolderScore) -> str:
-    from rackproof.core.text import clean
+    from rackproof.core.text import sanitize
     from rackproof.report.terminal import text_table
 
-    lines = [f"{clean(one.folder, 300)}: {one.verdict.value}"]
+    lines = [f"{sanitize(one.folder, 300)}: {one.verdict.value}"]
     if one.runs:
-        head, *rows = [[clean(cell, 200) for cell in row] for row in one.rows()]
+        head, *rows = [[sanitize(cell, 200) for cell in row] for row in one.rows()]
         lines += text_table(head, rows, _width(), (0,))
-    facts = [clean(one.benchmark or "unknown benchmark", 100), f"rules {clean(one.ruleset, 20)}"]
+    facts = [sanitize(one.benchmark or "unknown benchmark", 100), f"rules {sanitize(one.ruleset, 20)}"]
     needed = "?" if one.runs_needed is None else str(one.runs_needed)
     facts.append(f"{one.runs_found} runs of {needed} needed")
     lines.append(", ".join(facts))
     if one.olympic_mean_minutes is not None:
         lines.append(f"olympic mean {one.olympic_mean_minutes:.3f} min, RCP scaling {one.scaling_factor:.6g}")
     if one.rcp is not None and one.rcp.message:
-        lines.append(f"convergence: {clean(one.rcp.message, 400)}")
+        lines.append(f"convergence: {sanitize(one.rcp.message, 400)}")
     lines.append(f"score: {one.minutes:.3f} min" if one.minutes is not None else "score: none")
-    lines += [f"- {clean(reason, 600)}" for reason in one.reasons]
+    lines += [f"- {sanitize(reason, 600)}" for reason in one.reasons]
     return "\n".join(lines) + "\n"
 
 
@@ -311,7 +311,7 @@ def import_(
     Importing the same again changes nothing.
     """
     from rackproof.analysis.importing import import_logs
-    from rackproof.core.text import clean
+    from rackproof.core.text import sanitize
     from rackproof.report import terminal_table
     from rackproof.report.view import overall
 
@@ -329,7 +329,7 @@ def import_(
     for skipped in done.skipped:
         click.echo(f"passed over: {skipped}", err=True)
     for remark in dict.fromkeys(one.history for one in done.imported if one.history):
-        click.echo(f"note: {clean(remark, 600)}", err=True)
+        click.echo(f"note: {sanitize(remark, 600)}", err=True)
     ctx.exit(_exit_status(overall(runs)))
 
 
@@ -349,13 +349,13 @@ def history(benchmark: str | None, node: str | None, limit: int, results: Path, 
     The history is the database that RACKPROOF_DATABASE_URL names, else history.sqlite in the results
     folder.
     """
-    from rackproof.core.text import clean
+    from rackproof.core.text import sanitize
     from rackproof.report.terminal import text_table
     from rackproof.store.history.store import drain_spool, open_store
 
     where = _history_place(results)
     for problem in drain_spool(where, results / ".spool").problems:
-        click.echo(f"note: a run waits to enter the history: {clean(problem, 600)}", err=True)
+        click.echo(f"note: a run waits to enter the history: {sanitize(problem, 600)}", err=True)
     with open_store(where) as store:
         found = store.runs(benchmark=benchmark, node=node, limit=limit)
     if as_json:
@@ -382,10 +382,10 @@ def history(benchmark: str | None, node: str | None, limit: int, results: Path, 
         (
             f"{one.moment:%Y-%m-%d %H:%M}",
             one.verdict.value,
-            clean(one.benchmark, 80),
-            clean(" ".join(f"{key}={value}" for key, value in one.parameters.items()), 80),
-            clean(", ".join(one.nodes), 60),
-            clean(one.run_id, 130),
+            sanitize(one.benchmark, 80),
+            sanitize(" ".join(f"{key}={value}" for key, value in one.parameters.items()), 80),
+            sanitize(", ".join(one.nodes), 60),
+            sanitize(one.run_id, 130),
         )
         for one in found
     ]
@@ -417,7 +417,7 @@ def accept(run_id: str, results: Path) -> None:
     RUN is the id of a run in the history, or the beginning of it. Its measurements that had no
     reference yet become one; later runs on that hardware are judged against it.
     """
-    from rackproof.core.text import clean
+    from rackproof.core.text import sanitize
     from rackproof.store.history.store import open_store
 
     with open_store(_history_place(results)) as store:
@@ -429,7 +429,7 @@ def accept(run_id: str, results: Path) -> None:
     said = f"{count} reference{'' if count == 1 else 's'} from {run.run_id}" + (
         f" for {nodes}" if nodes else ""
     )
-    click.echo(f"accepted {clean(said, 600)}")
+    click.echo(f"accepted {sanitize(said, 600)}")
 
 
 def _find_run(name: str, results: Path) -> tuple[Run, Path | None]:
@@ -493,7 +493,7 @@ def compare(
     from rackproof.analysis.compare import comparison_text
     from rackproof.analysis.compare.selecting import select
     from rackproof.analysis.compare.systems import compare_systems
-    from rackproof.core.text import clean
+    from rackproof.core.text import sanitize
 
     if len(names) < 2:
         raise click.UsageError("name two systems or runs, or more systems")
@@ -505,7 +505,7 @@ def compare(
         for name in names
     ]
     for remark in dict.fromkeys(remarks):
-        click.echo(f"note: {clean(remark, 600)}", err=True)
+        click.echo(f"note: {sanitize(remark, 600)}", err=True)
     two = [system.runs[0] for system in systems if system.single_run]
     runs = compare_runs(*two) if len(two) == len(systems) == 2 else None
     from rackproof.report.comparison import comparison_markdown, comparison_page, comparison_terminal
@@ -659,14 +659,15 @@ def _run_in_folder(name: str, results: Path) -> tuple[Run, Path]:
 
 
 def _submission_text(made: Submission, out: Path) -> str:
-    from rackproof.core.text import clean
+    from rackproof.core.text import sanitize
     from rackproof.report.terminal import text_table
 
-    what = f"{clean(made.submitter, 100)}, {clean(made.system, 100)}, {made.division}, rules {made.ruleset}"
+    submitter, system = sanitize(made.submitter, 100), sanitize(made.system, 100)
+    what = f"{submitter}, {system}, {made.division}, rules {made.ruleset}"
     lines = [f"submission of {what}: {made.verdict.value}"]
     rows = [
         (
-            clean(part.benchmark, 80),
+            sanitize(part.benchmark, 80),
             f"{len(part.runs)} of {'?' if part.runs_needed is None else part.runs_needed}",
             "-" if part.minutes is None else f"{part.minutes:.3f}",
             "-" if part.scaling_factor is None else f"{part.scaling_factor:.6g}",
@@ -679,13 +680,13 @@ def _submission_text(made: Submission, out: Path) -> str:
     checker = made.checker
     lines.append(f"official package checker ({checker.version or 'not run'}): {said[checker.accepted]}")
     shown = checker.messages[:_SHOWN_FINDINGS]
-    lines += [f"  {clean(message, 300)}" for message in shown]
+    lines += [f"  {sanitize(message, 300)}" for message in shown]
     lines += _more(len(checker.messages) - len(shown), "messages")
     # What many runs share is said once, above their list.
     places: dict[tuple[str, str], list[str]] = {}
     for issue in made.issues:
         weight = issue.verdict.value if issue.verdict else "remark"
-        places.setdefault((weight, clean(issue.text, 1500)), []).append(clean(issue.place, 400))
+        places.setdefault((weight, sanitize(issue.text, 1500)), []).append(sanitize(issue.place, 400))
     for (weight, text), of in places.items():
         alone = len(of) == 1 and of[0]
         lines.append(f"- {weight}: {alone}: {text}" if alone else f"- {weight}: {text}")
@@ -772,7 +773,7 @@ def nightly(
     messages is named by RACKPROOF_WEBHOOK_URL, a login to the mail server by RACKPROOF_SMTP_USER and
     RACKPROOF_SMTP_PASSWORD. Exit status: 0 pass, 2 a bad node, 3 unproven, 1 a fault of the tool itself.
     """
-    from rackproof.core.text import clean
+    from rackproof.core.text import sanitize
     from rackproof.jobs.validate.nightly import Settings, run
 
     done = run(
@@ -795,7 +796,7 @@ def nightly(
         ),
         sys.stderr,
     )
-    click.echo("\n".join(clean(line, 1000) for line in done.lines))
+    click.echo("\n".join(sanitize(line, 1000) for line in done.lines))
     ctx.exit(done.status)
 
 
@@ -814,7 +815,7 @@ def reimage() -> None:
 @_json_option
 def reimage_status(nodes: tuple[str, ...], everybody: bool, results: Path, as_json: bool) -> None:
     """Print where every node stands, for how long, and the next command."""
-    from rackproof.core.text import clean
+    from rackproof.core.text import sanitize
     from rackproof.jobs.reimage.tasks import status
     from rackproof.report.terminal import text_table
 
@@ -825,7 +826,7 @@ def reimage_status(nodes: tuple[str, ...], everybody: bool, results: Path, as_js
     shown = [one for one in found if everybody or nodes or one.standing.state != "returned"]
     if shown:
         rows = [
-            (one.node, one.text, str(one.standing.attempt), clean(one.standing.reason, 200) or "-")
+            (one.node, one.text, str(one.standing.attempt), sanitize(one.standing.reason, 200) or "-")
             for one in shown
         ]
         click.echo("\n".join(text_table(("Node", "Stands at", "Attempt", "Why"), rows, _width(), (0, 1, 3))))
@@ -836,7 +837,7 @@ def reimage_status(nodes: tuple[str, ...], everybody: bool, results: Path, as_js
         click.echo("no node is on its way" if found else f"no node was ever imaged from {results}")
     missing = sorted(set(nodes) - {one.node for one in found})
     if missing:
-        click.echo(f"never imaged from here: {', '.join(clean(one, 80) for one in missing)}", err=True)
+        click.echo(f"never imaged from here: {', '.join(sanitize(one, 80) for one in missing)}", err=True)
 
 
 @reimage.command(name="plan")

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from rackproof.core.errors import RackproofError
 from rackproof.core.records import Direction, Name, Record, Reference, Text
 
 Scalar = str | int | float | bool
@@ -29,7 +30,7 @@ Filter = dict[str, tuple[Scalar, ...]]
 _VARIABLE = re.compile(r"\{\{\s*([a-z_][a-z0-9_]*)\s*\}\}")
 
 
-class DefinitionError(Exception):
+class DefinitionError(RackproofError):
     """A definition that cannot be used. The message names file, line, key and what to do."""
 
 

@@ -1,6 +1,6 @@
 """Text for people: hostile strings made harmless, numbers with units.
 
-Whatever came out of a log passes through :func:`clean` before a terminal, a page or a file shows it.
+Whatever came out of a log passes through :func:`sanitize` before a terminal, a page or a file shows it.
 Imports nothing but the standard library, so that everything may use it.
 """
 
@@ -45,7 +45,7 @@ def _harmless(character: str, newlines: bool) -> str:
     return character
 
 
-def clean(text: object, limit: int = 500, *, newlines: bool = False) -> str:
+def sanitize(text: object, limit: int = 500, *, newlines: bool = False) -> str:
     """Make a text harmless to show: no escape sequences, control, bidi or invisible characters.
 
     Args:
@@ -89,7 +89,7 @@ def number(value: float | None) -> str:
 
 def unit_text(unit: str) -> str:
     """Return a unit as shown: nothing where it only says that there is none."""
-    return "" if unit in _PLAIN else clean(unit, 40)
+    return "" if unit in _PLAIN else sanitize(unit, 40)
 
 
 def quantity(value: float | None, unit: str = "") -> str:
@@ -164,5 +164,5 @@ def width(text: str) -> int:
 
 def slug(text: str, limit: int = 60) -> str:
     """Return a text fit for a file name or an id: letters, digits, ``.``, ``_`` and ``-`` only."""
-    kept = re.sub(r"[^A-Za-z0-9._-]+", "-", clean(text, 4 * limit))
+    kept = re.sub(r"[^A-Za-z0-9._-]+", "-", sanitize(text, 4 * limit))
     return kept.strip("-._")[:limit].rstrip("-._")

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import Field
 
 from rackproof.core.records import Direction, Finding, Measurement, Record, Source, Verdict, worst
-from rackproof.core.text import clean
+from rackproof.core.text import sanitize
 from rackproof.logs import parse
 
 MARK = ":::RACKPROOF "
@@ -131,7 +131,7 @@ def read(path: Path) -> SlurmLog:
                 except (ValueError, RecursionError):
                     continue
                 if isinstance(told, dict):
-                    said.update({clean(key, 40): value for key, value in told.items()})
+                    said.update({sanitize(key, 40): value for key, value in told.items()})
                 continue
             if "_ST" in line and (found := _MARKER.search(line)):
                 times.setdefault(found[1], int(found[2]))
@@ -153,25 +153,25 @@ def read(path: Path) -> SlurmLog:
                 if _CLEARED.search(line):
                     cleared += len(_CLEARED.findall(line))
                 else:
-                    errors.append(clean(line, 200))
+                    errors.append(sanitize(line, 200))
             elif line.startswith("Error: ") and "incorrect" in line:
-                mounts.append(clean(line, 300))
+                mounts.append(sanitize(line, 300))
             elif "mpi/" in line and _MPI.search(line):
-                mpi.append(clean(line, 200))
+                mpi.append(sanitize(line, 200))
             elif '"eval_accuracy"' in line and (found := _SAMPLES.search(line)):
                 samples = int(found[1])
             elif "RUNANDTIME_START" in times and "RUNANDTIME_STOP" not in times:
                 if found := _LABEL.match(line):
                     labels.add(int(found[1]))
                 if found := _DIED.search(line):
-                    died.append(clean(found[1], 200))
+                    died.append(sanitize(found[1], 200))
                 elif "ut of memory" in line and (found := _RANK.search(line)):
                     memory.add(int(found[1]))
                 if found := _RANKS.search(line):
                     ranks = int(found[1])
                 elif found := _SLOW.search(line):
                     score = float(found[3]) if re.fullmatch(r"\d*\.?\d+", found[3]) else 1.0
-                    node = clean(found[2], 100)
+                    node = sanitize(found[2], 100)
                     slow[node] = min(score, slow.get(node, 1.0))
     return SlurmLog(
         said=said,
@@ -203,7 +203,7 @@ def findings(log: SlurmLog, nodes: Sequence[str], gpus: int) -> list[Finding]:
     found = []
     refused = log.said.get("refused")
     if refused:
-        found.append(_finding("refused", Verdict.UNPROVEN, clean(refused, 2000)))
+        found.append(_finding("refused", Verdict.UNPROVEN, sanitize(refused, 2000)))
         return found
     if log.mpi_errors:
         message = (
@@ -234,26 +234,26 @@ def _end_findings(log: SlurmLog) -> list[Finding]:
         where = f" on {node}" if (node := node_of(log, rank)) else ""
         found.append(_finding("out_of_memory", Verdict.FAIL, f"rank {rank}{where} ran out of memory"))
     if isinstance(hang, dict):
-        where = clean(hang.get("step") or "before the first step", 60)
-        phase = clean(hang.get("phase") or "start", 60)
-        silent = clean(hang.get("silent_s"), 20)
+        where = sanitize(hang.get("step") or "before the first step", 60)
+        phase = sanitize(hang.get("phase") or "start", 60)
+        silent = sanitize(hang.get("silent_s"), 20)
         message = f"hung at {where} (phase {phase}): no output for {silent} s; cancelled"
         if hang.get("last"):
-            message += f"; the last line was: {clean(hang['last'], 200)}"
+            message += f"; the last line was: {sanitize(hang['last'], 200)}"
         found.append(_finding("hung_at_step", Verdict.FAIL, message))
     if not end:
         found.append(_finding("no_end", Verdict.UNPROVEN, "nobody saw how the Slurm job ended"))
         return found
-    state, code = clean(end.get("state"), 40), clean(end.get("exit_code") or "", 20)
+    state, code = sanitize(end.get("state"), 40), sanitize(end.get("exit_code") or "", 20)
     if state != "COMPLETED" or code not in ("", "0:0"):
         bad = [
-            f"step {clean(step.get('step'), 10)} on {clean(step.get('nodes'), 200)}: "
-            f"{clean(step.get('state'), 40)} {clean(step.get('exit_code'), 20)}"
+            f"step {sanitize(step.get('step'), 10)} on {sanitize(step.get('nodes'), 200)}: "
+            f"{sanitize(step.get('state'), 40)} {sanitize(step.get('exit_code'), 20)}"
             for step in _steps(end)
             if step.get("state") not in ("COMPLETED", "")
         ]
         detail = f" ({'; '.join(bad[:3])})" if bad else ""
-        message = f"Slurm job {clean(end.get('job'), 20)} ended as {state or 'unknown'} {code}{detail}"
+        message = f"Slurm job {sanitize(end.get('job'), 20)} ended as {state or 'unknown'} {code}{detail}"
         verdict = Verdict.FAIL if state else Verdict.UNPROVEN
         found.append(_finding("slurm_state", verdict, message.strip()))
     return found
@@ -294,8 +294,8 @@ def _node_findings(log: SlurmLog, nodes: Sequence[str], gpus: int) -> list[Findi
         if not isinstance(claimed, list) or not claimed:
             continue
         there, asked = {str(one) for one in claimed}, set(nodes)
-        words = [f"{clean(name, 100)} took no part" for name in sorted(asked - there)]
-        words += [f"{clean(name, 100)} was not asked for" for name in sorted(there - asked)]
+        words = [f"{sanitize(name, 100)} took no part" for name in sorted(asked - there)]
+        words += [f"{sanitize(name, 100)} was not asked for" for name in sorted(there - asked)]
         if words:
             message = f"other nodes than asked for, by {who}: {', '.join(words)}"
             found.append(_finding("wrong_nodes", Verdict.UNPROVEN, message))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rackproof.core.records import Finding, Record, Source, Verdict
-from rackproof.core.text import clean
+from rackproof.core.text import sanitize
 from rackproof.logs.run_sub import MARK, SlurmLog
 
 _CLEARED = re.compile(r":::MLL \S+ cache_clear: .*\"value\": *true", re.IGNORECASE)
@@ -44,9 +44,9 @@ def read(path: Path) -> Round06Log:
                 trained = trained or " run_start: " in line
                 cleared += bool(_CLEARED.search(line))
             elif found := _NODE.match(line):
-                nodes.append(clean(found[1], 200))
+                nodes.append(sanitize(found[1], 200))
             elif line.startswith(("ERR:", "Unknown system")) and len(errors) < 20:
-                errors.append((number, clean(line, 300)))
+                errors.append((number, sanitize(line, 300)))
     return Round06Log(cleared=cleared, trained=trained, nodes=tuple(nodes), errors=tuple(errors))
 
 
@@ -60,13 +60,13 @@ def findings(seen: Round06Log, log: SlurmLog, asked: Sequence[str]) -> list[Find
     """
     refused, hang, end = log.said.get("refused"), log.said.get("hang"), log.end
     if refused:
-        return [_finding("refused", Verdict.UNPROVEN, clean(refused, 2000))]
+        return [_finding("refused", Verdict.UNPROVEN, sanitize(refused, 2000))]
     found = []
     if isinstance(hang, dict):
-        where = clean(hang.get("step") or "before the first epoch", 60)
-        message = f"hung at {where}: no output for {clean(hang.get('silent_s'), 20)} s; ended"
+        where = sanitize(hang.get("step") or "before the first epoch", 60)
+        message = f"hung at {where}: no output for {sanitize(hang.get('silent_s'), 20)} s; ended"
         if hang.get("last"):
-            message += f"; the last line was: {clean(hang['last'], 200)}"
+            message += f"; the last line was: {sanitize(hang['last'], 200)}"
         found.append(_finding("hung_at_step", Verdict.FAIL, message))
     for line, text in seen.errors:
         found.append(_finding("run_sub_error", Verdict.FAIL, f"run.sub says: {text}", line))
@@ -74,14 +74,16 @@ def findings(seen: Round06Log, log: SlurmLog, asked: Sequence[str]) -> list[Find
         found.append(_finding("no_end", Verdict.UNPROVEN, "nobody saw how run.sub ended"))
     elif end.get("status") not in (0, None):
         found.append(
-            _finding("run_sub_status", Verdict.FAIL, f"run.sub ended with {clean(end['status'], 20)}")
+            _finding("run_sub_status", Verdict.FAIL, f"run.sub ended with {sanitize(end['status'], 20)}")
         )
     elif "state" in end and end.get("state") != "COMPLETED":
-        message = f"Slurm job {clean(end.get('job'), 20)} ended as {clean(end.get('state') or 'unknown', 40)}"
+        message = (
+            f"Slurm job {sanitize(end.get('job'), 20)} ended as {sanitize(end.get('state') or 'unknown', 40)}"
+        )
         found.append(_finding("slurm_state", Verdict.FAIL, message))
     there = end.get("nodes")
     if len(asked) > 1 and isinstance(there, list) and {str(one) for one in there} != set(asked):
-        named = clean(", ".join(str(one) for one in there), 300) or "none"
+        named = sanitize(", ".join(str(one) for one in there), 300) or "none"
         found.append(
             _finding("wrong_nodes", Verdict.UNPROVEN, f"other nodes than asked for, by Slurm: {named}")
         )

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rackproof.core.records import Finding, Gpu, Node, Source, Verdict
-from rackproof.core.text import clean
+from rackproof.core.text import sanitize
 from rackproof.logs import read_gpus
 
 # What board makers leave in the fields that they forget. As a serial number it would make one machine
@@ -40,11 +40,11 @@ def node_from_facts(name: str, raw: Mapping[str, Any], sku: str = "") -> Node:
     return Node(
         name=name,
         sku=sku,
-        addresses=tuple(clean(one, 64) for one in _list(raw, "addresses")[:64]),
+        addresses=tuple(sanitize(one, 64) for one in _list(raw, "addresses")[:64]),
         serial=_serial(dmi, "product_serial") or _serial(dmi, "board_serial"),
         chassis_serial=_serial(dmi, "chassis_serial"),
         product=" ".join(filter(None, (_serial(dmi, "sys_vendor"), _serial(dmi, "product_name")))),
-        cpu=clean(cpu.get("model name") or cpuinfo.get("model name") or "", 200),
+        cpu=sanitize(cpu.get("model name") or cpuinfo.get("model name") or "", 200),
         cpu_count=_count(raw.get("cpu_count")),
         memory_bytes=_memory_bytes(_text(files, "meminfo")),
         gpus=gpus_from_facts(raw),
@@ -79,7 +79,7 @@ def findings_from_facts(name: str, raw: Mapping[str, Any], *, expected_gpus: int
     for tool in sorted(tools):
         answer = _map(tools, tool)
         status, said = answer.get("status"), _said(answer)
-        label, source = clean(tool, 60).replace("_", "-"), Source(file=name)
+        label, source = sanitize(tool, 60).replace("_", "-"), Source(file=name)
         is_gpu = tool == "nvidia_smi_xml"
         if status == "hung":
             verdict = Verdict.FAIL if is_gpu else None
@@ -106,15 +106,15 @@ def findings_from_facts(name: str, raw: Mapping[str, Any], *, expected_gpus: int
 
 
 def _finding(code: str, message: str, verdict: Verdict | None, excerpt: str, source: Source) -> Finding:
-    return Finding(code=code, message=clean(message), verdict=verdict, excerpt=excerpt, source=source)
+    return Finding(code=code, message=sanitize(message), verdict=verdict, excerpt=excerpt, source=source)
 
 
 def _software(raw: Mapping[str, Any], files: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield name and version of what is installed; empty where it is not."""
     release = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', _text(files, "os_release"), re.MULTILINE))
-    yield "os", clean(release.get("PRETTY_NAME") or release.get("NAME", ""), 100)
-    yield "kernel", clean(raw.get("kernel") or "", 100)
-    yield "machine", clean(raw.get("machine") or "", 40)
+    yield "os", sanitize(release.get("PRETTY_NAME") or release.get("NAME", ""), 100)
+    yield "kernel", sanitize(raw.get("kernel") or "", 100)
+    yield "machine", sanitize(raw.get("machine") or "", 40)
     smi = _stdout(raw, "nvidia_smi_xml")
     yield "driver", _tag(smi, "driver_version") or _first_version(_text(files, "nvidia_driver"))
     yield "cuda_driver", _tag(smi, "cuda_version")
@@ -125,7 +125,7 @@ def _software(raw: Mapping[str, Any], files: Mapping[str, Any]) -> Iterator[tupl
             version = _LIBRARY_VERSION.search(str(path))
             if library.startswith(prefix) and version:
                 yield key, version[1]
-    yield "ofed", clean(_stdout(raw, "ofed_info").strip().rstrip(":"), 100)
+    yield "ofed", sanitize(_stdout(raw, "ofed_info").strip().rstrip(":"), 100)
     yield "mpi", _first_line(_stdout(raw, "mpirun"))
     yield "slurm", _first_version(_stdout(raw, "slurm"))
     for tool in ("docker", "podman", "enroot", "nvidia_ctk", "fabricmanager"):
@@ -134,13 +134,13 @@ def _software(raw: Mapping[str, Any], files: Mapping[str, Any]) -> Iterator[tupl
     yield from _tuning(files)
     for interpreter, answer in sorted(_map(raw, "pythons").items()):
         said = _map(answer, "said") if isinstance(answer, Mapping) else {}
-        name = clean(interpreter, 40)
-        yield f"python.{name}", clean(said.get("version") or "", 40)
+        name = sanitize(interpreter, 40)
+        yield f"python.{name}", sanitize(said.get("version") or "", 40)
         for package, version in sorted(_map(said, "packages").items()):
-            yield f"{name}.{clean(package, 60)}", clean(version or "", 60)
+            yield f"{name}.{sanitize(package, 60)}", sanitize(version or "", 60)
         for part, version in sorted(_map(said, "torch").items()):
             if part in ("cuda", "cudnn", "nccl", "hip") and version:
-                yield f"{name}.{part}", clean(version, 60)
+                yield f"{name}.{part}", sanitize(version, 60)
 
 
 def _tuning(files: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -149,21 +149,21 @@ def _tuning(files: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         applied = json.loads(_text(files, "tuning") or "{}")
     except (ValueError, RecursionError):
         applied = {}
-    yield "tuning.profile", clean(applied.get("profile") or "", 60) if isinstance(applied, dict) else ""
-    yield "tuning.governor", clean(_text(files, "governor").strip(), 40)
+    yield "tuning.profile", sanitize(applied.get("profile") or "", 60) if isinstance(applied, dict) else ""
+    yield "tuning.governor", sanitize(_text(files, "governor").strip(), 40)
     pages = re.search(r"\[(\w+)\]", _text(files, "transparent_hugepages"))
     yield "tuning.transparent_hugepages", pages[1] if pages else ""
     huge = re.search(r"^HugePages_Total:\s+(\d{1,12})$", _text(files, "meminfo"), re.MULTILINE)
     yield "tuning.hugepages", huge[1] if huge and huge[1] != "0" else ""
     given = re.search(r"(?:^|\s)mitigations=(\S{1,60})", _text(files, "command_line"))
-    yield "tuning.mitigations", clean(given[1], 60) if given else ""
+    yield "tuning.mitigations", sanitize(given[1], 60) if given else ""
 
 
 def _firmware(raw: Mapping[str, Any], dmi: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "bios", _serial(dmi, "bios_version")
     for device, about in sorted(_map(raw, "infiniband").items()):
         if isinstance(about, Mapping):
-            yield f"infiniband.{clean(device, 40)}", clean(about.get("fw_ver") or "", 60)
+            yield f"infiniband.{sanitize(device, 40)}", sanitize(about.get("fw_ver") or "", 60)
     yield "vbios", " ".join(sorted({gpu.vbios for gpu in gpus_from_facts(raw) if gpu.vbios}))
 
 
@@ -190,12 +190,12 @@ def _stdout(raw: Mapping[str, Any], tool: str) -> str:
 
 
 def _said(answer: Mapping[str, Any]) -> str:
-    return clean(_text(answer, "stderr") or _text(answer, "stdout"), 300)
+    return sanitize(_text(answer, "stderr") or _text(answer, "stdout"), 300)
 
 
 def _serial(dmi: Mapping[str, Any], key: str) -> str:
     """Return a DMI entry, empty where it holds nothing of its own."""
-    text = clean(_text(dmi, key), 100)
+    text = sanitize(_text(dmi, key), 100)
     return "" if _FILLER.fullmatch(text) else text
 
 
@@ -221,7 +221,7 @@ def _count(value: object) -> int:
 def _tag(xml: str, name: str) -> str:
     """Return the text of the first element of that name."""
     match = re.search(rf"<{name}>([^<]{{1,100}})</{name}>", xml)
-    text = clean(match[1], 60) if match else ""
+    text = sanitize(match[1], 60) if match else ""
     return "" if _FILLER.fullmatch(text) else text
 
 
@@ -231,4 +231,4 @@ def _first_version(text: str) -> str:
 
 
 def _first_line(text: str) -> str:
-    return clean(text.strip().partition("\n")[0], 100)
+    return sanitize(text.strip().partition("\n")[0], 100)

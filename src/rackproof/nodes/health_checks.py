@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rackproof.core.records import Record, Text, Verdict
-from rackproof.core.text import clean, number, percent, size
+from rackproof.core.text import number, percent, sanitize, size
 from rackproof.logs.xid import verdict_of
 from rackproof.nodes.snapshot import GpuLook, Look, XidLook, bus, done_by_boot, reboot_key
 
@@ -349,7 +349,10 @@ def _gpu(
     if asked not in ("", "none"):
         action: Action = "reboot" if "reboot" in asked else "reset"
         yield found(
-            "recovery_needed", Verdict.FAIL, action, f"the driver asks for: {clean(gpu.recovery_action, 60)}"
+            "recovery_needed",
+            Verdict.FAIL,
+            action,
+            f"the driver asks for: {sanitize(gpu.recovery_action, 60)}",
         )
     yield from _pcie(found, look, gpu, before, limits)
     if gpu.throttled:
@@ -404,7 +407,7 @@ def _gpu(
             "fabric_incomplete",
             Verdict.FAIL,
             "configure",
-            f"fabric is {clean(gpu.fabric_state, 40)}: does the fabric manager run?",
+            f"fabric is {sanitize(gpu.fabric_state, 40)}: does the fabric manager run?",
             "likely",
         )
     if gpu.fabric_health not in ("", "Healthy", "Not Supported") and not down:
@@ -412,7 +415,7 @@ def _gpu(
             "fabric_unhealthy",
             Verdict.FAIL,
             "reset",
-            f"fabric health is {clean(gpu.fabric_health, 40)}",
+            f"fabric health is {sanitize(gpu.fabric_health, 40)}",
             "likely",
         )
     if idle and (gpu.memory_used_bytes or 0) >= limits.foreign_memory_bytes:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rackproof.core.text import clean
+from rackproof.core.text import sanitize
 
 GIB = 2**30
 _GPU_CLASSES = ("0300", "0302")
@@ -76,7 +76,7 @@ def _system(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
             "os",
             "operating system",
             " or ".join(expected.os),
-            clean(has),
+            sanitize(has),
             "Renew the node's image, or take it out of this group.",
         )
 
@@ -88,7 +88,7 @@ def _hardware(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
             "gpus",
             "GPUs on the PCI bus",
             str(expected.gpus),
-            f"{len(gpus)} ({', '.join(clean(one['slot']) for one in gpus) or 'none'})",
+            f"{len(gpus)} ({', '.join(sanitize(one['slot']) for one in gpus) or 'none'})",
             "Look for a GPU that fell off the bus (dmesg, the BMC's log), or correct the node's SKU group.",
         )
     memory = node["memory_bytes"] / GIB
@@ -119,7 +119,7 @@ def _disks(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
                 "disk",
                 f"free space on {path}",
                 f"{wanted:g} GiB",
-                clean(space["error"]),
+                sanitize(space["error"]),
                 "Look at the mount.",
             )
         elif space["free_bytes"] < wanted * GIB:
@@ -148,7 +148,7 @@ def _packages(node: Mapping[str, Any]) -> Iterator[Remark]:
             "dpkg_lock",
             "lock of dpkg",
             "free",
-            f"held by {clean(node['dpkg_locked_by'])}",
+            f"held by {sanitize(node['dpkg_locked_by'])}",
             "Provisioning waits for it; if that takes long, look at what it does.",
             fatal=False,
         )
@@ -170,7 +170,7 @@ def _drift(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
             "kernel",
             "running kernel",
             expected.kernel,
-            clean(node["kernel"]),
+            sanitize(node["kernel"]),
             "Reboot into the pinned kernel, or renew the node's image, or the pin.",
             fatal=False,
         )
@@ -186,7 +186,7 @@ def _drift(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
         )
     pending = sorted(set(node["kernels"]) - {node["kernel"]}) if node["reboot_required"] else []
     if node["reboot_required"]:
-        asked = ", ".join(clean(one) for one in [*node["reboot_required_by"], *pending]) or "a package"
+        asked = ", ".join(sanitize(one) for one in [*node["reboot_required_by"], *pending]) or "a package"
         yield Remark(
             "reboot",
             "pending reboot",
@@ -211,7 +211,7 @@ def _names(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
         if not node["names"].get(name):
             yield Remark(
                 "name",
-                f"address of {clean(name)}",
+                f"address of {sanitize(name)}",
                 "one",
                 "none",
                 "Correct the node's name service or /etc/hosts.",

@@ -35,7 +35,7 @@ from typing import Any
 from pydantic import Field
 
 from rackproof.core.records import Node, Record
-from rackproof.core.text import clean
+from rackproof.core.text import sanitize
 from rackproof.logs.nvidia_smi import read_gpu_texts
 from rackproof.logs.xid import ACTIONS
 from rackproof.nodes.facts import node_from_facts
@@ -203,7 +203,7 @@ def look(
     tools = {**_map(facts, "tools"), **_map(node, "commands"), **_map(health, "tools")}
     about = about or node_from_facts(name, facts, sku)
     gpus = _gpus(tools)
-    boot_id = clean(facts.get("boot_id") or node.get("boot_id") or "", 60)
+    boot_id = sanitize(facts.get("boot_id") or node.get("boot_id") or "", 60)
     log = _since(_stdout(tools, "kernel_log"), health, _text(_map(facts, "files"), "uptime"))
     xids = _xids(
         log, _float(health.get("booted")) or 0, {bus(one.bus_id): one.uuid for one in _known(gpus, previous)}
@@ -227,7 +227,7 @@ def look(
         gone_gpus=_gone_gpus(gpus, previous),
         gone_ports=_gone_ports(ports, previous),
         links={
-            clean(address, 40): {key: clean(value, 60) for key, value in list(about_.items())[:10]}
+            sanitize(address, 40): {key: sanitize(value, 60) for key, value in list(about_.items())[:10]}
             for address, about_ in _map(health, "pci").items()
             if isinstance(about_, Mapping)
         },
@@ -236,15 +236,22 @@ def look(
         versions=_versions(about.software | about.firmware, gpus, _map(node, "modules")),
         tools={
             # A path that was asked for, and has no file system to show, is no healthy disk.
-            **{f"statfs {clean(path, 50)}": "failed" for path in asked_of if clean(path, 300) not in disk},
-            **{clean(tool, 60): clean(_map(tools, tool).get("status") or "", 20) for tool in sorted(tools)},
+            **{
+                f"statfs {sanitize(path, 50)}": "failed"
+                for path in asked_of
+                if sanitize(path, 300) not in disk
+            },
+            **{
+                sanitize(tool, 60): sanitize(_map(tools, tool).get("status") or "", 20)
+                for tool in sorted(tools)
+            },
         },
         seconds={
-            clean(tool, 60): taken
+            sanitize(tool, 60): taken
             for tool in sorted(tools)
             if (taken := _float(_map(tools, tool).get("seconds"))) is not None
         },
-        truncated=tuple(clean(tool, 60) for tool in sorted(tools) if _map(tools, tool).get("truncated")),
+        truncated=tuple(sanitize(tool, 60) for tool in sorted(tools) if _map(tools, tool).get("truncated")),
         mounts=_mounts(node, _text(_map(facts, "files"), "mountinfo")),
         failed_units=failed,
         idle_units=tuple(one for one in idle if one not in (failed or ())),
@@ -379,7 +386,9 @@ def _gpus(tools: Mapping[str, Any]) -> tuple[GpuLook, ...]:
                 links=links.get(gpu.uuid, {}),
                 link_errors=errors.get(gpu.uuid),
                 errors=tuple(
-                    dict.fromkeys(said for path in _TELLING if _ERROR.search(said := clean(text(path), 60)))
+                    dict.fromkeys(
+                        said for path in _TELLING if _ERROR.search(said := sanitize(text(path), 60))
+                    )
                 ),
             )
         )
@@ -442,7 +451,7 @@ def _xids(log: str, booted: float, uuids: Mapping[str, str]) -> tuple[XidLook, .
         match = _XID.search(line)
         if match is None:
             continue
-        address, xid, text = bus(match[1]), int(match[2]), clean(match[3] or "", 300)
+        address, xid, text = bus(match[1]), int(match[2]), sanitize(match[3] or "", 300)
         key = (address, xid, action_of(xid, text))
         # Seconds since 1970; dmesg, which tells those since boot, has none of an earlier boot.
         stamp = _MOMENT.match(line)
@@ -514,7 +523,7 @@ def _versions(
             versions[name] = " ".join(sorted(filter(None, values)))
     for module in ("nvidia_peermem", "nvidia"):
         if module in modules:
-            versions[f"module.{module}"] = clean(modules[module] or "", 60)
+            versions[f"module.{module}"] = sanitize(modules[module] or "", 60)
     return versions
 
 
@@ -526,15 +535,15 @@ def _ports(devices: Mapping[str, Any]) -> tuple[PortLook, ...]:
                 counters = _map(about, "counters")
                 ports.append(
                     PortLook(
-                        device=clean(device, 60),
-                        port=clean(port, 10),
+                        device=sanitize(device, 60),
+                        port=sanitize(port, 10),
                         # "4: ACTIVE" and "5: LinkUp" in /sys.
-                        state=clean(str(about.get("state") or "").rpartition(":")[2], 40).lower(),
-                        physical=clean(str(about.get("phys_state") or "").rpartition(":")[2], 40).lower(),
+                        state=sanitize(str(about.get("state") or "").rpartition(":")[2], 40).lower(),
+                        physical=sanitize(str(about.get("phys_state") or "").rpartition(":")[2], 40).lower(),
                         rate_gbps=_number(str(about.get("rate") or "")),
-                        layer=clean(about.get("link_layer") or "", 40),
+                        layer=sanitize(about.get("link_layer") or "", 40),
                         counters={
-                            clean(name, 60): value
+                            sanitize(name, 60): value
                             for name, value in list(counters.items())[:200]
                             if isinstance(value, int) and value >= 0
                         },
@@ -554,7 +563,7 @@ def _disk(paths: Mapping[str, Any]) -> dict[str, dict[str, float]]:
         about = _map(paths, path)
         total, free = _float(about.get("total_bytes")), _float(about.get("free_bytes"))
         if total and free is not None:
-            found[clean(path, 300)] = {
+            found[sanitize(path, 300)] = {
                 "total_bytes": total,
                 "free_bytes": free,
                 "read_only": float(about.get("read_only") is True),
@@ -580,20 +589,20 @@ def _disciplined(clock: str, node: Mapping[str, Any]) -> bool | None:
 
 def _mounts(node: Mapping[str, Any], mountinfo: str) -> tuple[str, ...] | None:
     if "mounts" in node:
-        return tuple(sorted(clean(one, 300) for one in _map(node, "mounts")))
+        return tuple(sorted(sanitize(one, 300) for one in _map(node, "mounts")))
     found = {fields[4] for line in mountinfo.splitlines() if len(fields := line.split()) > 5}
     # The kernel writes a blank as \040.
     plain = (re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), one) for one in found)
-    return tuple(sorted(clean(one, 300) for one in plain)) if found else None
+    return tuple(sorted(sanitize(one, 300) for one in plain)) if found else None
 
 
 def _failed_units(tools: Mapping[str, Any], services: object) -> tuple[str, ...] | None:
     if isinstance(services, Mapping):
-        return tuple(sorted(clean(unit, 100) for unit, state in services.items() if _failed(state)))
+        return tuple(sorted(sanitize(unit, 100) for unit, state in services.items() if _failed(state)))
     if _map(tools, "failed_units").get("status") != "ok":
         return None
     lines = _stdout(tools, "failed_units").replace("\u25cf", " ").splitlines()
-    return tuple(sorted(clean(line.split()[0], 100) for line in lines if line.strip()))
+    return tuple(sorted(sanitize(line.split()[0], 100) for line in lines if line.strip()))
 
 
 def _units(shown: str) -> tuple[str, ...]:
@@ -603,7 +612,7 @@ def _units(shown: str) -> tuple[str, ...]:
         about = dict(line.partition("=")[::2] for line in block.splitlines())
         enabled = about.get("UnitFileState", "").startswith("enabled") and about.get("LoadState") == "loaded"
         if enabled and about.get("ActiveState") not in ("active", "activating", "reloading", None):
-            idle.append(clean(about.get("Id", ""), 100))
+            idle.append(sanitize(about.get("Id", ""), 100))
     return tuple(sorted(filter(None, idle)))
 
 

@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 from markupsafe import Markup
 
 from rackproof.core.records import Judgement, Reference, Run
-from rackproof.core.text import clean, number, quantity, unit_text
+from rackproof.core.text import number, quantity, sanitize, unit_text
 from rackproof.report.view import label_text, value_of, words
 
 MAX_CHARTS = 12
@@ -184,12 +184,12 @@ def run_charts(run: Run) -> tuple[Chart, ...]:
         lines, notes = _bounded(groups[name, unit, x_unit])
         level, level_label = _level(run.judgements, name, unit)
         long_enough = max(len(line.x) for line in lines) > 40
-        title = f"{words(name)} over {'time' if x_unit == 's' else clean(x_unit, 40)}"
+        title = f"{words(name)} over {'time' if x_unit == 's' else sanitize(x_unit, 40)}"
         title = title.replace("gpu ", "GPU ")
         charts.append(
             Chart(
                 title=title[:1].upper() + title[1:],
-                x_label=clean({"s": "seconds"}.get(x_unit, x_unit), 60),
+                x_label=sanitize({"s": "seconds"}.get(x_unit, x_unit), 60),
                 y_label=unit_text(unit) or words(name)[:60],
                 lines=lines,
                 markers=not long_enough,
@@ -269,7 +269,7 @@ def sweep_charts(runs: Sequence[Run]) -> tuple[Chart, ...]:
                 kept, notes = _bounded(lines)
                 charts.append(
                     Chart(
-                        title=f"{title} over batch size: {clean(benchmark, 80)}",
+                        title=f"{title} over batch size: {sanitize(benchmark, 80)}",
                         x_label="batch size",
                         y_label=unit_text(unit) or title.lower(),
                         lines=kept,
@@ -302,10 +302,10 @@ def _line_label(run: Run, varying: frozenset[str]) -> str:
     parts: list[str] = []
     for name, value in run.parameters.items():
         if name == "gpus" and name in varying:
-            parts.insert(0, "CPU" if value == 0 else f"{clean(value, 20)} GPU{'' if value == 1 else 's'}")
+            parts.insert(0, "CPU" if value == 0 else f"{sanitize(value, 20)} GPU{'' if value == 1 else 's'}")
         elif name in varying:
             parts.append(f"{name}={value}")
-    return clean(" ".join(parts), 60)
+    return sanitize(" ".join(parts), 60)
 
 
 def describe(chart: Chart) -> str:
@@ -451,7 +451,7 @@ def draw_ratios(chart: Ratios, ident: str) -> Drawn:
         axes.axvline(1, color=_INK, linewidth=1.0, linestyle=(0, (1.5, 2.5)))
         axes.set_ylim(rows - 0.5, -0.5)
         axes.yaxis.set_major_locator(FixedLocator(range(rows)))
-        shown = [clean(label, 26) for label in chart.labels]
+        shown = [sanitize(label, 26) for label in chart.labels]
         axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: shown[int(y)]))
         axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: number(x)))

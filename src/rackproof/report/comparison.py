@@ -11,7 +11,7 @@ from rackproof.analysis.compare.runs import Comparison
 from rackproof.analysis.compare.systems import Cell as Value
 from rackproof.analysis.compare.systems import ComparedMetric, Kind, Ratio, SystemComparison
 from rackproof.core.records import Direction, Verdict, worst
-from rackproof.core.text import NOTHING, clean, number, percent, quantity
+from rackproof.core.text import NOTHING, number, percent, quantity, sanitize
 from rackproof.report import charts, view
 from rackproof.report.view import Cell, Table
 
@@ -29,7 +29,7 @@ _FAIRER = (
 
 def title(comparison: SystemComparison) -> str:
     """Return the heading."""
-    return clean(" against ".join(comparison.systems), 300)
+    return sanitize(" against ".join(comparison.systems), 300)
 
 
 def verdict(comparison: SystemComparison) -> Verdict | None:
@@ -58,20 +58,22 @@ def remarks(comparison: SystemComparison) -> tuple[str, ...]:
         count = len(comparison.left_out)
         said.append(f"{count} run{'s enter' if count > 1 else ' enters'} no mean (listed below).")
     if comparison.unmatched:
-        said.append(f"Not every system has: {clean(', '.join(comparison.unmatched), 600)}.")
+        said.append(f"Not every system has: {sanitize(', '.join(comparison.unmatched), 600)}.")
     if not comparison.rows:
         said.append("The systems have no benchmark in common.")
     said += [
-        f"{clean(row.benchmark, 80)}: {clean(note, 300)}." for row in comparison.rows for note in row.notes
+        f"{sanitize(row.benchmark, 80)}: {sanitize(note, 300)}."
+        for row in comparison.rows
+        for note in row.notes
     ]
     return tuple(said)
 
 
 def _benchmark(row: ComparedMetric) -> Cell:
-    name = clean(row.benchmark, 80)
+    name = sanitize(row.benchmark, 80)
     if row.kind == "other":
         name += f" {view.words(row.metric)}"
-    return Cell(name, note=clean(row.point, 120))
+    return Cell(name, note=sanitize(row.point, 120))
 
 
 def _value(cell: Value) -> Cell:
@@ -94,22 +96,22 @@ def _ratio(ratio: Ratio, confidence: float) -> tuple[Cell, Cell, Cell]:
     return (
         Cell(shown, "number"),
         Cell(interval, "number"),
-        Cell(ratio.conclusion, note=clean(ratio.reason, 200)),
+        Cell(ratio.conclusion, note=sanitize(ratio.reason, 200)),
     )
 
 
 def two_columns(comparison: SystemComparison, kind: Kind) -> Table:
     """Return one table: a column per system, and ratio, interval and conclusion of each but the first."""
     epochs = {(row.benchmark, row.point): row for row in comparison.rows if row.kind == "epochs"}
-    base = clean(comparison.systems[0], 40)
+    base = sanitize(comparison.systems[0], 40)
     several = len(comparison.systems) > 2
     columns = ["Benchmark"]
     for name in comparison.systems:
-        columns.append(clean(name, 60))
+        columns.append(sanitize(name, 60))
         if kind == "minutes":
             columns.append("Epochs")
     for name in comparison.systems[1:]:
-        whose = f" {clean(name, 40)} / {base}" if several else f" to {base}"
+        whose = f" {sanitize(name, 40)} / {base}" if several else f" to {base}"
         columns += [f"Ratio{whose}", f"{comparison.confidence:.0%} interval", "Conclusion"]
     rows = []
     for row in comparison.rows:
@@ -145,8 +147,8 @@ def judged(comparison: SystemComparison) -> Table:
         rows.append(
             (
                 view.verdict_cell(one.verdict),
-                Cell(clean(row.benchmark, 80), note=view.words(row.metric)),
-                Cell(clean(name, 80)),
+                Cell(sanitize(row.benchmark, 80), note=view.words(row.metric)),
+                Cell(sanitize(name, 80)),
                 Cell(quantity(one.value, one.unit), "number"),
                 Cell(quantity(one.reference.value, one.reference.unit), "number"),
                 Cell(view.bounds_text(one.reference), "number"),
@@ -154,8 +156,8 @@ def judged(comparison: SystemComparison) -> Table:
                 Cell(
                     NOTHING if cell.expected is None else f"±{percent(cell.expected, sign=False)}", "number"
                 ),
-                Cell(clean(one.reason, 300)),
-                Cell(clean(one.reference.source, 300)),
+                Cell(sanitize(one.reason, 300)),
+                Cell(sanitize(one.reference.source, 300)),
             )
         )
     columns = (
@@ -178,12 +180,12 @@ def left_out(comparison: SystemComparison) -> Table:
     rows = [
         (
             view.verdict_cell(one.verdict),
-            Cell(clean(one.system, 80)),
-            Cell(clean(one.benchmark, 80)),
-            Cell(clean(one.reason, 400)),
-            Cell(clean(one.source, 200), "code"),
-            Cell(clean(one.log, 300), "code"),
-            Cell(clean(one.run_id, 130), "code"),
+            Cell(sanitize(one.system, 80)),
+            Cell(sanitize(one.benchmark, 80)),
+            Cell(sanitize(one.reason, 400)),
+            Cell(sanitize(one.source, 200), "code"),
+            Cell(sanitize(one.log, 300), "code"),
+            Cell(sanitize(one.run_id, 130), "code"),
         )
         for one in comparison.left_out
     ]
@@ -195,14 +197,14 @@ def counted(comparison: SystemComparison) -> Table:
     """Return every run that enters a mean, with its own numbers."""
     rows = [
         (
-            Cell(clean(one.system, 80)),
-            Cell(clean(one.benchmark, 80), note=clean(one.point, 120)),
+            Cell(sanitize(one.system, 80)),
+            Cell(sanitize(one.benchmark, 80), note=sanitize(one.point, 120)),
             Cell(quantity(one.throughput, one.throughput_unit), "number"),
             Cell(number(one.minutes), "number"),
             Cell(number(one.epochs), "number"),
             Cell(number(one.wall_minutes), "number"),
-            Cell(clean(one.log, 300), "code", note=clean(one.source, 200)),
-            Cell(clean(one.run_id, 130), "code"),
+            Cell(sanitize(one.log, 300), "code", note=sanitize(one.source, 200)),
+            Cell(sanitize(one.run_id, 130), "code"),
         )
         for one in comparison.counted
     ]
@@ -214,9 +216,9 @@ def differences(runs: Comparison | None) -> Table:
     """Return what else differs between two single runs."""
     rows = [
         (
-            Cell(clean(one.what, 100)),
-            Cell(clean(one.first, 300) or NOTHING, "code"),
-            Cell(clean(one.second, 300) or NOTHING, "code"),
+            Cell(sanitize(one.what, 100)),
+            Cell(sanitize(one.first, 300) or NOTHING, "code"),
+            Cell(sanitize(one.second, 300) or NOTHING, "code"),
         )
         for one in (runs.differences if runs else ())
     ]
@@ -239,7 +241,7 @@ def sections(
 
 def ratio_charts(comparison: SystemComparison) -> tuple[charts.Ratios, ...]:
     """Return a chart per table: the ratio of every benchmark to the first system, with its interval."""
-    base = clean(comparison.systems[0], 40)
+    base = sanitize(comparison.systems[0], 40)
     made = []
     for kind, heading in _HEADINGS:
         rows = [
@@ -251,7 +253,7 @@ def ratio_charts(comparison: SystemComparison) -> tuple[charts.Ratios, ...]:
             continue
         lines = tuple(
             (
-                clean(name, 60),
+                sanitize(name, 60),
                 tuple(
                     (row.ratios[place].value, row.ratios[place].low, row.ratios[place].high) for row in rows
                 ),
@@ -300,7 +302,7 @@ def comparison_page(comparison: SystemComparison, runs: Comparison | None = None
                 for place, chart in enumerate(ratio_charts(comparison), start=1)
             ],
             method=comparison.method,
-            version=clean(__version__, 60),
+            version=sanitize(__version__, 60),
         )
     )
 

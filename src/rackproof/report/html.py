@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from rackproof import __version__
 from rackproof.core.records import Run
-from rackproof.core.text import clean, moment
+from rackproof.core.text import moment, sanitize
 from rackproof.report import charts, study, view
 
 
@@ -51,7 +51,7 @@ def run_page(run: Run) -> str:
             kind="Run report",
             when=moment(run.ended or run.started) if run.ended or run.started else "",
             style=style(),
-            title=clean(run.benchmark, 200),
+            title=sanitize(run.benchmark, 200),
             point=view.point_text(run),
             hardware=view.hardware_text(run),
             verdict=run.verdict,
@@ -68,7 +68,7 @@ def run_page(run: Run) -> str:
             measurements=view.measurement_table(run),
             logs=view.log_table(run),
             run_id=run.run_id,
-            version=clean(run.rackproof_version or __version__, 60),
+            version=sanitize(run.rackproof_version or __version__, 60),
         )
     )
 
@@ -90,7 +90,7 @@ def plan_page(
             # By the text of the moment: records may mix moments with and without a zone.
             when=max((moment(end) for end in ends), default=""),
             style=style(),
-            title=clean(title, 200),
+            title=sanitize(title, 200),
             counts=f"{len(runs)} run{'' if len(runs) == 1 else 's'}: {view.counts(runs)}",
             verdict=verdict,
             meaning=view.WORDS[verdict],

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from rackproof.core.records import Judgement, Run, Verdict
-from rackproof.core.text import clean, elapsed, quantity
+from rackproof.core.text import elapsed, quantity, sanitize
 from rackproof.report import view
 
 
@@ -33,16 +33,16 @@ def _details(one: Judgement) -> str:
     said = [f"measured: {quantity(one.value, one.unit)}"]
     if reference is not None:
         said.append(
-            f"reference: {quantity(reference.value, reference.unit)} ({clean(reference.source, 300)})"
+            f"reference: {quantity(reference.value, reference.unit)} ({sanitize(reference.source, 300)})"
         )
         said.append(f"allowed: {view.bounds_text(reference) or 'anything'}")
-    place = clean(one.source, 200)
+    place = sanitize(one.source, 200)
     return "\n".join([*said, f"read at: {place}"] if place else said)
 
 
 def _suite(run: Run) -> ElementTree.Element:
     took = elapsed(run.started, run.ended)
-    name = clean(run.title, 300)
+    name = sanitize(run.title, 300)
     suite = ElementTree.Element("testsuite", name=name, id=run.run_id)
     totals = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
     properties = ElementTree.SubElement(suite, "properties")
@@ -58,8 +58,8 @@ def _suite(run: Run) -> ElementTree.Element:
 
     for one in run.judgements:
         labels = view.label_text(one.labels)
-        title = clean(one.metric, 200) + (f" [{labels}]" if labels else "")
-        case(title, one.verdict, clean(one.reason, 1000), _details(one), one.gating)
+        title = sanitize(one.metric, 200) + (f" [{labels}]" if labels else "")
+        case(title, one.verdict, sanitize(one.reason, 1000), _details(one), one.gating)
     why = view.reasons(run)
     case("verdict of the run", run.verdict, why[0], "\n".join(why), True)
     for key, value in totals.items():
@@ -76,7 +76,7 @@ def _missing_suite(missing: Sequence[str]) -> ElementTree.Element:
     suite.set("skipped", "0")
     suite.set("time", "0")
     for one in missing:
-        name = clean(one, 300)
+        name = sanitize(one, 300)
         case = ElementTree.SubElement(suite, "testcase", classname="missing runs", name=name, time="0")
         _outcome(case, Verdict.UNPROVEN, "the run is missing", name, True)
     return suite
@@ -84,7 +84,7 @@ def _missing_suite(missing: Sequence[str]) -> ElementTree.Element:
 
 def junit(runs: Sequence[Run], title: str = "rackproof", missing: Sequence[str] = ()) -> bytes:
     """Return JUnit XML (UTF-8) of one or several runs; a missing run is an error."""
-    root = ElementTree.Element("testsuites", name=clean(title, 200))
+    root = ElementTree.Element("testsuites", name=sanitize(title, 200))
     suites = [_suite(run) for run in runs]
     if missing or not runs:
         suites.append(_missing_suite(missing or ["every run: nothing ran, so nothing is proven"]))

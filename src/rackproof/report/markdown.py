@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from rackproof.core.records import Run
-from rackproof.core.text import clean
+from rackproof.core.text import sanitize
 from rackproof.report import study, view
 from rackproof.report.view import Cell, Table
 
@@ -17,7 +17,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~<>&$@:])")
 def escape(text: str) -> str:
     """Escape a text so that Markdown shows it literally, in a table cell too."""
     # "<" as an entity, for renderers that pass raw HTML even after a backslash.
-    parts = _SPECIAL.sub(r"\\\1", clean(text, 2000))
+    parts = _SPECIAL.sub(r"\\\1", sanitize(text, 2000))
     parts = parts.replace(r"\<", "&lt;").replace(r"\>", "&gt;").replace(r"\&", "&amp;")
     # Mentions and bare links work without any markup: break them where they start.
     parts = parts.replace(r"\@", "&#64;").replace(r"\:", "&#58;" if "//" in parts else ":")
@@ -26,7 +26,7 @@ def escape(text: str) -> str:
 
 def code(text: str) -> str:
     """Return a code span that no backtick or pipe in the text can leave."""
-    shown = clean(text, 600).replace("`", "\N{MODIFIER LETTER GRAVE ACCENT}").replace("|", "\\|")
+    shown = sanitize(text, 600).replace("`", "\N{MODIFIER LETTER GRAVE ACCENT}").replace("|", "\\|")
     return f"`{shown}`" if shown else ""
 
 

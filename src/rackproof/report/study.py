@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from rackproof.analysis.scaling_study import Study, StudyRow, rate_of, studies
 from rackproof.core.records import Run
-from rackproof.core.text import NOTHING, clean, moment, number, quantity, size, unit_text
+from rackproof.core.text import NOTHING, moment, number, quantity, sanitize, size, unit_text
 from rackproof.report import view
 from rackproof.report.charts import Chart, Line
 from rackproof.report.view import Cell, Table, table
@@ -44,7 +44,7 @@ def scaling_tables(runs: Sequence[Run], link: Callable[[Run], str] | None = None
         }
         rows = [_row(study, row, varying, link) for study in own for row in study.rows]
         shared = " ".join(f"{k}={v}" for k, v in own[0].point.items() if k not in varying)
-        caption = f"Scaling of {clean(benchmark, 100)}" + (f" ({clean(shared, 300)})" if shared else "")
+        caption = f"Scaling of {sanitize(benchmark, 100)}" + (f" ({sanitize(shared, 300)})" if shared else "")
         tables.append(table(caption, _COLUMNS, rows))
     return tuple(tables)
 
@@ -72,22 +72,24 @@ def _row(
     one, many = ("process", "processes") if on_cpu else ("GPU", "GPUs")
     devices = f"{row.devices} {one if row.devices == 1 else many}"
     described = devices + (f" on {row.nodes} nodes" if row.nodes > 1 else "")
-    notes = [clean(one, 200) for one in row.left_out]
-    notes += [clean(f"{one.text}: {'; '.join(one.evidence)}".rstrip(": "), 400) for one in row.explanations]
-    notes += [clean(one.message, 160) for run in row.runs for one in run.findings if one.verdict is None]
+    notes = [sanitize(one, 200) for one in row.left_out]
+    notes += [
+        sanitize(f"{one.text}: {'; '.join(one.evidence)}".rstrip(": "), 400) for one in row.explanations
+    ]
+    notes += [sanitize(one.message, 160) for run in row.runs for one in run.findings if one.verdict is None]
     measured = [run for run in row.runs if any(one.name == "link_bandwidth" for one in run.measurements)]
-    notes += [f"network: {clean(run.network, 160)}" for run in measured]
+    notes += [f"network: {sanitize(run.network, 160)}" for run in measured]
     logs = [log.path for run in row.runs for log in run.logs]
     details = Cell(
-        clean(", ".join(run.run_id for run in row.runs[:3]) + (" …" if len(row.runs) > 3 else ""), 200),
+        sanitize(", ".join(run.run_id for run in row.runs[:3]) + (" …" if len(row.runs) > 3 else ""), 200),
         "code",
         href=link(first) if link else "",
-        note=clean(", ".join(dict.fromkeys(logs)), 160),
+        note=sanitize(", ".join(dict.fromkeys(logs)), 160),
     )
     return (
         view.verdict_cell(row.verdict),
-        Cell(described, note=clean(what, 160)),
-        Cell(clean(view.hardware_text(first) or NOTHING, 160), note=clean(study.where, 80)),
+        Cell(described, note=sanitize(what, 160)),
+        Cell(sanitize(view.hardware_text(first) or NOTHING, 160), note=sanitize(study.where, 80)),
         Cell(str(row.devices), "number"),
         Cell(_rate(row), "number"),
         _efficiency(study, row),
@@ -150,14 +152,14 @@ def environment_table(runs: Sequence[Run]) -> Table:
         if title == "Orchestrator":
             versions += [f"launched with {name}" for name in launchers]
         rows.append(
-            (Cell(title), Cell(clean("; ".join(dict.fromkeys(versions)) or "not known", 400), "code"))
+            (Cell(title), Cell(sanitize("; ".join(dict.fromkeys(versions)) or "not known", 400), "code"))
         )
     containers = dict.fromkeys(
         " ".join(part for part in (run.container, run.container_digest) if part)
         for run in runs
         if run.container
     )
-    rows.append((Cell("Container"), Cell(clean("; ".join(containers) or "none", 400), "code")))
+    rows.append((Cell("Container"), Cell(sanitize("; ".join(containers) or "none", 400), "code")))
     return table("Environment", ("Stack", "Version"), rows)
 
 
@@ -169,7 +171,7 @@ def experiment_table(runs: Sequence[Run], link: Callable[[Run], str] | None = No
         data = run.dataset
         amount = []
         if data is not None:
-            amount = [clean(one, 120) for one in (data.name, data.source) if one]
+            amount = [sanitize(one, 120) for one in (data.name, data.source) if one]
             amount += [f"{data.objects:,} objects"] if data.objects is not None else []
             amount += [size(data.size_bytes)] if data.size_bytes is not None else []
         expected = [
@@ -194,20 +196,20 @@ def experiment_table(runs: Sequence[Run], link: Callable[[Run], str] | None = No
         rows.append(
             (
                 view.verdict_cell(run.verdict),
-                Cell(clean(run.description or run.title, 300), note=view.point_text(run)),
+                Cell(sanitize(run.description or run.title, 300), note=view.point_text(run)),
                 Cell(moment(run.started) if run.started else NOTHING),
-                Cell(clean(run.storage or (data.name if data else "") or NOTHING, 200)),
-                Cell(clean(" ".join([run.benchmark, *run.command[1:2]]), 200)),
-                Cell(clean(view.hardware_text(run) or NOTHING, 200)),
+                Cell(sanitize(run.storage or (data.name if data else "") or NOTHING, 200)),
+                Cell(sanitize(" ".join([run.benchmark, *run.command[1:2]]), 200)),
+                Cell(sanitize(view.hardware_text(run) or NOTHING, 200)),
                 Cell(str(len(run.nodes) or len(run.asked_nodes) or NOTHING), "number"),
-                Cell(clean(", ".join(addresses) or NOTHING, 200)),
-                Cell(clean("; ".join(hardware) or NOTHING, 400)),
-                Cell(clean(network or NOTHING, 120)),
-                Cell(clean("; ".join(results) or NOTHING, 300), href=link(run) if link else ""),
-                Cell(clean("; ".join(expected) or "none stated", 400)),
-                Cell(clean(storage or NOTHING, 200), "code"),
-                Cell(clean(", ".join(amount) or NOTHING, 300)),
-                Cell(clean("; ".join([view.reasons(run)[0], *filter(None, [run.notes])]), 400)),
+                Cell(sanitize(", ".join(addresses) or NOTHING, 200)),
+                Cell(sanitize("; ".join(hardware) or NOTHING, 400)),
+                Cell(sanitize(network or NOTHING, 120)),
+                Cell(sanitize("; ".join(results) or NOTHING, 300), href=link(run) if link else ""),
+                Cell(sanitize("; ".join(expected) or "none stated", 400)),
+                Cell(sanitize(storage or NOTHING, 200), "code"),
+                Cell(sanitize(", ".join(amount) or NOTHING, 300)),
+                Cell(sanitize("; ".join([view.reasons(run)[0], *filter(None, [run.notes])]), 400)),
             )
         )
     columns = (
@@ -244,10 +246,10 @@ def cause_table(runs: Sequence[Run]) -> Table:
     """Return what the samples of badly scaling points show, with the evidence."""
     rows = [
         (
-            Cell(clean(study.benchmark, 100), note=f"{row.devices} devices"),
+            Cell(sanitize(study.benchmark, 100), note=f"{row.devices} devices"),
             Cell(f"{row.scaling.efficiency:.3f}" if row.scaling else NOTHING, "number"),
-            Cell(clean(one.text, 300)),
-            Cell(clean("; ".join(one.evidence) or "none", 600)),
+            Cell(sanitize(one.text, 300)),
+            Cell(sanitize("; ".join(one.evidence) or "none", 600)),
         )
         for study in studies(runs)
         for row in study.rows
@@ -292,14 +294,14 @@ def scaling_charts(runs: Sequence[Run]) -> tuple[Chart, ...]:
             points = [row.scaling for row in study.rows if row.scaling is not None]
             lines.append(
                 Line(
-                    clean(label, 60),
+                    sanitize(label, 60),
                     tuple(float(point.devices) for point in points),
                     tuple(point.efficiency for point in points),
                 )
             )
         charts.append(
             Chart(
-                title=f"Scaling efficiency: {clean(benchmark, 80)}",
+                title=f"Scaling efficiency: {sanitize(benchmark, 80)}",
                 x_label="devices",
                 y_label="of ideal",
                 lines=tuple(lines),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rackproof.core.records import Run, Verdict
-from rackproof.core.text import NOTHING, clean, width
+from rackproof.core.text import NOTHING, sanitize, width
 from rackproof.report import view
 
 _COLOURS = {Verdict.PASS: "32", Verdict.DEGRADED: "33", Verdict.FAIL: "31", Verdict.UNPROVEN: "35"}
@@ -94,7 +94,7 @@ def terminal_table(runs: Sequence[Run], width: int = 100, color: bool = False) -
         )
         # On a terminal a plain pass needs no reason.
         why = "" if run.verdict is Verdict.PASS and not run.reasons else view.reasons(run)[0]
-        benchmark = clean(run.benchmark, 80)
+        benchmark = sanitize(run.benchmark, 80)
         verdict = f"{view.SYMBOLS[run.verdict]} {run.verdict.value}"
         rows.append((verdict, benchmark, view.point_text(run, 80), main or NOTHING, why))
     columns = ("Verdict", "Benchmark", "Point", "Measured", "Reason")

@@ -1,6 +1,6 @@
 """What a report says, before it has a form: tables of clean text, the same for HTML and Markdown.
 
-Everything from a log or a node passes :func:`rackproof.core.text.clean` here, once; the forms only escape.
+Everything from a log or a node passes :func:`rackproof.core.text.sanitize` here, once; the forms only escape.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from urllib.parse import quote
 from rackproof.core.records import Direction, Finding, Judgement, Measurement, Reference, Run, Verdict, worst
 from rackproof.core.text import (
     NOTHING,
-    clean,
     duration,
     elapsed,
     moment,
     number,
     percent,
     quantity,
+    sanitize,
     size,
     unit_text,
 )
@@ -112,11 +112,11 @@ def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) 
 
 
 def _text(value: object, limit: int = 300) -> Cell:
-    return Cell(clean(value, limit))
+    return Cell(sanitize(value, limit))
 
 
 def _code(value: object, limit: int = 600) -> Cell:
-    return Cell(clean(value, limit), "code")
+    return Cell(sanitize(value, limit), "code")
 
 
 def _number(text: str) -> Cell:
@@ -130,24 +130,24 @@ def verdict_cell(verdict: Verdict, note: str = "") -> Cell:
 
 def words(name: str) -> str:
     """Turn a metric's name into words: ``seconds_per_epoch`` to ``seconds per epoch``."""
-    return clean(name, 200).replace("_", " ")
+    return sanitize(name, 200).replace("_", " ")
 
 
 def label_text(labels: dict[str, str], limit: int = 160) -> str:
     """Write labels on one line; a size in bytes as a size."""
     parts = []
     for key, value in labels.items():
-        shown = clean(value, 80)
+        shown = sanitize(value, 80)
         if key == _SIZE_LABEL and shown.isascii() and shown.isdigit() and len(shown) < 18:
             parts.append(size(int(shown)))
         else:
-            parts.append(f"{clean(key, 40)} {shown}")
-    return clean(", ".join(parts), limit)
+            parts.append(f"{sanitize(key, 40)} {shown}")
+    return sanitize(", ".join(parts), limit)
 
 
 def point_text(run: Run, limit: int = 160) -> str:
     """Write a run's point of the matrix on one line."""
-    return clean(" ".join(f"{key}={value}" for key, value in run.parameters.items()), limit)
+    return sanitize(" ".join(f"{key}={value}" for key, value in run.parameters.items()), limit)
 
 
 def deviation(judgement: Judgement) -> float | None:
@@ -262,7 +262,7 @@ def finding_table(run: Run) -> Table:
     rows = [
         (
             verdict_cell(one.verdict, weight(one)) if one.verdict else Cell("remark"),
-            Cell(clean(one.message, 1000), note=clean(one.code, 80)),
+            Cell(sanitize(one.message, 1000), note=sanitize(one.code, 80)),
             _code(one.source, 200),
             _code(one.excerpt),
         )
@@ -332,9 +332,9 @@ def software_table(run: Run) -> Table:
     for (kind, name), versions in sorted(seen.items()):
         for version, nodes in sorted(versions.items(), key=lambda item: -len(item[1])):
             if len(nodes) == len(run.nodes):
-                where = "every node" if len(nodes) > 1 else clean(nodes[0], 80)
+                where = "every node" if len(nodes) > 1 else sanitize(nodes[0], 80)
             else:
-                where = f"{len(nodes)} of {len(run.nodes)}: " + clean(", ".join(nodes), 200)
+                where = f"{len(nodes)} of {len(run.nodes)}: " + sanitize(", ".join(nodes), 200)
             rows.append((_text(kind), _text(name), _code(version, 200), _text(where)))
     return table("Versions as found when the run started", ("Kind", "Name", "Version", "Where"), rows)
 
@@ -342,7 +342,7 @@ def software_table(run: Run) -> Table:
 def log_href(path: str) -> str:
     """Return a link to a raw log beside the report, or nothing if the path leads elsewhere."""
     parts = PurePosixPath(path).parts
-    if not parts or path.startswith(("/", "\\")) or ".." in parts or clean(path, 1000) != path:
+    if not parts or path.startswith(("/", "\\")) or ".." in parts or sanitize(path, 1000) != path:
         return ""
     return "./" + quote(path)
 
@@ -351,7 +351,7 @@ def log_table(run: Run) -> Table:
     """Return the raw logs kept with the run."""
     rows = [
         (
-            Cell(clean(log.path, 300), "code", href=log_href(log.path)),
+            Cell(sanitize(log.path, 300), "code", href=log_href(log.path)),
             _text(log.format),
             verdict_cell(log.verdict),
             _number(size(log.size_bytes)),
@@ -409,12 +409,12 @@ def fact_pairs(run: Run) -> tuple[tuple[str, Cell], ...]:
 
 def reasons(run: Run) -> tuple[str, ...]:
     """Return why the verdict is what it is, in words, most important first; never empty."""
-    said = tuple(clean(reason, 1000) for reason in run.reasons if clean(reason))
+    said = tuple(sanitize(reason, 1000) for reason in run.reasons if sanitize(reason))
     if said:
         return said
     counted = [one for one in run.judgements if one.gating and one.verdict is not Verdict.PASS]
     if counted:
-        return tuple(f"{words(one.metric)}: {clean(one.reason, 600)}" for one in counted[:5])
+        return tuple(f"{words(one.metric)}: {sanitize(one.reason, 600)}" for one in counted[:5])
     if run.verdict is Verdict.PASS:
         return (meaning(run),)
     return (f"{WORDS[run.verdict]} The record gives no reason.",)
@@ -505,7 +505,7 @@ def main_measurements(run: Run, limit: int = 4) -> tuple[Headline, ...]:
         stands = stands_for(group)
         note = label_text(stands.labels, 80)
         if len(group) > 1:
-            note = clean(f"of {len(group)}: {note}" if note else f"of {len(group)}", 100)
+            note = sanitize(f"of {len(group)}: {note}" if note else f"of {len(group)}", 100)
         others[name] = _headline(name, stands.value, stands.unit, note)
     ordered = [
         headline
@@ -529,7 +529,7 @@ def hardware_text(run: Run) -> str:
         )
         kind = f"{node.sku} ({inside})" if node.sku else inside
         kinds[kind] = kinds.get(kind, 0) + 1
-    return clean(
+    return sanitize(
         ", ".join(
             f"{count} \N{MULTIPLICATION SIGN} {kind}" if count > 1 else kind for kind, count in kinds.items()
         ),
@@ -547,8 +547,8 @@ def overview_table(runs: Sequence[Run], link: Callable[[Run], str] | None = None
         rows.append(
             (
                 verdict_cell(run.verdict),
-                Cell(clean(run.benchmark, 200), href=link(run) if link else "", note=point_text(run)),
-                Cell(clean(", ".join(node.name for node in run.nodes), 120), note=hardware_text(run)),
+                Cell(sanitize(run.benchmark, 200), href=link(run) if link else "", note=point_text(run)),
+                Cell(sanitize(", ".join(node.name for node in run.nodes), 120), note=hardware_text(run)),
                 _text(main),
                 _text("" if plain else reasons(run)[0], 300),
                 _number(duration(took.total_seconds()) if took is not None else NOTHING),
@@ -622,11 +622,12 @@ def sweep_table(runs: Sequence[Run]) -> Table:
             (
                 verdict_cell(run.verdict),
                 Cell(
-                    hardware_text(run) or NOTHING, note=clean(", ".join(node.name for node in run.nodes), 80)
+                    hardware_text(run) or NOTHING,
+                    note=sanitize(", ".join(node.name for node in run.nodes), 80),
                 ),
-                Cell(clean(_model(run), 80), note=clean(variant, 120)),
-                _number(clean(run.parameters["batch_size"], 40)),
-                _number("0 (CPU)" if gpus == 0 else clean(NOTHING if gpus is None else gpus, 40)),
+                Cell(sanitize(_model(run), 80), note=sanitize(variant, 120)),
+                _number(sanitize(run.parameters["batch_size"], 40)),
+                _number("0 (CPU)" if gpus == 0 else sanitize(NOTHING if gpus is None else gpus, 40)),
                 _number(number(accuracy.value) if accuracy else NOTHING),
                 _number(number(epochs.value) if epochs else NOTHING),
                 _number(number(per_epoch.value) if per_epoch else NOTHING),
@@ -666,8 +667,8 @@ def plan_reasons(runs: Sequence[Run], missing: Sequence[str] = ()) -> tuple[str,
     """Say of every run that is missing or not a plain pass why, worst first."""
     order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2}
     bad = sorted((run for run in runs if run.verdict in order), key=lambda run: order[run.verdict])
-    said = [f"{clean(run.title, 160)}: {run.verdict.value}: {reasons(run)[0]}" for run in bad]
-    said[:0] = [f"missing: {clean(one, 300)}" for one in missing]
+    said = [f"{sanitize(run.title, 160)}: {run.verdict.value}: {reasons(run)[0]}" for run in bad]
+    said[:0] = [f"missing: {sanitize(one, 300)}" for one in missing]
     if len(said) > _MAX_REASONS:
         said[_MAX_REASONS:] = [f"… and {len(said) - _MAX_REASONS} more"]
     if not runs and not said:

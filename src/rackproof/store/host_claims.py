@@ -12,12 +12,13 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
+from rackproof.core.errors import RackproofError
 from rackproof.store.run_folder import ResultsError
 
 CLAIMS = ".claims.json"
 
 
-class Busy(Exception):  # noqa: N818  (reads as what it is)
+class HostClaimedError(RackproofError):
     """Another playbook is using one of the hosts. The message says which, and what to do."""
 
 
@@ -44,7 +45,7 @@ def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int, doing: str 
                 held = claims.get(host)
                 if held and held["pid"] != owner_pid:
                     since = held.get("since", "some time")
-                    raise Busy(
+                    raise HostClaimedError(
                         f"{host} is being {doing} by another playbook (pid {held['pid']}, since {since})"
                         "; wait for it, or end it and start again: what it did is kept"
                     )

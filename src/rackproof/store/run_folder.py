@@ -19,6 +19,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError, from_json
 
+from rackproof.core.errors import RackproofError
 from rackproof.core.records import SCHEMA_VERSION, Run
 
 RECORD_NAME = "run.json"
@@ -30,7 +31,7 @@ _ERRORS_SHOWN = 3
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-class ResultsError(Exception):
+class ResultsError(RackproofError):
     """The results folder cannot be used or a record in it cannot be read; says what to do."""
 
 

@@ -169,7 +169,7 @@ def test_two_runs_never_take_the_same_node(tmp_path: Path) -> None:
         assert len(tasks.folders(tmp_path)) == 1
         started(tmp_path, {"n2": ["r1"]})
         # Nor does a benchmark take a node that is being imaged.
-        with pytest.raises(host_claims.Busy):
+        with pytest.raises(host_claims.HostClaimedError):
             host_claims.claim_hosts(tmp_path, ["n1"], os.getppid())
     finally:
         process.kill()

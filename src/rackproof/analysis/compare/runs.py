@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from rackproof.core.records import Direction, Measurement, Record, Run, Verdict
-from rackproof.core.text import NOTHING, clean, moment, percent, quantity
+from rackproof.core.text import NOTHING, moment, percent, quantity, sanitize
 
 Better = Literal["first", "second", "same", "unknown"]
 
@@ -244,7 +244,7 @@ def comparison_text(comparison: Comparison, width: int = 100) -> str:
     for name, side in (("first", first), ("second", second)):
         nodes = ", ".join(side.nodes)
         said = (side.run_id, side.title, side.verdict.value, side.when, nodes)
-        lines.append(f"{name + ':':8}" + clean("  ".join(part for part in said if part), 400))
+        lines.append(f"{name + ':':8}" + sanitize("  ".join(part for part in said if part), 400))
 
     def section(
         title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], flexible: Sequence[int]
@@ -257,7 +257,7 @@ def comparison_text(comparison: Comparison, width: int = 100) -> str:
         ("Metric", "Of", "First", "Second", "Ratio", "Difference", "Better"),
         [
             (
-                clean(one.name, 200),
+                sanitize(one.name, 200),
                 label_text(one.labels),
                 quantity(one.first, one.unit),
                 quantity(one.second, one.unit),
@@ -274,10 +274,10 @@ def comparison_text(comparison: Comparison, width: int = 100) -> str:
         ("Metric", "Of", "First in", "Second in"),
         [
             (
-                clean(one.name, 200),
+                sanitize(one.name, 200),
                 label_text(one.labels),
-                clean(one.first_unit, 40),
-                clean(one.second_unit, 40),
+                sanitize(one.first_unit, 40),
+                sanitize(one.second_unit, 40),
             )
             for one in comparison.refused
         ],
@@ -287,7 +287,7 @@ def comparison_text(comparison: Comparison, width: int = 100) -> str:
         "Only one run has",
         ("Metric", "Of", "Value", "Only in"),
         [
-            (clean(one.name, 200), label_text(one.labels), quantity(one.value, one.unit), one.only_in)
+            (sanitize(one.name, 200), label_text(one.labels), quantity(one.value, one.unit), one.only_in)
             for one in comparison.unmatched
         ],
         (0, 1),
@@ -296,7 +296,11 @@ def comparison_text(comparison: Comparison, width: int = 100) -> str:
         "What else differs",
         ("What", "First", "Second"),
         [
-            (clean(one.what, 100), clean(one.first, 200) or NOTHING, clean(one.second, 200) or NOTHING)
+            (
+                sanitize(one.what, 100),
+                sanitize(one.first, 200) or NOTHING,
+                sanitize(one.second, 200) or NOTHING,
+            )
             for one in comparison.differences
         ],
         (0, 1, 2),

@@ -14,6 +14,7 @@ from pathlib import Path
 from rackproof.analysis.compare.systems import PUBLISHED, System, plain_name
 from rackproof.analysis.importing import IMPORTED_FROM, NoLogsError, runs_of_logs
 from rackproof.analysis.mlperf.published import find_published, study_points
+from rackproof.core.errors import RackproofError
 from rackproof.core.records import Run
 from rackproof.store.run_folder import RECORD_NAME, iter_runs
 
@@ -22,7 +23,7 @@ _TRIAL = re.compile(r"[_.-]\d+$")
 _GLOB = re.compile(r"[*?\[]")
 
 
-class NotFoundError(Exception):
+class NotFoundError(RackproofError):
     """A name stands for nothing; says what there is."""
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rackproof.core.records import Finding, Source
-from rackproof.core.text import clean
+from rackproof.core.text import sanitize
 
 # Longer pieces are read in parts, so that memory stays flat whatever a line's length.
 _MAX_LINE = 1 << 20
@@ -66,7 +66,7 @@ def safe_text(text: str, limit: int = 300) -> str:
     """
     with contextlib.suppress(UnicodeEncodeError):
         text = text[: 8 * limit].encode("latin-1").decode("utf-8", "replace")
-    return clean(text, limit)
+    return sanitize(text, limit)
 
 
 def clean_log(source: Path, target: Path, *, ruleset: str) -> CleanedLog:

@@ -27,7 +27,7 @@ from pydantic import Field
 
 import rackproof
 from rackproof.core.records import Finding, Record, Source, Verdict, worst
-from rackproof.core.text import clean
+from rackproof.core.text import sanitize
 
 Progress = Callable[[int, int, str], None]
 """Called with ``(files done, files in all, file name)`` while a folder is scored."""
@@ -332,7 +332,7 @@ def _run_worker(
             return WorkerReport(error=f"the checks took longer than {timeout_s:g} s and were stopped")
         errors.seek(max(0, errors.seek(0, os.SEEK_END) - 2000))
         said = errors.read().decode("utf-8", "replace").strip().splitlines()
-        last = clean(said[-1]) if said else "it said nothing"
+        last = sanitize(said[-1]) if said else "it said nothing"
         return WorkerReport(error=f"the checks ended early (exit status {process.returncode}): {last}")
 
 

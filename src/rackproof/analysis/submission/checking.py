@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from rackproof.analysis.mlperf.score import worker_environment
 from rackproof.analysis.submission.models import CheckerAnswer
-from rackproof.core.text import clean
+from rackproof.core.text import sanitize
 
 
 def ask_checker(package: Path, *, ruleset: str, timeout_s: float) -> CheckerAnswer:
@@ -53,5 +53,5 @@ def ask_checker(package: Path, *, ruleset: str, timeout_s: float) -> CheckerAnsw
         except ValidationError:
             said.seek(max(0, said.seek(0, 2) - 2000))
             last = said.read().decode("utf-8", "replace").strip().splitlines()[-1:]
-            why = clean(last[0]) if last else "it said nothing"
+            why = sanitize(last[0]) if last else "it said nothing"
             return CheckerAnswer(error=f"it ended early (exit status {done.returncode}): {why}")

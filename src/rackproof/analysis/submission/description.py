@@ -12,7 +12,7 @@ import yaml
 
 from rackproof.analysis.submission.models import ChosenRun, Issue, SubmissionError
 from rackproof.core.records import Node, Record, Verdict
-from rackproof.core.text import clean
+from rackproof.core.text import sanitize
 
 STATUSES = (
     "Available on-premise",
@@ -113,7 +113,7 @@ def load_system_file(path: Path) -> SystemFile:
     try:
         content = yaml.safe_load(data)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise SubmissionError(f"{path} is not YAML: {clean(error, 300)}") from None
+        raise SubmissionError(f"{path} is not YAML: {sanitize(error, 300)}") from None
     if not isinstance(content, dict):
         raise SubmissionError(f"{path} holds no keys; docs/using/submission.md has an example of it")
     values = {_key(path, key): _value(path, key, value) for key, value in content.items()}
@@ -144,17 +144,17 @@ def _key(path: Path, key: object) -> str:
         return str(key)
     near = difflib.get_close_matches(str(key), known, 2)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    raise SubmissionError(f"{path}: unknown key {clean(key, 100)}{hint}")
+    raise SubmissionError(f"{path}: unknown key {sanitize(key, 100)}{hint}")
 
 
 def _value(path: Path, key: object, value: object) -> Any:
     if key == STACK and isinstance(value, dict):
-        return {clean(name, 100): _value(path, name, one) for name, one in value.items()}
+        return {sanitize(name, 100): _value(path, name, one) for name, one in value.items()}
     if isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
         # The checker joins the values as text.
-        return clean(value, 1000)
+        return sanitize(value, 1000)
     raise SubmissionError(
-        f"{path}: {clean(key, 100)} must be text or a number (an empty text '' says: not stated)"
+        f"{path}: {sanitize(key, 100)} must be text or a number (an empty text '' says: not stated)"
     )
 
 
@@ -323,8 +323,8 @@ def _contradictions(system: SystemFile, said: Mapping[str, Any], one: ChosenRun)
                     verdict=Verdict.FAIL,
                     run=one.run.run_id,
                     file=file,
-                    message=f"{key} is {clean(source[key], 100)!r} in {where}, "
-                    f"{clean(said[key], 100)!r} in the description",
+                    message=f"{key} is {sanitize(source[key], 100)!r} in {where}, "
+                    f"{sanitize(said[key], 100)!r} in the description",
                     remedy=f"correct {key} in {system.file}, or choose runs of that system"
                     if key in system.values
                     else "choose runs of one system: the description follows the first of them",

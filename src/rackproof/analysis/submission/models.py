@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rackproof.core.errors import RackproofError
 from rackproof.core.records import LogFile, Record, Run, Verdict
 
 
-class SubmissionError(Exception):
+class SubmissionError(RackproofError):
     """The package cannot be made at all (a file of the operator, a folder, the disk); says what to do."""
 
 

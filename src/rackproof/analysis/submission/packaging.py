@@ -19,7 +19,7 @@ from rackproof.analysis.submission.description import SystemFile
 from rackproof.analysis.submission.models import ChosenRun, CopiedFile, Files, Issue, SubmissionError
 from rackproof.analysis.submission.runs import LARGEST_FILE_BYTES
 from rackproof.core.records import Verdict
-from rackproof.core.text import clean
+from rackproof.core.text import sanitize
 from rackproof.store.run_folder import RECORD_NAME, ResultsError, write_file
 
 MANIFEST = "rackproof-submission.json"
@@ -157,7 +157,7 @@ def implementation_readme(
 
 def _values(texts: Any) -> list[str]:
     """Return distinct texts, without what a log could smuggle into Markdown."""
-    return [text for text in dict.fromkeys(clean(text, 1000).replace("`", "'") for text in texts) if text]
+    return [text for text in dict.fromkeys(sanitize(text, 1000).replace("`", "'") for text in texts) if text]
 
 
 def _digits(text: str) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from rackproof.analysis.mlperf.score import FolderScore, RcpResult, RunScore, al
 from rackproof.analysis.submission.description import SystemFile
 from rackproof.analysis.submission.models import CheckerAnswer, ChosenRun, Issue
 from rackproof.core.records import Verdict
-from rackproof.core.text import clean
+from rackproof.core.text import sanitize
 
 _WRONG_COUNT, _NO_RCP = "Incorrect number of files in dir", "RCP Test Failed"
 _PACKED_LOG = re.compile(r"results/[^/]+/([^/]+)/result_(\d{1,4})\.txt")
@@ -92,7 +92,7 @@ def _failed(
         run = scored.get(file)
         why = [] if run is None or run.scores else [_why_not(run)]
         if one.run.verdict is not Verdict.PASS:
-            reason = f" ({clean(one.run.reasons[0], 200)})" if one.run.reasons else ""
+            reason = f" ({sanitize(one.run.reasons[0], 200)})" if one.run.reasons else ""
             why.append(f"its verdict is {one.run.verdict.value}{reason}")
         if why:
             proven = one.run.verdict is Verdict.FAIL or (run is not None and run.compliant is False)

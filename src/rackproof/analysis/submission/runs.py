@@ -13,7 +13,7 @@ from typing import Any
 from rackproof import logs
 from rackproof.analysis.submission.models import ChosenRun, Issue, SubmissionError
 from rackproof.core.records import LogFile, Run, Verdict
-from rackproof.core.text import clean
+from rackproof.core.text import sanitize
 from rackproof.store.run_folder import iter_runs, stamp_of
 
 # Review happens in a git repository that refuses larger files.
@@ -136,7 +136,7 @@ def examine(run: Run, folder: Path) -> ChosenRun | Issue:
             message="the log is not the one that was recorded: its SHA-256 differs",
             remedy="restore the log from a backup, or choose another run; a changed log is never handed in",
         )
-    stated = {key: clean(value, 300) for key, value in logs.parse(io.BytesIO(data)).tags.items()}
+    stated = {key: sanitize(value, 300) for key, value in logs.parse(io.BytesIO(data)).tags.items()}
     known = run.started or stamp_of(run.run_id)
     moment = known.timestamp() if known else _first_moment(data)
     return ChosenRun(run, folder, log, moment, stated, system_of(data))
@@ -159,9 +159,9 @@ def system_of(log: bytes) -> dict[str, Any]:
 
 def _known(value: Any) -> Any:
     if isinstance(value, dict):
-        return {clean(key, 100): kept for key, one in value.items() if (kept := _known(one))}
+        return {sanitize(key, 100): kept for key, one in value.items() if (kept := _known(one))}
     if isinstance(value, str | int | float) and not isinstance(value, bool):
-        text = clean(value, 300)
+        text = sanitize(value, 300)
         return "" if text.startswith("UNKNOWN_") else text
     return ""
 

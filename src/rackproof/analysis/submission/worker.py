@@ -25,7 +25,7 @@ from mlperf_logging.package_checker import package_checker
 
 from rackproof.analysis.mlperf.cleaning import unsafe as path_problem
 from rackproof.analysis.submission.models import CheckerAnswer
-from rackproof.core.text import clean
+from rackproof.core.text import sanitize
 
 USAGE = "training"
 # Bounds against logs made to exhaust the machine.
@@ -73,7 +73,7 @@ class _Listener(logging.Handler):
                 kept.append(said)
 
     def _plain(self, text: str) -> str:
-        return clean(text[:20_000].replace(self.folder + "/", ""), 500)
+        return sanitize(text[:20_000].replace(self.folder + "/", ""), 500)
 
 
 def _argument(record: logging.LogRecord) -> object:
@@ -108,7 +108,7 @@ def check(job: Mapping[str, Any]) -> CheckerAnswer:
             )
     except Exception as crash:  # the tool may raise anything at all
         at = f" while it read {listener.file}" if listener.file else ""
-        error = f"it crashed{at}: {type(crash).__name__}: {clean(crash, 300)}"
+        error = f"it crashed{at}: {type(crash).__name__}: {sanitize(crash, 300)}"
     return CheckerAnswer(
         accepted=None if error else listener.accepted,
         error=error,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from rackproof.core.text import clean, duration, number, quantity, size
+from rackproof.core.text import duration, number, quantity, sanitize, size
 
 CHUNK_BYTES = 256 * 1024
 """The most bytes of log in one answer."""
@@ -142,7 +142,7 @@ def read_answer(text: str, supervisor_pid: int = 0) -> Answer:
         middle = next(n for n, line in enumerate(lines) if n > begin and line.startswith(f"{_MARK}log "))
         end = lines.index(f"{_MARK}end", middle)
     except (ValueError, StopIteration):
-        raise ValueError(f"the node's answer is not whole: {clean(text[-200:])!r}") from None
+        raise ValueError(f"the node's answer is not whole: {sanitize(text[-200:])!r}") from None
     try:
         log_bytes = int(lines[middle].split()[1])
         data = base64.b64decode("".join(lines[middle + 1 : end]), validate=True)
@@ -288,7 +288,7 @@ class Narrator:
         every_s: float = 10.0,
         expected_s: float | None = None,
     ) -> None:
-        self._head = f"{clean(run_id, 130)} · {clean(node, 100)}"
+        self._head = f"{sanitize(run_id, 130)} · {sanitize(node, 100)}"
         self._clock = clock
         self._wall = wall
         self._every_s = every_s
@@ -341,7 +341,7 @@ class Narrator:
         else:
             self._silent_gap_s = min(self._silent_gap_s * 2, max(300.0, self._every_s))
         gone = duration(now - self._lost)
-        return self._say([f"no answer for {gone}, trying again (the job goes on): {clean(reason, 200)}"])
+        return self._say([f"no answer for {gone}, trying again (the job goes on): {sanitize(reason, 200)}"])
 
     def back(self) -> str | None:
         """Return the line about a node that answers again, None if it never stopped."""
@@ -354,7 +354,7 @@ class Narrator:
     def ended(self, progress: Progress, state: Mapping[str, Any], log_bytes: int) -> str:
         """Return the last line."""
         elapsed = state.get("elapsed_s")
-        parts = [clean(state.get("message", ""), 300)]
+        parts = [sanitize(state.get("message", ""), 300)]
         parts += [part for part in self._parts(progress) if part.startswith(("epoch", "loss", "accuracy"))]
         if isinstance(elapsed, int | float):
             parts.append(f"{duration(float(elapsed))} elapsed")
@@ -366,7 +366,7 @@ class Narrator:
         return " · ".join([self._head, *parts])
 
     def _parts(self, progress: Progress) -> list[str]:
-        parts = [clean(progress.phase, 80)] if progress.phase else []
+        parts = [sanitize(progress.phase, 80)] if progress.phase else []
         for name, value, whole in (
             ("epoch", progress.epoch, progress.epochs),
             ("step", progress.step, progress.steps),
@@ -381,7 +381,7 @@ class Narrator:
         if progress.throughput is not None:
             parts.append(quantity(_float(progress.throughput), progress.throughput_unit))
         if not parts and progress.message:
-            parts.append(clean(progress.message, 120))
+            parts.append(sanitize(progress.message, 120))
         return parts
 
     def _end(self, elapsed_s: float) -> list[str]:

@@ -18,7 +18,7 @@ from rackproof.analysis.mlperf.published import PublishedResult, find_published
 from rackproof.analysis.mlperf.score import FolderScore, score_folder
 from rackproof.core.definitions import DefinitionError, load_file
 from rackproof.core.records import Finding, Measurement, ParsedLog, Reference, Verdict
-from rackproof.core.text import clean
+from rackproof.core.text import sanitize
 from rackproof.jobs.bench.planning import PlannedRun, read_plan
 from rackproof.logs import run_sub, run_sub06
 from rackproof.store.run_folder import ResultsError
@@ -72,7 +72,7 @@ def add_evidence(
         update={
             "findings": (*evidence.findings, *found),
             "measurements": tuple(measured),
-            "container_digest": clean(log.said.get("digest") or "", 100),
+            "container_digest": sanitize(log.said.get("digest") or "", 100),
         }
     )
 
@@ -86,7 +86,7 @@ def _add_docker(planned: PlannedRun, evidence: Evidence, log: run_sub.SlurmLog, 
     return evidence.model_copy(
         update={
             "findings": (*evidence.findings, *found),
-            "container_digest": clean(log.said.get("digest") or "", 100),
+            "container_digest": sanitize(log.said.get("digest") or "", 100),
         }
     )
 

@@ -16,7 +16,7 @@ from pydantic import Field, field_validator
 
 from rackproof.core.definitions import Parameters, Scalar
 from rackproof.core.records import Direction, Finding, Measurement, Record, Source, Verdict
-from rackproof.core.text import clean
+from rackproof.core.text import sanitize
 
 PARAMETERS = ("nodes", "network", "storage")
 """A parameter so called sets a node up; an empty value leaves it as it is."""
@@ -142,14 +142,14 @@ def trouble(point: Mapping[str, Scalar], ground: Ground, peers: Sequence[Peer], 
         return f"{asked} nodes asked for, {len(peers)} of them answered; give nodes={len(peers)} or fewer"
     network, storage = str(point.get("network", "")), str(point.get("storage", ""))
     if network not in ("", *NETWORKS):
-        return f"no network `{clean(network, 40)}`; there are {', '.join(NETWORKS)}"
+        return f"no network `{sanitize(network, 40)}`; there are {', '.join(NETWORKS)}"
     if storage and storage not in ground.storages:
         known = ", ".join(sorted(ground.storages)) or "none"
-        return f"no storage `{clean(storage, 40)}`; bench_storages has {known}"
+        return f"no storage `{sanitize(storage, 40)}`; bench_storages has {known}"
     if storage and ground.storages[storage].kind != "synthetic" and not folder_of(point, ground):
         return f"bench_storages: {storage}: no folder; say where the data lie"
     if point.get("cache", "") not in ("", "cold", "warm"):
-        return f"cache is cold, warm or empty, not {clean(point['cache'], 40)}"
+        return f"cache is cold, warm or empty, not {sanitize(point['cache'], 40)}"
     if asked > 1 or network == "overlay":
         for peer in peers[:asked]:
             if not peer.address:
@@ -263,18 +263,19 @@ def _network_wrong(planned: Setting, name: str, report: Mapping[str, Any]) -> li
     for when, link in (("before", _map(report.get("link"))), ("after", _map(report.get("ended")))):
         kind = link.get("kind")
         if link.get("interface") != interface or not interface:
-            wrong.append(f"{clean(interface, 40)} was not there {when} the run")
+            wrong.append(f"{sanitize(interface, 40)} was not there {when} the run")
         elif planned.network == "overlay" and kind != "vxlan":
             wrong.append(
-                f"{clean(interface, 40)} was no VXLAN {when} the run, but {clean(kind or 'a plain link', 40)}"
+                f"{sanitize(interface, 40)} was no VXLAN {when} the run, but "
+                f"{sanitize(kind or 'a plain link', 40)}"
             )
         elif planned.network == "host" and kind in ("vxlan", "ipip", "geneve", "wireguard", "gre", "tun"):
-            wrong.append(f"{clean(interface, 40)} was a tunnel ({clean(kind, 40)}) {when} the run")
+            wrong.append(f"{sanitize(interface, 40)} was a tunnel ({sanitize(kind, 40)}) {when} the run")
         elif when == "before" and "UP" not in (link.get("flags") or ()):
-            wrong.append(f"{clean(interface, 40)} was down")
+            wrong.append(f"{sanitize(interface, 40)} was down")
     routes = _map(report.get("routes"))
     wrong += [
-        f"{peer.name} was reached by {clean(routes.get(peer.name) or 'nothing', 40)}"
+        f"{peer.name} was reached by {sanitize(routes.get(peer.name) or 'nothing', 40)}"
         for peer in planned.nodes
         if peer.name != name and routes.get(peer.name) != interface
     ]
@@ -284,10 +285,10 @@ def _network_wrong(planned: Setting, name: str, report: Mapping[str, Any]) -> li
         for way in ("rx", "tx"):
             start, end = before.get(way), after.get(way)
             if not (isinstance(start, int) and isinstance(end, int)):
-                wrong.append(f"what {clean(interface, 40)} carried ({way}) is not known")
+                wrong.append(f"what {sanitize(interface, 40)} carried ({way}) is not known")
             # On the host's network InfiniBand may carry what the interface does not.
             elif planned.network == "overlay" and end - start < LEAST_BYTES:
-                carried = f"{clean(interface, 40)} carried {end - start} bytes ({way})"
+                carried = f"{sanitize(interface, 40)} carried {end - start} bytes ({way})"
                 wrong.append(f"{carried}: the training went another way")
     return wrong
 
@@ -304,7 +305,7 @@ def _storage_findings(planned: Setting, name: str, report: Mapping[str, Any]) ->
         text = f"{name}: nothing is known of the storage at {planned.data}"
         found.append(_finding("storage_differs", Verdict.UNPROVEN, text, name))
     elif kind not in wanted if wanted else _NOT_LOCAL.fullmatch(kind):
-        what = f"{clean(kind, 40)} ({clean(mount.get('source'), 100)})"
+        what = f"{sanitize(kind, 40)} ({sanitize(mount.get('source'), 100)})"
         text = f"{name}: {planned.data} was not {planned.storage} but {what}"
         found.append(_finding("storage_differs", Verdict.UNPROVEN, text, name))
     if planned.cache:
@@ -323,7 +324,7 @@ def _cache_wrong(planned: Setting, told: Mapping[str, Any]) -> str:
         read = told.get("read_bytes")
         return "" if type(read) is int and read > 0 else "nothing was read"
     if told.get("trouble"):
-        return clean(told["trouble"], 300)
+        return sanitize(told["trouble"], 300)
     if planned.storage == "s3fs":
         return "" if told.get("how") else "nothing is known of it"
     resident = told.get("resident")
@@ -343,7 +344,7 @@ def _job_findings(name: str, job: Mapping[str, Any]) -> list[Finding]:
         ]
     if job.get("phase") == "ended" and job.get("succeeded") is True and job.get("exit_status") == 0:
         return []
-    how = clean(job.get("message") or job.get("ended_by") or "how is not known", 200)
+    how = sanitize(job.get("message") or job.get("ended_by") or "how is not known", 200)
     return [
         _finding(
             "part_failed", Verdict.UNPROVEN, f"{name}: its part of the job did not end well: {how}", name
@@ -378,11 +379,11 @@ def _network_text(planned: Setting, report: Mapping[str, Any], measured: Sequenc
     link = _map(report.get("link"))
     parts = []
     if planned.network == "overlay":
-        parts.append(f"VXLAN {clean(link.get('vni'), 20)} over {clean(report.get('over'), 40)}")
+        parts.append(f"VXLAN {sanitize(link.get('vni'), 20)} over {sanitize(report.get('over'), 40)}")
     elif report.get("interface"):
-        parts.append(clean(report["interface"], 40))
+        parts.append(sanitize(report["interface"], 40))
     if link.get("mtu"):
-        parts.append(f"MTU {clean(link['mtu'], 10)}")
+        parts.append(f"MTU {sanitize(link['mtu'], 10)}")
     if measured:
         parts.append(f"at least {min(one.value for one in measured):.3g} Gbit/s")
     return planned.network + (f" ({', '.join(parts)})" if parts else "")
@@ -396,13 +397,13 @@ def _storage_text(planned: Setting, report: Mapping[str, Any]) -> str:
     told = _map(report.get("storage"))
     mount = _map(told.get("mount"))
     source = told.get("unit_source") or mount.get("source") or "not known"
-    options = clean(told.get("unit_options") or mount.get("options") or "", 300)
+    options = sanitize(told.get("unit_options") or mount.get("options") or "", 300)
     cache = f", cache {planned.cache}" if planned.cache else ""
-    return clean(f"{planned.storage}: {clean(source, 100)} at {planned.data}{cache}; {options}", 600)
+    return sanitize(f"{planned.storage}: {sanitize(source, 100)} at {planned.data}{cache}; {options}", 600)
 
 
 def _finding(code: str, verdict: Verdict | None, message: str, node: str) -> Finding:
-    return Finding(code=code, verdict=verdict, message=clean(message, 600), source=Source(file=node))
+    return Finding(code=code, verdict=verdict, message=sanitize(message, 600), source=Source(file=node))
 
 
 def _map(value: Any) -> Mapping[str, Any]:

@@ -26,7 +26,7 @@ from rackproof.core.definitions import (
     substitute,
 )
 from rackproof.core.records import Node, Record, Run, Verdict
-from rackproof.core.text import clean, duration
+from rackproof.core.text import duration, sanitize
 from rackproof.jobs.bench import launch_docker, launch_slurm, node_setup
 from rackproof.jobs.bench.launch_slurm import Site
 from rackproof.jobs.bench.node_setup import Ground, Peer, Setting
@@ -139,7 +139,7 @@ class Plan(Record):
             said = (run.run_id, run.benchmark, run.plan_id or self.plan_id)
             if said != (planned.run_id, planned.benchmark, self.plan_id):
                 raise ResultsError(
-                    f"{folder / RECORD_NAME} is the record of another run ({clean(run.run_id, 130)}); "
+                    f"{folder / RECORD_NAME} is the record of another run ({sanitize(run.run_id, 130)}); "
                     "move the folder out of the results folder"
                 )
             found[planned.run_id] = run

@@ -28,7 +28,7 @@ from rackproof.core.records import (
     Run,
     Verdict,
 )
-from rackproof.core.text import clean
+from rackproof.core.text import sanitize
 from rackproof.jobs.bench.planning import STILL_RUNNING, PlannedRun
 from rackproof.store.run_folder import write_run
 
@@ -106,7 +106,7 @@ def job_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
         if not evidence.could_not_start:
             found.append(_finding("no_job", Verdict.UNPROVEN, "nothing is known of the job"))
     elif job.get("id") != planned.run_id:
-        message = f"the job is that of another run ({clean(job.get('id'), 130)})"
+        message = f"the job is that of another run ({sanitize(job.get('id'), 130)})"
         found.append(_finding("another_job", Verdict.UNPROVEN, message))
     elif job.get("phase") == "running" or evidence.could_not_start:
         message = "its job still runs on the node, or ended unseen: start the playbook again to follow it"
@@ -138,19 +138,19 @@ def _end_findings(planned: PlannedRun, job: Mapping[str, Any]) -> list[Finding]:
         )
         found.append(_finding(STILL_RUNNING, Verdict.UNPROVEN, message))
     elif job.get("phase") != "ended" or not isinstance(ended_by, str):
-        message = f"how the job ended is not known: {clean(ended_by, 100)}"
+        message = f"how the job ended is not known: {sanitize(ended_by, 100)}"
         found.append(_finding("unknown_end", Verdict.UNPROVEN, message))
     elif ended_by in _ENDED_BADLY:
         code, verdict, words = _ENDED_BADLY[ended_by]
         message = words.format(timeout_s=planned.timeout_s, hang_s=planned.hang_s)
         found.append(_finding(code, verdict, f"the job {message}"))
     elif ended_by != "itself":
-        message = f"the job was ended by something unknown: {clean(ended_by, 100)}"
+        message = f"the job was ended by something unknown: {sanitize(ended_by, 100)}"
         found.append(_finding("unknown_end", Verdict.UNPROVEN, message))
     elif signal is not None:
-        found.append(_finding("killed", Verdict.FAIL, f"the job was killed by signal {clean(signal, 20)}"))
+        found.append(_finding("killed", Verdict.FAIL, f"the job was killed by signal {sanitize(signal, 20)}"))
     elif type(status) is not int:
-        said = "" if status is None else f", but {clean(repr(status), 100)}"
+        said = "" if status is None else f", but {sanitize(repr(status), 100)}"
         found.append(_finding("no_exit_status", Verdict.UNPROVEN, f"the job has no exit status{said}"))
     elif status in COULD_NOT_RUN:
         message = f"the job could not run: {COULD_NOT_RUN[status]} (exit status {status})"
@@ -161,7 +161,7 @@ def _end_findings(planned: PlannedRun, job: Mapping[str, Any]) -> list[Finding]:
         message = "the job has exit status 0, yet its supervisor says that it did not succeed"
         found.append(_finding("contradiction", Verdict.UNPROVEN, message))
     if job.get("unkillable"):
-        message = f"processes of the job survive SIGKILL on the node: {clean(job['unkillable'], 200)}"
+        message = f"processes of the job survive SIGKILL on the node: {sanitize(job['unkillable'], 200)}"
         found.append(_finding("unkillable", Verdict.DEGRADED, message))
     return found
 
@@ -365,7 +365,7 @@ def _own_logs(planned: PlannedRun, folder: Path) -> tuple[list[Path], list[Findi
         if path.name in expected and path.is_file() and not path.is_symlink():
             own.append(path)
         else:
-            message = f"logs/{clean(path.name, 200)} is no log of this run; move it away and run again"
+            message = f"logs/{sanitize(path.name, 200)} is no log of this run; move it away and run again"
             findings.append(_finding("stray_log", Verdict.UNPROVEN, message))
     if folder / f"{planned.lead}.log" not in own:
         message = f"there is no log: logs/{planned.lead}.log is missing"

@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError
 
 from rackproof.core import definitions
 from rackproof.core.definitions import DefinitionError, Matrix, Parameters, Scalar
+from rackproof.core.errors import RackproofError
 from rackproof.core.judging import SkuReference
 from rackproof.core.records import Finding, Record, Run, Verdict, worst
 from rackproof.jobs.bench import node_setup, planning
@@ -30,7 +31,7 @@ SIDE_BY_SIDE = 18
 """More systems than a rack has are no columns to read; `rackproof compare` takes any two of them."""
 
 
-class BenchError(Exception):
+class BenchError(RackproofError):
     """Something an operator has to mend; the message says what and how."""
 
 
@@ -123,7 +124,7 @@ def choose(
         _sku_references(sku_references)
         if owner_pid is not None:
             host_claims.claim_hosts(results, hosts, owner_pid)
-    except (DefinitionError, ResultsError, host_claims.Busy) as error:
+    except (DefinitionError, ResultsError, host_claims.HostClaimedError) as error:
         raise BenchError(str(error)) from error
     return Choice(
         benchmarks=tuple(loaded.name for loaded in chosen),

@@ -2,37 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
-from itertools import pairwise
 
-from rackproof.core.text import clean
+from rackproof.core.hostlist import compress_hostlist
+from rackproof.core.text import sanitize
 
-_NUMBERED = re.compile(r"(.*?)(\d+)")
 MAX_ATTENTION = 600
 """Characters of one remark: an error message of apt can be long."""
-
-
-def fold(names: Iterable[str]) -> str:
-    """Return node names in the notation of Slurm: ``n01 n02 n03 x`` becomes ``n[01-03],x``."""
-    groups: dict[tuple[str, int], list[int]] = {}
-    whole = []
-    for name in sorted(set(names)):
-        if found := _NUMBERED.fullmatch(name):
-            groups.setdefault((found[1], len(found[2])), []).append(int(found[2]))
-        else:
-            whole.append(name)
-    folded = []
-    for (stem, width), numbers in groups.items():
-        numbers.sort()
-        starts = [numbers[0]] + [b for a, b in pairwise(numbers) if b != a + 1]
-        ends = [a for a, b in pairwise(numbers) if b != a + 1] + [numbers[-1]]
-        ranges = [
-            f"{a:0{width}d}" if a == b else f"{a:0{width}d}-{b:0{width}d}"
-            for a, b in zip(starts, ends, strict=True)
-        ]
-        folded.append(f"{stem}{ranges[0]}" if len(numbers) == 1 else f"{stem}[{','.join(ranges)}]")
-    return ",".join(sorted(folded + whole))
 
 
 def summary(
@@ -51,7 +27,7 @@ def summary(
     groups: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for node in sorted(changed.keys() | attention.keys()):
         remarks = tuple(
-            clean(one, limit=MAX_ATTENTION).replace(node, "NODE") for one in attention.get(node, ())
+            sanitize(one, limit=MAX_ATTENTION).replace(node, "NODE") for one in attention.get(node, ())
         )
         groups.setdefault((tuple(changed.get(node, ())), remarks), []).append(node)
     lines = []
@@ -59,8 +35,8 @@ def summary(
         count = f" ({len(nodes)} nodes)" if len(nodes) > 1 else ""
         verb = "would change" if predicted else "changed"
         what = f"{len(tasks)} {verb}" if tasks else f"nothing {verb}"
-        lines.append(f"{fold(nodes)}{count}: {what}")
-        lines += [f"    {clean(task)}" for task in tasks]
+        lines.append(f"{compress_hostlist(nodes)}{count}: {what}")
+        lines += [f"    {sanitize(task)}" for task in tasks]
         one_node = nodes[0] if len(nodes) == 1 else "the node"
         lines += [f"    ATTENTION {remark.replace('NODE', one_node)}" for remark in remarks]
     return "\n".join(lines)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rackproof.core.records import Verdict
-from rackproof.core.text import clean
+from rackproof.core.text import sanitize
 from rackproof.jobs.reimage import tasks
 from rackproof.jobs.reimage.tasks import ReimageError
 from rackproof.jobs.validate.fleet import night_store
@@ -233,7 +233,11 @@ def keep_pair(begun: Begun, node: str, half: PartnerHalf, said: str, status: str
             reasons = dict(night.reasons)
             if reason:
                 why = NightReason(
-                    check=PAIR, verdict=Verdict.UNPROVEN, metric="fabric", part=node, text=clean(reason, 500)
+                    check=PAIR,
+                    verdict=Verdict.UNPROVEN,
+                    metric="fabric",
+                    part=node,
+                    text=sanitize(reason, 500),
                 )
                 reasons[node] = (*reasons.get(node, ()), why)
             pairs = (*night.pairs, result) if result else night.pairs

@@ -15,7 +15,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from rackproof.core.text import clean
+from rackproof.core.errors import RackproofError
+from rackproof.core.text import sanitize
 
 CALL_TIMEOUT_S = 20.0
 POLL_S = 2.0
@@ -23,7 +24,7 @@ SETTINGS_S = 180.0
 PROTOCOLS = ("redfish", "ipmi")
 
 
-class BmcError(Exception):
+class BmcError(RackproofError):
     """A BMC did not do what it was asked; the message says which node's, why, and what to do."""
 
 
@@ -59,7 +60,7 @@ class Access:
     @property
     def place(self) -> str:
         """The address as an error shows it."""
-        return clean(self.address, 120)
+        return sanitize(self.address, 120)
 
 
 @dataclass(frozen=True)
@@ -191,7 +192,7 @@ def settings(node: str, access: Access, *, timeout_s: float = SETTINGS_S) -> Set
             told.put(redfish.settings(node, access, timeout_s))
         except Exception as error:
             # What a library stumbles over is what this BMC said: it is reported as such.
-            why = f"{node}: what its BMC at {access.place} says cannot be read: {clean(error, 200)}"
+            why = f"{node}: what its BMC at {access.place} says cannot be read: {sanitize(error, 200)}"
             told.put(Settings(bios_why=why, firmware_why=why))
 
     # A time limit of a library is one between two bytes. A thread cannot be ended, but it is not waited for.

@@ -15,7 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from rackproof.core.text import clean, size
+from rackproof.core.errors import RackproofError
+from rackproof.core.text import sanitize, size
 from rackproof.jobs.reimage.bmc import About, BmcError
 
 MOST = 1024
@@ -30,7 +31,7 @@ _FILE = re.compile(r"((?:[0-9a-f]{2}-){5}[0-9a-f]{2})\.json")
 _MAC = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}")
 
 
-class TellingError(Exception):
+class TellingError(RackproofError):
     """Nobody can tell; the message says why."""
 
 
@@ -102,7 +103,7 @@ def read(mac: str, said: Any) -> Told | BmcError:
 
 
 def _word(value: Any, limit: int = 100) -> str:
-    return clean(value, limit).strip() if isinstance(value, str) else ""
+    return sanitize(value, limit).strip() if isinstance(value, str) else ""
 
 
 def _disk(one: Any) -> str:

@@ -21,8 +21,9 @@ from typing import Any
 
 import yaml
 
-from rackproof.core.text import clean
-from rackproof.jobs.provision.summary import fold
+from rackproof.core.errors import RackproofError
+from rackproof.core.hostlist import compress_hostlist
+from rackproof.core.text import sanitize
 from rackproof.jobs.reimage import bmc
 from rackproof.jobs.reimage.bmc import About, Access, BmcError, BmcSilentError
 from rackproof.store.run_folder import ResultsError, write_file
@@ -36,7 +37,7 @@ _MAC = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}")
 _PLAIN = re.compile(r"[\w.:+-]{1,100}", re.ASCII)
 
 
-class DiscoveryError(Exception):
+class DiscoveryError(RackproofError):
     """Something an operator has to mend; the message says what and how."""
 
 
@@ -125,9 +126,9 @@ def _range(word: str) -> Iterable[str] | None:
         # Names of hosts have dashes, too.
         if dash and not re.fullmatch(r"[\d.:-]+", word):
             return None
-        raise DiscoveryError(f"discover_addresses: {clean(word, 100)!r}: {clean(error, 200)}") from None
+        raise DiscoveryError(f"discover_addresses: {sanitize(word, 100)!r}: {sanitize(error, 200)}") from None
     if begin.version != end.version or int(begin) > int(end):
-        raise DiscoveryError(f"discover_addresses: {clean(word, 100)!r} does not go from low to high")
+        raise DiscoveryError(f"discover_addresses: {sanitize(word, 100)!r} does not go from low to high")
     return (str(type(begin)(number)) for number in range(int(begin), int(end) + 1))
 
 
@@ -161,7 +162,9 @@ def ask(
             told.put((address, error))
         except Exception as error:
             # A library that stumbles over one BMC's nonsense must not lose the others' answers.
-            told.put((address, BmcError(f"{address}: what its BMC says cannot be read: {clean(error, 200)}")))
+            told.put(
+                (address, BmcError(f"{address}: what its BMC says cannot be read: {sanitize(error, 200)}"))
+            )
 
     while waiting or until:
         while waiting and len(until) < parallel:
@@ -241,7 +244,7 @@ def match(
             continue
         if booted:
             if _moved(nodes[name].mac, address):
-                known_mac = clean(nodes[name].mac, 40)
+                known_mac = sanitize(nodes[name].mac, 40)
                 problems.append(f"{name}: it booted by {address}; the inventory says reimage_mac {known_mac}")
                 continue
             variables[name] = {"reimage_mac": address}
@@ -270,7 +273,7 @@ def _variables(
     found, remarks = {"reimage_bmc_address": address}, []
     if known.bmc_address and bmc_place(known.bmc_address) != bmc_place(address):
         remarks.append(
-            f"{name}: the inventory says its BMC is at {clean(known.bmc_address, 100)}; it is at {address}"
+            f"{name}: the inventory says its BMC is at {sanitize(known.bmc_address, 100)}; it is at {address}"
         )
     if protocol != "redfish":
         found["reimage_bmc_protocol"] = protocol
@@ -281,7 +284,8 @@ def _variables(
     if known.mac:
         if macs and known.mac.strip().lower() not in macs:
             remarks.append(
-                f"{name}: reimage_mac {clean(known.mac, 40)} is none that its BMC lists ({', '.join(macs)})"
+                f"{name}: reimage_mac {sanitize(known.mac, 40)} is none that its BMC lists "
+                f"({', '.join(macs)})"
             )
     elif len(macs) == 1 or len(linked) == 1:
         found["reimage_mac"] = (linked or list(macs))[0]
@@ -313,9 +317,11 @@ def _left(
 ) -> Iterable[str]:
     without = [name for name, known in nodes.items() if not known.serial.strip()]
     if missing := [name for name in awaited(nodes, booted) if name not in found]:
-        yield ("did not tell who they are: " if booted else "no BMC was found of ") + fold(missing)
+        yield ("did not tell who they are: " if booted else "no BMC was found of ") + compress_hostlist(
+            missing
+        )
     if without:
-        yield f"cannot be matched, because they have no reimage_serial: {fold(without)}"
+        yield f"cannot be matched, because they have no reimage_serial: {compress_hostlist(without)}"
     if silent:
         shown = ", ".join(silent[:20])
         more = f" and {len(silent) - 20} more" if len(silent) > 20 else ""

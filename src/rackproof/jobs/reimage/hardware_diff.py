@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from rackproof.core.records import Node, Record, Verdict
-from rackproof.core.text import clean, size
+from rackproof.core.text import sanitize, size
 from rackproof.jobs.reimage.bmc import Settings
 
 MEMORY_SLACK = 0.02
@@ -33,7 +33,7 @@ class Change(Record):
 
     def text(self) -> str:
         """Return the change as a person reads it."""
-        was, now = clean(self.before, 120) or "nothing", clean(self.after, 120) or "nothing"
+        was, now = sanitize(self.before, 120) or "nothing", sanitize(self.after, 120) or "nothing"
         if self.kind == "unproven":
             return f"{self.part}: not known {'before' if not self.before else 'after'}, so not compared"
         words = {
@@ -43,7 +43,7 @@ class Change(Record):
             "moved": f"moved: {was} to {now}",
             "differs": f"was {was}, is {now}",
             "wrong": f"is {now}, not {was}",
-            "unread": f"is not known, has to be {was}: {clean(self.after, 300)}",
+            "unread": f"is not known, has to be {was}: {sanitize(self.after, 300)}",
         }
         return f"{self.part} {words[self.kind]}"
 
@@ -72,9 +72,9 @@ def expectation(node: str, values: Mapping[str, Any]) -> Expectation:
         return Expectation.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(clean(one, 60) for one in first["loc"][:2])
+        place = ".".join(sanitize(one, 60) for one in first["loc"][:2])
         raise ValueError(
-            f"reimage_expect of {node}: {place}: {clean(first['msg'], 200)}; bios has settings with their "
+            f"reimage_expect of {node}: {place}: {sanitize(first['msg'], 200)}; bios has settings with their "
             'values, firmware pieces with their versions, each a text in quotes ("1.10")'
         ) from None
 
@@ -96,7 +96,7 @@ def unexpected(expected: Expectation, told: Settings) -> tuple[Change, ...]:
 
 def _wrong_settings(expected: Expectation, told: Settings) -> Iterator[Change]:
     for name, wanted in sorted(expected.bios.items()):
-        part = f"BIOS setting {clean(name, 100)}"
+        part = f"BIOS setting {sanitize(name, 100)}"
         if name not in told.bios:
             why = told.bios_why or "its BMC shows no setting of that name"
             yield Change(part=part, kind="unread", verdict=Verdict.UNPROVEN, before=str(wanted), after=why)
@@ -121,7 +121,7 @@ def _wrong_firmware(expected: Expectation, told: Settings) -> Iterator[Change]:
             if not pieces and not told.firmware_why:
                 why = "its BMC lists no firmware of that id or name"
             yield Change(
-                part=f"firmware {clean(name, 100)}",
+                part=f"firmware {sanitize(name, 100)}",
                 kind="unread",
                 verdict=Verdict.UNPROVEN,
                 before=wanted,
@@ -250,7 +250,7 @@ def _firmware(before: Node, after: Node) -> list[Change]:
         was, now = before.firmware.get(name, ""), after.firmware.get(name, "")
         if was == now:
             continue
-        label = f"firmware {clean(name, 60)}"
+        label = f"firmware {sanitize(name, 60)}"
         if was and now:
             found.append(Change(part=label, kind="differs", before=was, after=now))
         else:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-from rackproof.core.text import clean
+from rackproof.core.text import sanitize
 from rackproof.jobs.reimage.bmc import About, Access, BmcError, BmcSilentError, Power
 
 PORT = 623
@@ -99,7 +99,7 @@ class IpmiMachine:
             # Not every BMC keeps such information, or shows it: then nothing is known, which is said by "".
             self._fru = self._ask("fru", "print", "0", needed=False)
         found = re.search(rf"^ *{name} *: *(.*)$", self._fru, re.MULTILINE)
-        return clean(found[1], 60) if found else ""
+        return sanitize(found[1], 60) if found else ""
 
     def _ask(self, *words: str, needed: bool = True) -> str:
         """Return what ipmitool prints.
@@ -129,7 +129,7 @@ class IpmiMachine:
         except subprocess.TimeoutExpired:
             raise self._silent(f"nothing within {access.call_timeout_s:.0f} s") from None
         said, error = done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
-        user = clean(access.user or "nobody", 60)
+        user = sanitize(access.user or "nobody", 60)
         if _PRIVILEGE.search(error):
             raise BmcError(
                 f"{node}: its BMC at {access.place} does not let {user} do that: give the account the "
@@ -149,7 +149,7 @@ class IpmiMachine:
             return said
         raise BmcError(
             f"{node}: its BMC at {access.place} refuses {' '.join(words)}: "
-            f"{clean(refused[1] if refused else _last(error or said), 300)}. See its log of events"
+            f"{sanitize(refused[1] if refused else _last(error or said), 300)}. See its log of events"
         )
 
     def _silent(self, why: str) -> BmcSilentError:
@@ -162,7 +162,7 @@ class IpmiMachine:
 
 def _last(text: str) -> str:
     lines = [one for one in text.splitlines() if one.strip()]
-    return clean(lines[-1], 200) if lines else "no reason was given"
+    return sanitize(lines[-1], 200) if lines else "no reason was given"
 
 
 def boot_flags(said: str) -> tuple[str, str]:
@@ -200,7 +200,7 @@ def host_and_port(node: str, address: str) -> tuple[str, int]:
         host, port = "", 0
     if not re.fullmatch(r"[\w.:-]{1,253}", host) or host.startswith("-") or parts.path or parts.username:
         raise BmcError(
-            f"{node}: {clean(address, 120)!r} is no address for IPMI: a name or an IP address, with :PORT "
+            f"{node}: {sanitize(address, 120)!r} is no address for IPMI: a name or an IP address, with :PORT "
             "where it is not 623"
         )
     return host, port

@@ -18,14 +18,15 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from rackproof.core.text import clean
+from rackproof.core.errors import RackproofError
+from rackproof.core.text import sanitize
 from rackproof.jobs.reimage.lifecycle import Entry
 
 RESERVE_BYTES = 16 * 1024
 _LARGEST = 16 * 2**20
 
 
-class JournalError(Exception):
+class JournalError(RackproofError):
     """A journal cannot be written or read; the message says what to do."""
 
 
@@ -37,7 +38,7 @@ def path_of(folder: Path, node: str) -> Path:
     """
     if not node or "/" in node or "\0" in node or node.startswith(".") or len(node) > 200:
         raise JournalError(
-            f"{clean(node, 100)!r}: not usable as the name of a file; rename it in the inventory"
+            f"{sanitize(node, 100)!r}: not usable as the name of a file; rename it in the inventory"
         )
     return folder / f"{node}.journal"
 

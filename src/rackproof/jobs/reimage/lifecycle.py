@@ -16,7 +16,7 @@ from typing import Literal
 from pydantic import AwareDatetime, Field
 
 from rackproof.core.records import Record
-from rackproof.core.text import clean, duration
+from rackproof.core.text import duration, sanitize
 
 PREFIX = "rackproof-reimage:"
 """How the reason of our drain begins. Not ``rackproof:``: provisioning would lift that one too early."""
@@ -163,10 +163,12 @@ def limits(given: Mapping[str, float]) -> dict[Step, float]:
     found = dict(DEFAULT_LIMITS_S)
     for name, value in given.items():
         if name not in set(STEPS):
-            raise ValueError(f"reimage_limits: {clean(name, 60)!r} is no step; there are {', '.join(STEPS)}")
+            raise ValueError(
+                f"reimage_limits: {sanitize(name, 60)!r} is no step; there are {', '.join(STEPS)}"
+            )
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e7:
             raise ValueError(
-                f"reimage_limits: {name}: a positive number of seconds, not {clean(value, 60)!r}"
+                f"reimage_limits: {name}: a positive number of seconds, not {sanitize(value, 60)!r}"
             )
         found[Step(name)] = float(value)
     return found

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rackproof.core.text import clean
+from rackproof.core.text import sanitize
 from rackproof.jobs.reimage.bmc import About, Access, BmcError, BmcSilentError, Firmware, Power, Settings
 
 
@@ -48,12 +48,12 @@ def connect(node: str, access: Access) -> Iterator[Any]:
         )
     except exceptions.AccessError as error:
         raise BmcError(
-            f"{node}: its BMC at {place} refuses the login of {clean(access.user or 'nobody', 60)} "
+            f"{node}: its BMC at {place} refuses the login of {sanitize(access.user or 'nobody', 60)} "
             f"(status {error.status_code}): check reimage_bmc_user and reimage_bmc_password in Vault, "
             "and whether the account is locked"
         ) from None
     except exceptions.ConnectionError as error:
-        said = clean(error, 300)
+        said = sanitize(error, 300)
         if "certificate" in said.lower() or "ssl" in said.lower():
             raise BmcError(
                 f"{node}: the certificate of its BMC at {place} is not trusted: put its authority's into "
@@ -65,13 +65,13 @@ def connect(node: str, access: Access) -> Iterator[Any]:
         ) from None
     except exceptions.HTTPError as error:
         raise BmcError(
-            f"{node}: its BMC at {place} refuses with status {error.status_code}: {clean(error, 300)}. "
+            f"{node}: its BMC at {place} refuses with status {error.status_code}: {sanitize(error, 300)}. "
             "See its log of events; its firmware may want another order"
         ) from None
     except (exceptions.SushyError, ValueError) as error:
         raise BmcError(
             f"{node}: its BMC at {place} answers what is no Redfish, or lacks what is needed: "
-            f"{clean(error, 300)}. Is this the BMC's address, and its firmware recent?"
+            f"{sanitize(error, 300)}. Is this the BMC's address, and its firmware recent?"
         ) from None
     finally:
         if session is not None:
@@ -102,9 +102,9 @@ def who(node: str, access: Access) -> tuple[About, ...]:
 
 
 def _about(system: Any) -> About:
-    names = (clean(system.manufacturer or "", 60), clean(system.model or "", 60))
+    names = (sanitize(system.manufacturer or "", 60), sanitize(system.model or "", 60))
     return About(
-        system=clean(system.identity, 100),
+        system=sanitize(system.identity, 100),
         serial=_serial(system),
         model=" ".join(one for one in names if one),
         power=_word(system.power_state),
@@ -118,7 +118,7 @@ def _macs(system: Any) -> dict[str, bool | None]:
     links = {"LinkUp": True, "LinkDown": False, "NoLink": False}
     try:
         return {
-            clean(one.mac_address, 40): links.get(str(one.json.get("LinkStatus")))
+            sanitize(one.mac_address, 40): links.get(str(one.json.get("LinkStatus")))
             for one in system.ethernet_interfaces.get_members()
             if one.mac_address
         }
@@ -160,7 +160,7 @@ def _bios(node: str, system: Any) -> dict[str, str | int | float | bool]:
             f"{node}: its BMC shows no BIOS settings: is its firmware recent, was the node on once?"
         )
     return {
-        clean(name, 100): value if isinstance(value, bool | int | float) else clean(value, 200)
+        sanitize(name, 100): value if isinstance(value, bool | int | float) else sanitize(value, 200)
         for name, value in told.items()
         if value is not None
     }
@@ -183,10 +183,12 @@ def _firmware(node: str, root: Any, in_time: Callable[[], bool]) -> tuple[tuple[
             one = inventory.get_member(path)
         except exceptions.ResourceNotFoundError:
             # A piece that is listed and not there (its part is off) is one whose version is not told.
-            name = clean(str(path).rstrip("/").rpartition("/")[2], 100)
+            name = sanitize(str(path).rstrip("/").rpartition("/")[2], 100)
             found.append(Firmware(name, name, ""))
             continue
-        found.append(Firmware(clean(one.identity, 100), clean(one.name, 100), clean(one.version or "", 100)))
+        found.append(
+            Firmware(sanitize(one.identity, 100), sanitize(one.name, 100), sanitize(one.version or "", 100))
+        )
     return tuple(found), ""
 
 
@@ -194,16 +196,16 @@ def _serial(system: Any) -> str:
     """Return the serial number that the machine's own system reads, too."""
     # Dell's SerialNumber is the board's; the service tag, which DMI has as the machine's, is the SKU.
     if (system.manufacturer or "").lower().startswith("dell") and system.sku:
-        return clean(system.sku, 60)
-    return clean(system.serial_number or "", 60)
+        return sanitize(system.sku, 60)
+    return sanitize(system.serial_number or "", 60)
 
 
 def _choose(node: str, root: Any, access: Access) -> Any:
     members = root.get_system_collection().get_members()
     found = [one for one in members if access.system in ("", one.identity)]
     if len(found) != 1:
-        there = ", ".join(clean(one.identity, 60) for one in members) or "none"
-        wanted = f"no system {clean(access.system, 60)}" if access.system else f"{len(found)} systems"
+        there = ", ".join(sanitize(one.identity, 60) for one in members) or "none"
+        wanted = f"no system {sanitize(access.system, 60)}" if access.system else f"{len(found)} systems"
         raise BmcError(
             f"{node}: its BMC lists {wanted}; there are: {there}. Name the node's with reimage_bmc_system"
         )
@@ -264,4 +266,4 @@ class RedfishMachine:
 
 
 def _word(value: object) -> str:
-    return clean(getattr(value, "value", value) or "", 40)
+    return sanitize(getattr(value, "value", value) or "", 40)

@@ -17,8 +17,9 @@ from typing import Any
 from pydantic import AwareDatetime, Field, ValidationError
 
 from rackproof import __version__
+from rackproof.core.errors import RackproofError
 from rackproof.core.records import Finding, Node, Record, Run, Source, Verdict, worst
-from rackproof.core.text import clean, duration
+from rackproof.core.text import duration, sanitize
 from rackproof.jobs.bench import record as bench_record
 from rackproof.jobs.reimage import journal, lifecycle
 from rackproof.jobs.reimage.bmc import Settings
@@ -40,7 +41,7 @@ NO_BMC = "no address of its BMC is known: set reimage_bmc_address in the invento
 _RUN_NAME = re.compile(rf"\d{{8}}T\d{{6}}Z-{BENCHMARK}-[0-9a-f]{{6}}")
 
 
-class ReimageError(Exception):
+class ReimageError(RackproofError):
     """Something an operator has to mend; the message says what and how."""
 
 
@@ -126,7 +127,7 @@ def begin(
     """
     if method not in METHODS:
         raise ReimageError(
-            f"reimage_method: {clean(method, 60)!r} cannot be done; there are {', '.join(METHODS)} "
+            f"reimage_method: {sanitize(method, 60)!r} cannot be done; there are {', '.join(METHODS)} "
             "(rack makes the test rack's nodes anew): see docs/using/reimage.md"
         )
     try:
@@ -168,7 +169,7 @@ def begin(
             )
             _adopt(Path(started.folder), todo, held)
             write_file(Path(started.folder) / RUN_FILE, asked.model_dump_json(indent=1).encode() + b"\n")
-    except (ResultsError, host_claims.Busy, JournalError, ValueError) as error:
+    except (ResultsError, host_claims.HostClaimedError, JournalError, ValueError) as error:
         raise ReimageError(str(error)) from error
     return started
 
@@ -242,7 +243,7 @@ def _adopt(folder: Path, todo: Iterable[str], held: Mapping[str, _Held]) -> None
 def _plan_lines(
     order: Sequence[Sequence[str]], todo: Mapping[str, Sequence[Step]], refused: Mapping[str, str]
 ) -> tuple[str, ...]:
-    from rackproof.jobs.provision.summary import fold
+    from rackproof.core.hostlist import compress_hostlist
 
     most = max((len(one) for one in order), default=0)
     lines = [f"{len(todo)} nodes in {len(order)} waves, at most {most} at a time"]
@@ -251,8 +252,8 @@ def _plan_lines(
         for name in wave:
             by_steps.setdefault(tuple(todo[name]), []).append(name)
         for steps, names in by_steps.items():
-            lines.append(f"wave {number}: {fold(names)}: {', '.join(steps)}")
-    lines += [f"{name} is left out: {clean(why, 600)}" for name, why in refused.items()]
+            lines.append(f"wave {number}: {compress_hostlist(names)}: {', '.join(steps)}")
+    lines += [f"{name} is left out: {sanitize(why, 600)}" for name, why in refused.items()]
     return tuple(lines)
 
 
@@ -301,8 +302,8 @@ def write_step(
             step=step,
             attempt=stands.attempt,
             limit_s=limit,
-            reason=clean(reason, 1000),
-            remarks=tuple(clean(one, 300) for one in remarks),
+            reason=sanitize(reason, 1000),
+            remarks=tuple(sanitize(one, 300) for one in remarks),
         )
         journal.append(path, entry, reserve=event == "begun")
         after = lifecycle.standing(journal.read(path), alive=True)
@@ -349,7 +350,7 @@ def keep_record(
     boot = ""
     if facts is not None:
         about = node_from_facts(node, facts, sku)
-        boot = clean(facts.get("boot_id") or "", 64)
+        boot = sanitize(facts.get("boot_id") or "", 64)
     elif which == "before":
         try:
             kept = night_store.last_look(night_store.nights(results), node)
@@ -365,11 +366,11 @@ def keep_record(
         raise ReimageError(f"{node} does not answer after its new image: nothing of it is proven")
     if serial:
         if about is None or not about.serial:
-            remarks.append(f"its serial number is not known, the inventory says {clean(serial, 60)}")
+            remarks.append(f"its serial number is not known, the inventory says {sanitize(serial, 60)}")
         elif about.serial.lower() != serial.strip().lower():
             raise ReimageError(
                 f"{node} is another machine: its serial number is {about.serial}, the inventory says "
-                f"{clean(serial, 60)}. Nothing was written. Correct reimage_serial, or the name's address"
+                f"{sanitize(serial, 60)}. Nothing was written. Correct reimage_serial, or the name's address"
             )
     expected = expected or Expectation()
     if told is not None:
@@ -421,7 +422,7 @@ def booted(run: Started, node: str, facts: Mapping[str, Any]) -> tuple[str, ...]
     Raises:
         ReimageError: It still runs the system that was to be replaced.
     """
-    now = clean(facts.get("boot_id") or "", 64)
+    now = sanitize(facts.get("boot_id") or "", 64)
     try:
         before = _boot_path(Path(run.folder), node).read_text().strip()
     except OSError:
@@ -454,7 +455,7 @@ def read_record(folder: Path, which: str, node: str) -> Node | None:
     except FileNotFoundError:
         return None
     except (OSError, ValidationError) as error:
-        raise ReimageError(f"cannot read {path}: {clean(error, 200)}") from None
+        raise ReimageError(f"cannot read {path}: {sanitize(error, 200)}") from None
 
 
 def _record_path(folder: Path, which: str, node: str) -> Path:
@@ -485,9 +486,9 @@ def proven(night_folder: Path, node: str) -> tuple[str, ...]:
     said = "; ".join(mine.says()[:5]) or mine.why or "no reason was kept"
     if mine.verdict.gates:
         raise ReimageError(
-            f"{node} is {mine.verdict.value}: {clean(said, 600)}. See `rackproof explain {node}`"
+            f"{node} is {mine.verdict.value}: {sanitize(said, 600)}. See `rackproof explain {node}`"
         )
-    return (f"{mine.verdict.value}: {clean(said, 200)}",) if mine.verdict is not Verdict.PASS else ()
+    return (f"{mine.verdict.value}: {sanitize(said, 200)}",) if mine.verdict is not Verdict.PASS else ()
 
 
 def end(run: Started, *, keep_history: bool = True) -> Ended:
@@ -555,7 +556,7 @@ def end(run: Started, *, keep_history: bool = True) -> Ended:
     return Ended(
         verdict=verdict,
         gates=verdict.gates,
-        message=tuple(clean(one, 1500) for one in lines),
+        message=tuple(sanitize(one, 1500) for one in lines),
         history=history,
     )
 

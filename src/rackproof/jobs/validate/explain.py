@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rackproof.core.errors import RackproofError
 from rackproof.core.records import Record, Verdict
-from rackproof.core.text import clean, moment, percent
+from rackproof.core.text import moment, percent, sanitize
 from rackproof.jobs.validate.fleet import night_store
 from rackproof.jobs.validate.fleet.night_store import NightRecord, NodeNight
 from rackproof.nodes.health_checks import HealthFinding
@@ -21,7 +22,7 @@ _PARTNERS_SHOWN = 200
 _UUID = re.compile(r"GPU-[0-9A-Fa-f-]{8,60}")
 
 
-class ExplainError(Exception):
+class ExplainError(RackproofError):
     """There is nothing to explain; the message says where was looked and what to do."""
 
 
@@ -53,8 +54,8 @@ def explain(results: Path, node: str) -> Explanation:
     nights = list(night_store.of_node(night_store.nights(results), node))
     if not nights:
         raise ExplainError(
-            f"no night in {results} has looked at {clean(node, 100)}: check the name against the "
-            f"inventory, or run ansible-playbook validate.yml -l {clean(node, 100)}"
+            f"no night in {results} has looked at {sanitize(node, 100)}: check the name against the "
+            f"inventory, or run ansible-playbook validate.yml -l {sanitize(node, 100)}"
         )
     return explanation(nights)
 
@@ -72,7 +73,7 @@ def explanation(nights: Sequence[tuple[NightRecord, NodeNight]]) -> Explanation:
         tried=tuple(_tried(nights)),
         next=tuple(_next(mine)),
         nights=tuple(
-            (moment(one.ended), about.verdict.value, clean((about.says() or ("",))[0], 200))
+            (moment(one.ended), about.verdict.value, sanitize((about.says() or ("",))[0], 200))
             for one, about in nights[:_NIGHTS_SHOWN]
         ),
     )
@@ -88,7 +89,7 @@ def text(one: Explanation) -> str:
         ("Next", one.next),
     ):
         if some:
-            lines += ["", title, *(f"  {clean(line, 600)}" for line in some)]
+            lines += ["", title, *(f"  {sanitize(line, 600)}" for line in some)]
     lines += ["", "Nights", *(f"  {when}  {verdict:9} {what}".rstrip() for when, verdict, what in one.nights)]
     return "\n".join(lines) + "\n"
 
@@ -292,5 +293,5 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
 
 def _cell(value: Any) -> str:
     """Return text that stays in its cell and is no HTML: it comes from a node."""
-    escaped = clean(value, 400).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    escaped = sanitize(value, 400).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\|`*_\[\]])", r"\\\1", escaped)

@@ -31,9 +31,10 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, TextIO
 
+from rackproof.core.errors import RackproofError
+from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.records import Verdict
-from rackproof.core.text import clean, duration
-from rackproof.jobs.provision.summary import fold
+from rackproof.core.text import duration, sanitize
 from rackproof.jobs.validate import tasks
 from rackproof.jobs.validate.fleet import night_store, probe_scheduler
 from rackproof.jobs.validate.fleet.night_store import NightRecord
@@ -53,7 +54,7 @@ _UNJUDGED = {night_store.LOOKS, probe_scheduler.DIRECT, probe_scheduler.PROBES_F
 _MOST_TEXT = 3500
 
 
-class NightlyError(Exception):
+class NightlyError(RackproofError):
     """Something an operator has to mend; the message says what and how."""
 
 
@@ -151,7 +152,7 @@ def _alone(results: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             lock.seek(0)
-            other = clean(lock.read(40), 40) or "unknown"
+            other = sanitize(lock.read(40), 40) or "unknown"
             raise NightlyError(
                 f"another nightly runs (pid {other}); it is bounded in time, the next one comes by itself"
             ) from None
@@ -250,7 +251,7 @@ def _follow(child: subprocess.Popen[str], artifacts: Path, output: TextIO, tail:
         if number == 0:
             # It holds the whole environment, with the address of the history and its password.
             (artifacts / "command").unlink(missing_ok=True)
-        said = clean(line, 500)
+        said = sanitize(line, 500)
         output.write(said + "\n")
         output.flush()
         if said.strip():
@@ -265,7 +266,7 @@ def _lost_hosts(events: Path) -> Iterator[str]:
         try:
             one = json.loads(path.read_bytes())
             about = one.get("event_data") or {}
-            host, task = clean(about.get("host") or "", 100), clean(about.get("task") or "", 100)
+            host, task = sanitize(about.get("host") or "", 100), sanitize(about.get("task") or "", 100)
         except (OSError, ValueError, AttributeError):
             continue
         if one.get("event") == "runner_on_unreachable":
@@ -273,9 +274,9 @@ def _lost_hosts(events: Path) -> Iterator[str]:
         elif one.get("event") == "runner_on_failed":
             failed.setdefault(task, set()).add(host)
     if lost - {""}:
-        yield f"unreachable: {fold(sorted(lost - {''}))}"
+        yield f"unreachable: {compress_hostlist(sorted(lost - {''}))}"
     for task, hosts in sorted(failed.items()):
-        yield f"failed: {task}: {fold(sorted(hosts - {''}))}"
+        yield f"failed: {task}: {compress_hostlist(sorted(hosts - {''}))}"
 
 
 def _end(child: subprocess.Popen[str]) -> None:
@@ -352,7 +353,7 @@ def _told(settings: Settings, outcome: Outcome, took: float) -> Outcome:
                 tell()
         except (OSError, ValueError, smtplib.SMTPException, ResultsError) as error:
             # An address may hold a secret; urllib's messages do not repeat it, ours do not either.
-            problems.append(f"note: {name} failed: {clean(_without(str(error), url), 300)}")
+            problems.append(f"note: {name} failed: {sanitize(_without(str(error), url), 300)}")
     status = outcome.status if not problems or outcome.status else EXIT_TOOL
     return Outcome(status, outcome.night, (*outcome.lines, *problems))
 
@@ -391,7 +392,7 @@ def mail(settings: Settings, lines: Sequence[str]) -> None:
     """
     host, _, port = settings.smtp.partition(":")
     message = EmailMessage()
-    message["Subject"] = clean(f"rackproof: {lines[0]}", 150)
+    message["Subject"] = sanitize(f"rackproof: {lines[0]}", 150)
     message["From"], message["To"] = settings.mail_from, ", ".join(settings.mail_to)
     message.set_content("\n".join(lines) + "\n")
     with smtplib.SMTP(host, int(port or 25), timeout=_TELL_S) as server:
@@ -460,4 +461,4 @@ def metrics(outcome: Outcome, took: float, probed: probe_scheduler.ProbeNight | 
 
 
 def _label(text: str) -> str:
-    return clean(text, 200).replace("\\", "\\\\").replace('"', '\\"')
+    return sanitize(text, 200).replace("\\", "\\\\").replace('"', '\\"')

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 from rackproof import __version__
 from rackproof.core.records import Direction, Verdict
-from rackproof.core.text import clean, moment, quantity, unit_text
+from rackproof.core.text import moment, quantity, sanitize, unit_text
 from rackproof.jobs.validate import explain
 from rackproof.jobs.validate.fleet import night_store
 from rackproof.jobs.validate.fleet.night_store import KeptLook, NightRecord, NodeNight
@@ -81,11 +81,11 @@ def night_junit(night: NightRecord) -> bytes:
             root,
             "testsuite",
             {name: str(count) for name, count in counts.items()},
-            name=clean(rack, 60) or "no rack",
+            name=sanitize(rack, 60) or "no rack",
         )
         for one in nodes:
             case = ElementTree.SubElement(suite, "testcase", classname=suite.get("name", ""), name=one.node)
-            said = [clean(line, 1000) for line in one.says()]
+            said = [sanitize(line, 1000) for line in one.says()]
             if one.verdict.gates:
                 tag = "failure" if one.verdict is Verdict.FAIL else "error"
                 message = said[0] if said else one.verdict.value
@@ -124,9 +124,9 @@ def night_page(
             verdict=night.verdict,
             meaning=_WORDS[night.verdict],
             # What went wrong there stands among the remarks already.
-            remarks=[clean(one, 500) for one in night.remarks]
-            + [clean(one, 500) for one in measured if not one.startswith("! ")],
-            changes=[clean(one, 400) for one in changes[:_CHANGES]]
+            remarks=[sanitize(one, 500) for one in night.remarks]
+            + [sanitize(one, 500) for one in measured if not one.startswith("! ")],
+            changes=[sanitize(one, 400) for one in changes[:_CHANGES]]
             + ([f"and {more} more"] if more > 0 else []),
             racks=_racks(night, pages),
             bad=_bad(night, pages),
@@ -163,8 +163,8 @@ def node_page(
             kind="Node in a night",
             when=moment(night.ended),
             style=style(),
-            title=clean(mine.node, 200),
-            point=" · ".join(clean(part, 60) for part in (mine.rack, mine.sku, mine.hardware_key) if part),
+            title=sanitize(mine.node, 200),
+            point=" · ".join(sanitize(part, 60) for part in (mine.rack, mine.sku, mine.hardware_key) if part),
             verdict=mine.verdict,
             told=one,
             findings=_findings(mine),
@@ -185,7 +185,7 @@ def _short(names: Sequence[str]) -> dict[str, str]:
     pairs = zip(names[0], names[-1], strict=False) if len(names) > 1 else ()
     common = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     cut = max(common.rfind("-"), common.rfind(".")) + 1
-    return {name: clean(name[cut:], 40) or clean(name, 40) for name in names}
+    return {name: sanitize(name[cut:], 40) or sanitize(name, 40) for name in names}
 
 
 def _racks(night: NightRecord, pages: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -203,14 +203,14 @@ def _racks(night: NightRecord, pages: Mapping[str, str]) -> list[dict[str, Any]]
         )
         racks.append(
             {
-                "name": clean(name, 60) or "no rack",
+                "name": sanitize(name, 60) or "no rack",
                 "counts": counts,
                 "nodes": [
                     {
                         "name": short[one.node],
                         "verdict": one.verdict,
                         "href": pages.get(one.node, ""),
-                        "title": clean("; ".join([one.node, one.verdict.value, *one.says()[:2]]), 300),
+                        "title": sanitize("; ".join([one.node, one.verdict.value, *one.says()[:2]]), 300),
                         "out": bool(one.slurm and one.slurm.drained_by != "none") or one.plan == "drain",
                     }
                     for one in nodes
@@ -232,8 +232,8 @@ def _bad(night: NightRecord, pages: Mapping[str, str]) -> Table:
         rows.append(
             (
                 view.verdict_cell(one.verdict),
-                Cell(clean(one.node, 100), href=pages.get(one.node, "")),
-                Cell(clean(says[0] if says else "", 300), note=more),
+                Cell(sanitize(one.node, 100), href=pages.get(one.node, "")),
+                Cell(sanitize(says[0] if says else "", 300), note=more),
                 Cell(
                     ", ".join(dict.fromkeys(found.action for found in one.findings if found.action != "none"))
                 ),
@@ -249,7 +249,12 @@ def _acts(night: NightRecord) -> Table:
             allowed = one.plan in night.acts
             what = one.plan + ("" if allowed or not one.plan else " (dry run)")
             rows.append(
-                (Cell(clean(one.node, 100)), Cell(what), Cell(clean(one.why, 400)), Cell(clean(one.did, 300)))
+                (
+                    Cell(sanitize(one.node, 100)),
+                    Cell(what),
+                    Cell(sanitize(one.why, 400)),
+                    Cell(sanitize(one.did, 300)),
+                )
             )
     return table("Drains and returns", ("Node", "Plan", "Why", "What was done"), rows)
 
@@ -265,9 +270,9 @@ def _reasons(reasons: Sequence[night_store.NightReason], caption: str) -> Table:
         [
             (
                 view.verdict_cell(one.verdict, "fleet-wide" if one.fleetwide else ""),
-                Cell(clean(f"{one.metric} ({one.check})".strip(), 120)),
-                Cell(clean(one.part, 120), "code"),
-                Cell(clean(one.text, 400)),
+                Cell(sanitize(f"{one.metric} ({one.check})".strip(), 120)),
+                Cell(sanitize(one.part, 120), "code"),
+                Cell(sanitize(one.text, 400)),
             )
             for one in reasons
         ],
@@ -281,8 +286,8 @@ def _findings(mine: NodeNight) -> Table:
         [
             (
                 view.verdict_cell(one.verdict, "fleet-wide" if one.fleetwide else ""),
-                Cell(clean(one.name or "node", 80), "code", note=clean(one.place, 80)),
-                Cell(clean(one.evidence, 400), note=one.code),
+                Cell(sanitize(one.name or "node", 80), "code", note=sanitize(one.place, 80)),
+                Cell(sanitize(one.evidence, 400), note=one.code),
                 Cell(one.action),
                 Cell(one.confidence),
             )
@@ -301,10 +306,10 @@ def _gpus(kept: KeptLook | None) -> Table:
         [
             (
                 Cell(str(gpu.index), "number"),
-                Cell(clean(gpu.uuid, 60), "code"),
-                Cell(clean(gpu.serial, 60), "code"),
-                Cell(clean(gpu.bus_id, 30), "code"),
-                Cell(clean(gpu.vbios, 30), "code"),
+                Cell(sanitize(gpu.uuid, 60), "code"),
+                Cell(sanitize(gpu.serial, 60), "code"),
+                Cell(sanitize(gpu.bus_id, 30), "code"),
+                Cell(sanitize(gpu.vbios, 30), "code"),
                 shown(gpu.temperature_c, "°C"),
                 shown(gpu.margin_c, "°C"),
                 shown(gpu.power_limit_w, "W"),
@@ -320,7 +325,7 @@ def _versions(kept: KeptLook | None) -> Table:
         "Versions",
         ("What", "Version"),
         [
-            (Cell(clean(name, 80)), Cell(clean(value, 200), "code"))
+            (Cell(sanitize(name, 80)), Cell(sanitize(value, 200), "code"))
             for name, value in sorted(kept.look.versions.items() if kept else ())
         ],
     )
@@ -334,8 +339,8 @@ def _nights(nights: Sequence[tuple[NightRecord, NodeNight]]) -> Table:
             (
                 view.verdict_cell(mine.verdict),
                 Cell(moment(night.ended)),
-                Cell(clean((mine.says() or ("",))[0], 300)),
-                Cell(clean(mine.did, 300)),
+                Cell(sanitize((mine.says() or ("",))[0], 300)),
+                Cell(sanitize(mine.did, 300)),
             )
             for night, mine in nights
         ],
@@ -403,12 +408,12 @@ class _Series:
             ]:
                 order = sorted(some, reverse=True)
                 about = readings.parts[part]
-                label = f"GPU {about.slot}" if about.kind == "gpu" else clean(about.name, 40)
+                label = f"GPU {about.slot}" if about.kind == "gpu" else sanitize(about.name, 40)
                 lines.append(
                     Line(label, tuple(float(-ago) for ago in order), tuple(some[ago] for ago in order))
                 )
             chart = Chart(
-                clean(view.words(what.metric), 80),
+                sanitize(view.words(what.metric), 80),
                 "night (0 is this one)",
                 unit_text(what.unit),
                 tuple(lines),

@@ -14,7 +14,7 @@ from typing import Any
 from rackproof import __version__
 from rackproof.core.definitions import DefinitionError
 from rackproof.core.records import Measurement, Node, Run, Verdict
-from rackproof.core.text import clean
+from rackproof.core.text import sanitize
 from rackproof.jobs.bench import record as bench_record
 from rackproof.jobs.validate.fleet import drain_policy, night_store
 from rackproof.jobs.validate.fleet.anomaly import Policy, judge_night
@@ -176,7 +176,7 @@ def _target(name: str, kept: KeptLook, state: object, partitions: Mapping[str, t
     elif about.get("jobs"):
         busy = "at work"
     elif about.get("in_service") is not True:
-        busy = f"Slurm gives it no work: {clean(about.get('state_after'), 60)}"
+        busy = f"Slurm gives it no work: {sanitize(about.get('state_after'), 60)}"
     return Target(
         name=name,
         gpus=len(kept.look.gpus),

@@ -20,9 +20,10 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from rackproof import __version__
+from rackproof.core.errors import RackproofError
 from rackproof.core.judging import SkuReference
 from rackproof.core.records import Direction, Judgement, Measurement, Record, Run, Verdict, worst
-from rackproof.core.text import clean, moment
+from rackproof.core.text import moment, sanitize
 from rackproof.jobs.bench import record as bench_record
 from rackproof.jobs.validate.fleet import drain_policy, night_store
 from rackproof.jobs.validate.fleet.anomaly import Policy, Reason
@@ -54,7 +55,7 @@ ELSEWHERE_DAYS = 60
 _TOLD = 12
 
 
-class ValidateError(Exception):
+class ValidateError(RackproofError):
     """Something an operator has to mend; the message says what and how."""
 
 
@@ -110,7 +111,7 @@ def begin(results: Path, nodes: Sequence[str], *, owner_pid: int | None) -> Begu
     try:
         host_claims.claim_hosts(results / ".nights", nodes, owner_pid, "validated")
         (folder / night_store.LOOKS).mkdir(parents=True)
-    except (ResultsError, host_claims.Busy) as error:
+    except (ResultsError, host_claims.HostClaimedError) as error:
         raise ValidateError(str(error)) from error
     except OSError as error:
         raise ValidateError(
@@ -280,9 +281,9 @@ def night_reason(why: Reason) -> NightReason:
     return NightReason(
         check=why.check,
         verdict=why.verdict,
-        metric=clean(why.metric, 200),
-        part=clean(why.part, 200),
-        text=clean(why.text, 500),
+        metric=sanitize(why.metric, 200),
+        part=sanitize(why.part, 200),
+        text=sanitize(why.text, 500),
         deviation=why.deviation if math.isfinite(why.deviation) else None,
         fleetwide=why.fleetwide,
     )
@@ -325,7 +326,7 @@ def judge(
         raise ValidateError(f"validate_max_drain_fraction: a fraction above 0 and up to 1, not {share}")
     folder, results, now = Path(begun.folder), Path(begun.results), datetime.now(UTC)
     looks = {name: kept for name in asked if (kept := night_store.read_look(folder, name)) is not None}
-    remarks = [clean(slurm_remark, 500)] if slurm_remark else []
+    remarks = [sanitize(slurm_remark, 500)] if slurm_remark else []
     try:
         past = night_store.nights(results, before=begun.night_id)
     except ResultsError as error:
@@ -404,10 +405,10 @@ def _state(slurm: Mapping[str, Any] | None, name: str) -> SlurmState | None:
         return None
     return SlurmState(
         known=about.get("known") is True,
-        state=clean(about.get("state_after") or "", 100),
-        drained_by=clean(about.get("drained_by") or "none", 10),
-        reason=clean(about.get("reason") or "", 300),
-        jobs=tuple(clean(job, 40) for job in about.get("jobs") or ())[:50],
+        state=sanitize(about.get("state_after") or "", 100),
+        drained_by=sanitize(about.get("drained_by") or "none", 10),
+        reason=sanitize(about.get("reason") or "", 300),
+        jobs=tuple(sanitize(job, 40) for job in about.get("jobs") or ())[:50],
     )
 
 
@@ -505,7 +506,7 @@ def _measurements(
             readings, accepted, moved = _from_history(results, place, looks, now, dry)
     except (HistoryError, ResultsError) as error:
         remarks.append(
-            f"the history cannot be asked: {clean(error, 300)}; "
+            f"the history cannot be asked: {sanitize(error, 300)}; "
             "what was measured tonight is judged by floors only"
         )
         readings = _without_history(results, now)
@@ -535,7 +536,7 @@ def _measurements(
                 for name in homes[one.key]:
                     reasons[name], verdicts[name] = shared, Verdict.UNPROVEN
         elif one.kind != "node" and _named_nodes(one.name) <= set(looks):
-            between += [why.model_copy(update={"part": clean(one.name, 200)}) for why in told]
+            between += [why.model_copy(update={"part": sanitize(one.name, 200)}) for why in told]
     return _Measured(
         nodes=tuple(name for key, names in homes.items() if key in owners for name in names),
         reasons=reasons,
@@ -698,7 +699,7 @@ def _elsewhere(name: str, gpu: GpuLook, what: str, when: str, other: str, said: 
         verdict=Verdict.DEGRADED,
         action="watch",
         confidence="hint",
-        evidence=clean(f"failed {what} on {when} in another node, {other}: {said}", 400),
+        evidence=sanitize(f"failed {what} on {when} in another node, {other}: {said}", 400),
     )
 
 
@@ -724,7 +725,7 @@ def _node(
     anew: tuple[str, ...],
 ) -> NodeNight:
     if kept is None:
-        text = clean(why, 300).removeprefix("Task failed: ") or "it was not looked at"
+        text = sanitize(why, 300).removeprefix("Task failed: ") or "it was not looked at"
         return NodeNight(node=name, verdict=Verdict.UNPROVEN, unreached=f"no look at it: {text}", slurm=state)
     verdicts = [one.verdict for one in findings]
     if name in measured.verdicts:
@@ -788,7 +789,7 @@ def close(
             update={
                 "closed": True,
                 "nodes": tuple(
-                    one.model_copy(update={"did": clean(did[one.node], 300)}) if one.node in did else one
+                    one.model_copy(update={"did": sanitize(did[one.node], 300)}) if one.node in did else one
                     for one in night.nodes
                 ),
             }
@@ -851,7 +852,7 @@ def night_run(night: NightRecord, looks: Mapping[str, KeptLook]) -> Run:
                 metric=one.code,
                 labels={"gpu": one.name} if one.part == "gpu" else {"node": one.node},
                 verdict=one.verdict,
-                reason=clean(one.evidence, 500),
+                reason=sanitize(one.evidence, 500),
             )
             for one in node.findings
         ]
@@ -900,10 +901,10 @@ def changed(night: NightRecord, before: NightRecord | None) -> tuple[str, ...]:
         if one.unreached and not then.unreached:
             new.insert(0, one.unreached)
         if one.verdict is not then.verdict:
-            why = f": {clean(new[0], 200)}" if new else ""
+            why = f": {sanitize(new[0], 200)}" if new else ""
             lines.append(f"{one.node}: {then.verdict.value} → {one.verdict.value}{why}")
         elif new:
-            lines.append(f"{one.node}: still {one.verdict.value}, and new: {clean(new[0], 200)}")
+            lines.append(f"{one.node}: still {one.verdict.value}, and new: {sanitize(new[0], 200)}")
     gone = sorted(set(was) - {one.node for one in night.nodes})
     if gone:
         lines.append(f"not asked for tonight: {', '.join(gone[:10])}{' …' if len(gone) > 10 else ''}")
@@ -912,7 +913,7 @@ def changed(night: NightRecord, before: NightRecord | None) -> tuple[str, ...]:
 
 def message(night: NightRecord, changes: Sequence[str]) -> list[str]:
     """Return what an operator reads first: verdict, what changed, what is wrong where, what is done."""
-    from rackproof.jobs.provision.summary import fold
+    from rackproof.core.hostlist import compress_hostlist
 
     counts = {
         one: [node.node for node in night.nodes if node.verdict is one]
@@ -920,20 +921,20 @@ def message(night: NightRecord, changes: Sequence[str]) -> list[str]:
     }
     some = ", ".join(f"{len(nodes)} {verdict.value}" for verdict, nodes in counts.items() if nodes)
     lines = [f"{night.verdict.value.upper()}  {len(night.nodes)} nodes: {some} ({moment(night.ended)})"]
-    lines += [f"! {clean(one, 400)}" for one in night.remarks]
+    lines += [f"! {sanitize(one, 400)}" for one in night.remarks]
     lines += [f"changed: {one}" for one in changes[:_TOLD]]
     for verdict in (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED):
         for one in [node for node in night.nodes if node.verdict is verdict][:_TOLD]:
             says = one.says()
             more = f" (and {len(says) - 1} more)" if len(says) > 1 else ""
             lines.append(
-                f"{verdict.value} {one.node}: {clean(says[0] if says else 'no reason kept', 300)}{more}"
+                f"{verdict.value} {one.node}: {sanitize(says[0] if says else 'no reason kept', 300)}{more}"
             )
         if len(counts[verdict]) > _TOLD:
-            lines.append(f"{verdict.value}, too: {fold(counts[verdict][_TOLD:])}")
+            lines.append(f"{verdict.value}, too: {compress_hostlist(counts[verdict][_TOLD:])}")
     bare = [one.node for one in night.nodes if not one.measured and not one.unreached]
     if bare:
-        lines.append(f"health only, nothing was measured in 24 hours: {fold(bare)}")
+        lines.append(f"health only, nothing was measured in 24 hours: {compress_hostlist(bare)}")
     lines += plan_lines(night)
     lines += [f"{one.node}: {one.did}" for one in night.nodes if one.did]
     return lines
@@ -952,7 +953,7 @@ def slurm_answer(
         return None, ""
     for answer in (queried, listed):
         if answer.get("failed") or answer.get("unreachable") or answer.get("rc"):
-            said = clean(answer.get("msg") or answer.get("stderr") or "no answer", 300)
+            said = sanitize(answer.get("msg") or answer.get("stderr") or "no answer", 300)
             return None, f"Slurm could not be asked, nothing is drained or returned: {said}"
     nodes = queried.get("nodes")
     return (nodes, "") if isinstance(nodes, Mapping) else (None, "Slurm's answer names no nodes")
@@ -967,7 +968,7 @@ def measuring_answer(probed: Mapping[str, Any]) -> str | None:
     if not probed or probed.get("skipped"):
         return None
     if probed.get("failed") or probed.get("unreachable"):
-        return clean(probed.get("msg") or "no answer", 300)
+        return sanitize(probed.get("msg") or "no answer", 300)
     return ""
 
 

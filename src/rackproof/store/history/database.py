@@ -19,6 +19,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
+from rackproof.core.errors import RackproofError
 from rackproof.store.history.schema import REVISION, VERSION_TABLE
 
 DATABASE_VARIABLE = "RACKPROOF_DATABASE_URL"
@@ -38,7 +39,7 @@ _MIGRATIONS = Path(__file__).parent / "migrations"
 _SECRET_OPTIONS = frozenset({"password", "sslpassword", "passfile", "sslkey"})
 
 
-class HistoryError(Exception):
+class HistoryError(RackproofError):
     """The history cannot do what was asked; says what to do. Never holds a URL or password."""
 
 

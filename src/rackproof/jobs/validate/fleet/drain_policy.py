@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from rackproof.core.records import Verdict
-from rackproof.core.text import clean, percent
+from rackproof.core.text import percent, sanitize
 from rackproof.jobs.validate.fleet.night_store import Hold, NodeNight
 from rackproof.jobs.validate.fleet.probe_slurm_jobs import PROBES
 
@@ -117,7 +117,7 @@ def _held(one: NodeNight, before: NodeNight | None, night_id: str, policy: Actin
         why = "stays drained: it failed with other nodes; mend it, then resume it by hand"
         return one.model_copy(update={"hold": hold, "why": why})
     if lacking := [code for code in hold.codes if not _measured_anew(code, one.anew)]:
-        what = clean(", ".join(lacking), 200)
+        what = sanitize(", ".join(lacking), 200)
         why = f"stays drained: what failed was not measured again since the night before: {what}"
         return one.model_copy(update={"hold": hold, "why": why})
     hold = hold.model_copy(update={"passes": hold.passes + 1})
@@ -157,9 +157,8 @@ def _objection(one: NodeNight, blind: bool, mine: Sequence[str]) -> str:
     if not one.slurm.known or not mine:
         return "not drained: Slurm does not know it"
     if one.slurm.drained_by == "other":
-        return (
-            f"out of service already, by somebody else: {clean(one.slurm.reason, 200) or 'no reason given'}"
-        )
+        reason = sanitize(one.slurm.reason, 200) or "no reason given"
+        return f"out of service already, by somebody else: {reason}"
     return ""
 
 
@@ -187,4 +186,4 @@ def _because(one: NodeNight) -> str:
         f"{code.code} {code.place or code.name}".strip() for code in one.findings if code.code in one.codes()
     ]
     found += [f"{code.code} {code.part}".strip() for code in one.reasons if code.code in one.codes()]
-    return clean("; ".join(dict.fromkeys(found)), 200)
+    return sanitize("; ".join(dict.fromkeys(found)), 200)

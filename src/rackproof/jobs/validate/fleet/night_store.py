@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from rackproof.core.records import Node, Record, Verdict
-from rackproof.core.text import clean
+from rackproof.core.text import sanitize
 from rackproof.nodes.health_checks import HealthFinding
 from rackproof.nodes.snapshot import Look
 from rackproof.store.run_folder import ResultsError, write_file
@@ -147,7 +147,7 @@ def look_path(folder: Path, node: str) -> Path:
     """
     if not node or "/" in node or node.startswith(".") or len(node) > 200:
         raise ResultsError(
-            f"{clean(node, 100)!r}: not usable as the name of a file; rename it in the inventory"
+            f"{sanitize(node, 100)!r}: not usable as the name of a file; rename it in the inventory"
         )
     return folder / LOOKS / f"{node}.json"
 

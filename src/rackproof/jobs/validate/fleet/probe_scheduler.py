@@ -22,10 +22,10 @@ from pydantic import Field, ValidationError
 
 from rackproof import logs
 from rackproof.core.definitions import JudgeRule, load_file
+from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.judging import NO_REFERENCE, SkuReference, judge, judge_run
 from rackproof.core.records import Measurement, ParsedLog, Record, Verdict, worst
-from rackproof.core.text import clean, percent, quantity
-from rackproof.jobs.provision.summary import fold
+from rackproof.core.text import percent, quantity, sanitize
 from rackproof.jobs.validate.fleet.anomaly import MAD_TO_SIGMA, Policy
 from rackproof.jobs.validate.fleet.night_store import NightReason
 from rackproof.jobs.validate.fleet.pairing import Pair, bisect, blame, pairs_of_night, second_partners
@@ -128,7 +128,7 @@ def digests_of(text: str) -> list[tuple[str, str, str]]:
             digest = str(value["digest"])
             if not re.fullmatch(r"[0-9a-f]{64}", digest):
                 continue
-            found.append((clean(str(value["alike"]), 400), clean(part, 100), digest))
+            found.append((sanitize(str(value["alike"]), 400), sanitize(part, 100), digest))
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
     return found
@@ -267,7 +267,7 @@ def read_node(plan: Plan, target: Target, done: Done, probes: Sequence[Probe] | 
                         verdict=one.verdict,
                         metric=f"{probe.name} {one.metric}",
                         part=part,
-                        text=clean(one.reason, 400),
+                        text=sanitize(one.reason, 400),
                     )
                 )
         if outcome.verdict.gates and not any(one.verdict.gates and one.gating for one in outcome.judgements):
@@ -325,7 +325,7 @@ def wanted(plan: Plan, target: Target) -> list[Probe]:
 
 def _unproven(probe: str, part: str, text: str) -> NightReason:
     return NightReason(
-        check="probe", verdict=Verdict.UNPROVEN, metric=probe, part=part, text=clean(text, 400)
+        check="probe", verdict=Verdict.UNPROVEN, metric=probe, part=part, text=sanitize(text, 400)
     )
 
 
@@ -358,9 +358,9 @@ def read_pair(nodes: tuple[str, ...], done: Done, references: Sequence[SkuRefere
     speed = worst([one.verdict for one in judged]) if judged else None
     why = next((one.reason for one in judged if one.verdict is speed), "")
     if speed is Verdict.FAIL:
-        return PairResult(nodes=nodes, passed=False, value=best.value, text=clean(why, 300), speed=speed)
+        return PairResult(nodes=nodes, passed=False, value=best.value, text=sanitize(why, 300), speed=speed)
     told = f"{quantity(best.value, best.unit)}{f'; {why}' if why and speed is not Verdict.PASS else ''}"
-    return PairResult(nodes=nodes, passed=True, value=best.value, text=clean(told, 300), speed=speed)
+    return PairResult(nodes=nodes, passed=True, value=best.value, text=sanitize(told, 300), speed=speed)
 
 
 def compared(
@@ -512,7 +512,7 @@ def probe_night(
             reasons.setdefault(name, []).append(
                 NightReason(
                     check="probe", verdict=Verdict.DEGRADED, metric="job", part=name,
-                    text=f"the first of two tries {first.how}: {clean(first.text, 300)}",
+                    text=f"the first of two tries {first.how}: {sanitize(first.text, 300)}",
                 )
             )  # fmt: skip
         if last.how == "lost":
@@ -528,7 +528,7 @@ def probe_night(
             measured.append(name)
         elif first.how != "lost" and last is not first and len(sound) > len(again):
             # The same programs ended well on most others: it is this node's doing.
-            text = f"twice tonight, while {len(sound)} nodes ended it well: {clean(first.text, 200)}"
+            text = f"twice tonight, while {len(sound)} nodes ended it well: {sanitize(first.text, 200)}"
             if not _python_lacks(last):
                 reasons[name].append(
                     NightReason(check="probe", verdict=Verdict.FAIL, metric="job", part=name, text=text)
@@ -590,7 +590,7 @@ def probe_night(
         again=tuple(sorted(twice.again)),
         unconfirmed=tuple(sorted(twice.unconfirmed)),
         suspected=twice.suspected,
-        left_out={name: clean(why, 200) for name, why in sorted(left.items())},
+        left_out={name: sanitize(why, 200) for name, why in sorted(left.items())},
         reasons={name: tuple(mine) for name, mine in sorted(_spared(reasons, len(targets)).items()) if mine},
         between=tuple(between),
         pairs=results,
@@ -731,12 +731,12 @@ def _blamed(
             text = f"all-reduce failed and nobody could tell whose fault it is: {told}"
         verdict = Verdict.FAIL if name in bad else Verdict.UNPROVEN
         reasons[name] = NightReason(
-            check="pair", verdict=verdict, metric="fabric", part=name, text=clean(text, 500)
+            check="pair", verdict=verdict, metric="fabric", part=name, text=sanitize(text, 500)
         )
     between = [
         NightReason(
             check="pair", verdict=Verdict.FAIL, metric="fabric", part="+".join(pair),
-            text=clean(f"the link between the two: each passes with others; {pairs[pair].text}", 400),
+            text=sanitize(f"the link between the two: each passes with others; {pairs[pair].text}", 400),
         )
         for pair in sorted(links)
     ]  # fmt: skip
@@ -776,7 +776,7 @@ def unproven_pairs(
                 verdict=Verdict.UNPROVEN,
                 metric=FABRIC_METRIC,
                 part=name,
-                text=clean(text + (why if one.speed is None else ""), 400),
+                text=sanitize(text + (why if one.speed is None else ""), 400),
             )
             reasons[name] = (*reasons.get(name, ()), said_)
     if not bare:
@@ -806,7 +806,7 @@ def read_probes(folder: Path) -> ProbeNight | None:
 
 def unmeasured(asked: float, nodes: Iterable[str], why: str) -> ProbeNight:
     """Return the night of which measurements were asked and none could be made: its nodes are unproven."""
-    text = f"nothing was measured: {clean(why, 300)}"
+    text = f"nothing was measured: {sanitize(why, 300)}"
     return ProbeNight(
         asked=asked,
         reasons={name: (_unproven("job", name, text),) for name in nodes},
@@ -824,11 +824,13 @@ def said(night: ProbeNight | None) -> tuple[str, ...]:
         f"{night.spent:.1f} of {night.asked:g} GPU-minutes"
     ]
     if night.again:
-        lines.append(f"measured again, suspect by speed: {fold(night.again)}")
+        lines.append(f"measured again, suspect by speed: {compress_hostlist(night.again)}")
     if night.unconfirmed:
-        lines.append(f"suspect by speed and not measured again: {fold(night.unconfirmed)}")
+        lines.append(f"suspect by speed and not measured again: {compress_hostlist(night.unconfirmed)}")
     by_reason: dict[str, list[str]] = {}
     for name, why in night.left_out.items():
         by_reason.setdefault(why, []).append(name)
-    lines += [f"not measured: {fold(names)}: {why}" for why, names in sorted(by_reason.items())[:10]]
+    lines += [
+        f"not measured: {compress_hostlist(names)}: {why}" for why, names in sorted(by_reason.items())[:10]
+    ]
     return (*lines, *(f"! {one}" for one in night.remarks[:10]))

@@ -21,7 +21,8 @@ from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 
-from rackproof.core.text import clean
+from rackproof.core.errors import RackproofError
+from rackproof.core.text import sanitize
 
 JOB_NAME = "rackproof-night"
 """Name of the night's jobs: what an interrupted night left is found and ended by it."""
@@ -47,7 +48,7 @@ Shell = Callable[[str], tuple[int, str, str]]
 """Runs a command line on Slurm's host: exit status, output, errors."""
 
 
-class ProbeError(Exception):
+class ProbeError(RackproofError):
     """Slurm's host does not do what measuring needs; the message says what and what to do."""
 
 
@@ -322,7 +323,7 @@ class Jobs:
     def _ask(self, command: str) -> str:
         status, out, err = self.shell(command)
         if status != 0:
-            raise ProbeError(f"Slurm's host: {clean(err or out, 300) or f'exit status {status}'}")
+            raise ProbeError(f"Slurm's host: {sanitize(err or out, 300) or f'exit status {status}'}")
         return out
 
     def _room(self, job: Job) -> bool:
@@ -425,12 +426,12 @@ def how(said: str, status: str, minutes: float) -> Done:
     if not parts:
         busy = _BUSY.search(said)
         # Nothing ran: nothing was used.
-        return Done("busy" if busy else "lost", clean(last, 300) or "srun said nothing")
+        return Done("busy" if busy else "lost", sanitize(last, 300) or "srun said nothing")
     if any(one.status in OUT_OF_TIME for one in parts):
         return Done("hung", "did not end in time", parts, minutes)
     if any(one.status for one in parts) or status != "0":
         bad = next((one for one in parts if one.status), None)
-        text = f"{bad.name} ended with {bad.status}: {last_words(bad.text)}" if bad else clean(last, 300)
+        text = f"{bad.name} ended with {bad.status}: {last_words(bad.text)}" if bad else sanitize(last, 300)
         return Done("failed", text, parts, minutes)
     return Done("ok", "", parts, minutes)
 
@@ -440,4 +441,4 @@ def last_words(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip() and ":::MLLOG" not in line]
     # What srun says of a program that failed is no news where the program said why.
     own = [line for line in lines if not line.startswith(("srun:", "slurmstepd:"))]
-    return clean(" | ".join((own or lines)[-2:]), 300)
+    return sanitize(" | ".join((own or lines)[-2:]), 300)

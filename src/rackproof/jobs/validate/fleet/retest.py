@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rackproof.core.records import Direction, Measurement, Verdict
-from rackproof.core.text import clean, quantity
+from rackproof.core.text import quantity, sanitize
 from rackproof.jobs.validate.fleet.night_store import NightReason
 
 CHECK = "again"
@@ -144,7 +144,7 @@ def _evidence(reason: NightReason, more: str, verdict: Verdict = Verdict.DEGRADE
         update={
             "check": CHECK,
             "verdict": Verdict.UNPROVEN if verdict is Verdict.FAIL else verdict,
-            "text": clean(f"{reason.text}; {more}", 500),
+            "text": sanitize(f"{reason.text}; {more}", 500),
         }
     )
 

@@ -1,0 +1,54 @@
+"""Raw answers hold anything at any place; a reader never fails on one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rackproof.core import untrusted
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(ANYTHING, st.text())
+def test_no_answer_makes_a_reader_fail(value: Any, key: str) -> None:
+    assert isinstance(untrusted.text_at(value, key), str)
+    assert isinstance(untrusted.list_at(value, key), list)
+    assert isinstance(untrusted.stdout_of(value, key), str)
+    untrusted.mapping_at(untrusted.mapping_at(value, key), key)
+    assert untrusted.as_float(value) is None or isinstance(untrusted.as_float(value), float)
+    assert untrusted.as_int(value) is None or type(value) is int
+
+
+@pytest.mark.parametrize(
+    ("answer", "output"),
+    [
+        ({"status": "ok", "stdout": "580.95"}, "580.95"),
+        ({"status": "failed", "stdout": "580.95"}, ""),
+        ({"status": "ok", "stdout": None}, ""),
+        ("580.95", ""),
+        (None, ""),
+    ],
+)
+def test_only_a_tool_that_ended_well_has_output(answer: Any, output: str) -> None:
+    assert untrusted.stdout_of({"nvidia_smi": answer}, "nvidia_smi") == output
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("700.00 W", 700.0), (" -3", -3.0), ("N/A", None), ("", None), ("1e9", 1.0)],
+)
+def test_the_number_that_a_text_begins_with(text: str, number: float | None) -> None:
+    assert untrusted.leading_number(text) == number
+
+
+@pytest.mark.parametrize("value", [True, False, "1", None, [1]])
+def test_booleans_and_texts_are_no_numbers(value: object) -> None:
+    assert untrusted.as_float(value) is None
+    assert untrusted.as_int(value) is None
