@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import os
 from pathlib import Path
 
@@ -17,11 +18,17 @@ def root() -> Path:
 
 
 @pytest.fixture(scope="session")
-def shared() -> Path:
-    """Return the folder of real logs beside the checkout; tests that need it skip without it."""
-    folder = ROOT.parent / "shared"
-    if not folder.is_dir():
-        pytest.skip("../shared (real logs to test against) is not here")
+def real_logs(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the real logs of tests/data/real; the compressed ones are unpacked."""
+    data = root / "tests" / "data" / "real"
+    folder = tmp_path_factory.mktemp("real")
+    for source in data.glob("*/**/*"):
+        if source.is_file():
+            packed = source.suffix == ".xz"
+            target = folder / (source.with_suffix("") if packed else source).relative_to(data)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            content = source.read_bytes()
+            target.write_bytes(lzma.decompress(content) if packed else content)
     return folder
 
 
