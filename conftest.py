@@ -2,13 +2,66 @@
 
 from __future__ import annotations
 
+import lzma
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent
 pytest_plugins = ["testrack.tests.rack_fixtures"]
+
+ALLOWED_SKIPS = (
+    # What not even root may do in every container.
+    "a boot of its own for each node needs root",
+    "a file system of its own cannot be mounted",
+    "a network namespace",
+    "a small file system can",
+    "mounting a small file system",
+    "needs dnsmasq, and root for a network of its own",
+    "no device nodes may be made",
+    # What tools/install-test-packages gets where it can, and says so where it cannot.
+    "cloud-init's schema is not here",
+    "needs nginx",
+    "no systemd here",
+    "promtool",
+    # The machine and the checkout.
+    "files of a tmpfs live in memory only",
+    "nobody else may enter this checkout",
+    "this machine has nvidia-smi",
+    # `make proofs` names the nodes.
+    "four provisioned nodes are needed",
+)
+"""How the reasons begin that a test may be skipped for in CI. A skip for any other reason fails there."""
+
+
+def _no_silent_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Turn a skip in CI into a failure, unless its reason is one of ``ALLOWED_SKIPS``."""
+    if os.environ.get("CI") != "true" or not report.skipped or hasattr(report, "wasxfail"):
+        return
+    # A scenario's checks skip what the scenario does not ask of its nodes.
+    if report.nodeid.startswith("molecule/"):
+        return
+    shown = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    reason = shown.removeprefix("Skipped: ")
+    if not reason.startswith(ALLOWED_SKIPS):
+        report.outcome = "failed"
+        report.longrepr = f"skipped in CI, for a reason that ALLOWED_SKIPS does not have: {reason}"
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport() -> Iterator[None]:
+    """Check the report of a test."""
+    made = yield
+    _no_silent_skip(made.get_result())
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_make_collect_report() -> Iterator[None]:
+    """Check the report of a module, which may skip itself."""
+    made = yield
+    _no_silent_skip(made.get_result())
 
 
 @pytest.fixture(scope="session")
@@ -18,11 +71,17 @@ def root() -> Path:
 
 
 @pytest.fixture(scope="session")
-def shared() -> Path:
-    """Return the folder of real logs beside the checkout; tests that need it skip without it."""
-    folder = ROOT.parent / "shared"
-    if not folder.is_dir():
-        pytest.skip("../shared (real logs to test against) is not here")
+def real_logs(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the real logs of tests/data/real; the compressed ones are unpacked."""
+    data = root / "tests" / "data" / "real"
+    folder = tmp_path_factory.mktemp("real")
+    for source in data.glob("*/**/*"):
+        if source.is_file():
+            packed = source.suffix == ".xz"
+            target = folder / (source.with_suffix("") if packed else source).relative_to(data)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            content = source.read_bytes()
+            target.write_bytes(lzma.decompress(content) if packed else content)
     return folder
 
 

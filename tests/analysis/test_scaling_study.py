@@ -231,8 +231,8 @@ def test_the_experiment_record_has_every_field() -> None:
     assert told["Summary"].endswith("next: more readers")
 
 
-def test_the_published_logs_of_tf_cnn_give_the_published_table(shared: Path, tmp_path: Path) -> None:
-    made = import_logs(shared / "logs/tf_cnn", tmp_path / "results")
+def test_the_published_logs_of_tf_cnn_give_the_published_table(real_logs: Path, tmp_path: Path) -> None:
+    made = import_logs(real_logs / "tf_cnn", tmp_path / "results")
     runs = [one.run for one in made.imported]
     study = next(one for one in studies(runs) if one.scales)
     found = [(row.devices, row.rate, round(row.scaling.efficiency, 3)) for row in study.rows if row.scaling]

@@ -103,15 +103,15 @@ class TestParse:
 
 @pytest.mark.slow
 class TestScore:
-    def test_the_official_score(self, shared: Path, run: Call) -> None:
-        result = run("score", shared / "logs/mlperf-5.1/lambda-gb300-n18/llama2_70b_lora", "--json")
+    def test_the_official_score(self, real_logs: Path, run: Call) -> None:
+        result = run("score", real_logs / "mlperf-5.1/lambda-gb300-n18/llama2_70b_lora", "--json")
         scored = json.loads(said(result))
         assert result.exit_code == 0
         assert round(scored["minutes"], 3) == 1.261
         assert scored["verdict"] == "pass"
 
-    def test_text_says_score_and_runs(self, shared: Path, run: Call) -> None:
-        output = said(run("score", shared / "logs/mlperf-5.1/lambda-gb300-n18/llama31_8b"))
+    def test_text_says_score_and_runs(self, real_logs: Path, run: Call) -> None:
+        output = said(run("score", real_logs / "mlperf-5.1/lambda-gb300-n18/llama31_8b"))
         assert "score: 14.25" in output
         assert "10 runs of 10 needed" in output
 

@@ -161,8 +161,8 @@ def test_a_database_that_is_down_loses_nothing(
     assert read_run(Path(done.folder)) == done.run
 
 
-def test_the_real_logs(shared: Path, tmp_path: Path) -> None:
-    done = import_logs(shared / "logs/mlperf-hard", tmp_path / "results").imported
+def test_the_real_logs(real_logs: Path, tmp_path: Path) -> None:
+    done = import_logs(real_logs / "mlperf-hard", tmp_path / "results").imported
     verdicts = {Path(one.run.logs[0].path).name: one.run.verdict for one in done}
     assert len(verdicts) == 10
     for lying in ("0.6-maskrcnn-nan.txt", "0.6-maskrcnn-oom-ret_code-0.txt", "5.1-dlrm_dcnv2-aborted.txt"):

@@ -94,8 +94,8 @@ def test_absent_gpus_are_a_fact(modules: Modules, tools: Any) -> None:
     assert findings_from_facts("here", facts) == ()
 
 
-def test_a_real_answer_arrives_whole(modules: Modules, tools: Any, shared: Path) -> None:
-    tools("nvidia-smi", f'[ "$1" = -q ] && exec cat {shared.resolve()}/logs/nvidia-smi/qx-b200.xml')
+def test_a_real_answer_arrives_whole(modules: Modules, tools: Any, real_logs: Path) -> None:
+    tools("nvidia-smi", f'[ "$1" = -q ] && exec cat {real_logs.resolve()}/nvidia-smi/qx-b200.xml')
     facts = modules("rackproof_facts")["facts"]
     assert len(node_from_facts("here", facts).gpus) == 8
 

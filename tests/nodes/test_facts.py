@@ -136,18 +136,18 @@ def test_a_node_in_full() -> None:
 @pytest.mark.parametrize(
     ("capture", "count", "name", "driver", "cuda", "memory_gib"),
     [
-        ("logs/nvidia-smi/qx-a100.xml", 1, "NVIDIA A100-SXM4-40GB", "570.148.08", "12.8", 40),
-        ("logs/nvidia-smi/qx-h100.xml", 8, "NVIDIA H100 80GB HBM3", "580.105.08", "13.0", 80),
-        ("logs/nvidia-smi/qx-b200.xml", 8, "NVIDIA B200", "580.105.08", "13.0", 179),
-        ("logs/nvidia-smi/qx-gb200.xml", 4, "NVIDIA GB200", "580.173.02", "13.0", 185),
-        ("logs/nvidia-smi/qx-gb300.xml", 4, "NVIDIA GB300", "580.173.02", "13.0", 278),
-        ("captures/h200-x4/nvidia-smi-q.xml", 4, "NVIDIA H200", "580.159.04", "13.0", 140),
+        ("nvidia-smi/qx-a100.xml", 1, "NVIDIA A100-SXM4-40GB", "570.148.08", "12.8", 40),
+        ("nvidia-smi/qx-h100.xml", 8, "NVIDIA H100 80GB HBM3", "580.105.08", "13.0", 80),
+        ("nvidia-smi/qx-b200.xml", 8, "NVIDIA B200", "580.105.08", "13.0", 179),
+        ("nvidia-smi/qx-gb200.xml", 4, "NVIDIA GB200", "580.173.02", "13.0", 185),
+        ("nvidia-smi/qx-gb300.xml", 4, "NVIDIA GB300", "580.173.02", "13.0", 278),
+        ("h200-x4/nvidia-smi-q.xml", 4, "NVIDIA H200", "580.159.04", "13.0", 140),
     ],
 )
 def test_real_captures(
-    shared: Path, capture: str, count: int, name: str, driver: str, cuda: str, memory_gib: int
+    real_logs: Path, capture: str, count: int, name: str, driver: str, cuda: str, memory_gib: int
 ) -> None:
-    raw = change("tools.nvidia_smi_xml", ok((shared / capture).read_text()))
+    raw = change("tools.nvidia_smi_xml", ok((real_logs / capture).read_text()))
     node = node_from_facts("n1", raw)
     assert [gpu.index for gpu in node.gpus] == list(range(count))
     assert {gpu.name for gpu in node.gpus} == {name}
@@ -221,8 +221,8 @@ def test_gpus_that_cannot_be_told_are_never_a_pass(
     assert "\x1b" not in finding.excerpt
 
 
-def test_a_cut_off_answer_gives_no_gpus(shared: Path) -> None:
-    whole = (shared / "logs/nvidia-smi/qx-h100.xml").read_text()
+def test_a_cut_off_answer_gives_no_gpus(real_logs: Path) -> None:
+    whole = (real_logs / "nvidia-smi/qx-h100.xml").read_text()
     raw = change("tools.nvidia_smi_xml", ok(whole, truncated=True))
     assert gpus_from_facts(raw) == ()
     assert [finding.verdict for finding in findings_from_facts("n1", raw)] == [Verdict.UNPROVEN]
@@ -272,9 +272,9 @@ def test_no_facts_at_all_are_a_finding() -> None:
     ("expected", "verdict"), [(0, None), (4, None), (5, Verdict.FAIL), (8, Verdict.FAIL)]
 )
 def test_missing_gpus_are_a_failure_where_their_number_is_known(
-    shared: Path, expected: int, verdict: Verdict | None
+    real_logs: Path, expected: int, verdict: Verdict | None
 ) -> None:
-    xml = (shared / "captures/h200-x4/nvidia-smi-q.xml").read_text()
+    xml = (real_logs / "h200-x4/nvidia-smi-q.xml").read_text()
     raw = {**RAW, "tools": {**RAW["tools"], "nvidia_smi_xml": ok(xml)}}
     found = [
         one for one in findings_from_facts("n1", raw, expected_gpus=expected) if one.code == "gpus_missing"

@@ -17,10 +17,10 @@ from rackproof.nodes.facts import findings_from_facts, node_from_facts
 from testrack.tests.fakes.tests_rack import shape
 
 CAPTURES = {
-    "h100": "logs/nvidia-smi/qx-h100.xml",
-    "b200": "logs/nvidia-smi/qx-b200.xml",
-    "gb300": "logs/nvidia-smi/qx-gb300.xml",
-    "h200": "captures/h200-x4/nvidia-smi-q.xml",
+    "h100": "nvidia-smi/qx-h100.xml",
+    "b200": "nvidia-smi/qx-b200.xml",
+    "gb300": "nvidia-smi/qx-gb300.xml",
+    "h200": "h200-x4/nvidia-smi-q.xml",
 }
 # What differs between two machines of one model, or from one moment to the next.
 VARIES = re.compile(
@@ -44,9 +44,9 @@ def leaves(element: ElementTree.Element, path: str = "") -> list[tuple[str, str]
 
 @pytest.mark.parametrize("sku", CAPTURES)
 def test_xml_has_the_elements_and_the_values_of_a_real_gpu_of_that_model(
-    sku: str, shared: Path, make: Callable
+    sku: str, real_logs: Path, make: Callable
 ) -> None:
-    theirs = ElementTree.parse(shared / CAPTURES[sku]).getroot()
+    theirs = ElementTree.parse(real_logs / CAPTURES[sku]).getroot()
     version = theirs.findtext("driver_version")
     ours = ElementTree.fromstring(make(sku, version).ok("nvidia-smi -q -x"))
     assert [child.tag for child in ours if child.tag != "gpu"] == [
@@ -65,15 +65,15 @@ def test_xml_has_the_elements_and_the_values_of_a_real_gpu_of_that_model(
     assert {clock.text for clock in ours.find("gpu").iterfind(graphics)} == clocks
 
 
-def test_xml_of_an_older_driver_has_the_elements_of_its_time(shared: Path, make: Callable) -> None:
-    theirs = ElementTree.parse(shared / "logs/nvidia-smi/qx-a100.xml").getroot()
+def test_xml_of_an_older_driver_has_the_elements_of_its_time(real_logs: Path, make: Callable) -> None:
+    theirs = ElementTree.parse(real_logs / "nvidia-smi/qx-a100.xml").getroot()
     ours = ElementTree.fromstring(make("h100", theirs.findtext("driver_version")).ok("nvidia-smi -q -x"))
     mine, real = ({path for path, _ in leaves(one.find("gpu"))} for one in (ours, theirs))
     # An A100 tells its limits of temperature by themselves, an H100 by their distance.
     assert {path for path in mine ^ real if "threshold" not in path} == set()
 
 
-def test_xml_is_laid_out_line_by_line_as_the_real_one(shared: Path, make: Callable) -> None:
+def test_xml_is_laid_out_line_by_line_as_the_real_one(real_logs: Path, make: Callable) -> None:
     """Tools that grep the XML exist."""
 
     def lines(text: str) -> list[str]:
@@ -81,7 +81,7 @@ def test_xml_is_laid_out_line_by_line_as_the_real_one(shared: Path, make: Callab
         kept = [line for line in first.splitlines() if "supported_graphics_clock" not in line]
         return [re.sub(r">[^<>]*<", "><", re.sub(r'id="[^"]*"', "id", line)) for line in kept]
 
-    theirs = (shared / CAPTURES["gb300"]).read_text()
+    theirs = (real_logs / CAPTURES["gb300"]).read_text()
     version = re.search(r"<driver_version>([^<]+)", theirs)[1]
     ours = make("gb300", version).ok("nvidia-smi -q -x")
     assert lines(ours) == lines(theirs)
@@ -147,8 +147,8 @@ def test_every_field_of_a_query_is_there_with_its_unit(real: Path, make: Callabl
     assert set(units) <= set(different)
 
 
-def test_the_captured_query_gives_the_same_header_and_shapes(shared: Path, make: Callable) -> None:
-    header, *rows = (shared / "captures/h200-x4/nvidia-smi-query.csv").read_text().splitlines()
+def test_the_captured_query_gives_the_same_header_and_shapes(real_logs: Path, make: Callable) -> None:
+    header, *rows = (real_logs / "h200-x4/nvidia-smi-query.csv").read_text().splitlines()
     fields = ",".join(name.split(" [")[0] for name in header.split(", "))
     ours = make("h200", "580.159.04").ok(f"nvidia-smi --query-gpu={fields} --format=csv").splitlines()
     assert ours[0] == header
@@ -170,9 +170,9 @@ def test_other_names_of_a_field_give_its_own(alias: str, header: str, make: Call
     assert make("h100").ok(f"nvidia-smi --query-gpu={alias} --format=csv").splitlines()[0] == header
 
 
-def test_nvlink_and_topology(shared: Path, real: Path, make: Callable) -> None:
+def test_nvlink_and_topology(real_logs: Path, real: Path, make: Callable) -> None:
     node = make("h200", "580.159.04")
-    theirs = (shared / "captures/h200-x4/nvlink-status.txt").read_text().splitlines()
+    theirs = (real_logs / "h200-x4/nvlink-status.txt").read_text().splitlines()
     assert [shape(line) for line in node.ok("nvidia-smi nvlink --status -i 0").splitlines()] == [
         shape(line) for line in theirs[:19]
     ]
@@ -180,7 +180,7 @@ def test_nvlink_and_topology(shared: Path, real: Path, make: Callable) -> None:
         lines = (real / file).read_text().splitlines()
         ours = node.ok(f"nvidia-smi nvlink {option}").splitlines()[: len(lines)]
         assert [shape(line) for line in ours] == [shape(line) for line in lines]
-    topo, captured = node.ok("nvidia-smi topo -m"), (shared / "captures/h200-x4/topo.txt").read_text()
+    topo, captured = node.ok("nvidia-smi topo -m"), (real_logs / "h200-x4/topo.txt").read_text()
     cards = "".join(f"\tNIC{index}" for index in range(8))
     assert topo.splitlines()[0].startswith("\t\x1b[4mGPU0\tGPU1\t")
     assert f"\tGPU7{cards}\tCPU Affinity" in topo.splitlines()[0]

@@ -22,10 +22,8 @@ def none(name: str) -> Run:
 
 
 @pytest.fixture(scope="module")
-def compared() -> SystemComparison:
-    folder = Path(__file__).resolve().parents[4] / "shared/logs/mlperf-0.6"
-    if not folder.is_dir():
-        pytest.skip("../shared (real logs to test against) is not here")
+def compared(real_logs: Path) -> SystemComparison:
+    folder = real_logs / "mlperf-0.6"
     return compare_systems([select(f"{folder}/*/{name}.log", folder, none, []) for name in SYSTEMS])
 
 
@@ -108,13 +106,13 @@ def test_batches_of_translation_differ_in_size(compared: SystemComparison) -> No
     )
 
 
-def test_lying_logs_enter_no_mean(shared: Path, tmp_path: Path) -> None:
+def test_lying_logs_enter_no_mean(real_logs: Path, tmp_path: Path) -> None:
     folder = tmp_path / "DGX1"
     folder.mkdir()
-    for source in (shared / "logs/mlperf-hard").glob("0.6-*.txt"):
+    for source in (real_logs / "mlperf-hard").glob("0.6-*.txt"):
         (folder / source.name).write_bytes(source.read_bytes())
-    (folder / "good.log").write_bytes((shared / "logs/mlperf-0.6/maskrcnn/DGX1.log").read_bytes())
-    other = select(str(shared / "logs/mlperf-0.6/maskrcnn/LambdaHyperplaneBasic.log"), folder, none, [])
+    (folder / "good.log").write_bytes((real_logs / "mlperf-0.6/maskrcnn/DGX1.log").read_bytes())
+    other = select(str(real_logs / "mlperf-0.6/maskrcnn/LambdaHyperplaneBasic.log"), folder, none, [])
     found = compare_systems([select(str(folder), folder, none, []), other])
     kept = cell(found, "DGX1", "maskrcnn", "throughput")
     assert kept.value == pytest.approx(133.445, rel=1e-4)
@@ -135,10 +133,10 @@ def test_lying_logs_enter_no_mean(shared: Path, tmp_path: Path) -> None:
     [("single_stage_detector", 5, 1.0), ("gnmt", 10, 1.0), ("minigo", 10, -0.1)],
 )
 def test_score_by_the_rules_of_0_6(
-    shared: Path, tmp_path: Path, compared: SystemComparison, folder: str, needed: int, step: float
+    real_logs: Path, tmp_path: Path, compared: SystemComparison, folder: str, needed: int, step: float
 ) -> None:
     """Repeats are made of a real log by moving its end by minutes; the first and the last are dropped."""
-    raw = (shared / f"logs/mlperf-0.6/{folder}/DGX1.log").read_bytes()
+    raw = (real_logs / f"mlperf-0.6/{folder}/DGX1.log").read_bytes()
     moves = [step * index**2 for index in range(needed)]
     for index, move in enumerate(moves):
 

@@ -31,7 +31,7 @@ def ours(*runs: Run) -> System:
     return System(name="ours", runs=runs)
 
 
-def test_every_row_of_both_documents_is_there(shared: Path) -> None:
+def test_every_row_of_both_documents_is_there(real_logs: Path) -> None:
     points = study_points()
     of_each = {
         system: sum(one.system == system for one in points)
@@ -49,7 +49,7 @@ def test_every_row_of_both_documents_is_there(shared: Path) -> None:
         "k80-5": 3,
     }
     names = ("ddl-benchmarking.md", "mxnet-multi-gpu.md")
-    text = "".join((shared / "source-documents" / name).read_text() for name in names)
+    text = "".join((real_logs / "published" / name).read_text() for name in names)
     for one in points:
         if one.throughput is not None:
             assert f"{one.throughput:g} {one.throughput_unit.replace('images/s', 'images/sec')}" in text, one

@@ -603,9 +603,9 @@ def test_hostile_text_is_harmless_in_the_score(tmp_path: Path) -> None:
     [("llama2_70b_lora", 1.261, 1.2612, 1.0), ("llama31_8b", 14.25, 14.1242, 1.009233322958813)],
 )
 def test_the_official_scores_are_reproduced(
-    shared: Path, name: str, minutes: float, mean: float, factor: float
+    real_logs: Path, name: str, minutes: float, mean: float, factor: float
 ) -> None:
-    folder = shared / "logs" / "mlperf-5.1" / "lambda-gb300-n18" / name
+    folder = real_logs / "mlperf-5.1" / "lambda-gb300-n18" / name
     before = fingerprint(folder)
     score = score_folder(folder, ruleset="5.1.0")
     assert score.verdict is Verdict.PASS
@@ -636,7 +636,7 @@ def test_the_official_scores_are_reproduced(
     ],
 )
 def test_single_real_logs(
-    shared: Path,
+    real_logs: Path,
     tmp_path: Path,
     log: str,
     ruleset: str,
@@ -644,7 +644,7 @@ def test_single_real_logs(
     status: str,
     compliant: bool,
 ) -> None:
-    (tmp_path / "result_0.txt").symlink_to(shared / "logs" / log)
+    (tmp_path / "result_0.txt").symlink_to(real_logs / log)
     score = score_folder(tmp_path, ruleset=ruleset)
     (one,) = score.runs
     assert one.minutes == (None if minutes is None else pytest.approx(minutes, abs=5e-4))

@@ -136,9 +136,9 @@ def test_imported_logs_make_a_package(tmp_path: Path, system_file: Callable[...,
 
 
 @pytest.mark.slow
-def test_the_real_logs_of_a_round(shared: Path, tmp_path: Path) -> None:
+def test_the_real_logs_of_a_round(real_logs: Path, tmp_path: Path) -> None:
     """Ten and ten logs of one submitter: accepted, with the published scores and the published factor."""
-    published = shared / "logs/mlperf-5.1"
+    published = real_logs / "mlperf-5.1"
     logs = published / "lambda-gb300-n18"
     theirs = json.loads((published / "gb300_n18_ngc25.04_nemo.json").read_text())
     results, out, path = tmp_path / "results", tmp_path / "out", tmp_path / "system.yml"

@@ -1,4 +1,4 @@
-"""Every real log in ../shared: format, verdict, findings, numbers."""
+"""Every real log of tests/data/real: format, verdict, findings, numbers."""
 
 from __future__ import annotations
 
@@ -183,7 +183,6 @@ CASES: list[tuple[str, str, Verdict, dict[str, int | None], dict[str, float]]] =
         {},
         {"samples_per_second": 3192.76, "eval_accuracy": 0.983496, "epochs": 2, "seconds_per_epoch": 19.978},
     ),
-    ("nccl/h200-8nodes-inside-job-log.txt", "mllog", PASS, {}, {"time_to_train": 6.32298}),
     ("tf_cnn/resnet50-fp32-1gpu.log", "tf_cnn", PASS, {}, {"images_per_second": 326.58, "train_loss": 7.839}),
     ("tf_cnn/resnet50-fp32-2gpu.log", "tf_cnn", PASS, {}, {"images_per_second": 639.52, "train_loss": 7.728}),
     ("tf_cnn/resnet50-fp32-4gpu.log", "tf_cnn", PASS, {}, {"images_per_second": 1277.06}),
@@ -214,21 +213,21 @@ CASES: list[tuple[str, str, Verdict, dict[str, int | None], dict[str, float]]] =
         for name, degrees in (("a100", 33), ("b200", 39), ("gb200", 27), ("gb300", 38), ("h100", 29))
     ),
     (
-        "../captures/h200-x4/nvidia-smi-q.xml",
+        "h200-x4/nvidia-smi-q.xml",
         "nvidia_smi_xml",
         PASS,
         {},
         {"gpu_power": 77.56, "pcie_link_width": 16},
     ),
-    ("../captures/h200-x4/nvidia-smi-query.csv", "nvidia_smi_csv", PASS, {}, {"gpu_power": 77.49}),
+    ("h200-x4/nvidia-smi-query.csv", "nvidia_smi_csv", PASS, {}, {"gpu_power": 77.49}),
     (
-        "../captures/h200-x4/nvlink-status.txt",
+        "h200-x4/nvlink-status.txt",
         "nvlink_status",
         PASS,
         {},
         {"nvlink_links": 18, "nvlink_bandwidth": 478.116},
     ),
-    ("../captures/h200-x4/topo.txt", "nvidia_smi_topo", PASS, {}, {"nvlinks_between": 18}),
+    ("h200-x4/topo.txt", "nvidia_smi_topo", PASS, {}, {"nvlinks_between": 18}),
 ]
 
 
@@ -243,14 +242,14 @@ def first_lines(parsed: ParsedLog) -> dict[str, int | None]:
     ("file", "format_name", "verdict", "codes", "numbers"), CASES, ids=[c[0] for c in CASES]
 )
 def test_real_log(
-    shared: Path,
+    real_logs: Path,
     file: str,
     format_name: str,
     verdict: Verdict,
     codes: dict[str, int | None],
     numbers: dict[str, float],
 ) -> None:
-    parsed = logs.parse_path(shared / "logs" / file)
+    parsed = logs.parse_path(real_logs / file)
     assert (parsed.format, parsed.verdict) == (format_name, verdict), [f.message for f in parsed.findings]
     found = first_lines(parsed)
     assert codes.items() <= found.items()
@@ -261,8 +260,8 @@ def test_real_log(
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c[2] is not PASS], ids=lambda c: c[0])
-def test_what_is_no_pass_names_reason_and_line(shared: Path, case: tuple[str, ...]) -> None:
-    parsed = logs.parse_path(shared / "logs" / case[0])
+def test_what_is_no_pass_names_reason_and_line(real_logs: Path, case: tuple[str, ...]) -> None:
+    parsed = logs.parse_path(real_logs / case[0])
     grave = [one for one in parsed.findings if one.verdict is not None]
     assert grave
     assert all(one.message for one in grave)
@@ -274,10 +273,10 @@ def test_what_is_no_pass_names_reason_and_line(shared: Path, case: tuple[str, ..
     [("llama2_70b_lora", 1.2612, 49.81), ("llama31_8b", 14.1242, 223.276)],
 )
 def test_submission_of_ten_runs(
-    shared: Path, submitted: str, olympic_mean: float, samples_per_second: float
+    real_logs: Path, submitted: str, olympic_mean: float, samples_per_second: float
 ) -> None:
     """The published score before RCP scaling, and the published throughput, come out of the ten logs."""
-    folder = shared / "logs/mlperf-5.1/lambda-gb300-n18" / submitted
+    folder = real_logs / "mlperf-5.1/lambda-gb300-n18" / submitted
     parsed = [logs.parse_path(path) for path in sorted(folder.glob("result_*.txt"))]
     assert [one.verdict for one in parsed] == [PASS] * 10
     minutes = sorted(one.measurement("time_to_train").value for one in parsed)  # type: ignore[union-attr]
@@ -290,37 +289,43 @@ def test_submission_of_ten_runs(
 @pytest.mark.parametrize(
     ("file", "name", "size", "place", "busbw"),
     [
-        ("a100-8gpu-all_reduce.txt", "all_reduce_busbw", "8589934592", "out_of_place", 235.26),
-        ("a100-8gpu-all_reduce.txt", "all_reduce_algbw", "8589934592", "in_place", 134.30),
-        ("alltoall.txt", "alltoall_busbw", "8589934592", "in_place", 226.16),
-        ("b200-8gpu-all_reduce.txt", "all_reduce_busbw", "40160460", "in_place", 406.30),
-        ("h200-8nodes-inside-job-log.txt", "all_reduce_busbw", "1731821448", "out_of_place", 240.18),
+        ("nccl/a100-8gpu-all_reduce.txt", "all_reduce_busbw", "8589934592", "out_of_place", 235.26),
+        ("nccl/a100-8gpu-all_reduce.txt", "all_reduce_algbw", "8589934592", "in_place", 134.30),
+        ("nccl/alltoall.txt", "alltoall_busbw", "8589934592", "in_place", 226.16),
+        ("nccl/b200-8gpu-all_reduce.txt", "all_reduce_busbw", "40160460", "in_place", 406.30),
+        (
+            "mlperf-hard/5.0-stable_diffusion-ansi.txt",
+            "all_reduce_busbw",
+            "1731821448",
+            "out_of_place",
+            240.18,
+        ),
     ],
 )
-def test_nccl_tables(shared: Path, file: str, name: str, size: str, place: str, busbw: float) -> None:
-    parsed = logs.parse_path(shared / "logs/nccl" / file, format="nccl_tests")
+def test_nccl_tables(real_logs: Path, file: str, name: str, size: str, place: str, busbw: float) -> None:
+    parsed = logs.parse_path(real_logs / file, format="nccl_tests")
     assert parsed.verdict is PASS
     found = parsed.measurement(name, size_bytes=size, place=place)
     assert found is not None
     assert (found.value, found.unit) == (busbw, "GB/s")
     wrong = parsed.measurement("wrong_values")
     # The A100 tables were made without validation: nothing was checked, so nothing is claimed.
-    assert (wrong is None) == file.startswith(("a100", "alltoall"))
+    assert (wrong is None) == file.startswith(("nccl/a100", "nccl/alltoall"))
 
 
 @pytest.mark.parametrize(
     ("file", "count", "name", "memory_mib", "limit"),
     [
-        ("logs/nvidia-smi/qx-a100.xml", 1, "NVIDIA A100-SXM4-40GB", 40960, 400.0),
-        ("logs/nvidia-smi/qx-h100.xml", 8, "NVIDIA H100 80GB HBM3", 81559, 700.0),
-        ("logs/nvidia-smi/qx-b200.xml", 8, "NVIDIA B200", 183359, 1000.0),
-        ("logs/nvidia-smi/qx-gb200.xml", 4, "NVIDIA GB200", 189471, 1200.0),
-        ("logs/nvidia-smi/qx-gb300.xml", 4, "NVIDIA GB300", 284208, 1400.0),
-        ("captures/h200-x4/nvidia-smi-q.xml", 4, "NVIDIA H200", 143771, 700.0),
+        ("nvidia-smi/qx-a100.xml", 1, "NVIDIA A100-SXM4-40GB", 40960, 400.0),
+        ("nvidia-smi/qx-h100.xml", 8, "NVIDIA H100 80GB HBM3", 81559, 700.0),
+        ("nvidia-smi/qx-b200.xml", 8, "NVIDIA B200", 183359, 1000.0),
+        ("nvidia-smi/qx-gb200.xml", 4, "NVIDIA GB200", 189471, 1200.0),
+        ("nvidia-smi/qx-gb300.xml", 4, "NVIDIA GB300", 284208, 1400.0),
+        ("h200-x4/nvidia-smi-q.xml", 4, "NVIDIA H200", 143771, 700.0),
     ],
 )
-def test_gpus(shared: Path, file: str, count: int, name: str, memory_mib: int, limit: float) -> None:
-    gpus = logs.read_gpus((shared / file).read_bytes())
+def test_gpus(real_logs: Path, file: str, count: int, name: str, memory_mib: int, limit: float) -> None:
+    gpus = logs.read_gpus((real_logs / file).read_bytes())
     assert len(gpus) == count
     assert {(gpu.name, gpu.memory_bytes, gpu.power_limit_w) for gpu in gpus} == {
         (name, memory_mib << 20, limit)
