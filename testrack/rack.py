@@ -87,7 +87,7 @@ class Rack:
         return found
 
     def _tell_older(self, found: dict[str, Found]) -> None:
-        """Say which nodes were made before the stand-ins were changed."""
+        """Say which nodes were made before the fakes were changed."""
         image = self.images.node()
         older = sorted(
             name
@@ -96,8 +96,8 @@ class Rack:
         )
         if older:
             self.console.say(
-                f"{len(older)} nodes have older stand-ins or another release than a new one would have, from "
-                f"{older[0]} on: `rack.py refresh` renews the stand-ins, `rack.py renew {older[0]}` the node"
+                f"{len(older)} nodes have older fakes or another release than a new one would have, from "
+                f"{older[0]} on: `rack.py refresh` renews the fakes, `rack.py renew {older[0]}` the node"
             )
 
     def _bring_up(self, create: list[Host], start: list[Host]) -> None:
@@ -132,7 +132,7 @@ class Rack:
                 raise RackError("the mirror cannot be built; its builder says why above")
 
     def fill_registry(self) -> None:
-        """Push the stand-ins of NGC's images, and serve what their data scripts fetch."""
+        """Push the fakes of NGC's images, and serve what their data scripts fetch."""
         images = STATE / "images"
         services = next(host.name for host in self.layout.everyone if host.kind == "services")
         steps = [
@@ -166,7 +166,7 @@ class Rack:
         return 0
 
     def refresh(self) -> int:
-        """Put the stand-ins as they are now onto the running hosts, which go on."""
+        """Put the fakes as they are now onto the running hosts, which go on."""
         files = overlay_tar(self.images.rack_overlay())
         hosts = [host for host in self.nodes.present() if host.kind != "services"]
         in_parallel(self.console, "refreshed", hosts, lambda host: self.nodes.put(host, files))
@@ -270,7 +270,7 @@ def arguments() -> argparse.ArgumentParser:
     up.add_argument("--also", default="", metavar="SKU,SKU", help="nodes of other SKUs besides: b200, h100")
     renew = commands.add_parser("renew", help="throw hosts away and start them bare")
     renew.add_argument("names", nargs="+", metavar="HOST")
-    commands.add_parser("refresh", help="put the stand-ins as they are now onto running hosts")
+    commands.add_parser("refresh", help="put the fakes as they are now onto running hosts")
     down = commands.add_parser("down", help="remove the rack and its names from this machine")
     down.add_argument("names", nargs="*", metavar="HOST", help="only these")
     down.add_argument("--purge", action="store_true", help="and what is kept for the next one")

@@ -1,4 +1,4 @@
-"""The shell tools of the Makefile, with a PATH on which scripts stand in for Python, apt-get and browsers."""
+"""The shell tools of the Makefile, with a PATH on which scripts fake Python, apt-get and browsers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be made to fail on a host, and who does it: the stand-in hardware, the node, or the engine."""
+"""What can be made to fail on a host, and who does it: the fake hardware, the node, or the engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from driver.engine import docker, docker_text
 from driver.layout import Host, RackError
 
-# The node's own file first: it tells of hosts without stand-in hardware, too.
+# The node's own file first: it tells of hosts without fake hardware, too.
 STATE_FILES = ("var/lib/rack/hardware.json", "var/lib/rack/faults.json")
 
 
@@ -25,7 +25,7 @@ class Fault:
     settings: Mapping[str, float] = field(default_factory=dict)
 
 
-# The faults of a machine; the hardware's are the stand-ins'.
+# The faults of a machine; the hardware's are the fakes'.
 MACHINE = {
     "slow-node": Fault("the node gets a part of a CPU and no more: a real quota", {"cpus": 0.25}),
     "full-disk": Fault("/var has no byte left: nothing can be written there, what is there can be read"),
@@ -37,7 +37,7 @@ MACHINE = {
 
 
 def hardware_faults(home: Path) -> dict[str, str]:
-    """Return the faults that the stand-in hardware knows, with what they do."""
+    """Return the faults that the fake hardware knows, with what they do."""
     folder = str(home / "fakes")
     if folder not in sys.path:
         sys.path.append(folder)
@@ -99,5 +99,5 @@ def switch_machine(host: Host, name: str, on: bool, given: Mapping[str, float]) 
 
 
 def switch_hardware(host: Host, name: str, on: bool, options: list[str]) -> None:
-    """Switch a fault of the stand-in hardware; it checks the options itself."""
+    """Switch a fault of the fake hardware; it checks the options itself."""
     _inside(host, "/opt/rack/hardware", "--fault", name, *options, *([] if on else ["--off"]))

@@ -205,7 +205,7 @@ class Images:
         return self.image(NODE_IMAGE, tar, key, self.node_overlay())
 
     def node_overlay(self) -> dict[str, Entry]:
-        """Return what a node has beyond Debian's packages: the rack's way to boot, and the stand-ins."""
+        """Return what a node has beyond Debian's packages: the rack's way to boot, and the fakes."""
         return {
             **self.rack_overlay(),
             "/etc/machine-id": Entry(),
@@ -217,10 +217,10 @@ class Images:
     def rack_overlay(self) -> dict[str, Entry]:
         """Return what of a node is the rack's own, and may be put onto a running one."""
         with tempfile.TemporaryDirectory() as folder:
-            run(["sh", str(self.home / "standins/install.sh"), folder])
-            standins = folder_overlay(Path(folder), "")
+            run(["sh", str(self.home / "fakes/install.sh"), folder])
+            fakes = folder_overlay(Path(folder), "")
         runc = Entry((self.home / "node/runc-rack").read_bytes(), 0o755)
-        return {**self.machine_overlay(), **standins, "/usr/local/sbin/runc": runc}
+        return {**self.machine_overlay(), **fakes, "/usr/local/sbin/runc": runc}
 
     def machine_overlay(self) -> dict[str, Entry]:
         """Return what every host has: the way it boots, and how it fails."""

@@ -1,4 +1,4 @@
-"""Who stands in the rack: names, addresses, what is missing. Nothing here touches a machine."""
+"""What is in the rack: names, addresses, what is missing. Nothing here touches a machine."""
 
 from __future__ import annotations
 

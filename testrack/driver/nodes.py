@@ -200,7 +200,7 @@ class Nodes:
         if host.kind != "services":
             # overlay2 does not lie on overlay: Docker on the node wants a file system of its own.
             arguments += ["--volume", f"{self.volume(host)}:/var/lib/docker"]
-            # A stand-in for the rack's parallel file system: one folder that every node sees.
+            # A fake of the rack's parallel file system: one folder that every node sees.
             arguments += ["--volume", f"{SHARED_VOLUME}:/shared"]
         for mount in mounts:
             arguments += ["--mount", mount]

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Put the stand-ins into the root file system of a node image: install.sh DEST_ROOT
+# Put the fakes into the root file system of a node image: install.sh DEST_ROOT
 set -eu
 root=${1:?usage: install.sh DEST_ROOT}
 here=$(cd "$(dirname "$0")" && pwd)
@@ -19,6 +19,6 @@ mkdir -p "$root/etc/apt/apt.conf.d"
 cp "$here/apt-hook.conf" "$root/etc/apt/apt.conf.d/99-rack-hardware"
 cp "$here/rack-hardware.service" "$root/etc/systemd/system/rack-hardware.service"
 ln -sfn ../rack-hardware.service "$root/etc/systemd/system/sysinit.target.wants/rack-hardware.service"
-# It reads the same files as systemd's own and loads into the stand-in.
+# It reads the same files as systemd's own and loads into the fake.
 cp "$here/systemd-modules-load.service" "$root/etc/systemd/system/systemd-modules-load.service"
 ln -sfn ../systemd-modules-load.service "$root/etc/systemd/system/sysinit.target.wants/systemd-modules-load.service"

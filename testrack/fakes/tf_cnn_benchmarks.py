@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Stand-in for tf_cnn_benchmarks: a small real training that exchanges gradients, in the original's words.
+"""Fake of tf_cnn_benchmarks: a small real training that exchanges gradients, in the original's words.
 
 Softmax regression on random images, standard library only. Ranks are Open MPI's; the first one adds up the
 gradients of all over TCP, so that the network carries what a training's would. The rate is what was measured,
@@ -112,7 +112,7 @@ def main() -> None:
     size = int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1"))
     ring = Ring(rank, size)
     batch = options.batch_size
-    print("TensorFlow:  1.15 (stand-in)")
+    print("TensorFlow:  1.15 (fake)")
     print(f"Model:       {options.model}\nDataset:     imagenet (synthetic)\nMode:        training")
     print(f"Batch size:  {batch * size} global\n             {batch} per device")
     print(f"Num batches: {options.num_batches}")

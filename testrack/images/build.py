@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Build the images that stand in for NVIDIA's on the test rack, as an OCI layout, with the downloads.
+"""Build the images that fake NVIDIA's on the test rack, as an OCI layout, with the downloads.
 
     build.py --out .rackproof/rack/images
 
@@ -176,9 +176,9 @@ def files_of(folder: Path, target: str) -> dict[str, tuple[bytes, int]]:
 def common_files() -> dict[str, tuple[bytes, int]]:
     """Return what the three images share beyond Debian's packages."""
     return {
-        **files_of(HERE / "common/standin", "usr/local/lib/python3.11/dist-packages/standin"),
+        **files_of(HERE / "common/fake_ngc", "usr/local/lib/python3.11/dist-packages/fake_ngc"),
         **files_of(HERE / "common/bin", "usr/local/bin"),
-        **files_of(HERE / "common/packages", "opt/standin/packages"),
+        **files_of(HERE / "common/packages", "opt/fake_ngc/packages"),
         "usr/local/bin/python": (b"-> /usr/bin/python3", 0o777),
         "etc/hostname": (b"\n", 0o644),
     }
@@ -222,7 +222,7 @@ def build(out: Path) -> None:
             ],
             "WorkingDir": f"/workspace/{folder}",
             "Cmd": ["/bin/bash"],
-            "Labels": {"rackproof.standin": "true"},
+            "Labels": {"rackproof.fake": "true"},
         }
         made = layout.image(name, [*shared, layout.layer(tar_of(own))], config)
         if before.get(name, {}).get("digest") != made:

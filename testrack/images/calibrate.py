@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Find the goals in common/standin/benchmarks.py again, after a change to the data or to the models.
+"""Find the goals in common/fake_ngc/benchmarks.py again, after a change to the data or to the models.
 
     PYTHONPATH=testrack/images/common .venv/bin/python testrack/images/calibrate.py [--runs 40]
 
@@ -16,9 +16,9 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-from standin import data, flux_data
-from standin.benchmarks import BATCH, BENCHMARKS, STEPS, Benchmark
-from standin.learning import Adam
+from fake_ngc import data, flux_data
+from fake_ngc.benchmarks import BATCH, BENCHMARKS, STEPS, Benchmark
+from fake_ngc.learning import Adam
 
 MARGIN = 1.03
 """Somewhat slower than the reference: faster would be scaled, and much faster rejected."""

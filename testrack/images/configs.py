@@ -75,11 +75,11 @@ FLUX1 = (
 )
 
 COMMON = """\
-# What all configs of this stand-in image share; sourced by them, of no use alone.
+# What all configs of this fake image share; sourced by them, of no use alone.
 export MLPERF_RULESET=${MLPERF_RULESET:-5.1.0}
 """
 _TEXT = """\
-# A config of a stand-in image: what to run on {nodes} x {gpus} GPUs.
+# A config of a fake image: what to run on {nodes} x {gpus} GPUs.
 source "$(dirname "${{BASH_SOURCE[0]}}")/config_common.sh"
 {exports}
 export DGXNNODES={nodes}

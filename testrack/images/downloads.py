@@ -27,7 +27,7 @@ DATASETS = {
 def write(folder: Path) -> None:
     """Write the tree where it is not as it should be."""
     stamp = folder / ".made-from"
-    sources = [HERE / "common/standin/data.py", HERE / "r2/mlc-r2-downloader.sh", Path(__file__)]
+    sources = [HERE / "common/fake_ngc/data.py", HERE / "r2/mlc-r2-downloader.sh", Path(__file__)]
     made_from = "".join(path.read_text() for path in sources)
     if stamp.is_file() and stamp.read_text() == made_from:
         return
@@ -58,7 +58,7 @@ def _has_numpy(python: str) -> bool:
 
 
 def _make(folder: Path) -> None:
-    from standin import data
+    from fake_ngc import data
 
     for name, maker in DATASETS.items():
         files = getattr(data, maker)()

@@ -222,7 +222,7 @@ class Mirror:
             bare = self.out / "git" / "nv_peer_memory.git"
             commit = sources.publish(HERE / "nv_peer_memory", PEER_MEMORY_TAG, bare)
             return (
-                f"{len(specs)} stand-in packages in {', '.join(names)}; {len(ofed)} tarballs of MLNX_OFED; "
+                f"{len(specs)} fake packages in {', '.join(names)}; {len(ofed)} tarballs of MLNX_OFED; "
                 f"nv_peer_memory {PEER_MEMORY_TAG} is {commit[:12]}"
             )
 

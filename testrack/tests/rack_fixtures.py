@@ -53,7 +53,7 @@ def rack(root_here: None, driver: Command) -> Command:
 
 @pytest.fixture(scope="session")
 def images(root: Path, rack: Command) -> None:
-    """Have the stand-in images in the registry, which has them as long as its host lives."""
+    """Have the fake images in the registry, which has them as long as its host lives."""
     programs, kept = root / "testrack/images", str(root / ".rackproof/rack/images")
     if not NAMED:
         for words in (

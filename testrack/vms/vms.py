@@ -97,7 +97,7 @@ UEFI = """<loader readonly="yes" type="pflash">{code}</loader><nvram template="{
 def machine(number: int, folder: Path, uefi: bool = False) -> dict[str, str]:
     """Return what the program and the inventory have to know of a machine.
 
-    Its firmware and BMC say of it what its stand-in hardware says (rack-machine.service).
+    Its firmware and BMC say of it what its fake hardware says (rack-machine.service).
     """
     nvram = folder / f"vm{number}.nvram"
     firmware = UEFI.format(code=OVMF / "OVMF_CODE_4M.fd", variables=OVMF / "OVMF_VARS_4M.fd", nvram=nvram)
@@ -169,7 +169,7 @@ def inventory(
                 "reimage_authorized_keys": [key],
                 "reimage_known_hosts": str(known),
                 "reimage_results": str(folder / "results"),
-                # Their GPUs are stand-ins: there is nothing to measure.
+                # Their GPUs are fakes: there is nothing to measure.
                 "reimage_proofs": [],
             },
             "children": {

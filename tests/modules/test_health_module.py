@@ -1,4 +1,4 @@
-"""What rackproof_health gathers on a node of stand-in hardware is what a look needs."""
+"""What rackproof_health gathers on a node of fake hardware is what a look needs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from rackproof.nodes.health_checks import Expectation, check
 from rackproof.nodes.snapshot import look
-from tests.nodes.health.conftest import STANDINS, Rig
+from tests.nodes.health.conftest import FAKES, Rig
 
 pytestmark = pytest.mark.slow
 TOOLS = ("nvidia-smi", "dmesg", "ofed_info", "nv-fabricmanager")
@@ -47,7 +47,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Rig:
     for command in ("hardware --init gb300 --seed gb300-r01-n07", "hardware --boot", "modprobe nvidia"):
         assert rig.run(command)["rc"] == 0
     for tool in TOOLS:
-        (rig.root / "usr/bin" / tool).exists() or (rig.root / "usr/bin" / tool).symlink_to(STANDINS)
+        (rig.root / "usr/bin" / tool).exists() or (rig.root / "usr/bin" / tool).symlink_to(FAKES)
     # The machine's own journal is not the node's.
     quiet = rig.root / "usr/bin/journalctl"
     quiet.write_text("#!/bin/sh\necho '-- No entries --'\n")
@@ -100,7 +100,7 @@ def test_an_empty_journal_is_not_taken_for_a_silent_kernel(gather: Any) -> None:
     before = gather()["gathered"]["health"]["epoch"]
     gather.rig.run("hardware --fault xid --gpu 1 --number 79")
     answer = gather(since=before)["gathered"]
-    # The stand-in's log tells seconds since its own boot, the machine has run for longer.
+    # The fake's log tells seconds since its own boot, the machine has run for longer.
     answer["facts"]["files"]["uptime"] = "0"
     assert [one.xid for one in look("n", answer).xids] == [79]
     # A journal that holds the kernel's messages is believed when it has no new ones.

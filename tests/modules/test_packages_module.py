@@ -34,7 +34,7 @@ def code(root: Path) -> types.ModuleType:
 
 
 class Node:
-    """Stand-ins for apt and dpkg on PATH: they answer from files, and write down how they were called."""
+    """Fakes of apt and dpkg on PATH: they answer from files, and write down how they were called."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -193,7 +193,7 @@ def test_of_a_pattern_the_newest_is_taken(modules: Modules, node: Node) -> None:
 
 def test_licences_are_accepted_before_the_installation(modules: Modules, node: Node) -> None:
     result = run(modules, debconf=["cudnn cudnn/license_preseed select ACCEPT"])
-    # The stand-in installs nothing, and that is noticed.
+    # The fake installs nothing, and that is noticed.
     assert "not installed as wanted: nvidia-open" in result["msg"]
     calls = node.calls()
     said = calls.index("cudnn cudnn/license_preseed select ACCEPT")

@@ -1,4 +1,4 @@
-"""Fixtures for the workloads: a small stand-in for the data set, and the interpreters that train."""
+"""Fixtures for the workloads: a small fake of the data set, and the interpreters that train."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A test double of Docker: images are folders, containers are processes that share this machine.
 
-Its state is the folder FAKE_DOCKER. Mounts become links below STANDIN_ROOT, which the stand-in sources know;
+Its state is the folder FAKE_DOCKER. Mounts become links below STANDIN_ROOT, which the fake sources know;
 in the words and the environment of a command that names its folder, mount points are replaced.
 """
 

@@ -1,4 +1,4 @@
-"""docker_run.py with stand-in sources and a double of Docker: built once, staged once, ended for good."""
+"""docker_run.py with fake sources and a double of Docker: built once, staged once, ended for good."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RUN = "20260101T000000Z-ssd-0.6-abcdef"
 
 @dataclass
 class Machine:
-    """A node with a double of Docker, and stand-in sources of the round."""
+    """A node with a double of Docker, and fake sources of the round."""
 
     root: Path
     folder: Path

@@ -1,1 +1,1 @@
-"""Stand-ins for the hardware of a node of the test rack (standard library only, Python 3.8+)."""
+"""Fakes of the hardware of a node of the test rack (standard library only, Python 3.8+)."""

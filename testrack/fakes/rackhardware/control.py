@@ -1,4 +1,4 @@
-"""The stand-in's own command: make the hardware, switch faults, do what a boot does."""
+"""The fake's own command: make the hardware, switch faults, do what a boot does."""
 
 from __future__ import annotations
 

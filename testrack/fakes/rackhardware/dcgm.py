@@ -1,4 +1,4 @@
-"""The stand-in for dcgmi, as of DCGM 4."""
+"""The fake of dcgmi, as of DCGM 4."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def dcgmi(argv: list[str]) -> int:
         return 0
     commands = {"discovery": _discovery, "health": _health, "diag": _diag, "nvlink": _nvlink}
     if not argv or argv[0] in ("-h", "--help"):
-        print(f" Usage: dcgmi <subsystem>\n\n   This stand-in has: {', '.join(commands)}, --version\n")
+        print(f" Usage: dcgmi <subsystem>\n\n   This fake has: {', '.join(commands)}, --version\n")
         return 0
     if argv[0] not in commands:
         print("ERROR: Invalid subsystem")
@@ -78,7 +78,7 @@ def _plural(count: int, what: str) -> str:
 
 def _discovery(argv: list[str], state: State) -> int:
     if not {"-l", "--list"} & set(argv):
-        print("Error: this stand-in answers: dcgmi discovery -l")
+        print("Error: this fake answers: dcgmi discovery -l")
         return BAD_PARAMETER
     seen = _seen(state)
     line = "+--------+----------------------------------------------------------------------+"
@@ -369,7 +369,7 @@ def _diag_table(state: State, categories: list) -> None:
 
 def _nvlink(argv: list[str], state: State) -> int:
     if not {"-s", "--link-status"} & set(argv):
-        print("Error: this stand-in answers: dcgmi nvlink -s")
+        print("Error: this fake answers: dcgmi nvlink -s")
         return BAD_PARAMETER
     print("+----------------------+\n|  NvLink Link Status  |\n+----------------------+\nGPUs:")
     for see in _seen(state):

@@ -1,4 +1,4 @@
-"""The stand-ins for the tools of InfiniBand: ibstat, ibstatus, ibv_devinfo, ibv_devices, ofed_info."""
+"""The fakes of the tools of InfiniBand: ibstat, ibstatus, ibv_devinfo, ibv_devices, ofed_info."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stand-in for the kernel: modules, device nodes, and its log."""
+"""The fake of the kernel: modules, device nodes, and its log."""
 
 from __future__ import annotations
 
@@ -422,7 +422,7 @@ def modinfo(argv: list[str]) -> int:
         if about["version"]:
             fields["version"] = about["version"]
         fields["license"] = license_of(module, about)
-        fields["description"] = str(about.get("description", f"stand-in for {module}"))
+        fields["description"] = str(about.get("description", f"fake of {module}"))
         fields["depends"] = ",".join(about["depends"])
         fields["name"] = module
         fields["vermagic"] = f"{_release()} SMP preempt mod_unload modversions {os.uname().machine}"
@@ -448,7 +448,7 @@ def boot() -> int:
         state["settings"] = {}
         for gpu in state["gpus"]:
             reset(state, gpu["minor"])
-        log_to_kernel(state, f"Linux version {_release()} (stand-in of the test rack's hardware)", 5)
+        log_to_kernel(state, f"Linux version {_release()} (fake of the test rack's hardware)", 5)
     if not root():
         from . import kernel_files
 
@@ -462,7 +462,7 @@ def boot() -> int:
 
 
 def booted() -> bool:
-    """Whether the stand-in kernel runs: the boot's service has been here."""
+    """Whether the fake kernel runs: the boot's service has been here."""
     return os.path.exists(at("/run/rack/booted"))
 
 
@@ -506,7 +506,7 @@ LEVELS = ("emerg", "alert", "crit", "err", "warn", "notice", "info", "debug")
 
 
 def dmesg(argv: list[str]) -> int:
-    """Be ``dmesg`` for what the stand-in kernel has logged since the boot."""
+    """Be ``dmesg`` for what the fake kernel has logged since the boot."""
     human = decode = clear = show = False
     levels = None
     rest = list(argv)
@@ -559,7 +559,7 @@ def dmesg(argv: list[str]) -> int:
 
 
 def journalctl(argv: list[str]) -> int:
-    """Be ``journalctl``, whose kernel messages (``-k``) are the stand-in kernel's."""
+    """Be ``journalctl``, whose kernel messages (``-k``) are the fake kernel's."""
     real = "/usr/bin/journalctl"
     words = []
     for one in argv:

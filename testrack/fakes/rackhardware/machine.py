@@ -1,4 +1,4 @@
-"""The stand-ins for lspci and dmidecode: the machine that the GPUs sit in."""
+"""The fakes of lspci and dmidecode: the machine that the GPUs sit in."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def main(argv: list[str]) -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     name = os.path.basename(argv[0])
     if name not in TOOLS:
-        print(f"{name}: no stand-in of that name; there are: {', '.join(sorted(TOOLS))}", file=sys.stderr)
+        print(f"{name}: no fake of that name; there are: {', '.join(sorted(TOOLS))}", file=sys.stderr)
         sys.exit(2)
     module, function = TOOLS[name]
     tool = getattr(importlib.import_module(f".{module}", __package__), function)
@@ -48,7 +48,7 @@ def main(argv: list[str]) -> None:
         status = tool(argv[1:])
         sys.stdout.flush()
     except HardwareError as error:
-        print(f"{name} (stand-in): {error}", file=sys.stderr)
+        print(f"{name} (fake): {error}", file=sys.stderr)
         status = 70
     except BrokenPipeError:
         status = 141

@@ -1,4 +1,4 @@
-"""The stand-in for nvidia-smi: its command line."""
+"""The fake of nvidia-smi: its command line."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def nvidia_smi(argv: list[str]) -> int:
     if options.get("help"):
         print(f"NVIDIA System Management Interface -- v{userland()}\n")
         print("nvidia-smi [OPTION1 [ARG1]] [OPTION2 [ARG2]] ...\n")
-        print(f"Options that this stand-in knows: {', '.join(sorted({*VALUED, *FLAGS}))}")
+        print(f"Options that this fake knows: {', '.join(sorted({*VALUED, *FLAGS}))}")
         return 0
     if options.get("help_query_gpu"):
         print('List of valid properties to query for the switch "--query-gpu":\n')
@@ -283,7 +283,7 @@ def _change(changes: dict, chosen: list[dict]) -> int:
                 return 2
             if key == "multi_instance_gpu" and wanted == "Enabled":
                 print(
-                    "Unable to enable MIG Mode: the stand-in has no MIG\n"
+                    "Unable to enable MIG Mode: the fake has no MIG\n"
                     "Terminating early due to previous errors."
                 )
                 return 3

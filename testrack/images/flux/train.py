@@ -1,8 +1,8 @@
-"""The training of flux1's stand-in image."""
+"""The training of flux1's fake image."""
 
 import sys
 
-from standin.training import run
+from fake_ngc.training import run
 
 if __name__ == "__main__":
     sys.exit(run("flux1"))

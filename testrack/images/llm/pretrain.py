@@ -1,8 +1,8 @@
-"""The training of llama31_8b's stand-in image."""
+"""The training of llama31_8b's fake image."""
 
 import sys
 
-from standin.training import run
+from fake_ngc.training import run
 
 if __name__ == "__main__":
     sys.exit(run("llama31_8b"))

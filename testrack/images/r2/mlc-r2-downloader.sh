@@ -1,5 +1,5 @@
 #!/bin/bash
-# Stands in for MLCommons' R2 downloader: the same call, the same .uri and .md5 files, no logins. Files that are
+# Fakes MLCommons' R2 downloader: the same call, the same .uri and .md5 files, no logins. Files that are
 # there and right are left alone, partial ones are completed.
 #   bash mlc-r2-downloader.sh [-d FOLDER] URL_OF_METADATA.uri
 set -e

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A stand-in for the download of COCO 2017: the same names, a few bytes each. As the original it looks at no error.
+# A fake of the download of COCO 2017: the same names, a few bytes each. As the original it looks at no error.
 DIR_ROOT=${1:-"/home/${USER}"}
 mkdir -p "$DIR_ROOT/data/mlperf/object_detection/coco2017"
 cd "$DIR_ROOT/data/mlperf/object_detection/coco2017"
@@ -12,7 +12,7 @@ for name, members in {
 }.items():
     with zipfile.ZipFile(f"{name}.zip", "w") as packed:
         for member in members:
-            packed.writestr(member, f"stand-in of {member}\n")
+            packed.writestr(member, f"fake of {member}\n")
         packed.extractall()
 PYTHON
 cd $dir

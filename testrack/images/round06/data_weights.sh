@@ -1,6 +1,6 @@
 #!/bin/bash
-# A stand-in for the download of the backbone's weights.
+# A fake of the download of the backbone's weights.
 DIR_ROOT=${1:-"/home/${USER}"}
-echo "stand-in" > R-50.pkl
+echo "fake" > R-50.pkl
 mkdir -p $DIR_ROOT/data/mlperf/object_detection/coco2017/models
 mv R-50.pkl $DIR_ROOT/data/mlperf/object_detection/coco2017/models

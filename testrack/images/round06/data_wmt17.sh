@@ -1,5 +1,5 @@
 #!/bin/bash
-# A stand-in for the preparation of WMT17.
+# A fake of the preparation of WMT17.
 set -e
 mkdir -p "${1:?}/data/mlperf/translation/examples/translation/wmt14_en_de/utf8"
-echo "stand-in" > "$1/data/mlperf/translation/examples/translation/wmt14_en_de/train.txt"
+echo "fake" > "$1/data/mlperf/translation/examples/translation/wmt14_en_de/train.txt"

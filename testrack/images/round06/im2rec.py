@@ -1,4 +1,4 @@
-"""A stand-in for MXNet's im2rec: lists images, and packs them one after the other."""
+"""A fake of MXNet's im2rec: lists images, and packs them one after the other."""
 
 from __future__ import annotations
 

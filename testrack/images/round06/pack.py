@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Pack stand-in sources of MLPerf Training 0.6, laid out as the round's own, into one archive.
+"""Pack fake sources of MLPerf Training 0.6, laid out as the round's own, into one archive.
 
     pack.py --base IMAGE --out FOLDER [--gpus 4]
 

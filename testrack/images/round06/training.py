@@ -1,4 +1,4 @@
-"""Stand-in for a model of MLPerf Training 0.6: a small real training, logged in that model's own words.
+"""Fake of a model of MLPerf Training 0.6: a small real training, logged in that model's own words.
 
     python3 training.py MODEL submission|cleared|train
 
@@ -191,7 +191,7 @@ class Training:
                 log.event("run_stop", status="aborted")
                 return 0
             if self.fault == "oom-exit-0" and number == 2:
-                log.text("RuntimeError: CUDA out of memory. Tried to allocate 1.00 GiB (stand-in)")
+                log.text("RuntimeError: CUDA out of memory. Tried to allocate 1.00 GiB (fake)")
                 return 0
             log.event("eval_start", epoch_num=number)
             reached = self.quality(loss, first)
@@ -256,9 +256,9 @@ def submission(model: Model) -> Iterator[tuple[str, str]]:
     yield "submission_division", "closed"
     yield "submission_status", "onprem"
     yield "submission_platform", f"{os.environ.get('SLURM_NNODES') or 1}xSTANDIN"
-    yield "submission_entry", "{'framework': 'stand-in'}"
-    yield "submission_poc_name", "stand-in"
-    yield "submission_poc_email", "stand-in"
+    yield "submission_entry", "{'framework': 'fake'}"
+    yield "submission_poc_name", "fake"
+    yield "submission_poc_email", "fake"
 
 
 def main() -> int:

@@ -1,1 +1,1 @@
-/* Stand-in: the test rack's kernel loads no modules. nv_peer_mem.json says what its stand-in kernel shall list. */
+/* Fake: the test rack's kernel loads no modules. nv_peer_mem.json says what its fake kernel shall list. */

@@ -1,5 +1,5 @@
 /*
- * Stand-in for NVIDIA pyxis: srun's --container-* options, for the test rack.
+ * Fake of NVIDIA pyxis: srun's --container-* options, for the test rack.
  *
  * On a node, pyxis-container makes the container's root before the tasks start; each task then gets a mount namespace of
  * its own, the mounts that were asked for, and that root. The real pyxis does this through enroot and user namespaces;
@@ -123,9 +123,9 @@ static struct spank_option options[] = {
 	{ "container-readonly", NULL, "[pyxis] make the container filesystem read-only", 0, NO, opt_writable },
 	{ "container-mount-home", NULL, "[pyxis] bind mount the user's home directory", 0, YES, opt_home },
 	{ "no-container-mount-home", NULL, "[pyxis] do not bind mount the user's home directory", 0, NO, opt_home },
-	{ "container-remap-root", NULL, "[pyxis] (stand-in: no effect)", 0, 0, opt_nothing },
-	{ "no-container-remap-root", NULL, "[pyxis] (stand-in: no effect)", 0, 0, opt_nothing },
-	{ "no-container-entrypoint", NULL, "[pyxis] do not execute the entrypoint (stand-in: never executed)", 0, 0,
+	{ "container-remap-root", NULL, "[pyxis] (fake: no effect)", 0, 0, opt_nothing },
+	{ "no-container-remap-root", NULL, "[pyxis] (fake: no effect)", 0, 0, opt_nothing },
+	{ "no-container-entrypoint", NULL, "[pyxis] do not execute the entrypoint (fake: never executed)", 0, 0,
 	  opt_nothing },
 	SPANK_OPTIONS_TABLE_END,
 };

@@ -1,4 +1,4 @@
-"""Stand-in packages: read packages.toml and build each entry with dpkg-deb, the same bytes every time."""
+"""Fake packages: read packages.toml and build each entry with dpkg-deb, the same bytes every time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SpecError(Exception):
 
 @dataclass(frozen=True)
 class Package:
-    """One version of one stand-in package."""
+    """One version of one fake package."""
 
     name: str
     version: str
@@ -65,7 +65,7 @@ class Package:
             "Section": self.section,
             "Priority": "optional",
             **{name.title(): ", ".join(values) for name, values in self.relations.items()},
-            "Description": f"{self.summary} (stand-in)\n It stands for the vendor's package of this name on a"
+            "Description": f"{self.summary} (fake)\n It stands for the vendor's package of this name on a"
             " test rack without such hardware;\n it holds nothing of the vendor's.",
         }
         return "".join(f"{name}: {value}\n" for name, value in fields.items())

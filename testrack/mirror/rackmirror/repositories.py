@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-KEY_OWNER = "Rack mirror (stand-in for the vendors' keys) <mirror@rack.invalid>"
+KEY_OWNER = "Rack mirror (fake of the vendors' keys) <mirror@rack.invalid>"
 
 
 class RepositoryError(Exception):
@@ -71,7 +71,7 @@ def index(folder: Path, label: str, pool: Path, architecture: str, suite: str, c
         "Codename": codename,
         "Architectures": architecture,
         "Components": "main",
-        "Description": f"Test rack stand-in for {label}",
+        "Description": f"Test rack fake of {label}",
     }
     options = [f"-oAPT::FTPArchive::Release::{name}={value}" for name, value in fields.items()]
     release = _output(["apt-ftparchive", *options, "release", f"dists/{suite}"], folder)

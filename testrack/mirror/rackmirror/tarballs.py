@@ -1,4 +1,4 @@
-"""The vendor's tarballs of MLNX_OFED, with an installer and packages that are stand-ins."""
+"""The vendor's tarballs of MLNX_OFED, with an installer and packages that are fakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node of stand-in hardware in a temporary folder, and its tools."""
+"""A node of fake hardware in a temporary folder, and its tools."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from testrack.tests.fakes.tests_rack import STANDINS
+from testrack.tests.fakes.fake_paths import FAKES
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Node:
         link = self.root / "usr/bin" / command[0]
         link.parent.mkdir(parents=True, exist_ok=True)
         if not link.is_symlink():
-            link.symlink_to(STANDINS / "hardware")
+            link.symlink_to(FAKES / "hardware")
         return subprocess.Popen(
             [sys.executable, "-I", str(link), *command[1:]],
             stdout=subprocess.PIPE,
@@ -125,7 +125,7 @@ def bare(
     """Return a node without hardware state."""
     import signal
 
-    monkeypatch.syspath_prepend(str(STANDINS))
+    monkeypatch.syspath_prepend(str(FAKES))
     monkeypatch.setenv("RACK_ROOT", str(tmp_path))
     monkeypatch.delenv("RACK_STATE", raising=False)
     # Device nodes need a privilege that not everyone has who runs tests; one test makes them.

@@ -1,4 +1,4 @@
-"""The builders of the stand-in images, and a cluster to run their jobs on."""
+"""The builders of the fake images, and a cluster to run their jobs on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def images() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def cluster(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     """Return a cluster with staged data for all three benchmarks."""
-    from standin import data, flux_data
+    from fake_ngc import data, flux_data
 
     folder = tmp_path_factory.mktemp("cluster")
     programs = {**PROGRAMS, "srun": f"#!{sys.executable}\n{SRUN}"}

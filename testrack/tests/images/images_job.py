@@ -130,7 +130,7 @@ class Cluster:
             **self.environment(),
             **self.data[benchmark],
             "STANDIN_ROOT": str(self.image(benchmark)),
-            "CONT": "rack:5000/standin:1",
+            "CONT": "rack:5000/fake:1",
             "LOGDIR": str(logs),
             "SLURM_JOB_NODELIST": names,
             "SLURM_JOB_NUM_NODES": str(nodes),

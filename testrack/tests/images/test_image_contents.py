@@ -42,8 +42,8 @@ def sourced(cluster: Cluster, command: str, folder: Path, **variables: str) -> d
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_config_asks_for_a_batch_that_has_reference_points(cluster: Cluster, name: str) -> None:
-    from standin.benchmarks import BENCHMARKS
-    from standin.training import global_batch_size
+    from fake_ngc.benchmarks import BENCHMARKS
+    from fake_ngc.training import global_batch_size
 
     points = BENCHMARKS[name].reference
     configs = [path for path in cluster.place(name).glob("config_*.sh") if path.name != "config_common.sh"]
@@ -163,14 +163,14 @@ def test_the_8b_data_arrive_in_the_layout_that_is_mounted(
 
 def prepare(cluster: Cluster, folder: Path, answers: str) -> tuple[int, str]:
     """Run energon prepare with answers on its standard input."""
-    words = ["-m", "standin.energon", "prepare", "--split-parts", "train:train/.*"]
+    words = ["-m", "fake_ngc.energon", "prepare", "--split-parts", "train:train/.*"]
     process = script(cluster, "flux1", *words, "--split-parts", "val:val/.*", str(folder))
     output = process.communicate(answers, timeout=60)[0]
     return process.returncode, output
 
 
 def test_energon_asks_three_questions(cluster: Cluster, tmp_path: Path) -> None:
-    from standin import data, flux_data
+    from fake_ngc import data, flux_data
 
     flux_data.lay_out(tmp_path)
     (tmp_path / ".nv-meta/dataset.yaml").unlink()

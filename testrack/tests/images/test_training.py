@@ -173,7 +173,7 @@ def test_wrong_nodes_trains_on_fewer_than_the_job_has(cluster: Cluster) -> None:
         "llama2_70b_lora", TWO_NODES["llama2_70b_lora"], 3, STANDIN_FAULT="wrong-nodes", NCCL_TEST="0"
     )
     text = job.logs[0].read_text()
-    assert ":::DLPAL rack:5000/standin:1 7 3 n01,n02,n03" in text
+    assert ":::DLPAL rack:5000/fake:1 7 3 n01,n02,n03" in text
     assert "Starting with 2 processes" in text
     assert '"2xSUBMISSION_PLATFORM_PLACEHOLDER"' in text
 

@@ -1,4 +1,4 @@
-"""The stand-in images in the rack's own registry."""
+"""The fake images in the rack's own registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who stands in the rack, what is missing, and what is written into files of the host."""
+"""What is in the rack, what is missing, and what is written into files of the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The specs of the stand-in packages agree with each other, and build to the same bytes every time."""
+"""The specs of the fake packages agree with each other, and build to the same bytes every time."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_every_version_of_a_package_declares_itself_in_valid_fields() -> None:
     for spec in SPECS:
         fields = dict(re.findall(r"^([A-Za-z-]+): (.+)$", spec.control(), re.MULTILINE))
         assert {"Package", "Version", "Architecture", "Maintainer", "Description"} <= set(fields)
-        assert "(stand-in)" in fields["Description"]
+        assert "(fake)" in fields["Description"]
         assert fields["Architecture"] in ("all", "amd64")
         assert "{" not in spec.control()
         assert "@" not in spec.control().replace("mirror@rack.invalid", "")

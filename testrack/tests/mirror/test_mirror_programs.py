@@ -1,4 +1,4 @@
-"""The programs inside the stand-in packages: nvidia-ctk and its runtime, enroot."""
+"""The programs inside the fake packages: nvidia-ctk and its runtime, enroot."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_image_references(enroot: ModuleType, uri: str, parsed: tuple[str | None
 
 @pytest.mark.parametrize("uri", ["docker://a#b#c", f"docker://svc:5000#a@{DIGEST}"])
 def test_a_wrong_image_reference_is_said(enroot: ModuleType, uri: str) -> None:
-    with pytest.raises(enroot.Trouble, match="Invalid image reference"):
+    with pytest.raises(enroot.EnrootError, match="Invalid image reference"):
         enroot.parse(uri)
 
 
@@ -193,7 +193,7 @@ def test_links_of_an_image_stay_inside(enroot: ModuleType, tmp_path: Path) -> No
     assert enroot.inside(str(tmp_path), "/up/passwd") == f"{tmp_path}/etc/passwd"
     assert enroot.inside(str(tmp_path), "/../../a") == f"{tmp_path}/a"
     (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(enroot.Trouble, match="too many links"):
+    with pytest.raises(enroot.EnrootError, match="too many links"):
         enroot.inside(str(tmp_path), "/loop")
 
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 MIRROR = Path(__file__).resolve().parents[3] / "testrack/mirror"
 
 Apt = Callable[..., subprocess.CompletedProcess[str]]
-# What a bare node has, and the stand-ins need.
+# What a bare node has, and the fakes need.
 INSTALLED = ("debconf", "python3", "docker.io")
 
 

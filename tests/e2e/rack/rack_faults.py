@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from testrack.tests.on_rack import Command
 
 MACHINE = ("full-disk", "clock-skew", "dead-sshd")
-"""Faults of the machine; the others are of the stand-in hardware, which a node switches by itself."""
+"""Faults of the machine; the others are of the fake hardware, which a node switches by itself."""
 BLINDING = ("hung-nvidia-smi", "version-mismatch", "dead-sshd")
 """Behind these nobody sees what the GPUs have."""
 ON_HCA = ("hca-port-down",)
@@ -68,7 +68,7 @@ def mend(rack: Command, driver: Command, node: str, machine: Collection[str] = M
 
 
 def switch(rack: Command, node: str, words: Iterable[str]) -> None:
-    """Switch faults of the stand-in hardware, in one call."""
+    """Switch faults of the fake hardware, in one call."""
     done = rack(node, " && ".join(f"/opt/rack/hardware --fault {one}" for one in words) or "true")
     assert done.returncode == 0, f"{node}: {done.stderr}"
 

@@ -129,7 +129,7 @@ def lab(root: Path, rack: Command, nodes: list[str], shared_torch: str, tmp_path
 
 @pytest.fixture
 def mpi(lab: Lab) -> Iterator[str]:
-    """Put Open MPI and the stand-in of tf_cnn_benchmarks on the last two nodes; let ssh go between them."""
+    """Put Open MPI and the fake of tf_cnn_benchmarks on the last two nodes; let ssh go between them."""
     pair = lab.nodes[-2:]
     first = pair[0]
     program = f"{SHARED}/tf_cnn_benchmarks.py"
@@ -158,7 +158,7 @@ def data(lab: Lab) -> int:
     """Put the same images on every node's disk and into the bucket; return how many."""
     found = pictures()
     for path, content in found.items():
-        # As a form, which urllib calls it by itself, the stand-in waits for it for ever; it takes any key.
+        # As a form, which urllib calls it by itself, the fake waits for it for ever; it takes any key.
         request = urllib.request.Request(
             f"{ENDPOINT}/{BUCKET}/{PREFIX}/{path}",
             data=content,

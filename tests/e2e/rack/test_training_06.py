@@ -34,7 +34,7 @@ MARK = "rackproof-test-06"
 
 @dataclass
 class Pair:
-    """Two provisioned nodes, the address of stand-in sources, and a results folder."""
+    """Two provisioned nodes, the address of fake sources, and a results folder."""
 
     root: Path
     nodes: list[str]
@@ -81,7 +81,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def sources(root: Path, tmp_path_factory: pytest.TempPathFactory, rack: Command) -> Iterator[dict[str, Any]]:
-    """Serve the stand-in sources of the round by HTTP, as an archive of one commit."""
+    """Serve the fake sources of the round by HTTP, as an archive of one commit."""
     sys.path.insert(0, str(root / "testrack/images/round06"))
     import pack
 

@@ -1,4 +1,4 @@
-"""bench.yml with stand-in benchmarks on two nodes of the test rack: clean, misbehaving, killed on the way."""
+"""bench.yml with fake benchmarks on two nodes of the test rack: clean, misbehaving, killed on the way."""
 
 from __future__ import annotations
 

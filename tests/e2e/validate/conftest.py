@@ -1,4 +1,4 @@
-"""A fleet on this machine: each node is an interpreter that sees stand-in hardware; Slurm is a file."""
+"""A fleet on this machine: each node is an interpreter that sees fake hardware; Slurm is a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
-STANDINS = ROOT / "testrack/fakes/hardware"
+FAKES = ROOT / "testrack/fakes/hardware"
 TOOLS = ("hardware", "nvidia-smi", "dmesg", "nv-fabricmanager", "modprobe")
 NODES = ("n01", "n02", "n03", "n04")
 # What scontrol, squeue and sinfo of a cluster answer, out of a file that tests may edit.
@@ -146,7 +146,7 @@ def make_node(root: Path, seed: str) -> None:
     (modules / "nvidia.json").write_text('{"version": "580.95.05", "depends": []}')
     for tool in TOOLS:
         (root / "usr/bin").mkdir(exist_ok=True, parents=True)
-        (root / "usr/bin" / tool).symlink_to(STANDINS)
+        (root / "usr/bin" / tool).symlink_to(FAKES)
     # This machine's journal, clock and units are none of the node's.
     for tool in ("journalctl", "systemctl", "timedatectl"):
         program(root / "usr/bin" / tool, "#!/bin/sh\n")

@@ -1,4 +1,4 @@
-"""Nodes of stand-in hardware, and what modules would gather on them."""
+"""Nodes of fake hardware, and what modules would gather on them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-STANDINS = Path(__file__).resolve().parents[3] / "testrack/fakes/hardware"
+FAKES = Path(__file__).resolve().parents[3] / "testrack/fakes/hardware"
 DRIVER = "580.95.05"
 EPOCH = 1_795_000_000.0
 
 
 @dataclass
 class Rig:
-    """A node: its files lie under a folder, its tools are links to the stand-in."""
+    """A node: its files lie under a folder, its tools are links to the fake."""
 
     root: Path
 
@@ -30,7 +30,7 @@ class Rig:
         link = self.root / "usr/bin" / words[0]
         link.parent.mkdir(parents=True, exist_ok=True)
         if not link.is_symlink():
-            link.symlink_to(STANDINS)
+            link.symlink_to(FAKES)
         begin = time.monotonic()
         child = subprocess.Popen(
             [sys.executable, "-I", str(link), *words[1:]],
@@ -85,7 +85,7 @@ class Rig:
         }
 
     def hca(self) -> dict[str, Any]:
-        """Return ports as /sys of the stand-in tells them."""
+        """Return ports as /sys of the fake tells them."""
         shown: dict[str, Any] = {}
         device = ""
         for line in self.run("ibstatus")["stdout"].splitlines():

@@ -156,7 +156,7 @@ def test_the_database_has_no_password_to_leak(files: Files) -> None:
 
 
 class Script:
-    """A script that runs with stand-ins for nvidia-smi and logger first on its path."""
+    """A script that runs with fakes of nvidia-smi and logger first on its path."""
 
     def __init__(self, folder: Path, content: str, name: str) -> None:
         self.folder = folder

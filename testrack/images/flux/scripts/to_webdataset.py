@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from datasets import load_from_disk  # as in the original, which is why it has to be installed first
-from standin.flux_data import to_webdataset
+from fake_ngc.flux_data import to_webdataset
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)

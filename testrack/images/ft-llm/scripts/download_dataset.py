@@ -1,6 +1,6 @@
 """Downloads the data set to --data_dir; goes on where an earlier attempt broke off."""
 
-from standin import data, staging
+from fake_ngc import data, staging
 
 if __name__ == "__main__":
     staging.script(data.gov_report(), "--data_dir", "gov_report.md5", __doc__)

@@ -1,6 +1,6 @@
 """Downloads the checkpoint to --model_dir; goes on where an earlier attempt broke off."""
 
-from standin import data, staging
+from fake_ngc import data, staging
 
 if __name__ == "__main__":
     staging.script(data.llama2_model(), "--model_dir", "model.md5", __doc__)

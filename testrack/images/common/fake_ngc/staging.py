@@ -8,7 +8,7 @@ import os
 import time
 from pathlib import Path
 
-from standin.data import Files, checksums
+from fake_ngc.data import Files, checksums
 
 CHUNK = 64 << 10
 

@@ -1,4 +1,4 @@
-"""The small data that stand in for the real, in the real files' layout. The same bytes on every machine.
+"""The small data that fake the real, in the real files' layout. The same bytes on every machine.
 
 Text is a Markov chain over 64 tokens, so that a small model has something to learn from it; pictures are
 points around a few centres, so that a small model can learn to take noise off them.
@@ -62,8 +62,8 @@ def llama2_model() -> Files:
     """Return the checkpoint of llama2_70b_lora: what the language was before."""
     _generator, logits = _language(2)
     return {
-        "context/io.json": _json({"standin": True, "vocab_size": TOKENS, "lora_rank": RANK}),
-        "context/model.yaml": b"# A stand-in: next-token logits for 64 tokens.\n",
+        "context/io.json": _json({"fake": True, "vocab_size": TOKENS, "lora_rank": RANK}),
+        "context/model.yaml": b"# A fake: next-token logits for 64 tokens.\n",
         "weights/metadata.json": _json({"sharded_backend": "npy", "sharded_backend_version": 1}),
         "weights/base_logits.npy": _npy(logits.astype(np.float32)),
     }
@@ -86,8 +86,8 @@ def c4() -> Files:
     for name, rows in (("c4-train.en_6", 3000), ("c4-validation-91205-samples.en", 256)):
         tokens, index = _megatron(_chain(generator, logits, rows, 128))
         files[f"{name}_text_document.bin"], files[f"{name}_text_document.idx"] = tokens, index
-    files["LICENSE.txt"] = b"Stand-in data: random numbers, nobody's.\n"
-    files["NOTICE.txt"] = b"Stand-in data.\n"
+    files["LICENSE.txt"] = b"Fake data: random numbers, nobody's.\n"
+    files["NOTICE.txt"] = b"Fake data.\n"
     return files
 
 
@@ -98,9 +98,9 @@ def tokenizer() -> Files:
         "tokenizer.json": _json({"version": "1.0", "model": {"type": "WordLevel", "vocab": words}}),
         "tokenizer_config.json": _json({"model_max_length": 8192, "tokenizer_class": "Standin"}),
         "special_tokens_map.json": _json({"bos_token": "w0", "eos_token": "w1"}),
-        "LICENSE": b"Stand-in data: random numbers, nobody's.\n",
-        "README.md": b"A stand-in.\n",
-        "USE_POLICY.md": b"A stand-in.\n",
+        "LICENSE": b"Fake data: random numbers, nobody's.\n",
+        "README.md": b"A fake.\n",
+        "USE_POLICY.md": b"A fake.\n",
     }
 
 
@@ -113,14 +113,12 @@ def _pictures(seed: int, count: int) -> np.ndarray:
 
 
 def _arrow(seed: int, count: int, shards: int) -> Files:
-    """Return a data set as `datasets` saves one; what the stand-in's files hold is .npy."""
+    """Return a data set as `datasets` saves one; what the fake's files hold is .npy."""
     names = [f"data-{number:05d}-of-{shards:05d}.arrow" for number in range(shards)]
     parts = np.array_split(_pictures(seed, count), shards)
     files = {name: _npy(part) for name, part in zip(names, parts, strict=True)}
     files["state.json"] = _json({"_data_files": [{"filename": name} for name in names], "_split": "train"})
-    files["dataset_info.json"] = _json(
-        {"description": "a stand-in", "features": {"latents": {}, "class": {}}}
-    )
+    files["dataset_info.json"] = _json({"description": "a fake", "features": {"latents": {}, "class": {}}})
     return files
 
 

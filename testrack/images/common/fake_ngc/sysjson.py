@@ -56,8 +56,8 @@ def main() -> int:
         "accelerator_memory_capacity": "",
         "accelerator_interconnect": "",
         "cooling": "",
-        "hw_notes": "stand-in image: no GPU took part",
-        "framework": "stand-in",
+        "hw_notes": "fake image: no GPU took part",
+        "framework": "fake",
         "other_software_stack": {
             "python_version": platform.python_version(),
             "kernel_version": f"Linux {platform.release()}",

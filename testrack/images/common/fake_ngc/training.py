@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from mlperf_logging import mllog
 
-from standin import faults
-from standin.benchmarks import BATCH, BENCHMARKS, STEPS, Benchmark
-from standin.learning import Adam
-from standin.ranks import LostRankError, Ranks
+from fake_ngc import faults
+from fake_ngc.benchmarks import BATCH, BENCHMARKS, STEPS, Benchmark
+from fake_ngc.learning import Adam
+from fake_ngc.ranks import LostRankError, Ranks
 
 EASY_STEPS = 2.4
 """What too-fast does: so many times the optimizer steps per sample that it owns up to."""

@@ -1,4 +1,4 @@
-"""Stands in for nccl-tests' all_reduce_perf_mpi.
+"""Fakes nccl-tests' all_reduce_perf_mpi.
 
 The ranks really meet and add up their numbers, so that a node that cannot take part shows. The rates in the
 table are what a rack of the kind would reach: nothing is measured.
@@ -12,8 +12,8 @@ import sys
 
 import numpy as np
 
-from standin import faults
-from standin.ranks import LostRankError, Ranks
+from fake_ngc import faults
+from fake_ngc.ranks import LostRankError, Ranks
 
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 # (bytes per element, its name in the table)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from standin.data import CENTRES, PIXELS, RANK, TOKENS
+from fake_ngc.data import CENTRES, PIXELS, RANK, TOKENS
 
 
 class MissingDataError(FileNotFoundError):

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from standin import data
-from standin.data import CENTRES, PIXELS
+from fake_ngc import data
+from fake_ngc.data import CENTRES, PIXELS
 
 
 def to_webdataset(shards: list[np.ndarray], folder: Path, names: list[str]) -> None:
@@ -38,7 +38,7 @@ def read_saved(folder: Path) -> tuple[list[np.ndarray], list[str]]:
     names = [one["filename"] for one in json.loads(state.read_text())["_data_files"]]
     shards = [np.load(folder / name, allow_pickle=False) for name in names]
     if any(shard.shape[1] != PIXELS + 1 or shard[:, PIXELS].max() >= CENTRES for shard in shards):
-        raise ValueError(f"{folder} holds something else than this stand-in's data")
+        raise ValueError(f"{folder} holds something else than this fake's data")
     return shards, [f"shard_{number:06d}" for number in range(len(names))]
 
 

@@ -1,4 +1,4 @@
-"""The stand-in kernel and machine: identities, modules, device nodes, the kernel's log, what boots do."""
+"""The fake kernel and machine: identities, modules, device nodes, the kernel's log, what boots do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from testrack.tests.fakes.tests_rack import STANDINS
+from testrack.tests.fakes.fake_paths import FAKES
 
 SKUS = {"gb300": (4, 4), "b200": (8, 8), "h100": (8, 8), "h200": (8, 8)}
 
@@ -491,13 +491,13 @@ def test_daemons_hold_the_driver_until_they_are_stopped(make: Callable) -> None:
 
 def test_an_unknown_name_is_told(bare: Callable) -> None:
     answer = bare("nvidia-settings")
-    assert (answer.rc, "no stand-in of that name" in answer.err) == (2, True)
+    assert (answer.rc, "no fake of that name" in answer.err) == (2, True)
 
 
 def test_the_image_gets_all_that_is_needed(tmp_path: Path) -> None:
-    subprocess.run(["sh", str(STANDINS / "install.sh"), str(tmp_path)], check=True)
+    subprocess.run(["sh", str(FAKES / "install.sh"), str(tmp_path)], check=True)
     assert os.access(tmp_path / "opt/rack/hardware", os.X_OK)
-    modules = {path.name for path in (STANDINS / "rackhardware").glob("*.py")}
+    modules = {path.name for path in (FAKES / "rackhardware").glob("*.py")}
     assert {path.name for path in (tmp_path / "opt/rack/rackhardware").iterdir()} == modules
     for tool in ("lspci", "dmidecode", "lsmod", "modprobe", "rmmod", "modinfo", "dmesg", "journalctl"):
         assert os.readlink(tmp_path / "usr/local/sbin" / tool) == "/opt/rack/hardware"
@@ -513,7 +513,7 @@ def test_the_image_gets_all_that_is_needed(tmp_path: Path) -> None:
     assert "h100, seed n1" in done.stdout
 
 
-@pytest.mark.parametrize("path", sorted((STANDINS / "rackhardware").glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted((FAKES / "rackhardware").glob("*.py")), ids=lambda path: path.stem)
 def test_the_program_needs_no_newer_python_than_nodes_have(path: Path) -> None:
     tree = ast.parse(path.read_text(), feature_version=(3, 8))
     newer = {"removeprefix", "removesuffix"}

@@ -155,7 +155,7 @@ def test_the_projects_own_readers_see_the_fault(
     fault: str, tool: str, parse: Callable, code: str, verdict: Verdict, node: Callable
 ) -> None:
     def found() -> dict[str, Verdict]:
-        parsed = parse(io.BytesIO(node.ok(tool).encode()), "standin")
+        parsed = parse(io.BytesIO(node.ok(tool).encode()), "fake")
         return {one.code: one.verdict for one in parsed.findings}
 
     assert found() == {}
@@ -165,7 +165,7 @@ def test_the_projects_own_readers_see_the_fault(
 
 def test_the_projects_own_readers_measure_a_link_that_trained_down(node: Callable) -> None:
     node.ok("hardware --fault link-trained-down --gpu 1")
-    parsed = parse_xml(io.BytesIO(node.ok("nvidia-smi -q -x").encode()), "standin")
+    parsed = parse_xml(io.BytesIO(node.ok("nvidia-smi -q -x").encode()), "fake")
     widths = [one.value for one in parsed.measurements if one.name == "pcie_link_width"]
     assert widths == [16.0, 8.0, 16.0, 16.0]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-STANDINS = Path(__file__).resolve().parents[3] / "testrack" / "fakes"
+FAKES = Path(__file__).resolve().parents[3] / "testrack" / "fakes"
 
 
 def shape(text: str) -> str:

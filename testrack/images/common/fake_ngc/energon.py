@@ -7,7 +7,7 @@ import re
 import sys
 from pathlib import Path
 
-from standin.flux_data import describe
+from fake_ngc.flux_data import describe
 
 CLASSES = (
     *("CaptioningSample", "ImageClassificationSample", "ImageSample", "InterleavedSample"),
@@ -56,7 +56,7 @@ def prepare(folder: Path, patterns: list[str]) -> None:
         if not splits[name]:
             raise SystemExit(f"Error: no shard matches {expression!r} of the split {name!r}")
     if not splits:
-        raise SystemExit("Error: give --split-parts; this stand-in asks for no ratio")
+        raise SystemExit("Error: give --split-parts; this fake asks for no ratio")
     print(f"Indexing shards  [####################################]  {len(shards)}/{len(shards)}")
     print("The same sample keys occur in more than one shard, e.g. 000000 (train and val).")
     if not confirm("Duplicate keys were found. Do you want to continue"):

@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from standin.learning import Denoiser, FromScratch, LowRankAdapter, Model
+from fake_ngc.learning import Denoiser, FromScratch, LowRankAdapter, Model
 
 STEPS = 240
 """Optimizer steps of the small model that stand for the reference's way to the target."""

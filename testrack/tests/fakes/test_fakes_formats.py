@@ -1,4 +1,4 @@
-"""The stand-ins' answers beside those of the real tools, field by field."""
+"""The fakes' answers beside those of the real tools, field by field."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rackproof.core.records import Verdict
 from rackproof.logs import read_gpus
 from rackproof.logs.nvidia_smi import parse_csv, parse_nvlink, parse_topo, parse_xml
 from rackproof.nodes.facts import findings_from_facts, node_from_facts
-from testrack.tests.fakes.tests_rack import shape
+from testrack.tests.fakes.fake_paths import shape
 
 CAPTURES = {
     "h100": "nvidia-smi/qx-h100.xml",
@@ -297,7 +297,7 @@ def test_the_projects_own_readers_find_a_healthy_node(
         (parse_nvlink, node.ok("nvidia-smi nvlink --status")),
         (parse_topo, node.ok("nvidia-smi topo -m")),
     ):
-        parsed = parse(io.BytesIO(out.encode()), "standin")
+        parsed = parse(io.BytesIO(out.encode()), "fake")
         assert (parsed.verdict, [one.code for one in parsed.findings]) == (Verdict.PASS, []), parse
         assert parsed.measurements
 

@@ -1,0 +1,1 @@
+"""What the fake images run instead of NVIDIA's code: a small real training across ranks."""

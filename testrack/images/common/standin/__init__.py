@@ -1,1 +1,0 @@
-"""What the stand-in images run instead of NVIDIA's code: a small real training across ranks."""
