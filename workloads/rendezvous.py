@@ -7,7 +7,7 @@ Standard library only, started on each node of a run. Interface and addresses ar
 module rackproof_bench_setup wrote to point.json in the run's folder. The nodes meet at the first one, which
 measures the TCP bandwidth to and from each other node; then each starts the program with --nodes,
 --node-rank and --rendezvous where there are several, and the interface through NCCL's and Gloo's variables.
-What was measured, and what the interface carried meanwhile, goes to together.json.
+What was measured, and what the interface carried meanwhile, goes to rendezvous.json.
 Exit status: the program's; 8 the nodes did not meet or do not reach each other; 1 another node's program
 failed.
 """
@@ -419,7 +419,7 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return EXIT_NOT_MET
     finally:
-        path = os.path.join(options.folder, "together.json")
+        path = os.path.join(options.folder, "rendezvous.json")
         with contextlib.suppress(OSError):
             with open(path + ".part", "w") as stream:
                 json.dump(noted, stream)

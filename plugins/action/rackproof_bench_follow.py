@@ -22,12 +22,12 @@ except ImportError:  # not installed: use the checkout that this plugin belongs 
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
 from rackproof.jobs.bench.job_follow import (
-    Answer,
-    Narrator,
+    PollResult,
+    ProgressPrinter,
     next_offset,
     next_pause,
+    parse_poll,
     poll_command,
-    read_answer,
 )
 from rackproof.logs import FORMATS
 from rackproof.logs.progress import Follower
@@ -72,7 +72,7 @@ class ActionModule(ActionBase):
 
     def _follow(self, options: dict[str, Any]) -> dict[str, Any]:
         begin = heard = time.monotonic()
-        narrator = Narrator(
+        printer = ProgressPrinter(
             options["id"],
             self._task_vars.get("inventory_hostname", "?"),
             clock=time.monotonic,
@@ -91,14 +91,14 @@ class ActionModule(ActionBase):
             try:
                 answer, poll_s = self._ask(options["folder"], offset, supervisor, job, pause_s)
             except (AnsibleConnectionFailure, ValueError) as error:
-                show(narrator.lost(str(error)))
+                show(printer.connection_lost(str(error)))
                 silent_s = time.monotonic() - heard
                 self._give_up_if(silent_s > options["patience_s"], options, "gives no answer")
                 pause_s = 0.0
                 time.sleep(next_pause(silent_s, 0.0))
                 continue
             heard = now = time.monotonic()
-            show(narrator.back())
+            show(printer.connection_restored())
             state = self._check(answer, options)
             supervisor, job = state["supervisor_pid"], state["pid"]
             if job_began is None:
@@ -114,18 +114,18 @@ class ActionModule(ActionBase):
             deaths = deaths + 1 if answer.alive is False and not answer.ended else 0
             if (answer.ended or deaths > 1) and not behind:
                 state = state if answer.ended else self._settle(options)
-                show(narrator.ended(progress, state, answer.log_bytes))
+                show(printer.end_line(progress, state, answer.log_bytes))
                 return {
                     "changed": False,
                     "job": dict(state),
                     "log_bytes": answer.log_bytes,
                     "progress": _plain(asdict(progress)),
-                    "progress_lines": narrator.lines if options["every_s"] > 0 else 0,
+                    "progress_lines": printer.lines if options["every_s"] > 0 else 0,
                     "polls": polls,
                     "elapsed_s": round(time.monotonic() - begin, 3),
                 }
             elapsed_s = now - job_began
-            show(narrator.progress(progress, elapsed_s, answer.log_bytes, state.get("hang_s") or 0))
+            show(printer.progress_line(progress, elapsed_s, answer.log_bytes, state.get("hang_s") or 0))
             limit_s = sum(float(state.get(key) or 0) for key in ("timeout_s", "grace_s"))
             self._give_up_if(elapsed_s > limit_s + options["deadline_s"], options, "has not ended its job")
             hurry = deaths or answer.ended or (behind and patience > 0)
@@ -133,7 +133,7 @@ class ActionModule(ActionBase):
 
     def _ask(
         self, folder: str, offset: int, supervisor: int, job: int, pause_s: float
-    ) -> tuple[Answer, float]:
+    ) -> tuple[PollResult, float]:
         """Wait, then ask the node once; returns its answer and the seconds that the asking took.
 
         Raises:
@@ -153,7 +153,7 @@ class ActionModule(ActionBase):
             # What is left of a dead connection would fail the next try as well.
             self._connection.close()
             raise
-        answer = read_answer(result["stdout"], supervisor)
+        answer = parse_poll(result["stdout"], supervisor)
         took_s = time.monotonic() - asked
         if took_s < 0.8 * wait_s and answer.alive and not answer.ended:
             # Its tools cannot, or the program has ended and its supervisor is busy ending the rest.
@@ -161,7 +161,7 @@ class ActionModule(ActionBase):
         return answer, max(took_s - wait_s, 0.0)
 
     @staticmethod
-    def _check(answer: Answer, options: dict[str, Any]) -> Mapping[str, Any]:
+    def _check(answer: PollResult, options: dict[str, Any]) -> Mapping[str, Any]:
         """Return the job's state; fails the task where there is none, or another run's."""
         if answer.state is None:
             raise AnsibleActionFail(

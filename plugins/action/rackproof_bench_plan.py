@@ -28,18 +28,18 @@ class ActionModule(ActionBase):
         )
         hostvars = (task_vars or {})["hostvars"]
         answered = {
-            host: tasks.Answer(
+            host: tasks.NodeAnswer(
                 facts=hostvars[host]["bench_facts"]["facts"],
                 variables=hostvars[host]["bench_variables"],
                 pythons=hostvars[host]["bench_interpreters"],
                 slurm=hostvars[host].get("bench_slurm", {}),
-                ground=hostvars[host].get("bench_ground", {}),
+                experiment=hostvars[host].get("bench_experiment", {}),
             )
             for host in options["hosts"]
             if "bench_variables" in hostvars[host]
         }
         try:
-            outcome = tasks.plan(
+            outcome = tasks.plan_runs(
                 tasks.Choice.model_validate(options["choice"]),
                 hosts=options["hosts"],
                 answered=answered,

@@ -14,7 +14,7 @@ from ansible.plugins.action import ActionBase
 from rackproof.core.text import sanitize
 from rackproof.jobs.bench import record, tasks
 
-record.warm_up()
+record.preload_libraries()
 
 
 class ActionModule(ActionBase):
@@ -52,14 +52,16 @@ class ActionModule(ActionBase):
         host = (task_vars or {})["inventory_hostname"]
         results = Path(options["results"])
         failure = (
-            tasks.why(options["failed_task"], options["failed_result"]) if options["failed_task"] else ""
+            tasks.failure_message(options["failed_task"], options["failed_result"])
+            if options["failed_task"]
+            else ""
         )
         if options["log"]:
             self._fetch(options["log"], results / options["run_id"] / "logs" / f"{host}.log")
         if options["code"]:
             self._fetch_code(options["code"], results / options["run_id"])
         try:
-            recorded = tasks.record(
+            recorded = tasks.record_run(
                 results,
                 options["plan_id"],
                 options["run_id"],
@@ -75,7 +77,7 @@ class ActionModule(ActionBase):
                 jobs=options["jobs"],
                 texts={name: options[name] for name in ("description", "notes", "storage", "network")},
             )
-            given_up = tasks.given_up(results, options["plan_id"])
+            given_up = tasks.abandoned_results(results, options["plan_id"])
         except tasks.BenchError as error:
             raise AnsibleActionFail(str(error)) from error
         run = recorded.run

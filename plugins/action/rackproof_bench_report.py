@@ -28,7 +28,7 @@ class ActionModule(ActionBase):
             }
         )
         try:
-            report = tasks.report(Path(options["results"]), options["plan_id"])
+            report = tasks.report_plan(Path(options["results"]), options["plan_id"])
         except tasks.BenchError as error:
             raise AnsibleActionFail(str(error)) from error
         return {

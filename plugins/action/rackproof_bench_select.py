@@ -35,7 +35,7 @@ class ActionModule(ActionBase):
         # A worker's parent is the playbook's own process: the claim lasts as long as it lives.
         owner = None if self._task.check_mode else os.getppid()
         try:
-            choice = tasks.choose(
+            choice = tasks.select_benchmarks(
                 Path(options["definitions"]),
                 Path(options["results"]),
                 suite=options["suite"],

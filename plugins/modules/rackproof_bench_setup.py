@@ -126,7 +126,7 @@ point:
     routes: {description: Device by which each other node is reached., type: dict, returned: present}
     storage: {description: Mount, options, and what became of the cache., type: dict, returned: present}
     ended: {description: The same link and counters after the run., type: dict, returned: absent}
-    together: {description: What rendezvous.py noted., type: dict, returned: absent}
+    rendezvous: {description: What rendezvous.py noted., type: dict, returned: absent}
     removed: {description: Whether the overlay is gone., type: bool, returned: absent}
 """
 
@@ -544,7 +544,7 @@ def absent(options):
     point = read(os.path.join(options["folder"], "point.json")) or {}
     if point:
         point["ended"] = described(str(point.get("interface", "")))
-        point["together"] = read(os.path.join(options["folder"], "together.json"))
+        point["rendezvous"] = read(os.path.join(options["folder"], "rendezvous.json"))
     changed = remove_overlay()
     point["removed"] = not is_there(INTERFACE)
     return {"changed": changed, "point": point}

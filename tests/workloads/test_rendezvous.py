@@ -63,7 +63,7 @@ class Nodes:
         return found
 
     def noted(self, rank: int) -> dict[str, Any]:
-        return json.loads((self.folder / f"n{rank}" / "together.json").read_text())
+        return json.loads((self.folder / f"n{rank}" / "rendezvous.json").read_text())
 
 
 def test_nodes_meet_measure_and_are_told_where_their_ranks_meet(root: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from rackproof.core.records import Verdict
 from rackproof.jobs.bench import planning, tasks
-from rackproof.jobs.bench.tasks import Answer, BenchError, Choice, PlanOutcome
+from rackproof.jobs.bench.tasks import BenchError, Choice, NodeAnswer, PlanOutcome
 from rackproof.store.run_folder import read_run
 
 TEXT = """\
@@ -48,15 +48,15 @@ class Site:
             "hosts": ["n1"],
             "owner_pid": None,
         }
-        return tasks.choose(self.definitions, self.results, **{**options, **changes})
+        return tasks.select_benchmarks(self.definitions, self.results, **{**options, **changes})
 
     def plan(self, *hosts: str, unreached: tuple[str, ...] = (), **changes: Any) -> PlanOutcome:
         asked = hosts or ("n1",)
         resume = changes.pop("resume", True)
         dry_run = changes.pop("dry_run", False)
         variables = {"bench_home": "/home", "bench_workloads": "/workloads", "bench_sku": ""}
-        answer = Answer(facts=FACTS, variables=variables, pythons={})
-        return tasks.plan(
+        answer = NodeAnswer(facts=FACTS, variables=variables, pythons={})
+        return tasks.plan_runs(
             self.choose(**{"benchmarks": ["train"], **changes}),
             hosts=[*asked, *unreached],
             answered=dict.fromkeys(asked, answer),
@@ -89,7 +89,7 @@ class Site:
             "texts": {"description": "", "notes": "", "storage": "", "network": ""},
         }
         plan_id = outcome.plan.plan_id
-        return tasks.record(self.results, plan_id, planned.run_id, **{**options, **changes}).run.verdict
+        return tasks.record_run(self.results, plan_id, planned.run_id, **{**options, **changes}).run.verdict
 
 
 def event(key: str, value: object, **metadata: object) -> str:
@@ -163,9 +163,9 @@ def test_a_dry_run_keeps_nothing(site: Site) -> None:
 
 
 def test_a_variable_that_a_node_lacks_is_named(site: Site) -> None:
-    answer = Answer(facts=FACTS, variables={"bench_home": "/home"}, pythons={})
+    answer = NodeAnswer(facts=FACTS, variables={"bench_home": "/home"}, pythons={})
     with pytest.raises(BenchError, match=r"n1: .*bench_workloads"):
-        tasks.plan(
+        tasks.plan_runs(
             site.choose(benchmarks=["train"]),
             hosts=["n1"],
             answered={"n1": answer},
@@ -177,7 +177,7 @@ def test_a_variable_that_a_node_lacks_is_named(site: Site) -> None:
 def test_all_runs_pass_and_so_does_the_plan(site: Site) -> None:
     outcome = site.plan()
     assert site.record(outcome) == "pass"
-    report = tasks.report(site.results, outcome.plan.plan_id)
+    report = tasks.report_plan(site.results, outcome.plan.plan_id)
     assert (report.verdict, report.gates) == ("pass", False)
     assert Path(report.report).is_file()
 
@@ -197,7 +197,7 @@ def test_a_job_left_running_is_followed_by_the_next_playbook(site: Site) -> None
     running = {"id": planned.run_id, "phase": "running"}
     failure = "Follow the job: the node gives no answer"
     assert site.record(first, log=None, job=running, failure=failure) == "unproven"
-    report = tasks.report(site.results, first.plan.plan_id)
+    report = tasks.report_plan(site.results, first.plan.plan_id)
     assert report.gates
     assert "start the playbook again" in report.message
 
@@ -205,7 +205,7 @@ def test_a_job_left_running_is_followed_by_the_next_playbook(site: Site) -> None
     assert second.resumed
     assert [run["run_id"] for run in second.remaining["n1"]] == [planned.run_id]
     assert site.record(second) == "pass"
-    assert not tasks.report(site.results, first.plan.plan_id).gates
+    assert not tasks.report_plan(site.results, first.plan.plan_id).gates
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_what_was_asked_for_and_not_shown_is_unproven(
     outcome = site.plan(*hosts, **options)
     if outcome.plan.runs:
         assert site.record(outcome) == "pass"
-    report = tasks.report(site.results, outcome.plan.plan_id)
+    report = tasks.report_plan(site.results, outcome.plan.plan_id)
     assert (report.verdict, report.gates) == ("unproven", True)
     assert words in report.message
     assert "unproven" in Path(report.report).read_text().lower()
@@ -237,7 +237,7 @@ def test_a_node_without_any_run_is_no_pass_beside_others(site: Site) -> None:
     made = outcome.plan.model_copy(update={"runs": outcome.plan.runs[:1], "skipped": (lost,)})
     (site.results / made.plan_id / planning.PLAN_FILE).write_text(made.model_dump_json())
     assert site.record(outcome) == "pass"
-    report = tasks.report(site.results, made.plan_id)
+    report = tasks.report_plan(site.results, made.plan_id)
     assert (report.verdict, report.gates) == ("unproven", True)
     assert "n2: nothing could be run on it" in report.message
 
@@ -255,7 +255,7 @@ def test_a_page_that_could_not_be_written_is_made_with_the_plan(
     page = site.results / outcome.plan.runs[0].run_id / "report.html"
     assert not page.exists()
     assert site.plan().resumed is False
-    tasks.report(site.results, outcome.plan.plan_id)
+    tasks.report_plan(site.results, outcome.plan.plan_id)
     assert page.is_file()
 
 
@@ -272,7 +272,7 @@ def test_a_record_that_is_damaged_or_not_its_own_stops_the_report(site: Site, da
     site.record(outcome)
     damage(site.results / outcome.plan.runs[0].run_id / "run.json")
     with pytest.raises(BenchError, match=r"run\.json"):
-        tasks.report(site.results, outcome.plan.plan_id)
+        tasks.report_plan(site.results, outcome.plan.plan_id)
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ def test_a_run_of_no_plan_is_refused(site: Site) -> None:
     ],
 )
 def test_why_a_task_failed(result: dict[str, Any], said: str) -> None:
-    assert tasks.why("Stage the data", result) == f"Stage the data: {said}"
+    assert tasks.failure_message("Stage the data", result) == f"Stage the data: {said}"
 
 
 RACK = """\
@@ -337,7 +337,7 @@ ON_RACK = f":::RACKPROOF {json.dumps(END)}\n"
 
 def on_rack(site: Site, *more: str, **slurm: Any) -> PlanOutcome:
     (site.definitions / "big.yml").write_text(RACK)
-    answer = Answer(
+    answer = NodeAnswer(
         facts=FACTS,
         variables={"bench_home": "/home", "bench_workloads": "/workloads"},
         pythons={},
@@ -345,7 +345,9 @@ def on_rack(site: Site, *more: str, **slurm: Any) -> PlanOutcome:
     )
     choice = site.choose(benchmarks=["big"])
     hosts = ["n1", *more]
-    return tasks.plan(choice, hosts=hosts, answered=dict.fromkeys(hosts, answer), resume=True, dry_run=False)
+    return tasks.plan_runs(
+        choice, hosts=hosts, answered=dict.fromkeys(hosts, answer), resume=True, dry_run=False
+    )
 
 
 def test_of_a_rack_only_the_node_that_submits_needs_the_workloads(site: Site) -> None:
@@ -371,9 +373,9 @@ def test_two_bad_repeats_end_the_others_and_the_report_says_why(site: Site) -> N
     plan_id = outcome.plan.plan_id
     for number in range(2):
         assert site.record(outcome, number, log=ON_RACK) == "unproven"
-        assert bool(tasks.given_up(site.results, plan_id)) is (number == 1)
+        assert bool(tasks.abandoned_results(site.results, plan_id)) is (number == 1)
     assert on_rack(site, repeats=4).remaining == {}
-    report = tasks.report(site.results, plan_id)
+    report = tasks.report_plan(site.results, plan_id)
     assert report.gates
     assert "the other repeats were not made: the result cannot become valid" in report.message
     assert "has no record" not in report.message
@@ -384,6 +386,6 @@ def test_repeats_that_are_too_few_for_a_result_are_no_fault(site: Site) -> None:
     for number in range(2):
         log = LOG + ON_RACK
         assert site.record(outcome, number, log=log) == "pass"
-    report = tasks.report(site.results, outcome.plan.plan_id)
+    report = tasks.report_plan(site.results, outcome.plan.plan_id)
     assert (report.verdict, report.gates) == (Verdict.PASS, False)
     assert "big: no rules to score by" in report.message

@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from rackproof.jobs.bench.job_follow import (
     BACKLOG_BYTES,
     CHUNK_BYTES,
-    Answer,
     Estimate,
-    Narrator,
+    PollResult,
+    ProgressPrinter,
     next_offset,
     next_pause,
+    parse_poll,
     poll_command,
-    read_answer,
 )
 
 BOOT = "11111111-2222-4333-8444-555555555555"
@@ -62,7 +62,7 @@ def answer_text(
 
 
 @dataclass(frozen=True)
-class Said:
+class LoggedProgress:
     """What a log says, as the follower of a format would report it."""
 
     step: int | None = None
@@ -87,9 +87,9 @@ class Clock:
         return self.now
 
 
-def narrator(clock: Clock, **options: Any) -> Narrator:
+def printer(clock: Clock, **options: Any) -> ProgressPrinter:
     wall = lambda: datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)  # noqa: E731
-    return Narrator("run-1", "node-1", clock=clock, wall=wall, **options)
+    return ProgressPrinter("run-1", "node-1", clock=clock, wall=wall, **options)
 
 
 def test_the_command_on_a_real_folder(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_the_command_on_a_real_folder(tmp_path: Path) -> None:
     }
     (folder / "state.json").write_text(json.dumps(state) + " " * 100 + "\n")
 
-    def ask(*options: Any, **more: Any) -> Answer:
+    def ask(*options: Any, **more: Any) -> PollResult:
         done = subprocess.run(
             ["sh", "-c", poll_command(str(folder), *options, **more)],
             capture_output=True,
@@ -112,7 +112,7 @@ def test_the_command_on_a_real_folder(tmp_path: Path) -> None:
             check=True,
         )
         assert done.stderr == ""
-        return read_answer(done.stdout, os.getpid())
+        return parse_poll(done.stdout, os.getpid())
 
     first = ask(0, os.getpid())
     assert first.data == bytes(range(256)) * 10
@@ -132,20 +132,22 @@ def test_the_command_on_a_real_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("rackproof:nofolder\n", Answer(None, None, None, 0, b"")),
-        (answer_text(), Answer(None, None, None, 0, b"")),
+        ("rackproof:nofolder\n", PollResult(None, None, None, 0, b"")),
+        (answer_text(), PollResult(None, None, None, 0, b"")),
         (
             answer_text(STATE, log=b"hello\xff\r\n\x00", stat_line=stat()),
-            Answer({k: v for k, v in STATE.items() if k != "token"}, True, 100.5, 9, b"hello\xff\r\n\x00"),
+            PollResult(
+                {k: v for k, v in STATE.items() if k != "token"}, True, 100.5, 9, b"hello\xff\r\n\x00"
+            ),
         ),
         (
             answer_text(STATE, stat_line=stat()).replace("\n", "\r\n"),
-            Answer({k: v for k, v in STATE.items() if k != "token"}, True, 100.5, 0, b""),
+            PollResult({k: v for k, v in STATE.items() if k != "token"}, True, 100.5, 0, b""),
         ),
     ],
 )
-def test_answers(text: str, expected: Answer) -> None:
-    assert read_answer(text, 500) == expected
+def test_answers(text: str, expected: PollResult) -> None:
+    assert parse_poll(text, 500) == expected
 
 
 @pytest.mark.parametrize(
@@ -161,7 +163,7 @@ def test_answers(text: str, expected: Answer) -> None:
     ],
 )
 def test_whether_the_supervisor_lives(changes: dict[str, Any], pid: int, alive: bool | None) -> None:
-    assert read_answer(answer_text(STATE, **changes), pid).alive is alive
+    assert parse_poll(answer_text(STATE, **changes), pid).alive is alive
 
 
 @pytest.mark.parametrize(
@@ -174,7 +176,7 @@ def test_whether_the_supervisor_lives(changes: dict[str, Any], pid: int, alive: 
     ],
 )
 def test_the_age_by_the_node_s_own_clock(changes: dict[str, Any], age_s: float | None) -> None:
-    assert read_answer(answer_text(STATE, **changes)).age_s == age_s
+    assert parse_poll(answer_text(STATE, **changes)).age_s == age_s
 
 
 @pytest.mark.parametrize(
@@ -196,7 +198,7 @@ def test_the_age_by_the_node_s_own_clock(changes: dict[str, Any], age_s: float |
 )
 def test_an_answer_that_is_not_whole_is_asked_for_again(text: str) -> None:
     with pytest.raises(ValueError, match=r"answer|state|Expecting|property"):
-        read_answer(text)
+        parse_poll(text)
 
 
 @given(st.text(max_size=300))
@@ -207,7 +209,7 @@ def test_no_answer_is_a_surprise(text: str) -> None:
         f"rackproof:state\n{text}\nrackproof:log 1\n{text}\nrackproof:end",
     ):
         try:
-            answer = read_answer(whole)
+            answer = parse_poll(whole)
         except ValueError:
             continue
         assert not answer.ended
@@ -226,7 +228,7 @@ def test_no_answer_is_a_surprise(text: str) -> None:
     ],
 )
 def test_where_to_read_on(offset: int, log_bytes: int, data: bytes, patient: bool, expected: int) -> None:
-    assert next_offset(offset, Answer(None, None, None, log_bytes, data), patient) == expected
+    assert next_offset(offset, PollResult(None, None, None, log_bytes, data), patient) == expected
 
 
 @pytest.mark.parametrize(
@@ -259,7 +261,7 @@ def test_the_node_waits_but_not_beyond_the_end(tmp_path: Path) -> None:
         check=True,
     )
     assert time.monotonic() - begin < 10
-    assert read_answer(done.stdout) == Answer(None, None, None, 0, b"")
+    assert parse_poll(done.stdout) == PollResult(None, None, None, 0, b"")
 
 
 @pytest.mark.parametrize(
@@ -289,19 +291,19 @@ def test_expected_end(
 
 def test_lines_of_a_training() -> None:
     clock = Clock()
-    teller = narrator(clock, expected_s=60)
+    shown = printer(clock, expected_s=60)
     script = [
-        (0, Said(), 0),
-        (2, Said(phase="init"), 10),
-        (3, Said(phase="init"), 20),
-        (12, Said(phase="init"), 30),
-        (14, Said(phase="train", epoch=1, epochs=12, step=10, steps=5628, fraction=0.0), 40),
-        (15, Said(phase="train", epoch=1, epochs=12, step=100, fraction=0.02), 50),
-        (19, Said(phase="train", epoch=2, epochs=12, loss=0.0412, fraction=0.1), 60),
-        (20, Said(phase="train", epoch=3, epochs=12, loss=0.04, fraction=0.12), 70),
+        (0, LoggedProgress(), 0),
+        (2, LoggedProgress(phase="init"), 10),
+        (3, LoggedProgress(phase="init"), 20),
+        (12, LoggedProgress(phase="init"), 30),
+        (14, LoggedProgress(phase="train", epoch=1, epochs=12, step=10, steps=5628, fraction=0.0), 40),
+        (15, LoggedProgress(phase="train", epoch=1, epochs=12, step=100, fraction=0.02), 50),
+        (19, LoggedProgress(phase="train", epoch=2, epochs=12, loss=0.0412, fraction=0.1), 60),
+        (20, LoggedProgress(phase="train", epoch=3, epochs=12, loss=0.04, fraction=0.12), 70),
         (
             29,
-            Said(
+            LoggedProgress(
                 phase="train",
                 epoch=3,
                 epochs=12,
@@ -320,7 +322,7 @@ def test_lines_of_a_training() -> None:
     lines = []
     for at, said, log_bytes in script:
         clock.now = 1000 + at
-        line = teller.progress(said, at, log_bytes)
+        line = shown.progress_line(said, at, log_bytes)
         if line is not None:
             lines.append(line)
     head = "run-1 · node-1"
@@ -333,16 +335,16 @@ def test_lines_of_a_training() -> None:
         f"{head} · train · epoch 3/12 · step 1,400/5,628 · loss 0.0312 · accuracy 0.9871 (target 0.99)"
         " · 98,123 samples/s · 29.0 s elapsed · ends about 12:00:45 (in 45.0 s)",
     ]
-    assert teller.lines == len(lines)
+    assert shown.lines == len(lines)
 
 
-def test_a_silent_job_is_told_ever_more_rarely() -> None:
+def test_a_silent_job_is_mentioned_ever_more_rarely() -> None:
     clock = Clock()
-    teller = narrator(clock)
+    shown = printer(clock)
     told = []
     for second in range(1200):
         clock.now = 1000 + second
-        line = teller.progress(Said(phase="train"), second, 77, hang_s=3600)
+        line = shown.progress_line(LoggedProgress(phase="train"), second, 77, hang_s=3600)
         if line is not None:
             told.append((second, line))
     assert [second for second, _ in told] == [0, 10, 30, 70, 150, 310, 610, 910]
@@ -350,34 +352,36 @@ def test_a_silent_job_is_told_ever_more_rarely() -> None:
         "run-1 · node-1 · train · no output for 30.0 s (stopped at 1 h 00 min) · 30.0 s elapsed"
     )
     clock.now += 1
-    assert teller.progress(Said(phase="train"), 1200, 78) is not None, "and at once when it speaks again"
+    assert shown.progress_line(LoggedProgress(phase="train"), 1200, 78) is not None, (
+        "and at once when it speaks again"
+    )
 
 
 def test_a_flood_of_epochs_is_throttled() -> None:
     clock = Clock()
-    teller = narrator(clock, every_s=10)
+    shown = printer(clock, every_s=10)
     for tenth in range(1000):
         clock.now = 1000 + tenth / 10
-        teller.progress(Said(epoch=tenth), tenth / 10, tenth)
-    assert teller.lines == 50
+        shown.progress_line(LoggedProgress(epoch=tenth), tenth / 10, tenth)
+    assert shown.lines == 50
 
 
 def test_a_node_that_goes_away_and_comes_back() -> None:
     clock = Clock()
-    teller = narrator(clock)
-    assert teller.back() is None
+    shown = printer(clock)
+    assert shown.connection_restored() is None
     lines = []
     for second in range(100):
         clock.now = 1000 + second
-        line = teller.lost("ssh: \x1b[31mno route\x1b[0m to host\x07")
+        line = shown.connection_lost("ssh: \x1b[31mno route\x1b[0m to host\x07")
         if line is not None:
             lines.append((second, line))
     assert [second for second, _ in lines] == [0, 10, 30, 70]
     assert lines[1][1] == (
         "run-1 · node-1 · no answer for 10.0 s, trying again (the job goes on): ssh: no route to host"
     )
-    assert teller.back() == "run-1 · node-1 · answers again after 1 min 39 s"
-    assert teller.back() is None
+    assert shown.connection_restored() == "run-1 · node-1 · answers again after 1 min 39 s"
+    assert shown.connection_restored() is None
 
 
 @pytest.mark.parametrize(
@@ -385,28 +389,38 @@ def test_a_node_that_goes_away_and_comes_back() -> None:
     [
         (
             {"message": "ended with exit status 0", "elapsed_s": 45.2},
-            Said(phase="train", epoch=12, epochs=12, loss=0.01, accuracy=0.991, target=0.99, step=7),
+            LoggedProgress(
+                phase="train", epoch=12, epochs=12, loss=0.01, accuracy=0.991, target=0.99, step=7
+            ),
             "ended with exit status 0 · epoch 12/12 · loss 0.01 · accuracy 0.991 (target 0.99)"
             " · 45.2 s elapsed · log 2 KiB",
         ),
-        ({"message": "killed by signal 9", "elapsed_s": None}, Said(), "killed by signal 9 · log 2 KiB"),
-        ({"message": "\x1b[2Jgone\n::x"}, Said(loss=float("nan")), "gone ::x · loss NaN · log 2 KiB"),
+        (
+            {"message": "killed by signal 9", "elapsed_s": None},
+            LoggedProgress(),
+            "killed by signal 9 · log 2 KiB",
+        ),
+        (
+            {"message": "\x1b[2Jgone\n::x"},
+            LoggedProgress(loss=float("nan")),
+            "gone ::x · loss NaN · log 2 KiB",
+        ),
     ],
 )
-def test_the_last_line(state: dict[str, Any], said: Said, expected: str) -> None:
-    assert narrator(Clock()).ended(said, state, 2048) == f"run-1 · node-1 · {expected}"
+def test_the_last_line(state: dict[str, Any], said: LoggedProgress, expected: str) -> None:
+    assert printer(Clock()).end_line(said, state, 2048) == f"run-1 · node-1 · {expected}"
 
 
 @pytest.mark.parametrize(
     "said",
     [
-        Said(phase="\x1b]0;owned\x07train\x1b[2K\r"),
-        Said(throughput=1.0, throughput_unit="\x1b[31msamples/s\n[x]"),
-        Said(message="progress\x1b[1A\x1b[2K\u202eevil\n"),
-        Said(step=10**400, loss=float("-inf"), epoch=-(10**400), throughput=10**400),
+        LoggedProgress(phase="\x1b]0;owned\x07train\x1b[2K\r"),
+        LoggedProgress(throughput=1.0, throughput_unit="\x1b[31msamples/s\n[x]"),
+        LoggedProgress(message="progress\x1b[1A\x1b[2K\u202eevil\n"),
+        LoggedProgress(step=10**400, loss=float("-inf"), epoch=-(10**400), throughput=10**400),
     ],
 )
-def test_hostile_text_of_a_log_does_not_reach_the_terminal(said: Said) -> None:
-    line = narrator(Clock()).progress(said, 1.0, 5)
+def test_hostile_text_of_a_log_does_not_reach_the_terminal(said: LoggedProgress) -> None:
+    line = printer(Clock()).progress_line(said, 1.0, 5)
     assert line is not None
     assert line.isprintable()

@@ -13,7 +13,7 @@ from rackproof.core.definitions import DefinitionError, LoadedDefinition
 from rackproof.core.records import Gpu, Node, Verdict
 from rackproof.jobs.bench import node_setup, planning
 from rackproof.jobs.bench.launch_slurm import Site
-from rackproof.jobs.bench.node_setup import Ground, Peer, Setting, Storage
+from rackproof.jobs.bench.node_setup import ExperimentConfig, NodeSetup, Peer, Storage
 from rackproof.jobs.bench.planning import Plan
 
 TEXT = """\
@@ -34,7 +34,7 @@ STORAGES = {
         kind="s3fs", folder="/mnt/s3/set", mount={"path": "/mnt/s3", "kind": "s3fs", "source": "b"}
     ),
 }
-GROUND = Ground(storages=STORAGES)
+EXPERIMENT = ExperimentConfig(storages=STORAGES)
 NAMES = ("n1", "n2", "n3", "n4")
 
 
@@ -51,7 +51,7 @@ def plan(tmp_path: Path, names: tuple[str, ...] = NAMES, gpus: int = 4, **option
         [loaded(tmp_path)],
         {name: Node(name=name, gpus=found) for name in names},
         {name: {} for name in names},
-        grounds=dict.fromkeys(names, GROUND),
+        experiments=dict.fromkeys(names, EXPERIMENT),
         **options,
     )
 
@@ -65,7 +65,7 @@ def test_a_number_of_nodes_is_one_run_on_the_first_so_many(tmp_path: Path) -> No
     ]
     assert made.skipped[0].reason == "nodes=8: there are 4"
     assert [run.parameters["gpus"] for run in made.runs] == [4, 4, 4]
-    two = made.runs[1].setting
+    two = made.runs[1].setup
     assert two is not None
     assert two.nodes == (Peer(name="n1", address="192.0.2.1"), Peer(name="n2", address="192.0.2.2"))
     assert two.expires_s > made.runs[1].timeout_s
@@ -73,7 +73,7 @@ def test_a_number_of_nodes_is_one_run_on_the_first_so_many(tmp_path: Path) -> No
 
 def test_without_a_number_each_node_is_taken_by_itself_and_as_it_is(tmp_path: Path) -> None:
     made = plan(tmp_path)
-    assert [(run.nodes, run.setting) for run in made.runs] == [((name,), None) for name in NAMES]
+    assert [(run.nodes, run.setup) for run in made.runs] == [((name,), None) for name in NAMES]
 
 
 def test_racks_do_not_train_together(tmp_path: Path) -> None:
@@ -112,7 +112,9 @@ def test_a_storage_says_where_the_data_lie_and_what_is_mounted(tmp_path: Path) -
     made = plan(tmp_path, ("n1",), overrides={"storage": ("synthetic", "local", "s3")})
     assert [run.arguments for run in made.runs] == [(), ("--data=/data",), ("--data=/mnt/s3/set",)]
     points = [run.parameters for run in made.runs]
-    assert node_setup.mounts(points, GROUND) == [{"path": "/mnt/s3", "kind": "s3fs", "source": "b"}]
+    assert node_setup.storage_mounts(points, EXPERIMENT) == [
+        {"path": "/mnt/s3", "kind": "s3fs", "source": "b"}
+    ]
     own = plan(tmp_path, ("n1",), overrides={"storage": ("s3",), "data_folder": ("/mnt/s3/other",)})
     assert own.runs[0].arguments == ("--data=/mnt/s3/other",)
     bare = plan(tmp_path, ("n1",), overrides={"data_folder": ("/elsewhere",)})
@@ -140,19 +142,19 @@ def test_the_address_is_that_of_the_first_interface_of_the_host_or_of_the_one_na
         "4: bond0    inet 198.51.100.9/24 scope global bond0\n"
     )
     raw = {"tools": {"ip": {"stdout": said}}}
-    assert node_setup.address(raw) == "192.0.2.9"
-    assert node_setup.address(raw, "bond0") == "198.51.100.9"
-    assert node_setup.address(raw, "ib0") == ""
-    assert node_setup.address({"tools": None}) == ""
+    assert node_setup.node_address(raw) == "192.0.2.9"
+    assert node_setup.node_address(raw, "bond0") == "198.51.100.9"
+    assert node_setup.node_address(raw, "ib0") == ""
+    assert node_setup.node_address({"tools": None}) == ""
 
 
 # What nodes say
 
 
-def setting(network: str = "overlay", storage: str = "", cache: str = "", count: int = 2) -> Setting:
+def node_setup_of(network: str = "overlay", storage: str = "", cache: str = "", count: int = 2) -> NodeSetup:
     nodes = tuple(Peer(name=f"n{rank}", address=f"192.0.2.{rank}") for rank in range(1, count + 1))
     data = "/data" if storage else ""
-    return Setting(
+    return NodeSetup(
         network=network,
         nodes=nodes,
         subnet="198.19.0.0/16",
@@ -164,7 +166,7 @@ def setting(network: str = "overlay", storage: str = "", cache: str = "", count:
     )
 
 
-def report(planned: Setting, name: str) -> dict[str, Any]:
+def report(planned: NodeSetup, name: str) -> dict[str, Any]:
     """Return what a node says where all is as it should be."""
     overlay = planned.network == "overlay"
     interface = "rackproof0" if overlay else "eth0"
@@ -196,7 +198,7 @@ def report(planned: Setting, name: str) -> dict[str, Any]:
             "how": "posix_fadvise",
             "trouble": "",
         },
-        "together": {
+        "rendezvous": {
             "before": {"rx": 100, "tx": 100},
             "after": {"rx": 100 + (8 << 20), "tx": 100 + (8 << 20)},
             "bandwidth": [
@@ -210,15 +212,15 @@ def report(planned: Setting, name: str) -> dict[str, Any]:
 ENDED = {"phase": "ended", "succeeded": True, "exit_status": 0}
 
 
-def seen(planned: Setting, reports: dict[str, Any] | None = None, **jobs: Any) -> node_setup.Seen:
+def seen(planned: NodeSetup, reports: dict[str, Any] | None = None, **jobs: Any) -> node_setup.SetupEvidence:
     names = [peer.name for peer in planned.nodes]
     told = {name: report(planned, name) for name in names} if reports is None else reports
-    return node_setup.seen(planned, "n1", told, {"n2": ENDED, **jobs}, started=True)
+    return node_setup.judge_setup(planned, "n1", told, {"n2": ENDED, **jobs}, started=True)
 
 
 @pytest.mark.parametrize("network", ["host", "overlay"])
 def test_a_setting_that_was_there_adds_its_bandwidth_and_no_finding(network: str) -> None:
-    found = seen(setting(network))
+    found = seen(node_setup_of(network))
     assert found.findings == ()
     assert [(one.name, one.value, one.labels["to"]) for one in found.measurements] == [
         ("link_bandwidth", 10.0, "n2"),
@@ -246,9 +248,9 @@ def damage(reports: dict[str, Any], path: str, value: Any) -> None:
         ("n1.link.flags", [], "was down"),
         ("n1.routes.n2", "eth0", "n2 was reached by eth0"),
         ("n1.routes", {}, "n2 was reached by nothing"),
-        ("n2.together.after.tx", 200, "carried 100 bytes (tx): the training went another way"),
-        ("n2.together.after", None, "is not known"),
-        ("n2.together", None, "is not known"),
+        ("n2.rendezvous.after.tx", 200, "carried 100 bytes (tx): the training went another way"),
+        ("n2.rendezvous.after", None, "is not known"),
+        ("n2.rendezvous", None, "is not known"),
         ("n1.network", "host", "nothing is known of it"),
         ("n1.node", "n9", "nothing is known of it"),
         ("n1", None, "nothing is known of it"),
@@ -256,7 +258,7 @@ def damage(reports: dict[str, Any], path: str, value: Any) -> None:
     ],
 )
 def test_a_network_that_was_not_what_it_says_is_unproven(path: str, value: Any, why: str) -> None:
-    planned = setting()
+    planned = node_setup_of()
     reports: dict[str, Any] = {name: report(planned, name) for name in ("n1", "n2")}
     damage(reports, path, value)
     found = [one for one in seen(planned, reports).findings if one.code == "network_differs"]
@@ -266,7 +268,7 @@ def test_a_network_that_was_not_what_it_says_is_unproven(path: str, value: Any, 
 
 
 def test_the_host_s_network_is_no_tunnel() -> None:
-    planned = setting("host")
+    planned = node_setup_of("host")
     reports: dict[str, Any] = {name: report(planned, name) for name in ("n1", "n2")}
     damage(reports, "n2.link.kind", "vxlan")
     assert (
@@ -289,9 +291,9 @@ def test_the_host_s_network_is_no_tunnel() -> None:
     ],
 )
 def test_bandwidth_that_was_not_measured_both_ways_is_unproven(bandwidth: Any) -> None:
-    planned = setting()
+    planned = node_setup_of()
     reports: dict[str, Any] = {name: report(planned, name) for name in ("n1", "n2")}
-    damage(reports, "n1.together.bandwidth", bandwidth)
+    damage(reports, "n1.rendezvous.bandwidth", bandwidth)
     found = seen(planned, reports)
     assert [one.code for one in found.findings] == ["network_not_measured"]
     assert found.findings[0].verdict is Verdict.UNPROVEN
@@ -308,7 +310,7 @@ def test_bandwidth_that_was_not_measured_both_ways_is_unproven(bandwidth: Any) -
     ],
 )
 def test_a_part_of_the_job_that_did_not_end_well_is_unproven(job: Any) -> None:
-    found = seen(setting(), n2=job).findings
+    found = seen(node_setup_of(), n2=job).findings
     assert [one.verdict for one in found] == [Verdict.UNPROVEN]
     assert found[0].message.startswith("n2: ")
 
@@ -333,7 +335,7 @@ def test_a_part_of_the_job_that_did_not_end_well_is_unproven(job: Any) -> None:
 def test_storage_that_was_not_what_it_says_is_unproven(
     storage: str, cache: str, path: str, value: Any, why: str
 ) -> None:
-    planned = setting("host", storage, cache)
+    planned = node_setup_of("host", storage, cache)
     assert seen(planned).findings == ()
     reports: dict[str, Any] = {name: report(planned, name) for name in ("n1", "n2")}
     damage(reports, path, value)
@@ -344,7 +346,7 @@ def test_storage_that_was_not_what_it_says_is_unproven(
 
 
 def test_an_overlay_that_nobody_saw_go_is_told_and_a_run_that_never_began_says_nothing_else() -> None:
-    planned = setting()
-    found = node_setup.seen(planned, "n1", {}, {}, started=False)
+    planned = node_setup_of()
+    found = node_setup.judge_setup(planned, "n1", {}, {}, started=False)
     assert [(one.code, one.verdict) for one in found.findings] == [("setting_left", None)] * 2
     assert "ip link del rackproof0" in found.findings[0].message

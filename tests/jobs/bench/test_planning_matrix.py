@@ -10,7 +10,7 @@ from rackproof.core import definitions
 from rackproof.core.definitions import DefinitionError, LoadedDefinition
 from rackproof.core.records import Gpu, Node
 from rackproof.jobs.bench import planning
-from rackproof.jobs.bench.node_setup import Ground, Storage
+from rackproof.jobs.bench.node_setup import ExperimentConfig, Storage
 from rackproof.jobs.bench.planning import Plan
 
 TEXT = """\
@@ -38,7 +38,7 @@ def plan(one: LoadedDefinition, names: tuple[str, ...] = ("n1",), **options: obj
     gpus = tuple(Gpu(index=index, uuid=f"GPU-{index}") for index in range(2))
     nodes = {name: Node(name=name, gpus=gpus) for name in names}
     known = {name: Storage(kind=name, folder="/data") for name in ("local", "s3fs")}  # type: ignore[arg-type]
-    options.setdefault("grounds", {name: Ground(storages=known) for name in names})
+    options.setdefault("experiments", {name: ExperimentConfig(storages=known) for name in names})
     options.setdefault("addresses", {name: f"192.0.2.{rank}" for rank, name in enumerate(names, 1)})
     return planning.make_plan([one], nodes, {name: {} for name in names}, **options)  # type: ignore[arg-type]
 

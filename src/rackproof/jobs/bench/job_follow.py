@@ -101,7 +101,7 @@ def poll_command(
 
 
 @dataclass(frozen=True)
-class Answer:
+class PollResult:
     """A node's answer to :func:`poll_command`.
 
     Attributes:
@@ -124,7 +124,7 @@ class Answer:
         return self.state is not None and self.state["phase"] == "ended"
 
 
-def read_answer(text: str, supervisor_pid: int = 0) -> Answer:
+def parse_poll(text: str, supervisor_pid: int = 0) -> PollResult:
     """Read a node's answer.
 
     Args:
@@ -136,7 +136,7 @@ def read_answer(text: str, supervisor_pid: int = 0) -> Answer:
     """
     lines = text.replace("\r", "").splitlines()
     if f"{_MARK}nofolder" in lines:
-        return Answer(None, None, None, 0, b"")
+        return PollResult(None, None, None, 0, b"")
     try:
         begin = lines.index(f"{_MARK}state")
         middle = next(n for n, line in enumerate(lines) if n > begin and line.startswith(f"{_MARK}log "))
@@ -151,7 +151,7 @@ def read_answer(text: str, supervisor_pid: int = 0) -> Answer:
     said = lines[begin + 1 : middle]
     state = _state(said[0]) if said and said[0].startswith("{") else None
     if state is None:
-        return Answer(None, None, None, log_bytes, data)
+        return PollResult(None, None, None, log_bytes, data)
     rest = said[1:]
     boot = next((line for line in rest if _BOOT_ID.fullmatch(line)), "")
     uptime = next((match for line in rest if (match := _UPTIME.fullmatch(line))), None)
@@ -163,7 +163,7 @@ def read_answer(text: str, supervisor_pid: int = 0) -> Answer:
     alive = None
     if supervisor_pid == state["supervisor_pid"]:
         alive = boot == state.get("boot_id") and _runs("\n".join(rest), state["supervisor_start_ticks"])
-    return Answer(state, alive, age, log_bytes, data)
+    return PollResult(state, alive, age, log_bytes, data)
 
 
 def _state(line: str) -> Mapping[str, Any]:
@@ -204,7 +204,7 @@ def _number(value: float) -> str:
     return number(_float(value))
 
 
-def next_offset(offset: int, answer: Answer, patient: bool = False) -> int:
+def next_offset(offset: int, answer: PollResult, patient: bool = False) -> int:
     """Return where to read on: after the new bytes, or near the end where too much has come together.
 
     Args:
@@ -266,7 +266,7 @@ class Estimate:
         return None if self.expected_s is None else self.expected_s - elapsed_s
 
 
-class Narrator:
+class ProgressPrinter:
     """Decides when a line is due, and writes it.
 
     Args:
@@ -294,7 +294,7 @@ class Narrator:
         self._every_s = every_s
         self._soonest_s = min(every_s, max(1.0, every_s / 5))
         self._estimate = Estimate(expected_s)
-        self._spoke: float | None = None
+        self._last_shown_s: float | None = None
         self._mark: tuple[object, ...] = ()
         self._log_bytes = -1
         self._grown = clock()
@@ -302,7 +302,9 @@ class Narrator:
         self._lost: float | None = None
         self.lines = 0
 
-    def progress(self, progress: Progress, elapsed_s: float, log_bytes: int, hang_s: float = 0) -> str | None:
+    def progress_line(
+        self, progress: Progress, elapsed_s: float, log_bytes: int, hang_s: float = 0
+    ) -> str | None:
         """Return the line to show now, or None.
 
         Args:
@@ -317,7 +319,7 @@ class Narrator:
             self._log_bytes, self._grown, self._silent_gap_s = log_bytes, now, self._every_s
         silent_s = now - self._grown
         mark = (progress.phase, progress.epoch)
-        since_s = math.inf if self._spoke is None else now - self._spoke
+        since_s = math.inf if self._last_shown_s is None else now - self._last_shown_s
         if since_s < (self._soonest_s if mark != self._mark else self._silent_gap_s):
             return None
         self._mark = mark
@@ -328,40 +330,40 @@ class Narrator:
             # A job that is silent for hours does not need a line every ten seconds to say so.
             self._silent_gap_s = min(self._silent_gap_s * 2, max(300.0, self._every_s))
         parts += [f"{duration(elapsed_s)} elapsed", *self._end(elapsed_s)]
-        return self._say(parts)
+        return self._line(parts)
 
-    def lost(self, reason: str) -> str | None:
+    def connection_lost(self, reason: str) -> str | None:
         """Return the line about a node that does not answer, or None; the job itself goes on."""
         now = self._clock()
         if self._lost is None:
             self._lost = now
             self._silent_gap_s = self._every_s
-        elif self._spoke is not None and now - self._spoke < self._silent_gap_s:
+        elif self._last_shown_s is not None and now - self._last_shown_s < self._silent_gap_s:
             return None
         else:
             self._silent_gap_s = min(self._silent_gap_s * 2, max(300.0, self._every_s))
         gone = duration(now - self._lost)
-        return self._say([f"no answer for {gone}, trying again (the job goes on): {sanitize(reason, 200)}"])
+        return self._line([f"no answer for {gone}, trying again (the job goes on): {sanitize(reason, 200)}"])
 
-    def back(self) -> str | None:
+    def connection_restored(self) -> str | None:
         """Return the line about a node that answers again, None if it never stopped."""
         if self._lost is None:
             return None
         gone_s, self._lost = self._clock() - self._lost, None
         self._silent_gap_s = self._every_s
-        return self._say([f"answers again after {duration(gone_s)}"])
+        return self._line([f"answers again after {duration(gone_s)}"])
 
-    def ended(self, progress: Progress, state: Mapping[str, Any], log_bytes: int) -> str:
+    def end_line(self, progress: Progress, state: Mapping[str, Any], log_bytes: int) -> str:
         """Return the last line."""
         elapsed = state.get("elapsed_s")
         parts = [sanitize(state.get("message", ""), 300)]
         parts += [part for part in self._parts(progress) if part.startswith(("epoch", "loss", "accuracy"))]
         if isinstance(elapsed, int | float):
             parts.append(f"{duration(float(elapsed))} elapsed")
-        return self._say([*parts, f"log {size(log_bytes)}"])
+        return self._line([*parts, f"log {size(log_bytes)}"])
 
-    def _say(self, parts: list[str]) -> str:
-        self._spoke = self._clock()
+    def _line(self, parts: list[str]) -> str:
+        self._last_shown_s = self._clock()
         self.lines += 1
         return " · ".join([self._head, *parts])
 

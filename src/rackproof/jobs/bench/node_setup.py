@@ -53,7 +53,7 @@ class Storage(Record):
         return folder
 
 
-class Ground(Record):
+class ExperimentConfig(Record):
     """What the inventory says of a node for experiments: the variables bench_* of that name."""
 
     storages: dict[str, Storage] = {}  # noqa: RUF012  (pydantic copies defaults)
@@ -74,7 +74,7 @@ class Peer(Record):
     address: str
 
 
-class Setting(Record):
+class NodeSetup(Record):
     """What is set up on each node of a run, as the module takes it."""
 
     network: str = "host"
@@ -88,7 +88,7 @@ class Setting(Record):
     only_first: bool = False
 
 
-class Seen(Record):
+class SetupEvidence(Record):
     """What the nodes showed of their setting."""
 
     measurements: tuple[Measurement, ...] = ()
@@ -97,12 +97,12 @@ class Seen(Record):
     storage: str = ""
 
 
-def is_set_up(point: Mapping[str, Scalar]) -> bool:
+def needs_setup(point: Mapping[str, Scalar]) -> bool:
     """Whether a point sets its nodes up."""
     return any(point.get(name, "") != "" for name in PARAMETERS)
 
 
-def address(raw: Mapping[str, Any], interface: str = "") -> str:
+def node_address(raw: Mapping[str, Any], interface: str = "") -> str:
     """Return a node's IPv4 address on the network that trains, from its raw facts; '' where none is known.
 
     Args:
@@ -118,23 +118,25 @@ def address(raw: Mapping[str, Any], interface: str = "") -> str:
     return ""
 
 
-def folder_of(point: Mapping[str, Scalar], ground: Ground) -> str:
+def data_folder(point: Mapping[str, Scalar], experiment: ExperimentConfig) -> str:
     """Return the folder of a point's data, which ``{{ storage_folder }}`` stands for; '' for synthetic."""
     name = str(point.get("storage", ""))
     if not name:
         return str(point.get("data_folder", ""))
-    storage = ground.storages.get(name)
+    storage = experiment.storages.get(name)
     if storage is None or storage.kind == "synthetic":
         return ""
     return str(point.get("data_folder", "")) or storage.folder
 
 
-def trouble(point: Mapping[str, Scalar], ground: Ground, peers: Sequence[Peer], asked: int) -> str:
+def setup_obstacle(
+    point: Mapping[str, Scalar], experiment: ExperimentConfig, peers: Sequence[Peer], asked: int
+) -> str:
     """Return why a point cannot be set up on these nodes, empty if nothing speaks against it.
 
     Args:
         point: The point.
-        ground: What the inventory says of the first node.
+        experiment: What the inventory says of the first node.
         peers: The nodes that there are for it.
         asked: How many it wants.
     """
@@ -143,17 +145,21 @@ def trouble(point: Mapping[str, Scalar], ground: Ground, peers: Sequence[Peer], 
     network, storage = str(point.get("network", "")), str(point.get("storage", ""))
     if network not in ("", *NETWORKS):
         return f"no network `{sanitize(network, 40)}`; there are {', '.join(NETWORKS)}"
-    if storage and storage not in ground.storages:
-        known = ", ".join(sorted(ground.storages)) or "none"
+    if storage and storage not in experiment.storages:
+        known = ", ".join(sorted(experiment.storages)) or "none"
         return f"no storage `{sanitize(storage, 40)}`; bench_storages has {known}"
-    if storage and ground.storages[storage].kind != "synthetic" and not folder_of(point, ground):
+    if storage and experiment.storages[storage].kind != "synthetic" and not data_folder(point, experiment):
         return f"bench_storages: {storage}: no folder; say where the data lie"
     if point.get("cache", "") not in ("", "cold", "warm"):
         return f"cache is cold, warm or empty, not {sanitize(point['cache'], 40)}"
     if asked > 1 or network == "overlay":
         for peer in peers[:asked]:
             if not peer.address:
-                which = f"interface {ground.fabric_interface}" if ground.fabric_interface else "any interface"
+                which = (
+                    f"interface {experiment.fabric_interface}"
+                    if experiment.fabric_interface
+                    else "any interface"
+                )
                 return (
                     f"{peer.name} has no IPv4 address on {which}: name the one that trains "
                     "(bench_fabric_interface)"
@@ -161,50 +167,50 @@ def trouble(point: Mapping[str, Scalar], ground: Ground, peers: Sequence[Peer], 
     return ""
 
 
-def setting(
+def plan_setup(
     point: Mapping[str, Scalar],
-    ground: Ground,
+    experiment: ExperimentConfig,
     peers: Sequence[Peer],
     limit_s: int,
     *,
     only_first: bool = False,
-) -> Setting:
+) -> NodeSetup:
     """Return what is set up on the nodes of a run.
 
     Args:
         point: The point.
-        ground: What the inventory says of the first node.
+        experiment: What the inventory says of the first node.
         peers: The run's nodes in the order of their ranks.
         limit_s: Limit of the job.
         only_first: Whether only the first node starts the program, which is a launcher.
     """
-    storage = ground.storages.get(str(point.get("storage", "")))
-    return Setting(
+    storage = experiment.storages.get(str(point.get("storage", "")))
+    return NodeSetup(
         network=str(point.get("network", "")) or "host",
         nodes=tuple(peers),
-        subnet=ground.overlay_subnet,
+        subnet=experiment.overlay_subnet,
         expires_s=limit_s + BEFORE_AFTER_S,
         storage=storage.kind if storage else "",
-        data=folder_of(point, ground) if storage else "",
+        data=data_folder(point, experiment) if storage else "",
         cache=str(point.get("cache", "")),
-        port=ground.port,
+        port=experiment.port,
         only_first=only_first,
     )
 
 
-def mounts(points: Sequence[Parameters], ground: Ground) -> list[dict[str, Any]]:
+def storage_mounts(points: Sequence[Parameters], experiment: ExperimentConfig) -> list[dict[str, Any]]:
     """Return the entries for the role storage that points need on a node, each once."""
     found: list[dict[str, Any]] = []
     for point in points:
-        storage = ground.storages.get(str(point.get("storage", "")))
+        storage = experiment.storages.get(str(point.get("storage", "")))
         if storage is not None and storage.mount and storage.mount not in found:
             found.append(storage.mount)
     return found
 
 
-def seen(
-    planned: Setting, lead: str, reports: Mapping[str, Any], jobs: Mapping[str, Any], started: bool
-) -> Seen:
+def judge_setup(
+    planned: NodeSetup, lead: str, reports: Mapping[str, Any], jobs: Mapping[str, Any], started: bool
+) -> SetupEvidence:
     """Judge what nodes say of a run's setting: whatever is not shown is unproven.
 
     Args:
@@ -222,7 +228,7 @@ def seen(
             text = f"{name}: nobody saw the overlay go; it ends by its timer, or by `ip link del rackproof0`"
             findings.append(_finding("setting_left", None, text, name))
     if not started:
-        return Seen(findings=tuple(findings), network=planned.network)
+        return SetupEvidence(findings=tuple(findings), network=planned.network)
     for name, report in told.items():
         findings += _network_findings(planned, name, report)
         findings += _storage_findings(planned, name, report)
@@ -238,7 +244,7 @@ def seen(
             )
             findings.append(_finding("network_not_measured", Verdict.UNPROVEN, text, lead))
     first = told[lead]
-    return Seen(
+    return SetupEvidence(
         measurements=tuple(measurements),
         findings=tuple(findings),
         network=_network_text(planned, first, measurements),
@@ -246,7 +252,7 @@ def seen(
     )
 
 
-def _network_findings(planned: Setting, name: str, report: Mapping[str, Any]) -> list[Finding]:
+def _network_findings(planned: NodeSetup, name: str, report: Mapping[str, Any]) -> list[Finding]:
     wrong = _network_wrong(planned, name, report)
     if not wrong:
         return []
@@ -254,7 +260,7 @@ def _network_findings(planned: Setting, name: str, report: Mapping[str, Any]) ->
     return [_finding("network_differs", Verdict.UNPROVEN, text, name)]
 
 
-def _network_wrong(planned: Setting, name: str, report: Mapping[str, Any]) -> list[str]:
+def _network_wrong(planned: NodeSetup, name: str, report: Mapping[str, Any]) -> list[str]:
     """Return what about a node's network is not as it was planned."""
     if report.get("node") != name or report.get("network") != planned.network:
         return ["nothing is known of it"]
@@ -280,8 +286,8 @@ def _network_wrong(planned: Setting, name: str, report: Mapping[str, Any]) -> li
         if peer.name != name and routes.get(peer.name) != interface
     ]
     if len(planned.nodes) > 1:
-        together = _map(report.get("together"))
-        before, after = _map(together.get("before")), _map(together.get("after"))
+        rendezvous = _map(report.get("rendezvous"))
+        before, after = _map(rendezvous.get("before")), _map(rendezvous.get("after"))
         for way in ("rx", "tx"):
             start, end = before.get(way), after.get(way)
             if not (isinstance(start, int) and isinstance(end, int)):
@@ -293,7 +299,7 @@ def _network_wrong(planned: Setting, name: str, report: Mapping[str, Any]) -> li
     return wrong
 
 
-def _storage_findings(planned: Setting, name: str, report: Mapping[str, Any]) -> list[Finding]:
+def _storage_findings(planned: NodeSetup, name: str, report: Mapping[str, Any]) -> list[Finding]:
     if planned.storage in ("", "synthetic"):
         return []
     found = []
@@ -316,7 +322,7 @@ def _storage_findings(planned: Setting, name: str, report: Mapping[str, Any]) ->
     return found
 
 
-def _cache_wrong(planned: Setting, told: Mapping[str, Any]) -> str:
+def _cache_wrong(planned: NodeSetup, told: Mapping[str, Any]) -> str:
     """Return why a cache was not what the point says, empty if it was."""
     if told.get("cache") != planned.cache:
         return "nothing is known of it"
@@ -352,11 +358,11 @@ def _job_findings(name: str, job: Mapping[str, Any]) -> list[Finding]:
     ]
 
 
-def _bandwidths(planned: Setting, lead: str, report: Mapping[str, Any]) -> list[Measurement]:
+def _bandwidths(planned: NodeSetup, lead: str, report: Mapping[str, Any]) -> list[Measurement]:
     """Return the bandwidths that the lead measured, of pairs of this run only."""
     names = {peer.name for peer in planned.nodes}
     found: dict[tuple[str, str], Measurement] = {}
-    raw = _map(report.get("together")).get("bandwidth")
+    raw = _map(report.get("rendezvous")).get("bandwidth")
     for one in raw if isinstance(raw, list) else []:
         pair = _map(one)
         ends, rate = (pair.get("from"), pair.get("to")), pair.get("bytes_per_second")
@@ -370,12 +376,12 @@ def _bandwidths(planned: Setting, lead: str, report: Mapping[str, Any]) -> list[
                 unit="Gbit/s",
                 direction=Direction.HIGHER,
                 labels={"from": str(ends[0]), "to": str(ends[1]), "network": planned.network},
-                source=Source(file=f"{lead}/together.json"),
+                source=Source(file=f"{lead}/rendezvous.json"),
             )
     return list(found.values())
 
 
-def _network_text(planned: Setting, report: Mapping[str, Any], measured: Sequence[Measurement]) -> str:
+def _network_text(planned: NodeSetup, report: Mapping[str, Any], measured: Sequence[Measurement]) -> str:
     link = _map(report.get("link"))
     parts = []
     if planned.network == "overlay":
@@ -389,7 +395,7 @@ def _network_text(planned: Setting, report: Mapping[str, Any], measured: Sequenc
     return planned.network + (f" ({', '.join(parts)})" if parts else "")
 
 
-def _storage_text(planned: Setting, report: Mapping[str, Any]) -> str:
+def _storage_text(planned: NodeSetup, report: Mapping[str, Any]) -> str:
     if not planned.storage:
         return ""
     if planned.storage == "synthetic":

@@ -29,7 +29,7 @@ from rackproof.core.records import Node, Record, Run, Verdict
 from rackproof.core.text import duration, sanitize
 from rackproof.jobs.bench import launch_docker, launch_slurm, node_setup
 from rackproof.jobs.bench.launch_slurm import Site
-from rackproof.jobs.bench.node_setup import Ground, Peer, Setting
+from rackproof.jobs.bench.node_setup import ExperimentConfig, NodeSetup, Peer
 from rackproof.store.run_folder import RECORD_NAME, ResultsError, new_run_id, read_run, write_file
 
 PLAN_FILE = "plan.json"
@@ -80,7 +80,7 @@ class PlannedRun(Record):
     """As the controller finds it; :attr:`definition_name` is what records say."""
     definition_sha256: str
     expected_s: float | None = None
-    setting: Setting | None = None
+    setup: NodeSetup | None = None
     """What is set up on its nodes, which start it together; None where a node is taken as it is."""
     unproven_because: str = ""
     """Not empty: the run cannot be made (no such GPU); it is recorded as unproven without starting."""
@@ -210,7 +210,7 @@ def make_plan(
     estimate: Callable[[str, Parameters, Node], float | None] = lambda benchmark, parameters, node: None,
     now: datetime | None = None,
     sites: Mapping[str, Site] | None = None,
-    grounds: Mapping[str, Ground] | None = None,
+    experiments: Mapping[str, ExperimentConfig] | None = None,
     addresses: Mapping[str, str] | None = None,
 ) -> Plan:
     """Return the plan for every node and every point of the selected benchmarks.
@@ -225,7 +225,7 @@ def make_plan(
         estimate: Gives the seconds that a run is expected to take, or None.
         now: The moment of planning.
         sites: Per node the Slurm cluster it belongs to, for benchmarks that run on a whole rack.
-        grounds: Per node what the inventory says of it for experiments (storages, networks).
+        experiments: Per node what the inventory says of it for experiments (storages, networks).
         addresses: Per node its address on the network that trains.
 
     Raises:
@@ -236,7 +236,7 @@ def make_plan(
     skipped: list[Skipped] = []
     overrides = dict(overrides or {})
     sites = sites or {}
-    grounds, addresses = grounds or {}, addresses or {}
+    experiments, addresses = experiments or {}, addresses or {}
     together = {
         loaded.name: loaded.definition.launch.with_ == "slurm"
         or (loaded.definition.launch.with_ == "docker" and any(site.together for site in sites.values()))
@@ -277,8 +277,8 @@ def make_plan(
                     runs += _docker_runs(loaded, point, [name], known, site, suite, now)
                     continue
                 peer = Peer(name=name, address=addresses.get(name, ""))
-                ground = grounds.get(name, Ground())
-                planned = _plan_run(loaded, point, [peer], variables[name], ground, suite, now)
+                experiment = experiments.get(name, ExperimentConfig())
+                planned = _plan_run(loaded, point, [peer], variables[name], experiment, suite, now)
                 if absent:
                     reason = f"{gpus} GPUs asked for, {name} has {there}; give gpus={there} or fewer"
                     planned = planned.model_copy(update={"unproven_because": reason})
@@ -289,7 +289,7 @@ def make_plan(
             runs += _rack_runs(loaded, nodes, variables, sites, suite, own, unreached, now)
         else:
             runs += _grouped_runs(
-                loaded, nodes, variables, sites, grounds, addresses, suite, own, now, skipped
+                loaded, nodes, variables, sites, experiments, addresses, suite, own, now, skipped
             )
     runs = [
         run.model_copy(update={"expected_s": estimate(run.benchmark, run.parameters, nodes[run.nodes[0]])})
@@ -343,7 +343,7 @@ def _grouped_runs(
     nodes: Mapping[str, Node],
     variables: Mapping[str, Mapping[str, Scalar]],
     sites: Mapping[str, Site],
-    grounds: Mapping[str, Ground],
+    experiments: Mapping[str, ExperimentConfig],
     addresses: Mapping[str, str],
     suite: str,
     overrides: Matrix,
@@ -357,7 +357,7 @@ def _grouped_runs(
     runs: list[PlannedRun] = []
     for members in racks.values():
         lead = members[0]
-        ground = grounds.get(lead, Ground())
+        experiment = experiments.get(lead, ExperimentConfig())
         there = min(len(nodes[name].gpus) for name in members)
         for point in loaded.definition.points(suite, overrides, gpus=there):
             asked, gpus = point.get("nodes", ""), point.get("gpus", 0)
@@ -373,7 +373,7 @@ def _grouped_runs(
                 skipped.append(Skipped(benchmark=loaded.name, node=lead, reason=what))
                 continue
             peers = [Peer(name=name, address=addresses.get(name, "")) for name in members]
-            planned = _plan_run(loaded, point, peers[:asked], variables[lead], ground, suite, now, asked)
+            planned = _plan_run(loaded, point, peers[:asked], variables[lead], experiment, suite, now, asked)
             if lacking and not planned.unproven_because:
                 reason = f"{gpus} GPUs asked for, a node of these has {there}; give gpus={there} or fewer"
                 planned = planned.model_copy(update={"unproven_because": reason})
@@ -518,7 +518,7 @@ def _plan_run(
     point: Parameters,
     peers: Sequence[Peer],
     known: Mapping[str, Scalar],
-    ground: Ground,
+    experiment: ExperimentConfig,
     suite: str,
     now: datetime,
     asked: int = 1,
@@ -527,8 +527,8 @@ def _plan_run(
     definition = loaded.definition
     launch = definition.launch
     where = f"{loaded.path}: launch.arguments"
-    variables = {**known, **point, "storage_folder": node_setup.folder_of(point, ground)}
-    set_up = node_setup.is_set_up(point)
+    variables = {**known, **point, "storage_folder": node_setup.data_folder(point, experiment)}
+    set_up = node_setup.needs_setup(point)
     return PlannedRun(
         run_id=new_run_id(loaded.name, now=now),
         benchmark=loaded.name,
@@ -558,12 +558,12 @@ def _plan_run(
         definition_path=loaded.path,
         definition_sha256=loaded.sha256,
         launcher=launch.with_,
-        setting=node_setup.setting(
-            point, ground, peers, launch.timeout_s, only_first=launch.with_ == "mpirun"
+        setup=node_setup.plan_setup(
+            point, experiment, peers, launch.timeout_s, only_first=launch.with_ == "mpirun"
         )
         if set_up
         else None,
-        unproven_because=node_setup.trouble(point, ground, peers, asked) if set_up else "",
+        unproven_because=node_setup.setup_obstacle(point, experiment, peers, asked) if set_up else "",
     )
 
 

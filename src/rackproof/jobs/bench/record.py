@@ -61,7 +61,7 @@ _ENDED_BADLY = {
 }
 
 
-class Recorded(Record):
+class RecordedRun(Record):
     """A recorded run, where its report is, and a word on the history."""
 
     run: Run
@@ -262,7 +262,7 @@ def record(
     plan_id: str = "",
     sku_references: Sequence[SkuReference] = (),
     require_references: bool = True,
-) -> Recorded:
+) -> RecordedRun:
     """Parse the logs under ``folder/logs``, judge, and write record, history and reports.
 
     The record is written before history and reports: whatever fails after it loses no run and is told
@@ -350,7 +350,7 @@ def record(
         page = str(write_run_reports(run, folder)["html"])
     except Exception as error:
         remarks.append(f"the page of run {run.run_id} could not be written yet: {error}")
-    return Recorded(run=run, folder=str(folder), report=page, history=" ".join(filter(None, remarks)))
+    return RecordedRun(run=run, folder=str(folder), report=page, history=" ".join(filter(None, remarks)))
 
 
 def _particularity(baseline: SkuReference) -> tuple[int, bool]:
@@ -373,7 +373,7 @@ def _own_logs(planned: PlannedRun, folder: Path) -> tuple[list[Path], list[Findi
     return own, findings
 
 
-def warm_up() -> None:
+def preload_libraries() -> None:
     """Import what :func:`record` will need, so that processes forked from this one share it.
 
     Matplotlib and SQLAlchemy take a CPU-second to import; a playbook forks a process for each task.

@@ -21,7 +21,7 @@ from rackproof.core.records import Finding, Record, Run, Verdict, worst
 from rackproof.jobs.bench import node_setup, planning
 from rackproof.jobs.bench import record as bench_record
 from rackproof.jobs.bench.launch_slurm import Site
-from rackproof.jobs.bench.node_setup import Ground
+from rackproof.jobs.bench.node_setup import ExperimentConfig
 from rackproof.jobs.bench.planning import Plan, PlannedRun
 from rackproof.nodes.facts import findings_from_facts, node_from_facts
 from rackproof.store import host_claims
@@ -45,14 +45,14 @@ class Choice(Record):
     results: str
 
 
-class Answer(Record):
+class NodeAnswer(Record):
     """What is known of a node that answered."""
 
     facts: dict[str, Any] = Field(description="Raw facts, as the module returns them.")
     variables: Parameters = Field(description="What definitions may name.")
     pythons: dict[str, str] = Field(description="Interpreters that already hold a runtime.")
     slurm: dict[str, Any] = Field(default={}, description="The cluster, as launch_slurm.Site has it.")
-    ground: dict[str, Any] = Field(
+    experiment: dict[str, Any] = Field(
         default={}, description="Storages and networks, as node_setup.Ground has it."
     )
 
@@ -88,7 +88,7 @@ class PlanReport(Record):
     report: str
 
 
-def choose(
+def select_benchmarks(
     folder: Path,
     results: Path,
     *,
@@ -135,18 +135,18 @@ def choose(
     )
 
 
-def plan(
+def plan_runs(
     choice: Choice,
     *,
     hosts: Sequence[str],
-    answered: Mapping[str, Answer],
+    answered: Mapping[str, NodeAnswer],
     resume: bool,
     dry_run: bool,
 ) -> PlanOutcome:
     """Plan the runs for the nodes that answered, or go on with the plan that was interrupted.
 
     Args:
-        choice: What :func:`choose` returned.
+        choice: What :func:`select_benchmarks` returned.
         hosts: All hosts asked for.
         answered: What is known of each node that answered.
         resume: Whether an interrupted plan of the same request goes on.
@@ -160,7 +160,7 @@ def plan(
         if lacking:
             raise BenchError(f"{host}: not set: {', '.join(lacking)}; roles/bench/defaults/main.yml has them")
     sites = {host: _site(host, answer.slurm) for host, answer in answered.items()}
-    grounds = {host: _ground(host, answer.ground) for host, answer in answered.items()}
+    experiments = {host: _experiment(host, answer.experiment) for host, answer in answered.items()}
     results = Path(choice.results)
     history = bench_record.History(results)
     nodes = {
@@ -179,9 +179,9 @@ def plan(
             # A dry run makes no history, but asks one that is there.
             estimate=history.estimate if history.exists or not dry_run else (lambda *_: None),
             sites=sites,
-            grounds=grounds,
+            experiments=experiments,
             addresses={
-                host: node_setup.address(answer.facts, grounds[host].fabric_interface)
+                host: node_setup.node_address(answer.facts, experiments[host].fabric_interface)
                 for host, answer in answered.items()
             },
         )
@@ -201,7 +201,7 @@ def plan(
             workers.update(dict.fromkeys([run.lead] if run.launcher == "slurm" else run.nodes))
             started = _to_start(run, answered, made.plan_id)
             remaining.setdefault(run.lead, []).append({**started, "result": made.result_of(run)})
-            if run.setting is not None and not run.unproven_because:
+            if run.setup is not None and not run.unproven_because:
                 for host in run.nodes:
                     wanted.setdefault(host, []).append(run.parameters)
                     words = _runtime_arguments(run.runtime, answered[host])
@@ -222,7 +222,7 @@ def plan(
         mounts={
             host: tuple(found)
             for host, points in wanted.items()
-            if (found := node_setup.mounts(points, grounds[host]))
+            if (found := node_setup.storage_mounts(points, experiments[host]))
         },
         description=description,
     )
@@ -243,7 +243,7 @@ def planned_run(results: Path, plan_id: str, run_id: str) -> PlannedRun:
     raise BenchError(f"{results / plan_id}: has no run {run_id}")
 
 
-def record(
+def record_run(
     results: Path,
     plan_id: str,
     run_id: str,
@@ -259,7 +259,7 @@ def record(
     texts: Mapping[str, str],
     points: Mapping[str, Any] | None = None,
     jobs: Mapping[str, Any] | None = None,
-) -> bench_record.Recorded:
+) -> bench_record.RecordedRun:
     """Record one run whose logs lie in ``results/RUN_ID/logs``.
 
     Args:
@@ -292,9 +292,9 @@ def record(
         # Another host's than those checked at the beginning. The run was made and is not to be lost.
         baselines = []
         findings.append(Finding(code="sku_references", verdict=Verdict.UNPROVEN, message=str(error)[:4000]))
-    showed = node_setup.Seen()
-    if planned.setting is not None and not planned.unproven_because:
-        showed = node_setup.seen(planned.setting, planned.lead, points or {}, jobs or {}, bool(job))
+    showed = node_setup.SetupEvidence()
+    if planned.setup is not None and not planned.unproven_because:
+        showed = node_setup.judge_setup(planned.setup, planned.lead, points or {}, jobs or {}, bool(job))
         findings += showed.findings
         spoken = {"network": showed.network, "storage": showed.storage}
         texts = {**texts, **{name: text for name, text in spoken.items() if text}}
@@ -320,7 +320,7 @@ def record(
         raise BenchError(f"run {run_id} could not be recorded whole: {error}") from error
 
 
-def given_up(results: Path, plan_id: str) -> dict[str, str]:
+def abandoned_results(results: Path, plan_id: str) -> dict[str, str]:
     """Return benchmarks of a plan whose repeats can no longer become a valid result, with the reason.
 
     Raises:
@@ -333,7 +333,7 @@ def given_up(results: Path, plan_id: str) -> dict[str, str]:
         raise BenchError(str(error)) from error
 
 
-def report(results: Path, plan_id: str) -> PlanReport:
+def report_plan(results: Path, plan_id: str) -> PlanReport:
     """Write the plan's report and return the verdict over all its runs.
 
     Raises:
@@ -352,7 +352,7 @@ def report(results: Path, plan_id: str) -> PlanReport:
                 for run in made.runs
                 if run.run_id not in recorded and made.result_of(run) not in given_up
             ),
-            *(f"{result}: the other repeats were not made: {why}" for result, why in given_up.items()),
+            *(f"{result}: the other repeats were not made: {reason}" for result, reason in given_up.items()),
             *(f"{host}: not reached; see its error above" for host in made.unreached),
             *(f"{host}: nothing could be run on it: {reason}" for host, reason in made.unused.items()),
         ]
@@ -449,7 +449,7 @@ def _mend_page(run: Run, folder: Path) -> str:
     return ""
 
 
-def why(task: str, result: Mapping[str, Any]) -> str:
+def failure_message(task: str, result: Mapping[str, Any]) -> str:
     """Return in words why a task failed: the end of what the program said, else the task's message."""
     items = result.get("results")
     each = items if isinstance(items, list | tuple) else ()
@@ -473,21 +473,21 @@ def _site(host: str, raw: Mapping[str, Any]) -> Site:
         raise BenchError(f"{host}: {name}: {problem['msg']}; see docs/using/mlperf.md") from error
 
 
-def _ground(host: str, raw: Mapping[str, Any]) -> Ground:
+def _experiment(host: str, raw: Mapping[str, Any]) -> ExperimentConfig:
     """Return what a host's variables say for experiments.
 
     Raises:
         BenchError: A variable has a value that makes no sense.
     """
     try:
-        return Ground.model_validate(raw)
+        return ExperimentConfig.model_validate(raw)
     except ValidationError as error:
         problem = error.errors()[0]
         name = ".".join(str(part) for part in problem["loc"])
         raise BenchError(f"{host}: bench_{name}: {problem['msg']}; see docs/using/experiments.md") from error
 
 
-def _to_start(run: PlannedRun, answered: Mapping[str, Answer], plan_id: str) -> dict[str, Any]:
+def _to_start(run: PlannedRun, answered: Mapping[str, NodeAnswer], plan_id: str) -> dict[str, Any]:
     """Return what the playbook needs to start a run, as plain data."""
     answer = answered[run.lead]
     home = answer.variables["bench_home"]
@@ -497,7 +497,7 @@ def _to_start(run: PlannedRun, answered: Mapping[str, Answer], plan_id: str) -> 
         shared = f"{shared if len(run.nodes) > 1 else home}/docker"
     return {
         **run.model_dump(mode="json"),
-        "parts": [_part(run, rank, answered[name]) for rank, name in enumerate(run.nodes) if run.setting],
+        "parts": [_part(run, rank, answered[name]) for rank, name in enumerate(run.nodes) if run.setup],
         "arguments": [
             *run.arguments,
             *([f"--id={run.run_id}"] if on_cluster else []),
@@ -509,24 +509,24 @@ def _to_start(run: PlannedRun, answered: Mapping[str, Answer], plan_id: str) -> 
     }
 
 
-def _part(run: PlannedRun, rank: int, answer: Answer) -> dict[str, Any]:
+def _part(run: PlannedRun, rank: int, answer: NodeAnswer) -> dict[str, Any]:
     """Return what one node of a run is told that nodes start together."""
     home, workloads = answer.variables["bench_home"], answer.variables["bench_workloads"]
     folder = f"{home}/runs/{run.run_id}"
     words = [f"{workloads}/rendezvous.py", f"--folder={folder}", f"--node-rank={rank}"]
-    if run.setting is not None:
-        words += [f"--port={run.setting.port}", *(["--only-first"] if run.setting.only_first else [])]
+    if run.setup is not None:
+        words += [f"--port={run.setup.port}", *(["--only-first"] if run.setup.only_first else [])]
     return {
         "node": run.nodes[rank],
         "rank": rank,
         "home": home,
         "folder": folder,
         "workloads": workloads,
-        "together": words,
+        "rendezvous": words,
     }
 
 
-def _runtime_arguments(runtime: str, answer: Answer) -> list[str]:
+def _runtime_arguments(runtime: str, answer: NodeAnswer) -> list[str]:
     """Return what make_runtime.py is told on a node."""
     home, workloads = answer.variables["bench_home"], answer.variables["bench_workloads"]
     words = [f"--runtime={workloads}/{runtime}", f"--folder={home}/runtimes/{runtime}"]
