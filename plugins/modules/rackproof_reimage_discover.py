@@ -7,41 +7,61 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: rackproof_reimage_discover
-short_description: Find out which BMC is which node's
+short_description: Find out which machine is which node's
 description:
-  - Asks BMCs who they are, matches what they say with C(reimage_serial) of the inventory, and writes the host
-    variables of the nodes that it found into an inventory file. Nodes that are in that file and were not
-    found stay as they are.
-  - Every address is accounted for. One that was named and does not answer is a problem; in a range it is a
-    remark.
-  - By IPMI a BMC tells no MAC addresses.
+  - Matches machines with C(reimage_serial) of the inventory, and writes the host variables of the nodes that
+    it found into an inventory file. Nodes that are in that file and were not found stay as they are.
+  - By V(bmc) it asks BMCs who they are. Every address is accounted for. One that was named and does not
+    answer is a problem; in a range it is a remark. By IPMI a BMC lists no MAC addresses.
+  - By V(boot) it waits on the host that nodes boot from for the reports of unknown machines (role netboot,
+    entry point C(discover)), shows each as it comes, and writes C(reimage_mac). Reports are not trusted. At
+    most 1024 are read, of each 64 KiB.
 options:
-  addresses:
-    description: BMCs to ask, each as C(reimage_bmc_address) has it, or C(FIRST-LAST), or a network.
-    type: list
-    elements: str
-    required: true
+  by:
+    description: V(bmc) asks BMCs, V(boot) collects the reports of machines that booted over the network.
+    type: str
+    choices: [bmc, boot]
+    default: bmc
   nodes:
-    description: Nodes of the inventory that they may be.
+    description: >-
+      Nodes of the inventory that they may be. By V(boot), those with C(reimage_serial) and no C(reimage_mac)
+      are awaited.
     type: list
     elements: str
     required: true
   file:
-    description: Inventory file that is written.
+    description: Inventory file on the controller that is written.
     type: path
     required: true
+  addresses:
+    description: >-
+      By V(bmc), and required there, the BMCs to ask, each as C(reimage_bmc_address) has it, or
+      C(FIRST-LAST), or a network.
+    type: list
+    elements: str
   parallel:
-    description: The most BMCs that are asked at a time.
+    description: By V(bmc), the most BMCs that are asked at a time.
     type: int
     default: 32
   timeout_s:
-    description: Seconds that a BMC may take.
+    description: By V(bmc), seconds that a BMC may take.
     type: float
     default: 60
+  folder:
+    description: By V(boot), and required there, the folder on the host in which machines leave their reports.
+    type: path
+  macs:
+    description: By V(boot), MAC addresses that are awaited in place of the nodes.
+    type: list
+    elements: str
+    default: []
+  seconds:
+    description: By V(boot), and required there, how long to wait at most.
+    type: int
 attributes:
   check_mode:
-    description: Asks, and writes nothing.
-    support: full
+    description: By V(bmc) asks, and writes nothing; by V(boot) it is skipped.
+    support: partial
 extends_documentation_fragment: [rackproof.bmc, rackproof.no_diff]
 author: Rackproof developers
 """
@@ -55,12 +75,26 @@ EXAMPLES = r"""
     user: "{{ reimage_bmc_user }}"
     password: "{{ reimage_bmc_password }}"
   register: discovered
+
+- name: Collect boot reports from unknown machines
+  rackproof_reimage_discover:
+    by: boot
+    folder: "{{ netboot_discover_told }}"
+    nodes: "{{ groups['gpu_nodes'] }}"
+    file: "{{ inventory_dir }}/discovered.yml"
+    seconds: 900
+  delegate_to: boothost
+  register: discovered
 """
 
 RETURN = r"""
-gates: {description: "Whether a BMC has no node, or none was matched.", type: bool, returned: success}
+gates: {description: "Whether a machine has no node, or none was matched.", type: bool, returned: success}
 nodes: {description: The host variables of each node that was matched., type: dict, returned: success}
 matched: {description: The same in words., type: list, returned: success}
-remarks: {description: What is to be seen to and holds nobody up., type: list, returned: success}
-problems: {description: Why a BMC that was asked has no node., type: list, returned: success}
+hardware:
+  description: Disks and network interfaces of each of them.
+  type: list
+  returned: by V(boot)
+remarks: {description: What is to be seen to and blocks nothing., type: list, returned: success}
+problems: {description: Why a machine that answered or reported has no node., type: list, returned: success}
 """

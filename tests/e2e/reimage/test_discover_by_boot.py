@@ -167,8 +167,8 @@ def test_machines_become_nodes_by_serial_number_and_it_ends_when_all_have_told(m
         "n2": {"reimage_mac": mac(2)},
     }
     assert "Awaited: n1, n2" in said
-    assert f"told: {mac(1)}: ACME G8, serial number s1" in said
-    assert "left: nobody" in said
+    assert f"reported: {mac(1)}: ACME G8, serial number s1" in said
+    assert "still awaited: none" in said
     assert f"n1: {mac(1)}: ACME G8, serial number s1" in said
     assert "n1: disks: /dev/sda (serial D1, 894.1 GiB, /dev/disk/by-path/pci-1)" in said
     assert f"n1: interfaces: {mac(1)} (link), {mac(101)} (no link)" in said
@@ -212,13 +212,13 @@ def test_who_cannot_be_matched_is_named_and_the_others_are_written(make: Make) -
     for line in (
         f"{mac(4)}: ACME G8, serial number STRANGER: no node of the inventory",
         f"n2: its serial number is told by 2 MAC addresses: {mac(2)}, {mac(3)}",
-        f"{mac(5)}: what it tells cannot be read",
-        f"{mac(6)}: it tells of no network interface with this address",
+        f"{mac(5)}: its boot report cannot be read",
+        f"{mac(6)}: its boot report lists no network interface with this address",
         f"n7: it booted by {mac(7)}; the inventory says reimage_mac {mac(77)}",
-        f"{mac(8)}: it tells more than 65536 bytes",
+        f"{mac(8)}: its boot report has more than 65536 bytes",
         "did not tell who they are: n[2,9]",
         "have no reimage_serial: n10",
-        "left: n[2,9]",
+        "still awaited: n[2,9]",
     ):
         assert line in said, line
     assert site.left() == []

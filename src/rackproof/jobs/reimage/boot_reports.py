@@ -1,7 +1,8 @@
-"""What machines tell of themselves that booted without an order (``rackproof-write-image --tell``).
+"""The reports of machines that booted without an order (``rackproof-write-image --tell``).
 
-It lies in a folder of the host that they boot from, a file for each MAC address. Whoever is in that network
-can write there: how many, how much and which characters is bounded here, and nothing read becomes a name.
+A report lies in a folder of the host that the machine boots from, one file for each MAC address. Whoever is
+in that network can write there: how many, how much and which characters is bounded here, and nothing read
+becomes the name of a file or a command.
 """
 
 from __future__ import annotations
@@ -11,113 +12,232 @@ import binascii
 import json
 import re
 import shlex
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from rackproof.core.errors import RackproofError
+from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.text import sanitize, size
+from rackproof.jobs.reimage import discovery
 from rackproof.jobs.reimage.bmc import About, BmcError
 
-MOST = 1024
+MAX_REPORTS = 1024
 """Machines that are read in one attempt."""
-AT_ONCE = 16
-"""Machines that are read by one command."""
-MOST_BYTES = 64 * 1024
-"""Of one machine; the host takes no more."""
-MOST_SHOWN = 64
+REPORTS_PER_COMMAND = 16
+"""Machines that are read by one command: more would make its output too long."""
+MAX_BYTES = 64 * 1024
+"""Of one report; the host takes no more."""
+MAX_PARTS = 64
 """Disks, and interfaces, of one machine."""
+POLL_S = 2.0
 _FILE = re.compile(r"((?:[0-9a-f]{2}-){5}[0-9a-f]{2})\.json")
 _MAC = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}")
 
 
-class TellingError(RackproofError):
-    """Nobody can tell; the message says why."""
+class BootReportError(RackproofError):
+    """Unknown machines cannot report; the message says why."""
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a machine told: who it is, and its disks in words."""
+class BootReport:
+    """What a machine reported: which machine it is, and its disks in words."""
 
     about: About
     disks: tuple[str, ...] = ()
 
 
+Reports = Mapping[str, BootReport | BmcError]
+"""By MAC address the report of a machine, or why it cannot be read."""
+
+
+class Awaited:
+    """The machines that a discovery waits for: by the MAC addresses that were named, or else by node."""
+
+    def __init__(self, nodes: Mapping[str, discovery.Known], macs: Iterable[Any]) -> None:
+        self._nodes = nodes
+        self._macs = {str(mac).lower().replace("-", ":") for mac in macs}
+
+    def missing(self, reports: Reports) -> list[str]:
+        """Return the MAC addresses, or else the nodes, that have not reported yet. No I/O."""
+        if self._macs:
+            return self.missing_macs(reports)
+        matched = match_reports(reports, self._nodes).variables
+        return [name for name in discovery.awaited(self._nodes) if name not in matched]
+
+    def missing_macs(self, reports: Reports) -> list[str]:
+        """Return the MAC addresses that were named and have not reported. No I/O."""
+        return sorted(self._macs - set(reports))
+
+
+def collect(
+    ask_host: Callable[[str], str],
+    folder: str,
+    awaited: Awaited,
+    timeout_s: float,
+    show: Callable[[str], object],
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[str, BootReport | BmcError]:
+    """Read the reports as they come, until all that are awaited are there or the time is over.
+
+    Args:
+        ask_host: Returns what a shell command prints on the host that machines boot from.
+        folder: Where the reports lie on that host.
+        awaited: The machines to wait for.
+        timeout_s: Seconds to wait at most.
+        show: Takes a line about each report.
+        sleep: Waits.
+        clock: Seconds.
+    """
+    reports: dict[str, BootReport | BmcError] = {}
+    end = clock() + timeout_s
+    while True:
+        macs = parse_report_list(ask_host(list_command(folder)))
+        new = [mac for mac in macs if mac not in reports]
+        new = new[: min(REPORTS_PER_COMMAND, MAX_REPORTS - len(reports))]
+        if new:
+            reports |= parse_reports(ask_host(read_command(folder, new)), new)
+            for mac in new:
+                show(f"reported: {_describe_report(mac, reports[mac])}")
+            missing = awaited.missing(reports)
+            show(f"still awaited: {compress_hostlist(missing) if missing else 'none'}")
+            if not missing or len(reports) >= MAX_REPORTS:
+                return reports
+        elif clock() >= end:
+            return reports
+        else:
+            sleep(POLL_S)
+
+
+def match_reports(reports: Reports, nodes: Mapping[str, discovery.Known]) -> discovery.Discovered:
+    """Return which machine is which node. No I/O."""
+    answers = {
+        mac: report if isinstance(report, BmcError) else (report.about,) for mac, report in reports.items()
+    }
+    return discovery.match(answers, nodes, protocol="boot")
+
+
+def summarize(reports: Reports, found: discovery.Discovered, awaited: Awaited) -> dict[str, Any]:
+    """Return what the playbook shows and goes on with. No I/O."""
+    summary = found.plain()
+    summary["remarks"] += [f"sent no boot report: {mac}" for mac in awaited.missing_macs(reports)]
+    if len(reports) >= MAX_REPORTS:
+        # Somebody floods the folder: that must not pass for a discovery that read everything.
+        summary["problems"].append(f"more than {MAX_REPORTS} machines reported: the others were not read")
+        summary["gates"] = True
+    return {**summary, "hardware": _describe_hardware(reports, found)}
+
+
 def list_command(folder: str) -> str:
-    """Return the shell command that lists who has told."""
-    return f"cd {shlex.quote(folder)} && ls -1 | head -n {4 * MOST}"
+    """Return the shell command that lists the reports."""
+    return f"cd {shlex.quote(folder)} && ls -1 | head -n {4 * MAX_REPORTS}"
 
 
-def listed(text: str) -> list[str]:
-    """Return the MAC addresses that have told; what is called otherwise does not count."""
+def parse_report_list(text: str) -> list[str]:
+    """Return the MAC addresses that have reported; a file with another name does not count. No I/O."""
     names = (_FILE.fullmatch(line) for line in text.splitlines())
-    return [found[1].replace("-", ":") for found in names if found]
+    return [name[1].replace("-", ":") for name in names if name]
 
 
 def read_command(folder: str, macs: Iterable[str]) -> str:
-    """Return the shell command that shows what machines told, one line for each."""
+    """Return the shell command that shows the reports of machines, one line for each."""
     names = " ".join(mac.replace(":", "-") for mac in macs)
-    each = f'echo "$one" $(head -c {MOST_BYTES + 1} "$one.json" | base64 | tr -d "\\n")'
-    return f"cd {shlex.quote(folder)} && for one in {names}; do {each}; done"
+    # One byte more than is allowed, to tell a report that is too long from one that just fits.
+    show = f'echo "$name" $(head -c {MAX_BYTES + 1} "$name.json" | base64 | tr -d "\\n")'
+    return f"cd {shlex.quote(folder)} && for name in {names}; do {show}; done"
 
 
-def told(text: str, macs: Iterable[str]) -> dict[str, Told | BmcError]:
-    """Return what each of these machines told, or why it cannot be read."""
+def parse_reports(text: str, macs: Iterable[str]) -> dict[str, BootReport | BmcError]:
+    """Return the report of each of these machines, or why it cannot be read. No I/O."""
     lines = dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
-    return {mac: _one(mac, lines.get(mac.replace(":", "-"), "")) for mac in macs}
+    return {mac: _decode_report(mac, lines.get(mac.replace(":", "-"), "")) for mac in macs}
 
 
-def _one(mac: str, encoded: str) -> Told | BmcError:
+def _decode_report(mac: str, encoded: str) -> BootReport | BmcError:
     try:
         data = base64.b64decode(encoded, validate=True)
-        if len(data) > MOST_BYTES:
-            return BmcError(f"{mac}: it tells more than {MOST_BYTES} bytes")
-        return read(mac, json.loads(data))
+        if len(data) > MAX_BYTES:
+            return BmcError(f"{mac}: its boot report has more than {MAX_BYTES} bytes")
+        return parse_report(mac, json.loads(data))
     except (binascii.Error, ValueError, RecursionError):
-        return BmcError(f"{mac}: what it tells cannot be read")
+        return BmcError(f"{mac}: its boot report cannot be read")
 
 
-def read(mac: str, said: Any) -> Told | BmcError:
-    """Return what a machine told that booted by this MAC address.
+def parse_report(mac: str, report: Any) -> BootReport | BmcError:
+    """Return what a machine reported that booted by this MAC address. No I/O.
 
     Args:
         mac: The MAC address.
-        said: Anything.
+        report: Anything.
     """
-    if not isinstance(said, dict):
-        return BmcError(f"{mac}: what it tells cannot be read")
-    macs = said.get("macs")
-    links: dict[str, bool | None] = {}
-    for name, up in list(macs.items())[:MOST_SHOWN] if isinstance(macs, dict) else []:
-        if _MAC.fullmatch(name):
-            links[name] = up if isinstance(up, bool) else None
+    if not isinstance(report, dict):
+        return BmcError(f"{mac}: its boot report cannot be read")
+    links = _parse_links(report.get("macs"))
     if mac not in links:
-        return BmcError(f"{mac}: it tells of no network interface with this address")
-    makers = (_word(said.get("manufacturer")), _word(said.get("model")))
-    disks = said.get("disks")
+        return BmcError(f"{mac}: its boot report lists no network interface with this address")
+    maker_and_model = (_short_text(report.get("manufacturer")), _short_text(report.get("model")))
     about = About(
-        serial=_word(said.get("serial")), model=" ".join(one for one in makers if one), power="On", macs=links
+        serial=_short_text(report.get("serial")),
+        model=" ".join(word for word in maker_and_model if word),
+        power="On",
+        macs=links,
     )
-    shown = [_disk(one) for one in disks[:MOST_SHOWN]] if isinstance(disks, list) else []
-    return Told(about, tuple(one for one in shown if one))
+    disks = report.get("disks")
+    described = [_describe_disk(disk) for disk in disks[:MAX_PARTS]] if isinstance(disks, list) else []
+    return BootReport(about, tuple(disk for disk in described if disk))
 
 
-def _word(value: Any, limit: int = 100) -> str:
+def _parse_links(macs: Any) -> dict[str, bool | None]:
+    """Return the MAC addresses of a report, each with whether its link is up; None is not known."""
+    if not isinstance(macs, dict):
+        return {}
+    return {
+        mac: up if isinstance(up, bool) else None
+        for mac, up in list(macs.items())[:MAX_PARTS]
+        if _MAC.fullmatch(mac)
+    }
+
+
+def _short_text(value: Any, limit: int = 100) -> str:
     return sanitize(value, limit).strip() if isinstance(value, str) else ""
 
 
-def _disk(one: Any) -> str:
-    """Return a disk as whoever writes ``reimage_disk`` has to know it."""
-    if not isinstance(one, dict):
+def _describe_disk(disk: Any) -> str:
+    """Return a disk with everything by which ``reimage_disk`` can name it."""
+    if not isinstance(disk, dict):
         return ""
-    count, serial = one.get("bytes"), _word(one.get("serial"))
-    large = size(count) if type(count) is int and 0 < count < 2**63 else "no size"
-    parts = [f"serial {serial}" if serial else "no serial number", large]
-    parts += [_word(one.get("by_path"), 200)]
-    return f"{_word(one.get('path')) or 'no path'} ({', '.join(part for part in parts if part)})"
+    count, serial = disk.get("bytes"), _short_text(disk.get("serial"))
+    parts = [
+        f"serial {serial}" if serial else "no serial number",
+        # Sizes are counts of sectors: what is above 2**63 bytes is made up.
+        size(count) if type(count) is int and 0 < count < 2**63 else "no size",
+        _short_text(disk.get("by_path"), 200),
+    ]
+    return f"{_short_text(disk.get('path')) or 'no path'} ({', '.join(part for part in parts if part)})"
 
 
-def links_in_words(about: About) -> str:
-    """Return a machine's interfaces with their links."""
-    words = {True: "link", False: "no link", None: "link not told"}
+def describe_links(about: About) -> str:
+    """Return a machine's interfaces with their links. No I/O."""
+    words = {True: "link", False: "no link", None: "link unknown"}
     return ", ".join(f"{mac} ({words[up]})" for mac, up in about.macs.items())
+
+
+def _describe_report(mac: str, report: BootReport | BmcError) -> str:
+    if isinstance(report, BmcError):
+        return str(report)
+    parts = (report.about.model, f"serial number {report.about.serial or 'none'}")
+    return f"{mac}: {', '.join(part for part in parts if part)}"
+
+
+def _describe_hardware(reports: Reports, found: discovery.Discovered) -> list[str]:
+    """Return node by node what an operator needs to write ``reimage_disk``."""
+    lines = []
+    for name, variables in sorted(found.variables.items()):
+        report = reports[variables["reimage_mac"]]
+        if isinstance(report, BootReport):
+            lines.append(f"{name}: disks: {'; '.join(report.disks) or 'none'}")
+            lines.append(f"{name}: interfaces: {describe_links(report.about)}")
+    return lines

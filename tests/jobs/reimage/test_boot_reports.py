@@ -1,4 +1,4 @@
-"""What machines tell that booted without an order: whatever they say, it is bounded, cleaned, and no name."""
+"""Boot reports of unknown machines: their content is bounded, sanitized, and never the name of a file."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 
 from rackproof.jobs.reimage import boot_reports
 from rackproof.jobs.reimage.bmc import About, BmcError
-from rackproof.jobs.reimage.boot_reports import Told, listed, read
+from rackproof.jobs.reimage.boot_reports import BootReport, parse_report, parse_report_list
 
 MAC = "52:54:00:00:00:01"
 OTHER = "52:54:00:00:00:02"
-SAID: dict[str, Any] = {
+REPORT: dict[str, Any] = {
     "serial": "S1",
     "manufacturer": "ACME",
     "model": "G8",
@@ -26,18 +26,18 @@ SAID: dict[str, Any] = {
 }
 
 
-def one(**changed: Any) -> Told:
-    found = read(MAC, SAID | changed)
-    assert isinstance(found, Told), found
+def report_with(**changed: Any) -> BootReport:
+    found = parse_report(MAC, REPORT | changed)
+    assert isinstance(found, BootReport), found
     return found
 
 
-def test_a_machine_is_what_a_bmc_would_say_of_it() -> None:
-    assert one() == Told(
+def test_a_report_describes_a_machine_like_a_bmc_would() -> None:
+    assert report_with() == BootReport(
         About("", "S1", "ACME G8", "On", {MAC: True, OTHER: None}),
         ("/dev/nvme0n1 (serial D1, 1 TiB, /dev/disk/by-path/p1)",),
     )
-    assert boot_reports.links_in_words(one().about) == f"{MAC} (link), {OTHER} (link not told)"
+    assert boot_reports.describe_links(report_with().about) == f"{MAC} (link), {OTHER} (link unknown)"
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,8 @@ def test_a_machine_is_what_a_bmc_would_say_of_it() -> None:
         ({"uuid": 1, "more": "x"}, "serial", "S1"),
     ],
 )
-def test_whatever_it_says_of_itself_is_cleaned(changed: dict[str, Any], field: str, value: object) -> None:
-    assert getattr(one(**changed).about, field) == value
+def test_every_text_of_a_report_is_sanitized(changed: dict[str, Any], field: str, value: object) -> None:
+    assert getattr(report_with(**changed).about, field) == value
 
 
 @pytest.mark.parametrize(
@@ -70,25 +70,27 @@ def test_whatever_it_says_of_itself_is_cleaned(changed: dict[str, Any], field: s
     ],
 )
 def test_disks_are_shown_as_reimage_disk_names_them(disk: Any, shown: str | None) -> None:
-    assert one(disks=[disk]).disks == ((shown,) if shown else ())
+    assert report_with(disks=[disk]).disks == ((shown,) if shown else ())
 
 
 def test_many_disks_and_interfaces_are_not_all_shown() -> None:
     many = {MAC: True} | {f"52:54:00:00:{high:02x}:{low:02x}": True for high in range(9) for low in range(99)}
-    found = one(disks=SAID["disks"] * 999, macs=many)
-    assert (len(found.disks), len(found.about.macs)) == (boot_reports.MOST_SHOWN, boot_reports.MOST_SHOWN)
+    found = report_with(disks=REPORT["disks"] * 999, macs=many)
+    assert (len(found.disks), len(found.about.macs)) == (boot_reports.MAX_PARTS, boot_reports.MAX_PARTS)
     for nothing in (None, {}, "sda", 3):
-        assert one(disks=nothing).disks == ()
+        assert report_with(disks=nothing).disks == ()
 
 
-@pytest.mark.parametrize("said", [None, [], "S1", 3, {}, {"macs": [MAC]}, SAID | {"macs": {OTHER: True}}])
-def test_what_is_no_machine_is_named_by_its_mac_address(said: Any) -> None:
-    found = read(MAC, said)
+@pytest.mark.parametrize(
+    "content", [None, [], "S1", 3, {}, {"macs": [MAC]}, REPORT | {"macs": {OTHER: True}}]
+)
+def test_a_report_that_describes_no_machine_is_an_error_with_its_mac_address(content: Any) -> None:
+    found = parse_report(MAC, content)
     assert isinstance(found, BmcError)
     assert str(found).startswith(f"{MAC}: ")
 
 
-def test_only_files_that_are_called_by_a_mac_address_are_read() -> None:
+def test_only_files_named_by_a_mac_address_are_read() -> None:
     names = ["52-54-00-00-00-01.json", "52-54-00-00-00-0G.json", "52-54-00-00-00-02.json.1", "a b;c.json", ""]
     names += [
         "x52-54-00-00-00-02.json",
@@ -96,14 +98,14 @@ def test_only_files_that_are_called_by_a_mac_address_are_read() -> None:
         "../52-54-00-00-00-02.json",
         "52-54-00-00-00-AA.json",
     ]
-    assert listed("\n".join(names)) == [MAC]
+    assert parse_report_list("\n".join(names)) == [MAC]
 
 
-def test_the_shell_reads_what_was_told_and_no_more_than_allowed(tmp_path: Path) -> None:
+def test_the_shell_reads_the_reports_and_no_more_than_allowed(tmp_path: Path) -> None:
     folder = tmp_path / "a folder's; echo x"
     folder.mkdir()
     contents = {
-        "01": json.dumps(SAID).encode(),
+        "01": json.dumps(REPORT).encode(),
         "02": b"x" * 200_000,
         "03": b"{",
         "04": b"[" * 60_000,
@@ -117,20 +119,20 @@ def test_the_shell_reads_what_was_told_and_no_more_than_allowed(tmp_path: Path) 
     def shell(command: str) -> str:
         return subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True).stdout
 
-    macs = listed(shell(boot_reports.list_command(str(folder))))
+    macs = parse_report_list(shell(boot_reports.list_command(str(folder))))
     assert macs == [f"52:54:00:00:00:{end}" for end in contents]
-    found = boot_reports.told(
+    found = boot_reports.parse_reports(
         shell(boot_reports.read_command(str(folder), [*macs, "52:54:00:00:00:99"])), macs
     )
-    assert isinstance(found[MAC], Told)
-    assert [str(why).partition(": ")[2] for why in list(found.values())[1:]] == [
-        "it tells more than 65536 bytes",
-        *["what it tells cannot be read"] * 5,
+    assert isinstance(found[MAC], BootReport)
+    assert [str(error).partition(": ")[2] for error in list(found.values())[1:]] == [
+        "its boot report has more than 65536 bytes",
+        *["its boot report cannot be read"] * 5,
     ]
 
 
-def test_an_answer_that_was_cut_off_is_no_machine() -> None:
-    line = f"52-54-00-00-00-01 {base64.b64encode(json.dumps(SAID).encode()).decode()}"
+def test_a_report_that_was_cut_off_is_no_machine() -> None:
+    line = f"52-54-00-00-00-01 {base64.b64encode(json.dumps(REPORT).encode()).decode()}"
     for text in ("", line[:-7], line.replace("=", ""), "52-54-00-00-00-01"):
-        found = boot_reports.told(text, [MAC])[MAC]
+        found = boot_reports.parse_reports(text, [MAC])[MAC]
         assert isinstance(found, BmcError) or text == line.replace("=", "")
