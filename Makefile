@@ -1,6 +1,6 @@
 # Rackproof's one task file. `make` alone lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help vm vms vms-image one-or-two venv runtimes bench check lint unit test test-rack proofs nights perf fuzz constraints docs clean molecule rack rack-down rack-status long rack-of-tests rack-provisioned rack-and-scenarios rack-tests
+.PHONY: help structure vm vms vms-image one-or-two venv runtimes bench check lint unit test test-rack proofs nights perf fuzz constraints docs clean molecule rack rack-down rack-status long rack-of-tests rack-provisioned rack-and-scenarios rack-tests
 SHELL := /bin/bash
 BIN := .venv/bin
 # Standard library only: a machine without .venv can start a rack, too.
@@ -36,12 +36,16 @@ bench: venv  ## Benchmark this machine: train, probe, judge, report
 check: venv  ## Lint and fast tests: under 2 minutes
 	@$(MAKE) --no-print-directory -j2 --output-sync=target lint unit LINT_LESS='--exclude molecule/'
 
-lint: venv  ## ruff, mypy --strict, ansible-lint (production), yamllint
+lint: venv  ## ruff, import-linter, mypy --strict, ansible-lint (production), yamllint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/mypy
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/yamllint --strict .
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-lint --offline -q $(LINT_LESS)
+
+structure:  ## Print the rooms of the package, the imports between them, and what runs backwards
+	@tools/structure
 
 unit: venv  ## Fast tests
 	$(BIN)/pytest -q --numprocesses=auto -m 'not ($(LONG)) and not rack' $(PYTEST)
