@@ -46,7 +46,7 @@ class ActionModule(ActionBase):
         if answer.get("failed") or answer.get("unreachable") or "gathered" not in answer:
             return answer
         try:
-            said = tasks.keep_look(
+            said = tasks.store_snapshot(
                 begun,
                 node,
                 answer["gathered"],

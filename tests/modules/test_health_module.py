@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rackproof.nodes.health_checks import Expectation, check
-from rackproof.nodes.snapshot import look
+from rackproof.nodes.health_checks import Expectation, check_node
+from rackproof.nodes.snapshot import build_snapshot
 from tests.nodes.health.conftest import FAKES, Rig
 
 pytestmark = pytest.mark.slow
@@ -74,7 +74,7 @@ def test_one_call_gives_a_whole_look(gather: Any) -> None:
     gather.rig.run("hardware --fault xid --gpu 1 --number 119")
     answer = gather(check=True)
     assert answer["changed"] is False
-    seen = look("n07", answer["gathered"], sku="gb300")
+    seen = build_snapshot("n07", answer["gathered"], sku="gb300")
     assert (len(seen.gpus), {len(gpu.links) for gpu in seen.gpus}) == (4, {18})
     assert [(one.device, one.state, one.rate_gbps, one.counters) for one in seen.ports] == [
         ("mlx5_0", "active", 800.0, {"symbol_error": 7})
@@ -85,15 +85,15 @@ def test_one_call_gives_a_whole_look(gather: Any) -> None:
     assert seen.mounts
     assert "/" in seen.mounts
     assert seen.memory_bytes > 1 << 30
-    assert {one.code for one in check(seen, expected=Expectation(gpus=4))} >= {"xid_119", "link_width"}
+    assert {one.code for one in check_node(seen, expected=Expectation(gpus=4))} >= {"xid_119", "link_width"}
 
 
 def test_messages_from_before_the_last_look_are_not_said_again(gather: Any) -> None:
     gather.rig.run("hardware --fault xid --gpu 1 --number 31")
     answer = gather()["gathered"]
-    assert [one.xid for one in look("n", answer).xids] == [31]
+    assert [one.xid for one in build_snapshot("n", answer).xids] == [31]
     answer["health"]["since"] = answer["health"]["epoch"] + 3600
-    assert look("n", answer).xids == ()
+    assert build_snapshot("n", answer).xids == ()
 
 
 def test_an_empty_journal_is_not_taken_for_a_silent_kernel(gather: Any) -> None:
@@ -102,7 +102,7 @@ def test_an_empty_journal_is_not_taken_for_a_silent_kernel(gather: Any) -> None:
     answer = gather(since=before)["gathered"]
     # The fake's log tells seconds since its own boot, the machine has run for longer.
     answer["facts"]["files"]["uptime"] = "0"
-    assert [one.xid for one in look("n", answer).xids] == [79]
+    assert [one.xid for one in build_snapshot("n", answer).xids] == [79]
     # A journal that holds the kernel's messages is believed when it has no new ones.
     (gather.rig.root / "usr/bin/journalctl").write_text(
         "#!/bin/sh\ncase \"$*\" in *--since*) ;; *) echo '1795000000.1 n kernel: Linux version';; esac\n"
@@ -135,7 +135,9 @@ def test_a_hung_driver_is_bounded_and_asked_once(gather: Any) -> None:
     asked = {"nvidia_smi_xml": answer["facts"]["tools"]["nvidia_smi_xml"], **answer["health"]["tools"]}
     assert asked["nvidia_smi_xml"]["status"] == "hung"
     assert {asked[name]["status"] for name in ("nvlink_status", "nvlink_errors")} == {"not_asked"}
-    assert "tool_hung" in {one.code for one in check(look("n", answer), expected=Expectation(gpus=4))}
+    assert "tool_hung" in {
+        one.code for one in check_node(build_snapshot("n", answer), expected=Expectation(gpus=4))
+    }
 
 
 def test_wrong_options_are_refused(modules: Any) -> None:

@@ -179,7 +179,7 @@ class Proven(Rack):
         epoch = START + self.night * DAY
         for number, name in enumerate(RACK):
             fault, slot = health.get(number, (None, -1))
-            tasks.keep_look(
+            tasks.store_snapshot(
                 night,
                 name,
                 self.gathered(number, fault, slot),

@@ -13,7 +13,14 @@ from typing import Literal
 from rackproof.core.records import Record, Text, Verdict
 from rackproof.core.text import number, percent, sanitize, size
 from rackproof.logs.xid import verdict_of
-from rackproof.nodes.snapshot import GpuLook, Look, XidLook, bus, done_by_boot, reboot_key
+from rackproof.nodes.snapshot import (
+    GpuSnapshot,
+    NodeSnapshot,
+    XidEvent,
+    normalize_bus_id,
+    reboot_counter_key,
+    resolved_by_boot,
+)
 
 GIB = 1 << 30
 Action = Literal["none", "watch", "configure", "reset", "reboot", "isolate", "inspect", "rma"]
@@ -39,6 +46,9 @@ _COUNTERS_FAIL: Mapping[str, int] = {
 class HealthFinding(Record):
     """Something wrong with a part of a node.
 
+    No :class:`rackproof.core.records.Finding`: that one is about a place in a log, and may be a mere remark.
+    This one always names a part and an action, and is stored in ``night.json`` with these keys.
+
     ``part`` is node, gpu, port or link; ``name`` a GPU's UUID, ``DEVICE/PORT`` of a network card, a PCIe
     address, and empty for the node itself; ``place`` where the part sits. ``confidence`` says how surely
     this part is at fault.
@@ -60,7 +70,7 @@ class HealthFinding(Record):
 class Expectation:
     """What a SKU's node has to have; 0, None and empty are not checked.
 
-    ``versions`` names versions as :attr:`Look.versions` does; ``port_gbps`` is a port's rate.
+    ``versions`` names versions as :attr:`NodeSnapshot.versions` does; ``port_gbps`` is a port's rate.
     """
 
     gpus: int = 0
@@ -91,10 +101,10 @@ class Limits:
     pcie_replays: int = 100
 
 
-def check(
-    look: Look,
+def check_node(
+    look: NodeSnapshot,
     *,
-    previous: Look | None = None,
+    previous: NodeSnapshot | None = None,
     expected: Expectation | None = None,
     majority: Mapping[str, str] | None = None,
     limits: Limits | None = None,
@@ -106,7 +116,7 @@ def check(
         look: Tonight's.
         previous: Last night's: what has changed, and how fast counters grow.
         expected: What the SKU has to have.
-        majority: Versions that most nodes of the SKU have (:func:`majorities`).
+        majority: Versions that most nodes of the SKU have (:func:`majority_versions`).
         limits: Bounds for any node.
         idle: Whether no job runs, so that used GPU memory is somebody's leftover.
     """
@@ -125,7 +135,7 @@ def check(
     return tuple(sorted(found, key=lambda one: order.index(one.verdict)))
 
 
-def majorities(looks: Iterable[Look], least: int = 3) -> dict[str, dict[str, str]]:
+def majority_versions(looks: Iterable[NodeSnapshot], least: int = 3) -> dict[str, dict[str, str]]:
     """Return by SKU the version of each thing that more than half of its nodes have; three nodes at least."""
     counts: dict[str, dict[str, Counter[str]]] = {}
     for one in looks:
@@ -142,7 +152,7 @@ def majorities(looks: Iterable[Look], least: int = 3) -> dict[str, dict[str, str
     }
 
 
-def settle(
+def mark_fleetwide(
     findings: Sequence[HealthFinding], nodes: int, *, share: float = 0.15, least: int = 3
 ) -> tuple[tuple[HealthFinding, ...], tuple[str, ...]]:
     """Return a fleet's findings, those on too many nodes marked, and what to say about them.
@@ -174,7 +184,7 @@ def settle(
     )
 
 
-def _tools(look: Look, expected: Expectation, limits: Limits) -> Iterator[HealthFinding]:
+def _tools(look: NodeSnapshot, expected: Expectation, limits: Limits) -> Iterator[HealthFinding]:
     asks_driver = ("nvidia_smi_xml", "nvlink_status", "nvlink_errors", "nvidia_smi_list", "nvidia_smi_query")
     for tool, status in look.tools.items():
         if status == "hung":
@@ -239,7 +249,9 @@ def _tools(look: Look, expected: Expectation, limits: Limits) -> Iterator[Health
         )
 
 
-def _presence(look: Look, previous: Look | None, expected: Expectation) -> Iterator[HealthFinding]:
+def _presence(
+    look: NodeSnapshot, previous: NodeSnapshot | None, expected: Expectation
+) -> Iterator[HealthFinding]:
     if not look.gpus:
         return  # Said already: whether they are there is not known.
     there = {one.uuid: one for one in look.gpus}
@@ -250,9 +262,9 @@ def _presence(look: Look, previous: Look | None, expected: Expectation) -> Itera
         # As many as there have to be: what was missing for longer than a night was taken out.
         gone = [one for one in gone if one.uuid in last]
     new = [one for uuid, one in there.items() if before and uuid not in before]
-    taken = {bus(one.bus_id): one for one in new}
+    taken = {normalize_bus_id(one.bus_id): one for one in new}
     for gpu in gone:
-        other = taken.get(bus(gpu.bus_id))
+        other = taken.get(normalize_bus_id(gpu.bus_id))
         if other is not None:
             yield _of_gpu(
                 look,
@@ -274,7 +286,7 @@ def _presence(look: Look, previous: Look | None, expected: Expectation) -> Itera
             )
     for gpu in new:
         if gpu.uuid not in {one.uuid for one in taken.values()} or not any(
-            bus(one.bus_id) == bus(gpu.bus_id) for one in gone
+            normalize_bus_id(one.bus_id) == normalize_bus_id(gpu.bus_id) for one in gone
         ):
             yield _of_gpu(look, gpu, "gpu_new", Verdict.DEGRADED, "watch", "was not there last night")
     for uuid, gpu in there.items():
@@ -293,7 +305,12 @@ def _presence(look: Look, previous: Look | None, expected: Expectation) -> Itera
 
 
 def _gpu(
-    look: Look, gpu: GpuLook, previous: Look | None, expected: Expectation, limits: Limits, idle: bool
+    look: NodeSnapshot,
+    gpu: GpuSnapshot,
+    previous: NodeSnapshot | None,
+    expected: Expectation,
+    limits: Limits,
+    idle: bool,
 ) -> Iterator[HealthFinding]:
     def found(
         code: str, verdict: Verdict, action: Action, evidence: str, confidence: Confidence = "certain"
@@ -429,7 +446,11 @@ def _gpu(
 
 
 def _pcie(
-    found: Callable[..., HealthFinding], look: Look, gpu: GpuLook, before: GpuLook | None, limits: Limits
+    found: Callable[..., HealthFinding],
+    look: NodeSnapshot,
+    gpu: GpuSnapshot,
+    before: GpuSnapshot | None,
+    limits: Limits,
 ) -> Iterator[HealthFinding]:
     if gpu.pcie_width is not None and gpu.pcie_width_max and gpu.pcie_width < gpu.pcie_width_max:
         yield found(
@@ -457,20 +478,20 @@ def _pcie(
             yield found("pcie_replays", Verdict.DEGRADED, "watch", f"{more} PCIe replays since the last look")
 
 
-def _xids(look: Look) -> Iterator[HealthFinding]:
+def _xids(look: NodeSnapshot) -> Iterator[HealthFinding]:
     for one in look.xids:
         action, confidence = _xid_action(one, look.reboots)
         verdict = verdict_of(one.xid, one.text)
         if action in ("reset", "reboot", "isolate", "inspect"):
             verdict = Verdict.FAIL
         times = f", {one.times} times" if one.times > 1 else ""
-        if done_by_boot(one) and action != "inspect":
+        if resolved_by_boot(one) and action != "inspect":
             verdict, action = Verdict.DEGRADED, "watch"
         since = "; reported before and not acted upon" if one.carried else ""
         since += "; the node was booted since" if one.rebooted else ""
         again = ""
         if action == "inspect":
-            again = f"; {look.reboots[reboot_key(one)]} reboots for it have not helped"
+            again = f"; {look.reboots[reboot_counter_key(one)]} reboots for it have not helped"
         yield HealthFinding(
             node=look.node,
             code=f"xid_{one.xid}",
@@ -486,8 +507,8 @@ def _xids(look: Look) -> Iterator[HealthFinding]:
         )
 
 
-def _xid_action(one: XidLook, reboots: Mapping[str, int]) -> tuple[Action, Confidence]:
-    if one.action == "reboot" and reboots.get(reboot_key(one), 0) >= REBOOTS_UNTIL_INSPECTION:
+def _xid_action(one: XidEvent, reboots: Mapping[str, int]) -> tuple[Action, Confidence]:
+    if one.action == "reboot" and reboots.get(reboot_counter_key(one), 0) >= REBOOTS_UNTIL_INSPECTION:
         return "inspect", "certain"
     known: dict[str, Action] = {"watch": "watch", "reset": "reset", "reboot": "reboot", "isolate": "isolate"}
     if one.action not in known:
@@ -496,7 +517,9 @@ def _xid_action(one: XidLook, reboots: Mapping[str, int]) -> tuple[Action, Confi
     return known[one.action], "hint" if one.action == "watch" else "likely"
 
 
-def _ports(look: Look, previous: Look | None, expected: Expectation) -> Iterator[HealthFinding]:
+def _ports(
+    look: NodeSnapshot, previous: NodeSnapshot | None, expected: Expectation
+) -> Iterator[HealthFinding]:
     last = {(one.device, one.port) for one in previous.ports} if previous else set()
     before = (
         {(one.device, one.port): one for one in (*previous.gone_ports, *previous.ports)} if previous else {}
@@ -564,7 +587,7 @@ def _ports(look: Look, previous: Look | None, expected: Expectation) -> Iterator
                 yield found(f"port_{_snake(name)}", Verdict.FAIL, f"{name}: {more} more in {days * 24:.1f} h")
 
 
-def _links(look: Look) -> Iterator[HealthFinding]:
+def _links(look: NodeSnapshot) -> Iterator[HealthFinding]:
     for address, link in look.links.items():
         for what, short in (("width", "x"), ("speed", "")):
             now, most = link.get(f"current_link_{what}", ""), link.get(f"max_link_{what}", "")
@@ -581,7 +604,9 @@ def _links(look: Look) -> Iterator[HealthFinding]:
                 )
 
 
-def _versions(look: Look, expected: Expectation, majority: Mapping[str, str]) -> Iterator[HealthFinding]:
+def _versions(
+    look: NodeSnapshot, expected: Expectation, majority: Mapping[str, str]
+) -> Iterator[HealthFinding]:
     have = look.versions
     for name, version in sorted(expected.versions.items()):
         if not have.get(name):
@@ -623,7 +648,7 @@ def _versions(look: Look, expected: Expectation, majority: Mapping[str, str]) ->
             )
 
 
-def _system(look: Look, expected: Expectation, limits: Limits) -> Iterator[HealthFinding]:
+def _system(look: NodeSnapshot, expected: Expectation, limits: Limits) -> Iterator[HealthFinding]:
     if look.memlock_bytes is not None and 0 <= look.memlock_bytes < limits.memlock_bytes:
         yield _of_node(
             look,
@@ -699,7 +724,12 @@ def _system(look: Look, expected: Expectation, limits: Limits) -> Iterator[Healt
 
 
 def _of_node(
-    look: Look, code: str, verdict: Verdict, action: Action, evidence: str, confidence: Confidence = "certain"
+    look: NodeSnapshot,
+    code: str,
+    verdict: Verdict,
+    action: Action,
+    evidence: str,
+    confidence: Confidence = "certain",
 ) -> HealthFinding:
     return HealthFinding(
         node=look.node, code=code, verdict=verdict, action=action, confidence=confidence, evidence=evidence
@@ -707,8 +737,8 @@ def _of_node(
 
 
 def _of_gpu(
-    look: Look,
-    gpu: GpuLook,
+    look: NodeSnapshot,
+    gpu: GpuSnapshot,
     code: str,
     verdict: Verdict,
     action: Action,

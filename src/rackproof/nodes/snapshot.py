@@ -62,7 +62,7 @@ MOST_XIDS = 500
 MOST_GONE = 64
 
 
-class GpuLook(Record):
+class GpuSnapshot(Record):
     """A GPU; numbers are None and texts empty where ``nvidia-smi`` does not tell.
 
     Temperatures in °C, power in W, clocks in MHz, memory in bytes; ``margin_c`` is what is left until it
@@ -113,7 +113,7 @@ class GpuLook(Record):
         return f"GPU {self.index}, {self.bus_id}{module}"
 
 
-class PortLook(Record):
+class PortSnapshot(Record):
     """A port of a network card; ``rate_gbps`` is its signalling rate, None where it is unknown.
 
     ``usual_gbps`` is the highest rate that it was ever seen with.
@@ -129,7 +129,7 @@ class PortLook(Record):
     counters: dict[str, int] = Field(default={})
 
 
-class XidLook(Record):
+class XidEvent(Record):
     """An XID since the last look, or one still open from before (``carried``).
 
     Of one that was ``rebooted`` the node was booted after it was logged, and it has not come again since.
@@ -145,7 +145,7 @@ class XidLook(Record):
     rebooted: bool = False
 
 
-class Look(Record):
+class NodeSnapshot(Record):
     """A node as it was in one night. ``answered`` names the tools that answered, the others have a status.
 
     ``reboots`` counts, by ``GPU/XID``, the reboots after which that XID was looked for again. ``gone_gpus``
@@ -158,13 +158,13 @@ class Look(Record):
     epoch: float | None = None
     boot_id: str = ""
     loaded: bool = False
-    gpus: tuple[GpuLook, ...] = ()
-    ports: tuple[PortLook, ...] = ()
-    gone_gpus: tuple[GpuLook, ...] = ()
-    gone_ports: tuple[PortLook, ...] = ()
+    gpus: tuple[GpuSnapshot, ...] = ()
+    ports: tuple[PortSnapshot, ...] = ()
+    gone_gpus: tuple[GpuSnapshot, ...] = ()
+    gone_ports: tuple[PortSnapshot, ...] = ()
     links: dict[str, dict[str, str]] = Field(default={})
     """PCIe of network cards: address to current and maximum speed and width."""
-    xids: tuple[XidLook, ...] = ()
+    xids: tuple[XidEvent, ...] = ()
     reboots: dict[str, int] = Field(default={})
     versions: dict[str, str] = Field(default={})
     tools: dict[str, str] = Field(default={})
@@ -182,14 +182,14 @@ class Look(Record):
     clock_synchronized: bool | None = None
 
 
-def look(
+def build_snapshot(
     name: str,
     gathered: Mapping[str, Any],
     *,
     sku: str = "",
-    previous: Look | None = None,
+    previous: NodeSnapshot | None = None,
     about: Node | None = None,
-) -> Look:
+) -> NodeSnapshot:
     """Return the state of a node.
 
     Args:
@@ -206,7 +206,9 @@ def look(
     boot_id = sanitize(facts.get("boot_id") or node.get("boot_id") or "", 60)
     log = _since(_stdout(tools, "kernel_log"), health, _text(_map(facts, "files"), "uptime"))
     xids = _xids(
-        log, _float(health.get("booted")) or 0, {bus(one.bus_id): one.uuid for one in _known(gpus, previous)}
+        log,
+        _float(health.get("booted")) or 0,
+        {normalize_bus_id(one.bus_id): one.uuid for one in _known(gpus, previous)},
     )
     clock = _map(node, "clock")
     asked, told = _float(clock.get("asked_at")), _float(clock.get("epoch"))
@@ -215,7 +217,7 @@ def look(
     ports = _with_usual(_ports(_map(health, "hca") or _of_facts(facts)), previous)
     asked_of = {**_map(facts, "paths"), **_map(node, "space"), **_map(health, "disk")}
     disk = _disk(asked_of)
-    return Look(
+    return NodeSnapshot(
         node=name,
         sku=sku,
         hardware_key=about.hardware_key,
@@ -264,7 +266,7 @@ def look(
     )
 
 
-def bus(address: str) -> str:
+def normalize_bus_id(address: str) -> str:
     """Return a bus address in one form (``0008:06:00``): the driver's, the kernel's and the log's differ."""
     parts = address.lower().split(".")[0].split(":")
     return (
@@ -272,7 +274,7 @@ def bus(address: str) -> str:
     )
 
 
-def action_of(xid: int, text: str) -> str:
+def requested_action(xid: int, text: str) -> str:
     """Return what an XID asks for: watch, reset, reboot or isolate; ``unknown`` where nobody says."""
     action = ACTIONS.get(xid, "unknown")
     if action == "nvlink":
@@ -284,25 +286,25 @@ def action_of(xid: int, text: str) -> str:
     return action
 
 
-def _known(gpus: tuple[GpuLook, ...], previous: Look | None) -> tuple[GpuLook, ...]:
+def _known(gpus: tuple[GpuSnapshot, ...], previous: NodeSnapshot | None) -> tuple[GpuSnapshot, ...]:
     """GPUs that can be named by their bus: those that are missing, too, for however many nights."""
-    there = {bus(one.bus_id) for one in gpus}
+    there = {normalize_bus_id(one.bus_id) for one in gpus}
     before = (*previous.gone_gpus, *previous.gpus) if previous else ()
-    return (*gpus, *(one for one in before if bus(one.bus_id) not in there))
+    return (*gpus, *(one for one in before if normalize_bus_id(one.bus_id) not in there))
 
 
-def _gone_gpus(gpus: tuple[GpuLook, ...], previous: Look | None) -> tuple[GpuLook, ...]:
+def _gone_gpus(gpus: tuple[GpuSnapshot, ...], previous: NodeSnapshot | None) -> tuple[GpuSnapshot, ...]:
     """Return GPUs of earlier nights whose place is empty; where none can be read, that is all of them."""
     if previous is None:
         return ()
-    there, places = {one.uuid for one in gpus}, {bus(one.bus_id) for one in gpus}
+    there, places = {one.uuid for one in gpus}, {normalize_bus_id(one.bus_id) for one in gpus}
     known = {one.uuid: one for one in (*previous.gone_gpus, *previous.gpus)}
-    return tuple(one for uuid, one in known.items() if uuid not in there and bus(one.bus_id) not in places)[
-        :MOST_GONE
-    ]
+    return tuple(
+        one for uuid, one in known.items() if uuid not in there and normalize_bus_id(one.bus_id) not in places
+    )[:MOST_GONE]
 
 
-def _gone_ports(ports: tuple[PortLook, ...], previous: Look | None) -> tuple[PortLook, ...]:
+def _gone_ports(ports: tuple[PortSnapshot, ...], previous: NodeSnapshot | None) -> tuple[PortSnapshot, ...]:
     """Return ports of earlier nights that are missing, and that no port of another name has come for."""
     if previous is None:
         return ()
@@ -313,7 +315,7 @@ def _gone_ports(ports: tuple[PortLook, ...], previous: Look | None) -> tuple[Por
     return tuple(one for key, one in known.items() if key not in there)[:MOST_GONE]
 
 
-def _with_usual(ports: tuple[PortLook, ...], previous: Look | None) -> tuple[PortLook, ...]:
+def _with_usual(ports: tuple[PortSnapshot, ...], previous: NodeSnapshot | None) -> tuple[PortSnapshot, ...]:
     """Return the ports with the highest rate each was seen with: slow is slow for longer than a night."""
     was = {
         (one.device, one.port): one.usual_gbps or one.rate_gbps or 0.0
@@ -327,7 +329,7 @@ def _with_usual(ports: tuple[PortLook, ...], previous: Look | None) -> tuple[Por
     )
 
 
-def _gpus(tools: Mapping[str, Any]) -> tuple[GpuLook, ...]:
+def _gpus(tools: Mapping[str, Any]) -> tuple[GpuSnapshot, ...]:
     try:
         found = read_gpu_texts(_stdout(tools, "nvidia_smi_xml").encode("utf-8", "replace"))
     except ValueError:
@@ -347,7 +349,7 @@ def _gpus(tools: Mapping[str, Any]) -> tuple[GpuLook, ...]:
         errors_of, reasons = "ecc_errors/volatile/", "clocks_event_reasons/clocks_event_reason_"
         used = whole("fb_memory_usage/used")
         looks.append(
-            GpuLook(
+            GpuSnapshot(
                 uuid=gpu.uuid,
                 serial=gpu.serial,
                 index=gpu.index,
@@ -445,14 +447,14 @@ def _nvlink_errors(text: str) -> dict[str, int]:
     return found
 
 
-def _xids(log: str, booted: float, uuids: Mapping[str, str]) -> tuple[XidLook, ...]:
-    found: dict[tuple[str, int, str], XidLook] = {}
+def _xids(log: str, booted: float, uuids: Mapping[str, str]) -> tuple[XidEvent, ...]:
+    found: dict[tuple[str, int, str], XidEvent] = {}
     for line in log.splitlines():
         match = _XID.search(line)
         if match is None:
             continue
-        address, xid, text = bus(match[1]), int(match[2]), sanitize(match[3] or "", 300)
-        key = (address, xid, action_of(xid, text))
+        address, xid, text = normalize_bus_id(match[1]), int(match[2]), sanitize(match[3] or "", 300)
+        key = (address, xid, requested_action(xid, text))
         # Seconds since 1970; dmesg, which tells those since boot, has none of an earlier boot.
         stamp = _MOMENT.match(line)
         before = stamp is not None and float(stamp[1]) < booted
@@ -460,7 +462,7 @@ def _xids(log: str, booted: float, uuids: Mapping[str, str]) -> tuple[XidLook, .
             now = {"times": found[key].times + 1, "rebooted": found[key].rebooted and before}
             found[key] = found[key].model_copy(update=now)
         elif len(found) < MOST_XIDS:
-            found[key] = XidLook(
+            found[key] = XidEvent(
                 bus_id=address,
                 uuid=uuids.get(address, ""),
                 xid=xid,
@@ -472,8 +474,8 @@ def _xids(log: str, booted: float, uuids: Mapping[str, str]) -> tuple[XidLook, .
 
 
 def _still_open(
-    new: tuple[XidLook, ...], gpus: tuple[GpuLook, ...], boot_id: str, previous: Look | None
-) -> list[XidLook]:
+    new: tuple[XidEvent, ...], gpus: tuple[GpuSnapshot, ...], boot_id: str, previous: NodeSnapshot | None
+) -> list[XidEvent]:
     """Return what last night's XIDs asked for and nobody has done since: said until it is done."""
     # A boot that nobody can tell from the last one has mended nothing.
     if previous is None or (boot_id and previous.boot_id and previous.boot_id != boot_id):
@@ -484,37 +486,37 @@ def _still_open(
         one.model_copy(update={"carried": True})
         for one in previous.xids
         if one.action in ("reset", "reboot", "isolate")
-        and not done_by_boot(one)
+        and not resolved_by_boot(one)
         and (one.bus_id, one.xid) not in again
         # A reset leaves no trace but this.
         and not (one.action == "reset" and one.uuid in sound)
     ]
 
 
-def done_by_boot(one: XidLook) -> bool:
+def resolved_by_boot(one: XidEvent) -> bool:
     """Return whether what an XID asked for was done before anybody read it."""
     return one.rebooted and one.action in ("reset", "reboot")
 
 
-def _reboots(boot_id: str, new: tuple[XidLook, ...], previous: Look | None) -> dict[str, int]:
+def _reboots(boot_id: str, new: tuple[XidEvent, ...], previous: NodeSnapshot | None) -> dict[str, int]:
     if previous is None:
         return {}
     counts = dict(previous.reboots)
-    acted = [one for one in new if done_by_boot(one)]
+    acted = [one for one in new if resolved_by_boot(one)]
     if boot_id and previous.boot_id and boot_id != previous.boot_id:
-        acted += [one for one in previous.xids if not done_by_boot(one)]
-    for key in {reboot_key(one) for one in acted if one.action == "reboot"}:
+        acted += [one for one in previous.xids if not resolved_by_boot(one)]
+    for key in {reboot_counter_key(one) for one in acted if one.action == "reboot"}:
         counts[key] = counts.get(key, 0) + 1
     return counts
 
 
-def reboot_key(one: XidLook) -> str:
+def reboot_counter_key(one: XidEvent) -> str:
     """Return how reboots for an XID are counted: the GPU, wherever it sits, and the XID."""
     return f"{one.uuid or one.bus_id}/{one.xid}"
 
 
 def _versions(
-    known: Mapping[str, str], gpus: tuple[GpuLook, ...], modules: Mapping[str, Any]
+    known: Mapping[str, str], gpus: tuple[GpuSnapshot, ...], modules: Mapping[str, Any]
 ) -> dict[str, str]:
     versions = {name: known[name] for name in _VERSIONS if known.get(name)}
     versions |= {name: value for name, value in known.items() if name.startswith(("bios", "infiniband."))}
@@ -527,14 +529,14 @@ def _versions(
     return versions
 
 
-def _ports(devices: Mapping[str, Any]) -> tuple[PortLook, ...]:
+def _ports(devices: Mapping[str, Any]) -> tuple[PortSnapshot, ...]:
     ports = []
     for device in sorted(devices)[:64]:
         for port, about in sorted(_map(devices, device).items()):
             if isinstance(about, Mapping):
                 counters = _map(about, "counters")
                 ports.append(
-                    PortLook(
+                    PortSnapshot(
                         device=sanitize(device, 60),
                         port=sanitize(port, 10),
                         # "4: ACTIVE" and "5: LinkUp" in /sys.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.jobs.validate.fleet.night_store import NodeNight, nights, read_look, read_night
+from rackproof.jobs.validate.fleet.night_store import NodeNight, nights, read_night, read_snapshot
 from rackproof.jobs.validate.fleet.probe_scheduler import ProbeNight
 from testrack.tests.on_rack import CONTROLLER, PROVISIONED, Command, Done, play
 from tests.e2e.rack.rack_faults import MACHINE, Fault, break_, fault, mend, reboot
@@ -124,8 +124,8 @@ def test_every_fault_is_found_on_its_node_and_part_and_nothing_else(
     slots = {
         gpu.uuid: f"GPU {gpu.index}"
         for node in (BAD, THEIRS)
-        if (kept := read_look(nights(results)[0], node)) is not None
-        for gpu in kept.look.gpus
+        if (kept := read_snapshot(nights(results)[0], node)) is not None
+        for gpu in kept.snapshot.gpus
     }
     assert len(slots) == 8
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.jobs.validate.fleet.night_store import NodeNight, nights, read_look, read_night
+from rackproof.jobs.validate.fleet.night_store import NodeNight, nights, read_night, read_snapshot
 from testrack.tests.on_rack import CONTROLLER, NAMED, Command, play
 from tests.e2e.rack.rack_faults import BLINDING, FOUND, ON_HCA, Fault, break_, fault, mend, reboot
 
@@ -76,8 +76,8 @@ def test_fifty_nights_find_every_fault_and_blame_nobody_else(
     slots = {
         gpu.uuid: f"GPU {gpu.index}"
         for node in NAMED
-        if (kept := read_look(first, node)) is not None
-        for gpu in kept.look.gpus
+        if (kept := read_snapshot(first, node)) is not None
+        for gpu in kept.snapshot.gpus
     }
     assert len(slots) == GPUS * len(NAMED)
     # Of a node that nobody reached: what it logged before it was booted is told the night after, and no more.

@@ -16,17 +16,17 @@ from rackproof.jobs.reimage import acceptance
 from rackproof.jobs.reimage.acceptance import PartnerHalf, bad_alone, keep_pair, meet, partners, proven
 from rackproof.jobs.reimage.tasks import ReimageError
 from rackproof.jobs.validate.fleet.night_store import (
-    KeptLook,
     NightReason,
     NightRecord,
     NodeNight,
-    write_look,
+    StoredSnapshot,
     write_night,
+    write_snapshot,
 )
 from rackproof.jobs.validate.fleet.probe_scheduler import PairResult, ProbeNight, read_probes, write_probes
 from rackproof.jobs.validate.fleet.probe_slurm_jobs import Done, Job, Jobs, how
 from rackproof.jobs.validate.tasks import Begun
-from rackproof.nodes.snapshot import GpuLook, Look
+from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
 from tests.jobs.validate import probes
 
 EARLIER, TONIGHT = "20261121T020000Z-health-aaaaaa", "20261122T020000Z-health-bbbbbb"
@@ -59,15 +59,17 @@ def begun(results: Path, *nodes: NodeNight, gpus: int = 4, references: tuple[Any
     """Return tonight's night, in which n1 proves itself; the other nodes are known from the night before."""
     night(results, EARLIER, *nodes)
     folder = night(results, TONIGHT, node_night("n1"))
-    look = Look(
+    snapshot = NodeSnapshot(
         node="n1",
         sku="h200",
         hardware_key="n1",
-        gpus=tuple(GpuLook(uuid=f"GPU-{slot}") for slot in range(gpus)),
+        gpus=tuple(GpuSnapshot(uuid=f"GPU-{slot}") for slot in range(gpus)),
     )
     about = Node(name="n1", sku="h200")
-    kept = KeptLook(look=look, about=about, rack="r1", references=references, expected={"gpus": gpus})
-    write_look(folder, "n1", kept)
+    kept = StoredSnapshot(
+        snapshot=snapshot, about=about, rack="r1", references=references, expected={"gpus": gpus}
+    )
+    write_snapshot(folder, "n1", kept)
     return Begun(night_id=TONIGHT, folder=str(folder), results=str(results))
 
 

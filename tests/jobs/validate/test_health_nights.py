@@ -12,7 +12,7 @@ import pytest
 
 from rackproof.core.records import Verdict
 from rackproof.jobs.validate.fleet.night_store import NodeNight, nights, read_night
-from rackproof.jobs.validate.tasks import begin, judge, keep_look
+from rackproof.jobs.validate.tasks import begin, judge, store_snapshot
 from tests.jobs.validate.nights import uuid
 
 pytestmark = pytest.mark.slow
@@ -117,7 +117,7 @@ class Rack:
             fault, slot = faults.get(number, (None, -1))
             answer = self.gathered(number, fault, slot)
             if number in faults or self.dice.random() >= lost:
-                keep_look(
+                store_snapshot(
                     night,
                     name,
                     answer,

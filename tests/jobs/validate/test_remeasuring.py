@@ -73,7 +73,7 @@ def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tupl
 
         begun = tasks.begin(tmp_path, SOME, owner_pid=os.getpid())
         for name in SOME:
-            tasks.keep_look(
+            tasks.store_snapshot(
                 begun, name, gathered(int(name[-2:])), asked=0, answered=2e9, sku="h200",
                 expected={"gpus": 4}, references=REFERENCES,
             )  # fmt: skip

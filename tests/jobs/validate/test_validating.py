@@ -14,9 +14,15 @@ import pytest
 
 from rackproof.core.records import Direction, Measurement, Run, Verdict
 from rackproof.jobs.validate import explain, tasks
-from rackproof.jobs.validate.fleet.night_store import NightReason, look_path, nights, read_night, write_night
+from rackproof.jobs.validate.fleet.night_store import (
+    NightReason,
+    nights,
+    read_night,
+    snapshot_path,
+    write_night,
+)
 from rackproof.jobs.validate.fleet.probe_scheduler import PairResult, ProbeNight, write_probes
-from rackproof.jobs.validate.tasks import Begun, ValidateError, begin, close, judge, keep_look
+from rackproof.jobs.validate.tasks import Begun, ValidateError, begin, close, judge, store_snapshot
 from rackproof.store.history.store import open_store
 from rackproof.store.run_folder import ResultsError, read_run
 from tests.jobs.validate.nights import fleet_node, night_runs, uuid
@@ -58,7 +64,7 @@ def gathered(number: int, *, log: str = "", **smi_options: int) -> dict[str, Any
 
 
 def look_at(night: Begun, number: int, answer: dict[str, Any] | None = None, **more: Any) -> str:
-    return keep_look(
+    return store_snapshot(
         night,
         NODES[number],
         answer or gathered(number),
@@ -263,7 +269,7 @@ def test_what_the_inventory_gets_wrong_is_said(results: Path, monkeypatch: pytes
     with pytest.raises(ValidateError, match="not usable as the name of a file"):
         begin(results, ["../n01"], owner_pid=None)
     with pytest.raises(ResultsError):
-        look_path(results, "a/b")
+        snapshot_path(results, "a/b")
 
 
 def test_without_a_sku_nothing_is_proven(results: Path) -> None:
@@ -342,7 +348,7 @@ def test_what_a_large_group_measured_is_judged_too(results: Path) -> None:
     references = ({"metric": "busbw", "value": 380, "low": -0.07, "unit": "GB/s", "source": "S"},)
     night = begin(results, names, owner_pid=os.getpid())
     for number, name in enumerate(names):
-        keep_look(
+        store_snapshot(
             night, name, gathered(number), asked=EPOCH, answered=EPOCH + 1, sku="h200",
             expected={"gpus": 4}, references=references,
         )  # fmt: skip

@@ -7,10 +7,25 @@ from typing import Any
 import pytest
 
 from rackproof.core.records import Verdict
-from rackproof.nodes.health_checks import Expectation, HealthFinding, check, majorities, settle
-from rackproof.nodes.snapshot import GpuLook, Look, PortLook, XidLook, action_of, bus, look, reboot_key
+from rackproof.nodes.health_checks import (
+    Expectation,
+    HealthFinding,
+    check_node,
+    majority_versions,
+    mark_fleetwide,
+)
+from rackproof.nodes.snapshot import (
+    GpuSnapshot,
+    NodeSnapshot,
+    PortSnapshot,
+    XidEvent,
+    build_snapshot,
+    normalize_bus_id,
+    reboot_counter_key,
+    requested_action,
+)
 
-GPU = GpuLook(
+GPU = GpuSnapshot(
     uuid="GPU-00000000-1111",
     serial="S1",
     index=0,
@@ -32,7 +47,7 @@ GPU = GpuLook(
     fabric_health="Healthy",
     memory_used_bytes=0,
 )
-PORT = PortLook(
+PORT = PortSnapshot(
     device="mlx5_0",
     port="1",
     state="active",
@@ -40,7 +55,7 @@ PORT = PortLook(
     rate_gbps=400,
     counters={"symbol_error": 7, "port_rcv_errors": 50},
 )
-SOUND = Look(
+SOUND = NodeSnapshot(
     node="n1",
     sku="h100",
     hardware_key="SN1",
@@ -64,15 +79,15 @@ EXPECTED = Expectation(
 )
 
 
-def gpu(**changes: Any) -> Look:
+def gpu(**changes: Any) -> NodeSnapshot:
     return SOUND.model_copy(update={"gpus": (GPU.model_copy(update=changes),)})
 
 
-def port(**changes: Any) -> Look:
+def port(**changes: Any) -> NodeSnapshot:
     return SOUND.model_copy(update={"ports": (PORT.model_copy(update=changes),)})
 
 
-def node(**changes: Any) -> Look:
+def node(**changes: Any) -> NodeSnapshot:
     return SOUND.model_copy(update=changes)
 
 
@@ -81,11 +96,11 @@ def codes(found: tuple[HealthFinding, ...]) -> list[str]:
 
 
 def test_a_sound_look_has_no_finding() -> None:
-    assert check(SOUND, expected=EXPECTED, previous=SOUND, idle=True) == ()
+    assert check_node(SOUND, expected=EXPECTED, previous=SOUND, idle=True) == ()
 
 
 F, D, U = Verdict.FAIL, Verdict.DEGRADED, Verdict.UNPROVEN
-CASES: list[tuple[Look, str, Verdict, str]] = [
+CASES: list[tuple[NodeSnapshot, str, Verdict, str]] = [
     (gpu(sram_uncorrectable=1), "ecc_sram_uncorrectable", F, "reset"),
     (gpu(sram_threshold=True), "ecc_sram_uncorrectable", F, "rma"),
     (gpu(remap_pending=True, dram_uncorrectable=1), "remap_pending", F, "reset"),
@@ -179,19 +194,19 @@ CASES: list[tuple[Look, str, Verdict, str]] = [
 @pytest.mark.parametrize(
     ("state", "code", "verdict", "action"), CASES, ids=[f"{n}-{c[1]}" for n, c in enumerate(CASES)]
 )
-def test_one_fault_one_finding(state: Look, code: str, verdict: Verdict, action: str) -> None:
-    found = check(state, expected=EXPECTED, previous=SOUND, idle=True)
+def test_one_fault_one_finding(state: NodeSnapshot, code: str, verdict: Verdict, action: str) -> None:
+    found = check_node(state, expected=EXPECTED, previous=SOUND, idle=True)
     assert [(one.code, one.verdict, one.action) for one in found] == [(code, verdict, action)]
     assert found[0].evidence
 
 
 def test_a_resting_link_may_be_slow_and_a_job_may_use_memory() -> None:
-    assert check(gpu(pcie_generation=1, utilisation=0.0), expected=EXPECTED) == ()
-    assert check(gpu(memory_used_bytes=60 << 30), expected=EXPECTED) == ()
+    assert check_node(gpu(pcie_generation=1, utilisation=0.0), expected=EXPECTED) == ()
+    assert check_node(gpu(memory_used_bytes=60 << 30), expected=EXPECTED) == ()
 
 
 def test_nothing_gathered_is_unproven_and_never_healthy() -> None:
-    found = check(look("n1", {}, sku="h100"), expected=EXPECTED)
+    found = check_node(build_snapshot("n1", {}, sku="h100"), expected=EXPECTED)
     assert {"gpus_unknown", "kernel_log_unknown", "mounts_unknown", "version_driver", "ports_missing"} <= set(
         codes(found)
     )
@@ -202,7 +217,9 @@ def test_nothing_gathered_is_unproven_and_never_healthy() -> None:
     "junk", [None, 3, "x", [], {"facts": 3, "node": [], "health": {"tools": "x", "hca": {"a": 1}}}]
 )
 def test_damaged_facts_do_not_raise(junk: Any) -> None:
-    assert check(look("n1", junk if isinstance(junk, dict) else {"facts": junk}), expected=EXPECTED)
+    assert check_node(
+        build_snapshot("n1", junk if isinstance(junk, dict) else {"facts": junk}), expected=EXPECTED
+    )
 
 
 @pytest.mark.parametrize(
@@ -230,7 +247,7 @@ def test_damaged_facts_do_not_raise(junk: Any) -> None:
     ],
 )
 def test_what_an_xid_asks_for(xid: int, text: str, action: str) -> None:
-    assert action_of(xid, text) == action
+    assert requested_action(xid, text) == action
 
 
 def gathered(log: str, boot: str) -> dict[str, Any]:
@@ -241,28 +258,30 @@ XID_119 = "[ 12.5] NVRM: Xid (PCI:0008:06:00): 119, pid=1, Timeout after 6s\n"
 
 
 def test_an_xid_stays_open_until_somebody_acts() -> None:
-    first = look("n1", gathered(XID_119 * 3, "a"), previous=SOUND)
+    first = build_snapshot("n1", gathered(XID_119 * 3, "a"), previous=SOUND)
     assert [(one.xid, one.times, one.uuid) for one in first.xids] == [(119, 3, GPU.uuid)]
-    second = look("n1", gathered("", "a"), previous=first)
+    second = build_snapshot("n1", gathered("", "a"), previous=first)
     assert [one.carried for one in second.xids] == [True]
-    assert "not acted upon" in next(one for one in check(second) if one.code == "xid_119").evidence
-    assert look("n1", gathered("", "b"), previous=second).xids == ()
+    assert "not acted upon" in next(one for one in check_node(second) if one.code == "xid_119").evidence
+    assert build_snapshot("n1", gathered("", "b"), previous=second).xids == ()
 
 
 def test_a_watched_xid_is_said_once() -> None:
-    first = look("n1", gathered(XID_119.replace("119", "31"), "a"), previous=SOUND)
-    assert look("n1", gathered("", "a"), previous=first).xids == ()
+    first = build_snapshot("n1", gathered(XID_119.replace("119", "31"), "a"), previous=SOUND)
+    assert build_snapshot("n1", gathered("", "a"), previous=first).xids == ()
 
 
 def test_after_two_reboots_for_one_xid_the_hardware_is_inspected() -> None:
     state, actions = SOUND, []
     for boot in ("a", "b", "c", "d"):
-        state = look("n1", gathered(XID_119, boot), previous=state).model_copy(update={"gpus": (GPU,)})
-        actions.append(next(one.action for one in check(state) if one.code == "xid_119"))
+        state = build_snapshot("n1", gathered(XID_119, boot), previous=state).model_copy(
+            update={"gpus": (GPU,)}
+        )
+        actions.append(next(one.action for one in check_node(state) if one.code == "xid_119"))
     assert actions == ["reboot", "reboot", "inspect", "inspect"]
     assert state.reboots == {f"{GPU.uuid}/119": 3}
-    other = look("n1", gathered(XID_119.replace("119", "79"), "d"), previous=state)
-    assert next(one.action for one in check(other) if one.code == "xid_79") == "reboot"
+    other = build_snapshot("n1", gathered(XID_119.replace("119", "79"), "d"), previous=state)
+    assert next(one.action for one in check_node(other) if one.code == "xid_79") == "reboot"
 
 
 BOOTED = 1795000000.0
@@ -310,10 +329,10 @@ def test_an_xid_that_the_node_was_booted_for_is_told_and_asks_for_nothing_more(
 ) -> None:
     told = gathered(log, "b")
     told["health"]["booted"] = BOOTED
-    state = look("n1", told, previous=SOUND)
-    (found,) = [one for one in check(state) if one.code.startswith("xid_")]
+    state = build_snapshot("n1", told, previous=SOUND)
+    (found,) = [one for one in check_node(state) if one.code.startswith("xid_")]
     assert (found.verdict, found.action, found.evidence) == (verdict, action, evidence)
-    (again,) = look("n1", gathered("", "b"), previous=state).xids or (None,)
+    (again,) = build_snapshot("n1", gathered("", "b"), previous=state).xids or (None,)
     assert (again is not None) == (action in ("reboot", "isolate"))
 
 
@@ -322,16 +341,19 @@ def test_boots_that_nobody_saw_count_among_those_that_have_not_helped() -> None:
     for boot in ("a", "b", "c"):
         told = gathered(since_1970(-5), boot)
         told["health"]["booted"] = BOOTED
-        state = look("n1", told, previous=state).model_copy(update={"gpus": (GPU,)})
-        actions.append(next(one.action for one in check(state) if one.code == "xid_119"))
+        state = build_snapshot("n1", told, previous=state).model_copy(update={"gpus": (GPU,)})
+        actions.append(next(one.action for one in check_node(state) if one.code == "xid_119"))
     assert actions == ["watch", "inspect", "inspect"]
     assert state.reboots == {f"{GPU.uuid}/119": 3}
 
 
 def test_reboots_are_counted_by_gpu_and_xid() -> None:
-    assert reboot_key(XidLook(bus_id="0008:06:00", uuid="GPU-1", xid=79, action="reboot")) == "GPU-1/79"
+    assert (
+        reboot_counter_key(XidEvent(bus_id="0008:06:00", uuid="GPU-1", xid=79, action="reboot")) == "GPU-1/79"
+    )
     assert {
-        bus(one) for one in ("00000008:06:00.0", "0008:06:00.0", "0008:06:00", "0008:06:00.0".upper())
+        normalize_bus_id(one)
+        for one in ("00000008:06:00.0", "0008:06:00.0", "0008:06:00", "0008:06:00.0".upper())
     } == {"0008:06:00"}
 
 
@@ -339,22 +361,22 @@ def test_the_majority_is_asked_only_where_there_is_one() -> None:
     nodes = [node(node=f"n{n}", versions={"ofed": "24.10"}) for n in range(3)] + [
         node(versions={"ofed": "23.07"})
     ]
-    majority = majorities(nodes)
+    majority = majority_versions(nodes)
     assert majority == {"h100": {"ofed": "24.10"}}
-    found = check(nodes[3], majority=majority["h100"])
+    found = check_node(nodes[3], majority=majority["h100"])
     assert [(one.code, one.verdict) for one in found] == [("version_ofed", Verdict.DEGRADED)]
-    assert check(nodes[0], majority=majority["h100"]) == ()
-    assert majorities(nodes[2:]) == {"h100": {}}
-    assert majorities([nodes[0], nodes[3], nodes[1], node(versions={"ofed": "23.07"})]) == {"h100": {}}
+    assert check_node(nodes[0], majority=majority["h100"]) == ()
+    assert majority_versions(nodes[2:]) == {"h100": {}}
+    assert majority_versions([nodes[0], nodes[3], nodes[1], node(versions={"ofed": "23.07"})]) == {"h100": {}}
 
 
 def test_what_most_of_the_fleet_shows_is_no_nodes_fault() -> None:
     def of(name: str) -> tuple[HealthFinding, ...]:
-        return check(port(state="down").model_copy(update={"node": name}), expected=EXPECTED)
+        return check_node(port(state="down").model_copy(update={"node": name}), expected=EXPECTED)
 
     few = [one for n in range(2) for one in of(f"n{n}")]
-    assert settle(few, 18) == (tuple(few), ())
-    settled, notes = settle([one for n in range(9) for one in of(f"n{n}")], 18)
+    assert mark_fleetwide(few, 18) == (tuple(few), ())
+    settled, notes = mark_fleetwide([one for n in range(9) for one in of(f"n{n}")], 18)
     assert {(one.verdict, one.action, one.fleetwide) for one in settled} == {
         (Verdict.UNPROVEN, "watch", True)
     }
@@ -364,18 +386,18 @@ def test_what_most_of_the_fleet_shows_is_no_nodes_fault() -> None:
 def test_counters_are_rates() -> None:
     """Errors of ten days are judged as ten days' errors."""
     late = port(counters={"port_rcv_errors": 550}).model_copy(update={"epoch": SOUND.epoch + 10 * 86_400})
-    assert check(late, previous=SOUND) == ()
+    assert check_node(late, previous=SOUND) == ()
     soon = late.model_copy(update={"epoch": SOUND.epoch + 86_400})
-    assert codes(check(soon, previous=SOUND)) == ["port_port_rcv_errors"]
+    assert codes(check_node(soon, previous=SOUND)) == ["port_port_rcv_errors"]
 
 
 def test_a_look_survives_being_kept() -> None:
-    state = look("n1", gathered(XID_119, "a"), previous=SOUND)
-    assert Look.model_validate_json(state.model_dump_json()) == state
+    state = build_snapshot("n1", gathered(XID_119, "a"), previous=SOUND)
+    assert NodeSnapshot.model_validate_json(state.model_dump_json()) == state
 
 
 def test_memory_that_nobody_told_is_unknown_and_not_missing() -> None:
-    found = check(node(memory_bytes=0), expected=Expectation(memory_bytes=1 << 40))
+    found = check_node(node(memory_bytes=0), expected=Expectation(memory_bytes=1 << 40))
     assert [(one.code, one.verdict) for one in found] == [("system_unknown", U)]
     assert found[0].evidence == "not gathered: memory"
 
@@ -400,8 +422,8 @@ def findings_of_nights(*nights: dict[str, Any], expected: Expectation | None = N
     """Return the codes of each night about GPUs and ports; each night is compared with the one before."""
     previous, told = None, []
     for one in nights:
-        now = look("n1", one, previous=previous)
-        mine = check(now, previous=previous, expected=expected)
+        now = build_snapshot("n1", one, previous=previous)
+        mine = check_node(now, previous=previous, expected=expected)
         told.append({f.code for f in mine if f.part in ("gpu", "port")})
         previous = now
     return told
@@ -444,7 +466,7 @@ def test_an_error_in_place_of_a_value_is_no_value() -> None:
     sick = shown(1, 0)
     smi = sick["facts"]["tools"]["nvidia_smi_xml"]
     smi["stdout"] = smi["stdout"].replace("50 C", "[GPU requires reset]")
-    (one,) = [f for f in check(look("n1", sick)) if f.part == "gpu"]
+    (one,) = [f for f in check_node(build_snapshot("n1", sick)) if f.part == "gpu"]
     assert (one.code, one.verdict, one.action) == ("gpu_unreadable", F, "reset")
 
 
@@ -452,22 +474,22 @@ def test_a_path_without_a_file_system_is_said() -> None:
     about = {
         "health": {"disk": {"/": {"total_bytes": 100, "free_bytes": 50}, "/scratch": {"read_only": None}}}
     }
-    assert "disk_unknown" in codes(check(look("n1", about)))
+    assert "disk_unknown" in codes(check_node(build_snapshot("n1", about)))
 
 
 def test_an_xid_stays_open_where_nobody_knows_of_a_reboot() -> None:
-    first = look("n1", gathered(XID_119, "a"), previous=SOUND)
-    assert [one.carried for one in look("n1", gathered("", ""), previous=first).xids] == [True]
+    first = build_snapshot("n1", gathered(XID_119, "a"), previous=SOUND)
+    assert [one.carried for one in build_snapshot("n1", gathered("", ""), previous=first).xids] == [True]
 
 
 def test_an_xid_names_a_gpu_that_is_missing_for_nights() -> None:
     """By its bus it would be another part each night, and its reboots were not counted."""
-    state = look("n1", shown(4, 0))
+    state = build_snapshot("n1", shown(4, 0))
     for number in range(3):
         gone = shown(3, 0)
         gone["facts"]["boot_id"] = f"boot-{number}"
         gone["health"]["tools"] = {"kernel_log": {"status": "ok", "stdout": XID_119.replace("0008", "0003")}}
-        state = look("n1", gone, previous=state)
-        (xid,) = [one for one in check(state) if one.code == "xid_119"]
+        state = build_snapshot("n1", gone, previous=state)
+        (xid,) = [one for one in check_node(state) if one.code == "xid_119"]
         assert (xid.name, xid.place[:5]) == ("GPU-00000003-0000-0000-0000-000000000000", "GPU 3")
     assert xid.action == "inspect"

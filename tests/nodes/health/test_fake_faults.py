@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rackproof.core.records import Verdict
-from rackproof.nodes.health_checks import Expectation, HealthFinding, check
-from rackproof.nodes.snapshot import Look, look
+from rackproof.nodes.health_checks import Expectation, HealthFinding, check_node
+from rackproof.nodes.snapshot import NodeSnapshot, build_snapshot
 
 from .conftest import Rig
 
@@ -16,18 +16,18 @@ pytestmark = pytest.mark.slow
 EXPECTED = Expectation(gpus=4, ports=4, port_gbps=800, nvlinks=18, power_limit_w=1400, mounts=("/shared",))
 
 
-def found_on(rig: Rig, previous: Look | None = None, **more: object) -> tuple[HealthFinding, ...]:
-    state = look("gb300-r01-n01", rig.gather(**more), sku="gb300", previous=previous)  # type: ignore[arg-type]
-    return check(state, previous=previous, expected=EXPECTED)
+def found_on(rig: Rig, previous: NodeSnapshot | None = None, **more: object) -> tuple[HealthFinding, ...]:
+    state = build_snapshot("gb300-r01-n01", rig.gather(**more), sku="gb300", previous=previous)  # type: ignore[arg-type]
+    return check_node(state, previous=previous, expected=EXPECTED)
 
 
 @pytest.fixture(scope="module")
-def before(sound: Rig) -> Look:
-    return look("gb300-r01-n01", sound.gather(), sku="gb300")
+def before(sound: Rig) -> NodeSnapshot:
+    return build_snapshot("gb300-r01-n01", sound.gather(), sku="gb300")
 
 
-def test_a_healthy_node_has_no_finding(sound: Rig, before: Look) -> None:
-    assert check(before, expected=EXPECTED) == ()
+def test_a_healthy_node_has_no_finding(sound: Rig, before: NodeSnapshot) -> None:
+    assert check_node(before, expected=EXPECTED) == ()
     assert found_on(sound, before) == ()
     assert len(before.gpus) == 4
     assert len(before.ports) == 4
@@ -58,7 +58,7 @@ FAULTS = [
 
 @pytest.mark.parametrize(("fault", "codes", "part", "action"), FAULTS, ids=[one[0] for one in FAULTS])
 def test_a_fault_is_found_on_its_part(
-    fault: str, codes: set[str], part: tuple[str, int], action: str, rig: Rig, before: Look
+    fault: str, codes: set[str], part: tuple[str, int], action: str, rig: Rig, before: NodeSnapshot
 ) -> None:
     assert rig.run(f"hardware --fault {fault}")["rc"] == 0
     found = found_on(rig, before)
@@ -78,7 +78,7 @@ def test_a_fault_is_found_on_its_part(
     assert found[0].verdict is gates
 
 
-def test_a_hung_tool_is_a_finding_and_hides_no_other(rig: Rig, before: Look) -> None:
+def test_a_hung_tool_is_a_finding_and_hides_no_other(rig: Rig, before: NodeSnapshot) -> None:
     rig.run("hardware --fault hung-nvidia-smi")
     rig.run("hardware --fault hca-port-down --hca 1")
     found = found_on(rig, before, timeout_s=0.7)
@@ -87,7 +87,7 @@ def test_a_hung_tool_is_a_finding_and_hides_no_other(rig: Rig, before: Look) -> 
     assert any("nvidia_smi_xml gave no answer in time" in one.evidence for one in found)
 
 
-def test_two_faults_are_two(rig: Rig, before: Look) -> None:
+def test_two_faults_are_two(rig: Rig, before: NodeSnapshot) -> None:
     rig.run("hardware --fault nvlink-down --gpu 0")
     rig.run("hardware --fault link-trained-down --gpu 3")
     by_gpu: dict[str, set[str]] = {}

@@ -71,8 +71,8 @@ def proven(folder: Path, node: str, proofs: Sequence[str]) -> tuple[str, ...]:
     night = read_probes(folder) or ProbeNight(asked=0)
     next_ = f"See {folder.name}/probes.json and `rackproof explain {node}`"
     if PROBES in proofs and node not in night.measured:
-        kept = night_store.read_look(folder, node)
-        if kept is None or kept.look.gpus or kept.expected.get("gpus"):
+        kept = night_store.read_snapshot(folder, node)
+        if kept is None or kept.snapshot.gpus or kept.expected.get("gpus"):
             raise ReimageError(
                 f"{node} is unproven: {night.left_out.get(node, 'it was not measured')}. {next_}"
             )
@@ -110,7 +110,7 @@ def partners(begun: Begun, node: str, listed: str) -> tuple[str, ...]:
         for name, partition, reason in rows
         if name != node and partition in mine and reason.strip() == "none"
     }
-    kept = night_store.read_look(Path(begun.folder), node)
+    kept = night_store.read_snapshot(Path(begun.folder), node)
     if kept is None:
         return ()
     try:
@@ -119,7 +119,9 @@ def partners(begun: Begun, node: str, listed: str) -> tuple[str, ...]:
     except ResultsError as error:
         raise ReimageError(str(error)) from error
     good = [
-        one for one in known.values() if one.verdict is Verdict.PASS and one.sku == kept.look.sku and one.sku
+        one
+        for one in known.values()
+        if one.verdict is Verdict.PASS and one.sku == kept.snapshot.sku and one.sku
     ]
     ordered = sorted(good, key=lambda one: (one.rack != kept.rack, one.node))
     if not ordered:
@@ -252,9 +254,9 @@ def _judged(begun: Begun, node: str, half: PartnerHalf, said: str, status: str) 
     nodes = (node, half.partner)
     if half.text:
         return PairResult(nodes=nodes, passed=False, text=f"its partner's half {half.text}")
-    kept = night_store.read_look(Path(begun.folder), node)
+    kept = night_store.read_snapshot(Path(begun.folder), node)
     try:
-        references = [reference_of(kept.look.sku, one) for one in kept.references] if kept else []
+        references = [reference_of(kept.snapshot.sku, one) for one in kept.references] if kept else []
         folders = night_store.nights(Path(begun.results), before=begun.night_id)
         past = [one for folder in folders if (one := read_probes(folder)) is not None]
         met = {name for one in past for pair in one.pairs for name in pair.nodes} | {node}
@@ -263,7 +265,7 @@ def _judged(begun: Begun, node: str, half: PartnerHalf, said: str, status: str) 
         raise ReimageError(str(error)) from error
     result = read_pair(nodes, how(said, status, 0.0), references)
     alike = {
-        one.node for one in known.values() if kept and (one.rack, one.sku) == (kept.rack, kept.look.sku)
+        one.node for one in known.values() if kept and (one.rack, one.sku) == (kept.rack, kept.snapshot.sku)
     } | {node}
     if half.partner not in alike:
         return result

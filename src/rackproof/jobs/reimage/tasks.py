@@ -353,7 +353,7 @@ def keep_record(
         boot = sanitize(facts.get("boot_id") or "", 64)
     elif which == "before":
         try:
-            kept = night_store.last_look(night_store.nights(results), node)
+            kept = night_store.last_snapshot(night_store.nights(results), node)
         except ResultsError as error:
             raise ReimageError(str(error)) from error
         about = kept.about if kept else None

@@ -198,10 +198,10 @@ def rma_packet(results: Path, node: str) -> str:
     one = explain(results, node)
     folders = night_store.nights(results)
     nights = list(night_store.of_node(folders, node))
-    kept = night_store.last_look(folders, node)
+    kept = night_store.last_snapshot(folders, node)
     lines = [f"# RMA packet: {_cell(node)}", "", f"Made from the night {one.night_id} ({one.when}).", ""]
     if kept is not None:
-        about, seen = kept.about, kept.look
+        about, seen = kept.about, kept.snapshot
         lines += _table(
             ("what", "value"),
             [
@@ -275,10 +275,10 @@ def _partners(
 def _xids(folders: Sequence[Path], node: str) -> list[tuple[Any, ...]]:
     rows: list[tuple[Any, ...]] = []
     for folder in reversed(folders):
-        kept = night_store.read_look(folder, node)
+        kept = night_store.read_snapshot(folder, node)
         rows += [
             (folder.name, one.uuid or one.bus_id, one.xid, one.times, one.text)
-            for one in (kept.look.xids if kept else ())
+            for one in (kept.snapshot.xids if kept else ())
             if not one.carried
         ]
     return rows

@@ -49,7 +49,7 @@ _IDENT = "night"
 _PRIVATE = "rackproof-nightly-"
 _LATER_S = 300
 _KEPT_LINES = 30
-_UNJUDGED = {night_store.LOOKS, probe_scheduler.DIRECT, probe_scheduler.PROBES_FILE}
+_UNJUDGED = {night_store.SNAPSHOTS_FOLDER, probe_scheduler.DIRECT, probe_scheduler.PROBES_FILE}
 """What the folder of a night holds before it is judged."""
 _MOST_TEXT = 3500
 

@@ -13,7 +13,7 @@ from rackproof.core.records import Direction, Verdict
 from rackproof.core.text import moment, quantity, sanitize, unit_text
 from rackproof.jobs.validate import explain
 from rackproof.jobs.validate.fleet import night_store
-from rackproof.jobs.validate.fleet.night_store import KeptLook, NightRecord, NodeNight
+from rackproof.jobs.validate.fleet.night_store import NightRecord, NodeNight, StoredSnapshot
 from rackproof.jobs.validate.fleet.probe_scheduler import read_probes, said
 from rackproof.report import view
 from rackproof.report.charts import Chart, Drawn, Line, draw
@@ -56,7 +56,7 @@ def write_night_pages(results: Path, night: NightRecord, changes: Sequence[str])
     series = _Series(results, night) if shown else None
     history = _histories(folders, {one.node for one in shown})
     for one in shown:
-        kept = night_store.read_look(folder, one.node)
+        kept = night_store.read_snapshot(folder, one.node)
         page = node_page(night, one, kept, history[one.node], series.charts(one, kept) if series else ())
         write_file(folder / pages[one.node], page.encode())
     write_file(folder / JUNIT, night_junit(night))
@@ -142,7 +142,7 @@ def night_page(
 def node_page(
     night: NightRecord,
     mine: NodeNight,
-    kept: KeptLook | None,
+    kept: StoredSnapshot | None,
     nights: Sequence[tuple[NightRecord, NodeNight]],
     charts: Sequence[Drawn] = (),
 ) -> str:
@@ -296,7 +296,7 @@ def _findings(mine: NodeNight) -> Table:
     )
 
 
-def _gpus(kept: KeptLook | None) -> Table:
+def _gpus(kept: StoredSnapshot | None) -> Table:
     def shown(value: float | None, unit: str) -> Cell:
         return Cell("" if value is None else quantity(value, unit), "number")
 
@@ -315,18 +315,18 @@ def _gpus(kept: KeptLook | None) -> Table:
                 shown(gpu.power_limit_w, "W"),
                 Cell(f"{sum(gpu.links.values())} of {len(gpu.links)}" if gpu.links else "", "number"),
             )
-            for gpu in (kept.look.gpus if kept else ())
+            for gpu in (kept.snapshot.gpus if kept else ())
         ],
     )
 
 
-def _versions(kept: KeptLook | None) -> Table:
+def _versions(kept: StoredSnapshot | None) -> Table:
     return table(
         "Versions",
         ("What", "Version"),
         [
             (Cell(sanitize(name, 80)), Cell(sanitize(value, 200), "code"))
-            for name, value in sorted(kept.look.versions.items() if kept else ())
+            for name, value in sorted(kept.snapshot.versions.items() if kept else ())
         ],
     )
 
@@ -380,7 +380,7 @@ class _Series:
             part.key: index for index, part in enumerate(self._readings.parts) if part.kind == "node"
         }
 
-    def charts(self, mine: NodeNight, kept: KeptLook | None) -> tuple[Drawn, ...]:
+    def charts(self, mine: NodeNight, kept: StoredSnapshot | None) -> tuple[Drawn, ...]:
         """Return charts of a node's measurements, those that do not pass first."""
         readings = self._readings
         if readings is None or kept is None or mine.hardware_key not in self._nodes:

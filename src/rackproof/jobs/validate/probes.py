@@ -18,7 +18,7 @@ from rackproof.core.text import sanitize
 from rackproof.jobs.bench import record as bench_record
 from rackproof.jobs.validate.fleet import drain_policy, night_store
 from rackproof.jobs.validate.fleet.anomaly import Policy, judge_night
-from rackproof.jobs.validate.fleet.night_store import KeptLook, NightReason
+from rackproof.jobs.validate.fleet.night_store import NightReason, StoredSnapshot
 from rackproof.jobs.validate.fleet.probe_scheduler import (
     BENCHMARK,
     DIRECT,
@@ -127,8 +127,8 @@ def measure(
     folder, results = Path(begun.folder), Path(begun.results)
     looks = {
         path.stem: kept
-        for path in sorted((folder / night_store.LOOKS).glob("*.json"))
-        if (kept := night_store.read_look(folder, path.stem)) is not None
+        for path in sorted((folder / night_store.SNAPSHOTS_FOLDER).glob("*.json"))
+        if (kept := night_store.read_snapshot(folder, path.stem)) is not None
     }
     try:
         past = [
@@ -166,7 +166,9 @@ def measure(
     return said(night)
 
 
-def _target(name: str, kept: KeptLook, state: object, partitions: Mapping[str, tuple[str, ...]]) -> Target:
+def _target(
+    name: str, kept: StoredSnapshot, state: object, partitions: Mapping[str, tuple[str, ...]]
+) -> Target:
     about = state if isinstance(state, Mapping) else {}
     busy = ""
     if about.get("known") is not True or name not in partitions:
@@ -179,17 +181,17 @@ def _target(name: str, kept: KeptLook, state: object, partitions: Mapping[str, t
         busy = f"Slurm gives it no work: {sanitize(about.get('state_after'), 60)}"
     return Target(
         name=name,
-        gpus=len(kept.look.gpus),
-        uuids=frozenset(gpu.uuid for gpu in kept.look.gpus),
-        sku=kept.look.sku,
+        gpus=len(kept.snapshot.gpus),
+        uuids=frozenset(gpu.uuid for gpu in kept.snapshot.gpus),
+        sku=kept.snapshot.sku,
         rack=kept.rack,
         partitions=partitions.get(name, ()),
-        references=tuple(reference_of(kept.look.sku, one) for one in kept.references),
+        references=tuple(reference_of(kept.snapshot.sku, one) for one in kept.references),
         busy=busy,
     )
 
 
-def _doubts(results: Path, looks: Mapping[str, KeptLook]) -> Doubts:
+def _doubts(results: Path, looks: Mapping[str, StoredSnapshot]) -> Doubts:
     """Return what says which numbers are suspect, as the night will judge them: by floors, and by the fleet.
 
     A drift is told by many nights, and what many nodes show is nobody's own: measuring again tells nothing.
@@ -263,10 +265,10 @@ def direct_script(begun: Begun, how_: Plan, node: str) -> str:
     Raises:
         ValidateError: The programs cannot be read.
     """
-    kept = night_store.read_look(Path(begun.folder), node)
+    kept = night_store.read_snapshot(Path(begun.folder), node)
     if kept is None:
         return ""
-    target = Target(name=node, gpus=len(kept.look.gpus))
+    target = Target(name=node, gpus=len(kept.snapshot.gpus))
     some = wanted(how_, target)
     try:
         return script(how_, some, [node], how_.node_limit_s) if some else ""
@@ -281,7 +283,7 @@ def keep_direct(begun: Begun, node: str, text: str, status: int) -> None:
         ValidateError: It cannot be kept.
     """
     try:
-        path = night_store.look_path(Path(begun.folder), node).parent.with_name(DIRECT)
+        path = night_store.snapshot_path(Path(begun.folder), node).parent.with_name(DIRECT)
         path.mkdir(exist_ok=True)
         write_file(path / f"{node}.log", f"{text}\n:::STATUS {status}\n".encode(errors="replace"))
     except (ResultsError, OSError) as error:

@@ -29,11 +29,11 @@ from rackproof.jobs.validate.fleet import drain_policy, night_store
 from rackproof.jobs.validate.fleet.anomaly import Policy, Reason
 from rackproof.jobs.validate.fleet.drain_policy import ActingPolicy
 from rackproof.jobs.validate.fleet.night_store import (
-    KeptLook,
     NightReason,
     NightRecord,
     NodeNight,
     SlurmState,
+    StoredSnapshot,
 )
 from rackproof.jobs.validate.fleet.probe_scheduler import BENCHMARK as PROBES
 from rackproof.jobs.validate.fleet.probe_scheduler import (
@@ -44,8 +44,15 @@ from rackproof.jobs.validate.fleet.probe_scheduler import (
     unproven_pairs,
 )
 from rackproof.nodes.facts import node_from_facts
-from rackproof.nodes.health_checks import Expectation, HealthFinding, Limits, check, majorities, settle
-from rackproof.nodes.snapshot import GpuLook, look
+from rackproof.nodes.health_checks import (
+    Expectation,
+    HealthFinding,
+    Limits,
+    check_node,
+    majority_versions,
+    mark_fleetwide,
+)
+from rackproof.nodes.snapshot import GpuSnapshot, build_snapshot
 from rackproof.store import host_claims
 from rackproof.store.run_folder import ResultsError, new_run_id, stamp_of, write_run
 
@@ -100,7 +107,7 @@ def begin(results: Path, nodes: Sequence[str], *, owner_pid: int | None) -> Begu
     """
     try:
         for name in nodes:
-            night_store.look_path(results, name)
+            night_store.snapshot_path(results, name)
         night_id = _next_id(results)
     except ResultsError as error:
         raise ValidateError(str(error)) from error
@@ -110,7 +117,7 @@ def begin(results: Path, nodes: Sequence[str], *, owner_pid: int | None) -> Begu
     folder = results / night_id
     try:
         host_claims.claim_hosts(results / ".nights", nodes, owner_pid, "validated")
-        (folder / night_store.LOOKS).mkdir(parents=True)
+        (folder / night_store.SNAPSHOTS_FOLDER).mkdir(parents=True)
     except (ResultsError, host_claims.HostClaimedError) as error:
         raise ValidateError(str(error)) from error
     except OSError as error:
@@ -132,11 +139,15 @@ def last_moment(begun: Begun, node: str) -> float:
 
     A clock that was ahead then and is right now must not hide what the kernel said in between.
     """
-    kept = night_store.last_look(night_store.nights(Path(begun.results), before=begun.night_id), node)
-    return max(0.0, (kept.look.epoch or 0.0) - max(0.0, kept.look.clock_offset_s or 0.0)) if kept else 0.0
+    kept = night_store.last_snapshot(night_store.nights(Path(begun.results), before=begun.night_id), node)
+    return (
+        max(0.0, (kept.snapshot.epoch or 0.0) - max(0.0, kept.snapshot.clock_offset_s or 0.0))
+        if kept
+        else 0.0
+    )
 
 
-def keep_look(
+def store_snapshot(
     begun: Begun,
     node: str,
     gathered: Mapping[str, Any],
@@ -149,7 +160,7 @@ def keep_look(
     limits: Mapping[str, float] | None = None,
     references: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    """Keep a look at a node; return in a few words what answered.
+    """Store a node's snapshot; return in a few words what answered.
 
     Args:
         begun: The night.
@@ -164,35 +175,35 @@ def keep_look(
         references: Baselines of the SKU.
 
     Raises:
-        ValidateError: The inventory says something unusable, or the look cannot be kept.
+        ValidateError: The inventory says something unusable, or the snapshot cannot be stored.
     """
     expectation(node, expected or {})
     bounds(node, limits or {})
     for one in references:
         reference_of(sku, one)
-    previous = night_store.last_look(night_store.nights(Path(begun.results), before=begun.night_id), node)
+    previous = night_store.last_snapshot(night_store.nights(Path(begun.results), before=begun.night_id), node)
     health, about = dict(gathered.get("health") or {}), dict(gathered.get("node") or {})
     offset = clock_offset(asked, answered, health.get("begin"), health.get("epoch"))
     if offset is not None:
         about["clock"] = {**about.get("clock", {}), "asked_at": asked, "epoch": asked + offset}
     try:
         identity = node_from_facts(node, gathered.get("facts") or {}, sku)
-        seen = look(
+        seen = build_snapshot(
             node,
             {**gathered, "node": about},
             sku=sku,
-            previous=previous.look if previous else None,
+            previous=previous.snapshot if previous else None,
             about=identity,
         )
-        kept = KeptLook(
-            look=seen,
+        kept = StoredSnapshot(
+            snapshot=seen,
             about=identity,
             rack=rack,
             expected=dict(expected or {}),
             limits=dict(limits or {}),
             references=tuple(dict(one) for one in references),
         )
-        night_store.write_look(Path(begun.folder), node, kept)
+        night_store.write_snapshot(Path(begun.folder), node, kept)
     except ResultsError as error:
         raise ValidateError(str(error)) from error
     return f"{len(seen.gpus)} GPUs, {len(seen.ports)} ports, {len(seen.xids)} XIDs"
@@ -264,14 +275,14 @@ def reference_of(sku: str, raw: Mapping[str, Any]) -> SkuReference:
         ) from error
 
 
-def references_of(looks: Mapping[str, KeptLook]) -> dict[str, list[SkuReference]]:
+def references_of(looks: Mapping[str, StoredSnapshot]) -> dict[str, list[SkuReference]]:
     """Return the baselines of each SKU, as the inventory gave them when its nodes were looked at.
 
     Raises:
         ValidateError: One is none.
     """
     return {
-        kept.look.sku: [reference_of(kept.look.sku, one) for one in kept.references]
+        kept.snapshot.sku: [reference_of(kept.snapshot.sku, one) for one in kept.references]
         for kept in looks.values()
     }
 
@@ -325,7 +336,7 @@ def judge(
     if not 0 < share <= 1:
         raise ValidateError(f"validate_max_drain_fraction: a fraction above 0 and up to 1, not {share}")
     folder, results, now = Path(begun.folder), Path(begun.results), datetime.now(UTC)
-    looks = {name: kept for name in asked if (kept := night_store.read_look(folder, name)) is not None}
+    looks = {name: kept for name in asked if (kept := night_store.read_snapshot(folder, name)) is not None}
     remarks = [sanitize(slurm_remark, 500)] if slurm_remark else []
     try:
         past = night_store.nights(results, before=begun.night_id)
@@ -413,35 +424,35 @@ def _state(slurm: Mapping[str, Any] | None, name: str) -> SlurmState | None:
 
 
 def _health(
-    looks: Mapping[str, KeptLook],
+    looks: Mapping[str, StoredSnapshot],
     past: Sequence[Path],
     states: Mapping[str, SlurmState | None],
     nodes: int,
     share: float,
 ) -> tuple[dict[str, list[HealthFinding]], tuple[str, ...]]:
     """Return what is wrong with nodes, by node, and what befalls the whole fleet."""
-    most = majorities(kept.look for kept in looks.values())
+    most = majority_versions(kept.snapshot for kept in looks.values())
     homes: dict[str, list[str]] = {}
     for name, kept in looks.items():
-        for gpu in kept.look.gpus:
+        for gpu in kept.snapshot.gpus:
             homes.setdefault(gpu.uuid, []).append(name)
     found: list[HealthFinding] = []
     for name, kept in looks.items():
-        previous = night_store.last_look(past, name)
+        previous = night_store.last_snapshot(past, name)
         state = states[name]
-        if not kept.look.sku:
+        if not kept.snapshot.sku:
             found.append(_skuless(name))
-        if others := sorted({one for gpu in kept.look.gpus for one in homes[gpu.uuid]} - {name}):
+        if others := sorted({one for gpu in kept.snapshot.gpus for one in homes[gpu.uuid]} - {name}):
             found.append(_doubled(name, others))
-        found += check(
-            kept.look,
-            previous=previous.look if previous else None,
+        found += check_node(
+            kept.snapshot,
+            previous=previous.snapshot if previous else None,
             expected=expectation(name, kept.expected),
-            majority=most.get(kept.look.sku),
+            majority=most.get(kept.snapshot.sku),
             limits=bounds(name, kept.limits),
             idle=state is not None and state.known and not state.jobs,
         )
-    settled, wide = settle(found, nodes, share=share)
+    settled, wide = mark_fleetwide(found, nodes, share=share)
     by_node: dict[str, list[HealthFinding]] = {}
     for one in settled:
         by_node.setdefault(one.node, []).append(one)
@@ -482,7 +493,7 @@ class _Measured(Record):
 
 def _measurements(
     results: Path,
-    looks: Mapping[str, KeptLook],
+    looks: Mapping[str, StoredSnapshot],
     now: datetime,
     required: bool,
     policy: Policy,
@@ -556,7 +567,7 @@ def _anew(
     results: Path,
     past: Sequence[Path],
     probed: ProbeNight | None,
-    looks: Mapping[str, KeptLook],
+    looks: Mapping[str, StoredSnapshot],
     now: datetime,
 ) -> dict[str, tuple[str, ...]]:
     """Return what was measured of some nodes since the last night was judged.
@@ -625,7 +636,7 @@ def _with_probes(
 
 
 def _from_history(
-    results: Path, place: Path, looks: Mapping[str, KeptLook], now: datetime, dry: bool
+    results: Path, place: Path, looks: Mapping[str, StoredSnapshot], now: datetime, dry: bool
 ) -> tuple[Any, Any, list[HealthFinding]]:
     """Return readings of the nights, accepted references, and GPUs that failed elsewhere."""
     import numpy as np
@@ -666,13 +677,13 @@ def _runs(results: Path, now: datetime) -> list[Run]:
     return runs
 
 
-def _arrived(looks: Mapping[str, KeptLook], past: Sequence[Path]) -> list[HealthFinding]:
+def _arrived(looks: Mapping[str, StoredSnapshot], past: Sequence[Path]) -> list[HealthFinding]:
     """Return GPUs that are new in their node and failed in another in an earlier night."""
-    new: dict[str, tuple[str, GpuLook]] = {}
+    new: dict[str, tuple[str, GpuSnapshot]] = {}
     for name, kept in looks.items():
-        previous = night_store.last_look(past, name)
-        known = {gpu.uuid for gpu in previous.look.gpus} if previous else set()
-        new |= {gpu.uuid: (name, gpu) for gpu in kept.look.gpus if gpu.uuid not in known}
+        previous = night_store.last_snapshot(past, name)
+        known = {gpu.uuid for gpu in previous.snapshot.gpus} if previous else set()
+        new |= {gpu.uuid: (name, gpu) for gpu in kept.snapshot.gpus if gpu.uuid not in known}
     found: dict[str, HealthFinding] = {}
     for folder in past if new else ():
         try:
@@ -689,7 +700,7 @@ def _arrived(looks: Mapping[str, KeptLook], past: Sequence[Path]) -> list[Health
     return list(found.values())
 
 
-def _elsewhere(name: str, gpu: GpuLook, what: str, when: str, other: str, said: str) -> HealthFinding:
+def _elsewhere(name: str, gpu: GpuSnapshot, what: str, when: str, other: str, said: str) -> HealthFinding:
     return HealthFinding(
         node=name,
         code="gpu_failed_elsewhere",
@@ -703,9 +714,9 @@ def _elsewhere(name: str, gpu: GpuLook, what: str, when: str, other: str, said: 
     )
 
 
-def _moved(failures: Sequence[Any], looks: Mapping[str, KeptLook]) -> list[HealthFinding]:
+def _moved(failures: Sequence[Any], looks: Mapping[str, StoredSnapshot]) -> list[HealthFinding]:
     """Return GPUs that failed in another chassis, each once, by its latest failure."""
-    homes = {gpu.uuid: (name, gpu) for name, kept in looks.items() for gpu in kept.look.gpus}
+    homes = {gpu.uuid: (name, gpu) for name, kept in looks.items() for gpu in kept.snapshot.gpus}
     latest: dict[str, HealthFinding] = {}
     for one in failures:
         if one.gpu in homes and one.gpu not in latest:
@@ -718,7 +729,7 @@ def _moved(failures: Sequence[Any], looks: Mapping[str, KeptLook]) -> list[Healt
 def _node(
     name: str,
     why: str,
-    kept: KeptLook | None,
+    kept: StoredSnapshot | None,
     findings: Sequence[HealthFinding],
     measured: _Measured,
     state: SlurmState | None,
@@ -732,9 +743,9 @@ def _node(
         verdicts.append(measured.verdicts[name])
     return NodeNight(
         node=name,
-        sku=kept.look.sku,
+        sku=kept.snapshot.sku,
         rack=kept.rack,
-        hardware_key=kept.look.hardware_key,
+        hardware_key=kept.snapshot.hardware_key,
         verdict=worst(verdicts) if verdicts else Verdict.PASS,
         findings=tuple(findings),
         reasons=measured.reasons.get(name, ()),
@@ -806,7 +817,9 @@ def close(
     else:
         from rackproof.jobs.validate.pages import write_night_pages
 
-        looks = {one.node: kept for one in night.nodes if (kept := night_store.read_look(folder, one.node))}
+        looks = {
+            one.node: kept for one in night.nodes if (kept := night_store.read_snapshot(folder, one.node))
+        }
         try:
             night_store.write_night(folder, night)
             write_run(night_run(night, looks), folder)
@@ -823,11 +836,11 @@ def close(
     )
 
 
-def night_run(night: NightRecord, looks: Mapping[str, KeptLook]) -> Run:
+def night_run(night: NightRecord, looks: Mapping[str, StoredSnapshot]) -> Run:
     """Return a night as a run, for the history: its numbers and findings, keyed by hardware."""
     measurements, judgements = [], []
     for kept in looks.values():
-        for gpu in kept.look.gpus:
+        for gpu in kept.snapshot.gpus:
             for name, value, unit, direction in (
                 ("gpu_temperature", gpu.temperature_c, "°C", Direction.LOWER),
                 ("gpu_temperature_margin", gpu.margin_c, "°C", Direction.HIGHER),

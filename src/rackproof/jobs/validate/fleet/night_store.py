@@ -1,7 +1,7 @@
-"""What is kept of a fleet's night: ``night.json`` beside the night's ``run.json``, and a look per node.
+"""What is kept of a fleet's night: ``night.json`` beside the night's ``run.json``, a snapshot per node.
 
 ``results/NIGHT_ID/looks/NODE.json`` is written while nodes answer, ``night.json`` once all were judged: only
-a folder that holds it is a night. Looks of a night that was not finished are nobody's last look.
+a folder that holds it is a night. Snapshots of an unfinished night are not compared with.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import AliasChoices, Field, ValidationError
 
 from rackproof.core.records import Node, Record, Verdict
 from rackproof.core.text import sanitize
 from rackproof.nodes.health_checks import HealthFinding
-from rackproof.nodes.snapshot import Look
+from rackproof.nodes.snapshot import NodeSnapshot
 from rackproof.store.run_folder import ResultsError, write_file
 
 NIGHT_FILE = "night.json"
-LOOKS = "looks"
+SNAPSHOTS_FOLDER = "looks"  # earlier nights must stay readable
 BENCHMARK = "health"
 """The name under which a night's own measurements enter the history."""
 NIGHTS_BACK = 60
@@ -30,10 +30,13 @@ _LARGEST = 512 << 20
 _NIGHT_NAME = re.compile(rf"\d{{8}}T\d{{6}}Z-{BENCHMARK}-[0-9a-f]{{6}}")
 
 
-class KeptLook(Record):
-    """A node as it was, and what the inventory said of it then."""
+class StoredSnapshot(Record):
+    """A node's snapshot, and what the inventory expected of it then."""
 
-    look: Look
+    # The files say "look": earlier nights must stay readable.
+    snapshot: NodeSnapshot = Field(
+        validation_alias=AliasChoices("snapshot", "look"), serialization_alias="look"
+    )
     about: Node
     rack: str = ""
     expected: dict[str, Any] = Field(default={}, description="As rackproof.nodes.health_checks.Expectation.")
@@ -139,8 +142,8 @@ def where(one: HealthFinding) -> str:
     return f"{one.name}{place}: "
 
 
-def look_path(folder: Path, node: str) -> Path:
-    """Return where a look is kept; a node's name comes from the inventory, and is no path yet.
+def snapshot_path(folder: Path, node: str) -> Path:
+    """Return where a snapshot is stored; a node's name comes from the inventory, and is no path yet.
 
     Raises:
         ResultsError: The name cannot be a file's.
@@ -149,22 +152,22 @@ def look_path(folder: Path, node: str) -> Path:
         raise ResultsError(
             f"{sanitize(node, 100)!r}: not usable as the name of a file; rename it in the inventory"
         )
-    return folder / LOOKS / f"{node}.json"
+    return folder / SNAPSHOTS_FOLDER / f"{node}.json"
 
 
-def write_look(folder: Path, node: str, kept: KeptLook) -> None:
-    """Keep a look, whole or not at all.
+def write_snapshot(folder: Path, node: str, kept: StoredSnapshot) -> None:
+    """Store a snapshot, whole or not at all.
 
     Raises:
         ResultsError: It cannot be written.
     """
-    write_file(look_path(folder, node), kept.model_dump_json().encode())
+    write_file(snapshot_path(folder, node), kept.model_dump_json(by_alias=True).encode())
 
 
-def read_look(folder: Path, node: str) -> KeptLook | None:
-    """Return a look, None where there is none or it is damaged: nothing is known then."""
+def read_snapshot(folder: Path, node: str) -> StoredSnapshot | None:
+    """Return a snapshot, None where there is none or it is damaged: nothing is known then."""
     try:
-        return KeptLook.model_validate_json(look_path(folder, node).read_bytes())
+        return StoredSnapshot.model_validate_json(snapshot_path(folder, node).read_bytes())
     except (OSError, ValidationError):
         return None
 
@@ -233,9 +236,9 @@ def nights(results: Path, *, before: str = "") -> list[Path]:
     return found
 
 
-def last_look(folders: Iterable[Path], node: str) -> KeptLook | None:
-    """Return the latest look at a node in some nights, newest first."""
-    return next((kept for folder in folders if (kept := read_look(folder, node)) is not None), None)
+def last_snapshot(folders: Iterable[Path], node: str) -> StoredSnapshot | None:
+    """Return a node's latest snapshot in some nights, newest first."""
+    return next((kept for folder in folders if (kept := read_snapshot(folder, node)) is not None), None)
 
 
 def earlier(folders: Iterable[Path], wanted: Iterable[str]) -> tuple[dict[str, NodeNight], list[str]]:
