@@ -8,7 +8,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from rackproof.jobs.reimage import bmc
+from rackproof.jobs.reimage import bmc, bmc_types
 
 
 class ActionModule(ActionBase):
@@ -35,13 +35,13 @@ class ActionModule(ActionBase):
             }
         )
         node = (task_vars or {})["inventory_hostname"]
-        access = bmc.Access.of(options)
+        access = bmc_types.Access.from_options(options)
         try:
-            before = now = bmc.look(node, access)
+            before = now = bmc.read_power_status(node, access)
             if options["boot"] and not self._task.check_mode:
                 now = bmc.set_boot(node, access, options["boot"])
             if options["power"] and not self._task.check_mode:
                 now = bmc.set_power(node, access, options["power"], timeout_s=options["timeout_s"])
-        except bmc.BmcError as error:
+        except bmc_types.BmcError as error:
             raise AnsibleActionFail(str(error)) from error
         return {"changed": now != before or options["power"] == "cycle", "bmc": asdict(now)}

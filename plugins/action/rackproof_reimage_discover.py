@@ -9,7 +9,7 @@ from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from rackproof.jobs.reimage import bmc, boot_reports, discovery
+from rackproof.jobs.reimage import bmc_types, boot_reports, discovery
 
 display = Display()
 
@@ -57,7 +57,7 @@ class ActionModule(ActionBase):
         addresses, ranged = discovery.expand(map(str, options["addresses"]))
         answers = discovery.ask(
             addresses,
-            bmc.Access.of(options),
+            bmc_types.Access.from_options(options),
             parallel=max(1, options["parallel"]),
             timeout_s=options["timeout_s"],
         )

@@ -7,7 +7,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from rackproof.jobs.reimage import bmc, hardware_diff, tasks
+from rackproof.jobs.reimage import bmc, bmc_types, hardware_diff, tasks
 
 
 class ActionModule(ActionBase):
@@ -73,11 +73,13 @@ class ActionModule(ActionBase):
         return {"changed": False, "remarks": list(remarks)}
 
 
-def _settings(node: str, options: dict[str, Any], expected: hardware_diff.Expectation) -> bmc.Settings | None:
+def _settings(
+    node: str, options: dict[str, Any], expected: hardware_diff.Expectation
+) -> bmc_types.Settings | None:
     """Ask the BMC; that IPMI has nothing to tell counts only where something is expected."""
     if not options.get("address") or (
         options["protocol"] == "ipmi" and expected == hardware_diff.Expectation()
     ):
         return None
-    access = bmc.Access.of(options)
-    return bmc.settings(node, access)
+    access = bmc_types.Access.from_options(options)
+    return bmc.read_settings(node, access)

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rackproof.jobs.reimage import autoinstall, bmc, tasks
+from rackproof.jobs.reimage import autoinstall, bmc, bmc_types, tasks
 from rackproof.jobs.reimage.images import describe
 
 pytestmark = pytest.mark.playbook
@@ -228,8 +228,8 @@ class Site:
         found += [path.name for path in (self.folder / "netboot/http/nodes").rglob("*") if path.is_file()]
         return found
 
-    def access(self, node: str) -> bmc.Access:
-        return bmc.Access(address=self.address, system=self.systems[node])
+    def access(self, node: str) -> bmc_types.Access:
+        return bmc_types.Access(address=self.address, system=self.systems[node])
 
     def close(self) -> None:
         self.ramdisks.ended.set()
@@ -395,7 +395,7 @@ def test_ubuntu_s_installer_goes_the_same_way_and_is_waited_for_until_it_is_off(
         said = process.communicate(timeout=200)[0]
         (kept,) = tasks.status(site.folder / "results")
         assert {"boot", "image"} <= set(kept.standing.done), said
-        assert bmc.look("n1", site.access("n1")).power == "On"
+        assert bmc.read_power_status("n1", site.access("n1")).power == "On"
         assert not (seed / "write.json").exists()
     finally:
         site.close()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rackproof.jobs.reimage import boot_reports
-from rackproof.jobs.reimage.bmc import About, BmcError
+from rackproof.jobs.reimage.bmc_types import BmcError, MachineIdentity
 from rackproof.jobs.reimage.boot_reports import BootReport, parse_report, parse_report_list
 
 MAC = "52:54:00:00:00:01"
@@ -34,7 +34,7 @@ def report_with(**changed: Any) -> BootReport:
 
 def test_a_report_describes_a_machine_like_a_bmc_would() -> None:
     assert report_with() == BootReport(
-        About("", "S1", "ACME G8", "On", {MAC: True, OTHER: None}),
+        MachineIdentity("", "S1", "ACME G8", "On", {MAC: True, OTHER: None}),
         ("/dev/nvme0n1 (serial D1, 1 TiB, /dev/disk/by-path/p1)",),
     )
     assert boot_reports.describe_links(report_with().about) == f"{MAC} (link), {OTHER} (link unknown)"

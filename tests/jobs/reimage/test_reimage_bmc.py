@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from rackproof.jobs.reimage.bmc import Access, BmcError, look, set_boot, set_power
+from rackproof.jobs.reimage.bmc import read_power_status, set_boot, set_power
+from rackproof.jobs.reimage.bmc_types import Access, BmcError
 
 pytestmark = pytest.mark.slow
 EMULATOR = Path(sys.executable).with_name("sushy-emulator")
@@ -91,32 +92,32 @@ def test_a_node_boots_over_the_network_once_and_the_override_is_set_back(bmcs: d
     assert set_power("n1", way, "on", timeout_s=20).power == "On"
     now = set_boot("n1", way, "disk")
     assert now.boot != "Pxe" or now.boot_enabled == "Disabled"
-    assert look("n1", way).power == "On"
+    assert read_power_status("n1", way).power == "On"
     assert set_power("n1", way, "off", timeout_s=20).power == "Off"
 
 
 def test_a_wrong_password_is_told_and_is_nowhere_in_the_message(bmcs: dict[str, str]) -> None:
     with pytest.raises(BmcError, match=r"n1: its BMC at .* refuses the login of ops .*Vault") as caught:
-        look("n1", access(bmcs["one"], password="hunter2"))
+        read_power_status("n1", access(bmcs["one"], password="hunter2"))
     assert "hunter2" not in str(caught.value)
     assert "hunter2" not in repr(access("a", password="hunter2"))
 
 
 def test_of_several_systems_one_has_to_be_named(bmcs: dict[str, str]) -> None:
     with pytest.raises(BmcError, match=r"n1: its BMC lists 2 systems; .*reimage_bmc_system"):
-        look("n1", access(bmcs["two"]))
-    assert look("n1", access(bmcs["two"], system=TWO[1][0])).power in ("On", "Off")
+        read_power_status("n1", access(bmcs["two"]))
+    assert read_power_status("n1", access(bmcs["two"], system=TWO[1][0])).power in ("On", "Off")
     with pytest.raises(BmcError, match="no system n9"):
-        look("n1", access(bmcs["two"], system="n9"))
+        read_power_status("n1", access(bmcs["two"], system="n9"))
 
 
 def test_a_bmc_that_does_not_answer_is_named_soon() -> None:
     begin = time.monotonic()
     with pytest.raises(BmcError, match=r"n1: its BMC at http://127.0.0.1:\d+ does not answer .*reset button"):
-        look("n1", access(f"http://127.0.0.1:{free_port()}"))
+        read_power_status("n1", access(f"http://127.0.0.1:{free_port()}"))
     assert time.monotonic() - begin < 30
     with pytest.raises(BmcError, match="no address of its BMC is known: set reimage_bmc_address"):
-        look("n1", access(""))
+        read_power_status("n1", access(""))
 
 
 @pytest.fixture
@@ -161,7 +162,7 @@ def test_a_bmc_that_is_sick_is_told_from_one_that_refuses(
     address, how = sick
     how[0] = fault
     with pytest.raises(BmcError, match=f"n1: its BMC at .* {why}"):
-        look("n1", access(address, user="", call_timeout_s=0.3))
+        read_power_status("n1", access(address, user="", call_timeout_s=0.3))
 
 
 def test_a_node_that_does_not_become_what_was_wanted_is_told(
@@ -218,7 +219,7 @@ def test_the_task_sets_boot_and_power_and_shows_no_password(bmcs: dict[str, str]
 
     done = run("secret")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert look("n1", access(bmcs["one"])).power == "On"
+    assert read_power_status("n1", access(bmcs["one"])).power == "On"
     assert "boot: Pxe" in done.stdout
     done = run("hunter2")
     assert done.returncode == 2

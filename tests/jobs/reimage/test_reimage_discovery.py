@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rackproof.jobs.reimage.bmc import About, Access, BmcError, BmcSilentError
+from rackproof.jobs.reimage.bmc_types import Access, BmcError, BmcSilentError, MachineIdentity
 from rackproof.jobs.reimage.discovery import (
     Discovered,
     DiscoveryError,
@@ -72,8 +72,10 @@ def test_what_begins_like_a_range_and_is_none_is_refused(words: list[str], why: 
         expand(words)
 
 
-def about(serial: str = "S1", **changed: object) -> About:
-    return About(**({"system": "1", "serial": serial, "model": "ACME G8", "power": "Off"} | changed))
+def about(serial: str = "S1", **changed: object) -> MachineIdentity:
+    return MachineIdentity(
+        **({"system": "1", "serial": serial, "model": "ACME G8", "power": "Off"} | changed)
+    )
 
 
 ONE = {"n1": Known(serial="S1", mac=MAC)}
@@ -192,8 +194,8 @@ def test_machines_that_booted_are_matched_by_the_same_rules() -> None:
         "n7": Known(),
     }
 
-    def booted(serial: str) -> tuple[About, ...]:
-        return (About(serial=serial, model="ACME G8", power="On"),)
+    def booted(serial: str) -> tuple[MachineIdentity, ...]:
+        return (MachineIdentity(serial=serial, model="ACME G8", power="On"),)
 
     macs = [f"52:54:00:00:00:1{number}" for number in range(6)]
     answers = {
@@ -225,7 +227,7 @@ def test_each_bmc_has_its_time_and_no_more_are_asked_at_once_than_allowed() -> N
     now: set[str] = set()
     ever = threading.Event()
 
-    def who(address: str, access: Access) -> tuple[About, ...]:
+    def who(address: str, access: Access) -> tuple[MachineIdentity, ...]:
         now.add(address)
         at_once.append(len(now))
         try:
@@ -328,10 +330,10 @@ def test_bmcs_say_who_they_are_by_redfish(rack: dict[str, RedfishDouble]) -> Non
     assert time.monotonic() - begin < 12
     one, two, drips, nobody = answers.values()
     assert one == (
-        About("System_0", "S1", "ACME G8", "Off", {MAC: True, "52:54:00:00:00:aa": False}),
-        About("HGX_Baseboard_0", "B1", "", "Off", {}),
+        MachineIdentity("System_0", "S1", "ACME G8", "Off", {MAC: True, "52:54:00:00:00:aa": False}),
+        MachineIdentity("HGX_Baseboard_0", "B1", "", "Off", {}),
     )
-    assert two == (About("1", "S2", "Dell Inc.", "Off", {}),)
+    assert two == (MachineIdentity("1", "S2", "Dell Inc.", "Off", {}),)
     assert "did not come to an end within 6 s" in str(drips)
     assert isinstance(nobody, BmcSilentError)
 
@@ -346,7 +348,7 @@ def test_bmcs_say_who_they_are_by_ipmi() -> None:
     IpmiDouble(port, serial="S1")
     address = f"127.0.0.1:{port}"
     assert ask([address], Access("", "ops", "secret", protocol="ipmi")) == {
-        address: (About("", "S1", "Supermicro SYS-821GE", "Off", {}),)
+        address: (MachineIdentity("", "S1", "Supermicro SYS-821GE", "Off", {}),)
     }
 
 

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from rackproof.jobs.reimage import tasks
-from rackproof.jobs.reimage.bmc import Access, BmcError, BmcSilentError, look, set_boot, set_power
-from rackproof.jobs.reimage.ipmi import boot_flags, host_and_port
+from rackproof.jobs.reimage.bmc import read_power_status, set_boot, set_power
+from rackproof.jobs.reimage.bmc_types import Access, BmcError, BmcSilentError
+from rackproof.jobs.reimage.ipmi import parse_boot_flags, parse_host_and_port
 
 from .ipmi_double import IpmiDouble
 
@@ -60,7 +61,7 @@ def test_a_node_boots_over_the_network_once_and_the_override_is_set_back(node: I
 @needs_ipmitool
 def test_a_serial_number_that_is_not_told_is_empty(node: IpmiDouble) -> None:
     node.fru = b""
-    assert look("n1", access(node)).serial == ""
+    assert read_power_status("n1", access(node)).serial == ""
 
 
 @needs_ipmitool
@@ -90,7 +91,7 @@ def test_a_bmc_that_misbehaves_is_told_with_what_to_do(
 @needs_ipmitool
 def test_a_slow_bmc_is_waited_for_and_one_that_does_not_switch_is_told(node: IpmiDouble) -> None:
     node.fault = "slow"
-    assert look("n1", access(node)).power == "Off"
+    assert read_power_status("n1", access(node)).power == "Off"
     node.fault = "stuck"
     with pytest.raises(BmcError, match="took the order, but 0 s later the node is Off and not On"):
         set_power("n1", access(node), "on", timeout_s=0, sleep=lambda seconds: None)
@@ -100,7 +101,7 @@ def test_a_slow_bmc_is_waited_for_and_one_that_does_not_switch_is_told(node: Ipm
 def test_where_nobody_listens_it_ends_before_the_time_that_a_call_may_take(node: IpmiDouble) -> None:
     node.fault = "silent"
     with pytest.raises(BmcSilentError, match="Unable to establish IPMI"):
-        look("n1", access(node, call_timeout_s=60))
+        read_power_status("n1", access(node, call_timeout_s=60))
 
 
 PROGRAM = """#!/bin/sh
@@ -140,7 +141,7 @@ def test_what_ipmitool_says_is_told_apart(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     way = Access("10.0.0.11", "ops", "hunter2", protocol="ipmi")
     with pytest.raises(BmcError, match=f"n1: its BMC at 10.0.0.11 {why}"):
-        look("n1", way)
+        read_power_status("n1", way)
     # A password on a command line is everybody's on the machine.
     assert "hunter2" not in (tmp_path / "calls").read_text()
 
@@ -148,7 +149,7 @@ def test_what_ipmitool_says_is_told_apart(
 def test_a_machine_without_the_program_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BmcError, match=r"n1: the program ipmitool is not installed .* apt-get install"):
-        look("n1", Access("10.0.0.11", protocol="ipmi"))
+        read_power_status("n1", Access("10.0.0.11", protocol="ipmi"))
 
 
 @pytest.mark.parametrize(
@@ -167,7 +168,7 @@ def test_a_machine_without_the_program_says_so(monkeypatch: pytest.MonkeyPatch, 
 )
 def test_boot_flags_are_read_by_their_bits(data: str, said: tuple[str, str]) -> None:
     text = f"Boot parameter version: 1\nBoot parameter data: {data}\n Boot Flags :\n" if data else "nothing"
-    assert boot_flags(text) == said
+    assert parse_boot_flags(text) == said
 
 
 @pytest.mark.parametrize(
@@ -185,10 +186,10 @@ def test_boot_flags_are_read_by_their_bits(data: str, said: tuple[str, str]) -> 
 )
 def test_addresses_are_names_or_ip_addresses(address: str, place: tuple[str, int] | None) -> None:
     if place:
-        assert host_and_port("n1", address) == place
+        assert parse_host_and_port("n1", address) == place
     else:
         with pytest.raises(BmcError, match=r"n1: '.*' is no address for IPMI"):
-            host_and_port("n1", address)
+            parse_host_and_port("n1", address)
 
 
 PLAYBOOK = """

@@ -14,7 +14,8 @@ import pytest
 
 from rackproof.core.records import Node, Verdict
 from rackproof.jobs.reimage import tasks
-from rackproof.jobs.reimage.bmc import Access, Firmware, Settings, settings
+from rackproof.jobs.reimage.bmc import read_settings
+from rackproof.jobs.reimage.bmc_types import Access, Firmware, Settings
 from rackproof.jobs.reimage.hardware_diff import compare, expectation, unexpected, with_settings
 from rackproof.jobs.reimage.tasks import ReimageError, begin, keep_record
 
@@ -91,7 +92,7 @@ def test_what_is_not_as_it_has_to_be_is_told_with_both_values(
 
 
 def test_what_could_not_be_read_is_unproven_with_its_reason() -> None:
-    told = Settings(bios_why="n1: its BMC does not answer", firmware_why="n1: its BMC is slow")
+    told = Settings(bios_error="n1: its BMC does not answer", firmware_error="n1: its BMC is slow")
     found = unexpected(expectation("n1", {"bios": {"A": "x"}, "firmware": {"B": "1"}}), told)
     assert [one.verdict for one in found] == [Verdict.UNPROVEN] * 2
     assert [one.text() for one in found] == [
@@ -165,7 +166,7 @@ def test_a_node_returns_only_as_its_model_has_to_be(tmp_path: Path) -> None:
     assert kept is not None
     assert kept.firmware["bios.AcsEnabled"] == "False"
     # Nothing is expected: a BMC that tells nothing is a remark and holds nobody up.
-    silent = Settings(bios_why="n1: no", firmware_why="n1: nor this")
+    silent = Settings(bios_error="n1: no", firmware_error="n1: nor this")
     assert keep_record(run, "n1", "after", FACTS, told=silent)[-2:] == ("n1: no", "n1: nor this")
 
 
@@ -182,12 +183,12 @@ def way(bmc: RedfishDouble, **changed: Any) -> Access:
 
 @pytest.mark.slow
 def test_settings_and_firmware_are_read_by_redfish(bmc: RedfishDouble) -> None:
-    assert settings("n1", way(bmc)) == TOLD
+    assert read_settings("n1", way(bmc)) == TOLD
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("fault", "bios_why", "firmware_why"),
+    ("fault", "bios_error", "firmware_error"),
     [
         ("/Bios", "n1: its BMC shows no BIOS settings", ""),
         ("/FirmwareInventory", "", "n1: its BMC lists no firmware"),
@@ -196,35 +197,35 @@ def test_settings_and_firmware_are_read_by_redfish(bmc: RedfishDouble) -> None:
     ],
 )
 def test_what_of_it_cannot_be_read_says_why_and_leaves_the_rest(
-    bmc: RedfishDouble, fault: str, bios_why: str, firmware_why: str
+    bmc: RedfishDouble, fault: str, bios_error: str, firmware_error: str
 ) -> None:
     bmc.fault = fault
-    told = settings("n1", way(bmc, call_timeout_s=1), timeout_s=2)
-    assert re.match(bios_why, told.bios_why) if bios_why else told.bios == TOLD.bios
-    assert re.match(firmware_why, told.firmware_why) if firmware_why else told.firmware == TOLD.firmware
+    told = read_settings("n1", way(bmc, call_timeout_s=1), timeout_s=2)
+    assert re.match(bios_error, told.bios_error) if bios_error else told.bios == TOLD.bios
+    assert re.match(firmware_error, told.firmware_error) if firmware_error else told.firmware == TOLD.firmware
 
 
 @pytest.mark.slow
 def test_what_makes_the_library_stumble_is_this_bmcs_fault(bmc: RedfishDouble) -> None:
     bmc.resources[f"{ROOT}/UpdateService/FirmwareInventory"]["Members"] = [{"@odata.id": 7}]
-    told = settings("n1", way(bmc))
-    assert "n1: what its BMC at" in told.firmware_why
+    told = read_settings("n1", way(bmc))
+    assert "n1: the answer of its BMC at" in told.firmware_error
 
 
 @pytest.mark.slow
 def test_a_piece_that_is_listed_and_not_there_and_a_slow_bmc_are_told(bmc: RedfishDouble) -> None:
     del bmc.resources[f"{ROOT}/UpdateService/FirmwareInventory/1"]
-    told = settings("n1", way(bmc))
+    told = read_settings("n1", way(bmc))
     assert told.firmware[1] == Firmware("1", "1", "")
     assert len(told.firmware) == len(FIRMWARE)
-    told = settings("n1", way(bmc), timeout_s=0)
+    told = read_settings("n1", way(bmc), timeout_s=0)
     assert (told.bios, told.firmware) == (TOLD.bios, ())
-    assert "only 0 pieces were asked for" in told.firmware_why
+    assert "only 0 pieces were asked for" in told.firmware_error
 
 
 def test_ipmi_and_no_address_tell_nothing() -> None:
-    assert "IPMI tells neither" in settings("n1", Access("10.0.0.1", protocol="ipmi")).bios_why
-    assert "set reimage_bmc_address" in settings("n1", Access("")).firmware_why
+    assert "IPMI lists neither" in read_settings("n1", Access("10.0.0.1", protocol="ipmi")).bios_error
+    assert "set reimage_bmc_address" in read_settings("n1", Access("")).firmware_error
 
 
 PLAYBOOK = """

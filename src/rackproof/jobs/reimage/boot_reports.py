@@ -21,7 +21,7 @@ from rackproof.core.errors import RackproofError
 from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.text import sanitize, size
 from rackproof.jobs.reimage import discovery
-from rackproof.jobs.reimage.bmc import About, BmcError
+from rackproof.jobs.reimage.bmc_types import BmcError, MachineIdentity
 
 MAX_REPORTS = 1024
 """Machines that are read in one attempt."""
@@ -44,7 +44,7 @@ class BootReportError(RackproofError):
 class BootReport:
     """What a machine reported: which machine it is, and its disks in words."""
 
-    about: About
+    about: MachineIdentity
     disks: tuple[str, ...] = ()
 
 
@@ -179,7 +179,7 @@ def parse_report(mac: str, report: Any) -> BootReport | BmcError:
     if mac not in links:
         return BmcError(f"{mac}: its boot report lists no network interface with this address")
     maker_and_model = (_short_text(report.get("manufacturer")), _short_text(report.get("model")))
-    about = About(
+    about = MachineIdentity(
         serial=_short_text(report.get("serial")),
         model=" ".join(word for word in maker_and_model if word),
         power="On",
@@ -219,7 +219,7 @@ def _describe_disk(disk: Any) -> str:
     return f"{_short_text(disk.get('path')) or 'no path'} ({', '.join(part for part in parts if part)})"
 
 
-def describe_links(about: About) -> str:
+def describe_links(about: MachineIdentity) -> str:
     """Return a machine's interfaces with their links. No I/O."""
     words = {True: "link", False: "no link", None: "link unknown"}
     return ", ".join(f"{mac} ({words[up]})" for mac, up in about.macs.items())

@@ -25,7 +25,7 @@ from rackproof.core.errors import RackproofError
 from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.text import sanitize
 from rackproof.jobs.reimage import bmc
-from rackproof.jobs.reimage.bmc import About, Access, BmcError, BmcSilentError
+from rackproof.jobs.reimage.bmc_types import Access, BmcError, BmcSilentError, MachineIdentity
 from rackproof.store.run_folder import ResultsError, write_file
 
 MOST = 4096
@@ -138,9 +138,9 @@ def ask(
     *,
     parallel: int = PARALLEL,
     timeout_s: float = TIMEOUT_S,
-    who: Callable[[str, Access], tuple[About, ...]] = bmc.who,
+    who: Callable[[str, Access], tuple[MachineIdentity, ...]] = bmc.list_systems,
     clock: Callable[[], float] = time.monotonic,
-) -> dict[str, tuple[About, ...] | BmcError]:
+) -> dict[str, tuple[MachineIdentity, ...] | BmcError]:
     """Ask BMCs who they are, several at a time; return an answer or the reason for every address.
 
     Args:
@@ -151,8 +151,8 @@ def ask(
         who: Asks one.
         clock: Seconds.
     """
-    answers: dict[str, tuple[About, ...] | BmcError] = {}
-    told: queue.Queue[tuple[str, tuple[About, ...] | BmcError]] = queue.Queue()
+    answers: dict[str, tuple[MachineIdentity, ...] | BmcError] = {}
+    told: queue.Queue[tuple[str, tuple[MachineIdentity, ...] | BmcError]] = queue.Queue()
     waiting, until = list(reversed(addresses)), dict[str, float]()
 
     def one(address: str) -> None:
@@ -186,7 +186,7 @@ def ask(
 
 
 def match(
-    answers: Mapping[str, tuple[About, ...] | BmcError],
+    answers: Mapping[str, tuple[MachineIdentity, ...] | BmcError],
     nodes: Mapping[str, Known],
     *,
     protocol: str = "redfish",
@@ -206,7 +206,7 @@ def match(
     for name, known in nodes.items():
         if known.serial.strip():
             by_serial.setdefault(known.serial.strip().lower(), []).append(name)
-    claims: dict[str, list[tuple[str, About, bool]]] = {}
+    claims: dict[str, list[tuple[str, MachineIdentity, bool]]] = {}
     problems: list[str] = []
     remarks: list[str] = []
     silent: list[str] = []
@@ -257,7 +257,7 @@ def match(
     return Discovered(variables, tuple(remarks), tuple(counted), tuple(matched))
 
 
-def _describe(one: About, power: bool = True) -> str:
+def _describe(one: MachineIdentity, power: bool = True) -> str:
     parts = [one.model or "no model", f"serial number {one.serial}" if one.serial else "no serial number"]
     return ", ".join([*parts, *([f"power {one.power or 'not told'}"] if power else [])])
 
@@ -267,7 +267,7 @@ def _moved(known: str, mac: str) -> bool:
 
 
 def _variables(
-    name: str, known: Known, address: str, one: About, several: bool, protocol: str
+    name: str, known: Known, address: str, one: MachineIdentity, several: bool, protocol: str
 ) -> tuple[dict[str, str], list[str]]:
     """Return a node's variables, and what is to be seen to."""
     found, remarks = {"reimage_bmc_address": address}, []

@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 
 from rackproof.core.records import Node, Record, Verdict
 from rackproof.core.text import sanitize, size
-from rackproof.jobs.reimage.bmc import Settings
+from rackproof.jobs.reimage.bmc_types import Settings
 
 MEMORY_SLACK = 0.02
 """Kernels reserve differing shares of memory; a missing DIMM is far more than that."""
@@ -98,7 +98,7 @@ def _wrong_settings(expected: Expectation, told: Settings) -> Iterator[Change]:
     for name, wanted in sorted(expected.bios.items()):
         part = f"BIOS setting {sanitize(name, 100)}"
         if name not in told.bios:
-            why = told.bios_why or "its BMC shows no setting of that name"
+            why = told.bios_error or "its BMC shows no setting of that name"
             yield Change(part=part, kind="unread", verdict=Verdict.UNPROVEN, before=str(wanted), after=why)
         elif not _same(told.bios[name], wanted):
             now = str(told.bios[name])
@@ -117,8 +117,8 @@ def _wrong_firmware(expected: Expectation, told: Settings) -> Iterator[Change]:
         pieces = [one for one in told.firmware if name in (one.identity, one.name)]
         silent = [one for one in pieces if not one.version]
         if not pieces or silent:
-            why = told.firmware_why or "its BMC tells no version of it"
-            if not pieces and not told.firmware_why:
+            why = told.firmware_error or "its BMC tells no version of it"
+            if not pieces and not told.firmware_error:
                 why = "its BMC lists no firmware of that id or name"
             yield Change(
                 part=f"firmware {sanitize(name, 100)}",

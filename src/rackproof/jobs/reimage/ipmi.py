@@ -2,7 +2,7 @@
 
 A program in the place of a library, because a process can be ended when its time is up, and because an
 operator can type the same command. Its exit status says little (an order that the BMC refused can end with
-0), so that what counts is what the BMC says when it is asked again.
+0), so that what counts is what the BMC reads back.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from rackproof.core.text import sanitize
-from rackproof.jobs.reimage.bmc import About, Access, BmcError, BmcSilentError, Power
+from rackproof.jobs.reimage.bmc_types import Access, BmcError, BmcSilentError, MachineIdentity, PowerStatus
 
 PORT = 623
 _LOGIN = re.compile(
@@ -28,13 +28,13 @@ _SILENT = re.compile(
     r"|Address lookup .* failed|timed? ?out",
     re.IGNORECASE,
 )
-# What the BMC says before ipmitool adds that there is no session.
+# The BMC's own reason comes before ipmitool's line that there is no session.
 _REFUSED = re.compile(r"message (?:indicates an error )?: (.+)", re.IGNORECASE)
 _PXE, _DISK = 1, 2
 
 
 @contextmanager
-def machine(node: str, access: Access) -> Iterator[IpmiMachine]:
+def open_machine(node: str, access: Access) -> Iterator[IpmiMachine]:
     """Reach a node. Each question and order has a session of its own, so there is nothing to close.
 
     Raises:
@@ -43,43 +43,50 @@ def machine(node: str, access: Access) -> Iterator[IpmiMachine]:
     yield IpmiMachine(node, access)
 
 
-def who(node: str, access: Access) -> tuple[About, ...]:
-    """Return the machine of a BMC. IPMI tells no MAC address of it.
+def list_systems(node: str, access: Access) -> tuple[MachineIdentity, ...]:
+    """Return the machine of a BMC. IPMI lists no MAC address of it.
 
     Raises:
         BmcError: It does not answer, or refuses.
     """
-    with machine(node, access) as one:
-        return (About(serial=one.fru("Product Serial"), model=one.model(), power=one.power()),)
+    with open_machine(node, access) as machine:
+        return (
+            MachineIdentity(
+                serial=machine.read_fru("Product Serial"), model=machine.model(), power=machine.power()
+            ),
+        )
 
 
 class IpmiMachine:
     """A node, as :class:`rackproof.jobs.reimage.bmc.Machine`."""
 
     def __init__(self, node: str, access: Access) -> None:
-        host, port = host_and_port(node, access.address)
+        host, port = parse_host_and_port(node, access.address)
         self._node, self._access = node, access
         self._fru: str | None = None
-        # That is what switches and sets the boot; more is not needed, and not every account has it.
+        # The privilege OPERATOR is enough to switch and to set the boot; not every account has more.
         self._command = ["ipmitool", "-v", "-I", "lanplus", "-H", host, "-p", str(port), "-L", "OPERATOR"]
         self._command += ["-U", access.user] if access.user else []
         self._command += ["-E", "-N", "2", "-R", "3"]
 
     def power(self) -> str:
         """Return the state of the node."""
-        said = self._ask("chassis", "power", "status")
-        found = re.search(r"Chassis Power is (\w+)", said)
-        return found[1].capitalize() if found else ""
+        output = self._ask("chassis", "power", "status")
+        state = re.search(r"Chassis Power is (\w+)", output)
+        return state[1].capitalize() if state else ""
 
-    def said(self) -> Power:
-        """Return all that the BMC says; no serial number where its FRU information has none."""
-        boot, enabled = boot_flags(self._ask("chassis", "bootparam", "get", "5"))
-        return Power(power=self.power(), boot=boot, boot_enabled=enabled, serial=self.fru("Product Serial"))
+    def read_status(self) -> PowerStatus:
+        """Return power, boot target and serial number; the last is empty where the FRU information has
+        none."""
+        boot, enabled = parse_boot_flags(self._ask("chassis", "bootparam", "get", "5"))
+        return PowerStatus(
+            power=self.power(), boot=boot, boot_enabled=enabled, serial=self.read_fru("Product Serial")
+        )
 
     def model(self) -> str:
         """Return maker and name of the machine, empty where its FRU information has none."""
-        names = (self.fru("Product Manufacturer"), self.fru("Product Name"))
-        return " ".join(one for one in names if one)
+        names = (self.read_fru("Product Manufacturer"), self.read_fru("Product Name"))
+        return " ".join(name for name in names if name)
 
     def switch(self, on: bool) -> None:
         """Order the node on or off."""
@@ -90,16 +97,16 @@ class IpmiMachine:
         self._ask("chassis", "bootdev", "pxe", *(["options=efiboot"] if self._access.uefi else []))
 
     def boot_as_set_up(self) -> None:
-        """Take that back."""
+        """Cancel an order to boot from the network."""
         self._ask("chassis", "bootdev", "none")
 
-    def fru(self, name: str) -> str:
+    def read_fru(self, name: str) -> str:
         """Return a field of the machine's FRU information, empty where that has none."""
         if self._fru is None:
-            # Not every BMC keeps such information, or shows it: then nothing is known, which is said by "".
+            # Not every BMC keeps such information, or shows it: then every field is unknown.
             self._fru = self._ask("fru", "print", "0", needed=False)
-        found = re.search(rf"^ *{name} *: *(.*)$", self._fru, re.MULTILINE)
-        return sanitize(found[1], 60) if found else ""
+        field = re.search(rf"^ *{name} *: *(.*)$", self._fru, re.MULTILINE)
+        return sanitize(field[1], 60) if field else ""
 
     def _ask(self, *words: str, needed: bool = True) -> str:
         """Return what ipmitool prints.
@@ -127,55 +134,58 @@ class IpmiMachine:
                 "apt-get install ipmitool"
             ) from None
         except subprocess.TimeoutExpired:
-            raise self._silent(f"nothing within {access.call_timeout_s:.0f} s") from None
-        said, error = done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
+            raise self._silent(f"no answer within {access.call_timeout_s:.0f} s") from None
+        output, error = done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
         user = sanitize(access.user or "nobody", 60)
         if _PRIVILEGE.search(error):
             raise BmcError(
-                f"{node}: its BMC at {access.place} does not let {user} do that: give the account the "
-                "privilege operator for IPMI over LAN"
+                f"{node}: its BMC at {access.display_address} does not let {user} do that: give the account "
+                "the privilege operator for IPMI over LAN"
             )
         if done.returncode == 0:
-            return said
+            return output
         if _LOGIN.search(error):
             raise BmcError(
-                f"{node}: its BMC at {access.place} refuses the login of {user}: check reimage_bmc_user "
-                "and reimage_bmc_password in Vault (at most 20 characters), and whether the account is locked"
+                f"{node}: its BMC at {access.display_address} refuses the login of {user}: check "
+                "reimage_bmc_user and reimage_bmc_password in Vault (at most 20 characters), and whether the "
+                "account is locked"
             )
         refused = _REFUSED.search(error)
         if refused is None and _SILENT.search(error):
             raise self._silent(_last(error))
         if refused is None and not needed:
-            return said
+            return output
         raise BmcError(
-            f"{node}: its BMC at {access.place} refuses {' '.join(words)}: "
-            f"{sanitize(refused[1] if refused else _last(error or said), 300)}. See its log of events"
+            f"{node}: its BMC at {access.display_address} refuses {' '.join(words)}: "
+            f"{sanitize(refused[1] if refused else _last(error or output), 300)}. See its log of events"
         )
 
-    def _silent(self, why: str) -> BmcSilentError:
+    def _silent(self, reason: str) -> BmcSilentError:
         return BmcSilentError(
-            f"{self._node}: its BMC at {self._access.place} does not answer by IPMI ({why}): is it powered, "
-            "is its network up, IPMI over LAN allowed? Some say nothing to an account that they do not know. "
-            "A hung one needs its reset button or its power taken away"
+            f"{self._node}: its BMC at {self._access.display_address} does not answer by IPMI ({reason}): "
+            f"is it "
+            "powered, is its network up, IPMI over LAN allowed? Some do not answer an account that they do "
+            "not know. A hung one needs its reset button or its power taken away"
         )
 
 
 def _last(text: str) -> str:
-    lines = [one for one in text.splitlines() if one.strip()]
+    lines = [line for line in text.splitlines() if line.strip()]
     return sanitize(lines[-1], 200) if lines else "no reason was given"
 
 
-def boot_flags(said: str) -> tuple[str, str]:
-    """Return from what a node boots next, and whether that holds, in the words of Redfish.
+def parse_boot_flags(output: str) -> tuple[str, str]:
+    """Return from what a node boots next, and whether that is set, in the words of Redfish. No I/O.
 
     Args:
-        said: What ``ipmitool chassis bootparam get 5`` prints; of it the bytes count, which no version words
-            anew.
+        output: What ``ipmitool chassis bootparam get 5`` prints. Only its bytes are read: the words differ
+            from one version of ipmitool to the next.
     """
-    found = re.search(r"^Boot parameter data: ([0-9a-f]{10})", said, re.MULTILINE | re.IGNORECASE)
-    if not found:
+    data = re.search(r"^Boot parameter data: ([0-9a-f]{10})", output, re.MULTILINE | re.IGNORECASE)
+    if not data:
         return "", ""
-    first, second = bytes.fromhex(found[1])[:2]
+    # The first byte holds "valid" (bit 7) and "persistent" (bit 6), the second the device in bits 2 to 5.
+    first, second = bytes.fromhex(data[1])[:2]
     device = (second >> 2) & 0b1111
     boot = {0: "None", _PXE: "Pxe", _DISK: "Hdd"}.get(device, f"IPMI device {device}")
     if not first & 0x80 or not device:
@@ -183,7 +193,7 @@ def boot_flags(said: str) -> tuple[str, str]:
     return boot, "Continuous" if first & 0x40 else "Once"
 
 
-def host_and_port(node: str, address: str) -> tuple[str, int]:
+def parse_host_and_port(node: str, address: str) -> tuple[str, int]:
     """Return where a BMC listens: ``10.0.0.11``, ``bmc17:6230``, ``fd00::11``, ``[fd00::11]:6230``.
 
     Raises:

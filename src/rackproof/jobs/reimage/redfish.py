@@ -1,4 +1,8 @@
-"""Redfish, by the library ``sushy`` (OpenStack Ironic's)."""
+"""Redfish, by the library ``sushy`` (OpenStack Ironic's).
+
+sushy is imported inside functions: it is an optional dependency (``rackproof[ansible]``), which IPMI does
+without.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +15,24 @@ from contextlib import contextmanager
 from typing import Any
 
 from rackproof.core.text import sanitize
-from rackproof.jobs.reimage.bmc import About, Access, BmcError, BmcSilentError, Firmware, Power, Settings
+from rackproof.jobs.reimage.bmc_types import (
+    Access,
+    BmcError,
+    BmcSilentError,
+    Firmware,
+    MachineIdentity,
+    PowerStatus,
+    Settings,
+)
 
 
-def url(address: str) -> str:
-    """Return the address of a BMC as sushy wants it; https unless it says otherwise."""
+def redfish_url(address: str) -> str:
+    """Return the address of a BMC as sushy wants it; https unless it names another scheme."""
     return address if re.match(r"https?://", address) else f"https://{address}"
 
 
 @contextmanager
-def connect(node: str, access: Access) -> Iterator[Any]:
+def open_root(node: str, access: Access) -> Iterator[Any]:
     """Open a session, give its root, and translate what goes wrong.
 
     Raises:
@@ -34,11 +46,11 @@ def connect(node: str, access: Access) -> Iterator[Any]:
             f"{node}: the Python package sushy is not installed on this machine, and Redfish needs it: "
             "pip install 'rackproof[ansible]'"
         ) from None
-    place = access.place
+    address = access.display_address
     session = auth.SessionOrBasicAuth(username=access.user, password=access.password) if access.user else None
     try:
         yield sushy.Sushy(
-            url(access.address),
+            redfish_url(access.address),
             auth=session,
             verify=access.verify,
             server_side_retries=2,
@@ -48,29 +60,29 @@ def connect(node: str, access: Access) -> Iterator[Any]:
         )
     except exceptions.AccessError as error:
         raise BmcError(
-            f"{node}: its BMC at {place} refuses the login of {sanitize(access.user or 'nobody', 60)} "
+            f"{node}: its BMC at {address} refuses the login of {sanitize(access.user or 'nobody', 60)} "
             f"(status {error.status_code}): check reimage_bmc_user and reimage_bmc_password in Vault, "
             "and whether the account is locked"
         ) from None
     except exceptions.ConnectionError as error:
-        said = sanitize(error, 300)
-        if "certificate" in said.lower() or "ssl" in said.lower():
+        reason = sanitize(error, 300)
+        if "certificate" in reason.lower() or "ssl" in reason.lower():
             raise BmcError(
-                f"{node}: the certificate of its BMC at {place} is not trusted: put its authority's into "
+                f"{node}: the certificate of its BMC at {address} is not trusted: put its authority's into "
                 "a file and name that with reimage_bmc_ca_file"
             ) from None
         raise BmcSilentError(
-            f"{node}: its BMC at {place} does not answer ({said}): is it powered, is its network up? Try to "
-            "reach it from this machine; a hung one needs its reset button or its power taken away"
+            f"{node}: its BMC at {address} does not answer ({reason}): is it powered, is its network up? Try "
+            "to reach it from this machine; a hung one needs its reset button or its power taken away"
         ) from None
     except exceptions.HTTPError as error:
         raise BmcError(
-            f"{node}: its BMC at {place} refuses with status {error.status_code}: {sanitize(error, 300)}. "
+            f"{node}: its BMC at {address} refuses with status {error.status_code}: {sanitize(error, 300)}. "
             "See its log of events; its firmware may want another order"
         ) from None
     except (exceptions.SushyError, ValueError) as error:
         raise BmcError(
-            f"{node}: its BMC at {place} answers what is no Redfish, or lacks what is needed: "
+            f"{node}: its BMC at {address} answers what is no Redfish, or lacks what is needed: "
             f"{sanitize(error, 300)}. Is this the BMC's address, and its firmware recent?"
         ) from None
     finally:
@@ -81,33 +93,33 @@ def connect(node: str, access: Access) -> Iterator[Any]:
 
 
 @contextmanager
-def machine(node: str, access: Access) -> Iterator[RedfishMachine]:
+def open_machine(node: str, access: Access) -> Iterator[RedfishMachine]:
     """Reach a node.
 
     Raises:
-        BmcError: As :func:`connect`, or the node is not the only system of its BMC and not named.
+        BmcError: As :func:`open_root`, or the node is not the only system of its BMC and not named.
     """
-    with connect(node, access) as root:
-        yield RedfishMachine(_choose(node, root, access))
+    with open_root(node, access) as root:
+        yield RedfishMachine(_choose_system(node, root, access))
 
 
-def who(node: str, access: Access) -> tuple[About, ...]:
+def list_systems(node: str, access: Access) -> tuple[MachineIdentity, ...]:
     """Return the systems that a BMC lists.
 
     Raises:
-        BmcError: As :func:`connect`.
+        BmcError: As :func:`open_root`.
     """
-    with connect(node, access) as root:
-        return tuple(_about(one) for one in root.get_system_collection().get_members())
+    with open_root(node, access) as root:
+        return tuple(_identify(system) for system in root.get_system_collection().get_members())
 
 
-def _about(system: Any) -> About:
+def _identify(system: Any) -> MachineIdentity:
     names = (sanitize(system.manufacturer or "", 60), sanitize(system.model or "", 60))
-    return About(
+    return MachineIdentity(
         system=sanitize(system.identity, 100),
         serial=_serial(system),
-        model=" ".join(one for one in names if one),
-        power=_word(system.power_state),
+        model=" ".join(name for name in names if name),
+        power=_plain_text(system.power_state),
         macs=_macs(system),
     )
 
@@ -118,50 +130,50 @@ def _macs(system: Any) -> dict[str, bool | None]:
     links = {"LinkUp": True, "LinkDown": False, "NoLink": False}
     try:
         return {
-            sanitize(one.mac_address, 40): links.get(str(one.json.get("LinkStatus")))
-            for one in system.ethernet_interfaces.get_members()
-            if one.mac_address
+            sanitize(port.mac_address, 40): links.get(str(port.json.get("LinkStatus")))
+            for port in system.ethernet_interfaces.get_members()
+            if port.mac_address
         }
     except (exceptions.MissingAttributeError, exceptions.HTTPError):
-        # Not every BMC knows the machine's interfaces, or shows them: who it is counts more, and that no MAC
-        # address is known is reported.
+        # Not every BMC knows the machine's interfaces, or shows them: its serial number counts more, and that
+        # no MAC address is known is reported.
         return {}
 
 
-def settings(
+def read_settings(
     node: str, access: Access, timeout_s: float, clock: Callable[[], float] = time.monotonic
 ) -> Settings:
-    """Return BIOS settings and firmware of a node; what cannot be had says why."""
+    """Return BIOS settings and firmware of a node, or for each of the two why it is not known."""
     end = clock() + timeout_s
-    found = Settings()
-    # One connection each: what the BMC has of the one is kept where it fails at the other.
+    settings = Settings()
+    # One connection each: the answer to the one is kept where the BMC fails at the other.
     try:
-        with connect(node, access) as root:
-            found = dataclasses.replace(found, bios=_bios(node, _choose(node, root, access)))
+        with open_root(node, access) as root:
+            settings = dataclasses.replace(settings, bios=_bios(node, _choose_system(node, root, access)))
     except BmcError as error:
-        found = dataclasses.replace(found, bios_why=str(error))
+        settings = dataclasses.replace(settings, bios_error=str(error))
     try:
-        with connect(node, access) as root:
-            pieces, why = _firmware(node, root, lambda: clock() < end)
-            return dataclasses.replace(found, firmware=pieces, firmware_why=why)
+        with open_root(node, access) as root:
+            pieces, reason = _firmware(node, root, lambda: clock() < end)
+            return dataclasses.replace(settings, firmware=pieces, firmware_error=reason)
     except BmcError as error:
-        return dataclasses.replace(found, firmware_why=str(error))
+        return dataclasses.replace(settings, firmware_error=str(error))
 
 
 def _bios(node: str, system: Any) -> dict[str, str | int | float | bool]:
     from sushy import exceptions
 
     try:
-        told = system.bios.attributes
+        attributes = system.bios.attributes
     except (exceptions.MissingAttributeError, exceptions.ResourceNotFoundError):
-        told = None
-    if not isinstance(told, dict) or not told:
+        attributes = None
+    if not isinstance(attributes, dict) or not attributes:
         raise BmcError(
             f"{node}: its BMC shows no BIOS settings: is its firmware recent, was the node on once?"
         )
     return {
         sanitize(name, 100): value if isinstance(value, bool | int | float) else sanitize(value, 200)
-        for name, value in told.items()
+        for name, value in attributes.items()
         if value is not None
     }
 
@@ -173,43 +185,44 @@ def _firmware(node: str, root: Any, in_time: Callable[[], bool]) -> tuple[tuple[
         inventory = root.get_update_service().firmware_inventory
     except (exceptions.MissingAttributeError, exceptions.ResourceNotFoundError):
         return (), f"{node}: its BMC lists no firmware: is its own recent?"
-    found: list[Firmware] = []
+    pieces: list[Firmware] = []
     for path in inventory.members_identities:
         if not in_time():
-            return tuple(
-                found
-            ), f"{node}: its BMC is slow: of its firmware only {len(found)} pieces were asked for"
+            reason = f"{node}: its BMC is slow: of its firmware only {len(pieces)} pieces were asked for"
+            return tuple(pieces), reason
         try:
-            one = inventory.get_member(path)
+            piece = inventory.get_member(path)
         except exceptions.ResourceNotFoundError:
-            # A piece that is listed and not there (its part is off) is one whose version is not told.
+            # A piece that is listed and not there (its part is off) has an unknown version.
             name = sanitize(str(path).rstrip("/").rpartition("/")[2], 100)
-            found.append(Firmware(name, name, ""))
+            pieces.append(Firmware(name, name, ""))
             continue
-        found.append(
-            Firmware(sanitize(one.identity, 100), sanitize(one.name, 100), sanitize(one.version or "", 100))
+        pieces.append(
+            Firmware(
+                sanitize(piece.identity, 100), sanitize(piece.name, 100), sanitize(piece.version or "", 100)
+            )
         )
-    return tuple(found), ""
+    return tuple(pieces), ""
 
 
 def _serial(system: Any) -> str:
-    """Return the serial number that the machine's own system reads, too."""
+    """Return the serial number that the machine's own operating system reads, too."""
     # Dell's SerialNumber is the board's; the service tag, which DMI has as the machine's, is the SKU.
     if (system.manufacturer or "").lower().startswith("dell") and system.sku:
         return sanitize(system.sku, 60)
     return sanitize(system.serial_number or "", 60)
 
 
-def _choose(node: str, root: Any, access: Access) -> Any:
+def _choose_system(node: str, root: Any, access: Access) -> Any:
     members = root.get_system_collection().get_members()
-    found = [one for one in members if access.system in ("", one.identity)]
-    if len(found) != 1:
-        there = ", ".join(sanitize(one.identity, 60) for one in members) or "none"
-        wanted = f"no system {sanitize(access.system, 60)}" if access.system else f"{len(found)} systems"
+    fitting = [system for system in members if access.system in ("", system.identity)]
+    if len(fitting) != 1:
+        listed = ", ".join(sanitize(system.identity, 60) for system in members) or "none"
+        wanted = f"no system {sanitize(access.system, 60)}" if access.system else f"{len(fitting)} systems"
         raise BmcError(
-            f"{node}: its BMC lists {wanted}; there are: {there}. Name the node's with reimage_bmc_system"
+            f"{node}: its BMC lists {wanted}; there are: {listed}. Name the node's with reimage_bmc_system"
         )
-    return found[0]
+    return fitting[0]
 
 
 class RedfishMachine:
@@ -221,16 +234,16 @@ class RedfishMachine:
     def power(self) -> str:
         """Return the state of the node."""
         self._system.refresh(force=True)
-        return _word(self._system.power_state)
+        return _plain_text(self._system.power_state)
 
-    def said(self) -> Power:
-        """Return all that the BMC says."""
+    def read_status(self) -> PowerStatus:
+        """Return power, boot target and serial number."""
         power = self.power()
         boot = self._system.boot or {}
-        return Power(
+        return PowerStatus(
             power=power,
-            boot=_word(boot.get("target")),
-            boot_enabled=_word(boot.get("enabled")),
+            boot=_plain_text(boot.get("target")),
+            boot_enabled=_plain_text(boot.get("enabled")),
             serial=_serial(self._system),
         )
 
@@ -249,14 +262,14 @@ class RedfishMachine:
         )
 
     def boot_as_set_up(self) -> None:
-        """Take an override back; BMCs that cannot disable it are told to boot from disk."""
+        """Cancel an order to boot from the network; BMCs that cannot are ordered to boot from disk."""
         import sushy
         from sushy import exceptions
 
         try:
             self._system.set_system_boot_options(enabled=sushy.BootSourceOverrideEnabled.DISABLED)
-            now = self.said()
-            if now.boot_enabled == "Disabled" or now.boot != "Pxe":
+            status = self.read_status()
+            if status.boot_enabled == "Disabled" or status.boot != "Pxe":
                 return
         except (exceptions.HTTPError, exceptions.InvalidParameterValueError):
             pass
@@ -265,5 +278,5 @@ class RedfishMachine:
         )
 
 
-def _word(value: object) -> str:
+def _plain_text(value: object) -> str:
     return sanitize(getattr(value, "value", value) or "", 40)

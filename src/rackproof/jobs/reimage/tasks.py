@@ -22,7 +22,7 @@ from rackproof.core.records import Finding, Node, Record, Run, Source, Verdict, 
 from rackproof.core.text import duration, sanitize
 from rackproof.jobs.bench import record as bench_record
 from rackproof.jobs.reimage import journal, lifecycle
-from rackproof.jobs.reimage.bmc import Settings
+from rackproof.jobs.reimage.bmc_types import Settings
 from rackproof.jobs.reimage.hardware_diff import Change, Expectation, compare, unexpected, with_settings
 from rackproof.jobs.reimage.journal import JournalError
 from rackproof.jobs.reimage.lifecycle import Entry, Event, Standing, Step
@@ -374,7 +374,7 @@ def keep_record(
             )
     expected = expected or Expectation()
     if told is not None:
-        remarks += [why for why in (told.bios_why, told.firmware_why) if why]
+        remarks += [why for why in (told.bios_error, told.firmware_error) if why]
         if which == "before":
             # No failure yet: what was set through the BMC counts from the next boot on, and that comes.
             remarks += [f"before: {one.text()}" for one in unexpected(expected, told) if one.kind == "wrong"]
@@ -398,7 +398,7 @@ def keep_record(
             f"{node} is not what it was: {'; '.join(one.text() for one in bad)}. See it in the machine "
             "room, or in the BMC; if it was meant, start again with -e reimage_again=true"
         )
-    if wrong := unexpected(expected, told or Settings(bios_why=NO_BMC, firmware_why=NO_BMC)):
+    if wrong := unexpected(expected, told or Settings(bios_error=NO_BMC, firmware_error=NO_BMC)):
         raise ReimageError(
             f"{node} is not as its model has to be: {'; '.join(one.text() for one in wrong)}. Set it through "
             "the BMC, or correct reimage_expect, then start the same command again"
