@@ -9,9 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
+import click
 import pytest
 from click.testing import Result
 
+from rackproof.cli import main as lazy
 from rackproof.cli.main import main
 from rackproof.core.records import ParsedLog, Verdict, json_schema
 from rackproof.store.run_folder import write_run
@@ -379,7 +381,13 @@ class TestProgram:
         assert isinstance(run("--debug", "parse", log()).exception, RuntimeError)
 
 
-COMMANDS = sorted(main.commands)
+COMMANDS = main.list_commands(click.Context(main))
+
+
+def command_named(name: str) -> click.Command:
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    return command
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -388,7 +396,7 @@ def test_every_command_is_documented_with_an_example(command: str, root: Path) -
     assert re.search(rf"^## .*`rackproof {command}\b", text, re.M)
     section = re.split(r"^## ", text.split(f"`rackproof {command}", 1)[1], flags=re.M)[0]
     assert re.search(rf"^    \$ rackproof {command}\b", section, re.M)
-    for parameter in main.commands[command].params:
+    for parameter in command_named(command).params:
         for option in (name for name in parameter.opts if name.startswith("--")):
             assert f"`{option}" in section, f"{option} of {command} is not documented"
 
@@ -398,3 +406,13 @@ def test_every_command_has_help(command: str, run: Call) -> None:
     result = run(command, "--help")
     assert result.exit_code == 0
     assert len(said(result)) > 80
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_summary_in_the_list_of_commands_begins_the_commands_own_help(command: str, run: Call) -> None:
+    summary = lazy.COMMANDS[command].summary
+    text = command_named(command).help
+    assert text is not None
+    assert text.startswith(f"{summary}\n") or text == summary
+    assert command_named(command).name == command
+    assert f"{command} {summary}" in " ".join(said(run("--help")).split())

@@ -43,7 +43,9 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_parsing_imports_no_charts_and_no_database() -> None:
-    assert not imported("import rackproof.logs, rackproof.report") & (HEAVY - {"pydantic"})
+    assert not imported("import rackproof.logs, rackproof.report, rackproof.cli.parse") & (
+        HEAVY - {"pydantic"}
+    )
 
 
 @pytest.mark.parametrize(("events", "status"), [(8, 0), (7, 3)])

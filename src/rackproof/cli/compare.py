@@ -1,0 +1,99 @@
+"""``rackproof compare``: systems over repeats, or two runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from rackproof.analysis.compare import compare, comparison_text
+from rackproof.analysis.compare.selecting import select
+from rackproof.analysis.compare.systems import System, compare_systems
+from rackproof.cli.errors import ToolError
+from rackproof.cli.find_run import find_run
+from rackproof.cli.options import json_option, results_option
+from rackproof.cli.output import json_value, print_json, print_or_write, terminal_width
+from rackproof.core.records import Run
+from rackproof.core.text import sanitize
+from rackproof.report.comparison import comparison_markdown, comparison_page, comparison_terminal
+
+
+@click.command("compare")
+@click.argument("names", nargs=-1, required=True, metavar="SYSTEM SYSTEM...")
+@click.option("--benchmark", default="", help="Only runs of this benchmark.")
+@click.option("--reference", help="Judge every cell against this published system (by default by name).")
+@click.option("--confidence", default=0.95, show_default=True, help="Probability that intervals hold.")
+@click.option(
+    "--format", "form", type=click.Choice(["text", "html", "md"]), default="text", show_default=True
+)
+@click.option("--output", type=click.Path(path_type=Path), help="The file to write; - is standard output.")
+@results_option
+@json_option
+def compare_command(
+    names: tuple[str, ...],
+    benchmark: str,
+    reference: str | None,
+    confidence: float,
+    form: str,
+    output: Path | None,
+    results: Path,
+    as_json: bool,
+) -> None:
+    """Compare systems over repeats, or two runs measurement by measurement.
+
+    SYSTEM is a system of the results folder (SKU, node, configuration, plan, imported folder), a folder of
+    logs or a quoted pattern, published:NAME, or a RUN: its id (or the beginning), folder, or run.json.
+    Ratios are those to the first. Runs that failed enter no mean; one run has no interval. Two runs are
+    compared in full: every measurement, and what else differs.
+    """
+    if len(names) < 2:
+        raise click.UsageError("name two systems or runs, or more systems")
+    if as_json and (form != "text" or output is not None):
+        raise click.UsageError("--json is a form of its own: leave out --format and --output")
+    systems = _select_systems(names, results, benchmark)
+    single_runs = [system.runs[0] for system in systems if system.single_run]
+    run_comparison = compare(*single_runs) if len(single_runs) == len(systems) == 2 else None
+    if run_comparison is not None and form == "text":
+        if as_json:
+            print_json(json_value(run_comparison))
+        else:
+            print_or_write(comparison_text(run_comparison, terminal_width()), output)
+        return
+    try:
+        compared = compare_systems(_with_unique_names(systems), reference=reference, confidence=confidence)
+    except ValueError as error:
+        raise ToolError(str(error)) from None
+    if as_json:
+        print_json(json_value(compared))
+        return
+    if form == "text":
+        content = comparison_terminal(compared, terminal_width())
+    elif form == "html":
+        content = comparison_page(compared, run_comparison)
+    else:
+        content = comparison_markdown(compared, run_comparison)
+    print_or_write(content, output)
+
+
+def _select_systems(names: Sequence[str], results: Path, benchmark: str) -> list[System]:
+    """Return the named systems; what was left out of them is printed to standard error."""
+    remarks: list[str] = []
+
+    def run_by_name(name: str) -> Run:
+        return find_run(name, results)[0]
+
+    systems = [select(name, results, run_by_name, remarks, benchmark=benchmark) for name in names]
+    for remark in dict.fromkeys(remarks):
+        click.echo(f"note: {sanitize(remark, 600)}", err=True)
+    return systems
+
+
+def _with_unique_names(systems: Sequence[System]) -> list[System]:
+    """Number those that have the same name, such as a run that is compared with itself."""
+    counts: dict[str, int] = {}
+    named = []
+    for system in systems:
+        count = counts[system.name] = counts.get(system.name, 0) + 1
+        named.append(system if count == 1 else system.model_copy(update={"name": f"{system.name} ({count})"}))
+    return named

@@ -1,0 +1,49 @@
+"""What the command ends with: exit statuses, and errors as one line without a traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from rackproof.core.errors import RackproofError
+from rackproof.core.text import sanitize
+
+EXIT_PASS, EXIT_ERROR, EXIT_FAIL, EXIT_UNPROVEN = 0, 1, 2, 3
+
+_ERROR_LIMIT = 2000
+
+
+class ToolError(click.ClickException):
+    """An error that the operator can mend; shown as one line, without a traceback."""
+
+    exit_code = EXIT_ERROR
+
+    def show(self, file: Any = None) -> None:
+        """Print the message to standard error."""
+        click.echo(f"rackproof: {sanitize(self.format_message(), _ERROR_LIMIT)}", file=file, err=True)
+
+
+@contextmanager
+def usage_errors_end_with_1() -> Iterator[None]:
+    """Give click's usage errors exit status 1: click's own 2 means fail here, a hardware verdict."""
+    try:
+        yield
+    except click.UsageError as error:
+        error.exit_code = EXIT_ERROR  # type: ignore[misc]  # click reads it from the instance
+        raise
+
+
+def operator_message(error: Exception) -> str:
+    """Return what an exception means for the operator. No I/O."""
+    if isinstance(error, RackproofError):
+        return str(error)
+    if isinstance(error, OSError):
+        place = f"{error.filename}: " if error.filename else ""
+        return f"{place}{error.strerror or error}"
+    return (
+        f"unexpected {type(error).__name__}: {error}. This is a fault of Rackproof: "
+        "run the command again with `rackproof --debug …` and report what it prints"
+    )

@@ -1,0 +1,76 @@
+"""Runs by the names that operators give: a path, an id, or the beginning of an id."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rackproof.cli.errors import ToolError
+from rackproof.core.records import Run
+from rackproof.store.run_folder import RECORD_NAME, read_run, run_folders
+
+_SHOWN_IDS = 4
+
+
+def history_path(results: Path) -> Path:
+    """Return where the history is, without making one where there is nothing yet.
+
+    Raises:
+        ToolError: There is neither a history in the results folder nor a database in the environment.
+    """
+    path = results / "history.sqlite"
+    if not os.environ.get("RACKPROOF_DATABASE_URL", "").strip() and not path.is_file():
+        raise ToolError(
+            f"there is no history at {path}: nothing has run or been imported there yet; "
+            "name another folder with --results, or a database with RACKPROOF_DATABASE_URL"
+        )
+    return path
+
+
+def find_run(name: str, results: Path) -> tuple[Run, Path | None]:
+    """Return a run and its folder, ``None`` where only the history has the run.
+
+    Args:
+        name: The run's folder, its run.json, its id, or the beginning of its id.
+        results: The results folder, searched before the history.
+
+    Raises:
+        ToolError: There is no such run, or several ids begin so.
+        ResultsError: Its record is damaged.
+    """
+    path = Path(name)
+    if path.is_file() or (path / RECORD_NAME).is_file():
+        return read_run(path), path if path.is_dir() else path.parent
+    if os.sep in name:
+        raise ToolError(f"no run at {name}: there is no {RECORD_NAME} in it")
+    folder = _folder_by_id(name, results)
+    if folder is not None:
+        return read_run(folder), folder
+    return _run_of_history(name, results), None
+
+
+def _folder_by_id(name: str, results: Path) -> Path | None:
+    """Return the run folder with this id, or the only one whose id begins so."""
+    exact = results / name
+    # These three would name the results folder, a folder above it, or whatever comes first.
+    if name not in ("", ".", "..") and (exact / RECORD_NAME).is_file():
+        return exact
+    matches = [folder for folder in run_folders(results) if name and folder.name.startswith(name)]
+    if len(matches) > 1:
+        ids = ", ".join(folder.name for folder in matches[:_SHOWN_IDS])
+        more = " …" if len(matches) > _SHOWN_IDS else ""
+        raise ToolError(f"{len(matches)} runs begin with {name}: {ids}{more}")
+    return matches[0] if matches else None
+
+
+def _run_of_history(name: str, results: Path) -> Run:
+    # Imported here: SQLAlchemy loads slowly, and most runs are found by their folder.
+    from rackproof.store.history.store import HistoryError, open_store
+
+    try:
+        with open_store(history_path(results)) as store:
+            return store.run(name)
+    except (HistoryError, ToolError) as error:
+        raise ToolError(
+            f"no run {name}: neither a run folder, nor an id in {results}, nor in the history ({error})"
+        ) from None

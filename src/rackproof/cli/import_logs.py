@@ -1,0 +1,55 @@
+"""``rackproof import``: logs that were written elsewhere become runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from rackproof.analysis.importing import import_logs
+from rackproof.cli.errors import ToolError
+from rackproof.cli.options import json_option, results_option
+from rackproof.cli.output import exit_status, json_value, print_json, terminal_width
+from rackproof.core.text import sanitize
+from rackproof.report import terminal_table
+from rackproof.report.view import overall
+
+
+@click.command("import")
+@click.argument("place", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--benchmark", help="Name of the benchmark; by default what each log states, or its folder.")
+@click.option("--format", "form", default="auto", show_default=True, help="The logs' format.")
+@results_option
+@json_option
+@click.pass_context
+def import_command(
+    ctx: click.Context, place: Path, benchmark: str | None, form: str, results: Path, as_json: bool
+) -> None:
+    """Make runs of logs that were written elsewhere.
+
+    DIR is a folder of logs (with its subfolders) or one log. Each becomes a run in the results folder,
+    with a copy of the log, reports, and an entry in the history. Its verdict is what the log shows.
+    Importing the same again changes nothing.
+    """
+    try:
+        result = import_logs(place, results, benchmark=benchmark, format=form)
+    except ValueError as error:
+        raise ToolError(str(error)) from None
+    runs = [imported.run for imported in result.imported]
+    if as_json:
+        print_json([json_value(imported) for imported in result.imported])
+    else:
+        click.echo(terminal_table(runs, terminal_width(), _wants_colour()), nl=False)
+        for imported in result.imported:
+            click.echo(f"{'known' if imported.known else 'new'}: {imported.folder}")
+    for skipped in result.skipped:
+        click.echo(f"passed over: {skipped}", err=True)
+    for remark in dict.fromkeys(imported.history for imported in result.imported if imported.history):
+        click.echo(f"note: {sanitize(remark, 600)}", err=True)
+    ctx.exit(exit_status(overall(runs)))
+
+
+def _wants_colour() -> bool:
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ

@@ -1,0 +1,111 @@
+"""``rackproof parse``: what logs hold."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from rackproof import logs
+from rackproof.cli.errors import EXIT_PASS, ToolError
+from rackproof.cli.options import json_option
+from rackproof.cli.output import (
+    SHOWN_FINDINGS,
+    exit_status,
+    more_line,
+    one_or_all,
+    print_json,
+    terminal_width,
+)
+from rackproof.core.records import Finding, Measurement, ParsedLog, Source, worst
+from rackproof.core.text import quantity, sanitize, size
+from rackproof.report.terminal import text_table
+from rackproof.report.view import label_text
+
+_SHOWN_MEASUREMENTS = 40
+
+
+def _list_formats(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    """Print the log formats and end."""
+    if not wanted:
+        return
+    for name, form in logs.FORMATS.items():
+        click.echo(f"{name:16} {form.description}")
+    ctx.exit(EXIT_PASS)
+
+
+@click.command("parse")
+@click.argument("names", nargs=-1, required=True, metavar="LOG...")
+@click.option("--format", "form", default="auto", show_default=True, help="The log format's name.")
+@click.option(
+    "--list-formats",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_list_formats,
+    help="Print the known log formats and end.",
+)
+@json_option
+@click.pass_context
+def parse_command(ctx: click.Context, names: tuple[str, ...], form: str, as_json: bool) -> None:
+    """Read logs and print their measurements, findings and verdict.
+
+    LOG is a file, or - for standard input. The exit status is that of the worst log. With --json, one
+    log gives an object and several give an array.
+    """
+    parsed = [_parse_log(name, form) for name in names]
+    if as_json:
+        print_json(one_or_all(parsed))
+    else:
+        click.echo("\n".join(_log_text(log) for log in parsed), nl=False)
+    ctx.exit(exit_status(worst(log.verdict for log in parsed)))
+
+
+def _parse_log(name: str, form: str) -> ParsedLog:
+    try:
+        if name == "-":
+            return logs.parse(sys.stdin.buffer, format=form, name="standard input")
+        # A file's name need not be UTF-8, a record's text must.
+        shown = os.fsencode(name).decode(errors="replace")
+        with open(name, "rb") as stream:
+            return logs.parse(stream, format=form, name=shown)
+    except IsADirectoryError:
+        raise ToolError(f"{name} is a folder: name the logs in it, or use `rackproof import`") from None
+    except OSError as error:
+        raise ToolError(f"cannot read {name}: {error.strerror or error}; check the path") from None
+    except ValueError as error:
+        raise ToolError(f"{error} (see `rackproof parse --list-formats`)") from None
+
+
+def _log_text(log: ParsedLog) -> str:
+    facts = f"{sanitize(log.format, 60)}, {size(log.size_bytes)}, {log.lines:,} lines"
+    lines = [f"{sanitize(log.file, 300) or 'log'}: {log.verdict.value} ({facts})"]
+    if log.measurements:
+        shown = log.measurements[:_SHOWN_MEASUREMENTS]
+        rows = [_measurement_row(measurement) for measurement in shown]
+        lines += text_table(("Metric", "Of", "Value", "Read at"), rows, terminal_width(), (0, 1, 3))
+        lines += more_line(len(log.measurements) - len(shown), "measurements")
+    lines += [_finding_line(finding) for finding in log.findings[:SHOWN_FINDINGS]]
+    lines += more_line(len(log.findings) - SHOWN_FINDINGS, "findings")
+    return "\n".join(lines) + "\n"
+
+
+def _measurement_row(measurement: Measurement) -> tuple[str, ...]:
+    return (
+        sanitize(measurement.name),
+        label_text(measurement.labels),
+        quantity(measurement.value, measurement.unit),
+        _line_and_rank(measurement.source),
+    )
+
+
+def _finding_line(finding: Finding) -> str:
+    weight = finding.verdict.value if finding.verdict else "remark"
+    place = _line_and_rank(finding.source)
+    return f"{weight}: {sanitize(finding.message, 400)}" + (f" ({place})" if place else "")
+
+
+def _line_and_rank(source: Source) -> str:
+    """Return line and rank without the file, which the first line names."""
+    return str(source.model_copy(update={"file": None}))

@@ -1,0 +1,134 @@
+"""``rackproof reimage``: progress of nodes, forecast of a fleet, description of an image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from rackproof.cli.errors import ToolError
+from rackproof.cli.options import json_option, results_option
+from rackproof.cli.output import json_value, print_json, terminal_width
+from rackproof.core.text import duration, number, percent, sanitize, size
+from rackproof.jobs.reimage.forecast import GBIT, GIB, Assumptions, Forecast, forecast, saturates_at
+from rackproof.jobs.reimage.images import describe
+from rackproof.jobs.reimage.tasks import NodeStatus, status
+from rackproof.report.terminal import text_table
+from rackproof.store.run_folder import write_file
+
+_FORECAST_SIZES = (8, 16, 32, 64, 128)
+
+
+@click.group("reimage")
+def reimage_group() -> None:
+    """Show how far nodes are with their new image, or forecast a fleet.
+
+    Read from the journals that reimage.yml writes; a node's newest one counts.
+    """
+
+
+@reimage_group.command("status")
+@click.argument("nodes", nargs=-1, metavar="[NODE...]")
+@click.option("--all", "show_all", is_flag=True, help="Those that have returned to service, too.")
+@results_option
+@json_option
+def status_command(nodes: tuple[str, ...], show_all: bool, results: Path, as_json: bool) -> None:
+    """Print the step of every node, for how long, and the next command."""
+    statuses = status(results, nodes or None)
+    if as_json:
+        print_json([json_value(node) for node in statuses])
+        return
+    shown = [node for node in statuses if show_all or nodes or node.standing.state != "returned"]
+    if shown:
+        _print_status(shown)
+    else:
+        click.echo("no node is being imaged" if statuses else f"no node was ever imaged from {results}")
+    missing = sorted(set(nodes) - {node.node for node in statuses})
+    if missing:
+        click.echo(f"never imaged from here: {', '.join(sanitize(name, 80) for name in missing)}", err=True)
+
+
+def _print_status(statuses: Sequence[NodeStatus]) -> None:
+    rows = [
+        (node.node, node.text, str(node.standing.attempt), sanitize(node.standing.reason, 200) or "-")
+        for node in statuses
+    ]
+    lines = text_table(("Node", "Progress", "Attempt", "Reason"), rows, terminal_width(), (0, 1, 3))
+    click.echo("\n".join(lines))
+    waiting = [node.node for node in statuses if node.next_command]
+    if waiting:
+        click.echo(f"next: ansible-playbook reimage.yml -l {','.join(waiting)}")
+
+
+@reimage_group.command("plan")
+@click.option("--nodes", default=1000, show_default=True, type=click.IntRange(1, 100_000))
+@click.option("--at-once", multiple=True, type=click.IntRange(1), help="Nodes at a time; may be repeated.")
+@click.option("--image-gib", default=8.0, show_default=True, help="What a node fetches of the image.")
+@click.option("--server-gbit", default=25.0, show_default=True, help="What the image server can send.")
+@click.option("--node-mb", default=500.0, show_default=True, help="MB/s that a node can take and write.")
+@click.option("--idle", default=0.5, show_default=True, help="Share of nodes that run no job when drained.")
+@click.option("--job-minutes", default=60.0, show_default=True, help="How long a job may still run.")
+@click.option("--cores", default=16.0, show_default=True, help="Cores of the machine that runs the playbook.")
+@click.option("--seed", default=1, show_default=True)
+@json_option
+def plan_command(
+    nodes: int,
+    at_once: tuple[int, ...],
+    image_gib: float,
+    server_gbit: float,
+    node_mb: float,
+    idle: float,
+    job_minutes: float,
+    cores: float,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Simulate how long a fleet takes at N nodes at a time, and what gives out first."""
+    try:
+        assumptions = Assumptions(
+            image_bytes=image_gib * GIB,
+            server_rate=server_gbit * GBIT,
+            node_rate=node_mb * 1e6,
+            idle=idle,
+            job_s=job_minutes * 60,
+            controller_cores=cores,
+        )
+        forecasts = [forecast(nodes, count, assumptions, seed=seed) for count in at_once or _FORECAST_SIZES]
+    except ValueError as error:
+        raise ToolError(str(error)) from None
+    if as_json:
+        print_json([json_value(result) for result in forecasts])
+        return
+    heads = ("At once", "In waves", "Rolling", "Image", "Server peak", "Cores", "Node hours", "Limited by")
+    rows = [_forecast_row(result) for result in forecasts]
+    click.echo("\n".join(text_table(heads, rows, terminal_width(), (7,))))
+    click.echo(f"the image server feeds {saturates_at(assumptions)} nodes at full speed")
+
+
+def _forecast_row(result: Forecast) -> tuple[str, ...]:
+    return (
+        str(result.at_once),
+        duration(result.waves_s),
+        duration(result.rolling_s),
+        duration(result.image_s),
+        f"{number(result.server_peak / GBIT)} Gbit/s",
+        percent(result.controller_busy, sign=False),
+        number(result.out_of_service_node_hours),
+        result.limited_by,
+    )
+
+
+@reimage_group.command("image")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--output", type=click.Path(path_type=Path), help="The file to write; by default FILE.json.")
+def image_command(file: Path, output: Path | None) -> None:
+    """Describe a raw image, block by block, for the nodes that check what they write."""
+    try:
+        image = describe(file)
+    except ValueError as error:
+        raise ToolError(str(error)) from None
+    place = output or file.with_name(f"{file.name}.json")
+    write_file(place, image.model_dump_json(indent=1).encode() + b"\n")
+    click.echo(f"{place}: {size(image.bytes)}, of which a node fetches {size(image.fetched_bytes)}")
+    click.echo(f"checksum: sha256:{image.sha256}")

@@ -1,0 +1,51 @@
+"""``rackproof report``: the report of one or several runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from urllib.parse import quote
+
+import click
+
+from rackproof.cli.find_run import find_run
+from rackproof.cli.options import results_option
+from rackproof.cli.output import is_standard_output, print_or_write
+from rackproof.core.records import Run
+from rackproof.report import render
+
+
+@click.command("report")
+@click.argument("names", nargs=-1, required=True, metavar="RUN...")
+@click.option(
+    "--format", "form", type=click.Choice(["html", "md", "junit", "json"]), default="html", show_default=True
+)
+@click.option("--output", type=click.Path(path_type=Path), help="The file to write; - is standard output.")
+@click.option("--title", default="Runs", show_default=True, help="Heading of a report of several runs.")
+@results_option
+def report_command(names: tuple[str, ...], form: str, output: Path | None, title: str, results: Path) -> None:
+    """Write the report of a run, or one report of several runs.
+
+    RUN is the id of a run (or its beginning), its folder, or its run.json. Without --output, the HTML
+    page of one run goes into its folder; everything else goes to standard output.
+    """
+    runs = [find_run(name, results) for name in names]
+    folder = runs[0][1]
+    if output is None and form == "html" and len(runs) == 1 and folder is not None:
+        output = folder / "report.html"
+    print_or_write(render([run for run, _ in runs], form, title, _page_links(runs, output)), output)
+
+
+def _page_links(runs: Iterable[tuple[Run, Path | None]], output: Path | None) -> Callable[[Run], str]:
+    """Return a function from a run to the link from the written page to the run's own page."""
+    folders = {run.run_id: folder for run, folder in runs if folder is not None}
+
+    def link(run: Run) -> str:
+        folder = folders.get(run.run_id)
+        # A page on standard output has no place that a relative link could start from.
+        if folder is None or output is None or is_standard_output(output):
+            return ""
+        return quote(os.path.relpath(folder.resolve() / "report.html", output.resolve().parent))
+
+    return link

@@ -1,0 +1,135 @@
+"""``rackproof submission``: a package for an MLPerf round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+
+from rackproof.analysis.submission import Submission, build, latest_runs, load_system_file
+from rackproof.analysis.submission.models import BenchmarkPart, Issue
+from rackproof.cli.errors import ToolError
+from rackproof.cli.find_run import find_run
+from rackproof.cli.options import json_option, results_option, ruleset_option
+from rackproof.cli.output import (
+    SHOWN_FINDINGS,
+    exit_status,
+    json_value,
+    more_line,
+    print_json,
+    terminal_width,
+)
+from rackproof.core.records import Run
+from rackproof.core.text import sanitize
+from rackproof.report.terminal import text_table
+
+_CHECKER_ANSWERS = {True: "accepts the package", False: "rejects the package", None: "gave no verdict"}
+
+
+@click.command("submission")
+@click.argument("names", nargs=-1, metavar="[RUN...]")
+@click.option(
+    "--system",
+    "system_file",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="What only you know of it.",
+)
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder to write.")
+@click.option("--latest", type=click.IntRange(1, 1000), help="Take the newest N runs of each --benchmark.")
+@click.option("--benchmark", "benchmarks", multiple=True, help="With --latest: of this one; may be repeated.")
+@click.option("--sku", default="", help="With --latest: only runs on nodes of this model.")
+@ruleset_option
+@click.option("--timeout", default=300.0, show_default=True, help="Seconds until a check is stopped.")
+@results_option
+@json_option
+@click.pass_context
+def submission_command(
+    ctx: click.Context,
+    names: tuple[str, ...],
+    system_file: Path,
+    out: Path,
+    latest: int | None,
+    benchmarks: tuple[str, ...],
+    sku: str,
+    ruleset: str,
+    timeout: float,
+    results: Path,
+    as_json: bool,
+) -> None:
+    """Make a submission to an MLPerf round out of runs of one system.
+
+    RUN is the id of a run (or its beginning), or its folder. The package is checked by the official
+    package checker and written only if nothing is missing or wrong; otherwise all of that is listed.
+    """
+    newest = latest is not None or bool(benchmarks) or bool(sku)
+    if newest == bool(names) or (newest and not (latest and benchmarks)):
+        raise ToolError("name the runs, or take the newest with both --latest N and --benchmark NAME")
+    system = load_system_file(system_file)
+    if latest is not None:
+        runs = latest_runs(results, benchmarks, latest, sku=sku)
+    else:
+        runs = [_run_with_folder(name, results) for name in names]
+    try:
+        submission = build(runs, system, out, ruleset=ruleset, timeout_s=timeout)
+    except ValueError as error:
+        raise ToolError(str(error)) from None
+    if as_json:
+        print_json(json_value(submission))
+    else:
+        click.echo(_submission_text(submission, out), nl=False)
+    ctx.exit(exit_status(submission.verdict))
+
+
+def _run_with_folder(name: str, results: Path) -> tuple[Run, Path]:
+    run, folder = find_run(name, results)
+    if folder is None:
+        raise ToolError(
+            f"run {run.run_id} is only in the history: its log is needed; bring its folder back to {results}"
+        )
+    return run, folder
+
+
+def _submission_text(submission: Submission, out: Path) -> str:
+    submitter, system = sanitize(submission.submitter, 100), sanitize(submission.system, 100)
+    title = f"{submitter}, {system}, {submission.division}, rules {submission.ruleset}"
+    lines = [f"submission of {title}: {submission.verdict.value}"]
+    rows = [_benchmark_row(part) for part in submission.benchmarks]
+    if rows:
+        lines += text_table(("Benchmark", "Runs", "Minutes", "Scaling"), rows, terminal_width(), (0,))
+    checker = submission.checker
+    version = checker.version or "not run"
+    lines.append(f"official package checker ({version}): {_CHECKER_ANSWERS[checker.accepted]}")
+    shown = checker.messages[:SHOWN_FINDINGS]
+    lines += [f"  {sanitize(message, 300)}" for message in shown]
+    lines += more_line(len(checker.messages) - len(shown), "messages")
+    lines += _issue_lines(submission.issues)
+    lines.append(f"written: {submission.folder}" if submission.folder else f"nothing was written to {out}")
+    return "\n".join(lines) + "\n"
+
+
+def _benchmark_row(part: BenchmarkPart) -> tuple[str, ...]:
+    return (
+        sanitize(part.benchmark, 80),
+        f"{len(part.runs)} of {'?' if part.runs_needed is None else part.runs_needed}",
+        "-" if part.minutes is None else f"{part.minutes:.3f}",
+        "-" if part.scaling_factor is None else f"{part.scaling_factor:.6g}",
+    )
+
+
+def _issue_lines(issues: Iterable[Issue]) -> list[str]:
+    """Return the issues; one that several places share is written once, above the list of places."""
+    places_of: dict[tuple[str, str], list[str]] = {}
+    for issue in issues:
+        weight = issue.verdict.value if issue.verdict else "remark"
+        places_of.setdefault((weight, sanitize(issue.text, 1500)), []).append(sanitize(issue.place, 400))
+    lines = []
+    for (weight, text), places in places_of.items():
+        if len(places) > 1:
+            lines.append(f"- {weight}: {text}")
+            lines += [f"    {place}" for place in places]
+        else:
+            place = f"{places[0]}: " if places[0] else ""
+            lines.append(f"- {weight}: {place}{text}")
+    return lines
