@@ -79,14 +79,14 @@ RUNANDTIME_STOP 1700000080
 """
 
 
-def read(tmp_path: Path, text: str) -> run_sub.SlurmLog:
+def read(tmp_path: Path, text: str) -> run_sub.RunSubOutput:
     path = tmp_path / "lead.log"
     path.write_text(text)
-    return run_sub.read(path)
+    return run_sub.read_run_sub(path)
 
 
 def gating(tmp_path: Path, text: str) -> dict[str, str]:
-    found = run_sub.findings(read(tmp_path, text), NODES, 4)
+    found = run_sub.run_sub_findings(read(tmp_path, text), NODES, 4)
     return {one.code: one.message for one in found if one.verdict is not None}
 
 
@@ -96,11 +96,11 @@ def with_end(**changes: Any) -> str:
 
 def test_a_clean_run_has_nothing_against_it(tmp_path: Path) -> None:
     log = read(tmp_path, GOOD)
-    assert run_sub.findings(log, NODES, 4) == []
+    assert run_sub.run_sub_findings(log, NODES, 4) == []
     assert log.node_list == NODES
     assert log.samples == 3072
     assert log.phases == {"prolog": 16, "nccl_preflight": 10, "caches": 4, "run_and_time": 60}
-    values = {one.name: one.value for one in run_sub.measurements(log, "x")}
+    values = {one.name: one.value for one in run_sub.run_sub_measurements(log, "x")}
     assert values["nccl_preflight_busbw"] == 759.67
 
 
@@ -197,21 +197,8 @@ def test_what_was_refused_is_said_and_nothing_else(tmp_path: Path) -> None:
 def test_hostile_text_passes_nothing_and_raises_nothing(tmp_path: Path, text: str) -> None:
     path = tmp_path / "lead.log"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    found = run_sub.findings(run_sub.read(path), NODES, 4)
+    found = run_sub.run_sub_findings(run_sub.read_run_sub(path), NODES, 4)
     assert any(one.verdict is not None and one.verdict.gates for one in found)
-
-
-@pytest.mark.parametrize(
-    ("text", "hosts"),
-    [
-        ("n[01-03,07],m1", ("n01", "n02", "n03", "n07", "m1")),
-        ("gb300-r01-n16", ("gb300-r01-n16",)),
-        ("a[1-2]-ib,b", ("a1-ib", "a2-ib", "b")),
-        ("", ()),
-    ],
-)
-def test_a_host_list_is_expanded(text: str, hosts: tuple[str, ...]) -> None:
-    assert run_sub.expand(text) == hosts
 
 
 def speed(value: float, prolog: float) -> list[Measurement]:
@@ -223,12 +210,12 @@ def speed(value: float, prolog: float) -> list[Measurement]:
 
 def test_a_slow_repeat_is_named_with_its_phase() -> None:
     before = [speed(100, 10), speed(102, 11), speed(99, 10)]
-    assert run_sub.spread(speed(98, 10), before) == []
-    (found,) = run_sub.spread(speed(80, 70), before)
+    assert run_sub.repeat_findings(speed(98, 10), before) == []
+    (found,) = run_sub.repeat_findings(speed(80, 70), before)
     assert found.verdict is Verdict.DEGRADED
     assert "80 samples/s, those before it 100; the phase prolog took 60 s more" in found.message
-    assert run_sub.spread(speed(80, 70), before[:1]) == []
-    (remark,) = run_sub.spread(speed(93, 10), before)
+    assert run_sub.repeat_findings(speed(80, 70), before[:1]) == []
+    (remark,) = run_sub.repeat_findings(speed(93, 10), before)
     assert remark.verdict is None
 
 

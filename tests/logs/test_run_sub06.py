@@ -216,7 +216,7 @@ def test_what_run_sub_prints_tells_what_its_status_hides(
 ) -> None:
     path = tmp_path / "n1.log"
     path.write_text(GOOD.replace(old, new) if old else GOOD)
-    found = run_sub06.findings(run_sub06.read(path), run_sub.read(path), nodes)
+    found = run_sub06.run_sub06_findings(run_sub06.read_run_sub06(path), run_sub.read_run_sub(path), nodes)
     if not code:
         assert found == []
         return

@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 _NUMBERED = re.compile(r"(.*?)(\d+)")
+_PARTS = re.compile(r"[^,\[\]]+(?:\[[^\]]*\][^,\[\]]*)*")
+_RANGE = re.compile(r"\[([0-9,\-]+)\]")
+_MAX_TEXT, _MAX_RANGE, _MAX_HOSTS = 100_000, 10_000, 100_000
 
 
 def compress_hostlist(names: Iterable[str]) -> str:
@@ -29,3 +32,25 @@ def compress_hostlist(names: Iterable[str]) -> str:
         ]
         folded.append(f"{stem}{ranges[0]}" if len(numbers) == 1 else f"{stem}[{','.join(ranges)}]")
     return ",".join(sorted(folded + whole))
+
+
+def expand_hostlist(text: str) -> tuple[str, ...]:
+    """Return the hosts of a Slurm host list: ``n[01-03,07],m1`` are five.
+
+    What is no number in brackets is left out. Text, ranges and hosts are bounded: the text may be hostile.
+    """
+    hosts: list[str] = []
+    for part in _PARTS.findall(text[:_MAX_TEXT]):
+        brackets = _RANGE.search(part)
+        if not brackets:
+            hosts.append(part)
+            continue
+        head, tail = part[: brackets.start()], part[brackets.end() :]
+        for piece in brackets[1].split(","):
+            low, _, high = piece.partition("-")
+            if not low.isdigit() or (high and not high.isdigit()) or len(hosts) > _MAX_HOSTS:
+                continue
+            last = min(int(high or low), int(low) + _MAX_RANGE)
+            # The width of the first number is that of all: n[08-10] is n08, n09, n10.
+            hosts += [f"{head}{number:0{len(low)}}{tail}" for number in range(int(low), last + 1)]
+    return tuple(hosts)

@@ -6,7 +6,7 @@ Nothing here raises because of what a log holds, and nothing takes more memory f
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -25,10 +25,10 @@ from rackproof.logs import (
     tf_cnn,
     xid,
 )
-from rackproof.logs._reading import BLOCK, Log, LogParser, blocks
+from rackproof.logs._reading import BLOCK, LineFeed, LineObserver, Log, LogParser, blocks
 from rackproof.logs.nvidia_smi import read_gpus
 
-__all__ = ["FORMATS", "Format", "detect", "parse", "parse_path", "read_gpus"]
+__all__ = ["FORMATS", "Format", "LineObserver", "detect", "parse", "parse_path", "read_gpus"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,9 @@ def _checked(name: str) -> str:
     return name
 
 
-def parse(stream: BinaryIO, *, format: str = "auto", name: str = "") -> ParsedLog:
+def parse(
+    stream: BinaryIO, *, format: str = "auto", name: str = "", observers: Sequence[LineObserver] = ()
+) -> ParsedLog:
     """Parse one log.
 
     The stream is read once, in blocks of about 256 KiB. With ``auto`` the first block that shows a format
@@ -146,6 +148,8 @@ def parse(stream: BinaryIO, *, format: str = "auto", name: str = "") -> ParsedLo
         stream: open in binary mode; need not be seekable.
         format: a key of :data:`FORMATS`, or ``auto``.
         name: how findings and measurements call the file.
+        observers: get every line in the same pass, so that a log that holds more than its format's own
+            lines is read once.
 
     Returns:
         The record. Content never raises: what cannot be read is ``unproven`` with a reason.
@@ -158,6 +162,7 @@ def parse(stream: BinaryIO, *, format: str = "auto", name: str = "") -> ParsedLo
     log = Log(name)
     parser = None if chosen == "auto" else FORMATS[chosen].parser(log)
     watching = chosen == "auto"
+    feed = LineFeed(observers)
     for block in blocks(stream):
         log.begin(block)
         log.scan(block)
@@ -166,6 +171,8 @@ def parse(stream: BinaryIO, *, format: str = "auto", name: str = "") -> ParsedLo
             watching = parser is None or parser.format not in _STRONG
         if parser is not None:
             parser.block(block)
+        if observers:
+            feed.feed(block)
         log.end()
     if parser is None:
         if log.size:
@@ -187,8 +194,10 @@ def _watch(log: Log, parser: LogParser | None, block: bytes) -> LogParser | None
     return parser
 
 
-def parse_path(path: str | Path, format: str = "auto") -> ParsedLog:
-    """Parse a file; its path as given names it in findings.
+def parse_path(
+    path: str | Path, format: str = "auto", *, observers: Sequence[LineObserver] = ()
+) -> ParsedLog:
+    """Parse a file; its path as given names it in findings. Arguments as of :func:`parse`.
 
     Raises:
         ValueError: the format is unknown.
@@ -196,4 +205,4 @@ def parse_path(path: str | Path, format: str = "auto") -> ParsedLog:
     """
     _checked(format)
     with open(path, "rb", buffering=BLOCK) as stream:
-        return parse(stream, format=format, name=str(path))
+        return parse(stream, format=format, name=str(path), observers=observers)

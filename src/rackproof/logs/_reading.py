@@ -12,11 +12,12 @@ import math
 import re
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from math import isfinite
-from typing import BinaryIO, ClassVar
+from pathlib import Path
+from typing import BinaryIO, ClassVar, Protocol
 
 from rackproof.core.records import Direction, Finding, Measurement, ParsedLog, Series, Source, Verdict, worst
 
@@ -579,6 +580,54 @@ def blocks(stream: BinaryIO) -> Iterator[bytes]:
     """Yield the stream in blocks that end at a line end (the last one may not; very long lines are cut)."""
     while block := stream.read(BLOCK):
         yield block if block.endswith(b"\n") else block + stream.readline(LONGEST_LINE)
+
+
+class LineObserver(Protocol):
+    """Reads the lines of a log in the same pass as its parser."""
+
+    def line(self, number: int, raw: bytes) -> None:
+        """Take one line.
+
+        Args:
+            number: The line's number, from 1.
+            raw: Its bytes without the line feed. Of a line longer than about 1 MiB only the beginning comes.
+        """
+
+
+class LineFeed:
+    """Cuts blocks into lines for observers."""
+
+    def __init__(self, observers: Sequence[LineObserver]) -> None:
+        self._observers = observers
+        self._number = 0
+        self._in_line = False
+
+    def feed(self, block: bytes) -> None:
+        """Give the lines of the next block to every observer, in order."""
+        lines = block.split(b"\n")
+        if not lines[-1]:
+            lines.pop()  # the block ends at a line end
+        for raw in lines:
+            if self._in_line:
+                # The rest of a line that was too long for one block; its beginning was given already.
+                self._in_line = False
+                continue
+            self._number += 1
+            for observer in self._observers:
+                observer.line(self._number, raw)
+        self._in_line = not block.endswith(b"\n")
+
+
+def observe_path(path: Path, observers: Sequence[LineObserver]) -> None:
+    """Read a file for observers alone, without parsing it.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    feed = LineFeed(observers)
+    with path.open("rb") as stream:
+        for block in blocks(stream):
+            feed.feed(block)
 
 
 def run_parser(parser_class: type[LogParser], stream: BinaryIO, name: str = "") -> ParsedLog:

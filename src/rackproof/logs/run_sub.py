@@ -1,7 +1,8 @@
 """What the output of a Slurm job shows beside its MLPerf events: where it ran, what was slow, what failed.
 
 The job's own run script prints markers with the time, the node list, the table of the NCCL preflight and
-what clearing the caches said; workloads/slurm_run.py adds lines `:::RACKPROOF {JSON}`. All is nodes' text.
+the result of clearing the caches; workloads/slurm_run.py adds lines `:::RACKPROOF {JSON}`. All is nodes'
+text. :class:`RunSubReader` reads it in the same pass as the parser, :func:`run_sub_findings` judges it.
 """
 
 from __future__ import annotations
@@ -15,396 +16,485 @@ from typing import Any
 
 from pydantic import Field
 
+from rackproof.core.hostlist import expand_hostlist
 from rackproof.core.records import Direction, Finding, Measurement, Record, Source, Verdict, worst
 from rackproof.core.text import sanitize
 from rackproof.logs import parse
+from rackproof.logs._reading import observe_path
 
 MARK = ":::RACKPROOF "
 _MARKER = re.compile(
     r"\b(PROLOG_START|NCCL_TEST_START|NCCL_TEST_STOP|PROLOG_STOP|EXPERIMENT_START|RUNANDTIME_START|"
     r"RUNANDTIME_STOP|EXPERIMENT_STOP) (\d{9,11})\b"
 )
-_DLPAL = re.compile(r"^:::DLPAL (\S+) (\S*) (\d+) (\S+)")
+_NODE_LIST = re.compile(r"^:::DLPAL (\S+) (\S*) (\d+) (\S+)")
 _CLEARING = re.compile(r"Clearing cache on ")
 _CLEARED = re.compile(r"vm\.drop_caches = \d")
-_RANKS = re.compile(r"Starting with (\d{1,6}) processes")
+_PROCESS_COUNT = re.compile(r"Starting with (\d{1,6}) processes")
 _LABEL = re.compile(r"^\s*(\d{1,6}): ")
-_MPI = re.compile(
+_MPI_ERROR = re.compile(
     r"mpi/\w+: .{0,100}(?:not load|not found)|[Cc]ouldn't find the specified plugin name for mpi/"
 )
-_DIED = re.compile(r"srun: error: (\S+: tasks? [\d,\-]+: (?!Exited with exit code 0).{1,100})")
+# A task that exited with 0 did not die.
+_TASK_DEATH = re.compile(r"srun: error: (\S+: tasks? [\d,\-]+: (?!Exited with exit code 0).{1,100})")
 _RANK = re.compile(r"\[rank:? ?(\d{1,6})\]")
-_SLOW = re.compile(r"Rank=(\d+) Node=(\S+) Score=([0-9.]+)")
+_SLOW_NODE = re.compile(r"Rank=(\d+) Node=(\S+) Score=([0-9.]+)")
 _SAMPLES = re.compile(r'"samples_count": ?(\d{1,15})')
-_RANGE = re.compile(r"\[([0-9,\-]+)\]")
+_SCORE = re.compile(r"\d*\.?\d+")
+MAX_LINE_BYTES = 20_000
+MAX_KEPT = 20
+"""Lines of one kind that are kept: a job of thousands of ranks may repeat an error for each."""
 MAX_NCCL = 1 << 20
 SLOW_SCORE = 0.7
 """A node whose work takes so much longer than the others' that it holds them up: NeMo's own threshold."""
 SLOW_REPEAT, REMARKABLE_REPEAT = 0.1, 0.04
 """By so much slower than the median of those before it, a repeat is degraded; by so much remarked on."""
 
+_PHASES = {
+    "prolog": ("PROLOG_START", "PROLOG_STOP"),
+    "nccl_preflight": ("NCCL_TEST_START", "NCCL_TEST_STOP"),
+    "caches": ("EXPERIMENT_START", "RUNANDTIME_START"),
+    "run_and_time": ("RUNANDTIME_START", "RUNANDTIME_STOP"),
+}
+"""The markers that begin and end each phase."""
 
-class SlurmLog(Record):
+
+class RunSubOutput(Record):
     """What was read, without a verdict."""
 
-    said: dict[str, Any] = Field(default={}, description="Keys of `:::RACKPROOF` lines, the last of each.")
+    launcher_report: dict[str, Any] = Field(
+        default={}, description="Keys of `:::RACKPROOF` lines, the last of each."
+    )
     times: dict[str, int] = {}  # noqa: RUF012  (pydantic copies defaults)
+    """Unix time of each marker, the first of each."""
     node_list: tuple[str, ...] = ()
-    clearings: int = 0
-    cleared: int = 0
-    clear_errors: tuple[str, ...] = ()
+    cache_clearings: int = 0
+    """How many nodes began to clear their page cache."""
+    caches_cleared: int = 0
+    cache_errors: tuple[str, ...] = ()
     ranks: int = 0
-    slow: dict[str, float] = {}  # noqa: RUF012
-    died: tuple[str, ...] = ()
-    memory: tuple[int, ...] = ()
+    slow_nodes: dict[str, float] = {}  # noqa: RUF012
+    """Node to its lowest relative performance."""
+    task_deaths: tuple[str, ...] = ()
+    out_of_memory_ranks: tuple[int, ...] = ()
     mount_errors: tuple[str, ...] = ()
     mpi_errors: tuple[str, ...] = ()
     samples: int | None = None
     """Samples trained until the last evaluation."""
-    nccl_asked: bool | None = None
-    nccl: str = ""
+    preflight_enabled: bool | None = None
+    """Whether the NCCL preflight was switched on; None where the log does not show it."""
+    preflight_text: str = ""
 
     @property
     def end(self) -> dict[str, Any]:
         """How the job ended, by Slurm."""
-        end = self.said.get("end")
+        end = self.launcher_report.get("end")
         return end if isinstance(end, dict) else {}
 
     @property
     def phases(self) -> dict[str, float]:
         """Seconds of each phase that has begun and ended."""
-        pairs = {
-            "prolog": ("PROLOG_START", "PROLOG_STOP"),
-            "nccl_preflight": ("NCCL_TEST_START", "NCCL_TEST_STOP"),
-            "caches": ("EXPERIMENT_START", "RUNANDTIME_START"),
-            "run_and_time": ("RUNANDTIME_START", "RUNANDTIME_STOP"),
-        }
         return {
             name: float(self.times[stop] - self.times[start])
-            for name, (start, stop) in pairs.items()
+            for name, (start, stop) in _PHASES.items()
             if start in self.times and stop in self.times and self.times[stop] >= self.times[start]
         }
 
 
-def expand(text: str) -> tuple[str, ...]:
-    """Return the hosts of a Slurm host list: ``n[01-03,07],m1`` are five."""
-    hosts: list[str] = []
-    for part in re.findall(r"[^,\[\]]+(?:\[[^\]]*\][^,\[\]]*)*", text[:100_000]):
-        found = _RANGE.search(part)
-        if not found:
-            hosts.append(part)
-            continue
-        for piece in found[1].split(","):
-            low, _, high = piece.partition("-")
-            if not low.isdigit() or (high and not high.isdigit()) or len(hosts) > 100_000:
-                continue
-            numbers = range(int(low), min(int(high or low), int(low) + 10_000) + 1)
-            head, tail = part[: found.start()], part[found.end() :]
-            hosts += [f"{head}{number:0{len(low)}}{tail}" for number in numbers]
-    return tuple(hosts)
+class RunSubReader:
+    """Reads run.sub's lines: an observer for :func:`rackproof.logs.parse`. No line raises."""
+
+    def __init__(self) -> None:
+        self._launcher_report: dict[str, Any] = {}
+        self._times: dict[str, int] = {}
+        self._node_list: tuple[str, ...] = ()
+        self._cache_clearings = self._caches_cleared = 0
+        self._cache_errors: list[str] = []
+        self._stated_ranks = 0
+        self._labels: set[int] = set()
+        self._slow_nodes: dict[str, float] = {}
+        self._task_deaths: list[str] = []
+        self._out_of_memory_ranks: set[int] = set()
+        self._mount_errors: list[str] = []
+        self._mpi_errors: list[str] = []
+        self._samples: int | None = None
+        self._preflight_enabled: bool | None = None
+        self._preflight_lines: list[str] = []
+        self._preflight_size = 0
+        self._in_preflight = False
+
+    def line(self, number: int, raw: bytes) -> None:
+        """Take one line."""
+        text = raw[:MAX_LINE_BYTES].decode("utf-8", "replace").rstrip("\r\n")
+        if text.startswith(MARK):
+            self._take_launcher_report(text[len(MARK) :])
+            return
+        # The plain search first: most lines hold no marker, and a pattern costs ten times as much.
+        if "_ST" in text and (marker := _MARKER.search(text)):
+            self._take_marker(marker[1], int(marker[2]))
+            return
+        if self._in_preflight and self._preflight_size < MAX_NCCL:
+            self._preflight_size += len(text)
+            self._preflight_lines.append(text)
+        if self._take_node_line(text) or self._take_cache_line(text) or self._take_error_line(text):
+            return
+        if '"eval_accuracy"' in text and (samples := _SAMPLES.search(text)):
+            self._samples = int(samples[1])
+        elif "RUNANDTIME_START" in self._times and "RUNANDTIME_STOP" not in self._times:
+            self._take_training_line(text)
+
+    def result(self) -> RunSubOutput:
+        """Return what the lines so far show."""
+        return RunSubOutput(
+            launcher_report=self._launcher_report,
+            times=self._times,
+            node_list=self._node_list,
+            cache_clearings=self._cache_clearings,
+            caches_cleared=self._caches_cleared,
+            cache_errors=tuple(self._cache_errors[:MAX_KEPT]),
+            ranks=self._stated_ranks or len(self._labels),
+            slow_nodes=self._slow_nodes,
+            task_deaths=tuple(self._task_deaths[:MAX_KEPT]),
+            out_of_memory_ranks=tuple(sorted(self._out_of_memory_ranks)[:MAX_KEPT]),
+            mount_errors=tuple(self._mount_errors[:MAX_KEPT]),
+            mpi_errors=tuple(self._mpi_errors[:MAX_KEPT]),
+            samples=self._samples,
+            preflight_enabled=self._preflight_enabled,
+            preflight_text="\n".join(self._preflight_lines),
+        )
+
+    def _take_launcher_report(self, payload: str) -> None:
+        try:
+            report = json.loads(payload)
+        except (ValueError, RecursionError):
+            return
+        if isinstance(report, dict):
+            self._launcher_report.update({sanitize(key, 40): value for key, value in report.items()})
+
+    def _take_marker(self, name: str, time: int) -> None:
+        self._times.setdefault(name, time)
+        if name == "NCCL_TEST_START":
+            self._in_preflight = True
+        elif name == "NCCL_TEST_STOP":
+            self._in_preflight = False
+
+    def _take_node_line(self, text: str) -> bool:
+        """Take a line of the job's set-up; return whether it is one."""
+        if text.startswith("NCCL_TEST = "):
+            self._preflight_enabled = text.endswith("= 1")
+            return True
+        if text.startswith(":::DLPAL") and (node_list := _NODE_LIST.match(text)):
+            self._node_list = expand_hostlist(node_list[4])
+            return True
+        return False
+
+    def _take_cache_line(self, text: str) -> bool:
+        """Take a line about clearing the page cache; return whether it is one."""
+        if "Clearing cache on " in text:
+            # run.sub prints it with `echo -n`: the words of several nodes may share a line.
+            self._cache_clearings += len(_CLEARING.findall(text))
+            return True
+        # With `set -x` the shell prints the command itself, after a plus sign.
+        if "drop_caches" in text and not text.lstrip().startswith("+"):
+            if cleared := _CLEARED.findall(text):
+                self._caches_cleared += len(cleared)
+            else:
+                self._cache_errors.append(sanitize(text, 200))
+            return True
+        return False
+
+    def _take_error_line(self, text: str) -> bool:
+        """Take a complaint about mounts or MPI; return whether it is one."""
+        if text.startswith("Error: ") and "incorrect" in text:
+            self._mount_errors.append(sanitize(text, 300))
+            return True
+        if "mpi/" in text and _MPI_ERROR.search(text):
+            self._mpi_errors.append(sanitize(text, 200))
+            return True
+        return False
+
+    def _take_training_line(self, text: str) -> None:
+        if label := _LABEL.match(text):
+            self._labels.add(int(label[1]))
+        if death := _TASK_DEATH.search(text):
+            self._task_deaths.append(sanitize(death[1], 200))
+        elif "ut of memory" in text and (rank := _RANK.search(text)):
+            self._out_of_memory_ranks.add(int(rank[1]))
+        if processes := _PROCESS_COUNT.search(text):
+            self._stated_ranks = int(processes[1])
+        elif slow := _SLOW_NODE.search(text):
+            score = float(slow[3]) if _SCORE.fullmatch(slow[3]) else 1.0
+            node = sanitize(slow[2], 100)
+            self._slow_nodes[node] = min(score, self._slow_nodes.get(node, 1.0))
 
 
-def read(path: Path) -> SlurmLog:
-    """Read a log. Nothing in it raises."""
-    said: dict[str, Any] = {}
-    times: dict[str, int] = {}
-    nodes: tuple[str, ...] = ()
-    clearings = cleared = ranks = 0
-    labels: set[int] = set()
-    errors: list[str] = []
-    mounts: list[str] = []
-    mpi: list[str] = []
-    slow: dict[str, float] = {}
-    died: list[str] = []
-    memory: set[int] = set()
-    nccl: list[str] = []
-    in_nccl = False
-    nccl_bytes = 0
-    asked: bool | None = None
-    samples: int | None = None
-    with path.open("rb") as stream:
-        for raw in stream:
-            line = raw[:20_000].decode("utf-8", "replace").rstrip("\r\n")
-            if line.startswith(MARK):
-                try:
-                    told = json.loads(line[len(MARK) :])
-                except (ValueError, RecursionError):
-                    continue
-                if isinstance(told, dict):
-                    said.update({sanitize(key, 40): value for key, value in told.items()})
-                continue
-            if "_ST" in line and (found := _MARKER.search(line)):
-                times.setdefault(found[1], int(found[2]))
-                if found[1] == "NCCL_TEST_START":
-                    in_nccl = True
-                elif found[1] == "NCCL_TEST_STOP":
-                    in_nccl = False
-                continue
-            if in_nccl and nccl_bytes < MAX_NCCL:
-                nccl_bytes += len(line)
-                nccl.append(line)
-            if line.startswith("NCCL_TEST = "):
-                asked = line.endswith("= 1")
-            elif line.startswith(":::DLPAL") and (found := _DLPAL.match(line)):
-                nodes = expand(found[4])
-            elif "Clearing cache on " in line:
-                clearings += len(_CLEARING.findall(line))
-            elif "drop_caches" in line and not line.lstrip().startswith("+"):
-                if _CLEARED.search(line):
-                    cleared += len(_CLEARED.findall(line))
-                else:
-                    errors.append(sanitize(line, 200))
-            elif line.startswith("Error: ") and "incorrect" in line:
-                mounts.append(sanitize(line, 300))
-            elif "mpi/" in line and _MPI.search(line):
-                mpi.append(sanitize(line, 200))
-            elif '"eval_accuracy"' in line and (found := _SAMPLES.search(line)):
-                samples = int(found[1])
-            elif "RUNANDTIME_START" in times and "RUNANDTIME_STOP" not in times:
-                if found := _LABEL.match(line):
-                    labels.add(int(found[1]))
-                if found := _DIED.search(line):
-                    died.append(sanitize(found[1], 200))
-                elif "ut of memory" in line and (found := _RANK.search(line)):
-                    memory.add(int(found[1]))
-                if found := _RANKS.search(line):
-                    ranks = int(found[1])
-                elif found := _SLOW.search(line):
-                    score = float(found[3]) if re.fullmatch(r"\d*\.?\d+", found[3]) else 1.0
-                    node = sanitize(found[2], 100)
-                    slow[node] = min(score, slow.get(node, 1.0))
-    return SlurmLog(
-        said=said,
-        times=times,
-        node_list=nodes,
-        clearings=clearings,
-        cleared=cleared,
-        clear_errors=tuple(errors[:20]),
-        ranks=ranks or len(labels),
-        slow=slow,
-        died=tuple(died[:20]),
-        memory=tuple(sorted(memory)[:20]),
-        mount_errors=tuple(mounts[:20]),
-        mpi_errors=tuple(mpi[:20]),
-        samples=samples,
-        nccl_asked=asked,
-        nccl="\n".join(nccl),
-    )
+def read_run_sub(path: Path) -> RunSubOutput:
+    """Read a log's lines of run.sub alone. Nothing in the log raises.
+
+    Raises:
+        OSError: The log cannot be read.
+    """
+    reader = RunSubReader()
+    observe_path(path, [reader])
+    return reader.result()
 
 
-def findings(log: SlurmLog, nodes: Sequence[str], gpus: int) -> list[Finding]:
-    """Return what the output says against the run.
+def run_sub_findings(output: RunSubOutput, nodes: Sequence[str], gpus: int) -> list[Finding]:
+    """Return what the output shows against the run.
 
     Args:
-        log: What was read.
+        output: What was read.
         nodes: The nodes that were asked for.
-        gpus: GPUs of each; 0 where nobody said.
+        gpus: GPUs of each; 0 where it is not known.
     """
-    found = []
-    refused = log.said.get("refused")
+    refused = output.launcher_report.get("refused")
     if refused:
-        found.append(_finding("refused", Verdict.UNPROVEN, sanitize(refused, 2000)))
-        return found
-    if log.mpi_errors:
+        return [_finding("refused", Verdict.UNPROVEN, sanitize(refused, 2000))]
+    findings = []
+    if output.mpi_errors:
         message = (
-            f"Slurm could not start ranks with the MPI that run.sub asks for: {log.mpi_errors[0]}; install "
-            "its library on all nodes, or name another kind with bench_environment: {SLURM_MPI_TYPE: ...}"
+            f"Slurm could not start ranks with the MPI that run.sub asks for: {output.mpi_errors[0]}; "
+            "install its library on all nodes, or name another kind with "
+            "bench_environment: {SLURM_MPI_TYPE: ...}"
         )
-        found.append(_finding("no_mpi", Verdict.UNPROVEN, message))
-    found += _end_findings(log)
-    if "RUNANDTIME_START" not in log.times:
-        return found
-    found += _node_findings(log, nodes, gpus)
-    found += _cache_findings(log, nodes)
-    found += nccl_findings(log)
-    for text in log.mount_errors:
-        found.append(_finding("mount_check", Verdict.UNPROVEN, f"run.sub's check of the mounts says: {text}"))
-    for node, score in sorted(log.slow.items()):
+        findings.append(_finding("no_mpi", Verdict.UNPROVEN, message))
+    findings += _end_findings(output)
+    if "RUNANDTIME_START" not in output.times:
+        # Before the training began, absent nodes and caches only follow from what ended the job.
+        return findings
+    findings += _node_findings(output, nodes, gpus)
+    findings += _cache_findings(output, nodes)
+    findings += preflight_findings(output)
+    for text in output.mount_errors:
+        findings.append(
+            _finding("mount_check", Verdict.UNPROVEN, f"run.sub's check of the mounts failed: {text}")
+        )
+    for node, score in sorted(output.slow_nodes.items()):
         if score < SLOW_SCORE:
             message = f"{node} is slow and holds up the others: relative performance {score:g}"
-            found.append(_finding("slow_node", Verdict.FAIL, message))
-    return found
+            findings.append(_finding("slow_node", Verdict.FAIL, message))
+    return findings
 
 
-def _end_findings(log: SlurmLog) -> list[Finding]:
-    end, hang = log.end, log.said.get("hang")
+def _end_findings(output: RunSubOutput) -> list[Finding]:
+    """Return what ended the job early: deaths, a lack of memory, a hang, its state by Slurm."""
     # The first to die is the cause; the others lose their peer.
-    found = [_finding("task_died", Verdict.FAIL, f"a task died: {text}") for text in log.died[:1]]
-    for rank in log.memory:
-        where = f" on {node}" if (node := node_of(log, rank)) else ""
-        found.append(_finding("out_of_memory", Verdict.FAIL, f"rank {rank}{where} ran out of memory"))
+    findings = [
+        _finding("task_died", Verdict.FAIL, f"a task died: {text}") for text in output.task_deaths[:1]
+    ]
+    for rank in output.out_of_memory_ranks:
+        where = f" on {node}" if (node := node_of_rank(output, rank)) else ""
+        findings.append(_finding("out_of_memory", Verdict.FAIL, f"rank {rank}{where} ran out of memory"))
+    hang = output.launcher_report.get("hang")
     if isinstance(hang, dict):
-        where = sanitize(hang.get("step") or "before the first step", 60)
-        phase = sanitize(hang.get("phase") or "start", 60)
-        silent = sanitize(hang.get("silent_s"), 20)
-        message = f"hung at {where} (phase {phase}): no output for {silent} s; cancelled"
-        if hang.get("last"):
-            message += f"; the last line was: {sanitize(hang['last'], 200)}"
-        found.append(_finding("hung_at_step", Verdict.FAIL, message))
-    if not end:
-        found.append(_finding("no_end", Verdict.UNPROVEN, "nobody saw how the Slurm job ended"))
-        return found
+        findings.append(_hang_finding(hang))
+    if not output.end:
+        message = "the launcher reported no end of the Slurm job"
+        findings.append(_finding("no_end", Verdict.UNPROVEN, message))
+        return findings
+    return findings + _state_findings(output.end)
+
+
+def _hang_finding(hang: Mapping[str, Any]) -> Finding:
+    step = sanitize(hang.get("step") or "before the first step", 60)
+    phase = sanitize(hang.get("phase") or "start", 60)
+    silent = sanitize(hang.get("silent_s"), 20)
+    message = f"hung at {step} (phase {phase}): no output for {silent} s; cancelled"
+    if hang.get("last"):
+        message += f"; the last line was: {sanitize(hang['last'], 200)}"
+    return _finding("hung_at_step", Verdict.FAIL, message)
+
+
+def _state_findings(end: Mapping[str, Any]) -> list[Finding]:
+    """Return a finding where Slurm does not report the job as completed."""
     state, code = sanitize(end.get("state"), 40), sanitize(end.get("exit_code") or "", 20)
-    if state != "COMPLETED" or code not in ("", "0:0"):
-        bad = [
-            f"step {sanitize(step.get('step'), 10)} on {sanitize(step.get('nodes'), 200)}: "
-            f"{sanitize(step.get('state'), 40)} {sanitize(step.get('exit_code'), 20)}"
-            for step in _steps(end)
-            if step.get("state") not in ("COMPLETED", "")
-        ]
-        detail = f" ({'; '.join(bad[:3])})" if bad else ""
-        message = f"Slurm job {sanitize(end.get('job'), 20)} ended as {state or 'unknown'} {code}{detail}"
-        verdict = Verdict.FAIL if state else Verdict.UNPROVEN
-        found.append(_finding("slurm_state", verdict, message.strip()))
-    return found
+    if state == "COMPLETED" and code in ("", "0:0"):
+        return []
+    failed_steps = [
+        f"step {sanitize(step.get('step'), 10)} on {sanitize(step.get('nodes'), 200)}: "
+        f"{sanitize(step.get('state'), 40)} {sanitize(step.get('exit_code'), 20)}"
+        for step in _steps(end)
+        if step.get("state") not in ("COMPLETED", "")
+    ]
+    detail = f" ({'; '.join(failed_steps[:3])})" if failed_steps else ""
+    message = f"Slurm job {sanitize(end.get('job'), 20)} ended as {state or 'unknown'} {code}{detail}"
+    return [_finding("slurm_state", Verdict.FAIL if state else Verdict.UNPROVEN, message.strip())]
 
 
-def node_of(log: SlurmLog, rank: int) -> str:
-    """Return the node of a rank, empty if that cannot be told: ranks fill nodes in the order of names."""
-    nodes = log.node_list
-    if not nodes or not log.ranks or log.ranks % len(nodes) or rank >= log.ranks:
+def node_of_rank(output: RunSubOutput, rank: int) -> str:
+    """Return the node of a rank, empty where it is not known: ranks fill nodes in the order of names."""
+    nodes = output.node_list
+    if not nodes or not output.ranks or output.ranks % len(nodes) or rank >= output.ranks:
         return ""
-    return nodes[rank * len(nodes) // log.ranks]
+    return nodes[rank * len(nodes) // output.ranks]
 
 
 def _steps(end: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     steps = end.get("steps")
-    return [one for one in steps if isinstance(one, dict)] if isinstance(steps, list) else []
+    return [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
 
 
-def _training_step(log: SlurmLog) -> Mapping[str, Any] | None:
-    """Return the step that trained: the longest of those that began while the script was at it."""
-    first, last = log.times.get("RUNANDTIME_START", 0), log.times.get("RUNANDTIME_STOP", 0)
-    during = [
-        one
-        for one in _steps(log.end)
-        if isinstance(one.get("start"), int) and first <= one["start"] and (not last or one["start"] < last)
-    ]
-    return max(during, key=lambda one: one.get("elapsed_s") or 0, default=None)
+def _training_step(output: RunSubOutput) -> Mapping[str, Any] | None:
+    """Return the step that trained: the longest of those that began between run.sub's own markers."""
+    first = output.times.get("RUNANDTIME_START", 0)
+    last = output.times.get("RUNANDTIME_STOP", 0)
+    candidates = []
+    for step in _steps(output.end):
+        start = step.get("start")
+        if isinstance(start, int) and first <= start and (not last or start < last):
+            candidates.append(step)
+    return max(candidates, key=lambda step: step.get("elapsed_s") or 0, default=None)
 
 
-def _node_findings(log: SlurmLog, nodes: Sequence[str], gpus: int) -> list[Finding]:
+def _node_findings(output: RunSubOutput, nodes: Sequence[str], gpus: int) -> list[Finding]:
     """Compare the nodes asked for with those of the job, of the log, and of the training's own step."""
-    found = []
-    claims = [("Slurm", log.end.get("nodes")), ("the log", list(log.node_list))]
-    training = _training_step(log)
+    findings = []
+    claims = [("Slurm", output.end.get("nodes")), ("the log", list(output.node_list))]
+    training = _training_step(output)
     if training:
-        claims.append(("the training's step", list(expand(str(training.get("nodes") or "")))))
-    for who, claimed in claims:
-        if not isinstance(claimed, list) or not claimed:
-            continue
-        there, asked = {str(one) for one in claimed}, set(nodes)
-        words = [f"{sanitize(name, 100)} took no part" for name in sorted(asked - there)]
-        words += [f"{sanitize(name, 100)} was not asked for" for name in sorted(there - asked)]
-        if words:
-            message = f"other nodes than asked for, by {who}: {', '.join(words)}"
-            found.append(_finding("wrong_nodes", Verdict.UNPROVEN, message))
+        claims.append(("the training's step", list(expand_hostlist(str(training.get("nodes") or "")))))
+    for origin, claimed in claims:
+        if isinstance(claimed, list) and claimed:
+            findings += _wrong_nodes(origin, {str(node) for node in claimed}, set(nodes))
     # Implementations start one process a GPU or one a node.
-    if log.ranks and log.ranks not in (len(nodes), len(nodes) * gpus):
-        message = f"{log.ranks} ranks trained, {len(nodes)} nodes with {gpus or '?'} GPUs each were asked for"
-        found.append(_finding("wrong_ranks", Verdict.UNPROVEN, message))
-    if not log.node_list and not log.end.get("nodes"):
-        message = "neither Slurm nor the log says on which nodes it ran"
-        found.append(_finding("nodes_unknown", Verdict.UNPROVEN, message))
-    return found
+    if output.ranks and output.ranks not in (len(nodes), len(nodes) * gpus):
+        message = (
+            f"{output.ranks} ranks trained, {len(nodes)} nodes with {gpus or '?'} GPUs each were asked for"
+        )
+        findings.append(_finding("wrong_ranks", Verdict.UNPROVEN, message))
+    if not output.node_list and not output.end.get("nodes"):
+        message = "neither Slurm nor the log shows on which nodes it ran"
+        findings.append(_finding("nodes_unknown", Verdict.UNPROVEN, message))
+    return findings
 
 
-def _cache_findings(log: SlurmLog, nodes: Sequence[str]) -> list[Finding]:
-    """An event that says True proves nothing: what `sysctl` answered on each node does."""
-    if log.cleared >= len(nodes) and not log.clear_errors:
+def _wrong_nodes(origin: str, used: set[str], asked: set[str]) -> list[Finding]:
+    words = [f"{sanitize(name, 100)} took no part" for name in sorted(asked - used)]
+    words += [f"{sanitize(name, 100)} was not asked for" for name in sorted(used - asked)]
+    if not words:
         return []
-    if not log.clearings and not log.cleared:
+    message = f"other nodes than asked for, by {origin}: {', '.join(words)}"
+    return [_finding("wrong_nodes", Verdict.UNPROVEN, message)]
+
+
+def _cache_findings(output: RunSubOutput, nodes: Sequence[str]) -> list[Finding]:
+    """An event `cache_clear: true` proves nothing; what `sysctl` answered on each node does."""
+    if output.caches_cleared >= len(nodes) and not output.cache_errors:
+        return []
+    if not output.cache_clearings and not output.caches_cleared:
         message = "no sign in the log that the page caches were cleared"
     else:
-        message = f"the page cache was cleared on {log.cleared} of {len(nodes)} nodes"
-        if log.clear_errors:
-            message += f": {log.clear_errors[0]}"
+        message = f"the page cache was cleared on {output.caches_cleared} of {len(nodes)} nodes"
+        if output.cache_errors:
+            message += f": {output.cache_errors[0]}"
     return [_finding("cache_not_cleared", Verdict.UNPROVEN, message)]
 
 
-def nccl_findings(log: SlurmLog) -> list[Finding]:
-    """Return what the NCCL preflight says, which the run script itself ignores."""
-    if "NCCL_TEST_START" not in log.times:
-        asked = "was switched off" if log.nccl_asked is False else "did not begin"
-        return [_finding("nccl_preflight", None, f"the NCCL preflight {asked}")]
-    parsed = parse(io.BytesIO(log.nccl.encode()), format="nccl_tests", name="NCCL preflight")
-    bad = [one for one in parsed.findings if one.verdict is not None and one.verdict.gates]
-    found = []
-    if bad:
-        more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
-        message = f"NCCL preflight: {bad[0].message}{more}"
-        found.append(_finding("nccl_preflight", worst(one.verdict for one in bad if one.verdict), message))
-    if not any(one.name.endswith("busbw") for one in parsed.measurements):
-        found.append(_finding("nccl_preflight", Verdict.UNPROVEN, "the NCCL preflight printed no result"))
-    return found
+def preflight_findings(output: RunSubOutput) -> list[Finding]:
+    """Return what the NCCL preflight shows, which the run script itself ignores."""
+    if "NCCL_TEST_START" not in output.times:
+        reason = "was switched off" if output.preflight_enabled is False else "did not begin"
+        return [_finding("nccl_preflight", None, f"the NCCL preflight {reason}")]
+    parsed = parse(io.BytesIO(output.preflight_text.encode()), format="nccl_tests", name="NCCL preflight")
+    gating = [finding for finding in parsed.findings if finding.verdict is not None and finding.verdict.gates]
+    findings = []
+    if gating:
+        more = f" (and {len(gating) - 1} more)" if len(gating) > 1 else ""
+        message = f"NCCL preflight: {gating[0].message}{more}"
+        verdict = worst(finding.verdict for finding in gating if finding.verdict)
+        findings.append(_finding("nccl_preflight", verdict, message))
+    if not any(measurement.name.endswith("busbw") for measurement in parsed.measurements):
+        findings.append(_finding("nccl_preflight", Verdict.UNPROVEN, "the NCCL preflight printed no result"))
+    return findings
 
 
-def measurements(log: SlurmLog, file: str) -> list[Measurement]:
+def run_sub_measurements(output: RunSubOutput, file: str) -> list[Measurement]:
     """Return phases and the preflight's bandwidth as measurements."""
     source = Source(file=file)
-    found = [
+    measurements = [
         Measurement(name="phase_time", value=value, unit="s", labels={"phase": name}, source=source)
-        for name, value in log.phases.items()
+        for name, value in output.phases.items()
     ]
-    parsed = parse(io.BytesIO(log.nccl.encode()), format="nccl_tests") if log.nccl else None
-    sizes = [
-        (int(one.labels["size_bytes"]), one.value)
-        for one in (parsed.measurements if parsed else ())
-        if one.name.endswith("busbw") and one.labels.get("size_bytes", "").isdigit()
-    ]
-    if sizes:
-        largest = max(size for size, _value in sizes)
-        lowest = min(value for size, value in sizes if size == largest)
-        labels = {"size_bytes": str(largest)}
-        found.append(
+    bandwidths = _preflight_bandwidths(output)
+    if bandwidths:
+        largest = max(size for size, _value in bandwidths)
+        measurements.append(
             Measurement(
                 name="nccl_preflight_busbw",
-                value=lowest,
+                value=min(value for size, value in bandwidths if size == largest),
                 unit="GB/s",
                 direction=Direction.HIGHER,
-                labels=labels,
+                labels={"size_bytes": str(largest)},
                 source=source,
             )
         )
-    return found
+    return measurements
 
 
-def spread(own: Sequence[Measurement], earlier: Sequence[Sequence[Measurement]]) -> list[Finding]:
+def _preflight_bandwidths(output: RunSubOutput) -> list[tuple[int, float]]:
+    """Return message size and bus bandwidth of each row of the NCCL preflight."""
+    if not output.preflight_text:
+        return []
+    parsed = parse(io.BytesIO(output.preflight_text.encode()), format="nccl_tests")
+    return [
+        (int(measurement.labels["size_bytes"]), measurement.value)
+        for measurement in parsed.measurements
+        if measurement.name.endswith("busbw") and measurement.labels.get("size_bytes", "").isdigit()
+    ]
+
+
+def repeat_findings(own: Sequence[Measurement], earlier: Sequence[Sequence[Measurement]]) -> list[Finding]:
     """Compare a repeat with those before it, and name the phase that was slow.
 
     Args:
         own: The repeat's measurements.
         earlier: Those of the repeats before it that passed.
     """
-    speed, before = _value(own, "samples_per_second"), _values(earlier, "samples_per_second")
-    if speed is None or len(before) < 2:
+    speed = _value(own, "samples_per_second")
+    earlier_speeds = sorted(_values(earlier, "samples_per_second"))
+    # One earlier repeat shows no spread: it might itself be the odd one.
+    if speed is None or len(earlier_speeds) < 2:
         return []
-    usual = sorted(before)[len(before) // 2]
+    usual = earlier_speeds[len(earlier_speeds) // 2]
     if usual <= 0 or speed >= usual * (1 - REMARKABLE_REPEAT):
         return []
-    slowest, most = "", 0.0
-    for one in own:
-        if one.name != "phase_time":
-            continue
-        others = _values(earlier, "phase_time", one.labels)
-        more = one.value - sorted(others)[len(others) // 2] if others else 0.0
-        if more > most:
-            slowest, most = one.labels.get("phase", ""), more
-    where = f"; the phase {slowest} took {most:.0f} s more" if slowest else ""
+    phase, excess_s = _slowest_phase(own, earlier)
+    where = f"; the phase {phase} took {excess_s:.0f} s more" if phase else ""
     message = f"a slow repeat: {speed:.4g} samples/s, those before it {usual:.4g}{where}"
     verdict = Verdict.DEGRADED if speed < usual * (1 - SLOW_REPEAT) else None
     return [_finding("slow_repeat", verdict, message)]
 
 
-def _value(of: Sequence[Measurement], name: str, labels: Mapping[str, str] | None = None) -> float | None:
-    wanted = dict(labels or {})
-    return next((one.value for one in of if one.name == name and wanted.items() <= one.labels.items()), None)
+def _slowest_phase(own: Sequence[Measurement], earlier: Sequence[Sequence[Measurement]]) -> tuple[str, float]:
+    """Return the phase that exceeds the median of earlier repeats most, and by how many seconds."""
+    slowest, most_s = "", 0.0
+    for measurement in own:
+        if measurement.name != "phase_time":
+            continue
+        others = sorted(_values(earlier, "phase_time", measurement.labels))
+        excess_s = measurement.value - others[len(others) // 2] if others else 0.0
+        if excess_s > most_s:
+            slowest, most_s = measurement.labels.get("phase", ""), excess_s
+    return slowest, most_s
+
+
+def _value(
+    measurements: Sequence[Measurement], name: str, labels: Mapping[str, str] | None = None
+) -> float | None:
+    """Return the first value of that name whose labels include the given ones."""
+    wanted = (labels or {}).items()
+    for measurement in measurements:
+        if measurement.name == name and wanted <= measurement.labels.items():
+            return measurement.value
+    return None
 
 
 def _values(
-    of: Sequence[Sequence[Measurement]], name: str, labels: Mapping[str, str] | None = None
+    repeats: Sequence[Sequence[Measurement]], name: str, labels: Mapping[str, str] | None = None
 ) -> list[float]:
-    return [value for one in of if (value := _value(one, name, labels)) is not None]
+    """Return that value of each repeat that has it."""
+    values = (_value(measurements, name, labels) for measurements in repeats)
+    return [value for value in values if value is not None]
 
 
 def _finding(code: str, verdict: Verdict | None, message: str) -> Finding:

@@ -1,99 +1,143 @@
 """What the output of a run of MLPerf Training 0.6 shows beside its events.
 
-run.sub of that round ends with the status of its own tidying up, and counts no failed step; its text is
-what tells. All of it is nodes' text.
+run.sub of that round ends with the status of its own tidying up, and counts no failed step: only its text
+shows a failure. All of it is nodes' text.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rackproof.core.records import Finding, Record, Source, Verdict
 from rackproof.core.text import sanitize
-from rackproof.logs.run_sub import MARK, SlurmLog
+from rackproof.logs._reading import observe_path
+from rackproof.logs.run_sub import MARK, MAX_KEPT, MAX_LINE_BYTES, RunSubOutput
 
 _CLEARED = re.compile(r":::MLL \S+ cache_clear: .*\"value\": *true", re.IGNORECASE)
 _NODE = re.compile(r"Launching on node (\S{1,200})")
 
 
-class Round06Log(Record):
+class RunSub06Output(Record):
     """What was read, without a verdict."""
 
-    cleared: int = 0
+    caches_cleared: int = 0
     """Nodes whose page cache was cleared: the event comes after the clearing, and only where it worked."""
     trained: bool = False
     nodes: tuple[str, ...] = ()
-    """Nodes that run.sub says it started the training on, as they call themselves."""
+    """Nodes that run.sub started the training on, as they call themselves."""
     errors: tuple[tuple[int, str], ...] = ()
     """Line number and text of what run.sub complains about."""
 
 
-def read(path: Path) -> Round06Log:
-    """Read a log. Nothing in it raises."""
-    cleared, trained = 0, False
-    nodes: list[str] = []
-    errors: list[tuple[int, str]] = []
-    with path.open("rb") as stream:
-        for number, raw in enumerate(stream, 1):
-            line = raw[:20_000].decode("utf-8", "replace").strip()
-            if line.startswith(MARK):
-                continue
-            if ":::MLL " in line:
-                trained = trained or " run_start: " in line
-                cleared += bool(_CLEARED.search(line))
-            elif found := _NODE.match(line):
-                nodes.append(sanitize(found[1], 200))
-            elif line.startswith(("ERR:", "Unknown system")) and len(errors) < 20:
-                errors.append((number, sanitize(line, 300)))
-    return Round06Log(cleared=cleared, trained=trained, nodes=tuple(nodes), errors=tuple(errors))
+class RunSub06Reader:
+    """Reads round 0.6's lines: an observer for :func:`rackproof.logs.parse`. No line raises."""
+
+    def __init__(self) -> None:
+        self._caches_cleared = 0
+        self._trained = False
+        self._nodes: list[str] = []
+        self._errors: list[tuple[int, str]] = []
+
+    def line(self, number: int, raw: bytes) -> None:
+        """Take one line."""
+        text = raw[:MAX_LINE_BYTES].decode("utf-8", "replace").strip()
+        if text.startswith(MARK):
+            return
+        if ":::MLL " in text:
+            self._trained = self._trained or " run_start: " in text
+            self._caches_cleared += bool(_CLEARED.search(text))
+        elif node := _NODE.match(text):
+            self._nodes.append(sanitize(node[1], 200))
+        elif text.startswith(("ERR:", "Unknown system")) and len(self._errors) < MAX_KEPT:
+            self._errors.append((number, sanitize(text, 300)))
+
+    def result(self) -> RunSub06Output:
+        """Return what the lines so far show."""
+        return RunSub06Output(
+            caches_cleared=self._caches_cleared,
+            trained=self._trained,
+            nodes=tuple(self._nodes),
+            errors=tuple(self._errors),
+        )
 
 
-def findings(seen: Round06Log, log: SlurmLog, asked: Sequence[str]) -> list[Finding]:
-    """Return what the output says against the run.
+def read_run_sub06(path: Path) -> RunSub06Output:
+    """Read a log's lines of run.sub alone. Nothing in the log raises.
+
+    Raises:
+        OSError: The log cannot be read.
+    """
+    reader = RunSub06Reader()
+    observe_path(path, [reader])
+    return reader.result()
+
+
+def run_sub06_findings(
+    output: RunSub06Output, launcher: RunSubOutput, asked_nodes: Sequence[str]
+) -> list[Finding]:
+    """Return what the output shows against the run.
 
     Args:
-        seen: What was read here.
-        log: What :mod:`rackproof.logs.run_sub` read: the lines of the launcher.
-        asked: The nodes that were asked for.
+        output: What was read here.
+        launcher: What :mod:`rackproof.logs.run_sub` read: the lines of the launcher.
+        asked_nodes: The nodes that were asked for.
     """
-    refused, hang, end = log.said.get("refused"), log.said.get("hang"), log.end
+    refused, hang = launcher.launcher_report.get("refused"), launcher.launcher_report.get("hang")
     if refused:
         return [_finding("refused", Verdict.UNPROVEN, sanitize(refused, 2000))]
-    found = []
+    findings = []
     if isinstance(hang, dict):
-        where = sanitize(hang.get("step") or "before the first epoch", 60)
-        message = f"hung at {where}: no output for {sanitize(hang.get('silent_s'), 20)} s; ended"
-        if hang.get("last"):
-            message += f"; the last line was: {sanitize(hang['last'], 200)}"
-        found.append(_finding("hung_at_step", Verdict.FAIL, message))
-    for line, text in seen.errors:
-        found.append(_finding("run_sub_error", Verdict.FAIL, f"run.sub says: {text}", line))
+        findings.append(_hang_finding(hang))
+    for line, text in output.errors:
+        findings.append(_finding("run_sub_error", Verdict.FAIL, f"run.sub reports: {text}", line))
+    findings += _end_findings(launcher.end)
+    findings += _node_findings(output, launcher.end, asked_nodes)
+    if output.trained and output.caches_cleared < len(asked_nodes):
+        message = f"the page cache was cleared on {output.caches_cleared} of {len(asked_nodes)} nodes"
+        findings.append(_finding("cache_not_cleared", Verdict.UNPROVEN, message))
+    return findings
+
+
+def _hang_finding(hang: Mapping[str, Any]) -> Finding:
+    step = sanitize(hang.get("step") or "before the first epoch", 60)
+    message = f"hung at {step}: no output for {sanitize(hang.get('silent_s'), 20)} s; ended"
+    if hang.get("last"):
+        message += f"; the last line was: {sanitize(hang['last'], 200)}"
+    return _finding("hung_at_step", Verdict.FAIL, message)
+
+
+def _end_findings(end: Mapping[str, Any]) -> list[Finding]:
+    """Return a finding where the launcher did not report a good end."""
     if not end:
-        found.append(_finding("no_end", Verdict.UNPROVEN, "nobody saw how run.sub ended"))
-    elif end.get("status") not in (0, None):
-        found.append(
-            _finding("run_sub_status", Verdict.FAIL, f"run.sub ended with {sanitize(end['status'], 20)}")
-        )
-    elif "state" in end and end.get("state") != "COMPLETED":
-        message = (
-            f"Slurm job {sanitize(end.get('job'), 20)} ended as {sanitize(end.get('state') or 'unknown', 40)}"
-        )
-        found.append(_finding("slurm_state", Verdict.FAIL, message))
-    there = end.get("nodes")
-    if len(asked) > 1 and isinstance(there, list) and {str(one) for one in there} != set(asked):
-        named = sanitize(", ".join(str(one) for one in there), 300) or "none"
-        found.append(
-            _finding("wrong_nodes", Verdict.UNPROVEN, f"other nodes than asked for, by Slurm: {named}")
-        )
-    if seen.trained and seen.nodes and len(set(seen.nodes)) != len(asked):
-        message = f"run.sub trained on {len(set(seen.nodes))} nodes, {len(asked)} were asked for"
-        found.append(_finding("wrong_nodes", Verdict.UNPROVEN, message))
-    if seen.trained and seen.cleared < len(asked):
-        message = f"the page cache was cleared on {seen.cleared} of {len(asked)} nodes"
-        found.append(_finding("cache_not_cleared", Verdict.UNPROVEN, message))
-    return found
+        return [_finding("no_end", Verdict.UNPROVEN, "the launcher reported no end of run.sub")]
+    if end.get("status") not in (0, None):
+        message = f"run.sub ended with {sanitize(end['status'], 20)}"
+        return [_finding("run_sub_status", Verdict.FAIL, message)]
+    if "state" in end and end.get("state") != "COMPLETED":
+        state = sanitize(end.get("state") or "unknown", 40)
+        message = f"Slurm job {sanitize(end.get('job'), 20)} ended as {state}"
+        return [_finding("slurm_state", Verdict.FAIL, message)]
+    return []
+
+
+def _node_findings(
+    output: RunSub06Output, end: Mapping[str, Any], asked_nodes: Sequence[str]
+) -> list[Finding]:
+    """Compare the nodes asked for with those of the Slurm job and those that run.sub started."""
+    findings = []
+    used = end.get("nodes")
+    if len(asked_nodes) > 1 and isinstance(used, list) and {str(node) for node in used} != set(asked_nodes):
+        names = sanitize(", ".join(str(node) for node in used), 300) or "none"
+        message = f"other nodes than asked for, by Slurm: {names}"
+        findings.append(_finding("wrong_nodes", Verdict.UNPROVEN, message))
+    started = len(set(output.nodes))
+    if output.trained and started and started != len(asked_nodes):
+        message = f"run.sub trained on {started} nodes, {len(asked_nodes)} were asked for"
+        findings.append(_finding("wrong_nodes", Verdict.UNPROVEN, message))
+    return findings
 
 
 def _finding(code: str, verdict: Verdict, message: str, line: int | None = None) -> Finding:

@@ -54,39 +54,39 @@ def add_evidence(
     if not path.is_file():
         return evidence
     try:
-        log = run_sub.read(path)
+        log = run_sub.read_run_sub(path)
     except OSError:
         return evidence  # recording has said so already
     if planned.launcher == "docker":
         return _add_docker(planned, evidence, log, path)
-    found = run_sub.findings(log, planned.nodes, planned.sku_gpus)
-    measured = run_sub.measurements(log, f"logs/{path.name}")
+    found = run_sub.run_sub_findings(log, planned.nodes, planned.sku_gpus)
+    measured = run_sub.run_sub_measurements(log, f"logs/{path.name}")
     if "RUNANDTIME_START" in log.times:
         found += compliance(planned, path)
         batches = [one.tags["global_batch_size"] for one in parsed if "global_batch_size" in one.tags]
         size = float(batches[0]) if batches and re.fullmatch(r"\d+(\.\d+)?", batches[0]) else None
         found += convergence(planned, log.samples, size)
     everything = [*(one for each in parsed for one in each.measurements), *measured]
-    found += run_sub.spread(everything, _earlier(planned, folder.parent, plan_id))
+    found += run_sub.repeat_findings(everything, _earlier(planned, folder.parent, plan_id))
     return evidence.model_copy(
         update={
             "findings": (*evidence.findings, *found),
             "measurements": tuple(measured),
-            "container_digest": sanitize(log.said.get("digest") or "", 100),
+            "container_digest": sanitize(log.launcher_report.get("digest") or "", 100),
         }
     )
 
 
-def _add_docker(planned: PlannedRun, evidence: Evidence, log: run_sub.SlurmLog, path: Path) -> Evidence:
+def _add_docker(planned: PlannedRun, evidence: Evidence, log: run_sub.RunSubOutput, path: Path) -> Evidence:
     """Return the evidence with what the output of docker_run.py shows."""
-    seen = run_sub06.read(path)
-    found = run_sub06.findings(seen, log, planned.nodes)
+    seen = run_sub06.read_run_sub06(path)
+    found = run_sub06.run_sub06_findings(seen, log, planned.nodes)
     if seen.trained:
         found += compliance(planned, path)
     return evidence.model_copy(
         update={
             "findings": (*evidence.findings, *found),
-            "container_digest": sanitize(log.said.get("digest") or "", 100),
+            "container_digest": sanitize(log.launcher_report.get("digest") or "", 100),
         }
     )
 
