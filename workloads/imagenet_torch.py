@@ -409,7 +409,7 @@ class Trainer:
         mine = used.view(self.steps_per_epoch, self.rank.count, self.batch)[:, self.rank.index].tolist()
         torch.manual_seed(options.seed + 1000 * epoch + self.rank.index)
         yield from torch.utils.data.DataLoader(
-            imagenet_data.Images(found, self.decode, options.image_size, train=True),  # type: ignore[arg-type]
+            imagenet_data.Images(found, self.decode, options.image_size, train=True),
             batch_sampler=mine,
             num_workers=options.workers,
             pin_memory=self.device.type == "cuda",
@@ -783,7 +783,7 @@ def evaluate(
     _, decode = imagenet_data.decoder(listing)
     mine = listing.val[rank.index :: rank.count]
     loader = torch.utils.data.DataLoader(
-        imagenet_data.Images(mine, decode, held["image_size"], train=False),  # type: ignore[arg-type]
+        imagenet_data.Images(mine, decode, held["image_size"], train=False),
         batch_size=options.batch_per_gpu,
         num_workers=options.workers,
         pin_memory=device.type == "cuda",

@@ -71,7 +71,7 @@ def find_interpreter(oldest, newest):
     for name in [sys.executable, *(f"python3.{minor}" for minor in minors), "python3"]:
         path = shutil.which(name) if name else None
         version = version_of(path) if path else None
-        if version is None or not oldest <= version <= newest or path in unusable:
+        if path is None or version is None or not oldest <= version <= newest or path in unusable:
             continue
         try:
             subprocess.run(

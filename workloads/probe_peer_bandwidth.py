@@ -7,6 +7,7 @@ Random data; what arrives is compared. A single GPU has no pairs: that is said a
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 
 import common
@@ -47,9 +48,8 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
         here, there = torch.device("cuda", source.index), torch.device("cuda", target.index)
         sent = torch.randint(0, 256, (size_bytes,), dtype=torch.uint8, device=here)
         got = torch.zeros(size_bytes, dtype=torch.uint8, device=there)
-        time_s = common.median_seconds(
-            lambda got=got, sent=sent: got.copy_(sent, non_blocking=True), here, seconds, most=20
-        )
+        copy = functools.partial(got.copy_, sent, non_blocking=True)
+        time_s = common.median_seconds(copy, here, seconds, most=20)
         wrong = int((got.to(here) != sent).sum())
         labels = {"from": source.uuid, "to": target.uuid, "pair": f"{source.index}-{target.index}"}
         log.measurement("peer_copy", size_bytes / time_s / 1e9, "GB/s", HIGHER, **labels)

@@ -364,8 +364,8 @@ def work(options: argparse.Namespace, point: dict[str, object], noted: dict[str,
         for name, line in lines.items()
         if not options.only_first
     ]
-    for one in watches:
-        one.start()
+    for watcher in watches:
+        watcher.start()
     status = program.process.wait()
     status = 128 - status if status < 0 else status
     noted["after"] = carried(str(point["interface"]))
@@ -373,8 +373,8 @@ def work(options: argparse.Namespace, point: dict[str, object], noted: dict[str,
     for line in lines.values():
         with contextlib.suppress(OSError):
             line.say(status=status)
-    for one in watches:
-        one.join(GRACE_S if status == 0 else 0.5)
+    for watcher in watches:
+        watcher.join(GRACE_S if status == 0 else 0.5)
     noted["others"] = ends
     if program.why:
         print(f"ended: {program.why}", file=sys.stderr, flush=True)

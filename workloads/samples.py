@@ -36,7 +36,7 @@ class Nvml:
         self._library = library or ctypes.CDLL("libnvidia-ml.so.1")
         if self._library.nvmlInit_v2() != 0:
             raise OSError("NVML does not start")
-        self._devices = []
+        self._devices: list[Any] = []
         for uuid in uuids:
             handle = ctypes.c_void_p()
             if self._library.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(handle)) == 0:

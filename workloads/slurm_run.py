@@ -925,7 +925,12 @@ class Work:
             time.sleep(0.2)
         tail.flush()
         _status, out, _err = run(["scontrol", "show", "hostnames", how.get("nodes", "")])
-        end = {"job": self.job, **how, "state": how.get("state") or state, "nodes": out.split()}
+        end: dict[str, Any] = {
+            "job": self.job,
+            **how,
+            "state": how.get("state") or state,
+            "nodes": out.split(),
+        }
         end["steps"] = self.steps()
         say(end=end)
         if hung.get("queue"):

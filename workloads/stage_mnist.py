@@ -280,9 +280,9 @@ def download(url: str, target: Path, expected: dict[str, Any]) -> None:
             "kept; run again to continue."
         )
     if digest(part) != expected["sha256"]:
-        error = refuse_checksum(target.name, expected["sha256"], part, "It was removed; check the --url.")
+        refusal = refuse_checksum(target.name, expected["sha256"], part, "It was removed; check the --url.")
         part.unlink()
-        raise error
+        raise refusal
     os.replace(str(part), str(target))
 
 
