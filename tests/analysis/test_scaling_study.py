@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.analysis.importing import import_logs
 from rackproof.analysis.scaling_study import Explanation, devices_of, explain, studies
 from rackproof.core.records import Dataset, Direction, Finding, Measurement, Node, Run, Series, Verdict
+from rackproof.jobs.bench.import_logs import import_logs
 from rackproof.report import render
 from rackproof.report.study import (
     cause_table,

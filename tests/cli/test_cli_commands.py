@@ -219,7 +219,7 @@ class TestImportAndHistory:
 @pytest.fixture
 def kept(run: Call, tmp_path: Path) -> str:
     """Keep a run of known hardware in results and history; return its id."""
-    from rackproof.jobs.bench.record import History
+    from rackproof.store.history.client import History
 
     made = example_runs.healthy()
     write_run(made, tmp_path / "results" / made.run_id)

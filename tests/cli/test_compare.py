@@ -6,8 +6,9 @@ import math
 
 import pytest
 
-from rackproof.analysis.compare import compare, comparison_text
+from rackproof.analysis.compare import compare
 from rackproof.core.records import Direction, Measurement, Run
+from rackproof.report.comparison import comparison_text
 from tests.report import example_runs
 
 HIGHER, LOWER = Direction.HIGHER, Direction.LOWER

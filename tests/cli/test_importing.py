@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.analysis.importing import NoLogsError, import_logs
+from rackproof.analysis.importing import NoLogsError
 from rackproof.core.records import Verdict
+from rackproof.jobs.bench.import_logs import import_logs
 from rackproof.store.run_folder import ResultsError, read_run
 
 Log = Callable[..., Path]

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rackproof import report
-from rackproof.analysis.compare import compare, comparison_text
+from rackproof.analysis.compare import compare
 from rackproof.core.records import (
     Dataset,
     Finding,
@@ -25,6 +25,7 @@ from rackproof.core.records import (
     Source,
     Verdict,
 )
+from rackproof.report.comparison import comparison_text
 from tests.report.test_report_forms import Page
 
 # Every case starts processes; together they outlast what `make check` may take.

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from rackproof.analysis.compare.systems import THROUGHPUT
+from rackproof.analysis.compare.naming import THROUGHPUT
 from rackproof.core.records import Direction, Judgement, Measurement, Reference, Run, Verdict
 from rackproof.report import view
 from tests.report import example_runs

@@ -12,6 +12,7 @@ import pytest
 from rackproof.core import definitions
 from rackproof.core.records import Gpu, Node, Run
 from rackproof.jobs.bench import planning, record
+from rackproof.jobs.bench.evidence import Evidence
 from rackproof.logs import parse
 
 
@@ -38,7 +39,7 @@ def judged(root: Path, name: str, **measured: float) -> Run:
     return record.build_run(
         planned,
         [log],
-        record.Evidence(nodes=(node,), job=job),
+        Evidence(nodes=(node,), job=job),
         lambda measurement: [],
         require_references=False,
     )

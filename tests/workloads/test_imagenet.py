@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.analysis.importing import import_logs
 from rackproof.analysis.scaling_study import devices_of
+from rackproof.jobs.bench.import_logs import import_logs
 
 from .test_supervision import ending
 from .test_training import run, values

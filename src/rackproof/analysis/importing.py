@@ -1,4 +1,6 @@
-"""Logs made elsewhere become runs, as if Rackproof had made them, but marked ``imported``.
+"""Logs made elsewhere are read as runs, as if Rackproof had made them, but marked ``imported``.
+
+Nothing is written here: :mod:`rackproof.jobs.bench.import_logs` keeps such runs in a results folder.
 
 Nothing is known of such a run but what its log says, so its verdict is the log's: whether the run
 ended well, not whether it was fast. The same log imported again is the same run.
@@ -8,16 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 from rackproof import __version__, logs
 from rackproof.core.errors import RackproofError
-from rackproof.core.records import Dataset, Finding, LogFile, ParsedLog, Record, Run, Verdict
+from rackproof.core.records import Dataset, Finding, LogFile, ParsedLog, Run, Verdict
 from rackproof.core.text import sanitize, slug
-from rackproof.store import run_folder
 
 UNRECOGNISED = "unknown"
 """The format that :func:`rackproof.logs.parse_path` gives to a file in which it found none."""
@@ -32,30 +32,11 @@ _LOG_PREFIXES = ("result_", "slurm-")
 _TAGS_OF_BENCHMARK = ("submission_benchmark", "benchmark", "network")
 
 
-class ImportedRun(Record):
-    """A run made from a log, and where its record is.
-
-    ``known``: it had been imported before. ``history``: why it is not in the history yet, empty if it is.
-    """
-
-    run: Run
-    folder: str
-    known: bool = False
-    history: str = ""
-
-
-class ImportResult(Record):
-    """What an import did: the runs, and files passed over, each with the reason."""
-
-    imported: tuple[ImportedRun, ...]
-    skipped: tuple[str, ...]
-
-
 class NoLogsError(RackproofError):
     """There is nothing to import."""
 
 
-def _files(place: Path, results_folder: Path | None) -> Iterator[Path]:
+def find_files(place: Path, results_folder: Path | None = None) -> Iterator[Path]:
     """Yield the files under a folder in a natural order, without links, hidden ones and the results."""
     if place.is_file():
         yield place
@@ -82,7 +63,7 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def benchmark_of(log: ParsedLog, path: Path) -> str:
+def guess_benchmark(log: ParsedLog, path: Path) -> str:
     """Guess the benchmark of a log: what it states about itself, else the name of its folder."""
     for tag in ("model",) if log.format == "tf_cnn" else _TAGS_OF_BENCHMARK:
         stated = sanitize(log.tags.get(tag, ""), 100)
@@ -128,10 +109,10 @@ def run_from_log(
     data = {key.removeprefix("dataset."): v for key, v in log.tags.items() if key.startswith("dataset.")}
     counts = {key: int(data[key]) for key in ("objects", "size_bytes") if _digits(data.get(key, ""))}
     texts = {key: data[key] for key in ("name", "source", "sha256") if key in data}
-    told = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2}
+    order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2}
     findings = sorted(
-        (one for one in log.findings if one.verdict in told),
-        key=lambda one: (told[one.verdict or Verdict.FAIL], one.consequence),
+        (finding for finding in log.findings if finding.verdict in order),
+        key=lambda finding: (order[finding.verdict or Verdict.FAIL], finding.consequence),
     )
     reasons = tuple(dict.fromkeys(map(_reason, findings)))
     return Run(
@@ -163,12 +144,12 @@ def run_from_log(
 def _parameters(log: ParsedLog) -> dict[str, str | int | float | bool | None]:
     """Return the point of a matrix that a log states: batch, and of tf_cnn_benchmarks all that it prints."""
     tags = log.tags
-    found: dict[str, str | int | float | bool | None] = {}
+    point: dict[str, str | int | float | bool | None] = {}
     if _digits(tags.get("global_batch_size", "")):
-        found["batch_size"] = int(tags["global_batch_size"])
+        point["batch_size"] = int(tags["global_batch_size"])
     if log.format == "mllog" and "batch_per_gpu" in tags:
         # Rackproof's own workload, started by hand: over several nodes, by srun.
-        found |= {
+        point |= {
             name: int(tags[name])
             for name in ("batch_per_gpu", "gpus", "processes", "nodes")
             if _digits(tags.get(name, ""))
@@ -176,11 +157,11 @@ def _parameters(log: ParsedLog) -> dict[str, str | int | float | bool | None]:
     if log.format == "tf_cnn":
         for name, tag in (("batch_per_gpu", "batch_size_per_device"), ("gpus", "devices")):
             if _digits(tags.get(tag, "")):
-                found[name] = int(tags[tag])
+                point[name] = int(tags[tag])
         for name in ("dataset", "variables"):
             if tags.get(name):
-                found[name] = sanitize(tags[name], 60)
-    return found
+                point[name] = sanitize(tags[name], 60)
+    return point
 
 
 def _reason(finding: Finding) -> str:
@@ -198,79 +179,8 @@ def _default_reasons(verdict: Verdict) -> tuple[str, ...]:
     return ("imported: the log does not show a run that ended well",)
 
 
-def import_logs(
-    place: Path,
-    results_folder: Path,
-    *,
-    benchmark: str | None = None,
-    format: str = "auto",
-    progress: Callable[[Path], None] | None = None,
-) -> ImportResult:
-    """Turn every log under a folder (or one log) into a run: record, raw log, history, reports.
-
-    A file in which no format is found is passed over, unless its name says that it is a log: then it
-    becomes a run that is unproven. Two byte-identical logs are two runs, the second with a finding.
-
-    Args:
-        place: A folder or a log.
-        results_folder: Where run folders go.
-        benchmark: Its name; by default what each log states, else its folder's name.
-        format: A log format's name, or ``auto``.
-        progress: Called before each file.
-
-    Raises:
-        NoLogsError: No file there is a log.
-        ResultsError: The results folder cannot be written.
-        OSError: A log cannot be read.
-        ValueError: The format is unknown.
-    """
-    from rackproof.jobs.bench.record import History
-    from rackproof.report import write_run_reports
-
-    if not place.exists():
-        raise NoLogsError(f"{place} does not exist; name a folder of logs, or one log")
-    own = results_folder.resolve()
-    if place.resolve().is_relative_to(own):
-        raise NoLogsError(f"{place} lies in the results folder {results_folder}: its logs are runs already")
-    root = place if place.is_dir() else place.parent
-    plan_id = f"import-{slug(root.resolve().name) or 'logs'}-{_digest(str(root.resolve()))[:8]}"
-    history = History(results_folder)
-    imported: list[ImportedRun] = []
-    skipped: list[str] = []
-    found = _runs(
-        _files(place, own),
-        root,
-        benchmark=benchmark,
-        format=format,
-        plan_id=plan_id,
-        skipped=skipped,
-        progress=progress,
-    )
-    for run, path in found:
-        run_id, name = run.run_id, run.logs[0].path
-        folder = results_folder / run_id
-        known = (folder / run_folder.RECORD_NAME).is_file()
-        try:
-            (folder / "logs").mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, folder / name)
-        except OSError as error:
-            raise run_folder.ResultsError(
-                f"cannot copy {path} to {folder}: {error.strerror}. Name another folder with --results."
-            ) from None
-        run_folder.write_run(run, folder)
-        write_run_reports(run, folder)
-        imported.append(ImportedRun(run=run, folder=str(folder), known=known, history=history.keep(folder)))
-    if not imported:
-        raise NoLogsError(
-            f"{place}: no file in it is a log of a known format"
-            + (f" ({len(skipped)} files looked at)" if skipped else "")
-            + "; `rackproof parse --help` names the formats"
-        )
-    return ImportResult(imported=tuple(imported), skipped=tuple(skipped))
-
-
-def runs_of_logs(files: Iterable[Path], skipped: list[str]) -> Iterator[Run]:
-    """Yield a run for every log among files, as :func:`import_logs` makes it, and write nothing.
+def runs_from_logs(files: Iterable[Path], skipped: list[str]) -> Iterator[Run]:
+    """Yield a run for every log among files, as an import makes it, and write nothing.
 
     Args:
         files: Logs and folders of logs.
@@ -284,22 +194,36 @@ def runs_of_logs(files: Iterable[Path], skipped: list[str]) -> Iterator[Run]:
     for place in places:
         if not place.exists():
             raise NoLogsError(f"{place} does not exist; name a folder of logs, or one log")
-    every = (path for place in places for path in _files(place, None))
-    for run, _ in _runs(every, Path(), benchmark=None, format="auto", plan_id="", skipped=skipped):
+    every = (path for place in places for path in find_files(place))
+    for run, _ in read_runs(every, Path(), skipped=skipped):
         yield run
 
 
-def _runs(
+def read_runs(
     files: Iterable[Path],
     root: Path,
     *,
-    benchmark: str | None,
-    format: str,
-    plan_id: str,
     skipped: list[str],
+    benchmark: str | None = None,
+    format: str = "auto",
+    plan_id: str = "",
     progress: Callable[[Path], None] | None = None,
 ) -> Iterator[tuple[Run, Path]]:
-    """Yield the run of each log with the log's path; of byte-identical logs the second is unproven."""
+    """Yield the run of each log with the log's path; of byte-identical logs the second is unproven.
+
+    Args:
+        files: The files to read.
+        root: Folder that the names of files are relative to, in remarks.
+        skipped: Takes a line for each file in which no log format is found.
+        benchmark: Its name; by default what each log states, else its folder's name.
+        format: A log format's name, or ``auto``.
+        plan_id: The import that the runs belong to.
+        progress: Called before each file.
+
+    Raises:
+        OSError: A log cannot be read.
+        ValueError: The format is unknown.
+    """
     seen: dict[str, list[str]] = {}
     for path in files:
         if progress is not None:
@@ -313,12 +237,12 @@ def _runs(
             skipped.append(f"{sanitize(relative, 300)}: no known log format in it")
             continue
         sha256 = _sha256(path)
-        named = benchmark or benchmark_of(log, path)
+        named = benchmark or guess_benchmark(log, path)
         started = _moment(log, "started", "start_time", "submission_start")
         stamp = f"{started:%Y%m%dT%H%M%SZ}-" if started else ""
         # By content: the same log again is the same run, from wherever; a copy beside it is another one.
         copies = seen.setdefault(sha256, [])
-        run_id = f"{stamp}{slug(named) or 'run'}-{_digest(sha256, str(len(copies)))[:12]}"
+        run_id = f"{stamp}{slug(named) or 'run'}-{text_digest(sha256, str(len(copies)))[:12]}"
         run = run_from_log(
             log, path, run_id=run_id, benchmark=named, plan_id=plan_id, sha256=sha256, name=name
         )
@@ -328,7 +252,8 @@ def _runs(
         yield run, path
 
 
-def _digest(*parts: str) -> str:
+def text_digest(*parts: str) -> str:
+    """Return a digest of texts; which text ends where counts."""
     return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()
 
 

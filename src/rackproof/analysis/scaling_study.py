@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, median
 from typing import Literal
 
-from rackproof.analysis.compare.systems import THROUGHPUT, why_left_out
+from rackproof.analysis.compare.naming import THROUGHPUT
+from rackproof.analysis.compare.systems import why_left_out
 from rackproof.analysis.mlperf.scaling import ScalingPoint, scaling_efficiency
 from rackproof.core.records import Measurement, Record, Run, Series, Verdict, worst
 

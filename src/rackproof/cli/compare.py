@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from rackproof.analysis.compare import compare, comparison_text
+from rackproof.analysis.compare import compare
 from rackproof.analysis.compare.selecting import select
 from rackproof.analysis.compare.systems import System, compare_systems
 from rackproof.cli.errors import ToolError
@@ -16,7 +16,12 @@ from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import json_value, print_json, print_or_write, terminal_width
 from rackproof.core.records import Run
 from rackproof.core.text import sanitize
-from rackproof.report.comparison import comparison_markdown, comparison_page, comparison_terminal
+from rackproof.report.comparison import (
+    comparison_markdown,
+    comparison_page,
+    comparison_terminal,
+    comparison_text,
+)
 
 
 @click.command("compare")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
-from rackproof.analysis.importing import import_logs
 from rackproof.cli.errors import ToolError
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import exit_status, json_value, print_json, terminal_width
 from rackproof.core.text import sanitize
+from rackproof.jobs.bench.import_logs import import_logs
 from rackproof.report import terminal_table
 from rackproof.report.view import overall
 

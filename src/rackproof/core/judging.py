@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from pydantic import Field, field_validator
 
@@ -67,6 +68,21 @@ class SkuReference(Record):
             and self.labels.items() <= measurement.labels.items()
             and all(parameters.get(name) == value for name, value in self.parameters.items())
         )
+
+
+def parse_sku_reference(raw: Mapping[str, Any]) -> SkuReference:
+    """Return a SKU baseline as group_vars has it: the reference's keys beside the names of what it holds for.
+
+    Raises:
+        ValidationError: A key or value is wrong.
+    """
+    own = {"metric", "benchmark", "parameters", "labels"}
+    return SkuReference.model_validate(
+        {
+            **{key: value for key, value in raw.items() if key in own},
+            "reference": {key: value for key, value in raw.items() if key not in own},
+        }
+    )
 
 
 class Outcome(Record):

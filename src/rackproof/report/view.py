@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from urllib.parse import quote
 
+from rackproof.analysis.representative import SIZE_LABEL, pick_representative
 from rackproof.core.records import Direction, Finding, Judgement, Measurement, Reference, Run, Verdict, worst
 from rackproof.core.text import (
     NOTHING,
@@ -60,9 +61,6 @@ _PRINCIPAL = (
     "train_loss",
     "startup_time",
 )
-# Labels that name a device; what differs only in them is the same measurement on several devices.
-_DEVICE_LABELS = frozenset({"gpu", "gpu_index", "device", "rank", "node", "from", "to"})
-_SIZE_LABEL = "size_bytes"
 
 
 @dataclass(frozen=True)
@@ -138,7 +136,7 @@ def label_text(labels: dict[str, str], limit: int = 160) -> str:
     parts = []
     for key, value in labels.items():
         shown = sanitize(value, 80)
-        if key == _SIZE_LABEL and shown.isascii() and shown.isdigit() and len(shown) < 18:
+        if key == SIZE_LABEL and shown.isascii() and shown.isdigit() and len(shown) < 18:
             parts.append(size(int(shown)))
         else:
             parts.append(f"{sanitize(key, 40)} {shown}")
@@ -458,37 +456,10 @@ def _headline(name: str, value: float, unit: str, note: str = "", verdict: Verdi
     return Headline(words(name), figure, "", note, verdict)
 
 
-def stands_for(group: Sequence[Measurement]) -> Measurement:
-    """Return the one measurement that stands for all of a name, never a better one than is honest.
-
-    Of several devices it is the worst; of several message sizes the largest; of several kinds (number
-    formats) the best where higher is better. What is not a number stands before all.
-    """
-    sizes = [int(one.labels[_SIZE_LABEL]) for one in group if _is_size(one)]
-    if sizes:
-        group = [one for one in group if _is_size(one) and int(one.labels[_SIZE_LABEL]) == max(sizes)]
-    broken = [one for one in group if not one.finite]
-    if broken:
-        return broken[0]
-    if any(one.direction is not Direction.HIGHER for one in group):
-        return max(group, key=lambda one: one.value)
-    kinds: dict[tuple[tuple[str, str], ...], list[Measurement]] = {}
-    for one in group:
-        kind = tuple(sorted(item for item in one.labels.items() if item[0] not in _DEVICE_LABELS))
-        kinds.setdefault(kind, []).append(one)
-    lowest = [min(kind, key=lambda one: one.value) for kind in kinds.values()]
-    return max(lowest, key=lambda one: one.value)
-
-
-def _is_size(one: Measurement) -> bool:
-    text = one.labels.get(_SIZE_LABEL, "")
-    return text.isascii() and text.isdigit() and len(text) < 18
-
-
 def main_measurements(run: Run, limit: int = 4) -> tuple[Headline, ...]:
     """Return the few numbers that stand for a run: what was judged first, then by a fixed order of names.
 
-    Of several of one name :func:`stands_for` chooses one: the lowest GPU, at the largest message size.
+    Several of one name are represented by one: the lowest GPU, at the largest message size.
     """
     rank = {name: place for place, name in enumerate(_PRINCIPAL)}
     judged: dict[str, Headline] = {}
@@ -502,11 +473,11 @@ def main_measurements(run: Run, limit: int = 4) -> tuple[Headline, ...]:
             groups.setdefault(measured.name, []).append(measured)
     others = {}
     for name, group in groups.items():
-        stands = stands_for(group)
-        note = label_text(stands.labels, 80)
+        chosen = pick_representative(group)
+        note = label_text(chosen.labels, 80)
         if len(group) > 1:
             note = sanitize(f"of {len(group)}: {note}" if note else f"of {len(group)}", 100)
-        others[name] = _headline(name, stands.value, stands.unit, note)
+        others[name] = _headline(name, chosen.value, chosen.unit, note)
     ordered = [
         headline
         for found in (judged, others)

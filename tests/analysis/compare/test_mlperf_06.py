@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from rackproof.analysis.compare.naming import canonical_benchmark
 from rackproof.analysis.compare.selecting import select
-from rackproof.analysis.compare.systems import Cell, SystemComparison, canonical_benchmark, compare_systems
+from rackproof.analysis.compare.systems import Cell, SystemComparison, compare_systems
 from rackproof.analysis.mlperf.score import score_folder
 from rackproof.core.records import Run, Verdict
 

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rackproof.analysis.compare.selecting import NotFoundError, names_of, published, select
-from rackproof.analysis.importing import import_logs
 from rackproof.core.records import Direction, LogFile, Measurement, Node, Run, Verdict
+from rackproof.jobs.bench.import_logs import import_logs
 from rackproof.store.run_folder import write_run
 
 Call = Callable[..., Result]

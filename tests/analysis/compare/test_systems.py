@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 import pytest
 
+from rackproof.analysis.compare.naming import published_system
 from rackproof.analysis.compare.systems import (
     ComparedMetric,
     System,
     SystemComparison,
     compare_systems,
-    published_system,
     systems_of,
     why_left_out,
 )

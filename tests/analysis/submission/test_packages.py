@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.analysis.importing import import_logs
 from rackproof.analysis.submission import build, latest_runs, load_system_file
 from rackproof.analysis.submission.description import SystemFile
 from rackproof.analysis.submission.packaging import MANIFEST
 from rackproof.core.records import Verdict
+from rackproof.jobs.bench.import_logs import import_logs
 
 from .corpus import all_runs, make_run, make_runs
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.analysis.importing import import_logs
 from rackproof.analysis.submission.models import ChosenRun, Issue, SubmissionError
 from rackproof.analysis.submission.packaging import code_files
 from rackproof.analysis.submission.runs import by_benchmark, examine, latest_runs, result_log, system_of
 from rackproof.core.records import LogFile, Verdict
+from rackproof.jobs.bench.import_logs import import_logs
 from rackproof.store.run_folder import write_run
 
 from .corpus import PRINTED, all_runs, make_run, make_runs, node, write_log

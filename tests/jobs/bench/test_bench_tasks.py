@@ -250,7 +250,7 @@ def test_a_page_that_could_not_be_written_is_made_with_the_plan(
 
     outcome = site.plan()
     with monkeypatch.context() as patched:
-        patched.setattr("rackproof.report.write_run_reports", full)
+        patched.setattr("rackproof.jobs.bench.record.write_run_reports", full)
         assert site.record(outcome) == "pass"
     page = site.results / outcome.plan.runs[0].run_id / "report.html"
     assert not page.exists()

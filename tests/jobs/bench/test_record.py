@@ -17,8 +17,10 @@ from rackproof.core import definitions
 from rackproof.core.judging import SkuReference
 from rackproof.core.records import Finding, Measurement, Node, ParsedLog, Reference, Run, Verdict
 from rackproof.jobs.bench import planning, record
+from rackproof.jobs.bench.evidence import Evidence
 from rackproof.jobs.bench.planning import PlannedRun
-from rackproof.jobs.bench.record import Evidence, build_run, job_findings
+from rackproof.jobs.bench.record import build_run, job_findings
+from rackproof.store.history.client import History
 from rackproof.store.run_folder import ResultsError, read_run
 
 TEXT = """\
@@ -388,7 +390,7 @@ def test_a_report_that_fails_loses_no_run(
 
     (folder / "logs" / "n1.log").write_text(LOG)
     with monkeypatch.context() as patched:
-        patched.setattr("rackproof.report.write_run_reports", fail)
+        patched.setattr("rackproof.jobs.bench.record.write_run_reports", fail)
         done = record.record(planned, evidence(planned), folder, require_references=False)
     assert (done.run.verdict, read_run(folder).verdict) == ("pass", "pass")
     assert "no font" in done.history
@@ -416,6 +418,6 @@ def test_a_history_that_does_not_answer_is_asked_once_for_estimates(
         raise store.HistoryError("does not answer")
 
     monkeypatch.setattr(store, "open_store", down)
-    history = record.History(tmp_path)
+    history = History(tmp_path)
     assert [history.estimate("train", {"gpus": n}, NODE) for n in range(9)] == [None] * 9
     assert len(asked) == 1

@@ -11,7 +11,6 @@ from rackproof.analysis.compare.runs import (
     Side,
     Unmatched,
     compare,
-    comparison_text,
 )
 
 __all__ = [
@@ -22,5 +21,4 @@ __all__ = [
     "Side",
     "Unmatched",
     "compare",
-    "comparison_text",
 ]

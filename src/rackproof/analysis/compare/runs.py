@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from rackproof.core.records import Direction, Measurement, Record, Run, Verdict
-from rackproof.core.text import NOTHING, moment, percent, quantity, sanitize
+from rackproof.core.text import moment
 
 Better = Literal["first", "second", "same", "unknown"]
 
@@ -232,79 +232,3 @@ def compare(first: Run, second: Run) -> Comparison:
         ),
         differences=_differences(_facts(first), _facts(second)),
     )
-
-
-def comparison_text(comparison: Comparison, width: int = 100) -> str:
-    """Return a comparison as text for a terminal of so many cells; everything in it is made harmless."""
-    from rackproof.report.terminal import text_table
-    from rackproof.report.view import label_text
-
-    first, second = comparison.first, comparison.second
-    lines = []
-    for name, side in (("first", first), ("second", second)):
-        nodes = ", ".join(side.nodes)
-        said = (side.run_id, side.title, side.verdict.value, side.when, nodes)
-        lines.append(f"{name + ':':8}" + sanitize("  ".join(part for part in said if part), 400))
-
-    def section(
-        title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], flexible: Sequence[int]
-    ) -> None:
-        if rows:
-            lines.extend(["", title, *text_table(columns, rows, width, flexible)])
-
-    section(
-        "Measurements",
-        ("Metric", "Of", "First", "Second", "Ratio", "Difference", "Better"),
-        [
-            (
-                sanitize(one.name, 200),
-                label_text(one.labels),
-                quantity(one.first, one.unit),
-                quantity(one.second, one.unit),
-                NOTHING if one.ratio is None else f"{one.ratio:.3f}",
-                percent(one.difference),
-                "" if one.better == "unknown" else one.better,
-            )
-            for one in comparison.measurements
-        ],
-        (0, 1),
-    )
-    section(
-        "Not compared: the units differ",
-        ("Metric", "Of", "First in", "Second in"),
-        [
-            (
-                sanitize(one.name, 200),
-                label_text(one.labels),
-                sanitize(one.first_unit, 40),
-                sanitize(one.second_unit, 40),
-            )
-            for one in comparison.refused
-        ],
-        (0, 1),
-    )
-    section(
-        "Only one run has",
-        ("Metric", "Of", "Value", "Only in"),
-        [
-            (sanitize(one.name, 200), label_text(one.labels), quantity(one.value, one.unit), one.only_in)
-            for one in comparison.unmatched
-        ],
-        (0, 1),
-    )
-    section(
-        "What else differs",
-        ("What", "First", "Second"),
-        [
-            (
-                sanitize(one.what, 100),
-                sanitize(one.first, 200) or NOTHING,
-                sanitize(one.second, 200) or NOTHING,
-            )
-            for one in comparison.differences
-        ],
-        (0, 1, 2),
-    )
-    if not comparison.measurements:
-        lines += ["", "The runs have no measurement in common."]
-    return "\n".join(lines) + "\n"

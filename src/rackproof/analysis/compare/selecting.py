@@ -11,8 +11,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from rackproof.analysis.compare.systems import PUBLISHED, System, plain_name
-from rackproof.analysis.importing import IMPORTED_FROM, NoLogsError, runs_of_logs
+from rackproof.analysis.compare.naming import PUBLISHED, plain_name
+from rackproof.analysis.compare.systems import System
+from rackproof.analysis.importing import IMPORTED_FROM, NoLogsError, runs_from_logs
 from rackproof.analysis.mlperf.published import find_published, study_points
 from rackproof.core.errors import RackproofError
 from rackproof.core.records import Run
@@ -131,7 +132,7 @@ def _of_places(name: str, places: Sequence[Path], remarks: list[str], benchmark:
                         yield run
             else:
                 logs.append(place)
-        yield from runs_of_logs(logs, skipped)
+        yield from runs_from_logs(logs, skipped)
 
     skipped: list[str] = []
     try:

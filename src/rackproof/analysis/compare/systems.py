@@ -11,15 +11,23 @@ Where a system has a published counterpart, each of its cells is judged against 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Literal
 
 from pydantic import Field
 
+from rackproof.analysis.compare.naming import (
+    PUBLISHED,
+    THROUGHPUT,
+    canonical_benchmark,
+    plain_name,
+    published_system,
+)
+from rackproof.analysis.importing import IMPORTED_FROM
 from rackproof.analysis.intervals import mean_half_width, ratio_half_width
 from rackproof.analysis.mlperf.published import PublishedResult, find_published
+from rackproof.analysis.representative import pick_representative
 from rackproof.core.judging import judge
 from rackproof.core.records import (
     Direction,
@@ -38,30 +46,11 @@ Conclusion = Literal[
     "better", "worse", "no difference shown", "no interval", "not comparable", "differs", "no ratio"
 ]
 
-THROUGHPUT = (
-    "images_per_second",
-    "samples_per_second",
-    "iterations_per_second",
-    "tokens_per_second",
-    "batches_per_second",
-    "epochs_per_minute",
-)
-"""What a training may report as its throughput; a run's is the first of these that it has."""
 MINUTES, EPOCHS = "time_to_train", "epochs"
 
-# The folders of round 0.6 are called otherwise than what their logs say of themselves.
-_SAME_BENCHMARK = {
-    "single_stage_detector": "ssd",
-    "object_detection": "maskrcnn",
-    "image_classification": "resnet",
-    "rnn_translator": "gnmt",
-    "translation": "transformer",
-}
 # A count of these per second says nothing without their size. (maskrcnn's "iterations" are images.)
 _PER_BATCH = ("batches", "steps")
 _TOLERANCE, _CEILING = 0.07, 0.3
-PUBLISHED = "published:"
-"""Begins the name of a published system: ``published:HyperPlane``, ``published:5.1/SYSTEM``."""
 
 
 class System(Record):
@@ -199,32 +188,6 @@ def _is_bound(reference: Reference | None) -> bool:
     return reference is not None and reference.warn is None and 0 in (reference.low, reference.high)
 
 
-def published_system(name: str) -> str | None:
-    """Return the published system of round 0.6 that a system's name stands for, if there is one.
-
-    ``LambdaHyperplaneBasic`` is the published HyperPlane and ``DGX1`` the DGX-1, but ``DGX100``,
-    ``LambdaHyperplane16`` and ``2xLambdaHyperplaneBasic`` are other machines.
-    """
-    plain = plain_name(name)
-    if re.match(r"\d+x", plain):
-        return None
-    for known in dict.fromkeys(one.system for one in find_published(round="0.6")):
-        if re.search(re.escape(plain_name(known)) + r"(?!\d)", plain):
-            return known
-    return None
-
-
-def plain_name(name: str) -> str:
-    """Return a name without case and punctuation: ``DGX-1`` and ``dgx1`` are one system."""
-    return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
-def canonical_benchmark(name: str) -> str:
-    """Return a benchmark's name as its logs state it: ``translation-0.6`` is ``transformer``."""
-    name = name.removesuffix("-0.6")
-    return _SAME_BENCHMARK.get(name, name)
-
-
 _Point = tuple[tuple[str, str], ...]
 
 
@@ -315,19 +278,17 @@ def _counterparts(group: _Group, groups: Sequence[_Group]) -> list[_Group]:
 
 def _values(group: _Group, metric: str) -> tuple[tuple[float, ...], str, Direction | None]:
     """Return a metric of each run that has it, its unit and direction; a value that is no number is left."""
-    found = [one for run in group.runs if (one := _stands_for(run, metric)) is not None and one.finite]
+    found = [one for run in group.runs if (one := _representative(run, metric)) is not None and one.finite]
     if not found:
         return (), "", None
     unit = found[0].unit
     return tuple(one.value for one in found if one.unit == unit), unit, found[0].direction
 
 
-def _stands_for(run: Run, metric: str) -> Measurement | None:
+def _representative(run: Run, metric: str) -> Measurement | None:
     """Return the one measurement of a name: of several GPUs the worst, of several sizes the largest."""
-    from rackproof.report.view import stands_for
-
     found = [one for one in run.measurements if one.name == metric]
-    return stands_for(found) if found else None
+    return pick_representative(found) if found else None
 
 
 def _throughput_name(group: _Group) -> str:
@@ -359,7 +320,7 @@ def _expected(group: _Group, kind: Kind) -> float | None:
         return None
     steps = []
     for run in group.runs:
-        minutes, epochs = _stands_for(run, MINUTES), _stands_for(run, EPOCHS)
+        minutes, epochs = _representative(run, MINUTES), _representative(run, EPOCHS)
         if minutes is None or not minutes.finite or minutes.value <= 0:
             continue
         seconds = minutes.value * 60
@@ -632,8 +593,6 @@ def _references(system: System, systems: Sequence[System], wanted: str | None) -
 
 def _log_name(run: Run) -> str:
     """Return where a run's log was read: an imported one at its old place."""
-    from rackproof.analysis.importing import IMPORTED_FROM
-
     if run.provenance == "imported" and run.description.startswith(IMPORTED_FROM):
         return run.description.removeprefix(IMPORTED_FROM)
     return run.logs[0].path if run.logs else ""
@@ -644,8 +603,8 @@ def _counted(systems: Sequence[System]) -> Iterable[Counted]:
         for run in system.runs:
             if why_left_out(run) is not None:
                 continue
-            throughput = _stands_for(run, _throughput_name(_Group(runs=(run,))))
-            minutes, epochs, wall = (_stands_for(run, name) for name in (MINUTES, EPOCHS, "wall_time"))
+            throughput = _representative(run, _throughput_name(_Group(runs=(run,))))
+            minutes, epochs, wall = (_representative(run, name) for name in (MINUTES, EPOCHS, "wall_time"))
             yield Counted(
                 system=system.name,
                 run_id=run.run_id,

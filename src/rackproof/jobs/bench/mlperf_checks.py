@@ -12,19 +12,17 @@ import tempfile
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rackproof.analysis.compare.naming import THROUGHPUT, canonical_benchmark, published_system
 from rackproof.analysis.mlperf.published import PublishedResult, find_published
 from rackproof.analysis.mlperf.score import FolderScore, score_folder
 from rackproof.core.definitions import DefinitionError, load_file
 from rackproof.core.records import Finding, Measurement, ParsedLog, Reference, Verdict
 from rackproof.core.text import sanitize
+from rackproof.jobs.bench.evidence import Evidence
 from rackproof.jobs.bench.planning import PlannedRun, read_plan
 from rackproof.logs import run_sub, run_sub06
 from rackproof.store.run_folder import ResultsError
-
-if TYPE_CHECKING:
-    from rackproof.jobs.bench.record import Evidence
 
 TOO_FAST = 0.75
 """One run that needs less than this part of the reference's mean has not learned what it says.
@@ -229,8 +227,6 @@ def published(planned: PlannedRun, measurement: Measurement) -> list[Reference]:
 
 def _published_06(planned: PlannedRun, measurement: Measurement) -> list[Reference]:
     """Return what round 0.6 published for the system whose config the run took."""
-    from rackproof.analysis.compare.systems import THROUGHPUT, canonical_benchmark, published_system
-
     system = published_system(str(planned.parameters.get("system", "")))
     if system is None or len(planned.nodes) > 1:
         return []

@@ -6,7 +6,6 @@ Called by the playbook's recording task and by nothing else that decides: parse,
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -14,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from rackproof import __version__, logs
-from rackproof.core.definitions import DefinitionError, JudgeRule, Parameters, load_file
+from rackproof.core.definitions import DefinitionError, JudgeRule, load_file
 from rackproof.core.judging import SkuReference, judge_run
 from rackproof.core.records import (
     Dataset,
     Finding,
     LogFile,
     Measurement,
-    Node,
     ParsedLog,
     Record,
     Reference,
@@ -29,7 +27,11 @@ from rackproof.core.records import (
     Verdict,
 )
 from rackproof.core.text import sanitize
+from rackproof.jobs.bench.evidence import Evidence
+from rackproof.jobs.bench.mlperf_checks import add_evidence, published
 from rackproof.jobs.bench.planning import STILL_RUNNING, PlannedRun
+from rackproof.report import write_run_reports
+from rackproof.store.history.client import History, measurement_key
 from rackproof.store.run_folder import write_run
 
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
@@ -68,26 +70,6 @@ class RecordedRun(Record):
     folder: str
     report: str
     history: str = ""
-
-
-class Evidence(Record):
-    """What is known of a run besides its logs."""
-
-    nodes: tuple[Node, ...] = ()
-    job: dict[str, Any] = {}  # noqa: RUF012  (pydantic copies defaults)
-    """State of the job as its supervisor wrote it; empty where no job was started."""
-    findings: tuple[Finding, ...] = ()
-    """What the nodes' facts say against them."""
-    could_not_start: str = ""
-    """Why no job was started, or why it was not followed to its end, in words for the operator."""
-    command: tuple[str, ...] = ()
-    description: str = ""
-    storage: str = ""
-    network: str = ""
-    notes: str = ""
-    measurements: tuple[Measurement, ...] = ()
-    """What the logs show beside their events: phases, the preflight's bandwidth."""
-    container_digest: str = ""
 
 
 def job_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
@@ -279,8 +261,6 @@ def record(
     Raises:
         ResultsError: The record cannot be written.
     """
-    from rackproof.report import write_run_reports
-
     log_files, parsed, findings = [], [], []
     paths, strange = _own_logs(planned, folder / "logs")
     if strange and not evidence.could_not_start:
@@ -308,12 +288,10 @@ def record(
             findings.append(_finding("log_differs", Verdict.UNPROVEN, message))
     evidence = evidence.model_copy(update={"findings": (*findings, *evidence.findings)})
     if planned.launcher not in BY_ITSELF:
-        from rackproof.jobs.bench.mlperf_checks import add_evidence
-
         evidence = add_evidence(planned, evidence, folder, parsed, plan_id)
     history = History(folder.parent)
     measured = [*(one for log in parsed for one in log.measurements), *evidence.measurements]
-    own, remark = history.baselines(planned, evidence.nodes, measured)
+    own, remark = history.baselines(planned.benchmark, planned.parameters, evidence.nodes, measured)
 
     def references(measurement: Measurement) -> list[Reference]:
         fitting = [
@@ -324,10 +302,8 @@ def record(
         particular = max(map(_particularity, fitting), default=None)
         chosen = [one.reference for one in fitting if _particularity(one) == particular]
         if planned.launcher not in BY_ITSELF and planned.published_references:
-            from rackproof.jobs.bench.mlperf_checks import published
-
             chosen += published(planned, measurement)
-        return chosen + own.get(_identity(measurement), [])
+        return chosen + own.get(measurement_key(measurement), [])
 
     run = build_run(
         planned,
@@ -379,83 +355,6 @@ def preload_libraries() -> None:
     Matplotlib and SQLAlchemy take a CPU-second to import; a playbook forks a process for each task.
     """
     import matplotlib.backends.backend_svg  # noqa: F401
-
-
-class History:
-    """The history as recording needs it: what it cannot give, it says in words, and no run is lost.
-
-    It is the database that RACKPROOF_DATABASE_URL names, else a SQLite file in the results folder.
-
-    Args:
-        results: The results folder.
-    """
-
-    def __init__(self, results: Path) -> None:
-        self._where = results / "history.sqlite"
-        self._spool = results / ".spool"
-        self._answers = True
-
-    @property
-    def exists(self) -> bool:
-        """Whether there is a history to ask."""
-        return self._where.is_file() or bool(os.environ.get("RACKPROOF_DATABASE_URL", "").strip())
-
-    def baselines(
-        self, planned: PlannedRun, nodes: tuple[Node, ...], measurements: Sequence[Measurement]
-    ) -> tuple[dict[tuple[object, ...], list[Reference]], str]:
-        """Return the accepted baselines of this hardware by measurement, and a remark if there is trouble."""
-        from rackproof.store.history.store import HistoryError, open_store
-
-        if not measurements:
-            return {}, ""
-        found: dict[tuple[object, ...], list[Reference]] = {}
-        try:
-            with open_store(self._where) as store:
-                for one in measurements:
-                    baseline = store.baseline(
-                        planned.benchmark, planned.parameters, one.name, one.labels, nodes
-                    )
-                    if baseline is not None:
-                        found[_identity(one)] = [baseline]
-        except (HistoryError, ValueError) as error:  # a damaged row makes no reference
-            return {}, f"the history could not be asked for references: {error}"
-        return found, ""
-
-    def estimate(self, benchmark: str, parameters: Parameters, node: Node) -> float | None:
-        """Return the seconds that earlier runs let expect, or None."""
-        from rackproof.store.history.store import HistoryError, open_store
-
-        if not self._answers:
-            return None
-        try:
-            with open_store(self._where) as store:
-                return store.estimate_seconds(benchmark, parameters, [node])
-        except HistoryError:
-            # An estimate is a courtesy; keeping the run will say what is wrong.
-            self._answers = False
-            return None
-
-    def keep(self, folder: Path) -> str:
-        """Enter a recorded run, or note it for later; return a remark, empty when all is well."""
-        from rackproof.store.history.store import keep_or_spool
-
-        outcome = keep_or_spool(folder, self._where, self._spool)
-        return "" if outcome.kept else outcome.message
-
-
-def _identity(measurement: Measurement) -> tuple[object, ...]:
-    return (measurement.name, *sorted(measurement.labels.items()))
-
-
-def sku_reference(raw: Mapping[str, Any]) -> SkuReference:
-    """Return a SKU baseline as group_vars write it: the reference's keys beside those that say for what."""
-    own = {"metric", "benchmark", "parameters", "labels"}
-    return SkuReference.model_validate(
-        {
-            **{key: value for key, value in raw.items() if key in own},
-            "reference": {key: value for key, value in raw.items() if key not in own},
-        }
-    )
 
 
 def _part(tags: Mapping[str, str], prefix: str) -> dict[str, str]:

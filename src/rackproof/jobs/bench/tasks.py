@@ -13,18 +13,25 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
+from rackproof.analysis.compare.naming import published_system
+from rackproof.analysis.compare.systems import compare_systems, systems_of
 from rackproof.core import definitions
 from rackproof.core.definitions import DefinitionError, Matrix, Parameters, Scalar
 from rackproof.core.errors import RackproofError
-from rackproof.core.judging import SkuReference
+from rackproof.core.judging import SkuReference, parse_sku_reference
 from rackproof.core.records import Finding, Record, Run, Verdict, worst
 from rackproof.jobs.bench import node_setup, planning
 from rackproof.jobs.bench import record as bench_record
+from rackproof.jobs.bench.evidence import Evidence
 from rackproof.jobs.bench.launch_slurm import Site
+from rackproof.jobs.bench.mlperf_checks import score_repeats
 from rackproof.jobs.bench.node_setup import ExperimentConfig
 from rackproof.jobs.bench.planning import Plan, PlannedRun
 from rackproof.nodes.facts import findings_from_facts, node_from_facts
+from rackproof.report import write_plan_reports, write_run_reports
+from rackproof.report.comparison import write_comparison
 from rackproof.store import host_claims
+from rackproof.store.history.client import History
 from rackproof.store.run_folder import RECORD_NAME, ResultsError
 
 SIDE_BY_SIDE = 18
@@ -162,7 +169,7 @@ def plan_runs(
     sites = {host: _site(host, answer.slurm) for host, answer in answered.items()}
     experiments = {host: _experiment(host, answer.experiment) for host, answer in answered.items()}
     results = Path(choice.results)
-    history = bench_record.History(results)
+    history = History(results)
     nodes = {
         host: node_from_facts(host, answer.facts, sku=str(answer.variables.get("bench_sku", "")))
         for host, answer in answered.items()
@@ -298,7 +305,7 @@ def record_run(
         findings += showed.findings
         spoken = {"network": showed.network, "storage": showed.storage}
         texts = {**texts, **{name: text for name, text in spoken.items() if text}}
-    evidence = bench_record.Evidence(
+    evidence = Evidence(
         nodes=tuple(node_from_facts(name, raw, sku=sku) for name, raw in told.items()),
         job=dict(job),
         findings=tuple(findings),
@@ -339,8 +346,6 @@ def report_plan(results: Path, plan_id: str) -> PlanReport:
     Raises:
         BenchError: The plan or one of its records cannot be read, or the report cannot be written.
     """
-    from rackproof.report import write_plan_reports
-
     try:
         made = planning.read_plan(results, plan_id)
         recorded = made.recorded(results)
@@ -403,14 +408,12 @@ def _scores(
             groups.setdefault((run.benchmark, run.nodes, json.dumps(run.parameters)), []).append(run)
     if not groups:
         return {}
-    from rackproof.jobs.bench.mlperf_checks import score_repeats
-
-    found: dict[str, Verdict | None] = {}
+    scores: dict[str, Verdict | None] = {}
     for members in groups.values():
         if all(run.run_id in recorded for run in members):
             verdict, words = score_repeats(members, results)
-            found[f"{made.result_of(members[0])}: {words}"] = verdict
-    return found
+            scores[f"{made.result_of(members[0])}: {words}"] = verdict
+    return scores
 
 
 def _comparison(runs: Sequence[Run], folder: Path, judge: bool) -> str:
@@ -421,9 +424,6 @@ def _comparison(runs: Sequence[Run], folder: Path, judge: bool) -> str:
         folder: The plan's folder.
         judge: Whether published systems are references (``bench_published_references``).
     """
-    from rackproof.analysis.compare.systems import compare_systems, published_system, systems_of
-    from rackproof.report.comparison import write_comparison
-
     systems = systems_of(runs)
     if not 2 <= len(systems) <= SIDE_BY_SIDE:
         return ""
@@ -438,8 +438,6 @@ def _comparison(runs: Sequence[Run], folder: Path, judge: bool) -> str:
 
 def _mend_page(run: Run, folder: Path) -> str:
     """Write the page of a run if it is missing or older than the record; return what prevents it."""
-    from rackproof.report import write_run_reports
-
     page = folder / "report.html"
     try:
         if not page.is_file() or page.stat().st_mtime_ns < (folder / RECORD_NAME).stat().st_mtime_ns:
@@ -566,7 +564,7 @@ def _sku_references(raw: Sequence[Mapping[str, Any]]) -> list[SkuReference]:
         if not isinstance(one, Mapping):
             raise BenchError(f"{where}: is {type(one).__name__}, not a mapping; see docs/using/benchmarks.md")
         try:
-            references.append(bench_record.sku_reference(one))
+            references.append(parse_sku_reference(one))
         except ValidationError as error:
             problem = error.errors()[0]
             place = ".".join(str(part) for part in problem["loc"])

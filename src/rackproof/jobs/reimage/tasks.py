@@ -20,7 +20,6 @@ from rackproof import __version__
 from rackproof.core.errors import RackproofError
 from rackproof.core.records import Finding, Node, Record, Run, Source, Verdict, worst
 from rackproof.core.text import duration, sanitize
-from rackproof.jobs.bench import record as bench_record
 from rackproof.jobs.reimage import journal, lifecycle
 from rackproof.jobs.reimage.bmc_types import Settings
 from rackproof.jobs.reimage.hardware_diff import Change, Expectation, compare, unexpected, with_settings
@@ -29,6 +28,7 @@ from rackproof.jobs.reimage.lifecycle import Entry, Event, Standing, Step
 from rackproof.jobs.validate.fleet import drain_policy, night_store
 from rackproof.nodes.facts import node_from_facts
 from rackproof.store import host_claims
+from rackproof.store.history.client import History
 from rackproof.store.run_folder import ResultsError, new_run_id, stamp_of, write_file, write_run
 
 BENCHMARK = "reimage"
@@ -550,7 +550,7 @@ def end(run: Started, *, keep_history: bool = True) -> Ended:
     )
     try:
         write_run(kept, folder)
-        history = bench_record.History(results).keep(folder) if keep_history else ""
+        history = History(results).keep(folder) if keep_history else ""
     except (ResultsError, OSError) as error:
         raise ReimageError(str(error)) from error
     return Ended(

@@ -15,7 +15,6 @@ from rackproof import __version__
 from rackproof.core.definitions import DefinitionError
 from rackproof.core.records import Measurement, Node, Run, Verdict
 from rackproof.core.text import sanitize
-from rackproof.jobs.bench import record as bench_record
 from rackproof.jobs.validate.fleet import drain_policy, night_store
 from rackproof.jobs.validate.fleet.anomaly import Policy, judge_night
 from rackproof.jobs.validate.fleet.night_store import NightReason, StoredSnapshot
@@ -44,6 +43,7 @@ from rackproof.jobs.validate.fleet.probe_slurm_jobs import (
 )
 from rackproof.jobs.validate.fleet.retest import Doubts
 from rackproof.jobs.validate.tasks import Begun, ValidateError, night_reason, reference_of, references_of
+from rackproof.store.history.client import History
 from rackproof.store.run_folder import ResultsError, new_run_id, write_file, write_run
 
 
@@ -239,7 +239,7 @@ def _keep(
     run = _run(new_run_id(BENCHMARK, now=datetime.now(UTC)), numbers, [nodes[name] for name in some])
     folder = results / run.run_id
     write_run(run, folder)
-    bench_record.History(results).keep(folder)
+    History(results).keep(folder)
 
 
 def _run(run_id: str, numbers: Sequence[Measurement], nodes: Sequence[Node]) -> Run:

@@ -21,10 +21,9 @@ from pydantic import Field, ValidationError
 
 from rackproof import __version__
 from rackproof.core.errors import RackproofError
-from rackproof.core.judging import SkuReference
+from rackproof.core.judging import SkuReference, parse_sku_reference
 from rackproof.core.records import Direction, Judgement, Measurement, Record, Run, Verdict, worst
 from rackproof.core.text import moment, sanitize
-from rackproof.jobs.bench import record as bench_record
 from rackproof.jobs.validate.fleet import drain_policy, night_store
 from rackproof.jobs.validate.fleet.anomaly import Policy, Reason
 from rackproof.jobs.validate.fleet.drain_policy import ActingPolicy
@@ -54,6 +53,7 @@ from rackproof.nodes.health_checks import (
 )
 from rackproof.nodes.snapshot import GpuSnapshot, build_snapshot
 from rackproof.store import host_claims
+from rackproof.store.history.client import History
 from rackproof.store.run_folder import ResultsError, new_run_id, stamp_of, write_run
 
 DRIFT_NIGHTS = 15
@@ -268,7 +268,7 @@ def reference_of(sku: str, raw: Mapping[str, Any]) -> SkuReference:
         ValidateError: It is none.
     """
     try:
-        return bench_record.sku_reference(raw)
+        return parse_sku_reference(raw)
     except (ValidationError, TypeError) as error:
         raise ValidateError(
             f"bench_sku_references of SKU {sku}: {error}; see docs/using/benchmarks.md"
@@ -823,7 +823,7 @@ def close(
         try:
             night_store.write_night(folder, night)
             write_run(night_run(night, looks), folder)
-            history = bench_record.History(results).keep(folder)
+            history = History(results).keep(folder)
             page = str(write_night_pages(results, night, changes))
         except (ResultsError, OSError) as error:
             raise ValidateError(str(error)) from error

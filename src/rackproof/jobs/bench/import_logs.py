@@ -1,0 +1,101 @@
+"""Logs made elsewhere are kept as runs: record, raw log, history and pages in the results folder."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from rackproof.analysis.importing import NoLogsError, find_files, read_runs, text_digest
+from rackproof.core.records import Record, Run
+from rackproof.core.text import slug
+from rackproof.report import write_run_reports
+from rackproof.store import run_folder
+from rackproof.store.history.client import History
+
+
+class ImportedRun(Record):
+    """A run made from a log, and where its record is.
+
+    ``known``: it had been imported before. ``history``: why it is not in the history yet, empty if it is.
+    """
+
+    run: Run
+    folder: str
+    known: bool = False
+    history: str = ""
+
+
+class ImportResult(Record):
+    """What an import did: the runs, and files passed over, each with the reason."""
+
+    imported: tuple[ImportedRun, ...]
+    skipped: tuple[str, ...]
+
+
+def import_logs(
+    place: Path,
+    results_folder: Path,
+    *,
+    benchmark: str | None = None,
+    format: str = "auto",
+    progress: Callable[[Path], None] | None = None,
+) -> ImportResult:
+    """Turn every log under a folder (or one log) into a run: record, raw log, history, reports.
+
+    A file in which no format is found is passed over, unless its name says that it is a log: then it
+    becomes a run that is unproven. Two byte-identical logs are two runs, the second with a finding.
+
+    Args:
+        place: A folder or a log.
+        results_folder: Where run folders go.
+        benchmark: Its name; by default what each log states, else its folder's name.
+        format: A log format's name, or ``auto``.
+        progress: Called before each file.
+
+    Raises:
+        NoLogsError: No file there is a log.
+        ResultsError: The results folder cannot be written.
+        OSError: A log cannot be read.
+        ValueError: The format is unknown.
+    """
+    if not place.exists():
+        raise NoLogsError(f"{place} does not exist; name a folder of logs, or one log")
+    own = results_folder.resolve()
+    if place.resolve().is_relative_to(own):
+        raise NoLogsError(f"{place} is in the results folder {results_folder}: its logs are runs already")
+    root = place if place.is_dir() else place.parent
+    plan_id = f"import-{slug(root.resolve().name) or 'logs'}-{text_digest(str(root.resolve()))[:8]}"
+    history = History(results_folder)
+    imported: list[ImportedRun] = []
+    skipped: list[str] = []
+    runs = read_runs(
+        find_files(place, own),
+        root,
+        benchmark=benchmark,
+        format=format,
+        plan_id=plan_id,
+        skipped=skipped,
+        progress=progress,
+    )
+    for run, path in runs:
+        run_id, name = run.run_id, run.logs[0].path
+        folder = results_folder / run_id
+        known = (folder / run_folder.RECORD_NAME).is_file()
+        try:
+            (folder / "logs").mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, folder / name)
+        except OSError as error:
+            raise run_folder.ResultsError(
+                f"cannot copy {path} to {folder}: {error.strerror}. Name another folder with --results."
+            ) from None
+        run_folder.write_run(run, folder)
+        write_run_reports(run, folder)
+        imported.append(ImportedRun(run=run, folder=str(folder), known=known, history=history.keep(folder)))
+    if not imported:
+        raise NoLogsError(
+            f"{place}: no file in it is a log of a known format"
+            + (f" ({len(skipped)} files read)" if skipped else "")
+            + "; `rackproof parse --help` names the formats"
+        )
+    return ImportResult(imported=tuple(imported), skipped=tuple(skipped))
