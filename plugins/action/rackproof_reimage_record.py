@@ -45,7 +45,7 @@ class ActionModule(ActionBase):
         if options["answers"]:
             answer = self._execute_module(
                 module_name="rackproof_facts",
-                module_args={"tool_timeout_s": options["tool_timeout_s"]},
+                module_args={"subset": "record", "tool_timeout_s": options["tool_timeout_s"]},
                 task_vars=task_vars,
             )
             if answer.get("failed") or answer.get("unreachable") or "facts" not in answer:

@@ -1,4 +1,4 @@
-"""Look at a node with one call of rackproof_health, and keep what it says."""
+"""Gather a node's health with one call of rackproof_facts, and store its snapshot."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ class ActionModule(ActionBase):
         begun = tasks.Begun(**options["night"])
         asked = time.time()
         answer = self._execute_module(
-            module_name="rackproof_health",
+            module_name="rackproof_facts",
             module_args={
+                "subset": "health",
                 "tool_timeout_s": options["tool_timeout_s"],
                 "paths": options["paths"],
                 "since": tasks.last_moment(begun, node),

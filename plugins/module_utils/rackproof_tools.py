@@ -30,6 +30,16 @@ NO_DRIVER = (
     "No devices were found",
 )
 
+VERSION_TOOLS = {
+    "ofed_info": ["ofed_info", "-s"],
+    "slurm": ["sinfo", "--version"],
+    "docker": ["docker", "--version"],
+    "enroot": ["enroot", "version"],
+    "nvidia_ctk": ["nvidia-ctk", "--version"],
+    "fabricmanager": ["nv-fabricmanager", "--version"],
+}
+"""Tools whose versions a node's record and its health checks compare."""
+
 
 def find(program):
     """Return the path of a program, None if it is absent; modules run with a short PATH."""
@@ -125,3 +135,42 @@ def space(path):
     except OSError as error:
         return {"error": str(error)}
     return {"total_bytes": found.f_blocks * found.f_frsize, "free_bytes": found.f_bavail * found.f_frsize}
+
+
+def list_folder(folder):
+    """Return the sorted names in a folder, none where it cannot be listed."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def read_files(folder, names, limit=256):
+    """Return the texts of small files of a folder by name, '' for those that cannot be read."""
+    return {name: read(os.path.join(folder, name), limit) for name in names}
+
+
+def dmi(names, sysfs="/sys"):
+    """Return entries of the firmware's tables, '' for those that cannot be read."""
+    return read_files(os.path.join(sysfs, "class/dmi/id"), names, 4096)
+
+
+def in_container():
+    """Return whether this system is a container, whose clock and kernel are those of its host."""
+    return os.path.exists("/run/systemd/container") or os.path.exists("/.dockerenv")
+
+
+def soft_limit(resource_id):
+    """Return a soft limit of this process, -1 without limit."""
+    soft = resource.getrlimit(resource_id)[0]
+    return -1 if soft == resource.RLIM_INFINITY else soft
+
+
+def locked_memory_bytes():
+    """Return the limit of locked memory in bytes, -1 without limit."""
+    return soft_limit(resource.RLIMIT_MEMLOCK)
+
+
+def shared_memory_bytes():
+    """Return the size of /dev/shm, 0 where there is none."""
+    return space("/dev/shm").get("total_bytes", 0)

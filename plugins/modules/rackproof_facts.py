@@ -1,36 +1,82 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: E402  (what ansible-doc shows stands first, as in every module)
-"""Gather the raw facts of a node in one call (standard library only, Python 3.8+, Linux)."""
+# ruff: noqa: E402  (what ansible-doc shows comes first, as in every module)
+"""Gather the raw state of a node in one call (standard library only, Python 3.8+, Linux)."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: rackproof_facts
-short_description: Gather the raw facts of a node
+short_description: Gather the raw state of a node
 description:
-  - Gathers what a run's record has to say about a node. Nothing is parsed here beyond trivial splitting;
-    the controller does that (C(rackproof.nodes.facts)).
+  - Gathers a subset of a node's state in one call. Nothing is parsed here beyond trivial splitting; the
+    controller does that. Nothing is changed, and nothing runs on a GPU, so that it is safe beside jobs.
   - Every tool is bounded in time and output. A tool that is absent, fails or hangs is a fact, not an error.
 options:
+  subset:
+    description:
+      - V(record) is what the record of a run says about a node, read by C(rackproof.nodes.facts).
+      - V(provision) is what the provisioning roles compare with what they want, so that a role whose work is
+        done makes no further call. Every call costs the controller 0.3 core-seconds per node. The result is
+        the fact C(rackproof_node).
+      - V(health) is what C(rackproof.nodes.snapshot) makes a snapshot of. After a tool that hangs in the
+        driver, no other asks the driver.
+    type: str
+    choices: [record, provision, health]
+    required: true
   tool_timeout_s:
-    description: Seconds that each tool may take.
+    description: Seconds that each tool may take; by default 20, for V(health) 15.
     type: float
-    default: 20
-  pythons:
-    description: Interpreters to ask for packages, name to path.
-    type: dict
-    default: {}
-  packages:
-    description: Names of packages to look for, by name of the interpreter.
-    type: dict
-    default: {}
   paths:
-    description: Paths whose file system's size and free space are wanted. They need not exist yet.
+    description:
+      - Paths whose file system's size and free space are wanted. They need not exist yet. By default none for
+        V(record), C(/) and C(/var) for the others.
+      - For V(health) its mode, too.
     type: list
     elements: str
-    default: []
+  pythons:
+    description: Only V(record). Interpreters to ask for packages, name to path. By default none.
+    type: dict
+  packages:
+    description: Only V(record). Names of packages to ask for, by name of the interpreter. By default none.
+    type: dict
+  commands:
+    description:
+      - Only V(provision). More commands to run, name to list of program and arguments. They must only read.
+      - By default none.
+    type: dict
+  files:
+    description:
+      - Only V(provision). Paths, or patterns as in a shell, of more files whose checksums are wanted. The
+        configuration files of apt, systemd, sysctl, limits, Slurm, Docker, enroot and Rackproof are always
+        among them.
+      - A path without a pattern that is no file gives null.
+    type: list
+    elements: str
+  resolve:
+    description: Only V(provision). Names that the node is to resolve. By default none.
+    type: list
+    elements: str
+  controller_epoch:
+    description:
+      - Only V(provision). The controller's clock when it asked, in seconds since 1970; returned with the
+        node's.
+    type: float
+  since:
+    description:
+      - Only V(health). Moment of the last snapshot in seconds since 1970; older messages of the kernel are
+        left out, those of earlier boots are not. 0, the default, is since boot.
+    type: float
+  units:
+    description:
+      - Only V(health). Units of systemd whose state is wanted; one that is not installed is no finding.
+      - By default slurmd, munge, docker, nvidia-persistenced and nvidia-fabricmanager.
+    type: list
+    elements: str
+  sysfs:
+    description: Only V(health). Where sysfs is. By default C(/sys).
+    type: path
 attributes:
   check_mode:
     description: Only reads.
@@ -42,18 +88,35 @@ author: Rackproof developers
 """
 
 EXAMPLES = r"""
-- name: Gather the facts of the node
+- name: Gather what a run's record says about the node
   rackproof_facts:
+    subset: record
     pythons: {torch: /opt/venv/bin/python}
     packages: {torch: [torch, numpy]}
     paths: [/var/lib/rackproof]
   register: facts
+
+- name: Gather the state that provisioning starts from
+  rackproof_facts:
+    subset: provision
+    resolve: [apt-mirror]
+    controller_epoch: "{{ now().timestamp() }}"
+
+- name: Show which driver is installed
+  ansible.builtin.debug:
+    msg: "{{ rackproof_node.packages['nvidia-driver-cuda'].version | default('none') }}"
+
+- name: Gather the health of the node
+  rackproof_facts:
+    subset: health
+    since: 1795000000
+  register: health
 """
 
 RETURN = r"""
 facts:
   description: The raw facts.
-  returned: always
+  returned: O(subset=record)
   type: dict
   contains:
     hostname: {description: Host name., type: str, returned: always}
@@ -80,210 +143,206 @@ facts:
     paths: {description: By path; C(total_bytes) and C(free_bytes) or C(error)., type: dict, returned: always}
     memlock_bytes: {description: Limit of locked memory; -1 without limit., type: int, returned: always}
     shm_bytes: {description: Size of /dev/shm., type: int, returned: always}
+ansible_facts:
+  description: Holds the fact.
+  returned: O(subset=provision)
+  type: dict
+  contains:
+    rackproof_node:
+      description: State of the node.
+      returned: always
+      type: dict
+      contains:
+        hostname: {description: Host name., type: str, returned: always}
+        os:
+          description: C(id), C(version_id), C(codename), C(name) of /etc/os-release.
+          type: dict
+          returned: always
+        machine: {description: Machine architecture as in C(x86_64)., type: str, returned: always}
+        architecture: {description: Architecture of packages as in C(amd64)., type: str, returned: always}
+        container:
+          description: Whether the node is a container, whose clock and kernel are those of its host.
+          type: bool
+          returned: always
+        kernel: {description: Release of the running kernel., type: str, returned: always}
+        kernel_command_line: {description: What the kernel was started with., type: str, returned: always}
+        kernels: {description: Releases of the installed kernels., type: list, returned: always}
+        boot_id: {description: Id of this boot., type: str, returned: always}
+        cores: {description: Logical CPUs that are online., type: int, returned: always}
+        memory_bytes: {description: Memory., type: int, returned: always}
+        pci:
+          description:
+            - Devices by NVIDIA and Mellanox on the PCI bus, each with C(slot), C(class), C(vendor) and
+              C(device). No driver is needed.
+          type: list
+          returned: always
+        packages:
+          description: Installed packages by name; C(version) and C(held).
+          type: dict
+          returned: always
+        dpkg_broken: {description: Packages that are not installed whole., type: list, returned: always}
+        dpkg_interrupted:
+          description: Whether dpkg was interrupted and has to be configured first.
+          type: bool
+          returned: always
+        dpkg_locked_by:
+          description: Process that holds the lock of dpkg; empty if none does.
+          type: str
+          returned: always
+        unattended_upgrades:
+          description: Whether packages are upgraded unattended.
+          type: bool
+          returned: always
+        reboot_required: {description: Whether a package asked for a reboot., type: bool, returned: always}
+        reboot_required_by: {description: Packages that asked for it., type: list, returned: always}
+        modules:
+          description: Versions of the loaded kernel modules by name; empty where the kernel does not tell.
+          type: dict
+          returned: always
+        services:
+          description:
+            - Services, sockets and timers by full name; C(active), C(enabled), C(failed).
+          type: dict
+          returned: always
+        mounts:
+          description: Mounts by path; C(source), C(type), C(options).
+          type: dict
+          returned: always
+        space:
+          description: By path; C(total_bytes) and C(free_bytes) or C(error).
+          type: dict
+          returned: always
+        groups: {description: Groups by name with the users named in them., type: dict, returned: always}
+        commands:
+          description:
+            - By name; C(status) (V(ok), V(absent), V(failed), V(no_driver), V(hung)), C(rc), C(stdout),
+              C(stderr), C(seconds), C(truncated).
+            - Always asked are C(nvidia_smi_list) (the GPUs), C(nvidia_smi_query) (index, UUID, driver and
+              persistence of each), C(nvidia_license) (of the driver's module) and C(ofed_info).
+          type: dict
+          returned: always
+        files: {description: By path the SHA-256 or null., type: dict, returned: always}
+        modes: {description: 'By path, mode and owner as in C(0644 0:0).', type: dict, returned: always}
+        names: {description: By name the addresses that it has for this node., type: dict, returned: always}
+        clock:
+          description:
+            - C(epoch), seconds since 1970; C(asked_at), the controller's clock when it asked;
+              C(synchronized), null in a container and where the kernel does not tell.
+          type: dict
+          returned: always
+        tuning:
+          description:
+            - C(sysctl), C(governors), C(hugepages), C(transparent_hugepages), C(numa_balancing), C(limits).
+          type: dict
+          returned: always
+gathered:
+  description: What was gathered, in the three parts that C(rackproof.nodes.snapshot) describes.
+  returned: O(subset=health)
+  type: dict
+  contains:
+    facts: {description: As of O(subset=record)., type: dict, returned: always}
+    node: {description: Modules and whether it is a container., type: dict, returned: always}
+    health: {description: 'Kernel log, NVLinks, units, ports, disks.', type: dict, returned: always}
 """
 
-import json
 import os
-import resource
-import socket
-import sys
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
+from ansible.module_utils import rackproof_facts_health, rackproof_facts_provision, rackproof_facts_record
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.rackproof_tools import FILE_BYTES, ask, read, space
 
-TOOLS = {
-    "lscpu": ["lscpu"],
-    "ip": ["ip", "-oneline", "address", "show"],
-    "nvidia_smi_xml": ["nvidia-smi", "-q", "-x"],
-    "nvidia_smi_topo": ["nvidia-smi", "topo", "-m"],
-    "nvcc": ["nvcc", "--version"],
-    "ofed_info": ["ofed_info", "-s"],
-    "mpirun": ["mpirun", "--version"],
-    "slurm": ["sinfo", "--version"],
-    "docker": ["docker", "--version"],
-    "podman": ["podman", "--version"],
-    "enroot": ["enroot", "version"],
-    "nvidia_ctk": ["nvidia-ctk", "--version"],
-    "fabricmanager": ["nv-fabricmanager", "--version"],
-    "ldconfig": ["ldconfig", "-p"],
+SPEC = {
+    "subset": {"type": "str", "required": True, "choices": ["record", "provision", "health"]},
+    "tool_timeout_s": {"type": "float"},
+    "paths": {"type": "list", "elements": "str"},
+    "pythons": {"type": "dict"},
+    "packages": {"type": "dict"},
+    "commands": {"type": "dict"},
+    "files": {"type": "list", "elements": "str"},
+    "resolve": {"type": "list", "elements": "str"},
+    "controller_epoch": {"type": "float"},
+    "since": {"type": "float"},
+    "units": {"type": "list", "elements": "str"},
+    "sysfs": {"type": "path"},
 }
-LIBRARIES = ("libnccl.so", "libcudnn.so", "libcudart.so", "libibverbs.so", "libmpi.so")
-FILES = {
-    "os_release": "/etc/os-release",
-    "cpuinfo": "/proc/cpuinfo",
-    "meminfo": "/proc/meminfo",
-    "nvidia_driver": "/proc/driver/nvidia/version",
-    "cuda": "/usr/local/cuda/version.json",
-    "dgx": "/etc/dgx-release",
-    # What was applied since the boot, by role node_tuning; what the kernel has is beside it.
-    "tuning": "/run/rackproof/tuning.json",
-    "governor": "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor",
-    "transparent_hugepages": "/sys/kernel/mm/transparent_hugepage/enabled",
-    "command_line": "/proc/cmdline",
+# The options of each subset and their defaults: they depend on the subset, so the specification has none.
+DEFAULTS = {
+    "record": {"tool_timeout_s": 20, "paths": [], "pythons": {}, "packages": {}},
+    "provision": {
+        "tool_timeout_s": 20,
+        "paths": ["/", "/var"],
+        "commands": {},
+        "files": [],
+        "resolve": [],
+        "controller_epoch": None,
+    },
+    "health": {
+        "tool_timeout_s": 15,
+        "paths": ["/", "/var"],
+        "since": 0,
+        "units": [
+            "slurmd.service",
+            "munge.service",
+            "docker.service",
+            "nvidia-persistenced.service",
+            "nvidia-fabricmanager.service",
+        ],
+        "sysfs": "/sys",
+    },
 }
-DMI = (
-    "bios_version",
-    "board_name",
-    "board_serial",
-    "chassis_serial",
-    "chassis_vendor",
-    "product_name",
-    "product_serial",
-    "product_sku",
-    "sys_vendor",
-)
-# Runs inside the interpreter that is asked; prints one line of JSON.
-QUESTION = r"""
-import json, platform, sys
-said = {"version": platform.python_version(), "packages": {}, "torch": {}}
-try:
-    from importlib.metadata import version, PackageNotFoundError
-except ImportError:
-    said["error"] = "no importlib.metadata: needs Python 3.8"
-else:
-    for name in json.loads(sys.argv[1]):
-        try:
-            said["packages"][name] = version(name)
-        except PackageNotFoundError:
-            said["packages"][name] = None
-    if said["packages"].get("torch"):
-        try:
-            import torch
-            said["torch"] = {
-                "version": str(torch.__version__),
-                "cuda": torch.version.cuda,
-                "hip": getattr(torch.version, "hip", None),
-                "cudnn": torch.backends.cudnn.version(),
-                "nccl": None,
-                "devices": torch.cuda.device_count(),
-            }
-            if torch.version.cuda:
-                said["torch"]["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-        except Exception as error:
-            said["torch"]["error"] = "{}: {}".format(type(error).__name__, error)[:500]
-print("\n" + json.dumps(said))
-"""
 
 
-def interpreter(path, packages, timeout_s):
-    """Ask an interpreter for its version and packages."""
-    result = ask([path, "-c", QUESTION, json.dumps(packages)], timeout_s, bounded=False)
-    if result["status"] == "ok":
-        try:
-            result["said"] = json.loads(result.pop("stdout").strip().splitlines()[-1])
-        except (ValueError, IndexError):
-            result["status"] = "failed"
-    return result
+def subset_options(params):
+    """Return the options of the subset with its defaults.
+
+    Raises:
+        ValueError: An option is of another subset, or has an unusable value.
+    """
+    subset = params["subset"]
+    options = dict(DEFAULTS[subset])
+    for name, value in params.items():
+        if name == "subset" or value is None:
+            continue
+        if name not in options:
+            raise ValueError(f"{name}: no option of subset {subset}")
+        options[name] = value
+    if not 0 < options["tool_timeout_s"] <= 600:
+        raise ValueError("tool_timeout_s: 0 to 600 seconds, not {}".format(options["tool_timeout_s"]))
+    if subset == "record":
+        check_packages(options["packages"], options["pythons"])
+        return options
+    for name, argv in options.get("commands", {}).items():
+        if not isinstance(argv, list) or not argv:
+            raise ValueError(f"commands: a list of program and arguments is needed for {name!r}")
+    for name in ("files", "paths"):
+        for path in options.get(name, []):
+            if not os.path.isabs(path):
+                raise ValueError(f"{name}: {path!r} is no absolute path")
+    return options
 
 
-def addresses(ip_output):
-    """Return the node's addresses: from the lines of ``ip -oneline``, else what the resolver says."""
-    found = []
-    for line in ip_output.splitlines():
-        fields = line.split()
-        if len(fields) > 3 and fields[2] in ("inet", "inet6"):
-            found.append(fields[3].split("/")[0])
-    if not found:
-        with suppress(OSError):
-            found = [entry[4][0] for entry in socket.getaddrinfo(socket.gethostname(), None)]
-    kept = [one for one in found if not one.startswith(("127.", "169.254.", "fe80:")) and one != "::1"]
-    return sorted(set(kept), key=kept.index)
-
-
-def libraries(listed):
-    """Return the files that the wanted libraries' names lead to, from the lines of ``ldconfig -p``."""
-    found = {}
-    for line in listed.splitlines():
-        name, arrow, path = line.partition(" => ")
-        if arrow and name.strip().startswith(LIBRARIES):
-            found.setdefault(name.split()[0], os.path.realpath(path.strip()))
-    return found
-
-
-def infiniband(root="/sys/class/infiniband"):
-    """Return firmware, type and port states of each InfiniBand or RoCE device."""
-    found = {}
-    with suppress(OSError):
-        for device in sorted(os.listdir(root)):
-            folder = os.path.join(root, device)
-            ports = os.path.join(folder, "ports")
-            found[device] = {
-                name: read(os.path.join(folder, name), 256) for name in ("fw_ver", "hca_type", "board_id")
-            }
-            found[device]["ports"] = {
-                port: {
-                    name: read(os.path.join(ports, port, name), 256)
-                    for name in ("state", "rate", "link_layer")
-                }
-                for port in (sorted(os.listdir(ports)) if os.path.isdir(ports) else [])
-            }
-    return found
-
-
-def memlock():
-    """Return the limit of locked memory in bytes, -1 without limit."""
-    soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    return -1 if soft == resource.RLIM_INFINITY else soft
-
-
-def gather(options):
-    """Return the raw facts; the tools run at the same time."""
-    timeout_s = options["tool_timeout_s"]
-    with ThreadPoolExecutor(8) as pool:
-        tools = {name: pool.submit(ask, argv, timeout_s) for name, argv in TOOLS.items()}
-        pythons = {
-            name: pool.submit(interpreter, str(path), options["packages"].get(name, []), 3 * timeout_s)
-            for name, path in options["pythons"].items()
-        }
-        tools = {name: future.result() for name, future in tools.items()}
-        pythons = {name: future.result() for name, future in pythons.items()}
-    # Thousands of lines, of which few matter.
-    listed = tools.pop("ldconfig").get("stdout", "")
-    system = os.uname()
-    return {
-        "hostname": system.nodename,
-        "python": sys.executable,
-        "addresses": addresses(tools["ip"].get("stdout", "")),
-        "kernel": system.release,
-        "machine": system.machine,
-        "boot_id": read("/proc/sys/kernel/random/boot_id"),
-        "cpu_count": len(os.sched_getaffinity(0)),
-        "files": {
-            name: read(path, 8192 if name == "cpuinfo" else FILE_BYTES) for name, path in FILES.items()
-        },
-        "dmi": {name: read(os.path.join("/sys/class/dmi/id", name), 4096) for name in DMI},
-        "tools": tools,
-        "libraries": libraries(listed),
-        "infiniband": infiniband(),
-        "pythons": pythons,
-        "paths": {path: space(path) for path in options["paths"]},
-        "memlock_bytes": memlock(),
-        "shm_bytes": space("/dev/shm").get("total_bytes", 0),
-    }
+def check_packages(packages, pythons):
+    """Raise ValueError unless packages are lists of names of interpreters that are asked."""
+    for name, wanted in packages.items():
+        if not isinstance(wanted, list) or not all(isinstance(package, str) for package in wanted):
+            raise ValueError(f"packages: a list of names is needed for {name!r}")
+        if name not in pythons:
+            raise ValueError(f"packages: {name!r} is no interpreter named in pythons")
 
 
 def main():
     """Run the module."""
-    module = AnsibleModule(
-        argument_spec={
-            "tool_timeout_s": {"type": "float", "default": 20},
-            "pythons": {"type": "dict", "default": {}},
-            "packages": {"type": "dict", "default": {}},
-            "paths": {"type": "list", "elements": "str", "default": []},
-        },
-        supports_check_mode=True,
-    )
-    options = module.params
-    if not 0 < options["tool_timeout_s"] <= 600:
-        module.fail_json(msg=f"tool_timeout_s: 0 to 600 seconds, not {options['tool_timeout_s']}")
-    for name, wanted in options["packages"].items():
-        if not isinstance(wanted, list) or not all(isinstance(one, str) for one in wanted):
-            module.fail_json(msg=f"packages: a list of names is needed for {name!r}")
-        if name not in options["pythons"]:
-            module.fail_json(msg=f"packages: {name!r} is no interpreter named in pythons")
-    module.exit_json(changed=False, facts=gather(options))
+    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
+    subset = module.params["subset"]
+    try:
+        options = subset_options(module.params)
+    except ValueError as error:
+        module.fail_json(msg=str(error))
+    if subset == "record":
+        module.exit_json(changed=False, facts=rackproof_facts_record.gather(options))
+    if subset == "provision":
+        state = rackproof_facts_provision.gather(options)
+        module.exit_json(changed=False, ansible_facts={"rackproof_node": state})
+    module.exit_json(changed=False, gathered=rackproof_facts_health.gather(options))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ DOCUMENTATION = r"""
 module: rackproof_validate_snapshot
 short_description: Look at the health of a node
 description:
-  - Calls M(rackproof_health) on the node, reads the answer together with the last look, and keeps it in the
+  - Calls M(rackproof_facts) on the node, compares the answer with the last snapshot, and stores it in the
     night's folder.
   - A node's clock is off only as far as its times do not fit between the moment it was asked and the moment
     its answer was here.

@@ -3,7 +3,7 @@
 
     python tests/perf/prove_nights.py [--nights 50] [--healthy 1000] [--links 10] [--seed 1] [--docs FILE]
 
-Eighteen nodes answer as `rackproof_health` does and measure as the probes do, behind a Slurm that is a
+Eighteen nodes answer as `rackproof_facts` does and measure as the probes do, behind a Slurm that is a
 function; looking, measuring, judging, history and acting are the package's own. Each faulty night has one
 fault or two, in turn, on random nodes and GPUs. Numbers swing from night to night as nine runs on one H100
 did, and differ between GPUs as those of four H200 did (docs/results). A fault counts as found when its node

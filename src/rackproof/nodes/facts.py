@@ -1,4 +1,4 @@
-"""From a node's raw facts (module ``rackproof_facts``) to the record of a node. Pure."""
+"""From a node's raw facts (module ``rackproof_facts``, subset ``record``) to the record of a node. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has to hold of a node before it is changed: facts of ``rackproof_node`` against expectations. Pure."""
+"""What has to hold of a node before it is changed: the fact ``rackproof_node`` against expectations. Pure."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 What is gathered, a mapping of three parts, each of which may be absent:
 
-``facts``   what ``rackproof_facts`` returns;
-``node``    what ``rackproof_node`` returns;
+``facts``   what ``rackproof_facts`` returns, subset ``record``;
+``node``    the same, subset ``provision``;
 ``health``  what the modules above do not gather:
 
     ``epoch``     seconds since 1970, when it was gathered; ``since`` the moment that the log begins at;
@@ -20,7 +20,7 @@ What is gathered, a mapping of three parts, each of which may be absent:
                   ``max_link_width`` of /sys/bus/pci/devices/ADDRESS, of network cards;
     ``disk``      path to ``total_bytes``, ``free_bytes``, ``read_only``.
 
-``rackproof_health`` gathers all of it in one call; instead of ``node.mounts`` it brings ``mountinfo`` among
+Subset ``health`` gathers all of it in one call; instead of ``node.mounts`` it brings ``mountinfo`` among
 ``facts.files``, instead of ``node.services`` the answers of ``systemctl``.
 
 A node's text is hostile until it is cleaned; what is absent is empty or None, never a good value.

@@ -35,6 +35,6 @@ def test_a_node_is_looked_at_before_the_controller_is_set_up_in_its_name() -> No
     at = {
         key: number for number, task in enumerate(tasks) for key in task if "." in key or "rackproof" in key
     }
-    looks = at["rackproof_node"]
+    looks = at["rackproof_facts"]
     assert looks < at["ansible.builtin.include_role"] < at["rackproof_slurm_node"]
     assert tasks[looks]["when"] == tasks[at["ansible.builtin.include_role"]]["when"]

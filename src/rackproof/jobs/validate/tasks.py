@@ -165,7 +165,7 @@ def store_snapshot(
     Args:
         begun: The night.
         node: Name in the inventory.
-        gathered: What ``rackproof_health`` returned.
+        gathered: What ``rackproof_facts`` gathered, subset ``health``.
         asked: This machine's clock when the node was asked.
         answered: This machine's clock when the answer was here.
         sku: Model as the inventory expects it.

@@ -1,4 +1,4 @@
-"""rackproof_facts: what tools say, and what is said of tools that are absent, fail, hang or talk on."""
+"""rackproof_facts, subset record: tools that answer, are absent, fail, hang or write without end."""
 
 from __future__ import annotations
 
@@ -16,23 +16,10 @@ from .conftest import Modules
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that puts fakes of tools on PATH."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-
-    def put(name: str, script: str) -> None:
-        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-        (folder / name).chmod(0o755)
-
-    return put
-
-
 def test_this_machine(modules: Modules, tmp_path: Path) -> None:
     result = modules(
         "rackproof_facts",
+        subset="record",
         check=True,
         pythons={"own": sys.executable, "gone": "/no/such/python"},
         packages={"own": ["pydantic", "no-such-package"]},
@@ -79,7 +66,7 @@ def test_what_is_said_of_a_tool(
     modules: Modules, tools: Any, script: str, status: str, codes: list[str]
 ) -> None:
     tools("nvidia-smi", f'[ "$1" = -q ] || exit 0\n{script}')
-    facts = modules("rackproof_facts", tool_timeout_s=2)["facts"]
+    facts = modules("rackproof_facts", subset="record", tool_timeout_s=2)["facts"]
     answer = facts["tools"]["nvidia_smi_xml"]
     assert answer["status"] == status
     assert answer["seconds"] < 15
@@ -88,7 +75,7 @@ def test_what_is_said_of_a_tool(
 
 
 def test_absent_gpus_are_a_fact(modules: Modules, tools: Any) -> None:
-    facts = modules("rackproof_facts")["facts"]
+    facts = modules("rackproof_facts", subset="record")["facts"]
     if facts["tools"]["nvidia_smi_xml"]["status"] != "absent":
         pytest.skip("this machine has nvidia-smi")
     assert findings_from_facts("here", facts) == ()
@@ -96,7 +83,7 @@ def test_absent_gpus_are_a_fact(modules: Modules, tools: Any) -> None:
 
 def test_a_real_answer_arrives_whole(modules: Modules, tools: Any, real_logs: Path) -> None:
     tools("nvidia-smi", f'[ "$1" = -q ] && exec cat {real_logs.resolve()}/nvidia-smi/qx-b200.xml')
-    facts = modules("rackproof_facts")["facts"]
+    facts = modules("rackproof_facts", subset="record")["facts"]
     assert len(node_from_facts("here", facts).gpus) == 8
 
 
@@ -113,20 +100,9 @@ def test_an_interpreter_that_misbehaves(
 ) -> None:
     tools("strange", script)
     facts = modules(
-        "rackproof_facts", tool_timeout_s=0.5, pythons={"strange": str(tmp_path / "bin" / "strange")}
+        "rackproof_facts",
+        subset="record",
+        tool_timeout_s=0.5,
+        pythons={"strange": str(tmp_path / "bin" / "strange")},
     )["facts"]
     assert facts["pythons"]["strange"]["status"] == status
-
-
-@pytest.mark.parametrize(
-    ("options", "part"),
-    [
-        ({"tool_timeout_s": 0}, "tool_timeout_s"),
-        ({"packages": {"torch": ["torch"]}}, "no interpreter"),
-        ({"pythons": {"torch": "/x"}, "packages": {"torch": "torch"}}, "a list"),
-    ],
-)
-def test_wrong_options(modules: Modules, options: dict[str, Any], part: str) -> None:
-    result = modules("rackproof_facts", **options)
-    assert result["failed"] is True
-    assert part in result["msg"]

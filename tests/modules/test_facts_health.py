@@ -1,4 +1,4 @@
-"""What rackproof_health gathers on a node of fake hardware is what a look needs."""
+"""rackproof_facts, subset health: what it gathers on a node of fake hardware is what a snapshot needs."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def gather(modules: Any, node: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     made = sysfs(tmp_path / "sys")
 
     def run(**options: Any) -> dict[str, Any]:
-        return modules("rackproof_health", sysfs=str(made), paths=["/"], **options)
+        return modules("rackproof_facts", subset="health", sysfs=str(made), paths=["/"], **options)
 
     run.rig = Rig(root)  # type: ignore[attr-defined]
     return run
 
 
-def test_one_call_gives_a_whole_look(gather: Any) -> None:
+def test_one_call_gives_a_whole_snapshot(gather: Any) -> None:
     gather.rig.run("hardware --fault xid --gpu 1 --number 119")
     answer = gather(check=True)
     assert answer["changed"] is False
@@ -88,7 +88,7 @@ def test_one_call_gives_a_whole_look(gather: Any) -> None:
     assert {one.code for one in check_node(seen, expected=Expectation(gpus=4))} >= {"xid_119", "link_width"}
 
 
-def test_messages_from_before_the_last_look_are_not_said_again(gather: Any) -> None:
+def test_messages_from_before_the_last_snapshot_are_not_repeated(gather: Any) -> None:
     gather.rig.run("hardware --fault xid --gpu 1 --number 31")
     answer = gather()["gathered"]
     assert [one.xid for one in build_snapshot("n", answer).xids] == [31]
@@ -114,7 +114,7 @@ def test_an_empty_journal_is_not_taken_for_a_silent_kernel(gather: Any) -> None:
 @pytest.mark.parametrize(
     ("since", "which"), [(0, "-k"), (1795000000, "--since=@1795000000 _TRANSPORT=kernel")]
 )
-def test_since_the_last_look_earlier_boots_are_asked_for_too(gather: Any, since: int, which: str) -> None:
+def test_since_the_last_snapshot_earlier_boots_are_read_too(gather: Any, since: int, which: str) -> None:
     program = gather.rig.root / "usr/bin/journalctl"
     program.write_text('#!/bin/sh\necho "1795000000.1 n kernel: $*"\n')
     health = gather(since=since)["gathered"]["health"]
@@ -138,8 +138,3 @@ def test_a_hung_driver_is_bounded_and_asked_once(gather: Any) -> None:
     assert "tool_hung" in {
         one.code for one in check_node(build_snapshot("n", answer), expected=Expectation(gpus=4))
     }
-
-
-def test_wrong_options_are_refused(modules: Any) -> None:
-    assert "0 to 600" in modules("rackproof_health", tool_timeout_s=0)["msg"]
-    assert "no absolute path" in modules("rackproof_health", paths=["var"])["msg"]

@@ -1,9 +1,8 @@
-"""rackproof_node: what provisioning learns of a node, and that nothing a node does makes it fail or wait."""
+"""rackproof_facts, subset provision: a node's state, and that nothing a node does makes it fail or wait."""
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import sys
 import time
@@ -35,36 +34,15 @@ def dpkg(root: Path) -> types.ModuleType:
 
 @pytest.fixture(scope="module")
 def node(root: Path) -> types.ModuleType:
-    """Return the module's code, for what it makes of texts."""
+    """Return the subset's code, for what it makes of texts."""
     import ansible.module_utils
 
     ansible.module_utils.__path__.append(str(root / "plugins" / "module_utils"))
-    spec = importlib.util.spec_from_file_location(
-        "rackproof_node", root / "plugins/modules/rackproof_node.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture
-def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that puts fakes of tools on PATH."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-
-    def put(name: str, script: str) -> None:
-        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-        (folder / name).chmod(0o755)
-
-    return put
+    return importlib.import_module("ansible.module_utils.rackproof_facts_provision")
 
 
 def state(modules: Modules, **options: Any) -> dict[str, Any]:
-    result = modules("rackproof_node", **options)
+    result = modules("rackproof_facts", subset="provision", **options)
     assert result["changed"] is False
     return result["ansible_facts"]["rackproof_node"]
 
@@ -246,19 +224,3 @@ def test_devices_without_lspci(node: types.ModuleType, tmp_path: Path) -> None:
     found = [{"slot": "0008:01:00.0", "class": "0302", "vendor": "10de", "device": "2941"}]
     assert node.pci("", str(tmp_path)) == found
     assert node.pci("", str(tmp_path / "none")) == []
-
-
-@pytest.mark.parametrize(
-    ("options", "part"),
-    [
-        ({"tool_timeout_s": 0}, "tool_timeout_s"),
-        ({"commands": {"x": "true"}}, "commands"),
-        ({"commands": {"x": []}}, "commands"),
-        ({"files": ["relative"]}, "no absolute path"),
-        ({"paths": ["relative"]}, "no absolute path"),
-    ],
-)
-def test_wrong_options(modules: Modules, options: dict[str, Any], part: str) -> None:
-    result = modules("rackproof_node", **options)
-    assert result["failed"] is True
-    assert part in result["msg"]

@@ -1,164 +1,7 @@
-#!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: E402  (what ansible-doc shows stands first, as in every module)
-"""Gather what provisioning has to know of a node in one call (standard library only, Python 3.8+, Linux)."""
+"""Subset `provision` of rackproof_facts: what provisioning roles compare with their wishes (Python 3.8+)."""
 
 from __future__ import annotations
-
-DOCUMENTATION = r"""
----
-module: rackproof_node
-short_description: Gather the state of a node that provisioning compares with what is wanted
-description:
-  - Gathers in one call what the provisioning roles compare with what they want, so that a role whose work is
-    done makes no further call. Every call costs the controller 0.3 core-seconds per node.
-  - The result is the fact C(rackproof_node).
-  - Every tool is bounded in time and output. A tool that is absent, fails or hangs is a fact, not an error.
-options:
-  tool_timeout_s:
-    description: Seconds that each tool may take.
-    type: float
-    default: 20
-  commands:
-    description: More commands to run, name to list of program and arguments. They must only read.
-    type: dict
-    default: {}
-  files:
-    description:
-      - Paths, or patterns as in a shell, of more files whose checksums are wanted. The configuration files of
-        apt, systemd, sysctl, limits, Slurm, Docker, enroot and Rackproof are always among them.
-      - A path without a pattern that is no file gives null.
-    type: list
-    elements: str
-    default: []
-  paths:
-    description: Paths whose file system's size and free space are wanted. They need not exist yet.
-    type: list
-    elements: str
-    default: ["/", "/var"]
-  resolve:
-    description: Names that the node is to resolve.
-    type: list
-    elements: str
-    default: []
-  controller_epoch:
-    description: The controller's clock when it asked, in seconds since 1970; handed back with the node's.
-    type: float
-attributes:
-  check_mode:
-    description: Only reads.
-    support: full
-  diff_mode:
-    description: There is nothing to show as a difference.
-    support: none
-author: Rackproof developers
-"""
-
-EXAMPLES = r"""
-- name: Gather the state of the node
-  rackproof_node:
-    resolve: [apt-mirror]
-    controller_epoch: "{{ now().timestamp() }}"
-
-- name: Say which driver is installed
-  ansible.builtin.debug:
-    msg: "{{ rackproof_node.packages['nvidia-driver-cuda'].version | default('none') }}"
-"""
-
-RETURN = r"""
-ansible_facts:
-  description: Holds the fact.
-  returned: always
-  type: dict
-  contains:
-    rackproof_node:
-      description: State of the node.
-      returned: always
-      type: dict
-      contains:
-        hostname: {description: Host name., type: str, returned: always}
-        os:
-          description: C(id), C(version_id), C(codename), C(name) of /etc/os-release.
-          type: dict
-          returned: always
-        machine: {description: Machine architecture as in C(x86_64)., type: str, returned: always}
-        architecture: {description: Architecture of packages as in C(amd64)., type: str, returned: always}
-        container:
-          description: Whether the node is a container, whose clock and kernel are those of its host.
-          type: bool
-          returned: always
-        kernel: {description: Release of the running kernel., type: str, returned: always}
-        kernel_command_line: {description: What the kernel was started with., type: str, returned: always}
-        kernels: {description: Releases of the installed kernels., type: list, returned: always}
-        boot_id: {description: Id of this boot., type: str, returned: always}
-        cores: {description: Logical CPUs that are online., type: int, returned: always}
-        memory_bytes: {description: Memory., type: int, returned: always}
-        pci:
-          description:
-            - Devices by NVIDIA and Mellanox on the PCI bus, each with C(slot), C(class), C(vendor) and
-              C(device). No driver is needed.
-          type: list
-          returned: always
-        packages:
-          description: Installed packages by name; C(version) and C(held).
-          type: dict
-          returned: always
-        dpkg_broken: {description: Packages that are not installed whole., type: list, returned: always}
-        dpkg_interrupted:
-          description: Whether dpkg was interrupted and has to be configured first.
-          type: bool
-          returned: always
-        dpkg_locked_by:
-          description: Process that holds the lock of dpkg; empty if none does.
-          type: str
-          returned: always
-        unattended_upgrades:
-          description: Whether packages are upgraded unattended.
-          type: bool
-          returned: always
-        reboot_required: {description: Whether a package asked for a reboot., type: bool, returned: always}
-        reboot_required_by: {description: Packages that asked for it., type: list, returned: always}
-        modules:
-          description: Versions of the loaded kernel modules by name; empty where the kernel does not tell.
-          type: dict
-          returned: always
-        services:
-          description:
-            - Services, sockets and timers by full name; C(active), C(enabled), C(failed).
-          type: dict
-          returned: always
-        mounts:
-          description: Mounts by path; C(source), C(type), C(options).
-          type: dict
-          returned: always
-        space:
-          description: By path; C(total_bytes) and C(free_bytes) or C(error).
-          type: dict
-          returned: always
-        groups: {description: Groups by name with the users named in them., type: dict, returned: always}
-        commands:
-          description:
-            - By name; C(status) (V(ok), V(absent), V(failed), V(no_driver), V(hung)), C(rc), C(stdout),
-              C(stderr), C(seconds), C(truncated).
-            - Always asked are C(nvidia_smi_list) (the GPUs), C(nvidia_smi_query) (index, UUID, driver and
-              persistence of each), C(nvidia_license) (of the driver's module) and C(ofed_info).
-          type: dict
-          returned: always
-        files: {description: By path the SHA-256 or null., type: dict, returned: always}
-        modes: {description: 'By path, mode and owner as in C(0644 0:0).', type: dict, returned: always}
-        names: {description: By name the addresses that it has for this node., type: dict, returned: always}
-        clock:
-          description:
-            - C(epoch), seconds since 1970; C(asked_at), the controller's clock when it asked;
-              C(synchronized), null in a container and where the kernel does not tell.
-          type: dict
-          returned: always
-        tuning:
-          description:
-            - C(sysctl), C(governors), C(hugepages), C(transparent_hugepages), C(numa_balancing), C(limits).
-          type: dict
-          returned: always
-"""
 
 import ctypes
 import glob
@@ -169,11 +12,9 @@ import resource
 import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
-from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.rackproof_dpkg import architecture, interrupted, kernels, lock_holder, packages
-from ansible.module_utils.rackproof_tools import ask, read, space
+from ansible.module_utils.rackproof_tools import ask, in_container, list_folder, read, soft_limit, space
 
 KEPT_OUTPUT = 64 * 1024
 VENDORS = {"10de": "NVIDIA", "15b3": "Mellanox"}
@@ -331,12 +172,9 @@ def pci(listed, root="/sys/bus/pci/devices"):
     """Return the devices of the vendors that matter, from ``lspci -Dn``, or without it from the kernel."""
     lines = re.findall(r"^(\S+) ([0-9a-f]{4}): ([0-9a-f]{4}):([0-9a-f]{4})", listed, re.M)
     if not listed:
-        with suppress(OSError):
-            for slot in sorted(os.listdir(root)):
-                values = [
-                    read(os.path.join(root, slot, name), 16)[2:6] for name in ("class", "vendor", "device")
-                ]
-                lines.append((slot, *values))
+        for slot in list_folder(root):
+            values = [read(os.path.join(root, slot, name), 16)[2:6] for name in ("class", "vendor", "device")]
+            lines.append((slot, *values))
     return [
         {"slot": slot, "class": kind, "vendor": vendor, "device": device}
         for slot, kind, vendor, device in lines
@@ -384,8 +222,7 @@ def synchronized(container):
 
 def limits():
     """Return the soft limits that a login has here; -1 without limit."""
-    found = {name: resource.getrlimit(which)[0] for name, which in LIMITS.items()}
-    return {name: -1 if value == resource.RLIM_INFINITY else value for name, value in found.items()}
+    return {name: soft_limit(which) for name, which in LIMITS.items()}
 
 
 def tuning():
@@ -441,7 +278,7 @@ def gather(options):
         if len(command.get("stdout", "")) > KEPT_OUTPUT:
             command.update(stdout=command["stdout"][:KEPT_OUTPUT], truncated=True)
     system = os.uname()
-    container = os.path.exists("/run/systemd/container") or os.path.exists("/.dockerenv")
+    container = in_container()
     units = services(sources["units"], sources["unit_files"])
     return {
         "hostname": system.nodename,
@@ -480,32 +317,3 @@ def gather(options):
             "epoch": time.time(),
         },
     }
-
-
-def main():
-    """Run the module."""
-    module = AnsibleModule(
-        argument_spec={
-            "tool_timeout_s": {"type": "float", "default": 20},
-            "commands": {"type": "dict", "default": {}},
-            "files": {"type": "list", "elements": "str", "default": []},
-            "paths": {"type": "list", "elements": "str", "default": ["/", "/var"]},
-            "resolve": {"type": "list", "elements": "str", "default": []},
-            "controller_epoch": {"type": "float"},
-        },
-        supports_check_mode=True,
-    )
-    options = module.params
-    if not 0 < options["tool_timeout_s"] <= 600:
-        module.fail_json(msg="tool_timeout_s: 0 to 600 seconds, not {}".format(options["tool_timeout_s"]))
-    for name, argv in options["commands"].items():
-        if not isinstance(argv, list) or not argv:
-            module.fail_json(msg=f"commands: a list of program and arguments is needed for {name!r}")
-    for path in options["files"] + options["paths"]:
-        if not os.path.isabs(path):
-            module.fail_json(msg=f"files, paths: {path!r} is no absolute path")
-    module.exit_json(changed=False, ansible_facts={"rackproof_node": gather(options)})
-
-
-if __name__ == "__main__":
-    main()

@@ -1,99 +1,31 @@
-#!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: E402  (what ansible-doc shows stands first, as in every module)
-"""Gather what health checks ask of a node in one call (standard library only, Python 3.8+, Linux)."""
+"""Subset `health` of rackproof_facts: what health checks read of a node (Python 3.8+, Linux)."""
 
 from __future__ import annotations
 
-DOCUMENTATION = r"""
----
-module: rackproof_health
-short_description: Gather the health of a node in one call
-description:
-  - Gathers what C(rackproof.nodes.snapshot) turns into a look. Nothing is parsed here, nothing is changed,
-    and nothing runs on a GPU, so that it is safe beside jobs.
-  - Every tool is bounded in time and output. A tool that is absent, fails or hangs is a fact, not an error.
-    After one that hangs in the driver, no other asks the driver.
-options:
-  tool_timeout_s:
-    description: Seconds that each tool may take.
-    type: float
-    default: 15
-  since:
-    description:
-      - Moment of the last look in seconds since 1970; older messages of the kernel are left out, those of
-        earlier boots are not. 0 is since boot.
-    type: float
-    default: 0
-  paths:
-    description: Paths whose file system's size, free space and mode are wanted.
-    type: list
-    elements: str
-    default: ["/", "/var"]
-  units:
-    description: Units of systemd whose state is wanted; one that is not installed is no finding.
-    type: list
-    elements: str
-    default:
-      - slurmd.service
-      - munge.service
-      - docker.service
-      - nvidia-persistenced.service
-      - nvidia-fabricmanager.service
-  sysfs:
-    description: Where sysfs is.
-    type: path
-    default: /sys
-attributes:
-  check_mode:
-    description: Only reads.
-    support: full
-  diff_mode:
-    description: There is nothing to show as a difference.
-    support: none
-author: Rackproof developers
-"""
-
-EXAMPLES = r"""
-- name: Gather the health of the node
-  rackproof_health:
-    since: 1795000000
-  register: health
-"""
-
-RETURN = r"""
-gathered:
-  description: What was gathered, in the three parts that C(rackproof.nodes.snapshot) describes.
-  returned: always
-  type: dict
-  contains:
-    facts: {description: As of C(rackproof_facts)., type: dict, returned: always}
-    node: {description: Modules and whether it is a container., type: dict, returned: always}
-    health: {description: 'Kernel log, NVLinks, units, ports, disks.', type: dict, returned: always}
-"""
-
 import os
-import resource
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.rackproof_tools import ask, read, space
+from ansible.module_utils.rackproof_tools import (
+    VERSION_TOOLS,
+    ask,
+    dmi,
+    in_container,
+    list_folder,
+    locked_memory_bytes,
+    read,
+    read_files,
+    shared_memory_bytes,
+    space,
+)
 
 # What asks the driver runs in turn: where one hangs, all would, and each would leave a process behind.
 DRIVER = {
     "nvidia_smi_xml": ["nvidia-smi", "-q", "-x"],
     "nvlink_status": ["nvidia-smi", "nvlink", "-s"],
     "nvlink_errors": ["nvidia-smi", "nvlink", "-e"],
-}
-TOOLS = {
-    "ofed_info": ["ofed_info", "-s"],
-    "slurm": ["sinfo", "--version"],
-    "docker": ["docker", "--version"],
-    "enroot": ["enroot", "version"],
-    "nvidia_ctk": ["nvidia-ctk", "--version"],
-    "fabricmanager": ["nv-fabricmanager", "--version"],
 }
 FAILED_UNITS = ["systemctl", "list-units", "--failed", "--full", "--plain", "--no-legend", "--no-pager"]
 UNIT_PROPERTIES = "--property=Id,LoadState,ActiveState,UnitFileState"
@@ -123,14 +55,6 @@ COUNTERS = (
 PCI_FILES = ("current_link_speed", "max_link_speed", "current_link_width", "max_link_width")
 NETWORK_CLASS = "0x02"
 MELLANOX = "0x15b3"
-
-
-def names(folder):
-    """Return what lies in a folder, nothing where it cannot be listed."""
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
 
 
 def driver(timeout_s):
@@ -186,21 +110,21 @@ def ports(folder):
     return {
         port: {
             "counters": counters(os.path.join(folder, port, "counters")),
-            **{name: read(os.path.join(folder, port, name), 256) for name in PORT_FILES},
+            **read_files(os.path.join(folder, port), PORT_FILES),
         }
-        for port in names(folder)
+        for port in list_folder(folder)
     }
 
 
 def pci(root):
     """Return the PCIe links of network cards."""
     found = {}
-    for address in names(root):
+    for address in list_folder(root):
         folder = os.path.join(root, address)
         if read(os.path.join(folder, "vendor"), 16) == MELLANOX and read(
             os.path.join(folder, "class"), 16
         ).startswith(NETWORK_CLASS):
-            found[address] = {name: read(os.path.join(folder, name), 64) for name in PCI_FILES}
+            found[address] = read_files(folder, PCI_FILES, 64)
     return found
 
 
@@ -234,11 +158,10 @@ def gather(options):
     # A clock that was put back must not hide what the kernel has said since.
     since = options["since"] if options["since"] <= begin else 0.0
     cards = os.path.join(sysfs, "class/infiniband")
-    soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     with ThreadPoolExecutor(4) as pool:
         asked = pool.submit(driver, timeout_s)
         log = pool.submit(kernel_log, since, timeout_s)
-        tools = {name: pool.submit(ask, argv, timeout_s) for name, argv in TOOLS.items()}
+        tools = {name: pool.submit(ask, argv, timeout_s) for name, argv in VERSION_TOOLS.items()}
         units = {
             "failed_units": pool.submit(ask, FAILED_UNITS, timeout_s),
             "units": pool.submit(ask, ["systemctl", "show", UNIT_PROPERTIES, *options["units"]], timeout_s),
@@ -257,17 +180,17 @@ def gather(options):
             "machine": os.uname().machine,
             "cpu_count": os.cpu_count(),
             "files": {name: read(path) for name, path in FILES.items()},
-            "dmi": {name: read(os.path.join(sysfs, "class/dmi/id", name), 4096) for name in DMI},
+            "dmi": dmi(DMI, sysfs),
             "tools": tools,
             "infiniband": {
-                card: {name: read(os.path.join(cards, card, name), 256) for name in ("fw_ver", "hca_type")}
-                for card in names(cards)
+                card: read_files(os.path.join(cards, card), ("fw_ver", "hca_type"))
+                for card in list_folder(cards)
             },
-            "memlock_bytes": -1 if soft == resource.RLIM_INFINITY else soft,
-            "shm_bytes": space("/dev/shm").get("total_bytes", 0),
+            "memlock_bytes": locked_memory_bytes(),
+            "shm_bytes": shared_memory_bytes(),
         },
         "node": {
-            "container": os.path.exists("/run/systemd/container") or os.path.exists("/.dockerenv"),
+            "container": in_container(),
             "modules": {
                 name: read(os.path.join(sysfs, "module", name, "version"), 256)
                 for name in MODULES
@@ -280,43 +203,8 @@ def gather(options):
             "since": since,
             "booted": booted(),
             "tools": {**smi, **more, **hung},
-            "hca": {card: ports(os.path.join(cards, card, "ports")) for card in names(cards)},
+            "hca": {card: ports(os.path.join(cards, card, "ports")) for card in list_folder(cards)},
             "pci": pci(os.path.join(sysfs, "bus/pci/devices")),
             "disk": spaces,
         },
     }
-
-
-def main():
-    """Run the module."""
-    module = AnsibleModule(
-        argument_spec={
-            "tool_timeout_s": {"type": "float", "default": 15},
-            "since": {"type": "float", "default": 0},
-            "paths": {"type": "list", "elements": "str", "default": ["/", "/var"]},
-            "units": {
-                "type": "list",
-                "elements": "str",
-                "default": [
-                    "slurmd.service",
-                    "munge.service",
-                    "docker.service",
-                    "nvidia-persistenced.service",
-                    "nvidia-fabricmanager.service",
-                ],
-            },
-            "sysfs": {"type": "path", "default": "/sys"},
-        },
-        supports_check_mode=True,
-    )
-    options = module.params
-    if not 0 < options["tool_timeout_s"] <= 600:
-        module.fail_json(msg="tool_timeout_s: 0 to 600 seconds, not {}".format(options["tool_timeout_s"]))
-    for path in options["paths"]:
-        if not os.path.isabs(path):
-            module.fail_json(msg=f"paths: {path!r} is no absolute path")
-    module.exit_json(changed=False, gathered=gather(options))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Subset `record` of rackproof_facts: what the record of a run says about a node (Python 3.8+, Linux)."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from ansible.module_utils.rackproof_tools import (
+    FILE_BYTES,
+    VERSION_TOOLS,
+    ask,
+    dmi,
+    list_folder,
+    locked_memory_bytes,
+    read,
+    read_files,
+    shared_memory_bytes,
+    space,
+)
+
+TOOLS = {
+    "lscpu": ["lscpu"],
+    "ip": ["ip", "-oneline", "address", "show"],
+    "nvidia_smi_xml": ["nvidia-smi", "-q", "-x"],
+    "nvidia_smi_topo": ["nvidia-smi", "topo", "-m"],
+    "nvcc": ["nvcc", "--version"],
+    "mpirun": ["mpirun", "--version"],
+    "podman": ["podman", "--version"],
+    **VERSION_TOOLS,
+    "ldconfig": ["ldconfig", "-p"],
+}
+LIBRARIES = ("libnccl.so", "libcudnn.so", "libcudart.so", "libibverbs.so", "libmpi.so")
+FILES = {
+    "os_release": "/etc/os-release",
+    "cpuinfo": "/proc/cpuinfo",
+    "meminfo": "/proc/meminfo",
+    "nvidia_driver": "/proc/driver/nvidia/version",
+    "cuda": "/usr/local/cuda/version.json",
+    "dgx": "/etc/dgx-release",
+    # What was applied since the boot, by role node_tuning; what the kernel has is beside it.
+    "tuning": "/run/rackproof/tuning.json",
+    "governor": "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor",
+    "transparent_hugepages": "/sys/kernel/mm/transparent_hugepage/enabled",
+    "command_line": "/proc/cmdline",
+}
+DMI = (
+    "bios_version",
+    "board_name",
+    "board_serial",
+    "chassis_serial",
+    "chassis_vendor",
+    "product_name",
+    "product_serial",
+    "product_sku",
+    "sys_vendor",
+)
+# Runs inside the interpreter that is asked; prints one line of JSON.
+QUESTION = r"""
+import json, platform, sys
+said = {"version": platform.python_version(), "packages": {}, "torch": {}}
+try:
+    from importlib.metadata import version, PackageNotFoundError
+except ImportError:
+    said["error"] = "no importlib.metadata: needs Python 3.8"
+else:
+    for name in json.loads(sys.argv[1]):
+        try:
+            said["packages"][name] = version(name)
+        except PackageNotFoundError:
+            said["packages"][name] = None
+    if said["packages"].get("torch"):
+        try:
+            import torch
+            said["torch"] = {
+                "version": str(torch.__version__),
+                "cuda": torch.version.cuda,
+                "hip": getattr(torch.version, "hip", None),
+                "cudnn": torch.backends.cudnn.version(),
+                "nccl": None,
+                "devices": torch.cuda.device_count(),
+            }
+            if torch.version.cuda:
+                said["torch"]["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        except Exception as error:
+            said["torch"]["error"] = "{}: {}".format(type(error).__name__, error)[:500]
+print("\n" + json.dumps(said))
+"""
+
+
+def interpreter(path, packages, timeout_s):
+    """Ask an interpreter for its version and packages."""
+    result = ask([path, "-c", QUESTION, json.dumps(packages)], timeout_s, bounded=False)
+    if result["status"] == "ok":
+        try:
+            result["said"] = json.loads(result.pop("stdout").strip().splitlines()[-1])
+        except (ValueError, IndexError):
+            result["status"] = "failed"
+    return result
+
+
+def addresses(ip_output):
+    """Return the node's addresses: from the lines of ``ip -oneline``, else what the resolver says."""
+    found = []
+    for line in ip_output.splitlines():
+        fields = line.split()
+        if len(fields) > 3 and fields[2] in ("inet", "inet6"):
+            found.append(fields[3].split("/")[0])
+    if not found:
+        with suppress(OSError):
+            found = [entry[4][0] for entry in socket.getaddrinfo(socket.gethostname(), None)]
+    kept = [one for one in found if not one.startswith(("127.", "169.254.", "fe80:")) and one != "::1"]
+    return sorted(set(kept), key=kept.index)
+
+
+def libraries(listed):
+    """Return the files that the wanted libraries' names lead to, from the lines of ``ldconfig -p``."""
+    found = {}
+    for line in listed.splitlines():
+        name, arrow, path = line.partition(" => ")
+        if arrow and name.strip().startswith(LIBRARIES):
+            found.setdefault(name.split()[0], os.path.realpath(path.strip()))
+    return found
+
+
+def infiniband(root="/sys/class/infiniband"):
+    """Return firmware, type and port states of each InfiniBand or RoCE device."""
+    devices = {}
+    for device in list_folder(root):
+        folder = os.path.join(root, device)
+        ports = os.path.join(folder, "ports")
+        devices[device] = read_files(folder, ("fw_ver", "hca_type", "board_id"))
+        devices[device]["ports"] = {
+            port: read_files(os.path.join(ports, port), ("state", "rate", "link_layer"))
+            for port in list_folder(ports)
+        }
+    return devices
+
+
+def gather(options):
+    """Return the raw facts; the tools run at the same time."""
+    timeout_s = options["tool_timeout_s"]
+    with ThreadPoolExecutor(8) as pool:
+        tools = {name: pool.submit(ask, argv, timeout_s) for name, argv in TOOLS.items()}
+        pythons = {
+            name: pool.submit(interpreter, str(path), options["packages"].get(name, []), 3 * timeout_s)
+            for name, path in options["pythons"].items()
+        }
+        tools = {name: future.result() for name, future in tools.items()}
+        pythons = {name: future.result() for name, future in pythons.items()}
+    # Thousands of lines, of which few matter.
+    listed = tools.pop("ldconfig").get("stdout", "")
+    system = os.uname()
+    return {
+        "hostname": system.nodename,
+        "python": sys.executable,
+        "addresses": addresses(tools["ip"].get("stdout", "")),
+        "kernel": system.release,
+        "machine": system.machine,
+        "boot_id": read("/proc/sys/kernel/random/boot_id"),
+        "cpu_count": len(os.sched_getaffinity(0)),
+        "files": {
+            name: read(path, 8192 if name == "cpuinfo" else FILE_BYTES) for name, path in FILES.items()
+        },
+        "dmi": dmi(DMI),
+        "tools": tools,
+        "libraries": libraries(listed),
+        "infiniband": infiniband(),
+        "pythons": pythons,
+        "paths": {path: space(path) for path in options["paths"]},
+        "memlock_bytes": locked_memory_bytes(),
+        "shm_bytes": shared_memory_bytes(),
+    }

@@ -1,0 +1,40 @@
+"""rackproof_facts: every option belongs to a subset, and unusable values are refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from .conftest import Modules
+
+# Every case starts a process; together they outlast what `make check` may take.
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("subset", "options", "part"),
+    [
+        ("record", {"tool_timeout_s": 0}, "tool_timeout_s"),
+        ("record", {"packages": {"torch": ["torch"]}}, "no interpreter"),
+        ("record", {"pythons": {"torch": "/x"}, "packages": {"torch": "torch"}}, "a list"),
+        ("record", {"resolve": ["localhost"]}, "resolve: no option of subset record"),
+        ("provision", {"tool_timeout_s": 0}, "tool_timeout_s"),
+        ("provision", {"commands": {"x": "true"}}, "commands"),
+        ("provision", {"commands": {"x": []}}, "commands"),
+        ("provision", {"files": ["relative"]}, "no absolute path"),
+        ("provision", {"paths": ["relative"]}, "no absolute path"),
+        ("provision", {"since": 1.0}, "since: no option of subset provision"),
+        ("health", {"tool_timeout_s": 0}, "0 to 600"),
+        ("health", {"paths": ["var"]}, "no absolute path"),
+        ("health", {"pythons": {"torch": "/x"}}, "pythons: no option of subset health"),
+    ],
+)
+def test_wrong_options(modules: Modules, subset: str, options: dict[str, Any], part: str) -> None:
+    result = modules("rackproof_facts", subset=subset, **options)
+    assert result["failed"] is True
+    assert part in result["msg"]
+
+
+def test_a_subset_is_required(modules: Modules) -> None:
+    assert "subset" in modules("rackproof_facts")["msg"]
