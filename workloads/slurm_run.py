@@ -35,6 +35,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,8 @@ MARK = ":::RACKPROOF "
 POLL_S = float(os.environ.get("RACKPROOF_SLURM_POLL_S", "3"))
 SAY_S = 30.0
 SLURM_ANSWERS_S = float(os.environ.get("RACKPROOF_SLURM_ANSWERS_S", "300"))
+MOST_SILENCE_S = 900.0
+CHECKER_S = 600.0
 QUIET_AFTER_END_S = 20.0
 """Shared file systems show a job's last lines late; so long the end of its output is waited for."""
 CREDENTIALS = ("/etc/enroot/.credentials", "/root/.config/enroot/.credentials", "/root/.docker/config.json")
@@ -162,6 +165,26 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+@dataclass
+class Watch:
+    """What following a job remembers between two polls; times are of the monotonic clock."""
+
+    began: float
+    grown: float = field(init=False)
+    asked: float = field(init=False)
+    shown: str = ""
+    shown_at: float = 0.0
+    silent: float = 0.0
+    state: str = ""
+    started: bool = False
+    cancelled: bool = False
+    hung: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Begin with output and Slurm's state as fresh as the start."""
+        self.grown = self.asked = self.began
 
 
 class Work:
@@ -837,68 +860,79 @@ class Work:
     def follow(self) -> int:
         """Print the job's output as it grows until the job has ended; return the exit status."""
         tail = self.tail(self.folder / "slurm.out")
-        began = grown = asked = time.monotonic()
-        told, last, silent, started = 0.0, "", 0.0, False
-        hang_s = float(self.spec["hang_s"])
-        hung: dict[str, Any] = {}
-        cancelled = False
-        state = ""
+        watch = Watch(began=time.monotonic())
         while True:
-            if self.stopping and not cancelled:
-                # Without a plan nobody would come back for it.
-                if self.plan_id and going_down():
-                    raise Leaving
-                cancelled = True
-                self.cancel("told to end")
+            self.cancel_if_stopping(watch)
             if tail.copy():
-                grown = time.monotonic()
+                watch.grown = time.monotonic()
             now = time.monotonic()
-            # Its last line was seen: only Slurm's word is waited for.
-            if now - asked >= (min(POLL_S, 0.5) if tail.phase == "ended" else POLL_S) or not state:
-                asked = now
-                state, reason = self.state()
-                if not state:
-                    silent = silent or now
-                    if now - silent > 900:
-                        raise Refusal(
-                            EXIT_SLURM,
-                            f"Slurm has not answered for 15 min; job {self.job} was left: {reason}",
-                        )
-                else:
-                    silent = 0.0
-                if state in PENDING:
-                    grown = now
-                    words = f"pending ({reason or 'no reason given'})"
-                    if words != last or now - told > SAY_S:
-                        last, told = words, now
-                        say(phase=words, queue=self.queue_place(), waited_s=round(now - began))
-                    if now - began > self.spec["queue_s"] and not cancelled:
-                        cancelled = True
-                        self.cancel(f"did not start in {self.spec['queue_s']} s: {reason}")
-                        hung = {"queue": True, "reason": reason}
-                elif state in RUNNING:
-                    if not started:
-                        started, grown = True, now
-                        say(phase="running", waited_s=round(now - began))
-                elif state:
-                    break
-            if tail.phase and tail.phase != last and started:
-                last = tail.phase
-                say(phase=last)
-            # After the training a checker reads the log, which takes its time and prints nothing.
-            patience_s = max(hang_s, 600) if tail.over else hang_s
-            if started and not cancelled and now - grown > patience_s:
-                cancelled = True
-                hung = {
-                    "phase": tail.phase,
-                    "step": tail.step,
-                    "silent_s": round(now - grown),
-                    "last": tail.last,
-                }
-                say(hang=hung)
-                self.cancel(f"no output for {now - grown:.0f} s in phase {tail.phase or 'start'}")
+            # After the output's last line only Slurm's state is waited for.
+            every_s = min(POLL_S, 0.5) if tail.phase == "ended" else POLL_S
+            if (now - watch.asked >= every_s or not watch.state) and self.poll(watch, now):
+                return self.conclude(tail, watch.state, watch.hung)
+            if tail.phase and tail.phase != watch.shown and watch.started:
+                watch.shown = tail.phase
+                say(phase=tail.phase)
+            self.cancel_if_silent(watch, tail, now)
             time.sleep(0.5)
-        return self.conclude(tail, state, hung)
+
+    def cancel_if_stopping(self, watch: Watch) -> None:
+        """Cancel the job once if this program is to end, unless a plan comes back for the job."""
+        if not self.stopping or watch.cancelled:
+            return
+        # Without a plan nobody would come back for the job.
+        if self.plan_id and going_down():
+            raise Leaving
+        watch.cancelled = True
+        self.cancel("told to end")
+
+    def poll(self, watch: Watch, now: float) -> bool:
+        """Ask Slurm for the job's state and show changes; return whether the job has ended."""
+        watch.asked = now
+        watch.state, reason = self.state()
+        if not watch.state:
+            watch.silent = watch.silent or now
+            if now - watch.silent > MOST_SILENCE_S:
+                raise Refusal(
+                    EXIT_SLURM,
+                    f"Slurm has not answered for {MOST_SILENCE_S / 60:.0f} min; "
+                    f"job {self.job} was left: {reason}",
+                )
+            return False
+        watch.silent = 0.0
+        if watch.state in PENDING:
+            self.wait_in_queue(watch, now, reason)
+        elif watch.state not in RUNNING:
+            return True
+        elif not watch.started:
+            watch.started, watch.grown = True, now
+            say(phase="running", waited_s=round(now - watch.began))
+        return False
+
+    def wait_in_queue(self, watch: Watch, now: float, reason: str) -> None:
+        """Show the job's place in the queue; cancel a job that does not start in time."""
+        watch.grown = now
+        phase = f"pending ({reason or 'no reason given'})"
+        if phase != watch.shown or now - watch.shown_at > SAY_S:
+            watch.shown, watch.shown_at = phase, now
+            say(phase=phase, queue=self.queue_place(), waited_s=round(now - watch.began))
+        if now - watch.began > self.spec["queue_s"] and not watch.cancelled:
+            watch.cancelled = True
+            self.cancel(f"did not start in {self.spec['queue_s']} s: {reason}")
+            watch.hung = {"queue": True, "reason": reason}
+
+    def cancel_if_silent(self, watch: Watch, tail: Tail, now: float) -> None:
+        """Cancel a running job whose output has not grown for too long."""
+        hang_s = float(self.spec["hang_s"])
+        # After the training a checker reads the log, which takes its time and prints nothing.
+        patience_s = max(hang_s, CHECKER_S) if tail.over else hang_s
+        silent_s = now - watch.grown
+        if not watch.started or watch.cancelled or silent_s <= patience_s:
+            return
+        watch.cancelled = True
+        watch.hung = {"phase": tail.phase, "step": tail.step, "silent_s": round(silent_s), "last": tail.last}
+        say(hang=watch.hung)
+        self.cancel(f"no output for {silent_s:.0f} s in phase {tail.phase or 'start'}")
 
     def tail(self, path: Path) -> Tail:
         """Return what copies the job's output."""
