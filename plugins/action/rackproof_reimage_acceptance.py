@@ -45,7 +45,7 @@ class ActionModule(ActionBase):
         self._playbook = os.getppid()
         night, node = tasks.Begun(**options["night"]), (task_vars or {})["inventory_hostname"]
         try:
-            how = acceptance.unbounded(
+            how = acceptance.without_budget(
                 probes.plan(
                     minutes=0,
                     share=1,
@@ -57,12 +57,14 @@ class ActionModule(ActionBase):
                 )
             )
             if options["part"] == "begin":
-                if why := acceptance.bad_alone(night, node):
+                if why := acceptance.find_own_failure(night, node):
                     return {"changed": False, "folder": "", "message": why}
                 return self._begin(how, node)
             if options["part"] == "partner":
-                some = acceptance.partners(night, node, str(options["partitions"].get("stdout", "")))
-                half = acceptance.meet(how, node, some, options["gpus"], Jobs(self._shell, how, {}, {}))
+                some = acceptance.find_partners(night, node, str(options["partitions"].get("stdout", "")))
+                half = acceptance.run_partner(
+                    how, node, some, options["gpus"], Jobs(self._shell, how, {}, {})
+                )
                 return {"changed": True, "partner": half.partner, "text": sanitize(half.text, 600)}
             return self._end(night, how, node, options)
         except (tasks.ValidateError, reimage_tasks.ReimageError) as error:
@@ -83,7 +85,7 @@ class ActionModule(ActionBase):
 
     def _begin(self, how: Plan, node: str) -> dict[str, Any]:
         """Start the node's half, bounded on the node itself: it waits for whoever comes."""
-        script = acceptance.node_half(how, node)
+        script = acceptance.node_script(how, node)
         name = shlex.quote(f"rackproof-night.{node}.")
         # What a playbook left that was killed would answer the partner, and hold the port.
         self._ask(
@@ -95,7 +97,8 @@ class ActionModule(ActionBase):
         inner = (
             # What a half leaves that is ended goes with its folder.
             f"cd {folder} && echo $$ > pid; TMPDIR={folder} SLURMD_NODENAME={shlex.quote(node)} "
-            f"timeout -k 10 {acceptance.limit_s(how)} bash measure.sh > out 2>&1; echo $? > new; mv new rc"
+            f"timeout -k 10 {acceptance.node_limit_s(how)} bash measure.sh > out 2>&1; echo $? > new; mv "
+            f"new rc"
         )
         # Ansible's ssh brings a terminal along, whose end hangs up on what has not left it yet.
         self._ask(f"cd / && trap '' HUP && (setsid sh -c {shlex.quote(inner)} </dev/null >/dev/null 2>&1 &)")
@@ -108,7 +111,7 @@ class ActionModule(ActionBase):
         half = acceptance.PartnerHalf(str(partner.get("partner", "")), str(why))
         said = status = ""
         if re.fullmatch(r"/[\w./-]*rackproof-night\.[\w.-]+", folder):
-            end = time.monotonic() + (acceptance.limit_s(how) if half.partner else 0)
+            end = time.monotonic() + (acceptance.node_limit_s(how) if half.partner else 0)
             while not (status := self._ask(f"cat {folder}/rc 2>/dev/null || true").strip()):
                 if time.monotonic() > end:
                     break
@@ -116,5 +119,5 @@ class ActionModule(ActionBase):
             said = self._ask(f"tail -c 4000000 {folder}/out 2>/dev/null || true")
             # Who waits for nobody goes; the session is the half's own.
             self._ask(f"pkill -s $(cat {folder}/pid) >/dev/null 2>&1; rm -rf {folder}")
-        text = acceptance.keep_pair(night, node, half, said, status)
+        text = acceptance.record_pair(night, node, half, said, status)
         return {"changed": True, "message": text}

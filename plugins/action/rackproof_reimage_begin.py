@@ -44,8 +44,8 @@ class ActionModule(ActionBase):
         try:
             # A typing error is told before a node is drained for it.
             for name, values in options["expect"].items():
-                hardware_diff.expectation(name, values)
-            run = tasks.begin(
+                hardware_diff.parse_expectation(name, values)
+            run = tasks.begin_run(
                 Path(options["results"]),
                 options["nodes"],
                 method=options["method"],

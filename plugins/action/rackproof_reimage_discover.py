@@ -44,7 +44,7 @@ class ActionModule(ActionBase):
         if options["by"] == "boot" and self._task.check_mode:
             return {"changed": False, "skipped": True, "msg": "check mode collects no boot reports"}
         hosts = (task_vars or {})["hostvars"]
-        nodes = {str(name): discovery.Known.of(hosts[name]) for name in options["nodes"]}
+        nodes = {str(name): discovery.KnownNode.of(hosts[name]) for name in options["nodes"]}
         try:
             if options["by"] == "boot":
                 return self._discover_by_boot(nodes, options)
@@ -52,32 +52,36 @@ class ActionModule(ActionBase):
         except (discovery.DiscoveryError, boot_reports.BootReportError) as error:
             raise AnsibleActionFail(str(error)) from error
 
-    def _discover_by_bmc(self, nodes: dict[str, discovery.Known], options: dict[str, Any]) -> dict[str, Any]:
+    def _discover_by_bmc(
+        self, nodes: dict[str, discovery.KnownNode], options: dict[str, Any]
+    ) -> dict[str, Any]:
         """Ask the BMCs who they are."""
-        addresses, ranged = discovery.expand(map(str, options["addresses"]))
-        answers = discovery.ask(
+        addresses, ranged = discovery.expand_addresses(map(str, options["addresses"]))
+        answers = discovery.ask_bmcs(
             addresses,
             bmc_types.Access.from_options(options),
             parallel=max(1, options["parallel"]),
             timeout_s=options["timeout_s"],
         )
-        found = discovery.match(answers, nodes, protocol=options["protocol"], ranged=ranged)
+        found = discovery.match_machines(answers, nodes, protocol=options["protocol"], ranged=ranged)
         changed = False
         if found.variables and not self._task.check_mode:
-            changed = discovery.keep(Path(options["file"]), found.variables)
+            changed = discovery.write_discovered(Path(options["file"]), found.variables)
         return {"changed": changed, **found.plain()}
 
-    def _discover_by_boot(self, nodes: dict[str, discovery.Known], options: dict[str, Any]) -> dict[str, Any]:
+    def _discover_by_boot(
+        self, nodes: dict[str, discovery.KnownNode], options: dict[str, Any]
+    ) -> dict[str, Any]:
         """Collect the reports that machines leave on the host that they boot from."""
         path = Path(options["file"])
         # A file that cannot be written has to be found out before anybody switches a machine on for nothing.
-        discovery.kept(path)
+        discovery.read_discovered(path)
         awaited = boot_reports.Awaited(nodes, options["macs"])
         reports = boot_reports.collect(
             self._ask_host, options["folder"], awaited, options["seconds"], display.display
         )
         found = boot_reports.match_reports(reports, nodes)
-        changed = bool(found.variables) and discovery.keep(path, found.variables)
+        changed = bool(found.variables) and discovery.write_discovered(path, found.variables)
         return {"changed": changed, **boot_reports.summarize(reports, found, awaited)}
 
     def _ask_host(self, command: str) -> str:

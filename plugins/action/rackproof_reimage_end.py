@@ -22,7 +22,7 @@ class ActionModule(ActionBase):
         super().run(tmp, task_vars)
         _, options = self.validate_argument_spec({"run": {"type": "dict", "required": True}})
         try:
-            ended = tasks.end(tasks.Started(**options["run"]))
+            ended = tasks.end_run(tasks.ReimageContext(**options["run"]))
         except tasks.ReimageError as error:
             raise AnsibleActionFail(str(error)) from error
         if ended.history:

@@ -29,16 +29,19 @@ class ActionModule(ActionBase):
                 "reason": {"type": "str", "default": ""},
                 "remarks": {"type": "list", "elements": "str", "default": []},
                 "night": {"type": "path"},
-                "proofs": {"type": "list", "elements": "str", "default": []},
+                "acceptance": {"type": "list", "elements": "str", "default": []},
             }
         )
         node = (task_vars or {})["inventory_hostname"]
         try:
             remarks = options["remarks"]
             if options["night"]:
-                remarks = [*remarks, *acceptance.proven(Path(options["night"]), node, options["proofs"])]
+                remarks = [
+                    *remarks,
+                    *acceptance.check_acceptance(Path(options["night"]), node, options["acceptance"]),
+                ]
             stands = tasks.write_step(
-                tasks.Started(**options["run"]),
+                tasks.ReimageContext(**options["run"]),
                 node,
                 options["event"],
                 Step(options["step"]) if options["step"] else None,

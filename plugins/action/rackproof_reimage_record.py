@@ -51,13 +51,13 @@ class ActionModule(ActionBase):
             if answer.get("failed") or answer.get("unreachable") or "facts" not in answer:
                 return answer
             facts = answer["facts"]
-        run, node = tasks.Started(**options["run"]), (task_vars or {})["inventory_hostname"]
+        run, node = tasks.ReimageContext(**options["run"]), (task_vars or {})["inventory_hostname"]
         try:
-            expected = hardware_diff.expectation(node, options["expect"])
+            expected = hardware_diff.parse_expectation(node, options["expect"])
             if options["which"] == "booted":
-                remarks = tasks.booted(run, node, facts or {})
+                remarks = tasks.check_first_boot(run, node, facts or {})
             else:
-                remarks = tasks.keep_record(
+                remarks = tasks.record_hardware(
                     run,
                     node,
                     options["which"],

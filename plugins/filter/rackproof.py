@@ -163,7 +163,7 @@ def autoinstall_user_data(
         if not isinstance(value, Mapping):
             raise AnsibleFilterError(f"autoinstall_user_data: {name} has to be a dictionary")
     try:
-        return autoinstall.user_data(report=str(report), files=Path(str(files)), **plain(given))
+        return autoinstall.build_user_data(report=str(report), files=Path(str(files)), **plain(given))
     except OSError as error:
         raise AnsibleFilterError(f"autoinstall_user_data: {error}") from None
     except ValueError as error:

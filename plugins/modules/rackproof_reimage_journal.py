@@ -31,10 +31,10 @@ options:
     elements: str
     default: []
   night:
-    description: Folder of the night that has to have proven the node, or this task fails.
+    description: Folder of the night that the node has to have passed, or this task fails.
     type: path
-  proofs:
-    description: What the node had to prove in that night besides its health, of V(probes) and V(pair).
+  acceptance:
+    description: What the node had to pass in that night besides its health checks, of V(probes) and V(pair).
     type: list
     elements: str
     default: []

@@ -170,7 +170,7 @@ def inventory(
                 "reimage_known_hosts": str(known),
                 "reimage_results": str(folder / "results"),
                 # Their GPUs are fakes: there is nothing to measure.
-                "reimage_proofs": [],
+                "reimage_acceptance": [],
             },
             "children": {
                 "netboot": {

@@ -11,9 +11,9 @@ from rackproof.cli.errors import ToolError
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import json_value, print_json, terminal_width
 from rackproof.core.text import duration, number, percent, sanitize, size
-from rackproof.jobs.reimage.forecast import GBIT, GIB, Assumptions, Forecast, forecast, saturates_at
-from rackproof.jobs.reimage.images import describe
-from rackproof.jobs.reimage.tasks import NodeStatus, status
+from rackproof.jobs.reimage.forecast import GBIT, GIB, Assumptions, Forecast, forecast, saturation_nodes
+from rackproof.jobs.reimage.images import describe_image
+from rackproof.jobs.reimage.tasks import NodeStatus, read_progress
 from rackproof.report.terminal import text_table
 from rackproof.store.run_folder import write_file
 
@@ -35,11 +35,11 @@ def reimage_group() -> None:
 @json_option
 def status_command(nodes: tuple[str, ...], show_all: bool, results: Path, as_json: bool) -> None:
     """Print the step of every node, for how long, and the next command."""
-    statuses = status(results, nodes or None)
+    statuses = read_progress(results, nodes or None)
     if as_json:
         print_json([json_value(node) for node in statuses])
         return
-    shown = [node for node in statuses if show_all or nodes or node.standing.state != "returned"]
+    shown = [node for node in statuses if show_all or nodes or node.progress.state != "returned"]
     if shown:
         _print_status(shown)
     else:
@@ -51,7 +51,7 @@ def status_command(nodes: tuple[str, ...], show_all: bool, results: Path, as_jso
 
 def _print_status(statuses: Sequence[NodeStatus]) -> None:
     rows = [
-        (node.node, node.text, str(node.standing.attempt), sanitize(node.standing.reason, 200) or "-")
+        (node.node, node.text, str(node.progress.attempt), sanitize(node.progress.reason, 200) or "-")
         for node in statuses
     ]
     lines = text_table(("Node", "Progress", "Attempt", "Reason"), rows, terminal_width(), (0, 1, 3))
@@ -103,7 +103,7 @@ def plan_command(
     heads = ("At once", "In waves", "Rolling", "Image", "Server peak", "Cores", "Node hours", "Limited by")
     rows = [_forecast_row(result) for result in forecasts]
     click.echo("\n".join(text_table(heads, rows, terminal_width(), (7,))))
-    click.echo(f"the image server feeds {saturates_at(assumptions)} nodes at full speed")
+    click.echo(f"the image server feeds {saturation_nodes(assumptions)} nodes at full speed")
 
 
 def _forecast_row(result: Forecast) -> tuple[str, ...]:
@@ -125,7 +125,7 @@ def _forecast_row(result: Forecast) -> tuple[str, ...]:
 def image_command(file: Path, output: Path | None) -> None:
     """Describe a raw image, block by block, for the nodes that check what they write."""
     try:
-        image = describe(file)
+        image = describe_image(file)
     except ValueError as error:
         raise ToolError(str(error)) from None
     place = output or file.with_name(f"{file.name}.json")

@@ -29,16 +29,16 @@ def test_a_node_comes_back_after_it_was_measured_alone_and_with_a_partner(
     given = {
         "reimage_method": "rack",
         "reimage_results": str(results),
-        "reimage_proofs": ["probes", "pair"],
+        "reimage_acceptance": ["probes", "pair"],
         "validate_probe_python": shared_torch,
         "validate_probe_device": "cpu",
         "bench_require_references": False,
     }
     done = play(root, "reimage.yml", [NODE], given=given, timeout=1500)
     assert done.returncode == 0, done.stdout
-    (found,) = tasks.status(results)
-    assert (found.node, found.standing.state) == (NODE, "returned"), done.stdout
-    assert set(STEPS) - {Step.BOOT} <= set(found.standing.done)
+    (found,) = tasks.read_progress(results)
+    assert (found.node, found.progress.state) == (NODE, "returned"), done.stdout
+    assert set(STEPS) - {Step.BOOT} <= set(found.progress.done)
     assert rack(NODE, BOOT).stdout not in ("", before)
     # What it did is there, and who it met.
     told = [ProbeNight.model_validate_json(path.read_text()) for path in results.glob("*/probes.json")]
@@ -64,7 +64,7 @@ def test_many_nodes_go_through_all_states_wave_by_wave(root: Path, tmp_path: Pat
     }
     done = play(root, "reimage.yml", NAMED, given=given, timeout=3400)
     assert done.returncode == 0, done.stdout
-    found = {one.node: one.standing for one in tasks.status(results)}
+    found = {one.node: one.progress for one in tasks.read_progress(results)}
     assert sorted(found) == sorted(NAMED)
     assert {one.state for one in found.values()} == {"returned"}
     assert all(set(STEPS) - {Step.BOOT} <= set(one.done) for one in found.values())

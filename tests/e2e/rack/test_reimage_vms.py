@@ -131,7 +131,7 @@ def folder(request: pytest.FixtureRequest, cluster: None) -> Iterator[Path]:
 
 
 def stands(folder: Path, results: str = "results") -> dict[str, tasks.NodeStatus]:
-    return {one.node: one for one in tasks.status(folder / results)}
+    return {one.node: one for one in tasks.read_progress(folder / results)}
 
 
 def boots(folder: Path) -> bool:
@@ -149,9 +149,9 @@ def test_a_machine_with_an_empty_disk_becomes_a_node_that_takes_jobs(folder: Pat
         "keep after",
         f'ssh $CONTROLLER "srun -N2 -w vm1,{KNOWN_GOOD} --time=5 hostname" > $FOLDER/work',
     )
-    standing = stands(folder)["vm1"].standing
-    assert (standing.state, standing.done) == ("returned", STEPS), said
-    assert any(text.startswith("written to /dev/vda (DISK-000") for text in standing.remarks)
+    progress = stands(folder)["vm1"].progress
+    assert (progress.state, progress.done) == ("returned", STEPS), said
+    assert any(text.startswith("written to /dev/vda (DISK-000") for text in progress.remarks)
     assert (folder / "after/slurm").read_text().split() == ["vm1", "idle"]
     # With a node of the rack that is no virtual machine.
     assert sorted((folder / "work").read_text().split()) == sorted(["vm1", KNOWN_GOOD])
@@ -191,8 +191,8 @@ def test_from_an_empty_disk_to_a_node_that_takes_jobs_and_once_more(folder: Path
     found = stands(folder)
     assert sorted(found) == ["vm1", "vm2"]
     for one in found.values():
-        assert (one.standing.state, one.standing.done) == ("returned", STEPS), one
-        assert any(text.startswith("written to /dev/vda (DISK-000") for text in one.standing.remarks)
+        assert (one.progress.state, one.progress.done) == ("returned", STEPS), one
+        assert any(text.startswith("written to /dev/vda (DISK-000") for text in one.progress.remarks)
     # The other disk was never touched, and the network boot is open to nobody.
     assert [path.stat().st_blocks for path in folder.glob("*-scratch.raw")] == [0, 0]
     assert not list((folder / "netboot/dhcp-hosts").iterdir())
@@ -212,13 +212,13 @@ def test_another_machine_is_not_written_and_a_damaged_image_does_not_boot(folder
         "reimage -l vm2",
     )
     found = stands(folder)
-    assert (found["vm1"].standing.state, found["vm1"].standing.step) == ("failed", Step.IMAGE)
-    assert "vm1 refused: this machine's serial number is S" in found["vm1"].standing.reason
-    assert "the order is for ANOTHER" in found["vm1"].standing.reason
+    assert (found["vm1"].progress.state, found["vm1"].progress.step) == ("failed", Step.IMAGE)
+    assert "vm1 refused: this machine's serial number is S" in found["vm1"].progress.reason
+    assert "the order is for ANOTHER" in found["vm1"].progress.reason
     # Not a byte: the disk is the hole that it was.
     assert (folder / "vm1.raw").stat().st_blocks == 0
-    assert (found["vm2"].standing.state, found["vm2"].standing.step) == ("failed", Step.IMAGE)
-    assert "block 12 is damaged on the server" in found["vm2"].standing.reason
+    assert (found["vm2"].progress.state, found["vm2"].progress.step) == ("failed", Step.IMAGE)
+    assert "block 12 is damaged on the server" in found["vm2"].progress.reason
     with (folder / "vm2.raw").open("rb") as stream:
         assert not stream.read(BLOCK).strip(b"\0")
     assert not list((folder / "netboot/dhcp-hosts").iterdir())
@@ -248,7 +248,7 @@ def test_a_power_cut_while_the_disk_is_written_leaves_one_that_does_not_boot_and
         "kill -KILL -$playbook; wait $playbook",
         limits="{boot: 400, image: 60, first_boot: 600}",
     )
-    first = stands(folder, "results.first")["vm1"].standing
+    first = stands(folder, "results.first")["vm1"].progress
     assert (first.state, first.step) == ("failed", Step.IMAGE), first
     assert "has its order and did not tell in time how it went" in first.reason
     assert not (folder / "first-block").read_bytes().strip(b"\0")
@@ -256,7 +256,7 @@ def test_a_power_cut_while_the_disk_is_written_leaves_one_that_does_not_boot_and
     assert "idle" not in (folder / "slurm").read_text()
     # The ramdisk's, and none of the disk's.
     assert (folder / "systems").read_text().strip() == "1"
-    last = stands(folder)["vm1"].standing
+    last = stands(folder)["vm1"].progress
     assert Step.FIRST_BOOT in last.done, last
     assert boots(folder)
     assert taking_work() == []
@@ -294,7 +294,7 @@ def test_whatever_is_lost_on_the_way_the_node_stays_out_and_the_next_run_goes_on
     )  # fmt: skip
     stood = {}
     for name in ("dhcp", "booting", "over", "server", "writing", "bmc"):
-        one = stands(folder / name)["vm1"].standing
+        one = stands(folder / name)["vm1"].progress
         stood[name] = (one.state, one.step.value if one.step else "")
         # Nothing boots it anew that nobody waits for, and no job goes to it.
         assert bool((folder / name / "entries").read_text()) == (name == "booting"), name
@@ -310,13 +310,13 @@ def test_whatever_is_lost_on_the_way_the_node_stays_out_and_the_next_run_goes_on
         "writing": ("interrupted", "image"),
         "bmc": ("failed", "image"),
     }
-    reasons = {name: stands(folder / name)["vm1"].standing.reason for name in ("dhcp", "server", "bmc")}
+    reasons = {name: stands(folder / name)["vm1"].progress.reason for name in ("dhcp", "server", "bmc")}
     assert "vm1 did not boot over the network in time" in reasons["dhcp"]
     assert "is the image server up?" in reasons["server"]
     assert "Boot the new system" in reasons["bmc"]
     # Of nobody who answered nothing was written.
     assert (folder / "dhcp/kib").read_text().strip() == "0"
-    last = stands(folder)["vm1"].standing
+    last = stands(folder)["vm1"].progress
     assert Step.FIRST_BOOT in last.done, last
     assert boots(folder)
     assert (folder / "vm1-scratch.raw").stat().st_blocks == 0
@@ -333,8 +333,8 @@ def test_a_machine_with_uefi_boots_beside_another_dhcp_server(folder: Path) -> N
         "kill -KILL -$playbook; wait $playbook",
         more=["--uefi", "--proxy"],
     )
-    standing = stands(folder)["vm1"].standing
-    assert Step.FIRST_BOOT in standing.done, standing
+    progress = stands(folder)["vm1"].progress
+    assert Step.FIRST_BOOT in progress.done, progress
     console = (folder / "vm1.console").read_text(errors="replace")
     assert re.search(r"efi: EFI v", console)
     # The addresses were the site's.

@@ -23,7 +23,7 @@ import pytest
 import yaml
 
 from rackproof.jobs.reimage import autoinstall, bmc, bmc_types, tasks
-from rackproof.jobs.reimage.images import describe
+from rackproof.jobs.reimage.images import describe_image
 
 pytestmark = pytest.mark.playbook
 ROOT = Path(__file__).resolve().parents[3]
@@ -143,7 +143,7 @@ class Site:
         (folder / "bin/systemctl").chmod(0o755)
         (folder / "known_hosts").write_text(OLD)
         (folder / "disk.raw").write_bytes(b"boot" * 1000)
-        (folder / "disk.raw.json").write_text(describe(folder / "disk.raw").model_dump_json())
+        (folder / "disk.raw.json").write_text(describe_image(folder / "disk.raw").model_dump_json())
         (folder / "playbook.yml").write_text(PLAYBOOK.replace("PLACE", str(ROOT / "playbooks/tasks")))
         # The inventory does not say where things lie: it goes by the role's default.
         shutil.copytree(ROOT / "roles/netboot", folder / "roles/netboot")
@@ -218,8 +218,8 @@ class Site:
 
     def stands(self) -> dict[str, tuple[str, str]]:
         return {
-            one.node: (one.standing.state, one.standing.step.value if one.standing.step else "")
-            for one in tasks.status(self.folder / "results")
+            one.node: (one.progress.state, one.progress.step.value if one.progress.step else "")
+            for one in tasks.read_progress(self.folder / "results")
         }
 
     def entries(self) -> list[str]:
@@ -255,7 +255,7 @@ def imaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, str
 
 def test_each_node_ends_where_its_ramdisk_or_bmc_left_it(imaged: tuple[Site, str]) -> None:
     site, said = imaged
-    found = {one.node: one.standing for one in tasks.status(site.folder / "results")}
+    found = {one.node: one.progress for one in tasks.read_progress(site.folder / "results")}
     stood = site.stands()
     assert stood.pop("n1")[0] == "interrupted", said  # its image is done, and this playbook ends there
     assert stood == {
@@ -308,8 +308,8 @@ def test_an_entry_that_cannot_be_taken_away_is_told_beside_what_went_wrong_first
             program.read_text().replace('case "$*"', f'case "$*" in *restart*) {gone};; esac\ncase "$*"')
         )
         said = site.done()
-        (kept,) = tasks.status(site.folder / "results")
-        first, _, besides = kept.standing.reason.partition("Besides: ")
+        (kept,) = tasks.read_progress(site.folder / "results")
+        first, _, besides = kept.progress.reason.partition("Besides: ")
         assert "n1 did not boot over the network in time" in first, said
         assert "n1 still has its entry on boothost" in besides
     finally:
@@ -323,8 +323,8 @@ def test_what_is_told_in_a_node_s_place_gets_no_line_of_its_own_into_known_hosts
     try:
         done = site.done()
         assert (site.folder / "known_hosts").read_text() == OLD, done
-        (kept,) = tasks.status(site.folder / "results")
-        assert "n1 tells what are no host keys" in kept.standing.reason
+        (kept,) = tasks.read_progress(site.folder / "results")
+        assert "n1 tells what are no host keys" in kept.progress.reason
     finally:
         site.close()
 
@@ -358,9 +358,9 @@ def test_a_run_that_is_killed_is_gone_on_with_and_leaves_no_entry(tmp_path: Path
         assert {name: second[name] for name in ("serial", "disk")} == {
             name: first[name] for name in ("serial", "disk")
         }
-        (kept,) = tasks.status(site.folder / "results")
-        assert kept.standing.attempt == 2
-        assert {"boot", "image"} <= set(kept.standing.done), said
+        (kept,) = tasks.read_progress(site.folder / "results")
+        assert kept.progress.attempt == 2
+        assert {"boot", "image"} <= set(kept.progress.done), said
     finally:
         site.close()
 
@@ -393,8 +393,8 @@ def test_ubuntu_s_installer_goes_the_same_way_and_is_waited_for_until_it_is_off(
         (site.folder / "netboot/http/told" / name).write_text(json.dumps(SAYS["n1"]))
         bmc.set_power("n1", site.access("n1"), "off", timeout_s=20)
         said = process.communicate(timeout=200)[0]
-        (kept,) = tasks.status(site.folder / "results")
-        assert {"boot", "image"} <= set(kept.standing.done), said
+        (kept,) = tasks.read_progress(site.folder / "results")
+        assert {"boot", "image"} <= set(kept.progress.done), said
         assert bmc.read_power_status("n1", site.access("n1")).power == "On"
         assert not (seed / "write.json").exists()
     finally:

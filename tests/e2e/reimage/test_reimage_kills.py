@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rackproof.jobs.reimage import journal, tasks
-from rackproof.jobs.reimage.lifecycle import STEPS, Standing, Step
+from rackproof.jobs.reimage.lifecycle import STEPS, NodeProgress, Step
 from rackproof.store import host_claims
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ pytestmark = pytest.mark.playbook
 OURS = "rackproof-reimage: gets a new image"
 
 
-def standing(results: Path) -> Standing | None:
-    found = tasks.status(results, ["n01"])
-    return found[0].standing if found else None
+def read_node_progress(results: Path) -> NodeProgress | None:
+    found = tasks.read_progress(results, ["n01"])
+    return found[0].progress if found else None
 
 
 # Containers pass over booting: a run of method image is killed there in test_reimage_by_image.
@@ -35,7 +35,7 @@ def test_killed_in_each_state_it_is_gone_on_with_and_returns_only_proven(rack: R
     results = rack.results
 
     def there(state: Step) -> bool:
-        now = standing(results)
+        now = read_node_progress(results)
         if now is None or (now.state, now.step) != ("running", state):
             return False
         # In the middle of it: drained and waiting for its job, or being written.
@@ -48,7 +48,7 @@ def test_killed_in_each_state_it_is_gone_on_with_and_returns_only_proven(rack: R
         rack.say("n01", "hold-image", on=state is Step.IMAGE)
         rack.killed_when(lambda state=state: there(state), "-l", "n01", *words)
         assert not host_claims.held(results / tasks.CLAIMS), state
-        now = standing(results)
+        now = read_node_progress(results)
         assert now is not None
         assert (now.state, now.attempt) == ("interrupted", number), state
         # It may have come to the state's end before it was dead.
@@ -64,14 +64,14 @@ def test_killed_in_each_state_it_is_gone_on_with_and_returns_only_proven(rack: R
 
     done = rack.reimage("-l", "n01")
     assert done.returncode == 0, done.stdout + done.stderr
-    now = standing(results)
+    now = read_node_progress(results)
     assert now is not None
     assert (now.state, now.attempt) == ("returned", len(STATES) + 1)
     assert rack.drained() == {}
     # Once more for the image that was cut off, and never for one that was done.
     assert len(rack.renewed) == 2
     # What it was before the first attempt is what it is compared with.
-    assert (tasks.folders(results)[0] / "before/n01.json").exists()
+    assert (tasks.run_folders(results)[0] / "before/n01.json").exists()
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_a_disk_that_fills_up_meanwhile_leaves_the_node_drained_and_the_end_is_w
     )
     process = subprocess.Popen(argv, **options, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     end = time.monotonic() + 100
-    while (now := standing(small)) is None or (now.state, now.step) != ("running", Step.PROVISION):
+    while (now := read_node_progress(small)) is None or (now.state, now.step) != ("running", Step.PROVISION):
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < end
         time.sleep(0.1)
@@ -131,8 +131,8 @@ def test_a_disk_that_fills_up_meanwhile_leaves_the_node_drained_and_the_end_is_w
     said = process.communicate(timeout=200)[0]
     assert process.returncode != 0
     # The space to say how it ended was taken before it began.
-    path = journal.path_of(tasks.folders(small)[0] / "journal", "n01")
-    last = journal.read(path)[-1]
+    path = journal.journal_path(tasks.run_folders(small)[0] / "journal", "n01")
+    last = journal.read_journal(path)[-1]
     assert (last.event, last.step) == ("failed", Step.PROVISION), said
     assert "Mount the storage" in last.reason
     assert rack.drained() == {"n01": OURS}

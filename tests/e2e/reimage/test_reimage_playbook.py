@@ -21,8 +21,8 @@ OURS = "rackproof-reimage: gets a new image"
 
 def stands(results: Path) -> dict[str, tuple[str, str]]:
     return {
-        one.node: (one.standing.state, one.standing.step.value if one.standing.step else "")
-        for one in tasks.status(results)
+        one.node: (one.progress.state, one.progress.step.value if one.progress.step else "")
+        for one in tasks.read_progress(results)
     }
 
 
@@ -44,13 +44,13 @@ def test_each_node_goes_its_way_and_only_the_proven_return(rack: Rack) -> None:
     assert rack.drained() == dict.fromkeys(["n02", "n03", "n04", "gone"], OURS)
     # Whose jobs run is not imaged.
     assert sorted(rack.renewed) == ["n01", "n02", "n04"]
-    why = {one.node: one.standing.reason for one in tasks.status(rack.results)}
+    why = {one.node: one.progress.reason for one in tasks.read_progress(rack.results)}
     assert "Mount the storage" in why["n02"]
     assert "n03 is not imaged: jobs still run there: 77" in why["n03"]
     assert "the image cannot be had" in why["gone"]
     assert "n04 is fail" in why["n04"]
     assert "1 uncorrectable errors in SRAM" in why["n04"]
-    kept = read_run(tasks.folders(rack.results)[0])
+    kept = read_run(tasks.run_folders(rack.results)[0])
     assert (kept.benchmark, kept.verdict.value) == ("reimage", "fail")
     assert {node.name for node in kept.nodes} == {"n01", "n02", "n04"}
 
@@ -77,7 +77,7 @@ def test_a_killed_run_leaves_its_nodes_drained_and_is_gone_on_with(rack: Rack) -
         if stands(rack.results).get("n01") != ("running", "provision"):
             return False
         with pytest.raises(tasks.ReimageError, match="n01 is being reimaged by another playbook"):
-            tasks.begin(rack.results, {"n01": []}, method="rack", owner_pid=os.getpid())
+            tasks.begin_run(rack.results, {"n01": []}, method="rack", owner_pid=os.getpid())
         return True
 
     rack.killed_when(second_is_refused, "-l", "n01")
@@ -113,10 +113,10 @@ def test_what_fails_for_all_nodes_is_told_of_each(rack: Rack) -> None:
     done = rack.reimage("-l", "n01,n02")
     assert done.returncode == 2, done.stdout + done.stderr
     assert rack.drained() == {}
-    for one in tasks.status(rack.results):
-        assert (one.standing.state, one.standing.step) == ("failed", "drain")
-        assert "Drain the nodes and wait for their jobs: scontrol" in one.standing.reason
-        assert "Unable to contact slurm controller" in one.standing.reason
+    for one in tasks.read_progress(rack.results):
+        assert (one.progress.state, one.progress.step) == ("failed", "drain")
+        assert "Drain the nodes and wait for their jobs: scontrol" in one.progress.reason
+        assert "Unable to contact slurm controller" in one.progress.reason
     # Nobody knows, and a node that takes work is not called drained.
     said = " ".join(done.stdout.split())
     assert said.count("failed at drain; whether it is drained, Slurm says (sinfo -R):") >= 2
@@ -133,6 +133,6 @@ def test_a_night_does_not_return_a_node_whose_imaging_has_not_come_to_its_end(ra
         assert done.returncode == 0, done.stdout + done.stderr
     assert rack.drained() == {"n01": "rackproof-night: xid 79"}
     assert "stays drained: its imaging has not come to its end (failed at provision" in done.stdout
-    tasks.begin(rack.results, {"n01": []}, method="rack", owner_pid=os.getpid(), again=True)
+    tasks.begin_run(rack.results, {"n01": []}, method="rack", owner_pid=os.getpid(), again=True)
     done = rack.play("validate.yml", "-l", "n01", "-e", "validate_return=true")
     assert "its imaging has not come to its end (waits to begin with drain" in done.stdout

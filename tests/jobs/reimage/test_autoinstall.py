@@ -38,7 +38,7 @@ def told(more: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
         "files": FILES,
         "more": more,
     }
-    text = autoinstall.user_data(**given | changes)  # type: ignore[arg-type]
+    text = autoinstall.build_user_data(**given | changes)  # type: ignore[arg-type]
     assert text.startswith("#cloud-config\n")
     return dict(yaml.safe_load(text)["autoinstall"])
 

@@ -22,7 +22,7 @@ import yaml
 from click.testing import CliRunner
 
 from rackproof.cli.main import main
-from rackproof.jobs.reimage.images import BLOCK_BYTES, describe
+from rackproof.jobs.reimage.images import BLOCK_BYTES, describe_image
 
 pytestmark = pytest.mark.playbook
 ROOT = Path(__file__).resolve().parents[3]
@@ -547,7 +547,7 @@ def test_an_image_is_described_block_by_block(tmp_path: Path) -> None:
     assert load().BLOCK == BLOCK_BYTES
     image = tmp_path / "node.raw"
     image.write_bytes(b"a" * BLOCK_BYTES + bytes(BLOCK_BYTES) + b"b" * 10)
-    found = describe(image)
+    found = describe_image(image)
     assert found.blocks == (
         hashlib.sha256(b"a" * BLOCK_BYTES).hexdigest(),
         "0",

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rackproof.jobs.reimage.images import BLOCK_BYTES, describe
+from rackproof.jobs.reimage.images import BLOCK_BYTES, describe_image
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = ROOT / "roles/node_image/files/rackproof-build-image"
@@ -83,7 +83,7 @@ def disk(tmp_path: Path) -> Path:
 
 
 def test_a_description_names_the_root_partition_that_the_builder_made(disk: Path) -> None:
-    root = describe(disk).root
+    root = describe_image(disk).root
     assert root is not None
     assert root.begin == builder.ROOT_AT
     assert root.begin + root.bytes == WANTED["size_mib"] * MIB - builder.TAIL
@@ -93,11 +93,11 @@ def test_a_description_names_the_root_partition_that_the_builder_made(disk: Path
 
 def test_a_disk_without_a_table_or_without_linux_has_no_root(disk: Path, tmp_path: Path) -> None:
     data = bytearray(disk.read_bytes()[: 2 * BLOCK_BYTES])
-    assert describe(disk).root is not None
+    assert describe_image(disk).root is not None
     for at, value in ((512, b"NO PART!"), (512 + 84, struct.pack("<I", 0)), (512 + 80, struct.pack("<I", 0))):
         broken = bytes(data[:at]) + value + bytes(data[at + len(value) :])
         (tmp_path / "broken").write_bytes(broken)
-        assert describe(tmp_path / "broken").root is None
+        assert describe_image(tmp_path / "broken").root is None
 
 
 def test_the_same_list_gives_the_same_names_and_another_others(disk: Path) -> None:

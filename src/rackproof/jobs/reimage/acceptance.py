@@ -43,29 +43,29 @@ from rackproof.jobs.validate.tasks import Begun, ValidateError, reference_of
 from rackproof.store.run_folder import ResultsError
 
 PROBES, PAIR = "probes", "pair"
-PROOFS = (PROBES, PAIR)
+ACCEPTANCE_CHECKS = (PROBES, PAIR)
 WAIT_S = 120
 """Seconds that the node's half of a pair waits for a partner; the program itself waits no longer."""
 _COMES_S = 45
 """So long it may take until a partner that was asked for is there, or was refused."""
 
 
-def proven(folder: Path, node: str, proofs: Sequence[str]) -> tuple[str, ...]:
+def check_acceptance(folder: Path, node: str, proofs: Sequence[str]) -> tuple[str, ...]:
     """Return what is to be reported of a node that has proven itself.
 
     Args:
         folder: The night's folder.
         node: The node.
-        proofs: What it had to prove besides its health, of :data:`PROOFS`.
+        proofs: What it had to prove besides its health, of :data:`ACCEPTANCE_CHECKS`.
 
     Raises:
         ReimageError: It did not.
     """
-    remarks = tasks.proven(folder, node)
-    if missing := [one for one in PROOFS if one not in proofs]:
+    remarks = tasks.check_night_verdict(folder, node)
+    if missing := [one for one in ACCEPTANCE_CHECKS if one not in proofs]:
         what = {PROBES: "what it computes and how fast", PAIR: "its fabric"}
         said = " and ".join(what[one] for one in missing)
-        remarks = (*remarks, f"not proven: {said} (reimage_proofs leaves {', '.join(missing)} out)")
+        remarks = (*remarks, f"not proven: {said} (reimage_acceptance leaves {', '.join(missing)} out)")
     if not proofs:
         return remarks
     night = read_probes(folder) or ProbeNight(asked=0)
@@ -82,14 +82,14 @@ def proven(folder: Path, node: str, proofs: Sequence[str]) -> tuple[str, ...]:
     return remarks
 
 
-def bad_alone(begun: Begun, node: str) -> str:
+def find_own_failure(begun: Begun, node: str) -> str:
     """Return why a node needs no partner: by itself it has shown already that it is not to return."""
     night = read_probes(Path(begun.folder))
     mine = night.reasons.get(node, ()) if night else ()
     return next((f"{one.metric} {one.part}: {one.text}" for one in mine if one.verdict.gates), "")
 
 
-def partners(begun: Begun, node: str, listed: str) -> tuple[str, ...]:
+def find_partners(begun: Begun, node: str, listed: str) -> tuple[str, ...]:
     """Return who is known to be good and could reduce with a node, those of its rack first.
 
     Known to be good is a node of the same SKU and partition that Slurm has in service and that passed its
@@ -132,16 +132,16 @@ def partners(begun: Begun, node: str, listed: str) -> tuple[str, ...]:
     return tuple(one.node for one in sorted(turned, key=lambda one: one.rack != kept.rack))
 
 
-def node_half(plan: Plan, node: str) -> str:
+def node_script(plan: Plan, node: str) -> str:
     """Return what the node runs, as rank 0: it needs no name of its partner, who comes to it.
 
     Raises:
         ReimageError: The program cannot be read.
     """
-    return _script(plan, (node, "partner"), limit_s(plan))
+    return _script(plan, (node, "partner"), node_limit_s(plan))
 
 
-def limit_s(plan: Plan) -> int:
+def node_limit_s(plan: Plan) -> int:
     """Return the seconds that the node's half may take, those included that it waits for a partner."""
     return plan.pair_limit_s + WAIT_S
 
@@ -161,7 +161,7 @@ class PartnerHalf:
     text: str = ""
 
 
-def meet(plan: Plan, node: str, some: Sequence[str], gpus: int, jobs: Jobs) -> PartnerHalf:
+def run_partner(plan: Plan, node: str, some: Sequence[str], gpus: int, jobs: Jobs) -> PartnerHalf:
     """Run the partner's half as a job on the first of some nodes that Slurm gives.
 
     Args:
@@ -174,7 +174,7 @@ def meet(plan: Plan, node: str, some: Sequence[str], gpus: int, jobs: Jobs) -> P
     if not some:
         return PartnerHalf(
             text="no other node of its SKU and partition is in service and passed its last night: run "
-            'validate.yml, or leave the pair out (-e \'{"reimage_proofs": ["probes"]}\')'
+            'validate.yml, or leave the pair out (-e \'{"reimage_acceptance": ["probes"]}\')'
         )
     tried: dict[str, str] = {}
     end = jobs.clock() + WAIT_S - _COMES_S
@@ -200,12 +200,12 @@ def meet(plan: Plan, node: str, some: Sequence[str], gpus: int, jobs: Jobs) -> P
     return PartnerHalf(text="; ".join(f"{name}: {why}" for name, why in tried.items()))
 
 
-def unbounded(plan: Plan) -> Plan:
+def without_budget(plan: Plan) -> Plan:
     """Return a plan without a budget: one partner for a few minutes is what a pair costs."""
     return replace(plan, minutes=float("inf"), share=1.0)
 
 
-def keep_pair(begun: Begun, node: str, half: PartnerHalf, said: str, status: str) -> str:
+def record_pair(begun: Begun, node: str, half: PartnerHalf, said: str, status: str) -> str:
     """Keep what a node and its partner came to; return it in a few words.
 
     Args:

@@ -99,7 +99,7 @@ class Drivers(_Part):
     install: bool = False
 
 
-class More(_Part):
+class ExtraOptions(_Part):
     """What an operator may add: none of it says what is written, or to whom it is told."""
 
     apt: dict[str, Any] | None = None
@@ -114,7 +114,7 @@ class More(_Part):
     updates: Literal["security", "all"] | None = None
 
 
-class Autoinstall(More):
+class Autoinstall(ExtraOptions):
     """All that the installer is told."""
 
     version: Literal[1] = 1
@@ -129,7 +129,7 @@ class Autoinstall(More):
     user_data: dict[str, Any]
 
 
-def program(files: Path, order: Mapping[str, Any]) -> bytes:
+def build_program(files: Path, order: Mapping[str, Any]) -> bytes:
     """Return the archive that Python runs on the machine: the same bytes for the same order.
 
     Args:
@@ -148,7 +148,7 @@ def program(files: Path, order: Mapping[str, Any]) -> bytes:
     return packed.getvalue()
 
 
-def user_data(
+def build_user_data(
     *,
     entry: Mapping[str, Any],
     report: str,
@@ -165,7 +165,7 @@ def user_data(
         system: The new system's own user-data, for its first boot.
         network: Its network.
         files: The files of role netboot.
-        more: What an operator adds, as :class:`More`.
+        more: What an operator adds, as :class:`ExtraOptions`.
 
     Raises:
         ValueError: Something cannot be told so; the text names the key.
@@ -174,10 +174,10 @@ def user_data(
     if entry.get("wipe"):
         raise ValueError("reimage_wipe: the installer empties no other disk; leave it out, or use image")
     order = {"node": entry["node"], "serial": entry["serial"], "disk": dict(entry["disk"])}
-    packed = base64.b64encode(program(files, order | {"placeholder": DISK, "report": report})).decode()
+    packed = base64.b64encode(build_program(files, order | {"placeholder": DISK, "report": report})).decode()
     run = ("/usr/bin/python3", f"{PLACE}/program")
     told = Autoinstall(
-        **More.model_validate(dict(more or {})).model_dump(by_alias=True, exclude_none=True),
+        **ExtraOptions.model_validate(dict(more or {})).model_dump(by_alias=True, exclude_none=True),
         early_commands=(
             f"mkdir -p {PLACE} && printf %s {packed} | base64 -d > {PLACE}/program",
             (*run, "check"),

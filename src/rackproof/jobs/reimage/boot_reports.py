@@ -55,7 +55,7 @@ Reports = Mapping[str, BootReport | BmcError]
 class Awaited:
     """The machines that a discovery waits for: by the MAC addresses that were named, or else by node."""
 
-    def __init__(self, nodes: Mapping[str, discovery.Known], macs: Iterable[Any]) -> None:
+    def __init__(self, nodes: Mapping[str, discovery.KnownNode], macs: Iterable[Any]) -> None:
         self._nodes = nodes
         self._macs = {str(mac).lower().replace("-", ":") for mac in macs}
 
@@ -64,7 +64,7 @@ class Awaited:
         if self._macs:
             return self.missing_macs(reports)
         matched = match_reports(reports, self._nodes).variables
-        return [name for name in discovery.awaited(self._nodes) if name not in matched]
+        return [name for name in discovery.awaited_nodes(self._nodes) if name not in matched]
 
     def missing_macs(self, reports: Reports) -> list[str]:
         """Return the MAC addresses that were named and have not reported. No I/O."""
@@ -112,15 +112,15 @@ def collect(
             sleep(POLL_S)
 
 
-def match_reports(reports: Reports, nodes: Mapping[str, discovery.Known]) -> discovery.Discovered:
+def match_reports(reports: Reports, nodes: Mapping[str, discovery.KnownNode]) -> discovery.Discovery:
     """Return which machine is which node. No I/O."""
     answers = {
         mac: report if isinstance(report, BmcError) else (report.about,) for mac, report in reports.items()
     }
-    return discovery.match(answers, nodes, protocol="boot")
+    return discovery.match_machines(answers, nodes, protocol="boot")
 
 
-def summarize(reports: Reports, found: discovery.Discovered, awaited: Awaited) -> dict[str, Any]:
+def summarize(reports: Reports, found: discovery.Discovery, awaited: Awaited) -> dict[str, Any]:
     """Return what the playbook shows and goes on with. No I/O."""
     summary = found.plain()
     summary["remarks"] += [f"sent no boot report: {mac}" for mac in awaited.missing_macs(reports)]
@@ -232,7 +232,7 @@ def _describe_report(mac: str, report: BootReport | BmcError) -> str:
     return f"{mac}: {', '.join(part for part in parts if part)}"
 
 
-def _describe_hardware(reports: Reports, found: discovery.Discovered) -> list[str]:
+def _describe_hardware(reports: Reports, found: discovery.Discovery) -> list[str]:
     """Return node by node what an operator needs to write ``reimage_disk``."""
     lines = []
     for name, variables in sorted(found.variables.items()):

@@ -28,7 +28,7 @@ from rackproof.jobs.reimage import bmc
 from rackproof.jobs.reimage.bmc_types import Access, BmcError, BmcSilentError, MachineIdentity
 from rackproof.store.run_folder import ResultsError, write_file
 
-MOST = 4096
+MAX_ADDRESSES = 4096
 """Addresses in one call; a range with a typing error in it asks a whole building otherwise."""
 PARALLEL = 32
 TIMEOUT_S = 60.0
@@ -42,7 +42,7 @@ class DiscoveryError(RackproofError):
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownNode:
     """What the inventory says of a node; empty where it says nothing."""
 
     serial: str = ""
@@ -50,7 +50,7 @@ class Known:
     bmc_address: str = ""
 
     @classmethod
-    def of(cls, variables: Mapping[str, Any]) -> Known:
+    def of(cls, variables: Mapping[str, Any]) -> KnownNode:
         """Return what the variables of a host say."""
         # Plain text: Ansible's own says where it comes from, and YAML cannot write that down.
         names = ("reimage_serial", "reimage_mac", "reimage_bmc_address")
@@ -58,7 +58,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Discovered:
+class Discovery:
     """What came of asking.
 
     ``variables`` has the host variables of each matched node, ``remarks`` what is to be seen to but holds
@@ -86,7 +86,7 @@ class Discovered:
         }
 
 
-def expand(words: Iterable[str]) -> tuple[list[str], frozenset[str]]:
+def expand_addresses(words: Iterable[str]) -> tuple[list[str], frozenset[str]]:
     """Return the addresses to ask, in order, and those of them that are a range's.
 
     Args:
@@ -102,8 +102,10 @@ def expand(words: Iterable[str]) -> tuple[list[str], frozenset[str]]:
         for address in [word] if several is None else several:
             # An address that is named is awaited, though a range has it, too.
             found[address] = found.get(address, True) and several is not None
-            if len(found) > MOST:
-                raise DiscoveryError(f"discover_addresses: more than {MOST} addresses; ask in several calls")
+            if len(found) > MAX_ADDRESSES:
+                raise DiscoveryError(
+                    f"discover_addresses: more than {MAX_ADDRESSES} addresses; ask in several calls"
+                )
     if not found:
         raise DiscoveryError("discover_addresses: name at least one address of a BMC, a range or a network")
     return list(found), frozenset(address for address, ranged in found.items() if ranged)
@@ -132,7 +134,7 @@ def _range(word: str) -> Iterable[str] | None:
     return (str(type(begin)(number)) for number in range(int(begin), int(end) + 1))
 
 
-def ask(
+def ask_bmcs(
     addresses: Sequence[str],
     access: Access,
     *,
@@ -185,13 +187,13 @@ def ask(
     return {address: answers[address] for address in addresses}
 
 
-def match(
+def match_machines(
     answers: Mapping[str, tuple[MachineIdentity, ...] | BmcError],
-    nodes: Mapping[str, Known],
+    nodes: Mapping[str, KnownNode],
     *,
     protocol: str = "redfish",
     ranged: frozenset[str] = frozenset(),
-) -> Discovered:
+) -> Discovery:
     """Return which BMC is which node's.
 
     Args:
@@ -254,7 +256,7 @@ def match(
         matched.append(f"{name}: {address}: {_describe(one, not booted)}")
     remarks += _left(nodes, variables, silent, booted)
     counted = Counter(problems)
-    return Discovered(variables, tuple(remarks), tuple(counted), tuple(matched))
+    return Discovery(variables, tuple(remarks), tuple(counted), tuple(matched))
 
 
 def _describe(one: MachineIdentity, power: bool = True) -> str:
@@ -267,7 +269,7 @@ def _moved(known: str, mac: str) -> bool:
 
 
 def _variables(
-    name: str, known: Known, address: str, one: MachineIdentity, several: bool, protocol: str
+    name: str, known: KnownNode, address: str, one: MachineIdentity, several: bool, protocol: str
 ) -> tuple[dict[str, str], list[str]]:
     """Return a node's variables, and what is to be seen to."""
     found, remarks = {"reimage_bmc_address": address}, []
@@ -303,7 +305,7 @@ def bmc_place(address: str) -> str:
     return address.strip().lower().removeprefix("https://").rstrip("/")
 
 
-def awaited(nodes: Mapping[str, Known], booted: bool = True) -> list[str]:
+def awaited_nodes(nodes: Mapping[str, KnownNode], booted: bool = True) -> list[str]:
     """Return the nodes that can be matched and of which nobody knows the MAC address, or the BMC."""
     return [
         name
@@ -313,10 +315,10 @@ def awaited(nodes: Mapping[str, Known], booted: bool = True) -> list[str]:
 
 
 def _left(
-    nodes: Mapping[str, Known], found: Mapping[str, Any], silent: Sequence[str], booted: bool
+    nodes: Mapping[str, KnownNode], found: Mapping[str, Any], silent: Sequence[str], booted: bool
 ) -> Iterable[str]:
     without = [name for name, known in nodes.items() if not known.serial.strip()]
-    if missing := [name for name in awaited(nodes, booted) if name not in found]:
+    if missing := [name for name in awaited_nodes(nodes, booted) if name not in found]:
         yield ("did not tell who they are: " if booted else "no BMC was found of ") + compress_hostlist(
             missing
         )
@@ -328,7 +330,7 @@ def _left(
         yield f"nobody answers at {len(silent)} addresses of ranges: {shown}{more}"
 
 
-def keep(path: Path, variables: Mapping[str, Mapping[str, str]]) -> bool:
+def write_discovered(path: Path, variables: Mapping[str, Mapping[str, str]]) -> bool:
     """Write host variables into an inventory file; return whether it changed.
 
     Nodes that are there and were not found now stay as they are, and so does what was not told now: a MAC
@@ -337,7 +339,7 @@ def keep(path: Path, variables: Mapping[str, Mapping[str, str]]) -> bool:
     Raises:
         DiscoveryError: It is no such file, or cannot be written.
     """
-    text, hosts = kept(path)
+    text, hosts = read_discovered(path)
     for name, found in variables.items():
         before = hosts.get(name) or {}
         by_bmc = "reimage_bmc_address" in found
@@ -354,8 +356,9 @@ def keep(path: Path, variables: Mapping[str, Mapping[str, str]]) -> bool:
     return True
 
 
-def kept(path: Path) -> tuple[str, dict[str, Any]]:
-    """Return the text of an inventory file of :func:`keep`, and its hosts; empty where it is not there.
+def read_discovered(path: Path) -> tuple[str, dict[str, Any]]:
+    """Return the text of an inventory file of :func:`write_discovered`, and its hosts; empty where it is not
+    there.
 
     Raises:
         DiscoveryError: It is no such file, or cannot be read.

@@ -208,7 +208,7 @@ def forecast(nodes: int, at_once: int, assumed: Assumptions | None = None, *, se
     )
 
 
-def saturates_at(assumed: Assumptions | None = None) -> int:
+def saturation_nodes(assumed: Assumptions | None = None) -> int:
     """Return how many nodes at a time the image server feeds at full speed."""
     given = assumed or Assumptions()
     return max(1, int(given.server_rate // given.node_rate))

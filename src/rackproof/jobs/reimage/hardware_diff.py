@@ -58,7 +58,7 @@ class Expectation(Record):
     firmware: dict[str, str] = Field(default={})
 
 
-def expectation(node: str, values: Mapping[str, Any]) -> Expectation:
+def parse_expectation(node: str, values: Mapping[str, Any]) -> Expectation:
     """Return what the inventory expects of a node.
 
     Args:
@@ -79,7 +79,7 @@ def expectation(node: str, values: Mapping[str, Any]) -> Expectation:
         ) from None
 
 
-def with_settings(about: Node, told: Settings, expected: Expectation) -> Node:
+def add_settings(about: Node, told: Settings, expected: Expectation) -> Node:
     """Return the record of a node with its BMC's firmware, and the BIOS settings that are expected of it.
 
     A BIOS has hundreds of settings: those that nobody minds are not kept.
@@ -89,7 +89,7 @@ def with_settings(about: Node, told: Settings, expected: Expectation) -> Node:
     return about.model_copy(update={"firmware": about.firmware | kept})
 
 
-def unexpected(expected: Expectation, told: Settings) -> tuple[Change, ...]:
+def check_expectation(expected: Expectation, told: Settings) -> tuple[Change, ...]:
     """Return what is not as it has to be, and what of it is not known: neither is a pass."""
     return tuple(_wrong_settings(expected, told)) + tuple(_wrong_firmware(expected, told))
 
@@ -139,7 +139,7 @@ def _wrong_firmware(expected: Expectation, told: Settings) -> Iterator[Change]:
                 )
 
 
-def compare(before: Node | None, after: Node) -> tuple[Change, ...]:
+def compare_hardware(before: Node | None, after: Node) -> tuple[Change, ...]:
     """Return what changed, the worst first.
 
     A missing part and another machine fail; a swapped GPU and other firmware are reported and do not.

@@ -11,7 +11,7 @@ from rackproof.core.records import Record
 
 BLOCK_BYTES = 4 * 2**20
 """As in the program that writes (roles/netboot/files/rackproof-write-image)."""
-NOTHING = "0"
+ZERO_BLOCK = "0"
 """In the place of a digest: a block of zeros, which nobody has to fetch."""
 
 
@@ -54,11 +54,11 @@ class ImageDescription(Record):
         return sum(
             (last if number == len(self.blocks) - 1 else self.block)
             for number, digest in enumerate(self.blocks)
-            if digest != NOTHING
+            if digest != ZERO_BLOCK
         )
 
 
-def root_partition(start: bytes) -> Partition | None:
+def find_root_partition(start: bytes) -> Partition | None:
     """Return the largest Linux partition of a disk, None where there is none.
 
     Args:
@@ -79,7 +79,7 @@ def root_partition(start: bytes) -> Partition | None:
     return max(found, key=lambda one: one.bytes, default=None)
 
 
-def describe(path: Path) -> ImageDescription:
+def describe_image(path: Path) -> ImageDescription:
     """Return what an image is.
 
     Args:
@@ -99,10 +99,10 @@ def describe(path: Path) -> ImageDescription:
                     f"{path} is packed, or a qcow2: what is written to a disk is raw; unpack it first"
                 )
             if not blocks:
-                root = root_partition(data)
+                root = find_root_partition(data)
             whole.update(data)
             size += len(data)
-            blocks.append(hashlib.sha256(data).hexdigest() if data.strip(b"\0") else NOTHING)
+            blocks.append(hashlib.sha256(data).hexdigest() if data.strip(b"\0") else ZERO_BLOCK)
     if not size:
         raise ValueError(f"{path} is empty")
     return ImageDescription(

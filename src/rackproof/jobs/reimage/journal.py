@@ -30,7 +30,7 @@ class JournalError(RackproofError):
     """A journal cannot be written or read; the message says what to do."""
 
 
-def path_of(folder: Path, node: str) -> Path:
+def journal_path(folder: Path, node: str) -> Path:
     """Return where the journal of a node lies in a run's folder.
 
     Raises:
@@ -43,13 +43,13 @@ def path_of(folder: Path, node: str) -> Path:
     return folder / f"{node}.journal"
 
 
-def line(entry: Entry) -> bytes:
+def encode_entry(entry: Entry) -> bytes:
     """Return an entry as a journal has it."""
     text = entry.model_dump_json(exclude_defaults=True).encode()
     return b"%08x %s\n" % (zlib.crc32(text), text)
 
 
-def parse(data: bytes, name: str) -> tuple[Entry, ...]:
+def parse_journal(data: bytes, name: str) -> tuple[Entry, ...]:
     """Return the entries of a journal, oldest first; a last line that was cut off is none.
 
     Raises:
@@ -72,7 +72,7 @@ def parse(data: bytes, name: str) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-def read(path: Path) -> tuple[Entry, ...]:
+def read_journal(path: Path) -> tuple[Entry, ...]:
     """Return the entries of a journal, none where there is no file.
 
     Raises:
@@ -89,10 +89,10 @@ def read(path: Path) -> tuple[Entry, ...]:
         raise JournalError(
             f"{path} is larger than any journal; was it overwritten? Start with -e reimage_again=true"
         )
-    return parse(data, str(path))
+    return parse_journal(data, str(path))
 
 
-def append(path: Path, entry: Entry, *, reserve: bool = False) -> None:
+def append_entry(path: Path, entry: Entry, *, reserve: bool = False) -> None:
     """Add an entry, flushed to the disk; of one that cannot be added nothing is left.
 
     Args:
@@ -110,12 +110,12 @@ def append(path: Path, entry: Entry, *, reserve: bool = False) -> None:
             if reserve:
                 _take(_reserve(path))
             try:
-                _add(handle, line(entry), str(path))
+                _add(handle, encode_entry(entry), str(path))
             except OSError as error:
                 if reserve or error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
                 _reserve(path).unlink(missing_ok=True)
-                _add(handle, line(entry), str(path))
+                _add(handle, encode_entry(entry), str(path))
     except OSError as error:
         what = {
             errno.ENOSPC: "the disk is full",
@@ -129,7 +129,7 @@ def append(path: Path, entry: Entry, *, reserve: bool = False) -> None:
         ) from None
 
 
-def release(path: Path) -> None:
+def release_reserve(path: Path) -> None:
     """Give back the reserve of a journal that has ended."""
     with contextlib.suppress(OSError):
         _reserve(path).unlink(missing_ok=True)
@@ -160,7 +160,7 @@ def _add(handle: int, data: bytes, name: str) -> None:
             f"{name} is larger than any journal; was it overwritten? Start with -e reimage_again=true"
         )
     before = os.pread(handle, size, 0)
-    parse(before, name)
+    parse_journal(before, name)
     end = before.rfind(b"\n") + 1
     if end != size:
         os.ftruncate(handle, end)

@@ -70,7 +70,7 @@ class Entry(Record):
     remarks: tuple[str, ...] = ()
 
 
-class Standing(Record):
+class NodeProgress(Record):
     """Where a node stands.
 
     ``state`` is waiting, running, interrupted, failed or returned; ``step`` the one that runs, was cut off or
@@ -93,7 +93,7 @@ class Standing(Record):
         return (now - self.since).total_seconds() > self.limit_s
 
 
-def standing(entries: Sequence[Entry], alive: bool) -> Standing:
+def replay(entries: Sequence[Entry], alive: bool) -> NodeProgress:
     """Return where a node stands.
 
     Args:
@@ -125,19 +125,19 @@ def standing(entries: Sequence[Entry], alive: bool) -> Standing:
     last = entries[-1].at if entries else None
     kept = {"attempt": attempt, "done": tuple(done), "remarks": tuple(dict.fromkeys(remarks))}
     if failed is not None:
-        return Standing(state="failed", step=failed.step, since=failed.at, reason=failed.reason, **kept)
+        return NodeProgress(state="failed", step=failed.step, since=failed.at, reason=failed.reason, **kept)
     if Step.RETURN in done and running is None:
-        return Standing(state="returned", since=last, **kept)
+        return NodeProgress(state="returned", since=last, **kept)
     if running is not None:
         state: Literal["running", "interrupted"] = "running" if alive else "interrupted"
-        return Standing(state=state, step=running.step, since=running.at, limit_s=running.limit_s, **kept)
+        return NodeProgress(state=state, step=running.step, since=running.at, limit_s=running.limit_s, **kept)
     following = next((step for step in STEPS if step not in done), None)
     if entries and not alive:
-        return Standing(state="interrupted", step=following, since=last, **kept)
-    return Standing(state="waiting", step=following, since=last, **kept)
+        return NodeProgress(state="interrupted", step=following, since=last, **kept)
+    return NodeProgress(state="waiting", step=following, since=last, **kept)
 
 
-def todo(now: Standing) -> tuple[Step, ...]:
+def remaining_steps(now: NodeProgress) -> tuple[Step, ...]:
     """Return what a new attempt has to do, in order.
 
     It goes on with the first step that is not done, or the one from which that can be repeated. A node that
@@ -151,7 +151,7 @@ def todo(now: Standing) -> tuple[Step, ...]:
     return rest if Step.DRAIN in rest else (Step.DRAIN, *rest)
 
 
-def limits(given: Mapping[str, float]) -> dict[Step, float]:
+def step_limits(given: Mapping[str, float]) -> dict[Step, float]:
     """Return the seconds that each step may take.
 
     Args:
@@ -174,7 +174,7 @@ def limits(given: Mapping[str, float]) -> dict[Step, float]:
     return found
 
 
-def waves(
+def plan_waves(
     nodes: Mapping[str, Mapping[str, Iterable[str]]], at_once: int, per_group: Mapping[str, int]
 ) -> list[list[str]]:
     """Return the nodes in the groups in which they are taken out of service, as large as limits allow.
@@ -218,12 +218,12 @@ def waves(
     return found
 
 
-def next_command(node: str, now: Standing) -> str:
+def next_command(node: str, now: NodeProgress) -> str:
     """Return what an operator types next; empty where there is nothing to do."""
     return "" if now.state not in ("failed", "interrupted") else f"ansible-playbook reimage.yml -l {node}"
 
 
-def describe(now: Standing, at: datetime) -> str:
+def describe_progress(now: NodeProgress, at: datetime) -> str:
     """Return in a few words where a node stands, and for how long."""
     since = "" if now.since is None else duration(max(0.0, (at - now.since).total_seconds()))
     step = now.step.value.replace("_", " ") if now.step else ""

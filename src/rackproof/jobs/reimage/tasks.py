@@ -22,9 +22,15 @@ from rackproof.core.records import Finding, Node, Record, Run, Source, Verdict, 
 from rackproof.core.text import duration, sanitize
 from rackproof.jobs.reimage import journal, lifecycle
 from rackproof.jobs.reimage.bmc_types import Settings
-from rackproof.jobs.reimage.hardware_diff import Change, Expectation, compare, unexpected, with_settings
+from rackproof.jobs.reimage.hardware_diff import (
+    Change,
+    Expectation,
+    add_settings,
+    check_expectation,
+    compare_hardware,
+)
 from rackproof.jobs.reimage.journal import JournalError
-from rackproof.jobs.reimage.lifecycle import Entry, Event, Standing, Step
+from rackproof.jobs.reimage.lifecycle import Entry, Event, NodeProgress, Step
 from rackproof.jobs.validate.fleet import drain_policy, night_store
 from rackproof.nodes.facts import node_from_facts
 from rackproof.store import host_claims
@@ -45,7 +51,7 @@ class ReimageError(RackproofError):
     """Something an operator has to mend; the message says what and how."""
 
 
-class Asked(Record):
+class RunRequest(Record):
     """A run as it was asked for, kept in ``reimage.json``."""
 
     run_id: str
@@ -57,7 +63,7 @@ class Asked(Record):
     images: dict[str, str] = Field(default={})
 
 
-class Started(Record):
+class ReimageContext(Record):
     """A run that has begun. ``todo`` has the steps of each node that is taken, ``refused`` why one is not."""
 
     run_id: str
@@ -75,12 +81,12 @@ class NodeStatus(Record):
 
     node: str
     run_id: str
-    standing: Standing
+    progress: NodeProgress
     text: str
     next_command: str = ""
 
 
-class Ended(Record):
+class RunSummary(Record):
     """The end of a run. ``history`` is a remark, empty when all is well."""
 
     verdict: Verdict
@@ -89,7 +95,7 @@ class Ended(Record):
     history: str = ""
 
 
-def begin(
+def begin_run(
     results: Path,
     nodes: Mapping[str, Sequence[str]],
     *,
@@ -103,7 +109,7 @@ def begin(
     limits_s: Mapping[str, float] | None = None,
     images: Mapping[str, str] | None = None,
     again: bool = False,
-) -> Started:
+) -> ReimageContext:
     """Claim the nodes, see where each stands, and say what is to be done in which order.
 
     Args:
@@ -132,8 +138,8 @@ def begin(
         )
     try:
         for name in nodes:
-            journal.path_of(results, name)
-        limits = lifecycle.limits(limits_s or {})
+            journal.journal_path(results, name)
+        limits = lifecycle.step_limits(limits_s or {})
         if owner_pid is not None:
             host_claims.claim_hosts(results / CLAIMS, nodes, owner_pid, "reimaged")
             host_claims.claim_hosts(results, nodes, owner_pid, "benchmarked")
@@ -147,8 +153,8 @@ def begin(
             }
             for name in todo
         }
-        order = lifecycle.waves(groups, at_once, {"per_rack": per_rack, "per_partition": per_partition})
-        started = Started(
+        order = lifecycle.plan_waves(groups, at_once, {"per_rack": per_rack, "per_partition": per_partition})
+        started = ReimageContext(
             run_id=run_id,
             folder=str(results / run_id),
             results=str(results),
@@ -158,7 +164,7 @@ def begin(
             message=(*_plan_lines(order, todo, refused), *([remark] if remark else [])),
         )
         if owner_pid is not None:
-            asked = Asked(
+            asked = RunRequest(
                 run_id=run_id,
                 started=datetime.now(UTC),
                 method=method,
@@ -198,7 +204,7 @@ def _look_back(
             todo[name], held[name] = lifecycle.STEPS, _Held()
             continue
         try:
-            stands = lifecycle.standing(journal.read(path), alive=False)
+            stands = lifecycle.replay(journal.read_journal(path), alive=False)
             then = read_run_file(path.parent.parent)
         except (JournalError, ReimageError) as error:
             refused[name] = str(error)
@@ -214,8 +220,8 @@ def _look_back(
                 boot = _boot_path(path.parent.parent, name).read_bytes()
         if (then.method, then.images.get(name, "")) != (method, images.get(name, "")):
             # Another way to install is another image, too.
-            stands = Standing(state="interrupted", attempt=stands.attempt)
-        steps = lifecycle.todo(stands)
+            stands = NodeProgress(state="interrupted", attempt=stands.attempt)
+        steps = lifecycle.remaining_steps(stands)
         todo[name] = steps
         held[name] = _Held(
             run_id=path.parent.parent.name,
@@ -237,7 +243,7 @@ def _adopt(folder: Path, todo: Iterable[str], held: Mapping[str, _Held]) -> None
         entry = Entry(
             at=datetime.now(UTC), event="adopted", attempt=of.attempt, steps=of.steps, run_id=of.run_id
         )
-        journal.append(journal.path_of(folder / "journal", name), entry, reserve=True)
+        journal.append_entry(journal.journal_path(folder / "journal", name), entry, reserve=True)
 
 
 def _plan_lines(
@@ -258,14 +264,14 @@ def _plan_lines(
 
 
 def write_step(
-    run: Started,
+    run: ReimageContext,
     node: str,
     event: Event,
     step: Step | None = None,
     *,
     reason: str = "",
     remarks: Sequence[str] = (),
-) -> Standing:
+) -> NodeProgress:
     """Write down that a step begins, is done, was skipped, or that the node failed; return where it stands.
 
     Args:
@@ -279,9 +285,9 @@ def write_step(
     Raises:
         ReimageError: The journal cannot be written: a step that was to begin must not begin.
     """
-    path = journal.path_of(Path(run.folder) / "journal", node)
+    path = journal.journal_path(Path(run.folder) / "journal", node)
     try:
-        stands = lifecycle.standing(journal.read(path), alive=True)
+        stands = lifecycle.replay(journal.read_journal(path), alive=True)
         if step is None:
             step = stands.step
         if event in ("begun", "done", "skipped") and step is None:
@@ -305,17 +311,17 @@ def write_step(
             reason=sanitize(reason, 1000),
             remarks=tuple(sanitize(one, 300) for one in remarks),
         )
-        journal.append(path, entry, reserve=event == "begun")
-        after = lifecycle.standing(journal.read(path), alive=True)
+        journal.append_entry(path, entry, reserve=event == "begun")
+        after = lifecycle.replay(journal.read_journal(path), alive=True)
     except JournalError as error:
         raise ReimageError(str(error)) from error
     if after.state in ("returned", "failed"):
-        journal.release(path)
+        journal.release_reserve(path)
     return after
 
 
-def keep_record(
-    run: Started,
+def record_hardware(
+    run: ReimageContext,
     node: str,
     which: str,
     facts: Mapping[str, Any] | None,
@@ -377,8 +383,10 @@ def keep_record(
         remarks += [why for why in (told.bios_error, told.firmware_error) if why]
         if which == "before":
             # No failure yet: what was set through the BMC counts from the next boot on, and that comes.
-            remarks += [f"before: {one.text()}" for one in unexpected(expected, told) if one.kind == "wrong"]
-        about = with_settings(about, told, expected) if about is not None else None
+            remarks += [
+                f"before: {one.text()}" for one in check_expectation(expected, told) if one.kind == "wrong"
+            ]
+        about = add_settings(about, told, expected) if about is not None else None
     path = _record_path(folder, which, node)
     try:
         if about is not None and not (which == "before" and path.exists()):
@@ -391,14 +399,14 @@ def keep_record(
     if which == "before":
         return tuple(remarks)
     assert about is not None  # noqa: S101  (after without facts was refused above)
-    changes = compare(read_record(folder, "before", node), about)
+    changes = compare_hardware(read_record(folder, "before", node), about)
     bad = [one for one in changes if one.verdict is not None and one.verdict.gates]
     if bad:
         raise ReimageError(
             f"{node} is not what it was: {'; '.join(one.text() for one in bad)}. See it in the machine "
             "room, or in the BMC; if it was meant, start again with -e reimage_again=true"
         )
-    if wrong := unexpected(expected, told or Settings(bios_error=NO_BMC, firmware_error=NO_BMC)):
+    if wrong := check_expectation(expected, told or Settings(bios_error=NO_BMC, firmware_error=NO_BMC)):
         raise ReimageError(
             f"{node} is not as its model has to be: {'; '.join(one.text() for one in wrong)}. Set it through "
             "the BMC, or correct reimage_expect, then start the same command again"
@@ -411,7 +419,7 @@ def keep_record(
     return tuple(one.text() for one in changes) + tuple(remarks)
 
 
-def booted(run: Started, node: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
+def check_first_boot(run: ReimageContext, node: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what is to be reported of a node's first boot.
 
     Args:
@@ -437,10 +445,10 @@ def booted(run: Started, node: str, facts: Mapping[str, Any]) -> tuple[str, ...]
     return ()
 
 
-def changes_of(folder: Path, node: str) -> tuple[Change, ...]:
+def hardware_changes(folder: Path, node: str) -> tuple[Change, ...]:
     """Return what changed in a node's hardware in a run, nothing where it has no record from after."""
     after = read_record(folder, "after", node)
-    return compare(read_record(folder, "before", node), after) if after else ()
+    return compare_hardware(read_record(folder, "before", node), after) if after else ()
 
 
 def read_record(folder: Path, which: str, node: str) -> Node | None:
@@ -466,7 +474,7 @@ def _boot_path(folder: Path, node: str) -> Path:
     return folder / "before" / f"{node}.boot_id"
 
 
-def proven(night_folder: Path, node: str) -> tuple[str, ...]:
+def check_night_verdict(night_folder: Path, node: str) -> tuple[str, ...]:
     """Return what a night that passed a node says of it.
 
     Args:
@@ -491,7 +499,7 @@ def proven(night_folder: Path, node: str) -> tuple[str, ...]:
     return (f"{mine.verdict.value}: {sanitize(said, 200)}",) if mine.verdict is not Verdict.PASS else ()
 
 
-def end(run: Started, *, keep_history: bool = True) -> Ended:
+def end_run(run: ReimageContext, *, keep_history: bool = True) -> RunSummary:
     """Write the run's record, which enters the history, and say how every node stands.
 
     Raises:
@@ -503,14 +511,14 @@ def end(run: Started, *, keep_history: bool = True) -> Ended:
     lines, reasons, nodes, findings = [], [], [], []
     for name in asked.nodes:
         if name in run.refused:
-            stands = Standing(state="failed", reason=run.refused[name])
+            stands = NodeProgress(state="failed", reason=run.refused[name])
         else:
             try:
-                stands = lifecycle.standing(
-                    journal.read(journal.path_of(folder / "journal", name)), alive=False
+                stands = lifecycle.replay(
+                    journal.read_journal(journal.journal_path(folder / "journal", name)), alive=False
                 )
             except JournalError as error:
-                stands = Standing(state="failed", reason=str(error))
+                stands = NodeProgress(state="failed", reason=str(error))
         returned = stands.state == "returned"
         verdicts.append(Verdict.PASS if returned else Verdict.FAIL)
         after = read_record(folder, "after", name) or read_record(folder, "before", name)
@@ -553,7 +561,7 @@ def end(run: Started, *, keep_history: bool = True) -> Ended:
         history = History(results).keep(folder) if keep_history else ""
     except (ResultsError, OSError) as error:
         raise ReimageError(str(error)) from error
-    return Ended(
+    return RunSummary(
         verdict=verdict,
         gates=verdict.gates,
         message=tuple(sanitize(one, 1500) for one in lines),
@@ -561,7 +569,7 @@ def end(run: Started, *, keep_history: bool = True) -> Ended:
     )
 
 
-def read_run_file(folder: Path) -> Asked:
+def read_run_file(folder: Path) -> RunRequest:
     """Return what a run was asked for.
 
     Raises:
@@ -569,14 +577,14 @@ def read_run_file(folder: Path) -> Asked:
     """
     path = folder / RUN_FILE
     try:
-        return Asked.model_validate_json(path.read_bytes())
+        return RunRequest.model_validate_json(path.read_bytes())
     except OSError as error:
         raise ReimageError(f"cannot read {path}: {error.strerror}") from None
     except ValidationError:
         raise ReimageError(f"{path} is damaged; start again with -e reimage_again=true") from None
 
 
-def folders(results: Path) -> list[Path]:
+def run_folders(results: Path) -> list[Path]:
     """Return the folders of runs, newest first; also of one that was killed as it began.
 
     Raises:
@@ -598,7 +606,7 @@ def newest_journals(results: Path, wanted: Iterable[str] | None = None) -> dict[
     """
     left = None if wanted is None else set(wanted)
     found: dict[str, Path] = {}
-    for folder in folders(results):
+    for folder in run_folders(results):
         if left is not None and not left:
             break
         if not (folder / RUN_FILE).is_file():
@@ -606,16 +614,16 @@ def newest_journals(results: Path, wanted: Iterable[str] | None = None) -> dict[
         names = (
             [path.name.removesuffix(".journal") for path in (folder / "journal").glob("*.journal")]
             if left is None
-            else [one for one in left if journal.path_of(folder / "journal", one).is_file()]
+            else [one for one in left if journal.journal_path(folder / "journal", one).is_file()]
         )
         for name in names:
-            found.setdefault(name, journal.path_of(folder / "journal", name))
+            found.setdefault(name, journal.journal_path(folder / "journal", name))
         if left is not None:
             left.difference_update(names)
     return found
 
 
-def status(
+def read_progress(
     results: Path, wanted: Iterable[str] | None = None, now: datetime | None = None
 ) -> list[NodeStatus]:
     """Return where every node stands that was ever imaged from here, by name.
@@ -633,15 +641,15 @@ def status(
     found = []
     for name, path in sorted(newest_journals(results, wanted).items()):
         try:
-            stands = lifecycle.standing(journal.read(path), alive=name in living)
+            stands = lifecycle.replay(journal.read_journal(path), alive=name in living)
         except JournalError as error:
-            stands = Standing(state="failed", reason=str(error))
+            stands = NodeProgress(state="failed", reason=str(error))
         found.append(
             NodeStatus(
                 node=name,
                 run_id=path.parent.parent.name,
-                standing=stands,
-                text=lifecycle.describe(stands, at),
+                progress=stands,
+                text=lifecycle.describe_progress(stands, at),
                 next_command=lifecycle.next_command(name, stands),
             )
         )
@@ -650,6 +658,6 @@ def status(
 
 def _next_id(results: Path) -> str:
     """Return an id after all earlier runs', though the clock was put back: ids are their order."""
-    now, before = datetime.now(UTC), next(iter(folders(results)), None)
+    now, before = datetime.now(UTC), next(iter(run_folders(results)), None)
     latest = stamp_of(before.name) if before else None
     return new_run_id(BENCHMARK, now=max(now, latest + timedelta(seconds=1)) if latest else now)

@@ -400,7 +400,9 @@ def _not_while_imaged(results: Path, one: NodeNight) -> NodeNight:
     from rackproof.jobs.reimage import tasks
 
     try:
-        unfinished = [at for at in tasks.status(results, [one.node]) if at.standing.state != "returned"]
+        unfinished = [
+            at for at in tasks.read_progress(results, [one.node]) if at.progress.state != "returned"
+        ]
     except tasks.ReimageError as error:
         raise ValidateError(str(error)) from error
     if not unfinished:

@@ -19,18 +19,18 @@ import yaml
 
 from rackproof.jobs.reimage.bmc_types import Access, BmcError, BmcSilentError, MachineIdentity
 from rackproof.jobs.reimage.discovery import (
-    Discovered,
+    Discovery,
     DiscoveryError,
-    Known,
-    ask,
-    awaited,
-    expand,
-    keep,
-    match,
+    KnownNode,
+    ask_bmcs,
+    awaited_nodes,
+    expand_addresses,
+    match_machines,
+    write_discovered,
 )
 
-from .ipmi_double import IpmiDouble
-from .redfish_double import RedfishDouble
+from .fake_ipmi import FakeIpmi
+from .fake_redfish import FakeRedfish
 
 MAC = "52:54:00:00:00:01"
 OTHER = "52:54:00:00:00:02"
@@ -52,7 +52,7 @@ OTHER = "52:54:00:00:00:02"
 def test_ranges_and_networks_become_addresses(
     words: list[str], addresses: list[str], ranged: list[str] | None
 ) -> None:
-    assert expand(words) == (addresses, frozenset(addresses if ranged is None else ranged))
+    assert expand_addresses(words) == (addresses, frozenset(addresses if ranged is None else ranged))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_ranges_and_networks_become_addresses(
 )
 def test_what_begins_like_a_range_and_is_none_is_refused(words: list[str], why: str) -> None:
     with pytest.raises(DiscoveryError, match=why):
-        expand(words)
+        expand_addresses(words)
 
 
 def about(serial: str = "S1", **changed: object) -> MachineIdentity:
@@ -78,15 +78,15 @@ def about(serial: str = "S1", **changed: object) -> MachineIdentity:
     )
 
 
-ONE = {"n1": Known(serial="S1", mac=MAC)}
+ONE = {"n1": KnownNode(serial="S1", mac=MAC)}
 
 
 def test_a_node_is_matched_by_its_serial_number_however_it_is_written() -> None:
-    found = match({"10.0.0.11": (about(" s1 "),)}, ONE)
+    found = match_machines({"10.0.0.11": (about(" s1 "),)}, ONE)
     assert found.variables == {"n1": {"reimage_bmc_address": "10.0.0.11"}}
     assert (found.problems, found.remarks, found.gates) == ((), (), False)
     assert found.matched == ("n1: 10.0.0.11: ACME G8, serial number  s1 , power Off",)
-    assert match({"10.0.0.11": (about(),)}, ONE, protocol="ipmi").variables["n1"] == {
+    assert match_machines({"10.0.0.11": (about(),)}, ONE, protocol="ipmi").variables["n1"] == {
         "reimage_bmc_address": "10.0.0.11",
         "reimage_bmc_protocol": "ipmi",
     }
@@ -109,21 +109,21 @@ def test_a_node_is_matched_by_its_serial_number_however_it_is_written() -> None:
 def test_a_mac_address_is_written_only_where_it_is_certain(
     macs: dict[str, bool | None], known: str, written: str, remark: str
 ) -> None:
-    found = match({"10.0.0.11": (about(macs=macs),)}, {"n1": Known(serial="S1", mac=known)})
+    found = match_machines({"10.0.0.11": (about(macs=macs),)}, {"n1": KnownNode(serial="S1", mac=known)})
     assert found.variables["n1"].get("reimage_mac", "") == written
     assert [remark in one for one in found.remarks] == [True] * bool(remark)
 
 
 def test_everything_that_was_asked_and_every_node_is_accounted_for() -> None:
     nodes = ONE | {
-        "n2": Known(serial="S2"),
-        "n3": Known(serial="S3"),
-        "n4": Known(serial="S4", bmc_address="10.0.0.99"),
-        "n5": Known(),
-        "n6": Known(serial="S6"),
-        "n7": Known(serial="s6"),
+        "n2": KnownNode(serial="S2"),
+        "n3": KnownNode(serial="S3"),
+        "n4": KnownNode(serial="S4", bmc_address="10.0.0.99"),
+        "n5": KnownNode(),
+        "n6": KnownNode(serial="S6"),
+        "n7": KnownNode(serial="s6"),
     }
-    found = match(
+    found = match_machines(
         {
             "10.0.0.1": (about("S1"),),
             "10.0.0.2": (about("S2"),),
@@ -160,38 +160,38 @@ def test_everything_that_was_asked_and_every_node_is_accounted_for() -> None:
 def test_silence_in_a_range_is_no_problem_as_long_as_somebody_is_found() -> None:
     silent = {"10.0.0.8": BmcSilentError("10.0.0.8: its BMC does not answer")}
     ranged = frozenset(silent)
-    assert not match(silent | {"10.0.0.1": (about(),)}, ONE, ranged=ranged).gates
-    assert match(silent, ONE, ranged=ranged).gates
+    assert not match_machines(silent | {"10.0.0.1": (about(),)}, ONE, ranged=ranged).gates
+    assert match_machines(silent, ONE, ranged=ranged).gates
 
 
 def test_of_a_bmc_that_lists_several_systems_each_is_named() -> None:
     board = about("B1", system="HGX_Baseboard_0", model="HGX")
-    found = match({"10.0.0.1": (about(system="System_0"), board)}, ONE)
+    found = match_machines({"10.0.0.1": (about(system="System_0"), board)}, ONE)
     assert found.variables["n1"]["reimage_bmc_system"] == "System_0"
     assert found.remarks == ("10.0.0.1: HGX, serial number B1, power Off: no node of the inventory",)
     assert not found.gates
-    found = match({"10.0.0.1": (about(system="{{ lookup('pipe', 'id') }}"), board)}, ONE)
+    found = match_machines({"10.0.0.1": (about(system="{{ lookup('pipe', 'id') }}"), board)}, ONE)
     assert not found.variables
     assert "which cannot be written down" in found.problems[0]
 
 
 def test_a_bmc_that_has_moved_is_told() -> None:
-    known = {"n1": Known(serial="S1", mac=MAC, bmc_address="https://10.0.0.1/")}
-    assert match({"10.0.0.1": (about(),)}, known).remarks == ()
-    assert match({"10.0.0.2": (about(),)}, known).remarks == (
+    known = {"n1": KnownNode(serial="S1", mac=MAC, bmc_address="https://10.0.0.1/")}
+    assert match_machines({"10.0.0.1": (about(),)}, known).remarks == ()
+    assert match_machines({"10.0.0.2": (about(),)}, known).remarks == (
         "n1: the inventory says its BMC is at https://10.0.0.1/; it is at 10.0.0.2",
     )
 
 
 def test_machines_that_booted_are_matched_by_the_same_rules() -> None:
     nodes = {
-        "n1": Known(serial="S1"),
-        "n2": Known(serial="S2", mac=MAC.upper().replace(":", "-")),
-        "n3": Known(serial="S3", mac="52:54:00:00:00:09"),
-        "n4": Known(serial="S4"),
-        "n5": Known(serial="S5"),
-        "n6": Known(serial="S6", bmc_address="10.0.0.6"),
-        "n7": Known(),
+        "n1": KnownNode(serial="S1"),
+        "n2": KnownNode(serial="S2", mac=MAC.upper().replace(":", "-")),
+        "n3": KnownNode(serial="S3", mac="52:54:00:00:00:09"),
+        "n4": KnownNode(serial="S4"),
+        "n5": KnownNode(serial="S5"),
+        "n6": KnownNode(serial="S6", bmc_address="10.0.0.6"),
+        "n7": KnownNode(),
     }
 
     def booted(serial: str) -> tuple[MachineIdentity, ...]:
@@ -206,7 +206,7 @@ def test_machines_that_booted_are_matched_by_the_same_rules() -> None:
         macs[4]: booted("S4"),
         macs[5]: booted(""),
     }
-    found = match(answers, nodes, protocol="boot")
+    found = match_machines(answers, nodes, protocol="boot")
     assert found.variables == {"n1": {"reimage_mac": macs[0]}, "n2": {"reimage_mac": MAC}}
     assert found.matched[0] == f"n1: {macs[0]}: ACME G8, serial number  s1"
     assert found.problems == (
@@ -219,7 +219,7 @@ def test_machines_that_booted_are_matched_by_the_same_rules() -> None:
         "cannot be matched, because they have no reimage_serial: n7",
     )
     assert found.gates
-    assert awaited(nodes) == ["n1", "n4", "n5", "n6"]
+    assert awaited_nodes(nodes) == ["n1", "n4", "n5", "n6"]
 
 
 def test_each_bmc_has_its_time_and_no_more_are_asked_at_once_than_allowed() -> None:
@@ -245,7 +245,7 @@ def test_each_bmc_has_its_time_and_no_more_are_asked_at_once_than_allowed() -> N
 
     addresses = ["a", "hangs", "b", "stumbles", "refuses", "c", "d"]
     begin = time.monotonic()
-    answers = ask(addresses, Access("", "ops", "secret"), parallel=2, timeout_s=0.5, who=who)
+    answers = ask_bmcs(addresses, Access("", "ops", "secret"), parallel=2, timeout_s=0.5, who=who)
     ever.set()
     assert time.monotonic() - begin < 10
     assert list(answers) == addresses
@@ -260,10 +260,10 @@ def test_each_bmc_has_its_time_and_no_more_are_asked_at_once_than_allowed() -> N
 def test_the_file_keeps_whom_it_has_and_is_nobody_elses(tmp_path: Path) -> None:
     path = tmp_path / "discovered.yml"
     first = {"n1": {"reimage_bmc_address": "10.0.0.1", "reimage_mac": MAC}}
-    assert keep(path, first)
-    assert not keep(path, first)
-    assert keep(path, {"n2": {"reimage_bmc_address": "10.0.0.2"}})
-    assert keep(path, {"n1": {"reimage_bmc_address": "10.0.0.9"}})
+    assert write_discovered(path, first)
+    assert not write_discovered(path, first)
+    assert write_discovered(path, {"n2": {"reimage_bmc_address": "10.0.0.2"}})
+    assert write_discovered(path, {"n1": {"reimage_bmc_address": "10.0.0.9"}})
     assert yaml.safe_load(path.read_text()) == {
         "all": {
             "hosts": {
@@ -273,28 +273,28 @@ def test_the_file_keeps_whom_it_has_and_is_nobody_elses(tmp_path: Path) -> None:
         }
     }
     # What a machine told that booted says nothing of its BMC, and the other way round.
-    assert keep(path, {"n1": {"reimage_bmc_address": "10.0.0.9", "reimage_bmc_system": "1"}})
-    assert keep(path, {"n1": {"reimage_mac": OTHER}})
+    assert write_discovered(path, {"n1": {"reimage_bmc_address": "10.0.0.9", "reimage_bmc_system": "1"}})
+    assert write_discovered(path, {"n1": {"reimage_mac": OTHER}})
     both = {"reimage_bmc_address": "10.0.0.9", "reimage_bmc_system": "1", "reimage_mac": OTHER}
     assert yaml.safe_load(path.read_text())["all"]["hosts"]["n1"] == both
-    assert keep(path, {"n1": {"reimage_bmc_address": "10.0.0.8"}})
+    assert write_discovered(path, {"n1": {"reimage_bmc_address": "10.0.0.8"}})
     moved = {"reimage_bmc_address": "10.0.0.8", "reimage_mac": OTHER}
     assert yaml.safe_load(path.read_text())["all"]["hosts"]["n1"] == moved
     for text in ("all: {hosts: {}, vars: {a: 1}}", "[1]", "{", "sku: {}", "all: 3"):
         path.write_text(text)
         with pytest.raises(DiscoveryError, match=r"discovered\.yml is no"):
-            keep(path, first)
+            write_discovered(path, first)
         assert path.read_text() == text
 
 
 def test_nothing_found_proves_nothing() -> None:
-    assert Discovered({}, (), ()).gates
+    assert Discovery({}, (), ()).gates
 
 
 @pytest.fixture
-def rack() -> Iterator[dict[str, RedfishDouble]]:
+def rack() -> Iterator[dict[str, FakeRedfish]]:
     made = {
-        "n1": RedfishDouble(
+        "n1": FakeRedfish(
             {
                 "Id": "System_0",
                 "SerialNumber": "S1",
@@ -305,10 +305,10 @@ def rack() -> Iterator[dict[str, RedfishDouble]]:
             {"Id": "HGX_Baseboard_0", "SerialNumber": "B1", "macs": {MAC: "LinkUp"}},
         ),
         # The service tag, which the machine's own system reads, too.
-        "n2": RedfishDouble(
+        "n2": FakeRedfish(
             {"Id": "1", "SerialNumber": "CN123", "SKU": "S2", "Manufacturer": "Dell Inc.", "macs": {}}
         ),
-        "stranger": RedfishDouble({"Id": "1", "SerialNumber": "S9"}),
+        "stranger": FakeRedfish({"Id": "1", "SerialNumber": "S9"}),
     }
     yield made
     for one in made.values():
@@ -316,13 +316,13 @@ def rack() -> Iterator[dict[str, RedfishDouble]]:
 
 
 @pytest.mark.slow
-def test_bmcs_say_who_they_are_by_redfish(rack: dict[str, RedfishDouble]) -> None:
+def test_bmcs_say_who_they_are_by_redfish(rack: dict[str, FakeRedfish]) -> None:
     silent = "http://127.0.0.1:1"
     rack["stranger"].fault = "drips"
     # It lists interfaces, and cannot show them.
     rack["n1"].fault = "HGX_Baseboard_0/EthernetInterfaces"
     begin = time.monotonic()
-    answers = ask(
+    answers = ask_bmcs(
         [*(one.address for one in rack.values()), silent],
         Access("", "ops", "secret", call_timeout_s=2),
         timeout_s=6,
@@ -345,16 +345,16 @@ def test_bmcs_say_who_they_are_by_ipmi() -> None:
     with socket.socket(type=socket.SOCK_DGRAM) as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
-    IpmiDouble(port, serial="S1")
+    FakeIpmi(port, serial="S1")
     address = f"127.0.0.1:{port}"
-    assert ask([address], Access("", "ops", "secret", protocol="ipmi")) == {
+    assert ask_bmcs([address], Access("", "ops", "secret", protocol="ipmi")) == {
         address: (MachineIdentity("", "S1", "Supermicro SYS-821GE", "Off", {}),)
     }
 
 
 @pytest.mark.playbook
 def test_the_playbook_writes_an_inventory_that_the_next_one_reads(
-    rack: dict[str, RedfishDouble], tmp_path: Path
+    rack: dict[str, FakeRedfish], tmp_path: Path
 ) -> None:
     hosts = {
         "localhost": {"ansible_connection": "local"},

@@ -13,7 +13,14 @@ import pytest
 
 from rackproof.core.records import Node, Verdict
 from rackproof.jobs.reimage import acceptance
-from rackproof.jobs.reimage.acceptance import PartnerHalf, bad_alone, keep_pair, meet, partners, proven
+from rackproof.jobs.reimage.acceptance import (
+    PartnerHalf,
+    check_acceptance,
+    find_own_failure,
+    find_partners,
+    record_pair,
+    run_partner,
+)
 from rackproof.jobs.reimage.tasks import ReimageError
 from rackproof.jobs.validate.fleet.night_store import (
     NightReason,
@@ -94,7 +101,7 @@ def test_a_partner_is_in_service_alike_and_known_to_be_good(
     tmp_path: Path, other: NodeNight, sinfo: str, why: str
 ) -> None:
     one = begun(tmp_path, other)
-    assert partners(one, "n1", listed(n1="batch|rackproof-reimage: gets a new image", n2=sinfo)) == (
+    assert find_partners(one, "n1", listed(n1="batch|rackproof-reimage: gets a new image", n2=sinfo)) == (
         () if why else ("n2",)
     )
 
@@ -103,7 +110,7 @@ def test_the_rack_s_own_come_first_and_not_all_ask_the_same(tmp_path: Path) -> N
     names = ["n2", "n3", "n4", "n5"]
     one = begun(tmp_path, *(node_night(name, rack="r2" if name in ("n2", "n3") else "r1") for name in names))
     said = listed(n1="batch", **dict.fromkeys(names, "batch"))
-    found = partners(one, "n1", said)
+    found = find_partners(one, "n1", said)
     assert set(found[:2]) == {"n4", "n5"}
     assert set(found) == set(names)
 
@@ -117,8 +124,8 @@ def test_the_first_that_slurm_gives_comes_and_leaves_nothing() -> None:
         return probes.section("half", ""), 0, 40
 
     slurm = probes.Slurm(answer)
-    how = acceptance.unbounded(probes.plan(minutes=0.0))
-    half = meet(
+    how = acceptance.without_budget(probes.plan(minutes=0.0))
+    half = run_partner(
         how, "n1", ["n2", "n3", "n4"], 4, Jobs(slurm.shell, how, {}, {}, lambda: slurm.now, slurm.sleep)
     )
     assert half == PartnerHalf("n3")
@@ -138,8 +145,8 @@ def test_a_half_that_did_not_come_or_not_to_its_end_says_so(
     answer: tuple[str, int | None, float], partner: str, text: str
 ) -> None:
     slurm = probes.Slurm(lambda _: answer)
-    how = acceptance.unbounded(probes.plan())
-    half = meet(how, "n1", ["n2"], 4, Jobs(slurm.shell, how, {}, {}, lambda: slurm.now, slurm.sleep))
+    how = acceptance.without_budget(probes.plan())
+    half = run_partner(how, "n1", ["n2"], 4, Jobs(slurm.shell, how, {}, {}, lambda: slurm.now, slurm.sleep))
     assert half.partner == partner
     assert half.text.startswith(text)
     # Asked again for as long as the node's half waits, and no longer.
@@ -148,14 +155,14 @@ def test_a_half_that_did_not_come_or_not_to_its_end_says_so(
 
 
 def test_without_anybody_known_to_be_good_it_says_what_to_do() -> None:
-    how = acceptance.unbounded(probes.plan())
+    how = acceptance.without_budget(probes.plan())
     slurm = probes.Slurm(probes.sound)
-    half = meet(how, "n1", [], 4, Jobs(slurm.shell, how, {}, {}))
+    half = run_partner(how, "n1", [], 4, Jobs(slurm.shell, how, {}, {}))
     assert (half.partner, slurm.started) == ("", [])
     assert "run validate.yml, or leave the pair out" in half.text
     # Slurm's host is gone.
     slurm.silent_from = 0
-    assert "Connection timed out" in meet(how, "n1", ["n2"], 4, Jobs(slurm.shell, how, {}, {})).text
+    assert "Connection timed out" in run_partner(how, "n1", ["n2"], 4, Jobs(slurm.shell, how, {}, {})).text
 
 
 def kept_of(one: Begun) -> ProbeNight:
@@ -181,7 +188,7 @@ def test_what_a_node_and_its_partner_come_to(
 ) -> None:
     one = begun(tmp_path, references=(FLOOR,))
     write_probes(Path(one.folder), ProbeNight(asked=1, measured=("n1",)))
-    keep_pair(one, "n1", half, said, "0")
+    record_pair(one, "n1", half, said, "0")
     kept = kept_of(one)
     # What the night measured by itself stays.
     assert kept.measured == ("n1",)
@@ -211,7 +218,7 @@ def test_a_speed_without_a_floor_is_compared_with_the_rack_s_pairs_of_earlier_ni
         for number, (first, second) in enumerate(zip(names[::2], names[1::2], strict=True))
     )
     write_probes(tmp_path / EARLIER, ProbeNight(asked=1, pairs=met))
-    keep_pair(one, "n1", PartnerHalf("n2"), probes.pair_says(value=value), "0")
+    record_pair(one, "n1", PartnerHalf("n2"), probes.pair_says(value=value), "0")
     (found,) = kept_of(one).pairs
     assert (found.passed, found.speed) == (speed is not Verdict.FAIL, speed)
 
@@ -223,8 +230,8 @@ PASSED = PairResult(nodes=("n1", "n2"), passed=True, value=380.0, text="380 GB/s
 @pytest.mark.parametrize(
     ("kept", "proofs", "gpus", "said"),
     [
-        (None, (), 4, "reimage_proofs leaves probes, pair out"),
-        (ProbeNight(asked=1, measured=("n1",)), ("probes",), 4, "reimage_proofs leaves pair out"),
+        (None, (), 4, "reimage_acceptance leaves probes, pair out"),
+        (ProbeNight(asked=1, measured=("n1",)), ("probes",), 4, "reimage_acceptance leaves pair out"),
         (ProbeNight(asked=1, measured=("n1",), pairs=(PASSED,)), BOTH, 4, ""),
         (ProbeNight(asked=1, pairs=(PASSED,)), BOTH, 0, "it has no GPU that could be measured"),
     ],
@@ -235,7 +242,7 @@ def test_what_was_left_out_is_reported(
     folder = Path(begun(tmp_path, gpus=gpus).folder)
     if kept is not None:
         write_probes(folder, kept)
-    remarks = proven(folder, "n1", proofs)
+    remarks = check_acceptance(folder, "n1", proofs)
     assert len(remarks) == bool(said)
     assert said in "".join(remarks)
 
@@ -267,23 +274,23 @@ def test_what_was_to_be_proven_and_was_not_is_no_pass(
     if kept is not None:
         write_probes(folder, kept)
     with pytest.raises(ReimageError, match=f"n1 is unproven: {said}"):
-        proven(folder, "n1", proofs)
+        check_acceptance(folder, "n1", proofs)
 
 
 def test_who_is_bad_alone_meets_nobody(tmp_path: Path) -> None:
     one = begun(tmp_path)
-    assert bad_alone(one, "n1") == ""
+    assert find_own_failure(one, "n1") == ""
     slow = LACKS.model_copy(update={"verdict": Verdict.DEGRADED})
     write_probes(Path(one.folder), ProbeNight(asked=1, reasons={"n1": (slow,), "n2": (LACKS,)}))
-    assert bad_alone(one, "n1") == ""
+    assert find_own_failure(one, "n1") == ""
     write_probes(Path(one.folder), ProbeNight(asked=1, reasons={"n1": (slow, LACKS)}))
-    assert bad_alone(one, "n1") == "gemm n1: no PyTorch"
+    assert find_own_failure(one, "n1") == "gemm n1: no PyTorch"
 
 
 def test_what_is_kept_is_one_file_of_the_night(tmp_path: Path) -> None:
     one = begun(tmp_path)
     for name in ("n1", "n4"):
-        keep_pair(one, name, PartnerHalf("", "busy"), "", "")
+        record_pair(one, name, PartnerHalf("", "busy"), "", "")
     kept = json.loads((Path(one.folder) / "probes.json").read_text())
     assert set(kept["reasons"]) == {"n1", "n4"}
 
@@ -320,7 +327,7 @@ class Here:
 @pytest.mark.torch
 def test_both_halves_reduce_with_each_other(tmp_path: Path, torch_python: Path) -> None:
     """The scripts as they are sent, with PyTorch and gloo: the node's, and the partner's within its marks."""
-    plan = acceptance.unbounded(probes.plan(device="cpu", python=str(torch_python), pair_limit_s=90))
+    plan = acceptance.without_budget(probes.plan(device="cpu", python=str(torch_python), pair_limit_s=90))
     # The partner finds rank 0 by the node's name.
     node = "localhost"
     mine = subprocess.Popen(
@@ -332,15 +339,15 @@ def test_both_halves_reduce_with_each_other(tmp_path: Path, torch_python: Path) 
         text=True,
     )
     assert mine.stdin is not None
-    mine.stdin.write(acceptance.node_half(plan, node))
+    mine.stdin.write(acceptance.node_script(plan, node))
     mine.stdin.close()
     mine.stdin = None
     here = Here()
-    half = meet(plan, node, ["n2"], 0, here)  # type: ignore[arg-type]
+    half = run_partner(plan, node, ["n2"], 0, here)  # type: ignore[arg-type]
     said = mine.communicate(timeout=150)[0]
     assert half == PartnerHalf("n2"), here.said
     one = begun(tmp_path)
-    keep_pair(one, "n1", half, said, str(mine.returncode))
+    record_pair(one, "n1", half, said, str(mine.returncode))
     (pair,) = kept_of(one).pairs
     assert pair.passed, said
     assert pair.value is not None

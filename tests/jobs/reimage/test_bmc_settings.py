@@ -16,10 +16,15 @@ from rackproof.core.records import Node, Verdict
 from rackproof.jobs.reimage import tasks
 from rackproof.jobs.reimage.bmc import read_settings
 from rackproof.jobs.reimage.bmc_types import Access, Firmware, Settings
-from rackproof.jobs.reimage.hardware_diff import compare, expectation, unexpected, with_settings
-from rackproof.jobs.reimage.tasks import ReimageError, begin, keep_record
+from rackproof.jobs.reimage.hardware_diff import (
+    add_settings,
+    check_expectation,
+    compare_hardware,
+    parse_expectation,
+)
+from rackproof.jobs.reimage.tasks import ReimageError, begin_run, record_hardware
 
-from .redfish_double import ROOT, RedfishDouble
+from .fake_redfish import ROOT, FakeRedfish
 
 BIOS = {"SriovGlobalEnable": "Enabled", "NumaNodesPerSocket": 1, "AcsEnabled": False, "Unset": None}
 FIRMWARE = {
@@ -87,13 +92,13 @@ TOLD = Settings(
 def test_what_is_not_as_it_has_to_be_is_told_with_both_values(
     expected: dict[str, Any], said: list[tuple[str, str]]
 ) -> None:
-    found = unexpected(expectation("n1", expected), TOLD)
+    found = check_expectation(parse_expectation("n1", expected), TOLD)
     assert [(one.text(), one.verdict) for one in found] == [(text, Verdict(word)) for text, word in said]
 
 
 def test_what_could_not_be_read_is_unproven_with_its_reason() -> None:
     told = Settings(bios_error="n1: its BMC does not answer", firmware_error="n1: its BMC is slow")
-    found = unexpected(expectation("n1", {"bios": {"A": "x"}, "firmware": {"B": "1"}}), told)
+    found = check_expectation(parse_expectation("n1", {"bios": {"A": "x"}, "firmware": {"B": "1"}}), told)
     assert [one.verdict for one in found] == [Verdict.UNPROVEN] * 2
     assert [one.text() for one in found] == [
         "BIOS setting A is not known, has to be x: n1: its BMC does not answer",
@@ -112,12 +117,12 @@ def test_what_could_not_be_read_is_unproven_with_its_reason() -> None:
 )
 def test_an_expectation_with_a_typing_error_is_refused(values: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        expectation("n1", values)
+        parse_expectation("n1", values)
 
 
 def test_the_record_has_all_firmware_and_the_settings_that_somebody_minds() -> None:
-    expected = expectation("n1", {"bios": {"AcsEnabled": False}})
-    before = with_settings(Node(name="n1", firmware={"bios": "1.0"}), TOLD, expected)
+    expected = parse_expectation("n1", {"bios": {"AcsEnabled": False}})
+    before = add_settings(Node(name="n1", firmware={"bios": "1.0"}), TOLD, expected)
     assert before.firmware == {
         "bios": "1.0",
         "bios.AcsEnabled": "False",
@@ -128,18 +133,18 @@ def test_the_record_has_all_firmware_and_the_settings_that_somebody_minds() -> N
     newer = Settings(
         bios={"AcsEnabled": True}, firmware=(Firmware("BMC", "BMC", "24.11"), *TOLD.firmware[::2])
     )
-    after = with_settings(Node(name="n1", firmware={"bios": "1.0"}), newer, expected)
-    assert [one.text() for one in compare(before, after)] == [
+    after = add_settings(Node(name="n1", firmware={"bios": "1.0"}), newer, expected)
+    assert [one.text() for one in compare_hardware(before, after)] == [
         "firmware bios.AcsEnabled was False, is True",
         "firmware bmc.BMC was 24.10, is 24.11",
     ]
     # Silence on one side is one remark, not many parts that are gone.
     silent = Node(name="n1", firmware={"bios": "1.0"})
-    assert [(one.text(), one.verdict) for one in compare(before, silent)] == [
+    assert [(one.text(), one.verdict) for one in compare_hardware(before, silent)] == [
         ("firmware that the BMC lists: not known after, so not compared", None),
         ("BIOS settings: not known after, so not compared", None),
     ]
-    first, _ = compare(silent, before)
+    first, _ = compare_hardware(silent, before)
     assert first.text() == "firmware that the BMC lists: not known before, so not compared"
 
 
@@ -147,42 +152,42 @@ FACTS = {"dmi": {"product_serial": "S1"}, "boot_id": "one"}
 
 
 def test_a_node_returns_only_as_its_model_has_to_be(tmp_path: Path) -> None:
-    run = begin(tmp_path, {"n1": []}, method="rack", owner_pid=os.getpid())
-    wrong = expectation("n1", {"bios": {"AcsEnabled": True}})
+    run = begin_run(tmp_path, {"n1": []}, method="rack", owner_pid=os.getpid())
+    wrong = parse_expectation("n1", {"bios": {"AcsEnabled": True}})
     # Before, it is a remark: what was set through the BMC counts from the next boot on.
-    assert keep_record(run, "n1", "before", FACTS, told=TOLD, expected=wrong) == (
+    assert record_hardware(run, "n1", "before", FACTS, told=TOLD, expected=wrong) == (
         "before: BIOS setting AcsEnabled is False, not True",
     )
     with pytest.raises(
         ReimageError, match=r"n1 is not as its model has to be: .*AcsEnabled is False, not True"
     ):
-        keep_record(run, "n1", "after", FACTS, told=TOLD, expected=wrong)
+        record_hardware(run, "n1", "after", FACTS, told=TOLD, expected=wrong)
     # Expected, and there is no BMC that could tell.
     with pytest.raises(ReimageError, match=r"has to be True: no address of its BMC is known"):
-        keep_record(run, "n1", "after", FACTS, expected=wrong)
-    right = expectation("n1", {"bios": {"AcsEnabled": False}})
-    assert keep_record(run, "n1", "after", FACTS, told=TOLD, expected=right) == ()
+        record_hardware(run, "n1", "after", FACTS, expected=wrong)
+    right = parse_expectation("n1", {"bios": {"AcsEnabled": False}})
+    assert record_hardware(run, "n1", "after", FACTS, told=TOLD, expected=right) == ()
     kept = tasks.read_record(Path(run.folder), "after", "n1")
     assert kept is not None
     assert kept.firmware["bios.AcsEnabled"] == "False"
     # Nothing is expected: a BMC that tells nothing is a remark and holds nobody up.
     silent = Settings(bios_error="n1: no", firmware_error="n1: nor this")
-    assert keep_record(run, "n1", "after", FACTS, told=silent)[-2:] == ("n1: no", "n1: nor this")
+    assert record_hardware(run, "n1", "after", FACTS, told=silent)[-2:] == ("n1: no", "n1: nor this")
 
 
 @pytest.fixture
-def bmc() -> Iterator[RedfishDouble]:
-    made = RedfishDouble({"Id": "1", "SerialNumber": "S1", "bios": BIOS}, firmware=FIRMWARE)
+def bmc() -> Iterator[FakeRedfish]:
+    made = FakeRedfish({"Id": "1", "SerialNumber": "S1", "bios": BIOS}, firmware=FIRMWARE)
     yield made
     made.close()
 
 
-def way(bmc: RedfishDouble, **changed: Any) -> Access:
+def way(bmc: FakeRedfish, **changed: Any) -> Access:
     return Access(**({"address": bmc.address, "user": "ops", "password": "secret"} | changed))
 
 
 @pytest.mark.slow
-def test_settings_and_firmware_are_read_by_redfish(bmc: RedfishDouble) -> None:
+def test_settings_and_firmware_are_read_by_redfish(bmc: FakeRedfish) -> None:
     assert read_settings("n1", way(bmc)) == TOLD
 
 
@@ -197,7 +202,7 @@ def test_settings_and_firmware_are_read_by_redfish(bmc: RedfishDouble) -> None:
     ],
 )
 def test_what_of_it_cannot_be_read_says_why_and_leaves_the_rest(
-    bmc: RedfishDouble, fault: str, bios_error: str, firmware_error: str
+    bmc: FakeRedfish, fault: str, bios_error: str, firmware_error: str
 ) -> None:
     bmc.fault = fault
     told = read_settings("n1", way(bmc, call_timeout_s=1), timeout_s=2)
@@ -206,14 +211,14 @@ def test_what_of_it_cannot_be_read_says_why_and_leaves_the_rest(
 
 
 @pytest.mark.slow
-def test_what_makes_the_library_stumble_is_this_bmcs_fault(bmc: RedfishDouble) -> None:
+def test_what_makes_the_library_stumble_is_this_bmcs_fault(bmc: FakeRedfish) -> None:
     bmc.resources[f"{ROOT}/UpdateService/FirmwareInventory"]["Members"] = [{"@odata.id": 7}]
     told = read_settings("n1", way(bmc))
     assert "n1: the answer of its BMC at" in told.firmware_error
 
 
 @pytest.mark.slow
-def test_a_piece_that_is_listed_and_not_there_and_a_slow_bmc_are_told(bmc: RedfishDouble) -> None:
+def test_a_piece_that_is_listed_and_not_there_and_a_slow_bmc_are_told(bmc: FakeRedfish) -> None:
     del bmc.resources[f"{ROOT}/UpdateService/FirmwareInventory/1"]
     told = read_settings("n1", way(bmc))
     assert told.firmware[1] == Firmware("1", "1", "")
@@ -252,8 +257,8 @@ PLAYBOOK = """
 
 
 @pytest.mark.playbook
-def test_the_task_asks_the_bmc_and_shows_no_password(bmc: RedfishDouble, tmp_path: Path) -> None:
-    run = begin(tmp_path / "results", {"n1": []}, method="rack", owner_pid=os.getpid())
+def test_the_task_asks_the_bmc_and_shows_no_password(bmc: FakeRedfish, tmp_path: Path) -> None:
+    run = begin_run(tmp_path / "results", {"n1": []}, method="rack", owner_pid=os.getpid())
     playbook = tmp_path / "playbook.yml"
     for wanted, password, status, said in (
         ("Enabled", "secret", 0, "'remarks': []"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rackproof.core.records import Gpu, Node, Verdict
-from rackproof.jobs.reimage.hardware_diff import compare
+from rackproof.jobs.reimage.hardware_diff import compare_hardware
 
 
 def gpus(*names: str, vbios: str = "1") -> tuple[Gpu, ...]:
@@ -24,7 +24,7 @@ NODE = Node(
 
 
 def told(after: Node, before: Node | None = NODE) -> list[tuple[str, Verdict | None]]:
-    return [(one.text(), one.verdict) for one in compare(before, after)]
+    return [(one.text(), one.verdict) for one in compare_hardware(before, after)]
 
 
 def test_the_same_is_no_change_though_a_kernel_reserves_a_little() -> None:

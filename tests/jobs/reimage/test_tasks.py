@@ -17,7 +17,15 @@ from rackproof.cli.main import main
 from rackproof.core.records import Verdict
 from rackproof.jobs.reimage import journal, tasks
 from rackproof.jobs.reimage.lifecycle import STEPS, Step
-from rackproof.jobs.reimage.tasks import ReimageError, Started, begin, end, keep_record, proven, write_step
+from rackproof.jobs.reimage.tasks import (
+    ReimageContext,
+    ReimageError,
+    begin_run,
+    check_night_verdict,
+    end_run,
+    record_hardware,
+    write_step,
+)
 from rackproof.jobs.validate.fleet.night_store import NightRecord, NodeNight, write_night
 from rackproof.nodes.health_checks import HealthFinding
 from rackproof.store import host_claims
@@ -31,12 +39,12 @@ def _no_database(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RACKPROOF_DATABASE_URL", raising=False)
 
 
-def started(results: Path, nodes: dict[str, list[str]] | None = None, **options: Any) -> Started:
+def started(results: Path, nodes: dict[str, list[str]] | None = None, **options: Any) -> ReimageContext:
     given = {"method": "rack", "owner_pid": os.getpid()} | options
-    return begin(results, nodes or NODES, **given)
+    return begin_run(results, nodes or NODES, **given)
 
 
-def work(run: Started, node: str, *steps: Step) -> None:
+def work(run: ReimageContext, node: str, *steps: Step) -> None:
     for step in steps:
         write_step(run, node, "begun", step)
         write_step(run, node, "done", step)
@@ -64,37 +72,37 @@ def test_what_the_plan_takes_for_granted_stands_in_it(tmp_path: Path) -> None:
 def test_a_node_goes_the_whole_way_and_enters_the_history(tmp_path: Path) -> None:
     run = started(tmp_path, {"n1": ["r1"]})
     assert run.todo == {"n1": STEPS}
-    assert keep_record(run, "n1", "before", facts(), serial="s1") == ()
+    assert record_hardware(run, "n1", "before", facts(), serial="s1") == ()
     work(run, "n1", *STEPS[:6])
-    remarks = keep_record(run, "n1", "after", facts(uuids=("a", "x")), expected_gpus=2)
+    remarks = record_hardware(run, "n1", "after", facts(uuids=("a", "x")), expected_gpus=2)
     assert [one.split(" ", 3)[3] for one in remarks] == ["swapped: was GPU-b, is GPU-x"]
     write_step(run, "n1", "begun", Step.VALIDATE)
     write_step(run, "n1", "done", Step.VALIDATE, remarks=remarks)
     work(run, "n1", Step.RETURN)
-    ended = end(run)
+    ended = end_run(run)
     assert (ended.verdict, ended.gates, ended.history) == (Verdict.PASS, False, "")
     assert "n1: returned to service (GPU 1" in ended.message[0]
     kept = read_run(Path(run.folder))
     assert kept.benchmark == "reimage"
     assert [gpu.uuid for node in kept.nodes for gpu in node.gpus] == ["GPU-a", "GPU-x"]
-    (status,) = tasks.status(tmp_path)
-    assert status.standing.state == "returned"
+    (status,) = tasks.read_progress(tmp_path)
+    assert status.progress.state == "returned"
     assert not list(Path(run.folder, "journal").glob(".*.reserve"))
 
 
 @pytest.mark.parametrize("last", STEPS)
 def test_the_next_run_goes_on_where_a_killed_one_was(tmp_path: Path, last: Step) -> None:
     run = started(tmp_path)
-    keep_record(run, "n1", "before", facts(serial="first"))
+    record_hardware(run, "n1", "before", facts(serial="first"))
     work(run, "n1", *STEPS[: STEPS.index(last)])
     write_step(run, "n1", "begun", last)
-    found = {one.node: one for one in tasks.status(tmp_path)}
-    assert found["n1"].standing.state == "running"
-    assert found["n2"].standing.state == "waiting"
+    found = {one.node: one for one in tasks.read_progress(tmp_path)}
+    assert found["n1"].progress.state == "running"
+    assert found["n2"].progress.state == "waiting"
     # Killed: the claims are gone with the process.
     (tmp_path / tasks.CLAIMS / host_claims.CLAIMS).unlink()
-    (mine,) = tasks.status(tmp_path, ["n1"])
-    assert (mine.standing.state, mine.standing.step) == ("interrupted", last)
+    (mine,) = tasks.read_progress(tmp_path, ["n1"])
+    assert (mine.progress.state, mine.progress.step) == ("interrupted", last)
     assert mine.next_command == "ansible-playbook reimage.yml -l n1"
 
     second = started(tmp_path)
@@ -110,26 +118,26 @@ def test_the_next_run_goes_on_where_a_killed_one_was(tmp_path: Path, last: Step)
     else:
         assert taken is None
     work(second, "n1", *second.todo["n1"])
-    assert tasks.status(tmp_path, ["n1"])[0].standing.state == "returned"
+    assert tasks.read_progress(tmp_path, ["n1"])[0].progress.state == "returned"
 
 
 def test_another_method_or_again_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = started(tmp_path)
-    keep_record(run, "n1", "before", facts())
+    record_hardware(run, "n1", "before", facts())
     work(run, "n1", *STEPS[:5])
     second = started(tmp_path)
     assert second.todo["n1"] == (Step.DRAIN, Step.PROVISION, Step.VALIDATE, Step.RETURN)
     # The boot that has to be another one is taken over, too.
     with pytest.raises(ReimageError, match="n1 still runs the system that was to be replaced"):
-        tasks.booted(second, "n1", facts())
-    assert tasks.booted(second, "n1", facts() | {"boot_id": "two"}) == ()
-    (said_,) = tasks.booted(second, "n2", facts())
+        tasks.check_first_boot(second, "n1", facts())
+    assert tasks.check_first_boot(second, "n1", facts() | {"boot_id": "two"}) == ()
+    (said_,) = tasks.check_first_boot(second, "n2", facts())
     assert "whether it was booted anew is not known" in said_
     # Another way to install is another image; what the node was before any of it is still what it was.
     monkeypatch.setattr(tasks, "METHODS", ("rack", "another"))
     other = started(tmp_path, method="another")
     assert other.todo["n1"] == STEPS
-    keep_record(other, "n1", "before", facts(serial="changed"))
+    record_hardware(other, "n1", "before", facts(serial="changed"))
     kept = tasks.read_record(Path(other.folder), "before", "n1")
     assert kept is not None
     assert kept.serial == "S1"
@@ -166,7 +174,7 @@ def test_two_runs_never_take_the_same_node(tmp_path: Path) -> None:
             ReimageError, match=rf"n1 is being reimaged by another playbook \(pid {process.pid}"
         ):
             started(tmp_path)
-        assert len(tasks.folders(tmp_path)) == 1
+        assert len(tasks.run_folders(tmp_path)) == 1
         started(tmp_path, {"n2": ["r1"]})
         # Nor does a benchmark take a node that is being imaged.
         with pytest.raises(host_claims.HostClaimedError):
@@ -193,17 +201,17 @@ def test_nodes_of_no_known_partition_share_one(tmp_path: Path) -> None:
 
 def test_a_damaged_journal_leaves_its_node_out_and_the_others_go_on(tmp_path: Path) -> None:
     run = started(tmp_path)
-    path = journal.path_of(Path(run.folder, "journal"), "n2")
+    path = journal.journal_path(Path(run.folder, "journal"), "n2")
     path.write_bytes(b"0 nothing\n" + path.read_bytes())
     second = started(tmp_path)
     assert set(second.todo) == {"n1", "n3"}
     assert "where the node stands is not known" in second.refused["n2"]
     for name in second.todo:
         work(second, name, *STEPS)
-    ended = end(second)
+    ended = end_run(second)
     assert ended.verdict is Verdict.FAIL
     assert any(one.startswith("n2: failed and stays drained") for one in ended.message)
-    assert {one.node: one.standing.state for one in tasks.status(tmp_path)}["n2"] == "failed"
+    assert {one.node: one.progress.state for one in tasks.read_progress(tmp_path)}["n2"] == "failed"
 
 
 def test_what_a_damaged_journal_or_run_asks_for_begins_anew_and_not_where_an_older_run_stood(
@@ -214,7 +222,7 @@ def test_what_a_damaged_journal_or_run_asks_for_begins_anew_and_not_where_an_old
     second = started(tmp_path, {"n1": ["r1"]}, again=True)
     work(second, "n1", *STEPS[:2])
     write_step(second, "n1", "begun", Step.BOOT)
-    path = journal.path_of(Path(second.folder, "journal"), "n1")
+    path = journal.journal_path(Path(second.folder, "journal"), "n1")
     kept = path.read_bytes()
     path.write_bytes(b"0 nothing\n" + kept)
     # Moved away, it would leave the older one, which knows nothing of an image that was cut off since.
@@ -236,7 +244,7 @@ def test_a_failed_node_says_why_and_what_next(tmp_path: Path) -> None:
     work(run, "n1", Step.DRAIN)
     write_step(run, "n1", "begun", Step.RECORD)
     write_step(run, "n1", "failed", reason="no \x1b[31manswer")
-    ended = end(run)
+    ended = end_run(run)
     assert ended.gates
     assert ended.message == (
         "n1: failed at record and stays drained: no answer Next: ansible-playbook reimage.yml -l n1",
@@ -267,27 +275,27 @@ def test_a_step_that_took_too_long_is_reported(tmp_path: Path, monkeypatch: pyte
 def test_another_machine_stops_before_anything_is_written(tmp_path: Path, serial: str) -> None:
     run = started(tmp_path)
     with pytest.raises(ReimageError, match=rf"n1 is another machine: .* S1, the inventory says {serial}"):
-        keep_record(run, "n1", "before", facts(), serial=serial)
+        record_hardware(run, "n1", "before", facts(), serial=serial)
     assert tasks.read_record(Path(run.folder), "before", "n1") is None
 
 
 def test_a_node_that_does_not_answer_is_what_its_last_night_knew_or_not_known(tmp_path: Path) -> None:
     run = started(tmp_path)
-    assert keep_record(run, "n1", "before", None, serial="S1") == (
+    assert record_hardware(run, "n1", "before", None, serial="S1") == (
         "the node did not answer and no night knows it: what it was is not known",
         "its serial number is not known, the inventory says S1",
     )
     with pytest.raises(ReimageError, match="nothing of it is proven"):
-        keep_record(run, "n1", "after", None)
+        record_hardware(run, "n1", "after", None)
 
 
 def test_lost_hardware_and_too_few_gpus_stop_the_node(tmp_path: Path) -> None:
     run = started(tmp_path)
     with pytest.raises(ReimageError, match="n2 lists 1 GPUs, SKU gb300 has 2"):
-        keep_record(run, "n2", "after", facts(uuids=("a",)), sku="gb300", expected_gpus=2)
-    keep_record(run, "n1", "before", facts())
+        record_hardware(run, "n2", "after", facts(uuids=("a",)), sku="gb300", expected_gpus=2)
+    record_hardware(run, "n1", "before", facts())
     with pytest.raises(ReimageError, match=r"n1 is not what it was: GPU 1 \(.*\) missing: was GPU-b"):
-        keep_record(run, "n1", "after", facts(uuids=("a",)), expected_gpus=2)
+        record_hardware(run, "n1", "after", facts(uuids=("a",)), expected_gpus=2)
 
 
 def night(folder: Path, verdict: Verdict, *names: str) -> Path:
@@ -310,15 +318,15 @@ def night(folder: Path, verdict: Verdict, *names: str) -> Path:
 
 
 def test_only_a_night_that_looked_at_the_node_and_passed_it_proves_it(tmp_path: Path) -> None:
-    assert proven(night(tmp_path / "a", Verdict.PASS, "n1"), "n1") == ()
-    assert proven(night(tmp_path / "b", Verdict.DEGRADED, "n1"), "n1") == ("degraded: XID 79",)
+    assert check_night_verdict(night(tmp_path / "a", Verdict.PASS, "n1"), "n1") == ()
+    assert check_night_verdict(night(tmp_path / "b", Verdict.DEGRADED, "n1"), "n1") == ("degraded: XID 79",)
     for verdict in (Verdict.FAIL, Verdict.UNPROVEN):
         with pytest.raises(ReimageError, match=rf"n1 is {verdict.value}: XID 79. See `rackproof explain n1`"):
-            proven(night(tmp_path / verdict.value, verdict, "n1"), "n1")
+            check_night_verdict(night(tmp_path / verdict.value, verdict, "n1"), "n1")
     with pytest.raises(ReimageError, match="did not look at it"):
-        proven(night(tmp_path / "c", Verdict.PASS, "n2"), "n1")
+        check_night_verdict(night(tmp_path / "c", Verdict.PASS, "n2"), "n1")
     with pytest.raises(ReimageError, match="was not proven"):
-        proven(tmp_path / "nowhere", "n1")
+        check_night_verdict(tmp_path / "nowhere", "n1")
 
 
 def test_what_is_kept_is_json_that_others_can_read(tmp_path: Path) -> None:
@@ -349,7 +357,7 @@ def test_status_on_the_command_line(tmp_path: Path) -> None:
     assert "returned to service" in said(tmp_path, "--all")[1]
     assert "never imaged from here: n9" in said(tmp_path, "n1", "n9")[1]
     found = json.loads(said(tmp_path, "--json")[1])
-    assert [(one["node"], one["standing"]["state"]) for one in found] == [
+    assert [(one["node"], one["progress"]["state"]) for one in found] == [
         ("n1", "returned"),
         ("n2", "failed"),
         ("n3", "interrupted"),

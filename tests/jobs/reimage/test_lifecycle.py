@@ -14,14 +14,14 @@ from rackproof.jobs.reimage.lifecycle import (
     STEPS,
     Entry,
     Event,
-    Standing,
+    NodeProgress,
     Step,
-    describe,
-    limits,
+    describe_progress,
     next_command,
-    standing,
-    todo,
-    waves,
+    plan_waves,
+    remaining_steps,
+    replay,
+    step_limits,
 )
 
 BEGAN = datetime(2026, 11, 22, 2, 0, tzinfo=UTC)
@@ -44,18 +44,18 @@ def through(*steps: Step) -> list[tuple[Event, Step | None]]:
 
 
 def test_a_node_that_did_everything_has_returned_and_starts_anew() -> None:
-    now = standing(journal(("adopted", None), *through(*STEPS)), alive=True)
+    now = replay(journal(("adopted", None), *through(*STEPS)), alive=True)
     assert (now.state, now.done) == ("returned", STEPS)
-    assert todo(now) == STEPS
+    assert remaining_steps(now) == STEPS
     assert next_command("n1", now) == ""
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_cut_off_in_any_step_the_next_run_goes_on_there_and_drains_again(step: Step) -> None:
     before = STEPS[: STEPS.index(step)]
-    now = standing(journal(("adopted", None), *through(*before), ("begun", step)), alive=False)
+    now = replay(journal(("adopted", None), *through(*before), ("begun", step)), alive=False)
     assert (now.state, now.step, now.done) == ("interrupted", step, before)
-    steps = todo(now)
+    steps = remaining_steps(now)
     assert steps[0] is Step.DRAIN
     assert steps[-1] is Step.RETURN
     assert step in steps
@@ -72,7 +72,7 @@ def test_cut_off_in_any_step_the_next_run_goes_on_there_and_drains_again(step: S
 
 @pytest.mark.parametrize("step", STEPS)
 def test_cut_off_between_two_steps_goes_on_with_the_next(step: Step) -> None:
-    now = standing(journal(("adopted", None), *through(*STEPS[: STEPS.index(step) + 1])), alive=False)
+    now = replay(journal(("adopted", None), *through(*STEPS[: STEPS.index(step) + 1])), alive=False)
     if step is Step.RETURN:
         assert now.state == "returned"
     else:
@@ -82,26 +82,24 @@ def test_cut_off_between_two_steps_goes_on_with_the_next(step: Step) -> None:
 def test_a_failure_names_its_step_and_is_retried_there() -> None:
     failed = Entry(at=BEGAN, event="failed", step=Step.PROVISION, reason="no driver")
     done = STEPS[: STEPS.index(Step.PROVISION)]
-    now = standing(
-        journal(("adopted", None), *through(*done), ("begun", Step.PROVISION), failed), alive=False
-    )
+    now = replay(journal(("adopted", None), *through(*done), ("begun", Step.PROVISION), failed), alive=False)
     assert (now.state, now.step, now.reason) == ("failed", Step.PROVISION, "no driver")
-    assert todo(now) == (Step.DRAIN, Step.PROVISION, Step.VALIDATE, Step.RETURN)
+    assert remaining_steps(now) == (Step.DRAIN, Step.PROVISION, Step.VALIDATE, Step.RETURN)
 
 
 def test_a_step_that_is_done_again_undoes_what_came_after_it() -> None:
-    now = standing(journal(*through(*STEPS[:6]), *through(Step.DRAIN), ("begun", Step.BOOT)), alive=True)
+    now = replay(journal(*through(*STEPS[:6]), *through(Step.DRAIN), ("begun", Step.BOOT)), alive=True)
     assert now.done == (Step.DRAIN, Step.RECORD)
     assert (now.state, now.step) == ("running", Step.BOOT)
 
 
 def test_what_is_adopted_holds_and_nothing_else() -> None:
     adopted = Entry(at=BEGAN, event="adopted", steps=(Step.RECORD, Step.BOOT), attempt=3)
-    now = standing([adopted], alive=True)
+    now = replay([adopted], alive=True)
     assert (now.state, now.step, now.attempt) == ("waiting", Step.DRAIN, 3)
     assert now.done == (Step.RECORD, Step.BOOT)
-    assert standing([adopted], alive=False).state == "interrupted"
-    assert standing([], alive=False) == Standing(state="waiting", step=Step.DRAIN)
+    assert replay([adopted], alive=False).state == "interrupted"
+    assert replay([], alive=False) == NodeProgress(state="waiting", step=Step.DRAIN)
 
 
 @given(
@@ -114,10 +112,10 @@ def test_what_is_adopted_holds_and_nothing_else() -> None:
     some.booleans(),
 )
 def test_no_journal_returns_a_node_that_was_not_returned(said: list[tuple[Event, Step]], alive: bool) -> None:
-    now = standing(journal(*said), alive)
+    now = replay(journal(*said), alive)
     if now.state == "returned":
         assert (("done", Step.RETURN) in said) or (("skipped", Step.RETURN) in said)
-    steps = todo(now)
+    steps = remaining_steps(now)
     assert steps[0] is Step.DRAIN
     assert steps[-1] is Step.RETURN
     # Whoever returns a node has validated it in the same attempt.
@@ -126,18 +124,24 @@ def test_no_journal_returns_a_node_that_was_not_returned(said: list[tuple[Event,
 
 
 def test_status_says_what_for_how_long_and_when_it_is_too_long() -> None:
-    now = standing(journal(("begun", Step.IMAGE)), alive=True)
-    assert describe(now, BEGAN + timedelta(seconds=50)) == "image (50.0 s)"
-    assert describe(now, BEGAN + timedelta(seconds=90)) == "image (1 min 30 s, over its limit of 1 min 00 s)"
-    assert describe(Standing(state="waiting", step=Step.DRAIN), BEGAN) == "waits to begin with drain"
+    now = replay(journal(("begun", Step.IMAGE)), alive=True)
+    assert describe_progress(now, BEGAN + timedelta(seconds=50)) == "image (50.0 s)"
+    assert (
+        describe_progress(now, BEGAN + timedelta(seconds=90))
+        == "image (1 min 30 s, over its limit of 1 min 00 s)"
+    )
+    assert (
+        describe_progress(NodeProgress(state="waiting", step=Step.DRAIN), BEGAN)
+        == "waits to begin with drain"
+    )
 
 
 def test_limits_name_what_is_wrong_with_them() -> None:
-    assert limits({"drain": 5})[Step.DRAIN] == 5
-    assert limits({})[Step.BOOT] == DEFAULT_LIMITS_S[Step.BOOT]
+    assert step_limits({"drain": 5})[Step.DRAIN] == 5
+    assert step_limits({})[Step.BOOT] == DEFAULT_LIMITS_S[Step.BOOT]
     for bad in ({"boot ": 1}, {"boot": 0}, {"boot": True}, {"boot": "10"}):
         with pytest.raises(ValueError, match="reimage_limits"):
-            limits(bad)  # type: ignore[arg-type]
+            step_limits(bad)  # type: ignore[arg-type]
 
 
 FLEET = {f"n{i:02}": {"per_rack": [f"r{i // 6}"], "per_partition": ["all", f"p{i % 2}"]} for i in range(18)}
@@ -145,7 +149,7 @@ FLEET = {f"n{i:02}": {"per_rack": [f"r{i // 6}"], "per_partition": ["all", f"p{i
 
 @pytest.mark.parametrize(("at_once", "rack", "partition"), [(18, 18, 18), (4, 2, 3), (8, 1, 8), (1, 1, 1)])
 def test_waves_keep_every_limit_and_lose_nobody(at_once: int, rack: int, partition: int) -> None:
-    found = waves(FLEET, at_once, {"per_rack": rack, "per_partition": partition})
+    found = plan_waves(FLEET, at_once, {"per_rack": rack, "per_partition": partition})
     assert sorted(name for wave in found for name in wave) == sorted(FLEET)
     for wave in found:
         assert len(wave) <= at_once
@@ -158,4 +162,4 @@ def test_waves_keep_every_limit_and_lose_nobody(at_once: int, rack: int, partiti
 
 def test_a_limit_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="reimage_per_rack: at least 1"):
-        waves(FLEET, 4, {"per_rack": 0})
+        plan_waves(FLEET, 4, {"per_rack": 0})

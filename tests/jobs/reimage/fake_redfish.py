@@ -21,7 +21,7 @@ def collection(path: str, members: list[str]) -> dict[str, Any]:
     }
 
 
-class RedfishDouble:
+class FakeRedfish:
     """Resources by path, as the schemas of DMTF have them; ``fault`` says how the BMC misbehaves."""
 
     def __init__(self, *systems: dict[str, Any], firmware: dict[str, str] | None = None) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from rackproof.cli.main import main
-from rackproof.jobs.reimage.forecast import GBIT, Assumptions, forecast, saturates_at
+from rackproof.jobs.reimage.forecast import GBIT, Assumptions, forecast, saturation_nodes
 
 # Nothing but the image: all that is left can be worked out by hand.
 ONLY_IMAGE = Assumptions(
@@ -41,7 +41,7 @@ def test_the_server_is_shared_and_saturates_where_it_has_to(at_once: int, second
     assert found.server_peak == pytest.approx(min(at_once * 2.5e8, 1e9))
     # At 8 it is one half of each.
     assert at_once == 8 or found.limited_by == ("server" if at_once > 8 else "nodes")
-    assert saturates_at(ONLY_IMAGE) == 4
+    assert saturation_nodes(ONLY_IMAGE) == 4
 
 
 def test_the_controllers_cores_are_shared() -> None:

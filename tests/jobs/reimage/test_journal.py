@@ -14,7 +14,14 @@ from pathlib import Path
 import pytest
 
 from rackproof.jobs.reimage import journal
-from rackproof.jobs.reimage.journal import JournalError, append, line, parse, path_of, read
+from rackproof.jobs.reimage.journal import (
+    JournalError,
+    append_entry,
+    encode_entry,
+    journal_path,
+    parse_journal,
+    read_journal,
+)
 from rackproof.jobs.reimage.lifecycle import STEPS, Entry, Step
 
 ENTRIES = [
@@ -25,28 +32,28 @@ ENTRIES = [
 
 def test_killed_at_any_byte_what_was_whole_is_there_and_writing_goes_on(tmp_path: Path) -> None:
     some = ENTRIES[:3]
-    whole = b"".join(map(line, some))
+    whole = b"".join(map(encode_entry, some))
     ends = [0]
     for entry in some:
-        ends.append(ends[-1] + len(line(entry)))
+        ends.append(ends[-1] + len(encode_entry(entry)))
     path = tmp_path / "n1.journal"
     for cut in range(len(whole) + 1):
         path.write_bytes(whole[:cut])
         kept = sum(end <= cut for end in ends[1:])
-        assert list(read(path)) == ENTRIES[:kept]
+        assert list(read_journal(path)) == ENTRIES[:kept]
         if cut % 7 == 0 or cut in ends:
-            append(path, ENTRIES[0])
-            assert list(read(path)) == [*ENTRIES[:kept], ENTRIES[0]]
+            append_entry(path, ENTRIES[0])
+            assert list(read_journal(path)) == [*ENTRIES[:kept], ENTRIES[0]]
 
 
 def test_a_writer_that_is_killed_leaves_only_whole_entries(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from datetime import UTC, datetime\n"
-        "from rackproof.jobs.reimage.journal import append\n"
+        "from rackproof.jobs.reimage.journal import append_entry\n"
         "from rackproof.jobs.reimage.lifecycle import Entry\n"
         "for n in range(100000):\n"
         "    entry = Entry(at=datetime.now(UTC), event='begun', step='boot', attempt=n + 1)\n"
-        "    append(Path(sys.argv[1]), entry)\n"
+        "    append_entry(Path(sys.argv[1]), entry)\n"
         "    print(n, flush=True)"
     )
     path = tmp_path / "n1.journal"
@@ -59,30 +66,30 @@ def test_a_writer_that_is_killed_leaves_only_whole_entries(tmp_path: Path) -> No
             break
     process.kill()
     process.communicate()
-    found = read(path)
+    found = read_journal(path)
     assert [one.attempt for one in found] == list(range(1, len(found) + 1))
     assert len(found) > said
 
 
 @pytest.mark.parametrize("damage", [b"x", b"00000000", b"\n"])
 def test_damage_before_the_end_is_an_error_that_says_what_to_do(tmp_path: Path, damage: bytes) -> None:
-    first, second = line(ENTRIES[0]), line(ENTRIES[1])
+    first, second = encode_entry(ENTRIES[0]), encode_entry(ENTRIES[1])
     path = tmp_path / "n1.journal"
     path.write_bytes(damage + first[len(damage) :] + second)
     with pytest.raises(JournalError, match=r"n1.journal is damaged in line 1: .*drain it if it is not"):
-        read(path)
+        read_journal(path)
     before = path.read_bytes()
     with pytest.raises(JournalError, match="damaged"):
-        append(path, ENTRIES[2])
+        append_entry(path, ENTRIES[2])
     assert path.read_bytes() == before
 
 
 def test_two_lines_that_are_swapped_bits_are_never_an_entry() -> None:
-    data = bytearray(line(ENTRIES[0]))
+    data = bytearray(encode_entry(ENTRIES[0]))
     for at in range(len(data) - 1):
         changed = bytes([*data[:at], data[at] ^ 1, *data[at + 1 :]])
         with contextlib.suppress(JournalError):
-            assert parse(changed, "j") in ((), (ENTRIES[0],))
+            assert parse_journal(changed, "j") in ((), (ENTRIES[0],))
 
 
 @pytest.fixture
@@ -108,27 +115,27 @@ def fill(folder: Path) -> None:
 def test_a_full_disk_stops_a_step_before_it_begins(small_disk: Path) -> None:
     fill(small_disk)
     with pytest.raises(JournalError, match=r"the disk is full; nothing was begun.*Free space"):
-        append(small_disk / "n1.journal", ENTRIES[0], reserve=True)
-    assert read(small_disk / "n1.journal") == ()
+        append_entry(small_disk / "n1.journal", ENTRIES[0], reserve=True)
+    assert read_journal(small_disk / "n1.journal") == ()
 
 
 def test_what_began_can_be_ended_on_a_disk_that_has_become_full(small_disk: Path) -> None:
     path = small_disk / "n1.journal"
-    append(path, ENTRIES[0], reserve=True)
+    append_entry(path, ENTRIES[0], reserve=True)
     fill(small_disk)
     failed = Entry(at=datetime.now(UTC), event="failed", step=Step.DRAIN, reason="x" * 6000)
-    append(path, failed)
-    assert read(path) == (ENTRIES[0], failed)
+    append_entry(path, failed)
+    assert read_journal(path) == (ENTRIES[0], failed)
     # The reserve is used up: whoever wants to begin the next step has to have a new one.
     fill(small_disk)
     with pytest.raises(JournalError, match="nothing was begun"):
-        append(path, ENTRIES[1], reserve=True)
-    assert read(path) == (ENTRIES[0], failed)
+        append_entry(path, ENTRIES[1], reserve=True)
+    assert read_journal(path) == (ENTRIES[0], failed)
 
 
 def test_a_write_that_stops_half_way_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "n1.journal"
-    append(path, ENTRIES[0])
+    append_entry(path, ENTRIES[0])
     real = os.write
 
     def short(handle: int, data: bytes) -> int:
@@ -138,11 +145,11 @@ def test_a_write_that_stops_half_way_is_taken_back(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(journal.os, "write", short)
     with pytest.raises(JournalError, match=r"Input/output error; the node stays drained"):
-        append(path, ENTRIES[1])
-    assert path.read_bytes() == line(ENTRIES[0])
+        append_entry(path, ENTRIES[1])
+    assert path.read_bytes() == encode_entry(ENTRIES[0])
 
 
 @pytest.mark.parametrize("name", ["", "../n1", ".hidden", "a/b", "n\0", "x" * 300])
 def test_a_name_that_is_no_file_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(JournalError, match="rename it in the inventory"):
-        path_of(tmp_path, name)
+        journal_path(tmp_path, name)

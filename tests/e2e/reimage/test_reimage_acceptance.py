@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.playbook
 OURS = "rackproof-reimage: gets a new image"
-PROVE = ("-e", '{"reimage_proofs": ["probes", "pair"], "bench_require_references": false}')
+PROVE = ("-e", '{"reimage_acceptance": ["probes", "pair"], "bench_require_references": false}')
 
 
 def half(name: str) -> subprocess.Popen[bytes]:
@@ -50,7 +50,7 @@ def test_who_computes_wrongly_or_reduces_wrongly_stays_drained(rack: Rack) -> No
     left[1].kill()
     shutil.rmtree(Path(tempfile.gettempdir(), "rackproof-night.other.x"))
     assert done.returncode == 2, done.stdout + done.stderr
-    found = {one.node: one.standing for one in tasks.status(rack.results)}
+    found = {one.node: one.progress for one in tasks.read_progress(rack.results)}
     assert {name: one.state for name, one in found.items()} == {
         "n01": "returned",
         "n02": "failed",
@@ -77,10 +77,10 @@ def test_who_computes_wrongly_or_reduces_wrongly_stays_drained(rack: Rack) -> No
 
 
 def test_without_a_partner_or_an_interpreter_nothing_is_proven(rack: Rack) -> None:
-    done = rack.reimage("-l", "n01", "-e", '{"reimage_proofs": ["all"]}')
+    done = rack.reimage("-l", "n01", "-e", '{"reimage_acceptance": ["all"]}')
     assert done.returncode == 2
-    assert "reimage_proofs is a list of probes, pair" in done.stdout
-    assert tasks.folders(rack.results) == []
+    assert "reimage_acceptance is a list of probes, pair" in done.stdout
+    assert tasks.run_folders(rack.results) == []
     path = rack.folder / "hosts.yml"
     inventory = yaml.safe_load(path.read_text())
     hosts = inventory["all"]["children"]["sku_gb300"]["children"]["rack-one"]["hosts"]
@@ -88,13 +88,13 @@ def test_without_a_partner_or_an_interpreter_nothing_is_proven(rack: Rack) -> No
     path.write_text(yaml.safe_dump(inventory))
     done = rack.reimage("-l", "n01,n02", *PROVE)
     assert done.returncode == 2, done.stdout + done.stderr
-    found = {one.node: one.standing for one in tasks.status(rack.results)}
+    found = {one.node: one.progress for one in tasks.read_progress(rack.results)}
     assert "no other node of its SKU and partition is in service and passed" in found["n01"].reason
     assert "python ended with 127" in found["n02"].reason
     assert rack.drained() == dict.fromkeys(["n01", "n02"], OURS)
     # What an operator leaves out by name is said of the node.
     done = rack.reimage(
-        "-l", "n01", "-e", '{"reimage_proofs": ["probes"], "bench_require_references": false}'
+        "-l", "n01", "-e", '{"reimage_acceptance": ["probes"], "bench_require_references": false}'
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "not proven: its fabric (reimage_proofs leaves pair out)" in " ".join(done.stdout.split())
+    assert "not proven: its fabric (reimage_acceptance leaves pair out)" in " ".join(done.stdout.split())

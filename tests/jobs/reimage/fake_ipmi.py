@@ -24,7 +24,7 @@ def fru(serial: str, maker: str = "Supermicro", name: str = "SYS-821GE") -> byte
     return head + bytes([-sum(head) % 256]) + area
 
 
-class IpmiDouble(Bmc):
+class FakeIpmi(Bmc):
     """A node whose power and boot are attributes; ``fault`` says how its BMC misbehaves."""
 
     started = False
@@ -36,9 +36,9 @@ class IpmiDouble(Bmc):
         self.fault = ""
         self.orders: list[str] = []
         super().__init__(passwords or {"ops": "secret"}, port=port, address="127.0.0.1")
-        if not IpmiDouble.started:
+        if not FakeIpmi.started:
             # One loop serves all of pyghmi's sockets.
-            IpmiDouble.started = True
+            FakeIpmi.started = True
             threading.Thread(target=Bmc.listen, args=(0.05,), daemon=True).start()
 
     def sessionless_data(self, data: bytes, sockaddr: Any) -> None:

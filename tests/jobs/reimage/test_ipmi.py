@@ -19,7 +19,7 @@ from rackproof.jobs.reimage.bmc import read_power_status, set_boot, set_power
 from rackproof.jobs.reimage.bmc_types import Access, BmcError, BmcSilentError
 from rackproof.jobs.reimage.ipmi import parse_boot_flags, parse_host_and_port
 
-from .ipmi_double import IpmiDouble
+from .fake_ipmi import FakeIpmi
 
 
 def needs_ipmitool(test: Any) -> Any:
@@ -29,20 +29,20 @@ def needs_ipmitool(test: Any) -> Any:
 
 
 @pytest.fixture
-def node() -> IpmiDouble:
+def node() -> FakeIpmi:
     with socket.socket(type=socket.SOCK_DGRAM) as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
-    return IpmiDouble(port)
+    return FakeIpmi(port)
 
 
-def access(node: IpmiDouble, **changed: Any) -> Access:
+def access(node: FakeIpmi, **changed: Any) -> Access:
     said = {"address": f"127.0.0.1:{node.port}", "user": "ops", "password": "secret", "protocol": "ipmi"}
     return Access(**(said | changed))
 
 
 @needs_ipmitool
-def test_a_node_boots_over_the_network_once_and_the_override_is_set_back(node: IpmiDouble) -> None:
+def test_a_node_boots_over_the_network_once_and_the_override_is_set_back(node: FakeIpmi) -> None:
     way = access(node)
     now = set_boot("n1", way, "pxe")
     assert (now.power, now.boot, now.boot_enabled, now.serial) == ("Off", "Pxe", "Once", "SN-1")
@@ -59,7 +59,7 @@ def test_a_node_boots_over_the_network_once_and_the_override_is_set_back(node: I
 
 
 @needs_ipmitool
-def test_a_serial_number_that_is_not_told_is_empty(node: IpmiDouble) -> None:
+def test_a_serial_number_that_is_not_told_is_empty(node: FakeIpmi) -> None:
     node.fru = b""
     assert read_power_status("n1", access(node)).serial == ""
 
@@ -77,7 +77,7 @@ def test_a_serial_number_that_is_not_told_is_empty(node: IpmiDouble) -> None:
     ],
 )
 def test_a_bmc_that_misbehaves_is_told_with_what_to_do(
-    node: IpmiDouble, fault: str, changed: dict[str, Any], why: str
+    node: FakeIpmi, fault: str, changed: dict[str, Any], why: str
 ) -> None:
     node.fault = fault
     begin = time.monotonic()
@@ -89,7 +89,7 @@ def test_a_bmc_that_misbehaves_is_told_with_what_to_do(
 
 
 @needs_ipmitool
-def test_a_slow_bmc_is_waited_for_and_one_that_does_not_switch_is_told(node: IpmiDouble) -> None:
+def test_a_slow_bmc_is_waited_for_and_one_that_does_not_switch_is_told(node: FakeIpmi) -> None:
     node.fault = "slow"
     assert read_power_status("n1", access(node)).power == "Off"
     node.fault = "stuck"
@@ -98,7 +98,7 @@ def test_a_slow_bmc_is_waited_for_and_one_that_does_not_switch_is_told(node: Ipm
 
 
 @needs_ipmitool
-def test_where_nobody_listens_it_ends_before_the_time_that_a_call_may_take(node: IpmiDouble) -> None:
+def test_where_nobody_listens_it_ends_before_the_time_that_a_call_may_take(node: FakeIpmi) -> None:
     node.fault = "silent"
     with pytest.raises(BmcSilentError, match="Unable to establish IPMI"):
         read_power_status("n1", access(node, call_timeout_s=60))
@@ -208,7 +208,7 @@ PLAYBOOK = """
 
 @needs_ipmitool
 @pytest.mark.playbook
-def test_the_task_sets_boot_and_power_and_shows_no_password(node: IpmiDouble, tmp_path: Path) -> None:
+def test_the_task_sets_boot_and_power_and_shows_no_password(node: FakeIpmi, tmp_path: Path) -> None:
     playbook = tmp_path / "playbook.yml"
     playbook.write_text(PLAYBOOK.format(port=node.port))
     for password, status, said in (("secret", 0, "boot: Pxe"), ("hunter2", 2, "refuses the login of ops")):
@@ -244,7 +244,7 @@ BY_IMAGE = """
 @needs_ipmitool
 @pytest.mark.playbook
 def test_a_machine_that_says_another_serial_number_by_ipmi_is_not_touched(
-    node: IpmiDouble, tmp_path: Path
+    node: FakeIpmi, tmp_path: Path
 ) -> None:
     root = Path(__file__).resolve().parents[3]
     (tmp_path / "playbook.yml").write_text(BY_IMAGE.format(results=tmp_path / "results", root=root))
@@ -283,7 +283,7 @@ def test_a_machine_that_says_another_serial_number_by_ipmi_is_not_touched(
         timeout=100,
         check=False,
     )
-    (stood,) = tasks.status(tmp_path / "results")
-    assert "n1 is another machine: its BMC says serial number SN-1" in stood.standing.reason, done.stdout
+    (stood,) = tasks.read_progress(tmp_path / "results")
+    assert "n1 is another machine: its BMC says serial number SN-1" in stood.progress.reason, done.stdout
     # Neither switched nor told to boot from the network.
     assert (node.orders, node.flags[1]) == ([], 0)
