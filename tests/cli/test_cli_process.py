@@ -18,7 +18,6 @@ HEAVY = {
     "scipy",
     "matplotlib",
     "sqlalchemy",
-    "alembic",
     "mlperf_logging",
     "pydantic",
     "jinja2",

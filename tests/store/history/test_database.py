@@ -1,7 +1,8 @@
-"""Reaching the database: where it is, what errors say, migrations, several processes at once."""
+"""Reaching the database: where it is, its errors, its tables' version, several processes at once."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import pickle
@@ -14,14 +15,11 @@ import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sqlalchemy
-from alembic.autogenerate import compare_metadata
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.schema import CreateIndex, CreateTable
 
 from rackproof.store.history import database, schema
 from rackproof.store.history.store import (
@@ -179,56 +177,129 @@ def plain(where: str) -> Iterator[sqlalchemy.Engine]:
     engine.dispose()
 
 
-def types_differ(context: MigrationContext, _inspected: Any, column: Any, found: Any, _expected: Any) -> Any:
-    """Compare our own types by what they are in this database; ``None`` leaves others to Alembic."""
-    if not isinstance(column.type, sqlalchemy.TypeDecorator):
-        return None
-    wanted = column.type.load_dialect_impl(context.dialect)
-    return found.compile(context.dialect) != wanted.compile(context.dialect)
+def column_types(table: sqlalchemy.Table, dialect: sqlalchemy.Dialect) -> dict[str, str]:
+    """Return the columns and what they are in this database; our own types resolve to the database's."""
+    # PostgreSQL reports the FLOAT of a CREATE TABLE as DOUBLE PRECISION.
+    return {
+        column.name: (
+            column.type.load_dialect_impl(dialect)
+            if isinstance(column.type, sqlalchemy.TypeDecorator)
+            else column.type
+        )
+        .compile(dialect)
+        .replace("DOUBLE PRECISION", "FLOAT")
+        for column in table.columns
+    }
 
 
-def test_migrating_gives_the_tables_that_the_code_expects(where: str, plain: sqlalchemy.Engine) -> None:
+def constraints(table: sqlalchemy.Table) -> set[tuple[object, ...]]:
+    """Return what a table demands besides its columns' types, comparable between code and database."""
+    indexes = {
+        ("index", one.name, one.unique, *(column.name for column in one.columns)) for one in table.indexes
+    }
+    unique = {
+        ("unique", one.name, *(column.name for column in one.columns))
+        for one in table.constraints
+        if isinstance(one, sqlalchemy.UniqueConstraint)
+    }
+    keys = {
+        ("foreign", one.name, one.ondelete, *one.column_keys, *(key.target_fullname for key in one.elements))
+        for one in table.foreign_key_constraints
+    }
+    needed = {("not null", column.name) for column in table.columns if not column.nullable}
+    return indexes | unique | keys | needed | {("primary", *table.primary_key.columns.keys())}
+
+
+def test_the_database_has_the_tables_that_the_code_expects(where: str, plain: sqlalchemy.Engine) -> None:
     open_store(where).close()
+    found = sqlalchemy.MetaData()
+    found.reflect(plain)
+    assert found.tables.keys() == schema.metadata.tables.keys()
+    for name, expected in schema.metadata.tables.items():
+        assert column_types(found.tables[name], plain.dialect) == column_types(expected, plain.dialect)
+        assert constraints(found.tables[name]) == constraints(expected)
     with plain.connect() as connection:
-        options = {"version_table": schema.VERSION_TABLE, "compare_type": types_differ}
-        context = MigrationContext.configure(connection, opts=options)
-        assert compare_metadata(context, schema.metadata) == []
-        assert context.get_current_revision() == schema.REVISION
+        assert connection.scalars(sqlalchemy.select(schema.version.c.version_num)).all() == [schema.REVISION]
 
 
-def test_the_newest_migration_is_the_revision_the_code_names() -> None:
-    config = Config()
-    config.set_main_option("script_location", str(Path(schema.__file__).parent / "migrations"))
-    assert ScriptDirectory.from_config(config).get_current_head() == schema.REVISION
+def statements(dialect: sqlalchemy.Dialect) -> str:
+    made = []
+    for table in schema.metadata.sorted_tables:
+        made.append(str(CreateTable(table).compile(dialect=dialect)))
+        made += sorted(str(CreateIndex(index).compile(dialect=dialect)) for index in table.indexes)
+    return "\n".join(" ".join(one.split()) for one in made)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "digest"),
+    [(sqlite.dialect(), "376718640457d39d"), (postgresql.dialect(), "b6e99d3ddcd27b93")],
+    ids=["sqlite", "postgresql"],
+)
+def test_the_tables_have_not_changed_under_their_revision(dialect: sqlalchemy.Dialect, digest: str) -> None:
+    # Another digest means other tables: raise schema.REVISION, then renew the digests and this number.
+    assert schema.REVISION == "0001"
+    assert hashlib.sha256(statements(dialect).encode()).hexdigest()[:16] == digest
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (f"UPDATE {schema.version.name} SET version_num = '0000'", "older Rackproof .*revision 0000"),
+        (f"DELETE FROM {schema.version.name}", "without the version"),
+        (f"DROP TABLE {schema.version.name}", "without the version"),
+    ],
+)
+def test_an_older_or_unversioned_history_is_refused_untouched(
+    where: str, plain: sqlalchemy.Engine, change: str, message: str
+) -> None:
+    with open_store(where) as store:
+        store.keep(run())
+    with plain.begin() as connection:
+        connection.execute(sqlalchemy.text(change))
+    with pytest.raises(HistoryError, match=message) as caught:
+        open_store(where)
+    assert not isinstance(caught.value, HistoryTooNewError)
+    assert "rebuild the history from the results folder" in str(caught.value)
+    with plain.connect() as connection:
+        assert connection.execute(sqlalchemy.text("SELECT count(*) FROM runs")).scalar() == 1
+
+
+def test_tables_of_other_programs_are_no_history(where: str, plain: sqlalchemy.Engine) -> None:
+    with plain.begin() as connection:
+        connection.execute(sqlalchemy.text("CREATE TABLE alembic_version (version_num VARCHAR(32))"))
+    with open_store(where) as store:
+        assert store.keep(run())
 
 
 def test_a_newer_history_is_refused_untouched(where: str, plain: sqlalchemy.Engine) -> None:
     with open_store(where) as store:
         store.keep(run())
     with plain.begin() as connection:
-        connection.execute(sqlalchemy.text(f"UPDATE {schema.VERSION_TABLE} SET version_num = '9999'"))
+        connection.execute(sqlalchemy.text(f"UPDATE {schema.version.name} SET version_num = '9999'"))
     with pytest.raises(HistoryTooNewError, match=r"revision 9999.*knows up to " + schema.REVISION):
         open_store(where)
     with plain.connect() as connection:
         assert connection.execute(sqlalchemy.text("SELECT count(*) FROM runs")).scalar() == 1
 
 
-def test_a_migration_that_breaks_off_leaves_nothing(
-    where: str, plain: sqlalchemy.Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from alembic import op
+def test_creation_that_breaks_off_leaves_nothing(where: str, plain: sqlalchemy.Engine) -> None:
+    made = []
 
-    made = op.create_index
+    def breaks(*_words: object, **_options: object) -> None:
+        raise sqlalchemy.exc.OperationalError("CREATE TABLE", None, Exception("disk full"))
 
-    def breaks(*words: object, **options: object) -> None:
-        if "measurements" in words:
-            raise sqlalchemy.exc.OperationalError("CREATE INDEX", None, Exception("disk full"))
-        made(*words, **options)  # type: ignore[arg-type]
+    def counts(table: sqlalchemy.Table, *_words: object, **_options: object) -> None:
+        made.append(table.name)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(op, "create_index", breaks)
+    sqlalchemy.event.listen(schema.runs, "after_create", counts)
+    sqlalchemy.event.listen(schema.measurements, "before_create", breaks)
+    try:
         with pytest.raises(HistoryError, match="disk full"):
             open_store(where)
+    finally:
+        sqlalchemy.event.remove(schema.measurements, "before_create", breaks)
+        sqlalchemy.event.remove(schema.runs, "after_create", counts)
+    assert made == ["runs"]
     assert sqlalchemy.inspect(plain).get_table_names() == []
     with open_store(where) as store:
         assert store.keep(run())
@@ -377,15 +448,3 @@ def test_a_server_that_goes_away_is_noticed_and_its_return_used(server: Server) 
 def test_errors_survive_being_sent_between_processes() -> None:
     error = HistoryUnreachableError("down")
     assert str(pickle.loads(pickle.dumps(error))) == "down"
-
-
-def test_opening_a_current_store_does_not_load_alembic(tmp_path: Path) -> None:
-    open_store(f"sqlite:///{tmp_path}/h.sqlite").close()
-    program = """
-import sys
-from rackproof.store.history.store import open_store
-open_store(sys.argv[1]).close()
-sys.exit("alembic" in sys.modules)
-"""
-    worker = start(program, f"sqlite:///{tmp_path}/h.sqlite")
-    assert worker.wait(60) == 0

@@ -1,4 +1,4 @@
-"""Where the history lies, how it is reached, and bringing its tables up to date.
+"""Where the history is, how it is reached, and its tables: made where there are none, else checked.
 
 A database URL is a secret: it is never part of an error, a log or a ``repr``. Errors name the
 database, host and port, which is what an operator needs.
@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, select, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
 from rackproof.core.errors import RackproofError
-from rackproof.store.history.schema import REVISION, VERSION_TABLE
+from rackproof.store.history import schema
 
 DATABASE_VARIABLE = "RACKPROOF_DATABASE_URL"
 DEFAULT_PATH = Path("results/history.sqlite")
@@ -34,8 +34,11 @@ LOCK_TIMEOUT_S = 30
 WRITE_OPTION = "rackproof_write"
 
 # Any constant does, as long as every Rackproof uses the same one.
-_MIGRATION_LOCK = 7_252_030_417
-_MIGRATIONS = Path(__file__).parent / "migrations"
+_CREATION_LOCK = 7_252_030_417
+_REBUILD_ADVICE = (
+    "Keep it for its accepted references, name an empty database or another file, and rebuild the history "
+    "from the results folder (docs/using/history.md, Backup and moving)."
+)
 _SECRET_OPTIONS = frozenset({"password", "sslpassword", "passfile", "sslkey"})
 
 
@@ -157,19 +160,19 @@ def translated(target: Target) -> Iterator[None]:
 
 
 def connect(target: Target) -> Engine:
-    """Return an engine whose tables are up to date, made first where there are none.
+    """Return an engine whose tables are of this version, made first where there are none.
 
-    Several processes may do this at once: one migrates, the others wait.
+    Several processes may do this at once: one makes the tables, the others wait.
 
     Raises:
         HistoryUnreachableError: The server does not answer or does not let us in.
         HistoryTooNewError: The tables are newer than this code.
-        HistoryError: The file cannot be made or is no history.
+        HistoryError: The file cannot be made or is no history, or its tables are of an older version.
     """
     engine = _sqlite_engine(target) if target.sqlite else _postgresql_engine(target)
     try:
         with translated(target):
-            _migrate(engine, target)
+            _ensure_tables(engine, target)
     except BaseException:
         engine.dispose()
         raise
@@ -212,7 +215,7 @@ def _sqlite_engine(target: Target) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _prepare(connection: sqlite3.Connection, _record: Any) -> None:
-        # Python's own transaction handling would commit before DDL: a killed migration would stay half.
+        # Python's own transaction handling would commit before DDL: tables would stay half made.
         connection.isolation_level = None
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA synchronous = FULL")
@@ -227,45 +230,54 @@ def _sqlite_engine(target: Target) -> Engine:
     return engine
 
 
-def _migrate(engine: Engine, target: Target) -> None:
+def _ensure_tables(engine: Engine, target: Target) -> None:
+    """Make the tables in an empty database; refuse a database whose tables are of another version."""
     with engine.connect() as connection:
-        current = _revision(connection)
-    if current == REVISION:
-        return
+        if _is_current(connection, target):
+            return
     if target.sqlite:
         _allow_readers_beside_writer(engine)
+    # One transaction: a process that is killed meanwhile leaves an empty database, not half the tables.
     with engine.connect().execution_options(**{WRITE_OPTION: True}) as connection, connection.begin():
         if not target.sqlite:
-            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
-        current = _revision(connection)
-        if current != REVISION:
-            _upgrade(connection, current, target)
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _CREATION_LOCK})
+        # Again under the lock: another process may have made them while this one waited.
+        if not _is_current(connection, target):
+            schema.metadata.create_all(connection, checkfirst=False)
+            connection.execute(schema.version.insert(), {"version_num": schema.REVISION})
 
 
-def _revision(connection: Connection) -> str | None:
-    """Return the revision of the tables, ``None`` where there are none."""
-    if not inspect(connection).has_table(VERSION_TABLE):
-        return None
-    # VERSION_TABLE is a constant of this package.
-    return connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()  # noqa: S608
+def _is_current(connection: Connection, target: Target) -> bool:
+    """Return whether the tables are of this version; false where there are none.
 
-
-def _upgrade(connection: Connection, current: str | None, target: Target) -> None:
-    # Only here: loading Alembic takes longer than everything else that opening a store does.
-    from alembic import command
-    from alembic.config import Config
-    from alembic.script import ScriptDirectory
-
-    config = Config(attributes={"connection": connection})
-    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
-    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    if current is not None and current not in known:
-        raise HistoryTooNewError(
-            f"{target.description} was made by a newer Rackproof (its tables are at revision "
-            f"{target.scrub(current)[:40]}, this one knows up to {REVISION}). "
-            "Use that Rackproof or a later one."
+    Raises:
+        HistoryTooNewError: The tables are of a newer version.
+        HistoryError: They are of an older one, or of none.
+    """
+    # Not all tables: a PostgreSQL database may hold tables of other programs.
+    tables = schema.metadata.tables.keys() & set(inspect(connection).get_table_names())
+    if not tables:
+        return False
+    revision: str | None = None
+    if schema.version.name in tables:
+        revision = connection.execute(select(schema.version.c.version_num)).scalar()
+    if revision == schema.REVISION:
+        return True
+    if revision is None:
+        raise HistoryError(
+            f"{target.description} holds tables of a history ({', '.join(sorted(tables)[:3])}) without the "
+            f"version of Rackproof that made them. {_REBUILD_ADVICE}"
         )
-    command.upgrade(config, "head")
+    shown = target.scrub(revision)[:40]
+    if revision.isdecimal() and revision < schema.REVISION:
+        raise HistoryError(
+            f"{target.description} was made by an older Rackproof (its tables are at revision "
+            f"{shown}, this one needs {schema.REVISION}). {_REBUILD_ADVICE}"
+        )
+    raise HistoryTooNewError(
+        f"{target.description} was made by a newer Rackproof (its tables are at revision "
+        f"{shown}, this one knows up to {schema.REVISION}). Use that Rackproof or a later one."
+    )
 
 
 def _allow_readers_beside_writer(engine: Engine) -> None:

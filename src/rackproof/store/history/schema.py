@@ -2,7 +2,7 @@
 
 Shaped for a fleet: 10,000 nodes, 40 measurements a night, 60 nights are 24 million rows, so a
 measurement is a row of small numbers that points at *what* was measured (``quantities``) and *on
-what* (``hardware``). Changing a table here needs a migration beside it; a test compares the two.
+what* (``hardware``). Changing a table here needs a new :data:`REVISION`; a test compares the two.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    PrimaryKeyConstraint,
     String,
     Table,
     Text,
@@ -32,9 +33,7 @@ from sqlalchemy.dialects.postgresql import TEXT, TIMESTAMP
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 REVISION = "0001"
-"""The newest migration; a store at this revision is opened without loading Alembic."""
-
-VERSION_TABLE = "rackproof_schema"
+"""Version of these tables, four digits that only rise. Until Rackproof 1.0 no older version is converted."""
 
 KEY_LIMIT = 200
 TEXT_LIMIT = 400
@@ -103,6 +102,14 @@ metadata = MetaData(
         "fk": "fk_%(table_name)s_%(column_0_N_name)s",
         "pk": "pk_%(table_name)s",
     }
+)
+
+# One row. The names of table and column are those of every released history: they never change.
+version = Table(
+    "rackproof_schema",
+    metadata,
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name="rackproof_schema_pkc"),
 )
 
 hardware = Table(

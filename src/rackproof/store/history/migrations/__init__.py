@@ -1,1 +1,0 @@
-"""Alembic migrations of the history, run when a store is opened."""
