@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rackproof.analysis.mlperf.score import FolderScore, RunScore
+from rackproof.core.definitions import load_file
 from rackproof.core.records import Measurement, Verdict
 from rackproof.jobs.bench import mlperf_checks
 from rackproof.jobs.bench.planning import PlannedRun
@@ -236,7 +237,7 @@ def planned(root: Path, **changes: Any) -> PlannedRun:
         "launcher": "slurm",
         "sku": "gb300",
         "sku_gpus": 4,
-        "format": "mllog",
+        "result": load_file(path).definition.result,
         "definition_path": str(path),
         "definition_sha256": "",
     }
@@ -245,23 +246,25 @@ def planned(root: Path, **changes: Any) -> PlannedRun:
 
 def test_published_results_of_the_same_size_are_references(root: Path) -> None:
     time = Measurement(name="time_to_train", value=1.3, unit="min")
-    (reference,) = mlperf_checks.published(planned(root), time)
+    (reference,) = mlperf_checks.published_references(planned(root), time)
     assert 1.2 < reference.value < 1.3
     assert "MLPerf Training 5.1" in reference.source
-    (rate,) = mlperf_checks.published(
+    (rate,) = mlperf_checks.published_references(
         planned(root), Measurement(name="samples_per_second", value=5, unit="x")
     )
     assert rate.unit == "samples/s"
-    assert mlperf_checks.published(planned(root, nodes=["n1", "n2", "n3"]), time) == []
-    assert mlperf_checks.published(planned(root), Measurement(name="epochs", value=1, unit="")) == []
+    assert mlperf_checks.published_references(planned(root, nodes=["n1", "n2", "n3"]), time) == []
+    assert (
+        mlperf_checks.published_references(planned(root), Measurement(name="epochs", value=1, unit="")) == []
+    )
 
 
 def test_convergence_that_is_too_fast_is_unproven(root: Path) -> None:
-    assert mlperf_checks.convergence(planned(root), 3072, 8) == []
-    assert mlperf_checks.convergence(planned(root), 2688, 8) == []  # the reference's own fastest
-    (found,) = mlperf_checks.convergence(planned(root), 1536, 8)
+    assert mlperf_checks.check_convergence(planned(root), 3072, 8) == []
+    assert mlperf_checks.check_convergence(planned(root), 2688, 8) == []  # the reference's own fastest
+    (found,) = mlperf_checks.check_convergence(planned(root), 1536, 8)
     assert (found.code, found.verdict) == ("converged_too_fast", Verdict.UNPROVEN)
-    assert mlperf_checks.convergence(planned(root), 1536, None) == []
+    assert mlperf_checks.check_convergence(planned(root), 1536, None) == []
     # Between two of the reference's batch sizes, and beyond all of them.
     between = mlperf_checks.reference_samples("llama31_8b", "5.1.0", 36)
     assert between is not None

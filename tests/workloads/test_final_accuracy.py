@@ -35,7 +35,7 @@ def judged(root: Path, name: str, **measured: float) -> Run:
     made = planning.make_plan([loaded], {"n1": node}, {"n1": {}}, now=datetime(2026, 1, 1, tzinfo=UTC))
     (planned,) = made.runs
     job = {"id": planned.run_id, "phase": "ended", "ended_by": "itself", "exit_status": 0, "succeeded": True}
-    log = parse(io.BytesIO(log_text(**measured).encode()), format=planned.format, name="logs/n1.log")
+    log = parse(io.BytesIO(log_text(**measured).encode()), format=planned.result.format, name="logs/n1.log")
     return record.build_run(
         planned,
         [log],

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rackproof import __version__, logs
+from rackproof import __version__
 from rackproof.core.errors import RackproofError
 from rackproof.core.records import Dataset, Finding, LogFile, ParsedLog, Run, Verdict
 from rackproof.core.text import sanitize, slug
+from rackproof.logs.log_file import read_log_file
 
 UNRECOGNISED = "unknown"
 """The format that :func:`rackproof.logs.parse_path` gives to a file in which it found none."""
@@ -58,11 +59,6 @@ def _is_log_by_name(path: Path) -> bool:
     return name.endswith(_LOG_SUFFIXES) or name.startswith(_LOG_PREFIXES)
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def guess_benchmark(log: ParsedLog, path: Path) -> str:
     """Guess the benchmark of a log: what it states about itself, else the name of its folder."""
     for tag in ("model",) if log.format == "tf_cnn" else _TAGS_OF_BENCHMARK:
@@ -88,18 +84,17 @@ def _moment(log: ParsedLog, *names: str) -> datetime | None:
 
 
 def run_from_log(
-    log: ParsedLog, path: Path, *, run_id: str, benchmark: str, plan_id: str, sha256: str, name: str
+    log: ParsedLog, path: Path, entry: LogFile, *, run_id: str, benchmark: str, plan_id: str
 ) -> Run:
     """Return the record of an imported log.
 
     Args:
         log: The parsed log.
         path: Where it was read.
+        entry: The raw log as the record names it.
         run_id: The run's id.
         benchmark: Its benchmark.
         plan_id: The import it belongs to.
-        sha256: Of the raw log.
-        name: What the log is called in the record, relative to the run's folder.
     """
     software = {
         key.removeprefix("software."): v for key, v in log.tags.items() if key.startswith("software.")
@@ -132,11 +127,7 @@ def run_from_log(
         findings=log.findings,
         verdict=log.verdict,
         reasons=reasons or _default_reasons(log.verdict),
-        logs=(
-            LogFile(
-                path=name, sha256=sha256, size_bytes=log.size_bytes, format=log.format, verdict=log.verdict
-            ),
-        ),
+        logs=(entry,),
         rackproof_version=__version__,
     )
 
@@ -231,21 +222,17 @@ def read_runs(
         relative = str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
         name = f"logs/{slug(path.name, 100) or 'log.txt'}"
         # Named as it is called in the run's folder, so that every place in the report can be looked up.
-        with path.open("rb") as stream:
-            log = logs.parse(stream, format=format, name=name)
+        log, entry = read_log_file(path, name, format=format)
         if log.format == UNRECOGNISED and not _is_log_by_name(path):
             skipped.append(f"{sanitize(relative, 300)}: no known log format in it")
             continue
-        sha256 = _sha256(path)
         named = benchmark or guess_benchmark(log, path)
         started = _moment(log, "started", "start_time", "submission_start")
         stamp = f"{started:%Y%m%dT%H%M%SZ}-" if started else ""
         # By content: the same log again is the same run, from wherever; a copy beside it is another one.
-        copies = seen.setdefault(sha256, [])
-        run_id = f"{stamp}{slug(named) or 'run'}-{text_digest(sha256, str(len(copies)))[:12]}"
-        run = run_from_log(
-            log, path, run_id=run_id, benchmark=named, plan_id=plan_id, sha256=sha256, name=name
-        )
+        copies = seen.setdefault(entry.sha256, [])
+        run_id = f"{stamp}{slug(named) or 'run'}-{text_digest(entry.sha256, str(len(copies)))[:12]}"
+        run = run_from_log(log, path, entry, run_id=run_id, benchmark=named, plan_id=plan_id)
         if copies:
             run = _with_duplicate(run, copies[0])
         copies.append(relative)

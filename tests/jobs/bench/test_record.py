@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import io
 import json
 import math
 from collections.abc import Mapping
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 from rackproof.core import definitions
 from rackproof.core.judging import SkuReference
 from rackproof.core.records import Finding, Measurement, Node, ParsedLog, Reference, Run, Verdict
-from rackproof.jobs.bench import planning, record
+from rackproof.jobs.bench import mlperf_checks, planning, record
 from rackproof.jobs.bench.evidence import Evidence
 from rackproof.jobs.bench.planning import PlannedRun
 from rackproof.jobs.bench.record import build_run, job_findings
@@ -421,3 +423,57 @@ def test_a_history_that_does_not_answer_is_asked_once_for_estimates(
     history = History(tmp_path)
     assert [history.estimate("train", {"gpus": n}, NODE) for n in range(9)] == [None] * 9
     assert len(asked) == 1
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Note the path of every file that is opened to be read."""
+    paths: list[str] = []
+    to_open = io.open
+
+    def noting(file: Any, mode: str = "r", *rest: Any, **options: Any) -> Any:
+        if "r" in mode:
+            paths.append(str(file))
+        return to_open(file, mode, *rest, **options)
+
+    # pathlib opens by io.open, the rest by the builtin.
+    monkeypatch.setattr(io, "open", noting)
+    monkeypatch.setattr(builtins, "open", noting)
+    return paths
+
+
+def test_a_definition_and_a_log_are_read_once(
+    tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "SETTLED_NS", -1)  # else a file of this second is read again
+    definition = tmp_path / "definitions" / "train.yml"
+    definition.parent.mkdir()
+    definition.write_text(TEXT)
+    planned = planning.make_plan([definitions.load_file(definition)], {"n1": NODE}, {"n1": {}}).runs[0]
+    folder = tmp_path / "results" / planned.run_id
+    log = folder / "logs" / "n1.log"
+    log.parent.mkdir(parents=True)
+    log.write_text(LOG)
+    assert recorded(planned, folder).verdict == "pass"
+    assert (opened.count(str(definition)), opened.count(str(log))) == (1, 1)
+
+
+@pytest.mark.parametrize("launcher", ["slurm", "docker"])
+def test_the_log_of_a_clusters_job_is_read_once_too(
+    planned: PlannedRun, folder: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch, launcher: str
+) -> None:
+    """But for MLCommons' checker, which is a program of its own and takes a file of its own name."""
+    checked: list[Path] = []
+
+    def check(run: PlannedRun, path: Path) -> list[Finding]:
+        checked.append(path)
+        return []
+
+    monkeypatch.setattr(mlperf_checks, "check_compliance", check)
+    log = folder / "logs" / "n1.log"
+    log.write_text("RUNANDTIME_START 1700000000\n:::MLL 1.0 run_start: {}\n" + LOG)
+    planned = planned.model_copy(update={"launcher": launcher})
+    codes = {finding.code for finding in recorded(planned, folder).findings}
+    assert "no_end" in codes, "what the launcher writes is read in the same pass"
+    assert opened.count(str(log)) == 1
+    assert checked == [log]

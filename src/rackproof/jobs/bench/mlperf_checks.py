@@ -16,7 +16,6 @@ from pathlib import Path
 from rackproof.analysis.compare.naming import THROUGHPUT, canonical_benchmark, published_system
 from rackproof.analysis.mlperf.published import PublishedResult, find_published
 from rackproof.analysis.mlperf.score import FolderScore, score_folder
-from rackproof.core.definitions import DefinitionError, load_file
 from rackproof.core.records import Finding, Measurement, ParsedLog, Reference, Verdict
 from rackproof.core.text import sanitize
 from rackproof.jobs.bench.evidence import Evidence
@@ -36,62 +35,80 @@ ONE_EVALUATION = 0.35
 CHECK_S = 120.0
 
 
-def add_evidence(
-    planned: PlannedRun, evidence: Evidence, folder: Path, parsed: Sequence[ParsedLog], plan_id: str
-) -> Evidence:
-    """Return the evidence with all that the job's output shows.
+class LauncherOutput:
+    """What the launcher of a cluster's job writes to the lead's log, read in the pass that parses the log."""
 
-    Args:
-        planned: The run.
-        evidence: What is known so far.
-        folder: The run's folder.
-        parsed: Its parsed log.
-        plan_id: Its plan, which knows the repeats before it.
+    def __init__(self) -> None:
+        self._run_sub = run_sub.RunSubReader()
+        self._run_sub06 = run_sub06.RunSub06Reader()
+
+    def line(self, number: int, raw: bytes) -> None:
+        """Take one line."""
+        self._run_sub.line(number, raw)
+        self._run_sub06.line(number, raw)
+
+    def extend(
+        self,
+        evidence: Evidence,
+        planned: PlannedRun,
+        folder: Path,
+        parsed: Sequence[ParsedLog],
+        plan_id: str,
+    ) -> Evidence:
+        """Return the evidence with all that the output shows.
+
+        Args:
+            evidence: What is known so far.
+            planned: The run.
+            folder: The run's folder.
+            parsed: Its parsed log.
+            plan_id: Its plan, which knows the repeats before it.
+        """
+        path = folder / "logs" / f"{planned.lead}.log"
+        output = self._run_sub.result()
+        digest = sanitize(output.launcher_report.get("digest") or "", 100)
+        if planned.launcher == "docker":
+            findings = self._round06_findings(planned, output, path)
+            return evidence.model_copy(
+                update={"findings": (*evidence.findings, *findings), "container_digest": digest}
+            )
+        measurements = run_sub.run_sub_measurements(output, f"logs/{path.name}")
+        findings = run_sub.run_sub_findings(output, planned.nodes, planned.sku_gpus)
+        if "RUNANDTIME_START" in output.times:
+            findings += check_compliance(planned, path)
+            findings += check_convergence(planned, output.samples, _global_batch_size(parsed))
+        own = [*(one for log in parsed for one in log.measurements), *measurements]
+        findings += run_sub.repeat_findings(own, _earlier_repeats(planned, folder.parent, plan_id))
+        return evidence.model_copy(
+            update={
+                "findings": (*evidence.findings, *findings),
+                "measurements": tuple(measurements),
+                "container_digest": digest,
+            }
+        )
+
+    def _round06_findings(
+        self, planned: PlannedRun, launcher: run_sub.RunSubOutput, path: Path
+    ) -> list[Finding]:
+        output = self._run_sub06.result()
+        findings = run_sub06.run_sub06_findings(output, launcher, planned.nodes)
+        if output.trained:
+            findings += check_compliance(planned, path)
+        return findings
+
+
+def _global_batch_size(parsed: Sequence[ParsedLog]) -> float | None:
+    sizes = [log.tags["global_batch_size"] for log in parsed if "global_batch_size" in log.tags]
+    return float(sizes[0]) if sizes and re.fullmatch(r"\d+(\.\d+)?", sizes[0]) else None
+
+
+def check_compliance(planned: PlannedRun, path: Path) -> list[Finding]:
+    """Have MLCommons' own checker read one run's log.
+
+    This reads the log once more, beside the pass that parses it: the checker takes only a file of its own
+    name, and is started as a program of its own.
     """
-    path = folder / "logs" / f"{planned.lead}.log"
-    if not path.is_file():
-        return evidence
-    try:
-        log = run_sub.read_run_sub(path)
-    except OSError:
-        return evidence  # recording has said so already
-    if planned.launcher == "docker":
-        return _add_docker(planned, evidence, log, path)
-    found = run_sub.run_sub_findings(log, planned.nodes, planned.sku_gpus)
-    measured = run_sub.run_sub_measurements(log, f"logs/{path.name}")
-    if "RUNANDTIME_START" in log.times:
-        found += compliance(planned, path)
-        batches = [one.tags["global_batch_size"] for one in parsed if "global_batch_size" in one.tags]
-        size = float(batches[0]) if batches and re.fullmatch(r"\d+(\.\d+)?", batches[0]) else None
-        found += convergence(planned, log.samples, size)
-    everything = [*(one for each in parsed for one in each.measurements), *measured]
-    found += run_sub.repeat_findings(everything, _earlier(planned, folder.parent, plan_id))
-    return evidence.model_copy(
-        update={
-            "findings": (*evidence.findings, *found),
-            "measurements": tuple(measured),
-            "container_digest": sanitize(log.launcher_report.get("digest") or "", 100),
-        }
-    )
-
-
-def _add_docker(planned: PlannedRun, evidence: Evidence, log: run_sub.RunSubOutput, path: Path) -> Evidence:
-    """Return the evidence with what the output of docker_run.py shows."""
-    seen = run_sub06.read_run_sub06(path)
-    found = run_sub06.run_sub06_findings(seen, log, planned.nodes)
-    if seen.trained:
-        found += compliance(planned, path)
-    return evidence.model_copy(
-        update={
-            "findings": (*evidence.findings, *found),
-            "container_digest": sanitize(log.launcher_report.get("digest") or "", 100),
-        }
-    )
-
-
-def compliance(planned: PlannedRun, path: Path) -> list[Finding]:
-    """Have MLCommons' own checker look at one run's log."""
-    ruleset = _ruleset(planned)
+    ruleset = planned.result.ruleset
     if not ruleset:
         return []
     with tempfile.TemporaryDirectory(prefix="rackproof-check-") as scratch:
@@ -103,14 +120,6 @@ def compliance(planned: PlannedRun, path: Path) -> list[Finding]:
             message = f"the log could not be checked by the rules {ruleset}: {error}"
             return [Finding(code="not_checked", verdict=Verdict.UNPROVEN, message=message[:4000])]
     return compliance_findings(score, ruleset)
-
-
-def _ruleset(planned: PlannedRun) -> str:
-    """Return the rules to check by; empty where there are none, or the definition cannot be read."""
-    try:
-        return load_file(Path(planned.definition_path)).definition.result.ruleset
-    except DefinitionError:
-        return ""  # recording says so
 
 
 def compliance_findings(score: FolderScore, ruleset: str) -> list[Finding]:
@@ -128,9 +137,9 @@ def compliance_findings(score: FolderScore, ruleset: str) -> list[Finding]:
     return found
 
 
-def convergence(planned: PlannedRun, samples: int | None, batch: float | None) -> list[Finding]:
+def check_convergence(planned: PlannedRun, samples: int | None, batch: float | None) -> list[Finding]:
     """Say where one run needed far fewer samples than the reference; the rules only compare all repeats."""
-    ruleset = _ruleset(planned)
+    ruleset = planned.result.ruleset
     mean = reference_samples(planned.benchmark, ruleset, batch) if ruleset and batch else None
     if samples is None or mean is None or samples >= TOO_FAST * mean:
         return []
@@ -173,11 +182,7 @@ def score_repeats(planned: Sequence[PlannedRun], results: Path) -> tuple[Verdict
     Returns:
         The verdict and words. None where fewer repeats were asked for than a result needs: a remark then.
     """
-    ruleset = _ruleset(planned[0])
-    try:
-        needed = load_file(Path(planned[0].definition_path)).definition.result.repeats
-    except DefinitionError as error:
-        return Verdict.UNPROVEN, str(error)
+    ruleset, needed = planned[0].result.ruleset, planned[0].result.repeats
     if not ruleset:
         return None, "no rules to score by"
     if len(planned) < needed:
@@ -198,7 +203,7 @@ def score_repeats(planned: Sequence[PlannedRun], results: Path) -> tuple[Verdict
     )
 
 
-def published(planned: PlannedRun, measurement: Measurement) -> list[Reference]:
+def published_references(planned: PlannedRun, measurement: Measurement) -> list[Reference]:
     """Return what was published for this benchmark on so many accelerators of this kind."""
     if planned.launcher == "docker":
         return _published_06(planned, measurement)
@@ -243,7 +248,7 @@ def _published_06(planned: PlannedRun, measurement: Measurement) -> list[Referen
     return []
 
 
-def _earlier(planned: PlannedRun, results: Path, plan_id: str) -> list[tuple[Measurement, ...]]:
+def _earlier_repeats(planned: PlannedRun, results: Path, plan_id: str) -> list[tuple[Measurement, ...]]:
     """Return the measurements of the repeats before this one that passed or are degraded."""
     if planned.repeats < 2 or not plan_id:
         return []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,11 +22,13 @@ from rackproof.core.definitions import (
     LoadedDefinition,
     Matrix,
     Parameters,
+    Result,
     Scalar,
     arguments,
+    load_file,
     substitute,
 )
-from rackproof.core.records import Node, Record, Run, Verdict
+from rackproof.core.records import Finding, Node, Record, Run, Verdict
 from rackproof.core.text import duration, sanitize
 from rackproof.jobs.bench import launch_docker, launch_slurm, node_setup
 from rackproof.jobs.bench.launch_slurm import Site
@@ -42,6 +45,9 @@ COSTLY_TO_CHANGE = ("network", "storage")
 """Parameters whose change sets nodes up anew: points are ordered so that they change least, the first least
 of all."""
 NOT_LIMITED = "bench_launch_host is {}, which is not among the limited hosts that answered"
+SETTLED_NS = 2_000_000_000
+"""Older than this, a file's change time differs after the next change on every file system in use."""
+_NOT_THE_REQUEST = {"run_id", "expected_s", "definition_ctime_ns"}
 STILL_RUNNING = "still_running"
 """Code of the finding in the record of a run whose job nobody saw end: it is followed, not repeated."""
 
@@ -75,10 +81,13 @@ class PlannedRun(Record):
     container: str = ""
     sku: str = ""
     sku_gpus: int = 0
-    format: str
+    result: Result
+    """How its log is read and judged, as the definition had it at planning."""
     definition_path: str
-    """As the controller finds it; :attr:`definition_name` is what records say."""
+    """As the controller finds it; :attr:`definition_name` is what records have."""
     definition_sha256: str
+    definition_ctime_ns: int = 0
+    """Change time of the definition's file at planning; 0 where it does not show a later change."""
     expected_s: float | None = None
     setup: NodeSetup | None = None
     """What is set up on its nodes, which start it together; None where a node is taken as it is."""
@@ -296,8 +305,8 @@ def make_plan(
         for run in in_order(_each_named(runs, now))
     ]
     title = suite or ", ".join(loaded.name for loaded in selected)
-    # What makes two requests the same: all that a run is, but its id and what it is expected to take.
-    same = [run.model_dump(mode="json", exclude={"run_id", "expected_s"}) for run in runs]
+    # What makes two requests the same: all that a run is, but its id, its file's time and its expected time.
+    same = [run.model_dump(mode="json", exclude=_NOT_THE_REQUEST) for run in runs]
     return Plan(
         plan_id=f"plan-{now:%Y%m%dT%H%M%SZ}-{hashlib.sha256(os.urandom(16)).hexdigest()[:6]}",
         title=title,
@@ -489,10 +498,52 @@ def _by_site(
         "published_references": site.published_references,
         "sku": site.sku,
         "sku_gpus": site.sku_gpus,
-        "format": result.format,
+        "result": result,
+        **_definition_fields(loaded),
+    }
+
+
+def _definition_fields(loaded: LoadedDefinition) -> dict[str, Any]:
+    """Return where a run's definition is and what tells a change of it."""
+    return {
         "definition_path": loaded.path,
         "definition_sha256": loaded.sha256,
+        "definition_ctime_ns": _settled_ctime_ns(Path(loaded.path)),
     }
+
+
+def _settled_ctime_ns(path: Path) -> int:
+    """Return a file's change time, 0 where a change in this moment might leave it the same.
+
+    Clocks of file systems tick every few milliseconds or seconds: a file that was changed a moment ago
+    may be changed again within the same tick, so only an older time proves anything.
+    """
+    try:
+        ctime_ns = path.stat().st_ctime_ns
+    except OSError:
+        return 0
+    return ctime_ns if time.time_ns() - ctime_ns > SETTLED_NS else 0
+
+
+def definition_findings(planned: PlannedRun) -> list[Finding]:
+    """Return a finding where the definition was changed or lost after the run was planned.
+
+    Such a run is judged by the rules it was planned with, but it is not repeatable: the file no longer has
+    them. The file is read again only if its change time does not rule a change out.
+    """
+    path = Path(planned.definition_path)
+    try:
+        if planned.definition_ctime_ns and path.stat().st_ctime_ns == planned.definition_ctime_ns:
+            return []
+    except OSError:
+        pass  # reading it says what is wrong
+    try:
+        if load_file(path).sha256 == planned.definition_sha256:
+            return []
+    except DefinitionError as error:
+        return [Finding(code="definition_unreadable", verdict=Verdict.UNPROVEN, message=str(error)[:4000])]
+    message = f"{path} was changed after this run was planned; run it again"
+    return [Finding(code="definition_changed", verdict=Verdict.UNPROVEN, message=message[:4000])]
 
 
 def _repeats(one: PlannedRun, now: datetime) -> list[PlannedRun]:
@@ -554,9 +605,8 @@ def _plan_run(
         ),
         timeout_s=launch.timeout_s,
         hang_s=launch.hang_s,
-        format=definition.result.format,
-        definition_path=loaded.path,
-        definition_sha256=loaded.sha256,
+        result=definition.result,
+        **_definition_fields(loaded),
         launcher=launch.with_,
         setup=node_setup.plan_setup(
             point, experiment, peers, launch.timeout_s, only_first=launch.with_ == "mpirun"

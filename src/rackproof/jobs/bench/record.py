@@ -5,15 +5,14 @@ Called by the playbook's recording task and by nothing else that decides: parse,
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rackproof import __version__, logs
-from rackproof.core.definitions import DefinitionError, JudgeRule, load_file
+from rackproof import __version__
 from rackproof.core.judging import SkuReference, judge_run
 from rackproof.core.records import (
     Dataset,
@@ -28,8 +27,9 @@ from rackproof.core.records import (
 )
 from rackproof.core.text import sanitize
 from rackproof.jobs.bench.evidence import Evidence
-from rackproof.jobs.bench.mlperf_checks import add_evidence, published
-from rackproof.jobs.bench.planning import STILL_RUNNING, PlannedRun
+from rackproof.jobs.bench.mlperf_checks import LauncherOutput, published_references
+from rackproof.jobs.bench.planning import STILL_RUNNING, PlannedRun, definition_findings
+from rackproof.logs.log_file import read_log_file
 from rackproof.report import write_run_reports
 from rackproof.store.history.client import History, measurement_key
 from rackproof.store.run_folder import write_run
@@ -163,7 +163,7 @@ def build_run(
     log_files: Sequence[LogFile] = (),
     trouble: str = "",
 ) -> Run:
-    """Judge what came and return the record. Pure: reads nothing but the definition's file.
+    """Judge what was measured and return the record. It reads no file but a definition that was changed.
 
     Args:
         planned: The run as planned.
@@ -179,17 +179,9 @@ def build_run(
     if planned.launcher not in BY_ITSELF:
         # The launcher's exit status only repeats what Slurm and the log say in more words.
         findings = [*evidence.findings, *job_findings(planned, evidence)]
-    rules: tuple[JudgeRule, ...] = ()
-    try:
-        loaded = load_file(Path(planned.definition_path))
-        rules = loaded.definition.result.judge
-        if loaded.sha256 != planned.definition_sha256:
-            message = f"{planned.definition_path} was changed after this run was planned; run it again"
-            findings.append(_finding("definition_changed", Verdict.UNPROVEN, message))
-    except DefinitionError as error:
-        findings.append(_finding("definition_unreadable", Verdict.UNPROVEN, str(error)))
+    findings += definition_findings(planned)
     outcome = judge_run(
-        rules,
+        planned.result.judge,
         parsed,
         findings,
         references,
@@ -261,63 +253,40 @@ def record(
     Raises:
         ResultsError: The record cannot be written.
     """
-    log_files, parsed, findings = [], [], []
-    paths, strange = _own_logs(planned, folder / "logs")
-    if strange and not evidence.could_not_start:
-        findings += strange
-    for path in paths:
-        try:
-            with path.open("rb") as stream:
-                log = logs.parse(stream, format=planned.format, name=f"logs/{path.name}")
-            kept = LogFile(
-                path=log.file,
-                sha256=_sha256(path),
-                size_bytes=path.stat().st_size,
-                format=log.format,
-                verdict=log.verdict,
-            )
-        except OSError as error:
-            message = f"logs/{path.name} cannot be read: {error.strerror}"
-            findings.append(_finding("unreadable_log", Verdict.UNPROVEN, message))
-            continue
-        parsed.append(log)
-        log_files.append(kept)
-        on_node = evidence.job.get("log_bytes")
-        if path.stem == planned.lead and type(on_node) is int and on_node != kept.size_bytes:
-            message = f"{kept.path} has {kept.size_bytes} bytes here, but {on_node} on the node"
-            findings.append(_finding("log_differs", Verdict.UNPROVEN, message))
-    evidence = evidence.model_copy(update={"findings": (*findings, *evidence.findings)})
-    if planned.launcher not in BY_ITSELF:
-        evidence = add_evidence(planned, evidence, folder, parsed, plan_id)
+    logs = _read_logs(planned, evidence, folder)
+    evidence = evidence.model_copy(update={"findings": (*logs.findings, *evidence.findings)})
+    if logs.launcher_output is not None:
+        evidence = logs.launcher_output.extend(evidence, planned, folder, logs.parsed, plan_id)
     history = History(folder.parent)
-    measured = [*(one for log in parsed for one in log.measurements), *evidence.measurements]
-    own, remark = history.baselines(planned.benchmark, planned.parameters, evidence.nodes, measured)
+    measured = [*(one for log in logs.parsed for one in log.measurements), *evidence.measurements]
+    accepted, remark = history.baselines(planned.benchmark, planned.parameters, evidence.nodes, measured)
 
     def references(measurement: Measurement) -> list[Reference]:
-        fitting = [
-            one for one in sku_references if one.fits(planned.benchmark, planned.parameters, measurement)
+        return [
+            *_most_particular(sku_references, planned, measurement),
+            *_published_references(planned, measurement),
+            *accepted.get(measurement_key(measurement), []),
         ]
-        # The most particular baseline speaks: more labels and parameters name the case more closely. Of
-        # several that are equally particular none hides another.
-        particular = max(map(_particularity, fitting), default=None)
-        chosen = [one.reference for one in fitting if _particularity(one) == particular]
-        if planned.launcher not in BY_ITSELF and planned.published_references:
-            chosen += published(planned, measurement)
-        return chosen + own.get(measurement_key(measurement), [])
 
     run = build_run(
         planned,
-        parsed,
+        logs.parsed,
         evidence,
         references,
         plan_id=plan_id,
         require_references=require_references,
-        log_files=log_files,
+        log_files=logs.files,
         trouble=remark,
     )
     write_run(run, folder)
-    remarks = [remark]
-    page = ""
+    page, remarks = _keep_and_report(run, folder, history)
+    remarks = [remark, *remarks]
+    return RecordedRun(run=run, folder=str(folder), report=page, history=" ".join(filter(None, remarks)))
+
+
+def _keep_and_report(run: Run, folder: Path, history: History) -> tuple[str, list[str]]:
+    """Enter a written record into the history and write its page; return the page and what went wrong."""
+    page, remarks = "", []
     try:
         remarks.append(history.keep(folder))
     except Exception as error:  # the record is safe; what comes after it only adds
@@ -326,7 +295,66 @@ def record(
         page = str(write_run_reports(run, folder)["html"])
     except Exception as error:
         remarks.append(f"the page of run {run.run_id} could not be written yet: {error}")
-    return RecordedRun(run=run, folder=str(folder), report=page, history=" ".join(filter(None, remarks)))
+    return page, remarks
+
+
+@dataclass
+class _Logs:
+    """The logs of a run, each read once."""
+
+    files: list[LogFile] = field(default_factory=list)
+    parsed: list[ParsedLog] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    """What is wrong with the files, not what they contain."""
+    launcher_output: LauncherOutput | None = None
+    """Of a job that a cluster started, and whose lead's log could be read."""
+
+
+def _read_logs(planned: PlannedRun, evidence: Evidence, folder: Path) -> _Logs:
+    logs = _Logs()
+    paths, findings = _own_logs(planned, folder / "logs")
+    # Without a job there are no logs, and that it was not started is a finding already.
+    if not evidence.could_not_start:
+        logs.findings += findings
+    for path in paths:
+        name = f"logs/{path.name}"
+        is_lead = path.stem == planned.lead
+        output = LauncherOutput() if is_lead and planned.launcher not in BY_ITSELF else None
+        try:
+            log, entry = read_log_file(
+                path, name, format=planned.result.format, observers=[output] if output else []
+            )
+        except OSError as error:
+            message = f"{name} cannot be read: {error.strerror}"
+            logs.findings.append(_finding("unreadable_log", Verdict.UNPROVEN, message))
+            continue
+        logs.parsed.append(log)
+        logs.files.append(entry)
+        logs.launcher_output = output or logs.launcher_output
+        size_on_node = evidence.job.get("log_bytes")
+        if is_lead and type(size_on_node) is int and size_on_node != entry.size_bytes:
+            message = f"{name} has {entry.size_bytes} bytes here, but {size_on_node} on the node"
+            logs.findings.append(_finding("log_differs", Verdict.UNPROVEN, message))
+    return logs
+
+
+def _most_particular(
+    baselines: Sequence[SkuReference], planned: PlannedRun, measurement: Measurement
+) -> list[Reference]:
+    """Return the SKU's baselines that name a measurement's case most closely.
+
+    More labels and parameters name it more closely. Of several that are equally particular none hides
+    another.
+    """
+    fitting = [one for one in baselines if one.fits(planned.benchmark, planned.parameters, measurement)]
+    closest = max(map(_particularity, fitting), default=None)
+    return [one.reference for one in fitting if _particularity(one) == closest]
+
+
+def _published_references(planned: PlannedRun, measurement: Measurement) -> list[Reference]:
+    if planned.launcher in BY_ITSELF or not planned.published_references:
+        return []
+    return published_references(planned, measurement)
 
 
 def _particularity(baseline: SkuReference) -> tuple[int, bool]:
@@ -381,8 +409,3 @@ def _moment(raw: object) -> datetime | None:
     except (ValueError, OverflowError, OSError):
         return None
     return None
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

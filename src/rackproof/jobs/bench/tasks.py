@@ -494,7 +494,9 @@ def _to_start(run: PlannedRun, answered: Mapping[str, NodeAnswer], plan_id: str)
     if run.launcher == "docker":
         shared = f"{shared if len(run.nodes) > 1 else home}/docker"
     return {
-        **run.model_dump(mode="json"),
+        # The rules stay in the plan: no task needs them, and variables of a playbook are templated.
+        **run.model_dump(mode="json", exclude={"result"}),
+        "format": run.result.format,
         "parts": [_part(run, rank, answered[name]) for rank, name in enumerate(run.nodes) if run.setup],
         "arguments": [
             *run.arguments,
