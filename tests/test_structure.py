@@ -27,9 +27,20 @@ def imports(path: Path) -> set[str]:
 
 
 def test_the_package_never_imports_ansible(root: Path) -> None:
-    paths = list((root / "src").rglob("*.py"))
+    paths = list((root / "src" / "rackproof").rglob("*.py"))
     assert paths
     assert not [path for path in paths if imports(path) & {"ansible", "ansible_runner", "molecule"}]
+    # Nor by way of the package that does.
+    assert not [path for path in paths if "rackproof_ansible" in imports(path)]
+
+
+def test_only_plugins_and_their_package_import_ansible(root: Path) -> None:
+    allowed = [root / part for part in ("plugins", "src/rackproof_ansible", "tests", "testrack/tests")]
+    folders = ("src", "plugins", "roles", "molecule", "testrack", "tests", "tools", "workloads")
+    paths = [path for folder in folders for path in (root / folder).rglob("*.py")]
+    importers = [path for path in paths if "ansible" in imports(path)]
+    assert importers
+    assert not [path for path in importers if not any(path.is_relative_to(part) for part in allowed)]
 
 
 def test_what_runs_on_nodes_uses_the_standard_library(root: Path) -> None:

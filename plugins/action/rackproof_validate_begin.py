@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
-from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
-
 from rackproof.jobs.validate import tasks
+from rackproof_ansible.action import RackproofAction
 
 
-class ActionModule(ActionBase):
+class ActionModule(RackproofAction):
     """Documented in plugins/modules/rackproof_validate_begin.py."""
 
-    TRANSFERS_FILES = False
-    _requires_connection = False
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the night."""
-        super().run(tmp, task_vars)
-        _, options = self.validate_argument_spec(
-            {
-                "results": {"type": "path", "required": True},
-                "nodes": {"type": "list", "elements": "str", "required": True},
-            }
-        )
-        # A worker's parent is the playbook's own process: the claim lasts as long as it lives.
-        owner = None if self._task.check_mode else os.getppid()
-        try:
-            begun = tasks.begin(Path(options["results"]), options["nodes"], owner_pid=owner)
-        except tasks.ValidateError as error:
-            raise AnsibleActionFail(str(error)) from error
-        return {"changed": False, "night": begun.model_dump(mode="json")}
+        night = tasks.begin(Path(options["results"]), options["nodes"], owner_pid=self.owner_pid)
+        return {"changed": False, "night": night.model_dump(mode="json")}

@@ -1,60 +1,33 @@
-"""Judge a night of the fleet, and say which nodes should be drained and which returned."""
+"""Judge a night of the fleet: which nodes should be drained and which returned to service."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
-
 from rackproof.jobs.validate import tasks
+from rackproof_ansible.action import RackproofAction
 
 
-class ActionModule(ActionBase):
+class ActionModule(RackproofAction):
     """Documented in plugins/modules/rackproof_validate_judge.py."""
 
-    TRANSFERS_FILES = False
-    _requires_connection = False
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return what should be done; a bad node is not a failure of this task."""
-        super().run(tmp, task_vars)
-        _, options = self.validate_argument_spec(
-            {
-                "night": {"type": "dict", "required": True},
-                "looked": {"type": "dict", "required": True},
-                "slurm": {"type": "dict", "default": {}},
-                "partitions": {"type": "dict", "default": {}},
-                "share": {"type": "float", "default": 0.15},
-                "drain": {"type": "bool", "default": False},
-                "give_back": {"type": "bool", "default": False},
-                "require_measurements": {"type": "bool", "default": False},
-                "require_references": {"type": "bool", "default": True},
-                "probed": {"type": "dict", "default": {}},
-                "link": {"type": "str", "default": ""},
-            }
+        allowed = {"drain": options["drain"], "return": options["give_back"]}
+        slurm, remark = tasks.slurm_answer(options["slurm"], options["partitions"])
+        judged = tasks.judge(
+            tasks.Begun(**options["night"]),
+            asked={node: str(answer.get("msg", "")) for node, answer in options["looked"].items()},
+            slurm=slurm,
+            members=str(options["partitions"].get("stdout", "")),
+            slurm_remark=remark,
+            share=options["share"],
+            acts=[act for act, is_allowed in allowed.items() if is_allowed],
+            require_measurements=options["require_measurements"],
+            require_references=options["require_references"],
+            measuring=tasks.measuring_answer(options["probed"]),
+            link=options["link"],
         )
-        known, remark = tasks.slurm_answer(options["slurm"], options["partitions"])
-        try:
-            judged = tasks.judge(
-                tasks.Begun(**options["night"]),
-                asked={node: str(answer.get("msg", "")) for node, answer in options["looked"].items()},
-                slurm=known,
-                members=str(options["partitions"].get("stdout", "")),
-                slurm_remark=remark,
-                share=options["share"],
-                acts=[
-                    act
-                    for act, allowed in (("drain", options["drain"]), ("return", options["give_back"]))
-                    if allowed
-                ],
-                require_measurements=options["require_measurements"],
-                require_references=options["require_references"],
-                measuring=tasks.measuring_answer(options["probed"]),
-                link=options["link"],
-            )
-        except tasks.ValidateError as error:
-            raise AnsibleActionFail(str(error)) from error
         return {
             "changed": False,
             "drain": list(judged.drain),

@@ -30,6 +30,7 @@ options:
     description: Its password. A secret, from Vault.
     type: str
     default: ""
+    no_log: true
   ca_file:
     description: Certificates to trust; by default those that this machine trusts.
     type: path

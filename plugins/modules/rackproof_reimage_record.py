@@ -63,6 +63,7 @@ options:
         description: Its password. A secret, from Vault.
         type: str
         default: ""
+        no_log: true
       ca_file:
         description: Certificates to trust; empty are those that this machine trusts.
         type: str

@@ -1,0 +1,153 @@
+"""Base classes of the action plugins: options from the documentation, errors in Ansible's words."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+from rackproof.core.errors import RackproofError
+from rackproof.core.text import sanitize
+from rackproof_ansible.argument_spec import read_argument_spec
+
+SHOWN_CHARACTERS = 600
+"""The most of one line that goes to the operator's terminal."""
+
+
+class ModuleFailedError(Exception):
+    """A module that an action called did not return what it is called for.
+
+    Attributes:
+        result: What the module returned; it becomes the result of the task, so that a node that cannot be
+            reached is reported as unreachable and not as failed.
+    """
+
+    def __init__(self, result: dict[str, Any]) -> None:
+        super().__init__(str(result.get("msg", "")))
+        self.result = result
+
+
+class RackproofAction(ActionBase):
+    """An action that runs on the controller and touches no node.
+
+    A subclass lives in ``plugins/action/``, is called ``ActionModule``, and implements :meth:`run_action`.
+    Its options are those that the module of the same name in ``plugins/modules/`` documents.
+
+    Attributes:
+        operator_errors: Exceptions with a text for the operator: the task fails with that text. Every other
+            exception is a defect and keeps its traceback.
+        required_if: Options that one value of another option requires, as Ansible's validator takes them:
+            documentation has no words for that.
+        task_vars: Variables of the host that the task runs for.
+    """
+
+    _requires_connection = False
+    operator_errors: tuple[type[Exception], ...] = (RackproofError,)
+    required_if: tuple[tuple[str, object, list[str]], ...] = ()
+    task_vars: dict[str, Any]
+
+    @abstractmethod
+    def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Do the task; return its result.
+
+        Args:
+            options: The task's arguments, checked, converted and with defaults.
+        """
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Check the task's arguments and do it; called by Ansible."""
+        super().run(tmp, task_vars)
+        self.task_vars = task_vars or {}
+        # A worker's parent is the playbook's own process.
+        self._playbook_pid = os.getppid()
+        plugin = Path(inspect.getfile(type(self))).resolve()
+        _, options = self.validate_argument_spec(
+            read_argument_spec(plugin.parents[1], plugin.stem), required_if=self.required_if
+        )
+        try:
+            return self.run_action(options)
+        except ModuleFailedError as error:
+            return error.result
+        except self.operator_errors as error:
+            raise AnsibleActionFail(str(error)) from error
+
+    @property
+    def node(self) -> str:
+        """Name in the inventory of the host that the task runs for."""
+        return str(self.task_vars["inventory_hostname"])
+
+    @property
+    def hostvars(self) -> Mapping[str, Any]:
+        """Variables of all hosts."""
+        hostvars: Mapping[str, Any] = self.task_vars["hostvars"]
+        return hostvars
+
+    @property
+    def check_mode(self) -> bool:
+        """Whether nothing may be changed."""
+        return bool(self._task.check_mode)
+
+    @property
+    def owner_pid(self) -> int | None:
+        """Process that owns the claims of this task, which last as long as it lives; None in check mode."""
+        return None if self.check_mode else self._playbook_pid
+
+    def show_line(self, line: str) -> None:
+        """Show a line while the task runs."""
+        self._display.display(line)
+
+    def show_warning(self, text: str) -> None:
+        """Show a warning, made safe for a terminal; nothing where there is none."""
+        if text:
+            self._display.warning(sanitize(text, limit=SHOWN_CHARACTERS))
+
+
+class NodeAction(RackproofAction):
+    """An action that runs on the controller and asks the task's host."""
+
+    _requires_connection = True
+
+    def execute_module(self, name: str, required_key: str, **arguments: Any) -> dict[str, Any]:
+        """Run a module on the host; return its result.
+
+        Args:
+            name: The module.
+            required_key: What its result has to contain.
+            arguments: The module's arguments.
+
+        Raises:
+            ModuleFailedError: The module failed, or the host cannot be reached.
+        """
+        result: dict[str, Any] = self._execute_module(
+            module_name=name, module_args=arguments, task_vars=self.task_vars
+        )
+        if result.get("failed") or result.get("unreachable") or required_key not in result:
+            raise ModuleFailedError(result)
+        return result
+
+    def run_command(self, command: str) -> tuple[int, str, str]:
+        """Run a shell command on the host; return its exit status, output and error output."""
+        # What a node prints need not be UTF-8.
+        done = self._low_level_execute_command(command, encoding_errors="surrogateescape")
+        return done["rc"], done["stdout"], done["stderr"]
+
+    def run_command_of_playbook(self, command: str) -> tuple[int, str, str]:
+        """As :meth:`run_command`, but end this process where the playbook is gone.
+
+        A playbook that is killed leaves its workers behind; one that goes on would start jobs beside those
+        of the next playbook.
+        """
+        if os.getppid() != self._playbook_pid:
+            os._exit(1)
+        return self.run_command(command)
+
+
+def sanitize_lines(lines: list[str] | tuple[str, ...]) -> list[str]:
+    """Return a message made safe for a terminal, line by line."""
+    return [sanitize(line, limit=SHOWN_CHARACTERS) for line in lines]

@@ -1,0 +1,65 @@
+"""Argument specs of actions, read from the documentation that ``ansible-doc`` shows.
+
+Ansible keeps an action's documentation in a module of the same name and its argument spec in the action's
+code. Here the documentation is the one declaration of an option.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+# Everything else that documentation says of an option (its description) is for readers.
+_SPEC_KEYS = ("type", "elements", "required", "default", "choices", "aliases", "no_log")
+
+
+@functools.cache
+def read_argument_spec(plugins: Path, name: str) -> dict[str, dict[str, Any]]:
+    """Return the argument spec of an action.
+
+    Files are read without being imported, and by their place beside the action rather than through Ansible's
+    loaders: an ``ansible.cfg`` that names only the folder of actions works, too.
+
+    Args:
+        plugins: The folder with ``modules/`` and ``doc_fragments/``.
+        name: Name of the action and of the module that documents it.
+
+    Raises:
+        ValueError: The module has no DOCUMENTATION, or it names a fragment that does not exist.
+    """
+    documentation = _read_yaml(plugins / "modules" / f"{name}.py", "DOCUMENTATION")
+    options: dict[str, Any] = dict(documentation.get("options") or {})
+    fragments = documentation.get("extends_documentation_fragment") or []
+    for fragment in [fragments] if isinstance(fragments, str) else fragments:
+        file, _, section = fragment.partition(".")
+        shared = _read_yaml(plugins / "doc_fragments" / f"{file}.py", section.upper() or "DOCUMENTATION")
+        # As in ansible-doc, what the module says itself goes before its fragments.
+        options = {**(shared.get("options") or {}), **options}
+    return _to_spec(options)
+
+
+def _read_yaml(path: Path, variable: str) -> Mapping[str, Any]:
+    """Return the YAML that a file assigns to a variable of its own or of a class."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Assign) and any(
+            isinstance(target, ast.Name) and target.id == variable for target in node.targets
+        ):
+            document = yaml.safe_load(ast.literal_eval(node.value))
+            if isinstance(document, Mapping):
+                return document
+    raise ValueError(f"{path} has no {variable}")
+
+
+def _to_spec(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return documented options as an argument spec. No I/O."""
+    spec = {}
+    for name, option in options.items():
+        spec[name] = {key: option[key] for key in _SPEC_KEYS if key in option}
+        if "suboptions" in option:
+            spec[name]["options"] = _to_spec(option["suboptions"])
+    return spec
