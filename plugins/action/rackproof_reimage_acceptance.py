@@ -16,7 +16,8 @@ from rackproof.core.text import sanitize
 from rackproof.jobs.reimage import acceptance
 from rackproof.jobs.reimage import tasks as reimage_tasks
 from rackproof.jobs.validate import probes, tasks
-from rackproof.jobs.validate.fleet.probe_slurm_jobs import Jobs, Plan
+from rackproof.nodes.probe_slurm_jobs import Jobs, Plan
+from rackproof.store.night_store import NightContext
 
 
 class ActionModule(ActionBase):
@@ -43,7 +44,7 @@ class ActionModule(ActionBase):
             }
         )
         self._playbook = os.getppid()
-        night, node = tasks.Begun(**options["night"]), (task_vars or {})["inventory_hostname"]
+        night, node = NightContext(**options["night"]), (task_vars or {})["inventory_hostname"]
         try:
             how = acceptance.without_budget(
                 probes.plan(
@@ -104,7 +105,7 @@ class ActionModule(ActionBase):
         self._ask(f"cd / && trap '' HUP && (setsid sh -c {shlex.quote(inner)} </dev/null >/dev/null 2>&1 &)")
         return {"changed": True, "folder": folder}
 
-    def _end(self, night: tasks.Begun, how: Plan, node: str, options: dict[str, Any]) -> dict[str, Any]:
+    def _end(self, night: NightContext, how: Plan, node: str, options: dict[str, Any]) -> dict[str, Any]:
         """Wait for the node's half where somebody came, and keep what the two came to."""
         folder, partner = str(options["begun"].get("folder", "")), options["partner"]
         why = partner.get("text") or options["begun"].get("msg") or partner.get("msg") or ""

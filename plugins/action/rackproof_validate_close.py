@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rackproof.jobs.validate import tasks
+from rackproof.store.night_store import NightContext
 from rackproof_ansible.action import RackproofAction, sanitize_lines
 
 
@@ -14,7 +15,7 @@ class ActionModule(RackproofAction):
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the verdict over all nodes, and whether it gates."""
         closed = tasks.close(
-            tasks.Begun(**options["night"]),
+            NightContext(**options["night"]),
             did=tasks.done(options["drained"], options["returned"], options["give_back"]),
             keep=not self.check_mode,
         )

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from rackproof.jobs.reimage import tasks as reimage_tasks
 from rackproof.jobs.validate import tasks
+from rackproof.store.night_store import NightContext
 from rackproof_ansible.action import RackproofAction
 
 
@@ -15,8 +19,9 @@ class ActionModule(RackproofAction):
         """Return what should be done; a bad node is not a failure of this task."""
         allowed = {"drain": options["drain"], "return": options["give_back"]}
         slurm, remark = tasks.slurm_answer(options["slurm"], options["partitions"])
+        night = NightContext(**options["night"])
         judged = tasks.judge(
-            tasks.Begun(**options["night"]),
+            night,
             asked={node: str(answer.get("msg", "")) for node, answer in options["looked"].items()},
             slurm=slurm,
             members=str(options["partitions"].get("stdout", "")),
@@ -26,6 +31,7 @@ class ActionModule(RackproofAction):
             require_measurements=options["require_measurements"],
             require_references=options["require_references"],
             measuring=tasks.measuring_answer(options["probed"]),
+            being_imaged=reimage_tasks.unfinished_imaging(Path(night.results), _drained_by_nights(slurm)),
             link=options["link"],
         )
         return {
@@ -34,3 +40,12 @@ class ActionModule(RackproofAction):
             "give_back": list(judged.back),
             "message": list(judged.message),
         }
+
+
+def _drained_by_nights(slurm: Mapping[str, Any] | None) -> list[str]:
+    """Return the nodes that nights keep drained: no other node can be returned."""
+    return [
+        node
+        for node, state in (slurm or {}).items()
+        if isinstance(state, Mapping) and state.get("drained_by") == "ours"
+    ]

@@ -11,6 +11,7 @@ from ansible.plugins.action import ActionBase
 
 from rackproof.core.text import sanitize
 from rackproof.jobs.validate import probes, tasks
+from rackproof.store.night_store import NightContext
 
 
 class ActionModule(ActionBase):
@@ -41,7 +42,7 @@ class ActionModule(ActionBase):
         if self._task.check_mode:
             return {"changed": False, "skipped": True, "msg": "nothing is measured in check mode"}
         self._playbook = os.getppid()
-        begun = tasks.Begun(**options["night"])
+        begun = NightContext(**options["night"])
         try:
             how = probes.plan(
                 minutes=options["minutes"],
@@ -76,7 +77,7 @@ class ActionModule(ActionBase):
         done = self._low_level_execute_command(command, encoding_errors="surrogateescape")
         return done["rc"], done["stdout"], done["stderr"]
 
-    def _drained(self, begun: tasks.Begun, how: probes.Plan, node: str) -> dict[str, Any]:
+    def _drained(self, begun: NightContext, how: probes.Plan, node: str) -> dict[str, Any]:
         """Measure this host, bounded on it as well as here."""
         script = probes.direct_script(begun, how, node)
         if not script:

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from rackproof.jobs.validate import tasks
+from rackproof.store.night_store import NightContext
 from rackproof_ansible.action import NodeAction
 
 
@@ -14,7 +15,7 @@ class ActionModule(NodeAction):
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return in a few words what answered: hundreds of kilobytes of a node's text go no further."""
-        night = tasks.Begun(**options["night"])
+        night = NightContext(**options["night"])
         asked_s = time.time()
         answer = self.execute_module(
             "rackproof_facts",

@@ -24,9 +24,9 @@ import numpy as np
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateIndex
 
+from rackproof.analysis.anomaly import Night, judge_night
 from rackproof.core.judging import SkuReference
 from rackproof.core.records import Reference, Verdict
-from rackproof.jobs.validate.fleet.anomaly import Night, judge_night
 from rackproof.store.history import schema
 from rackproof.store.history.identity import canonical, digest
 from rackproof.store.history.store import open_store

@@ -34,10 +34,10 @@ import yaml
 
 from rackproof.core.records import Verdict
 from rackproof.jobs.validate import probes, tasks
-from rackproof.jobs.validate.fleet.night_store import NodeNight, nights, read_night
 from rackproof.jobs.validate.fleet.pairing import nights_needed
-from rackproof.jobs.validate.fleet.probe_scheduler import ProbeNight, read_probes
-from rackproof.jobs.validate.fleet.probe_slurm_jobs import Jobs
+from rackproof.nodes.probe_slurm_jobs import Jobs
+from rackproof.store.night_store import NodeNight, nights, read_night
+from rackproof.store.probe_results import ProbeNight, read_probes
 from tests.jobs.validate.nights import uuid
 from tests.jobs.validate.probes import Slurm, line, log, measurement, pair_says, plan, section
 from tests.jobs.validate.test_health_nights import DAY, FAULTS, RACK, START, Rack

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rackproof.analysis.anomaly import Night, judge_night
 from rackproof.core.judging import SkuReference
 from rackproof.core.records import Direction, Reference, Verdict
-from rackproof.jobs.validate.fleet.anomaly import Night, judge_night
 from rackproof.jobs.validate.fleet.pairing import blame, nights_needed, pairs_of_night, second_partners
 from rackproof.store.history.readings import Part, Readings
 from rackproof.store.history.repository import Measured

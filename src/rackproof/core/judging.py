@@ -15,9 +15,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from rackproof.core.definitions import DefinitionError, JudgeRule, Parameters
+from rackproof.core.errors import RackproofError
 from rackproof.core.records import (
     Direction,
     Finding,
@@ -83,6 +84,24 @@ def parse_sku_reference(raw: Mapping[str, Any]) -> SkuReference:
             "reference": {key: value for key, value in raw.items() if key not in own},
         }
     )
+
+
+class SkuReferenceError(RackproofError):
+    """A baseline of a SKU cannot be used; the message names the SKU and says what is wrong."""
+
+
+def sku_references(sku: str, raw: Iterable[Mapping[str, Any]]) -> list[SkuReference]:
+    """Return the baselines of a SKU as group_vars write them.
+
+    Raises:
+        SkuReferenceError: One cannot be used.
+    """
+    try:
+        return [parse_sku_reference(entry) for entry in raw]
+    except (ValidationError, TypeError) as error:
+        raise SkuReferenceError(
+            f"bench_sku_references of SKU {sku}: {error}; see docs/using/benchmarks.md"
+        ) from error
 
 
 class Outcome(Record):

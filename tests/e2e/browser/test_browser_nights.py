@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from rackproof.core.records import Verdict
-from rackproof.jobs.validate.fleet.night_store import Hold, NightReason, NightRecord, NodeNight, SlurmState
 from rackproof.jobs.validate.pages import night_page, node_page
 from rackproof.nodes.health_checks import HealthFinding
 from rackproof.report.charts import Chart, Line, draw
+from rackproof.store.night_store import Hold, NightReason, NightRecord, NodeNight, SlurmState
 from tests.e2e.browser.devtools import Page
 
 pytestmark = pytest.mark.browser

@@ -8,7 +8,7 @@ import pytest
 
 from rackproof.jobs.reimage import tasks
 from rackproof.jobs.reimage.lifecycle import STEPS, Step
-from rackproof.jobs.validate.fleet.probe_scheduler import ProbeNight
+from rackproof.store.probe_results import ProbeNight
 from testrack.tests.on_rack import CONTROLLER, NAMED, PROVISIONED, Command, play
 
 pytestmark = [pytest.mark.rack, pytest.mark.slow, pytest.mark.timeout(1800)]

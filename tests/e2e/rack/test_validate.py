@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.jobs.validate.fleet.night_store import NodeNight, nights, read_night, read_snapshot
-from rackproof.jobs.validate.fleet.probe_scheduler import ProbeNight
+from rackproof.store.night_store import NodeNight, nights, read_night, read_snapshot
+from rackproof.store.probe_results import ProbeNight
 from testrack.tests.on_rack import CONTROLLER, PROVISIONED, Command, Done, play
 from tests.e2e.rack.rack_faults import MACHINE, Fault, break_, fault, mend, reboot
 

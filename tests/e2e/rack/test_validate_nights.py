@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.jobs.validate.fleet.night_store import NodeNight, nights, read_night, read_snapshot
+from rackproof.store.night_store import NodeNight, nights, read_night, read_snapshot
 from testrack.tests.on_rack import CONTROLLER, NAMED, Command, play
 from tests.e2e.rack.rack_faults import BLINDING, FOUND, ON_HCA, Fault, break_, fault, mend, reboot
 

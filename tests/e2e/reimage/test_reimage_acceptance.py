@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from rackproof.jobs.reimage import tasks
-from rackproof.jobs.validate.fleet.night_store import nights, read_night
-from rackproof.jobs.validate.fleet.probe_scheduler import read_probes
+from rackproof.store.night_store import nights, read_night
+from rackproof.store.probe_results import read_probes
 
 if TYPE_CHECKING:
     from .conftest import Rack

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rackproof.jobs.validate.fleet.night_store import NightRecord, nights, read_night
-from rackproof.jobs.validate.fleet.probe_scheduler import read_probes
 from rackproof.store.history.store import open_store
+from rackproof.store.night_store import NightRecord, nights, read_night
+from rackproof.store.probe_results import read_probes
 
 if TYPE_CHECKING:
     from .conftest import Fleet

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from rackproof.jobs.validate.fleet.night_store import NIGHT_FILE, is_night, nights, read_night
 from rackproof.jobs.validate.nightly import LOCK
 from rackproof.store.history.store import open_store
+from rackproof.store.night_store import NIGHT_FILE, is_night, nights, read_night
 from rackproof.store.run_folder import RECORD_NAME
 
 if TYPE_CHECKING:

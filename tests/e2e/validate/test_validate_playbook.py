@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rackproof.jobs.validate.explain import explain, text
-from rackproof.jobs.validate.fleet.night_store import NightRecord, nights, read_night
+from rackproof.store.night_store import NightRecord, nights, read_night
 from rackproof.store.run_folder import read_run
 
 if TYPE_CHECKING:

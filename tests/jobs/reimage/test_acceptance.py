@@ -22,7 +22,10 @@ from rackproof.jobs.reimage.acceptance import (
     run_partner,
 )
 from rackproof.jobs.reimage.tasks import ReimageError
-from rackproof.jobs.validate.fleet.night_store import (
+from rackproof.nodes.probe_slurm_jobs import Done, Job, Jobs, how
+from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
+from rackproof.store.night_store import (
+    NightContext,
     NightReason,
     NightRecord,
     NodeNight,
@@ -30,10 +33,7 @@ from rackproof.jobs.validate.fleet.night_store import (
     write_night,
     write_snapshot,
 )
-from rackproof.jobs.validate.fleet.probe_scheduler import PairResult, ProbeNight, read_probes, write_probes
-from rackproof.jobs.validate.fleet.probe_slurm_jobs import Done, Job, Jobs, how
-from rackproof.jobs.validate.tasks import Begun
-from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
+from rackproof.store.probe_results import PairResult, ProbeNight, read_probes, write_probes
 from tests.jobs.validate import probes
 
 EARLIER, TONIGHT = "20261121T020000Z-health-aaaaaa", "20261122T020000Z-health-bbbbbb"
@@ -62,7 +62,7 @@ def night(results: Path, name: str, *nodes: NodeNight) -> Path:
     return results / name
 
 
-def begun(results: Path, *nodes: NodeNight, gpus: int = 4, references: tuple[Any, ...] = ()) -> Begun:
+def begun(results: Path, *nodes: NodeNight, gpus: int = 4, references: tuple[Any, ...] = ()) -> NightContext:
     """Return tonight's night, in which n1 proves itself; the other nodes are known from the night before."""
     night(results, EARLIER, *nodes)
     folder = night(results, TONIGHT, node_night("n1"))
@@ -77,7 +77,7 @@ def begun(results: Path, *nodes: NodeNight, gpus: int = 4, references: tuple[Any
         snapshot=snapshot, about=about, rack="r1", references=references, expected={"gpus": gpus}
     )
     write_snapshot(folder, "n1", kept)
-    return Begun(night_id=TONIGHT, folder=str(folder), results=str(results))
+    return NightContext(night_id=TONIGHT, folder=str(folder), results=str(results))
 
 
 def listed(**nodes: str) -> str:
@@ -165,7 +165,7 @@ def test_without_anybody_known_to_be_good_it_says_what_to_do() -> None:
     assert "Connection timed out" in run_partner(how, "n1", ["n2"], 4, Jobs(slurm.shell, how, {}, {})).text
 
 
-def kept_of(one: Begun) -> ProbeNight:
+def kept_of(one: NightContext) -> ProbeNight:
     kept = read_probes(Path(one.folder))
     assert kept is not None
     return kept

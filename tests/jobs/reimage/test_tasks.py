@@ -26,9 +26,9 @@ from rackproof.jobs.reimage.tasks import (
     record_hardware,
     write_step,
 )
-from rackproof.jobs.validate.fleet.night_store import NightRecord, NodeNight, write_night
 from rackproof.nodes.health_checks import HealthFinding
 from rackproof.store import host_claims
+from rackproof.store.night_store import NightRecord, NodeNight, write_night
 from rackproof.store.run_folder import read_run
 
 NODES = {"n1": ["r1"], "n2": ["r1"], "n3": ["r2"]}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rackproof.jobs.validate.fleet.probe_slurm_jobs import MARK, Jobs, Plan
+from rackproof.nodes.probe_slurm_jobs import MARK, Jobs, Plan
 
 ROOT = Path(__file__).resolve().parents[3]
 RACK = tuple(f"r1-n{number:02d}" for number in range(1, 19))

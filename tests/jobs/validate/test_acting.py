@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rackproof.core.records import Verdict
-from rackproof.jobs.validate.fleet.drain_policy import PREFIX, ActingPolicy, decide, partitions
-from rackproof.jobs.validate.fleet.night_store import Hold, NightReason, NodeNight, SlurmState
+from rackproof.jobs.validate.fleet.drain_policy import ActingPolicy, decide, partitions
 from rackproof.nodes.health_checks import HealthFinding
+from rackproof.store.night_store import DRAIN_PREFIX, Hold, NightReason, NodeNight, SlurmState
 
 
 def finding(node: str, code: str = "xid_79", **more: object) -> HealthFinding:
@@ -173,7 +173,7 @@ def test_a_drain_of_ours_whose_record_is_lost_has_to_pass_as_well() -> None:
 
 
 def test_partitions_are_read_from_sinfo() -> None:
-    text = f"n01|batch|{PREFIX} xid_79\nn01|debug|{PREFIX} xid_79\n"
+    text = f"n01|batch|{DRAIN_PREFIX} xid_79\nn01|debug|{DRAIN_PREFIX} xid_79\n"
     text += "n02|batch|rackproof: provisioning\nn03|batch|none\n\n|x\n"
     assert partitions(text) == {"batch": {"n01": True, "n02": False, "n03": False}, "debug": {"n01": True}}
 
@@ -193,7 +193,7 @@ def test_a_policy_of_one_pass() -> None:
 )
 def test_where_the_nights_are_lost_slurm_remembers_what_failed(reason: str, plan: str) -> None:
     """Health that passes twice does not take back a measurement that failed."""
-    state = SlurmState(known=True, state="IDLE+DRAIN", drained_by="ours", reason=f"{PREFIX} {reason}")
+    state = SlurmState(known=True, state="IDLE+DRAIN", drained_by="ours", reason=f"{DRAIN_PREFIX} {reason}")
     before: dict[str, NodeNight] = {}
     for number in range(2):
         (one,), _ = decide([night("n01", slurm=state)], before, members(18), f"N{number}")

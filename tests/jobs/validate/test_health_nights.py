@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from rackproof.core.records import Verdict
-from rackproof.jobs.validate.fleet.night_store import NodeNight, nights, read_night
 from rackproof.jobs.validate.tasks import begin, judge, store_snapshot
+from rackproof.store.night_store import NodeNight, nights, read_night
 from tests.jobs.validate.nights import uuid
 
 pytestmark = pytest.mark.slow

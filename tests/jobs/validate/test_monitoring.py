@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from rackproof.core.records import Verdict
-from rackproof.jobs.validate.fleet.night_store import NightRecord, NodeNight
-from rackproof.jobs.validate.fleet.probe_scheduler import ProbeNight
 from rackproof.jobs.validate.nightly import Outcome, metrics
+from rackproof.store.night_store import NightRecord, NodeNight
+from rackproof.store.probe_results import ProbeNight
 
 FILES = Path(__file__).resolve().parents[3] / "roles/nightly/files"
 ALERTS, DASHBOARD = FILES / "rackproof-alerts.yml", FILES / "rackproof-dashboard.json"

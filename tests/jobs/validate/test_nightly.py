@@ -17,9 +17,9 @@ from typing import ClassVar
 import pytest
 
 from rackproof.jobs.validate import nightly
-from rackproof.jobs.validate.fleet.night_store import nights, read_night
 from rackproof.jobs.validate.nightly import NightlyError, Settings, finish_interrupted, run
 from rackproof.jobs.validate.tasks import begin, judge
+from rackproof.store.night_store import nights, read_night
 from tests.jobs.validate.test_validating import NODES, gathered, look_at
 
 # Stands where ansible-playbook stands: makes a night with the package, or fails as it is told.

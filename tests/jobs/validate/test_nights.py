@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rackproof.analysis.anomaly import Night, NodeVerdict, Policy, drift, judge_night
 from rackproof.core.judging import SkuReference, judge
 from rackproof.core.records import Direction, Measurement, Reference, Run, Verdict
-from rackproof.jobs.validate.fleet.anomaly import Night, NodeVerdict, Policy, drift, judge_night
 from rackproof.store.history.readings import Accepted, Part, Readings, readings_of
 from rackproof.store.history.repository import Measured
 

@@ -7,21 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from rackproof.analysis.pair_speeds import compare_pairs, read_pair
 from rackproof.core.judging import SkuReference
 from rackproof.core.records import Reference, Verdict
-from rackproof.jobs.validate.fleet.night_store import nights, read_night
-from rackproof.jobs.validate.fleet.probe_scheduler import (
-    PairResult,
-    ProbeNight,
-    Target,
-    compared,
-    probe_night,
-    read_pair,
-    unproven_pairs,
-    write_probes,
-)
-from rackproof.jobs.validate.fleet.probe_slurm_jobs import how
+from rackproof.jobs.validate.fleet.probe_scheduler import Target, probe_night, unproven_pairs
 from rackproof.jobs.validate.tasks import begin, judge
+from rackproof.nodes.probe_slurm_jobs import how
+from rackproof.store.night_store import nights, read_night
+from rackproof.store.probe_results import PairResult, ProbeNight, write_probes
 from tests.jobs.validate.probes import GPUS, RACK, Answer, Slurm, pair_says, plan, runner, sound
 from tests.jobs.validate.test_validating import NODES, look_at
 
@@ -82,14 +75,14 @@ def pairs(*values: float) -> list[PairResult]:
 def test_with_what_the_speed_of_pairs_is_compared(
     tonight: list[float], before: list[float], expected: list[str | None]
 ) -> None:
-    got = compared(pairs(*tonight), before)
+    got = compare_pairs(pairs(*tonight), before)
     assert [one.speed and one.speed.value for one in got] == expected
     assert [one.passed for one in got] == [one != "fail" for one in expected]
 
 
 def test_what_a_floor_leaves_unproven_other_pairs_do_not_prove() -> None:
     some = [one.model_copy(update={"speed": Verdict.UNPROVEN}) for one in pairs(*[600.0] * 5)]
-    assert {one.speed for one in compared(some)} == {Verdict.UNPROVEN}
+    assert {one.speed for one in compare_pairs(some)} == {Verdict.UNPROVEN}
 
 
 @pytest.mark.parametrize(

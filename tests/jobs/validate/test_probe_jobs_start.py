@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.jobs.validate.fleet.probe_slurm_jobs import Job, Jobs
+from rackproof.nodes.probe_slurm_jobs import Job, Jobs
 from tests.jobs.validate.probes import plan
 
 STARTS = 20

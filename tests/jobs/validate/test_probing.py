@@ -7,18 +7,18 @@ from itertools import combinations
 
 import pytest
 
+from rackproof.analysis.pair_speeds import read_pair
 from rackproof.core.records import Verdict
 from rackproof.jobs.validate.fleet.probe_scheduler import (
-    ProbeNight,
     Target,
     digests_of,
     odd_digests,
     probe_night,
     read_node,
-    read_pair,
     said,
 )
-from rackproof.jobs.validate.fleet.probe_slurm_jobs import MARK, Job, Plan, ProbeError, how, script, sections
+from rackproof.nodes.probe_slurm_jobs import MARK, Job, Plan, ProbeError, how, script, sections
+from rackproof.store.probe_results import ProbeNight
 from tests.jobs.validate.probes import (
     GPUS,
     RACK,

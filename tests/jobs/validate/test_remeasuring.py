@@ -12,10 +12,10 @@ import pytest
 
 from rackproof.core.records import Direction, Measurement
 from rackproof.jobs.validate import probes, tasks
-from rackproof.jobs.validate.fleet.night_store import NodeNight, nights, read_night
-from rackproof.jobs.validate.fleet.probe_scheduler import ProbeNight, read_probes
-from rackproof.jobs.validate.fleet.probe_slurm_jobs import Jobs, Plan
 from rackproof.jobs.validate.fleet.retest import better, measure_suspects
+from rackproof.nodes.probe_slurm_jobs import Jobs, Plan
+from rackproof.store.night_store import NodeNight, nights, read_night
+from rackproof.store.probe_results import ProbeNight, read_probes
 from rackproof.store.run_folder import read_run
 from tests.jobs.validate.probes import RACK, Slurm, node_says, plan, section
 from tests.jobs.validate.test_validating import gathered

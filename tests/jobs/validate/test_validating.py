@@ -14,16 +14,17 @@ import pytest
 
 from rackproof.core.records import Direction, Measurement, Run, Verdict
 from rackproof.jobs.validate import explain, tasks
-from rackproof.jobs.validate.fleet.night_store import (
+from rackproof.jobs.validate.tasks import ValidateError, begin, close, judge, store_snapshot
+from rackproof.store.history.store import open_store
+from rackproof.store.night_store import (
+    NightContext,
     NightReason,
     nights,
     read_night,
     snapshot_path,
     write_night,
 )
-from rackproof.jobs.validate.fleet.probe_scheduler import PairResult, ProbeNight, write_probes
-from rackproof.jobs.validate.tasks import Begun, ValidateError, begin, close, judge, store_snapshot
-from rackproof.store.history.store import open_store
+from rackproof.store.probe_results import PairResult, ProbeNight, write_probes
 from rackproof.store.run_folder import ResultsError, read_run
 from tests.jobs.validate.nights import fleet_node, night_runs, uuid
 
@@ -63,7 +64,7 @@ def gathered(number: int, *, log: str = "", **smi_options: int) -> dict[str, Any
     }
 
 
-def look_at(night: Begun, number: int, answer: dict[str, Any] | None = None, **more: Any) -> str:
+def look_at(night: NightContext, number: int, answer: dict[str, Any] | None = None, **more: Any) -> str:
     return store_snapshot(
         night,
         NODES[number],
@@ -225,7 +226,7 @@ def test_a_disk_that_is_full_ends_the_night_without_half_a_record(
     def full(*_: object) -> None:
         raise ResultsError("cannot write: the disk is full")
 
-    monkeypatch.setattr("rackproof.jobs.validate.fleet.night_store.write_file", full)
+    monkeypatch.setattr("rackproof.store.night_store.write_file", full)
     with pytest.raises(ValidateError, match="the disk is full"):
         look_at(night, 0)
     with pytest.raises(ValidateError, match="the disk is full"):

@@ -14,32 +14,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rackproof.analysis.pair_speeds import compare_pairs, earlier_bandwidths, read_pair
+from rackproof.core.judging import SkuReferenceError
 from rackproof.core.records import Verdict
 from rackproof.core.text import sanitize
 from rackproof.jobs.reimage import tasks
 from rackproof.jobs.reimage.tasks import ReimageError
-from rackproof.jobs.validate.fleet import night_store
-from rackproof.jobs.validate.fleet.night_store import NightReason
-from rackproof.jobs.validate.fleet.probe_scheduler import (
-    PairResult,
-    ProbeNight,
-    bandwidths,
-    compared,
-    read_pair,
-    read_probes,
-    write_probes,
-)
-from rackproof.jobs.validate.fleet.probe_slurm_jobs import (
-    FABRIC_PROBE,
-    MARK,
-    Job,
-    Jobs,
-    Plan,
-    ProbeError,
-    how,
-    script,
-)
-from rackproof.jobs.validate.tasks import Begun, ValidateError, reference_of
+from rackproof.nodes.probe_slurm_jobs import FABRIC_PROBE, MARK, Job, Jobs, Plan, ProbeError, how, script
+from rackproof.store import night_store
+from rackproof.store.night_store import NightContext, NightReason
+from rackproof.store.probe_results import PairResult, ProbeNight, read_probes, write_probes
 from rackproof.store.run_folder import ResultsError
 
 PROBES, PAIR = "probes", "pair"
@@ -82,14 +66,14 @@ def check_acceptance(folder: Path, node: str, proofs: Sequence[str]) -> tuple[st
     return remarks
 
 
-def find_own_failure(begun: Begun, node: str) -> str:
+def find_own_failure(begun: NightContext, node: str) -> str:
     """Return why a node needs no partner: by itself it has shown already that it is not to return."""
     night = read_probes(Path(begun.folder))
     mine = night.reasons.get(node, ()) if night else ()
     return next((f"{one.metric} {one.part}: {one.text}" for one in mine if one.verdict.gates), "")
 
 
-def find_partners(begun: Begun, node: str, listed: str) -> tuple[str, ...]:
+def find_partners(begun: NightContext, node: str, listed: str) -> tuple[str, ...]:
     """Return who is known to be good and could reduce with a node, those of its rack first.
 
     Known to be good is a node of the same SKU and partition that Slurm has in service and that passed its
@@ -205,7 +189,7 @@ def without_budget(plan: Plan) -> Plan:
     return replace(plan, minutes=float("inf"), share=1.0)
 
 
-def record_pair(begun: Begun, node: str, half: PartnerHalf, said: str, status: str) -> str:
+def record_pair(begun: NightContext, node: str, half: PartnerHalf, said: str, status: str) -> str:
     """Keep what a node and its partner came to; return it in a few words.
 
     Args:
@@ -249,19 +233,19 @@ def record_pair(begun: Begun, node: str, half: PartnerHalf, said: str, status: s
     return reason or f"reduced with {half.partner}: {result.text if result else ''}"
 
 
-def _judged(begun: Begun, node: str, half: PartnerHalf, said: str, status: str) -> PairResult:
+def _judged(begun: NightContext, node: str, half: PartnerHalf, said: str, status: str) -> PairResult:
     """Return what a pair says: by a floor, or compared with the pairs that its rack and SKU had in nights."""
     nodes = (node, half.partner)
     if half.text:
         return PairResult(nodes=nodes, passed=False, text=f"its partner's half {half.text}")
     kept = night_store.read_snapshot(Path(begun.folder), node)
     try:
-        references = [reference_of(kept.snapshot.sku, one) for one in kept.references] if kept else []
+        references = kept.sku_references() if kept else []
         folders = night_store.nights(Path(begun.results), before=begun.night_id)
         past = [one for folder in folders if (one := read_probes(folder)) is not None]
         met = {name for one in past for pair in one.pairs for name in pair.nodes} | {node}
         known, _ = night_store.earlier(folders, met)
-    except (ValidateError, ResultsError) as error:
+    except (SkuReferenceError, ResultsError) as error:
         raise ReimageError(str(error)) from error
     result = read_pair(nodes, how(said, status, 0.0), references)
     alike = {
@@ -269,4 +253,4 @@ def _judged(begun: Begun, node: str, half: PartnerHalf, said: str, status: str) 
     } | {node}
     if half.partner not in alike:
         return result
-    return compared([result], bandwidths(past, alike))[0]
+    return compare_pairs([result], earlier_bandwidths(past, alike))[0]

@@ -31,9 +31,9 @@ from rackproof.jobs.reimage.hardware_diff import (
 )
 from rackproof.jobs.reimage.journal import JournalError
 from rackproof.jobs.reimage.lifecycle import Entry, Event, NodeProgress, Step
-from rackproof.jobs.validate.fleet import drain_policy, night_store
 from rackproof.nodes.facts import node_from_facts
-from rackproof.store import host_claims
+from rackproof.nodes.slurm_partitions import read_partitions
+from rackproof.store import host_claims, night_store
 from rackproof.store.history.client import History
 from rackproof.store.run_folder import ResultsError, new_run_id, stamp_of, write_file, write_run
 
@@ -145,7 +145,7 @@ def begin_run(
             host_claims.claim_hosts(results, nodes, owner_pid, "benchmarked")
         run_id = _next_id(results)
         todo, refused, held = _look_back(results, nodes, method, images or {}, again)
-        partitions = drain_policy.partitions(members)
+        partitions = read_partitions(members)
         groups = {
             name: {
                 "per_rack": list(nodes[name]),
@@ -654,6 +654,21 @@ def read_progress(
             )
         )
     return found
+
+
+def unfinished_imaging(results: Path, wanted: Iterable[str]) -> dict[str, str]:
+    """Return the nodes whose imaging has not come to its end, and how far it is.
+
+    Args:
+        results: The results folder.
+        wanted: The nodes asked about.
+
+    Raises:
+        ReimageError: Nothing can be read.
+    """
+    return {
+        node.node: node.text for node in read_progress(results, wanted) if node.progress.state != "returned"
+    }
 
 
 def _next_id(results: Path) -> str:

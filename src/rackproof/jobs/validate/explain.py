@@ -13,9 +13,9 @@ from typing import Any
 from rackproof.core.errors import RackproofError
 from rackproof.core.records import Record, Verdict
 from rackproof.core.text import moment, percent, sanitize
-from rackproof.jobs.validate.fleet import night_store
-from rackproof.jobs.validate.fleet.night_store import NightRecord, NodeNight
 from rackproof.nodes.health_checks import HealthFinding
+from rackproof.store import night_store
+from rackproof.store.night_store import NightRecord, NodeNight
 
 _NIGHTS_SHOWN = 10
 _PARTNERS_SHOWN = 200
@@ -255,7 +255,7 @@ def _partners(
     folders: Sequence[Path], nights: Sequence[tuple[NightRecord, NodeNight]], node: str
 ) -> list[tuple[Any, ...]]:
     """Return with whom a node has reduced and how that went, newest night first, and links found bad."""
-    from rackproof.jobs.validate.fleet.probe_scheduler import read_probes
+    from rackproof.store.probe_results import read_probes
 
     rows: list[tuple[Any, ...]] = []
     between = {night.night_id: night.between for night, _ in nights}

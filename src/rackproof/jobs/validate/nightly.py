@@ -36,9 +36,9 @@ from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.records import Verdict
 from rackproof.core.text import duration, sanitize
 from rackproof.jobs.validate import tasks
-from rackproof.jobs.validate.fleet import night_store, probe_scheduler
-from rackproof.jobs.validate.fleet.night_store import NightRecord
-from rackproof.store import host_claims
+from rackproof.jobs.validate.fleet import probe_scheduler
+from rackproof.store import host_claims, night_store, probe_results
+from rackproof.store.night_store import NightRecord
 from rackproof.store.run_folder import RECORD_NAME, ResultsError, write_file
 
 EXIT_PASS, EXIT_TOOL, EXIT_FAIL, EXIT_UNPROVEN = 0, 1, 2, 3
@@ -49,7 +49,7 @@ _IDENT = "night"
 _PRIVATE = "rackproof-nightly-"
 _LATER_S = 300
 _KEPT_LINES = 30
-_UNJUDGED = {night_store.SNAPSHOTS_FOLDER, probe_scheduler.DIRECT, probe_scheduler.PROBES_FILE}
+_UNJUDGED = {night_store.SNAPSHOTS_FOLDER, probe_results.DIRECT, probe_results.PROBES_FILE}
 """What the folder of a night holds before it is judged."""
 _MOST_TEXT = 3500
 
@@ -130,7 +130,7 @@ def finish_interrupted(results: Path) -> list[str]:
             shutil.rmtree(folder, ignore_errors=True)
             remarks.append(f"{folder.name} was interrupted before it was judged; it was looked at anew")
         else:
-            begun = tasks.Begun(night_id=folder.name, folder=str(folder), results=str(results))
+            begun = night_store.NightContext(night_id=folder.name, folder=str(folder), results=str(results))
             try:
                 tasks.close(begun, did={})
                 remarks.append(f"{folder.name} was interrupted after it was judged; its record is whole now")
@@ -323,7 +323,7 @@ def _outcome(
     with suppress(ResultsError):
         before = night_store.read_night(earlier[0]) if earlier else None
     lines = tasks.message(night, tasks.changed(night, before))
-    lines += probe_scheduler.said(probe_scheduler.read_probes(results / night.night_id))
+    lines += probe_scheduler.said(probe_results.read_probes(results / night.night_id))
     page = f"{settings.link.rstrip('/')}/{night.night_id}/index.html" if settings.link else ""
     lines += [*(f"note: {one}" for one in remarks), f"took {duration(took)}"]
     lines.append(f"Report: {page or results / night.night_id / 'index.html'}")
@@ -335,7 +335,7 @@ def _told(settings: Settings, outcome: Outcome, took: float) -> Outcome:
     """Tell everybody who wants to hear of it; who could not be told is a fault of the tool."""
     problems = []
     night = outcome.night
-    probed = probe_scheduler.read_probes(settings.results / night.night_id) if night else None
+    probed = probe_results.read_probes(settings.results / night.night_id) if night else None
     url = os.environ.get(WEBHOOK, "").strip()
     text = "\n".join(outcome.lines)
     for name, tell in (
@@ -402,7 +402,7 @@ def mail(settings: Settings, lines: Sequence[str]) -> None:
         server.send_message(message)
 
 
-def metrics(outcome: Outcome, took: float, probed: probe_scheduler.ProbeNight | None = None) -> bytes:
+def metrics(outcome: Outcome, took: float, probed: probe_results.ProbeNight | None = None) -> bytes:
     """Return a night as Prometheus reads it from a text file (``node_exporter``).
 
     Args:

@@ -12,13 +12,14 @@ from rackproof import __version__
 from rackproof.core.records import Direction, Verdict
 from rackproof.core.text import moment, quantity, sanitize, unit_text
 from rackproof.jobs.validate import explain
-from rackproof.jobs.validate.fleet import night_store
-from rackproof.jobs.validate.fleet.night_store import NightRecord, NodeNight, StoredSnapshot
-from rackproof.jobs.validate.fleet.probe_scheduler import read_probes, said
+from rackproof.jobs.validate.fleet.probe_scheduler import said
 from rackproof.report import view
 from rackproof.report.charts import Chart, Drawn, Line, draw
 from rackproof.report.html import environment, style
 from rackproof.report.view import Cell, Table, table
+from rackproof.store import night_store
+from rackproof.store.night_store import NightRecord, NodeNight, StoredSnapshot
+from rackproof.store.probe_results import read_probes
 from rackproof.store.run_folder import ResultsError, write_file
 
 PAGE = "index.html"

@@ -12,38 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from rackproof import __version__
+from rackproof.analysis.anomaly import Policy, judge_night
 from rackproof.core.definitions import DefinitionError
+from rackproof.core.judging import SkuReferenceError
 from rackproof.core.records import Measurement, Node, Run, Verdict
 from rackproof.core.text import sanitize
-from rackproof.jobs.validate.fleet import drain_policy, night_store
-from rackproof.jobs.validate.fleet.anomaly import Policy, judge_night
-from rackproof.jobs.validate.fleet.night_store import NightReason, StoredSnapshot
-from rackproof.jobs.validate.fleet.probe_scheduler import (
-    BENCHMARK,
-    DIRECT,
-    ProbeNight,
-    Target,
-    probe_night,
-    read_probes,
-    said,
-    unmeasured,
-    wanted,
-    write_probes,
-)
-from rackproof.jobs.validate.fleet.probe_slurm_jobs import (
-    FABRIC,
-    PROBES,
-    Done,
-    Jobs,
-    Plan,
-    ProbeError,
-    Shell,
-    how,
-    script,
-)
+from rackproof.jobs.validate.fleet import drain_policy
+from rackproof.jobs.validate.fleet.probe_scheduler import Target, probe_night, said, unmeasured, wanted
 from rackproof.jobs.validate.fleet.retest import Doubts
-from rackproof.jobs.validate.tasks import Begun, ValidateError, night_reason, reference_of, references_of
+from rackproof.jobs.validate.tasks import ValidateError, night_reason, references_of
+from rackproof.nodes.probe_slurm_jobs import FABRIC, PROBES, Done, Jobs, Plan, ProbeError, Shell, how, script
+from rackproof.store import night_store
 from rackproof.store.history.client import History
+from rackproof.store.night_store import NightContext, NightReason, StoredSnapshot
+from rackproof.store.probe_results import BENCHMARK, DIRECT, ProbeNight, read_probes, write_probes
 from rackproof.store.run_folder import ResultsError, new_run_id, write_file, write_run
 
 
@@ -101,7 +83,7 @@ def plan(
 
 
 def measure(
-    begun: Begun,
+    begun: NightContext,
     how_: Plan,
     *,
     slurm: Mapping[str, Any] | None,
@@ -161,7 +143,7 @@ def measure(
         if numbers:
             _keep(results, night, numbers, {name: looks[name].about for name in looks})
         write_probes(folder, night)
-    except (ResultsError, DefinitionError) as error:
+    except (ResultsError, DefinitionError, SkuReferenceError) as error:
         raise ValidateError(str(error)) from error
     return said(night)
 
@@ -186,7 +168,7 @@ def _target(
         sku=kept.snapshot.sku,
         rack=kept.rack,
         partitions=partitions.get(name, ()),
-        references=tuple(reference_of(kept.snapshot.sku, one) for one in kept.references),
+        references=tuple(kept.sku_references()),
         busy=busy,
     )
 
@@ -259,7 +241,7 @@ def _run(run_id: str, numbers: Sequence[Measurement], nodes: Sequence[Node]) -> 
     )
 
 
-def direct_script(begun: Begun, how_: Plan, node: str) -> str:
+def direct_script(begun: NightContext, how_: Plan, node: str) -> str:
     """Return what measures a node that a night keeps drained; empty where there is nothing to measure.
 
     Raises:
@@ -276,7 +258,7 @@ def direct_script(begun: Begun, how_: Plan, node: str) -> str:
         raise ValidateError(str(error)) from error
 
 
-def keep_direct(begun: Begun, node: str, text: str, status: int) -> None:
+def keep_direct(begun: NightContext, node: str, text: str, status: int) -> None:
     """Keep what a drained node said when it was measured.
 
     Raises:

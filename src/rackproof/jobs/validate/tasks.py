@@ -17,31 +17,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from rackproof import __version__
+from rackproof.analysis.anomaly import Policy, Reason
 from rackproof.core.errors import RackproofError
-from rackproof.core.judging import SkuReference, parse_sku_reference
+from rackproof.core.judging import SkuReference, SkuReferenceError, sku_references
 from rackproof.core.records import Direction, Judgement, Measurement, Record, Run, Verdict, worst
 from rackproof.core.text import moment, sanitize
-from rackproof.jobs.validate.fleet import drain_policy, night_store
-from rackproof.jobs.validate.fleet.anomaly import Policy, Reason
+from rackproof.jobs.validate.fleet import drain_policy
 from rackproof.jobs.validate.fleet.drain_policy import ActingPolicy
-from rackproof.jobs.validate.fleet.night_store import (
-    NightReason,
-    NightRecord,
-    NodeNight,
-    SlurmState,
-    StoredSnapshot,
-)
-from rackproof.jobs.validate.fleet.probe_scheduler import BENCHMARK as PROBES
-from rackproof.jobs.validate.fleet.probe_scheduler import (
-    ProbeNight,
-    read_probes,
-    said,
-    unmeasured,
-    unproven_pairs,
-)
+from rackproof.jobs.validate.fleet.probe_scheduler import said, unmeasured, unproven_pairs
 from rackproof.nodes.facts import node_from_facts
 from rackproof.nodes.health_checks import (
     Expectation,
@@ -52,8 +38,18 @@ from rackproof.nodes.health_checks import (
     mark_fleetwide,
 )
 from rackproof.nodes.snapshot import GpuSnapshot, build_snapshot
-from rackproof.store import host_claims
+from rackproof.store import host_claims, night_store
 from rackproof.store.history.client import History
+from rackproof.store.night_store import (
+    NightContext,
+    NightReason,
+    NightRecord,
+    NodeNight,
+    SlurmState,
+    StoredSnapshot,
+)
+from rackproof.store.probe_results import BENCHMARK as PROBES
+from rackproof.store.probe_results import ProbeNight, read_probes
 from rackproof.store.run_folder import ResultsError, new_run_id, stamp_of, write_run
 
 DRIFT_NIGHTS = 15
@@ -64,15 +60,6 @@ _TOLD = 12
 
 class ValidateError(RackproofError):
     """Something an operator has to mend; the message says what and how."""
-
-
-class Begun(Record):
-    """A night that has begun: its folder, which is a temporary one in a dry run."""
-
-    night_id: str
-    folder: str
-    results: str
-    prefix: str = drain_policy.PREFIX
 
 
 class Judged(Record):
@@ -94,7 +81,7 @@ class Closed(Record):
     history: str = ""
 
 
-def begin(results: Path, nodes: Sequence[str], *, owner_pid: int | None) -> Begun:
+def begin(results: Path, nodes: Sequence[str], *, owner_pid: int | None) -> NightContext:
     """Begin a night: claim the nodes against a second one, make its folder.
 
     Args:
@@ -113,7 +100,7 @@ def begin(results: Path, nodes: Sequence[str], *, owner_pid: int | None) -> Begu
         raise ValidateError(str(error)) from error
     if owner_pid is None:
         draft = tempfile.mkdtemp(prefix="rackproof-night-")
-        return Begun(night_id=night_id, folder=draft, results=str(results))
+        return NightContext(night_id=night_id, folder=draft, results=str(results))
     folder = results / night_id
     try:
         host_claims.claim_hosts(results / ".nights", nodes, owner_pid, "validated")
@@ -124,7 +111,7 @@ def begin(results: Path, nodes: Sequence[str], *, owner_pid: int | None) -> Begu
         raise ValidateError(
             f"cannot make {folder}: {error.strerror}; free space there, or change its owner"
         ) from error
-    return Begun(night_id=night_id, folder=str(folder), results=str(results))
+    return NightContext(night_id=night_id, folder=str(folder), results=str(results))
 
 
 def _next_id(results: Path) -> str:
@@ -134,7 +121,7 @@ def _next_id(results: Path) -> str:
     return new_run_id(night_store.BENCHMARK, now=max(now, latest + timedelta(seconds=1)) if latest else now)
 
 
-def last_moment(begun: Begun, node: str) -> float:
+def last_moment(begun: NightContext, node: str) -> float:
     """Return when a node was last looked at, in seconds since 1970 by its own clock; 0 for never.
 
     A clock that was ahead then and is right now must not hide what the kernel said in between.
@@ -148,7 +135,7 @@ def last_moment(begun: Begun, node: str) -> float:
 
 
 def store_snapshot(
-    begun: Begun,
+    begun: NightContext,
     node: str,
     gathered: Mapping[str, Any],
     *,
@@ -179,8 +166,10 @@ def store_snapshot(
     """
     expectation(node, expected or {})
     bounds(node, limits or {})
-    for one in references:
-        reference_of(sku, one)
+    try:
+        sku_references(sku, references)
+    except SkuReferenceError as error:
+        raise ValidateError(str(error)) from error
     previous = night_store.last_snapshot(night_store.nights(Path(begun.results), before=begun.night_id), node)
     health, about = dict(gathered.get("health") or {}), dict(gathered.get("node") or {})
     offset = clock_offset(asked, answered, health.get("begin"), health.get("epoch"))
@@ -261,30 +250,16 @@ def bounds(node: str, values: Mapping[str, float]) -> Limits:
     return Limits(**values)  # type: ignore[arg-type]  # names and numbers were checked above
 
 
-def reference_of(sku: str, raw: Mapping[str, Any]) -> SkuReference:
-    """Return a baseline as the inventory writes it.
-
-    Raises:
-        ValidateError: It is none.
-    """
-    try:
-        return parse_sku_reference(raw)
-    except (ValidationError, TypeError) as error:
-        raise ValidateError(
-            f"bench_sku_references of SKU {sku}: {error}; see docs/using/benchmarks.md"
-        ) from error
-
-
 def references_of(looks: Mapping[str, StoredSnapshot]) -> dict[str, list[SkuReference]]:
     """Return the baselines of each SKU, as the inventory gave them when its nodes were looked at.
 
     Raises:
         ValidateError: One is none.
     """
-    return {
-        kept.snapshot.sku: [reference_of(kept.snapshot.sku, one) for one in kept.references]
-        for kept in looks.values()
-    }
+    try:
+        return {kept.snapshot.sku: kept.sku_references() for kept in looks.values()}
+    except SkuReferenceError as error:
+        raise ValidateError(str(error)) from error
 
 
 def night_reason(why: Reason) -> NightReason:
@@ -301,7 +276,7 @@ def night_reason(why: Reason) -> NightReason:
 
 
 def judge(
-    begun: Begun,
+    begun: NightContext,
     *,
     asked: Mapping[str, str],
     slurm: Mapping[str, Any] | None = None,
@@ -312,6 +287,7 @@ def judge(
     require_measurements: bool = False,
     require_references: bool = True,
     measuring: str | None = None,
+    being_imaged: Mapping[str, str] | None = None,
     link: str = "",
 ) -> Judged:
     """Judge a night, decide what should be done, and keep both.
@@ -328,6 +304,7 @@ def judge(
         require_references: Whether a measurement without a reference is unproven.
         measuring: None where the night was not asked to measure, else why that failed, or nothing.
             Without what it noted, nothing is measured, and nothing proven.
+        being_imaged: Nodes whose imaging has not come to its end, and how far it is: none of them returns.
         link: Where the results folder is on the web, for reasons in Slurm.
 
     Raises:
@@ -367,7 +344,7 @@ def judge(
     decided, said = drain_policy.decide(
         nodes, before, drain_policy.partitions(members), begun.night_id, ActingPolicy(share=share)
     )
-    decided = tuple(_not_while_imaged(results, one) if one.plan == "return" else one for one in decided)
+    decided = tuple(_unless_imaged(node, being_imaged or {}) for node in decided)
     night = NightRecord(
         night_id=begun.night_id,
         started=min(stamp_of(begun.night_id) or now, now),
@@ -394,23 +371,15 @@ def judge(
     )
 
 
-def _not_while_imaged(results: Path, one: NodeNight) -> NodeNight:
-    """Return a node that is to be returned; where its imaging has not come to its end, as one that is not."""
-    # Imaging proves nodes by nights, so it stands above them; only here a night asks it.
-    from rackproof.jobs.reimage import tasks
-
-    try:
-        unfinished = [
-            at for at in tasks.read_progress(results, [one.node]) if at.progress.state != "returned"
-        ]
-    except tasks.ReimageError as error:
-        raise ValidateError(str(error)) from error
-    if not unfinished:
-        return one
+def _unless_imaged(node: NodeNight, being_imaged: Mapping[str, str]) -> NodeNight:
+    """Return a node as decided; one that is still being imaged is not returned to service."""
+    if node.plan != "return" or node.node not in being_imaged:
+        return node
     why = (
-        f"stays drained: its imaging has not come to its end ({unfinished[0].text}): rackproof reimage status"
+        f"stays drained: its imaging has not come to its end ({being_imaged[node.node]}): "
+        "rackproof reimage status"
     )
-    return one.model_copy(update={"plan": "", "why": why})
+    return node.model_copy(update={"plan": "", "why": why})
 
 
 def _state(slurm: Mapping[str, Any] | None, name: str) -> SlurmState | None:
@@ -503,7 +472,7 @@ def _measurements(
     once: Collection[tuple[str, str]],
 ) -> _Measured:
     """Judge what runs of the last 24 hours measured on these nodes."""
-    from rackproof.jobs.validate.fleet.anomaly import judge_night
+    from rackproof.analysis.anomaly import judge_night
     from rackproof.store.history.store import HistoryError
 
     remarks: list[str] = []
@@ -576,7 +545,7 @@ def _anew(
 
     Its numbers are younger than 24 hours still where two nights are close, and passed then.
     """
-    from rackproof.jobs.validate.fleet.anomaly import named
+    from rackproof.analysis.anomaly import named
     from rackproof.store.history.readings import readings_of
 
     if not looks:
@@ -780,7 +749,7 @@ def plan_lines(night: NightRecord) -> list[str]:
 
 
 def close(
-    begun: Begun,
+    begun: NightContext,
     *,
     did: Mapping[str, str],
     keep: bool = True,

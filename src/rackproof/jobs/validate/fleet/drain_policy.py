@@ -14,11 +14,10 @@ from dataclasses import dataclass
 
 from rackproof.core.records import Verdict
 from rackproof.core.text import percent, sanitize
-from rackproof.jobs.validate.fleet.night_store import Hold, NodeNight
-from rackproof.jobs.validate.fleet.probe_slurm_jobs import PROBES
+from rackproof.nodes.probe_slurm_jobs import PROBES
+from rackproof.nodes.slurm_partitions import read_partitions
+from rackproof.store.night_store import DRAIN_PREFIX, Hold, NodeNight
 
-PREFIX = "rackproof-night:"
-"""How the reasons of the night's drains begin; those of provisioning begin otherwise and are not touched."""
 PROGRAMS = frozenset(one.name for one in PROBES)
 _WORST_FIRST = ("rma", "isolate", "inspect", "reboot", "reset", "configure", "watch", "none")
 
@@ -38,13 +37,10 @@ def partitions(listed: str) -> dict[str, dict[str, bool]]:
     Args:
         listed: What ``sinfo --noheader --Node --format=%N|%R|%E`` prints.
     """
-    found: dict[str, dict[str, bool]] = {}
-    for line in listed.splitlines():
-        node, bar, rest = line.strip().partition("|")
-        partition, _, reason = rest.partition("|")
-        if bar and node and partition:
-            found.setdefault(partition, {})[node] = reason.strip().startswith(PREFIX)
-    return found
+    return {
+        partition: {node: reason.startswith(DRAIN_PREFIX) for node, reason in reasons.items()}
+        for partition, reasons in read_partitions(listed).items()
+    }
 
 
 def decide(
@@ -145,7 +141,7 @@ def _measured_anew(code: str, anew: Collection[str]) -> bool:
 
 def _told(reason: str) -> tuple[str, ...]:
     """Return for what a node was drained, as Slurm knows it where no night does: the word of each code."""
-    parts = reason.removeprefix(PREFIX).strip().split("; ")[:-1]
+    parts = reason.removeprefix(DRAIN_PREFIX).strip().split("; ")[:-1]
     return tuple(dict.fromkeys(part.split()[0] for part in parts if part.strip()))
 
 

@@ -9,27 +9,28 @@ from __future__ import annotations
 
 import json
 import re
-import statistics
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from io import BytesIO
 from pathlib import Path
-from typing import Literal
 
-from pydantic import Field, ValidationError
-
-from rackproof import logs
+from rackproof.analysis.anomaly import Policy
+from rackproof.analysis.pair_speeds import (
+    FABRIC_METRIC,
+    compare_pairs,
+    earlier_bandwidths,
+    parse_section,
+    read_pair,
+)
 from rackproof.core.definitions import JudgeRule, load_file
 from rackproof.core.hostlist import compress_hostlist
-from rackproof.core.judging import NO_REFERENCE, SkuReference, judge, judge_run
-from rackproof.core.records import Measurement, ParsedLog, Record, Verdict, worst
-from rackproof.core.text import percent, quantity, sanitize
-from rackproof.jobs.validate.fleet.anomaly import MAD_TO_SIGMA, Policy
-from rackproof.jobs.validate.fleet.night_store import NightReason
+from rackproof.core.judging import NO_REFERENCE, SkuReference, judge_run
+from rackproof.core.records import Measurement, ParsedLog, Verdict
+from rackproof.core.text import sanitize
 from rackproof.jobs.validate.fleet.pairing import Pair, bisect, blame, pairs_of_night, second_partners
-from rackproof.jobs.validate.fleet.probe_slurm_jobs import (
+from rackproof.jobs.validate.fleet.retest import Doubts, Twice, measure_suspects
+from rackproof.nodes.probe_slurm_jobs import (
     FABRIC,
     FABRIC_PROBE,
     OUT_OF_TIME,
@@ -39,62 +40,12 @@ from rackproof.jobs.validate.fleet.probe_slurm_jobs import (
     Jobs,
     Plan,
     Probe,
-    Section,
     arguments,
     last_words,
     script,
 )
-from rackproof.jobs.validate.fleet.retest import Doubts, Twice, measure_suspects
-from rackproof.store.run_folder import write_file
-
-PROBES_FILE = "probes.json"
-BENCHMARK = "probes"
-"""The name under which what nights measure enters the history."""
-FABRIC_METRIC = "fabric_busbw"
-DIRECT = "direct"
-"""Folder of what drained nodes said."""
-
-
-class PairResult(Record):
-    """Nodes that reduced together. ``value`` is the bus bandwidth at the largest size, in GB/s.
-
-    ``passed`` says that they came to their end with right sums and that nothing speaks against their speed;
-    ``speed`` what a floor or other pairs say of that, None where it was compared with nothing.
-    """
-
-    nodes: tuple[str, ...]
-    passed: bool
-    value: float | None = None
-    text: str = ""
-    speed: Verdict | None = None
-
-
-class ProbeNight(Record):
-    """What a night measured by itself, as kept in ``probes.json``.
-
-    ``asked`` is the budget in GPU-minutes, ``spent`` what was used, drained nodes not counted. ``left_out``
-    says by node why it was not measured; those are no findings. ``digests`` are, by what has to be alike, the
-    bits that most agreed on. ``sound`` are by node the programs that ended well and found nothing wrong, and
-    ``job`` where all did.
-    ``again`` were measured a second time for suspect numbers; ``unconfirmed`` should have been and were not:
-    nothing fails by their speed; ``suspected`` are the numbers that no second measurement took back.
-    """
-
-    schema_version: Literal[1] = 1
-    asked: float
-    spent: float = 0.0
-    turns: dict[str, int] = Field(default={}, description="By rack how many nights of pairs there were.")
-    measured: tuple[str, ...] = ()
-    sound: dict[str, tuple[str, ...]] = Field(default={})
-    again: tuple[str, ...] = ()
-    unconfirmed: tuple[str, ...] = ()
-    suspected: dict[str, tuple[NightReason, ...]] = Field(default={})
-    left_out: dict[str, str] = Field(default={})
-    reasons: dict[str, tuple[NightReason, ...]] = Field(default={})
-    between: tuple[NightReason, ...] = ()
-    pairs: tuple[PairResult, ...] = ()
-    digests: dict[str, str] = Field(default={})
-    remarks: tuple[str, ...] = ()
+from rackproof.store.night_store import NightReason
+from rackproof.store.probe_results import PairResult, ProbeNight
 
 
 @dataclass(frozen=True)
@@ -197,11 +148,6 @@ def odd_digests(
     return reasons, agreed, tuple(remarks)
 
 
-def parsed(section: Section) -> ParsedLog:
-    """Return a program's log, parsed."""
-    return logs.parse(BytesIO(section.text.encode()), format="mllog")
-
-
 @dataclass(frozen=True)
 class Measured:
     """What a node's job measured: numbers that floors, fleet and history judge, and what is wrong now.
@@ -247,7 +193,7 @@ def read_node(plan: Plan, target: Target, done: Done, probes: Sequence[Probe] | 
                 )
             continue
         rules = _rules(plan.benchmarks / f"{probe.benchmark}.yml")
-        log = parsed(section)
+        log = parse_section(section)
         outcome = judge_run(
             rules,
             [log],
@@ -327,77 +273,6 @@ def _unproven(probe: str, part: str, text: str) -> NightReason:
     return NightReason(
         check="probe", verdict=Verdict.UNPROVEN, metric=probe, part=part, text=sanitize(text, 400)
     )
-
-
-def read_pair(nodes: tuple[str, ...], done: Done, references: Sequence[SkuReference]) -> PairResult:
-    """Return what nodes that reduced together say: wrong values, a hang and a value below a floor fail."""
-    if done.how != "ok":
-        return PairResult(nodes=nodes, passed=False, text=f"{done.how}: {done.text}")
-    section = next((one for one in done.sections if one.name == FABRIC), Section(FABRIC, None, ""))
-    log = parsed(section)
-    speeds = sorted(
-        (one for one in log.measurements if one.name == FABRIC_METRIC),
-        key=lambda one: int(one.labels.get("size_bytes", "0")),
-    )
-    wrong = [one for one in log.measurements if one.name == "wrong_values"]
-    if any(one.value != 0 for one in wrong):
-        return PairResult(nodes=nodes, passed=False, text="sums of values were wrong")
-    if log.verdict is not Verdict.PASS or not speeds or not wrong:
-        return PairResult(
-            nodes=nodes, passed=False, text="its log proves nothing: cut off, or nothing measured"
-        )
-    if any(not one.finite or one.value <= 0 for one in speeds):
-        return PairResult(nodes=nodes, passed=False, text="a bandwidth that is none was measured")
-    best = speeds[-1]
-    judged = [
-        judge(one, reference.reference)
-        for one in speeds
-        for reference in references
-        if reference.fits(FABRIC, {}, one)
-    ]
-    speed = worst([one.verdict for one in judged]) if judged else None
-    why = next((one.reason for one in judged if one.verdict is speed), "")
-    if speed is Verdict.FAIL:
-        return PairResult(nodes=nodes, passed=False, value=best.value, text=sanitize(why, 300), speed=speed)
-    told = f"{quantity(best.value, best.unit)}{f'; {why}' if why and speed is not Verdict.PASS else ''}"
-    return PairResult(nodes=nodes, passed=True, value=best.value, text=sanitize(told, 300), speed=speed)
-
-
-def compared(
-    results: Sequence[PairResult], before: Sequence[float] = (), policy: Policy | None = None
-) -> tuple[PairResult, ...]:
-    """Return the results, those far below the others no pass: by robust z and by distance.
-
-    Tonight's pairs are compared with each other; where they are too few, with those of earlier nights, too.
-    Where all of these are too few, a speed that has no floor was compared with nothing.
-
-    Args:
-        results: Tonight's.
-        before: Bandwidths of pairs of the same kind in earlier nights, in GB/s.
-        policy: How strictly.
-    """
-    policy = policy or Policy()
-    values = [one.value for one in results if one.passed and one.value is not None and len(one.nodes) == 2]
-    whose = "tonight's pairs"
-    if len(values) < policy.outlier_least:
-        values, whose = [*values, *before], "tonight's pairs and those of earlier nights"
-    if len(values) < policy.outlier_least:
-        return tuple(results)
-    middle = statistics.median(values)
-    spread = MAD_TO_SIGMA * statistics.median([abs(one - middle) for one in values])
-    spread = max(spread, policy.resolution * abs(middle))
-
-    def look(one: PairResult) -> PairResult:
-        if not one.passed or one.value is None or len(one.nodes) != 2:
-            return one
-        off = (one.value - middle) / middle
-        if (one.value - middle) / spread >= policy.outlier_z or off >= policy.outlier_fails:
-            # What a floor says of it (too good to be true, for one) is not taken back.
-            return one if one.speed is not None else one.model_copy(update={"speed": Verdict.PASS})
-        text = f"{one.text} is {percent(off)} off the median of {whose}, {quantity(middle, 'GB/s')}"
-        return one.model_copy(update={"passed": False, "text": text, "speed": Verdict.FAIL})
-
-    return tuple(look(one) for one in results)
 
 
 def order(targets: Sequence[Target], past: Sequence[ProbeNight]) -> list[Target]:
@@ -571,7 +446,7 @@ def probe_night(
             one
             for key, pairs in tonight.items()
             for one in meeting.rack(
-                pairs, bandwidths(past, {one.name for one in targets if kind(one) == key})
+                pairs, earlier_bandwidths(past, {one.name for one in targets if kind(one) == key})
             )
         )
         remarks += tuple(meeting.remarks[:20])
@@ -598,16 +473,6 @@ def probe_night(
         remarks=remarks,
     )
     return night, tuple(one for mine in numbers.values() for one in mine)
-
-
-def bandwidths(past: Sequence[ProbeNight], names: Collection[str]) -> list[float]:
-    """Return what pairs of some nodes reached in the nights that a drift looks back, in GB/s."""
-    return [
-        one.value
-        for night in past[: Policy().drift_nights]
-        for one in night.pairs
-        if one.passed and one.value is not None and len(one.nodes) == 2 and set(one.nodes) <= set(names)
-    ]
 
 
 def _suspected_before(past: Sequence[ProbeNight], names: Iterable[str]) -> dict[str, tuple[NightReason, ...]]:
@@ -680,7 +545,7 @@ class _Meeting:
             pairs: Tonight's.
             before: Bandwidths of such pairs in earlier nights, in GB/s.
         """
-        results = list(compared(self.meet(pairs), before))
+        results = list(compare_pairs(self.meet(pairs), before))
         for _ in range(3):
             good, bad, suspects = _stand(results)
             met = [(one.nodes[0], one.nodes[1]) for one in results]
@@ -688,7 +553,7 @@ class _Meeting:
             fresh = self.meet([(min(one, two), max(one, two)) for one, two in partners.items()])
             if not fresh:
                 break
-            results = list(compared([*results, *fresh], before))
+            results = list(compare_pairs([*results, *fresh], before))
         good, bad, suspects = _stand(results)
 
         def works(nodes: Sequence[str]) -> bool:
@@ -785,23 +650,6 @@ def unproven_pairs(
         f"{NO_REFERENCE}, and too few pairs to compare with: nothing proves {FABRIC_METRIC} of "
         f"{', '.join(bare[:10])}",
     )
-
-
-def write_probes(folder: Path, night: ProbeNight) -> None:
-    """Keep what a night measured, whole or not at all.
-
-    Raises:
-        ResultsError: It cannot be written.
-    """
-    write_file(folder / PROBES_FILE, night.model_dump_json(indent=1).encode() + b"\n")
-
-
-def read_probes(folder: Path) -> ProbeNight | None:
-    """Return what a night measured, None where it measured nothing or that is damaged."""
-    try:
-        return ProbeNight.model_validate_json((folder / PROBES_FILE).read_bytes())
-    except (OSError, ValidationError):
-        return None
 
 
 def unmeasured(asked: float, nodes: Iterable[str], why: str) -> ProbeNight:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from rackproof.core.records import Direction, Measurement, Verdict
 from rackproof.core.text import quantity, sanitize
-from rackproof.jobs.validate.fleet.night_store import NightReason
+from rackproof.store.night_store import NightReason
 
 CHECK = "again"
 """The check under which a suspicion stands in a night's reasons."""

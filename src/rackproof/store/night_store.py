@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from pydantic import AliasChoices, Field, ValidationError
 
+from rackproof.core.judging import SkuReference, sku_references
 from rackproof.core.records import Node, Record, Verdict
 from rackproof.core.text import sanitize
 from rackproof.nodes.health_checks import HealthFinding
@@ -24,10 +25,21 @@ NIGHT_FILE = "night.json"
 SNAPSHOTS_FOLDER = "looks"  # earlier nights must stay readable
 BENCHMARK = "health"
 """The name under which a night's own measurements enter the history."""
+DRAIN_PREFIX = "rackproof-night:"
+"""How the reasons of nights' drains begin; those of provisioning begin otherwise and are not touched."""
 NIGHTS_BACK = 60
 """So many nights are asked for what was known of a node; one that was away longer is new."""
 _LARGEST = 512 << 20
 _NIGHT_NAME = re.compile(rf"\d{{8}}T\d{{6}}Z-{BENCHMARK}-[0-9a-f]{{6}}")
+
+
+class NightContext(Record):
+    """Handle of a night in progress: its folder, which is a temporary one in a dry run."""
+
+    night_id: str
+    folder: str
+    results: str
+    prefix: str = DRAIN_PREFIX
 
 
 class StoredSnapshot(Record):
@@ -42,6 +54,14 @@ class StoredSnapshot(Record):
     expected: dict[str, Any] = Field(default={}, description="As rackproof.nodes.health_checks.Expectation.")
     limits: dict[str, float] = Field(default={}, description="As rackproof.nodes.health_checks.Limits.")
     references: tuple[dict[str, Any], ...] = ()
+
+    def sku_references(self) -> list[SkuReference]:
+        """Return the baselines of its SKU, as the inventory gave them then.
+
+        Raises:
+            SkuReferenceError: One cannot be used.
+        """
+        return sku_references(self.snapshot.sku, self.references)
 
 
 class NightReason(Record):

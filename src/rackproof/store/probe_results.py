@@ -1,0 +1,77 @@
+"""What a night measured by itself, as kept in its folder's ``probes.json``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from rackproof.core.records import Record, Verdict
+from rackproof.store.night_store import NightReason
+from rackproof.store.run_folder import write_file
+
+PROBES_FILE = "probes.json"
+BENCHMARK = "probes"
+"""The name under which what nights measure enters the history."""
+DIRECT = "direct"
+"""Folder of what drained nodes said."""
+
+
+class PairResult(Record):
+    """Nodes that reduced together. ``value`` is the bus bandwidth at the largest size, in GB/s.
+
+    ``passed`` says that they came to their end with right sums and that nothing speaks against their speed;
+    ``speed`` what a floor or other pairs say of that, None where it was compared with nothing.
+    """
+
+    nodes: tuple[str, ...]
+    passed: bool
+    value: float | None = None
+    text: str = ""
+    speed: Verdict | None = None
+
+
+class ProbeNight(Record):
+    """What a night measured by itself, as kept in ``probes.json``.
+
+    ``asked`` is the budget in GPU-minutes, ``spent`` what was used, drained nodes not counted. ``left_out``
+    says by node why it was not measured; those are no findings. ``digests`` are, by what has to be alike, the
+    bits that most agreed on. ``sound`` are by node the programs that ended well and found nothing wrong, and
+    ``job`` where all did.
+    ``again`` were measured a second time for suspect numbers; ``unconfirmed`` should have been and were not:
+    nothing fails by their speed; ``suspected`` are the numbers that no second measurement took back.
+    """
+
+    schema_version: Literal[1] = 1
+    asked: float
+    spent: float = 0.0
+    turns: dict[str, int] = Field(default={}, description="By rack how many nights of pairs there were.")
+    measured: tuple[str, ...] = ()
+    sound: dict[str, tuple[str, ...]] = Field(default={})
+    again: tuple[str, ...] = ()
+    unconfirmed: tuple[str, ...] = ()
+    suspected: dict[str, tuple[NightReason, ...]] = Field(default={})
+    left_out: dict[str, str] = Field(default={})
+    reasons: dict[str, tuple[NightReason, ...]] = Field(default={})
+    between: tuple[NightReason, ...] = ()
+    pairs: tuple[PairResult, ...] = ()
+    digests: dict[str, str] = Field(default={})
+    remarks: tuple[str, ...] = ()
+
+
+def write_probes(folder: Path, night: ProbeNight) -> None:
+    """Keep what a night measured, whole or not at all.
+
+    Raises:
+        ResultsError: It cannot be written.
+    """
+    write_file(folder / PROBES_FILE, night.model_dump_json(indent=1).encode() + b"\n")
+
+
+def read_probes(folder: Path) -> ProbeNight | None:
+    """Return what a night measured, None where it measured nothing or that is damaged."""
+    try:
+        return ProbeNight.model_validate_json((folder / PROBES_FILE).read_bytes())
+    except (OSError, ValidationError):
+        return None
