@@ -24,7 +24,7 @@ from rackproof.core.judging import SkuReference
 from rackproof.core.records import Direction, Reference, Verdict
 from rackproof.jobs.validate.fleet.pairing import blame, nights_needed, pairs_of_night, second_partners
 from rackproof.store.history.readings import Part, Readings
-from rackproof.store.history.repository import Measured
+from rackproof.store.history.rows import Measured
 
 NODES, GPUS, NIGHTS = 18, 4, 15
 NOISE = {  # metric: typical value, unit, spread from night to night, spread between GPUs

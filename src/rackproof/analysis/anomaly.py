@@ -28,7 +28,7 @@ from rackproof.core.judging import NO_REFERENCE, SkuReference, judge
 from rackproof.core.records import Direction, Measurement, Node, Reference, Verdict
 from rackproof.core.text import percent, quantity
 from rackproof.store.history.readings import Accepted, Floats, Integers, Part, Readings
-from rackproof.store.history.repository import Measured
+from rackproof.store.history.rows import Measured
 
 MAD_TO_SIGMA = 1.4826
 """A normal distribution's standard deviation in units of its median absolute deviation."""

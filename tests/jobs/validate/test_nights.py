@@ -15,7 +15,7 @@ from rackproof.analysis.anomaly import Night, NodeVerdict, Policy, drift, judge_
 from rackproof.core.judging import SkuReference, judge
 from rackproof.core.records import Direction, Measurement, Reference, Run, Verdict
 from rackproof.store.history.readings import Accepted, Part, Readings, readings_of
-from rackproof.store.history.repository import Measured
+from rackproof.store.history.rows import Measured
 
 from .nights import TONIGHT, Change, fleet_node, floors, night_runs, several_nights, uuid
 

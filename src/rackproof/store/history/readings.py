@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, Select, func, select
 
-from rackproof.core.records import Gpu, Node, Reference, Run
+from rackproof.core.records import Gpu, Measurement, Node, Reference, Run
 from rackproof.store.history import schema
 from rackproof.store.history.identity import Kind, Topology, canonical, digest
 from rackproof.store.history.identity import Part as Identity
-from rackproof.store.history.repository import Measured, accepted_reference
+from rackproof.store.history.references import accepted_reference
+from rackproof.store.history.rows import Measured
 from rackproof.store.history.writer import aware, moment_of
 
 NIGHT = timedelta(days=1)
@@ -154,72 +155,100 @@ def readings_of(runs: Iterable[Run], until: datetime, *, nights: int = 1) -> Rea
         until: The end of the night asked for.
         nights: How many nights, the one asked for included.
     """
-    quantities: dict[tuple[str, str, str, str, str], int] = {}
-    described: list[Measured] = []
-    index: dict[tuple[str, str], int] = {}
-    parts: list[Part] = []
-
-    def part_of(identity: Identity, topology: Topology, node: int = -1) -> int:
-        key = (identity.kind.value, identity.key)
-        about = topology.described.get(identity)
-        if key not in index:
-            index[key] = len(parts)
-            parts.append(Part(*key, name=""))
-        if isinstance(about, Node):
-            parts[index[key]] = parts[index[key]]._replace(name=about.name, sku=about.sku)
-        elif isinstance(about, Gpu):
-            parts[index[key]] = parts[index[key]]._replace(name=about.name, node=node, slot=about.index)
-        elif identity.members:
-            members = [parts[part_of(one, topology)] for one in identity.members]
-            parts[index[key]] = _of_members(parts[index[key]], members)
-        return index[key]
-
+    until = aware(until)
+    quantities, parts = _QuantityIndex(), _PartIndex()
     rows: list[tuple[int, int, int, int]] = []
     values: list[float] = []
-    until = aware(until)
-    for run in sorted(runs, key=lambda one: moment_of(one, otherwise=until)):
+    # In their order, so that the latest run decides where a GPU sits and what a node is called.
+    for run in sorted(runs, key=lambda run: moment_of(run, otherwise=until)):
+        # The end is excluded: a run at that very moment belongs to the night after.
         night = (until - moment_of(run, otherwise=until) - timedelta(microseconds=1)) // NIGHT
         if not 0 <= night < nights:
             continue
         topology = Topology(run.nodes)
-        for identity in topology.nodes.values():
-            part_of(identity, topology)
-        for chip, home in topology.gpus.values():
-            part_of(chip, topology, part_of(home, topology))
+        parts.add_nodes_and_gpus(topology)
         point = canonical(run.parameters)
-        for one in run.measurements:
-            place = topology.place(one.labels)
+        for measurement in run.measurements:
+            place = topology.place(measurement.labels)
             if place.hardware is None:
                 continue
-            what = (run.benchmark, point, one.name, place.labels, one.unit)
-            if what not in quantities:
-                quantities[what] = len(described)
-                kept: dict[str, str] = json.loads(place.labels)
-                described.append(
-                    Measured(run.benchmark, dict(run.parameters), one.name, kept, one.unit, one.direction)
-                )
-            node = -1 if place.node is None else part_of(place.node, topology)
-            part = index.get((place.hardware.kind.value, place.hardware.key))
-            rows.append(
-                (
-                    quantities[what],
-                    part_of(place.hardware, topology, node) if part is None else part,
-                    node,
-                    night,
-                )
-            )
-            values.append(one.value if one.finite else np.nan)
-    columns = np.array(rows, dtype=np.int32).reshape(-1, 4).T
-    quantity, part_index, node_index, night_index = columns
+            node = -1 if place.node is None else parts.add(place.node, topology)
+            part = parts.find(place.hardware)
+            if part is None:
+                part = parts.add(place.hardware, topology, node)
+            rows.append((quantities.add(run, point, measurement, place.labels), part, node, night))
+            values.append(measurement.value if measurement.finite else np.nan)
+    quantity, part_index, node_index, night_index = np.array(rows, dtype=np.int32).reshape(-1, 4).T
     return Readings(
-        tuple(described),
-        tuple(parts),
+        tuple(quantities.described),
+        tuple(parts.parts),
         quantity,
         part_index,
         node_index,
         night_index,
         np.array(values, dtype=np.float64),
     )
+
+
+class _QuantityIndex:
+    """Quantities of runs, each once; ``described`` holds them by their index."""
+
+    def __init__(self) -> None:
+        self.described: list[Measured] = []
+        self._index: dict[tuple[str, str, str, str, str], int] = {}
+
+    def add(self, run: Run, point: str, measurement: Measurement, labels: str) -> int:
+        """Return the index of a measurement's quantity; point and labels (those of a place) are canonical."""
+        key = (run.benchmark, point, measurement.name, labels, measurement.unit)
+        if key not in self._index:
+            self._index[key] = len(self.described)
+            self.described.append(
+                Measured(
+                    run.benchmark,
+                    dict(run.parameters),
+                    measurement.name,
+                    json.loads(labels),
+                    measurement.unit,
+                    measurement.direction,
+                )
+            )
+        return self._index[key]
+
+
+class _PartIndex:
+    """Hardware of runs, each piece once; ``parts`` holds them by their index."""
+
+    def __init__(self) -> None:
+        self.parts: list[Part] = []
+        self._index: dict[tuple[str, str], int] = {}
+
+    def find(self, identity: Identity) -> int | None:
+        """Return the index of a piece that was added before."""
+        return self._index.get((identity.kind.value, identity.key))
+
+    def add_nodes_and_gpus(self, topology: Topology) -> None:
+        """Add the nodes of a run and the GPUs in them."""
+        for identity in topology.nodes.values():
+            self.add(identity, topology)
+        for chip, home in topology.gpus.values():
+            self.add(chip, topology, self.add(home, topology))
+
+    def add(self, identity: Identity, topology: Topology, node: int = -1) -> int:
+        """Return the index of a piece, described as this run shows it; links and groups add members."""
+        key = (identity.kind.value, identity.key)
+        if key not in self._index:
+            self._index[key] = len(self.parts)
+            self.parts.append(Part(*key, name=""))
+        index = self._index[key]
+        about = topology.described.get(identity)
+        if isinstance(about, Node):
+            self.parts[index] = self.parts[index]._replace(name=about.name, sku=about.sku)
+        elif isinstance(about, Gpu):
+            self.parts[index] = self.parts[index]._replace(name=about.name, node=node, slot=about.index)
+        elif identity.members:
+            members = [self.parts[self.add(member, topology)] for member in identity.members]
+            self.parts[index] = _of_members(self.parts[index], members)
+        return index
 
 
 def accepted(connection: Connection, readings: Readings) -> list[Accepted]:
@@ -344,15 +373,3 @@ def _position(ids: NDArray[np.int64], wanted: Integers) -> Integers:
         return np.full(len(wanted), -1, np.int32)
     found = np.searchsorted(ids, wanted).clip(0, len(ids) - 1)
     return np.where(ids[found] == wanted, found, -1).astype(np.int32)
-
-
-def old_runs(connection: Connection, before: datetime, limit: int) -> Sequence[int]:
-    """Return ids of runs before a moment that still have their measurements, the oldest first."""
-    runs, records = schema.runs, schema.records
-    return connection.scalars(
-        select(runs.c.id)
-        .join(records, records.c.run_pk == runs.c.id)
-        .where(runs.c.moment < aware(before))
-        .order_by(runs.c.moment)
-        .limit(limit)
-    ).all()

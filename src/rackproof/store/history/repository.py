@@ -18,136 +18,54 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from sqlalchemy import Connection, Engine, Select, bindparam, delete, exists, or_, select
+from sqlalchemy import Connection, Engine, Select, delete, exists, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.sql import ColumnElement
 
 from rackproof.core.records import Direction, Node, Reference, Run, Verdict
 from rackproof.store.history import schema
 from rackproof.store.history.database import WRITE_OPTION, HistoryError, Target, connect, locate, translated
-from rackproof.store.history.identity import (
-    PLACEHOLDER,
-    Kind,
-    Part,
-    Place,
-    Topology,
-    bounded,
-    canonical,
-    digest,
+from rackproof.store.history.identity import Kind, Part, Topology, bounded, canonical, digest
+from rackproof.store.history.lookup import (
+    HardwareOfRows,
+    could_have_labels,
+    is_identity,
+    nodes_named,
+    on_hardware,
+    one_of,
+    quantities_by_id,
 )
-from rackproof.store.history.writer import Filing, aware, is_candidate, join_special, quantity
+from rackproof.store.history.references import (
+    DEFAULT_HIGH,
+    DEFAULT_LOW,
+    DEFAULT_WARN,
+    acceptable_numbers,
+    acceptance_objection,
+    accepted_reference,
+    mirror_bound,
+)
+from rackproof.store.history.rows import Candidate, Measured, MeasurementRow, ParameterMapping, RunSummary
+from rackproof.store.history.writer import Filing, aware, join_special, quantity
 from rackproof.store.run_folder import ResultsError, load_run
 
+# Here and in the methods that use it: readings loads numpy, which keeping a run does not need.
 if TYPE_CHECKING:
-    # These load numpy, which nobody needs who keeps a run.
     from rackproof.store.history.readings import Accepted, Failure, Readings
-
-DEFAULT_LOW = -0.07
-"""An accepted reference allows 7 % less before it fails (two public health checks use 5 and 7 %)."""
-
-DEFAULT_HIGH = 0.25
-"""An accepted reference calls 25 % more than ever measured too good to be true."""
-
-DEFAULT_WARN = -0.035
-"""An accepted reference calls 3.5 % less degraded."""
-
-OWN_HISTORY = "own history"
-"""How the source of a reference from here begins."""
 
 _BATCH = 200
 _ATTEMPTS = 4
 _ESTIMATE_RUNS = 25
-_RUNS_NAMED = 5
 # Deadlock found, serialization failure: another writer was first, the same work succeeds again.
 _TRY_AGAIN = frozenset({"40P01", "40001"})
+_BASELINE_KEY = ("quantity_id", "hardware_id", "run_id")
 
-Parameters = Mapping[str, str | int | float | bool | None]
 _Result = TypeVar("_Result")
 
 
-class RunSummary(NamedTuple):
-    """A run in a list; ``reason`` is the first of its reasons, ``seconds`` its duration if known."""
-
-    run_id: str
-    plan_id: str
-    benchmark: str
-    suite: str
-    parameters: dict[str, Any]
-    verdict: Verdict
-    reason: str
-    provenance: str
-    moment: datetime
-    started: datetime | None
-    ended: datetime | None
-    nodes: tuple[str, ...]
-
-    @property
-    def seconds(self) -> float | None:
-        """Duration, ``None`` where start or end is not known."""
-        if self.started is None or self.ended is None:
-            return None
-        return (self.ended - self.started).total_seconds()
-
-
-class MeasurementRow(NamedTuple):
-    """A number from the history.
-
-    ``hardware`` is what it was measured on (GPU UUID, serial, chassis; of links and groups the parts'
-    keys), ``kind`` what that is (node, gpu, link, group; empty if unknown), ``node`` the key of the one
-    node it sat in. A label that names a node shows that node's present host name.
-    """
-
-    run_id: str
-    moment: datetime
-    benchmark: str
-    parameters: dict[str, Any]
-    metric: str
-    labels: dict[str, str]
-    unit: str
-    direction: Direction | None
-    value: float
-    hardware: str
-    kind: str
-    node: str
-
-
-class Candidate(NamedTuple):
-    """A number that was unproven only for want of a reference and could become one."""
-
-    run_id: str
-    moment: datetime
-    benchmark: str
-    parameters: dict[str, Any]
-    metric: str
-    labels: dict[str, str]
-    unit: str
-    value: float
-    hardware: str
-    reason: str
-
-
-class _Hardware(NamedTuple):
-    kind: str
-    key: str
-    name: str
-
-
-class Measured(NamedTuple):
-    """What is measured; a label that names hardware holds ``*``."""
-
-    benchmark: str
-    parameters: dict[str, Any]
-    metric: str
-    labels: dict[str, str]
-    unit: str
-    direction: Direction | None
-
-
 def open_store(where: str | Path | None = None) -> Store:
-    """Open the history, make it where there is none, and bring its tables up to date.
+    """Open the history, made first where there is none.
 
     Args:
         where: A database URL, or the path of the SQLite file to use unless the environment variable
@@ -159,7 +77,7 @@ def open_store(where: str | Path | None = None) -> Store:
     Raises:
         HistoryUnreachableError: The server does not answer or does not let us in.
         HistoryTooNewError: The tables are newer than this code.
-        HistoryError: No such database, or the file cannot be used.
+        HistoryError: No such database, the file cannot be used, or its tables are too old.
     """
     target = locate(where)
     return Store(connect(target), target)
@@ -215,7 +133,7 @@ class Store(AbstractContextManager["Store"]):
         entered: list[str] = []
         rest = iter(runs)
         while batch := list(islice(rest, _BATCH)):
-            entered += self._write(partial(_enter, batch, again))
+            entered += self._write(partial(_enter_runs, batch, again))
         return entered
 
     # Runs
@@ -245,7 +163,7 @@ class Store(AbstractContextManager["Store"]):
         with self._reading() as connection:
             if node is not None:
                 members = schema.run_nodes
-                ids = _one_of(members.c.hardware_id, self._nodes_named(connection, node))
+                ids = one_of(members.c.hardware_id, nodes_named(connection, node))
                 of_run = members.c.run_pk == table.c.id
                 query = query.where(exists().where(of_run, or_(members.c.name == node, ids)))
             return self._summaries(connection, query)
@@ -281,7 +199,7 @@ class Store(AbstractContextManager["Store"]):
         return only
 
     def estimate_seconds(
-        self, benchmark: str, parameters: Parameters, hardware: Sequence[Node] | str
+        self, benchmark: str, parameters: ParameterMapping, hardware: Sequence[Node] | str
     ) -> float | None:
         """Return how long a run will take: the median of the latest that ended well on the same nodes.
 
@@ -329,7 +247,7 @@ class Store(AbstractContextManager["Store"]):
         labels: Mapping[str, str] | None = None,
         hardware: str | None = None,
         benchmark: str | None = None,
-        parameters: Parameters | None = None,
+        parameters: ParameterMapping | None = None,
         since: datetime | None = None,
         limit: int | None = 1000,
     ) -> list[MeasurementRow]:
@@ -355,53 +273,36 @@ class Store(AbstractContextManager["Store"]):
             table.c.value,
             table.c.special,
         ).join(runs, runs.c.id == table.c.run_pk)
-        narrowed = any(one is not None for one in (metric, labels, hardware, benchmark, parameters))
-        # Each is right; the first follows the index of runs where nothing else narrows the search.
-        moment = table.c.moment if narrowed else runs.c.moment
+        by_quantity = any(value is not None for value in (metric, labels, benchmark, parameters))
+        # Each is right; the second follows the index of runs where nothing else narrows the search.
+        moment = table.c.moment if by_quantity or hardware is not None else runs.c.moment
         query = query.order_by(moment.desc(), table.c.run_pk.desc(), table.c.ordinal).limit(limit)
         if since is not None:
             query = query.where(moment >= aware(since))
+        # A label that names hardware is not in the quantity: it selects by what the row was measured on.
+        names = [value for value in (labels or {}).values() if is_identity(value)]
+        names += [hardware] if hardware is not None else []
         with self._reading() as connection:
-            known = self._quantities(connection, metric, benchmark, parameters)
-            if labels is not None:
-                known = {key: one for key, one in known.items() if _could_have(one.labels, labels)}
-            if metric is not None or labels is not None or benchmark is not None or parameters is not None:
-                query = query.where(_one_of(table.c.quantity_id, known))
-            if hardware is not None:
-                query = query.where(self._on_hardware(connection, table.c, hardware))
-            named = [] if labels is None else [one for one in labels.values() if _is_identity(one)]
-            for identity in named:
-                query = query.where(self._on_hardware(connection, table.c, identity))
+            known = quantities_by_id(connection, metric, benchmark, parameters)
+            known = {key: kept for key, kept in known.items() if could_have_labels(kept.labels, labels or {})}
+            if by_quantity:
+                query = query.where(one_of(table.c.quantity_id, known))
+            for name in names:
+                query = query.where(on_hardware(connection, table.c, name))
             rows = connection.execute(query).all()
-            parts = _Parts(connection, (row.hardware_id for row in rows), (row.node_id for row in rows))
-        made = (
-            MeasurementRow(
-                run_id,
-                at,
-                what.benchmark,
-                what.parameters,
-                what.metric,
-                parts.labels(what.labels, hardware_id),
-                what.unit,
-                what.direction,
-                join_special(value, special),
-                parts.key(hardware_id),
-                parts.kind(hardware_id),
-                parts.key(node_id),
+            parts = HardwareOfRows(
+                connection, (row.hardware_id for row in rows), (row.node_id for row in rows)
             )
-            for run_id, at, quantity_id, hardware_id, node_id, value, special in rows
-            for what in (known[quantity_id],)
-        )
-        if labels is None:
-            return list(made)
-        return [row for row in made if labels.items() <= row.labels.items()]
+        made = [_measurement_row(row, known[row.quantity_id], parts) for row in rows]
+        # Once more with the hardware's own names: the query let any hardware pass for a label.
+        return [row for row in made if (labels or {}).items() <= row.labels.items()]
 
     # References
 
     def baseline(
         self,
         benchmark: str,
-        parameters: Parameters,
+        parameters: ParameterMapping,
         metric: str,
         labels: Mapping[str, str],
         nodes: Sequence[Node],
@@ -471,26 +372,11 @@ class Store(AbstractContextManager["Store"]):
             query = query.where(runs.c.run_id == run_id)
         with self._reading() as connection:
             if node is not None:
-                query = query.where(self._on_hardware(connection, table.c, node))
+                query = query.where(on_hardware(connection, table.c, node))
             rows = connection.execute(query).all()
-            known = self._quantities(connection, ids={row.quantity_id for row in rows})
-            parts = _Parts(connection, (row.hardware_id for row in rows))
-        return [
-            Candidate(
-                row.run_id,
-                row.moment,
-                what.benchmark,
-                what.parameters,
-                what.metric,
-                parts.labels(what.labels, row.hardware_id),
-                what.unit,
-                row.value,
-                parts.key(row.hardware_id),
-                row.reason,
-            )
-            for row in rows
-            for what in (known[row.quantity_id],)
-        ]
+            known = quantities_by_id(connection, ids={row.quantity_id for row in rows})
+            parts = HardwareOfRows(connection, (row.hardware_id for row in rows))
+        return [_candidate(row, known[row.quantity_id], parts) for row in rows]
 
     def accept(
         self,
@@ -525,44 +411,35 @@ class Store(AbstractContextManager["Store"]):
         topology = Topology(run.nodes)
         if topology.whole is None:
             raise HistoryError(f"run {run.run_id} names no nodes, so there is no hardware to accept it for")
-        wrong = _objection(run)
-        if wrong:
-            raise HistoryError(f"run {run.run_id} is no reference: {wrong}")
-        values = _acceptable(run, topology)
+        objection = acceptance_objection(run)
+        if objection:
+            raise HistoryError(f"run {run.run_id} is no reference: {objection}")
+        numbers = acceptable_numbers(run, topology)
+        if not numbers:
+            return 0
+        shared = {"run_id": run.run_id, "moment": self._moment(run.run_id), "accepted": datetime.now(UTC)}
+        bounds = {"low": low, "high": high, "warn": warn}
+        mirrored = {"low": mirror_bound(high), "high": mirror_bound(low), "warn": mirror_bound(warn)}
 
         def enter(connection: Connection) -> int:
             filing = Filing(connection)
+            # Another process may have replaced or removed the run since it was read.
             filing.enter([run])
-            parts = filing.find_hardware((kind, key) for kind, key, _, _ in values)
-            known = filing.find_quantities((what, unit) for _, _, what, unit in values)
-            rows = []
-            for (kind, key, what, unit), (value, direction) in sorted(values.items()):
-                lower = direction is Direction.LOWER
-                rows.append(
-                    {
-                        "quantity_id": known[what, unit],
-                        "hardware_id": parts[kind, key],
-                        "run_id": run.run_id,
-                        "moment": moment,
-                        "value": value,
-                        "low": _mirror(high) if lower else low,
-                        "high": _mirror(low) if lower else high,
-                        "warn": _mirror(warn) if lower else warn,
-                        "accepted": now,
-                    }
-                )
-            insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-            statement = insert(schema.baselines)
-            renewed = {name: statement.excluded[name] for name in rows[0] if name not in _BASELINE_KEY}
-            connection.execute(
-                statement.on_conflict_do_update(index_elements=list(_BASELINE_KEY), set_=renewed), rows
-            )
+            parts = filing.find_hardware((kind, key) for kind, key, _, _ in numbers)
+            known = filing.find_quantities((what, unit) for _, _, what, unit in numbers)
+            rows = [
+                {
+                    "quantity_id": known[what, unit],
+                    "hardware_id": parts[kind, key],
+                    "value": value,
+                    **shared,
+                    **(mirrored if direction is Direction.LOWER else bounds),
+                }
+                for (kind, key, what, unit), (value, direction) in sorted(numbers.items())
+            ]
+            _enter_baselines(connection, rows)
             return len(rows)
 
-        if not values:
-            return 0
-        now = datetime.now(UTC)
-        moment = self._moment(run.run_id)
         return self._write(enter)
 
     def withdraw(self, run_id: str) -> int:
@@ -583,7 +460,7 @@ class Store(AbstractContextManager["Store"]):
         from rackproof.store.history.readings import read
 
         with self._reading() as connection:
-            return read(connection, self._quantities(connection, benchmark=benchmark), until, nights)
+            return read(connection, quantities_by_id(connection, benchmark=benchmark), until, nights)
 
     def accepted(self, readings: Readings) -> list[Accepted]:
         """Return the accepted references of what was read, as :meth:`baseline` gives them one by one."""
@@ -606,13 +483,9 @@ class Store(AbstractContextManager["Store"]):
         still recognised. What goes can be made again from the results folder by ``rebuild``.
         SQLite reuses the space; only VACUUM gives it back to the file system.
         """
-        from rackproof.store.history.readings import old_runs
-
         pruned = 0
-        while some := self._write(
-            lambda connection: _forget(connection, old_runs(connection, before, _BATCH))
-        ):
-            pruned += some
+        while count := self._write(lambda connection: _forget_old_runs(connection, before)):
+            pruned += count
         return pruned
 
     # Inside
@@ -667,7 +540,7 @@ class Store(AbstractContextManager["Store"]):
         names: dict[int, list[str]] = {}
         for row in connection.execute(
             select(members.c.run_pk, members.c.name)
-            .where(_one_of(members.c.run_pk, [row.id for row in rows]))
+            .where(one_of(members.c.run_pk, [row.id for row in rows]))
             .order_by(members.c.name)
         ):
             names.setdefault(row.run_pk, []).append(row.name)
@@ -689,218 +562,67 @@ class Store(AbstractContextManager["Store"]):
             for row in rows
         ]
 
-    def _quantities(
-        self,
-        connection: Connection,
-        metric: str | None = None,
-        benchmark: str | None = None,
-        parameters: Parameters | None = None,
-        ids: Iterable[int] | None = None,
-    ) -> dict[int, Measured]:
-        """Return quantities by id; there are few (thousands), however many measurements there are."""
-        table = schema.quantities
-        query = select(table)
-        if metric is not None:
-            query = query.where(table.c.metric == metric)
-        if benchmark is not None:
-            query = query.where(table.c.benchmark == benchmark)
-        if parameters is not None:
-            query = query.where(table.c.parameters == canonical(parameters))
-        if ids is not None:
-            query = query.where(_one_of(table.c.id, ids))
-        return {
-            row.id: Measured(
-                row.benchmark,
-                json.loads(row.parameters),
-                row.metric,
-                json.loads(row.labels),
-                row.unit,
-                Direction(row.direction) if row.direction else None,
-            )
-            for row in connection.execute(query)
-        }
 
-    def _named(self, connection: Connection, name: str) -> dict[int, str]:
-        """Return the hardware (id to kind) that a key, serial, chassis or host name means."""
-        parts, names = schema.hardware, schema.host_names
-        key = bounded(name)
-        hosts = select(names.c.hardware_id).where(names.c.name == key)
-        rows = connection.execute(
-            select(parts.c.id, parts.c.kind).where(
-                or_(
-                    parts.c.key == key,
-                    parts.c.serial == key,
-                    parts.c.chassis_serial == key,
-                    parts.c.id.in_(hosts),
-                )
-            )
-        )
-        return {row.id: row.kind for row in rows}
-
-    def _nodes_named(self, connection: Connection, name: str) -> list[int]:
-        found = self._named(connection, name)
-        homes = schema.placements
-        rooms = connection.scalars(select(homes.c.node_id).where(_one_of(homes.c.gpu_id, found)))
-        return [*(part for part, kind in found.items() if kind == Kind.NODE), *rooms]
-
-    def _on_hardware(self, connection: Connection, columns: Any, name: str) -> ColumnElement[bool]:
-        found = self._named(connection, name)
-        members, parts = schema.hardware_members, schema.hardware
-        links = connection.scalars(
-            select(members.c.whole_id)
-            .join(parts, parts.c.id == members.c.whole_id)
-            .where(_one_of(members.c.member_id, found), parts.c.kind == Kind.LINK.value)
-        )
-        nodes = [part for part, kind in found.items() if kind == Kind.NODE]
-        return or_(_one_of(columns.hardware_id, [*found, *links]), _one_of(columns.node_id, nodes))
-
-
-_BASELINE_KEY = ("quantity_id", "hardware_id", "run_id")
-
-
-class _Parts:
-    """Hardware of some rows by id, with what is needed to put it back into labels."""
-
-    def __init__(self, connection: Connection, *ids: Iterable[int | None]) -> None:
-        wanted = {one for some in ids for one in some if one is not None}
-        members, parts = schema.hardware_members, schema.hardware
-        self._members: dict[int, list[int]] = {}
-        rows = connection.execute(
-            select(members).where(_one_of(members.c.whole_id, wanted)).order_by(members.c.position)
-        )
-        for row in rows:
-            self._members.setdefault(row.whole_id, []).append(row.member_id)
-            wanted.add(row.member_id)
-        self._known = {
-            row.id: _Hardware(row.kind, row.key, row.name)
-            for row in connection.execute(
-                select(parts.c.id, parts.c.kind, parts.c.key, parts.c.name).where(_one_of(parts.c.id, wanted))
-            )
-        }
-
-    def key(self, part: int | None) -> str:
-        return "" if part is None else self._known[part].key
-
-    def kind(self, part: int | None) -> str:
-        return "" if part is None else self._known[part].kind
-
-    def labels(self, labels: dict[str, str], part: int | None) -> dict[str, str]:
-        """Return labels with the hardware's own name in place of ``*``; never the given dict."""
-        if part is None or PLACEHOLDER not in labels.values():
-            return dict(labels)
-        named = self._known[part].kind in (Kind.LINK, Kind.GROUP)
-        ends = iter(self._members.get(part, ()) if named else (part,))
-        full = {}
-        for name, value in sorted(labels.items()):
-            end = next(ends, None) if value == PLACEHOLDER else None
-            full[name] = value if end is None else self._label(self._known[end])
-        return full
-
-    @staticmethod
-    def _label(part: _Hardware) -> str:
-        return part.name if part.kind == Kind.NODE else part.key
-
-
-def accepted_reference(rows: Sequence[Any]) -> Reference:
-    """Return the reference that acceptances of one quantity on one piece of hardware make, latest first."""
-    latest = rows[0]
-    # Numbers in another unit are another quantity, even if it is called the same.
-    rows = sorted((row for row in rows if row.unit == latest.unit), key=lambda row: row.moment)
-    names = [f"{row.run_id} ({row.moment:%Y-%m-%d})" for row in rows]
-    if len(names) > _RUNS_NAMED:
-        names[: -(_RUNS_NAMED - 1)] = [f"{names[0]} … {len(names) - _RUNS_NAMED} more …"]
-    count = f"median of {len(rows)} accepted runs" if len(rows) > 1 else "accepted run"
-    return Reference(
-        value=statistics.median(row.value for row in rows),
-        low=latest.low,
-        high=latest.high,
-        warn=latest.warn,
-        unit=latest.unit,
-        source=f"{OWN_HISTORY}, {count}: {', '.join(names)}",
+def _measurement_row(row: Any, measured: Measured, parts: HardwareOfRows) -> MeasurementRow:
+    return MeasurementRow(
+        row.run_id,
+        row.moment,
+        measured.benchmark,
+        measured.parameters,
+        measured.metric,
+        parts.labels(measured.labels, row.hardware_id),
+        measured.unit,
+        measured.direction,
+        join_special(row.value, row.special),
+        parts.key(row.hardware_id),
+        parts.kind(row.hardware_id),
+        parts.key(row.node_id),
     )
 
 
-def _one_of(column: ColumnElement[Any], ids: Iterable[int]) -> ColumnElement[bool]:
-    """``column IN (…)`` with the numbers written out: there may be more than a statement's parameters."""
-    listed = sorted(set(ids))
-    return column.in_(bindparam(None, listed, expanding=True, literal_execute=True, unique=True))
+def _candidate(row: Any, measured: Measured, parts: HardwareOfRows) -> Candidate:
+    return Candidate(
+        row.run_id,
+        row.moment,
+        measured.benchmark,
+        measured.parameters,
+        measured.metric,
+        parts.labels(measured.labels, row.hardware_id),
+        measured.unit,
+        row.value,
+        parts.key(row.hardware_id),
+        row.reason,
+    )
 
 
-def _forget(connection: Connection, ids: Sequence[int]) -> int:
-    """Delete what is numerous of some runs; the record goes last and marks them as pruned."""
-    if not ids:
-        return 0
-    judgements = schema.judgements
-    failed = judgements.c.verdict == Verdict.FAIL.value
-    connection.execute(delete(judgements).where(_one_of(judgements.c.run_pk, ids), ~failed))
-    for table in (schema.measurements, schema.records):
-        connection.execute(delete(table).where(_one_of(table.c.run_pk, ids)))
-    return len(ids)
+def _enter_baselines(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
+    """Insert accepted references; of a run that was accepted before, the bounds are renewed."""
+    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    statement = insert(schema.baselines)
+    renewed = {name: statement.excluded[name] for name in rows[0] if name not in _BASELINE_KEY}
+    connection.execute(
+        statement.on_conflict_do_update(index_elements=list(_BASELINE_KEY), set_=renewed), rows
+    )
 
 
-def _enter(runs: Sequence[Run], again: bool, connection: Connection) -> list[str]:
+def _enter_runs(runs: Sequence[Run], again: bool, connection: Connection) -> list[str]:
     return Filing(connection).enter(runs, again=again)
 
 
-def _could_have(kept: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    """Whether a quantity's labels, some of which are hardware, can be the wanted ones."""
-    return all(kept.get(name) in (value, PLACEHOLDER) for name, value in wanted.items())
-
-
-def _is_identity(value: str) -> bool:
-    return Topology(()).place({"gpu": value}).hardware is not None
-
-
-def _mirror(bound: float | None) -> float | None:
-    return None if bound is None else -bound
-
-
-def _objection(run: Run) -> str:
-    """Return why a run's numbers must not become references, empty if they may."""
-    bad = (Verdict.FAIL, Verdict.UNPROVEN)
-    if run.verdict is Verdict.FAIL:
-        return run.reasons[0] if run.reasons else "it failed"
-    for finding in run.findings:
-        if finding.verdict in bad:
-            return finding.message
-    for log in run.logs:
-        if log.verdict in bad:
-            return f"its log {log.path} is {log.verdict.value}"
-    for judged in run.judgements:
-        if judged.gating and judged.verdict in bad and not is_candidate(judged):
-            return f"{judged.metric} is {judged.verdict.value}: {judged.reason}"
-    if run.exit_status not in (0, None):
-        return f"it ended with status {run.exit_status}"
-    return ""
-
-
-def _acceptable(
-    run: Run, topology: Topology
-) -> dict[tuple[str, str, str, str], tuple[float, Direction | None]]:
-    """Return value and direction by (kind, key, digest of the quantity, unit)."""
-    found: dict[tuple[str, str, str, str], tuple[float, Direction | None]] = {}
-    point = canonical(run.parameters)
-
-    def address(place: Place, metric: str, unit: str) -> tuple[str, str, str, str] | None:
-        if place.hardware is None:
-            return None
-        what = quantity(run.benchmark, point, metric, place.labels, unit)
-        return place.hardware.kind.value, place.hardware.key, what.digest, what.unit
-
-    directions = {one.name: one.direction for one in run.measurements if one.direction is not None}
-    waiting = set()
-    for judged in run.judgements:
-        key = address(topology.place(judged.labels), judged.metric, judged.unit)
-        again = (
-            judged.verdict is Verdict.PASS
-            and judged.reference is not None
-            and judged.reference.source.startswith(OWN_HISTORY)
-        )
-        if (is_candidate(judged) or again) and key is not None and judged.value is not None:
-            found[key] = judged.value, directions.get(judged.metric)
-            waiting.add(key[2:])
-    for one in run.measurements:
-        key = address(topology.place(one.labels), one.name, one.unit)
-        if key is not None and key[2:] in waiting and key not in found and one.finite:
-            found[key] = one.value, one.direction
-    return found
+def _forget_old_runs(connection: Connection, before: datetime) -> int:
+    """Delete what is numerous of the oldest runs; the record goes last and marks them as pruned."""
+    runs, records, judgements = schema.runs, schema.records, schema.judgements
+    ids = connection.scalars(
+        select(runs.c.id)
+        .join(records, records.c.run_pk == runs.c.id)
+        .where(runs.c.moment < aware(before))
+        .order_by(runs.c.moment)
+        .limit(_BATCH)
+    ).all()
+    if not ids:
+        return 0
+    failed = judgements.c.verdict == Verdict.FAIL.value
+    connection.execute(delete(judgements).where(one_of(judgements.c.run_pk, ids), ~failed))
+    for table in (schema.measurements, schema.records):
+        connection.execute(delete(table).where(one_of(table.c.run_pk, ids)))
+    return len(ids)

@@ -8,7 +8,8 @@ Importing this loads SQLAlchemy: a command imports it where it needs it.
 """
 
 from rackproof.store.history.database import HistoryError, HistoryTooNewError, HistoryUnreachableError
-from rackproof.store.history.repository import Candidate, MeasurementRow, RunSummary, Store, open_store
+from rackproof.store.history.repository import Store, open_store
+from rackproof.store.history.rows import Candidate, MeasurementRow, RunSummary
 from rackproof.store.history.spool import (
     DrainOutcome,
     KeepOutcome,

@@ -1,0 +1,160 @@
+"""Quantities and hardware of the history, looked up by what an operator calls them or by id."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, bindparam, or_, select
+from sqlalchemy.sql import ColumnElement
+
+from rackproof.core.records import Direction
+from rackproof.store.history import schema
+from rackproof.store.history.identity import PLACEHOLDER, Kind, Topology, bounded, canonical
+from rackproof.store.history.rows import Measured, ParameterMapping
+
+
+def one_of(column: ColumnElement[Any], ids: Iterable[int]) -> ColumnElement[bool]:
+    """``column IN (…)`` with the numbers written out: there may be more than a statement's parameters."""
+    listed = sorted(set(ids))
+    return column.in_(bindparam(None, listed, expanding=True, literal_execute=True, unique=True))
+
+
+def quantities_by_id(
+    connection: Connection,
+    metric: str | None = None,
+    benchmark: str | None = None,
+    parameters: ParameterMapping | None = None,
+    ids: Iterable[int] | None = None,
+) -> dict[int, Measured]:
+    """Return quantities by id; there are few (thousands), however many measurements there are."""
+    table = schema.quantities
+    query = select(table)
+    if metric is not None:
+        query = query.where(table.c.metric == metric)
+    if benchmark is not None:
+        query = query.where(table.c.benchmark == benchmark)
+    if parameters is not None:
+        query = query.where(table.c.parameters == canonical(parameters))
+    if ids is not None:
+        query = query.where(one_of(table.c.id, ids))
+    return {
+        row.id: Measured(
+            row.benchmark,
+            json.loads(row.parameters),
+            row.metric,
+            json.loads(row.labels),
+            row.unit,
+            Direction(row.direction) if row.direction else None,
+        )
+        for row in connection.execute(query)
+    }
+
+
+def _hardware_named(connection: Connection, name: str) -> dict[int, str]:
+    """Return the hardware (id to kind) that a key, serial, chassis or host name means."""
+    parts, names = schema.hardware, schema.host_names
+    key = bounded(name)
+    hosts = select(names.c.hardware_id).where(names.c.name == key)
+    rows = connection.execute(
+        select(parts.c.id, parts.c.kind).where(
+            or_(
+                parts.c.key == key,
+                parts.c.serial == key,
+                parts.c.chassis_serial == key,
+                parts.c.id.in_(hosts),
+            )
+        )
+    )
+    return {row.id: row.kind for row in rows}
+
+
+def nodes_named(connection: Connection, name: str) -> list[int]:
+    """Return the nodes that a name means; of a GPU, every node it ever sat in."""
+    hardware = _hardware_named(connection, name)
+    homes = schema.placements
+    of_gpus = connection.scalars(select(homes.c.node_id).where(one_of(homes.c.gpu_id, hardware)))
+    return [*(part for part, kind in hardware.items() if kind == Kind.NODE), *of_gpus]
+
+
+def on_hardware(connection: Connection, columns: Any, name: str) -> ColumnElement[bool]:
+    """Return the condition that a row was measured on hardware of this name.
+
+    A node includes what sat in it at the time; a node or GPU includes the links that end there.
+
+    Args:
+        connection: The history's.
+        columns: The columns of the table: ``hardware_id`` and ``node_id``.
+        name: A key, serial, chassis or host name.
+    """
+    hardware = _hardware_named(connection, name)
+    members, parts = schema.hardware_members, schema.hardware
+    links = connection.scalars(
+        select(members.c.whole_id)
+        .join(parts, parts.c.id == members.c.whole_id)
+        .where(one_of(members.c.member_id, hardware), parts.c.kind == Kind.LINK.value)
+    )
+    nodes = [part for part, kind in hardware.items() if kind == Kind.NODE]
+    return or_(one_of(columns.hardware_id, [*hardware, *links]), one_of(columns.node_id, nodes))
+
+
+def could_have_labels(kept: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    """Return whether a quantity's labels, some of which are hardware, can be the wanted ones. No I/O."""
+    return all(kept.get(name) in (value, PLACEHOLDER) for name, value in wanted.items())
+
+
+def is_identity(value: str) -> bool:
+    """Return whether a label's value names hardware by itself, as a GPU's UUID does. No I/O."""
+    return Topology(()).place({"gpu": value}).hardware is not None
+
+
+class _Hardware(NamedTuple):
+    kind: str
+    key: str
+    name: str
+
+
+class HardwareOfRows:
+    """Hardware of some rows by id, with what is needed to put it back into labels."""
+
+    def __init__(self, connection: Connection, *ids: Iterable[int | None]) -> None:
+        wanted = {part for column in ids for part in column if part is not None}
+        members, parts = schema.hardware_members, schema.hardware
+        self._members: dict[int, list[int]] = {}
+        rows = connection.execute(
+            select(members).where(one_of(members.c.whole_id, wanted)).order_by(members.c.position)
+        )
+        for row in rows:
+            self._members.setdefault(row.whole_id, []).append(row.member_id)
+            wanted.add(row.member_id)
+        self._known = {
+            row.id: _Hardware(row.kind, row.key, row.name)
+            for row in connection.execute(
+                select(parts.c.id, parts.c.kind, parts.c.key, parts.c.name).where(one_of(parts.c.id, wanted))
+            )
+        }
+
+    def key(self, part: int | None) -> str:
+        """Return what identifies a piece of hardware, empty if it is unknown."""
+        return "" if part is None else self._known[part].key
+
+    def kind(self, part: int | None) -> str:
+        """Return node, gpu, link or group; empty if it is unknown."""
+        return "" if part is None else self._known[part].kind
+
+    def labels(self, labels: dict[str, str], part: int | None) -> dict[str, str]:
+        """Return labels with the hardware's own name in place of ``*``; never the given dict."""
+        if part is None or PLACEHOLDER not in labels.values():
+            return dict(labels)
+        named = self._known[part].kind in (Kind.LINK, Kind.GROUP)
+        ends = iter(self._members.get(part, ()) if named else (part,))
+        full = {}
+        for name, value in sorted(labels.items()):
+            end = next(ends, None) if value == PLACEHOLDER else None
+            full[name] = value if end is None else self._label(self._known[end])
+        return full
+
+    @staticmethod
+    def _label(part: _Hardware) -> str:
+        return part.name if part.kind == Kind.NODE else part.key
