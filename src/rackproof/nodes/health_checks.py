@@ -1,6 +1,10 @@
-"""From a look at a node to findings: which part, what is wrong, what to do, and how sure that is. Pure.
+"""From a node's snapshot to findings: which part, what is wrong, what to do, and how sure that is. No I/O.
 
-What the tools did not answer is unproven, never healthy. A finding stays until the next look lacks it.
+To add a check, write a function that takes a :class:`NodeSubject`, a :class:`GpuSubject` or a
+:class:`PortSubject` and yields findings, and add it to ``NODE_CHECKS``, ``GPU_CHECKS`` or ``PORT_CHECKS`` at
+the end of this file. ``subject.finding(...)`` makes a finding on the right part.
+
+What a tool did not answer is unproven, never healthy. A finding stays until the next snapshot lacks it.
 """
 
 from __future__ import annotations
@@ -8,14 +12,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from rackproof.core.records import Record, Text, Verdict
 from rackproof.core.text import number, percent, sanitize, size
+from rackproof.core.untrusted import leading_number
 from rackproof.logs.xid import verdict_of
 from rackproof.nodes.snapshot import (
     GpuSnapshot,
     NodeSnapshot,
+    PortSnapshot,
     XidEvent,
     normalize_bus_id,
     reboot_counter_key,
@@ -26,9 +33,18 @@ GIB = 1 << 30
 Action = Literal["none", "watch", "configure", "reset", "reboot", "isolate", "inspect", "rma"]
 Confidence = Literal["certain", "likely", "hint"]
 REBOOTS_UNTIL_INSPECTION = 2
-"""After so many reboots for one XID of one GPU somebody has to look at the hardware."""
+"""After so many reboots for one XID of one GPU somebody has to inspect the hardware."""
 
-_COUNTERS_FAIL: Mapping[str, int] = {
+_DRIVER_TOOLS = ("nvidia_smi_xml", "nvlink_status", "nvlink_errors", "nvidia_smi_list", "nvidia_smi_query")
+"""Tools that ask the driver: one that hangs in it cannot be killed, and only a reboot ends it."""
+
+_BOUND_TO_DRIVER = ("fabricmanager", "gsp", "module.nvidia", "module.nvidia_peermem")
+"""These are built for one driver and refuse, or misbehave with, any other."""
+
+_HARMLESS_THROTTLES = ("sw_power_cap", "sync_boost")
+"""Reasons that a healthy GPU under load has, too."""
+
+_COUNTER_LIMITS: Mapping[str, int] = {
     "symbol_error": 0,
     "SymbolErrorCounter": 0,
     "link_error_recovery": 0,
@@ -40,7 +56,7 @@ _COUNTERS_FAIL: Mapping[str, int] = {
     "port_xmit_discards": 1000,
     "PortXmitDiscards": 1000,
 }
-"""More than so many since the last look (a day) fail; names of /sys and of perfquery."""
+"""More than so many in a day fail; names of /sys and of perfquery."""
 
 
 class HealthFinding(Record):
@@ -101,8 +117,138 @@ class Limits:
     pcie_replays: int = 100
 
 
+@dataclass(frozen=True)
+class NodeSubject:
+    """A node to be checked: tonight's snapshot and what it is compared with."""
+
+    snapshot: NodeSnapshot
+    previous: NodeSnapshot | None
+    expected: Expectation
+    majority: Mapping[str, str]
+    limits: Limits
+    idle: bool
+
+    @property
+    def wants_gpus(self) -> bool:
+        """Whether the node has, or should have, GPUs."""
+        answer = self.snapshot.tools.get("nvidia_smi_xml", "")
+        return bool(self.expected.gpus) or bool(self.snapshot.gpus) or answer not in ("", "absent")
+
+    @cached_property
+    def known_ports(self) -> Mapping[tuple[str, str], PortSnapshot]:
+        """Ports of earlier nights, by device and port."""
+        if self.previous is None:
+            return {}
+        return {(port.device, port.port): port for port in (*self.previous.gone_ports, *self.previous.ports)}
+
+    @cached_property
+    def gpu_changes(self) -> GpuChanges:
+        """GPUs that came and went since earlier nights."""
+        return _gpu_changes(self.snapshot, self.previous, self.expected)
+
+    def finding(
+        self,
+        code: str,
+        verdict: Verdict,
+        action: Action,
+        evidence: str,
+        confidence: Confidence = "certain",
+    ) -> HealthFinding:
+        """Return a finding on the node itself."""
+        return HealthFinding(
+            node=self.snapshot.node,
+            code=code,
+            verdict=verdict,
+            action=action,
+            confidence=confidence,
+            evidence=evidence,
+        )
+
+
+@dataclass(frozen=True)
+class GpuSubject:
+    """A GPU to be checked; ``before`` is the same GPU in the last night."""
+
+    node: NodeSubject
+    gpu: GpuSnapshot
+    before: GpuSnapshot | None = None
+
+    def finding(
+        self,
+        code: str,
+        verdict: Verdict,
+        action: Action,
+        evidence: str,
+        confidence: Confidence = "certain",
+    ) -> HealthFinding:
+        """Return a finding on this GPU."""
+        return HealthFinding(
+            node=self.node.snapshot.node,
+            code=code,
+            part="gpu",
+            name=self.gpu.uuid,
+            place=self.gpu.place,
+            verdict=verdict,
+            action=action,
+            confidence=confidence,
+            evidence=evidence,
+        )
+
+
+@dataclass(frozen=True)
+class PortSubject:
+    """A port of a network card to be checked; ``before`` is the same port in an earlier night."""
+
+    node: NodeSubject
+    port: PortSnapshot
+    before: PortSnapshot | None
+
+    def finding(self, code: str, verdict: Verdict, evidence: str) -> HealthFinding:
+        """Return a finding on this port: cable, cage and switch are to be inspected."""
+        return HealthFinding(
+            node=self.node.snapshot.node,
+            code=code,
+            part="port",
+            name=f"{self.port.device}/{self.port.port}",
+            verdict=verdict,
+            action="inspect",
+            confidence="likely",
+            evidence=evidence,
+        )
+
+
+@dataclass(frozen=True)
+class GpuChanges:
+    """GPUs that came and went: ``replaced`` maps the UUID of one that is gone to the one in its place."""
+
+    known: Mapping[str, GpuSnapshot]
+    gone: tuple[GpuSnapshot, ...]
+    new: tuple[GpuSnapshot, ...]
+    replaced: Mapping[str, GpuSnapshot]
+    last_night: frozenset[str]
+
+
+def _gpu_changes(snapshot: NodeSnapshot, previous: NodeSnapshot | None, expected: Expectation) -> GpuChanges:
+    present = {gpu.uuid: gpu for gpu in snapshot.gpus}
+    last_night = frozenset(gpu.uuid for gpu in previous.gpus) if previous else frozenset()
+    known = {gpu.uuid: gpu for gpu in (*previous.gone_gpus, *previous.gpus)} if previous else {}
+    gone = [gpu for uuid, gpu in known.items() if uuid not in present]
+    if expected.gpus and len(present) >= expected.gpus:
+        # As many as there have to be: what was missing for longer than a night was taken out.
+        gone = [gpu for gpu in gone if gpu.uuid in last_night]
+    # Without an earlier night every GPU would be new.
+    new = [gpu for uuid, gpu in present.items() if known and uuid not in known]
+    new_by_bus = {normalize_bus_id(gpu.bus_id): gpu for gpu in new}
+    replaced = {
+        gpu.uuid: new_by_bus[normalize_bus_id(gpu.bus_id)]
+        for gpu in gone
+        if normalize_bus_id(gpu.bus_id) in new_by_bus
+    }
+    return GpuChanges(known, tuple(gone), tuple(new), replaced, last_night)
+
+
 def check_node(
-    look: NodeSnapshot,
+    snapshot: NodeSnapshot,
     *,
     previous: NodeSnapshot | None = None,
     expected: Expectation | None = None,
@@ -113,644 +259,390 @@ def check_node(
     """Return what is wrong with a node, the worst first.
 
     Args:
-        look: Tonight's.
+        snapshot: Tonight's.
         previous: Last night's: what has changed, and how fast counters grow.
         expected: What the SKU has to have.
         majority: Versions that most nodes of the SKU have (:func:`majority_versions`).
         limits: Bounds for any node.
-        idle: Whether no job runs, so that used GPU memory is somebody's leftover.
+        idle: Whether no job runs, so that used GPU memory is a leftover.
     """
-    expected, limits = expected or Expectation(), limits or Limits()
-    found = [
-        *_tools(look, expected, limits),
-        *_presence(look, previous, expected),
-        *(one for gpu in look.gpus for one in _gpu(look, gpu, previous, expected, limits, idle)),
-        *_xids(look),
-        *_ports(look, previous, expected),
-        *_links(look),
-        *_versions(look, expected, majority or {}),
-        *_system(look, expected, limits),
-    ]
+    node = NodeSubject(
+        snapshot, previous, expected or Expectation(), majority or {}, limits or Limits(), idle
+    )
+    findings = [finding for check in NODE_CHECKS for finding in check(node)]
     order = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED, Verdict.PASS)
-    return tuple(sorted(found, key=lambda one: order.index(one.verdict)))
+    return tuple(sorted(findings, key=lambda finding: order.index(finding.verdict)))
 
 
-def majority_versions(looks: Iterable[NodeSnapshot], least: int = 3) -> dict[str, dict[str, str]]:
+def majority_versions(snapshots: Iterable[NodeSnapshot], least: int = 3) -> dict[str, dict[str, str]]:
     """Return by SKU the version of each thing that more than half of its nodes have; three nodes at least."""
     counts: dict[str, dict[str, Counter[str]]] = {}
-    for one in looks:
-        for name, version in one.versions.items():
-            counts.setdefault(one.sku, {}).setdefault(name, Counter())[version] += 1
-    return {
-        sku: {
-            name: most[0]
-            for name, versions in names.items()
-            for most in versions.most_common(1)
-            if versions.total() >= least and 2 * most[1] > versions.total()
-        }
-        for sku, names in counts.items()
-    }
+    for snapshot in snapshots:
+        for name, version in snapshot.versions.items():
+            counts.setdefault(snapshot.sku, {}).setdefault(name, Counter())[version] += 1
+    majorities: dict[str, dict[str, str]] = {}
+    for sku, names in counts.items():
+        majorities[sku] = {}
+        for name, versions in names.items():
+            version, count = versions.most_common(1)[0]
+            if versions.total() >= least and 2 * count > versions.total():
+                majorities[sku][name] = version
+    return majorities
 
 
 def mark_fleetwide(
     findings: Sequence[HealthFinding], nodes: int, *, share: float = 0.15, least: int = 3
 ) -> tuple[tuple[HealthFinding, ...], tuple[str, ...]]:
-    """Return a fleet's findings, those on too many nodes marked, and what to say about them.
+    """Return a fleet's findings, those on too many nodes marked, and remarks about them.
 
     What more than ``share`` of ``nodes`` show (and at least ``least``) is a fault of the tool or the fabric
     until proven otherwise: it is unproven, and nothing is done to the nodes.
     """
-    seen: dict[str, set[str]] = {}
-    for one in findings:
-        seen.setdefault(one.code, set()).add(one.node)
-    wide = {code for code, some in seen.items() if len(some) >= least and len(some) > share * nodes}
-    settled = tuple(
-        one.model_copy(
-            update={
-                "verdict": Verdict.UNPROVEN if one.verdict is Verdict.FAIL else one.verdict,
-                "action": "watch",
-                "confidence": "hint",
-                "fleetwide": True,
-            }
-        )
-        if one.code in wide
-        else one
-        for one in findings
-    )
-    return settled, tuple(
-        f"{code} on {len(seen[code])} of {nodes} nodes: a fault of the tool or the fabric until proven "
+    nodes_by_code: dict[str, set[str]] = {}
+    for finding in findings:
+        nodes_by_code.setdefault(finding.code, set()).add(finding.node)
+    fleetwide = {
+        code: len(names)
+        for code, names in nodes_by_code.items()
+        if len(names) >= least and len(names) > share * nodes
+    }
+    marked = tuple(_as_fleetwide(finding) if finding.code in fleetwide else finding for finding in findings)
+    return marked, tuple(
+        f"{code} on {fleetwide[code]} of {nodes} nodes: a fault of the tool or the fabric until proven "
         "otherwise"
-        for code in sorted(wide)
+        for code in sorted(fleetwide)
     )
 
 
-def _tools(look: NodeSnapshot, expected: Expectation, limits: Limits) -> Iterator[HealthFinding]:
-    asks_driver = ("nvidia_smi_xml", "nvlink_status", "nvlink_errors", "nvidia_smi_list", "nvidia_smi_query")
-    for tool, status in look.tools.items():
-        if status == "hung":
-            driver = tool in asks_driver
-            yield _of_node(
-                look,
-                "tool_hung",
-                Verdict.FAIL if driver else Verdict.DEGRADED,
-                "reboot" if driver else "watch",
-                f"{tool} gave no answer in time",
-                "likely" if driver else "hint",
-            )
-    state = look.tools.get("nvidia_smi_xml", "")
-    wants_gpus = bool(expected.gpus) or bool(look.gpus) or state not in ("", "absent")
-    if wants_gpus and state == "no_driver":
-        yield _of_node(
-            look,
+def _as_fleetwide(finding: HealthFinding) -> HealthFinding:
+    return finding.model_copy(
+        update={
+            "verdict": Verdict.UNPROVEN if finding.verdict is Verdict.FAIL else finding.verdict,
+            "action": "watch",
+            "confidence": "hint",
+            "fleetwide": True,
+        }
+    )
+
+
+# Tools: whether they answered, whole and in time.
+
+
+def _hung_tools(node: NodeSubject) -> Iterator[HealthFinding]:
+    for tool, status in node.snapshot.tools.items():
+        if status != "hung":
+            continue
+        evidence = f"{tool} gave no answer in time"
+        if tool in _DRIVER_TOOLS:
+            yield node.finding("tool_hung", Verdict.FAIL, "reboot", evidence, "likely")
+        else:
+            yield node.finding("tool_hung", Verdict.DEGRADED, "watch", evidence, "hint")
+
+
+def _unanswered_driver(node: NodeSubject) -> Iterator[HealthFinding]:
+    status = node.snapshot.tools.get("nvidia_smi_xml", "")
+    if not node.wants_gpus:
+        return
+    if status == "no_driver":
+        yield node.finding(
             "no_driver",
             Verdict.FAIL,
             "configure",
             "nvidia-smi does not reach the driver: not loaded, or of another version",
             "likely",
         )
-    elif wants_gpus and state != "hung" and not look.gpus:
-        yield _of_node(
-            look,
+    elif status != "hung" and not node.snapshot.gpus:
+        yield node.finding(
             "gpus_unknown",
             Verdict.UNPROVEN,
             "watch",
-            f"nvidia-smi: {state or 'not asked'}, no GPU can be read",
+            f"nvidia-smi: {status or 'not asked'}, no GPU can be read",
             "hint",
         )
-    if look.seconds.get("nvidia_smi_xml", 0) > limits.tool_seconds and state == "ok":
-        taken = look.seconds["nvidia_smi_xml"]
-        yield _of_node(
-            look,
-            "tool_slow",
-            Verdict.FAIL,
-            "reboot",
-            f"nvidia-smi took {taken:.1f} s; more than {limits.tool_seconds:g} s",
-            "likely",
-        )
-    needed = ["kernel_log"] if wants_gpus else []
-    needed += ["nvlink_status"] if expected.nvlinks else []
+
+
+def _slow_driver(node: NodeSubject) -> Iterator[HealthFinding]:
+    taken_s = node.snapshot.seconds.get("nvidia_smi_xml", 0)
+    limit_s = node.limits.tool_seconds
+    if node.snapshot.tools.get("nvidia_smi_xml") == "ok" and taken_s > limit_s:
+        evidence = f"nvidia-smi took {taken_s:.1f} s; more than {limit_s:g} s"
+        yield node.finding("tool_slow", Verdict.FAIL, "reboot", evidence, "likely")
+
+
+def _unanswered_tools(node: NodeSubject) -> Iterator[HealthFinding]:
+    needed = ["kernel_log"] if node.wants_gpus else []
+    needed += ["nvlink_status"] if node.expected.nvlinks else []
     for tool in needed:
-        answer = look.tools.get(tool, "not asked")
-        if answer not in ("ok", "hung"):
-            yield _of_node(look, f"{tool}_unknown", Verdict.UNPROVEN, "watch", f"{tool}: {answer}", "hint")
-    for tool, answer in look.tools.items():
-        if tool.startswith("statfs ") and answer not in ("ok", "hung"):
-            yield _of_node(
-                look,
-                "disk_unknown",
-                Verdict.UNPROVEN,
-                "configure",
-                f"{tool}: no file system can be seen",
-                "hint",
-            )
-    for tool in look.truncated:
-        yield _of_node(
-            look, "answer_cut", Verdict.UNPROVEN, "watch", f"the answer of {tool} is cut off", "hint"
-        )
+        status = node.snapshot.tools.get(tool, "not asked")
+        # One that hung has a finding of its own.
+        if status not in ("ok", "hung"):
+            yield node.finding(f"{tool}_unknown", Verdict.UNPROVEN, "watch", f"{tool}: {status}", "hint")
 
 
-def _presence(
-    look: NodeSnapshot, previous: NodeSnapshot | None, expected: Expectation
-) -> Iterator[HealthFinding]:
-    if not look.gpus:
-        return  # Said already: whether they are there is not known.
-    there = {one.uuid: one for one in look.gpus}
-    last = {one.uuid for one in previous.gpus} if previous else set()
-    before = {one.uuid: one for one in (*previous.gone_gpus, *previous.gpus)} if previous else {}
-    gone = [one for uuid, one in before.items() if uuid not in there]
-    if expected.gpus and len(there) >= expected.gpus:
-        # As many as there have to be: what was missing for longer than a night was taken out.
-        gone = [one for one in gone if one.uuid in last]
-    new = [one for uuid, one in there.items() if before and uuid not in before]
-    taken = {normalize_bus_id(one.bus_id): one for one in new}
-    for gpu in gone:
-        other = taken.get(normalize_bus_id(gpu.bus_id))
-        if other is not None:
-            yield _of_gpu(
-                look,
-                other,
+def _unanswered_disks(node: NodeSubject) -> Iterator[HealthFinding]:
+    for tool, status in node.snapshot.tools.items():
+        if tool.startswith("statfs ") and status not in ("ok", "hung"):
+            evidence = f"{tool}: no file system can be seen"
+            yield node.finding("disk_unknown", Verdict.UNPROVEN, "configure", evidence, "hint")
+
+
+def _truncated_answers(node: NodeSubject) -> Iterator[HealthFinding]:
+    for tool in node.snapshot.truncated:
+        evidence = f"the answer of {tool} is cut off"
+        yield node.finding("answer_cut", Verdict.UNPROVEN, "watch", evidence, "hint")
+
+
+# Presence of GPUs. Where none can be read, _unanswered_driver has a finding, and no GPU counts as missing.
+
+
+def _gone_gpus(node: NodeSubject) -> Iterator[HealthFinding]:
+    if not node.snapshot.gpus:
+        return
+    changes = node.gpu_changes
+    for gpu in changes.gone:
+        if successor := changes.replaced.get(gpu.uuid):
+            yield GpuSubject(node, successor).finding(
                 "gpu_replaced",
                 Verdict.DEGRADED,
                 "watch",
                 f"{gpu.uuid} (serial {gpu.serial or 'unknown'}) sat here last night",
             )
         else:
-            yield _of_gpu(
-                look,
-                gpu,
+            yield GpuSubject(node, gpu).finding(
                 "gpu_missing",
                 Verdict.FAIL,
                 "reboot",
-                f"was there {'last night' if gpu.uuid in last else 'in an earlier night'}; "
+                f"was there {_when(gpu.uuid in changes.last_night)}; "
                 "after a reboot it is back, or is to be replaced",
             )
-    for gpu in new:
-        if gpu.uuid not in {one.uuid for one in taken.values()} or not any(
-            normalize_bus_id(one.bus_id) == normalize_bus_id(gpu.bus_id) for one in gone
-        ):
-            yield _of_gpu(look, gpu, "gpu_new", Verdict.DEGRADED, "watch", "was not there last night")
-    for uuid, gpu in there.items():
-        was = before.get(uuid)
-        if was and was.serial and gpu.serial and was.serial != gpu.serial:
-            yield _of_gpu(
-                look,
-                gpu,
-                "gpu_serial_changed",
-                Verdict.FAIL,
-                "inspect",
-                f"serial {gpu.serial}, last night {was.serial}",
-            )
-    if expected.gpus and len(there) < expected.gpus and len(gone) < expected.gpus - len(there):
-        yield _of_node(look, "gpus_missing", Verdict.FAIL, "reboot", f"{len(there)} of {expected.gpus} GPUs")
 
 
-def _gpu(
-    look: NodeSnapshot,
-    gpu: GpuSnapshot,
-    previous: NodeSnapshot | None,
-    expected: Expectation,
-    limits: Limits,
-    idle: bool,
-) -> Iterator[HealthFinding]:
-    def found(
-        code: str, verdict: Verdict, action: Action, evidence: str, confidence: Confidence = "certain"
-    ) -> HealthFinding:
-        return _of_gpu(look, gpu, code, verdict, action, evidence, confidence)
+def _new_gpus(node: NodeSubject) -> Iterator[HealthFinding]:
+    changes = node.gpu_changes
+    successors = {gpu.uuid for gpu in changes.replaced.values()}
+    for gpu in changes.new:
+        if gpu.uuid not in successors:
+            evidence = "was not there last night"
+            yield GpuSubject(node, gpu).finding("gpu_new", Verdict.DEGRADED, "watch", evidence)
 
-    before = next((one for one in previous.gpus if one.uuid == gpu.uuid), None) if previous else None
-    if gpu.errors:
-        reset = any("reset" in one.lower() or "lost" in one.lower() for one in gpu.errors)
-        yield found(
-            "gpu_unreadable",
-            Verdict.FAIL if reset else Verdict.UNPROVEN,
-            "reset" if reset else "watch",
-            f"the driver says in place of values: {', '.join(gpu.errors)}",
-            "likely" if reset else "hint",
-        )
+
+def _gpu_serials(node: NodeSubject) -> Iterator[HealthFinding]:
+    for gpu in {gpu.uuid: gpu for gpu in node.snapshot.gpus}.values():
+        before = node.gpu_changes.known.get(gpu.uuid)
+        if before and before.serial and gpu.serial and before.serial != gpu.serial:
+            evidence = f"serial {gpu.serial}, last night {before.serial}"
+            yield GpuSubject(node, gpu).finding("gpu_serial_changed", Verdict.FAIL, "inspect", evidence)
+
+
+def _gpu_count(node: NodeSubject) -> Iterator[HealthFinding]:
+    count = len({gpu.uuid for gpu in node.snapshot.gpus})
+    lacking = node.expected.gpus - count
+    # Not where each that lacks has a finding of its own.
+    if count and lacking > 0 and len(node.gpu_changes.gone) < lacking:
+        evidence = f"{count} of {node.expected.gpus} GPUs"
+        yield node.finding("gpus_missing", Verdict.FAIL, "reboot", evidence)
+
+
+# A GPU.
+
+
+def _each_gpu(node: NodeSubject) -> Iterator[HealthFinding]:
+    for gpu in node.snapshot.gpus:
+        gpus_before = node.previous.gpus if node.previous else ()
+        before = next((other for other in gpus_before if other.uuid == gpu.uuid), None)
+        for check in GPU_CHECKS:
+            yield from check(GpuSubject(node, gpu, before))
+
+
+def _unreadable_values(subject: GpuSubject) -> Iterator[HealthFinding]:
+    errors = subject.gpu.errors
+    if not errors:
+        return
+    evidence = f"the driver reports in place of values: {', '.join(errors)}"
+    if any("reset" in error.lower() or "lost" in error.lower() for error in errors):
+        yield subject.finding("gpu_unreadable", Verdict.FAIL, "reset", evidence, "likely")
+    else:
+        yield subject.finding("gpu_unreadable", Verdict.UNPROVEN, "watch", evidence, "hint")
+
+
+def _uncorrectable_sram(subject: GpuSubject) -> Iterator[HealthFinding]:
+    gpu = subject.gpu
     if gpu.sram_uncorrectable or gpu.sram_threshold:
-        count = gpu.sram_uncorrectable or 0
-        over = "; the threshold of the aggregate is exceeded" if gpu.sram_threshold else ""
-        yield found(
+        exceeded = "; the threshold of the aggregate is exceeded" if gpu.sram_threshold else ""
+        yield subject.finding(
             "ecc_sram_uncorrectable",
             Verdict.FAIL,
+            # SRAM cannot be remapped: beyond the vendor's threshold the GPU is to be returned.
             "rma" if gpu.sram_threshold else "reset",
-            f"{count} uncorrectable errors in SRAM{over}",
+            f"{gpu.sram_uncorrectable or 0} uncorrectable errors in SRAM{exceeded}",
         )
+
+
+def _row_remapping(subject: GpuSubject) -> Iterator[HealthFinding]:
+    gpu = subject.gpu
     if gpu.remap_failure:
-        yield found("remap_failure", Verdict.FAIL, "rma", "a row of its memory could not be remapped")
+        evidence = "a row of its memory could not be remapped"
+        yield subject.finding("remap_failure", Verdict.FAIL, "rma", evidence)
     if gpu.remap_pending:
-        yield found(
-            "remap_pending", Verdict.FAIL, "reset", "a row of its memory waits for a reset to be remapped"
-        )
+        evidence = "a row of its memory waits for a reset to be remapped"
+        yield subject.finding("remap_pending", Verdict.FAIL, "reset", evidence)
     elif gpu.dram_uncorrectable:
-        yield found(
-            "ecc_dram_uncorrectable",
-            Verdict.DEGRADED,
-            "watch",
-            f"{gpu.dram_uncorrectable} uncorrectable errors in DRAM",
-        )
-    for errors, bound, name in (
+        # The row was remapped: the error is over.
+        evidence = f"{gpu.dram_uncorrectable} uncorrectable errors in DRAM"
+        yield subject.finding("ecc_dram_uncorrectable", Verdict.DEGRADED, "watch", evidence)
+
+
+def _correctable_errors(subject: GpuSubject) -> Iterator[HealthFinding]:
+    gpu, limits = subject.gpu, subject.node.limits
+    for errors, limit, memory in (
         (gpu.sram_correctable, limits.sram_correctable, "SRAM"),
         (gpu.dram_correctable, limits.dram_correctable, "DRAM"),
     ):
-        if (errors or 0) > bound:
-            yield found(
-                f"ecc_{name.lower()}_correctable",
-                Verdict.DEGRADED,
-                "watch",
-                f"{number(errors)} correctable errors in {name}, more than {number(bound)}",
-            )
-    if gpu.ecc_enabled is False:
-        yield found("ecc_off", Verdict.FAIL, "configure", "ECC is off")
-    asked = gpu.recovery_action.lower()
-    if asked not in ("", "none"):
-        action: Action = "reboot" if "reboot" in asked else "reset"
-        yield found(
-            "recovery_needed",
-            Verdict.FAIL,
-            action,
-            f"the driver asks for: {sanitize(gpu.recovery_action, 60)}",
-        )
-    yield from _pcie(found, look, gpu, before, limits)
-    if gpu.throttled:
-        bad = [one for one in gpu.throttled if one not in ("sw_power_cap", "sync_boost")]
-        if bad:
-            verdict = Verdict.FAIL if any(one.startswith("hw_") for one in bad) else Verdict.DEGRADED
-            thermal = any("thermal" in one for one in bad)
-            yield found(
-                "throttled",
-                verdict,
-                "inspect",
-                f"slowed down: {', '.join(bad)}; {_degrees(gpu.temperature_c)}",
-                "certain" if thermal else "likely",
-            )
-    if gpu.margin_c is not None and gpu.margin_c <= limits.margin_c:
-        verdict = Verdict.FAIL if gpu.margin_c <= 0 else Verdict.DEGRADED
-        yield found(
-            "temperature",
-            verdict,
-            "inspect",
-            f"{number(gpu.margin_c)} °C left until it slows down, at {_degrees(gpu.temperature_c)}",
-        )
-    wanted = expected.power_limit_w or gpu.power_default_w or 0
-    if gpu.power_limit_w is not None and wanted and gpu.power_limit_w < 0.99 * wanted:
-        yield found(
-            "power_limit",
-            Verdict.FAIL,
-            "configure",
-            f"limited to {number(gpu.power_limit_w)} W of {number(wanted)} W",
-        )
-    down = sorted((link for link, up in gpu.links.items() if not up), key=int)
-    if down:
-        yield found(
-            "nvlink_down",
-            Verdict.FAIL,
-            "reset",
-            f"NVLink {', '.join(down)} down of {len(gpu.links)}",
-            "likely",
-        )
-    elif expected.nvlinks and look.tools.get("nvlink_status") == "ok" and len(gpu.links) < expected.nvlinks:
-        yield found(
-            "nvlink_missing", Verdict.FAIL, "reset", f"{len(gpu.links)} of {expected.nvlinks} NVLinks"
-        )
-    if before and gpu.link_errors is not None and before.link_errors is not None:
-        more = gpu.link_errors - before.link_errors
-        if more > 0:
-            yield found(
-                "nvlink_errors", Verdict.DEGRADED, "watch", f"{more} NVLink errors since the last look"
-            )
-    if gpu.fabric_state not in ("", "Completed", "Not Supported"):
-        yield found(
-            "fabric_incomplete",
-            Verdict.FAIL,
-            "configure",
-            f"fabric is {sanitize(gpu.fabric_state, 40)}: does the fabric manager run?",
-            "likely",
-        )
-    if gpu.fabric_health not in ("", "Healthy", "Not Supported") and not down:
-        yield found(
-            "fabric_unhealthy",
-            Verdict.FAIL,
-            "reset",
-            f"fabric health is {sanitize(gpu.fabric_health, 40)}",
-            "likely",
-        )
-    if idle and (gpu.memory_used_bytes or 0) >= limits.foreign_memory_bytes:
-        yield found(
-            "memory_in_use",
-            Verdict.FAIL,
-            "reset",
-            f"{size(gpu.memory_used_bytes or 0)} are in use while no job runs",
-            "likely",
-        )
+        if (errors or 0) > limit:
+            evidence = f"{number(errors)} correctable errors in {memory}, more than {number(limit)}"
+            yield subject.finding(f"ecc_{memory.lower()}_correctable", Verdict.DEGRADED, "watch", evidence)
 
 
-def _pcie(
-    found: Callable[..., HealthFinding],
-    look: NodeSnapshot,
-    gpu: GpuSnapshot,
-    before: GpuSnapshot | None,
-    limits: Limits,
-) -> Iterator[HealthFinding]:
+def _ecc_mode(subject: GpuSubject) -> Iterator[HealthFinding]:
+    if subject.gpu.ecc_enabled is False:
+        yield subject.finding("ecc_off", Verdict.FAIL, "configure", "ECC is off")
+
+
+def _recovery_action(subject: GpuSubject) -> Iterator[HealthFinding]:
+    requested = subject.gpu.recovery_action.lower()
+    if requested not in ("", "none"):
+        action: Action = "reboot" if "reboot" in requested else "reset"
+        evidence = f"the driver asks for: {sanitize(subject.gpu.recovery_action, 60)}"
+        yield subject.finding("recovery_needed", Verdict.FAIL, action, evidence)
+
+
+def _pcie_link(subject: GpuSubject) -> Iterator[HealthFinding]:
+    gpu = subject.gpu
     if gpu.pcie_width is not None and gpu.pcie_width_max and gpu.pcie_width < gpu.pcie_width_max:
-        yield found(
-            "pcie_width",
-            Verdict.FAIL,
-            "inspect",
-            f"PCIe x{gpu.pcie_width} of x{gpu.pcie_width_max}, generation {gpu.pcie_generation}",
-        )
-    elif (
-        gpu.pcie_generation is not None
-        and gpu.pcie_generation_max
-        and gpu.pcie_generation < gpu.pcie_generation_max
-        # A resting link is slow on purpose, on some models.
-        and (look.loaded or (gpu.utilisation or 0) >= limits.loaded_percent)
-    ):
-        yield found(
-            "pcie_generation",
-            Verdict.FAIL,
-            "inspect",
-            f"PCIe generation {gpu.pcie_generation} of {gpu.pcie_generation_max} under load",
-        )
-    if before and None not in (gpu.pcie_replays, before.pcie_replays):
-        more = (gpu.pcie_replays or 0) - (before.pcie_replays or 0)
-        if more > limits.pcie_replays:
-            yield found("pcie_replays", Verdict.DEGRADED, "watch", f"{more} PCIe replays since the last look")
+        evidence = f"PCIe x{gpu.pcie_width} of x{gpu.pcie_width_max}, generation {gpu.pcie_generation}"
+        yield subject.finding("pcie_width", Verdict.FAIL, "inspect", evidence)
+        return
+    generation, highest = gpu.pcie_generation, gpu.pcie_generation_max
+    # A resting link is slow on purpose, on some models.
+    loaded = subject.node.snapshot.loaded or (gpu.utilisation or 0) >= subject.node.limits.loaded_percent
+    if generation is not None and highest and generation < highest and loaded:
+        evidence = f"PCIe generation {generation} of {highest} under load"
+        yield subject.finding("pcie_generation", Verdict.FAIL, "inspect", evidence)
 
 
-def _xids(look: NodeSnapshot) -> Iterator[HealthFinding]:
-    for one in look.xids:
-        action, confidence = _xid_action(one, look.reboots)
-        verdict = verdict_of(one.xid, one.text)
-        if action in ("reset", "reboot", "isolate", "inspect"):
-            verdict = Verdict.FAIL
-        times = f", {one.times} times" if one.times > 1 else ""
-        if resolved_by_boot(one) and action != "inspect":
-            verdict, action = Verdict.DEGRADED, "watch"
-        since = "; reported before and not acted upon" if one.carried else ""
-        since += "; the node was booted since" if one.rebooted else ""
-        again = ""
-        if action == "inspect":
-            again = f"; {look.reboots[reboot_counter_key(one)]} reboots for it have not helped"
-        yield HealthFinding(
-            node=look.node,
-            code=f"xid_{one.xid}",
-            part="gpu",
-            name=one.uuid or f"PCI {one.bus_id}",
-            place=next(
-                (gpu.place for gpu in (*look.gpus, *look.gone_gpus) if gpu.uuid == one.uuid), one.bus_id
-            ),
-            verdict=verdict,
-            action=action,
-            confidence=confidence,
-            evidence=f"XID {one.xid}{times}: {one.text}{since}{again}",
-        )
+def _pcie_replays(subject: GpuSubject) -> Iterator[HealthFinding]:
+    now, before = subject.gpu.pcie_replays, subject.before.pcie_replays if subject.before else None
+    if now is not None and before is not None and now - before > subject.node.limits.pcie_replays:
+        evidence = f"{now - before} PCIe replays since the last snapshot"
+        yield subject.finding("pcie_replays", Verdict.DEGRADED, "watch", evidence)
 
 
-def _xid_action(one: XidEvent, reboots: Mapping[str, int]) -> tuple[Action, Confidence]:
-    if one.action == "reboot" and reboots.get(reboot_counter_key(one), 0) >= REBOOTS_UNTIL_INSPECTION:
-        return "inspect", "certain"
-    known: dict[str, Action] = {"watch": "watch", "reset": "reset", "reboot": "reboot", "isolate": "isolate"}
-    if one.action not in known:
-        return "watch", "hint"
-    # A program can cause what only asks to be watched.
-    return known[one.action], "hint" if one.action == "watch" else "likely"
-
-
-def _ports(
-    look: NodeSnapshot, previous: NodeSnapshot | None, expected: Expectation
-) -> Iterator[HealthFinding]:
-    last = {(one.device, one.port) for one in previous.ports} if previous else set()
-    before = (
-        {(one.device, one.port): one for one in (*previous.gone_ports, *previous.ports)} if previous else {}
-    )
-    there = {(one.device, one.port) for one in look.ports}
-    enough = bool(expected.ports) and len(there) >= expected.ports
-    for device, port in sorted(before.keys() - there):
-        if (device, port) not in last and (enough or len(there) >= len(before)):
-            continue  # It was taken out, or has another name now.
-        yield HealthFinding(
-            node=look.node,
-            code="port_missing",
-            part="port",
-            name=f"{device}/{port}",
-            verdict=Verdict.FAIL,
-            action="reboot",
-            evidence=f"was there {'last night' if (device, port) in last else 'in an earlier night'}",
-        )
-    if (
-        expected.ports
-        and len(there) < expected.ports
-        and len(before.keys() - there) < expected.ports - len(there)
-    ):
-        yield _of_node(
-            look, "ports_missing", Verdict.FAIL, "inspect", f"{len(there)} of {expected.ports} HCA ports"
-        )
-    for one in look.ports:
-
-        def found(
-            code: str, verdict: Verdict, evidence: str, name: str = f"{one.device}/{one.port}"
-        ) -> HealthFinding:
-            return HealthFinding(
-                node=look.node,
-                code=code,
-                part="port",
-                name=name,
-                verdict=verdict,
-                action="inspect",
-                confidence="likely",
-                evidence=evidence,
-            )
-
-        was = before.get((one.device, one.port))
-        if not one.state:
-            yield found("port_unknown", Verdict.UNPROVEN, "no state can be read")
-        elif one.state != "active":
-            physical = f", physically {one.physical}" if one.physical else ""
-            yield found("port_down", Verdict.FAIL, f"{one.state}{physical}")
-        elif expected.port_gbps and (one.rate_gbps or 0) < expected.port_gbps:
-            yield found(
-                "port_slow", Verdict.FAIL, f"{number(one.rate_gbps)} of {number(expected.port_gbps)} Gb/s"
-            )
-        elif was and one.rate_gbps and one.rate_gbps < (usual := was.usual_gbps or was.rate_gbps or 0.0):
-            yield found("port_slow", Verdict.FAIL, f"{number(one.rate_gbps)} Gb/s, before {number(usual)}")
-        if was is None:
-            continue
-        days = 1.0
-        if look.epoch and previous and previous.epoch and look.epoch > previous.epoch:
-            days = max((look.epoch - previous.epoch) / 86_400, 1 / 24)
-        for name, bound in _COUNTERS_FAIL.items():
-            now, then = one.counters.get(name), was.counters.get(name)
-            # A counter that went back was cleared or began anew with a boot: what it shows is all since.
-            more = None if now is None or then is None else now - then if now >= then else now
-            if more is not None and more > bound * days:
-                yield found(f"port_{_snake(name)}", Verdict.FAIL, f"{name}: {more} more in {days * 24:.1f} h")
-
-
-def _links(look: NodeSnapshot) -> Iterator[HealthFinding]:
-    for address, link in look.links.items():
-        for what, short in (("width", "x"), ("speed", "")):
-            now, most = link.get(f"current_link_{what}", ""), link.get(f"max_link_{what}", "")
-            if now and most and _leading(now) < _leading(most):
-                yield HealthFinding(
-                    node=look.node,
-                    code=f"link_{what}",
-                    part="link",
-                    name=address,
-                    verdict=Verdict.FAIL,
-                    action="inspect",
-                    confidence="likely",
-                    evidence=f"PCIe {short}{now} of {short}{most}",
-                )
-
-
-def _versions(
-    look: NodeSnapshot, expected: Expectation, majority: Mapping[str, str]
-) -> Iterator[HealthFinding]:
-    have = look.versions
-    for name, version in sorted(expected.versions.items()):
-        if not have.get(name):
-            yield _of_node(
-                look,
-                f"version_{_snake(name)}",
-                Verdict.UNPROVEN,
-                "configure",
-                f"{name} is unknown, not {version}",
-            )
-        elif have[name] != version:
-            yield _of_node(
-                look,
-                f"version_{_snake(name)}",
-                Verdict.FAIL,
-                "configure",
-                f"{name} is {have[name]}, not {version}",
-            )
-    for name, version in sorted(majority.items()):
-        if name not in expected.versions and have.get(name) and have[name] != version:
-            yield _of_node(
-                look,
-                f"version_{_snake(name)}",
-                Verdict.DEGRADED,
-                "configure",
-                f"{name} is {have[name]}; most nodes of its model have {version}",
-                "likely",
-            )
-    driver = have.get("driver")
-    # These are built for one driver and refuse, or misbehave with, any other.
-    for name in ("fabricmanager", "gsp", "module.nvidia", "module.nvidia_peermem"):
-        if driver and have.get(name) and have[name] != driver:
-            yield _of_node(
-                look,
-                f"mismatch_{_snake(name)}",
-                Verdict.FAIL,
-                "configure",
-                f"{name} is {have[name]}, the driver {driver}",
-            )
-
-
-def _system(look: NodeSnapshot, expected: Expectation, limits: Limits) -> Iterator[HealthFinding]:
-    if look.memlock_bytes is not None and 0 <= look.memlock_bytes < limits.memlock_bytes:
-        yield _of_node(
-            look,
-            "memlock",
-            Verdict.FAIL,
-            "configure",
-            f"{size(look.memlock_bytes)} may be locked, {size(limits.memlock_bytes)} are needed",
-        )
-    if look.shm_bytes is not None and look.shm_bytes < limits.shm_bytes:
-        yield _of_node(
-            look,
-            "shm",
-            Verdict.FAIL,
-            "configure",
-            f"shared memory is {size(look.shm_bytes)}, {size(limits.shm_bytes)} are needed",
-        )
-    unknown = [
-        name
-        for name, value, asked in (
-            ("memlock", look.memlock_bytes, limits.memlock_bytes),
-            ("shared memory", look.shm_bytes, limits.shm_bytes),
-            ("memory", look.memory_bytes or None, expected.memory_bytes),
-            ("clock", look.clock_offset_s, True),
-            ("disk", look.disk or None, limits.disk_free),
-        )
-        if asked and value is None
-    ]
-    if unknown:
-        text = f"not gathered: {', '.join(unknown)}"
-        yield _of_node(look, "system_unknown", Verdict.UNPROVEN, "watch", text, "hint")
-    if expected.memory_bytes and 0 < look.memory_bytes < limits.memory_share * expected.memory_bytes:
-        yield _of_node(
-            look,
-            "memory",
-            Verdict.FAIL,
-            "inspect",
-            f"{size(look.memory_bytes)} of {size(expected.memory_bytes)}: a module is missing?",
-            "likely",
-        )
-    if look.mounts is None and expected.mounts:
-        yield _of_node(look, "mounts_unknown", Verdict.UNPROVEN, "watch", "mounts were not gathered", "hint")
-    for path in expected.mounts if look.mounts is not None else ():
-        if path not in (look.mounts or ()):
-            yield _of_node(look, "mount_missing", Verdict.FAIL, "configure", f"{path} is not mounted")
-    for path, about in look.disk.items():
-        free = about["free_bytes"] / about["total_bytes"]
-        if about.get("read_only"):
-            yield _of_node(look, "disk_read_only", Verdict.FAIL, "inspect", f"{path} can only be read")
-        if free < limits.disk_free:
-            yield _of_node(
-                look,
-                "disk_full",
-                Verdict.FAIL,
-                "configure",
-                f"{path} has {size(about['free_bytes'])} left ({percent(free, sign=False)})",
-            )
-    if look.clock_offset_s is not None and abs(look.clock_offset_s) > limits.clock_s:
-        yield _of_node(
-            look,
-            "clock",
-            Verdict.FAIL,
-            "configure",
-            f"its clock is {number(look.clock_offset_s)} s off the controller's",
-        )
-    if look.clock_synchronized is False:
-        yield _of_node(look, "clock_free", Verdict.DEGRADED, "configure", "nothing disciplines its clock")
-    for unit in look.failed_units or ():
-        yield _of_node(look, "unit_failed", Verdict.DEGRADED, "configure", f"{unit} has failed")
-    for unit in look.idle_units:
-        yield _of_node(
-            look, "unit_idle", Verdict.DEGRADED, "configure", f"{unit} is enabled and does not run"
-        )
-
-
-def _of_node(
-    look: NodeSnapshot,
-    code: str,
-    verdict: Verdict,
-    action: Action,
-    evidence: str,
-    confidence: Confidence = "certain",
-) -> HealthFinding:
-    return HealthFinding(
-        node=look.node, code=code, verdict=verdict, action=action, confidence=confidence, evidence=evidence
+def _throttling(subject: GpuSubject) -> Iterator[HealthFinding]:
+    reasons = [reason for reason in subject.gpu.throttled if reason not in _HARMLESS_THROTTLES]
+    if not reasons:
+        return
+    by_hardware = any(reason.startswith("hw_") for reason in reasons)
+    thermal = any("thermal" in reason for reason in reasons)
+    yield subject.finding(
+        "throttled",
+        Verdict.FAIL if by_hardware else Verdict.DEGRADED,
+        "inspect",
+        f"slowed down: {', '.join(reasons)}; {_degrees(subject.gpu.temperature_c)}",
+        "certain" if thermal else "likely",
     )
 
 
-def _of_gpu(
-    look: NodeSnapshot,
-    gpu: GpuSnapshot,
-    code: str,
-    verdict: Verdict,
-    action: Action,
-    evidence: str,
-    confidence: Confidence = "certain",
-) -> HealthFinding:
+def _temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
+    margin_c = subject.gpu.margin_c
+    if margin_c is not None and margin_c <= subject.node.limits.margin_c:
+        yield subject.finding(
+            "temperature",
+            Verdict.FAIL if margin_c <= 0 else Verdict.DEGRADED,
+            "inspect",
+            f"{number(margin_c)} °C left until it slows down, at {_degrees(subject.gpu.temperature_c)}",
+        )
+
+
+def _power_limit(subject: GpuSubject) -> Iterator[HealthFinding]:
+    limit_w = subject.gpu.power_limit_w
+    wanted_w = subject.node.expected.power_limit_w or subject.gpu.power_default_w or 0
+    if limit_w is not None and wanted_w and limit_w < 0.99 * wanted_w:
+        evidence = f"limited to {number(limit_w)} W of {number(wanted_w)} W"
+        yield subject.finding("power_limit", Verdict.FAIL, "configure", evidence)
+
+
+def _links_down(gpu: GpuSnapshot) -> list[str]:
+    return sorted((link for link, up in gpu.links.items() if not up), key=int)
+
+
+def _nvlinks(subject: GpuSubject) -> Iterator[HealthFinding]:
+    links, wanted = subject.gpu.links, subject.node.expected.nvlinks
+    if down := _links_down(subject.gpu):
+        evidence = f"NVLink {', '.join(down)} down of {len(links)}"
+        yield subject.finding("nvlink_down", Verdict.FAIL, "reset", evidence, "likely")
+    elif subject.node.snapshot.tools.get("nvlink_status") == "ok" and len(links) < wanted:
+        evidence = f"{len(links)} of {wanted} NVLinks"
+        yield subject.finding("nvlink_missing", Verdict.FAIL, "reset", evidence)
+
+
+def _nvlink_errors(subject: GpuSubject) -> Iterator[HealthFinding]:
+    now, before = subject.gpu.link_errors, subject.before.link_errors if subject.before else None
+    if now is not None and before is not None and now > before:
+        evidence = f"{now - before} NVLink errors since the last snapshot"
+        yield subject.finding("nvlink_errors", Verdict.DEGRADED, "watch", evidence)
+
+
+def _fabric(subject: GpuSubject) -> Iterator[HealthFinding]:
+    gpu = subject.gpu
+    if gpu.fabric_state not in ("", "Completed", "Not Supported"):
+        evidence = f"fabric is {sanitize(gpu.fabric_state, 40)}: does the fabric manager run?"
+        yield subject.finding("fabric_incomplete", Verdict.FAIL, "configure", evidence, "likely")
+    # Links that are down make the fabric unhealthy, and have a finding of their own.
+    if gpu.fabric_health not in ("", "Healthy", "Not Supported") and not _links_down(gpu):
+        evidence = f"fabric health is {sanitize(gpu.fabric_health, 40)}"
+        yield subject.finding("fabric_unhealthy", Verdict.FAIL, "reset", evidence, "likely")
+
+
+def _leftover_memory(subject: GpuSubject) -> Iterator[HealthFinding]:
+    used_bytes = subject.gpu.memory_used_bytes or 0
+    if subject.node.idle and used_bytes >= subject.node.limits.foreign_memory_bytes:
+        evidence = f"{size(used_bytes)} are in use while no job runs"
+        yield subject.finding("memory_in_use", Verdict.FAIL, "reset", evidence, "likely")
+
+
+# XIDs of the kernel's log.
+
+
+def _xids(node: NodeSubject) -> Iterator[HealthFinding]:
+    for event in node.snapshot.xids:
+        yield _xid_finding(node, event)
+
+
+def _xid_finding(node: NodeSubject, event: XidEvent) -> HealthFinding:
+    snapshot = node.snapshot
+    action, confidence = _xid_action(event, snapshot.reboots)
+    verdict = verdict_of(event.xid, event.text)
+    if action in ("reset", "reboot", "isolate", "inspect"):
+        verdict = Verdict.FAIL
+    if resolved_by_boot(event) and action != "inspect":
+        verdict, action = Verdict.DEGRADED, "watch"
+    evidence = f"XID {event.xid}"
+    if event.times > 1:
+        evidence += f", {event.times} times"
+    evidence += f": {event.text}"
+    if event.carried:
+        evidence += "; reported before and not acted upon"
+    if event.rebooted:
+        evidence += "; the node was booted since"
+    if action == "inspect":
+        evidence += f"; {snapshot.reboots[reboot_counter_key(event)]} reboots for it have not helped"
+    places = (gpu.place for gpu in (*snapshot.gpus, *snapshot.gone_gpus) if gpu.uuid == event.uuid)
     return HealthFinding(
-        node=look.node,
-        code=code,
+        node=snapshot.node,
+        code=f"xid_{event.xid}",
         part="gpu",
-        name=gpu.uuid,
-        place=gpu.place,
+        name=event.uuid or f"PCI {event.bus_id}",
+        place=next(places, event.bus_id),
         verdict=verdict,
         action=action,
         confidence=confidence,
@@ -758,16 +650,287 @@ def _of_gpu(
     )
 
 
+def _xid_action(event: XidEvent, reboots: Mapping[str, int]) -> tuple[Action, Confidence]:
+    if event.action == "reboot" and reboots.get(reboot_counter_key(event), 0) >= REBOOTS_UNTIL_INSPECTION:
+        return "inspect", "certain"
+    known: dict[str, Action] = {"watch": "watch", "reset": "reset", "reboot": "reboot", "isolate": "isolate"}
+    if event.action not in known:
+        return "watch", "hint"
+    # A program can cause what only asks to be watched.
+    return known[event.action], "hint" if event.action == "watch" else "likely"
+
+
+# Ports and PCIe links of network cards.
+
+
+def _missing_ports(node: NodeSubject) -> Iterator[HealthFinding]:
+    last_night = {(port.device, port.port) for port in node.previous.ports} if node.previous else set()
+    present = {(port.device, port.port) for port in node.snapshot.ports}
+    complete = bool(node.expected.ports) and len(present) >= node.expected.ports
+    for device, port in sorted(node.known_ports.keys() - present):
+        recent = (device, port) in last_night
+        if not recent and (complete or len(present) >= len(node.known_ports)):
+            continue  # It was taken out, or has another name now.
+        yield HealthFinding(
+            node=node.snapshot.node,
+            code="port_missing",
+            part="port",
+            name=f"{device}/{port}",
+            verdict=Verdict.FAIL,
+            action="reboot",
+            evidence=f"was there {_when(recent)}",
+        )
+
+
+def _port_count(node: NodeSubject) -> Iterator[HealthFinding]:
+    present = {(port.device, port.port) for port in node.snapshot.ports}
+    lacking = node.expected.ports - len(present)
+    # Not where each that lacks has a finding of its own.
+    if lacking > 0 and len(node.known_ports.keys() - present) < lacking:
+        evidence = f"{len(present)} of {node.expected.ports} HCA ports"
+        yield node.finding("ports_missing", Verdict.FAIL, "inspect", evidence)
+
+
+def _each_port(node: NodeSubject) -> Iterator[HealthFinding]:
+    for port in node.snapshot.ports:
+        subject = PortSubject(node, port, node.known_ports.get((port.device, port.port)))
+        for check in PORT_CHECKS:
+            yield from check(subject)
+
+
+def _port_link(subject: PortSubject) -> Iterator[HealthFinding]:
+    port, before, wanted_gbps = subject.port, subject.before, subject.node.expected.port_gbps
+    usual_gbps = (before.usual_gbps or before.rate_gbps or 0.0) if before else 0.0
+    if not port.state:
+        yield subject.finding("port_unknown", Verdict.UNPROVEN, "no state can be read")
+    elif port.state != "active":
+        physical = f", physically {port.physical}" if port.physical else ""
+        yield subject.finding("port_down", Verdict.FAIL, f"{port.state}{physical}")
+    elif wanted_gbps and (port.rate_gbps or 0) < wanted_gbps:
+        evidence = f"{number(port.rate_gbps)} of {number(wanted_gbps)} Gb/s"
+        yield subject.finding("port_slow", Verdict.FAIL, evidence)
+    elif port.rate_gbps and port.rate_gbps < usual_gbps:
+        evidence = f"{number(port.rate_gbps)} Gb/s, before {number(usual_gbps)}"
+        yield subject.finding("port_slow", Verdict.FAIL, evidence)
+
+
+def _port_counters(subject: PortSubject) -> Iterator[HealthFinding]:
+    if subject.before is None:
+        return
+    days = _days_between(subject.node.previous, subject.node.snapshot)
+    for name, limit in _COUNTER_LIMITS.items():
+        now, before = subject.port.counters.get(name), subject.before.counters.get(name)
+        if now is None or before is None:
+            continue
+        # A counter that went back was cleared, or began again with a boot: its value is all since.
+        growth = now - before if now >= before else now
+        if growth > limit * days:
+            evidence = f"{name}: {growth} more in {days * 24:.1f} h"
+            yield subject.finding(f"port_{_snake(name)}", Verdict.FAIL, evidence)
+
+
+def _days_between(previous: NodeSnapshot | None, snapshot: NodeSnapshot) -> float:
+    """Return the days between two snapshots, at least an hour; a day where a moment is not known."""
+    if previous and previous.epoch and snapshot.epoch and snapshot.epoch > previous.epoch:
+        # Two snapshots in a row: a bound near 0 would make any event a failure.
+        return max((snapshot.epoch - previous.epoch) / 86_400, 1 / 24)
+    return 1.0
+
+
+def _network_card_links(node: NodeSubject) -> Iterator[HealthFinding]:
+    for address, link in node.snapshot.links.items():
+        for quantity, prefix in (("width", "x"), ("speed", "")):
+            now, highest = link.get(f"current_link_{quantity}", ""), link.get(f"max_link_{quantity}", "")
+            if now and highest and _leading(now) < _leading(highest):
+                yield HealthFinding(
+                    node=node.snapshot.node,
+                    code=f"link_{quantity}",
+                    part="link",
+                    name=address,
+                    verdict=Verdict.FAIL,
+                    action="inspect",
+                    confidence="likely",
+                    evidence=f"PCIe {prefix}{now} of {prefix}{highest}",
+                )
+
+
+# Versions.
+
+
+def _expected_versions(node: NodeSubject) -> Iterator[HealthFinding]:
+    for name, wanted in sorted(node.expected.versions.items()):
+        code, version = f"version_{_snake(name)}", node.snapshot.versions.get(name)
+        if not version:
+            evidence = f"{name} is unknown, not {wanted}"
+            yield node.finding(code, Verdict.UNPROVEN, "configure", evidence)
+        elif version != wanted:
+            yield node.finding(code, Verdict.FAIL, "configure", f"{name} is {version}, not {wanted}")
+
+
+def _unusual_versions(node: NodeSubject) -> Iterator[HealthFinding]:
+    for name, usual in sorted(node.majority.items()):
+        version = node.snapshot.versions.get(name)
+        if name not in node.expected.versions and version and version != usual:
+            evidence = f"{name} is {version}; most nodes of its model have {usual}"
+            yield node.finding(f"version_{_snake(name)}", Verdict.DEGRADED, "configure", evidence, "likely")
+
+
+def _driver_mismatches(node: NodeSubject) -> Iterator[HealthFinding]:
+    versions = node.snapshot.versions
+    driver = versions.get("driver")
+    for name in _BOUND_TO_DRIVER:
+        version = versions.get(name)
+        if driver and version and version != driver:
+            evidence = f"{name} is {version}, the driver {driver}"
+            yield node.finding(f"mismatch_{_snake(name)}", Verdict.FAIL, "configure", evidence)
+
+
+# The system: memory, limits, mounts, disks, clock, units.
+
+
+def _locked_memory(node: NodeSubject) -> Iterator[HealthFinding]:
+    limit, wanted = node.snapshot.memlock_bytes, node.limits.memlock_bytes
+    # -1 is no limit.
+    if limit is not None and 0 <= limit < wanted:
+        evidence = f"{size(limit)} may be locked, {size(wanted)} are needed"
+        yield node.finding("memlock", Verdict.FAIL, "configure", evidence)
+
+
+def _shared_memory(node: NodeSubject) -> Iterator[HealthFinding]:
+    shm_bytes, wanted = node.snapshot.shm_bytes, node.limits.shm_bytes
+    if shm_bytes is not None and shm_bytes < wanted:
+        evidence = f"shared memory is {size(shm_bytes)}, {size(wanted)} are needed"
+        yield node.finding("shm", Verdict.FAIL, "configure", evidence)
+
+
+def _unknown_system(node: NodeSubject) -> Iterator[HealthFinding]:
+    snapshot, limits = node.snapshot, node.limits
+    # What is not asked for may be absent.
+    values = (
+        ("memlock", snapshot.memlock_bytes, limits.memlock_bytes),
+        ("shared memory", snapshot.shm_bytes, limits.shm_bytes),
+        ("memory", snapshot.memory_bytes or None, node.expected.memory_bytes),
+        ("clock", snapshot.clock_offset_s, True),
+        ("disk", snapshot.disk or None, limits.disk_free),
+    )
+    unknown = [name for name, value, wanted in values if wanted and value is None]
+    if unknown:
+        evidence = f"not gathered: {', '.join(unknown)}"
+        yield node.finding("system_unknown", Verdict.UNPROVEN, "watch", evidence, "hint")
+
+
+def _memory(node: NodeSubject) -> Iterator[HealthFinding]:
+    memory_bytes, wanted = node.snapshot.memory_bytes, node.expected.memory_bytes
+    # Firmware and kernel keep a share for themselves.
+    if wanted and 0 < memory_bytes < node.limits.memory_share * wanted:
+        evidence = f"{size(memory_bytes)} of {size(wanted)}: a module is missing?"
+        yield node.finding("memory", Verdict.FAIL, "inspect", evidence, "likely")
+
+
+def _mounts(node: NodeSubject) -> Iterator[HealthFinding]:
+    mounts, wanted = node.snapshot.mounts, node.expected.mounts
+    if mounts is None:
+        if wanted:
+            evidence = "mounts were not gathered"
+            yield node.finding("mounts_unknown", Verdict.UNPROVEN, "watch", evidence, "hint")
+        return
+    for path in wanted:
+        if path not in mounts:
+            yield node.finding("mount_missing", Verdict.FAIL, "configure", f"{path} is not mounted")
+
+
+def _disks(node: NodeSubject) -> Iterator[HealthFinding]:
+    for path, disk in node.snapshot.disk.items():
+        free = disk["free_bytes"] / disk["total_bytes"]
+        if disk.get("read_only"):
+            yield node.finding("disk_read_only", Verdict.FAIL, "inspect", f"{path} can only be read")
+        if free < node.limits.disk_free:
+            evidence = f"{path} has {size(disk['free_bytes'])} left ({percent(free, sign=False)})"
+            yield node.finding("disk_full", Verdict.FAIL, "configure", evidence)
+
+
+def _clock(node: NodeSubject) -> Iterator[HealthFinding]:
+    offset_s = node.snapshot.clock_offset_s
+    if offset_s is not None and abs(offset_s) > node.limits.clock_s:
+        evidence = f"its clock is {number(offset_s)} s off the controller's"
+        yield node.finding("clock", Verdict.FAIL, "configure", evidence)
+    if node.snapshot.clock_synchronized is False:
+        yield node.finding("clock_free", Verdict.DEGRADED, "configure", "nothing disciplines its clock")
+
+
+def _units(node: NodeSubject) -> Iterator[HealthFinding]:
+    for unit in node.snapshot.failed_units or ():
+        yield node.finding("unit_failed", Verdict.DEGRADED, "configure", f"{unit} has failed")
+    for unit in node.snapshot.idle_units:
+        evidence = f"{unit} is enabled and does not run"
+        yield node.finding("unit_idle", Verdict.DEGRADED, "configure", evidence)
+
+
+def _when(last_night: bool) -> str:
+    return "last night" if last_night else "in an earlier night"
+
+
 def _degrees(value: float | None) -> str:
     return "temperature unknown" if value is None else f"{number(value)} °C"
 
 
 def _snake(name: str) -> str:
-    return "".join(one if one.isalnum() else "_" for one in name).lower()
+    return "".join(character if character.isalnum() else "_" for character in name).lower()
 
 
 def _leading(text: str) -> float:
-    try:
-        return float(text.split()[0])
-    except (ValueError, IndexError):
-        return 0.0
+    """Return a link's speed or width: ``32.0 GT/s PCIe`` is 32; what cannot be read is 0."""
+    return leading_number(text) or 0.0
+
+
+NODE_CHECKS: tuple[Callable[[NodeSubject], Iterable[HealthFinding]], ...] = (
+    _hung_tools,
+    _unanswered_driver,
+    _slow_driver,
+    _unanswered_tools,
+    _unanswered_disks,
+    _truncated_answers,
+    _gone_gpus,
+    _new_gpus,
+    _gpu_serials,
+    _gpu_count,
+    _each_gpu,
+    _xids,
+    _missing_ports,
+    _port_count,
+    _each_port,
+    _network_card_links,
+    _expected_versions,
+    _unusual_versions,
+    _driver_mismatches,
+    _locked_memory,
+    _shared_memory,
+    _unknown_system,
+    _memory,
+    _mounts,
+    _disks,
+    _clock,
+    _units,
+)
+"""Findings of one verdict are shown in this order: what explains the most comes first."""
+GPU_CHECKS: tuple[Callable[[GpuSubject], Iterable[HealthFinding]], ...] = (
+    _unreadable_values,
+    _uncorrectable_sram,
+    _row_remapping,
+    _correctable_errors,
+    _ecc_mode,
+    _recovery_action,
+    _pcie_link,
+    _pcie_replays,
+    _throttling,
+    _temperature,
+    _power_limit,
+    _nvlinks,
+    _nvlink_errors,
+    _fabric,
+    _leftover_memory,
+)
+PORT_CHECKS: tuple[Callable[[PortSubject], Iterable[HealthFinding]], ...] = (
+    _port_link,
+    _port_counters,
+)

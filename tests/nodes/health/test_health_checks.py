@@ -1,4 +1,4 @@
-"""Tables of cases: what a look says, what to do about it, and what is unproven because nobody said."""
+"""Tables of cases: what a snapshot shows, what to do about it, and what is unproven because it is unknown."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def codes(found: tuple[HealthFinding, ...]) -> list[str]:
     return [one.code for one in found]
 
 
-def test_a_sound_look_has_no_finding() -> None:
+def test_a_sound_snapshot_has_no_finding() -> None:
     assert check_node(SOUND, expected=EXPECTED, previous=SOUND, idle=True) == ()
 
 
