@@ -70,7 +70,7 @@ def test_every_host_is_a_system_with_a_run_of_each_model(root: Path) -> None:
         assert spec["data"] == "/data/mlperf-0.6"
         assert run.environment["DATADIR"].startswith("/data/mlperf-0.6")
         assert run.parameters == {"system": "LambdaHyperplaneBasic"}
-    text = planning.describe(plan)
+    text = planning.describe_plan(plan)
     assert "build   mlperf-nvidia:single_stage_detector from https://example.org/sources.tar.gz" in text
     assert "start   PULL=0 DGXSYSTEM=LambdaHyperplaneBasic ./run.sub" in text
 
@@ -100,7 +100,7 @@ def test_together_the_nodes_are_one_system_under_slurm(root: Path) -> None:
         assert spec_of(run)["system"] == "2xLambdaHyperplaneBasic"
         assert spec_of(run)["home"] == "/shared/docker"
         assert run.environment["DATADIR"].startswith("/shared/data/mlperf-0.6")
-    assert "--ntasks-per-node $DGXNGPU run.sub" in planning.describe(plan)
+    assert "--ntasks-per-node $DGXNGPU run.sub" in planning.describe_plan(plan)
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ class Machine:
             "bench_mlperf06_sources": str(self.archive),
         }
         told = Site.model_validate({"sku": "hyperplane", "sku_gpus": 4, "size_factor": 0.0001, **site})
-        return launch_docker.specification(loaded, told, ["n1"], variables)
+        return launch_docker.docker_specification(loaded, told, ["n1"], variables)
 
     def start(self, spec: dict[str, Any], run_id: str = RUN, what: str = "run") -> subprocess.Popen[str]:
         program = self.root / "workloads/docker_run.py"

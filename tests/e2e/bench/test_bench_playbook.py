@@ -138,7 +138,7 @@ def test_a_hanging_job_is_ended_and_fails(bench: Bench) -> None:
     assert status == 2, output
     (run,) = bench.runs()
     assert run.verdict == "fail"
-    assert "stood still for 3 s" in run.reasons[0]
+    assert "did not grow for 3 s" in run.reasons[0]
 
 
 def test_on_racks_a_missing_reference_gates_and_a_given_one_judges(bench: Bench) -> None:

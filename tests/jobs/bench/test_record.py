@@ -75,10 +75,10 @@ def test_a_job_that_ended_well_adds_nothing(planned: PlannedRun) -> None:
     ("job", "verdict", "code", "words"),
     [
         ({"ended_by": "timeout"}, "fail", "timed_out", "limit of 60 s"),
-        ({"ended_by": "hang"}, "fail", "hung", "stood still for 5 s"),
+        ({"ended_by": "hang"}, "fail", "hung", "did not grow for 5 s"),
         ({"ended_by": "log_limit"}, "fail", "log_limit", "more log than allowed"),
         ({"ended_by": "stopped"}, "unproven", "stopped", "from outside"),
-        ({"ended_by": "supervisor_died", "exit_status": None}, "unproven", "supervisor_died", "nobody saw"),
+        ({"ended_by": "supervisor_died", "exit_status": None}, "unproven", "supervisor_died", "ended unseen"),
         ({"ended_by": "meteorite"}, "unproven", "unknown_end", "meteorite"),
         ({"ended_by": None}, "unproven", "unknown_end", "not known"),
         ({"ended_by": ["itself"]}, "unproven", "unknown_end", "itself"),
@@ -95,8 +95,8 @@ def test_a_job_that_ended_well_adds_nothing(planned: PlannedRun) -> None:
         ({"exit_status": math.nan}, "unproven", "no_exit_status", "nan"),
         ({"signal": 9, "exit_status": 137}, "fail", "killed", "signal 9"),
         ({"signal": 9}, "fail", "killed", "signal 9"),
-        ({"succeeded": False}, "unproven", "contradiction", "did not succeed"),
-        ({"succeeded": None}, "unproven", "contradiction", "did not succeed"),
+        ({"succeeded": False}, "unproven", "contradiction", "no success"),
+        ({"succeeded": None}, "unproven", "contradiction", "no success"),
         ({"phase": "running", "ended_by": None, "exit_status": None}, "unproven", "still_running", "runs"),
         ({"phase": "running"}, "unproven", "still_running", "runs"),
         ({"phase": "asleep"}, "unproven", "unknown_end", "not known"),
@@ -286,7 +286,7 @@ def folder(planned: PlannedRun, tmp_path: Path) -> Path:
 
 def recorded(planned: PlannedRun, folder: Path, /, **options: Any) -> Run:
     known = options.pop("evidence", evidence(planned))
-    done = record.record(planned, known, folder, **{"require_references": False, **options})
+    done = record.write_record(planned, known, folder, **{"require_references": False, **options})
     assert read_run(folder).model_dump_json() == done.run.model_dump_json()
     return done.run
 
@@ -393,7 +393,7 @@ def test_a_report_that_fails_loses_no_run(
     (folder / "logs" / "n1.log").write_text(LOG)
     with monkeypatch.context() as patched:
         patched.setattr("rackproof.jobs.bench.record.write_run_reports", fail)
-        done = record.record(planned, evidence(planned), folder, require_references=False)
+        done = record.write_record(planned, evidence(planned), folder, require_references=False)
     assert (done.run.verdict, read_run(folder).verdict) == ("pass", "pass")
     assert "no font" in done.history
     assert done.report == ""
@@ -403,7 +403,7 @@ def test_a_record_that_cannot_be_written_says_so(planned: PlannedRun, folder: Pa
     (folder / "logs" / "n1.log").write_text(LOG)
     (folder / "run.json").mkdir()
     with pytest.raises(ResultsError, match=r"run\.json"):
-        record.record(planned, evidence(planned), folder)
+        record.write_record(planned, evidence(planned), folder)
     assert sorted(path.name for path in folder.iterdir()) == ["logs", "run.json"]
 
 

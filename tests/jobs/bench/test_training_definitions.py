@@ -18,10 +18,12 @@ def told(root: Path, name: str) -> tuple[dict[str, str], dict[str, str]]:
     """Return the job's variables, and what each step of staging runs."""
     loaded = load_file(root / "benchmarks" / f"{name}.yml")
     site = Site(shared="/shared", sku="gb300", sku_gpus=4)
-    said = launch_slurm.specification(loaded, site, ["n1"], VARIABLES)
+    said = launch_slurm.slurm_specification(loaded, site, ["n1"], VARIABLES)
     steps = said["stage"]
     assert isinstance(steps, list)
-    return launch_slurm.environment(loaded, site, VARIABLES), {step["creates"]: step["run"] for step in steps}
+    return launch_slurm.slurm_environment(loaded, site, VARIABLES), {
+        step["creates"]: step["run"] for step in steps
+    }
 
 
 def test_llama2_gets_data_and_model(root: Path) -> None:

@@ -7,7 +7,6 @@ sources, which image, which data, which config. It holds no secret.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 
@@ -24,7 +23,7 @@ _SYSTEM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,100}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
-def system(loaded: LoadedDefinition, site: Site, nodes: int) -> str:
+def system_config(loaded: LoadedDefinition, site: Site, nodes: int) -> str:
     """Return the system config (``DGX1``) that these nodes take, empty if there is none.
 
     Raises:
@@ -41,7 +40,7 @@ def system(loaded: LoadedDefinition, site: Site, nodes: int) -> str:
     return text if _SYSTEM.fullmatch(text) else ""
 
 
-def trouble(
+def docker_obstacle(
     loaded: LoadedDefinition,
     site: Site,
     nodes: Sequence[str],
@@ -68,7 +67,7 @@ def trouble(
         return "bench_shared is not set: name a folder on storage that all nodes share"
     if site.together and len(nodes) < 2:
         return "bench_together needs two nodes or more"
-    if not system(loaded, site, len(nodes)):
+    if not system_config(loaded, site, len(nodes)):
         known = ", ".join(configs.together if site.together else configs.systems) or "none"
         how = " together (bench_together)" if site.together else ""
         return (
@@ -78,7 +77,7 @@ def trouble(
     return ""
 
 
-def specification(
+def docker_specification(
     loaded: LoadedDefinition,
     site: Site,
     nodes: Sequence[str],
@@ -93,7 +92,7 @@ def specification(
     if build is None:
         raise DefinitionError(f"{loaded.path}: launch with docker needs build")
     home = f"{site.shared}" if site.together else f"{variables['bench_home']}"
-    known = {**variables, "data": data_folder(loaded, site, variables)}
+    known = {**variables, "data": docker_data_folder(loaded, site, variables)}
     return {
         "benchmark": loaded.name,
         "home": f"{home}/docker",
@@ -112,8 +111,8 @@ def specification(
             }
             for stage in definition.stage
         ],
-        "system": system(loaded, site, len(nodes)),
-        "environment": environment(loaded, site, variables),
+        "system": system_config(loaded, site, len(nodes)),
+        "environment": docker_environment(loaded, site, variables),
         "together": site.together,
         "hosts": list(nodes),
         "workloads": variables["bench_workloads"],
@@ -127,20 +126,22 @@ def specification(
     }
 
 
-def data_folder(loaded: LoadedDefinition, site: Site, variables: Mapping[str, Scalar]) -> str:
+def docker_data_folder(loaded: LoadedDefinition, site: Site, variables: Mapping[str, Scalar]) -> str:
     """Return where the data lie: on each node, or on shared storage where nodes run together."""
     name = (loaded.definition.build.data if loaded.definition.build else "") or loaded.name
     top = f"{site.shared}/data" if site.together else variables["bench_data"]
     return f"{top}/{name}"
 
 
-def environment(loaded: LoadedDefinition, site: Site, variables: Mapping[str, Scalar]) -> dict[str, str]:
+def docker_environment(
+    loaded: LoadedDefinition, site: Site, variables: Mapping[str, Scalar]
+) -> dict[str, str]:
     """Return the variables that run.sub is started with.
 
     Raises:
         DefinitionError: The definition names an unknown variable.
     """
-    known = {**variables, "data": data_folder(loaded, site, variables)}
+    known = {**variables, "data": docker_data_folder(loaded, site, variables)}
     own = {
         key: substitute(value, known, f"{loaded.path}: launch.environment.{key}")
         for key, value in loaded.definition.launch.environment.items()
@@ -148,12 +149,7 @@ def environment(loaded: LoadedDefinition, site: Site, variables: Mapping[str, Sc
     return {**own, **site.environment}
 
 
-def arguments(specified: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the words after the program's name; the run's id is added where there is one."""
-    return ("run", f"--spec={json.dumps(specified, sort_keys=True, separators=(',', ':'))}")
-
-
-def describe(
+def describe_docker_launch(
     loaded: LoadedDefinition, site: Site, nodes: Sequence[str], variables: Mapping[str, Scalar]
 ) -> list[str]:
     """Return what would be built, staged and started, in words.
@@ -161,7 +157,7 @@ def describe(
     Raises:
         DefinitionError: The definition names an unknown variable.
     """
-    told = specification(loaded, site, nodes, variables)
+    told = docker_specification(loaded, site, nodes, variables)
     lines = [f"build   {told['image']} from {told['sources']} at {str(told['ref'])[:12]} unless it is there"]
     for stage in loaded.definition.stage:
         size = f", {stage.size_gb * site.size_factor:g} GB" if stage.size_gb else ""

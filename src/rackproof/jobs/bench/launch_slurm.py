@@ -50,7 +50,9 @@ class Site(Record):
     sku_gpus: int = 0
 
 
-def trouble(loaded: LoadedDefinition, site: Site, nodes: Sequence[str], unreached: Sequence[str]) -> str:
+def slurm_obstacle(
+    loaded: LoadedDefinition, site: Site, nodes: Sequence[str], unreached: Sequence[str]
+) -> str:
     """Return why a run on these nodes cannot be made, empty if nothing speaks against it."""
     configs = loaded.definition.configs
     if unreached:
@@ -79,7 +81,7 @@ def config_pattern(loaded: LoadedDefinition, site: Site, nodes: int) -> str:
     return f"config_{system}_{nodes}x{site.sku_gpus}x*{precision}.sh"
 
 
-def specification(
+def slurm_specification(
     loaded: LoadedDefinition,
     site: Site,
     nodes: Sequence[str],
@@ -119,7 +121,7 @@ def specification(
             }
             for stage in definition.stage
         ],
-        "environment": environment(loaded, site, variables),
+        "environment": slurm_environment(loaded, site, variables),
         "partition": site.partition,
         "account": site.account,
         "reservation": site.reservation,
@@ -128,7 +130,9 @@ def specification(
     }
 
 
-def environment(loaded: LoadedDefinition, site: Site, variables: Mapping[str, Scalar]) -> dict[str, str]:
+def slurm_environment(
+    loaded: LoadedDefinition, site: Site, variables: Mapping[str, Scalar]
+) -> dict[str, str]:
     """Return the variables that the job is started with, beside those of its config.
 
     Raises:
@@ -142,12 +146,12 @@ def environment(loaded: LoadedDefinition, site: Site, variables: Mapping[str, Sc
     return {**own, **site.environment}
 
 
-def arguments(specified: Mapping[str, object]) -> tuple[str, ...]:
+def program_arguments(specified: Mapping[str, object]) -> tuple[str, ...]:
     """Return the words after the program's name; the run's id is added where there is one."""
     return ("run", f"--spec={json.dumps(specified, sort_keys=True, separators=(',', ':'))}")
 
 
-def describe(loaded: LoadedDefinition, site: Site, nodes: Sequence[str]) -> list[str]:
+def describe_slurm_launch(loaded: LoadedDefinition, site: Site, nodes: Sequence[str]) -> list[str]:
     """Return what would be pulled, staged and submitted, in words."""
     definition = loaded.definition
     if definition.container is None:

@@ -11,6 +11,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -31,7 +32,20 @@ from rackproof.core.definitions import (
 from rackproof.core.records import Finding, Node, Record, Run, Verdict
 from rackproof.core.text import duration, sanitize
 from rackproof.jobs.bench import launch_docker, launch_slurm, node_setup
-from rackproof.jobs.bench.launch_slurm import Site
+from rackproof.jobs.bench.launch_docker import (
+    describe_docker_launch,
+    docker_environment,
+    docker_obstacle,
+    docker_specification,
+)
+from rackproof.jobs.bench.launch_slurm import (
+    Site,
+    describe_slurm_launch,
+    program_arguments,
+    slurm_environment,
+    slurm_obstacle,
+    slurm_specification,
+)
 from rackproof.jobs.bench.node_setup import ExperimentConfig, NodeSetup, Peer
 from rackproof.store.run_folder import RECORD_NAME, ResultsError, new_run_id, read_run, write_file
 
@@ -241,68 +255,26 @@ def make_plan(
         DefinitionError: An override is no parameter, or a definition names an unknown variable.
     """
     now = now or datetime.now(UTC)
-    runs: list[PlannedRun] = []
-    skipped: list[Skipped] = []
-    overrides = dict(overrides or {})
-    sites = sites or {}
-    experiments, addresses = experiments or {}, addresses or {}
-    together = {
-        loaded.name: loaded.definition.launch.with_ == "slurm"
-        or (loaded.definition.launch.with_ == "docker" and any(site.together for site in sites.values()))
-        for loaded in selected
-    }
-    for name, node in nodes.items():
+    planner = _Planner(
+        selected=selected,
+        nodes=nodes,
+        variables=variables,
+        sites=sites or {},
+        experiments=experiments or {},
+        addresses=addresses or {},
+        unreached=unreached,
+        suite=suite,
+        overrides=dict(overrides or {}),
+        now=now,
+    )
+    for name in nodes:
         for loaded in selected:
-            definition = loaded.definition
-            if together[loaded.name]:
-                continue
-            there = len(node.gpus)
-            if definition.needs_gpus > there:
-                skipped.append(
-                    Skipped(
-                        benchmark=loaded.name,
-                        node=name,
-                        reason=f"needs {definition.needs_gpus} GPUs, {name} has {there}",
-                    )
-                )
-                continue
-            own = fitting(loaded, overrides, selected)
-            points = list(definition.points(suite, own, gpus=there))
-            if not points:
-                reason = f"its definition excludes every point asked for ({name} has {there} GPUs)"
-                skipped.append(Skipped(benchmark=loaded.name, node=name, reason=reason))
-            for point in points:
-                if point.get("nodes", "") != "":
-                    continue
-                gpus = point.get("gpus", 0)
-                absent = isinstance(gpus, int) and gpus > there
-                if absent and "gpus" not in overrides:
-                    skipped.append(
-                        Skipped(benchmark=loaded.name, node=name, reason=f"gpus={gpus}: {name} has {there}")
-                    )
-                    continue
-                if definition.launch.with_ == "docker":
-                    known, site = {**variables[name], **point}, sites.get(name, Site())
-                    runs += _docker_runs(loaded, point, [name], known, site, suite, now)
-                    continue
-                peer = Peer(name=name, address=addresses.get(name, ""))
-                experiment = experiments.get(name, ExperimentConfig())
-                planned = _plan_run(loaded, point, [peer], variables[name], experiment, suite, now)
-                if absent:
-                    reason = f"{gpus} GPUs asked for, {name} has {there}; give gpus={there} or fewer"
-                    planned = planned.model_copy(update={"unproven_because": reason})
-                runs.append(planned)
+            planner.add_single_node_runs(loaded, name)
     for loaded in selected:
-        own = fitting(loaded, overrides, selected)
-        if together[loaded.name]:
-            runs += _rack_runs(loaded, nodes, variables, sites, suite, own, unreached, now)
-        else:
-            runs += _grouped_runs(
-                loaded, nodes, variables, sites, experiments, addresses, suite, own, now, skipped
-            )
+        planner.add_multi_node_runs(loaded)
     runs = [
         run.model_copy(update={"expected_s": estimate(run.benchmark, run.parameters, nodes[run.nodes[0]])})
-        for run in in_order(_each_named(runs, now))
+        for run in order_runs(_each_named(planner.runs, now))
     ]
     title = suite or ", ".join(loaded.name for loaded in selected)
     # What makes two requests the same: all that a run is, but its id, its file's time and its expected time.
@@ -313,7 +285,7 @@ def make_plan(
         created=now,
         fingerprint=hashlib.sha256(json.dumps([title, same], sort_keys=True).encode()).hexdigest(),
         runs=tuple(runs),
-        skipped=tuple(skipped),
+        skipped=tuple(planner.skipped),
         unreached=tuple(unreached),
     )
 
@@ -329,7 +301,7 @@ def _each_named(runs: Sequence[PlannedRun], now: datetime) -> list[PlannedRun]:
     return list(named.values())
 
 
-def in_order(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+def order_runs(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     """Return runs in the order that changes :data:`COSTLY_TO_CHANGE` least on each host, else as they are."""
     if not any(name in run.parameters for run in runs for name in COSTLY_TO_CHANGE):
         return list(runs)
@@ -347,105 +319,210 @@ def in_order(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     )
 
 
-def _grouped_runs(
-    loaded: LoadedDefinition,
-    nodes: Mapping[str, Node],
-    variables: Mapping[str, Mapping[str, Scalar]],
-    sites: Mapping[str, Site],
-    experiments: Mapping[str, ExperimentConfig],
-    addresses: Mapping[str, str],
-    suite: str,
-    overrides: Matrix,
-    now: datetime,
-    skipped: list[Skipped],
-) -> list[PlannedRun]:
-    """Return the runs of points that say how many nodes work: the first so many of each rack."""
-    racks: dict[str, list[str]] = {}
-    for name in nodes:
-        racks.setdefault(sites.get(name, Site()).rack, []).append(name)
-    runs: list[PlannedRun] = []
-    for members in racks.values():
-        lead = members[0]
-        experiment = experiments.get(lead, ExperimentConfig())
-        there = min(len(nodes[name].gpus) for name in members)
-        for point in loaded.definition.points(suite, overrides, gpus=there):
-            asked, gpus = point.get("nodes", ""), point.get("gpus", 0)
-            if asked == "":
-                continue
-            if not isinstance(asked, int) or isinstance(asked, bool) or asked < 1:
-                raise DefinitionError(f"{loaded.path}: nodes: {asked!r} is no number of nodes")
-            many, lacking = asked > len(members), isinstance(gpus, int) and gpus > there
-            if (many and "nodes" not in overrides) or (lacking and "gpus" not in overrides):
-                what = (
-                    f"nodes={asked}: there are {len(members)}" if many else f"gpus={gpus}: there are {there}"
-                )
-                skipped.append(Skipped(benchmark=loaded.name, node=lead, reason=what))
-                continue
-            peers = [Peer(name=name, address=addresses.get(name, "")) for name in members]
-            planned = _plan_run(loaded, point, peers[:asked], variables[lead], experiment, suite, now, asked)
-            if lacking and not planned.unproven_because:
-                reason = f"{gpus} GPUs asked for, a node of these has {there}; give gpus={there} or fewer"
-                planned = planned.model_copy(update={"unproven_because": reason})
-            runs.append(planned)
-    return runs
+@dataclass
+class _Planner:
+    """A request, and the runs and left-out points that it comes to so far."""
 
+    selected: Sequence[LoadedDefinition]
+    nodes: Mapping[str, Node]
+    variables: Mapping[str, Mapping[str, Scalar]]
+    sites: Mapping[str, Site]
+    experiments: Mapping[str, ExperimentConfig]
+    addresses: Mapping[str, str]
+    unreached: Sequence[str]
+    suite: str
+    overrides: Matrix
+    now: datetime
+    runs: list[PlannedRun] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
 
-def _rack_runs(
-    loaded: LoadedDefinition,
-    nodes: Mapping[str, Node],
-    variables: Mapping[str, Mapping[str, Scalar]],
-    sites: Mapping[str, Site],
-    suite: str,
-    overrides: Matrix,
-    unreached: Sequence[str],
-    now: datetime,
-) -> list[PlannedRun]:
-    """Return the repeats of a benchmark on each rack."""
-    racks: dict[str, list[str]] = {}
-    for name in nodes:
-        racks.setdefault(sites.get(name, Site()).rack, []).append(name)
-    launch = loaded.definition.launch
-    runs: list[PlannedRun] = []
-    for members in racks.values():
-        site = sites.get(members[0], Site())
-        wanted = site.launch_host
-        lead = wanted or members[0]
-        if launch.with_ == "docker":
-            absent = "" if lead in members else NOT_LIMITED.format(lead)
-            lead = members[0] if absent else lead
-            for point in loaded.definition.points(suite, overrides, gpus=site.sku_gpus):
+    def add_single_node_runs(self, loaded: LoadedDefinition, name: str) -> None:
+        """Add the runs of a benchmark that one node makes by itself."""
+        if self._needs_whole_rack(loaded):
+            return
+        definition, gpus_there = loaded.definition, len(self.nodes[name].gpus)
+        if definition.needs_gpus > gpus_there:
+            self._skip(loaded, name, f"needs {definition.needs_gpus} GPUs, {name} has {gpus_there}")
+            return
+        points = list(definition.points(self.suite, self._own_overrides(loaded), gpus=gpus_there))
+        if not points:
+            reason = f"its definition excludes every point asked for ({name} has {gpus_there} GPUs)"
+            self._skip(loaded, name, reason)
+        for point in points:
+            # A point with a number of nodes, be it one, is planned for the rack.
+            if point.get("nodes", "") == "":
+                self._add_single_node_point(loaded, name, point, gpus_there)
+
+    def _add_single_node_point(
+        self, loaded: LoadedDefinition, name: str, point: Parameters, gpus_there: int
+    ) -> None:
+        gpus = point.get("gpus", 0)
+        lacks_gpus = isinstance(gpus, int) and gpus > gpus_there
+        if lacks_gpus and "gpus" not in self.overrides:
+            self._skip(loaded, name, f"gpus={gpus}: {name} has {gpus_there}")
+            return
+        if loaded.definition.launch.with_ == "docker":
+            variables, site = {**self.variables[name], **point}, self.sites.get(name, Site())
+            self.runs += _docker_runs(loaded, point, [name], variables, site, self.suite, self.now)
+            return
+        peer = Peer(name=name, address=self.addresses.get(name, ""))
+        run = self._program_run(loaded, point, [peer])
+        if lacks_gpus:
+            reason = f"{gpus} GPUs asked for, {name} has {gpus_there}; give gpus={gpus_there} or fewer"
+            run = run.model_copy(update={"unproven_because": reason})
+        self.runs.append(run)
+
+    def add_multi_node_runs(self, loaded: LoadedDefinition) -> None:
+        """Add the runs of a benchmark that several nodes of a rack make together."""
+        for members in self._racks():
+            if self._needs_whole_rack(loaded):
+                self._add_rack_runs(loaded, members)
+            else:
+                self._add_grouped_runs(loaded, members)
+
+    def _add_grouped_runs(self, loaded: LoadedDefinition, members: Sequence[str]) -> None:
+        """Add the runs of points that have a number of nodes: the first so many of the rack."""
+        gpus_there = min(len(self.nodes[name].gpus) for name in members)
+        overrides = self._own_overrides(loaded)
+        for point in loaded.definition.points(self.suite, overrides, gpus=gpus_there):
+            node_count, gpus = point.get("nodes", ""), point.get("gpus", 0)
+            if node_count == "":
+                continue
+            if not isinstance(node_count, int) or isinstance(node_count, bool) or node_count < 1:
+                raise DefinitionError(f"{loaded.path}: nodes: {node_count!r} is no number of nodes")
+            lacks_nodes = node_count > len(members)
+            lacks_gpus = isinstance(gpus, int) and gpus > gpus_there
+            # Values that the operator named are planned, and unproven; other points are skipped.
+            if (lacks_nodes and "nodes" not in overrides) or (lacks_gpus and "gpus" not in overrides):
+                reason = f"gpus={gpus}: there are {gpus_there}"
+                if lacks_nodes:
+                    reason = f"nodes={node_count}: there are {len(members)}"
+                self._skip(loaded, members[0], reason)
+                continue
+            peers = [Peer(name=name, address=self.addresses.get(name, "")) for name in members]
+            run = self._program_run(loaded, point, peers[:node_count], node_count)
+            if lacks_gpus and not run.unproven_because:
+                reason = f"{gpus} GPUs asked for, a node of these has {gpus_there}"
+                reason += f"; give gpus={gpus_there} or fewer"
+                run = run.model_copy(update={"unproven_because": reason})
+            self.runs.append(run)
+
+    def _add_rack_runs(self, loaded: LoadedDefinition, members: Sequence[str]) -> None:
+        """Add the repeats of a benchmark on a whole rack."""
+        site = self.sites.get(members[0], Site())
+        lead, obstacle = members[0], ""
+        if site.launch_host in members:
+            lead = site.launch_host
+        elif site.launch_host:
+            obstacle = NOT_LIMITED.format(site.launch_host)
+        for point in loaded.definition.points(self.suite, self._own_overrides(loaded), gpus=site.sku_gpus):
+            variables = {**self.variables[lead], **point}
+            if loaded.definition.launch.with_ == "docker":
                 ordered = [lead, *(name for name in members if name != lead)]
-                made = _docker_runs(
-                    loaded, point, ordered, {**variables[lead], **point}, site, suite, now, unreached
+                runs = _docker_runs(
+                    loaded, point, ordered, variables, site, self.suite, self.now, self.unreached
                 )
-                why = made[0].unproven_because or absent
-                runs += [one.model_copy(update={"unproven_because": why}) for one in made]
-            continue
-        why = launch_slurm.trouble(loaded, site, members, unreached)
-        if wanted and wanted not in members:
-            lead = members[0]
-            why = why or NOT_LIMITED.format(wanted)
-        for point in loaded.definition.points(suite, overrides, gpus=site.sku_gpus):
-            known = {**variables[lead], **point}
-            specified = launch_slurm.specification(loaded, site, members, known)
-            one = PlannedRun(
-                **_by_site(loaded, site, suite, now, "slurm"),
-                lead=lead,
-                nodes=tuple(members),
-                parameters={
-                    "nodes": len(members),
-                    **{axis: value for axis, value in point.items() if value != ""},
-                    **({"precision": site.precision} if site.precision else {}),
-                    **({"config": site.config} if site.config else {}),
-                },
-                arguments=launch_slurm.arguments(specified),
-                environment=launch_slurm.environment(loaded, site, known),
-                would=tuple(launch_slurm.describe(loaded, site, members)),
-                container=f"{site.registry}/{specified['repository']}:{specified['tag']}",
-                unproven_because=why,
+                why = runs[0].unproven_because or obstacle
+                self.runs += [run.model_copy(update={"unproven_because": why}) for run in runs]
+                continue
+            why = slurm_obstacle(loaded, site, members, self.unreached) or obstacle
+            run = self._slurm_run(loaded, point, members, lead, site, variables)
+            self.runs += _repeats(run.model_copy(update={"unproven_because": why}), self.now)
+
+    def _slurm_run(
+        self,
+        loaded: LoadedDefinition,
+        point: Parameters,
+        members: Sequence[str],
+        lead: str,
+        site: Site,
+        variables: Mapping[str, Scalar],
+    ) -> PlannedRun:
+        specification = slurm_specification(loaded, site, members, variables)
+        return PlannedRun(
+            **_by_site(loaded, site, self.suite, self.now, "slurm"),
+            lead=lead,
+            nodes=tuple(members),
+            parameters={
+                "nodes": len(members),
+                **{axis: value for axis, value in point.items() if value != ""},
+                **({"precision": site.precision} if site.precision else {}),
+                **({"config": site.config} if site.config else {}),
+            },
+            arguments=program_arguments(specification),
+            environment=slurm_environment(loaded, site, variables),
+            would=tuple(describe_slurm_launch(loaded, site, members)),
+            container=f"{site.registry}/{specification['repository']}:{specification['tag']}",
+        )
+
+    def _program_run(
+        self, loaded: LoadedDefinition, point: Parameters, peers: Sequence[Peer], node_count: int = 1
+    ) -> PlannedRun:
+        """Return one run of a program under workloads/, on one node or on several together."""
+        definition, lead = loaded.definition, peers[0].name
+        launch = definition.launch
+        experiment = self.experiments.get(lead, ExperimentConfig())
+        variables = {
+            **self.variables[lead],
+            **point,
+            "storage_folder": node_setup.data_folder(point, experiment),
+        }
+        setup, obstacle = None, ""
+        if node_setup.needs_setup(point):
+            setup = node_setup.plan_setup(
+                point, experiment, peers, launch.timeout_s, only_first=launch.with_ == "mpirun"
             )
-            runs += _repeats(one, now)
-    return runs
+            obstacle = node_setup.setup_obstacle(point, experiment, peers, node_count)
+        return PlannedRun(
+            run_id=new_run_id(loaded.name, now=self.now),
+            benchmark=loaded.name,
+            suite=self.suite,
+            lead=lead,
+            nodes=tuple(peer.name for peer in peers),
+            # An empty value leaves an option to the workload; there is nothing to record or compare by.
+            parameters={axis: value for axis, value in point.items() if value != ""},
+            runtime=launch.runtime,
+            program=launch.program,
+            arguments=tuple(arguments(launch.arguments, variables, f"{loaded.path}: launch.arguments")),
+            environment={
+                key: substitute(value, variables, f"{loaded.path}: launch.environment.{key}")
+                for key, value in launch.environment.items()
+            },
+            stage=tuple(
+                {
+                    "creates": stage.creates,
+                    "program": stage.program,
+                    "arguments": arguments(stage.arguments, variables, f"{loaded.path}: stage.arguments"),
+                }
+                for stage in definition.stage
+            ),
+            timeout_s=launch.timeout_s,
+            hang_s=launch.hang_s,
+            result=definition.result,
+            **_definition_fields(loaded),
+            launcher=launch.with_,
+            setup=setup,
+            unproven_because=obstacle,
+        )
+
+    def _needs_whole_rack(self, loaded: LoadedDefinition) -> bool:
+        launcher = loaded.definition.launch.with_
+        return launcher == "slurm" or (
+            launcher == "docker" and any(site.together for site in self.sites.values())
+        )
+
+    def _own_overrides(self, loaded: LoadedDefinition) -> Matrix:
+        return fitting_overrides(loaded, self.overrides, self.selected)
+
+    def _racks(self) -> list[list[str]]:
+        """Return the nodes of each rack, in the order of the inventory."""
+        racks: dict[str, list[str]] = {}
+        for name in self.nodes:
+            racks.setdefault(self.sites.get(name, Site()).rack, []).append(name)
+        return list(racks.values())
+
+    def _skip(self, loaded: LoadedDefinition, node: str, reason: str) -> None:
+        self.skipped.append(Skipped(benchmark=loaded.name, node=node, reason=reason))
 
 
 def _docker_runs(
@@ -459,23 +536,23 @@ def _docker_runs(
     unreached: Sequence[str] = (),
 ) -> list[PlannedRun]:
     """Return the repeats of a benchmark whose image is built on the node, on one or on several together."""
-    specified = launch_docker.specification(loaded, site, nodes, variables)
-    one = PlannedRun(
+    specification = docker_specification(loaded, site, nodes, variables)
+    run = PlannedRun(
         **_by_site(loaded, site, suite, now, "docker"),
         lead=nodes[0],
         nodes=tuple(nodes),
         parameters={
             **({"nodes": len(nodes)} if site.together else {}),
             **{axis: value for axis, value in point.items() if value != ""},
-            "system": str(specified["system"]),
+            "system": str(specification["system"]),
         },
-        arguments=launch_docker.arguments(specified),
-        environment=launch_docker.environment(loaded, site, variables),
-        would=tuple(launch_docker.describe(loaded, site, nodes, variables)),
-        container=f"{specified['image']} at {specified['ref']}",
-        unproven_because=launch_docker.trouble(loaded, site, nodes, unreached, variables),
+        arguments=program_arguments(specification),
+        environment=docker_environment(loaded, site, variables),
+        would=tuple(describe_docker_launch(loaded, site, nodes, variables)),
+        container=f"{specification['image']} at {specification['ref']}",
+        unproven_because=docker_obstacle(loaded, site, nodes, unreached, variables),
     )
-    return _repeats(one, now)
+    return _repeats(run, now)
 
 
 def _by_site(
@@ -554,7 +631,9 @@ def _repeats(one: PlannedRun, now: datetime) -> list[PlannedRun]:
     ]
 
 
-def fitting(loaded: LoadedDefinition, overrides: Matrix, chosen: Sequence[LoadedDefinition]) -> Matrix:
+def fitting_overrides(
+    loaded: LoadedDefinition, overrides: Matrix, chosen: Sequence[LoadedDefinition]
+) -> Matrix:
     """Return the overrides meant for one of several benchmarks.
 
     Those that only others have are left out; those that none has stay, so that it refuses them.
@@ -562,59 +641,6 @@ def fitting(loaded: LoadedDefinition, overrides: Matrix, chosen: Sequence[Loaded
     known = {name for one in chosen for name in one.definition.parameters}
     own = loaded.definition.parameters
     return {name: value for name, value in overrides.items() if name in own or name not in known}
-
-
-def _plan_run(
-    loaded: LoadedDefinition,
-    point: Parameters,
-    peers: Sequence[Peer],
-    known: Mapping[str, Scalar],
-    experiment: ExperimentConfig,
-    suite: str,
-    now: datetime,
-    asked: int = 1,
-) -> PlannedRun:
-    """Return one run of a program under workloads/, on one node or on several together."""
-    definition = loaded.definition
-    launch = definition.launch
-    where = f"{loaded.path}: launch.arguments"
-    variables = {**known, **point, "storage_folder": node_setup.data_folder(point, experiment)}
-    set_up = node_setup.needs_setup(point)
-    return PlannedRun(
-        run_id=new_run_id(loaded.name, now=now),
-        benchmark=loaded.name,
-        suite=suite,
-        lead=peers[0].name,
-        nodes=tuple(peer.name for peer in peers),
-        # An empty value leaves an option to the workload; there is nothing to record or compare by.
-        parameters={axis: value for axis, value in point.items() if value != ""},
-        runtime=launch.runtime,
-        program=launch.program,
-        arguments=tuple(arguments(launch.arguments, variables, where)),
-        environment={
-            key: substitute(value, variables, f"{loaded.path}: launch.environment.{key}")
-            for key, value in launch.environment.items()
-        },
-        stage=tuple(
-            {
-                "creates": stage.creates,
-                "program": stage.program,
-                "arguments": arguments(stage.arguments, variables, f"{loaded.path}: stage.arguments"),
-            }
-            for stage in definition.stage
-        ),
-        timeout_s=launch.timeout_s,
-        hang_s=launch.hang_s,
-        result=definition.result,
-        **_definition_fields(loaded),
-        launcher=launch.with_,
-        setup=node_setup.plan_setup(
-            point, experiment, peers, launch.timeout_s, only_first=launch.with_ == "mpirun"
-        )
-        if set_up
-        else None,
-        unproven_because=node_setup.setup_obstacle(point, experiment, peers, asked) if set_up else "",
-    )
 
 
 def resume_or_keep(plan: Plan, results: Path, *, resume: bool = True) -> tuple[Plan, bool]:
@@ -673,7 +699,7 @@ def _read_plan(path: Path) -> Plan | None:
     return plan if plan.plan_id == path.parent.name else None
 
 
-def describe(plan: Plan) -> str:
+def describe_plan(plan: Plan) -> str:
     """Return the plan in words: how many runs, where, how long, and what is left out."""
     lines = [f"{plan.title}: {len(plan.runs)} run{'' if len(plan.runs) == 1 else 's'}"]
     known = [run.expected_s for run in plan.runs if run.expected_s is not None]

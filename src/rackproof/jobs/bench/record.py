@@ -1,6 +1,6 @@
-"""The end of the street: a job that ended becomes a record, a verdict, reports, and history.
+"""A job that ended becomes a record, a verdict, reports, and history: parse, judge, keep, report.
 
-Called by the playbook's recording task and by nothing else that decides: parse, judge, keep, report.
+Called by the playbook's recording task. No other module decides about a run.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ BY_ITSELF = ("local", "mpirun")
 
 _ENDED_BADLY = {
     "timeout": ("timed_out", Verdict.FAIL, "ended after its limit of {timeout_s} s"),
-    "hang": ("hung", Verdict.FAIL, "hung: its log stood still for {hang_s} s, then it was ended"),
+    "hang": ("hung", Verdict.FAIL, "hung: its log did not grow for {hang_s} s, then it was ended"),
     "stopped": ("stopped", Verdict.UNPROVEN, "was stopped from outside"),
     "log_limit": ("log_limit", Verdict.FAIL, "wrote more log than allowed and was ended"),
     "supervisor_died": (
         "supervisor_died",
         Verdict.UNPROVEN,
-        "nobody saw it end: its supervisor was killed or the node was rebooted",
+        "ended unseen: its supervisor was killed or the node was rebooted",
     ),
 }
 
 
 class RecordedRun(Record):
-    """A recorded run, where its report is, and a word on the history."""
+    """A recorded run, where its report is, and why it is not in the history, if so."""
 
     run: Run
     folder: str
@@ -73,29 +73,29 @@ class RecordedRun(Record):
 
 
 def job_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
-    """Return what the job's end says about the run, beside what its log says.
+    """Return what the job's end proves against the run, beside what its log shows.
 
     Only a job of this run that ended by itself, succeeded, and has exit status 0 on the nodes that were
     asked for adds nothing. The state comes from a node: anything else in it is no pass.
     """
     job = evidence.job
-    found = []
+    findings = []
     if evidence.could_not_start:
-        found.append(_finding("could_not_start", Verdict.UNPROVEN, evidence.could_not_start))
+        findings.append(_finding("could_not_start", Verdict.UNPROVEN, evidence.could_not_start))
     else:
-        found += _node_findings(planned, evidence)
+        findings += _node_findings(planned, evidence)
     if not job:
         if not evidence.could_not_start:
-            found.append(_finding("no_job", Verdict.UNPROVEN, "nothing is known of the job"))
+            findings.append(_finding("no_job", Verdict.UNPROVEN, "nothing is known of the job"))
     elif job.get("id") != planned.run_id:
         message = f"the job is that of another run ({sanitize(job.get('id'), 130)})"
-        found.append(_finding("another_job", Verdict.UNPROVEN, message))
+        findings.append(_finding("another_job", Verdict.UNPROVEN, message))
     elif job.get("phase") == "running" or evidence.could_not_start:
         message = "its job still runs on the node, or ended unseen: start the playbook again to follow it"
-        found.append(_finding(STILL_RUNNING, Verdict.UNPROVEN, message))
+        findings.append(_finding(STILL_RUNNING, Verdict.UNPROVEN, message))
     else:
-        found += _end_findings(planned, job)
-    return found
+        findings += _end_findings(planned, job)
+    return findings
 
 
 def _node_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
@@ -109,8 +109,17 @@ def _node_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
 
 def _end_findings(planned: PlannedRun, job: Mapping[str, Any]) -> list[Finding]:
     """Return what is not as it should be about a job of this run that no longer runs."""
-    found = []
-    ended_by, status, signal = job.get("ended_by"), job.get("exit_status"), job.get("signal")
+    finding = _interruption(planned, job) or _exit_failure(job)
+    findings = [finding] if finding is not None else []
+    if job.get("unkillable"):
+        message = f"processes of the job survive SIGKILL on the node: {sanitize(job['unkillable'], 200)}"
+        findings.append(_finding("unkillable", Verdict.DEGRADED, message))
+    return findings
+
+
+def _interruption(planned: PlannedRun, job: Mapping[str, Any]) -> Finding | None:
+    """Return a finding where a job did not end by itself, or nothing is known of its end."""
+    ended_by = job.get("ended_by")
     if ended_by == "supervisor_died" and planned.launcher == "slurm":
         # What ran on that node only followed; the same command again finds the Slurm job, or its end.
         message = (
@@ -118,34 +127,38 @@ def _end_findings(planned: PlannedRun, job: Mapping[str, Any]) -> list[Finding]:
             "job may go on: start the same command again, which follows it (or scancel --name "
             f"{planned.run_id})"
         )
-        found.append(_finding(STILL_RUNNING, Verdict.UNPROVEN, message))
-    elif job.get("phase") != "ended" or not isinstance(ended_by, str):
+        return _finding(STILL_RUNNING, Verdict.UNPROVEN, message)
+    if job.get("phase") != "ended" or not isinstance(ended_by, str):
         message = f"how the job ended is not known: {sanitize(ended_by, 100)}"
-        found.append(_finding("unknown_end", Verdict.UNPROVEN, message))
-    elif ended_by in _ENDED_BADLY:
+        return _finding("unknown_end", Verdict.UNPROVEN, message)
+    if ended_by in _ENDED_BADLY:
         code, verdict, words = _ENDED_BADLY[ended_by]
         message = words.format(timeout_s=planned.timeout_s, hang_s=planned.hang_s)
-        found.append(_finding(code, verdict, f"the job {message}"))
-    elif ended_by != "itself":
+        return _finding(code, verdict, f"the job {message}")
+    if ended_by != "itself":
         message = f"the job was ended by something unknown: {sanitize(ended_by, 100)}"
-        found.append(_finding("unknown_end", Verdict.UNPROVEN, message))
-    elif signal is not None:
-        found.append(_finding("killed", Verdict.FAIL, f"the job was killed by signal {sanitize(signal, 20)}"))
-    elif type(status) is not int:
-        said = "" if status is None else f", but {sanitize(repr(status), 100)}"
-        found.append(_finding("no_exit_status", Verdict.UNPROVEN, f"the job has no exit status{said}"))
-    elif status in COULD_NOT_RUN:
+        return _finding("unknown_end", Verdict.UNPROVEN, message)
+    return None
+
+
+def _exit_failure(job: Mapping[str, Any]) -> Finding | None:
+    """Return a finding where a job that ended by itself did not end well; the order is that of weight."""
+    status, signal = job.get("exit_status"), job.get("signal")
+    if signal is not None:
+        return _finding("killed", Verdict.FAIL, f"the job was killed by signal {sanitize(signal, 20)}")
+    # Not isinstance: True is an int, and a node that reports it reports no status.
+    if type(status) is not int:
+        shown = "" if status is None else f", but {sanitize(repr(status), 100)}"
+        return _finding("no_exit_status", Verdict.UNPROVEN, f"the job has no exit status{shown}")
+    if status in COULD_NOT_RUN:
         message = f"the job could not run: {COULD_NOT_RUN[status]} (exit status {status})"
-        found.append(_finding("could_not_run", Verdict.UNPROVEN, message))
-    elif status != 0:
-        found.append(_finding("exit_status", Verdict.FAIL, f"the job ended with exit status {status}"))
-    elif job.get("succeeded") is not True:
-        message = "the job has exit status 0, yet its supervisor says that it did not succeed"
-        found.append(_finding("contradiction", Verdict.UNPROVEN, message))
-    if job.get("unkillable"):
-        message = f"processes of the job survive SIGKILL on the node: {sanitize(job['unkillable'], 200)}"
-        found.append(_finding("unkillable", Verdict.DEGRADED, message))
-    return found
+        return _finding("could_not_run", Verdict.UNPROVEN, message)
+    if status != 0:
+        return _finding("exit_status", Verdict.FAIL, f"the job ended with exit status {status}")
+    if job.get("succeeded") is not True:
+        message = "the job has exit status 0, yet its supervisor reports no success"
+        return _finding("contradiction", Verdict.UNPROVEN, message)
+    return None
 
 
 def _finding(code: str, verdict: Verdict, message: str) -> Finding:
@@ -228,7 +241,7 @@ def build_run(
     )
 
 
-def record(
+def write_record(
     planned: PlannedRun,
     evidence: Evidence,
     folder: Path,
@@ -239,8 +252,8 @@ def record(
 ) -> RecordedRun:
     """Parse the logs under ``folder/logs``, judge, and write record, history and reports.
 
-    The record is written before history and reports: whatever fails after it loses no run and is told
-    in :attr:`Recorded.history`; :func:`rackproof.jobs.bench.tasks.report` makes a missing page later.
+    The record is written before history and reports: whatever fails after it loses no run and is named
+    in :attr:`RecordedRun.history`; :func:`rackproof.jobs.bench.tasks.report_plan` makes a missing page later.
 
     Args:
         planned: The run as planned.
@@ -389,13 +402,13 @@ def _part(tags: Mapping[str, str], prefix: str) -> dict[str, str]:
     return {key.removeprefix(prefix): value for key, value in tags.items() if key.startswith(prefix)}
 
 
-def _dataset(said: Mapping[str, str]) -> Dataset | None:
-    if not said:
+def _dataset(tags: Mapping[str, str]) -> Dataset | None:
+    if not tags:
         return None
     counts = ("objects", "size_bytes")
-    number = {key: int(said[key]) for key in counts if _INTEGER.fullmatch(said.get(key, ""))}
-    text = {key: said[key] for key in ("name", "source", "sha256") if key in said}
-    return Dataset.model_validate({**text, **number})
+    numbers = {key: int(tags[key]) for key in counts if _INTEGER.fullmatch(tags.get(key, ""))}
+    texts = {key: tags[key] for key in ("name", "source", "sha256") if key in tags}
+    return Dataset.model_validate({**texts, **numbers})
 
 
 def _moment(raw: object) -> datetime | None:

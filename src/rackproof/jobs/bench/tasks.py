@@ -126,7 +126,9 @@ def select_benchmarks(
         suite = "" if benchmarks else suite
         overrides = {name: _values(name, value) for name, value in parameters.items()}
         for loaded in chosen:
-            for point in loaded.definition.points(suite, planning.fitting(loaded, overrides, chosen)):
+            for point in loaded.definition.points(
+                suite, planning.fitting_overrides(loaded, overrides, chosen)
+            ):
                 loaded.definition.check_bounds(point)
         _sku_references(sku_references)
         if owner_pid is not None:
@@ -213,7 +215,7 @@ def plan_runs(
                     wanted.setdefault(host, []).append(run.parameters)
                     words = _runtime_arguments(run.runtime, answered[host])
                     runtimes.setdefault(host, {})[run.runtime] = words
-    description = planning.describe(made)
+    description = planning.describe_plan(made)
     if resumed:
         description = f"Going on with {made.plan_id}: {len(done)} of {len(made.runs)} done.\n{description}"
     return PlanOutcome(
@@ -315,7 +317,7 @@ def record_run(
         **texts,
     )
     try:
-        return bench_record.record(
+        return bench_record.write_record(
             planned,
             evidence,
             results / run_id,
