@@ -53,11 +53,12 @@ class LookupModule(LookupBase):
     ) -> list[dict[str, Any]]:
         """Return the definitions as plain data."""
         from rackproof.core import definitions
+        from rackproof.logs import FORMATS
 
         self.set_options(var_options=variables, direct=kwargs)
         try:
-            chosen = definitions.select(
-                definitions.load_folder(Path(self.get_option("definitions"))),
+            chosen = definitions.select_benchmarks(
+                definitions.load_definitions(Path(self.get_option("definitions")), log_formats=FORMATS),
                 suite=self.get_option("suite"),
                 benchmarks=terms,
             )

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from rackproof.core import definitions
-from rackproof.core.definitions import DefinitionError, UnknownBenchmark
+from rackproof.core.definitions import DefinitionError, UnknownBenchmarkError
+from rackproof.logs import FORMATS
 
 GOOD = """\
 ---
@@ -70,7 +71,7 @@ def test_mistake_names_file_line_and_key(
     assert old in GOOD
     path = write(tmp_path, GOOD.replace(old, new, 1))
     with pytest.raises(DefinitionError) as raised:
-        definitions.load_file(path)
+        definitions.load_definition(path, log_formats=FORMATS)
     message = str(raised.value)
     assert f"{path}:{line}" in message
     for word in words:
@@ -82,11 +83,11 @@ def test_damaged_file_is_an_error_not_a_crash(tmp_path: Path, data: bytes) -> No
     path = tmp_path / "bad.yml"
     path.write_bytes(data)
     with pytest.raises(DefinitionError, match=r"bad\.yml"):
-        definitions.load_file(path)
+        definitions.load_definition(path, log_formats=FORMATS)
 
 
 def test_points_of_a_suite_are_the_union_of_its_matrices_without_the_excluded(tmp_path: Path) -> None:
-    definition = definitions.load_file(write(tmp_path)).definition
+    definition = definitions.load_definition(write(tmp_path), log_formats=FORMATS).definition
     points = [(p["batch_size"], p["gpus"], p["target"]) for p in definition.points("sweep", gpus=8)]
     assert points == [(64, 1, 0.9), (128, 1, 0.9), (128, 2, 0.9), (2048, 8, 0.8)]
     assert [p["batch_size"] for p in definition.points()] == [64, 128]
@@ -94,42 +95,42 @@ def test_points_of_a_suite_are_the_union_of_its_matrices_without_the_excluded(tm
 
 
 def test_an_override_takes_the_place_of_the_matrix(tmp_path: Path) -> None:
-    definition = definitions.load_file(write(tmp_path)).definition
+    definition = definitions.load_definition(write(tmp_path), log_formats=FORMATS).definition
     assert [p["batch_size"] for p in definition.points("", {"batch_size": (32, 8)})] == [32, 8]
     with pytest.raises(DefinitionError, match="`batch_size`"):
         list(definition.points("", {"batchsize": (32,)}))
 
 
 def test_only_plain_variables_are_replaced() -> None:
-    assert definitions.substitute("{{ a }}/{{b}}", {"a": "x", "b": 2}) == "x/2"
+    assert definitions.substitute_variables("{{ a }}/{{b}}", {"a": "x", "b": 2}) == "x/2"
     for text in ["{{ a | upper }}", "{{ a.b }}", "{% if a %}", "{{ 1 + 1 }}", "{{ lookup('pipe', 'id') }}"]:
         with pytest.raises(DefinitionError):
-            definitions.substitute(text, {"a": "x"}, "here")
+            definitions.substitute_variables(text, {"a": "x"}, "here")
     with pytest.raises(DefinitionError, match=r"`bench_dta`.*`bench_data`"):
-        definitions.substitute("{{ bench_dta }}", {"bench_data": "x"})
+        definitions.substitute_variables("{{ bench_dta }}", {"bench_data": "x"})
 
 
 def test_a_value_cannot_smuggle_a_variable_or_split_an_argument() -> None:
-    words = definitions.arguments({"data": "{{ a }}"}, {"a": "x y; rm -rf /", "b": "secret"})
+    words = definitions.command_options({"data": "{{ a }}"}, {"a": "x y; rm -rf /", "b": "secret"})
     assert words == ["--data=x y; rm -rf /"]
-    assert definitions.arguments({"lr": ""}, {}) == []
+    assert definitions.command_options({"lr": ""}, {}) == []
 
 
 def test_unknown_names_offer_near_ones(tmp_path: Path) -> None:
     write(tmp_path)
-    known = definitions.load_folder(tmp_path)
-    with pytest.raises(UnknownBenchmark, match="did you mean `good`"):
-        definitions.select(known, benchmarks=["goood"])
-    with pytest.raises(UnknownBenchmark, match="did you mean `quick`"):
-        definitions.select(known, suite="quik")
-    with pytest.raises(UnknownBenchmark, match="there is: quick, sweep"):
-        definitions.select(known, suite="zzz")
+    known = definitions.load_definitions(tmp_path, log_formats=FORMATS)
+    with pytest.raises(UnknownBenchmarkError, match="did you mean `good`"):
+        definitions.select_benchmarks(known, benchmarks=["goood"])
+    with pytest.raises(UnknownBenchmarkError, match="did you mean `quick`"):
+        definitions.select_benchmarks(known, suite="quik")
+    with pytest.raises(UnknownBenchmarkError, match="there is: quick, sweep"):
+        definitions.select_benchmarks(known, suite="zzz")
     with pytest.raises(DefinitionError, match="no benchmark definitions"):
-        definitions.load_folder(tmp_path / "none")
+        definitions.load_definitions(tmp_path / "none", log_formats=FORMATS)
 
 
 def test_a_bound_may_name_a_parameter(tmp_path: Path) -> None:
-    rule = definitions.load_file(write(tmp_path)).definition.result.judge[0]
+    rule = definitions.load_definition(write(tmp_path), log_formats=FORMATS).definition.result.judge[0]
     reference = rule.bound("good.yml", {"target": 0.8})
     assert reference is not None
     assert (reference.value, reference.low, reference.high) == (0.8, 0.0, None)
@@ -138,7 +139,7 @@ def test_a_bound_may_name_a_parameter(tmp_path: Path) -> None:
 
 
 def test_the_shipped_definitions_load_and_name_existing_programs(root: Path) -> None:
-    known = definitions.load_folder(root / "benchmarks")
+    known = definitions.load_definitions(root / "benchmarks", log_formats=FORMATS)
     for loaded in known.values():
         launch = loaded.definition.launch
         if launch.with_ != "local":
@@ -147,7 +148,7 @@ def test_the_shipped_definitions_load_and_name_existing_programs(root: Path) -> 
         assert (root / "workloads" / launch.runtime / "runtime.json").is_file(), loaded.name
         for stage in loaded.definition.stage:
             assert (root / "workloads" / stage.program).is_file(), loaded.name
-    assert {"quick", "mnist", "mlperf-training-5.1"} <= set(definitions.suites(known))
+    assert {"quick", "mnist", "mlperf-training-5.1"} <= set(definitions.benchmarks_by_suite(known))
 
 
 CLUSTER = """\
@@ -183,13 +184,15 @@ def test_a_definition_for_a_cluster_is_whole_or_refused(
 ) -> None:
     path = tmp_path / "big.yml"
     path.write_text(CLUSTER)
-    assert definitions.load_file(path).definition.launch.with_ == "slurm"
+    assert definitions.load_definition(path, log_formats=FORMATS).definition.launch.with_ == "slurm"
     path.write_text(CLUSTER.replace(old, new))
     with pytest.raises(DefinitionError, match=complaint):
-        definitions.load_file(path)
+        definitions.load_definition(path, log_formats=FORMATS)
 
 
 def test_a_benchmark_named_twice_is_chosen_once(tmp_path: Path) -> None:
     write(tmp_path)
-    loaded = definitions.load_folder(tmp_path)
-    assert [one.name for one in definitions.select(loaded, benchmarks=["good", "good"])] == ["good"]
+    loaded = definitions.load_definitions(tmp_path, log_formats=FORMATS)
+    assert [one.name for one in definitions.select_benchmarks(loaded, benchmarks=["good", "good"])] == [
+        "good"
+    ]

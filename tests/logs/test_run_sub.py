@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from rackproof.analysis.mlperf.score import FolderScore, RunScore
-from rackproof.core.definitions import load_file
+from rackproof.core.definitions import load_definition
 from rackproof.core.records import Measurement, Verdict
 from rackproof.jobs.bench import mlperf_checks
 from rackproof.jobs.bench.planning import PlannedRun
-from rackproof.logs import run_sub
+from rackproof.logs import FORMATS, run_sub
 
 NODES = ("n1", "n2", "n3")
 END: dict[str, Any] = {
@@ -237,7 +237,7 @@ def planned(root: Path, **changes: Any) -> PlannedRun:
         "launcher": "slurm",
         "sku": "gb300",
         "sku_gpus": 4,
-        "result": load_file(path).definition.result,
+        "result": load_definition(path, log_formats=FORMATS).definition.result,
         "definition_path": str(path),
         "definition_sha256": "",
     }

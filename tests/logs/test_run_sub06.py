@@ -17,7 +17,7 @@ from rackproof.core.records import Measurement, Node, Run, Verdict
 from rackproof.jobs.bench import mlperf_checks, planning
 from rackproof.jobs.bench.launch_slurm import Site
 from rackproof.jobs.bench.planning import Plan
-from rackproof.logs import run_sub, run_sub06
+from rackproof.logs import FORMATS, run_sub, run_sub06
 
 MODELS = ("gnmt", "maskrcnn", "minigo", "resnet", "ssd", "translation")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -32,7 +32,7 @@ def suite_plan(
     **site: Any,
 ) -> Plan:
     """Return the plan of the whole suite on some hosts."""
-    known = definitions.load_folder(root / "benchmarks")
+    known = definitions.load_definitions(root / "benchmarks", log_formats=FORMATS)
     variables = {
         "bench_home": "/var/lib/rackproof",
         "bench_data": "/data",
@@ -42,7 +42,7 @@ def suite_plan(
     }
     told = Site.model_validate({"sku": "hyperplane", "sku_gpus": 8, "rack": "hyperplane", **site})
     return planning.make_plan(
-        definitions.select(known, suite="mlperf-training-0.6"),
+        definitions.select_benchmarks(known, suite="mlperf-training-0.6"),
         {host: Node(name=host) for host in hosts},
         dict.fromkeys(hosts, variables),
         suite="mlperf-training-0.6",
@@ -175,10 +175,10 @@ def test_a_definition_for_docker_is_whole_or_refused(
 ) -> None:
     path = tmp_path / "broken.yml"
     path.write_text(BROKEN)
-    assert definitions.load_file(path).definition.launch.with_ == "docker"
+    assert definitions.load_definition(path, log_formats=FORMATS).definition.launch.with_ == "docker"
     path.write_text(BROKEN.replace(old, new))
     with pytest.raises(DefinitionError, match=complaint):
-        definitions.load_file(path)
+        definitions.load_definition(path, log_formats=FORMATS)
 
 
 GOOD = """\

@@ -20,9 +20,10 @@ from typing import Any
 import pytest
 
 from rackproof import logs
-from rackproof.core.definitions import load_file
+from rackproof.core.definitions import load_definition
 from rackproof.jobs.bench import launch_docker
 from rackproof.jobs.bench.launch_slurm import Site
+from rackproof.logs import FORMATS
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).resolve().parent
@@ -73,7 +74,7 @@ class Machine:
         return sum(line.startswith(word) for line in text.splitlines())
 
     def spec(self, name: str = "ssd", **site: Any) -> dict[str, Any]:
-        loaded = load_file(self.root / f"benchmarks/{name}-0.6.yml")
+        loaded = load_definition(self.root / f"benchmarks/{name}-0.6.yml", log_formats=FORMATS)
         variables = {
             "bench_home": str(self.folder / "home"),
             "bench_data": str(self.folder / "data"),

@@ -13,7 +13,7 @@ from rackproof.core import definitions
 from rackproof.core.records import Gpu, Node, Run
 from rackproof.jobs.bench import planning, record
 from rackproof.jobs.bench.evidence import Evidence
-from rackproof.logs import parse
+from rackproof.logs import FORMATS, parse
 
 
 def log_text(**measured: float) -> str:
@@ -30,7 +30,7 @@ def log_text(**measured: float) -> str:
 
 
 def judged(root: Path, name: str, **measured: float) -> Run:
-    loaded = definitions.load_file(root / "benchmarks" / f"{name}.yml")
+    loaded = definitions.load_definition(root / "benchmarks" / f"{name}.yml", log_formats=FORMATS)
     node = Node(name="n1", gpus=(Gpu(index=0, uuid="GPU-0"),))
     made = planning.make_plan([loaded], {"n1": node}, {"n1": {}}, now=datetime(2026, 1, 1, tzinfo=UTC))
     (planned,) = made.runs

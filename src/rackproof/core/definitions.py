@@ -11,12 +11,12 @@ import hashlib
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from rackproof.core.errors import RackproofError
 from rackproof.core.records import Direction, Name, Record, Reference, Text
@@ -34,7 +34,7 @@ class DefinitionError(RackproofError):
     """A definition that cannot be used. The message names file, line, key and what to do."""
 
 
-class UnknownBenchmark(DefinitionError):  # noqa: N818  (reads as what it is)
+class UnknownBenchmarkError(DefinitionError):
     """A benchmark or suite that no file defines. The message offers near names."""
 
 
@@ -208,7 +208,7 @@ class JudgeRule(Record):
         ):
             if raw is None:
                 continue
-            text = substitute(str(raw), parameters, f"{source}: result.judge: {self.metric}")
+            text = substitute_variables(str(raw), parameters, f"{source}: result.judge: {self.metric}")
             try:
                 value = float(text)
             except ValueError:
@@ -237,11 +237,15 @@ class Result(Record):
 
     @field_validator("format")
     @classmethod
-    def _known_format(cls, format: str) -> str:
-        from rackproof.logs import FORMATS
-
-        if format not in ("auto", *FORMATS):
-            raise ValueError(f"no log format `{format}`{_near(format, ['auto', *FORMATS])}")
+    def _known_format(cls, format: str, info: ValidationInfo) -> str:
+        # The parsers are a layer above this one, so load_definition() is handed their names. A plan that
+        # carries these rules is read without them: they were checked when it was made.
+        log_formats = (info.context or {}).get("log_formats")
+        if log_formats is None:
+            return format
+        known = ["auto", *log_formats]
+        if format not in known:
+            raise ValueError(f"no log format `{format}`{_near(format, known)}")
         return format
 
 
@@ -413,7 +417,7 @@ class LoadedDefinition(Record):
         return self.definition.name
 
 
-def substitute(text: str, variables: Mapping[str, Scalar], where: str = "") -> str:
+def substitute_variables(text: str, variables: Mapping[str, Scalar], where: str = "") -> str:
     """Replace every ``{{ name }}`` in text by the variable's value.
 
     Raises:
@@ -434,18 +438,24 @@ def substitute(text: str, variables: Mapping[str, Scalar], where: str = "") -> s
     return replaced
 
 
-def arguments(options: Mapping[str, Scalar], variables: Mapping[str, Scalar], where: str = "") -> list[str]:
+def command_options(
+    options: Mapping[str, Scalar], variables: Mapping[str, Scalar], where: str = ""
+) -> list[str]:
     """Return options as ``--name=value`` words; an empty value leaves the option out."""
     words = []
     for option, raw in options.items():
-        value = substitute(str(raw), variables, f"{where}.{option}")
+        value = substitute_variables(str(raw), variables, f"{where}.{option}")
         if value != "":
             words.append(f"--{option}={value}")
     return words
 
 
-def load_file(path: Path) -> LoadedDefinition:
+def load_definition(path: Path, *, log_formats: Collection[str]) -> LoadedDefinition:
     """Read and validate one definition.
+
+    Args:
+        path: The file.
+        log_formats: The names that `result.format` may have besides `auto`.
 
     Raises:
         DefinitionError: With file, line, key and what is wrong.
@@ -468,7 +478,7 @@ def load_file(path: Path) -> LoadedDefinition:
     if not isinstance(content, dict):
         raise DefinitionError(f"{path}:1: a definition is a mapping of keys; see docs/using/benchmarks.md")
     try:
-        definition = Definition.model_validate(content)
+        definition = Definition.model_validate(content, context={"log_formats": log_formats})
     except ValidationError as error:
         raise DefinitionError(
             "\n".join(_explain(path, problem, lines) for problem in error.errors())
@@ -481,8 +491,12 @@ def load_file(path: Path) -> LoadedDefinition:
     return LoadedDefinition(definition=definition, path=str(path), sha256=hashlib.sha256(data).hexdigest())
 
 
-def load_folder(folder: Path) -> dict[str, LoadedDefinition]:
+def load_definitions(folder: Path, *, log_formats: Collection[str]) -> dict[str, LoadedDefinition]:
     """Read every ``*.yml`` of a folder: name to definition, in order of names.
+
+    Args:
+        folder: The folder.
+        log_formats: The names that `result.format` may have besides `auto`.
 
     Raises:
         DefinitionError: The folder is missing or empty, or one of its files is wrong.
@@ -490,10 +504,11 @@ def load_folder(folder: Path) -> dict[str, LoadedDefinition]:
     paths = sorted(folder.glob("*.yml"))
     if not paths:
         raise DefinitionError(f"{folder}: no benchmark definitions (*.yml) here; set bench_definitions")
-    return {loaded.name: loaded for loaded in map(load_file, paths)}
+    loaded = [load_definition(path, log_formats=log_formats) for path in paths]
+    return {one.name: one for one in loaded}
 
 
-def suites(definitions: Mapping[str, LoadedDefinition]) -> dict[str, list[str]]:
+def benchmarks_by_suite(definitions: Mapping[str, LoadedDefinition]) -> dict[str, list[str]]:
     """Return suite names, each with the benchmarks in it."""
     found: dict[str, list[str]] = {}
     for loaded in definitions.values():
@@ -502,22 +517,22 @@ def suites(definitions: Mapping[str, LoadedDefinition]) -> dict[str, list[str]]:
     return dict(sorted(found.items()))
 
 
-def select(
+def select_benchmarks(
     definitions: Mapping[str, LoadedDefinition], *, suite: str = "", benchmarks: Sequence[str] = ()
 ) -> list[LoadedDefinition]:
     """Return the definitions of a suite, or those named.
 
     Raises:
-        UnknownBenchmark: No such benchmark or suite; the message offers near names.
+        UnknownBenchmarkError: No such benchmark or suite; the message offers near names.
     """
     if benchmarks:
         for name in benchmarks:
             if name not in definitions:
-                raise UnknownBenchmark(f"no benchmark `{name}`{_near(name, definitions)}")
+                raise UnknownBenchmarkError(f"no benchmark `{name}`{_near(name, definitions)}")
         return [definitions[name] for name in dict.fromkeys(benchmarks)]
-    known = suites(definitions)
+    known = benchmarks_by_suite(definitions)
     if suite not in known:
-        raise UnknownBenchmark(f"no suite `{suite}`{_near(suite, known)}")
+        raise UnknownBenchmarkError(f"no suite `{suite}`{_near(suite, known)}")
     return [definitions[name] for name in known[suite]]
 
 

@@ -15,6 +15,7 @@ from rackproof.jobs.bench import node_setup, planning
 from rackproof.jobs.bench.launch_slurm import Site
 from rackproof.jobs.bench.node_setup import ExperimentConfig, NodeSetup, Peer, Storage
 from rackproof.jobs.bench.planning import Plan
+from rackproof.logs import FORMATS
 
 TEXT = """\
 name: train
@@ -41,7 +42,7 @@ NAMES = ("n1", "n2", "n3", "n4")
 def loaded(tmp_path: Path) -> LoadedDefinition:
     path = tmp_path / "train.yml"
     path.write_text(TEXT)
-    return definitions.load_file(path)
+    return definitions.load_definition(path, log_formats=FORMATS)
 
 
 def plan(tmp_path: Path, names: tuple[str, ...] = NAMES, gpus: int = 4, **options: Any) -> Plan:

@@ -14,6 +14,7 @@ from rackproof.core.records import Gpu, Node, Run
 from rackproof.jobs.bench import planning
 from rackproof.jobs.bench.launch_slurm import Site
 from rackproof.jobs.bench.planning import Plan
+from rackproof.logs import FORMATS
 from rackproof.store.run_folder import ResultsError, write_run
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
@@ -37,7 +38,7 @@ result:
 def train(tmp_path: Path) -> LoadedDefinition:
     path = tmp_path / "train.yml"
     path.write_text(TEXT)
-    return definitions.load_file(path)
+    return definitions.load_definition(path, log_formats=FORMATS)
 
 
 def node(name: str, gpus: int) -> Node:
@@ -254,7 +255,7 @@ result: {repeats: 10, judge: [{metric: eval_accuracy, at_most: 0.9}]}
 def big(tmp_path: Path) -> LoadedDefinition:
     path = tmp_path / "big.yml"
     path.write_text(RACK)
-    return definitions.load_file(path)
+    return definitions.load_definition(path, log_formats=FORMATS)
 
 
 def rack_plan(big: LoadedDefinition, racks: tuple[str, ...] = ("a", "a"), **options: object) -> Plan:

@@ -12,6 +12,7 @@ from rackproof.core.records import Gpu, Node
 from rackproof.jobs.bench import planning
 from rackproof.jobs.bench.node_setup import ExperimentConfig, Storage
 from rackproof.jobs.bench.planning import Plan
+from rackproof.logs import FORMATS
 
 TEXT = """\
 name: train
@@ -31,7 +32,7 @@ result:
 def loaded(tmp_path: Path, filters: str = "") -> LoadedDefinition:
     path = tmp_path / "train.yml"
     path.write_text(TEXT.replace("FILTERS", filters))
-    return definitions.load_file(path)
+    return definitions.load_definition(path, log_formats=FORMATS)
 
 
 def plan(one: LoadedDefinition, names: tuple[str, ...] = ("n1",), **options: object) -> Plan:
@@ -97,6 +98,9 @@ def test_an_estimate_is_asked_for_the_point_as_runs_record_it(tmp_path: Path) ->
     path = tmp_path / "train.yml"
     path.write_text(TEXT.replace("FILTERS", "").replace("precision: bf16", 'precision: ""'))
     asked = []
-    plan(definitions.load_file(path), estimate=lambda name, point, node: asked.append(point))
+    plan(
+        definitions.load_definition(path, log_formats=FORMATS),
+        estimate=lambda name, point, node: asked.append(point),
+    )
     assert asked
     assert all("precision" not in point for point in asked)

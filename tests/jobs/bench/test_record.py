@@ -22,6 +22,7 @@ from rackproof.jobs.bench import mlperf_checks, planning, record
 from rackproof.jobs.bench.evidence import Evidence
 from rackproof.jobs.bench.planning import PlannedRun
 from rackproof.jobs.bench.record import build_run, job_findings
+from rackproof.logs import FORMATS
 from rackproof.store.history.client import History
 from rackproof.store.run_folder import ResultsError, read_run
 
@@ -53,7 +54,9 @@ def planned(tmp_path: Path) -> PlannedRun:
     path = tmp_path / "definitions" / "train.yml"
     path.parent.mkdir()
     path.write_text(TEXT)
-    made = planning.make_plan([definitions.load_file(path)], {"n1": NODE}, {"n1": {}})
+    made = planning.make_plan(
+        [definitions.load_definition(path, log_formats=FORMATS)], {"n1": NODE}, {"n1": {}}
+    )
     return made.runs[0]
 
 
@@ -449,7 +452,9 @@ def test_a_definition_and_a_log_are_read_once(
     definition = tmp_path / "definitions" / "train.yml"
     definition.parent.mkdir()
     definition.write_text(TEXT)
-    planned = planning.make_plan([definitions.load_file(definition)], {"n1": NODE}, {"n1": {}}).runs[0]
+    planned = planning.make_plan(
+        [definitions.load_definition(definition, log_formats=FORMATS)], {"n1": NODE}, {"n1": {}}
+    ).runs[0]
     folder = tmp_path / "results" / planned.run_id
     log = folder / "logs" / "n1.log"
     log.parent.mkdir(parents=True)

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.core.definitions import load_file
+from rackproof.core.definitions import load_definition
 from rackproof.jobs.bench import launch_slurm
 from rackproof.jobs.bench.launch_slurm import Site
+from rackproof.logs import FORMATS
 
 VARIABLES = {"bench_mlcommons_downloader": "http://m/d.sh", "bench_mlcommons_metadata": "http://m/metadata"}
 DATA = "/shared/data"
@@ -16,7 +17,7 @@ DATA = "/shared/data"
 
 def told(root: Path, name: str) -> tuple[dict[str, str], dict[str, str]]:
     """Return the job's variables, and what each step of staging runs."""
-    loaded = load_file(root / "benchmarks" / f"{name}.yml")
+    loaded = load_definition(root / "benchmarks" / f"{name}.yml", log_formats=FORMATS)
     site = Site(shared="/shared", sku="gb300", sku_gpus=4)
     said = launch_slurm.slurm_specification(loaded, site, ["n1"], VARIABLES)
     steps = said["stage"]

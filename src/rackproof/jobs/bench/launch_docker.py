@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from rackproof.core.definitions import DefinitionError, LoadedDefinition, Scalar, substitute
+from rackproof.core.definitions import DefinitionError, LoadedDefinition, Scalar, substitute_variables
 from rackproof.jobs.bench.launch_slurm import Site
 
 PROGRAM = "docker_run.py"
@@ -36,7 +36,7 @@ def system_config(loaded: LoadedDefinition, site: Site, nodes: int) -> str:
     if configs is None:
         return ""
     named = (configs.together if site.together else configs.systems).get(site.sku, "")
-    text = substitute(named, {"nodes": nodes}, f"{loaded.path}: configs.together")
+    text = substitute_variables(named, {"nodes": nodes}, f"{loaded.path}: configs.together")
     return text if _SYSTEM.fullmatch(text) else ""
 
 
@@ -55,7 +55,7 @@ def docker_obstacle(
     build, configs = loaded.definition.build, loaded.definition.configs
     if build is None or configs is None:
         return "its definition has no build"
-    ref = substitute(build.ref, variables, f"{loaded.path}: build.ref")
+    ref = substitute_variables(build.ref, variables, f"{loaded.path}: build.ref")
     if not _COMMIT.fullmatch(ref):
         return f"the commit of the sources is {ref or 'empty'!r}: give 40 hexadecimal digits, not a branch"
     if site.together and unreached:
@@ -96,8 +96,8 @@ def docker_specification(
     return {
         "benchmark": loaded.name,
         "home": f"{home}/docker",
-        "sources": substitute(build.sources, known, f"{loaded.path}: build.sources"),
-        "ref": substitute(build.ref, known, f"{loaded.path}: build.ref"),
+        "sources": substitute_variables(build.sources, known, f"{loaded.path}: build.sources"),
+        "ref": substitute_variables(build.ref, known, f"{loaded.path}: build.ref"),
         "folder": build.folder,
         "image": build.image,
         "image_gb": build.size_gb * site.size_factor,
@@ -106,7 +106,7 @@ def docker_specification(
             {
                 "creates": stage.creates,
                 "mount": stage.mount,
-                "run": substitute(stage.run, known, f"{loaded.path}: stage.run"),
+                "run": substitute_variables(stage.run, known, f"{loaded.path}: stage.run"),
                 "size_gb": stage.size_gb * site.size_factor,
             }
             for stage in definition.stage
@@ -143,7 +143,7 @@ def docker_environment(
     """
     known = {**variables, "data": docker_data_folder(loaded, site, variables)}
     own = {
-        key: substitute(value, known, f"{loaded.path}: launch.environment.{key}")
+        key: substitute_variables(value, known, f"{loaded.path}: launch.environment.{key}")
         for key, value in loaded.definition.launch.environment.items()
     }
     return {**own, **site.environment}

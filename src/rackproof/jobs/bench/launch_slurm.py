@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import Field
 
-from rackproof.core.definitions import DefinitionError, LoadedDefinition, Scalar, substitute
+from rackproof.core.definitions import DefinitionError, LoadedDefinition, Scalar, substitute_variables
 from rackproof.core.records import Record
 
 PROGRAM = "slurm_run.py"
@@ -116,7 +116,7 @@ def slurm_specification(
             {
                 "creates": stage.creates,
                 "mount": stage.mount,
-                "run": substitute(stage.run, known, f"{loaded.path}: stage.run"),
+                "run": substitute_variables(stage.run, known, f"{loaded.path}: stage.run"),
                 "size_gb": stage.size_gb * site.size_factor,
             }
             for stage in definition.stage
@@ -140,7 +140,7 @@ def slurm_environment(
     """
     known = {**variables, "bench_shared": site.shared}
     own = {
-        key: substitute(value, known, f"{loaded.path}: launch.environment.{key}")
+        key: substitute_variables(value, known, f"{loaded.path}: launch.environment.{key}")
         for key, value in loaded.definition.launch.environment.items()
     }
     return {**own, **site.environment}

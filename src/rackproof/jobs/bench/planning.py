@@ -25,9 +25,9 @@ from rackproof.core.definitions import (
     Parameters,
     Result,
     Scalar,
-    arguments,
-    load_file,
-    substitute,
+    command_options,
+    load_definition,
+    substitute_variables,
 )
 from rackproof.core.records import Finding, Node, Record, Run, Verdict
 from rackproof.core.text import duration, sanitize
@@ -47,6 +47,7 @@ from rackproof.jobs.bench.launch_slurm import (
     slurm_specification,
 )
 from rackproof.jobs.bench.node_setup import ExperimentConfig, NodeSetup, Peer
+from rackproof.logs import FORMATS
 from rackproof.store.run_folder import RECORD_NAME, ResultsError, new_run_id, read_run, write_file
 
 PLAN_FILE = "plan.json"
@@ -483,16 +484,18 @@ class _Planner:
             parameters={axis: value for axis, value in point.items() if value != ""},
             runtime=launch.runtime,
             program=launch.program,
-            arguments=tuple(arguments(launch.arguments, variables, f"{loaded.path}: launch.arguments")),
+            arguments=tuple(command_options(launch.arguments, variables, f"{loaded.path}: launch.arguments")),
             environment={
-                key: substitute(value, variables, f"{loaded.path}: launch.environment.{key}")
+                key: substitute_variables(value, variables, f"{loaded.path}: launch.environment.{key}")
                 for key, value in launch.environment.items()
             },
             stage=tuple(
                 {
                     "creates": stage.creates,
                     "program": stage.program,
-                    "arguments": arguments(stage.arguments, variables, f"{loaded.path}: stage.arguments"),
+                    "arguments": command_options(
+                        stage.arguments, variables, f"{loaded.path}: stage.arguments"
+                    ),
                 }
                 for stage in definition.stage
             ),
@@ -615,7 +618,7 @@ def definition_findings(planned: PlannedRun) -> list[Finding]:
     except OSError:
         pass  # reading it says what is wrong
     try:
-        if load_file(path).sha256 == planned.definition_sha256:
+        if load_definition(path, log_formats=FORMATS).sha256 == planned.definition_sha256:
             return []
     except DefinitionError as error:
         return [Finding(code="definition_unreadable", verdict=Verdict.UNPROVEN, message=str(error)[:4000])]

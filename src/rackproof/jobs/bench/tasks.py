@@ -27,6 +27,7 @@ from rackproof.jobs.bench.launch_slurm import Site
 from rackproof.jobs.bench.mlperf_checks import score_repeats
 from rackproof.jobs.bench.node_setup import ExperimentConfig
 from rackproof.jobs.bench.planning import Plan, PlannedRun
+from rackproof.logs import FORMATS
 from rackproof.nodes.facts import findings_from_facts, node_from_facts
 from rackproof.report import write_plan_reports, write_run_reports
 from rackproof.report.comparison import write_comparison
@@ -122,7 +123,9 @@ def select_benchmarks(
         BenchError: Unknown name, wrong definition, wrong baseline, host busy, folder not writable.
     """
     try:
-        chosen = definitions.select(definitions.load_folder(folder), suite=suite, benchmarks=benchmarks)
+        chosen = definitions.select_benchmarks(
+            definitions.load_definitions(folder, log_formats=FORMATS), suite=suite, benchmarks=benchmarks
+        )
         suite = "" if benchmarks else suite
         overrides = {name: _values(name, value) for name, value in parameters.items()}
         for loaded in chosen:
@@ -177,9 +180,9 @@ def plan_runs(
         for host, answer in answered.items()
     }
     try:
-        loaded = definitions.load_folder(Path(choice.definitions))
+        loaded = definitions.load_definitions(Path(choice.definitions), log_formats=FORMATS)
         made = planning.make_plan(
-            definitions.select(loaded, benchmarks=choice.benchmarks),
+            definitions.select_benchmarks(loaded, benchmarks=choice.benchmarks),
             nodes,
             {host: answer.variables for host, answer in answered.items()},
             suite=choice.suite,

@@ -23,13 +23,14 @@ from rackproof.analysis.pair_speeds import (
     parse_section,
     read_pair,
 )
-from rackproof.core.definitions import JudgeRule, load_file
+from rackproof.core.definitions import JudgeRule, load_definition
 from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.judging import NO_REFERENCE, SkuReference, judge_run
 from rackproof.core.records import Measurement, ParsedLog, Verdict
 from rackproof.core.text import sanitize
 from rackproof.jobs.validate.fleet.pairing import Pair, bisect, blame, pairs_of_night, second_partners
 from rackproof.jobs.validate.fleet.retest import Doubts, Twice, measure_suspects
+from rackproof.logs import FORMATS
 from rackproof.nodes.probe_slurm_jobs import (
     FABRIC,
     FABRIC_PROBE,
@@ -255,7 +256,7 @@ def _silent_gpus(probe: str, target: Target, rules: Sequence[JudgeRule], log: Pa
 
 @lru_cache(maxsize=32)
 def _rules(path: Path) -> tuple[JudgeRule, ...]:
-    return load_file(path).definition.result.judge
+    return load_definition(path, log_formats=FORMATS).definition.result.judge
 
 
 def wanted(plan: Plan, target: Target) -> list[Probe]:
