@@ -211,12 +211,12 @@ def test_who_cannot_be_matched_is_named_and_the_others_are_written(make: Make) -
     assert site.found() == {"n1": {"reimage_mac": mac(1)}}
     for line in (
         f"{mac(4)}: ACME G8, serial number STRANGER: no node of the inventory",
-        f"n2: its serial number is told by 2 MAC addresses: {mac(2)}, {mac(3)}",
+        f"n2: its serial number is reported by 2 MAC addresses: {mac(2)}, {mac(3)}",
         f"{mac(5)}: its boot report cannot be read",
         f"{mac(6)}: its boot report lists no network interface with this address",
-        f"n7: it booted by {mac(7)}; the inventory says reimage_mac {mac(77)}",
+        f"n7: it booted by {mac(7)}; the inventory has reimage_mac {mac(77)}",
         f"{mac(8)}: its boot report has more than 65536 bytes",
-        "did not tell who they are: n[2,9]",
+        "sent no boot report: n[2,9]",
         "have no reimage_serial: n10",
         "still awaited: n[2,9]",
     ):

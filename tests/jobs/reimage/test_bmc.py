@@ -173,7 +173,7 @@ def test_a_node_that_does_not_become_what_was_wanted_is_told(
     way = access(bmcs["one"])
     set_power("n1", way, "on", timeout_s=20)
     monkeypatch.setattr(System, "reset_system", lambda self, value: None)
-    with pytest.raises(BmcError, match="took the order, but 0 s later the node is On and not Off"):
+    with pytest.raises(BmcError, match="accepted the order, but 0 s later the node is On and not Off"):
         set_power("n1", way, "off", timeout_s=0, sleep=lambda seconds: None)
 
 
@@ -185,7 +185,7 @@ def test_an_order_that_is_accepted_and_forgotten_is_found(
     way = access(bmcs["one"])
     set_boot("n1", way, "disk")
     monkeypatch.setattr(System, "set_system_boot_options", lambda self, **options: None)
-    with pytest.raises(BmcError, match="took the order to boot over the network once, and says"):
+    with pytest.raises(BmcError, match="accepted the order to boot over the network once, but reads back"):
         set_boot("n1", way, "pxe")
 
 

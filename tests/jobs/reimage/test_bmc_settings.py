@@ -198,7 +198,7 @@ def test_settings_and_firmware_are_read_by_redfish(bmc: FakeRedfish) -> None:
         ("/Bios", "n1: its BMC shows no BIOS settings", ""),
         ("/FirmwareInventory", "", "n1: its BMC lists no firmware"),
         ("/Systems", "n1: its BMC at .* refuses with status 404", ""),
-        ("drips", *["n1: its BMC at .* did not come to an end within 2 s"] * 2),
+        ("drips", *["n1: its BMC at .* did not finish within 2 s"] * 2),
     ],
 )
 def test_what_of_it_cannot_be_read_says_why_and_leaves_the_rest(

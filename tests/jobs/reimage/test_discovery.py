@@ -99,8 +99,8 @@ def test_a_node_is_matched_by_its_serial_number_however_it_is_written() -> None:
         ({MAC.upper(): None, "52:54:00:00:00:02": False}, "", "", "by which of"),
         ({MAC: True, "52:54:00:00:00:02": False}, "", MAC, ""),
         ({MAC: True, "52:54:00:00:00:02": True}, "", "", "by which of"),
-        ({}, "", "", "tells no MAC address: set reimage_mac"),
-        ({"{{ evil }}": True}, "", "", "tells no MAC address"),
+        ({}, "", "", "lists no MAC address: set reimage_mac"),
+        ({"{{ evil }}": True}, "", "", "lists no MAC address"),
         ({MAC: True}, MAC.upper(), "", ""),
         ({MAC: True}, "52:54:00:00:00:09", "", "is none that its BMC lists"),
         ({}, MAC, "", ""),
@@ -146,13 +146,13 @@ def test_everything_that_was_asked_and_every_node_is_accounted_for() -> None:
         "10.0.0.7: its BMC does not answer",
         "10.0.0.9: refuses the login",
         "10.0.0.10: its BMC lists no system",
-        "n2: its serial number is told by 2 BMCs: 10.0.0.2, 10.0.0.3",
+        "n2: its serial number is reported by 2 BMCs: 10.0.0.2, 10.0.0.3",
         "n6, n7: one reimage_serial for several nodes",
     )
     assert found.remarks == (
         "no BMC was found of n[2-3,6-7]",
         "cannot be matched, because they have no reimage_serial: n5",
-        "nobody answers at 1 addresses of ranges: 10.0.0.8",
+        "no answer at 1 addresses of ranges: 10.0.0.8",
     )
     assert found.gates
 
@@ -179,7 +179,7 @@ def test_a_bmc_that_has_moved_is_told() -> None:
     known = {"n1": KnownNode(serial="S1", mac=MAC, bmc_address="https://10.0.0.1/")}
     assert match_machines({"10.0.0.1": (about(),)}, known).remarks == ()
     assert match_machines({"10.0.0.2": (about(),)}, known).remarks == (
-        "n1: the inventory says its BMC is at https://10.0.0.1/; it is at 10.0.0.2",
+        "n1: the inventory has its BMC at https://10.0.0.1/; it is at 10.0.0.2",
     )
 
 
@@ -211,11 +211,11 @@ def test_machines_that_booted_are_matched_by_the_same_rules() -> None:
     assert found.matched[0] == f"n1: {macs[0]}: ACME G8, serial number  s1"
     assert found.problems == (
         f"{macs[5]}: ACME G8, no serial number: no node of the inventory",
-        f"n3: it booted by {macs[2]}; the inventory says reimage_mac 52:54:00:00:00:09",
-        f"n4: its serial number is told by 2 MAC addresses: {macs[3]}, {macs[4]}",
+        f"n3: it booted by {macs[2]}; the inventory has reimage_mac 52:54:00:00:00:09",
+        f"n4: its serial number is reported by 2 MAC addresses: {macs[3]}, {macs[4]}",
     )
     assert found.remarks == (
-        "did not tell who they are: n[4-6]",
+        "sent no boot report: n[4-6]",
         "cannot be matched, because they have no reimage_serial: n7",
     )
     assert found.gates
@@ -227,7 +227,7 @@ def test_each_bmc_has_its_time_and_no_more_are_asked_at_once_than_allowed() -> N
     now: set[str] = set()
     ever = threading.Event()
 
-    def who(address: str, access: Access) -> tuple[MachineIdentity, ...]:
+    def list_systems(address: str, access: Access) -> tuple[MachineIdentity, ...]:
         now.add(address)
         at_once.append(len(now))
         try:
@@ -245,14 +245,16 @@ def test_each_bmc_has_its_time_and_no_more_are_asked_at_once_than_allowed() -> N
 
     addresses = ["a", "hangs", "b", "stumbles", "refuses", "c", "d"]
     begin = time.monotonic()
-    answers = ask_bmcs(addresses, Access("", "ops", "secret"), parallel=2, timeout_s=0.5, who=who)
+    answers = ask_bmcs(
+        addresses, Access("", "ops", "secret"), parallel=2, timeout_s=0.5, list_systems=list_systems
+    )
     ever.set()
     assert time.monotonic() - begin < 10
     assert list(answers) == addresses
     assert max(at_once) == 2
     assert {name: str(one) for name, one in answers.items() if isinstance(one, BmcError)} == {
-        "hangs": "hangs: its BMC did not come to an end within 0.5 s",
-        "stumbles": "stumbles: what its BMC says cannot be read: 'Members'",
+        "hangs": "hangs: its BMC did not finish within 0.5 s",
+        "stumbles": "stumbles: the answer of its BMC cannot be read: 'Members'",
         "refuses": "refuses: no",
     }
 
@@ -334,7 +336,7 @@ def test_bmcs_say_who_they_are_by_redfish(rack: dict[str, FakeRedfish]) -> None:
         MachineIdentity("HGX_Baseboard_0", "B1", "", "Off", {}),
     )
     assert two == (MachineIdentity("1", "S2", "Dell Inc.", "Off", {}),)
-    assert "did not come to an end within 6 s" in str(drips)
+    assert "did not finish within 6 s" in str(drips)
     assert isinstance(nobody, BmcSilentError)
 
 

@@ -71,8 +71,16 @@ def test_a_serial_number_that_is_not_told_is_empty(node: FakeIpmi) -> None:
         ("", {"password": "hunter2"}, r"refuses the login of ops: check reimage_bmc_user and .*Vault"),
         ("", {"password": "a" * 21}, "refuses the login of ops"),
         ("no privilege", {}, "does not let ops do that: give the account the privilege operator"),
-        ("forgets", {}, r"took the order to boot over the network once, and says None \(Disabled\)"),
-        ("silent", {"call_timeout_s": 1.5}, r"does not answer by IPMI \(nothing within 2 s\).*reset button"),
+        (
+            "forgets",
+            {},
+            r"accepted the order to boot over the network once, but reads back None \(Disabled\)",
+        ),
+        (
+            "silent",
+            {"call_timeout_s": 1.5},
+            r"does not answer by IPMI \(no answer within 2 s\).*reset button",
+        ),
         ("hung", {"call_timeout_s": 1.5}, "does not answer by IPMI"),
     ],
 )
@@ -93,7 +101,7 @@ def test_a_slow_bmc_is_waited_for_and_one_that_does_not_switch_is_told(node: Fak
     node.fault = "slow"
     assert read_power_status("n1", access(node)).power == "Off"
     node.fault = "stuck"
-    with pytest.raises(BmcError, match="took the order, but 0 s later the node is Off and not On"):
+    with pytest.raises(BmcError, match="accepted the order, but 0 s later the node is Off and not On"):
         set_power("n1", access(node), "on", timeout_s=0, sleep=lambda seconds: None)
 
 

@@ -1,8 +1,8 @@
-"""New racks: BMCs are asked who they are, and matched with the nodes of the inventory by serial number.
+"""Discovery of new racks: BMCs are asked for their machines, which are matched with nodes by serial number.
 
 Every address that was asked is accounted for: matched, unknown, refusing or silent. Machines that booted
-over the network are matched in the same way; their address is the MAC address. What either says is a
-stranger's text: of it only MAC addresses and ids of plain characters get into the file of host variables.
+over the network are matched in the same way; their address is the MAC address. The answers of both are
+untrusted: only MAC addresses and ids of plain characters get into the file of host variables.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import queue
 import re
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,26 +42,26 @@ class DiscoveryError(RackproofError):
 
 @dataclass(frozen=True)
 class KnownNode:
-    """What the inventory says of a node; empty where it says nothing."""
+    """What the inventory knows of a node; empty where it knows nothing."""
 
     serial: str = ""
     mac: str = ""
     bmc_address: str = ""
 
     @classmethod
-    def of(cls, variables: Mapping[str, Any]) -> KnownNode:
-        """Return what the variables of a host say."""
-        # Plain text: Ansible's own says where it comes from, and YAML cannot write that down.
+    def from_variables(cls, variables: Mapping[str, Any]) -> KnownNode:
+        """Return what the variables of a host contain."""
+        # Plain text: Ansible's own strings are tagged with their origin, and YAML cannot write that down.
         names = ("reimage_serial", "reimage_mac", "reimage_bmc_address")
         return cls(*(str(variables.get(name) or "") for name in names))
 
 
 @dataclass(frozen=True)
 class Discovery:
-    """What came of asking.
+    """The result of a discovery.
 
-    ``variables`` has the host variables of each matched node, ``remarks`` what is to be seen to but holds
-    nobody up, ``problems`` what keeps a BMC that was asked from having a node.
+    ``variables`` has the host variables of each matched node, ``remarks`` what needs attention but blocks
+    nothing, ``problems`` why an address that was asked has no node.
     """
 
     variables: Mapping[str, Mapping[str, str]]
@@ -96,22 +95,23 @@ def expand_addresses(words: Iterable[str]) -> tuple[list[str], frozenset[str]]:
     Raises:
         DiscoveryError: None, too many, or what begins like a range and is none.
     """
-    found: dict[str, bool] = {}
-    for word in (one.strip() for one in words):
-        several = _range(word)
-        for address in [word] if several is None else several:
-            # An address that is named is awaited, though a range has it, too.
-            found[address] = found.get(address, True) and several is not None
-            if len(found) > MAX_ADDRESSES:
+    in_range: dict[str, bool] = {}
+    for word in words:
+        addresses = _expand_range(word.strip())
+        for address in [word.strip()] if addresses is None else addresses:
+            # An address that was named has to answer, though a range contains it, too.
+            in_range[address] = in_range.get(address, True) and addresses is not None
+            # Counted here and not at the end: a /8 would fill the memory first.
+            if len(in_range) > MAX_ADDRESSES:
                 raise DiscoveryError(
                     f"discover_addresses: more than {MAX_ADDRESSES} addresses; ask in several calls"
                 )
-    if not found:
+    if not in_range:
         raise DiscoveryError("discover_addresses: name at least one address of a BMC, a range or a network")
-    return list(found), frozenset(address for address, ranged in found.items() if ranged)
+    return list(in_range), frozenset(address for address, ranged in in_range.items() if ranged)
 
 
-def _range(word: str) -> Iterable[str] | None:
+def _expand_range(word: str) -> Iterable[str] | None:
     """Return the addresses of a range or a network; None for a single address."""
     if not word:
         raise DiscoveryError("discover_addresses: an address is empty")
@@ -119,13 +119,13 @@ def _range(word: str) -> Iterable[str] | None:
     try:
         if "/" in word and "://" not in word:
             network = ipaddress.ip_network(word)
-            return (str(one) for one in network.hosts())
+            return (str(host) for host in network.hosts())
         if dash:
             begin, end = ipaddress.ip_address(first.strip()), ipaddress.ip_address(last.strip())
         else:
             return None
     except ValueError as error:
-        # Names of hosts have dashes, too.
+        # Names of hosts have dashes, too: what has letters is one of them.
         if dash and not re.fullmatch(r"[\d.:-]+", word):
             return None
         raise DiscoveryError(f"discover_addresses: {sanitize(word, 100)!r}: {sanitize(error, 200)}") from None
@@ -134,223 +134,283 @@ def _range(word: str) -> Iterable[str] | None:
     return (str(type(begin)(number)) for number in range(int(begin), int(end) + 1))
 
 
+Answer = tuple[MachineIdentity, ...] | BmcError
+"""The machines that an address listed, or why it listed none."""
+
+
 def ask_bmcs(
     addresses: Sequence[str],
     access: Access,
     *,
     parallel: int = PARALLEL,
     timeout_s: float = TIMEOUT_S,
-    who: Callable[[str, Access], tuple[MachineIdentity, ...]] = bmc.list_systems,
+    list_systems: Callable[[str, Access], tuple[MachineIdentity, ...]] = bmc.list_systems,
     clock: Callable[[], float] = time.monotonic,
-) -> dict[str, tuple[MachineIdentity, ...] | BmcError]:
-    """Ask BMCs who they are, several at a time; return an answer or the reason for every address.
+) -> dict[str, Answer]:
+    """Ask BMCs for their machines, several at a time; return an answer or the reason for every address.
 
     Args:
-        addresses: Whom to ask.
-        access: How, but for the address.
+        addresses: The BMCs.
+        access: How they are reached, but for the address.
         parallel: The most that are asked at a time.
-        timeout_s: Seconds that each may take. Who takes longer is left to itself.
-        who: Asks one.
+        timeout_s: Seconds that each may take. One that takes longer is abandoned.
+        list_systems: Asks one.
         clock: Seconds.
     """
-    answers: dict[str, tuple[MachineIdentity, ...] | BmcError] = {}
-    told: queue.Queue[tuple[str, tuple[MachineIdentity, ...] | BmcError]] = queue.Queue()
-    waiting, until = list(reversed(addresses)), dict[str, float]()
+    answers: dict[str, Answer] = {}
+    arrived: queue.Queue[tuple[str, Answer]] = queue.Queue()
+    waiting, deadlines = list(reversed(addresses)), dict[str, float]()
 
-    def one(address: str) -> None:
+    def ask(address: str) -> None:
         try:
-            told.put((address, who(address, dataclasses.replace(access, address=address))))
+            arrived.put((address, list_systems(address, dataclasses.replace(access, address=address))))
         except BmcError as error:
-            told.put((address, error))
+            arrived.put((address, error))
         except Exception as error:
             # A library that stumbles over one BMC's nonsense must not lose the others' answers.
-            told.put(
-                (address, BmcError(f"{address}: what its BMC says cannot be read: {sanitize(error, 200)}"))
-            )
+            reason = f"{address}: the answer of its BMC cannot be read: {sanitize(error, 200)}"
+            arrived.put((address, BmcError(reason)))
 
-    while waiting or until:
-        while waiting and len(until) < parallel:
+    while waiting or deadlines:
+        while waiting and len(deadlines) < parallel:
             address = waiting.pop()
-            until[address] = clock() + timeout_s
-            # A thread cannot be ended: one that hangs must not hold up the end of the process.
-            threading.Thread(target=one, args=(address,), daemon=True).start()
+            deadlines[address] = clock() + timeout_s
+            # A thread cannot be ended: as a daemon, one that hangs does not keep the process alive.
+            threading.Thread(target=ask, args=(address,), daemon=True).start()
         try:
-            address, answer = told.get(timeout=max(0.0, min(until.values()) - clock()))
-            if until.pop(address, None) is not None:
+            address, answer = arrived.get(timeout=max(0.0, min(deadlines.values()) - clock()))
+            # An answer after the deadline is dropped: its address has its reason already.
+            if deadlines.pop(address, None) is not None:
                 answers[address] = answer
         except queue.Empty:
-            for address in [name for name, end in until.items() if end <= clock()]:
-                del until[address]
-                answers[address] = BmcError(
-                    f"{address}: its BMC did not come to an end within {timeout_s:g} s"
-                )
+            for address in [name for name, end in deadlines.items() if end <= clock()]:
+                del deadlines[address]
+                answers[address] = BmcError(f"{address}: its BMC did not finish within {timeout_s:g} s")
     return {address: answers[address] for address in addresses}
 
 
+@dataclass(frozen=True)
+class _Claim:
+    """A machine with a node's serial number; ``shared`` where its address listed others, too."""
+
+    address: str
+    machine: MachineIdentity
+    shared: bool
+
+
+@dataclass
+class _Matching:
+    """The answers so far: which machines have a node's serial number, and what is wrong with the others."""
+
+    names: Mapping[str, Sequence[str]]
+    booted: bool
+    ranged: frozenset[str]
+    claims: dict[str, list[_Claim]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    silent: list[str] = field(default_factory=list)
+
+    def add(self, address: str, answer: Answer) -> None:
+        if isinstance(answer, BmcSilentError) and address in self.ranged:
+            self.silent.append(address)
+        elif isinstance(answer, BmcError):
+            self.problems.append(str(answer))
+        elif not answer:
+            self.problems.append(f"{address}: its BMC lists no system")
+        else:
+            self._add_machines(address, answer)
+
+    def _add_machines(self, address: str, machines: Sequence[MachineIdentity]) -> None:
+        known = [machine for machine in machines if _normalize_serial(machine.serial) in self.names]
+        for machine in known:
+            claim = _Claim(address, machine, shared=len(machines) > 1)
+            self.claims.setdefault(_normalize_serial(machine.serial), []).append(claim)
+        # A baseboard that a BMC lists beside the machine is no node, and no problem either.
+        unknown = self.remarks if known else self.problems
+        for machine in machines:
+            if machine not in known:
+                unknown.append(f"{address}: {_describe(machine, not self.booted)}: no node of the inventory")
+
+    def settle(self, serial: str) -> _Claim | None:
+        """Return the one machine of a serial number; None, and a problem, where it is not certain."""
+        names, claims = self.names[serial], self.claims[serial]
+        if len(names) > 1:
+            self.problems.append(f"{', '.join(names)}: one reimage_serial for several nodes")
+        if len(claims) > 1:
+            addresses = ", ".join(claim.address for claim in claims)
+            kind = "MAC addresses" if self.booted else "BMCs"
+            self.problems.append(
+                f"{names[0]}: its serial number is reported by {len(claims)} {kind}: {addresses}"
+            )
+        if len(names) > 1 or len(claims) > 1:
+            return None
+        return claims[0]
+
+
 def match_machines(
-    answers: Mapping[str, tuple[MachineIdentity, ...] | BmcError],
+    answers: Mapping[str, Answer],
     nodes: Mapping[str, KnownNode],
     *,
     protocol: str = "redfish",
     ranged: frozenset[str] = frozenset(),
 ) -> Discovery:
-    """Return which BMC is which node's.
+    """Return which machine is which node. No I/O.
 
     Args:
-        answers: What each address said, or why it said nothing.
+        answers: The machines of each address, or why it listed none.
         nodes: The inventory's nodes.
         protocol: What the BMCs speak; ``boot`` for machines that booted over the network, and whose addresses
             are MAC addresses.
         ranged: Addresses that nobody named one by one: silence there is no problem.
     """
     booted = protocol == "boot"
-    by_serial: dict[str, list[str]] = {}
-    for name, known in nodes.items():
-        if known.serial.strip():
-            by_serial.setdefault(known.serial.strip().lower(), []).append(name)
-    claims: dict[str, list[tuple[str, MachineIdentity, bool]]] = {}
-    problems: list[str] = []
-    remarks: list[str] = []
-    silent: list[str] = []
+    matching = _Matching(_names_by_serial(nodes), booted, ranged)
     for address, answer in answers.items():
-        if isinstance(answer, BmcSilentError) and address in ranged:
-            silent.append(address)
-        elif isinstance(answer, BmcError):
-            problems.append(str(answer))
-        else:
-            known_here = [one for one in answer if one.serial.strip().lower() in by_serial]
-            strangers = [one for one in answer if one not in known_here]
-            for one in known_here:
-                serial = one.serial.strip().lower()
-                claims.setdefault(serial, []).append((address, one, len(answer) > 1))
-            # A baseboard that its BMC lists beside the machine is nobody's node.
-            said = [f"{address}: {_describe(one, not booted)}" for one in strangers]
-            (remarks if known_here else problems).extend(f"{one}: no node of the inventory" for one in said)
-            if not answer:
-                problems.append(f"{address}: its BMC lists no system")
+        matching.add(address, answer)
     variables: dict[str, dict[str, str]] = {}
     matched: list[str] = []
-    for serial, found in claims.items():
-        names = by_serial[serial]
-        if len(names) > 1:
-            problems.append(f"{', '.join(names)}: one reimage_serial for several nodes")
-        if len(found) > 1:
-            there = ", ".join(address for address, _, _ in found)
-            whom = "MAC addresses" if booted else "BMCs"
-            problems.append(f"{names[0]}: its serial number is told by {len(found)} {whom}: {there}")
-        if len(names) > 1 or len(found) > 1:
+    for serial in matching.claims:
+        claim = matching.settle(serial)
+        if claim is None:
             continue
-        (address, one, several), name = found[0], names[0]
-        if several and not _PLAIN.fullmatch(one.system):
-            problems.append(f"{name}: {address} lists it as {one.system!r}, which cannot be written down")
+        name = matching.names[serial][0]
+        if problem := _mismatch(name, nodes[name], claim, booted):
+            matching.problems.append(problem)
             continue
         if booted:
-            if _moved(nodes[name].mac, address):
-                known_mac = sanitize(nodes[name].mac, 40)
-                problems.append(f"{name}: it booted by {address}; the inventory says reimage_mac {known_mac}")
-                continue
-            variables[name] = {"reimage_mac": address}
+            variables[name] = {"reimage_mac": claim.address}
         else:
-            variables[name], said_of_it = _variables(name, nodes[name], address, one, several, protocol)
-            remarks += said_of_it
-        matched.append(f"{name}: {address}: {_describe(one, not booted)}")
-    remarks += _left(nodes, variables, silent, booted)
-    counted = Counter(problems)
-    return Discovery(variables, tuple(remarks), tuple(counted), tuple(matched))
+            variables[name], remarks = _bmc_variables(name, nodes[name], claim, protocol)
+            matching.remarks += remarks
+        matched.append(f"{name}: {claim.address}: {_describe(claim.machine, not booted)}")
+    remarks = [*matching.remarks, *_unmatched(nodes, variables, matching.silent, booted)]
+    # The same problem can come from several addresses: each is reported once.
+    return Discovery(variables, tuple(remarks), tuple(dict.fromkeys(matching.problems)), tuple(matched))
 
 
-def _describe(one: MachineIdentity, power: bool = True) -> str:
-    parts = [one.model or "no model", f"serial number {one.serial}" if one.serial else "no serial number"]
-    return ", ".join([*parts, *([f"power {one.power or 'not told'}"] if power else [])])
+def _normalize_serial(serial: str) -> str:
+    return serial.strip().lower()
 
 
-def _moved(known: str, mac: str) -> bool:
-    return bool(known.strip()) and known.strip().lower().replace("-", ":") != mac
+def _names_by_serial(nodes: Mapping[str, KnownNode]) -> dict[str, list[str]]:
+    names: dict[str, list[str]] = {}
+    for name, known in nodes.items():
+        if serial := _normalize_serial(known.serial):
+            names.setdefault(serial, []).append(name)
+    return names
 
 
-def _variables(
-    name: str, known: KnownNode, address: str, one: MachineIdentity, several: bool, protocol: str
+def _mismatch(name: str, known: KnownNode, claim: _Claim, booted: bool) -> str:
+    """Return why a machine with the right serial number is not written down as the node's."""
+    if claim.shared and not _PLAIN.fullmatch(claim.machine.system):
+        return f"{name}: {claim.address} lists it as {claim.machine.system!r}, which cannot be written down"
+    known_mac = known.mac.strip().lower().replace("-", ":")
+    if booted and known_mac and known_mac != claim.address:
+        return (
+            f"{name}: it booted by {claim.address}; the inventory has reimage_mac {sanitize(known.mac, 40)}"
+        )
+    return ""
+
+
+def _describe(machine: MachineIdentity, with_power: bool = True) -> str:
+    parts = [
+        machine.model or "no model",
+        f"serial number {machine.serial}" if machine.serial else "no serial number",
+    ]
+    if with_power:
+        parts.append(f"power {machine.power or 'unknown'}")
+    return ", ".join(parts)
+
+
+def _bmc_variables(
+    name: str, known: KnownNode, claim: _Claim, protocol: str
 ) -> tuple[dict[str, str], list[str]]:
-    """Return a node's variables, and what is to be seen to."""
-    found, remarks = {"reimage_bmc_address": address}, []
-    if known.bmc_address and bmc_place(known.bmc_address) != bmc_place(address):
+    """Return a node's variables by its BMC, and what needs attention."""
+    variables, remarks = {"reimage_bmc_address": claim.address}, []
+    if known.bmc_address and normalize_bmc_address(known.bmc_address) != normalize_bmc_address(claim.address):
         remarks.append(
-            f"{name}: the inventory says its BMC is at {sanitize(known.bmc_address, 100)}; it is at {address}"
+            f"{name}: the inventory has its BMC at {sanitize(known.bmc_address, 100)}; it is at "
+            f"{claim.address}"
         )
     if protocol != "redfish":
-        found["reimage_bmc_protocol"] = protocol
-    if several:
-        found["reimage_bmc_system"] = one.system
-    macs = {mac.lower(): up for mac, up in one.macs.items() if _MAC.fullmatch(mac.lower())}
-    linked = [mac for mac, up in macs.items() if up]
-    if known.mac:
-        if macs and known.mac.strip().lower() not in macs:
-            remarks.append(
-                f"{name}: reimage_mac {sanitize(known.mac, 40)} is none that its BMC lists "
-                f"({', '.join(macs)})"
-            )
-    elif len(macs) == 1 or len(linked) == 1:
-        found["reimage_mac"] = (linked or list(macs))[0]
-    elif macs:
+        variables["reimage_bmc_protocol"] = protocol
+    if claim.shared:
+        variables["reimage_bmc_system"] = claim.machine.system
+    macs = {mac.lower(): up for mac, up in claim.machine.macs.items() if _MAC.fullmatch(mac.lower())}
+    if not known.mac:
+        mac, remark = _choose_mac(name, macs)
+        if mac:
+            variables["reimage_mac"] = mac
+        return variables, [*remarks, remark] if remark else remarks
+    if macs and known.mac.strip().lower() not in macs:
         remarks.append(
-            f"{name}: by which of {', '.join(macs)} it boots, its BMC does not tell: set reimage_mac"
+            f"{name}: reimage_mac {sanitize(known.mac, 40)} is none that its BMC lists ({', '.join(macs)})"
         )
-    else:
-        remarks.append(f"{name}: its BMC tells no MAC address: set reimage_mac")
-    return found, remarks
+    return variables, remarks
 
 
-def bmc_place(address: str) -> str:
-    """Return an address without what says the same: ``https://10.0.0.11/`` is ``10.0.0.11``."""
+def _choose_mac(name: str, macs: Mapping[str, bool | None]) -> tuple[str, str]:
+    """Return the MAC address by which a node boots, or why it is not certain."""
+    linked = [mac for mac, up in macs.items() if up]
+    if len(macs) == 1 or len(linked) == 1:
+        return (linked or list(macs))[0], ""
+    if macs:
+        return "", (f"{name}: by which of {', '.join(macs)} it boots, its BMC does not show: set reimage_mac")
+    return "", f"{name}: its BMC lists no MAC address: set reimage_mac"
+
+
+def normalize_bmc_address(address: str) -> str:
+    """Return an address in its shortest form: ``https://10.0.0.11/`` is ``10.0.0.11``. No I/O."""
     return address.strip().lower().removeprefix("https://").rstrip("/")
 
 
 def awaited_nodes(nodes: Mapping[str, KnownNode], booted: bool = True) -> list[str]:
-    """Return the nodes that can be matched and of which nobody knows the MAC address, or the BMC."""
+    """Return the nodes that can be matched, and whose MAC address (or BMC) is not known yet. No I/O."""
     return [
         name
-        for name, one in nodes.items()
-        if one.serial.strip() and not (one.mac if booted else one.bmc_address).strip()
+        for name, known in nodes.items()
+        if known.serial.strip() and not (known.mac if booted else known.bmc_address).strip()
     ]
 
 
-def _left(
-    nodes: Mapping[str, KnownNode], found: Mapping[str, Any], silent: Sequence[str], booted: bool
+def _unmatched(
+    nodes: Mapping[str, KnownNode], matched: Mapping[str, Any], silent: Sequence[str], booted: bool
 ) -> Iterable[str]:
+    """Return a remark for each group of nodes and addresses that were not matched."""
+    missing = [name for name in awaited_nodes(nodes, booted) if name not in matched]
+    if missing:
+        names = compress_hostlist(missing)
+        yield f"sent no boot report: {names}" if booted else f"no BMC was found of {names}"
     without = [name for name, known in nodes.items() if not known.serial.strip()]
-    if missing := [name for name in awaited_nodes(nodes, booted) if name not in found]:
-        yield ("did not tell who they are: " if booted else "no BMC was found of ") + compress_hostlist(
-            missing
-        )
     if without:
         yield f"cannot be matched, because they have no reimage_serial: {compress_hostlist(without)}"
     if silent:
         shown = ", ".join(silent[:20])
         more = f" and {len(silent) - 20} more" if len(silent) > 20 else ""
-        yield f"nobody answers at {len(silent)} addresses of ranges: {shown}{more}"
+        yield f"no answer at {len(silent)} addresses of ranges: {shown}{more}"
 
 
 def write_discovered(path: Path, variables: Mapping[str, Mapping[str, str]]) -> bool:
     """Write host variables into an inventory file; return whether it changed.
 
-    Nodes that are there and were not found now stay as they are, and so does what was not told now: a MAC
-    address by BMCs, and a BMC by machines that booted.
+    Nodes in the file that were not found now stay as they are, and so do variables that this discovery cannot
+    know: a MAC address by BMCs, and a BMC by machines that booted.
 
     Raises:
         DiscoveryError: It is no such file, or cannot be written.
     """
     text, hosts = read_discovered(path)
-    for name, found in variables.items():
+    for name, discovered in variables.items():
         before = hosts.get(name) or {}
-        by_bmc = "reimage_bmc_address" in found
-        # What an older answer said of another BMC does not stay beside this one's.
+        by_bmc = "reimage_bmc_address" in discovered
+        # Variables of an older BMC must not stay beside the address of this one.
         kept_here = {key: value for key, value in before.items() if key == "reimage_mac" or not by_bmc}
-        hosts[name] = kept_here | dict(found)
-    made = HEAD + yaml.safe_dump({"all": {"hosts": hosts}}).encode()
-    if made.decode() == text:
+        hosts[name] = kept_here | dict(discovered)
+    content = HEAD + yaml.safe_dump({"all": {"hosts": hosts}}).encode()
+    if content.decode() == text:
         return False
     try:
-        write_file(path, made)
+        write_file(path, content)
     except ResultsError as error:
         raise DiscoveryError(str(error)) from None
     return True
@@ -365,9 +425,10 @@ def read_discovered(path: Path) -> tuple[str, dict[str, Any]]:
     """
     try:
         text = path.read_text()
-        there = yaml.safe_load(text) or {}
-        hosts = dict(there.get("all", {}).get("hosts") or {})
-        if set(there) - {"all"} or set(there.get("all", {})) - {"hosts"}:
+        inventory = yaml.safe_load(text) or {}
+        hosts = dict(inventory.get("all", {}).get("hosts") or {})
+        # Written as a whole, anything else in it would be lost: then it is an operator's own file.
+        if set(inventory) - {"all"} or set(inventory.get("all", {})) - {"hosts"}:
             raise DiscoveryError(f"{path} is not discover.yml's own: name another with discover_file")
     except FileNotFoundError:
         text, hosts = "", {}

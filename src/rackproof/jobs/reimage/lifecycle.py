@@ -1,14 +1,15 @@
-"""The states of a node on its way out, through a new image, and back; where a journal says it stands. Pure.
+"""The steps of a node through re-imaging, and its progress by its journal. No I/O.
 
-Nothing is skipped for being likely: a step counts as done only where its journal says so. Every attempt
+Nothing is skipped for being likely: a step counts as done only where the journal has its end. Every attempt
 drains again, because somebody may have put the node to work in between, and provisions and validates again,
-because a node returns on a proof of the same attempt.
+because a node resumes work on an acceptance of the same attempt.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Literal
@@ -19,7 +20,7 @@ from rackproof.core.records import Record
 from rackproof.core.text import duration, sanitize
 
 PREFIX = "rackproof-reimage:"
-"""How the reason of our drain begins. Not ``rackproof:``: provisioning would lift that one too early."""
+"""How the reason of our drain begins. Not ``rackproof:``: provisioning would lift it too early."""
 
 
 class Step(StrEnum):
@@ -47,7 +48,8 @@ DEFAULT_LIMITS_S: Mapping[Step, float] = {
     Step.RETURN: 300,
 }
 _BACK_TO: Mapping[Step, Step] = {
-    # Whatever wrote the disk is gone with its memory: it has to be booted again.
+    # The ramdisk that wrote the disk may be gone: it has to be booted again. And an acceptance counts only
+    # for a node that the same attempt provisioned.
     Step.IMAGE: Step.BOOT,
     Step.VALIDATE: Step.PROVISION,
     Step.RETURN: Step.PROVISION,
@@ -71,10 +73,10 @@ class Entry(Record):
 
 
 class NodeProgress(Record):
-    """Where a node stands.
+    """How far a node is.
 
     ``state`` is waiting, running, interrupted, failed or returned; ``step`` the one that runs, was cut off or
-    failed, or comes next; ``done`` what holds.
+    failed, or comes next; ``done`` has the steps that need not be repeated.
     """
 
     state: Literal["waiting", "running", "interrupted", "failed", "returned"]
@@ -93,66 +95,85 @@ class NodeProgress(Record):
         return (now - self.since).total_seconds() > self.limit_s
 
 
+@dataclass
+class _Replay:
+    """What the entries of a journal add up to, oldest first."""
+
+    done: list[Step] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    running: Entry | None = None
+    failed: Entry | None = None
+    attempt: int = 1
+
+    def apply(self, entry: Entry) -> None:
+        self.attempt = max(self.attempt, entry.attempt)
+        self.remarks += entry.remarks
+        if entry.event == "adopted":
+            self.done, self.running, self.failed = list(entry.steps), None, None
+        elif entry.event == "failed":
+            self.running, self.failed = None, entry
+        elif entry.step is None:
+            return
+        elif entry.event == "begun":
+            self._begin(entry, entry.step)
+        else:
+            if entry.step not in self.done:
+                self.done.append(entry.step)
+            self.running = None
+
+    def _begin(self, entry: Entry, step: Step) -> None:
+        # What comes after a step that is repeated has to be repeated, too. Only draining changes nothing on
+        # the node: every attempt drains first, and keeps what is done.
+        if step is not Step.DRAIN:
+            self.done = [before for before in self.done if STEPS.index(before) < STEPS.index(step)]
+        self.running, self.failed = entry, None
+
+
 def replay(entries: Sequence[Entry], alive: bool) -> NodeProgress:
-    """Return where a node stands.
+    """Return how far a node is. No I/O.
 
     Args:
         entries: Its journal, oldest first.
-        alive: Whether a living playbook holds the node.
+        alive: Whether a living playbook has claimed the node.
     """
-    done: list[Step] = []
-    remarks: list[str] = []
-    running: Entry | None = None
-    failed: Entry | None = None
-    attempt = 1
+    total = _Replay()
     for entry in entries:
-        attempt = max(attempt, entry.attempt)
-        remarks += entry.remarks
-        if entry.event == "adopted":
-            done, running, failed = list(entry.steps), None, None
-        elif entry.step is not None and entry.event == "begun":
-            # What comes after a step that is done again has to be done again, too; draining changes nothing.
-            if entry.step is not Step.DRAIN:
-                done = [one for one in done if STEPS.index(one) < STEPS.index(entry.step)]
-            running, failed = entry, None
-        elif entry.step is not None and entry.event in ("done", "skipped"):
-            if entry.step not in done:
-                done.append(entry.step)
-            running = None
-        elif entry.event == "failed":
-            running, failed = None, entry
-    done.sort(key=STEPS.index)
+        total.apply(entry)
+    done = tuple(sorted(total.done, key=STEPS.index))
     last = entries[-1].at if entries else None
-    kept = {"attempt": attempt, "done": tuple(done), "remarks": tuple(dict.fromkeys(remarks))}
-    if failed is not None:
-        return NodeProgress(state="failed", step=failed.step, since=failed.at, reason=failed.reason, **kept)
-    if Step.RETURN in done and running is None:
-        return NodeProgress(state="returned", since=last, **kept)
-    if running is not None:
+    common = {"attempt": total.attempt, "done": done, "remarks": tuple(dict.fromkeys(total.remarks))}
+    if (failed := total.failed) is not None:
+        return NodeProgress(state="failed", step=failed.step, since=failed.at, reason=failed.reason, **common)
+    if (running := total.running) is not None:
         state: Literal["running", "interrupted"] = "running" if alive else "interrupted"
-        return NodeProgress(state=state, step=running.step, since=running.at, limit_s=running.limit_s, **kept)
+        return NodeProgress(
+            state=state, step=running.step, since=running.at, limit_s=running.limit_s, **common
+        )
+    if Step.RETURN in done:
+        return NodeProgress(state="returned", since=last, **common)
     following = next((step for step in STEPS if step not in done), None)
-    if entries and not alive:
-        return NodeProgress(state="interrupted", step=following, since=last, **kept)
-    return NodeProgress(state="waiting", step=following, since=last, **kept)
+    # Between two steps: without a playbook nobody begins the next one.
+    between = "interrupted" if entries and not alive else "waiting"
+    return NodeProgress(state=between, step=following, since=last, **common)
 
 
-def remaining_steps(now: NodeProgress) -> tuple[Step, ...]:
-    """Return what a new attempt has to do, in order.
+def remaining_steps(progress: NodeProgress) -> tuple[Step, ...]:
+    """Return the steps of a new attempt, in order. No I/O.
 
     It goes on with the first step that is not done, or the one from which that can be repeated. A node that
-    has returned starts anew.
+    has returned starts from the beginning.
     """
-    if now.state == "returned":
+    if progress.state == "returned":
         return STEPS
-    first = next((step for step in STEPS if step not in now.done), Step.RETURN)
+    first = next((step for step in STEPS if step not in progress.done), Step.RETURN)
     first = _BACK_TO.get(first, first)
     rest = STEPS[STEPS.index(first) :]
+    # Somebody may have resumed the node since the last attempt.
     return rest if Step.DRAIN in rest else (Step.DRAIN, *rest)
 
 
 def step_limits(given: Mapping[str, float]) -> dict[Step, float]:
-    """Return the seconds that each step may take.
+    """Return the seconds that each step may take. No I/O.
 
     Args:
         given: Those that differ from :data:`DEFAULT_LIMITS_S`, by name of the step.
@@ -160,7 +181,7 @@ def step_limits(given: Mapping[str, float]) -> dict[Step, float]:
     Raises:
         ValueError: An unknown step, or no positive number.
     """
-    found = dict(DEFAULT_LIMITS_S)
+    limits_s = dict(DEFAULT_LIMITS_S)
     for name, value in given.items():
         if name not in set(STEPS):
             raise ValueError(
@@ -170,14 +191,14 @@ def step_limits(given: Mapping[str, float]) -> dict[Step, float]:
             raise ValueError(
                 f"reimage_limits: {name}: a positive number of seconds, not {sanitize(value, 60)!r}"
             )
-        found[Step(name)] = float(value)
-    return found
+        limits_s[Step(name)] = float(value)
+    return limits_s
 
 
 def plan_waves(
     nodes: Mapping[str, Mapping[str, Iterable[str]]], at_once: int, per_group: Mapping[str, int]
 ) -> list[list[str]]:
-    """Return the nodes in the groups in which they are taken out of service, as large as limits allow.
+    """Return the nodes in the waves in which they are taken out of service, as large as limits allow. No I/O.
 
     Args:
         nodes: Node to the groups that it belongs to, by kind: ``{"n1": {"per_rack": ["r1"]}}``.
@@ -191,48 +212,64 @@ def plan_waves(
     for name, limit in {"at_once": at_once, **per_group}.items():
         if limit < 1:
             raise ValueError(f"reimage_{name}: at least 1, not {limit}")
-    member = {
-        name: [(kind, one) for kind, of in groups.items() if kind in per_group for one in sorted(set(of))]
-        for name, groups in nodes.items()
-    }
+    member = {name: _limited_groups(groups, per_group) for name, groups in nodes.items()}
     left = list(nodes)
-    found: list[list[str]] = []
+    waves: list[list[str]] = []
     while left:
-        wave: list[str] = []
-        used: dict[tuple[str, str], int] = {}
-        # Who shares a group with the most others begins, or those would be left over one by one.
-        waiting = Counter(group for name in left for group in member[name])
-        weight = {group: -count / per_group[group[0]] for group, count in waiting.items()}
-        for name in sorted(left, key=lambda one: sorted(weight[group] for group in member[one])):
-            groups = member[name]
-            if any(used.get(group, 0) >= per_group[group[0]] for group in groups):
-                continue
-            for group in groups:
-                used[group] = used.get(group, 0) + 1
-            wave.append(name)
-            if len(wave) == at_once:
-                break
-        taken = set(wave)
-        found.append([name for name in left if name in taken])
-        left = [name for name in left if name not in taken]
-    return found
+        wave = set(_next_wave(left, member, at_once, per_group))
+        waves.append([name for name in left if name in wave])
+        left = [name for name in left if name not in wave]
+    return waves
 
 
-def next_command(node: str, now: NodeProgress) -> str:
-    """Return what an operator types next; empty where there is nothing to do."""
-    return "" if now.state not in ("failed", "interrupted") else f"ansible-playbook reimage.yml -l {node}"
+_Group = tuple[str, str]
+"""Kind and name of a group of nodes."""
 
 
-def describe_progress(now: NodeProgress, at: datetime) -> str:
-    """Return in a few words where a node stands, and for how long."""
-    since = "" if now.since is None else duration(max(0.0, (at - now.since).total_seconds()))
-    step = now.step.value.replace("_", " ") if now.step else ""
+def _limited_groups(groups: Mapping[str, Iterable[str]], per_group: Mapping[str, int]) -> list[_Group]:
+    return [
+        (kind, name) for kind, names in groups.items() if kind in per_group for name in sorted(set(names))
+    ]
+
+
+def _next_wave(
+    left: Sequence[str], member: Mapping[str, Sequence[_Group]], at_once: int, per_group: Mapping[str, int]
+) -> list[str]:
+    """Return the nodes of one wave: as many as the limits allow, from the most crowded groups first."""
+    # A crowded group needs the most waves. Were it not begun first, its nodes would be left over at the end,
+    # and go one small wave after the other.
+    waiting = Counter(group for name in left for group in member[name])
+    weight = {group: -count / per_group[group[0]] for group, count in waiting.items()}
+    wave: list[str] = []
+    used: Counter[_Group] = Counter()
+    for name in sorted(left, key=lambda node: sorted(weight[group] for group in member[node])):
+        groups = member[name]
+        if any(used[group] >= per_group[group[0]] for group in groups):
+            continue
+        used.update(groups)
+        wave.append(name)
+        if len(wave) == at_once:
+            break
+    return wave
+
+
+def next_command(node: str, progress: NodeProgress) -> str:
+    """Return what an operator types next; empty where there is nothing to do. No I/O."""
+    return f"ansible-playbook reimage.yml -l {node}" if progress.state in ("failed", "interrupted") else ""
+
+
+def describe_progress(progress: NodeProgress, at: datetime) -> str:
+    """Return in a few words how far a node is, and since when. No I/O."""
+    step = progress.step.value.replace("_", " ") if progress.step else ""
     text = {
         "waiting": f"waits to begin with {step}",
         "running": step,
         "interrupted": f"interrupted at {step}",
         "failed": f"failed at {step}",
         "returned": "returned to service",
-    }[now.state]
-    over = f", over its limit of {duration(now.limit_s)}" if now.late(at) else ""
-    return f"{text} ({since}{over})" if since else text
+    }[progress.state]
+    if progress.since is None:
+        return text
+    since = duration(max(0.0, (at - progress.since).total_seconds()))
+    over = f", over its limit of {duration(progress.limit_s)}" if progress.late(at) else ""
+    return f"{text} ({since}{over})"
