@@ -20,7 +20,9 @@ class ActionModule(NodeAction):
         """Return the nodes that were matched, and what is to be seen to."""
         if options["by"] == "boot" and self.check_mode:
             return {"changed": False, "skipped": True, "msg": "check mode collects no boot reports"}
-        nodes = {str(name): discovery.KnownNode.from_variables(self.hostvars[name]) for name in options["nodes"]}
+        nodes = {
+            str(name): discovery.KnownNode.from_variables(self.hostvars[name]) for name in options["nodes"]
+        }
         if options["by"] == "boot":
             return self._discover_by_boot(nodes, options)
         return self._discover_by_bmc(nodes, options)
