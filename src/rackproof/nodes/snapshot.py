@@ -1,4 +1,4 @@
-"""From what was gathered on a node to a look: its state in one night, kept to compare the next with. Pure.
+"""From what was gathered on a node to its snapshot: its state in one night, compared with the next. No I/O.
 
 What is gathered, a mapping of three parts, each of which may be absent:
 
@@ -10,7 +10,7 @@ What is gathered, a mapping of three parts, each of which may be absent:
     ``booted``    the same, when the system began (its first process: a container's kernel is older);
     ``loaded``    whether a load ran on the GPUs meanwhile (PCIe links and clocks rest without one);
     ``tools``     by name an answer as in ``facts.tools``: ``kernel_log`` (``journalctl -o short-unix
-                  _TRANSPORT=kernel --since=@LAST_LOOK``, earlier boots too; else ``dmesg``),
+                  _TRANSPORT=kernel --since=@LAST_SNAPSHOT``, earlier boots too; else ``dmesg``),
                   ``nvlink_status`` (``nvidia-smi nvlink -s``), ``nvlink_errors`` (``nvidia-smi nvlink -e``),
                   ``failed_units`` (``systemctl list-units --failed --plain --no-legend``), ``units``
                   (``systemctl show``, an empty line between two units), ``clock`` (``timedatectl show``);
@@ -23,19 +23,20 @@ What is gathered, a mapping of three parts, each of which may be absent:
 Subset ``health`` gathers all of it in one call; instead of ``node.mounts`` it brings ``mountinfo`` among
 ``facts.files``, instead of ``node.services`` the answers of ``systemctl``.
 
-A node's text is hostile until it is cleaned; what is absent is empty or None, never a good value.
+A node's text is hostile until it is sanitized; what is absent is empty or None, never a good value.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import Field
 
-from rackproof.core.records import Node, Record
+from rackproof.core.records import Gpu, Node, Record
 from rackproof.core.text import sanitize
+from rackproof.core.untrusted import as_float, as_int, leading_number, mapping_at, stdout_of, text_at
 from rackproof.logs.nvidia_smi import read_gpu_texts
 from rackproof.logs.xid import ACTIONS
 from rackproof.nodes.facts import node_from_facts
@@ -58,12 +59,15 @@ _RECOVERY = {"reset": "reset", "reboot": "reboot"}
 _HEADING = re.compile(r"^GPU \d{1,4}: .{1,100} \(UUID: (GPU-[0-9A-Fa-f-]{1,60})\)")
 _LINK = re.compile(r"^\s*Link (\d{1,3}): (.{1,60})$")
 _LINK_ERRORS = re.compile(r"^\s*Link (\d{1,3}): (\w+) Errors: (\d{1,18})")
+MOST_CARDS = 64
 MOST_XIDS = 500
 MOST_GONE = 64
+MOST_LINES = 100_000
+"""Bounds for what a damaged or hostile node sends."""
 
 
 class GpuSnapshot(Record):
-    """A GPU; numbers are None and texts empty where ``nvidia-smi`` does not tell.
+    """A GPU; numbers are None and texts empty where ``nvidia-smi`` has no value.
 
     Temperatures in °C, power in W, clocks in MHz, memory in bytes; ``margin_c`` is what is left until it
     slows down. ``throttled`` names the active reasons other than idling; ``links`` are the NVLinks, number to
@@ -104,7 +108,7 @@ class GpuSnapshot(Record):
     links: dict[str, bool] = Field(default={})
     link_errors: int | None = None
     errors: tuple[str, ...] = ()
-    """What the driver says in place of a value: that is no value, and no "N/A" either."""
+    """Error texts of the driver in place of a value: they are no value, and no "N/A" either."""
 
     @property
     def place(self) -> str:
@@ -130,7 +134,7 @@ class PortSnapshot(Record):
 
 
 class XidEvent(Record):
-    """An XID since the last look, or one still open from before (``carried``).
+    """An XID since the last snapshot, or one still open from before (``carried``).
 
     Of one that was ``rebooted`` the node was booted after it was logged, and it has not come again since.
     """
@@ -148,7 +152,7 @@ class XidEvent(Record):
 class NodeSnapshot(Record):
     """A node as it was in one night. ``answered`` names the tools that answered, the others have a status.
 
-    ``reboots`` counts, by ``GPU/XID``, the reboots after which that XID was looked for again. ``gone_gpus``
+    ``reboots`` counts, by ``GPU/XID``, the reboots that were meant to end that XID. ``gone_gpus``
     and ``gone_ports`` were there in an earlier night: what is missing is so until it is back.
     """
 
@@ -196,208 +200,206 @@ def build_snapshot(
         name: Name in the inventory.
         gathered: As the module's text describes.
         sku: Model as the inventory expects it.
-        previous: The last look: XIDs that nobody has acted upon stay open, reboots are counted on.
-        about: The node's record where it was read already: reading is what a look costs.
+        previous: The last snapshot: XIDs that were not acted upon stay open, reboots are counted on.
+        about: The node's record where it was read already: reading it is most of the cost of a snapshot.
     """
-    facts, node, health = (_map(gathered, part) for part in ("facts", "node", "health"))
-    tools = {**_map(facts, "tools"), **_map(node, "commands"), **_map(health, "tools")}
-    about = about or node_from_facts(name, facts, sku)
-    gpus = _gpus(tools)
+    facts, node, health = (mapping_at(gathered, part) for part in ("facts", "node", "health"))
+    tools = {**mapping_at(facts, "tools"), **mapping_at(node, "commands"), **mapping_at(health, "tools")}
+    record = about or node_from_facts(name, facts, sku)
     boot_id = sanitize(facts.get("boot_id") or node.get("boot_id") or "", 60)
-    log = _since(_stdout(tools, "kernel_log"), health, _text(_map(facts, "files"), "uptime"))
-    xids = _xids(
-        log,
-        _float(health.get("booted")) or 0,
-        {normalize_bus_id(one.bus_id): one.uuid for one in _known(gpus, previous)},
-    )
-    clock = _map(node, "clock")
-    asked, told = _float(clock.get("asked_at")), _float(clock.get("epoch"))
-    synchronized = clock.get("synchronized", _disciplined(_stdout(tools, "clock"), node))
-    idle, failed = _units(_stdout(tools, "units")), _failed_units(tools, node.get("services"))
-    ports = _with_usual(_ports(_map(health, "hca") or _of_facts(facts)), previous)
-    asked_of = {**_map(facts, "paths"), **_map(node, "space"), **_map(health, "disk")}
-    disk = _disk(asked_of)
+    gpus = _read_gpus(tools)
+    log = _since(stdout_of(tools, "kernel_log"), health, text_at(mapping_at(facts, "files"), "uptime"))
+    uuids = {normalize_bus_id(gpu.bus_id): gpu.uuid for gpu in _known_gpus(gpus, previous)}
+    xids = _read_xids(log, as_float(health.get("booted")) or 0, uuids)
+    ports = _with_usual_rates(_read_ports(mapping_at(health, "hca") or _ports_of_facts(facts)), previous)
+    paths = {**mapping_at(facts, "paths"), **mapping_at(node, "space"), **mapping_at(health, "disk")}
+    disk = _read_disks(paths)
+    failed_units = _failed_units(tools, node.get("services"))
+    idle_units = _idle_units(stdout_of(tools, "units"))
+    clock = mapping_at(node, "clock")
     return NodeSnapshot(
         node=name,
         sku=sku,
-        hardware_key=about.hardware_key,
-        epoch=_float(health.get("epoch")) or told,
+        hardware_key=record.hardware_key,
+        epoch=as_float(health.get("epoch")) or as_float(clock.get("epoch")),
         boot_id=boot_id,
         loaded=health.get("loaded") is True,
         gpus=gpus,
         ports=ports,
         gone_gpus=_gone_gpus(gpus, previous),
         gone_ports=_gone_ports(ports, previous),
-        links={
-            sanitize(address, 40): {key: sanitize(value, 60) for key, value in list(about_.items())[:10]}
-            for address, about_ in _map(health, "pci").items()
-            if isinstance(about_, Mapping)
-        },
-        xids=(*xids, *_still_open(xids, gpus, boot_id, previous)),
-        reboots=_reboots(boot_id, xids, previous),
-        versions=_versions(about.software | about.firmware, gpus, _map(node, "modules")),
-        tools={
-            # A path that was asked for, and has no file system to show, is no healthy disk.
-            **{
-                f"statfs {sanitize(path, 50)}": "failed"
-                for path in asked_of
-                if sanitize(path, 300) not in disk
-            },
-            **{
-                sanitize(tool, 60): sanitize(_map(tools, tool).get("status") or "", 20)
-                for tool in sorted(tools)
-            },
-        },
-        seconds={
-            sanitize(tool, 60): taken
-            for tool in sorted(tools)
-            if (taken := _float(_map(tools, tool).get("seconds"))) is not None
-        },
-        truncated=tuple(sanitize(tool, 60) for tool in sorted(tools) if _map(tools, tool).get("truncated")),
-        mounts=_mounts(node, _text(_map(facts, "files"), "mountinfo")),
-        failed_units=failed,
-        idle_units=tuple(one for one in idle if one not in (failed or ())),
+        links=_read_links(mapping_at(health, "pci")),
+        xids=(*xids, *_open_xids(xids, gpus, boot_id, previous)),
+        reboots=_count_reboots(boot_id, xids, previous),
+        versions=_versions(record.software | record.firmware, gpus, mapping_at(node, "modules")),
+        tools={**_missing_disks(paths, disk), **_tool_statuses(tools)},
+        seconds=_tool_seconds(tools),
+        truncated=tuple(
+            sanitize(tool, 60) for tool in sorted(tools) if mapping_at(tools, tool).get("truncated")
+        ),
+        mounts=_read_mounts(node, text_at(mapping_at(facts, "files"), "mountinfo")),
+        failed_units=failed_units,
+        idle_units=tuple(unit for unit in idle_units if unit not in (failed_units or ())),
         disk=disk,
-        memory_bytes=about.memory_bytes or _whole(node.get("memory_bytes")) or 0,
-        memlock_bytes=_whole(facts.get("memlock_bytes")),
-        shm_bytes=_whole(facts.get("shm_bytes")),
-        clock_offset_s=None if asked is None or told is None else told - asked,
-        clock_synchronized=synchronized if isinstance(synchronized, bool) else None,
+        memory_bytes=record.memory_bytes or as_int(node.get("memory_bytes")) or 0,
+        memlock_bytes=as_int(facts.get("memlock_bytes")),
+        shm_bytes=as_int(facts.get("shm_bytes")),
+        clock_offset_s=_clock_offset(clock),
+        clock_synchronized=_clock_synchronized(clock, stdout_of(tools, "clock"), node),
     )
 
 
 def normalize_bus_id(address: str) -> str:
     """Return a bus address in one form (``0008:06:00``): the driver's, the kernel's and the log's differ."""
     parts = address.lower().split(".")[0].split(":")
-    return (
-        ":".join([parts[0][-4:].rjust(4, "0"), *parts[1:]]) if len(parts) == 3 else ":".join(["0000", *parts])
-    )
+    if len(parts) == 3:
+        # nvidia-smi writes the domain with eight digits, the kernel with four.
+        return ":".join([parts[0][-4:].rjust(4, "0"), *parts[1:]])
+    return ":".join(["0000", *parts])
 
 
 def requested_action(xid: int, text: str) -> str:
-    """Return what an XID asks for: watch, reset, reboot or isolate; ``unknown`` where nobody says."""
+    """Return what an XID asks for: watch, reset, reboot or isolate; ``unknown`` where it is not listed."""
     action = ACTIONS.get(xid, "unknown")
     if action == "nvlink":
         return "watch" if "Nonfatal" in text else "reset"
     if xid == 154:
-        # The driver itself says what it needs.
-        said = text.rpartition(" to ")[2].lower()
-        return next((wanted for word, wanted in _RECOVERY.items() if word in said), "watch")
+        # The driver itself names it: "... changed from 0x0 (None) to 0x1 (GPU Reset Required)".
+        changed_to = text.rpartition(" to ")[2].lower()
+        return next((action for word, action in _RECOVERY.items() if word in changed_to), "watch")
     return action
 
 
-def _known(gpus: tuple[GpuSnapshot, ...], previous: NodeSnapshot | None) -> tuple[GpuSnapshot, ...]:
-    """GPUs that can be named by their bus: those that are missing, too, for however many nights."""
-    there = {normalize_bus_id(one.bus_id) for one in gpus}
+def _known_gpus(gpus: tuple[GpuSnapshot, ...], previous: NodeSnapshot | None) -> tuple[GpuSnapshot, ...]:
+    """Return GPUs that can be named by their bus: those that are missing, too, for however many nights."""
+    present = {normalize_bus_id(gpu.bus_id) for gpu in gpus}
     before = (*previous.gone_gpus, *previous.gpus) if previous else ()
-    return (*gpus, *(one for one in before if normalize_bus_id(one.bus_id) not in there))
+    return (*gpus, *(gpu for gpu in before if normalize_bus_id(gpu.bus_id) not in present))
 
 
 def _gone_gpus(gpus: tuple[GpuSnapshot, ...], previous: NodeSnapshot | None) -> tuple[GpuSnapshot, ...]:
     """Return GPUs of earlier nights whose place is empty; where none can be read, that is all of them."""
     if previous is None:
         return ()
-    there, places = {one.uuid for one in gpus}, {normalize_bus_id(one.bus_id) for one in gpus}
-    known = {one.uuid: one for one in (*previous.gone_gpus, *previous.gpus)}
-    return tuple(
-        one for uuid, one in known.items() if uuid not in there and normalize_bus_id(one.bus_id) not in places
-    )[:MOST_GONE]
+    present = {gpu.uuid for gpu in gpus}
+    places = {normalize_bus_id(gpu.bus_id) for gpu in gpus}
+    known = {gpu.uuid: gpu for gpu in (*previous.gone_gpus, *previous.gpus)}
+    gone = [
+        gpu
+        for uuid, gpu in known.items()
+        if uuid not in present and normalize_bus_id(gpu.bus_id) not in places
+    ]
+    return tuple(gone[:MOST_GONE])
 
 
 def _gone_ports(ports: tuple[PortSnapshot, ...], previous: NodeSnapshot | None) -> tuple[PortSnapshot, ...]:
     """Return ports of earlier nights that are missing, and that no port of another name has come for."""
     if previous is None:
         return ()
-    there = {(one.device, one.port) for one in ports}
-    known = {(one.device, one.port): one for one in (*previous.gone_ports, *previous.ports)}
-    if len(there) >= len(known):
+    present = {(port.device, port.port) for port in ports}
+    known = {(port.device, port.port): port for port in (*previous.gone_ports, *previous.ports)}
+    if len(present) >= len(known):
         return ()
-    return tuple(one for key, one in known.items() if key not in there)[:MOST_GONE]
+    return tuple(port for key, port in known.items() if key not in present)[:MOST_GONE]
 
 
-def _with_usual(ports: tuple[PortSnapshot, ...], previous: NodeSnapshot | None) -> tuple[PortSnapshot, ...]:
-    """Return the ports with the highest rate each was seen with: slow is slow for longer than a night."""
-    was = {
-        (one.device, one.port): one.usual_gbps or one.rate_gbps or 0.0
-        for one in ((*previous.gone_ports, *previous.ports) if previous else ())
-    }
-    return tuple(
-        one.model_copy(
-            update={"usual_gbps": max(was.get((one.device, one.port), 0.0), one.rate_gbps or 0.0) or None}
-        )
-        for one in ports
+def _with_usual_rates(
+    ports: tuple[PortSnapshot, ...], previous: NodeSnapshot | None
+) -> tuple[PortSnapshot, ...]:
+    """Return the ports with the highest rate each ever had: slow is slow for longer than a night."""
+    before = (*previous.gone_ports, *previous.ports) if previous else ()
+    usual_gbps = {(port.device, port.port): port.usual_gbps or port.rate_gbps or 0.0 for port in before}
+    updated = []
+    for port in ports:
+        highest = max(usual_gbps.get((port.device, port.port), 0.0), port.rate_gbps or 0.0)
+        updated.append(port.model_copy(update={"usual_gbps": highest or None}))
+    return tuple(updated)
+
+
+def _read_gpus(tools: Mapping[str, Any]) -> tuple[GpuSnapshot, ...]:
+    try:
+        gpus = read_gpu_texts(stdout_of(tools, "nvidia_smi_xml").encode("utf-8", "replace"))
+    except ValueError:
+        return ()
+    links = _nvlinks(stdout_of(tools, "nvlink_status"))
+    errors = _nvlink_errors(stdout_of(tools, "nvlink_errors"))
+    return tuple(_read_gpu(gpu, text, links.get(gpu.uuid, {}), errors.get(gpu.uuid)) for gpu, text in gpus)
+
+
+def _read_gpu(
+    gpu: Gpu, text: Callable[[str], str], links: dict[str, bool], link_errors: int | None
+) -> GpuSnapshot:
+    """Return a GPU; ``text`` returns what ``nvidia-smi -q -x`` has at a path, empty where it has nothing."""
+    pcie = "pci/pci_gpu_link_info/"
+    used_mib = _whole_sum(text, "fb_memory_usage/used")
+    return GpuSnapshot(
+        uuid=gpu.uuid,
+        serial=gpu.serial,
+        index=gpu.index,
+        bus_id=gpu.bus_id,
+        module=text("platformInfo/module_id"),
+        name=gpu.name,
+        vbios=gpu.vbios,
+        gsp=text("gsp_firmware_version"),
+        # Drivers name these differently; what is absent adds nothing.
+        sram_uncorrectable=_whole_sum(
+            text,
+            "ecc_errors/volatile/sram_uncorrectable",
+            "ecc_errors/volatile/sram_uncorrectable_parity",
+            "ecc_errors/volatile/sram_uncorrectable_secded",
+        ),
+        sram_threshold=_equals(text, "ecc_errors/aggregate/sram_threshold_exceeded", "Yes"),
+        sram_correctable=_whole_sum(text, "ecc_errors/aggregate/sram_correctable"),
+        dram_uncorrectable=_whole_sum(text, "ecc_errors/volatile/dram_uncorrectable"),
+        dram_correctable=_whole_sum(text, "ecc_errors/aggregate/dram_correctable"),
+        ecc_enabled=_equals(text, "ecc_mode/current_ecc", "Enabled"),
+        remap_pending=_equals(text, "remapped_rows/remapped_row_pending", "Yes"),
+        remap_failure=_equals(text, "remapped_rows/remapped_row_failure", "Yes"),
+        recovery_action=text("gpu_recovery_action"),
+        pcie_generation=_whole_sum(text, pcie + "pcie_gen/current_link_gen"),
+        pcie_generation_max=_whole_sum(text, pcie + "pcie_gen/max_link_gen"),
+        pcie_width=_whole_sum(text, pcie + "link_widths/current_link_width"),
+        pcie_width_max=_whole_sum(text, pcie + "link_widths/max_link_width"),
+        pcie_replays=_whole_sum(text, "pci/replay_counter"),
+        utilisation=leading_number(text("utilization/gpu_util")),
+        throttled=tuple(
+            reason
+            for reason in _THROTTLES
+            if text(f"clocks_event_reasons/clocks_event_reason_{reason}") == "Active"
+        ),
+        temperature_c=leading_number(text("temperature/gpu_temp")),
+        margin_c=leading_number(text("temperature/gpu_temp_tlimit")),
+        power_limit_w=gpu.power_limit_w,
+        power_default_w=leading_number(text("gpu_power_readings/default_power_limit")),
+        memory_used_bytes=None if used_mib is None else used_mib << 20,
+        fabric_state=text("fabric/state"),
+        fabric_health=text("fabric/health/summary"),
+        links=links,
+        link_errors=link_errors,
+        errors=_driver_errors(text),
     )
 
 
-def _gpus(tools: Mapping[str, Any]) -> tuple[GpuSnapshot, ...]:
-    try:
-        found = read_gpu_texts(_stdout(tools, "nvidia_smi_xml").encode("utf-8", "replace"))
-    except ValueError:
-        return ()
-    links, errors = _nvlinks(_stdout(tools, "nvlink_status")), _nvlink_errors(_stdout(tools, "nvlink_errors"))
-    looks = []
-    for gpu, text in found:
-
-        def whole(*paths: str, of: Any = text) -> int | None:
-            values = [_whole_text(of(path)) for path in paths]
-            known = [value for value in values if value is not None]
-            return sum(known) if known else None
-
-        def yes(path: str, word: str = "Yes", of: Any = text) -> bool | None:
-            return of(path) == word if of(path) else None
-
-        errors_of, reasons = "ecc_errors/volatile/", "clocks_event_reasons/clocks_event_reason_"
-        used = whole("fb_memory_usage/used")
-        looks.append(
-            GpuSnapshot(
-                uuid=gpu.uuid,
-                serial=gpu.serial,
-                index=gpu.index,
-                bus_id=gpu.bus_id,
-                module=text("platformInfo/module_id"),
-                name=gpu.name,
-                vbios=gpu.vbios,
-                gsp=text("gsp_firmware_version"),
-                # Drivers name these differently; what is absent adds nothing.
-                sram_uncorrectable=whole(
-                    *(errors_of + one for one in ("sram_uncorrectable", "sram_uncorrectable_parity")),
-                    errors_of + "sram_uncorrectable_secded",
-                ),
-                sram_threshold=yes("ecc_errors/aggregate/sram_threshold_exceeded"),
-                sram_correctable=whole("ecc_errors/aggregate/sram_correctable"),
-                dram_uncorrectable=whole(errors_of + "dram_uncorrectable"),
-                dram_correctable=whole("ecc_errors/aggregate/dram_correctable"),
-                ecc_enabled=yes("ecc_mode/current_ecc", "Enabled"),
-                remap_pending=yes("remapped_rows/remapped_row_pending"),
-                remap_failure=yes("remapped_rows/remapped_row_failure"),
-                recovery_action=text("gpu_recovery_action"),
-                pcie_generation=whole("pci/pci_gpu_link_info/pcie_gen/current_link_gen"),
-                pcie_generation_max=whole("pci/pci_gpu_link_info/pcie_gen/max_link_gen"),
-                pcie_width=whole("pci/pci_gpu_link_info/link_widths/current_link_width"),
-                pcie_width_max=whole("pci/pci_gpu_link_info/link_widths/max_link_width"),
-                pcie_replays=whole("pci/replay_counter"),
-                utilisation=_number(text("utilization/gpu_util")),
-                throttled=tuple(one for one in _THROTTLES if text(reasons + one) == "Active"),
-                temperature_c=_number(text("temperature/gpu_temp")),
-                margin_c=_number(text("temperature/gpu_temp_tlimit")),
-                power_limit_w=gpu.power_limit_w,
-                power_default_w=_number(text("gpu_power_readings/default_power_limit")),
-                memory_used_bytes=None if used is None else used << 20,
-                fabric_state=text("fabric/state"),
-                fabric_health=text("fabric/health/summary"),
-                links=links.get(gpu.uuid, {}),
-                link_errors=errors.get(gpu.uuid),
-                errors=tuple(
-                    dict.fromkeys(
-                        said for path in _TELLING if _ERROR.search(said := sanitize(text(path), 60))
-                    )
-                ),
-            )
-        )
-    return tuple(looks)
+def _whole_sum(text: Callable[[str], str], *paths: str) -> int | None:
+    """Return the sum of the whole numbers at paths, None where there is none."""
+    numbers = [leading_number(text(path)) for path in paths]
+    known = [int(number) for number in numbers if number is not None]
+    return sum(known) if known else None
 
 
-_TELLING = (
+def _equals(text: Callable[[str], str], path: str, word: str) -> bool | None:
+    """Return whether a word is at a path, None where nothing is there."""
+    value = text(path)
+    return value == word if value else None
+
+
+def _driver_errors(text: Callable[[str], str]) -> tuple[str, ...]:
+    """Return the different error texts that the driver gives in place of values."""
+    values = (sanitize(text(path), 60) for path in _ERROR_PATHS)
+    return tuple(dict.fromkeys(value for value in values if _ERROR.search(value)))
+
+
+_ERROR_PATHS = (
     "ecc_mode/current_ecc",
     "ecc_errors/volatile/sram_uncorrectable",
     "ecc_errors/volatile/sram_uncorrectable_parity",
@@ -411,7 +413,7 @@ _TELLING = (
     "gpu_power_readings/current_power_limit",
     "performance_state",
 )
-"""Values that a GPU which has fallen ill answers with an error."""
+"""Values in whose place a faulty GPU has an error text."""
 _ERROR = re.compile(r"(?i)\berr!|unknown error|requires reset|is lost|timed? ?out|insufficient")
 
 _THROTTLES = (
@@ -425,94 +427,109 @@ _THROTTLES = (
 
 
 def _nvlinks(text: str) -> dict[str, dict[str, bool]]:
-    found: dict[str, dict[str, bool]] = {}
-    mine: dict[str, bool] = {}
-    for line in text.splitlines()[:100_000]:
+    """Return by GPU's UUID whether each of its NVLinks is up, from ``nvidia-smi nvlink -s``."""
+    links_by_gpu: dict[str, dict[str, bool]] = {}
+    links: dict[str, bool] = {}
+    for line in text.splitlines()[:MOST_LINES]:
         if heading := _HEADING.match(line):
-            mine = found.setdefault(heading[1], {})
+            links = links_by_gpu.setdefault(heading[1], {})
         elif link := _LINK.match(line):
-            mine[link[1]] = link[2].endswith("GB/s") and (_number(link[2]) or 0) > 0
-    return found
+            # "Link 0: 50 GB/s" is up; "<inactive>" and 0 are not.
+            links[link[1]] = link[2].endswith("GB/s") and (leading_number(link[2]) or 0) > 0
+    return links_by_gpu
 
 
 def _nvlink_errors(text: str) -> dict[str, int]:
-    found: dict[str, int] = {}
+    """Return by GPU's UUID the sum of its NVLinks' error counters, from ``nvidia-smi nvlink -e``."""
+    errors_by_gpu: dict[str, int] = {}
     uuid = ""
-    for line in text.splitlines()[:100_000]:
+    for line in text.splitlines()[:MOST_LINES]:
         if heading := _HEADING.match(line):
             uuid = heading[1]
-            found.setdefault(uuid, 0)
+            errors_by_gpu.setdefault(uuid, 0)
         elif (errors := _LINK_ERRORS.match(line)) and uuid:
-            found[uuid] += int(errors[3])
-    return found
+            errors_by_gpu[uuid] += int(errors[3])
+    return errors_by_gpu
 
 
-def _xids(log: str, booted: float, uuids: Mapping[str, str]) -> tuple[XidEvent, ...]:
-    found: dict[tuple[str, int, str], XidEvent] = {}
+def _read_xids(log: str, booted: float, uuids: Mapping[str, str]) -> tuple[XidEvent, ...]:
+    """Return the XIDs of a kernel log, one event per GPU, XID and requested action.
+
+    Args:
+        log: Its lines.
+        booted: When the system began, in seconds since 1970.
+        uuids: GPUs by bus id.
+    """
+    events: dict[tuple[str, int, str], XidEvent] = {}
     for line in log.splitlines():
         match = _XID.search(line)
         if match is None:
             continue
-        address, xid, text = normalize_bus_id(match[1]), int(match[2]), sanitize(match[3] or "", 300)
-        key = (address, xid, requested_action(xid, text))
-        # Seconds since 1970; dmesg, which tells those since boot, has none of an earlier boot.
+        bus_id, xid, text = normalize_bus_id(match[1]), int(match[2]), sanitize(match[3] or "", 300)
+        key = (bus_id, xid, requested_action(xid, text))
+        # Seconds since 1970; dmesg, which counts from the boot, has no line of an earlier one.
         stamp = _MOMENT.match(line)
-        before = stamp is not None and float(stamp[1]) < booted
-        if key in found:
-            now = {"times": found[key].times + 1, "rebooted": found[key].rebooted and before}
-            found[key] = found[key].model_copy(update=now)
-        elif len(found) < MOST_XIDS:
-            found[key] = XidEvent(
-                bus_id=address,
-                uuid=uuids.get(address, ""),
+        before_boot = stamp is not None and float(stamp[1]) < booted
+        if event := events.get(key):
+            update = {"times": event.times + 1, "rebooted": event.rebooted and before_boot}
+            events[key] = event.model_copy(update=update)
+        elif len(events) < MOST_XIDS:
+            events[key] = XidEvent(
+                bus_id=bus_id,
+                uuid=uuids.get(bus_id, ""),
                 xid=xid,
                 action=key[2],
                 text=text,
-                rebooted=before,
+                rebooted=before_boot,
             )
-    return tuple(found.values())
+    return tuple(events.values())
 
 
-def _still_open(
+def _open_xids(
     new: tuple[XidEvent, ...], gpus: tuple[GpuSnapshot, ...], boot_id: str, previous: NodeSnapshot | None
 ) -> list[XidEvent]:
-    """Return what last night's XIDs asked for and nobody has done since: said until it is done."""
-    # A boot that nobody can tell from the last one has mended nothing.
+    """Return last night's XIDs whose requested action is not done: they are repeated until it is."""
+    # A boot that cannot be told from the last one has mended nothing.
     if previous is None or (boot_id and previous.boot_id and previous.boot_id != boot_id):
         return []
-    again = {(one.bus_id, one.xid) for one in new}
-    sound = {one.uuid for one in gpus if one.recovery_action == "None"}
+    repeated = {(event.bus_id, event.xid) for event in new}
+    # A reset leaves no trace but this.
+    recovered = {gpu.uuid for gpu in gpus if gpu.recovery_action == "None"}
     return [
-        one.model_copy(update={"carried": True})
-        for one in previous.xids
-        if one.action in ("reset", "reboot", "isolate")
-        and not resolved_by_boot(one)
-        and (one.bus_id, one.xid) not in again
-        # A reset leaves no trace but this.
-        and not (one.action == "reset" and one.uuid in sound)
+        event.model_copy(update={"carried": True})
+        for event in previous.xids
+        if _awaits_action(event)
+        and (event.bus_id, event.xid) not in repeated
+        and not (event.action == "reset" and event.uuid in recovered)
     ]
 
 
-def resolved_by_boot(one: XidEvent) -> bool:
-    """Return whether what an XID asked for was done before anybody read it."""
-    return one.rebooted and one.action in ("reset", "reboot")
+def _awaits_action(event: XidEvent) -> bool:
+    return event.action in ("reset", "reboot", "isolate") and not resolved_by_boot(event)
 
 
-def _reboots(boot_id: str, new: tuple[XidEvent, ...], previous: NodeSnapshot | None) -> dict[str, int]:
+def resolved_by_boot(event: XidEvent) -> bool:
+    """Return whether a boot has already done what an XID asks for."""
+    return event.rebooted and event.action in ("reset", "reboot")
+
+
+def _count_reboots(boot_id: str, new: tuple[XidEvent, ...], previous: NodeSnapshot | None) -> dict[str, int]:
+    """Return how often the node was rebooted for each XID that asks for it."""
     if previous is None:
         return {}
     counts = dict(previous.reboots)
-    acted = [one for one in new if resolved_by_boot(one)]
+    resolved = [event for event in new if resolved_by_boot(event)]
     if boot_id and previous.boot_id and boot_id != previous.boot_id:
-        acted += [one for one in previous.xids if not resolved_by_boot(one)]
-    for key in {reboot_counter_key(one) for one in acted if one.action == "reboot"}:
+        resolved += [event for event in previous.xids if not resolved_by_boot(event)]
+    # A set: several events of one XID are one reason for one reboot.
+    for key in {reboot_counter_key(event) for event in resolved if event.action == "reboot"}:
         counts[key] = counts.get(key, 0) + 1
     return counts
 
 
-def reboot_counter_key(one: XidEvent) -> str:
+def reboot_counter_key(event: XidEvent) -> str:
     """Return how reboots for an XID are counted: the GPU, wherever it sits, and the XID."""
-    return f"{one.uuid or one.bus_id}/{one.xid}"
+    return f"{event.uuid or event.bus_id}/{event.xid}"
 
 
 def _versions(
@@ -520,7 +537,7 @@ def _versions(
 ) -> dict[str, str]:
     versions = {name: known[name] for name in _VERSIONS if known.get(name)}
     versions |= {name: value for name, value in known.items() if name.startswith(("bios", "infiniband."))}
-    for name, values in (("vbios", {one.vbios for one in gpus}), ("gsp", {one.gsp for one in gpus})):
+    for name, values in (("vbios", {gpu.vbios for gpu in gpus}), ("gsp", {gpu.gsp for gpu in gpus})):
         if any(values):
             versions[name] = " ".join(sorted(filter(None, values)))
     for module in ("nvidia_peermem", "nvidia"):
@@ -529,128 +546,135 @@ def _versions(
     return versions
 
 
-def _ports(devices: Mapping[str, Any]) -> tuple[PortSnapshot, ...]:
+def _tool_statuses(tools: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        sanitize(tool, 60): sanitize(mapping_at(tools, tool).get("status") or "", 20)
+        for tool in sorted(tools)
+    }
+
+
+def _tool_seconds(tools: Mapping[str, Any]) -> dict[str, float]:
+    seconds = {}
+    for tool in sorted(tools):
+        taken_s = as_float(mapping_at(tools, tool).get("seconds"))
+        if taken_s is not None:
+            seconds[sanitize(tool, 60)] = taken_s
+    return seconds
+
+
+def _missing_disks(paths: Mapping[str, Any], disk: Mapping[str, object]) -> dict[str, str]:
+    """Return as of a failed tool the paths without a file system to show: they are no healthy disks."""
+    return {f"statfs {sanitize(path, 50)}": "failed" for path in paths if sanitize(path, 300) not in disk}
+
+
+def _read_links(devices: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    return {
+        sanitize(address, 40): {key: sanitize(value, 60) for key, value in list(link.items())[:10]}
+        for address, link in devices.items()
+        if isinstance(link, Mapping)
+    }
+
+
+def _read_ports(devices: Mapping[str, Any]) -> tuple[PortSnapshot, ...]:
     ports = []
-    for device in sorted(devices)[:64]:
-        for port, about in sorted(_map(devices, device).items()):
-            if isinstance(about, Mapping):
-                counters = _map(about, "counters")
-                ports.append(
-                    PortSnapshot(
-                        device=sanitize(device, 60),
-                        port=sanitize(port, 10),
-                        # "4: ACTIVE" and "5: LinkUp" in /sys.
-                        state=sanitize(str(about.get("state") or "").rpartition(":")[2], 40).lower(),
-                        physical=sanitize(str(about.get("phys_state") or "").rpartition(":")[2], 40).lower(),
-                        rate_gbps=_number(str(about.get("rate") or "")),
-                        layer=sanitize(about.get("link_layer") or "", 40),
-                        counters={
-                            sanitize(name, 60): value
-                            for name, value in list(counters.items())[:200]
-                            if isinstance(value, int) and value >= 0
-                        },
-                    )
-                )
+    for device in sorted(devices)[:MOST_CARDS]:
+        for port, values in sorted(mapping_at(devices, device).items()):
+            if isinstance(values, Mapping):
+                ports.append(_read_port(device, port, values))
     return tuple(ports)
 
 
-def _of_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
-    devices = _map(facts, "infiniband")
-    return {name: _map(_map(devices, name), "ports") for name in devices}
+def _read_port(device: str, port: str, values: Mapping[str, Any]) -> PortSnapshot:
+    counters = mapping_at(values, "counters")
+    return PortSnapshot(
+        device=sanitize(device, 60),
+        port=sanitize(port, 10),
+        # "4: ACTIVE" and "5: LinkUp" in /sys.
+        state=sanitize(str(values.get("state") or "").rpartition(":")[2], 40).lower(),
+        physical=sanitize(str(values.get("phys_state") or "").rpartition(":")[2], 40).lower(),
+        rate_gbps=leading_number(str(values.get("rate") or "")),
+        layer=sanitize(values.get("link_layer") or "", 40),
+        counters={
+            sanitize(name, 60): value
+            for name, value in list(counters.items())[:200]
+            if isinstance(value, int) and value >= 0
+        },
+    )
 
 
-def _disk(paths: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    found = {}
+def _ports_of_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    devices = mapping_at(facts, "infiniband")
+    return {name: mapping_at(mapping_at(devices, name), "ports") for name in devices}
+
+
+def _read_disks(paths: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    disks = {}
     for path in sorted(paths)[:100]:
-        about = _map(paths, path)
-        total, free = _float(about.get("total_bytes")), _float(about.get("free_bytes"))
+        values = mapping_at(paths, path)
+        total, free = as_float(values.get("total_bytes")), as_float(values.get("free_bytes"))
         if total and free is not None:
-            found[sanitize(path, 300)] = {
+            disks[sanitize(path, 300)] = {
                 "total_bytes": total,
                 "free_bytes": free,
-                "read_only": float(about.get("read_only") is True),
+                "read_only": float(values.get("read_only") is True),
             }
-    return found
+    return disks
 
 
 def _since(log: str, health: Mapping[str, Any], uptime: str) -> str:
-    """Return the lines since the last look, of a log that tells seconds since boot (``dmesg``)."""
-    since, epoch, running = _float(health.get("since")), _float(health.get("epoch")), _number(uptime)
-    if not since or epoch is None or running is None:
+    """Return the lines since the last snapshot, of a log that counts seconds since boot (``dmesg``)."""
+    since, epoch = as_float(health.get("since")), as_float(health.get("epoch"))
+    uptime_s = leading_number(uptime)
+    if not since or epoch is None or uptime_s is None:
         return log
-    begin = since - (epoch - running)
+    begin_s = since - (epoch - uptime_s)
     stamps = ((_DMESG.match(line), line) for line in log.splitlines())
-    return "\n".join(line for stamp, line in stamps if stamp is None or float(stamp[1]) >= begin)
+    return "\n".join(line for stamp, line in stamps if stamp is None or float(stamp[1]) >= begin_s)
 
 
-def _disciplined(clock: str, node: Mapping[str, Any]) -> bool | None:
-    said = re.search(r"^NTPSynchronized=(yes|no)$", clock, re.MULTILINE)
+def _clock_offset(clock: Mapping[str, Any]) -> float | None:
+    """Return how far the node's clock is ahead of the controller's, in seconds."""
+    asked_at, epoch = as_float(clock.get("asked_at")), as_float(clock.get("epoch"))
+    return None if asked_at is None or epoch is None else epoch - asked_at
+
+
+def _clock_synchronized(clock: Mapping[str, Any], timedatectl: str, node: Mapping[str, Any]) -> bool | None:
+    if "synchronized" in clock:
+        synchronized = clock["synchronized"]
+        return synchronized if isinstance(synchronized, bool) else None
+    match = re.search(r"^NTPSynchronized=(yes|no)$", timedatectl, re.MULTILINE)
     # A container's clock is its host's.
-    return None if said is None or node.get("container") else said[1] == "yes"
+    return None if match is None or node.get("container") else match[1] == "yes"
 
 
-def _mounts(node: Mapping[str, Any], mountinfo: str) -> tuple[str, ...] | None:
+def _read_mounts(node: Mapping[str, Any], mountinfo: str) -> tuple[str, ...] | None:
     if "mounts" in node:
-        return tuple(sorted(sanitize(one, 300) for one in _map(node, "mounts")))
-    found = {fields[4] for line in mountinfo.splitlines() if len(fields := line.split()) > 5}
+        return tuple(sorted(sanitize(path, 300) for path in mapping_at(node, "mounts")))
+    fields = (line.split() for line in mountinfo.splitlines())
+    escaped = {field[4] for field in fields if len(field) > 5}
     # The kernel writes a blank as \040.
-    plain = (re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), one) for one in found)
-    return tuple(sorted(sanitize(one, 300) for one in plain)) if found else None
+    paths = (re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), path) for path in escaped)
+    return tuple(sorted(sanitize(path, 300) for path in paths)) if escaped else None
 
 
 def _failed_units(tools: Mapping[str, Any], services: object) -> tuple[str, ...] | None:
+    """Return the units that have failed, None where that is not known."""
     if isinstance(services, Mapping):
-        return tuple(sorted(sanitize(unit, 100) for unit, state in services.items() if _failed(state)))
-    if _map(tools, "failed_units").get("status") != "ok":
+        failed = [unit for unit in services if mapping_at(services, unit).get("failed") is True]
+        return tuple(sorted(sanitize(unit, 100) for unit in failed))
+    if mapping_at(tools, "failed_units").get("status") != "ok":
         return None
-    lines = _stdout(tools, "failed_units").replace("\u25cf", " ").splitlines()
+    # systemctl marks a failed unit with a bullet.
+    lines = stdout_of(tools, "failed_units").replace("\u25cf", " ").splitlines()
     return tuple(sorted(sanitize(line.split()[0], 100) for line in lines if line.strip()))
 
 
-def _units(shown: str) -> tuple[str, ...]:
+def _idle_units(shown: str) -> tuple[str, ...]:
     """Return the units that are enabled and do not run, of ``systemctl show``."""
     idle = []
     for block in re.split(r"\n\s*\n", shown):
-        about = dict(line.partition("=")[::2] for line in block.splitlines())
-        enabled = about.get("UnitFileState", "").startswith("enabled") and about.get("LoadState") == "loaded"
-        if enabled and about.get("ActiveState") not in ("active", "activating", "reloading", None):
-            idle.append(sanitize(about.get("Id", ""), 100))
+        unit = dict(line.partition("=")[::2] for line in block.splitlines())
+        enabled = unit.get("UnitFileState", "").startswith("enabled") and unit.get("LoadState") == "loaded"
+        if enabled and unit.get("ActiveState") not in ("active", "activating", "reloading", None):
+            idle.append(sanitize(unit.get("Id", ""), 100))
     return tuple(sorted(filter(None, idle)))
-
-
-def _failed(state: object) -> bool:
-    return isinstance(state, Mapping) and state.get("failed") is True
-
-
-def _stdout(tools: Mapping[str, Any], name: str) -> str:
-    answer = _map(tools, name)
-    text = answer.get("stdout")
-    return text if answer.get("status") == "ok" and isinstance(text, str) else ""
-
-
-def _text(value: Mapping[str, Any], key: str) -> str:
-    found = value.get(key)
-    return found if isinstance(found, str) else ""
-
-
-def _map(value: object, key: str) -> Mapping[str, Any]:
-    found = value.get(key) if isinstance(value, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
-
-
-def _float(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _number(text: str) -> float | None:
-    match = re.match(r"\s*(-?\d{1,15}(?:\.\d{1,9})?)", text)
-    return float(match[1]) if match else None
-
-
-def _whole_text(text: str) -> int | None:
-    number = _number(text)
-    return None if number is None else int(number)
