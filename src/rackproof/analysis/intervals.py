@@ -6,15 +6,12 @@ Nothing is drawn at random: the same repeats give the same interval. One repeat 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import fmean, variance
-
-_TINY = 1e-300
-_ENOUGH = 1e-15
 
 
 def t_quantile(probability: float, freedom: float) -> float:
-    """Return the quantile of Student's t distribution, to about ten digits.
+    """Return the quantile of Student's t distribution.
 
     Args:
         probability: At least 0.5 and below 1.
@@ -25,55 +22,10 @@ def t_quantile(probability: float, freedom: float) -> float:
     """
     if not 0.5 <= probability < 1 or not freedom > 0:
         raise ValueError(f"no t quantile of {probability} with {freedom} degrees of freedom")
-    tail = 2 * (1 - probability)
+    # Imported here: scipy loads slowly, and a comparison without repeats needs no interval.
+    from scipy.special import stdtrit
 
-    def too_small(t: float) -> bool:
-        # Two-sided tail of t: the incomplete beta function (Abramowitz and Stegun, 26.5.27 and 26.7.1).
-        return _incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t)) > tail
-
-    return _root(too_small)
-
-
-def _root(too_small: Callable[[float], bool]) -> float:
-    high = 1.0
-    while too_small(high) and high < _TINY**-0.5:
-        high *= 2
-    low = 0.0
-    for _ in range(200):
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
-        low, high = (middle, high) if too_small(middle) else (low, middle)
-    return (low + high) / 2
-
-
-def _incomplete_beta(a: float, b: float, x: float) -> float:
-    """Return the regularised incomplete beta function I_x(a, b) for 0 <= x <= 1."""
-    if x <= 0 or x >= 1:
-        return float(x >= 1)
-    # The continued fraction converges fast on this side only.
-    if x > (a + 1) / (a + b + 2):
-        return 1 - _incomplete_beta(b, a, 1 - x)
-    logarithm = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
-    front = math.exp(logarithm + a * math.log(x) + b * math.log1p(-x)) / a
-
-    def kept(value: float) -> float:
-        return value if abs(value) > _TINY else _TINY
-
-    # Lentz's method on Abramowitz and Stegun, 26.5.8.
-    c, d = 1.0, 1 / kept(1 - (a + b) * x / (a + 1))
-    result = d
-    for m in range(1, 10_000):
-        for step in (
-            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
-            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
-        ):
-            d = 1 / kept(1 + step * d)
-            c = kept(1 + step / c)
-            result *= c * d
-        if abs(c * d - 1) < _ENOUGH:
-            break
-    return front * result
+    return float(stdtrit(freedom, probability))
 
 
 def mean_half_width(values: Sequence[float], confidence: float) -> float | None:
@@ -101,7 +53,10 @@ def ratio_half_width(values: Sequence[float], base: Sequence[float], confidence:
     """
     if min(len(values), len(base)) < 2:
         return None
-    parts = [(variance(one) / len(one) / fmean(one) ** 2, len(one) - 1) for one in (values, base)]
+    parts = [
+        (variance(repeats) / len(repeats) / fmean(repeats) ** 2, len(repeats) - 1)
+        for repeats in (values, base)
+    ]
     total = math.fsum(part for part, _ in parts)
     if total == 0:
         return 0.0
