@@ -23,7 +23,7 @@ Call = Callable[..., Result]
 Log = Callable[..., Path]
 
 
-def said(result: Result) -> str:
+def output_of(result: Result) -> str:
     """Return all output; an exception that escaped would be a traceback for the operator."""
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         traceback.print_exception(result.exception)
@@ -46,7 +46,7 @@ class TestParse:
     ) -> None:
         result = run("parse", log(**how))
         assert result.exit_code == status
-        assert f": {verdict} (" in said(result)
+        assert f": {verdict} (" in output_of(result)
 
     def test_the_worst_of_several_logs_counts(self, run: Call, log: Log) -> None:
         logs = [log("good.log"), log("cut.log", events=5), log("bad.log", status="aborted")]
@@ -54,23 +54,23 @@ class TestParse:
         assert run("parse", *logs[:2]).exit_code == 3
 
     def test_numbers_and_their_lines(self, run: Call, log: Log) -> None:
-        output = said(run("parse", log()))
+        output = output_of(run("parse", log()))
         assert re.search(r"time_to_train +2 min +line 8", output)
         assert re.search(r"eval_accuracy +0\.92 ", output)
 
     def test_json_of_one_log_is_an_object(self, run: Call, log: Log) -> None:
-        parsed = ParsedLog.model_validate(json.loads(said(run("parse", log(), "--json"))))
+        parsed = ParsedLog.model_validate(json.loads(output_of(run("parse", log(), "--json"))))
         assert parsed.verdict is Verdict.PASS
         assert parsed.measurement("time_to_train") is not None
 
     def test_json_of_several_logs_is_an_array(self, run: Call, log: Log) -> None:
-        parsed = json.loads(said(run("parse", log("a.log"), log("b.log"), "--json")))
+        parsed = json.loads(output_of(run("parse", log("a.log"), log("b.log"), "--json")))
         assert [Path(one["file"]).name for one in parsed] == ["a.log", "b.log"]
 
     def test_standard_input(self, run: Call, log: Log) -> None:
         result = run("parse", "-", stdin=log().read_bytes())
         assert result.exit_code == 0
-        assert said(result).startswith("standard input: pass (mllog")
+        assert output_of(result).startswith("standard input: pass (mllog")
 
     @pytest.mark.parametrize("as_json", [False, True])
     def test_escapes_in_a_log_do_not_reach_the_terminal(self, as_json: bool, run: Call, log: Log) -> None:
@@ -79,7 +79,7 @@ class TestParse:
             stream.write(
                 "Traceback (most recent call last):\n  \x1b]0;owned\x07 \x9b31m RuntimeError: \u202eNaN\n"
             )
-        output = said(run("parse", path, *(["--json"] if as_json else [])))
+        output = output_of(run("parse", path, *(["--json"] if as_json else [])))
         assert not re.findall(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", output)
 
     @pytest.mark.parametrize(
@@ -95,32 +95,34 @@ class TestParse:
     def test_bad_input(self, arguments: list[str], message: str, run: Call) -> None:
         result = run("parse", *arguments, stdin=b"")
         assert result.exit_code == 1
-        assert message in said(result)
+        assert message in output_of(result)
 
     def test_formats_are_listed(self, run: Call) -> None:
         result = run("parse", "--list-formats")
         assert result.exit_code == 0
-        assert {"mllog", "nccl_tests", "mxnet"} <= {line.split()[0] for line in said(result).splitlines()}
+        assert {"mllog", "nccl_tests", "mxnet"} <= {
+            line.split()[0] for line in output_of(result).splitlines()
+        }
 
 
 @pytest.mark.slow
 class TestScore:
     def test_the_official_score(self, real_logs: Path, run: Call) -> None:
         result = run("score", real_logs / "mlperf-5.1/lambda-gb300-n18/llama2_70b_lora", "--json")
-        scored = json.loads(said(result))
+        scored = json.loads(output_of(result))
         assert result.exit_code == 0
         assert round(scored["minutes"], 3) == 1.261
         assert scored["verdict"] == "pass"
 
     def test_text_says_score_and_runs(self, real_logs: Path, run: Call) -> None:
-        output = said(run("score", real_logs / "mlperf-5.1/lambda-gb300-n18/llama31_8b"))
+        output = output_of(run("score", real_logs / "mlperf-5.1/lambda-gb300-n18/llama31_8b"))
         assert "score: 14.25" in output
         assert "10 runs of 10 needed" in output
 
     def test_too_few_runs_are_not_a_score(self, run: Call, log: Log) -> None:
         result = run("score", log().parent)
         assert result.exit_code in (2, 3)
-        assert "score: none" in said(result)
+        assert "score: none" in output_of(result)
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
@@ -135,7 +137,7 @@ class TestScore:
     def test_bad_input(self, arguments: list[str], message: str, run: Call) -> None:
         result = run("score", *arguments)
         assert result.exit_code == 1
-        assert message in said(result)
+        assert message in output_of(result)
 
     def test_an_empty_folder_is_unproven(self, run: Call, tmp_path: Path) -> None:
         (tmp_path / "empty").mkdir()
@@ -146,7 +148,7 @@ class TestImportAndHistory:
     def test_a_log_becomes_a_run_in_the_history(self, run: Call, log: Log, tmp_path: Path) -> None:
         result = run("import", log().parent)
         assert result.exit_code == 0
-        assert "llama2_70b_lora" in said(result)
+        assert "llama2_70b_lora" in output_of(result)
         (folder,) = [path for path in (tmp_path / "results").iterdir() if (path / "run.json").is_file()]
         assert {path.name for path in folder.iterdir()} == {
             "run.json",
@@ -155,13 +157,13 @@ class TestImportAndHistory:
             "report.junit.xml",
             "logs",
         }
-        (listed,) = json.loads(said(run("history", "--json")))
+        (listed,) = json.loads(output_of(run("history", "--json")))
         assert (listed["run_id"], listed["verdict"], listed["provenance"]) == (
             folder.name,
             "pass",
             "imported",
         )
-        assert folder.name in said(run("history"))
+        assert folder.name in output_of(run("history"))
 
     @pytest.mark.parametrize(("how", "status"), [({"status": "aborted"}, 2), ({"events": 4}, 3)])
     def test_the_verdict_is_the_logs(self, how: dict[str, object], status: int, run: Call, log: Log) -> None:
@@ -170,21 +172,21 @@ class TestImportAndHistory:
         assert run("import", "logs").exit_code == status
 
     def test_json(self, run: Call, log: Log) -> None:
-        (done,) = json.loads(said(run("import", log(), "--json", "--benchmark", "mine")))
+        (done,) = json.loads(output_of(run("import", log(), "--json", "--benchmark", "mine")))
         assert done["run"]["benchmark"] == "mine"
         assert done["known"] is False
-        (again,) = json.loads(said(run("import", log(), "--json", "--benchmark", "mine")))
+        (again,) = json.loads(output_of(run("import", log(), "--json", "--benchmark", "mine")))
         assert again["known"] is True
         assert again["folder"] == done["folder"]
-        assert len(json.loads(said(run("history", "--json")))) == 1
+        assert len(json.loads(output_of(run("history", "--json")))) == 1
 
     def test_the_history_can_be_narrowed(self, run: Call, log: Log) -> None:
         for index in range(3):
             run("import", log(f"{index}.log", minutes=index + 1), "--benchmark", f"b{index}")
-        assert len(json.loads(said(run("history", "--json", "--limit", 2)))) == 2
-        (one,) = json.loads(said(run("history", "--json", "--benchmark", "b1")))
+        assert len(json.loads(output_of(run("history", "--json", "--limit", 2)))) == 2
+        (one,) = json.loads(output_of(run("history", "--json", "--benchmark", "b1")))
         assert one["benchmark"] == "b1"
-        assert "no such runs" in said(run("history", "--node", "nobody"))
+        assert "no such runs" in output_of(run("history", "--node", "nobody"))
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
@@ -201,19 +203,19 @@ class TestImportAndHistory:
         (tmp_path / "empty").mkdir()
         result = run(*arguments)
         assert result.exit_code == 1
-        assert message in said(result)
+        assert message in output_of(result)
         assert not (tmp_path / "results").exists()
 
     def test_a_results_folder_that_is_a_file(self, run: Call, log: Log, tmp_path: Path) -> None:
         (tmp_path / "results").write_text("")
         result = run("import", log())
         assert result.exit_code == 1
-        assert "results" in said(result)
+        assert "results" in output_of(result)
 
     def test_an_unknown_format_offers_near_names(self, run: Call, log: Log) -> None:
         result = run("import", log(), "--format", "mlog")
         assert result.exit_code == 1
-        assert "did you mean mllog" in said(result)
+        assert "did you mean mllog" in output_of(result)
 
 
 @pytest.fixture
@@ -231,12 +233,12 @@ class TestAccept:
     def test_candidates_become_references(self, run: Call, kept: str) -> None:
         result = run("accept", kept[:20])
         assert result.exit_code == 0
-        assert re.match(rf"accepted \d+ references? from {kept} for node-01", said(result))
+        assert re.match(rf"accepted \d+ references? from {kept} for node-01", output_of(result))
 
     def test_unknown_run(self, run: Call, kept: str) -> None:
         result = run("accept", "nothing")
         assert result.exit_code == 1
-        assert "nothing" in said(result)
+        assert "nothing" in output_of(result)
 
     def test_a_run_without_candidates(self, run: Call, kept: str, tmp_path: Path) -> None:
         from rackproof.store.history.store import open_store
@@ -246,7 +248,7 @@ class TestAccept:
             store.keep(plain)
         result = run("accept", "plain")
         assert result.exit_code == 1
-        assert "nothing was accepted" in said(result)
+        assert "nothing was accepted" in output_of(result)
 
 
 class TestCompare:
@@ -271,8 +273,8 @@ class TestCompare:
         }[form]
         result = run("compare", *names)
         assert result.exit_code == 0
-        assert re.search(r"samples_per_second .* 1\.000 +\+0\.0 % +same", said(result))
-        assert re.search(r"software torch +2\.13\.0 +2\.12\.0", said(result))
+        assert re.search(r"samples_per_second .* 1\.000 +\+0\.0 % +same", output_of(result))
+        assert re.search(r"software torch +2\.13\.0 +2\.12\.0", output_of(result))
 
     def test_from_the_history_alone(self, run: Call, kept: str, tmp_path: Path) -> None:
         (tmp_path / "results" / kept / "run.json").unlink()
@@ -282,8 +284,8 @@ class TestCompare:
         write_run(example_runs.hostile(), tmp_path / "results" / "h")
         result = run("compare", "h", "h")
         assert result.exit_code == 0
-        assert not re.findall(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", said(result))
-        compared = json.loads(said(run("compare", "h", "h", "--json")))
+        assert not re.findall(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", output_of(result))
+        compared = json.loads(output_of(run("compare", "h", "h", "--json")))
         assert compared["measurements"][0]["ratio"] is None
 
     @pytest.mark.parametrize(
@@ -303,26 +305,26 @@ class TestCompare:
         (tmp_path / "results/damaged/run.json").write_text('{"run_id": 3')
         result = run("compare", *names)
         assert result.exit_code == 1
-        assert message in said(result)
+        assert message in output_of(result)
 
 
 class TestReport:
     def test_html_goes_into_the_runs_folder(self, run: Call, kept: str, tmp_path: Path) -> None:
         result = run("report", kept)
         assert result.exit_code == 0
-        assert said(result).strip() == f"results/{kept}/report.html"
-        assert (tmp_path / said(result).strip()).read_text().startswith("<!doctype html>")
+        assert output_of(result).strip() == f"results/{kept}/report.html"
+        assert (tmp_path / output_of(result).strip()).read_text().startswith("<!doctype html>")
 
     def test_other_forms_go_to_standard_output(self, run: Call, kept: str) -> None:
-        assert said(run("report", kept, "--format", "md")).startswith("# ✓ pass: mnist-lenet")
-        root = ElementTree.fromstring(said(run("report", kept, "--format", "junit")).encode())
+        assert output_of(run("report", kept, "--format", "md")).startswith("# ✓ pass: mnist-lenet")
+        root = ElementTree.fromstring(output_of(run("report", kept, "--format", "junit")).encode())
         assert root.tag == "testsuites"
-        assert json.loads(said(run("report", kept, "--format", "json")))["run_id"] == kept
+        assert json.loads(output_of(run("report", kept, "--format", "json")))["run_id"] == kept
 
     def test_output_names_the_file(self, run: Call, kept: str, tmp_path: Path) -> None:
-        assert said(run("report", kept, "--format", "md", "--output", "out/r.md")) == "out/r.md\n"
+        assert output_of(run("report", kept, "--format", "md", "--output", "out/r.md")) == "out/r.md\n"
         assert (tmp_path / "out/r.md").read_text().startswith("# ✓ pass")
-        assert said(run("report", kept, "--output", "-")).startswith("<!doctype html>")
+        assert output_of(run("report", kept, "--output", "-")).startswith("<!doctype html>")
 
     def test_several_runs_make_one_report_with_links(self, run: Call, kept: str, tmp_path: Path) -> None:
         write_run(example_runs.rack(), tmp_path / "results" / "rack")
@@ -347,11 +349,11 @@ class TestReport:
     def test_bad_input(self, arguments: list[str], message: str, run: Call) -> None:
         result = run("report", *arguments)
         assert result.exit_code == 1
-        assert message in said(result)
+        assert message in output_of(result)
 
 
 def test_schema(run: Call) -> None:
-    assert json.loads(said(run("schema"))) == json_schema()
+    assert json.loads(output_of(run("schema"))) == json_schema()
 
 
 class TestProgram:
@@ -363,7 +365,7 @@ class TestProgram:
         assert run(*arguments).exit_code == status
 
     def test_help_tells_the_exit_statuses(self, run: Call) -> None:
-        output = said(run("--help"))
+        output = output_of(run("--help"))
         for line in ("0  pass", "1  usage error", "2  fail", "3  unproven"):
             assert line in output
 
@@ -376,8 +378,8 @@ class TestProgram:
         monkeypatch.setattr("rackproof.logs.parse", broken)
         result = run("parse", log())
         assert result.exit_code == 1
-        assert said(result).startswith("rackproof: unexpected RuntimeError: something red.")
-        assert len(said(result).splitlines()) == 1
+        assert output_of(result).startswith("rackproof: unexpected RuntimeError: something red.")
+        assert len(output_of(result).splitlines()) == 1
         assert isinstance(run("--debug", "parse", log()).exception, RuntimeError)
 
 
@@ -405,7 +407,7 @@ def test_every_command_is_documented_with_an_example(command: str, root: Path) -
 def test_every_command_has_help(command: str, run: Call) -> None:
     result = run(command, "--help")
     assert result.exit_code == 0
-    assert len(said(result)) > 80
+    assert len(output_of(result)) > 80
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -415,4 +417,4 @@ def test_the_summary_in_the_list_of_commands_begins_the_commands_own_help(comman
     assert text is not None
     assert text.startswith(f"{summary}\n") or text == summary
     assert command_named(command).name == command
-    assert f"{command} {summary}" in " ".join(said(run("--help")).split())
+    assert f"{command} {summary}" in " ".join(output_of(run("--help")).split())

@@ -31,8 +31,8 @@ def start(*arguments: object, **more: object) -> subprocess.CompletedProcess[byt
 
 def imported(code: str) -> set[str]:
     command = [sys.executable, "-X", "importtime", "-c", code]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stderr
-    return {line.rpartition("|")[2].strip().partition(".")[0] for line in said.splitlines()}
+    report = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stderr
+    return {line.rpartition("|")[2].strip().partition(".")[0] for line in report.splitlines()}
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -41,7 +41,7 @@ def test_the_claim_of_a_killed_process_is_taken_over(tmp_path: Path, other: subp
 def test_a_reused_process_id_is_not_the_claimant(tmp_path: Path) -> None:
     claim_hosts(tmp_path, ["n1"], os.getpid())
     claims = tmp_path / CLAIMS
-    # The same process id with another start: what a reused number looks like.
+    # The same process id with another start: as with a reused number.
     claims.write_text(claims.read_text().replace('"start_ticks": ', '"start_ticks": 1'))
     claim_hosts(tmp_path, ["n1"], os.getppid())
 
@@ -79,7 +79,7 @@ def test_a_refused_claim_takes_none_of_the_hosts(tmp_path: Path, other: subproce
 
 
 def test_of_many_that_claim_at_once_one_wins(tmp_path: Path) -> None:
-    """Each waits until all are ready, claims, says whether it got the host, and lives on."""
+    """Each waits until all are ready, claims, prints whether it got the host, and lives on."""
     program = (
         "import os, sys; from pathlib import Path\n"
         "from rackproof.store.host_claims import HostClaimedError, claim_hosts\n"
@@ -102,12 +102,12 @@ def test_of_many_that_claim_at_once_one_wins(tmp_path: Path) -> None:
             assert one.stdin is not None
             one.stdin.write("go\n")
             one.stdin.flush()
-        said = [one.stdout.readline().strip() for one in many if one.stdout is not None]
+        answers = [one.stdout.readline().strip() for one in many if one.stdout is not None]
     finally:
         for one in many:
             one.kill()
             one.communicate()
-    assert sorted(said) == ["busy"] * 5 + ["won"]
+    assert sorted(answers) == ["busy"] * 5 + ["won"]
 
 
 def test_a_results_folder_that_cannot_be_made_says_what_to_do(tmp_path: Path) -> None:

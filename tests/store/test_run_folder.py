@@ -1,4 +1,4 @@
-"""The results folder: whole records or none, and errors that say what to do."""
+"""The results folder: whole records or none, and errors with what to do."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ WHOLE = RUN.model_dump(mode="json")
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [
         (b"", "damaged: it is not whole JSON"),
         (json.dumps(WHOLE).encode()[:-40], "damaged: it is not whole JSON"),
@@ -128,10 +128,10 @@ WHOLE = RUN.model_dump(mode="json")
     ],
 )
 def test_a_damaged_record_is_an_error_that_names_file_and_field(
-    tmp_path: Path, content: bytes, says: str
+    tmp_path: Path, content: bytes, message: str
 ) -> None:
     (tmp_path / "run.json").write_bytes(content)
-    with pytest.raises(ResultsError, match=says) as caught:
+    with pytest.raises(ResultsError, match=message) as caught:
         read_run(tmp_path)
     assert str(tmp_path / "run.json") in str(caught.value)
     assert "\x1b" not in str(caught.value)
@@ -167,15 +167,15 @@ def test_a_damaged_run_among_others_is_told_or_raised(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         write_run(RUN.model_copy(update={"run_id": name}), tmp_path / name)
     (tmp_path / "b/run.json").write_text("{")
-    told: list[ResultsError] = []
-    assert [one.run_id for one in iter_runs(tmp_path, on_error=told.append)] == ["a", "c"]
-    assert len(told) == 1
+    errors: list[ResultsError] = []
+    assert [one.run_id for one in iter_runs(tmp_path, on_error=errors.append)] == ["a", "c"]
+    assert len(errors) == 1
     with pytest.raises(ResultsError, match=r"b/run\.json is damaged"):
         list(iter_runs(tmp_path))
 
 
 @pytest.mark.parametrize(
-    ("number", "says"),
+    ("number", "message"),
     [
         (errno.ENOSPC, "the disk is full.*Free space there.*nothing half-written"),
         (errno.EDQUOT, "the quota is used up"),
@@ -186,7 +186,7 @@ def test_a_damaged_run_among_others_is_told_or_raised(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_a_failing_disk_leaves_the_old_record_and_nothing_half_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, says: str, call: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, message: str, call: str
 ) -> None:
     write_run(RUN, tmp_path)
 
@@ -195,7 +195,7 @@ def test_a_failing_disk_leaves_the_old_record_and_nothing_half_written(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, call, fails)
-        with pytest.raises(ResultsError, match=says) as caught:
+        with pytest.raises(ResultsError, match=message) as caught:
             write_run(RUN.model_copy(update={"notes": "second"}), tmp_path)
     assert str(tmp_path / "run.json") in str(caught.value)
     assert read_run(tmp_path).notes == ""
@@ -204,7 +204,7 @@ def test_a_failing_disk_leaves_the_old_record_and_nothing_half_written(
 
 def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
     (tmp_path / "results").write_text("")
-    with pytest.raises(ResultsError, match="a file stands where a folder is needed"):
+    with pytest.raises(ResultsError, match="there is a file where a folder is needed"):
         write_run(RUN, tmp_path / "results" / RUN.run_id)
 
 

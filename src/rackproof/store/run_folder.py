@@ -1,7 +1,7 @@
 """The results folder: one folder per run, ``results/RUN_ID/run.json`` being the truth about it.
 
 Everything else (history, reports) can be made again from these files, so they are written whole or
-not at all, and reading a damaged one says which file and which field.
+not at all, and the error of a damaged one names file and field.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class ResultsError(RackproofError):
-    """The results folder cannot be used or a record in it cannot be read; says what to do."""
+    """The results folder cannot be used or a record in it cannot be read; the message includes what to do."""
 
 
 def new_run_id(benchmark: str, *, now: datetime | None = None) -> str:
@@ -241,7 +241,7 @@ def _explain(error: OSError, path: Path) -> str:
             "name another results folder."
         )
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
-        return f"cannot write {path}: a file stands where a folder is needed ({error.filename})."
+        return f"cannot write {path}: there is a file where a folder is needed ({error.filename})."
     return f"cannot write {path}: {error.strerror or error}{_owner_note(folder)}"
 
 

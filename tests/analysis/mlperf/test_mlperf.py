@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rackproof.analysis.mlperf import score as mlperf_score
+from rackproof.analysis.mlperf import sandbox
 from rackproof.analysis.mlperf.score import (
     FolderScore,
     RcpResult,
@@ -363,7 +363,7 @@ def without(key: str) -> Callable[[int], list[str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("change", "verdict", "mean", "said"),
+    ("change", "verdict", "mean", "message"),
     [
         pytest.param(
             spoil(3, lambda n: result(n, minutes=10.3, status="aborted", accuracy=0.95)),
@@ -448,7 +448,7 @@ def without(key: str) -> Callable[[int], list[str]]:
     ],
 )
 def test_spoilt_folders(
-    tmp_path: Path, change: Callable[[Path], object], verdict: str, mean: float | None, said: str
+    tmp_path: Path, change: Callable[[Path], object], verdict: str, mean: float | None, message: str
 ) -> None:
     folder = fill(tmp_path)
     change(folder)
@@ -456,7 +456,7 @@ def test_spoilt_folders(
     score = score_folder(folder)
     assert score.verdict == verdict
     assert score.olympic_mean_minutes == (None if mean is None else pytest.approx(mean))
-    assert said in "\n".join((*score.reasons, *(text for one in score.runs for text in one.messages)))
+    assert message in "\n".join((*score.reasons, *(text for one in score.runs for text in one.messages)))
     assert fingerprint(folder) == before
 
 
@@ -492,7 +492,7 @@ def test_the_score_is_that_of_the_official_summarizer(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("content", "factor", "verdict", "said"),
+    ("content", "factor", "verdict", "message"),
     [
         ('{"scaling_factor": 1.5}', 1.5, "pass", "the former is used"),
         ('{"scaling_factor": 0.5}', 1.0, "pass", "the latter is used"),
@@ -503,14 +503,14 @@ def test_the_score_is_that_of_the_official_summarizer(
     ],
 )
 def test_a_factor_in_the_folder_only_ever_slows_a_score_down(
-    tmp_path: Path, content: str, factor: float, verdict: str, said: str
+    tmp_path: Path, content: str, factor: float, verdict: str, message: str
 ) -> None:
     folder = fill(tmp_path)
     (folder / "scaling.json").write_text(content)
     score = score_folder(folder)
     assert (score.scaling_factor, score.verdict) == (factor, verdict)
     assert score.minutes == pytest.approx(10.45 * factor)
-    assert said in "\n".join(score.reasons)
+    assert message in "\n".join(score.reasons)
     assert (folder / "scaling.json").read_text() == content
 
 
@@ -554,12 +554,12 @@ def test_a_time_limit_is_kept_and_said(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_dies_leaves_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = mlperf_score.worker_environment
+    real = sandbox.worker_environment
     broken = tmp_path / "broken" / "mlperf_logging"
     broken.mkdir(parents=True)
     (broken / "__init__.py").write_text("raise RuntimeError('no tool\\x1b[2J today')")
     monkeypatch.setattr(
-        mlperf_score,
+        sandbox,
         "worker_environment",
         lambda: real() | {"PYTHONPATH": f"{broken.parent}{os.pathsep}{real()['PYTHONPATH']}"},
     )
@@ -570,7 +570,7 @@ def test_a_worker_that_dies_leaves_its_words(tmp_path: Path, monkeypatch: pytest
 
 def test_the_worker_sees_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NGC_API_KEY", "secret")
-    assert "secret" not in json.dumps(mlperf_score.worker_environment())
+    assert "secret" not in json.dumps(sandbox.worker_environment())
 
 
 def texts(value: object) -> Iterator[str]:

@@ -47,7 +47,7 @@ def test_equal_repeats_leave_no_width() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rates", "options", "said"),
+    ("rates", "options", "message"),
     [
         ({}, {}, "no rates"),
         ({1: 0.0, 2: 1.0}, {}, "for 1 devices must be a positive number"),
@@ -61,7 +61,7 @@ def test_equal_repeats_leave_no_width() -> None:
     ],
 )
 def test_what_cannot_be_computed_is_an_error(
-    rates: dict[int, float], options: dict[str, float], said: str
+    rates: dict[int, float], options: dict[str, float], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         scaling_efficiency(rates, **options)  # type: ignore[arg-type]

@@ -34,7 +34,7 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system_file: Callable[
     return invoke
 
 
-def said(result: Result) -> str:
+def output_of(result: Result) -> str:
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         traceback.print_exception(result.exception)
         raise AssertionError(result.exception)
@@ -46,7 +46,7 @@ NEWEST = ("--latest", 10, "--benchmark", "llama2_70b_lora", "--system", "system.
 
 def test_a_package(call: Call, results: Path, tmp_path: Path) -> None:
     result = call(*NEWEST)
-    output = said(result)
+    output = output_of(result)
     assert result.exit_code == 0
     assert "submission of Example Org, b200_n2, closed, rules 5.1.0: pass" in output
     assert "10 of 10" in output
@@ -60,7 +60,7 @@ def test_failed_runs_as_text_and_as_json(call: Call, tmp_path: Path) -> None:
     make_runs(tmp_path / "results", 2, first=8, status="aborted", verdict=Verdict.FAIL)
     ids = [run.run_id for run, _ in all_runs(tmp_path / "results")]
     result = call(*ids, "--system", "system.yml", "--out", "out")
-    output = said(result)
+    output = output_of(result)
     assert result.exit_code == 2
     assert "at most 1 may be. To do: make new runs" in output
     for name in ids[8:]:
@@ -69,7 +69,7 @@ def test_failed_runs_as_text_and_as_json(call: Call, tmp_path: Path) -> None:
     assert "nothing was written to out" in output
     result = call(*ids, "--system", "system.yml", "--out", "out", "--json")
     assert result.exit_code == 2
-    made = Submission.model_validate(json.loads(said(result)))
+    made = Submission.model_validate(json.loads(output_of(result)))
     assert {issue.run for issue in made.issues if issue.code == "run_refused"} == set(ids[8:])
     assert made.folder == ""
 
@@ -77,13 +77,13 @@ def test_failed_runs_as_text_and_as_json(call: Call, tmp_path: Path) -> None:
 def test_too_few_runs_prove_nothing(call: Call, tmp_path: Path) -> None:
     make_runs(tmp_path / "results", 2)
     result = call(*NEWEST)
-    assert "2 runs where the rules ask for exactly 10. To do: make 8 more" in said(result)
+    assert "2 runs where the rules ask for exactly 10. To do: make 8 more" in output_of(result)
     assert result.exit_code == 3
 
 
 def test_a_check_that_is_stopped_proves_nothing(call: Call, results: Path) -> None:
     result = call(*NEWEST, "--timeout", 0.05)
-    assert "it took longer than 0.05 s and was stopped" in said(result)
+    assert "it took longer than 0.05 s and was stopped" in output_of(result)
     assert result.exit_code == 3
 
 
@@ -106,6 +106,6 @@ def test_a_check_that_is_stopped_proves_nothing(call: Call, results: Path) -> No
 def test_mistakes_end_with_1(arguments: list[object], message: str, call: Call, tmp_path: Path) -> None:
     make_run(tmp_path / "results", 0)
     result = call(*arguments)
-    assert message in said(result)
+    assert message in output_of(result)
     assert result.exit_code == 1
     assert not (tmp_path / "out").exists()

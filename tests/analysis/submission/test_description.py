@@ -51,8 +51,8 @@ def test_the_official_checker_wants_exactly_these_keys(tmp_path: Path, caplog: A
 
 
 def test_facts_of_nodes() -> None:
-    said = facts_of_nodes((node("n1"), node("n2").model_copy(update={"memory_bytes": 2_050_000_000_000})))
-    assert said == {
+    facts = facts_of_nodes((node("n1"), node("n2").model_copy(update={"memory_bytes": 2_050_000_000_000})))
+    assert facts == {
         "number_of_nodes": "2",
         "accelerators_per_node": "8",
         "accelerator_model_name": "NVIDIA B200",
@@ -67,8 +67,8 @@ def test_facts_of_nodes() -> None:
 
 def test_nothing_is_invented(tmp_path: Path, system_file: Callable[..., Path]) -> None:
     one = chosen(tmp_path, nodes=(), printed=None)
-    said, issues = describe(load_system_file(system_file(host_networking=None)), [one])
-    assert said["framework"] == said["operating_system"] == said["number_of_nodes"] == ""
+    description, issues = describe(load_system_file(system_file(host_networking=None)), [one])
+    assert description["framework"] == description["operating_system"] == description["number_of_nodes"] == ""
     missing = {issue.message.rpartition("system's ")[2] for issue in issues if issue.code == "key_missing"}
     assert missing == {
         "number_of_nodes",
@@ -103,25 +103,25 @@ def test_the_operator_comes_first_then_nodes_then_logs(
 ) -> None:
     printed = PRINTED | {"operating_system": "Debian", "host_memory_capacity": "1 TB", "hw_notes": "quiet"}
     stack = {"nccl_version": "mine", "slurm_version": 25.05}
-    said, issues = describe(
+    description, issues = describe(
         load_system_file(system_file(host_memory_capacity="2 TB", other_software_stack=stack)),
         [chosen(tmp_path, printed=printed)],
     )
     assert not issues
-    assert said["host_memory_capacity"] == "2 TB"
-    assert said["operating_system"] == "Ubuntu 24.04.3 LTS"
-    assert said["hw_notes"] == "quiet"
-    assert said["other_software_stack"]["nccl_version"] == "mine"
-    assert said["other_software_stack"]["slurm_version"] == "25.05"
-    assert said["other_software_stack"]["cuda_version"] == "13.1"
-    assert "trt_version" not in said["other_software_stack"]
-    assert "UNKNOWN" not in json.dumps(said)
+    assert description["host_memory_capacity"] == "2 TB"
+    assert description["operating_system"] == "Ubuntu 24.04.3 LTS"
+    assert description["hw_notes"] == "quiet"
+    assert description["other_software_stack"]["nccl_version"] == "mine"
+    assert description["other_software_stack"]["slurm_version"] == "25.05"
+    assert description["other_software_stack"]["cuda_version"] == "13.1"
+    assert "trt_version" not in description["other_software_stack"]
+    assert "UNKNOWN" not in json.dumps(description)
 
 
 def test_versions_that_differ_are_all_written_down(tmp_path: Path, system: SystemFile) -> None:
     runs = [chosen(tmp_path, 0), chosen(tmp_path, 1, nodes=(node("n1", driver="590.20"), node("n2")))]
-    said, issues = describe(system, runs)
-    assert said["other_software_stack"]["nvidia_kernel_driver"] == "590.10; 590.20"
+    description, issues = describe(system, runs)
+    assert description["other_software_stack"]["nvidia_kernel_driver"] == "590.10; 590.20"
     assert not issues
 
 
@@ -130,8 +130,8 @@ def test_runs_of_two_systems(gpu: str, tmp_path: Path, system: SystemFile) -> No
     """Also where the names share the word of the model: it is another product."""
     printed = PRINTED | {"accelerator_model_name": gpu}
     other = chosen(tmp_path, 1, nodes=(node("n3", gpu=gpu), node("n4", gpu=gpu)), printed=printed)
-    said, issues = describe(system, [chosen(tmp_path, 0), other, chosen(tmp_path, 2)])
-    assert said["accelerator_model_name"] == "NVIDIA B200"
+    description, issues = describe(system, [chosen(tmp_path, 0), other, chosen(tmp_path, 2)])
+    assert description["accelerator_model_name"] == "NVIDIA B200"
     assert {issue.run for issue in issues} == {other.run.run_id}
     assert "nodes_unlike" in {issue.code for issue in issues}
 
@@ -166,16 +166,16 @@ def test_names_of_accelerators(
 
 
 def test_placeholders_in_logs_are_a_remark(tmp_path: Path, system_file: Callable[..., Path]) -> None:
-    said = load_system_file(system_file(submitter="Somebody Else", status="Available cloud"))
-    _, issues = describe(said, [chosen(tmp_path)])
+    description = load_system_file(system_file(submitter="Somebody Else", status="Available cloud"))
+    _, issues = describe(description, [chosen(tmp_path)])
     assert {(issue.code, issue.verdict) for issue in issues} == {("identity_in_logs", None)}
     assert len(issues) == 2
 
 
 class TestSystemFile:
     def test_folders(self, system_file: Callable[..., Path]) -> None:
-        said = load_system_file(system_file(submitter="Ex & Söhne", implementation="b200_ngc26.01"))
-        assert (said.submitter_folder, said.system, said.implementation) == (
+        description = load_system_file(system_file(submitter="Ex & Söhne", implementation="b200_ngc26.01"))
+        assert (description.submitter_folder, description.system, description.implementation) == (
             "Ex_S_hne",
             "b200_n2",
             "b200_ngc26.01",
@@ -230,8 +230,8 @@ class TestSystemFile:
         text = (root / "docs/using/submission.md").read_text().split("```yaml\n", 1)[1].split("```", 1)[0]
         path = tmp_path / "system.yml"
         path.write_text(text)
-        said = load_system_file(path)
-        assert said.submitter_folder == "Example_Org"
+        system = load_system_file(path)
+        assert system.submitter_folder == "Example_Org"
         assert set(SYSTEM) - set(yaml.safe_load(text)) == set()
-        _, issues = describe(said, [chosen(tmp_path, nodes=(node("n1", gpu="NVIDIA B200"), node("n2")))])
+        _, issues = describe(system, [chosen(tmp_path, nodes=(node("n1", gpu="NVIDIA B200"), node("n2")))])
         assert [issue.code for issue in issues if issue.verdict] == []

@@ -28,7 +28,7 @@ def files(folder: Path) -> set[str]:
 
 
 def official_verdict(package: Path, ruleset: str, folder: Path) -> str:
-    """Return what the checker's own command line says: nothing of Rackproof's is involved."""
+    """Return what the checker's own command line prints: nothing of Rackproof's is involved."""
     command = [sys.executable, "-m", "mlperf_logging.package_checker", str(package), "training", ruleset]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True, cwd=folder)
     return done.stderr
@@ -55,11 +55,11 @@ def test_ten_runs_make_a_package_that_the_official_checker_accepts(
     for index, (run, folder) in enumerate(all_runs(results)):
         packed = out / f"Example_Org/results/b200_n2/llama2_70b_lora/result_{index}.txt"
         assert packed.read_bytes() == (folder / run.logs[0].path).read_bytes()
-    said = json.loads((out / "Example_Org/systems/b200_n2.json").read_text())
-    assert said == made.description
-    assert (said["number_of_nodes"], said["accelerators_per_node"]) == ("2", "8")
-    assert said["framework"] == "PyTorch Release 26.01"
-    assert said["other_software_stack"] == {
+    description = json.loads((out / "Example_Org/systems/b200_n2.json").read_text())
+    assert description == made.description
+    assert (description["number_of_nodes"], description["accelerators_per_node"]) == ("2", "8")
+    assert description["framework"] == "PyTorch Release 26.01"
+    assert description["other_software_stack"] == {
         "cuda_version": "13.1",
         "nccl_version": "2.29.1",
         "kernel_version": "6.8.0-90-generic",

@@ -103,18 +103,18 @@ def test_the_real_server_is_reached_by_every_scheme(server: Server, scheme: str)
 
 @pytest.mark.postgres
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         ({"password": "wr0ng-geheim"}, "password authentication failed"),
         ({"database": "not_there"}, "does not exist"),
     ],
 )
 def test_being_refused_is_unreachable_and_shows_no_password(
-    server: Server, change: dict[str, str], says: str, caplog: pytest.LogCaptureFixture
+    server: Server, change: dict[str, str], message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     url = server.url(**({"database": "postgres"} | change))
-    with pytest.raises(HistoryUnreachableError, match=says) as caught:
+    with pytest.raises(HistoryUnreachableError, match=message) as caught:
         open_store(url)
     shown = "".join(traceback.format_exception(caught.value)) + repr(caught.value) + caplog.text
     for secret in (PASSWORD, PASSWORD_IN_URL, "wr0ng-geheim", url):
@@ -149,16 +149,16 @@ def test_a_server_that_never_answers_is_given_up_within_seconds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [(b"this is no database" * 100, "Move the file away"), (None, "give|Give this user the right")],
 )
-def test_a_file_that_is_no_history_is_named(tmp_path: Path, content: bytes | None, says: str) -> None:
+def test_a_file_that_is_no_history_is_named(tmp_path: Path, content: bytes | None, message: str) -> None:
     path = tmp_path / "history.sqlite"
     if content is None:
         path.mkdir()
     else:
         path.write_bytes(content)
-    with pytest.raises(HistoryError, match=says) as caught:
+    with pytest.raises(HistoryError, match=message) as caught:
         open_store(f"sqlite:///{path}")
     assert str(path) in str(caught.value)
 
@@ -390,8 +390,8 @@ with open_store(sys.argv[1]) as store:
             worker.stdout.readline()
         time.sleep(0.003 * (1 + 3 * turn))
         worker.send_signal(signal.SIGKILL)
-        told, _ = worker.communicate()
-        kept += 3 + turn + len(told.splitlines())
+        rest, _ = worker.communicate()
+        kept += 3 + turn + len(rest.splitlines())
     engine = sqlalchemy.create_engine(database.locate(where).url)
     with engine.connect() as connection:
         counts = connection.execute(

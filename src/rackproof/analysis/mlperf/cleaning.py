@@ -25,7 +25,7 @@ from rackproof.core.text import sanitize
 # Longer pieces are read in parts, so that memory stays flat whatever a line's length.
 _MAX_LINE = 1 << 20
 # The tool's time per line grows with the square of its length: 8,000 characters cost it 20 ms, 32,000
-# cost 0.4 s. Longer events lose the ends of long texts and lists, which no rule looks at.
+# cost 0.4 s. Longer events lose the ends of long texts and lists, which no rule reads.
 _LONG_EVENT = 8_000
 _MAX_EVENT = 32_000
 _MAX_STRING = 500
@@ -100,24 +100,24 @@ def clean_log(source: Path, target: Path, *, ruleset: str) -> CleanedLog:
 
 def _pieces(stream: TextIO, token: str) -> Iterator[tuple[int, str]]:
     """Yield ``(line number, text)`` of everything that holds the token, at most 2 MiB at once."""
-    number, held = 1, ""
+    number, rest = 1, ""
     while chunk := stream.readline(_MAX_LINE):
-        text, held = held + chunk, ""
+        text, rest = rest + chunk, ""
         ended = chunk.endswith("\n")
         if not ended and len(chunk) == _MAX_LINE:
             cut = text.rfind(token)
             if cut < 0:
-                held = text[1 - len(token) :]
+                rest = text[1 - len(token) :]
                 continue
             if cut > 0:
-                text, held = text[:cut], text[cut:]
+                text, rest = text[:cut], text[cut:]
         if token in text:
             for part in text.split("\r"):
                 if token in part:
                     yield number, part
         number += ended
-    if token in held:
-        yield number, held
+    if token in rest:
+        yield number, rest
 
 
 def _events(line: str, token: str, read_event: Any, number: int, cleaned: CleanedLog) -> Iterator[str]:
@@ -135,7 +135,7 @@ def _events(line: str, token: str, read_event: Any, number: int, cleaned: Cleane
             _note(cleaned, "damaged_line", problem, number, part)
             yield f" unreadable event in line {number}"
         else:
-            # The tool, too, drops what stands before the last event of a line.
+            # The tool, too, drops what precedes the last event of a line.
             _note(cleaned, "half_line", "a cut-off event is followed by another one", number, part)
 
 

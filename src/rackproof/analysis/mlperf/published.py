@@ -4,7 +4,7 @@
 (``kind`` official), and Lambda's own measurements of round 5.1 that were not submitted
 (``unofficial``). ``published/throughput.csv`` holds throughput and minutes of round 0.6 as published by
 Lambda. ``published/scaling.csv`` holds the rows of two studies, ResNet-50 and VGG16 on 1 to 16 P100 and
-LeNet and an MLP on K80 of five infrastructures; each stands for one ``point``.
+LeNet and an MLP on K80 of five infrastructures; each is one ``point``.
 """
 
 from __future__ import annotations

@@ -10,13 +10,8 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import re
-import signal
-import subprocess
-import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -25,9 +20,8 @@ from typing import Literal
 
 from pydantic import Field
 
-import rackproof
+from rackproof.analysis.mlperf.sandbox import run_in_sandbox
 from rackproof.core.records import Finding, Record, Source, Verdict, worst
-from rackproof.core.text import sanitize
 
 Progress = Callable[[int, int, str], None]
 """Called with ``(files done, files in all, file name)`` while a folder is scored."""
@@ -47,7 +41,7 @@ _MAX_REMARKS = 5
 class RunScore(Record):
     """One result log. ``minutes`` runs from the first run_start to the first run_stop.
 
-    ``status`` is what run_stop says ("" without one); ``compliant`` is ``None`` where the checker
+    ``status`` is that of run_stop ("" without one); ``compliant`` is ``None`` where the checker
     itself failed; ``convergence`` counts samples or epochs (see ``RcpResult.unit``) until the target.
     """
 
@@ -68,7 +62,7 @@ class RunScore(Record):
 
     @property
     def success(self) -> bool:
-        """Whether run_stop says success after a duration that can be true."""
+        """Whether run_stop reports success after a duration that can be true."""
         return self.status == "success" and self.minutes is not None
 
     @property
@@ -238,11 +232,12 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 
 def _has_events(path: Path) -> bool:
     with path.open("rb") as stream:
-        held = b""
+        # The end of the chunk before is kept: the mark may lie across two chunks.
+        kept = b""
         while chunk := stream.read(1 << 20):
-            if b":::MLL" in held + chunk:
+            if b":::MLL" in kept + chunk:
                 return True
-            held = chunk[-8:]
+            kept = chunk[-8:]
     return False
 
 
@@ -293,91 +288,34 @@ def _run_worker(
     progress: Progress | None,
 ) -> WorkerReport:
     """Run the checks in a process of their own and return what it found, or why it did not."""
-    with tempfile.TemporaryDirectory(prefix="rackproof-score-") as work, tempfile.TemporaryFile() as errors:
+    reports: list[WorkerReport] = []
+
+    def on_answer(line: bytes) -> None:
+        # A line cut by the time limit is no JSON; without a report the exit is reported.
+        with contextlib.suppress(ValueError):
+            message = json.loads(line)
+            if "report" in message:
+                reports.append(WorkerReport.model_validate(message["report"]))
+            elif progress is not None:
+                done, total, name = message["progress"]
+                progress(done, total, name)
+
+    with tempfile.TemporaryDirectory(prefix="rackproof-score-") as work:
         job = {
             "folder": str(folder.resolve()),
             "files": [path.name for path in files],
             "work": work,
             "ruleset": ruleset,
             "usage": usage,
-            "timeout_s": math.ceil(timeout_s) + 5,
         }
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "rackproof.analysis.mlperf.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            cwd=work,
-            env=worker_environment(),
-            start_new_session=True,
+        end = run_in_sandbox(
+            "rackproof.analysis.mlperf.worker", job, Path(work), timeout_s=timeout_s, on_answer=on_answer
         )
-        late = threading.Event()
-
-        def stop() -> None:
-            late.set()
-            _kill(process)
-
-        timer = threading.Timer(timeout_s, stop)
-        timer.start()
-        try:
-            report = _follow(process, json.dumps(job).encode(), progress)
-            process.wait()
-        finally:
-            timer.cancel()
-            _kill(process)
-            process.wait()
-        if report is not None:
-            return report
-        if late.is_set():
-            return WorkerReport(error=f"the checks took longer than {timeout_s:g} s and were stopped")
-        errors.seek(max(0, errors.seek(0, os.SEEK_END) - 2000))
-        said = errors.read().decode("utf-8", "replace").strip().splitlines()
-        last = sanitize(said[-1]) if said else "it said nothing"
-        return WorkerReport(error=f"the checks ended early (exit status {process.returncode}): {last}")
-
-
-def worker_environment() -> dict[str, str]:
-    """Return the worker's environment: no secrets, one thread, this very package."""
-    kept = {
-        key: os.environ[key] for key in ("PATH", "LANG", "TMPDIR", "LD_LIBRARY_PATH") if key in os.environ
-    }
-    package_parent = str(Path(rackproof.__file__).resolve().parent.parent)
-    search = [package_parent, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    return kept | {
-        "PYTHONPATH": os.pathsep.join(part for part in search if part),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        "OMP_NUM_THREADS": "1",
-    }
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-
-
-def _follow(process: subprocess.Popen[bytes], job: bytes, progress: Progress | None) -> WorkerReport | None:
-    """Hand the job over and read JSON lines until the report comes or the process ends."""
-    if process.stdin is None or process.stdout is None:
-        raise RuntimeError("the worker was started without pipes")
-    with process.stdin as stdin, contextlib.suppress(BrokenPipeError):
-        stdin.write(job)
-        stdin.close()
-    report = None
-    with process.stdout as stdout:
-        for line in stdout:
-            try:
-                message = json.loads(line)
-                if "report" in message:
-                    report = WorkerReport.model_validate(message["report"])
-                elif progress is not None:
-                    done, total, name = message["progress"]
-                    progress(done, total, name)
-            except ValueError:
-                # A line cut by the time limit; without a report the caller says so.
-                continue
-    return report
+    if reports:
+        return reports[-1]
+    if end.timed_out:
+        return WorkerReport(error=f"the checks took longer than {timeout_s:g} s and were stopped")
+    return WorkerReport(error=f"the checks ended early (exit status {end.status}): {end.last_error}")
 
 
 def conclude(report: WorkerReport, *, folder: str, ruleset: str, usage: str = "training") -> FolderScore:
@@ -413,7 +351,9 @@ def conclude(report: WorkerReport, *, folder: str, ruleset: str, usage: str = "t
         runs = _parts(runs, drop)
     elif not problems:
         problems.append((Verdict.UNPROVEN, "no run is left to take the mean of"))
-    remarks = [f"{one.source}: {one.message}" for one in report.findings if one.verdict is None]
+    remarks = [
+        f"{finding.source}: {finding.message}" for finding in report.findings if finding.verdict is None
+    ]
     if len(remarks) > _MAX_REMARKS:
         remarks[_MAX_REMARKS:] = [f"and {len(remarks) - _MAX_REMARKS} more remarks (see the findings)"]
     return FolderScore(
@@ -451,20 +391,10 @@ def _problems(
     report: WorkerReport, benchmark: str, shown: Sequence[RunScore], failed: Sequence[RunScore], drop: int
 ) -> Iterator[tuple[Verdict, str]]:
     """Yield everything that rules out a pass."""
-    runs = report.runs
     if report.error:
         yield Verdict.UNPROVEN, report.error
         return
-    for run in runs:
-        if run.compliant is None:
-            yield Verdict.UNPROVEN, f"{run.file}: {'; '.join(run.messages) or 'not checked'}"
-    empty = [run.file for run in runs if run not in shown]
-    if empty:
-        yield Verdict.UNPROVEN, f"no readable MLPerf event in {', '.join(empty)}"
-    for mixture in _mixtures(runs):
-        yield Verdict.FAIL, f"logs of different {mixture}"
-    for first, second in _duplicates(runs):
-        yield Verdict.FAIL, f"{first} and {second} hold the same events: one run handed in twice"
+    yield from _log_problems(report.runs, shown)
     needed = report.runs_needed
     if needed is None:
         named = f"the benchmark {benchmark!r}" if benchmark else "a benchmark that the logs do not name"
@@ -478,14 +408,35 @@ def _problems(
     if len(really_failed) > drop:
         names = "; ".join(_why_failed(run) for run in really_failed[:5])
         yield Verdict.FAIL, f"{len(really_failed)} runs failed, at most {drop} may: {names}"
-    rcp = report.rcp or RcpResult(applies=True, message="nothing was compared")
-    if rcp.applies and rcp.passed is False:
-        yield Verdict.FAIL, f"convergence rejected: {rcp.message}"
-    elif rcp.applies and rcp.passed is None and len(shown) == needed:
-        yield Verdict.UNPROVEN, f"convergence not compared: {rcp.message}"
+    yield from _convergence_problems(report.rcp, complete=len(shown) == needed)
     for finding in report.findings:
         if finding.verdict is not None and finding.verdict.gates:
             yield finding.verdict, f"{finding.source}: {finding.message}"
+
+
+def _log_problems(runs: Sequence[RunScore], shown: Sequence[RunScore]) -> Iterator[tuple[Verdict, str]]:
+    """Yield why the logs are not one result: unchecked, empty, of different kinds, or one twice."""
+    for run in runs:
+        if run.compliant is None:
+            yield Verdict.UNPROVEN, f"{run.file}: {'; '.join(run.messages) or 'not checked'}"
+    empty = [run.file for run in runs if run not in shown]
+    if empty:
+        yield Verdict.UNPROVEN, f"no readable MLPerf event in {', '.join(empty)}"
+    for mixture in _mixtures(runs):
+        yield Verdict.FAIL, f"logs of different {mixture}"
+    for first, second in _duplicates(runs):
+        yield Verdict.FAIL, f"{first} and {second} hold the same events: one run handed in twice"
+
+
+def _convergence_problems(rcp: RcpResult | None, *, complete: bool) -> Iterator[tuple[Verdict, str]]:
+    rcp = rcp or RcpResult(applies=True, message="nothing was compared")
+    if not rcp.applies:
+        return
+    if rcp.passed is False:
+        yield Verdict.FAIL, f"convergence rejected: {rcp.message}"
+    elif rcp.passed is None and complete:
+        # Of an incomplete set, the missing runs are the reason.
+        yield Verdict.UNPROVEN, f"convergence not compared: {rcp.message}"
 
 
 def _notes(failed: Sequence[RunScore], scorable: bool, drop: int, rcp: RcpResult | None) -> Iterator[str]:
@@ -512,7 +463,7 @@ def _mixtures(runs: Sequence[RunScore]) -> list[str]:
         ("global batch sizes", {f"{run.global_batch_size:g}" for run in runs if run.global_batch_size}),
     )
     return [
-        f"{what} in one folder: {', '.join(sorted(values))}" for what, values in shared if len(values) > 1
+        f"{noun} in one folder: {', '.join(sorted(values))}" for noun, values in shared if len(values) > 1
     ]
 
 
@@ -529,7 +480,7 @@ def _duplicates(runs: Sequence[RunScore]) -> list[tuple[str, str]]:
 
 
 def _parts(runs: Sequence[RunScore], drop: int) -> tuple[RunScore, ...]:
-    """Say of each run what it does in the score."""
+    """Return the runs, each with its part in the score."""
     good = sorted((run.minutes, index) for index, run in enumerate(runs) if run.scores)
     failed = len(runs) - len(good)
     parts: dict[int, Part] = {}

@@ -11,11 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 import re
-import resource
-import signal
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,16 +22,14 @@ from mlperf_logging.compliance_checker import mlp_compliance, mlp_parser
 from mlperf_logging.package_checker.seed_checker import SeedChecker
 
 from rackproof.analysis.mlperf.cleaning import CleanedLog, clean_log, safe_text
+from rackproof.analysis.mlperf.sandbox import serve_job
 from rackproof.analysis.mlperf.score import RcpResult, RunScore, WorkerReport, at_file
 from rackproof.core.records import Finding, Source, Verdict
 
-# Bounds against logs made to exhaust the machine; a full round's largest folder needs a tenth.
-_MEMORY_BYTES = 8 << 30
-_FILE_BYTES = 2 << 30
 _MAX_MESSAGES = 10
 
 
-class _Kept(logging.Handler):
+class _RecordKeeper(logging.Handler):
     """Keeps the tool's log records in place of printing them."""
 
     def __init__(self) -> None:
@@ -45,20 +39,20 @@ class _Kept(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self.records.append(record)
 
-    def said(self, level: int) -> list[str]:
-        """Return what was said at this level or above, on one printable line each."""
-        return [safe_text(one.getMessage()) for one in self.records if one.levelno >= level]
+    def messages(self, level: int) -> list[str]:
+        """Return the messages of this level or above, on one printable line each."""
+        return [safe_text(record.getMessage()) for record in self.records if record.levelno >= level]
 
 
 @dataclass(frozen=True)
 class _Task:
-    """What is to be checked, where, by which rules; ``kept`` holds what the tool says meanwhile."""
+    """What is to be checked, where, by which rules; ``kept`` holds what the tool logs meanwhile."""
 
     work: Path
     names: Sequence[str]
     ruleset: str
     usage: str
-    kept: _Kept
+    kept: _RecordKeeper
 
     @property
     def copies(self) -> Path:
@@ -66,7 +60,7 @@ class _Task:
         return self.work / "results"
 
     def copy(self, index: int) -> Path:
-        """Return the cleaned copy of one log, under the name that the tool looks for."""
+        """Return the cleaned copy of one log, under the name that the tool expects."""
         return self.copies / f"result_{index}.txt"
 
 
@@ -78,7 +72,7 @@ def check(job: Mapping[str, Any], progress: Callable[[int, int, str], None]) -> 
         progress: Called after each file with ``(done, in all, name)``.
     """
     folder = Path(job["folder"])
-    kept = _Kept()
+    kept = _RecordKeeper()
     logging.basicConfig(handlers=[kept], level=logging.INFO, force=True)
     task = _Task(Path(job["work"]), tuple(job["files"]), job["ruleset"], job["usage"], kept)
     task.copies.mkdir()
@@ -148,8 +142,8 @@ def _duration(
     stops = [event for event in events if event.key == "run_stop"]
     remarks = []
     if len(starts) > 1 and starts[0].timestamp != starts[-1].timestamp:
-        said = "several run_start at different times: the first one counts"
-        remarks.append(Finding(code="several_run_start", message=said, source=_place(cleaned, starts[1])))
+        message = "several run_start at different times: the first one counts"
+        remarks.append(Finding(code="several_run_start", message=message, source=_place(cleaned, starts[1])))
     end = next(iter(stops), None)
     minutes, status = None, ""
     if end is not None:
@@ -158,14 +152,14 @@ def _duration(
             # 0.6 logs seconds, everything later milliseconds.
             minutes = (end.timestamp - starts[0].timestamp) / (60 if ruleset == "0.6.0" else 60_000)
     elif ruleset == "0.6.0":
-        # minigo 0.6 has no run_stop: its evaluation, made later, says when the target was reached.
+        # minigo 0.6 has no run_stop: its evaluation, made later, holds the time to the target.
         end = next((event for event in events if event.key == "eval_result"), None)
         seconds = _number(_metadata(end).get("timestamp")) if end is not None else None
         if seconds is not None:
             minutes, status = seconds / 60, "success" if seconds > 0 else "aborted"
     if minutes is not None and not (math.isfinite(minutes) and minutes > 0):
-        said = "the end is not later than the start"
-        remarks.append(Finding(code="no_duration", message=said, source=_place(cleaned, end)))
+        message = "the end is not later than the start"
+        remarks.append(Finding(code="no_duration", message=message, source=_place(cleaned, end)))
         minutes = None
     return minutes, status, remarks
 
@@ -228,11 +222,11 @@ def _complaint(text: str, cleaned: CleanedLog) -> str:
         return f"in line {cleaned.lines[index] if index < len(cleaned.lines) else '?'}"
 
     lines = text.split("\n")
-    said = [re.sub(r"in line (\d+)", original, lines[0].removesuffix(":"))]
-    said += [line for line in lines[1:] if line.startswith("failed test:")]
+    kept = [re.sub(r"in line (\d+)", original, lines[0].removesuffix(":"))]
+    kept += [line for line in lines[1:] if line.startswith("failed test:")]
     if lines[0].startswith("Failed executing"):
-        said += lines[1:2]
-    return safe_text("; ".join(said))
+        kept += lines[1:2]
+    return safe_text("; ".join(kept))
 
 
 def _compare(
@@ -276,9 +270,9 @@ def _compare(
             rcp_pass="pruned_rcps",  # noqa: S106  (not a password)
         )
     except Exception as error:  # the tool may raise anything at all
-        said = f"{type(error).__name__}: {safe_text(str(error))}"
-        return RcpResult(applies=True, message=f"the RCP checker crashed: {said}"), []
-    point, mean = _numbers_said(task.kept.records)
+        crash = f"{type(error).__name__}: {safe_text(str(error))}"
+        return RcpResult(applies=True, message=f"the RCP checker crashed: {crash}"), []
+    point, mean = _logged_numbers(task.kept.records)
     reference, speedup = _number(point.get("RCP Mean")), _number(point.get("Max Speedup"))
     rcp = RcpResult(
         applies=True,
@@ -323,8 +317,8 @@ def _convergence_unit(folder: Path, ruleset: str) -> str:
     return ""
 
 
-def _numbers_said(records: Sequence[logging.LogRecord]) -> tuple[Mapping[str, Any], float | None]:
-    """Return the reference point and the submission's mean, which the tool only tells its log."""
+def _logged_numbers(records: Sequence[logging.LogRecord]) -> tuple[Mapping[str, Any], float | None]:
+    """Return the reference point and the submission's mean, which the tool only writes to its log."""
     point: Mapping[str, Any] = {}
     mean = None
     for record in records:
@@ -342,14 +336,14 @@ def _check_seeds(task: _Task) -> list[Finding]:
     try:
         fine = SeedChecker(task.ruleset).check_seeds(files)
     except Exception as error:  # the tool may raise anything at all
-        said = f"the seed checker crashed: {type(error).__name__}: {safe_text(str(error))}"
-        return [Finding(code="seeds", message=said)]
+        message = f"the seed checker crashed: {type(error).__name__}: {safe_text(str(error))}"
+        return [Finding(code="seeds", message=message)]
     if fine:
         return []
-    said = "; ".join(task.kept.said(logging.ERROR))
+    complaints = "; ".join(task.kept.messages(logging.ERROR))
     for file, name in zip(files, task.names, strict=True):
-        said = said.replace(file, name)
-    return [Finding(code="seeds", message=safe_text(said, 1000))]
+        complaints = complaints.replace(file, name)
+    return [Finding(code="seeds", message=safe_text(complaints, 1000))]
 
 
 def _folder_factor(file: Path, rcp: RcpResult) -> tuple[float | None, list[Finding]]:
@@ -368,38 +362,24 @@ def _folder_factor(file: Path, rcp: RcpResult) -> tuple[float | None, list[Findi
     except (OSError, ValueError, AttributeError, RecursionError):
         factor = None
     if factor is None:
-        said = "the file does not hold a scaling factor"
-        return None, [Finding(code="scaling_file", message=said, verdict=Verdict.UNPROVEN, source=source)]
+        message = "the file does not hold a scaling factor"
+        return None, [Finding(code="scaling_file", message=message, verdict=Verdict.UNPROVEN, source=source)]
     if math.isclose(factor, rcp.scaling_factor, rel_tol=1e-6):
         return None, []
     believed = factor > rcp.scaling_factor
-    said = (
-        f"scaling.json says {factor:.6g}, the comparison {rcp.scaling_factor:.6g}: "
+    message = (
+        f"scaling.json holds {factor:.6g}, the comparison {rcp.scaling_factor:.6g}: "
         f"the {'former' if believed else 'latter'} is used"
     )
-    return factor if believed else None, [Finding(code="scaling_file", message=said, source=source)]
+    return factor if believed else None, [Finding(code="scaling_file", message=message, source=source)]
 
 
-def main() -> None:
-    """Answer the job on standard input."""
-    # The tool prints; only JSON lines may reach the caller.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    sys.stdout = sys.stderr
+def _score(job: Mapping[str, Any], answer: Callable[[str], None]) -> None:
+    def progress(done: int, total: int, name: str) -> None:
+        answer(json.dumps({"progress": [done, total, name]}))
 
-    def answer(message: Mapping[str, Any]) -> None:
-        answers.write(json.dumps(message) + "\n")
-        answers.flush()
-
-    job = json.loads(sys.stdin.buffer.read())
-    # Should the caller die, nothing else would stop this process.
-    signal.alarm(int(job["timeout_s"]))
-    for what, limit in ((resource.RLIMIT_AS, _MEMORY_BYTES), (resource.RLIMIT_FSIZE, _FILE_BYTES)):
-        hard = resource.getrlimit(what)[1]
-        resource.setrlimit(what, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
-    report = check(job, lambda done, total, name: answer({"progress": [done, total, name]}))
-    answer({"report": report.model_dump(mode="json")})
+    answer(json.dumps({"report": check(job, progress).model_dump(mode="json")}))
 
 
 if __name__ == "__main__":
-    main()
+    serve_job(_score)

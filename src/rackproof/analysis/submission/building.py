@@ -51,7 +51,7 @@ def build(
 
     Args:
         runs: Records with their folders, of one or several benchmarks.
-        system: What the operator says about the system.
+        system: What the operator states about the system.
         out: The output folder: absent, empty, or a package that Rackproof wrote.
         ruleset: The round's rules, one of ``known_rulesets()``.
         timeout_s: Seconds after which the official checks are stopped, each.

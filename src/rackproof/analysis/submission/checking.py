@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import math
 import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from rackproof.analysis.mlperf.score import worker_environment
+from rackproof.analysis.mlperf.sandbox import run_in_sandbox
 from rackproof.analysis.submission.models import CheckerAnswer
-from rackproof.core.text import sanitize
 
 
 def ask_checker(package: Path, *, ruleset: str, timeout_s: float) -> CheckerAnswer:
-    """Return what the official package checker says about a package.
+    """Return the official package checker's answer about a package.
 
     The package is only read. Whatever happens to the checker, an answer comes back; where it gave
-    none, ``accepted`` is ``None`` and ``error`` says why.
+    none, ``accepted`` is ``None`` and ``error`` gives the reason.
 
     Args:
         package: The submitter's folder.
@@ -31,27 +26,20 @@ def ask_checker(package: Path, *, ruleset: str, timeout_s: float) -> CheckerAnsw
     Raises:
         OSError: The package cannot be copied.
     """
-    with tempfile.TemporaryDirectory(prefix="rackproof-package-") as work, tempfile.TemporaryFile() as said:
+    answers: list[bytes] = []
+    with tempfile.TemporaryDirectory(prefix="rackproof-package-") as work:
         copy = Path(work) / "package"
         shutil.copytree(package, copy)
-        job = {"folder": str(copy), "ruleset": ruleset, "timeout_s": math.ceil(timeout_s)}
-        try:
-            done = subprocess.run(
-                [sys.executable, "-P", "-m", "rackproof.analysis.submission.worker"],
-                input=json.dumps(job).encode(),
-                stdout=subprocess.PIPE,
-                stderr=said,
-                cwd=work,
-                env=worker_environment(),
-                timeout=timeout_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return CheckerAnswer(error=f"it took longer than {timeout_s:g} s and was stopped")
-        try:
-            return CheckerAnswer.model_validate_json(done.stdout)
-        except ValidationError:
-            said.seek(max(0, said.seek(0, 2) - 2000))
-            last = said.read().decode("utf-8", "replace").strip().splitlines()[-1:]
-            why = sanitize(last[0]) if last else "it said nothing"
-            return CheckerAnswer(error=f"it ended early (exit status {done.returncode}): {why}")
+        end = run_in_sandbox(
+            "rackproof.analysis.submission.worker",
+            {"folder": str(copy), "ruleset": ruleset},
+            Path(work),
+            timeout_s=timeout_s,
+            on_answer=answers.append,
+        )
+    if end.timed_out:
+        return CheckerAnswer(error=f"it took longer than {timeout_s:g} s and was stopped")
+    try:
+        return CheckerAnswer.model_validate_json(b"".join(answers))
+    except ValidationError:
+        return CheckerAnswer(error=f"it ended early (exit status {end.status}): {end.last_error}")

@@ -77,9 +77,9 @@ _STATUS_IN_LOGS = dict(zip(("onprem", "cloud", "research", "preview"), STATUSES,
 
 
 class SystemFile(Record):
-    """What the operator says about the system: the file behind ``--system``.
+    """What the operator states about the system: the file behind ``--system``.
 
-    ``system`` and ``implementation`` name folders of the package. A value that is an empty text says
+    ``system`` and ``implementation`` name folders of the package. A value that is an empty text means
     "not stated" on purpose.
     """
 
@@ -95,12 +95,35 @@ class SystemFile(Record):
 
 
 def load_system_file(path: Path) -> SystemFile:
-    """Return what the operator's YAML file says.
+    """Return the content of the operator's YAML file.
 
     Raises:
         SubmissionError: Not readable, not YAML, an unknown key, a value of the wrong kind, or no name
             for submitter or system; names file and key.
     """
+    values = {_key(path, key): _value(path, key, value) for key, value in _read_yaml(path).items()}
+    system = values.pop("system", "")
+    implementation = values.pop("implementation", "") or system
+    for key, name in (("system", system), ("implementation", implementation)):
+        if not _FOLDER_NAME.fullmatch(name):
+            raise SubmissionError(
+                f"{path}: {key} {name!r} cannot name a folder: letters, digits, '.', '_' and '-' can"
+            )
+    for key in ("submitter", "division", "status", "system_name"):
+        if not values.get(key):
+            raise SubmissionError(f"{path}: {key} is missing; only you can know it")
+    for key, known in (("division", DIVISIONS), ("status", STATUSES)):
+        if values[key] not in known:
+            raise SubmissionError(f"{path}: {key} {values[key]!r} is none of: {'; '.join(known)}")
+    system_file = SystemFile(file=str(path), system=system, implementation=implementation, values=values)
+    if not _FOLDER_NAME.fullmatch(system_file.submitter_folder):
+        raise SubmissionError(
+            f"{path}: submitter {values['submitter']!r} holds no letter that names a folder"
+        )
+    return system_file
+
+
+def _read_yaml(path: Path) -> dict[Any, Any]:
     try:
         with path.open("rb") as stream:
             data = stream.read(_FILE_BYTES + 1)
@@ -116,26 +139,7 @@ def load_system_file(path: Path) -> SystemFile:
         raise SubmissionError(f"{path} is not YAML: {sanitize(error, 300)}") from None
     if not isinstance(content, dict):
         raise SubmissionError(f"{path} holds no keys; docs/using/submission.md has an example of it")
-    values = {_key(path, key): _value(path, key, value) for key, value in content.items()}
-    system = values.pop("system", "")
-    implementation = values.pop("implementation", "") or system
-    for key, name in (("system", system), ("implementation", implementation)):
-        if not _FOLDER_NAME.fullmatch(name):
-            raise SubmissionError(
-                f"{path}: {key} {name!r} cannot name a folder: letters, digits, '.', '_' and '-' can"
-            )
-    for key in ("submitter", "division", "status", "system_name"):
-        if not values.get(key):
-            raise SubmissionError(f"{path}: {key} is missing; only you can know it")
-    for key, known in (("division", DIVISIONS), ("status", STATUSES)):
-        if values[key] not in known:
-            raise SubmissionError(f"{path}: {key} {values[key]!r} is none of: {'; '.join(known)}")
-    made = SystemFile(file=str(path), system=system, implementation=implementation, values=values)
-    if not _FOLDER_NAME.fullmatch(made.submitter_folder):
-        raise SubmissionError(
-            f"{path}: submitter {values['submitter']!r} holds no letter that names a folder"
-        )
-    return made
+    return content
 
 
 def _key(path: Path, key: object) -> str:
@@ -154,12 +158,12 @@ def _value(path: Path, key: object, value: object) -> Any:
         # The checker joins the values as text.
         return sanitize(value, 1000)
     raise SubmissionError(
-        f"{path}: {sanitize(key, 100)} must be text or a number (an empty text '' says: not stated)"
+        f"{path}: {sanitize(key, 100)} must be text or a number (an empty text '' means: not stated)"
     )
 
 
 def facts_of_nodes(nodes: Sequence[Node]) -> dict[str, Any]:
-    """Return what the nodes' facts say in the words of the description; what they do not is left out.
+    """Return what the nodes' facts show, by the description's keys; a key that they do not show is left out.
 
     Args:
         nodes: The nodes of one run, alike: their kind is taken from the first.
@@ -169,7 +173,7 @@ def facts_of_nodes(nodes: Sequence[Node]) -> dict[str, Any]:
     first = nodes[0]
     gpus = first.gpus
     memory = min(node.memory_bytes for node in nodes)
-    said: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "number_of_nodes": str(len(nodes)),
         "accelerators_per_node": str(len(gpus)) if gpus else "",
         "accelerator_model_name": gpus[0].name if gpus else "",
@@ -187,7 +191,7 @@ def facts_of_nodes(nodes: Sequence[Node]) -> dict[str, Any]:
             if first.software.get(key)
         },
     }
-    return {key: value for key, value in said.items() if value}
+    return {key: value for key, value in facts.items() if value}
 
 
 def _capacity(size_bytes: int) -> str:
@@ -200,26 +204,26 @@ def describe(system: SystemFile, chosen: Sequence[ChosenRun]) -> tuple[dict[str,
     """Return the description and all that is missing in it or contradicts the runs.
 
     The operator's word comes first, then the nodes' facts, then what the run script printed into the
-    logs; where they contradict each other, an issue says so.
+    logs; where they contradict each other, there is an issue.
 
     Args:
-        system: What the operator says.
+        system: What the operator states.
         chosen: The runs of the package.
     """
     nodes = [facts_of_nodes(one.run.nodes) for one in chosen]
     printed = [_log_facts(one) for one in chosen]
-    said = {key: _value_of(key, system.values, nodes, printed) for key in FIELDS}
+    description = {key: _value_of(key, system.values, nodes, printed) for key in FIELDS}
     issues: list[Issue] = []
-    issues += _missing(system, said)
+    issues += _missing(system, description)
     issues += _unlike_nodes(chosen)
     for one in chosen:
-        issues += _contradictions(system, said, one)
+        issues += _contradictions(system, description, one)
     issues += _lies_in_logs(system, chosen)
-    return said, issues
+    return description, issues
 
 
 def _log_facts(one: ChosenRun) -> dict[str, Any]:
-    """Return what a log says about the system, without what a run script cannot know."""
+    """Return what a log states about the system, without what a run script cannot know."""
     return {key: value for key, value in one.system.items() if key not in _ONLY_THE_OPERATOR_KNOWS}
 
 
@@ -242,7 +246,7 @@ def _value_of(
 
 
 def _stack(stated: object, nodes: Sequence[Mapping[str, Any]], printed: Sequence[Mapping[str, Any]]) -> Any:
-    """Return the software: what the logs say, over it the nodes, over it the operator."""
+    """Return the software: that of the logs, over it the nodes', over it the operator's."""
     if isinstance(stated, str):
         return stated
     stack: dict[str, str] = {}
@@ -259,9 +263,9 @@ def _stack(stated: object, nodes: Sequence[Mapping[str, Any]], printed: Sequence
     return stack or ""
 
 
-def _missing(system: SystemFile, said: Mapping[str, Any]) -> Iterator[Issue]:
+def _missing(system: SystemFile, description: Mapping[str, Any]) -> Iterator[Issue]:
     for key in (*IDENTITY, *ANSWERED):
-        if said[key]:
+        if description[key]:
             continue
         on_purpose = key in system.values and key not in IDENTITY
         if not on_purpose:
@@ -269,11 +273,11 @@ def _missing(system: SystemFile, said: Mapping[str, Any]) -> Iterator[Issue]:
                 code="key_missing",
                 verdict=Verdict.UNPROVEN,
                 file=system.file,
-                message=f"neither the nodes' facts nor the logs nor this file say the system's {key}",
+                message=f"neither the nodes' facts nor the logs nor this file state the system's {key}",
                 remedy=f"write `{key}: …` into it"
                 + ("" if key in IDENTITY else f" (`{key}: ''` if it shall not be stated)"),
             )
-    unstated = [key for key in ANSWERED if not said[key] and key in system.values]
+    unstated = [key for key in ANSWERED if not description[key] and key in system.values]
     if unstated:
         yield Issue(
             code="key_not_stated",
@@ -311,20 +315,21 @@ def _unlike_nodes(chosen: Sequence[ChosenRun]) -> Iterator[Issue]:
             )
 
 
-def _contradictions(system: SystemFile, said: Mapping[str, Any], one: ChosenRun) -> Iterator[Issue]:
-    """Yield what a run's facts and its log say otherwise than the description."""
+def _contradictions(system: SystemFile, description: Mapping[str, Any], one: ChosenRun) -> Iterator[Issue]:
+    """Yield where a run's facts or its log contradict the description."""
     nodes = facts_of_nodes(one.run.nodes)
     places = (("the nodes' facts", nodes, ""), ("the log", _log_facts(one), one.log.path))
     for key in (*_COUNTS, "accelerator_model_name", "host_processor_model_name", "framework"):
         for where, source, file in places:
-            if key in source and said[key] and not _agree(key, str(said[key]), str(source[key])):
+            described = str(description[key])
+            if key in source and described and not _agree(key, described, str(source[key])):
                 yield Issue(
                     code="description_contradicted",
                     verdict=Verdict.FAIL,
                     run=one.run.run_id,
                     file=file,
                     message=f"{key} is {sanitize(source[key], 100)!r} in {where}, "
-                    f"{sanitize(said[key], 100)!r} in the description",
+                    f"{sanitize(described, 100)!r} in the description",
                     remedy=f"correct {key} in {system.file}, or choose runs of that system"
                     if key in system.values
                     else "choose runs of one system: the description follows the first of them",
@@ -353,7 +358,7 @@ def _agree(key: str, described: str, seen: str) -> bool:
 
 
 def _model_words(name: str) -> frozenset[str]:
-    """Return the words of a name that tell models apart: those with a digit, without memory sizes."""
+    """Return the words of a name that distinguish models: those with a digit, without memory sizes."""
     words = re.findall(r"[a-z0-9]+", name.casefold())
     return frozenset(
         word
@@ -370,11 +375,12 @@ def _lies_in_logs(system: SystemFile, chosen: Sequence[ChosenRun]) -> Iterator[I
     submitter, status = system.values["submitter"], system.values["status"]
     expected = {"submission_org": submitter, "submission_status": status}
     for key, ours in expected.items():
-        told = {one.stated[key] for one in chosen if one.stated.get(key)}
-        other = {text for text in told if _STATUS_IN_LOGS.get(text, text).casefold() != ours.casefold()}
+        stated = {one.stated[key] for one in chosen if one.stated.get(key)}
+        other = {text for text in stated if _STATUS_IN_LOGS.get(text, text).casefold() != ours.casefold()}
         if other:
             yield Issue(
                 code="identity_in_logs",
-                message=f"the logs say {key} {', '.join(map(repr, sorted(other)))}, the description {ours!r}",
+                message=f"the logs have {key} {', '.join(map(repr, sorted(other)))}, "
+                f"the description {ours!r}",
                 remedy="nothing for this package; set it before the next runs",
             )

@@ -1,4 +1,4 @@
-"""What a submission is made of, and what is said about it. Nothing here computes."""
+"""What a submission is made of, and the issues with it. Nothing here computes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rackproof.core.records import LogFile, Record, Run, Verdict
 
 
 class SubmissionError(RackproofError):
-    """The package cannot be made at all (a file of the operator, a folder, the disk); says what to do."""
+    """The package cannot be made at all (the operator's file, a folder, the disk); what to do is in the message."""
 
 
 class Issue(Record):
@@ -41,9 +41,9 @@ class Issue(Record):
 
 
 class CheckerAnswer(Record):
-    """What the official package checker says.
+    """The answer of the official package checker.
 
-    ``accepted`` is ``None`` where it gave no answer (crashed, stopped, never asked); ``error`` says why.
+    ``accepted`` is ``None`` where it gave no answer (crashed, stopped, never asked); ``error`` is the reason.
     ``messages`` are its warnings and errors, each with the file of the package that it was reading.
     ``checked`` are the benchmarks whose logs it looked at (it passes over those that it does not know),
     ``allowed`` those that the round has.
@@ -72,11 +72,11 @@ class BenchmarkPart(Record):
     runs_needed: int | None = None
     minutes: float | None = None
     scaling_factor: float | None = None
-    """What ``scaling.json`` says, ``None`` where the rules write none."""
+    """The factor in ``scaling.json``, ``None`` where the rules write none."""
 
 
 class Submission(Record):
-    """The outcome: what was packed, what the checker said, and all that is missing or wrong.
+    """The outcome: what was packed, the checker's answer, and all that is missing or wrong.
 
     ``folder`` is the submitter's folder inside the output folder, empty where nothing was written.
     """
@@ -95,9 +95,9 @@ class Submission(Record):
 
 @dataclass(frozen=True)
 class ChosenRun:
-    """A run with its result log: what the record says, and what the log states about itself.
+    """A run with its result log: its record, and what the log states about itself.
 
-    ``moment`` is when the run began, in seconds since 1970 (0 where nobody knows). ``stated`` are the
+    ``moment`` is when the run began, in seconds since 1970 (0 where it is unknown). ``stated`` are the
     tags of the log's MLPerf events, ``system`` the description that the run script printed
     (``:::SYSJSON``), without what it left empty.
     """

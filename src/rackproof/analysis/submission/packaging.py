@@ -23,7 +23,7 @@ from rackproof.core.text import sanitize
 from rackproof.store.run_folder import RECORD_NAME, ResultsError, write_file
 
 MANIFEST = "rackproof-submission.json"
-"""Lies beside the submitter's folder; it says which runs are in the package and what Rackproof wrote."""
+"""Lies beside the submitter's folder; it lists which runs are in the package and what Rackproof wrote."""
 
 # What of a run's folder reproduces it: configuration, run scripts, code.
 _CODE = ("config_*.sh", "*.sub", "*.sh", "*.py", "*.patch", "Dockerfile*", "requirements*.txt")
@@ -66,7 +66,7 @@ def lay_out(
     """Return the package without ``scaling.json``, which the official checker writes.
 
     Args:
-        system: What the operator says: the names of the folders.
+        system: What the operator states: the names of the folders.
         description: The system description.
         groups: Benchmark → its runs in the order of ``result_<i>.txt``.
         ruleset: The round.
@@ -127,7 +127,7 @@ def _common_code(chosen: Sequence[ChosenRun]) -> tuple[dict[str, CopiedFile], li
 def implementation_readme(
     benchmark: str, chosen: Sequence[ChosenRun], code: Sequence[str], *, ruleset: str
 ) -> str:
-    """Return the README of an implementation: how its runs were made, as their records say.
+    """Return the README of an implementation: how its runs were made, by their records.
 
     The environment of the runs is left out: it names paths and accounts of the site.
     """
@@ -202,7 +202,7 @@ def _hashes(folder: Path) -> dict[str, str]:
 
 
 def refuse_strangers(out: Path) -> None:
-    """Make sure that an output folder is absent, empty, or a package that nobody changed since.
+    """Make sure that an output folder is absent, empty, or a package that was not changed since.
 
     Raises:
         SubmissionError: It holds anything that Rackproof did not write; names the first such file.

@@ -1,4 +1,4 @@
-"""What the rules of a round say against a benchmark's runs, each with its remedy. Pure."""
+"""What the rules of a round find wrong with a benchmark's runs, each with its remedy. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def judge_runs(
     Args:
         chosen: The runs in the order of ``result_<i>.txt``.
         score: The score of the folder that holds their logs under these names.
-        system: What the operator says.
+        system: What the operator states.
         ruleset: The round.
     """
     benchmark = chosen[0].benchmark
@@ -113,7 +113,7 @@ def _failed(
                 run=one.run.run_id,
                 file=one.log.path,
                 message=f"{reasons}; {len(bad)} runs are not good, at most {allowed} may be",
-                remedy="make new runs and hand in the newest; look at this one's report first",
+                remedy="make new runs and hand in the newest; read this one's report first",
             )
 
 
@@ -124,8 +124,12 @@ def _why_not(run: RunScore) -> str:
         return f"its log ends with status {run.status!r}" if run.status else "its log has no run_stop"
     if run.minutes is None:
         return "its log shows no duration that can be true"
-    said = f": {run.messages[0]}" if run.messages else ""
-    return f"its log is not compliant{said}" if run.compliant is False else f"it could not be checked{said}"
+    complaint = f": {run.messages[0]}" if run.messages else ""
+    return (
+        f"its log is not compliant{complaint}"
+        if run.compliant is False
+        else f"it could not be checked{complaint}"
+    )
 
 
 def _shared(
@@ -212,21 +216,21 @@ def judge_answer(
     *,
     ruleset: str,
 ) -> list[Issue]:
-    """Return what the checker's answer says against the package, and what the answer itself lacks.
+    """Return what the checker's answer finds wrong with the package, and what the answer itself lacks.
 
-    The checker accepts what it does not look at: benchmarks that the round does not have are passed
+    The checker accepts what it does not read: benchmarks that the round does not have are passed
     over. So it must have looked at every benchmark and at the description.
     """
     issues = []
     if answer.accepted is None:
-        before = f"; before that it said: {'; '.join(answer.errors[:3])}" if answer.errors else ""
-        said = f"{answer.error or 'it said nothing'}{before}"
+        before = f"; before that it reported: {'; '.join(answer.errors[:3])}" if answer.errors else ""
+        reason = f"{answer.error or 'it printed nothing'}{before}"
         issues.append(
             Issue(
                 code="checker_gave_no_answer",
                 verdict=Verdict.UNPROVEN,
-                run=_run_named(said, groups),
-                message=f"the official package checker gave no verdict: {said}",
+                run=_run_named(reason, groups),
+                message=f"the official package checker gave no verdict: {reason}",
                 remedy="choose another run in place of one whose log it cannot read; "
                 "a higher --timeout helps if it was stopped",
             )
@@ -249,13 +253,13 @@ def judge_answer(
                     code="not_checked",
                     verdict=Verdict.UNPROVEN,
                     file=benchmark,
-                    message="the official package checker did not look at this benchmark",
+                    message="the official package checker did not check this benchmark",
                     remedy="report this: it is a fault of Rackproof or of the checker",
                 )
             )
         issues += _scaling(benchmark, answer, scores[benchmark])
     if answer.accepted is False:
-        said = "; ".join(answer.errors[:5]) or "it named no error"
+        errors = "; ".join(answer.errors[:5]) or "it named no error"
         wrong_count = any(error.startswith(_WRONG_COUNT) for error in answer.errors)
         only_count = wrong_count and all(error.startswith((_WRONG_COUNT, _NO_RCP)) for error in answer.errors)
         issues.append(
@@ -263,7 +267,7 @@ def judge_answer(
                 code="checker_rejects",
                 # Too few runs prove nothing, nor does how few converge; all else that it found is proven.
                 verdict=Verdict.UNPROVEN if only_count else Verdict.FAIL,
-                message=f"the official package checker rejects the package: {said}",
+                message=f"the official package checker rejects the package: {errors}",
                 remedy="mend what is listed here, then run the same command again",
             )
         )
@@ -273,7 +277,7 @@ def judge_answer(
                 code="not_checked",
                 verdict=Verdict.UNPROVEN,
                 file=f"systems/{system.system}.json",
-                message="the official checker did not look at the system description",
+                message="the official checker did not check the system description",
                 remedy="report this: it is a fault of Rackproof or of the checker",
             )
         )
@@ -288,12 +292,12 @@ def _run_named(text: str, groups: Mapping[str, Sequence[ChosenRun]]) -> str:
 
 
 def _describes(ruleset: str) -> bool:
-    """Whether the checker looks at descriptions in this round: from 1.0 on."""
+    """Whether the checker checks descriptions in this round: from 1.0 on."""
     return not ruleset.startswith("0.")
 
 
 def scaling_factor(answer: CheckerAnswer, benchmark: str) -> float | None:
-    """Return what the checker's ``scaling.json`` says, ``None`` where it wrote none."""
+    """Return the factor in the checker's ``scaling.json``, ``None`` where it wrote none."""
     match = re.fullmatch(r'\{"scaling_factor": ([0-9.eE+-]+)\}', answer.scaling.get(benchmark, ""))
     try:
         return float(match[1]) if match else None

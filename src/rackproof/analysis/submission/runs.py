@@ -1,4 +1,4 @@
-"""Which runs go into a submission, and what their logs say about the system."""
+"""Which runs go into a submission, and what their logs state about the system."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def latest_runs(
 
 
 def moment_of(run: Run, folder: Path) -> float:
-    """Return when a run began, in seconds since 1970; 0 where neither record nor log says."""
+    """Return when a run began, in seconds since 1970; 0 where neither record nor log shows it."""
     known = run.started or stamp_of(run.run_id)
     if known is not None:
         return known.timestamp()
@@ -80,12 +80,12 @@ def _first_moment(data: bytes) -> float:
 
 def result_log(run: Run) -> LogFile | None:
     """Return the log of a run that holds its MLPerf events, ``None`` unless there is exactly one."""
-    held = [log for log in run.logs if log.format == _RESULT_FORMAT]
-    if len(held) > 1:
-        held = [log for log in held if _RESULT_NAME.fullmatch(log.path)]
+    results = [log for log in run.logs if log.format == _RESULT_FORMAT]
+    if len(results) > 1:
+        results = [log for log in results if _RESULT_NAME.fullmatch(log.path)]
     # A run that died early may have left a log in which no format is recognised.
-    held = held or list(run.logs)
-    return held[0] if len(held) == 1 else None
+    results = results or list(run.logs)
+    return results[0] if len(results) == 1 else None
 
 
 def examine(run: Run, folder: Path) -> ChosenRun | Issue:
@@ -145,15 +145,15 @@ def examine(run: Run, folder: Path) -> ChosenRun | Issue:
 def system_of(log: bytes) -> dict[str, Any]:
     """Return the description of the system that the run script printed into the log, if it did.
 
-    Empty and placeholder values are left out: they say nothing.
+    Empty and placeholder values are left out: they state nothing.
     """
     for match in _SYSTEM_LINE.finditer(log):
         try:
-            said = json.loads(match[1])
+            facts = json.loads(match[1])
         except (ValueError, RecursionError):
             continue
-        if isinstance(said, dict):
-            return {key: kept for key, value in said.items() if (kept := _known(value))}
+        if isinstance(facts, dict):
+            return {key: kept for key, value in facts.items() if (kept := _known(value))}
     return {}
 
 

@@ -8,13 +8,8 @@ are believed: text that the tool prints may come from a result log.
 
 from __future__ import annotations
 
-import json
 import logging
-import os
-import resource
-import signal
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,18 +19,16 @@ from mlperf_logging.compliance_checker import mlp_parser
 from mlperf_logging.package_checker import package_checker
 
 from rackproof.analysis.mlperf.cleaning import unsafe as path_problem
+from rackproof.analysis.mlperf.sandbox import serve_job
 from rackproof.analysis.submission.models import CheckerAnswer
 from rackproof.core.text import sanitize
 
 USAGE = "training"
-# Bounds against logs made to exhaust the machine.
-_MEMORY_BYTES = 8 << 30
-_FILE_BYTES = 2 << 30
 _MAX_MESSAGES = 100
 
 
 class _Listener(logging.Handler):
-    """Keeps what the tool says, with the file that it was reading."""
+    """Keeps what the tool logs, with the file that it was reading."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(logging.INFO)
@@ -65,12 +58,12 @@ class _Listener(logging.Handler):
             self.file = ""
 
     def _keep(self, record: logging.LogRecord) -> None:
-        said = self._plain(record.getMessage())
+        message = self._plain(record.getMessage())
         if self.file and record.levelno < logging.ERROR:
-            said = f"{self.file}: {said}"
+            message = f"{self.file}: {message}"
         for kept, wanted in ((self.messages, True), (self.errors, record.levelno >= logging.ERROR)):
             if wanted and len(kept) < _MAX_MESSAGES:
-                kept.append(said)
+                kept.append(message)
 
     def _plain(self, text: str) -> str:
         return sanitize(text[:20_000].replace(self.folder + "/", ""), 500)
@@ -81,7 +74,7 @@ def _argument(record: logging.LogRecord) -> object:
 
 
 def check(job: Mapping[str, Any]) -> CheckerAnswer:
-    """Let the official checker look at a copy of a package.
+    """Let the official checker check a copy of a package.
 
     Args:
         job: ``folder`` (the copy of the submitter's folder) and ``ruleset``.
@@ -126,7 +119,7 @@ def check(job: Mapping[str, Any]) -> CheckerAnswer:
 
 
 def _unsafe(folder: Path, ruleset: str) -> str:
-    """Say which log would lead the tool to a rules file that is not its own; empty if none would."""
+    """Return which log would lead the tool to a rules file that is not its own; empty if none would."""
     for log in sorted(folder.glob("results/*/*/result_*.txt")):
         events, _ = mlp_parser.parse_file(str(log), ruleset=ruleset)
         for event in events:
@@ -137,21 +130,9 @@ def _unsafe(folder: Path, ruleset: str) -> str:
     return ""
 
 
-def main() -> None:
-    """Answer the job on standard input."""
-    # The tool prints; only the answer may reach the caller.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    sys.stdout = sys.stderr
-    job = json.loads(sys.stdin.buffer.read())
-    # Should the caller die, nothing else would stop this process.
-    signal.alarm(int(job["timeout_s"]) + 5)
-    for what, limit in ((resource.RLIMIT_AS, _MEMORY_BYTES), (resource.RLIMIT_FSIZE, _FILE_BYTES)):
-        hard = resource.getrlimit(what)[1]
-        resource.setrlimit(what, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
-    answers.write(check(job).model_dump_json())
-    answers.flush()
+def _check_package(job: Mapping[str, Any], answer: Callable[[str], None]) -> None:
+    answer(check(job).model_dump_json())
 
 
 if __name__ == "__main__":
-    main()
+    serve_job(_check_package)

@@ -43,7 +43,7 @@ _SECRET_OPTIONS = frozenset({"password", "sslpassword", "passfile", "sslkey"})
 
 
 class HistoryError(RackproofError):
-    """The history cannot do what was asked; says what to do. Never holds a URL or password."""
+    """The history cannot do what was asked; the message, never with a URL or password, has the remedy."""
 
 
 class HistoryUnreachableError(HistoryError):

@@ -62,7 +62,7 @@ class Topology:
 
     Args:
         nodes: The run's nodes. Two nodes that claim one identity (a chassis serial shared by its
-            trays) are told apart by host name.
+            trays) are distinguished by host name.
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:

@@ -38,7 +38,7 @@ class Part(NamedTuple):
     """A piece of hardware.
 
     ``kind`` is node, gpu, link or group; ``key`` what survives a new host name; ``name`` the present
-    host name of a node, the model of a GPU; ``node`` and ``slot`` say where a GPU sits now (an index
+    host name of a node, the model of a GPU; ``node`` and ``slot`` are where a GPU sits now (an index
     into the same list, -1 where unknown). A link or group has the SKU of its members if they agree.
     """
 

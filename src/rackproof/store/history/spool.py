@@ -1,6 +1,6 @@
 """Runs reach the history even if its database is down: noted in a folder, entered at the next chance.
 
-``run.json`` in the results folder stays the truth; a note only says that it has yet to be entered,
+``run.json`` in the results folder stays the truth; a note only means that it has yet to be entered,
 and :func:`rebuild` enters everything again.
 """
 
@@ -28,7 +28,7 @@ class _NoteGoneError(Exception):
 class KeepOutcome:
     """What became of a run: in the history (``kept``), noted for later (``spooled``), or neither.
 
-    ``message`` says so in words for an operator and holds no secret; ``drained`` counts runs noted
+    ``message`` is for an operator and holds no secret; ``drained`` counts runs noted
     earlier that were entered now.
     """
 
@@ -197,8 +197,8 @@ def _noted_run(note: Path, spool: Path) -> Run:
         _NoteGoneError: Another process has entered it just now.
     """
     try:
-        said = json.loads(note.read_bytes())
-        places = (spool / str(said["relative"]), Path(str(said["folder"])))
+        content = json.loads(note.read_bytes())
+        places = (spool / str(content["relative"]), Path(str(content["folder"])))
     except FileNotFoundError:
         raise _NoteGoneError from None
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,0 +1,149 @@
+"""The sandbox of MLPerf's tools: a process of its own with limits on time, memory and files.
+
+The tools keep global state, print, may crash, and may take very long on hostile logs. The caller's side is
+:func:`run_in_sandbox`; the module that it starts calls :func:`serve_job`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import rackproof
+from rackproof.core.text import sanitize
+
+# Bounds against logs made to exhaust the machine; a full round's largest folder needs a tenth.
+_MEMORY_BYTES = 8 << 30
+_FILE_BYTES = 2 << 30
+_GRACE_S = 5
+_TAIL_BYTES = 2000
+
+
+class SandboxExit(NamedTuple):
+    """How a sandbox ended: stopped by the time limit or not, its exit status, its last line of errors."""
+
+    timed_out: bool
+    status: int
+    last_error: str
+
+
+def run_in_sandbox(
+    module: str,
+    job: Mapping[str, Any],
+    work: Path,
+    *,
+    timeout_s: float,
+    on_answer: Callable[[bytes], None],
+) -> SandboxExit:
+    """Let a module do a job in a process of its own, which is always gone afterwards.
+
+    Args:
+        module: The module to start; it calls :func:`serve_job`.
+        job: What to do, as JSON values.
+        work: The process's working folder.
+        timeout_s: Seconds after which the process is stopped.
+        on_answer: Called with each line that the job answers; one that the time limit cut may be incomplete.
+    """
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(  # noqa: S603  (callers name modules of this package)
+            [sys.executable, "-P", "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            cwd=work,
+            env=worker_environment(),
+            start_new_session=True,
+        )
+        timed_out = threading.Event()
+
+        def stop() -> None:
+            timed_out.set()
+            _kill(process)
+
+        timer = threading.Timer(timeout_s, stop)
+        timer.start()
+        try:
+            _exchange(process, {**job, "alarm_s": math.ceil(timeout_s) + _GRACE_S}, on_answer)
+            process.wait()
+        finally:
+            timer.cancel()
+            _kill(process)
+            process.wait()
+        return SandboxExit(timed_out.is_set(), process.returncode, _last_line(errors))
+
+
+def worker_environment() -> dict[str, str]:
+    """Return the environment of the process: no secrets, one thread, this very package."""
+    kept = {
+        key: os.environ[key] for key in ("PATH", "LANG", "TMPDIR", "LD_LIBRARY_PATH") if key in os.environ
+    }
+    package_parent = str(Path(rackproof.__file__).resolve().parent.parent)
+    search = [package_parent, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    return kept | {
+        "PYTHONPATH": os.pathsep.join(part for part in search if part),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def _exchange(
+    process: subprocess.Popen[bytes], job: Mapping[str, Any], on_answer: Callable[[bytes], None]
+) -> None:
+    """Hand the job over and pass on the answers until the process closes its output."""
+    if process.stdin is None or process.stdout is None:
+        raise RuntimeError("the worker was started without pipes")
+    # A process that died at once has no standard input; its exit status says so.
+    with process.stdin as stdin, contextlib.suppress(BrokenPipeError):
+        stdin.write(json.dumps(job).encode())
+        stdin.close()
+    with process.stdout as stdout:
+        for line in stdout:
+            on_answer(line)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _last_line(errors: IO[bytes]) -> str:
+    errors.seek(max(0, errors.seek(0, os.SEEK_END) - _TAIL_BYTES))
+    lines = errors.read().decode("utf-8", "replace").strip().splitlines()
+    return sanitize(lines[-1]) if lines else "it printed nothing"
+
+
+def serve_job(work: Callable[[Mapping[str, Any], Callable[[str], None]], None]) -> None:
+    """Do the job on standard input, under the sandbox's limits.
+
+    Args:
+        work: Called with the job and a function that answers one line to the caller.
+    """
+    # The tools print; only answers may reach the caller.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+
+    def answer(line: str) -> None:
+        answers.write(line + "\n")
+        answers.flush()
+
+    job = json.loads(sys.stdin.buffer.read())
+    # Should the caller die, nothing else would stop this process.
+    signal.alarm(int(job["alarm_s"]))
+    for kind, limit in ((resource.RLIMIT_AS, _MEMORY_BYTES), (resource.RLIMIT_FSIZE, _FILE_BYTES)):
+        hard = resource.getrlimit(kind)[1]
+        resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+    work(job, answer)
