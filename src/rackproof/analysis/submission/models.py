@@ -11,7 +11,7 @@ from rackproof.core.records import LogFile, Record, Run, Verdict
 
 
 class SubmissionError(RackproofError):
-    """The package cannot be made at all (the operator's file, a folder, the disk); what to do is in the message."""
+    """The package cannot be made at all (operator's file, folder, disk); the message has the remedy."""
 
 
 class Issue(Record):
