@@ -85,7 +85,7 @@ class Rack:
         environment = os.environ | {
             "ANSIBLE_NOCOLOR": "1",
             "COLUMNS": "300",
-            "ANSIBLE_ROLES_PATH": str(self.folder / "roles"),
+            "ANSIBLE_ROLES_PATH": f"{self.folder}/roles:{ROOT}/roles",
             # What Slurm's host runs in a shell is found there; nodes look at their own first.
             "PATH": f"{self.folder}/ctl/usr/bin:{os.environ['PATH']}",
         }

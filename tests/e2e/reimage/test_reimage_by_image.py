@@ -38,9 +38,9 @@ PLAYBOOK = """
       run_once: true
       register: reimage_begun
     - block:
-        - ansible.builtin.include_tasks: PLACE/reimage_by_image.yml
+        - ansible.builtin.import_role: {name: reimage, tasks_from: by_image}
       rescue:
-        - ansible.builtin.import_tasks: PLACE/reimage_failed.yml
+        - ansible.builtin.import_role: {name: reimage, tasks_from: failed}
 """
 SYSTEMCTL = """#!/bin/sh
 echo "$*" >> FOLDER/systemctl.log
@@ -144,7 +144,7 @@ class Site:
         (folder / "known_hosts").write_text(OLD)
         (folder / "disk.raw").write_bytes(b"boot" * 1000)
         (folder / "disk.raw.json").write_text(describe_image(folder / "disk.raw").model_dump_json())
-        (folder / "playbook.yml").write_text(PLAYBOOK.replace("PLACE", str(ROOT / "playbooks/tasks")))
+        (folder / "playbook.yml").write_text(PLAYBOOK)
         # The inventory does not say where things lie: it goes by the role's default.
         shutil.copytree(ROOT / "roles/netboot", folder / "roles/netboot")
         defaults = folder / "roles/netboot/defaults/main.yml"

@@ -243,9 +243,9 @@ BY_IMAGE = """
     - rackproof_reimage_begin: {{results: "{results}", nodes: {{n1: []}}, method: image}}
       register: reimage_begun
     - block:
-        - ansible.builtin.include_tasks: {root}/playbooks/tasks/reimage_by_image.yml
+        - ansible.builtin.import_role: {{name: reimage, tasks_from: by_image}}
       rescue:
-        - ansible.builtin.import_tasks: {root}/playbooks/tasks/reimage_failed.yml
+        - ansible.builtin.import_role: {{name: reimage, tasks_from: failed}}
 """
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-TASKS = Path(__file__).resolve().parents[3] / "playbooks/tasks"
+ROLES = Path(__file__).resolve().parents[3] / "roles"
 
 
 def every(tasks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -22,7 +22,8 @@ def test_nothing_is_delegated_to_a_controller_that_has_no_name() -> None:
     # The name is made before `when` is asked, and an empty one is an error.
     found = [
         (path.name, task["name"], str(task["delegate_to"]))
-        for path in TASKS.glob("*.yml")
+        for role in ("provision", "validate", "reimage")
+        for path in (ROLES / role / "tasks").rglob("*.yml")
         for task in every(yaml.safe_load(path.read_text()) or [])
         if "slurm_controller_host" in str(task.get("delegate_to", ""))
     ]
@@ -31,7 +32,7 @@ def test_nothing_is_delegated_to_a_controller_that_has_no_name() -> None:
 
 
 def test_a_node_is_looked_at_before_the_controller_is_set_up_in_its_name() -> None:
-    tasks = yaml.safe_load((TASKS / "reimage_provision.yml").read_text())
+    tasks = yaml.safe_load((ROLES / "reimage/tasks/provision.yml").read_text())
     at = {
         key: number for number, task in enumerate(tasks) for key in task if "." in key or "rackproof" in key
     }

@@ -104,7 +104,7 @@ def test_the_inventory_says_all_that_imaging_asks_for(tmp_path: Path) -> None:
     found = vms.inventory([vms.machine(1, tmp_path)], tmp_path, tmp_path)["all"]
     group = found["children"]["gb300-rack"]["children"]["vms"]
     host = found["vars"] | group["hosts"]["vm1"]
-    tasks = (ROOT / "playbooks/tasks/reimage_by_image.yml").read_text()
+    tasks = (ROOT / "roles/reimage/tasks/by_image.yml").read_text()
     needed = set(re.findall(r"\['(reimage_\w+)'\] if not", tasks))
     assert len(needed) == 6
     assert needed <= {name for name, value in host.items() if value}
