@@ -6,122 +6,63 @@ Nothing here raises because of what a log holds, and nothing takes more memory f
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from rackproof.core.records import ParsedLog, Verdict
-from rackproof.logs import (
-    gpu_burn,
-    mll06,
-    mllog,
-    mlp05,
-    mxnet,
-    nccl_tests,
-    nvbandwidth,
-    nvidia_smi,
-    perftest,
-    tf_cnn,
-    xid,
-)
 from rackproof.logs._reading import BLOCK, LineFeed, LineObserver, Log, LogParser, blocks
-from rackproof.logs.nvidia_smi import read_gpus
+from rackproof.logs.gpu_burn import GpuBurnParser
+from rackproof.logs.mll06 import Mll06Parser
+from rackproof.logs.mllog import MllogParser
+from rackproof.logs.mlp05 import Mlp05Parser
+from rackproof.logs.mxnet import MxnetParser
+from rackproof.logs.nccl_tests import NcclTestsParser
+from rackproof.logs.nvbandwidth import NvbandwidthParser
+from rackproof.logs.nvidia_smi import (
+    NvidiaSmiCsvParser,
+    NvidiaSmiTopoParser,
+    NvidiaSmiXmlParser,
+    NvlinkStatusParser,
+    read_gpus,
+)
+from rackproof.logs.perftest import PerftestParser
+from rackproof.logs.tf_cnn import TfCnnParser
+from rackproof.logs.xid import XidParser
 
-__all__ = ["FORMATS", "Format", "LineObserver", "detect", "parse", "parse_path", "read_gpus"]
+__all__ = ["FORMATS", "LineObserver", "LogParser", "detect", "parse", "parse_path", "read_gpus"]
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
-    """A log format: name, one line about it, parser, recogniser of its bytes."""
-
-    name: str
-    description: str
-    parser: type[LogParser]
-    parse: Callable[[BinaryIO, str], ParsedLog]
-    recognise: Callable[[bytes], bool]
-
-
-def _formats() -> Mapping[str, Format]:
+_PARSERS: tuple[type[LogParser], ...] = (
     # In the order of recognition: a job's log may hold a table of nccl-tests and an XID besides its
-    # MLPerf events, and the events say what it is about.
-    known = (
-        (
-            "mllog",
-            "MLPerf training 4.x to 6.x and Rackproof's own workloads",
-            mllog.Parser,
-            mllog.parse,
-            mllog.recognise,
-        ),
-        ("mll06", "MLPerf training 0.6", mll06.Parser, mll06.parse, mll06.recognise),
-        ("mlp05", "MLPerf training 0.5", mlp05.Parser, mlp05.parse, mlp05.recognise),
-        (
-            "nvidia_smi_xml",
-            "nvidia-smi -q -x",
-            nvidia_smi.XmlParser,
-            nvidia_smi.parse_xml,
-            nvidia_smi.recognise_xml,
-        ),
-        ("mxnet", "MXNet's training log", mxnet.Parser, mxnet.parse, mxnet.recognise),
-        (
-            "nccl_tests",
-            "nccl-tests, table or JSON of -J",
-            nccl_tests.Parser,
-            nccl_tests.parse,
-            nccl_tests.recognise,
-        ),
-        (
-            "nvbandwidth",
-            "nvbandwidth, text or JSON of -j",
-            nvbandwidth.Parser,
-            nvbandwidth.parse,
-            nvbandwidth.recognise,
-        ),
-        ("gpu_burn", "gpu_burn", gpu_burn.Parser, gpu_burn.parse, gpu_burn.recognise),
-        (
-            "ib_write_bw",
-            "perftest: ib_write_bw, ib_read_bw, ib_send_bw",
-            perftest.Parser,
-            perftest.parse,
-            perftest.recognise,
-        ),
-        (
-            "nvidia_smi_csv",
-            "nvidia-smi --query-gpu=… --format=csv",
-            nvidia_smi.CsvParser,
-            nvidia_smi.parse_csv,
-            nvidia_smi.recognise_csv,
-        ),
-        (
-            "nvlink_status",
-            "nvidia-smi nvlink --status",
-            nvidia_smi.NvlinkParser,
-            nvidia_smi.parse_nvlink,
-            nvidia_smi.recognise_nvlink,
-        ),
-        (
-            "nvidia_smi_topo",
-            "nvidia-smi topo -m",
-            nvidia_smi.TopoParser,
-            nvidia_smi.parse_topo,
-            nvidia_smi.recognise_topo,
-        ),
-        ("tf_cnn", "tf_cnn_benchmarks", tf_cnn.Parser, tf_cnn.parse, tf_cnn.recognise),
-        ("xid", "kernel log with XIDs of GPUs and SXids of switches", xid.Parser, xid.parse, xid.recognise),
-    )
-    return {row[0]: Format(*row) for row in known}
+    # MLPerf events, and the events show what it is about.
+    MllogParser,
+    Mll06Parser,
+    Mlp05Parser,
+    NvidiaSmiXmlParser,
+    MxnetParser,
+    NcclTestsParser,
+    NvbandwidthParser,
+    GpuBurnParser,
+    PerftestParser,
+    NvidiaSmiCsvParser,
+    NvlinkStatusParser,
+    NvidiaSmiTopoParser,
+    TfCnnParser,
+    XidParser,
+)
 
+FORMATS: Mapping[str, type[LogParser]] = {parser.format: parser for parser in _PARSERS}
+"""The parser of each format by the format's name, in the order in which they are tried."""
 
-FORMATS: Mapping[str, Format] = _formats()
-"""All formats by name, in the order in which they are tried."""
-
-_STRONG = ("mllog", "mll06", "mlp05")
+_STRONG = (MllogParser, Mll06Parser, Mlp05Parser)
+"""Formats that take over from another one in mid-log."""
 
 
 def detect(head: bytes) -> str | None:
     """Return the name of the format that the first bytes of a log (up to about 1 MiB) show, if any."""
-    for name, one in FORMATS.items():
-        if one.recognise(head):
+    for name, parser in FORMATS.items():
+        if parser.recognises(head):
             return name
     return None
 
@@ -160,7 +101,7 @@ def parse(
     """
     chosen = _checked(format)
     log = Log(name)
-    parser = None if chosen == "auto" else FORMATS[chosen].parser(log)
+    parser = None if chosen == "auto" else FORMATS[chosen](log)
     watching = chosen == "auto"
     feed = LineFeed(observers)
     for block in blocks(stream):
@@ -168,7 +109,7 @@ def parse(
         log.scan(block)
         if watching:
             parser = _watch(log, parser, block)
-            watching = parser is None or parser.format not in _STRONG
+            watching = not isinstance(parser, _STRONG)
         if parser is not None:
             parser.block(block)
         if observers:
@@ -185,12 +126,12 @@ def parse(
 def _watch(log: Log, parser: LogParser | None, block: bytes) -> LogParser | None:
     """Return the parser to go on with, given one more block."""
     if parser is None:
-        found = detect(block)
-        return FORMATS[found].parser(log) if found else None
-    for name in _STRONG:
-        if FORMATS[name].recognise(block):
-            log.find("format_changed", f"{parser.format} until line {log.lines}, then {name}")
-            return FORMATS[name].parser(log)
+        name = detect(block)
+        return FORMATS[name](log) if name else None
+    for strong in _STRONG:
+        if strong.recognises(block):
+            log.find("format_changed", f"{parser.format} until line {log.lines}, then {strong.format}")
+            return strong(log)
     return parser
 
 

@@ -529,9 +529,17 @@ class LogParser(ABC):
     """
 
     format: ClassVar[str]
+    """Name of the format, as definitions and commands use it."""
+    description: ClassVar[str]
+    """One line about it."""
 
     def __init__(self, log: Log) -> None:
         self.log = log
+
+    @staticmethod
+    @abstractmethod
+    def recognises(head: bytes) -> bool:
+        """Whether the first bytes of a log show this format."""
 
     def block(self, data: bytes) -> None:
         """Read one block of whole lines."""
@@ -628,15 +636,3 @@ def observe_path(path: Path, observers: Sequence[LineObserver]) -> None:
     with path.open("rb") as stream:
         for block in blocks(stream):
             feed.feed(block)
-
-
-def run_parser(parser_class: type[LogParser], stream: BinaryIO, name: str = "") -> ParsedLog:
-    """Read a whole stream with one parser."""
-    log = Log(name)
-    parser = parser_class(log)
-    for block in blocks(stream):
-        log.begin(block)
-        log.scan(block)
-        parser.block(block)
-        log.end()
-    return parser.finish()

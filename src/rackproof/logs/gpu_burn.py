@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import BinaryIO, ClassVar
+from typing import ClassVar
 
 from rackproof.core.records import Direction, ParsedLog, Verdict
-from rackproof.logs._reading import Log, LogParser, number, run_parser
+from rackproof.logs._reading import Log, LogParser, number
 
 _GPU = re.compile(r"^GPU (\d{1,4}): (.{1,100}) \(UUID: (GPU-[0-9A-Fa-f-]{1,60})\)")
 _PROGRESS = re.compile(r"^(\d[\d.]{0,9})%\s+proc'd: ")
@@ -16,12 +16,19 @@ _TEMPERATURES = re.compile(r"(\d{1,4}) C")
 _TESTED = re.compile(r"^Tested (\d{1,4}) GPUs:")
 _RESULT = re.compile(r"^\s+GPU (\d{1,4}): (\w{1,20})\s*$")
 _BAD = re.compile(r"DIED!|WARNING!|Couldn't init|No clients are alive|CUDA error|FAULTY")
+_HEAD = re.compile(rb"\d%\s+proc'd: |Tested \d+ GPUs:")
 
 
-class Parser(LogParser):
+class GpuBurnParser(LogParser):
     """Reads progress and the verdict of the tool."""
 
     format: ClassVar[str] = "gpu_burn"
+    description: ClassVar[str] = "gpu_burn"
+
+    @staticmethod
+    def recognises(head: bytes) -> bool:
+        """Whether the bytes hold gpu_burn's progress or result."""
+        return _HEAD.search(head) is not None
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
@@ -105,16 +112,3 @@ class Parser(LogParser):
             proven = all(one == "OK" for one in self.results.values())
         log.marks_as_findings(log.lines + 1 if proven else None)
         return log.parsed(self.format, Verdict.PASS if proven else Verdict.UNPROVEN, measurements)
-
-
-def parse(stream: BinaryIO, name: str = "") -> ParsedLog:
-    """Return what gpu_burn says."""
-    return run_parser(Parser, stream, name)
-
-
-_HEAD = re.compile(rb"\d%\s+proc'd: |Tested \d+ GPUs:")
-
-
-def recognise(head: bytes) -> bool:
-    """Whether the bytes hold gpu_burn's progress or result."""
-    return _HEAD.search(head) is not None

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import BinaryIO, ClassVar
+from typing import ClassVar
 
 import orjson
 
-from rackproof.core.records import Measurement, ParsedLog, Verdict
+from rackproof.core.records import Measurement, Verdict
 from rackproof.logs._mlperf import HIGHER, LOWER, TARGETS_06, Events, decode_leniently
-from rackproof.logs._reading import Log, Mean, number, run_parser
+from rackproof.logs._reading import Log, Mean, number
 
 TOKEN = b":::MLL "
 _EVENT = re.compile(rb":::MLL ([0-9.eE+-]{1,30}|nan) ([A-Za-z0-9_]{1,80}): *")
@@ -47,11 +47,17 @@ EXPECTED_SPEED = {
 }
 
 
-class Parser(Events):
+class Mll06Parser(Events):
     """Reads the events and the throughput lines of round 0.6."""
 
     format: ClassVar[str] = "mll06"
+    description: ClassVar[str] = "MLPerf training 0.6"
     targets = TARGETS_06
+
+    @staticmethod
+    def recognises(head: bytes) -> bool:
+        """Whether the bytes hold an event of round 0.6."""
+        return TOKEN in head
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
@@ -227,13 +233,3 @@ class Parser(Events):
         if expected and not any(one.name == expected for one in measurements[before:]):
             # The minutes stand without it; what judges throughput finds it missing and says unproven.
             self.log.find("no_throughput", f"the log has no throughput lines of {benchmark}")
-
-
-def parse(stream: BinaryIO, name: str = "") -> ParsedLog:
-    """Return what a log of MLPerf training 0.6 says."""
-    return run_parser(Parser, stream, name)
-
-
-def recognise(head: bytes) -> bool:
-    """Whether the bytes hold an event of round 0.6."""
-    return TOKEN in head

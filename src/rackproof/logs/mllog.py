@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 from itertools import islice
-from typing import BinaryIO, ClassVar
+from typing import ClassVar
 
 import orjson
 
-from rackproof.core.records import ParsedLog
 from rackproof.logs import _reading
 from rackproof.logs._mlperf import Events, decode_leniently
-from rackproof.logs._reading import number, run_parser
+from rackproof.logs._reading import number
 
 TOKEN = b":::MLLOG"
 _TOKEN_LENGTH = len(_reading.TOKEN)
@@ -22,10 +21,16 @@ _REST_OF_NAME = len(TOKEN) - _TOKEN_LENGTH
 """Bytes of :data:`TOKEN` that follow what blocks are split at."""
 
 
-class Parser(Events):
+class MllogParser(Events):
     """Reads the events between everything else that a job prints."""
 
     format: ClassVar[str] = "mllog"
+    description: ClassVar[str] = "MLPerf training 4.x to 6.x and Rackproof's own workloads"
+
+    @staticmethod
+    def recognises(head: bytes) -> bool:
+        """Whether the bytes hold an MLLOG event."""
+        return TOKEN in head
 
     def block(self, data: bytes) -> None:
         """Decode the events; nothing else of the block is looked at here."""
@@ -70,13 +75,3 @@ class Parser(Events):
             self.log.find("ugly_line", f"an event line {what}", line=line, excerpt=payload)
         seconds = None if time_ms is None else time_ms / 1000
         self.event(entry["key"][:100], entry.get("value"), entry.get("metadata"), seconds, position)
-
-
-def parse(stream: BinaryIO, name: str = "") -> ParsedLog:
-    """Return what an MLLOG log says."""
-    return run_parser(Parser, stream, name)
-
-
-def recognise(head: bytes) -> bool:
-    """Whether the bytes hold an MLLOG event."""
-    return TOKEN in head

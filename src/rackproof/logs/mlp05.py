@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import BinaryIO, ClassVar
+from typing import ClassVar
 
 import orjson
 
-from rackproof.core.records import ParsedLog
 from rackproof.logs._mlperf import Events, Target, decode_leniently
-from rackproof.logs._reading import number, run_parser
+from rackproof.logs._reading import number
 
 TOKEN = b":::MLPv0.5"
 _EVENT = re.compile(
@@ -24,11 +23,17 @@ _RENAMED = {
 }
 
 
-class Parser(Events):
+class Mlp05Parser(Events):
     """Reads the events of round 0.5."""
 
     format: ClassVar[str] = "mlp05"
+    description: ClassVar[str] = "MLPerf training 0.5"
     targets: Mapping[str, tuple[Target, ...]] = {}
+
+    @staticmethod
+    def recognises(head: bytes) -> bool:
+        """Whether the bytes hold an event of round 0.5."""
+        return TOKEN in head
 
     def block(self, data: bytes) -> None:
         """Read the events."""
@@ -72,13 +77,3 @@ class Parser(Events):
         if key == "run_final" and isinstance(value, dict) and "success" not in value:
             return
         self.event(key, value, value if isinstance(value, dict) else {}, time, position)
-
-
-def parse(stream: BinaryIO, name: str = "") -> ParsedLog:
-    """Return what a log of MLPerf training 0.5 says."""
-    return run_parser(Parser, stream, name)
-
-
-def recognise(head: bytes) -> bool:
-    """Whether the bytes hold an event of round 0.5."""
-    return TOKEN in head

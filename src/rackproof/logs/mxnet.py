@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from typing import BinaryIO, ClassVar
+from typing import ClassVar
 
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
-from rackproof.logs._reading import Curve, Log, LogParser, number, run_parser
+from rackproof.logs._reading import Curve, Log, LogParser, number
 
 _EPOCH = re.compile(r"Epoch\[(\d{1,7})\] (.*)$")
 _SPEED = re.compile(r"^Batch \[(?:\d+-)?(\d{1,12})\]\s+Speed: (\S{1,30}) samples/sec(.*)$")
@@ -25,12 +25,21 @@ _ARGUMENT = re.compile(
 )
 _END = re.compile(r"^(?:fit|total) (\d[\d.]{0,30})\s*$")
 MAX_VALUES = 100_000
+_HEAD = re.compile(
+    rb"Epoch\[\d+\] (?:Batch \[|Train-|Time cost=|Validation-)|start with arguments Namespace\("
+)
 
 
-class Parser(LogParser):
+class MxnetParser(LogParser):
     """Reads speeds, accuracies and epoch times."""
 
     format: ClassVar[str] = "mxnet"
+    description: ClassVar[str] = "MXNet's training log"
+
+    @staticmethod
+    def recognises(head: bytes) -> bool:
+        """Whether the bytes hold a line of MXNet's training loop."""
+        return _HEAD.search(head) is not None
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
@@ -195,18 +204,3 @@ class Parser(LogParser):
             line=self.last_epoch_line,
         )
         return False
-
-
-def parse(stream: BinaryIO, name: str = "") -> ParsedLog:
-    """Return what a training log of MXNet says."""
-    return run_parser(Parser, stream, name)
-
-
-_HEAD = re.compile(
-    rb"Epoch\[\d+\] (?:Batch \[|Train-|Time cost=|Validation-)|start with arguments Namespace\("
-)
-
-
-def recognise(head: bytes) -> bool:
-    """Whether the bytes hold a line of MXNet's training loop."""
-    return _HEAD.search(head) is not None

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, ClassVar
 
 import orjson
 
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
-from rackproof.logs._reading import Log, LogParser, number, run_parser, text_of, whole
+from rackproof.logs._reading import Log, LogParser, number, text_of, whole
 
 COLLECTIVES = (
     "all_reduce",
@@ -40,12 +40,23 @@ _FAILED = re.compile(
 )
 MAX_JSON = 32 << 20
 PLACES = ("out_of_place", "in_place")
+_HEAD = re.compile(
+    rb"#\s+size\s+count\s+type\s+redop|# nThread \d+ nGpus \d+|# Collective test starting: "
+    rb'|^\s*\{.{0,4000}"nccl_version"\s*:',
+    re.DOTALL,
+)
 
 
-class Parser(LogParser):
+class NcclTestsParser(LogParser):
     """Reads tables or the JSON document."""
 
     format: ClassVar[str] = "nccl_tests"
+    description: ClassVar[str] = "nccl-tests, table or JSON of -J"
+
+    @staticmethod
+    def recognises(head: bytes) -> bool:
+        """Whether the bytes hold a table of nccl-tests or begin its JSON."""
+        return _HEAD.search(head) is not None or (head.lstrip()[:1] == b"{" and b'"nccl_version"' in head)
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
@@ -299,20 +310,3 @@ class Parser(LogParser):
         if self.unchecked:
             log.find("not_checked", f"{self.unchecked} results were not checked for right values")
         return log.parsed(self.format, Verdict.PASS if proven else Verdict.UNPROVEN, measurements)
-
-
-def parse(stream: BinaryIO, name: str = "") -> ParsedLog:
-    """Return what nccl-tests printed or wrote."""
-    return run_parser(Parser, stream, name)
-
-
-_HEAD = re.compile(
-    rb"#\s+size\s+count\s+type\s+redop|# nThread \d+ nGpus \d+|# Collective test starting: "
-    rb'|^\s*\{.{0,4000}"nccl_version"\s*:',
-    re.DOTALL,
-)
-
-
-def recognise(head: bytes) -> bool:
-    """Whether the bytes hold a table of nccl-tests or begin its JSON."""
-    return _HEAD.search(head) is not None or (head.lstrip()[:1] == b"{" and b'"nccl_version"' in head)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, ClassVar
 
 import orjson
 
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
-from rackproof.logs._reading import Log, LogParser, number, run_parser, text_of
+from rackproof.logs._reading import Log, LogParser, number, text_of
 
 _RUNNING = re.compile(r"^Running ([A-Za-z0-9_]{1,100})\.?\s*$")
 _UNIT = re.compile(r"\((GB/s|ns)\)\s*$")
@@ -25,10 +25,18 @@ MAX_JSON = 32 << 20
 MAX_CELLS = 4000
 
 
-class Parser(LogParser):
+class NvbandwidthParser(LogParser):
     """Reads matrices."""
 
     format: ClassVar[str] = "nvbandwidth"
+    description: ClassVar[str] = "nvbandwidth, text or JSON of -j"
+
+    @staticmethod
+    def recognises(head: bytes) -> bool:
+        """Whether the bytes begin with nvbandwidth's heading or JSON."""
+        return b"nvbandwidth Version" in head or (
+            head.lstrip()[:1] == b"{" and b'"nvbandwidth"' in head[:4096]
+        )
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
@@ -196,13 +204,3 @@ class Parser(LogParser):
         return log.parsed(
             self.format, Verdict.PASS if proven and self.cells else Verdict.UNPROVEN, self.cells
         )
-
-
-def parse(stream: BinaryIO, name: str = "") -> ParsedLog:
-    """Return what nvbandwidth says."""
-    return run_parser(Parser, stream, name)
-
-
-def recognise(head: bytes) -> bool:
-    """Whether the bytes begin with nvbandwidth's heading or JSON."""
-    return b"nvbandwidth Version" in head or (head.lstrip()[:1] == b"{" and b'"nvbandwidth"' in head[:4096])

@@ -7,11 +7,11 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import BinaryIO, ClassVar
+from typing import ClassVar
 from xml.parsers import expat
 
 from rackproof.core.records import Direction, Gpu, Measurement, ParsedLog, Verdict
-from rackproof.logs._reading import Log, LogParser, clean, number, run_parser
+from rackproof.logs._reading import Log, LogParser, clean, number
 
 MAX_XML = 32 << 20
 MAX_DEPTH = 40
@@ -180,10 +180,16 @@ class _Whole(LogParser):
             self.data += data
 
 
-class XmlParser(_Whole):
+class NvidiaSmiXmlParser(_Whole):
     """``nvidia-smi -q -x``."""
 
     format: ClassVar[str] = "nvidia_smi_xml"
+    description: ClassVar[str] = "nvidia-smi -q -x"
+
+    @staticmethod
+    def recognises(head: bytes) -> bool:
+        """Whether the bytes begin the XML of nvidia-smi."""
+        return b"<nvidia_smi_log" in head or b"<!DOCTYPE nvidia_smi_log" in head
 
     def finish(self) -> ParsedLog:
         """Return temperatures, power, memory and errors of every GPU."""
@@ -307,12 +313,22 @@ _CSV_NAMES = {
     "pcie.link.width.current": ("pcie_link_width", None),
 }
 _CSV_FAULT = re.compile(r"ERR!|GPU is lost|Unknown Error", re.IGNORECASE)
+_CSV_HEAD = re.compile(
+    rb"(?:\A|\n)(?:index|name|uuid|timestamp|count|gpu_name|gpu_uuid)"
+    rb"(?:, [a-z0-9_.]+(?: \[[^\]\n]{1,20}\])?){1,200}\r?\n"
+)
 
 
-class CsvParser(LogParser):
+class NvidiaSmiCsvParser(LogParser):
     """``nvidia-smi --query-gpu=… --format=csv`` with its header line."""
 
     format: ClassVar[str] = "nvidia_smi_csv"
+    description: ClassVar[str] = "nvidia-smi --query-gpu=… --format=csv"
+
+    @staticmethod
+    def recognises(head: bytes) -> bool:
+        """Whether the bytes hold the header line of a query."""
+        return _CSV_HEAD.search(head) is not None
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
@@ -380,12 +396,19 @@ class CsvParser(LogParser):
 
 _GPU_LINE = re.compile(r"^GPU (\d{1,4}): (.{1,100}) \(UUID: (GPU-[0-9A-Fa-f-]{1,60})\)")
 _LINK_LINE = re.compile(r"^\s*Link (\d{1,3}): (?:(\d[\d.]{0,20}) GB/s|(.{0,60}))\s*$")
+_NVLINK_HEAD = re.compile(rb"GPU \d+: [^\n]{1,100} \(UUID: GPU-[^\n]{1,60}\)\s*\n\s+Link \d+: ")
 
 
-class NvlinkParser(LogParser):
+class NvlinkStatusParser(LogParser):
     """``nvidia-smi nvlink --status``."""
 
     format: ClassVar[str] = "nvlink_status"
+    description: ClassVar[str] = "nvidia-smi nvlink --status"
+
+    @staticmethod
+    def recognises(head: bytes) -> bool:
+        """Whether the bytes hold a list of NVLinks."""
+        return _NVLINK_HEAD.search(head) is not None
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
@@ -441,10 +464,19 @@ class NvlinkParser(LogParser):
         return self.log.parsed(self.format, Verdict.PASS if self.links else Verdict.UNPROVEN, measurements)
 
 
-class TopoParser(LogParser):
+_TOPO_HEAD = re.compile(rb"\t(?:\x1b\[[0-9;]*m)?GPU0(?:\tGPU\d+)*\t")
+
+
+class NvidiaSmiTopoParser(LogParser):
     """``nvidia-smi topo -m``: how each pair of GPUs is connected."""
 
     format: ClassVar[str] = "nvidia_smi_topo"
+    description: ClassVar[str] = "nvidia-smi topo -m"
+
+    @staticmethod
+    def recognises(head: bytes) -> bool:
+        """Whether the bytes hold a topology matrix."""
+        return _TOPO_HEAD.search(head) is not None
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
@@ -493,51 +525,3 @@ class TopoParser(LogParser):
         elif len(kinds) > 1 and any(kind.startswith("NV") for kind in kinds):
             self.log.find("topology_uneven", f"pairs differ: {', '.join(sorted(kinds))}", Verdict.DEGRADED)
         return self.log.parsed(self.format, Verdict.PASS if self.rows else Verdict.UNPROVEN, measurements)
-
-
-def parse_xml(stream: BinaryIO, name: str = "") -> ParsedLog:
-    """Return what ``nvidia-smi -q -x`` says."""
-    return run_parser(XmlParser, stream, name)
-
-
-def parse_csv(stream: BinaryIO, name: str = "") -> ParsedLog:
-    """Return what ``nvidia-smi --query-gpu=… --format=csv`` says."""
-    return run_parser(CsvParser, stream, name)
-
-
-def parse_nvlink(stream: BinaryIO, name: str = "") -> ParsedLog:
-    """Return what ``nvidia-smi nvlink --status`` says."""
-    return run_parser(NvlinkParser, stream, name)
-
-
-def parse_topo(stream: BinaryIO, name: str = "") -> ParsedLog:
-    """Return what ``nvidia-smi topo -m`` says."""
-    return run_parser(TopoParser, stream, name)
-
-
-_CSV_HEAD = re.compile(
-    rb"(?:\A|\n)(?:index|name|uuid|timestamp|count|gpu_name|gpu_uuid)"
-    rb"(?:, [a-z0-9_.]+(?: \[[^\]\n]{1,20}\])?){1,200}\r?\n"
-)
-_NVLINK_HEAD = re.compile(rb"GPU \d+: [^\n]{1,100} \(UUID: GPU-[^\n]{1,60}\)\s*\n\s+Link \d+: ")
-_TOPO_HEAD = re.compile(rb"\t(?:\x1b\[[0-9;]*m)?GPU0(?:\tGPU\d+)*\t")
-
-
-def recognise_xml(head: bytes) -> bool:
-    """Whether the bytes begin the XML of nvidia-smi."""
-    return b"<nvidia_smi_log" in head or b"<!DOCTYPE nvidia_smi_log" in head
-
-
-def recognise_csv(head: bytes) -> bool:
-    """Whether the bytes hold the header line of a query."""
-    return _CSV_HEAD.search(head) is not None
-
-
-def recognise_nvlink(head: bytes) -> bool:
-    """Whether the bytes hold a list of NVLinks."""
-    return _NVLINK_HEAD.search(head) is not None
-
-
-def recognise_topo(head: bytes) -> bool:
-    """Whether the bytes hold a topology matrix."""
-    return _TOPO_HEAD.search(head) is not None

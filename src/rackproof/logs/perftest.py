@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 import re
-from typing import BinaryIO, ClassVar
+from typing import ClassVar
 
 from rackproof.core.records import Direction, ParsedLog, Verdict
-from rackproof.logs._reading import Log, LogParser, number, run_parser
+from rackproof.logs._reading import Log, LogParser, number
 
 _TITLE = re.compile(r"^\s*(RDMA_Write|RDMA_Read|Send)\s+(?:Bidirectional )?BW Test")
 _HEADER = re.compile(
@@ -29,10 +29,16 @@ _NAMES = {"RDMA_Write": "ib_write_bw", "RDMA_Read": "ib_read_bw", "Send": "ib_se
 _TO_GBIT = {"MB/sec": 8 * 2**20 / 1e9, "MiB/sec": 8 * 2**20 / 1e9, "Gb/sec": 1.0}
 
 
-class Parser(LogParser):
+class PerftestParser(LogParser):
     """Reads the rows between header and closing rule."""
 
     format: ClassVar[str] = "ib_write_bw"
+    description: ClassVar[str] = "perftest: ib_write_bw, ib_read_bw, ib_send_bw"
+
+    @staticmethod
+    def recognises(head: bytes) -> bool:
+        """Whether the bytes hold a bandwidth test of perftest."""
+        return b"#bytes" in head and b"BW average[" in head
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
@@ -99,13 +105,3 @@ class Parser(LogParser):
             self.log.find("cut_off", "the table has no end", Verdict.UNPROVEN, line=max(1, self.log.lines))
         self.log.marks_as_findings(self.log.lines + 1 if proven else None)
         return self.log.parsed(self.format, Verdict.PASS if proven else Verdict.UNPROVEN, measurements)
-
-
-def parse(stream: BinaryIO, name: str = "") -> ParsedLog:
-    """Return what a bandwidth test of perftest says."""
-    return run_parser(Parser, stream, name)
-
-
-def recognise(head: bytes) -> bool:
-    """Whether the bytes hold a bandwidth test of perftest."""
-    return b"#bytes" in head and b"BW average[" in head

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import math
 import re
-from typing import BinaryIO, ClassVar
+from typing import ClassVar
 
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
-from rackproof.logs._reading import Curve, Log, LogParser, number, run_parser
+from rackproof.logs._reading import Curve, Log, LogParser, number
 
 _STEP = re.compile(
     r"^(\d{1,12})\s+images/sec:\s+(\S{1,30})\s+\+/-\s+\S{1,30}\s+\(jitter = [^)]{1,30}\)"
@@ -35,12 +35,19 @@ _MOST_RANKS = 100_000
 _AGREE = 0.05
 _DEVICES = re.compile(r"^Devices:\s+(.*)$")
 _MEMORY = re.compile(r"(?<!\()\bOOM\b|ran out of memory|Resource exhausted")
+_HEAD = re.compile(rb"images/sec|tf_cnn_benchmarks|tensorflow/core/|Img/sec")
 
 
-class Parser(LogParser):
+class TfCnnParser(LogParser):
     """Reads steps, total, facts of the header."""
 
     format: ClassVar[str] = "tf_cnn"
+    description: ClassVar[str] = "tf_cnn_benchmarks"
+
+    @staticmethod
+    def recognises(head: bytes) -> bool:
+        """Whether the bytes look like tf_cnn_benchmarks (or TensorFlow that fell before its first step)."""
+        return _HEAD.search(head) is not None
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
@@ -198,16 +205,3 @@ class Parser(LogParser):
             log.find("no_steps", "a total without any step", Verdict.UNPROVEN)
         base = Verdict.PASS if proven else Verdict.UNPROVEN
         return log.parsed(self.format, base, measurements, [self.speed, self.losses])
-
-
-def parse(stream: BinaryIO, name: str = "") -> ParsedLog:
-    """Return what a log of tf_cnn_benchmarks says."""
-    return run_parser(Parser, stream, name)
-
-
-_HEAD = re.compile(rb"images/sec|tf_cnn_benchmarks|tensorflow/core/|Img/sec")
-
-
-def recognise(head: bytes) -> bool:
-    """Whether the bytes look like tf_cnn_benchmarks (or TensorFlow that fell before its first step)."""
-    return _HEAD.search(head) is not None

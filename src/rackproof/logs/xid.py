@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from typing import BinaryIO, ClassVar
+from typing import ClassVar
 
 from rackproof.core.records import Direction, ParsedLog, Verdict
-from rackproof.logs._reading import Log, LogParser, run_parser
+from rackproof.logs._reading import Log, LogParser
 
 ACTIONS: Mapping[int, str] = {
     **dict.fromkeys((54,), "isolate"),
@@ -38,10 +38,19 @@ def verdict_of(xid: int, text: str) -> Verdict:
     return Verdict.DEGRADED
 
 
-class Parser(LogParser):
+_HEAD = re.compile(rb"NVRM: Xid|NVRM: [^\n]{0,120}fallen off the bus|: SXid \(")
+
+
+class XidParser(LogParser):
     """Reads the driver's lines."""
 
     format: ClassVar[str] = "xid"
+    description: ClassVar[str] = "kernel log with XIDs of GPUs and SXids of switches"
+
+    @staticmethod
+    def recognises(head: bytes) -> bool:
+        """Whether the bytes hold a line about an XID."""
+        return _HEAD.search(head) is not None
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
@@ -104,16 +113,3 @@ class Parser(LogParser):
         if not self.xids and self.log.size:
             measurements.append(self.measure("xid_count", 0.0, "", Direction.LOWER, None))
         return self.log.parsed(self.format, Verdict.PASS if self.log.size else Verdict.UNPROVEN, measurements)
-
-
-def parse(stream: BinaryIO, name: str = "") -> ParsedLog:
-    """Return the XIDs in a kernel log."""
-    return run_parser(Parser, stream, name)
-
-
-_HEAD = re.compile(rb"NVRM: Xid|NVRM: [^\n]{0,120}fallen off the bus|: SXid \(")
-
-
-def recognise(head: bytes) -> bool:
-    """Whether the bytes hold a line about an XID."""
-    return _HEAD.search(head) is not None

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from rackproof.core.records import Verdict
-from rackproof.logs.nvidia_smi import parse_csv, parse_nvlink, parse_topo, parse_xml
+from rackproof.logs import parse
 from rackproof.nodes.facts import findings_from_facts
 
 # Every case starts processes; together they outlast what `make check` may take.
@@ -136,26 +136,32 @@ def test_a_fault_is_seen_in_the_kernels_files(
 
 
 @pytest.mark.parametrize(
-    ("fault", "tool", "parse", "code", "verdict"),
+    ("fault", "tool", "format_name", "code", "verdict"),
     [
-        ("ecc-uncorrectable --gpu 1", "nvidia-smi -q -x", parse_xml, "ecc_uncorrected", Verdict.FAIL),
-        ("row-remap-pending --gpu 1", "nvidia-smi -q -x", parse_xml, "remap_pending", Verdict.DEGRADED),
+        ("ecc-uncorrectable --gpu 1", "nvidia-smi -q -x", "nvidia_smi_xml", "ecc_uncorrected", Verdict.FAIL),
+        (
+            "row-remap-pending --gpu 1",
+            "nvidia-smi -q -x",
+            "nvidia_smi_xml",
+            "remap_pending",
+            Verdict.DEGRADED,
+        ),
         (
             "ecc-uncorrectable --gpu 1",
             "nvidia-smi --query-gpu=uuid,ecc.errors.uncorrected.volatile.total --format=csv",
-            parse_csv,
+            "nvidia_smi_csv",
             "ecc_uncorrected",
             Verdict.FAIL,
         ),
-        ("nvlink-down --gpu 1", "nvidia-smi nvlink --status", parse_nvlink, "nvlink_down", Verdict.FAIL),
-        ("nvlink-down --gpu 1", "nvidia-smi topo -m", parse_topo, "topology_uneven", Verdict.DEGRADED),
+        ("nvlink-down --gpu 1", "nvidia-smi nvlink --status", "nvlink_status", "nvlink_down", Verdict.FAIL),
+        ("nvlink-down --gpu 1", "nvidia-smi topo -m", "nvidia_smi_topo", "topology_uneven", Verdict.DEGRADED),
     ],
 )
 def test_the_projects_own_readers_see_the_fault(
-    fault: str, tool: str, parse: Callable, code: str, verdict: Verdict, node: Callable
+    fault: str, tool: str, format_name: str, code: str, verdict: Verdict, node: Callable
 ) -> None:
     def found() -> dict[str, Verdict]:
-        parsed = parse(io.BytesIO(node.ok(tool).encode()), "fake")
+        parsed = parse(io.BytesIO(node.ok(tool).encode()), format=format_name, name="fake")
         return {one.code: one.verdict for one in parsed.findings}
 
     assert found() == {}
@@ -165,7 +171,7 @@ def test_the_projects_own_readers_see_the_fault(
 
 def test_the_projects_own_readers_measure_a_link_that_trained_down(node: Callable) -> None:
     node.ok("hardware --fault link-trained-down --gpu 1")
-    parsed = parse_xml(io.BytesIO(node.ok("nvidia-smi -q -x").encode()), "fake")
+    parsed = parse(io.BytesIO(node.ok("nvidia-smi -q -x").encode()), format="nvidia_smi_xml", name="fake")
     widths = [one.value for one in parsed.measurements if one.name == "pcie_link_width"]
     assert widths == [16.0, 8.0, 16.0, 16.0]
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from rackproof.core.records import Verdict
-from rackproof.logs import read_gpus
-from rackproof.logs.nvidia_smi import parse_csv, parse_nvlink, parse_topo, parse_xml
+from rackproof.logs import parse, read_gpus
 from rackproof.nodes.facts import findings_from_facts, node_from_facts
 from testrack.tests.fakes.fake_paths import shape
 
@@ -291,14 +290,17 @@ def test_the_projects_own_readers_find_a_healthy_node(
     assert record.software["driver"] == record.software["fabricmanager"] == "580.95.05"
     assert record.serial == node.state["machine"]["product_serial"]
     assert findings_from_facts("n1", raw, expected_gpus=count) == ()
-    for parse, out in (
-        (parse_xml, xml),
-        (parse_csv, node.ok("nvidia-smi --query-gpu=index,uuid,name,power.draw,clocks.sm --format=csv")),
-        (parse_nvlink, node.ok("nvidia-smi nvlink --status")),
-        (parse_topo, node.ok("nvidia-smi topo -m")),
+    for format_name, out in (
+        ("nvidia_smi_xml", xml),
+        (
+            "nvidia_smi_csv",
+            node.ok("nvidia-smi --query-gpu=index,uuid,name,power.draw,clocks.sm --format=csv"),
+        ),
+        ("nvlink_status", node.ok("nvidia-smi nvlink --status")),
+        ("nvidia_smi_topo", node.ok("nvidia-smi topo -m")),
     ):
-        parsed = parse(io.BytesIO(out.encode()), "fake")
-        assert (parsed.verdict, [one.code for one in parsed.findings]) == (Verdict.PASS, []), parse
+        parsed = parse(io.BytesIO(out.encode()), format=format_name, name="fake")
+        assert (parsed.verdict, [one.code for one in parsed.findings]) == (Verdict.PASS, []), format_name
         assert parsed.measurements
 
 

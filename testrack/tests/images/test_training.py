@@ -10,7 +10,7 @@ import pytest
 
 from rackproof.analysis.mlperf.score import score_folder
 from rackproof.core.records import Verdict
-from rackproof.logs import nccl_tests, parse_path
+from rackproof.logs import parse, parse_path
 from testrack.tests.images.images_job import Cluster
 
 # Every case starts processes; together they outlast what `make check` may take.
@@ -58,7 +58,7 @@ def test_a_clean_run_passes(cluster: Cluster, name: str) -> None:
     order = [next(at for at, line in enumerate(lines) if line.startswith(marker)) for marker in MARKERS]
     assert order == sorted(order)
     preflight = next(job.folder.glob("*_nccl.log"))
-    table = nccl_tests.parse(io.BytesIO(preflight.read_bytes()), "nccl")
+    table = parse(io.BytesIO(preflight.read_bytes()), format="nccl_tests", name="nccl")
     assert table.verdict is Verdict.PASS, table.findings
     assert "SUCCESS" in next(job.folder.glob("compliance_*.out")).read_text()
 
