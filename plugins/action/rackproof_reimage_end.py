@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rackproof.jobs.reimage import tasks
+from rackproof.jobs.reimage import run_files, tasks
 from rackproof_ansible.action import RackproofAction
 
 
@@ -13,7 +13,7 @@ class ActionModule(RackproofAction):
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the verdict over all nodes, and whether it gates."""
-        ended = tasks.end_run(tasks.ReimageContext(**options["run"]))
+        ended = tasks.end_run(run_files.ReimageContext(**options["run"]))
         self.show_warning(ended.history)
         return {
             "changed": True,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rackproof.core.errors import RackproofError
-from rackproof.jobs.reimage import acceptance, tasks
+from rackproof.jobs.reimage import acceptance, run_files, tasks
 from rackproof.jobs.reimage.lifecycle import Step
 from rackproof_ansible.action import RackproofAction
 
@@ -25,7 +25,7 @@ class ActionModule(RackproofAction):
                 *acceptance.check_acceptance(Path(options["night"]), self.node, options["acceptance"]),
             ]
         progress = tasks.write_step(
-            tasks.ReimageContext(**options["run"]),
+            run_files.ReimageContext(**options["run"]),
             self.node,
             options["event"],
             Step(options["step"]) if options["step"] else None,

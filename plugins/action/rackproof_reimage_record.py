@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rackproof.core.errors import RackproofError
-from rackproof.jobs.reimage import bmc, bmc_types, hardware_diff, tasks
+from rackproof.jobs.reimage import bmc, bmc_types, hardware_diff, hardware_record, run_files
 from rackproof_ansible.action import NodeAction
 
 
@@ -22,12 +22,12 @@ class ActionModule(NodeAction):
             facts = self.execute_module(
                 "rackproof_facts", "facts", subset="record", tool_timeout_s=timeout_s
             )["facts"]
-        run = tasks.ReimageContext(**options["run"])
+        run = run_files.ReimageContext(**options["run"])
         expected = hardware_diff.parse_expectation(self.node, options["expect"])
         if options["which"] == "booted":
-            remarks = tasks.check_first_boot(run, self.node, facts or {})
+            remarks = hardware_record.check_first_boot(run, self.node, facts or {})
         else:
-            remarks = tasks.record_hardware(
+            remarks = hardware_record.record_hardware(
                 run,
                 self.node,
                 options["which"],
@@ -35,7 +35,7 @@ class ActionModule(NodeAction):
                 sku=options["sku"],
                 serial=options["serial"],
                 expected_gpus=options["gpus"],
-                told=self._bmc_settings(options["bmc"] or {}, expected),
+                settings=self._bmc_settings(options["bmc"] or {}, expected),
                 expected=expected,
             )
         return {"changed": False, "remarks": list(remarks)}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from rackproof.jobs.reimage import tasks
+from rackproof.jobs.reimage import run_files, tasks
 from rackproof.store.night_store import nights, read_night
 from rackproof.store.probe_results import read_probes
 
@@ -80,7 +80,7 @@ def test_without_a_partner_or_an_interpreter_nothing_is_proven(rack: Rack) -> No
     done = rack.reimage("-l", "n01", "-e", '{"reimage_acceptance": ["all"]}')
     assert done.returncode == 2
     assert "reimage_acceptance is a list of probes, pair" in done.stdout
-    assert tasks.run_folders(rack.results) == []
+    assert run_files.run_folders(rack.results) == []
     path = rack.folder / "hosts.yml"
     inventory = yaml.safe_load(path.read_text())
     hosts = inventory["all"]["children"]["sku_gb300"]["children"]["rack-one"]["hosts"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rackproof.jobs.reimage import journal, tasks
+from rackproof.jobs.reimage import journal, run_files, tasks
 from rackproof.jobs.reimage.lifecycle import STEPS, NodeProgress, Step
 from rackproof.store import host_claims
 
@@ -47,7 +47,7 @@ def test_killed_in_each_state_it_is_gone_on_with_and_returns_only_proven(rack: R
         words = ("-e", '{"reimage_limits": {"drain": 60}}') if state is Step.DRAIN else ()
         rack.say("n01", "hold-image", on=state is Step.IMAGE)
         rack.killed_when(lambda state=state: there(state), "-l", "n01", *words)
-        assert not host_claims.held(results / tasks.CLAIMS), state
+        assert not host_claims.held(results / run_files.CLAIMS), state
         now = read_node_progress(results)
         assert now is not None
         assert (now.state, now.attempt) == ("interrupted", number), state
@@ -71,7 +71,7 @@ def test_killed_in_each_state_it_is_gone_on_with_and_returns_only_proven(rack: R
     # Once more for the image that was cut off, and never for one that was done.
     assert len(rack.renewed) == 2
     # What it was before the first attempt is what it is compared with.
-    assert (tasks.run_folders(results)[0] / "before/n01.json").exists()
+    assert (run_files.run_folders(results)[0] / "before/n01.json").exists()
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_a_disk_that_fills_up_meanwhile_leaves_the_node_drained_and_the_end_is_w
     said = process.communicate(timeout=200)[0]
     assert process.returncode != 0
     # The space to say how it ended was taken before it began.
-    path = journal.journal_path(tasks.run_folders(small)[0] / "journal", "n01")
+    path = journal.journal_path(run_files.run_folders(small)[0] / "journal", "n01")
     last = journal.read_journal(path)[-1]
     assert (last.event, last.step) == ("failed", Step.PROVISION), said
     assert "Mount the storage" in last.reason

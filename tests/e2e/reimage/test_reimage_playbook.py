@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rackproof.jobs.reimage import tasks
+from rackproof.jobs.reimage import run_files, tasks
 from rackproof.store import host_claims
 from rackproof.store.run_folder import read_run
 
@@ -50,7 +50,7 @@ def test_each_node_goes_its_way_and_only_the_proven_return(rack: Rack) -> None:
     assert "the image cannot be had" in why["gone"]
     assert "n04 is fail" in why["n04"]
     assert "1 uncorrectable errors in SRAM" in why["n04"]
-    kept = read_run(tasks.run_folders(rack.results)[0])
+    kept = read_run(run_files.run_folders(rack.results)[0])
     assert (kept.benchmark, kept.verdict.value) == ("reimage", "fail")
     assert {node.name for node in kept.nodes} == {"n01", "n02", "n04"}
 
@@ -76,12 +76,12 @@ def test_a_killed_run_leaves_its_nodes_drained_and_is_gone_on_with(rack: Rack) -
     def second_is_refused() -> bool:
         if stands(rack.results).get("n01") != ("running", "provision"):
             return False
-        with pytest.raises(tasks.ReimageError, match="n01 is being reimaged by another playbook"):
+        with pytest.raises(run_files.ReimageError, match="n01 is being reimaged by another playbook"):
             tasks.begin_run(rack.results, {"n01": []}, method="rack", owner_pid=os.getpid())
         return True
 
     rack.killed_when(second_is_refused, "-l", "n01")
-    assert not host_claims.held(rack.results / tasks.CLAIMS)
+    assert not host_claims.held(rack.results / run_files.CLAIMS)
     assert stands(rack.results) == {"n01": ("interrupted", "provision")}
     assert rack.drained() == {"n01": OURS}
     rack.say("n01", "hold", on=False)
@@ -119,7 +119,7 @@ def test_what_fails_for_all_nodes_is_told_of_each(rack: Rack) -> None:
         assert "Unable to contact slurm controller" in one.progress.reason
     # Nobody knows, and a node that takes work is not called drained.
     said = " ".join(done.stdout.split())
-    assert said.count("failed at drain; whether it is drained, Slurm says (sinfo -R):") >= 2
+    assert said.count("failed at drain; whether it is drained, see sinfo -R:") >= 2
     assert "stays drained" not in said
 
 

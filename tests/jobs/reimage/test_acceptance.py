@@ -21,7 +21,7 @@ from rackproof.jobs.reimage.acceptance import (
     record_pair,
     run_partner,
 )
-from rackproof.jobs.reimage.tasks import ReimageError
+from rackproof.jobs.reimage.run_files import ReimageError
 from rackproof.nodes.probe_slurm_jobs import Done, Job, Jobs, how
 from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
 from rackproof.store.night_store import (

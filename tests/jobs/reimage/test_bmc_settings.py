@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rackproof.core.records import Node, Verdict
-from rackproof.jobs.reimage import tasks
+from rackproof.jobs.reimage import hardware_record
 from rackproof.jobs.reimage.bmc import read_settings
 from rackproof.jobs.reimage.bmc_types import Access, Firmware, Settings
 from rackproof.jobs.reimage.hardware_diff import (
@@ -22,7 +22,9 @@ from rackproof.jobs.reimage.hardware_diff import (
     compare_hardware,
     parse_expectation,
 )
-from rackproof.jobs.reimage.tasks import ReimageError, begin_run, record_hardware
+from rackproof.jobs.reimage.hardware_record import record_hardware
+from rackproof.jobs.reimage.run_files import ReimageError
+from rackproof.jobs.reimage.tasks import begin_run
 
 from .fake_redfish import ROOT, FakeRedfish
 
@@ -155,24 +157,24 @@ def test_a_node_returns_only_as_its_model_has_to_be(tmp_path: Path) -> None:
     run = begin_run(tmp_path, {"n1": []}, method="rack", owner_pid=os.getpid())
     wrong = parse_expectation("n1", {"bios": {"AcsEnabled": True}})
     # Before, it is a remark: what was set through the BMC counts from the next boot on.
-    assert record_hardware(run, "n1", "before", FACTS, told=TOLD, expected=wrong) == (
+    assert record_hardware(run, "n1", "before", FACTS, settings=TOLD, expected=wrong) == (
         "before: BIOS setting AcsEnabled is False, not True",
     )
     with pytest.raises(
         ReimageError, match=r"n1 is not as its model has to be: .*AcsEnabled is False, not True"
     ):
-        record_hardware(run, "n1", "after", FACTS, told=TOLD, expected=wrong)
+        record_hardware(run, "n1", "after", FACTS, settings=TOLD, expected=wrong)
     # Expected, and there is no BMC that could tell.
     with pytest.raises(ReimageError, match=r"has to be True: no address of its BMC is known"):
         record_hardware(run, "n1", "after", FACTS, expected=wrong)
     right = parse_expectation("n1", {"bios": {"AcsEnabled": False}})
-    assert record_hardware(run, "n1", "after", FACTS, told=TOLD, expected=right) == ()
-    kept = tasks.read_record(Path(run.folder), "after", "n1")
+    assert record_hardware(run, "n1", "after", FACTS, settings=TOLD, expected=right) == ()
+    kept = hardware_record.read_record(Path(run.folder), "after", "n1")
     assert kept is not None
     assert kept.firmware["bios.AcsEnabled"] == "False"
     # Nothing is expected: a BMC that tells nothing is a remark and holds nobody up.
     silent = Settings(bios_error="n1: no", firmware_error="n1: nor this")
-    assert record_hardware(run, "n1", "after", FACTS, told=silent)[-2:] == ("n1: no", "n1: nor this")
+    assert record_hardware(run, "n1", "after", FACTS, settings=silent)[-2:] == ("n1: no", "n1: nor this")
 
 
 @pytest.fixture
@@ -284,7 +286,7 @@ def test_the_task_asks_the_bmc_and_shows_no_password(bmc: FakeRedfish, tmp_path:
         assert done.returncode == status, done.stdout + done.stderr
         assert said in " ".join(done.stdout.split()) or status == 0
         assert password not in done.stdout + done.stderr
-    kept = tasks.read_record(Path(run.folder), "before", "n1")
+    kept = hardware_record.read_record(Path(run.folder), "before", "n1")
     assert kept is not None
     assert kept.firmware["bmc.BMC"] == "24.10"
 

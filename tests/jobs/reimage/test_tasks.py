@@ -15,17 +15,12 @@ from click.testing import CliRunner
 
 from rackproof.cli.main import main
 from rackproof.core.records import Verdict
-from rackproof.jobs.reimage import journal, tasks
+from rackproof.jobs.reimage import hardware_record, journal, run_files, tasks
+from rackproof.jobs.reimage.acceptance import check_night_verdict
+from rackproof.jobs.reimage.hardware_record import record_hardware
 from rackproof.jobs.reimage.lifecycle import STEPS, Step
-from rackproof.jobs.reimage.tasks import (
-    ReimageContext,
-    ReimageError,
-    begin_run,
-    check_night_verdict,
-    end_run,
-    record_hardware,
-    write_step,
-)
+from rackproof.jobs.reimage.run_files import ReimageContext, ReimageError
+from rackproof.jobs.reimage.tasks import begin_run, end_run, write_step
 from rackproof.nodes.health_checks import HealthFinding
 from rackproof.store import host_claims
 from rackproof.store.night_store import NightRecord, NodeNight, write_night
@@ -100,7 +95,7 @@ def test_the_next_run_goes_on_where_a_killed_one_was(tmp_path: Path, last: Step)
     assert found["n1"].progress.state == "running"
     assert found["n2"].progress.state == "waiting"
     # Killed: the claims are gone with the process.
-    (tmp_path / tasks.CLAIMS / host_claims.CLAIMS).unlink()
+    (tmp_path / run_files.CLAIMS / host_claims.CLAIMS).unlink()
     (mine,) = tasks.read_progress(tmp_path, ["n1"])
     assert (mine.progress.state, mine.progress.step) == ("interrupted", last)
     assert mine.next_command == "ansible-playbook reimage.yml -l n1"
@@ -109,7 +104,7 @@ def test_the_next_run_goes_on_where_a_killed_one_was(tmp_path: Path, last: Step)
     assert second.run_id > run.run_id
     assert second.todo["n1"][0] is Step.DRAIN
     assert second.todo["n2"] == STEPS
-    taken = tasks.read_record(Path(second.folder), "before", "n1")
+    taken = hardware_record.read_record(Path(second.folder), "before", "n1")
     if STEPS.index(last) > STEPS.index(Step.RECORD):
         # What it was before is what it was before the first attempt.
         assert Step.RECORD not in second.todo["n1"]
@@ -129,21 +124,21 @@ def test_another_method_or_again_begins_anew(tmp_path: Path, monkeypatch: pytest
     assert second.todo["n1"] == (Step.DRAIN, Step.PROVISION, Step.VALIDATE, Step.RETURN)
     # The boot that has to be another one is taken over, too.
     with pytest.raises(ReimageError, match="n1 still runs the system that was to be replaced"):
-        tasks.check_first_boot(second, "n1", facts())
-    assert tasks.check_first_boot(second, "n1", facts() | {"boot_id": "two"}) == ()
-    (said_,) = tasks.check_first_boot(second, "n2", facts())
-    assert "whether it was booted anew is not known" in said_
+        hardware_record.check_first_boot(second, "n1", facts())
+    assert hardware_record.check_first_boot(second, "n1", facts() | {"boot_id": "two"}) == ()
+    (said_,) = hardware_record.check_first_boot(second, "n2", facts())
+    assert "whether it has booted since is not known" in said_
     # Another way to install is another image; what the node was before any of it is still what it was.
     monkeypatch.setattr(tasks, "METHODS", ("rack", "another"))
     other = started(tmp_path, method="another")
     assert other.todo["n1"] == STEPS
     record_hardware(other, "n1", "before", facts(serial="changed"))
-    kept = tasks.read_record(Path(other.folder), "before", "n1")
+    kept = hardware_record.read_record(Path(other.folder), "before", "n1")
     assert kept is not None
     assert kept.serial == "S1"
     anew = started(tmp_path, again=True)
     assert anew.todo["n1"] == STEPS
-    assert tasks.read_record(Path(anew.folder), "before", "n1") is None
+    assert hardware_record.read_record(Path(anew.folder), "before", "n1") is None
 
 
 def test_a_node_that_got_another_image_and_did_not_return_is_imaged_anew(tmp_path: Path) -> None:
@@ -161,7 +156,7 @@ def test_a_node_that_got_another_image_and_did_not_return_is_imaged_anew(tmp_pat
 
 def test_a_way_to_image_that_is_not_there_is_refused_before_anything(tmp_path: Path) -> None:
     for method in ("kickstart", "Image", ""):
-        with pytest.raises(ReimageError, match="cannot be done; there are image, autoinstall, rack"):
+        with pytest.raises(ReimageError, match="is unknown; there are image, autoinstall, rack"):
             started(tmp_path, method=method)
     assert list(tmp_path.iterdir()) == []
 
@@ -174,7 +169,7 @@ def test_two_runs_never_take_the_same_node(tmp_path: Path) -> None:
             ReimageError, match=rf"n1 is being reimaged by another playbook \(pid {process.pid}"
         ):
             started(tmp_path)
-        assert len(tasks.run_folders(tmp_path)) == 1
+        assert len(run_files.run_folders(tmp_path)) == 1
         started(tmp_path, {"n2": ["r1"]})
         # Nor does a benchmark take a node that is being imaged.
         with pytest.raises(host_claims.HostClaimedError):
@@ -236,7 +231,7 @@ def test_what_a_damaged_journal_or_run_asks_for_begins_anew_and_not_where_an_old
         assert "move" not in refused
         assert started(tmp_path, {"n1": ["r1"]}, owner_pid=None, again=True).todo == {"n1": STEPS}
         path.write_bytes(kept)
-        Path(second.folder, tasks.RUN_FILE).write_text("{")
+        Path(second.folder, run_files.RUN_FILE).write_text("{")
 
 
 def test_a_failed_node_says_why_and_what_next(tmp_path: Path) -> None:
@@ -274,18 +269,18 @@ def test_a_step_that_took_too_long_is_reported(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize("serial", ["OTHER", "S10"])
 def test_another_machine_stops_before_anything_is_written(tmp_path: Path, serial: str) -> None:
     run = started(tmp_path)
-    with pytest.raises(ReimageError, match=rf"n1 is another machine: .* S1, the inventory says {serial}"):
+    with pytest.raises(ReimageError, match=rf"n1 is another machine: .* S1, the inventory has {serial}"):
         record_hardware(run, "n1", "before", facts(), serial=serial)
-    assert tasks.read_record(Path(run.folder), "before", "n1") is None
+    assert hardware_record.read_record(Path(run.folder), "before", "n1") is None
 
 
 def test_a_node_that_does_not_answer_is_what_its_last_night_knew_or_not_known(tmp_path: Path) -> None:
     run = started(tmp_path)
     assert record_hardware(run, "n1", "before", None, serial="S1") == (
-        "the node did not answer and no night knows it: what it was is not known",
-        "its serial number is not known, the inventory says S1",
+        "the node did not answer and no night has a record of it: its hardware is not known",
+        "its serial number is not known, the inventory has S1",
     )
-    with pytest.raises(ReimageError, match="nothing of it is proven"):
+    with pytest.raises(ReimageError, match="its hardware is not known"):
         record_hardware(run, "n1", "after", None)
 
 
@@ -331,7 +326,7 @@ def test_only_a_night_that_looked_at_the_node_and_passed_it_proves_it(tmp_path: 
 
 def test_what_is_kept_is_json_that_others_can_read(tmp_path: Path) -> None:
     run = started(tmp_path, limits_s={"boot": 7})
-    kept = json.loads((Path(run.folder) / tasks.RUN_FILE).read_text())
+    kept = json.loads((Path(run.folder) / run_files.RUN_FILE).read_text())
     assert kept["limits_s"]["boot"] == 7
     assert kept["nodes"] == ["n1", "n2", "n3"]
 
@@ -347,7 +342,7 @@ def test_status_on_the_command_line(tmp_path: Path) -> None:
     work(run, "n1", *STEPS)
     work(run, "n2", Step.DRAIN)
     write_step(run, "n2", "failed", reason="its jobs do not end")
-    (tmp_path / tasks.CLAIMS / host_claims.CLAIMS).unlink()
+    (tmp_path / run_files.CLAIMS / host_claims.CLAIMS).unlink()
     status, text = said(tmp_path)
     assert status == 0
     assert "n1" not in text

@@ -18,8 +18,7 @@ from rackproof.analysis.pair_speeds import compare_pairs, earlier_bandwidths, re
 from rackproof.core.judging import SkuReferenceError
 from rackproof.core.records import Verdict
 from rackproof.core.text import sanitize
-from rackproof.jobs.reimage import tasks
-from rackproof.jobs.reimage.tasks import ReimageError
+from rackproof.jobs.reimage.run_files import ReimageError
 from rackproof.nodes.probe_slurm_jobs import FABRIC_PROBE, MARK, Job, Jobs, Plan, ProbeError, how, script
 from rackproof.store import night_store
 from rackproof.store.night_store import NightContext, NightReason
@@ -45,7 +44,7 @@ def check_acceptance(folder: Path, node: str, proofs: Sequence[str]) -> tuple[st
     Raises:
         ReimageError: It did not.
     """
-    remarks = tasks.check_night_verdict(folder, node)
+    remarks = check_night_verdict(folder, node)
     if missing := [one for one in ACCEPTANCE_CHECKS if one not in proofs]:
         what = {PROBES: "what it computes and how fast", PAIR: "its fabric"}
         said = " and ".join(what[one] for one in missing)
@@ -64,6 +63,31 @@ def check_acceptance(folder: Path, node: str, proofs: Sequence[str]) -> tuple[st
     if PAIR in proofs and not any(node in one.nodes and one.passed for one in night.pairs):
         raise ReimageError(f"{node} is unproven: it reduced with no partner. {next_}")
     return remarks
+
+
+def check_night_verdict(night_folder: Path, node: str) -> tuple[str, ...]:
+    """Return the remarks of a night that passed a node.
+
+    Args:
+        night_folder: The night's folder.
+        node: The node.
+
+    Raises:
+        ReimageError: The night did not pass it.
+    """
+    try:
+        night = night_store.read_night(night_folder)
+    except ResultsError as error:
+        raise ReimageError(f"{node} was not proven: {error}") from error
+    mine = next((entry for entry in night.nodes if entry.node == node), None)
+    if mine is None:
+        raise ReimageError(f"{node} was not proven: night {night.night_id} did not look at it")
+    text = "; ".join(mine.says()[:5]) or mine.why or "no reason was kept"
+    if mine.verdict.gates:
+        raise ReimageError(
+            f"{node} is {mine.verdict.value}: {sanitize(text, 600)}. See `rackproof explain {node}`"
+        )
+    return (f"{mine.verdict.value}: {sanitize(text, 200)}",) if mine.verdict is not Verdict.PASS else ()
 
 
 def find_own_failure(begun: NightContext, node: str) -> str:
