@@ -99,10 +99,10 @@ def peer_memory_choice(
     """Choose the way between GPU and network card on a node."""
     if not isinstance(facts, Mapping) or not {"kernel", "packages", "modules", "commands"} <= set(facts):
         raise AnsibleFilterError("peer_memory_choice needs the fact rackproof_node")
-    node = peer_memory.expect(peer_memory.look(facts), driver)
+    node = peer_memory.expect_driver(peer_memory.describe_node(facts), driver)
     node = replace(node, ofed=ofed or node.ofed)
     try:
-        choice = peer_memory.choose(node, method=method, dmabuf_kernel=dmabuf_kernel)
+        choice = peer_memory.choose_method(node, method=method, dmabuf_kernel=dmabuf_kernel)
     except ValueError as error:
         raise AnsibleFilterError(f"peer_memory_choice: {error}") from None
     return {
@@ -123,7 +123,7 @@ def preflight_remarks(facts: Any, expected: Any, answered_at: float = 0) -> list
     if stray := sorted(set(expected) - known):
         raise AnsibleFilterError(f"preflight_remarks: unknown expectation {', '.join(map(str, stray))}")
     given = {key: tuple(one) if isinstance(one, list) else one for key, one in expected.items()}
-    found = preflight.remarks(facts, preflight.Expected(**given), answered_at)
+    found = preflight.preflight_remarks(facts, preflight.Expected(**given), answered_at)
     return [{**asdict(one), "line": one.line()} for one in found]
 
 
@@ -133,7 +133,9 @@ def packages_lacking(wanted: Any, installed: Any, hold: bool = True) -> list[str
         raise AnsibleFilterError(
             "packages_lacking needs a dict of name to version, and rackproof_node.packages"
         )
-    return packages.lacking({name: str(version or "") for name, version in wanted.items()}, installed, hold)
+    return packages.lacking_packages(
+        {name: str(version or "") for name, version in wanted.items()}, installed, hold
+    )
 
 
 def slurm_misfit(node: Any, controller: Any) -> str:
@@ -142,7 +144,7 @@ def slurm_misfit(node: Any, controller: Any) -> str:
         raise AnsibleFilterError(
             "slurm_misfit needs two versions, of the host's Slurm and of its controller's"
         )
-    return slurm_releases.misfit(node, controller)
+    return slurm_releases.incompatibility(node, controller)
 
 
 def plain(value: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rackproof.nodes.preflight import GIB, Expected, installed_driver, remarks
+from rackproof.nodes.preflight import GIB, Expected, installed_driver, preflight_remarks
 
 GPU = {"slot": "0000:19:00.0", "class": "0302", "vendor": "10de", "device": "2901"}
 NODE: dict[str, Any] = {
@@ -49,12 +49,12 @@ def changed(**changes: Any) -> dict[str, Any]:
 
 
 def test_a_node_as_it_has_to_be() -> None:
-    assert remarks(NODE, WANTED, 1002) == ()
+    assert preflight_remarks(NODE, WANTED, 1002) == ()
 
 
 def test_what_nobody_asked_for_is_not_looked_at() -> None:
     bare = changed(pci=[], memory_bytes=0, cores=0, space={}, names={}, os={"id": "x", "version_id": ""})
-    assert remarks(bare, Expected()) == ()
+    assert preflight_remarks(bare, Expected()) == ()
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_what_nobody_asked_for_is_not_looked_at() -> None:
             "20 GiB, found 3.0 GiB",
         ),
         ({"space": {"/": {"error": "Permission denied"}}}, "disk", True, "Permission denied"),
-        ({"space": {}}, "disk", True, "not looked at"),
+        ({"space": {}}, "disk", True, "not gathered"),
         ({"dpkg_broken": ["libc6"]}, "dpkg", False, "half installed: libc6"),
         ({"dpkg_interrupted": True}, "dpkg", False, "interrupted"),
         ({"dpkg_locked_by": "apt-get (process 7)"}, "dpkg_lock", False, "apt-get (process 7)"),
@@ -109,7 +109,7 @@ def test_what_nobody_asked_for_is_not_looked_at() -> None:
     ],
 )
 def test_each_remark(changes: dict[str, Any], code: str, fatal: bool, part: str) -> None:
-    (one,) = remarks(changed(**changes), WANTED, 1002)
+    (one,) = preflight_remarks(changed(**changes), WANTED, 1002)
     assert (one.code, one.fatal) == (code, fatal)
     assert part in one.line()
     assert one.remedy.endswith((".", ")."))
@@ -118,12 +118,12 @@ def test_each_remark(changes: dict[str, Any], code: str, fatal: bool, part: str)
 @pytest.mark.parametrize("epoch", [995.5, 1000.0, 1001.9, 1006.9])
 def test_the_way_of_the_answer_is_no_fault_of_the_clock(epoch: float) -> None:
     node = changed(clock={"asked_at": 1000.0, "epoch": epoch, "synchronized": None})
-    assert remarks(node, WANTED, 1002) == ()
+    assert preflight_remarks(node, WANTED, 1002) == ()
 
 
 def test_all_remarks_at_once_and_ignored_ones_do_not_stop() -> None:
     node = changed(pci=[], cores=1, names={}, unattended_upgrades=True)
-    found = remarks(node, Expected(gpus=4, cores=2, names=("a", "b"), ignore=("gpus",)))
+    found = preflight_remarks(node, Expected(gpus=4, cores=2, names=("a", "b"), ignore=("gpus",)))
     assert [(one.code, one.fatal) for one in found] == [
         ("gpus", False),
         ("cores", True),

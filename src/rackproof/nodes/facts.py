@@ -1,4 +1,4 @@
-"""From a node's raw facts (module ``rackproof_facts``, subset ``record``) to the record of a node. Pure."""
+"""From a node's raw facts (module ``rackproof_facts``, subset ``record``) to the record of a node. No I/O."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from rackproof.core.records import Finding, Gpu, Node, Source, Verdict
 from rackproof.core.text import sanitize
+from rackproof.core.untrusted import list_at, mapping_at, stdout_of, text_at
 from rackproof.logs import read_gpus
 
 # What board makers leave in the fields that they forget. As a serial number it would make one machine
@@ -35,18 +36,22 @@ def node_from_facts(name: str, raw: Mapping[str, Any], sku: str = "") -> Node:
         raw: The module's ``facts``.
         sku: Node model as the inventory expects it.
     """
-    files, dmi, cpu = _map(raw, "files"), _map(raw, "dmi"), _colons(_stdout(raw, "lscpu"))
-    cpuinfo = _colons(_text(files, "cpuinfo"))
+    files, dmi, cpu = (
+        mapping_at(raw, "files"),
+        mapping_at(raw, "dmi"),
+        _colons(stdout_of(mapping_at(raw, "tools"), "lscpu")),
+    )
+    cpuinfo = _colons(text_at(files, "cpuinfo"))
     return Node(
         name=name,
         sku=sku,
-        addresses=tuple(sanitize(one, 64) for one in _list(raw, "addresses")[:64]),
+        addresses=tuple(sanitize(one, 64) for one in list_at(raw, "addresses")[:64]),
         serial=_serial(dmi, "product_serial") or _serial(dmi, "board_serial"),
         chassis_serial=_serial(dmi, "chassis_serial"),
         product=" ".join(filter(None, (_serial(dmi, "sys_vendor"), _serial(dmi, "product_name")))),
         cpu=sanitize(cpu.get("model name") or cpuinfo.get("model name") or "", 200),
         cpu_count=_count(raw.get("cpu_count")),
-        memory_bytes=_memory_bytes(_text(files, "meminfo")),
+        memory_bytes=_memory_bytes(text_at(files, "meminfo")),
         gpus=gpus_from_facts(raw),
         software={key: value for key, value in _software(raw, files) if value},
         firmware={key: value for key, value in _firmware(raw, dmi) if value},
@@ -54,12 +59,12 @@ def node_from_facts(name: str, raw: Mapping[str, Any], sku: str = "") -> Node:
 
 
 def gpus_from_facts(raw: Mapping[str, Any]) -> tuple[Gpu, ...]:
-    """Return the node's GPUs, none where ``nvidia-smi`` is absent or could not tell."""
-    answer = _map(_map(raw, "tools"), "nvidia_smi_xml")
+    """Return the node's GPUs, none where ``nvidia-smi`` is absent or has no whole answer."""
+    answer = mapping_at(mapping_at(raw, "tools"), "nvidia_smi_xml")
     if answer.get("status") != "ok" or answer.get("truncated"):
         return ()
     try:
-        return read_gpus(_text(answer, "stdout").encode("utf-8", "replace"))
+        return read_gpus(text_at(answer, "stdout").encode("utf-8", "replace"))
     except ValueError:
         return ()
 
@@ -72,37 +77,43 @@ def findings_from_facts(name: str, raw: Mapping[str, Any], *, expected_gpus: int
     Args:
         name: Name of the node.
         raw: The module's ``facts``.
-        expected_gpus: GPUs that the node's SKU has; 0 where nobody said.
+        expected_gpus: GPUs that the node's SKU has; 0 where that is not known.
     """
-    found = []
-    tools = _map(raw, "tools")
-    for tool in sorted(tools):
-        answer = _map(tools, tool)
-        status, said = answer.get("status"), _said(answer)
-        label, source = sanitize(tool, 60).replace("_", "-"), Source(file=name)
-        is_gpu = tool == "nvidia_smi_xml"
-        if status == "hung":
-            verdict = Verdict.FAIL if is_gpu else None
-            found.append(
-                _finding("tool_hung", f"{name}: {label} gave no answer in time", verdict, said, source)
-            )
-        elif status == "no_driver":
-            text = f"{name}: {label} does not reach the driver or finds no GPU"
-            found.append(_finding("no_driver", text, Verdict.UNPROVEN if is_gpu else None, said, source))
-        elif status == "failed" and is_gpu:
-            text = f"{name}: {label} failed with exit status {answer.get('rc')}"
-            found.append(_finding("tool_failed", text, Verdict.UNPROVEN, said, source))
-        elif status == "ok" and is_gpu and not gpus_from_facts(raw):
-            text = f"{name}: the answer of {label} lists no GPU or cannot be read"
-            found.append(_finding("no_gpus", text, Verdict.UNPROVEN, said, source))
-    there = len(gpus_from_facts(raw))
-    if there < expected_gpus:
-        text = f"{name}: has {there} of {expected_gpus} GPUs; look for XIDs in its kernel log, then RMA"
-        found.append(_finding("gpus_missing", text, Verdict.FAIL, "", Source(file=name)))
+    tools = mapping_at(raw, "tools")
+    findings = [
+        finding
+        for tool in sorted(tools)
+        if (finding := _tool_finding(name, tool, mapping_at(tools, tool), raw)) is not None
+    ]
+    source = Source(file=name)
+    count = len(gpus_from_facts(raw))
+    if count < expected_gpus:
+        text = f"{name}: has {count} of {expected_gpus} GPUs; look for XIDs in its kernel log, then RMA"
+        findings.append(_finding("gpus_missing", text, Verdict.FAIL, "", source))
     if not tools:
         text = f"{name}: the facts hold no tool's answer"
-        found.append(_finding("no_facts", text, Verdict.UNPROVEN, "", Source(file=name)))
-    return tuple(found)
+        findings.append(_finding("no_facts", text, Verdict.UNPROVEN, "", source))
+    return tuple(findings)
+
+
+def _tool_finding(name: str, tool: str, answer: Mapping[str, Any], raw: Mapping[str, Any]) -> Finding | None:
+    """Return what a tool's answer says against the node; only nvidia-smi bears on the verdict."""
+    status, excerpt = answer.get("status"), _excerpt(answer)
+    label, source = sanitize(tool, 60).replace("_", "-"), Source(file=name)
+    is_gpu = tool == "nvidia_smi_xml"
+    if status == "hung":
+        verdict = Verdict.FAIL if is_gpu else None
+        return _finding("tool_hung", f"{name}: {label} gave no answer in time", verdict, excerpt, source)
+    if status == "no_driver":
+        text = f"{name}: {label} does not reach the driver or finds no GPU"
+        return _finding("no_driver", text, Verdict.UNPROVEN if is_gpu else None, excerpt, source)
+    if status == "failed" and is_gpu:
+        text = f"{name}: {label} failed with exit status {answer.get('rc')}"
+        return _finding("tool_failed", text, Verdict.UNPROVEN, excerpt, source)
+    if status == "ok" and is_gpu and not gpus_from_facts(raw):
+        text = f"{name}: the answer of {label} lists no GPU or cannot be read"
+        return _finding("no_gpus", text, Verdict.UNPROVEN, excerpt, source)
+    return None
 
 
 def _finding(code: str, message: str, verdict: Verdict | None, excerpt: str, source: Source) -> Finding:
@@ -111,91 +122,73 @@ def _finding(code: str, message: str, verdict: Verdict | None, excerpt: str, sou
 
 def _software(raw: Mapping[str, Any], files: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield name and version of what is installed; empty where it is not."""
-    release = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', _text(files, "os_release"), re.MULTILINE))
+    tools = mapping_at(raw, "tools")
+    release = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', text_at(files, "os_release"), re.MULTILINE))
     yield "os", sanitize(release.get("PRETTY_NAME") or release.get("NAME", ""), 100)
     yield "kernel", sanitize(raw.get("kernel") or "", 100)
     yield "machine", sanitize(raw.get("machine") or "", 40)
-    smi = _stdout(raw, "nvidia_smi_xml")
-    yield "driver", _tag(smi, "driver_version") or _first_version(_text(files, "nvidia_driver"))
+    smi = stdout_of(tools, "nvidia_smi_xml")
+    yield "driver", _tag(smi, "driver_version") or _first_version(text_at(files, "nvidia_driver"))
     yield "cuda_driver", _tag(smi, "cuda_version")
-    toolkit = re.search(r"release (\d+\.\d+)(?:, V([\d.]+))?", _stdout(raw, "nvcc"))
+    toolkit = re.search(r"release (\d+\.\d+)(?:, V([\d.]+))?", stdout_of(tools, "nvcc"))
     yield "cuda", (toolkit[2] or toolkit[1]) if toolkit else ""
-    for library, path in sorted(_map(raw, "libraries").items()):
+    for library, path in sorted(mapping_at(raw, "libraries").items()):
         for prefix, key in _LIBRARIES.items():
             version = _LIBRARY_VERSION.search(str(path))
             if library.startswith(prefix) and version:
                 yield key, version[1]
-    yield "ofed", sanitize(_stdout(raw, "ofed_info").strip().rstrip(":"), 100)
-    yield "mpi", _first_line(_stdout(raw, "mpirun"))
-    yield "slurm", _first_version(_stdout(raw, "slurm"))
+    yield "ofed", sanitize(stdout_of(tools, "ofed_info").strip().rstrip(":"), 100)
+    yield "mpi", _first_line(stdout_of(tools, "mpirun"))
+    yield "slurm", _first_version(stdout_of(tools, "slurm"))
     for tool in ("docker", "podman", "enroot", "nvidia_ctk", "fabricmanager"):
-        yield tool, _first_version(_stdout(raw, tool))
-    yield "dgx", _first_version(_text(files, "dgx"))
+        yield tool, _first_version(stdout_of(tools, tool))
+    yield "dgx", _first_version(text_at(files, "dgx"))
     yield from _tuning(files)
-    for interpreter, answer in sorted(_map(raw, "pythons").items()):
-        said = _map(answer, "said") if isinstance(answer, Mapping) else {}
-        name = sanitize(interpreter, 40)
-        yield f"python.{name}", sanitize(said.get("version") or "", 40)
-        for package, version in sorted(_map(said, "packages").items()):
-            yield f"{name}.{sanitize(package, 60)}", sanitize(version or "", 60)
-        for part, version in sorted(_map(said, "torch").items()):
-            if part in ("cuda", "cudnn", "nccl", "hip") and version:
-                yield f"{name}.{part}", sanitize(version, 60)
+    for interpreter, answer in sorted(mapping_at(raw, "pythons").items()):
+        yield from _python_software(sanitize(interpreter, 40), mapping_at(answer, "said"))
+
+
+def _python_software(name: str, report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what an interpreter reports: its version, its packages, and what its torch was built with."""
+    yield f"python.{name}", sanitize(report.get("version") or "", 40)
+    for package, version in sorted(mapping_at(report, "packages").items()):
+        yield f"{name}.{sanitize(package, 60)}", sanitize(version or "", 60)
+    for part, version in sorted(mapping_at(report, "torch").items()):
+        if part in ("cuda", "cudnn", "nccl", "hip") and version:
+            yield f"{name}.{part}", sanitize(version, 60)
 
 
 def _tuning(files: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield how the host is tuned: the profile that was asked for, and what the kernel really has."""
     try:
-        applied = json.loads(_text(files, "tuning") or "{}")
+        applied = json.loads(text_at(files, "tuning") or "{}")
     except (ValueError, RecursionError):
         applied = {}
     yield "tuning.profile", sanitize(applied.get("profile") or "", 60) if isinstance(applied, dict) else ""
-    yield "tuning.governor", sanitize(_text(files, "governor").strip(), 40)
-    pages = re.search(r"\[(\w+)\]", _text(files, "transparent_hugepages"))
+    yield "tuning.governor", sanitize(text_at(files, "governor").strip(), 40)
+    pages = re.search(r"\[(\w+)\]", text_at(files, "transparent_hugepages"))
     yield "tuning.transparent_hugepages", pages[1] if pages else ""
-    huge = re.search(r"^HugePages_Total:\s+(\d{1,12})$", _text(files, "meminfo"), re.MULTILINE)
+    huge = re.search(r"^HugePages_Total:\s+(\d{1,12})$", text_at(files, "meminfo"), re.MULTILINE)
     yield "tuning.hugepages", huge[1] if huge and huge[1] != "0" else ""
-    given = re.search(r"(?:^|\s)mitigations=(\S{1,60})", _text(files, "command_line"))
+    given = re.search(r"(?:^|\s)mitigations=(\S{1,60})", text_at(files, "command_line"))
     yield "tuning.mitigations", sanitize(given[1], 60) if given else ""
 
 
 def _firmware(raw: Mapping[str, Any], dmi: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "bios", _serial(dmi, "bios_version")
-    for device, about in sorted(_map(raw, "infiniband").items()):
+    for device, about in sorted(mapping_at(raw, "infiniband").items()):
         if isinstance(about, Mapping):
             yield f"infiniband.{sanitize(device, 40)}", sanitize(about.get("fw_ver") or "", 60)
     yield "vbios", " ".join(sorted({gpu.vbios for gpu in gpus_from_facts(raw) if gpu.vbios}))
 
 
-def _map(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """Return the mapping under a key, an empty one where there is none."""
-    found = value.get(key) if isinstance(value, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
-
-
-def _list(value: Mapping[str, Any], key: str) -> list[Any]:
-    found = value.get(key)
-    return found if isinstance(found, list) else []
-
-
-def _text(value: Mapping[str, Any], key: str) -> str:
-    found = value.get(key)
-    return found if isinstance(found, str) else ""
-
-
-def _stdout(raw: Mapping[str, Any], tool: str) -> str:
-    """Return a tool's output, empty unless it ended well."""
-    answer = _map(_map(raw, "tools"), tool)
-    return _text(answer, "stdout") if answer.get("status") == "ok" else ""
-
-
-def _said(answer: Mapping[str, Any]) -> str:
-    return sanitize(_text(answer, "stderr") or _text(answer, "stdout"), 300)
+def _excerpt(answer: Mapping[str, Any]) -> str:
+    return sanitize(text_at(answer, "stderr") or text_at(answer, "stdout"), 300)
 
 
 def _serial(dmi: Mapping[str, Any], key: str) -> str:
     """Return a DMI entry, empty where it holds nothing of its own."""
-    text = sanitize(_text(dmi, key), 100)
+    text = sanitize(text_at(dmi, key), 100)
     return "" if _FILLER.fullmatch(text) else text
 
 

@@ -21,8 +21,8 @@ OFED_NAMES: dict[str, str] = {
 
 
 @dataclass(frozen=True)
-class Way:
-    """One row: a way, and what it needs. None and an empty set need nothing."""
+class TransferMethod:
+    """A method, and what it needs. None and an empty set need nothing."""
 
     method: str
     driver_from: int | None = None
@@ -32,16 +32,16 @@ class Way:
     ofed: frozenset[str] = frozenset()
 
 
-TABLE = (
-    Way("dmabuf", driver_from=535, open_module=True, kernel_from="5.12"),
-    Way("nvidia_peermem", driver_from=470, ofed=frozenset({"mlnx", "doca"})),
-    Way("nv_peer_mem", driver_below=470, ofed=frozenset({"mlnx"})),
+METHODS = (
+    TransferMethod("dmabuf", driver_from=535, open_module=True, kernel_from="5.12"),
+    TransferMethod("nvidia_peermem", driver_from=470, ofed=frozenset({"mlnx", "doca"})),
+    TransferMethod("nv_peer_mem", driver_below=470, ofed=frozenset({"mlnx"})),
 )
 """In the order in which NVIDIA recommends them: the first whose needs are met is taken."""
 
 
 @dataclass(frozen=True)
-class Node:
+class PeerMemoryNode:
     """What decides. An empty driver means that none was found."""
 
     kernel: str
@@ -52,7 +52,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Choice:
-    """The way to go; unmet lists, by way, what stands against it."""
+    """The chosen method; ``unmet`` lists by method the needs that are not met."""
 
     method: str
     reason: str
@@ -70,14 +70,14 @@ DRIVER_PACKAGE = re.compile(
 """Ubuntu's, Debian's and NVIDIA's names for what brings the kernel module."""
 
 
-def numbers(version: str) -> tuple[int, ...]:
+def version_numbers(version: str) -> tuple[int, ...]:
     """Return the leading numbers of a version: (6, 8, 0) of 6.8.0-48-generic."""
     found = re.match(r"(?:\d+:)?(\d+(?:\.\d+)*)", version)
     return tuple(int(part) for part in found.group(1).split(".")) if found else ()
 
 
-def look(facts: Mapping[str, Any]) -> Node:
-    """Read from the facts of a node what decides.
+def describe_node(facts: Mapping[str, Any]) -> PeerMemoryNode:
+    """Return what decides, of the facts of a node.
 
     Args:
         facts: The fact rackproof_node.
@@ -98,74 +98,81 @@ def look(facts: Mapping[str, Any]) -> Node:
     else:
         # DOCA's own ofed_info says OFED-internal; a MLNX_OFED is named as such.
         ofed = "mlnx" if "MLNX_OFED" in reported else "doca" if "OFED-internal" in reported else "inbox"
-    return Node(
+    return PeerMemoryNode(
         kernel=facts["kernel"],
-        driver=next((version for version in versions if numbers(version)), ""),
+        driver=next((version for version in versions if version_numbers(version)), ""),
         # The module itself knows; not every vendor's package has it in its name.
         open_module="MIT" in license_of_module if license_of_module else named_open,
         ofed=ofed,
     )
 
 
-def expect(node: Node, driver: str) -> Node:
+def expect_driver(node: PeerMemoryNode, driver: str) -> PeerMemoryNode:
     """Return a node as it will be when it has that driver; one that has a driver stays as it is."""
-    if numbers(node.driver) or not driver:
+    if version_numbers(node.driver) or not driver:
         return node
-    return replace(node, driver=driver, open_module=numbers(driver)[:1] >= (OPEN_FROM,))
+    return replace(node, driver=driver, open_module=version_numbers(driver)[:1] >= (OPEN_FROM,))
 
 
-def against(way: Way, node: Node) -> tuple[str, ...]:
-    """Return what stands against a way on a node, in words."""
-    branch = numbers(node.driver)[:1]
-    said = []
-    if way.driver_from is not None and branch < (way.driver_from,):
-        said.append(f"it needs driver {way.driver_from} or newer, the node has {node.driver}")
-    if way.driver_below is not None and branch >= (way.driver_below,):
-        said.append(f"it is for drivers before {way.driver_below}, the node has {node.driver}")
-    if way.open_module and not node.open_module:
-        said.append("it needs the driver's open kernel module, the node has the proprietary one")
-    if way.kernel_from is not None and numbers(node.kernel) < numbers(way.kernel_from):
-        said.append(f"it needs kernel {way.kernel_from} or newer, the node runs {node.kernel}")
-    if way.ofed and node.ofed not in way.ofed:
-        wanted = " or ".join(OFED_NAMES[name] for name in ("mlnx", "doca") if name in way.ofed)
-        said.append(f"it needs {wanted}, the node has {OFED_NAMES[node.ofed]}")
-    return tuple(said)
+def unmet_needs(method: TransferMethod, node: PeerMemoryNode) -> tuple[str, ...]:
+    """Return which needs of a method a node does not meet, in words."""
+    branch = version_numbers(node.driver)[:1]
+    needs = []
+    if method.driver_from is not None and branch < (method.driver_from,):
+        needs.append(f"it needs driver {method.driver_from} or newer, the node has {node.driver}")
+    if method.driver_below is not None and branch >= (method.driver_below,):
+        needs.append(f"it is for drivers before {method.driver_below}, the node has {node.driver}")
+    if method.open_module and not node.open_module:
+        needs.append("it needs the driver's open kernel module, the node has the proprietary one")
+    if method.kernel_from is not None and version_numbers(node.kernel) < version_numbers(method.kernel_from):
+        needs.append(f"it needs kernel {method.kernel_from} or newer, the node runs {node.kernel}")
+    if method.ofed and node.ofed not in method.ofed:
+        wanted = " or ".join(OFED_NAMES[name] for name in ("mlnx", "doca") if name in method.ofed)
+        needs.append(f"it needs {wanted}, the node has {OFED_NAMES[node.ofed]}")
+    return tuple(needs)
 
 
-def choose(node: Node, method: str = "auto", dmabuf_kernel: str = "") -> Choice:
-    """Choose the way for a node.
+def choose_method(node: PeerMemoryNode, method: str = "auto", dmabuf_kernel: str = "") -> Choice:
+    """Choose the method for a node.
 
     Args:
         node: What is there.
-        method: A way that is asked for by name, whatever stands against it; "auto" takes the first of the
-            table that nothing stands against; "none" takes none.
+        method: A method that is asked for by name, whatever its needs; "auto" takes the first whose needs are
+            met; "none" takes none.
         dmabuf_kernel: Kernel from which on DMA-BUF is used, where the platform needs a newer one than the
-            table says.
+            method's own row has.
 
     Returns:
-        The choice; its method is empty where there is no driver, or no way is open.
+        The choice; its method is empty where there is no driver, or no method is possible.
     """
-    if method not in {"auto", "none", *(way.method for way in TABLE)}:
-        raise ValueError(f"unknown method {method!r}: auto, none, {', '.join(way.method for way in TABLE)}")
+    methods = ", ".join(row.method for row in METHODS)
+    if method not in {"auto", "none", *(row.method for row in METHODS)}:
+        raise ValueError(f"unknown method {method!r}: auto, none, {methods}")
     if node.ofed not in OFED_NAMES:
         raise ValueError(f"unknown OFED {node.ofed!r}: {', '.join(OFED_NAMES)}")
-    if dmabuf_kernel and not numbers(dmabuf_kernel):
+    if dmabuf_kernel and not version_numbers(dmabuf_kernel):
         raise ValueError(f"{dmabuf_kernel!r} is no version of a kernel")
     if method == "none":
         return Choice("none", "asked for", {})
-    if not numbers(node.driver):
+    if not version_numbers(node.driver):
         return Choice("", "the node has no NVIDIA driver", {})
-    unmet: dict[str, tuple[str, ...]] = {}
-    for way in TABLE:
-        if way.method == "dmabuf" and dmabuf_kernel:
-            way = replace(way, kernel_from=dmabuf_kernel)
-        if objections := against(way, node):
-            unmet[way.method] = objections
+    unmet = _unmet_by_method(node, dmabuf_kernel)
     if method != "auto":
         return Choice(method, "asked for", unmet)
-    for way in TABLE:
-        if way.method not in unmet:
-            found = f"driver {node.driver}{' (open)' if node.open_module else ''}, kernel {node.kernel}"
-            return Choice(way.method, f"{found}, {OFED_NAMES[node.ofed]}", unmet)
-    every = "; ".join(f"{name}: {', '.join(objections)}" for name, objections in unmet.items())
+    for row in METHODS:
+        if row.method not in unmet:
+            driver = f"driver {node.driver}{' (open)' if node.open_module else ''}"
+            return Choice(row.method, f"{driver}, kernel {node.kernel}, {OFED_NAMES[node.ofed]}", unmet)
+    every = "; ".join(f"{name}: {', '.join(needs)}" for name, needs in unmet.items())
     return Choice("", f"no way is open ({every})", unmet)
+
+
+def _unmet_by_method(node: PeerMemoryNode, dmabuf_kernel: str) -> dict[str, tuple[str, ...]]:
+    """Return by method the needs that a node does not meet; methods whose needs are met are absent."""
+    unmet: dict[str, tuple[str, ...]] = {}
+    for row in METHODS:
+        if row.method == "dmabuf" and dmabuf_kernel:
+            row = replace(row, kernel_from=dmabuf_kernel)
+        if needs := unmet_needs(row, node):
+            unmet[row.method] = needs
+    return unmet

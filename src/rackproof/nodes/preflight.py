@@ -1,4 +1,4 @@
-"""What has to hold of a node before it is changed: the fact ``rackproof_node`` against expectations. Pure."""
+"""What has to hold of a node before it is changed: fact ``rackproof_node`` against expectations. No I/O."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DRIVER_PACKAGE = re.compile(
 
 @dataclass(frozen=True)
 class Expected:
-    """What is expected of a node; what is 0 or empty is not looked at."""
+    """What is expected of a node; what is 0 or empty is not checked."""
 
     os: tuple[str, ...] = ()
     gpus: int = 0
@@ -49,15 +49,17 @@ class Remark:
         return f"{self.what}: expected {self.expected}, found {self.found}. {self.remedy}"
 
 
-def remarks(node: Mapping[str, Any], expected: Expected, answered_at: float = 0) -> tuple[Remark, ...]:
+def preflight_remarks(
+    node: Mapping[str, Any], expected: Expected, answered_at: float = 0
+) -> tuple[Remark, ...]:
     """Return everything that is not as expected, not only the first.
 
     Args:
         node: The fact ``rackproof_node``.
         expected: What is expected.
-        answered_at: The controller's clock when the answer was there; 0 if nobody knows.
+        answered_at: The controller's clock when the answer was there; 0 if it is not known.
     """
-    found = [
+    all_remarks = [
         *_system(node, expected),
         *_hardware(node, expected),
         *_disks(node, expected),
@@ -66,7 +68,9 @@ def remarks(node: Mapping[str, Any], expected: Expected, answered_at: float = 0)
         *_names(node, expected),
         *_clock(node, expected, answered_at),
     ]
-    return tuple(replace(one, fatal=one.fatal and one.code not in expected.ignore) for one in found)
+    return tuple(
+        replace(remark, fatal=remark.fatal and remark.code not in expected.ignore) for remark in all_remarks
+    )
 
 
 def _system(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
@@ -82,13 +86,13 @@ def _system(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
 
 
 def _hardware(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
-    gpus = [one for one in node["pci"] if one["vendor"] == _NVIDIA and one["class"] in _GPU_CLASSES]
+    gpus = [device for device in node["pci"] if _is_gpu(device)]
     if expected.gpus and len(gpus) != expected.gpus:
         yield Remark(
             "gpus",
             "GPUs on the PCI bus",
             str(expected.gpus),
-            f"{len(gpus)} ({', '.join(sanitize(one['slot']) for one in gpus) or 'none'})",
+            f"{len(gpus)} ({', '.join(sanitize(gpu['slot']) for gpu in gpus) or 'none'})",
             "Look for a GPU that fell off the bus (dmesg, the BMC's log), or correct the node's SKU group.",
         )
     memory = node["memory_bytes"] / GIB
@@ -111,9 +115,13 @@ def _hardware(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
         )
 
 
+def _is_gpu(device: Mapping[str, str]) -> bool:
+    return device["vendor"] == _NVIDIA and device["class"] in _GPU_CLASSES
+
+
 def _disks(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
     for path, wanted in expected.disk_gib.items():
-        space = node["space"].get(path) or {"error": "not looked at"}
+        space = node["space"].get(path) or {"error": "not gathered"}
         if "error" in space:
             yield Remark(
                 "disk",
@@ -186,12 +194,12 @@ def _drift(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
         )
     pending = sorted(set(node["kernels"]) - {node["kernel"]}) if node["reboot_required"] else []
     if node["reboot_required"]:
-        asked = ", ".join(sanitize(one) for one in [*node["reboot_required_by"], *pending]) or "a package"
+        packages = ", ".join(sanitize(name) for name in [*node["reboot_required_by"], *pending])
         yield Remark(
             "reboot",
             "pending reboot",
             "none",
-            f"asked for by {asked}",
+            f"asked for by {packages or 'a package'}",
             "Reboot the node at the next occasion.",
             fatal=False,
         )
@@ -202,8 +210,10 @@ def installed_driver(node: Mapping[str, Any]) -> str:
     loaded = str(node["modules"].get("nvidia") or "")
     if loaded:
         return loaded
-    versions = [one["version"] for name, one in node["packages"].items() if _DRIVER_PACKAGE.fullmatch(name)]
-    return max((re.sub(r"^\d+:|[-~+].*$", "", str(one)) for one in versions), default="")
+    versions = [
+        package["version"] for name, package in node["packages"].items() if _DRIVER_PACKAGE.fullmatch(name)
+    ]
+    return max((re.sub(r"^\d+:|[-~+].*$", "", str(version)) for version in versions), default="")
 
 
 def _names(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:

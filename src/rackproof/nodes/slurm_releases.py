@@ -13,39 +13,37 @@ _THREE_BACK_FROM = (24, 11)
 _RELEASE = re.compile(r"(?:\d+:)?(\d\d)\.(\d\d)(?!\d)")
 
 
-def release(version: str) -> tuple[int, int] | None:
-    """Return year and month of a version: ``22.05.8-4+deb12u2``, ``22.05*``; None where it does not say."""
-    found = _RELEASE.match(version)
-    return (int(found[1]), int(found[2])) if found else None
+def parse_release(version: str) -> tuple[int, int] | None:
+    """Return year and month of a version: ``22.05.8-4+deb12u2``, ``22.05*``; None where it has none."""
+    match = _RELEASE.match(version)
+    return (int(match[1]), int(match[2])) if match else None
 
 
-def _ordinal(one: tuple[int, int]) -> int:
+def _ordinal(release: tuple[int, int]) -> int:
     """Count releases from 20.02 on: until 24.05 there was one in nine months, then each May and November."""
-    if one <= _NINE_MONTHLY[-1]:
-        return sum(known <= one for known in _NINE_MONTHLY)
-    year, month = one
+    if release <= _NINE_MONTHLY[-1]:
+        return sum(known <= release for known in _NINE_MONTHLY)
+    year, month = release
     return len(_NINE_MONTHLY) + 2 * (year - _HALF_YEARLY_FROM) + (1 if month >= 11 else 0)
 
 
-def misfit(node: str, controller: str) -> str:
-    """Say why a slurmd, or the commands of a login host, cannot work with a slurmctld.
+def incompatibility(node: str, controller: str) -> str:
+    """Return why a slurmd, or the commands of a login host, cannot work with a slurmctld.
 
     Args:
         node: Version of the node's Slurm, or a pattern that begins with its release.
         controller: The same of the controller's.
 
     Returns:
-        The reason, in words; empty where they go together, or where a version does not say its release.
+        The reason, in words; empty where they go together, or where a version has no release.
     """
-    ours, theirs = release(node), release(controller)
+    ours, theirs = parse_release(node), parse_release(controller)
     if ours is None or theirs is None:
         return ""
     if ours > theirs:
         return "it is newer than its controller"
     allowed = 3 if theirs >= _THREE_BACK_FROM else 2
     behind = _ordinal(theirs) - _ordinal(ours)
-    return (
-        f"it is {behind} releases older than its controller, and {allowed} are allowed"
-        if behind > allowed
-        else ""
-    )
+    if behind <= allowed:
+        return ""
+    return f"it is {behind} releases older than its controller, and {allowed} are allowed"

@@ -6,77 +6,85 @@ from typing import Any
 
 import pytest
 
-from rackproof.nodes.peer_memory import DRIVER_PACKAGE, TABLE, Node, choose, expect, look, numbers
+from rackproof.nodes.peer_memory import (
+    DRIVER_PACKAGE,
+    METHODS,
+    PeerMemoryNode,
+    choose_method,
+    describe_node,
+    expect_driver,
+    version_numbers,
+)
 
 # What the node has, and what is chosen there.
 CASES = [
     # The stack of 2019: driver 418 on Ubuntu 18.04.
-    (Node("4.15.0-46-generic", "418.88", False, "mlnx"), "nv_peer_mem"),
-    (Node("4.15.0-46-generic", "418.88", False, "inbox"), ""),
-    (Node("4.15.0-46-generic", "418.88", False, "doca"), ""),
+    (PeerMemoryNode("4.15.0-46-generic", "418.88", False, "mlnx"), "nv_peer_mem"),
+    (PeerMemoryNode("4.15.0-46-generic", "418.88", False, "inbox"), ""),
+    (PeerMemoryNode("4.15.0-46-generic", "418.88", False, "doca"), ""),
     # Both sides of each bound.
-    (Node("5.4.0-90-generic", "469.99", False, "mlnx"), "nv_peer_mem"),
-    (Node("5.4.0-90-generic", "470.57.02", False, "mlnx"), "nvidia_peermem"),
-    (Node("5.4.0-90-generic", "470.57.02", False, "doca"), "nvidia_peermem"),
-    (Node("5.4.0-90-generic", "470.57.02", False, "inbox"), ""),
-    (Node("5.11.22", "570.172.08", True, "mlnx"), "nvidia_peermem"),
-    (Node("5.12.0", "570.172.08", True, "mlnx"), "dmabuf"),
-    (Node("5.15.0-1044-nvidia", "534.99", True, "mlnx"), "nvidia_peermem"),
-    (Node("5.15.0-1044-nvidia", "535.54.03", True, "mlnx"), "dmabuf"),
-    (Node("5.15.0-1044-nvidia", "535.54.03", False, "mlnx"), "nvidia_peermem"),
+    (PeerMemoryNode("5.4.0-90-generic", "469.99", False, "mlnx"), "nv_peer_mem"),
+    (PeerMemoryNode("5.4.0-90-generic", "470.57.02", False, "mlnx"), "nvidia_peermem"),
+    (PeerMemoryNode("5.4.0-90-generic", "470.57.02", False, "doca"), "nvidia_peermem"),
+    (PeerMemoryNode("5.4.0-90-generic", "470.57.02", False, "inbox"), ""),
+    (PeerMemoryNode("5.11.22", "570.172.08", True, "mlnx"), "nvidia_peermem"),
+    (PeerMemoryNode("5.12.0", "570.172.08", True, "mlnx"), "dmabuf"),
+    (PeerMemoryNode("5.15.0-1044-nvidia", "534.99", True, "mlnx"), "nvidia_peermem"),
+    (PeerMemoryNode("5.15.0-1044-nvidia", "535.54.03", True, "mlnx"), "dmabuf"),
+    (PeerMemoryNode("5.15.0-1044-nvidia", "535.54.03", False, "mlnx"), "nvidia_peermem"),
     # 5.4 is older than 5.12, though 5.4 sorts after 5.12 as text; the same of 10 and 9.
-    (Node("5.4.0-200-generic", "570.172.08", True, "doca"), "nvidia_peermem"),
-    (Node("10.0.1", "1000.1", True, "inbox"), "dmabuf"),
+    (PeerMemoryNode("5.4.0-200-generic", "570.172.08", True, "doca"), "nvidia_peermem"),
+    (PeerMemoryNode("10.0.1", "1000.1", True, "inbox"), "dmabuf"),
     # Today: the open module needs no OFED at all.
-    (Node("6.8.0-48-generic", "570.172.08", True, "inbox"), "dmabuf"),
-    (Node("6.8.0-48-generic", "570.172.08", True, "doca"), "dmabuf"),
-    (Node("6.8.0-48-generic", "570.172.08", False, "doca"), "nvidia_peermem"),
-    (Node("6.8.0-48-generic", "570.172.08", False, "inbox"), ""),
+    (PeerMemoryNode("6.8.0-48-generic", "570.172.08", True, "inbox"), "dmabuf"),
+    (PeerMemoryNode("6.8.0-48-generic", "570.172.08", True, "doca"), "dmabuf"),
+    (PeerMemoryNode("6.8.0-48-generic", "570.172.08", False, "doca"), "nvidia_peermem"),
+    (PeerMemoryNode("6.8.0-48-generic", "570.172.08", False, "inbox"), ""),
     # No driver, no way.
-    (Node("6.8.0-48-generic", "", False, "mlnx"), ""),
+    (PeerMemoryNode("6.8.0-48-generic", "", False, "mlnx"), ""),
 ]
 
 
 @pytest.mark.parametrize(("node", "method"), CASES)
-def test_the_table_decides(node: Node, method: str) -> None:
-    assert choose(node).method == method
+def test_the_table_decides(node: PeerMemoryNode, method: str) -> None:
+    assert choose_method(node).method == method
 
 
 @pytest.mark.parametrize("node", [node for node, method in CASES if not method and node.driver])
-def test_where_no_way_is_open_every_row_says_why(node: Node) -> None:
-    choice = choose(node)
-    assert set(choice.unmet) == {way.method for way in TABLE}
+def test_where_no_way_is_open_every_row_says_why(node: PeerMemoryNode) -> None:
+    choice = choose_method(node)
+    assert set(choice.unmet) == {way.method for way in METHODS}
     for objections in choice.unmet.values():
         assert all(one in choice.reason for one in objections)
         assert objections
 
 
 def test_a_missing_driver_is_said_before_anything_else() -> None:
-    assert choose(Node("6.8.0", "", True, "mlnx")).reason == "the node has no NVIDIA driver"
+    assert choose_method(PeerMemoryNode("6.8.0", "", True, "mlnx")).reason == "the node has no NVIDIA driver"
 
 
 def test_a_choice_says_what_it_rests_on() -> None:
     assert (
-        choose(Node("6.8.0-48-generic", "570.172.08", True, "inbox")).reason
+        choose_method(PeerMemoryNode("6.8.0-48-generic", "570.172.08", True, "inbox")).reason
         == "driver 570.172.08 (open), kernel 6.8.0-48-generic, the distribution's drivers"
     )
 
 
 def test_a_method_by_name_is_taken_and_what_stands_against_it_is_said() -> None:
-    node = Node("6.8.0-48-generic", "570.172.08", True, "inbox")
-    choice = choose(node, method="nvidia_peermem")
+    node = PeerMemoryNode("6.8.0-48-generic", "570.172.08", True, "inbox")
+    choice = choose_method(node, method="nvidia_peermem")
     assert choice.method == "nvidia_peermem"
     assert choice.unmet["nvidia_peermem"] == (
         "it needs MLNX_OFED or DOCA-OFED, the node has the distribution's drivers",
     )
-    assert choose(node, method="dmabuf").unmet.get("dmabuf") is None
-    assert choose(node, method="none").method == "none"
+    assert choose_method(node, method="dmabuf").unmet.get("dmabuf") is None
+    assert choose_method(node, method="none").method == "none"
 
 
 def test_a_platform_may_need_a_newer_kernel_for_dmabuf() -> None:
-    node = Node("6.8.0-48-generic", "580.95.05", True, "doca")
-    assert choose(node, dmabuf_kernel="6.14").method == "nvidia_peermem"
-    assert choose(node, dmabuf_kernel="6.8").method == "dmabuf"
+    node = PeerMemoryNode("6.8.0-48-generic", "580.95.05", True, "doca")
+    assert choose_method(node, dmabuf_kernel="6.14").method == "nvidia_peermem"
+    assert choose_method(node, dmabuf_kernel="6.8").method == "dmabuf"
 
 
 @pytest.mark.parametrize(
@@ -90,7 +98,9 @@ def test_a_platform_may_need_a_newer_kernel_for_dmabuf() -> None:
     ],
 )
 def test_what_a_bare_node_will_have(has: str, comes: str, driver: str, open_module: bool) -> None:
-    assert expect(Node("6.8.0", has, False, "inbox"), comes) == Node("6.8.0", driver, open_module, "inbox")
+    assert expect_driver(PeerMemoryNode("6.8.0", has, False, "inbox"), comes) == PeerMemoryNode(
+        "6.8.0", driver, open_module, "inbox"
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,12 +112,12 @@ def test_what_a_bare_node_will_have(has: str, comes: str, driver: str, open_modu
 )
 def test_nonsense_is_refused(arguments: dict[str, str], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        choose(Node("6.8.0", "570.1", True, "mlnx"), **arguments)
+        choose_method(PeerMemoryNode("6.8.0", "570.1", True, "mlnx"), **arguments)
 
 
 def test_an_unknown_ofed_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown OFED 'ofa'"):
-        choose(Node("6.8.0", "570.1", True, "ofa"))
+        choose_method(PeerMemoryNode("6.8.0", "570.1", True, "ofa"))
 
 
 @pytest.mark.parametrize(
@@ -122,7 +132,7 @@ def test_an_unknown_ofed_is_refused() -> None:
     ],
 )
 def test_numbers_of_a_version(version: str, expected: tuple[int, ...]) -> None:
-    assert numbers(version) == expected
+    assert version_numbers(version) == expected
 
 
 @pytest.mark.parametrize(
@@ -198,4 +208,4 @@ QUERY = "0, GPU-ffff, 570.172.08, Enabled\n1, GPU-fffe, 570.172.08, Enabled\n"
     ],
 )
 def test_what_is_read_from_a_node(given: dict[str, Any], driver: str, open_module: bool, ofed: str) -> None:
-    assert look(given) == Node("6.8.0-48-generic", driver, open_module, ofed)
+    assert describe_node(given) == PeerMemoryNode("6.8.0-48-generic", driver, open_module, ofed)

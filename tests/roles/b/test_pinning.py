@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rackproof.nodes.packages import lacking
+from rackproof.nodes.packages import lacking_packages
 
 INSTALLED = {
     "held": {"version": "1.18.0-1", "held": True},
@@ -29,4 +29,4 @@ INSTALLED = {
     ],
 )
 def test_what_is_lacking(wanted: dict[str, str], hold: bool, names: list[str]) -> None:
-    assert lacking(wanted, INSTALLED, hold) == names
+    assert lacking_packages(wanted, INSTALLED, hold) == names

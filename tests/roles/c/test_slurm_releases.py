@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rackproof.nodes.slurm_releases import misfit, release
+from rackproof.nodes.slurm_releases import incompatibility, parse_release
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from rackproof.nodes.slurm_releases import misfit, release
     ],
 )
 def test_a_version_says_its_release(version: str, known: tuple[int, int] | None) -> None:
-    assert release(version) == known
+    assert parse_release(version) == known
 
 
 # The window as the upgrade guide lists it: two releases back, three from 24.11 on.
@@ -37,16 +37,19 @@ def test_a_version_says_its_release(version: str, known: tuple[int, int] | None)
     ],
 )
 def test_the_window_of_each_controller(controller: str, oldest: str, too_old: str) -> None:
-    assert misfit(f"{controller}.1", f"{controller}*") == ""
-    assert misfit(f"{oldest}.9-1", f"{controller}.1") == ""
-    assert "releases older than its controller" in misfit(f"{too_old}.9-1", f"{controller}.1")
-    assert misfit(controller, oldest) == "it is newer than its controller"
+    assert incompatibility(f"{controller}.1", f"{controller}*") == ""
+    assert incompatibility(f"{oldest}.9-1", f"{controller}.1") == ""
+    assert "releases older than its controller" in incompatibility(f"{too_old}.9-1", f"{controller}.1")
+    assert incompatibility(controller, oldest) == "it is newer than its controller"
 
 
 def test_debian_13_and_debian_12_do_not_go_together() -> None:
-    assert misfit("24.11*", "22.05.8-4") == "it is newer than its controller"
-    assert misfit("22.05*", "24.11.5-4") == "it is 4 releases older than its controller, and 3 are allowed"
+    assert incompatibility("24.11*", "22.05.8-4") == "it is newer than its controller"
+    assert (
+        incompatibility("22.05*", "24.11.5-4")
+        == "it is 4 releases older than its controller, and 3 are allowed"
+    )
 
 
 def test_what_no_one_knows_is_left_to_slurm() -> None:
-    assert misfit("*", "22.05") == misfit("24.11", "") == ""
+    assert incompatibility("*", "22.05") == incompatibility("24.11", "") == ""
