@@ -65,8 +65,7 @@ class ActionModule(NodeAction):
             status, output, errors = self.run_command(command)
         except AnsibleConnectionFailure as error:
             self._display.warning(f"the boot reports cannot be listed: {error}")
-            # The next command opens a connection of its own.
-            self._connection.close()
+            self.close_connection()
             return ""
         if status:
             raise AnsibleActionFail(

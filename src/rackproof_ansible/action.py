@@ -124,12 +124,45 @@ class NodeAction(RackproofAction):
         Raises:
             ModuleFailedError: The module failed, or the host cannot be reached.
         """
-        result: dict[str, Any] = self._execute_module(
-            module_name=name, module_args=arguments, task_vars=self.task_vars
-        )
+        result = self.execute_module_unchecked(name, **arguments)
         if result.get("failed") or result.get("unreachable") or required_key not in result:
             raise ModuleFailedError(result)
         return result
+
+    def execute_module_unchecked(self, name: str, **arguments: Any) -> dict[str, Any]:
+        """Run a module on the host; return its result, a failure as well."""
+        result: dict[str, Any] = self._execute_module(
+            module_name=name, module_args=arguments, task_vars=self.task_vars
+        )
+        return result
+
+    def fetch_file(self, remote: str, local: Path) -> None:
+        """Copy a file from the host to the controller.
+
+        Raises:
+            AnsibleError: It could not be copied.
+        """
+        self._connection.fetch_file(remote, str(local))
+
+    def write_file(self, remote: str, text: str) -> None:
+        """Write a file on the host."""
+        self._transfer_data(remote, text)
+
+    def run_script(self, script: str, limit_s: float) -> tuple[int, str]:
+        """Run a shell script on the host; return its exit status and output.
+
+        Args:
+            script: Its text. It is copied first, for a command line may be too short for it.
+            limit_s: Seconds after which the host ends it, whatever becomes of this process.
+        """
+        path = self._connection._shell.join_path(self._make_tmp_path(), "script.sh")
+        self.write_file(path, script)
+        status, output, _ = self.run_command(f"timeout -k 10 {limit_s} bash {path}")
+        return status, output
+
+    def close_connection(self) -> None:
+        """Close the connection to the host; the next command opens another."""
+        self._connection.close()
 
     def run_command(self, command: str) -> tuple[int, str, str]:
         """Run a shell command on the host; return its exit status, output and error output."""

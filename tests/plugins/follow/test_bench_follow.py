@@ -275,18 +275,16 @@ print(rackproof.__file__)
 
 def test_an_interrupt_waits_until_a_line_is_through(root: Path) -> None:
     # Else the worker may end while it holds the lock of ansible-core's queue, and the playbook never ends.
-    code = f"""
-import importlib.util, os, signal
-spec = importlib.util.spec_from_file_location("follow", "{root}/plugins/action/rackproof_bench_follow.py")
-module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
+    code = """
+import os, signal
+from rackproof_ansible import bench_follow
 said = []
 signal.signal(signal.SIGINT, lambda *_: said.append("interrupted"))
 def display(line):
     os.kill(os.getpid(), signal.SIGINT)
     said.append(line)
-module.display.display = display
-module.ActionModule._show("step 1")
+bench_follow.display.display = display
+bench_follow.show_whole_line("step 1")
 print(said)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=root)

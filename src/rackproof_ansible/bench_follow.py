@@ -1,0 +1,237 @@
+"""Following a job on a node: asks it every few seconds, shows what comes back, returns how the job ended."""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
+from ansible.utils.display import Display
+
+from rackproof.jobs.bench.job_follow import (
+    PollResult,
+    ProgressPrinter,
+    next_offset,
+    next_pause,
+    parse_poll,
+    poll_command,
+)
+from rackproof.logs import FORMATS
+from rackproof.logs.progress import Follower
+from rackproof_ansible.action import NodeAction
+
+CATCH_UP_POLLS = 16
+"""How often a follower that met a long log asks without a pause."""
+
+display = Display()
+
+
+class BenchFollow(NodeAction):
+    """Follows a job until it ends."""
+
+    def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the job's final state; a job that ended badly is not a failure of this task."""
+        if self.check_mode:
+            return {"changed": False, "skipped": True, "msg": "nothing is followed in check mode"}
+        if options["format"] not in ("auto", *FORMATS):
+            known = ", ".join(["auto", *FORMATS])
+            raise AnsibleActionFail(
+                f"format: no log format is called {options['format']!r}; there are {known}"
+            )
+        return JobFollower(self, options).follow()
+
+
+class JobFollower:
+    """One job on one node, from the first poll to its end.
+
+    Args:
+        action: The action on whose host the job runs.
+        options: Its options.
+    """
+
+    def __init__(self, action: NodeAction, options: Mapping[str, Any]) -> None:
+        self._action = action
+        self._id: str = options["id"]
+        self._folder: str = options["folder"]
+        self._deadline_s: float = options["deadline_s"]
+        self._patience_s: float = options["patience_s"]
+        self._shows = options["every_s"] > 0
+        self._printer = ProgressPrinter(
+            self._id,
+            action.node,
+            clock=time.monotonic,
+            wall=lambda: datetime.now().astimezone(),
+            every_s=options["every_s"] or math.inf,
+            expected_s=options["expected_s"] or None,
+        )
+        self._log = Follower(options["format"])
+        self._progress = self._log.feed(b"")
+        self._offset = 0
+        self._supervisor_pid = 0
+        self._job_pid = 0
+        self._catch_up_polls = CATCH_UP_POLLS
+        self._node_waits = True
+        self._deaths = 0
+
+    def follow(self) -> dict[str, Any]:
+        """Poll until the job ends; return the task's result.
+
+        Raises:
+            AnsibleActionFail: There is no such job, the node gives no answer, or the job does not end.
+        """
+        began = last_answer = time.monotonic()
+        job_began: float | None = None
+        polls = 0
+        pause_s = 0.0
+        while True:
+            polls += 1
+            try:
+                answer, poll_s = self._poll(pause_s)
+            except (AnsibleConnectionFailure, ValueError) as error:
+                self._wait_for_node(error, time.monotonic() - last_answer)
+                pause_s = 0.0
+                continue
+            last_answer = now = time.monotonic()
+            self._show(self._printer.connection_restored())
+            state = self._check_state(answer)
+            if job_began is None:
+                job_began = now - (answer.age_s or 0.0)
+            is_behind = self._read_log(answer)
+            # Once may be the moment between the supervisor's last write and its end; twice is a death.
+            self._deaths = self._deaths + 1 if answer.alive is False and not answer.ended else 0
+            if (answer.ended or self._deaths > 1) and not is_behind:
+                result = self._result(answer, state if answer.ended else self._settle())
+                return {**result, "polls": polls, "elapsed_s": round(time.monotonic() - began, 3)}
+            self._show_progress(answer, state, now - job_began)
+            hurries = self._deaths or answer.ended or (is_behind and self._catch_up_polls > 0)
+            pause_s = 0.0 if hurries else next_pause(now - began, poll_s)
+
+    def _poll(self, pause_s: float) -> tuple[PollResult, float]:
+        """Wait, then ask the node once; return its answer and the seconds that the asking took.
+
+        Raises:
+            AnsibleConnectionFailure: The node cannot be reached.
+            ValueError: Its answer is not whole.
+        """
+        wait_s = pause_s if pause_s >= 1 and self._node_waits and self._job_pid else 0.0
+        if not wait_s:
+            time.sleep(pause_s)
+        asked = time.monotonic()
+        command = poll_command(
+            self._folder, self._offset, self._supervisor_pid, job_pid=self._job_pid, wait_s=wait_s
+        )
+        try:
+            _, output, _ = self._action.run_command(command)
+        except AnsibleConnectionFailure:
+            # What is left of a dead connection would fail the next try as well.
+            self._action.close_connection()
+            raise
+        answer = parse_poll(output, self._supervisor_pid)
+        took_s = time.monotonic() - asked
+        if took_s < 0.8 * wait_s and answer.alive and not answer.ended:
+            # Its tools cannot, or the program has ended and its supervisor is busy ending the rest.
+            self._node_waits = False
+        return answer, max(took_s - wait_s, 0.0)
+
+    def _wait_for_node(self, error: Exception, silent_s: float) -> None:
+        """Pause after a poll without an answer.
+
+        Raises:
+            AnsibleActionFail: The node has been silent for too long.
+        """
+        self._show(self._printer.connection_lost(str(error)))
+        if silent_s > self._patience_s:
+            raise self._give_up("gives no answer")
+        time.sleep(next_pause(silent_s, 0.0))
+
+    def _check_state(self, answer: PollResult) -> Mapping[str, Any]:
+        """Return the job's state; fails the task where there is none, or another run's."""
+        if answer.state is None:
+            raise AnsibleActionFail(
+                f"no job was started in {self._folder}: start it with rackproof_job first"
+            )
+        if answer.state.get("id") != self._id:
+            raise AnsibleActionFail(
+                f"{self._folder} belongs to run {answer.state.get('id')!r}, not to {self._id!r}"
+            )
+        self._supervisor_pid, self._job_pid = answer.state["supervisor_pid"], answer.state["pid"]
+        return answer.state
+
+    def _read_log(self, answer: PollResult) -> bool:
+        """Take in the new bytes of the log; return whether there are more to fetch."""
+        if answer.data:
+            self._progress = self._log.feed(answer.data)
+        read_to = self._offset + len(answer.data)
+        self._offset = next_offset(self._offset, answer, self._catch_up_polls > 0)
+        if self._offset > read_to:
+            # Bytes were skipped: what follows does not belong to the last line.
+            self._log.feed(b"\n")
+        is_behind = self._offset < answer.log_bytes
+        self._catch_up_polls -= is_behind
+        return is_behind
+
+    def _show_progress(self, answer: PollResult, state: Mapping[str, Any], elapsed_s: float) -> None:
+        """Show a line where one is due.
+
+        Raises:
+            AnsibleActionFail: The job should have been ended by its supervisor.
+        """
+        hang_s = state.get("hang_s") or 0
+        self._show(self._printer.progress_line(self._progress, elapsed_s, answer.log_bytes, hang_s))
+        limit_s = sum(float(state.get(key) or 0) for key in ("timeout_s", "grace_s"))
+        if elapsed_s > limit_s + self._deadline_s:
+            raise self._give_up("has not ended its job")
+
+    def _settle(self) -> dict[str, Any]:
+        """Let the module end what a dead supervisor left behind; return the job's final state."""
+        result = self._action.execute_module_unchecked(
+            "rackproof_job", id=self._id, folder=self._folder, state="found"
+        )
+        if "job" not in result:
+            raise AnsibleActionFail(str(result.get("msg", "the job's supervisor died")))
+        job: dict[str, Any] = result["job"]
+        return job
+
+    def _result(self, answer: PollResult, state: Mapping[str, Any]) -> dict[str, Any]:
+        self._show(self._printer.end_line(self._progress, state, answer.log_bytes))
+        return {
+            "changed": False,
+            "job": dict(state),
+            "log_bytes": answer.log_bytes,
+            "progress": _json_values(asdict(self._progress)),
+            "progress_lines": self._printer.lines if self._shows else 0,
+        }
+
+    def _give_up(self, reason: str) -> AnsibleActionFail:
+        return AnsibleActionFail(
+            f"the node {reason}; job {self._id} in {self._folder} was left as it is: run the "
+            "playbook again to follow on, or stop the job with rackproof_job state=absent"
+        )
+
+    def _show(self, line: str | None) -> None:
+        if line is not None and self._shows:
+            show_whole_line(line)
+
+
+def show_whole_line(line: str) -> None:
+    """Show a line, and let no signal end this process before it is through."""
+    # ansible-core's worker hands a line over under a lock that all processes share. Ended by Ctrl-C
+    # while it holds that lock, it leaves the playbook waiting for ever: the signal waits for the line.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        display.display(line)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _json_values(values: dict[str, Any]) -> dict[str, Any]:
+    """Return values that survive JSON: NaN and infinity as text."""
+    return {
+        key: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in values.items()
+    }

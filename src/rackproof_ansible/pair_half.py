@@ -1,0 +1,81 @@
+"""The half of a pair that runs on a drained node, to which Slurm gives no job.
+
+It runs in a folder of its own on the node, in a session of its own, bounded by the node itself: no playbook has to
+be there for it to end.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import time
+
+from ansible.errors import AnsibleActionFail
+
+from rackproof.core.text import sanitize
+from rackproof_ansible.action import NodeAction
+
+_OUTPUT_BYTES = 4_000_000
+# What comes back from the registered result of a task: nothing else may be removed on the node.
+_FOLDER = re.compile(r"/[\w./-]*rackproof-night\.[\w.-]+")
+
+
+def start_half(action: NodeAction, script: str, limit_s: float) -> str:
+    """Start the node's half in the background; return its folder.
+
+    Args:
+        action: The action whose host is the node.
+        script: What the half runs. It waits for its partner.
+        limit_s: Seconds after which the node ends it.
+
+    Raises:
+        AnsibleActionFail: The node refuses a command.
+    """
+    name = shlex.quote(f"rackproof-night.{action.node}.")
+    # What a killed playbook left would answer the partner, and hold the port.
+    _run(
+        action,
+        f'for old in "${{TMPDIR:-/tmp}}"/{name}*; do pid=$(cat "$old/pid" 2>/dev/null) && '
+        '[ "$(readlink "/proc/$pid/cwd")" = "$old" ] && pkill -s "$pid"; rm -rf "$old"; done; true',
+    )
+    folder = _run(action, f"mktemp -d --tmpdir {name}XXXXXX").strip()
+    action.write_file(f"{folder}/measure.sh", script)
+    inner = (
+        # TMPDIR: what a half leaves behind when it is ended goes with its folder.
+        f"cd {folder} && echo $$ > pid; TMPDIR={folder} SLURMD_NODENAME={shlex.quote(action.node)} "
+        f"timeout -k 10 {limit_s} bash measure.sh > out 2>&1; echo $? > new; mv new rc"
+    )
+    # Ansible's ssh brings a terminal along, whose end hangs up on what has not left it yet.
+    _run(action, f"cd / && trap '' HUP && (setsid sh -c {shlex.quote(inner)} </dev/null >/dev/null 2>&1 &)")
+    return folder
+
+
+def finish_half(action: NodeAction, folder: str, wait_s: float) -> tuple[str, str]:
+    """Wait for the node's half and remove it; return its output and exit status, the latter empty where it runs on.
+
+    Args:
+        action: The action whose host is the node.
+        folder: What :func:`start_half` returned; empty where no half was started.
+        wait_s: Seconds to wait at most; 0 where no partner came.
+
+    Raises:
+        AnsibleActionFail: The node refuses a command.
+    """
+    if not _FOLDER.fullmatch(folder):
+        return "", ""
+    end = time.monotonic() + wait_s
+    while not (status := _run(action, f"cat {folder}/rc 2>/dev/null || true").strip()):
+        if time.monotonic() > end:
+            break
+        time.sleep(1)
+    output = _run(action, f"tail -c {_OUTPUT_BYTES} {folder}/out 2>/dev/null || true")
+    # A half that still waits for a partner is ended; the session is its own.
+    _run(action, f"pkill -s $(cat {folder}/pid) >/dev/null 2>&1; rm -rf {folder}")
+    return output, status
+
+
+def _run(action: NodeAction, command: str) -> str:
+    status, output, errors = action.run_command_of_playbook(command)
+    if status != 0:
+        raise AnsibleActionFail(sanitize(errors or output, 300) or f"exit status {status}")
+    return output
