@@ -15,10 +15,8 @@ from ansible.errors import AnsibleFilterError
 from pydantic import ValidationError
 
 from rackproof import logs
-from rackproof.analysis.mlperf.scaling import scaling_efficiency as efficiency
 from rackproof.core.judging import judge
-from rackproof.core.records import Measurement, Reference, worst
-from rackproof.core.records import Verdict as VerdictWord
+from rackproof.core.records import Measurement, Reference
 from rackproof.jobs.reimage import autoinstall
 from rackproof.nodes import packages, peer_memory, preflight, slurm_releases
 
@@ -62,35 +60,6 @@ def verdict(value: Any, reference: Any, unit: str = "", direction: str = "higher
     except ValueError as error:
         raise AnsibleFilterError(f"verdict: reference: {because(error)}") from None
     return {"verdict": judgement.verdict.value, "reason": judgement.reason}
-
-
-def worst_verdict(verdicts: Any) -> str:
-    """Return the worst of several verdicts."""
-    if isinstance(verdicts, str) or not isinstance(verdicts, Sequence):
-        raise AnsibleFilterError("worst_verdict needs a list of verdicts")
-    try:
-        return worst(VerdictWord(one) for one in verdicts).value
-    except ValueError as error:
-        raise AnsibleFilterError(f"worst_verdict: {error}") from None
-
-
-def scaling_efficiency(rates: Any, base: Any = None) -> list[dict[str, Any]]:
-    """Return efficiency over GPUs."""
-    if not isinstance(rates, Mapping):
-        raise AnsibleFilterError(
-            "scaling_efficiency needs a dict of GPUs to rate, as in {1: 326.6, 8: 2544.1}"
-        )
-    try:
-        # Not int(1.5): half a GPU is a mistake, not one GPU. A text is one rate, not a list of characters.
-        by_gpus = {
-            int(str(gpus)): float(rate) if isinstance(rate, str) else rate for gpus, rate in rates.items()
-        }
-        points = efficiency(by_gpus, base=None if base is None else int(str(base)))
-    except (TypeError, ValueError) as error:
-        raise AnsibleFilterError(f"scaling_efficiency: {error}") from None
-    if len(by_gpus) < len(rates):
-        raise AnsibleFilterError("scaling_efficiency: a number of GPUs is given twice")
-    return [point.model_dump(mode="json") for point in points]
 
 
 def peer_memory_choice(
@@ -180,8 +149,6 @@ class FilterModule:
         return {
             "parse_log": parse_log,
             "verdict": verdict,
-            "worst_verdict": worst_verdict,
-            "scaling_efficiency": scaling_efficiency,
             "peer_memory_choice": peer_memory_choice,
             "packages_lacking": packages_lacking,
             "preflight_remarks": preflight_remarks,

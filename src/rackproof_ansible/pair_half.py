@@ -1,7 +1,7 @@
 """The half of a pair that runs on a drained node, to which Slurm gives no job.
 
-It runs in a folder of its own on the node, in a session of its own, bounded by the node itself: no playbook has to
-be there for it to end.
+It runs in a folder of its own on the node, in a session of its own, bounded by the node itself: no playbook
+has to be there for it to end.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ def start_half(action: NodeAction, script: str, limit_s: float) -> str:
 
 
 def finish_half(action: NodeAction, folder: str, wait_s: float) -> tuple[str, str]:
-    """Wait for the node's half and remove it; return its output and exit status, the latter empty where it runs on.
+    """Wait for the node's half and remove it; return its output and exit status.
+
+    The status is empty where the half did not end by itself.
 
     Args:
         action: The action whose host is the node.

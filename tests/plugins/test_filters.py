@@ -1,11 +1,10 @@
-"""The filters and the lookup as playbooks use them: one playbook holds all cases."""
+"""The filters as playbooks use them: one playbook holds all cases, and the example of the documents."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +12,7 @@ from typing import Any
 
 import pytest
 
-HERE = Path(__file__).resolve().parent
 SPEED = "{'value': 55, 'low': -0.07, 'high': 0.3, 'warn': -0.035, 'unit': 'GB/s'}"
-TOYS = f"definitions='{HERE}/bench/definitions'"
 
 GOOD: list[tuple[str, Any]] = [
     # filter parse_log
@@ -45,26 +42,6 @@ GOOD: list[tuple[str, Any]] = [
     ),
     ("(9 | verdict({'value': 10, 'high': 0.1}, direction='lower')).verdict", "pass"),
     ("(12 | verdict({'value': 10, 'high': 0.1}, direction='lower')).verdict", "fail"),
-    # filter worst_verdict
-    ("[] | worst_verdict", "unproven"),
-    ("['pass', 'pass'] | worst_verdict", "pass"),
-    ("['pass', 'degraded'] | worst_verdict", "degraded"),
-    ("['pass', 'unproven', 'degraded'] | worst_verdict", "unproven"),
-    ("['unproven', 'fail', 'pass'] | worst_verdict", "fail"),
-    # filter scaling_efficiency
-    (
-        "{1: 326.58, 8: 2544.13} | scaling_efficiency | map(attribute='efficiency') | map('round', 4)",
-        [1.0, 0.9738],
-    ),
-    ("{'4': 390, '1': 100} | scaling_efficiency | map(attribute='devices')", [1, 4]),
-    ("{1: '100', 2: '190'} | scaling_efficiency | map(attribute='repeats')", [1, 1]),
-    ("({1: [10, 12, 11], 2: [20, 22, 21]} | scaling_efficiency)[1].repeats", 3),
-    ("{1: 10, 2: 19} | scaling_efficiency(base=2) | map(attribute='base')", [2, 2]),
-    # lookup rackproof_benchmarks
-    (f"query('rackproof_benchmarks', suite='toys', {TOYS}) | map(attribute='name')", ["toy"]),
-    (f"query('rackproof_benchmarks', 'toy', {TOYS}) | map(attribute='launch.program')", ["toy.py"]),
-    ("query('rackproof_benchmarks', suite='quick', definitions='benchmarks') | length > 3", True),
-    ("query('rackproof_benchmarks', 'gemm', 'mnist-mlp', definitions='benchmarks') | length", 2),
 ]
 
 BAD: list[tuple[str, list[str]]] = [
@@ -81,25 +58,6 @@ BAD: list[tuple[str, list[str]]] = [
     ("52 | verdict({'value': 'nan', 'low': -0.1})", ["verdict: reference: value:", "finite number"]),
     ("52 | verdict({'value': 55})", ["give low or warn in the reference"]),
     ("52 | verdict({'value': 55, 'low': -0.1}, direction='lower')", ["give high or warn in the reference"]),
-    ("'pass' | worst_verdict", ["worst_verdict needs a list of verdicts"]),
-    ("none | worst_verdict", ["worst_verdict needs a list of verdicts"]),
-    ("['good'] | worst_verdict", ["worst_verdict: 'good' is not a valid Verdict"]),
-    ("[1, 2] | scaling_efficiency", ["scaling_efficiency needs a dict of GPUs to rate"]),
-    ("{} | scaling_efficiency", ["scaling_efficiency: no rates"]),
-    ("{1: 0} | scaling_efficiency", ["must be a positive number, not 0"]),
-    ("{1: 'fast'} | scaling_efficiency", ["scaling_efficiency: could not convert string to float: 'fast'"]),
-    ("{0: 4} | scaling_efficiency", ["must be at least 1, not 0"]),
-    ("{1.5: 4} | scaling_efficiency", ["scaling_efficiency: invalid literal", "1.5"]),
-    ("{1: 4, '1': 5} | scaling_efficiency", ["a number of GPUs is given twice"]),
-    ("{1: 4} | scaling_efficiency(base=2)", ["the base 2 was not measured; there are 1"]),
-    (f"query('rackproof_benchmarks', 'toi', {TOYS})", ["no benchmark `toi`", "did you mean `toy`"]),
-    (f"query('rackproof_benchmarks', suite='toi', {TOYS})", ["no suite `toi`", "did you mean `toys`"]),
-    ("query('rackproof_benchmarks', suite='toys')", ["definitions"]),
-    ("query('rackproof_benchmarks', suite='toys', definitions='/nonexistent')", ["/nonexistent"]),
-    (
-        "query('rackproof_benchmarks', suite='toys', definitions=wrong)",
-        ["toy.yml:", "launch.timout_s: unknown key; did you mean"],
-    ),
 ]
 
 ROW = "8589934592    2147483648     float     sum      -1"
@@ -122,9 +80,6 @@ pytestmark = pytest.mark.playbook
 def results(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """Return the result of a debug task for every expression."""
     folder = tmp_path_factory.mktemp("filters")
-    shutil.copytree(HERE / "bench" / "definitions", folder / "wrong")
-    toy = folder / "wrong" / "toy.yml"
-    toy.write_text(toy.read_text().replace("timeout_s:", "timout_s:"))
     expressions = [expression for expression, _ in GOOD] + [expression for expression, _ in BAD]
     tasks: list[dict[str, Any]] = [
         {
@@ -139,12 +94,11 @@ def results(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, d
     keep = {"content": "{{ [" + every + "] | to_json }}", "dest": str(folder / "results"), "mode": "0600"}
     tasks.append({"name": "Keep", "ansible.builtin.copy": keep})
     play = {
-        "name": "Filters and lookup",
+        "name": "Filters",
         "hosts": "localhost",
         "gather_facts": False,
         "vars": {
             "nccl": NCCL,
-            "wrong": str(folder / "wrong"),
             "ansible_connection": "local",
             "ansible_python_interpreter": sys.executable,
         },
@@ -184,3 +138,33 @@ def test_bad_input_says_what_is_wrong(
     for word in words:
         assert word in result["msg"]
     assert "pydantic" not in result["msg"]
+
+
+@pytest.mark.parametrize(
+    ("busbw_gbps", "kept_bytes", "status", "message"),
+    [
+        (200, None, 0, "235.26 GB/s: within bounds"),
+        (300, None, 2, "the best bus bandwidth is fail: 235.26 GB/s is below 279"),
+        (200, 4000, 2, "log.txt is unproven: "),
+    ],
+    ids=["good", "slow", "cut off"],
+)
+def test_the_example_judges_a_log(
+    root: Path, tmp_path: Path, busbw_gbps: int, kept_bytes: int | None, status: int, message: str
+) -> None:
+    log = tmp_path / "log.txt"
+    log.write_bytes((root / "tests/data/real/nccl/a100-8gpu-all_reduce.txt").read_bytes()[:kept_bytes])
+    done = subprocess.run(
+        [
+            Path(sys.executable).with_name("ansible-playbook"),
+            "docs/extending/judge-a-log.yml",
+            *("-e", f"log={log}", "-e", f"busbw_gbps={busbw_gbps}"),
+        ],
+        cwd=root,
+        env={**os.environ, "ANSIBLE_NOCOLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    assert message in " ".join(done.stdout.split())
