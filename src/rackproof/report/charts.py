@@ -337,7 +337,7 @@ def draw(chart: Chart, ident: str) -> Drawn:
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     # A glyph that the measuring font lacks only makes the layout a guess; the browser has it.
     with rc_context(_SETTINGS), warnings.catch_warnings():
@@ -368,23 +368,7 @@ def draw(chart: Chart, ident: str) -> Drawn:
             )
         if chart.level is not None:
             axes.axhline(chart.level, color=_INK, linewidth=1.0, linestyle=(0, (1.5, 2.5)))
-        if chart.log_x:
-            axes.set_xscale("log", base=2)
-            positions = sorted({x for line in chart.lines for x in line.x})
-            if chart.ticks_are_points or len(positions) <= 6:
-                shown = positions
-            else:
-                shown = positions[:: math.ceil(len(positions) / 6)]
-            axes.xaxis.set_major_locator(FixedLocator(shown[:16]))
-            axes.xaxis.set_minor_locator(NullLocator())
-            as_text: Callable[..., str] = (
-                (lambda x, _: number(x)) if chart.ticks_are_points else (lambda x, _: quantity(x, "bytes"))
-            )
-            axes.xaxis.set_major_formatter(FuncFormatter(as_text))
-        else:
-            whole = all(x == int(x) for line in chart.lines for x in line.x)
-            axes.xaxis.set_major_locator(MaxNLocator(6, integer=whole))
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: number(x)))
+        _set_x_axis(axes, chart)
         axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: _tick(y)))
         axes.set_xlabel(chart.x_label, color=_MUTED, parse_math=False)
@@ -398,6 +382,27 @@ def draw(chart: Chart, ident: str) -> Drawn:
     if len(chart.lines) > 1:
         legend = tuple((index, line.label or "all") for index, line in enumerate(chart.lines))
     return Drawn(chart.title, svg, legend, description, chart.level_label, chart.notes)
+
+
+def _set_x_axis(axes: Any, chart: Chart) -> None:
+    """Set scale, ticks and their texts of the horizontal axis."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+
+    if not chart.log_x:
+        whole = all(x == int(x) for line in chart.lines for x in line.x)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=whole))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: number(x)))
+        return
+    axes.set_xscale("log", base=2)
+    positions = sorted({x for line in chart.lines for x in line.x})
+    if not chart.ticks_are_points and len(positions) > 6:
+        positions = positions[:: math.ceil(len(positions) / 6)]
+    axes.xaxis.set_major_locator(FixedLocator(positions[:16]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    as_text: Callable[..., str] = (
+        (lambda x, _: number(x)) if chart.ticks_are_points else (lambda x, _: quantity(x, "bytes"))
+    )
+    axes.xaxis.set_major_formatter(FuncFormatter(as_text))
 
 
 def describe_ratios(chart: Ratios) -> str:
@@ -489,14 +494,7 @@ def _fit_for_page(raw: bytes, ident: str, title: str, description: str) -> Marku
             if child.tag.rpartition("}")[2] in ("metadata", "style"):
                 parent.remove(child)
     for element in root.iter():
-        for name, value in list(element.attrib.items()):
-            if name == "id":
-                element.set(name, f"{ident}-{value}")
-            elif name == f"{{{_XLINK}}}href":
-                del element.attrib[name]
-                element.set("href", value.replace("#", f"#{ident}-", 1))
-            elif name in ("style", "clip-path"):
-                element.set(name, _style(value, ident))
+        _fit_attributes(element, ident)
     for name in ("width", "height", "version"):
         root.attrib.pop(name, None)
     root.set("role", "img")
@@ -506,6 +504,19 @@ def _fit_for_page(raw: bytes, ident: str, title: str, description: str) -> Marku
         element.text = text
         root.insert(place, element)
     return Markup(ElementTree.tostring(root, encoding="unicode"))  # noqa: S704  (serialised, so escaped)
+
+
+def _fit_attributes(element: ElementTree.Element, ident: str) -> None:
+    """Give an element's ids, and all that refers to ids, the prefix of the chart."""
+    for name, value in list(element.attrib.items()):
+        if name == "id":
+            element.set(name, f"{ident}-{value}")
+        elif name == f"{{{_XLINK}}}href":
+            # An SVG inside HTML needs no namespace for its links.
+            del element.attrib[name]
+            element.set("href", value.replace("#", f"#{ident}-", 1))
+        elif name in ("style", "clip-path"):
+            element.set(name, _style(value, ident))
 
 
 def _style(style: str, ident: str) -> str:

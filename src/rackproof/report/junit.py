@@ -7,90 +7,130 @@ Each run ends with a case for its own verdict: a cut-off log has no judgement th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from xml.etree import ElementTree
 
 from rackproof.core.records import Judgement, Run, Verdict
 from rackproof.core.text import elapsed, quantity, sanitize
 from rackproof.report import view
 
-
-def _outcome(case: ElementTree.Element, verdict: Verdict, reason: str, details: str, gating: bool) -> str:
-    """Add what happened to a case; return the name of the count it raises, empty for a pass."""
-    if verdict in (Verdict.PASS, Verdict.DEGRADED):
-        if verdict is Verdict.DEGRADED:
-            ElementTree.SubElement(case, "system-out").text = f"degraded: {reason}"
-        return ""
-    if not gating:
-        ElementTree.SubElement(case, "skipped", message=f"{verdict.value}, does not count: {reason}")
-        return "skipped"
-    tag = "failure" if verdict is Verdict.FAIL else "error"
-    ElementTree.SubElement(case, tag, message=reason, type=verdict.value).text = details
-    return f"{tag}s"
+_TOTALS = ("tests", "failures", "errors", "skipped")
 
 
-def _details(one: Judgement) -> str:
-    reference = one.reference
-    said = [f"measured: {quantity(one.value, one.unit)}"]
-    if reference is not None:
-        said.append(
-            f"reference: {quantity(reference.value, reference.unit)} ({sanitize(reference.source, 300)})"
-        )
-        said.append(f"allowed: {view.bounds_text(reference) or 'anything'}")
-    place = sanitize(one.source, 200)
-    return "\n".join([*said, f"read at: {place}"] if place else said)
+@dataclass(frozen=True)
+class Case:
+    """One thing that was judged. ``output`` is text beside a case that neither fails nor is skipped."""
+
+    name: str
+    verdict: Verdict
+    reason: str = ""
+    details: str = ""
+    gating: bool = True
+    output: str = ""
 
 
-def _suite(run: Run) -> ElementTree.Element:
-    took = elapsed(run.started, run.ended)
-    name = sanitize(run.title, 300)
-    suite = ElementTree.Element("testsuite", name=name, id=run.run_id)
-    totals = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
-    properties = ElementTree.SubElement(suite, "properties")
-    for key, cell in view.fact_pairs(run):
-        ElementTree.SubElement(properties, "property", name=key, value=cell.text)
-
-    def case(title: str, verdict: Verdict, reason: str, details: str, gating: bool) -> None:
-        element = ElementTree.SubElement(suite, "testcase", classname=name, name=title, time="0")
-        count = _outcome(element, verdict, reason, details, gating)
-        totals["tests"] += 1
-        if count:
-            totals[count] += 1
-
-    for one in run.judgements:
-        labels = view.label_text(one.labels)
-        title = sanitize(one.metric, 200) + (f" [{labels}]" if labels else "")
-        case(title, one.verdict, sanitize(one.reason, 1000), _details(one), one.gating)
-    why = view.reasons(run)
-    case("verdict of the run", run.verdict, why[0], "\n".join(why), True)
-    for key, value in totals.items():
-        suite.set(key, str(value))
-    suite.set("time", f"{took.total_seconds():.3f}" if took is not None else "0")
-    if run.started is not None:
-        suite.set("timestamp", run.started.isoformat())
+def junit_suite(
+    name: str,
+    cases: Sequence[Case],
+    *,
+    ident: str = "",
+    properties: Sequence[tuple[str, str]] | None = None,
+    seconds: str = "0",
+) -> ElementTree.Element:
+    """Return a suite with its cases counted. All texts must be clean."""
+    suite = ElementTree.Element("testsuite", {"name": name, **({"id": ident} if ident else {})})
+    if properties is not None:
+        parent = ElementTree.SubElement(suite, "properties")
+        for key, value in properties:
+            ElementTree.SubElement(parent, "property", name=key, value=value)
+    totals = {"tests": len(cases), "failures": 0, "errors": 0, "skipped": 0}
+    for case in cases:
+        element = ElementTree.SubElement(suite, "testcase", classname=name, name=case.name, time="0")
+        total = _add_outcome(element, case)
+        if total:
+            totals[total] += 1
+    for key, count in totals.items():
+        suite.set(key, str(count))
+    suite.set("time", seconds)
     return suite
 
 
-def _missing_suite(missing: Sequence[str]) -> ElementTree.Element:
-    count = str(len(missing))
-    suite = ElementTree.Element("testsuite", name="missing runs", tests=count, failures="0", errors=count)
-    suite.set("skipped", "0")
-    suite.set("time", "0")
-    for one in missing:
-        name = sanitize(one, 300)
-        case = ElementTree.SubElement(suite, "testcase", classname="missing runs", name=name, time="0")
-        _outcome(case, Verdict.UNPROVEN, "the run is missing", name, True)
-    return suite
-
-
-def junit(runs: Sequence[Run], title: str = "rackproof", missing: Sequence[str] = ()) -> bytes:
-    """Return JUnit XML (UTF-8) of one or several runs; a missing run is an error."""
-    root = ElementTree.Element("testsuites", name=sanitize(title, 200))
-    suites = [_suite(run) for run in runs]
-    if missing or not runs:
-        suites.append(_missing_suite(missing or ["every run: nothing ran, so nothing is proven"]))
-    for key in ("tests", "failures", "errors", "skipped"):
+def junit_document(name: str, suites: Sequence[ElementTree.Element]) -> bytes:
+    """Return suites as one document in UTF-8, with their counts added up."""
+    root = ElementTree.Element("testsuites", name=name)
+    for key in _TOTALS:
         root.set(key, str(sum(int(suite.get(key, "0")) for suite in suites)))
     root.extend(suites)
     ElementTree.indent(root)
     content: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
     return content + b"\n"
+
+
+def _add_outcome(element: ElementTree.Element, case: Case) -> str:
+    """Add what became of a case to its element; return the total that it raises, empty for a pass."""
+    if case.verdict in (Verdict.PASS, Verdict.DEGRADED):
+        if case.output:
+            ElementTree.SubElement(element, "system-out").text = case.output
+        return ""
+    if not case.gating:
+        message = f"{case.verdict.value}, does not count: {case.reason}"
+        ElementTree.SubElement(element, "skipped", message=message)
+        return "skipped"
+    tag = "failure" if case.verdict is Verdict.FAIL else "error"
+    outcome = ElementTree.SubElement(element, tag, message=case.reason, type=case.verdict.value)
+    outcome.text = case.details
+    return f"{tag}s"
+
+
+def _details(one: Judgement) -> str:
+    reference = one.reference
+    lines = [f"measured: {quantity(one.value, one.unit)}"]
+    if reference is not None:
+        lines.append(
+            f"reference: {quantity(reference.value, reference.unit)} ({sanitize(reference.source, 300)})"
+        )
+        lines.append(f"allowed: {view.bounds_text(reference) or 'anything'}")
+    place = sanitize(one.source, 200)
+    return "\n".join([*lines, f"read at: {place}"] if place else lines)
+
+
+def _run_suite(run: Run) -> ElementTree.Element:
+    cases = []
+    for judgement in run.judgements:
+        labels = view.label_text(judgement.labels)
+        name = sanitize(judgement.metric, 200) + (f" [{labels}]" if labels else "")
+        reason = sanitize(judgement.reason, 1000)
+        cases.append(_case(name, judgement.verdict, reason, _details(judgement), gating=judgement.gating))
+    reasons = view.reasons(run)
+    cases.append(_case("verdict of the run", run.verdict, reasons[0], "\n".join(reasons)))
+    took = elapsed(run.started, run.ended)
+    suite = junit_suite(
+        sanitize(run.title, 300),
+        cases,
+        ident=run.run_id,
+        properties=[(key, cell.text) for key, cell in view.fact_pairs(run)],
+        seconds=f"{took.total_seconds():.3f}" if took is not None else "0",
+    )
+    if run.started is not None:
+        suite.set("timestamp", run.started.isoformat())
+    return suite
+
+
+def _case(name: str, verdict: Verdict, reason: str, details: str, *, gating: bool = True) -> Case:
+    output = f"degraded: {reason}" if verdict is Verdict.DEGRADED else ""
+    return Case(name, verdict, reason, details, gating, output)
+
+
+def _missing_suite(missing: Sequence[str]) -> ElementTree.Element:
+    names = [sanitize(title, 300) for title in missing]
+    return junit_suite(
+        "missing runs", [Case(name, Verdict.UNPROVEN, "the run is missing", name) for name in names]
+    )
+
+
+def junit(runs: Sequence[Run], title: str = "rackproof", missing: Sequence[str] = ()) -> bytes:
+    """Return JUnit XML (UTF-8) of one or several runs; a missing run is an error."""
+    suites = [_run_suite(run) for run in runs]
+    if missing or not runs:
+        suites.append(_missing_suite(missing or ["every run: nothing ran, so nothing is proven"]))
+    return junit_document(sanitize(title, 200), suites)

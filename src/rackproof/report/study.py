@@ -11,6 +11,8 @@ from rackproof.report import view
 from rackproof.report.charts import Chart, Line
 from rackproof.report.view import Cell, Table, table
 
+_FRAMEWORKS = ("torch", "tensorflow", "mxnet")
+_LIBRARIES = ("cuda", "cudnn", "nccl", "mpi")
 # What the environment table always names, in its order: the row, and the facts that fill it.
 _STACK = (
     ("Firmware", ()),
@@ -22,9 +24,10 @@ _STACK = (
     ("NCCL", ("nccl",)),
     ("OFED", ("ofed",)),
     ("MPI", ("mpi",)),
-    ("Framework", ("torch", "tensorflow", "mxnet")),
+    ("Framework", _FRAMEWORKS),
     ("Orchestrator", ("slurm", "kubernetes")),
 )
+_ACCURACIES = ("top_1_accuracy", "top_5_accuracy", "eval_accuracy")
 _STORAGE = ("storage", "storage_options", "s3fs", "s3fs_options", "mount_options", "cache")
 
 
@@ -39,9 +42,7 @@ def scaling_tables(runs: Sequence[Run], link: Callable[[Run], str] | None = None
     tables = []
     for benchmark in dict.fromkeys(one.benchmark for one in found):
         own = [one for one in found if one.benchmark == benchmark]
-        varying = {
-            name for one in own for name in one.point if len({other.point.get(name) for other in own}) > 1
-        }
+        varying = _varying(own)
         rows = [_row(study, row, varying, link) for study in own for row in study.rows]
         shared = " ".join(f"{k}={v}" for k, v in own[0].point.items() if k not in varying)
         caption = f"Scaling of {sanitize(benchmark, 100)}" + (f" ({sanitize(shared, 300)})" if shared else "")
@@ -125,35 +126,19 @@ def _efficiency(study: Study, row: StudyRow) -> Cell:
 
 def environment_table(runs: Sequence[Run]) -> Table:
     """Return the stack that the runs ran on, each version once; what nobody reported is named as unknown."""
-    facts: dict[str, dict[str, int]] = {}
-    firmware: dict[str, int] = {}
-    for run in runs:
-        for node in run.nodes:
-            for name, version in node.software.items():
-                facts.setdefault(name, {}).setdefault(version, 0)
-                facts[name][version] += 1
-            for name, version in node.firmware.items():
-                text = f"{name} {version}"
-                firmware[text] = firmware.get(text, 0) + 1
-        for name, version in run.software.items():
-            if name in ("torch", "tensorflow", "mxnet", "cuda", "cudnn", "nccl", "mpi"):
-                text = f"{version} (in the workload)" if name in ("cuda", "cudnn", "nccl", "mpi") else version
-                facts.setdefault(name, {}).setdefault(text, 0)
-                facts[name][text] += 1
+    versions, firmware = _versions(runs), _firmware(runs)
     launchers = sorted({run.launcher for run in runs if run.launcher})
     rows = []
     for title, names in _STACK:
+        shown = [version for name in names for version in versions.get(name, ())]
         if title == "Firmware":
-            versions = list(firmware)
+            shown = firmware
         elif title == "Framework":
-            versions = [f"{name} {version}" for name in names for version in facts.get(name, {})]
-        else:
-            versions = [version for name in names for version in facts.get(name, {})]
-        if title == "Orchestrator":
-            versions += [f"launched with {name}" for name in launchers]
-        rows.append(
-            (Cell(title), Cell(sanitize("; ".join(dict.fromkeys(versions)) or "not known", 400), "code"))
-        )
+            shown = [f"{name} {version}" for name in names for version in versions.get(name, ())]
+        elif title == "Orchestrator":
+            shown += [f"launched with {name}" for name in launchers]
+        text = "; ".join(dict.fromkeys(shown)) or "not known"
+        rows.append((Cell(title), Cell(sanitize(text, 400), "code")))
     containers = dict.fromkeys(
         " ".join(part for part in (run.container, run.container_digest) if part)
         for run in runs
@@ -163,55 +148,37 @@ def environment_table(runs: Sequence[Run]) -> Table:
     return table("Environment", ("Stack", "Version"), rows)
 
 
+def _versions(runs: Sequence[Run]) -> dict[str, dict[str, None]]:
+    """Return the versions of each piece of software in the order in which they were found.
+
+    A workload's own libraries are marked: a container has others than its node.
+    """
+    versions: dict[str, dict[str, None]] = {}
+    for run in runs:
+        for node in run.nodes:
+            for name, version in node.software.items():
+                versions.setdefault(name, {})[version] = None
+        for name, version in run.software.items():
+            if name in _FRAMEWORKS:
+                versions.setdefault(name, {})[version] = None
+            elif name in _LIBRARIES:
+                versions.setdefault(name, {})[f"{version} (in the workload)"] = None
+    return versions
+
+
+def _firmware(runs: Sequence[Run]) -> list[str]:
+    versions = {
+        f"{name} {version}": None
+        for run in runs
+        for node in run.nodes
+        for name, version in node.firmware.items()
+    }
+    return list(versions)
+
+
 def experiment_table(runs: Sequence[Run], link: Callable[[Run], str] | None = None) -> Table:
     """Return one row per run with every field that an experiment is to be written down with."""
-    rows = []
-    for run in runs:
-        rate = rate_of(run)
-        data = run.dataset
-        amount = []
-        if data is not None:
-            amount = [sanitize(one, 120) for one in (data.name, data.source) if one]
-            amount += [f"{data.objects:,} objects"] if data.objects is not None else []
-            amount += [size(data.size_bytes)] if data.size_bytes is not None else []
-        expected = [
-            f"{view.words(one.metric)}: {quantity(stated.value, stated.unit)} ({stated.source})"
-            for one in run.judgements
-            if (stated := one.reference) is not None
-        ]
-        storage = " ".join(f"{key}={run.parameters[key]}" for key in _STORAGE if run.parameters.get(key))
-        results = [f"{view.words(rate.name)} {quantity(rate.value, rate.unit)}"] if rate is not None else []
-        results += [
-            f"{view.words(one.name)} {number(one.value)}"
-            for one in run.measurements
-            if one.name in ("top_1_accuracy", "top_5_accuracy", "eval_accuracy") and not one.labels
-        ]
-        addresses = [address for node in run.nodes for address in node.addresses]
-        hardware = [
-            f"{node.name}: {node.cpu_count} CPUs, {_memory(node.memory_bytes)}, {len(node.gpus)} GPUs"
-            for node in run.nodes
-        ]
-        # What was there and measured says more than the name of what was asked for.
-        network = run.network or str(run.parameters.get("network", ""))
-        rows.append(
-            (
-                view.verdict_cell(run.verdict),
-                Cell(sanitize(run.description or run.title, 300), note=view.point_text(run)),
-                Cell(moment(run.started) if run.started else NOTHING),
-                Cell(sanitize(run.storage or (data.name if data else "") or NOTHING, 200)),
-                Cell(sanitize(" ".join([run.benchmark, *run.command[1:2]]), 200)),
-                Cell(sanitize(view.hardware_text(run) or NOTHING, 200)),
-                Cell(str(len(run.nodes) or len(run.asked_nodes) or NOTHING), "number"),
-                Cell(sanitize(", ".join(addresses) or NOTHING, 200)),
-                Cell(sanitize("; ".join(hardware) or NOTHING, 400)),
-                Cell(sanitize(network or NOTHING, 120)),
-                Cell(sanitize("; ".join(results) or NOTHING, 300), href=link(run) if link else ""),
-                Cell(sanitize("; ".join(expected) or "none stated", 400)),
-                Cell(sanitize(storage or NOTHING, 200), "code"),
-                Cell(sanitize(", ".join(amount) or NOTHING, 300)),
-                Cell(sanitize("; ".join([view.reasons(run)[0], *filter(None, [run.notes])]), 400)),
-            )
-        )
+    rows = [_experiment_row(run, link) for run in runs]
     columns = (
         "Verdict",
         "Description",
@@ -230,6 +197,62 @@ def experiment_table(runs: Sequence[Run], link: Callable[[Run], str] | None = No
         "Summary",
     )
     return table("The experiments, one by one", columns, rows)
+
+
+def _experiment_row(run: Run, link: Callable[[Run], str] | None) -> tuple[Cell, ...]:
+    data = run.dataset
+    addresses = [address for node in run.nodes for address in node.addresses]
+    hardware = [
+        f"{node.name}: {node.cpu_count} CPUs, {_memory(node.memory_bytes)}, {len(node.gpus)} GPUs"
+        for node in run.nodes
+    ]
+    storage = " ".join(f"{key}={run.parameters[key]}" for key in _STORAGE if run.parameters.get(key))
+    # The network that was there and measured is worth more than the name of the one asked for.
+    network = run.network or str(run.parameters.get("network", ""))
+    return (
+        view.verdict_cell(run.verdict),
+        Cell(sanitize(run.description or run.title, 300), note=view.point_text(run)),
+        Cell(moment(run.started) if run.started else NOTHING),
+        Cell(sanitize(run.storage or (data.name if data else "") or NOTHING, 200)),
+        Cell(sanitize(" ".join([run.benchmark, *run.command[1:2]]), 200)),
+        Cell(sanitize(view.hardware_text(run) or NOTHING, 200)),
+        Cell(str(len(run.nodes) or len(run.asked_nodes) or NOTHING), "number"),
+        Cell(sanitize(", ".join(addresses) or NOTHING, 200)),
+        Cell(sanitize("; ".join(hardware) or NOTHING, 400)),
+        Cell(sanitize(network or NOTHING, 120)),
+        Cell(sanitize("; ".join(_results(run)) or NOTHING, 300), href=link(run) if link else ""),
+        Cell(sanitize("; ".join(_expected_results(run)) or "none stated", 400)),
+        Cell(sanitize(storage or NOTHING, 200), "code"),
+        Cell(sanitize(", ".join(_input_data(run)) or NOTHING, 300)),
+        Cell(sanitize("; ".join([view.reasons(run)[0], *filter(None, [run.notes])]), 400)),
+    )
+
+
+def _results(run: Run) -> list[str]:
+    rate = rate_of(run)
+    results = [f"{view.words(rate.name)} {quantity(rate.value, rate.unit)}"] if rate is not None else []
+    accuracies = [one for one in run.measurements if one.name in _ACCURACIES and not one.labels]
+    return results + [f"{view.words(one.name)} {number(one.value)}" for one in accuracies]
+
+
+def _expected_results(run: Run) -> list[str]:
+    return [
+        f"{view.words(judgement.metric)}: {quantity(reference.value, reference.unit)} ({reference.source})"
+        for judgement in run.judgements
+        if (reference := judgement.reference) is not None
+    ]
+
+
+def _input_data(run: Run) -> list[str]:
+    data = run.dataset
+    if data is None:
+        return []
+    parts = [sanitize(text, 120) for text in (data.name, data.source) if text]
+    if data.objects is not None:
+        parts.append(f"{data.objects:,} objects")
+    if data.size_bytes is not None:
+        parts.append(size(data.size_bytes))
+    return parts
 
 
 def _memory(amount: int) -> str:
@@ -277,9 +300,7 @@ def scaling_charts(runs: Sequence[Run]) -> tuple[Chart, ...]:
     charts = []
     for benchmark in dict.fromkeys(one.benchmark for one in found):
         own = [one for one in found if one.benchmark == benchmark]
-        varying = {
-            name for one in own for name in one.point if len({other.point.get(name) for other in own}) > 1
-        }
+        varying = _varying(own)
         lines = []
         for study in own[:8]:
             label = " ".join(

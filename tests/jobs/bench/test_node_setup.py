@@ -325,7 +325,7 @@ def test_a_part_of_the_job_that_did_not_end_well_is_unproven(job: Any) -> None:
         ("local", "", "n2.storage.mount.type", "fuse.s3fs", "/data was not local but fuse.s3fs"),
         ("local", "", "n1.storage.folder", "/other", "nothing is known of the storage"),
         ("local", "cold", "n1.storage.resident", [1 << 19, 1 << 20], "50% of the data were still in memory"),
-        ("local", "cold", "n1.storage.resident", None, "the kernel does not say"),
+        ("local", "cold", "n1.storage.resident", None, "the kernel does not report"),
         ("local", "cold", "n1.storage.resident", [0, 0], "there are no data"),
         ("s3fs", "cold", "n1.storage.trouble", "it is in use", "it is in use"),
         ("s3fs", "cold", "n2.storage.how", "", "nothing is known of it"),

@@ -47,7 +47,7 @@ def docker_obstacle(
     unreached: Sequence[str],
     variables: Mapping[str, Scalar],
 ) -> str:
-    """Return why a run on these nodes cannot be made, empty if nothing speaks against it.
+    """Return why a run on these nodes cannot be made, empty if there is no obstacle.
 
     Raises:
         DefinitionError: The definition names an unknown variable.

@@ -53,7 +53,7 @@ class Site(Record):
 def slurm_obstacle(
     loaded: LoadedDefinition, site: Site, nodes: Sequence[str], unreached: Sequence[str]
 ) -> str:
-    """Return why a run on these nodes cannot be made, empty if nothing speaks against it."""
+    """Return why a run on these nodes cannot be made, empty if there is no obstacle."""
     configs = loaded.definition.configs
     if unreached:
         return (

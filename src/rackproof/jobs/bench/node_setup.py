@@ -22,7 +22,7 @@ PARAMETERS = ("nodes", "network", "storage")
 """A parameter so called sets a node up; an empty value leaves it as it is."""
 NETWORKS = ("host", "overlay")
 BEFORE_AFTER_S = 900
-"""How much longer than its job the overlay of a run stays, when nobody takes it away."""
+"""How much longer than its job the overlay of a run stays where nothing removes it."""
 COLD = 0.01
 """Share of sampled data that may still be in memory of a cache that counts as emptied."""
 LEAST_BYTES = 1 << 20
@@ -31,6 +31,7 @@ LEAST_BYTES = 1 << 20
 _TYPES = {"nfs": ("nfs", "nfs4"), "s3fs": ("fuse.s3fs",)}
 _NOT_LOCAL = re.compile(r"nfs4?|cifs|smb3?|fuse\..*|lustre|gpfs|beegfs|ceph|9p|wekafs")
 _INTERFACE = re.compile(r"^\d+:\s+(\S+)\s+inet\s+([0-9.]{7,15})/", re.MULTILINE)
+_TUNNELS = ("vxlan", "ipip", "geneve", "wireguard", "gre", "tun")
 _OWN = ("lo", "docker", "virbr", "veth", "cni", "flannel", "cali", "vxlan", "rackproof")
 """Interfaces that containers and we make: no network between nodes."""
 
@@ -89,7 +90,7 @@ class NodeSetup(Record):
 
 
 class SetupEvidence(Record):
-    """What the nodes showed of their setting."""
+    """What the nodes showed of their setup."""
 
     measurements: tuple[Measurement, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -111,10 +112,10 @@ def node_address(raw: Mapping[str, Any], interface: str = "") -> str:
     """
     tools = raw.get("tools")
     answer = tools.get("ip") if isinstance(tools, Mapping) else None
-    said = answer.get("stdout") if isinstance(answer, Mapping) else None
-    for name, found in _INTERFACE.findall(said if isinstance(said, str) else ""):
+    output = answer.get("stdout") if isinstance(answer, Mapping) else None
+    for name, address in _INTERFACE.findall(output if isinstance(output, str) else ""):
         if name == interface if interface else not name.startswith(_OWN):
-            return str(found)
+            return str(address)
     return ""
 
 
@@ -132,7 +133,7 @@ def data_folder(point: Mapping[str, Scalar], experiment: ExperimentConfig) -> st
 def setup_obstacle(
     point: Mapping[str, Scalar], experiment: ExperimentConfig, peers: Sequence[Peer], asked: int
 ) -> str:
-    """Return why a point cannot be set up on these nodes, empty if nothing speaks against it.
+    """Return why a point cannot be set up on these nodes, empty if there is no obstacle.
 
     Args:
         point: The point.
@@ -149,7 +150,7 @@ def setup_obstacle(
         known = ", ".join(sorted(experiment.storages)) or "none"
         return f"no storage `{sanitize(storage, 40)}`; bench_storages has {known}"
     if storage and experiment.storages[storage].kind != "synthetic" and not data_folder(point, experiment):
-        return f"bench_storages: {storage}: no folder; say where the data lie"
+        return f"bench_storages: {storage}: no folder; set the folder of the data"
     if point.get("cache", "") not in ("", "cold", "warm"):
         return f"cache is cold, warm or empty, not {sanitize(point['cache'], 40)}"
     if asked > 1 or network == "overlay":
@@ -211,31 +212,31 @@ def storage_mounts(points: Sequence[Parameters], experiment: ExperimentConfig) -
 def judge_setup(
     planned: NodeSetup, lead: str, reports: Mapping[str, Any], jobs: Mapping[str, Any], started: bool
 ) -> SetupEvidence:
-    """Judge what nodes say of a run's setting: whatever is not shown is unproven.
+    """Judge what nodes report of a run's setup: whatever is not shown is unproven.
 
     Args:
         planned: What was to be set up.
-        lead: The node whose job the run's own findings speak of.
-        reports: By node what ``rackproof_bench_setup`` returned when it took the setting away.
+        lead: The node whose job the run's own findings are about.
+        reports: By node what ``rackproof_bench_setup`` returned when it removed the setup.
         jobs: By node the end of its job, for the nodes but the lead.
-        started: Whether a job was started at all; if not, the run says so itself.
+        started: Whether a job was started at all; if not, the run has a finding of its own.
     """
     findings: list[Finding] = []
     measurements: list[Measurement] = []
-    told = {peer.name: _map(reports.get(peer.name)) for peer in planned.nodes}
-    for name, report in told.items():
+    report_of = {peer.name: _map(reports.get(peer.name)) for peer in planned.nodes}
+    for name, report in report_of.items():
         if planned.network == "overlay" and report.get("removed") is not True:
-            text = f"{name}: nobody saw the overlay go; it ends by its timer, or by `ip link del rackproof0`"
+            text = f"{name}: the overlay may still be there until its timer ends; `ip link del rackproof0`"
             findings.append(_finding("setting_left", None, text, name))
     if not started:
         return SetupEvidence(findings=tuple(findings), network=planned.network)
-    for name, report in told.items():
+    for name, report in report_of.items():
         findings += _network_findings(planned, name, report)
         findings += _storage_findings(planned, name, report)
         if name != lead:
             findings += _job_findings(name, _map(jobs.get(name)))
     if len(planned.nodes) > 1:
-        measured = _bandwidths(planned, lead, told[lead])
+        measured = _bandwidths(planned, lead, report_of[lead])
         measurements += measured
         missing = 2 * (len(planned.nodes) - 1) - len(measured)
         if missing > 0:
@@ -243,7 +244,7 @@ def judge_setup(
                 f"the bandwidth between nodes was not measured ({missing} of {missing + len(measured)} ways)"
             )
             findings.append(_finding("network_not_measured", Verdict.UNPROVEN, text, lead))
-    first = told[lead]
+    first = report_of[lead]
     return SetupEvidence(
         measurements=tuple(measurements),
         findings=tuple(findings),
@@ -253,61 +254,72 @@ def judge_setup(
 
 
 def _network_findings(planned: NodeSetup, name: str, report: Mapping[str, Any]) -> list[Finding]:
-    wrong = _network_wrong(planned, name, report)
-    if not wrong:
+    differences = _network_differences(planned, name, report)
+    if not differences:
         return []
-    text = f"{name}: the network was not {planned.network}: {'; '.join(wrong)}"
+    text = f"{name}: the network was not {planned.network}: {'; '.join(differences)}"
     return [_finding("network_differs", Verdict.UNPROVEN, text, name)]
 
 
-def _network_wrong(planned: NodeSetup, name: str, report: Mapping[str, Any]) -> list[str]:
+def _network_differences(planned: NodeSetup, name: str, report: Mapping[str, Any]) -> list[str]:
     """Return what about a node's network is not as it was planned."""
     if report.get("node") != name or report.get("network") != planned.network:
         return ["nothing is known of it"]
-    wrong = []
     interface = report.get("interface")
-    for when, link in (("before", _map(report.get("link"))), ("after", _map(report.get("ended")))):
-        kind = link.get("kind")
-        if link.get("interface") != interface or not interface:
-            wrong.append(f"{sanitize(interface, 40)} was not there {when} the run")
-        elif planned.network == "overlay" and kind != "vxlan":
-            wrong.append(
-                f"{sanitize(interface, 40)} was no VXLAN {when} the run, but "
-                f"{sanitize(kind or 'a plain link', 40)}"
-            )
-        elif planned.network == "host" and kind in ("vxlan", "ipip", "geneve", "wireguard", "gre", "tun"):
-            wrong.append(f"{sanitize(interface, 40)} was a tunnel ({sanitize(kind, 40)}) {when} the run")
-        elif when == "before" and "UP" not in (link.get("flags") or ()):
-            wrong.append(f"{sanitize(interface, 40)} was down")
+    differences = []
+    for moment, link in (("before", _map(report.get("link"))), ("after", _map(report.get("ended")))):
+        difference = _link_difference(planned.network, interface, link, moment)
+        if difference:
+            differences.append(difference)
     routes = _map(report.get("routes"))
-    wrong += [
-        f"{peer.name} was reached by {sanitize(routes.get(peer.name) or 'nothing', 40)}"
-        for peer in planned.nodes
-        if peer.name != name and routes.get(peer.name) != interface
-    ]
+    for peer in planned.nodes:
+        if peer.name != name and routes.get(peer.name) != interface:
+            route = sanitize(routes.get(peer.name) or "nothing", 40)
+            differences.append(f"{peer.name} was reached by {route}")
     if len(planned.nodes) > 1:
-        rendezvous = _map(report.get("rendezvous"))
-        before, after = _map(rendezvous.get("before")), _map(rendezvous.get("after"))
-        for way in ("rx", "tx"):
-            start, end = before.get(way), after.get(way)
-            if not (isinstance(start, int) and isinstance(end, int)):
-                wrong.append(f"what {sanitize(interface, 40)} carried ({way}) is not known")
-            # On the host's network InfiniBand may carry what the interface does not.
-            elif planned.network == "overlay" and end - start < LEAST_BYTES:
-                carried = f"{sanitize(interface, 40)} carried {end - start} bytes ({way})"
-                wrong.append(f"{carried}: the training went another way")
-    return wrong
+        differences += _traffic_differences(planned.network, interface, _map(report.get("rendezvous")))
+    return differences
+
+
+def _link_difference(network: str, interface: object, link: Mapping[str, Any], moment: str) -> str:
+    """Return what is wrong with a node's interface before or after the run, empty if nothing is."""
+    shown, kind = sanitize(interface, 40), link.get("kind")
+    if link.get("interface") != interface or not interface:
+        return f"{shown} was not there {moment} the run"
+    if network == "overlay" and kind != "vxlan":
+        return f"{shown} was no VXLAN {moment} the run, but {sanitize(kind or 'a plain link', 40)}"
+    if network == "host" and kind in _TUNNELS:
+        return f"{shown} was a tunnel ({sanitize(kind, 40)}) {moment} the run"
+    if moment == "before" and "UP" not in (link.get("flags") or ()):
+        return f"{shown} was down"
+    return ""
+
+
+def _traffic_differences(network: str, interface: object, rendezvous: Mapping[str, Any]) -> list[str]:
+    """Return where an interface did not carry the training, or its counters are not known."""
+    shown = sanitize(interface, 40)
+    before, after = _map(rendezvous.get("before")), _map(rendezvous.get("after"))
+    differences = []
+    for way in ("rx", "tx"):
+        start, end = before.get(way), after.get(way)
+        if not (isinstance(start, int) and isinstance(end, int)):
+            differences.append(f"what {shown} carried ({way}) is not known")
+        # On the host's network InfiniBand may carry what the interface does not.
+        elif network == "overlay" and end - start < LEAST_BYTES:
+            carried = f"{shown} carried {end - start} bytes ({way})"
+            differences.append(f"{carried}: the training went another way")
+    return differences
 
 
 def _storage_findings(planned: NodeSetup, name: str, report: Mapping[str, Any]) -> list[Finding]:
     if planned.storage in ("", "synthetic"):
         return []
     found = []
-    told = _map(report.get("storage"))
-    mount = _map(told.get("mount"))
+    storage = _map(report.get("storage"))
+    mount = _map(storage.get("mount"))
     kind = mount.get("type")
     wanted = _TYPES.get(planned.storage)
-    if not isinstance(kind, str) or told.get("folder") != planned.data:
+    if not isinstance(kind, str) or storage.get("folder") != planned.data:
         text = f"{name}: nothing is known of the storage at {planned.data}"
         found.append(_finding("storage_differs", Verdict.UNPROVEN, text, name))
     elif kind not in wanted if wanted else _NOT_LOCAL.fullmatch(kind):
@@ -315,31 +327,31 @@ def _storage_findings(planned: NodeSetup, name: str, report: Mapping[str, Any]) 
         text = f"{name}: {planned.data} was not {planned.storage} but {what}"
         found.append(_finding("storage_differs", Verdict.UNPROVEN, text, name))
     if planned.cache:
-        why = _cache_wrong(planned, told)
+        why = _cache_wrong(planned, storage)
         if why:
             text = f"{name}: the cache was not {planned.cache}: {why}"
             found.append(_finding("cache_differs", Verdict.UNPROVEN, text, name))
     return found
 
 
-def _cache_wrong(planned: NodeSetup, told: Mapping[str, Any]) -> str:
+def _cache_wrong(planned: NodeSetup, storage: Mapping[str, Any]) -> str:
     """Return why a cache was not what the point says, empty if it was."""
-    if told.get("cache") != planned.cache:
+    if storage.get("cache") != planned.cache:
         return "nothing is known of it"
     if planned.cache == "warm":
-        read = told.get("read_bytes")
+        read = storage.get("read_bytes")
         return "" if type(read) is int and read > 0 else "nothing was read"
-    if told.get("trouble"):
-        return sanitize(told["trouble"], 300)
+    if storage.get("trouble"):
+        return sanitize(storage["trouble"], 300)
     if planned.storage == "s3fs":
-        return "" if told.get("how") else "nothing is known of it"
-    resident = told.get("resident")
+        return "" if storage.get("how") else "nothing is known of it"
+    resident = storage.get("resident")
     if not isinstance(resident, list) or len(resident) != 2 or not all(type(one) is int for one in resident):
-        return "the kernel does not say what it holds in memory"
-    held, total = resident
+        return "the kernel does not report what it has in memory"
+    in_memory, total = resident
     if total <= 0:
         return "there are no data"
-    return "" if held / total <= COLD else f"{held / total:.0%} of the data were still in memory"
+    return "" if in_memory / total <= COLD else f"{in_memory / total:.0%} of the data were still in memory"
 
 
 def _job_findings(name: str, job: Mapping[str, Any]) -> list[Finding]:
@@ -400,10 +412,10 @@ def _storage_text(planned: NodeSetup, report: Mapping[str, Any]) -> str:
         return ""
     if planned.storage == "synthetic":
         return "synthetic"
-    told = _map(report.get("storage"))
-    mount = _map(told.get("mount"))
-    source = told.get("unit_source") or mount.get("source") or "not known"
-    options = sanitize(told.get("unit_options") or mount.get("options") or "", 300)
+    storage = _map(report.get("storage"))
+    mount = _map(storage.get("mount"))
+    source = storage.get("unit_source") or mount.get("source") or "not known"
+    options = sanitize(storage.get("unit_options") or mount.get("options") or "", 300)
     cache = f", cache {planned.cache}" if planned.cache else ""
     return sanitize(f"{planned.storage}: {sanitize(source, 100)} at {planned.data}{cache}; {options}", 600)
 

@@ -1,4 +1,4 @@
-"""What bench.yml calls, one function per task: choose, plan, record, report.
+"""What bench.yml calls, one function per task: select, plan, record, report.
 
 The Ansible plugins check arguments, call these, and turn :class:`BenchError` into a failed task.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ SIDE_BY_SIDE = 18
 
 
 class BenchError(RackproofError):
-    """Something an operator has to mend; the message says what and how."""
+    """Something an operator has to mend; the message names it and the remedy."""
 
 
 class Choice(Record):
@@ -112,7 +112,7 @@ def select_benchmarks(
     Args:
         folder: Where the definitions are.
         results: The results folder.
-        suite: Suite asked for; not looked at where benchmarks are named.
+        suite: Suite asked for; ignored where benchmarks are named.
         benchmarks: Benchmarks asked for by name.
         parameters: Values set by the operator, one or a list for each parameter.
         sku_references: Baselines of the SKU.
@@ -171,53 +171,22 @@ def plan_runs(
         lacking = [name for name in ("bench_home", "bench_workloads") if name not in answer.variables]
         if lacking:
             raise BenchError(f"{host}: not set: {', '.join(lacking)}; roles/bench/defaults/main.yml has them")
-    sites = {host: _site(host, answer.slurm) for host, answer in answered.items()}
     experiments = {host: _experiment(host, answer.experiment) for host, answer in answered.items()}
     results = Path(choice.results)
-    history = History(results)
-    nodes = {
-        host: node_from_facts(host, answer.facts, sku=str(answer.variables.get("bench_sku", "")))
-        for host, answer in answered.items()
-    }
     try:
-        loaded = definitions.load_definitions(Path(choice.definitions), log_formats=FORMATS)
-        made = planning.make_plan(
-            definitions.select_benchmarks(loaded, benchmarks=choice.benchmarks),
-            nodes,
-            {host: answer.variables for host, answer in answered.items()},
-            suite=choice.suite,
-            overrides=choice.parameters,
-            unreached=[host for host in hosts if host not in nodes],
-            # A dry run makes no history, but asks one that is there.
-            estimate=history.estimate if history.exists or not dry_run else (lambda *_: None),
-            sites=sites,
-            experiments=experiments,
-            addresses={
-                host: node_setup.node_address(answer.facts, experiments[host].fabric_interface)
-                for host, answer in answered.items()
-            },
-        )
+        made = _make_plan(choice, hosts, answered, experiments, dry_run=dry_run)
         resumed = False
         if not dry_run:
             made, resumed = planning.resume_or_keep(made, results, resume=resume)
         done = made.done(results)
     except (DefinitionError, ResultsError) as error:
         raise BenchError(str(error)) from error
-    remaining: dict[str, list[dict[str, Any]]] = {}
-    wanted: dict[str, list[Parameters]] = {}
-    runtimes: dict[str, dict[str, list[str]]] = {}
-    workers: dict[str, None] = {}
     given_up = made.given_up(done)
-    for run in made.runs:
-        if run.run_id not in done and made.result_of(run) not in given_up:
-            workers.update(dict.fromkeys([run.lead] if run.launcher == "slurm" else run.nodes))
-            started = _to_start(run, answered, made.plan_id)
-            remaining.setdefault(run.lead, []).append({**started, "result": made.result_of(run)})
-            if run.setup is not None and not run.unproven_because:
-                for host in run.nodes:
-                    wanted.setdefault(host, []).append(run.parameters)
-                    words = _runtime_arguments(run.runtime, answered[host])
-                    runtimes.setdefault(host, {})[run.runtime] = words
+    to_do = [run for run in made.runs if run.run_id not in done and made.result_of(run) not in given_up]
+    remaining: dict[str, list[dict[str, Any]]] = {}
+    for run in to_do:
+        started = _to_start(run, answered, made.plan_id)
+        remaining.setdefault(run.lead, []).append({**started, "result": made.result_of(run)})
     description = planning.describe_plan(made)
     if resumed:
         description = f"Going on with {made.plan_id}: {len(done)} of {len(made.runs)} done.\n{description}"
@@ -226,18 +195,94 @@ def plan_runs(
         resumed=resumed,
         given_up=given_up,
         remaining={host: tuple(runs) for host, runs in remaining.items()},
-        workers=tuple(workers),
-        runtimes={
-            host: tuple({"name": name, "arguments": words} for name, words in each.items() if name)
-            for host, each in runtimes.items()
-        },
-        mounts={
-            host: tuple(found)
-            for host, points in wanted.items()
-            if (found := node_setup.storage_mounts(points, experiments[host]))
-        },
+        workers=_workers(to_do),
+        runtimes=_runtimes(to_do, answered),
+        mounts=_mounts(to_do, experiments),
         description=description,
     )
+
+
+def _make_plan(
+    choice: Choice,
+    hosts: Sequence[str],
+    answered: Mapping[str, NodeAnswer],
+    experiments: Mapping[str, ExperimentConfig],
+    *,
+    dry_run: bool,
+) -> Plan:
+    """Return the plan as it would be made now.
+
+    Raises:
+        BenchError: A variable of the Slurm cluster has a value that makes no sense.
+        DefinitionError: A definition is wrong, names an unknown variable, or a node lacks one.
+    """
+    sites = {host: _site(host, answer.slurm) for host, answer in answered.items()}
+    history = History(Path(choice.results))
+    nodes = {
+        host: node_from_facts(host, answer.facts, sku=str(answer.variables.get("bench_sku", "")))
+        for host, answer in answered.items()
+    }
+    loaded = definitions.load_definitions(Path(choice.definitions), log_formats=FORMATS)
+    return planning.make_plan(
+        definitions.select_benchmarks(loaded, benchmarks=choice.benchmarks),
+        nodes,
+        {host: answer.variables for host, answer in answered.items()},
+        suite=choice.suite,
+        overrides=choice.parameters,
+        unreached=[host for host in hosts if host not in nodes],
+        # A dry run makes no history, but asks one that is there.
+        estimate=history.estimate if history.exists or not dry_run else (lambda *_: None),
+        sites=sites,
+        experiments=experiments,
+        addresses={
+            host: node_setup.node_address(answer.facts, experiments[host].fabric_interface)
+            for host, answer in answered.items()
+        },
+    )
+
+
+def _workers(runs: Sequence[PlannedRun]) -> tuple[str, ...]:
+    """Return the hosts that need the workloads, each once: of a Slurm job the one that submits."""
+    workers: dict[str, None] = {}
+    for run in runs:
+        workers.update(dict.fromkeys([run.lead] if run.launcher == "slurm" else run.nodes))
+    return tuple(workers)
+
+
+def _runtimes(
+    runs: Sequence[PlannedRun], answered: Mapping[str, NodeAnswer]
+) -> dict[str, tuple[dict[str, Any], ...]]:
+    """Return by host the runtimes of the runs that nodes start together, each once."""
+    names: dict[str, dict[str, None]] = {}
+    for run, host in _setups(runs):
+        names.setdefault(host, {})[run.runtime] = None
+    return {
+        host: tuple(
+            {"name": name, "arguments": _runtime_arguments(name, answered[host])} for name in each if name
+        )
+        for host, each in names.items()
+    }
+
+
+def _mounts(
+    runs: Sequence[PlannedRun], experiments: Mapping[str, ExperimentConfig]
+) -> dict[str, tuple[dict[str, Any], ...]]:
+    """Return by host what the role storage mounts for the runs that nodes start together."""
+    points: dict[str, list[Parameters]] = {}
+    for run, host in _setups(runs):
+        points.setdefault(host, []).append(run.parameters)
+    mounts = {
+        host: tuple(node_setup.storage_mounts(each, experiments[host])) for host, each in points.items()
+    }
+    return {host: entries for host, entries in mounts.items() if entries}
+
+
+def _setups(runs: Sequence[PlannedRun]) -> Iterator[tuple[PlannedRun, str]]:
+    """Yield each run that sets nodes up, with each of its nodes."""
+    for run in runs:
+        if run.setup is not None and not run.unproven_because:
+            for host in run.nodes:
+                yield run, host
 
 
 def planned_run(results: Path, plan_id: str, run_id: str) -> PlannedRun:
@@ -280,23 +325,23 @@ def record_run(
         run_id: The run.
         facts: Raw facts of the nodes that took part.
         sku: Their SKU.
-        sku_gpus: GPUs that each of them must have; 0 where nobody said.
+        sku_gpus: GPUs that each of them must have; 0 where it is not known.
         sku_references: Baselines of the SKU.
         require_references: Whether a measurement without a reference gates.
         job: State of the job at its end; empty where none was started.
         failure: Why no job was started, in words; empty otherwise.
         command: The job's command line.
         texts: What the operator wrote down: description, notes, storage, network.
-        points: By node what its setting was, where the run has one.
+        points: By node what was set up on it, where the run has a setup.
         jobs: By node how its part of the job ended, for the nodes but the first.
 
     Raises:
         BenchError: The record cannot be written.
     """
     planned = planned_run(results, plan_id, run_id)
-    told = {name: raw if isinstance(raw, Mapping) else {} for name, raw in facts.items()}
+    facts = {name: raw if isinstance(raw, Mapping) else {} for name, raw in facts.items()}
     findings = [
-        one for name, raw in told.items() for one in findings_from_facts(name, raw, expected_gpus=sku_gpus)
+        one for name, raw in facts.items() for one in findings_from_facts(name, raw, expected_gpus=sku_gpus)
     ]
     try:
         baselines = _sku_references(sku_references)
@@ -304,19 +349,19 @@ def record_run(
         # Another host's than those checked at the beginning. The run was made and is not to be lost.
         baselines = []
         findings.append(Finding(code="sku_references", verdict=Verdict.UNPROVEN, message=str(error)[:4000]))
-    showed = node_setup.SetupEvidence()
+    setup = node_setup.SetupEvidence()
     if planned.setup is not None and not planned.unproven_because:
-        showed = node_setup.judge_setup(planned.setup, planned.lead, points or {}, jobs or {}, bool(job))
-        findings += showed.findings
-        spoken = {"network": showed.network, "storage": showed.storage}
-        texts = {**texts, **{name: text for name, text in spoken.items() if text}}
+        setup = node_setup.judge_setup(planned.setup, planned.lead, points or {}, jobs or {}, bool(job))
+        findings += setup.findings
+        found = {"network": setup.network, "storage": setup.storage}
+        texts = {**texts, **{name: text for name, text in found.items() if text}}
     evidence = Evidence(
-        nodes=tuple(node_from_facts(name, raw, sku=sku) for name, raw in told.items()),
+        nodes=tuple(node_from_facts(name, raw, sku=sku) for name, raw in facts.items()),
         job=dict(job),
         findings=tuple(findings),
         could_not_start=failure or planned.unproven_because,
         command=tuple(command),
-        measurements=showed.measurements,
+        measurements=setup.measurements,
         **texts,
     )
     try:
@@ -356,19 +401,10 @@ def report_plan(results: Path, plan_id: str) -> PlanReport:
         recorded = made.recorded(results)
         runs = [recorded[run.run_id] for run in made.runs if run.run_id in recorded]
         given_up = made.given_up(recorded)
-        open_ends = [
-            *(
-                f"{run.title} on {run.lead}: has no record; start again"
-                for run in made.runs
-                if run.run_id not in recorded and made.result_of(run) not in given_up
-            ),
-            *(f"{result}: the other repeats were not made: {reason}" for result, reason in given_up.items()),
-            *(f"{host}: not reached; see its error above" for host in made.unreached),
-            *(f"{host}: nothing could be run on it: {reason}" for host, reason in made.unused.items()),
-        ]
-        scored = _scores(made, recorded, given_up, results)
-        open_ends += [text for text, verdict in scored.items() if verdict is Verdict.UNPROVEN]
-        failures = [text for text, verdict in scored.items() if verdict is Verdict.FAIL]
+        scores = _scores(made, recorded, given_up, results)
+        failures = [text for text, verdict in scores.items() if verdict is Verdict.FAIL]
+        missing = _missing(made, recorded, given_up)
+        missing += [text for text, verdict in scores.items() if verdict is Verdict.UNPROVEN]
         troubles = [_mend_page(run, results / run.run_id) for run in runs]
         judge = all(run.published_references for run in made.runs)
         troubles.append(_comparison(runs, results / plan_id, judge))
@@ -377,14 +413,14 @@ def report_plan(results: Path, plan_id: str) -> PlanReport:
             results / plan_id,
             made.title,
             link=lambda run: f"../{run.run_id}/report.html",
-            missing=[*open_ends, *failures],
+            missing=[*missing, *failures],
         )
     except (ResultsError, OSError) as error:
         raise BenchError(f"the report of {plan_id} could not be written: {error}") from error
     verdict = worst(
         [
             *(run.verdict for run in runs),
-            *([Verdict.UNPROVEN] * len(open_ends)),
+            *([Verdict.UNPROVEN] * len(missing)),
             *([Verdict.FAIL] * len(failures)),
         ]
     )
@@ -393,14 +429,27 @@ def report_plan(results: Path, plan_id: str) -> PlanReport:
         if run.verdict is not Verdict.PASS:
             nodes = ", ".join(run.asked_nodes)
             lines.append(f"{run.verdict.value}: {run.title} on {nodes}: {'; '.join(run.reasons[:3])}")
-    lines += [f"fail: {one}" for one in failures]
-    lines += [f"unproven: {one}" for one in open_ends]
-    lines += [text for text, found in scored.items() if found in (None, Verdict.PASS)]
+    lines += [f"fail: {text}" for text in failures]
+    lines += [f"unproven: {text}" for text in missing]
+    lines += [text for text, score in scores.items() if score in (None, Verdict.PASS)]
     lines += filter(None, troubles)
     lines.append(f"report: {pages['html']}")
     return PlanReport(
         verdict=verdict, gates=verdict.gates, message="\n".join(lines), report=str(pages["html"])
     )
+
+
+def _missing(made: Plan, recorded: Mapping[str, Run], given_up: Mapping[str, str]) -> list[str]:
+    """Return in words what the plan asked for and has no record."""
+    missing = [
+        f"{run.title} on {run.lead}: has no record; start again"
+        for run in made.runs
+        if run.run_id not in recorded and made.result_of(run) not in given_up
+    ]
+    missing += [f"{result}: the other repeats were not made: {reason}" for result, reason in given_up.items()]
+    missing += [f"{host}: not reached; see its error above" for host in made.unreached]
+    missing += [f"{host}: nothing could be run on it: {reason}" for host, reason in made.unused.items()]
+    return missing
 
 
 def _scores(
@@ -453,12 +502,12 @@ def _mend_page(run: Run, folder: Path) -> str:
 
 
 def failure_message(task: str, result: Mapping[str, Any]) -> str:
-    """Return in words why a task failed: the end of what the program said, else the task's message."""
+    """Return in words why a task failed: the end of what the program wrote, else the task's message."""
     items = result.get("results")
     each = items if isinstance(items, list | tuple) else ()
     item = next((one for one in each if isinstance(one, Mapping) and one.get("failed")), result)
-    said = str(item.get("stderr") or item.get("module_stderr") or "").strip().splitlines()[-5:]
-    message = "\n".join(said) or str(item.get("msg") or "no message")
+    lines = str(item.get("stderr") or item.get("module_stderr") or "").strip().splitlines()[-5:]
+    message = "\n".join(lines) or str(item.get("msg") or "no message")
     return f"{task}: {message}"
 
 
@@ -515,7 +564,7 @@ def _to_start(run: PlannedRun, answered: Mapping[str, NodeAnswer], plan_id: str)
 
 
 def _part(run: PlannedRun, rank: int, answer: NodeAnswer) -> dict[str, Any]:
-    """Return what one node of a run is told that nodes start together."""
+    """Return what starts one node's part of a run that nodes start together."""
     home, workloads = answer.variables["bench_home"], answer.variables["bench_workloads"]
     folder = f"{home}/runs/{run.run_id}"
     words = [f"{workloads}/rendezvous.py", f"--folder={folder}", f"--node-rank={rank}"]
@@ -532,7 +581,7 @@ def _part(run: PlannedRun, rank: int, answer: NodeAnswer) -> dict[str, Any]:
 
 
 def _runtime_arguments(runtime: str, answer: NodeAnswer) -> list[str]:
-    """Return what make_runtime.py is told on a node."""
+    """Return the arguments of make_runtime.py on a node."""
     home, workloads = answer.variables["bench_home"], answer.variables["bench_workloads"]
     words = [f"--runtime={workloads}/{runtime}", f"--folder={home}/runtimes/{runtime}"]
     return words + ([f"--python={answer.pythons[runtime]}"] if runtime in answer.pythons else [])

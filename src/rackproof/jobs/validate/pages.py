@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 from rackproof import __version__
 from rackproof.core.records import Direction, Verdict
@@ -16,6 +15,7 @@ from rackproof.jobs.validate.fleet.probe_scheduler import said
 from rackproof.report import view
 from rackproof.report.charts import Chart, Drawn, Line, draw
 from rackproof.report.html import environment, style
+from rackproof.report.junit import Case, junit_document, junit_suite
 from rackproof.report.view import Cell, Table, table
 from rackproof.store import night_store
 from rackproof.store.night_store import NightRecord, NodeNight, StoredSnapshot
@@ -68,36 +68,13 @@ def write_night_pages(results: Path, night: NightRecord, changes: Sequence[str])
 
 def night_junit(night: NightRecord) -> bytes:
     """Return a night as JUnit XML: a suite per rack, a case per node; unproven is an error."""
-    root = ElementTree.Element("testsuites", name=f"night {night.night_id}")
-    by_rack: dict[str, list[NodeNight]] = {}
-    for one in night.nodes:
-        by_rack.setdefault(one.rack, []).append(one)
-    for rack, nodes in sorted(by_rack.items()):
-        counts = {
-            "tests": len(nodes),
-            "failures": sum(one.verdict is Verdict.FAIL for one in nodes),
-            "errors": sum(one.verdict is Verdict.UNPROVEN for one in nodes),
-        }
-        suite = ElementTree.SubElement(
-            root,
-            "testsuite",
-            {name: str(count) for name, count in counts.items()},
-            name=sanitize(rack, 60) or "no rack",
-        )
-        for one in nodes:
-            case = ElementTree.SubElement(suite, "testcase", classname=suite.get("name", ""), name=one.node)
-            said = [sanitize(line, 1000) for line in one.says()]
-            if one.verdict.gates:
-                tag = "failure" if one.verdict is Verdict.FAIL else "error"
-                message = said[0] if said else one.verdict.value
-                ElementTree.SubElement(case, tag, message=message, type=one.verdict.value).text = "\n".join(
-                    said
-                )
-            elif said:
-                ElementTree.SubElement(case, "system-out").text = "\n".join(said)
-    ElementTree.indent(root)
-    content: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
-    return content + b"\n"
+    by_rack: dict[str, list[Case]] = {}
+    for node in night.nodes:
+        lines = [sanitize(line, 1000) for line in node.says()]
+        text, reason = "\n".join(lines), lines[0] if lines else node.verdict.value
+        by_rack.setdefault(node.rack, []).append(Case(node.node, node.verdict, reason, text, output=text))
+    suites = [junit_suite(sanitize(rack, 60) or "no rack", cases) for rack, cases in sorted(by_rack.items())]
+    return junit_document(f"night {night.night_id}", suites)
 
 
 def night_page(
