@@ -28,7 +28,7 @@ from rackproof.analysis.anomaly import Night, judge_night
 from rackproof.core.judging import SkuReference
 from rackproof.core.records import Reference, Verdict
 from rackproof.store.history import schema
-from rackproof.store.history.identity import canonical, digest
+from rackproof.store.history.identity import canonical_json, digest_of
 from rackproof.store.history.store import open_store
 
 GPU_METRICS = ("gemm_best", "memory_copy", "host_to_device", "device_to_host")
@@ -99,10 +99,10 @@ def fill(path: Path, nodes: int, nights: int) -> None:
     )
     insert("placements", ((nodes + at + 1, n + 1, slot, 0, 0) for at, (n, slot) in enumerate(chips)), 5)
     for number, metric in enumerate((*GPU_METRICS, *NODE_METRICS)):
-        labels = canonical({"gpu": "*"} if metric in GPU_METRICS else {})
+        labels = canonical_json({"gpu": "*"} if metric in GPU_METRICS else {})
         row = (
             number + 1,
-            digest("nightly", "{}", metric, labels),
+            digest_of("nightly", "{}", metric, labels),
             "GB/s",
             "nightly",
             "{}",

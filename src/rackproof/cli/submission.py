@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from rackproof.analysis.submission import Submission, build, latest_runs, load_system_file
+from rackproof.analysis.submission import Submission, build_submission, latest_runs, load_system_file
 from rackproof.analysis.submission.models import BenchmarkPart, Issue
 from rackproof.cli.errors import ToolError
 from rackproof.cli.find_run import find_run
@@ -72,7 +72,7 @@ def submission_command(
     else:
         runs = [_run_with_folder(name, results) for name in names]
     try:
-        submission = build(runs, system, out, ruleset=ruleset, timeout_s=timeout)
+        submission = build_submission(runs, system, out, ruleset=ruleset, timeout_s=timeout)
     except ValueError as error:
         raise ToolError(str(error)) from None
     if as_json:

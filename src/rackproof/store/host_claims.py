@@ -19,20 +19,20 @@ CLAIMS = ".claims.json"
 
 
 class HostClaimedError(RackproofError):
-    """Another playbook is using one of the hosts. The message says which, and what to do."""
+    """Another playbook is using one of the hosts. The message names it and the remedy."""
 
 
 def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int, doing: str = "benchmarked") -> None:
     """Claim hosts for the process ``owner_pid`` (the playbook's), as long as it lives.
 
     Args:
-        results: Folder that the claims are kept in: those of another folder are others'.
+        results: Folder of the claims; those in another folder are independent.
         hosts: The hosts.
         owner_pid: The process.
         doing: What is being done with them, for the message.
 
     Raises:
-        Busy: Another living process has claimed one of them.
+        HostClaimedError: Another living process has claimed one of them.
         ResultsError: The results folder cannot be written.
     """
     try:
@@ -40,13 +40,13 @@ def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int, doing: str 
         with (results / ".claims.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             path = results / CLAIMS
-            claims = {host: claim for host, claim in _read(path).items() if _alive(claim)}
+            claims = {name: kept for name, kept in _read(path).items() if _alive(kept)}
             for host in hosts:
-                held = claims.get(host)
-                if held and held["pid"] != owner_pid:
-                    since = held.get("since", "some time")
+                claim = claims.get(host)
+                if claim and claim["pid"] != owner_pid:
+                    since = claim.get("since", "some time")
                     raise HostClaimedError(
-                        f"{host} is being {doing} by another playbook (pid {held['pid']}, since {since})"
+                        f"{host} is being {doing} by another playbook (pid {claim['pid']}, since {since})"
                         "; wait for it, or end it and start again: what it did is kept"
                     )
                 claims[host] = {
@@ -64,7 +64,7 @@ def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int, doing: str 
         ) from error
 
 
-def held(results: Path) -> frozenset[str]:
+def claimed_hosts(results: Path) -> frozenset[str]:
     """Return the hosts that living processes have claimed in a folder."""
     return frozenset(host for host, claim in _read(results / CLAIMS).items() if _alive(claim))
 
@@ -76,7 +76,7 @@ def start_ticks(pid: int) -> int | None:
     except OSError:
         return None
     fields = stat.rpartition(")")[2].split()
-    # A zombie has ended: it only waits for its parent to look.
+    # A zombie has ended: it only waits for its parent to collect its status.
     return None if fields[0] in "ZX" else int(fields[19])
 
 

@@ -19,11 +19,11 @@ from rackproof.analysis.mlperf.score import (
     RcpResult,
     RunScore,
     WorkerReport,
-    conclude,
     known_rulesets,
     olympic_mean,
     result_files,
     score_folder,
+    score_of_report,
 )
 from rackproof.core.records import Verdict
 
@@ -175,7 +175,7 @@ def changed(count: int = 10, **by_number: dict[str, object]) -> tuple[RunScore, 
 def test_verdict(
     runs: tuple[RunScore, ...], rcp: RcpResult, verdict: str, minutes: float | None, reason: str
 ) -> None:
-    score = conclude(WorkerReport(runs=runs, runs_needed=10, rcp=rcp), folder="x", ruleset="5.1.0")
+    score = score_of_report(WorkerReport(runs=runs, runs_needed=10, rcp=rcp), folder="x", ruleset="5.1.0")
     assert score.verdict == verdict
     assert score.minutes == (None if minutes is None else pytest.approx(minutes))
     assert reason in "\n".join(score.reasons)
@@ -194,7 +194,7 @@ def test_verdict(
     ],
 )
 def test_what_shows_nothing_is_unproven(report: WorkerReport, reason: str) -> None:
-    score = conclude(report, folder="x", ruleset="5.1.0")
+    score = score_of_report(report, folder="x", ruleset="5.1.0")
     assert score.verdict in (Verdict.UNPROVEN, Verdict.FAIL)
     assert score.minutes is None
     assert any(reason in one for one in score.reasons)
@@ -223,7 +223,9 @@ GOOD_RUNS = st.builds(run, st.integers(0, 12), minutes=st.floats(0.1, 1e6), dige
 )
 @settings(deadline=None)
 def test_only_what_is_proven_passes(runs: list[RunScore], needed: int | None, rcp: RcpResult | None) -> None:
-    score = conclude(WorkerReport(runs=tuple(runs), runs_needed=needed, rcp=rcp), folder="x", ruleset="5.1.0")
+    score = score_of_report(
+        WorkerReport(runs=tuple(runs), runs_needed=needed, rcp=rcp), folder="x", ruleset="5.1.0"
+    )
     failed = [one for one in score.runs if not one.scores]
     proven = (
         len(runs) == needed
@@ -242,10 +244,10 @@ def test_only_what_is_proven_passes(runs: list[RunScore], needed: int | None, rc
 
 def test_parts_of_runs_add_up() -> None:
     report = WorkerReport(runs=changed(r0={"status": "aborted"}), runs_needed=10, rcp=PASSED)
-    parts = [one.part for one in conclude(report, folder="x", ruleset="5.1.0").runs]
+    parts = [one.part for one in score_of_report(report, folder="x", ruleset="5.1.0").runs]
     assert parts == ["failed", "dropped_fastest", *["counted"] * 8]
     report = WorkerReport(runs=changed(3), runs_needed=3, rcp=PASSED)
-    parts = [one.part for one in conclude(report, folder="x", ruleset="5.1.0").runs]
+    parts = [one.part for one in score_of_report(report, folder="x", ruleset="5.1.0").runs]
     assert parts == ["dropped_fastest", "counted", "dropped_slowest"]
 
 

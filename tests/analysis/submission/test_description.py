@@ -18,12 +18,12 @@ from rackproof.analysis.submission.description import (
     IDENTITY,
     STATUSES,
     SystemFile,
-    describe,
+    describe_system,
     facts_of_nodes,
     load_system_file,
 )
 from rackproof.analysis.submission.models import ChosenRun, SubmissionError
-from rackproof.analysis.submission.runs import examine
+from rackproof.analysis.submission.runs import examine_run
 from rackproof.core.records import Verdict
 
 from .corpus import PRINTED, SYSTEM, make_run, node
@@ -31,7 +31,7 @@ from .corpus import PRINTED, SYSTEM, make_run, node
 
 def chosen(folder: Path, number: int = 0, **how: Any) -> ChosenRun:
     run = make_run(folder, number, **how)
-    examined = examine(run, folder / run.run_id)
+    examined = examine_run(run, folder / run.run_id)
     assert isinstance(examined, ChosenRun)
     return examined
 
@@ -67,7 +67,7 @@ def test_facts_of_nodes() -> None:
 
 def test_nothing_is_invented(tmp_path: Path, system_file: Callable[..., Path]) -> None:
     one = chosen(tmp_path, nodes=(), printed=None)
-    description, issues = describe(load_system_file(system_file(host_networking=None)), [one])
+    description, issues = describe_system(load_system_file(system_file(host_networking=None)), [one])
     assert description["framework"] == description["operating_system"] == description["number_of_nodes"] == ""
     missing = {issue.message.rpartition("system's ")[2] for issue in issues if issue.code == "key_missing"}
     assert missing == {
@@ -89,7 +89,7 @@ def test_nothing_is_invented(tmp_path: Path, system_file: Callable[..., Path]) -
 def test_an_empty_text_declines_to_answer_but_not_who_and_what(
     tmp_path: Path, system_file: Callable[..., Path]
 ) -> None:
-    _, issues = describe(load_system_file(system_file(cooling="", framework="")), [chosen(tmp_path)])
+    _, issues = describe_system(load_system_file(system_file(cooling="", framework="")), [chosen(tmp_path)])
     assert {(issue.code, issue.verdict) for issue in issues} == {
         ("key_missing", Verdict.UNPROVEN),
         ("key_not_stated", None),
@@ -103,7 +103,7 @@ def test_the_operator_comes_first_then_nodes_then_logs(
 ) -> None:
     printed = PRINTED | {"operating_system": "Debian", "host_memory_capacity": "1 TB", "hw_notes": "quiet"}
     stack = {"nccl_version": "mine", "slurm_version": 25.05}
-    description, issues = describe(
+    description, issues = describe_system(
         load_system_file(system_file(host_memory_capacity="2 TB", other_software_stack=stack)),
         [chosen(tmp_path, printed=printed)],
     )
@@ -120,7 +120,7 @@ def test_the_operator_comes_first_then_nodes_then_logs(
 
 def test_versions_that_differ_are_all_written_down(tmp_path: Path, system: SystemFile) -> None:
     runs = [chosen(tmp_path, 0), chosen(tmp_path, 1, nodes=(node("n1", driver="590.20"), node("n2")))]
-    description, issues = describe(system, runs)
+    description, issues = describe_system(system, runs)
     assert description["other_software_stack"]["nvidia_kernel_driver"] == "590.10; 590.20"
     assert not issues
 
@@ -130,7 +130,7 @@ def test_runs_of_two_systems(gpu: str, tmp_path: Path, system: SystemFile) -> No
     """Also where the names share the word of the model: it is another product."""
     printed = PRINTED | {"accelerator_model_name": gpu}
     other = chosen(tmp_path, 1, nodes=(node("n3", gpu=gpu), node("n4", gpu=gpu)), printed=printed)
-    description, issues = describe(system, [chosen(tmp_path, 0), other, chosen(tmp_path, 2)])
+    description, issues = describe_system(system, [chosen(tmp_path, 0), other, chosen(tmp_path, 2)])
     assert description["accelerator_model_name"] == "NVIDIA B200"
     assert {issue.run for issue in issues} == {other.run.run_id}
     assert "nodes_unlike" in {issue.code for issue in issues}
@@ -139,7 +139,7 @@ def test_runs_of_two_systems(gpu: str, tmp_path: Path, system: SystemFile) -> No
 def test_logs_of_two_systems(tmp_path: Path, system: SystemFile) -> None:
     """Without nodes the logs alone must not add up to one system either."""
     other = chosen(tmp_path, 1, nodes=(), printed=PRINTED | {"accelerator_model_name": "NVIDIA GB200"})
-    _, issues = describe(system, [chosen(tmp_path, 0, nodes=()), other])
+    _, issues = describe_system(system, [chosen(tmp_path, 0, nodes=()), other])
     wrong = [issue for issue in issues if issue.code == "description_contradicted"]
     assert [(issue.run, issue.verdict) for issue in wrong] == [(other.run.run_id, Verdict.FAIL)]
     assert wrong[0].remedy == "choose runs of one system: the description follows the first of them"
@@ -160,14 +160,16 @@ def test_logs_of_two_systems(tmp_path: Path, system: SystemFile) -> None:
 def test_names_of_accelerators(
     name: str, agrees: bool, tmp_path: Path, system_file: Callable[..., Path]
 ) -> None:
-    _, issues = describe(load_system_file(system_file(accelerator_model_name=name)), [chosen(tmp_path)])
+    _, issues = describe_system(
+        load_system_file(system_file(accelerator_model_name=name)), [chosen(tmp_path)]
+    )
     assert bool(issues) is not agrees
     assert all(issue.code == "description_contradicted" for issue in issues)
 
 
 def test_placeholders_in_logs_are_a_remark(tmp_path: Path, system_file: Callable[..., Path]) -> None:
     description = load_system_file(system_file(submitter="Somebody Else", status="Available cloud"))
-    _, issues = describe(description, [chosen(tmp_path)])
+    _, issues = describe_system(description, [chosen(tmp_path)])
     assert {(issue.code, issue.verdict) for issue in issues} == {("identity_in_logs", None)}
     assert len(issues) == 2
 
@@ -233,5 +235,7 @@ class TestSystemFile:
         system = load_system_file(path)
         assert system.submitter_folder == "Example_Org"
         assert set(SYSTEM) - set(yaml.safe_load(text)) == set()
-        _, issues = describe(system, [chosen(tmp_path, nodes=(node("n1", gpu="NVIDIA B200"), node("n2")))])
+        _, issues = describe_system(
+            system, [chosen(tmp_path, nodes=(node("n1", gpu="NVIDIA B200"), node("n2")))]
+        )
         assert [issue.code for issue in issues if issue.verdict] == []

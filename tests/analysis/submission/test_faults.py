@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rackproof.analysis.submission import Issue, Submission, build, load_system_file
+from rackproof.analysis.submission import Issue, Submission, build_submission, load_system_file
 from rackproof.core.records import Verdict
 
 from .corpus import PRINTED, all_runs, make_run, make_runs, node
@@ -240,7 +240,7 @@ FAULTS = {
 def outcome(fault: Fault, folder: Path, system_file: Callable[..., Path]) -> Submission:
     fault.spoil(folder / "spoilt")
     said = load_system_file(system_file(**dict(fault.system)))
-    return build(all_runs(folder / "spoilt"), said, folder / "out", ruleset=fault.ruleset)
+    return build_submission(all_runs(folder / "spoilt"), said, folder / "out", ruleset=fault.ruleset)
 
 
 @pytest.mark.slow
@@ -271,7 +271,7 @@ def test_one_failed_run_is_packed_and_named(status: str | None, tmp_path: Path, 
     results = tmp_path / "results"
     make_runs(results, 9)
     bad = make_run(results, 9, status=status, verdict=Verdict.FAIL)
-    made = build(all_runs(results), load_system_file(system_file()), tmp_path / "out")
+    made = build_submission(all_runs(results), load_system_file(system_file()), tmp_path / "out")
     assert made.verdict is Verdict.PASS, made.issues
     assert made.benchmarks[0].minutes == pytest.approx(sum(10 + number / 10 for number in range(1, 9)) / 8)
     (issue,) = [issue for issue in made.issues if issue.code == "run_counts_as_slowest"]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.analysis.submission import SubmissionError, build
+from rackproof.analysis.submission import SubmissionError, build_submission
 from rackproof.analysis.submission.description import SystemFile
 from rackproof.analysis.submission.models import CopiedFile
 from rackproof.analysis.submission.packaging import (
@@ -95,7 +95,7 @@ def test_what_rackproof_did_not_write_stays(name: str, tmp_path: Path, system: S
     make(out)
     before = tree(out.parent) if not out.is_symlink() else {}
     with pytest.raises(SubmissionError, match=message) as caught:
-        build(all_runs(results), system, out)
+        build_submission(all_runs(results), system, out)
     assert "--out" in str(caught.value)
     with pytest.raises(SubmissionError, match=message):
         put_in_place(write_package(draft_beside(out), "new"), out)
@@ -137,17 +137,19 @@ def test_a_log_that_changes_while_it_is_copied(tmp_path: Path) -> None:
 def test_a_folder_of_a_run_is_no_place(tmp_path: Path, system: SystemFile) -> None:
     run = make_run(tmp_path / "results", 0)
     with pytest.raises(SubmissionError, match="in the folder of a run"):
-        build(all_runs(tmp_path / "results"), system, tmp_path / "results" / run.run_id / "package")
+        build_submission(
+            all_runs(tmp_path / "results"), system, tmp_path / "results" / run.run_id / "package"
+        )
 
 
 def test_no_runs_and_a_run_named_twice(tmp_path: Path, system: SystemFile) -> None:
     make_run(tmp_path, 0)
     with pytest.raises(SubmissionError, match="no runs were chosen"):
-        build([], system, tmp_path / "out")
+        build_submission([], system, tmp_path / "out")
     with pytest.raises(SubmissionError, match="is named more than once"):
-        build([*all_runs(tmp_path), *all_runs(tmp_path)], system, tmp_path / "out")
+        build_submission([*all_runs(tmp_path), *all_runs(tmp_path)], system, tmp_path / "out")
     with pytest.raises(ValueError, match=r"unknown ruleset '5.2.0'; known: .*6.1.0"):
-        build(all_runs(tmp_path), system, tmp_path / "out", ruleset="5.2.0")
+        build_submission(all_runs(tmp_path), system, tmp_path / "out", ruleset="5.2.0")
 
 
 def test_a_full_disk_for_real(results: Path, system_file: Callable[..., Path], tmp_path: Path) -> None:
@@ -207,16 +209,16 @@ def test_the_same_again_replaces_and_a_failure_leaves_the_former(
     results: Path, system: SystemFile, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    assert build(all_runs(results), system, out).verdict is Verdict.PASS
+    assert build_submission(all_runs(results), system, out).verdict is Verdict.PASS
     first = tree(out)
-    assert build(all_runs(results), system, out).verdict is Verdict.PASS
+    assert build_submission(all_runs(results), system, out).verdict is Verdict.PASS
     assert tree(out) == first
-    assert build(all_runs(results)[:9], system, out).verdict is Verdict.UNPROVEN
+    assert build_submission(all_runs(results)[:9], system, out).verdict is Verdict.UNPROVEN
     assert tree(out) == first
 
 
 @pytest.mark.slow
 def test_nothing_is_written_into_the_results(results: Path, system: SystemFile, tmp_path: Path) -> None:
     before = tree(results)
-    build(all_runs(results), system, tmp_path / "out")
+    build_submission(all_runs(results), system, tmp_path / "out")
     assert tree(results) == before

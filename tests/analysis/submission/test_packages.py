@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.analysis.submission import build, latest_runs, load_system_file
+from rackproof.analysis.submission import build_submission, latest_runs, load_system_file
 from rackproof.analysis.submission.description import SystemFile
 from rackproof.analysis.submission.packaging import MANIFEST
 from rackproof.core.records import Verdict
@@ -38,7 +38,7 @@ def test_ten_runs_make_a_package_that_the_official_checker_accepts(
     results: Path, system: SystemFile, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    made = build(all_runs(results), system, out)
+    made = build_submission(all_runs(results), system, out)
     assert made.verdict is Verdict.PASS, made.issues
     assert made.checker.accepted is True
     assert made.checker.checked == ("llama2_70b_lora",)
@@ -77,7 +77,7 @@ def test_ten_runs_make_a_package_that_the_official_checker_accepts(
 @pytest.mark.slow
 def test_the_manifest_lists_every_file(results: Path, system: SystemFile, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    made = build(all_runs(results), system, out)
+    made = build_submission(all_runs(results), system, out)
     manifest = json.loads((out / MANIFEST).read_text())
     assert manifest["runs"] == {"llama2_70b_lora": [run.run_id for run, _ in all_runs(results)]}
     assert manifest["checked_by"] == made.checker.version
@@ -91,7 +91,7 @@ def test_runs_that_converge_fast_are_scaled(tmp_path: Path, system: SystemFile) 
     results, out = tmp_path / "results", tmp_path / "out"
     for number in range(10):
         make_run(results, number, samples=3072)
-    made = build(all_runs(results), system, out)
+    made = build_submission(all_runs(results), system, out)
     assert made.verdict is Verdict.PASS, made.issues
     (part,) = made.benchmarks
     factor = json.loads((out / "Example_Org/results/b200_n2/llama2_70b_lora/scaling.json").read_text())[
@@ -114,7 +114,7 @@ def test_later_rounds(ruleset: str, benchmarks: tuple[str, ...], tmp_path: Path,
     results, out = tmp_path / "results", tmp_path / "out"
     for index, benchmark in enumerate(benchmarks):
         make_runs(results, benchmark=benchmark, first=20 * index)
-    made = build(latest_runs(results, benchmarks, 10), system, out, ruleset=ruleset)
+    made = build_submission(latest_runs(results, benchmarks, 10), system, out, ruleset=ruleset)
     assert made.verdict is Verdict.PASS, made.issues
     assert set(made.checker.checked) == set(benchmarks)
     assert {part.benchmark for part in made.benchmarks} == set(benchmarks)
@@ -129,7 +129,7 @@ def test_imported_logs_make_a_package(tmp_path: Path, system_file: Callable[...,
     import_logs(source, results)
     unknown = {"host_memory_capacity": "2 TB", "operating_system": "Ubuntu 24.04"}
     system = load_system_file(system_file(accelerator_memory_capacity="192 GB", **unknown))
-    made = build(latest_runs(results, ["llama2_70b_lora"], 10), system, tmp_path / "out")
+    made = build_submission(latest_runs(results, ["llama2_70b_lora"], 10), system, tmp_path / "out")
     assert made.verdict is Verdict.PASS, made.issues
     assert {run.provenance for run, _ in all_runs(results)} == {"imported"}
     assert made.description["host_processor_core_count"] == "56"
@@ -149,7 +149,7 @@ def test_the_real_logs_of_a_round(real_logs: Path, tmp_path: Path) -> None:
     own = {key: theirs[key] for key in ("submitter", "division", "status", "system_name")}
     path.write_text(json.dumps({"system": "gb300_n18_ngc25.04_nemo", **own, **unknown}))
     runs = latest_runs(results, ["llama2_70b_lora", "llama31_8b"], 10)
-    made = build(runs, load_system_file(path), out)
+    made = build_submission(runs, load_system_file(path), out)
     assert made.verdict is Verdict.PASS, made.issues
     assert [(part.benchmark, round(part.minutes or 0, 2)) for part in made.benchmarks] == [
         ("llama2_70b_lora", 1.26),

@@ -10,7 +10,7 @@ import pytest
 
 from rackproof.analysis.submission.models import ChosenRun, Issue, SubmissionError
 from rackproof.analysis.submission.packaging import code_files
-from rackproof.analysis.submission.runs import by_benchmark, examine, latest_runs, result_log, system_of
+from rackproof.analysis.submission.runs import by_benchmark, examine_run, latest_runs, result_log, system_of
 from rackproof.core.records import LogFile, Verdict
 from rackproof.jobs.bench.import_logs import import_logs
 from rackproof.store.run_folder import write_run
@@ -35,7 +35,7 @@ def test_imported_runs_are_ordered_by_their_logs(tmp_path: Path) -> None:
     import_logs(source, tmp_path / "results")
     found = latest_runs(tmp_path / "results", ["llama2_70b_lora"], 2)
     assert [run.seeds for run, _ in found] == [(102,), (103,)]
-    chosen = [examine(run, folder) for run, folder in all_runs(tmp_path / "results")]
+    chosen = [examine_run(run, folder) for run, folder in all_runs(tmp_path / "results")]
     (group,) = by_benchmark(one for one in chosen if isinstance(one, ChosenRun)).values()
     assert [one.stated["seed"] for one in group] == ["101", "102", "103"]
 
@@ -63,7 +63,7 @@ def test_the_log_with_the_events_is_the_result_log(tmp_path: Path) -> None:
     assert result_log(run.model_copy(update={"logs": (twin, log)})) == log
     assert result_log(run.model_copy(update={"logs": (twin, twin)})) is None
     assert result_log(run.model_copy(update={"logs": ()})) is None
-    unclear = examine(run.model_copy(update={"logs": (twin, twin)}), tmp_path / run.run_id)
+    unclear = examine_run(run.model_copy(update={"logs": (twin, twin)}), tmp_path / run.run_id)
     assert isinstance(unclear, Issue)
     assert unclear.code == "no_result_log"
     assert unclear.run == run.run_id
@@ -74,7 +74,7 @@ def test_a_log_too_large_for_a_repository(tmp_path: Path) -> None:
     path = tmp_path / run.run_id / run.logs[0].path
     with path.open("r+b") as stream:
         stream.truncate(51 << 20)
-    found = examine(run, tmp_path / run.run_id)
+    found = examine_run(run, tmp_path / run.run_id)
     assert isinstance(found, Issue)
     assert (found.code, found.verdict) == ("log_too_large", Verdict.FAIL)
 
@@ -108,7 +108,7 @@ def test_a_hostile_log_costs_no_time() -> None:
 
 def test_what_the_record_and_the_log_say(tmp_path: Path) -> None:
     run = make_run(tmp_path, 3)
-    found = examine(run, tmp_path / run.run_id)
+    found = examine_run(run, tmp_path / run.run_id)
     assert isinstance(found, ChosenRun)
     assert found.benchmark == found.stated["submission_benchmark"] == "llama2_70b_lora"
     assert found.system["accelerators_per_node"] == PRINTED["accelerators_per_node"]
@@ -138,7 +138,7 @@ def test_code_is_what_reproduces_the_run(tmp_path: Path) -> None:
     run = make_run(tmp_path, 0, scripts=scripts)
     folder = tmp_path / run.run_id
     (folder / "link.sh").symlink_to(folder / "run.sub")
-    found = examine(run, folder)
+    found = examine_run(run, folder)
     assert isinstance(found, ChosenRun)
     assert set(code_files(found)) == {name for name, text in scripts.items() if text == "x"}
     assert json.loads((folder / "run.json").read_text())["run_id"] == run.run_id

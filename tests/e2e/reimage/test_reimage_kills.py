@@ -47,7 +47,7 @@ def test_killed_in_each_state_it_is_gone_on_with_and_returns_only_proven(rack: R
         words = ("-e", '{"reimage_limits": {"drain": 60}}') if state is Step.DRAIN else ()
         rack.say("n01", "hold-image", on=state is Step.IMAGE)
         rack.killed_when(lambda state=state: there(state), "-l", "n01", *words)
-        assert not host_claims.held(results / run_files.CLAIMS), state
+        assert not host_claims.claimed_hosts(results / run_files.CLAIMS), state
         now = read_node_progress(results)
         assert now is not None
         assert (now.state, now.attempt) == ("interrupted", number), state

@@ -81,7 +81,7 @@ def test_a_killed_run_leaves_its_nodes_drained_and_is_gone_on_with(rack: Rack) -
         return True
 
     rack.killed_when(second_is_refused, "-l", "n01")
-    assert not host_claims.held(rack.results / run_files.CLAIMS)
+    assert not host_claims.claimed_hosts(rack.results / run_files.CLAIMS)
     assert stands(rack.results) == {"n01": ("interrupted", "provision")}
     assert rack.drained() == {"n01": OURS}
     rack.say("n01", "hold", on=False)

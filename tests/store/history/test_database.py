@@ -43,16 +43,16 @@ def test_the_path_is_used_unless_the_environment_names_a_database(
 ) -> None:
     monkeypatch.delenv(database.DATABASE_VARIABLE, raising=False)
     monkeypatch.chdir(tmp_path)
-    assert database.locate(tmp_path / "h.sqlite").url.database == str(tmp_path / "h.sqlite")
-    assert database.locate(None).url.database == "results/history.sqlite"
+    assert database.locate_database(tmp_path / "h.sqlite").url.database == str(tmp_path / "h.sqlite")
+    assert database.locate_database(None).url.database == "results/history.sqlite"
     with open_store() as store:
         assert "results/history.sqlite" in repr(store)
     assert (tmp_path / "results/history.sqlite").is_file()
 
     monkeypatch.setenv(database.DATABASE_VARIABLE, "postgres://u:p@db.example/fleet")
     for where in (None, tmp_path / "h.sqlite", "results/h.sqlite"):
-        assert database.locate(where).url.drivername == "postgresql+psycopg"
-    assert database.locate("sqlite:///explicit.sqlite").url.database == "explicit.sqlite"
+        assert database.locate_database(where).url.drivername == "postgresql+psycopg"
+    assert database.locate_database("sqlite:///explicit.sqlite").url.database == "explicit.sqlite"
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_the_path_is_used_unless_the_environment_names_a_database(
     ],
 )
 def test_every_spelling_of_a_postgresql_url_works_and_none_is_shown(url: str, description: str) -> None:
-    target = database.locate(url)
+    target = database.locate_database(url)
     assert target.url.drivername == "postgresql+psycopg"
     assert target.description == description
     assert "geheim" not in repr(target)
@@ -172,7 +172,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 @pytest.fixture
 def plain(where: str) -> Iterator[sqlalchemy.Engine]:
     """Return an engine of the tested database without Rackproof's own settings."""
-    engine = sqlalchemy.create_engine(database.locate(where).url)
+    engine = sqlalchemy.create_engine(database.locate_database(where).url)
     yield engine
     engine.dispose()
 
@@ -392,7 +392,7 @@ with open_store(sys.argv[1]) as store:
         worker.send_signal(signal.SIGKILL)
         rest, _ = worker.communicate()
         kept += 3 + turn + len(rest.splitlines())
-    engine = sqlalchemy.create_engine(database.locate(where).url)
+    engine = sqlalchemy.create_engine(database.locate_database(where).url)
     with engine.connect() as connection:
         counts = connection.execute(
             sqlalchemy.text(

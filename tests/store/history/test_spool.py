@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rackproof.store.history import schema
-from rackproof.store.history.store import drain_spool, keep_or_spool, open_store, rebuild
+from rackproof.store.history.store import drain_spool, keep_or_spool, open_store, rebuild_history
 from rackproof.store.run_folder import ResultsError, write_run
 
 from .conftest import PASSWORD, PASSWORD_IN_URL, Server
@@ -108,7 +108,7 @@ def test_notes_outlive_a_move(where: str, nowhere: str, tmp_path: Path, moved: s
         assert outcome.waiting == ("run-1",)
         assert "does not exist" in outcome.problems[0]
         assert (spool / "run-1.json").is_file()
-        assert rebuild(new / "results", where).runs == 1
+        assert rebuild_history(new / "results", where).runs == 1
     else:
         assert outcome.entered == ("run-1",)
 
@@ -154,7 +154,7 @@ def test_a_spool_that_cannot_be_written_is_said_and_the_run_found_by_rebuilding(
     assert (outcome.kept, outcome.spooled) == (False, False)
     assert "could not be noted" in outcome.message
     assert "rebuild" in outcome.message
-    assert rebuild(tmp_path / "results", where).runs == 1
+    assert rebuild_history(tmp_path / "results", where).runs == 1
 
 
 @pytest.mark.parametrize("content", [None, b"", b'{"run_id": "run-1"'])
@@ -175,13 +175,13 @@ def test_rebuilding_enters_all_and_names_the_damaged(where: str, tmp_path: Path)
     for name in ("run-1", "run-2", "run-3"):
         recorded(results, name)
     (results / "run-2/run.json").write_bytes(b'{"run_id": "run-2", "benchmark": 7}')
-    first = rebuild(results, where)
+    first = rebuild_history(results, where)
     assert (first.runs, len(first.problems)) == (2, 1)
     assert "run-2/run.json is damaged: benchmark" in first.problems[0]
     with open_store(where) as store:
         store.accept("run-3")
         store._write(lambda connection: connection.execute(schema.records.update().values(record="{")))
-    assert rebuild(results, where).runs == 2
+    assert rebuild_history(results, where).runs == 2
     with open_store(where) as store:
         assert store.run("run-3") == run("run-3")
         assert store.withdraw("run-3") == 3

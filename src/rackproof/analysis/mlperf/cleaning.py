@@ -173,7 +173,7 @@ def _read_06(text: str) -> tuple[str | None, str, str]:
     except (ValueError, RecursionError) as error:
         return None, "", f"not JSON: {safe_text(str(error), 100)}"
     key = head["head"].split()[1].rstrip(":")
-    problem = unsafe(key, value.get("value") if isinstance(value, dict) else None)
+    problem = path_problem(key, value.get("value") if isinstance(value, dict) else None)
     if problem:
         return None, "", problem
     raw = text[:end] if end <= _LONG_EVENT else head["head"] + json.dumps(_shortened(value))
@@ -197,10 +197,10 @@ def _problem(event: Any) -> str:
         return "the time is not a number"
     if not math.isfinite(moment):
         return "the time is not finite"
-    return unsafe(event["key"], event["value"])
+    return path_problem(event["key"], event["value"])
 
 
-def unsafe(key: str, value: Any) -> str:
+def path_problem(key: str, value: Any) -> str:
     """Say whether the value would lead the tool to a rules file outside its own folder."""
     if key in _PATH_KEYS and isinstance(value, str) and ("/" in value or "\0" in value):
         return f"{key} is not a plain name"

@@ -276,7 +276,7 @@ def score_folder(
         report = _run_worker(folder, files, ruleset, usage, timeout_s, progress)
     else:
         report = WorkerReport(error="no result logs (result_*.txt or *.log with MLPerf events) in the folder")
-    return conclude(report, folder=str(folder), ruleset=ruleset, usage=usage)
+    return score_of_report(report, folder=str(folder), ruleset=ruleset, usage=usage)
 
 
 def _run_worker(
@@ -318,7 +318,9 @@ def _run_worker(
     return WorkerReport(error=f"the checks ended early (exit status {end.status}): {end.last_error}")
 
 
-def conclude(report: WorkerReport, *, folder: str, ruleset: str, usage: str = "training") -> FolderScore:
+def score_of_report(
+    report: WorkerReport, *, folder: str, ruleset: str, usage: str = "training"
+) -> FolderScore:
     """Apply the rules of scoring to what the worker found.
 
     Args:

@@ -64,7 +64,7 @@ class _Task:
         return self.copies / f"result_{index}.txt"
 
 
-def check(job: Mapping[str, Any], progress: Callable[[int, int, str], None]) -> WorkerReport:
+def check_logs(job: Mapping[str, Any], progress: Callable[[int, int, str], None]) -> WorkerReport:
     """Clean, check and compare the logs that the job names.
 
     Args:
@@ -374,12 +374,12 @@ def _folder_factor(file: Path, rcp: RcpResult) -> tuple[float | None, list[Findi
     return factor if believed else None, [Finding(code="scaling_file", message=message, source=source)]
 
 
-def _score(job: Mapping[str, Any], answer: Callable[[str], None]) -> None:
+def _answer_job(job: Mapping[str, Any], answer: Callable[[str], None]) -> None:
     def progress(done: int, total: int, name: str) -> None:
         answer(json.dumps({"progress": [done, total, name]}))
 
-    answer(json.dumps({"report": check(job, progress).model_dump(mode="json")}))
+    answer(json.dumps({"report": check_logs(job, progress).model_dump(mode="json")}))
 
 
 if __name__ == "__main__":
-    serve_job(_score)
+    serve_job(_answer_job)

@@ -1,14 +1,14 @@
 """A submission to an MLPerf training round, out of runs: ``rackproof submission``.
 
-:func:`build` lays the package out, asks the official package checker about it, and puts it in place if
-nothing is missing or wrong. :mod:`.runs` chooses runs and reads their logs, :mod:`.description` describes the
+:func:`build_submission` lays the package out, asks the official package checker about it, and puts it in place
+if nothing is missing or wrong. :mod:`.runs` chooses runs and reads their logs, :mod:`.description` describes the
 system, :mod:`.packaging` knows files and folders, :mod:`.checking` asks the checker, :mod:`.rules` lists what
 is missing or wrong.
 """
 
-from rackproof.analysis.submission.building import build
+from rackproof.analysis.submission.building import build_submission
 from rackproof.analysis.submission.description import load_system_file
 from rackproof.analysis.submission.models import Issue, Submission, SubmissionError
 from rackproof.analysis.submission.runs import latest_runs
 
-__all__ = ["Issue", "Submission", "SubmissionError", "build", "latest_runs", "load_system_file"]
+__all__ = ["Issue", "Submission", "SubmissionError", "build_submission", "latest_runs", "load_system_file"]

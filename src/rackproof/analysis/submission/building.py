@@ -10,7 +10,7 @@ from pathlib import Path
 from rackproof import __version__
 from rackproof.analysis.mlperf.score import known_rulesets, score_folder
 from rackproof.analysis.submission.checking import ask_checker
-from rackproof.analysis.submission.description import SystemFile, describe
+from rackproof.analysis.submission.description import SystemFile, describe_system
 from rackproof.analysis.submission.models import (
     BenchmarkPart,
     CheckerAnswer,
@@ -30,13 +30,13 @@ from rackproof.analysis.submission.packaging import (
     write_draft,
 )
 from rackproof.analysis.submission.rules import judge_answer, judge_runs, scaling_factor
-from rackproof.analysis.submission.runs import by_benchmark, examine
+from rackproof.analysis.submission.runs import by_benchmark, examine_run
 from rackproof.core.records import Run, Verdict, worst
 
 _BENCHMARK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
-def build(
+def build_submission(
     runs: Sequence[tuple[Run, Path]],
     system: SystemFile,
     out: Path,
@@ -75,12 +75,12 @@ def build(
         raise SubmissionError(f"run {twice[0]} is named more than once; name every run once")
     if not runs:
         raise SubmissionError("no runs were chosen; name them, or use --latest with --benchmark")
-    examined = [examine(run, folder) for run, folder in runs]
+    examined = [examine_run(run, folder) for run, folder in runs]
     issues = [one for one in examined if isinstance(one, Issue)]
     chosen = [one for one in examined if isinstance(one, ChosenRun)]
     groups = by_benchmark(chosen)
     issues += _unfit_names(groups)
-    description, problems = describe(system, chosen)
+    description, problems = describe_system(system, chosen)
     issues += problems
     parts: tuple[BenchmarkPart, ...] = ()
     answer = CheckerAnswer(error="no run of those chosen can be packed")

@@ -200,7 +200,7 @@ def _capacity(size_bytes: int) -> str:
     return f"{round(size_bytes / 1e9)} GB"
 
 
-def describe(system: SystemFile, chosen: Sequence[ChosenRun]) -> tuple[dict[str, Any], list[Issue]]:
+def describe_system(system: SystemFile, chosen: Sequence[ChosenRun]) -> tuple[dict[str, Any], list[Issue]]:
     """Return the description and all that is missing in it or contradicts the runs.
 
     The operator's word comes first, then the nodes' facts, then what the run script printed into the

@@ -88,7 +88,7 @@ def result_log(run: Run) -> LogFile | None:
     return results[0] if len(results) == 1 else None
 
 
-def examine(run: Run, folder: Path) -> ChosenRun | Issue:
+def examine_run(run: Run, folder: Path) -> ChosenRun | Issue:
     """Read a run's result log: its bytes must be those that were recorded.
 
     Args:

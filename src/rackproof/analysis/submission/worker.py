@@ -18,7 +18,7 @@ from mlperf_logging import benchmark_meta
 from mlperf_logging.compliance_checker import mlp_parser
 from mlperf_logging.package_checker import package_checker
 
-from rackproof.analysis.mlperf.cleaning import unsafe as path_problem
+from rackproof.analysis.mlperf.cleaning import path_problem
 from rackproof.analysis.mlperf.sandbox import serve_job
 from rackproof.analysis.submission.models import CheckerAnswer
 from rackproof.core.text import sanitize
@@ -73,7 +73,7 @@ def _argument(record: logging.LogRecord) -> object:
     return record.args[0] if isinstance(record.args, tuple) and record.args else ""
 
 
-def check(job: Mapping[str, Any]) -> CheckerAnswer:
+def check_package(job: Mapping[str, Any]) -> CheckerAnswer:
     """Let the official checker check a copy of a package.
 
     Args:
@@ -130,9 +130,9 @@ def _unsafe(folder: Path, ruleset: str) -> str:
     return ""
 
 
-def _check_package(job: Mapping[str, Any], answer: Callable[[str], None]) -> None:
-    answer(check(job).model_dump_json())
+def _answer_job(job: Mapping[str, Any], answer: Callable[[str], None]) -> None:
+    answer(check_package(job).model_dump_json())
 
 
 if __name__ == "__main__":
-    serve_job(_check_package)
+    serve_job(_answer_job)

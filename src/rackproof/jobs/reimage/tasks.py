@@ -418,7 +418,7 @@ def read_progress(
         ReimageError: Nothing can be read.
     """
     at = now or datetime.now(UTC)
-    living = host_claims.held(results / CLAIMS)
+    living = host_claims.claimed_hosts(results / CLAIMS)
     statuses = []
     for name, path in sorted(newest_journals(results, wanted).items()):
         progress = _read_node_progress(path, alive=name in living)

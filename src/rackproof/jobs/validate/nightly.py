@@ -116,7 +116,7 @@ def finish_interrupted(results: Path) -> list[str]:
         results: The results folder.
     """
     remarks: list[str] = []
-    if not results.is_dir() or host_claims.held(results / ".nights"):
+    if not results.is_dir() or host_claims.claimed_hosts(results / ".nights"):
         return []  # A playbook that somebody started by hand is at it.
     for folder in sorted(results.iterdir()):
         whole = (folder / RECORD_NAME).is_file()

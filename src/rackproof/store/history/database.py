@@ -94,7 +94,7 @@ class Target:
         return HistoryError(f"{self.description}: {message}")
 
 
-def locate(where: str | Path | None) -> Target:
+def locate_database(where: str | Path | None) -> Target:
     """Return the database meant by ``where``.
 
     A URL (``sqlite:///…``, ``postgresql://…``, ``postgres://…``) means just that. A path is the SQLite
@@ -151,7 +151,7 @@ def _each(value: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 @contextmanager
-def translated(target: Target) -> Iterator[None]:
+def translated_errors(target: Target) -> Iterator[None]:
     """Turn database errors into :class:`HistoryError`, without the original's text or context."""
     try:
         yield
@@ -159,7 +159,7 @@ def translated(target: Target) -> Iterator[None]:
         raise target.explain(error) from None
 
 
-def connect(target: Target) -> Engine:
+def connect_database(target: Target) -> Engine:
     """Return an engine whose tables are of this version, made first where there are none.
 
     Several processes may do this at once: one makes the tables, the others wait.
@@ -171,7 +171,7 @@ def connect(target: Target) -> Engine:
     """
     engine = _sqlite_engine(target) if target.sqlite else _postgresql_engine(target)
     try:
-        with translated(target):
+        with translated_errors(target):
             _ensure_tables(engine, target)
     except BaseException:
         engine.dispose()

@@ -71,14 +71,14 @@ class Topology:
         self.gpus: dict[str, tuple[Part, Part]] = {}
         self._places: dict[tuple[tuple[str, str], ...], Place] = {}
         for node in nodes:
-            part = Part(Kind.NODE, bounded(node.hardware_key))
+            part = Part(Kind.NODE, bounded_key(node.hardware_key))
             if part in self.described:
-                part = Part(Kind.NODE, bounded(f"{node.hardware_key}/{node.name}"))
+                part = Part(Kind.NODE, bounded_key(f"{node.hardware_key}/{node.name}"))
             self.nodes[node.name] = part
             self.described[part] = node
             for gpu in node.gpus:
                 if gpu.uuid:
-                    chip = Part(Kind.GPU, bounded(gpu.uuid))
+                    chip = Part(Kind.GPU, bounded_key(gpu.uuid))
                     self.gpus[gpu.uuid] = (chip, part)
                     self.described[chip] = gpu
         members = tuple(sorted(self.nodes.values(), key=lambda part: part.key))
@@ -86,7 +86,7 @@ class Topology:
         if len(members) == 1:
             self.whole = members[0]
         elif members:
-            self.whole = Part(Kind.GROUP, bounded("+".join(part.key for part in members)), members)
+            self.whole = Part(Kind.GROUP, bounded_key("+".join(part.key for part in members)), members)
 
     def place(self, labels: Mapping[str, str]) -> Place:
         """Return what a measurement with these labels was taken on."""
@@ -106,13 +106,13 @@ class Topology:
                 ends.append(end)
         only = self.whole if self.whole is not None and self.whole.kind is Kind.NODE else None
         if not ends:
-            return Place(canonical(kept), self.whole, only)
+            return Place(canonical_json(kept), self.whole, only)
         if len(ends) == 1:
-            return Place(canonical(kept), *ends[0])
+            return Place(canonical_json(kept), *ends[0])
         members = tuple(part for part, _ in ends)
         nodes = {node for _, node in ends}
-        link = Part(Kind.LINK, bounded(">".join(part.key for part in members)), members)
-        return Place(canonical(kept), link, nodes.pop() if len(nodes) == 1 else None)
+        link = Part(Kind.LINK, bounded_key(">".join(part.key for part in members)), members)
+        return Place(canonical_json(kept), link, nodes.pop() if len(nodes) == 1 else None)
 
     def _part(self, label: str, value: str) -> tuple[Part, Part | None] | None:
         """Return the hardware that a label names and its node, ``None`` for an ordinary label."""
@@ -123,26 +123,26 @@ class Topology:
         if _UUID.fullmatch(value):
             # A GPU that the node's facts do not list, for instance in an imported log.
             node = self.whole if self.whole is not None and self.whole.kind is Kind.NODE else None
-            return Part(Kind.GPU, bounded(value)), node
+            return Part(Kind.GPU, bounded_key(value)), node
         return None
 
 
-def storable(text: str, limit: int) -> str:
+def storable_text(text: str, limit: int) -> str:
     """Return text that both databases take: no NUL, no lone surrogate, at most ``limit`` characters."""
     return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", text)[:limit]
 
 
-def bounded(key: str) -> str:
+def bounded_key(key: str) -> str:
     """Return a key that fits an indexed column, still distinct: a long one becomes its SHA-256."""
-    clean = storable(key, len(key))
-    return clean if len(clean) <= KEY_LIMIT else f"sha256:{digest(key)}"
+    clean = storable_text(key, len(key))
+    return clean if len(clean) <= KEY_LIMIT else f"sha256:{digest_of(key)}"
 
 
-def canonical(mapping: Mapping[str, Any]) -> str:
+def canonical_json(mapping: Mapping[str, Any]) -> str:
     """Return one JSON text per mapping, whatever its order; only ASCII, so any database takes it."""
     return _CANONICAL.encode(mapping)
 
 
-def digest(*parts: str) -> str:
+def digest_of(*parts: str) -> str:
     """Return the SHA-256 over several texts, their borders included."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

@@ -11,7 +11,7 @@ from sqlalchemy.sql import ColumnElement
 
 from rackproof.core.records import Direction
 from rackproof.store.history import schema
-from rackproof.store.history.identity import PLACEHOLDER, Kind, Topology, bounded, canonical
+from rackproof.store.history.identity import PLACEHOLDER, Kind, Topology, bounded_key, canonical_json
 from rackproof.store.history.rows import Measured, ParameterMapping
 
 
@@ -36,7 +36,7 @@ def quantities_by_id(
     if benchmark is not None:
         query = query.where(table.c.benchmark == benchmark)
     if parameters is not None:
-        query = query.where(table.c.parameters == canonical(parameters))
+        query = query.where(table.c.parameters == canonical_json(parameters))
     if ids is not None:
         query = query.where(one_of(table.c.id, ids))
     return {
@@ -55,7 +55,7 @@ def quantities_by_id(
 def _hardware_named(connection: Connection, name: str) -> dict[int, str]:
     """Return the hardware (id to kind) that a key, serial, chassis or host name means."""
     parts, names = schema.hardware, schema.host_names
-    key = bounded(name)
+    key = bounded_key(name)
     hosts = select(names.c.hardware_id).where(names.c.name == key)
     rows = connection.execute(
         select(parts.c.id, parts.c.kind).where(

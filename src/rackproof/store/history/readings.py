@@ -19,11 +19,11 @@ from sqlalchemy import Connection, Select, func, select
 
 from rackproof.core.records import Gpu, Measurement, Node, Reference, Run
 from rackproof.store.history import schema
-from rackproof.store.history.identity import Kind, Topology, canonical, digest
+from rackproof.store.history.identity import Kind, Topology, canonical_json, digest_of
 from rackproof.store.history.identity import Part as Identity
 from rackproof.store.history.references import accepted_reference
 from rackproof.store.history.rows import Measured
-from rackproof.store.history.writer import aware, moment_of
+from rackproof.store.history.writer import as_utc, moment_of
 
 NIGHT = timedelta(days=1)
 
@@ -96,7 +96,7 @@ class Failure(NamedTuple):
     reason: str
 
 
-def read(
+def read_nights(
     connection: Connection,
     known: Mapping[int, Measured],
     until: datetime,
@@ -111,7 +111,7 @@ def read(
         nights: How many nights, the one asked for included.
     """
     runs, table = schema.runs, schema.measurements
-    until = aware(until)
+    until = as_utc(until)
     columns = (
         table.c.quantity_id,
         func.coalesce(table.c.hardware_id, -1),
@@ -148,14 +148,14 @@ def read(
 
 
 def readings_of(runs: Iterable[Run], until: datetime, *, nights: int = 1) -> Readings:
-    """Return the numbers of runs at hand, as :func:`read` does of those kept: for a night without database.
+    """Return the numbers of runs at hand, as :func:`read_nights` does of those in the database.
 
     Args:
         runs: The runs; of those outside the nights nothing is returned.
         until: The end of the night asked for.
         nights: How many nights, the one asked for included.
     """
-    until = aware(until)
+    until = as_utc(until)
     quantities, parts = _QuantityIndex(), _PartIndex()
     rows: list[tuple[int, int, int, int]] = []
     values: list[float] = []
@@ -167,7 +167,7 @@ def readings_of(runs: Iterable[Run], until: datetime, *, nights: int = 1) -> Rea
             continue
         topology = Topology(run.nodes)
         parts.add_nodes_and_gpus(topology)
-        point = canonical(run.parameters)
+        point = canonical_json(run.parameters)
         for measurement in run.measurements:
             place = topology.place(measurement.labels)
             if place.hardware is None:
@@ -251,7 +251,7 @@ class _PartIndex:
         return index
 
 
-def accepted(connection: Connection, readings: Readings) -> list[Accepted]:
+def accepted_references(connection: Connection, readings: Readings) -> list[Accepted]:
     """Return the accepted references of the quantities and parts of some readings."""
     table, what, parts = schema.baselines, schema.quantities, schema.hardware
     rows = connection.execute(
@@ -263,7 +263,9 @@ def accepted(connection: Connection, readings: Readings) -> list[Accepted]:
     if not rows:
         return []
     numbers = {
-        digest(one.benchmark, canonical(one.parameters), one.metric, canonical(one.labels)): index
+        digest_of(
+            one.benchmark, canonical_json(one.parameters), one.metric, canonical_json(one.labels)
+        ): index
         for index, one in enumerate(readings.quantities)
     }
     places = {part[:2]: index for index, part in enumerate(readings.parts)}
@@ -304,7 +306,7 @@ def failures_elsewhere(connection: Connection, since: datetime) -> list[Failure]
         .join(judged, judged.c.hardware_id == parts.c.id)
         .join(then, then.c.id == judged.c.node_id)
         .join(what, what.c.id == judged.c.quantity_id)
-        .where(parts.c.id.in_(moved), judged.c.verdict == "fail", judged.c.moment >= aware(since))
+        .where(parts.c.id.in_(moved), judged.c.verdict == "fail", judged.c.moment >= as_utc(since))
         .order_by(judged.c.moment.desc(), parts.c.key, what.c.metric)
     )
     found = [row for row in connection.execute(query) if now[row.id] != row.node_id]

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from rackproof.core.records import Direction, Judgement, Reference, Run, Verdict
-from rackproof.store.history.identity import Place, Topology, canonical
-from rackproof.store.history.writer import is_candidate, quantity
+from rackproof.store.history.identity import Place, Topology, canonical_json
+from rackproof.store.history.writer import is_candidate, quantity_of
 
 DEFAULT_LOW = -0.07
 """An accepted reference allows 7 % less before it fails (two public health checks use 5 and 7 %)."""
@@ -103,7 +103,7 @@ def _number_key(run: Run, place: Place, metric: str, unit: str) -> NumberKey | N
     """Return the key of a number, ``None`` where its hardware is unknown."""
     if place.hardware is None:
         return None
-    measured = quantity(run.benchmark, canonical(run.parameters), metric, place.labels, unit)
+    measured = quantity_of(run.benchmark, canonical_json(run.parameters), metric, place.labels, unit)
     return place.hardware.kind.value, place.hardware.key, measured.digest, measured.unit
 
 

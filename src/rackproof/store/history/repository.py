@@ -26,8 +26,15 @@ from sqlalchemy.exc import DBAPIError
 
 from rackproof.core.records import Direction, Node, Reference, Run, Verdict
 from rackproof.store.history import schema
-from rackproof.store.history.database import WRITE_OPTION, HistoryError, Target, connect, locate, translated
-from rackproof.store.history.identity import Kind, Part, Topology, bounded, canonical, digest
+from rackproof.store.history.database import (
+    WRITE_OPTION,
+    HistoryError,
+    Target,
+    connect_database,
+    locate_database,
+    translated_errors,
+)
+from rackproof.store.history.identity import Kind, Part, Topology, bounded_key, canonical_json, digest_of
 from rackproof.store.history.lookup import (
     HardwareOfRows,
     could_have_labels,
@@ -47,7 +54,7 @@ from rackproof.store.history.references import (
     mirror_bound,
 )
 from rackproof.store.history.rows import Candidate, Measured, MeasurementRow, ParameterMapping, RunSummary
-from rackproof.store.history.writer import Filing, aware, join_special, quantity
+from rackproof.store.history.writer import RunWriter, as_utc, join_special, quantity_of
 from rackproof.store.run_folder import ResultsError, load_run
 
 # Here and in the methods that use it: readings loads numpy, which keeping a run does not need.
@@ -79,8 +86,8 @@ def open_store(where: str | Path | None = None) -> Store:
         HistoryTooNewError: The tables are newer than this code.
         HistoryError: No such database, the file cannot be used, or its tables are too old.
     """
-    target = locate(where)
-    return Store(connect(target), target)
+    target = locate_database(where)
+    return Store(connect_database(target), target)
 
 
 class Store(AbstractContextManager["Store"]):
@@ -159,7 +166,7 @@ class Store(AbstractContextManager["Store"]):
         if benchmark is not None:
             query = query.where(table.c.benchmark == benchmark)
         if since is not None:
-            query = query.where(table.c.moment >= aware(since))
+            query = query.where(table.c.moment >= as_utc(since))
         with self._reading() as connection:
             if node is not None:
                 members = schema.run_nodes
@@ -212,7 +219,7 @@ class Store(AbstractContextManager["Store"]):
             Seconds, or ``None`` if it never ran to its end there.
         """
         if isinstance(hardware, str):
-            whole: Part | None = Part(Kind.NODE, bounded(hardware))
+            whole: Part | None = Part(Kind.NODE, bounded_key(hardware))
         else:
             whole = Topology(hardware).whole
         if whole is None:
@@ -223,7 +230,7 @@ class Store(AbstractContextManager["Store"]):
             .join(parts, parts.c.id == runs.c.hardware_id)
             .where(
                 runs.c.benchmark == benchmark,
-                runs.c.parameters_digest == digest(canonical(parameters)),
+                runs.c.parameters_digest == digest_of(canonical_json(parameters)),
                 parts.c.kind == whole.kind.value,
                 parts.c.key == whole.key,
                 runs.c.exit_status == 0,
@@ -278,7 +285,7 @@ class Store(AbstractContextManager["Store"]):
         moment = table.c.moment if by_quantity or hardware is not None else runs.c.moment
         query = query.order_by(moment.desc(), table.c.run_pk.desc(), table.c.ordinal).limit(limit)
         if since is not None:
-            query = query.where(moment >= aware(since))
+            query = query.where(moment >= as_utc(since))
         # A label that names hardware is not in the quantity: it selects by what the row was measured on.
         names = [value for value in (labels or {}).values() if is_identity(value)]
         names += [hardware] if hardware is not None else []
@@ -329,7 +336,8 @@ class Store(AbstractContextManager["Store"]):
             .join(what, what.c.id == table.c.quantity_id)
             .join(parts, parts.c.id == table.c.hardware_id)
             .where(
-                what.c.digest == quantity(benchmark, canonical(parameters), metric, place.labels).digest,
+                what.c.digest
+                == quantity_of(benchmark, canonical_json(parameters), metric, place.labels).digest,
                 parts.c.kind == place.hardware.kind.value,
                 parts.c.key == place.hardware.key,
             )
@@ -422,11 +430,11 @@ class Store(AbstractContextManager["Store"]):
         mirrored = {"low": mirror_bound(high), "high": mirror_bound(low), "warn": mirror_bound(warn)}
 
         def enter(connection: Connection) -> int:
-            filing = Filing(connection)
+            writer = RunWriter(connection)
             # Another process may have replaced or removed the run since it was read.
-            filing.enter([run])
-            parts = filing.find_hardware((kind, key) for kind, key, _, _ in numbers)
-            known = filing.find_quantities((what, unit) for _, _, what, unit in numbers)
+            writer.enter([run])
+            parts = writer.find_hardware((kind, key) for kind, key, _, _ in numbers)
+            known = writer.find_quantities((what, unit) for _, _, what, unit in numbers)
             rows = [
                 {
                     "quantity_id": known[what, unit],
@@ -457,17 +465,17 @@ class Store(AbstractContextManager["Store"]):
             nights: How many nights, the one asked for included.
             benchmark: Only of this benchmark.
         """
-        from rackproof.store.history.readings import read
+        from rackproof.store.history.readings import read_nights
 
         with self._reading() as connection:
-            return read(connection, quantities_by_id(connection, benchmark=benchmark), until, nights)
+            return read_nights(connection, quantities_by_id(connection, benchmark=benchmark), until, nights)
 
     def accepted(self, readings: Readings) -> list[Accepted]:
         """Return the accepted references of what was read, as :meth:`baseline` gives them one by one."""
-        from rackproof.store.history.readings import accepted
+        from rackproof.store.history.readings import accepted_references
 
         with self._reading() as connection:
-            return accepted(connection, readings)
+            return accepted_references(connection, readings)
 
     def failures_elsewhere(self, since: datetime) -> list[Failure]:
         """Return what failed on a GPU in another node than the one it sits in now, newest first."""
@@ -480,7 +488,7 @@ class Store(AbstractContextManager["Store"]):
         """Forget the numbers of runs before a moment, and return of how many runs.
 
         Kept are the run's row, acceptances, and judgements that failed: a GPU that failed a year ago is
-        still recognised. What goes can be made again from the results folder by ``rebuild``.
+        still recognised. What goes can be made again from the results folder by ``rebuild_history``.
         SQLite reuses the space; only VACUUM gives it back to the file system.
         """
         pruned = 0
@@ -492,12 +500,12 @@ class Store(AbstractContextManager["Store"]):
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
-        with translated(self._target), self._engine.connect() as connection:
+        with translated_errors(self._target), self._engine.connect() as connection:
             yield connection
 
     def _write(self, work: Callable[[Connection], _Result]) -> _Result:
         """Do work in one transaction, again if another writer made the database give up on ours."""
-        with translated(self._target):
+        with translated_errors(self._target):
             for attempt in range(1, _ATTEMPTS + 1):
                 try:
                     with (
@@ -606,7 +614,7 @@ def _enter_baselines(connection: Connection, rows: Sequence[dict[str, Any]]) -> 
 
 
 def _enter_runs(runs: Sequence[Run], again: bool, connection: Connection) -> list[str]:
-    return Filing(connection).enter(runs, again=again)
+    return RunWriter(connection).enter(runs, again=again)
 
 
 def _forget_old_runs(connection: Connection, before: datetime) -> int:
@@ -615,7 +623,7 @@ def _forget_old_runs(connection: Connection, before: datetime) -> int:
     ids = connection.scalars(
         select(runs.c.id)
         .join(records, records.c.run_pk == runs.c.id)
-        .where(runs.c.moment < aware(before))
+        .where(runs.c.moment < as_utc(before))
         .order_by(runs.c.moment)
         .limit(_BATCH)
     ).all()

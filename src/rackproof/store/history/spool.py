@@ -1,7 +1,7 @@
 """Runs reach the history even if its database is down: noted in a folder, entered at the next chance.
 
 ``run.json`` in the results folder stays the truth; a note only means that it has yet to be entered,
-and :func:`rebuild` enters everything again.
+and :func:`rebuild_history` enters everything again.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def drain_spool(where: str | Path | None, spool: Path) -> DrainOutcome:
         return DrainOutcome((), waiting, (str(error),))
 
 
-def rebuild(results: Path, where: str | Path | None) -> RebuildOutcome:
+def rebuild_history(results: Path, where: str | Path | None) -> RebuildOutcome:
     """Enter every run of a results folder again, also those that seem to be in the history.
 
     Accepted references live in the history alone (docs/using/history.md): they stay where they are, but

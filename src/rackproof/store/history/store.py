@@ -16,7 +16,7 @@ from rackproof.store.history.spool import (
     RebuildOutcome,
     drain_spool,
     keep_or_spool,
-    rebuild,
+    rebuild_history,
 )
 
 __all__ = [
@@ -33,5 +33,5 @@ __all__ = [
     "drain_spool",
     "keep_or_spool",
     "open_store",
-    "rebuild",
+    "rebuild_history",
 ]

@@ -19,7 +19,15 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from rackproof.core.records import Gpu, Judgement, Node, Run, Verdict
 from rackproof.store.history import schema
-from rackproof.store.history.identity import Kind, Part, Place, Topology, canonical, digest, storable
+from rackproof.store.history.identity import (
+    Kind,
+    Part,
+    Place,
+    Topology,
+    canonical_json,
+    digest_of,
+    storable_text,
+)
 from rackproof.store.history.schema import KEY_LIMIT, TEXT_LIMIT
 from rackproof.store.run_folder import dump_run, stamp_of
 
@@ -46,7 +54,7 @@ class Quantity:
 
 
 @lru_cache(maxsize=10_000)
-def quantity(
+def quantity_of(
     benchmark: str, point: str, metric: str, labels: str, unit: str = "", direction: str | None = None
 ) -> Quantity:
     """Return the quantity of a metric.
@@ -60,11 +68,11 @@ def quantity(
         direction: ``higher`` or ``lower`` is better; no part of the identity.
     """
     return Quantity(
-        digest=digest(benchmark, point, metric, labels),
-        unit=storable(unit, KEY_LIMIT),
-        benchmark=storable(benchmark, KEY_LIMIT),
+        digest=digest_of(benchmark, point, metric, labels),
+        unit=storable_text(unit, KEY_LIMIT),
+        benchmark=storable_text(benchmark, KEY_LIMIT),
         parameters=point,
-        metric=storable(metric, KEY_LIMIT),
+        metric=storable_text(metric, KEY_LIMIT),
         labels=labels,
         direction=direction,
     )
@@ -72,10 +80,10 @@ def quantity(
 
 def moment_of(run: Run, *, otherwise: datetime) -> datetime:
     """Return when a run happened: its start, else its end, else the stamp in its id."""
-    return aware(run.started or run.ended or stamp_of(run.run_id) or otherwise)
+    return as_utc(run.started or run.ended or stamp_of(run.run_id) or otherwise)
 
 
-def aware(moment: datetime) -> datetime:
+def as_utc(moment: datetime) -> datetime:
     """Return a moment with a time zone; without one it is UTC."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
@@ -103,7 +111,7 @@ def join_special(value: float | None, special: str | None) -> float:
     return _SPECIALS[special] if special is not None else math.nan if value is None else value
 
 
-class Filing:
+class RunWriter:
     """Enters runs on one connection, inside the caller's transaction."""
 
     def __init__(self, connection: Connection) -> None:
@@ -157,7 +165,7 @@ class Filing:
                 if part.members:
                     members[_key(part)] = part.members
             for name, part in draft.topology.nodes.items():
-                _merge(names, (_key(part), storable(name, KEY_LIMIT)), dict(seen))
+                _merge(names, (_key(part), storable_text(name, KEY_LIMIT)), dict(seen))
             for chip, node in draft.topology.gpus.values():
                 gpu = draft.topology.described[chip]
                 slot = gpu.index if isinstance(gpu, Gpu) else 0
@@ -298,13 +306,14 @@ class _Draft:
             for one in run.measurements
         ]
         self.judged = [(one, self.topology.place(one.labels)) for one in run.judgements]
-        self.point = point = canonical(run.parameters)
+        self.point = point = canonical_json(run.parameters)
         self.measured_quantities = [
-            quantity(run.benchmark, point, one.name, place.labels, one.unit, direction)
+            quantity_of(run.benchmark, point, one.name, place.labels, one.unit, direction)
             for one, place, direction in self.measured
         ]
         self.judged_quantities = [
-            quantity(run.benchmark, point, one.metric, place.labels, one.unit) for one, place in self.judged
+            quantity_of(run.benchmark, point, one.metric, place.labels, one.unit)
+            for one, place in self.judged
         ]
         # A judgement states no direction: the measurement of the same quantity, listed last, wins.
         self.quantities = self.judged_quantities + self.measured_quantities
@@ -327,19 +336,19 @@ class _Draft:
         run = self.run
         return {
             "run_id": run.run_id,
-            "plan_id": storable(run.plan_id, KEY_LIMIT),
-            "benchmark": storable(run.benchmark, KEY_LIMIT),
-            "suite": storable(run.suite, KEY_LIMIT),
+            "plan_id": storable_text(run.plan_id, KEY_LIMIT),
+            "benchmark": storable_text(run.benchmark, KEY_LIMIT),
+            "suite": storable_text(run.suite, KEY_LIMIT),
             "provenance": run.provenance,
             "parameters": self.point,
-            "parameters_digest": digest(self.point),
+            "parameters_digest": digest_of(self.point),
             "hardware_id": _id(hardware, self.topology.whole),
             "moment": self.moment,
             "started": run.started,
             "ended": run.ended,
             "exit_status": run.exit_status,
             "verdict": run.verdict.value,
-            "reason": storable(run.reasons[0] if run.reasons else "", TEXT_LIMIT),
+            "reason": storable_text(run.reasons[0] if run.reasons else "", TEXT_LIMIT),
             "record_sha256": self.record_sha256,
             "kept": self.kept,
         }
@@ -377,7 +386,9 @@ class _Draft:
                     "verdict": judged.verdict.value,
                     "gating": judged.gating,
                     "candidate": is_candidate(judged),
-                    "reason": "" if judged.verdict is Verdict.PASS else storable(judged.reason, TEXT_LIMIT),
+                    "reason": ""
+                    if judged.verdict is Verdict.PASS
+                    else storable_text(judged.reason, TEXT_LIMIT),
                     "reference": reference.value if reference else None,
                     "low": reference.low if reference else None,
                     "high": reference.high if reference else None,
@@ -385,7 +396,11 @@ class _Draft:
                 }
             )
         nodes = {
-            part: {"run_pk": run_pk, "hardware_id": _id(hardware, part), "name": storable(name, KEY_LIMIT)}
+            part: {
+                "run_pk": run_pk,
+                "hardware_id": _id(hardware, part),
+                "name": storable_text(name, KEY_LIMIT),
+            }
             for name, part in self.topology.nodes.items()
         }
         return {
@@ -431,4 +446,4 @@ def _describe(part: Part, facts: Node | Gpu | None) -> Row:
         row |= {"name": facts.name, "serial": facts.serial}
     elif part.kind in (Kind.LINK, Kind.GROUP):
         row["name"] = f"{part.kind.value} of {len(part.members)}"
-    return {name: storable(value, KEY_LIMIT) for name, value in row.items()}
+    return {name: storable_text(value, KEY_LIMIT) for name, value in row.items()}
