@@ -298,26 +298,10 @@ class Definition(Record):
 
     @model_validator(mode="after")
     def _axes_are_parameters(self) -> Definition:
-        matrices = [("matrix", self.matrix)]
-        matrices += [(f"suites.{name}", one) for name, each in self.suites.items() for one in each]
-        for where, axes in matrices:
-            for axis in axes:
-                if axis not in self.parameters:
-                    raise ValueError(
-                        f"{where}: `{axis}` is not one of the parameters{_near(axis, self.parameters)}"
-                    )
-                if not axes[axis]:
-                    raise ValueError(f"{where}: `{axis}` has no value, so nothing would run")
-        for kind, filters in (("only", self.only), ("exclude", self.exclude)):
-            for one in filters:
-                if not one:
-                    raise ValueError(f"{kind}: an empty entry fits every point")
-                for axis in one:
-                    if axis not in self.parameters:
-                        near = _near(axis, self.parameters)
-                        raise ValueError(f"{kind}: `{axis}` is not one of the parameters{near}")
-        for name, each in self.suites.items():
-            if not each:
+        self._check_matrices()
+        self._check_filters()
+        for name, matrices in self.suites.items():
+            if not matrices:
                 raise ValueError(
                     f"suites.{name}: no matrix, so nothing would run; leave it empty for one run"
                 )
@@ -328,6 +312,29 @@ class Definition(Record):
         except DefinitionError as error:
             raise ValueError(str(error)) from error
         return self
+
+    def _check_matrices(self) -> None:
+        """Refuse an axis that is no parameter or has no value."""
+        places = [("matrix", self.matrix)]
+        places += [(f"suites.{name}", matrix) for name, each in self.suites.items() for matrix in each]
+        for place, matrix in places:
+            for axis, values in matrix.items():
+                self._check_parameter(place, axis)
+                if not values:
+                    raise ValueError(f"{place}: `{axis}` has no value, so nothing would run")
+
+    def _check_filters(self) -> None:
+        """Refuse a filter that names no parameter, or nothing at all."""
+        for place, filters in (("only", self.only), ("exclude", self.exclude)):
+            for each in filters:
+                if not each:
+                    raise ValueError(f"{place}: an empty entry fits every point")
+                for axis in each:
+                    self._check_parameter(place, axis)
+
+    def _check_parameter(self, place: str, axis: str) -> None:
+        if axis not in self.parameters:
+            raise ValueError(f"{place}: `{axis}` is not one of the parameters{_near(axis, self.parameters)}")
 
     @model_validator(mode="after")
     def _belongs_together(self) -> Definition:

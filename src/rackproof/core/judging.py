@@ -33,6 +33,7 @@ from rackproof.core.records import (
 )
 
 NO_REFERENCE = "no reference yet"
+_TOO_GOOD = "too good to be true, check the measurement"
 
 
 class SkuReference(Record):
@@ -129,55 +130,64 @@ def judge(
         gating: Whether the verdict counts towards the run's.
         lacking: Why there is no reference.
     """
+    verdict, reason = _verdict_and_reason(measurement, reference, direction or measurement.direction, lacking)
+    return Judgement(
+        metric=measurement.name,
+        labels=measurement.labels,
+        value=measurement.value,
+        unit=measurement.unit,
+        reference=reference,
+        verdict=verdict,
+        gating=gating,
+        reason=reason,
+        source=measurement.source,
+    )
 
-    def verdict(outcome: Verdict, reason: str) -> Judgement:
-        return Judgement(
-            metric=measurement.name,
-            labels=measurement.labels,
-            value=measurement.value,
-            unit=measurement.unit,
-            reference=reference,
-            verdict=outcome,
-            gating=gating,
-            reason=reason,
-            source=measurement.source,
-        )
 
+def _verdict_and_reason(
+    measurement: Measurement, reference: Reference | None, better: Direction | None, lacking: str
+) -> tuple[Verdict, str]:
+    """Return what follows, ``unproven`` where measurement and reference cannot be compared."""
     if not measurement.finite:
-        return verdict(Verdict.UNPROVEN, f"{measurement.value} is not a number that can be judged")
+        return Verdict.UNPROVEN, f"{measurement.value} is not a number that can be judged"
     if reference is None:
-        return verdict(Verdict.UNPROVEN, lacking[:4000])
+        return Verdict.UNPROVEN, lacking[:4000]
     if reference.unit != measurement.unit:
         units = f"measured in {measurement.unit or 'no unit'}, reference in {reference.unit or 'no unit'}"
-        return verdict(Verdict.UNPROVEN, units)
-    better = direction or measurement.direction
+        return Verdict.UNPROVEN, units
     useless = _useless(reference, better)
     if useless:
-        return verdict(Verdict.UNPROVEN, f"the reference proves nothing: {useless}")
-    value, base = measurement.value, reference.value
-    lowest = None if reference.low is None else base + abs(base) * reference.low
-    highest = None if reference.high is None else base + abs(base) * reference.high
-    shown = f"{value:.6g} {measurement.unit}".strip()
+        return Verdict.UNPROVEN, f"the reference proves nothing: {useless}"
+    return _compare(measurement, reference, better)
 
+
+def _compare(measurement: Measurement, reference: Reference, better: Direction | None) -> tuple[Verdict, str]:
+    """Compare a finite value with the bounds of a reference of the same unit."""
+    value = measurement.value
+    lowest, highest = _edge(reference, reference.low), _edge(reference, reference.high)
+    shown = f"{value:.6g} {measurement.unit}".strip()
     if lowest is not None and value < lowest:
         if better is Direction.LOWER:
-            return verdict(
-                Verdict.UNPROVEN, f"{shown} is below {lowest:.6g}: too good to be true, check the measurement"
-            )
-        return verdict(Verdict.FAIL, f"{shown} is below {lowest:.6g}")
+            return Verdict.UNPROVEN, f"{shown} is below {lowest:.6g}: {_TOO_GOOD}"
+        return Verdict.FAIL, f"{shown} is below {lowest:.6g}"
     if highest is not None and value > highest:
+        # Equal bounds mean `equals`: then more is as wrong as less, whichever way is better.
         if better is Direction.HIGHER and lowest != highest:
-            return verdict(
-                Verdict.UNPROVEN,
-                f"{shown} is above {highest:.6g}: too good to be true, check the measurement",
-            )
-        return verdict(Verdict.FAIL, f"{shown} is above {highest:.6g}")
-    if reference.warn is not None:
-        edge = base + abs(base) * reference.warn
-        if (better is Direction.LOWER and value > edge) or (better is not Direction.LOWER and value < edge):
-            side = "above" if better is Direction.LOWER else "below"
-            return verdict(Verdict.DEGRADED, f"{shown} is {side} {edge:.6g}, yet within the hard bound")
-    return verdict(Verdict.PASS, "within bounds")
+            return Verdict.UNPROVEN, f"{shown} is above {highest:.6g}: {_TOO_GOOD}"
+        return Verdict.FAIL, f"{shown} is above {highest:.6g}"
+    warning = _edge(reference, reference.warn)
+    if warning is not None:
+        if better is Direction.LOWER and value > warning:
+            return Verdict.DEGRADED, f"{shown} is above {warning:.6g}, yet within the hard bound"
+        if better is not Direction.LOWER and value < warning:
+            return Verdict.DEGRADED, f"{shown} is below {warning:.6g}, yet within the hard bound"
+    return Verdict.PASS, "within bounds"
+
+
+def _edge(reference: Reference, fraction: float | None) -> float | None:
+    """Return the value at a bound, None where that side is open."""
+    # Of the absolute value: -7 % of a negative reference is below it, too.
+    return None if fraction is None else reference.value + abs(reference.value) * fraction
 
 
 def _useless(reference: Reference, better: Direction | None) -> str:

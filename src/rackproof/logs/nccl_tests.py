@@ -228,29 +228,35 @@ class NcclTestsParser(LogParser):
         if not isinstance(root, dict) or not isinstance(root.get("results"), list):
             log.find("damaged_json", "the JSON holds no results", Verdict.UNPROVEN)
             return False
+        self.document_head(root)
+        for entry in root["results"][:2000]:
+            self.entry(entry)
+        return self.document_end(root)
+
+    def document_head(self, root: dict[str, Any]) -> None:
+        """Take the program, the sizes and the devices that the JSON states."""
         arguments = root.get("args")
-        if (
-            isinstance(arguments, list)
-            and arguments
-            and (found := _PROGRAM.search(text_of(arguments[0], 500)))
-        ):
-            self.program = found[1]
+        if isinstance(arguments, list) and arguments:
+            program = _PROGRAM.search(text_of(arguments[0], 500))
+            self.program = program[1] if program else self.program
         config = root.get("config")
         if isinstance(config, dict):
             for key, tag in (("minimum_bytes", "min_bytes"), ("maximum_bytes", "max_bytes")):
-                log.tag(tag, config.get(key))
+                self.log.tag(tag, config.get(key))
             devices = config.get("devices")
             if isinstance(devices, list):
                 self.ranks = len(devices)
                 if devices and isinstance(devices[0], dict):
-                    log.tag("device", devices[0].get("device_info"))
+                    self.log.tag("device", devices[0].get("device_info"))
         if root.get("nccl_version") is not None:
-            log.tag("software.nccl", root["nccl_version"])
-        for entry in root["results"][:2000]:
-            self.entry(entry)
+            self.log.tag("software.nccl", root["nccl_version"])
+
+    def document_end(self, root: dict[str, Any]) -> bool:
+        """Judge errors and wrong values; return whether the JSON has its last part."""
+        log = self.log
         bounds = root.get("out_of_bounds")
         errors = root.get("errors")
-        if isinstance(errors, list) and any(text_of(one) for one in errors[:100]):
+        if isinstance(errors, list) and any(text_of(error) for error in errors[:100]):
             log.find("nccl_error", "the test reports an error", Verdict.DEGRADED, excerpt=text_of(errors[0]))
         if not isinstance(bounds, dict) or "end_time" not in root:
             log.find("cut_off", "the JSON lacks its last part: the test did not end", Verdict.UNPROVEN)

@@ -68,20 +68,8 @@ class NvbandwidthParser(LogParser):
             self.close(at)
             self.test, self.open_line, self.columns, self.unit = found[1], at, [], "GB/s"
             self.total = 0.0
-        elif self.test and (found := _SUM.match(text)):
-            self.sum_line(at, text, found[1], number(found[2]))
-        elif self.test and self.columns and (found := _ROW.match(text)):
-            values = found[2].split()
-            if len(values) != len(self.columns):
-                self.log.find(
-                    "damaged_line", "a row that cannot be read", Verdict.UNPROVEN, line=at, excerpt=text
-                )
-            for column, value in zip(self.columns, values, strict=False):
-                self.cell(at, self.test, found[1], column, value)
-        elif self.test and _COLUMNS.match(text):
-            self.columns = text.split()[:1000]
-        elif self.test and (found := _UNIT.search(text)):
-            self.unit = found[1]
+        elif self.test and self.matrix_line(at, text):
+            return
         elif text.startswith("Waived"):
             self.waived += 1
         elif text.startswith("NOTE: The reported results"):
@@ -92,6 +80,26 @@ class NvbandwidthParser(LogParser):
             self.log.tag("device", found[1])
         elif _ERROR.search(text):
             self.log.find("tool_error", "the test reports an error", Verdict.FAIL, line=at, excerpt=text)
+
+    def matrix_line(self, at: int, text: str) -> bool:
+        """Read a line of the present test's matrix; return whether it is one."""
+        if total := _SUM.match(text):
+            self.sum_line(at, text, total[1], number(total[2]))
+        elif self.columns and (row := _ROW.match(text)):
+            values = row[2].split()
+            if len(values) != len(self.columns):
+                self.log.find(
+                    "damaged_line", "a row that cannot be read", Verdict.UNPROVEN, line=at, excerpt=text
+                )
+            for column, value in zip(self.columns, values, strict=False):
+                self.cell(at, self.test, row[1], column, value)
+        elif _COLUMNS.match(text):
+            self.columns = text.split()[:1000]
+        elif unit := _UNIT.search(text):
+            self.unit = unit[1]
+        else:
+            return False
+        return True
 
     def close(self, at: int) -> None:
         """Note a test that has no sum when the next one begins."""

@@ -130,7 +130,7 @@ class Follower:
     def _line(self, line: bytes) -> None:
         at = line.find(b":::MLLOG")
         if line.startswith(b":::RACKPROOF {"):
-            self._said(line[len(b":::RACKPROOF ") :])
+            self._launcher_report(line[len(b":::RACKPROOF ") :])
         elif at >= 0:
             self._event_json(line[at + 8 :])
         elif self._events_only:
@@ -145,17 +145,17 @@ class Follower:
         else:
             self._text(line)
 
-    def _said(self, payload: bytes) -> None:
-        """Take what the launcher on a cluster says of a job: its phase, and why it waits."""
+    def _launcher_report(self, payload: bytes) -> None:
+        """Take what the launcher on a cluster reports of a job: its phase, and why it waits."""
         try:
-            told: Any = orjson.loads(payload)
+            report: Any = orjson.loads(payload)
         except ValueError:
             return
-        if not isinstance(told, dict) or not isinstance(told.get("phase"), str):
+        if not isinstance(report, dict) or not isinstance(report.get("phase"), str):
             return
-        queue = told.get("queue")
-        words = told["phase"] + (f", {queue} in the queue" if isinstance(queue, str) and queue else "")
-        self._update({"phase": clean(words, 80)})
+        queue = report.get("queue")
+        phase = report["phase"] + (f", {queue} in the queue" if isinstance(queue, str) and queue else "")
+        self._update({"phase": clean(phase, 80)})
 
     def _event_json(self, payload: bytes) -> None:
         try:
@@ -166,12 +166,19 @@ class Follower:
             self._event(entry["key"], entry.get("value"), entry.get("metadata"), old=False)
 
     def _event(self, key: str, value: object, meta: object, *, old: bool) -> None:
-        meta = meta if isinstance(meta, dict) else {}
+        changes = self._position(key, meta if isinstance(meta, dict) else {})
+        # A progress event's own step and epoch count more than those in the metadata around it.
+        changes.update(self._event_value(key, value, old=old))
+        self._update(changes)
+
+    def _position(self, key: str, meta: Mapping[str, object]) -> dict[str, Any]:
+        """Return phase, step and epoch as an event's key and metadata give them."""
         changes: dict[str, Any] = {}
         if phase := _PHASES.get(key):
             changes["phase"] = phase
-        if key == "run_stop" and isinstance(meta.get("status"), str):
-            changes["phase"] = clean(meta["status"], 40)
+        status = meta.get("status")
+        if key == "run_stop" and isinstance(status, str):
+            changes["phase"] = clean(status, 40)
         step = whole(meta.get("step", meta.get("step_num")))
         # Rackproof's progress events count steps within an epoch, other metadata over the whole run.
         if step is not None and not self._own_progress:
@@ -181,31 +188,38 @@ class Follower:
             changes["epoch"] = epoch
             if self._own_progress and epoch != self._now.epoch:
                 changes["step"] = 0
+        return changes
+
+    def _event_value(self, key: str, value: object, *, old: bool) -> dict[str, Any]:
+        """Return what an event's value changes; ``old``: it is of round 0.6, which had other targets."""
         if key == "submission_benchmark" and isinstance(value, str):
             targets = (TARGETS_06 if old else TARGETS).get(value)
-            if targets:
-                changes["target"] = targets[0].value
-        elif key in ("target", "target_accuracy", "quality_target"):
-            changes["target"] = number(value.get("value") if isinstance(value, dict) else value)
-        elif key == "global_batch_size":
+            return {"target": targets[0].value} if targets else {}
+        if key in ("target", "target_accuracy", "quality_target"):
+            return {"target": number(value.get("value") if isinstance(value, dict) else value)}
+        if key == "global_batch_size":
             self._batch_size = number(value)
         elif key == "max_steps":
-            changes["steps"] = whole(value)
+            return {"steps": whole(value)}
         elif key == "eval_accuracy":
-            if isinstance(value, dict) and isinstance(value.get("accuracy"), dict):
+            if isinstance(value, dict) and isinstance(value.get("accuracy"), dict):  # 0.6 maskrcnn
                 value = next(iter(value["accuracy"].values()), None)
-            changes["accuracy"] = number(value)
+            return {"accuracy": number(value)}
         elif key == "tracked_stats" and isinstance(value, dict):
-            changes.update(self._stats(value))
+            return self._stats(value)
         elif key == "progress" and isinstance(value, dict):
-            self._own_progress = True
-            for name in ("step", "steps"):
-                changes[name] = whole(value.get(name))
-            for name in ("epoch", "epochs"):
-                changes[name] = number(value.get(name))
-            if isinstance(value.get("phase"), str):
-                changes["phase"] = clean(value["phase"], 40)
-        self._update(changes)
+            return self._progress_event(value)
+        return {}
+
+    def _progress_event(self, value: Mapping[str, object]) -> dict[str, Any]:
+        """Return what a progress event of Rackproof's own workloads states."""
+        self._own_progress = True
+        changes: dict[str, Any] = {name: whole(value.get(name)) for name in ("step", "steps")}
+        changes.update({name: number(value.get(name)) for name in ("epoch", "epochs")})
+        phase = value.get("phase")
+        if isinstance(phase, str):
+            changes["phase"] = clean(phase, 40)
+        return changes
 
     def _stats(self, value: Mapping[str, object]) -> dict[str, Any]:
         changes: dict[str, Any] = {
@@ -220,40 +234,12 @@ class Follower:
         return changes
 
     def _text(self, line: bytes) -> None:
-        changes: dict[str, Any] = {}
-        if found := _TF_STEP.match(line):
-            changes = {"step": int(found[1]), "loss": _number(found[3]), "phase": "training"}
-            changes.update(throughput=_number(found[2]), throughput_unit="images/s")
-        elif found := _TF_TOTAL.match(line):
-            changes = {"throughput": _number(found[1]), "throughput_unit": "images/s", "phase": "ended"}
-        elif found := _TF_BATCHES.match(line):
-            changes = {"steps": int(found[1])}
-        elif found := _MXNET.search(line):
-            changes = {"epoch": float(found[1]) + 1, "phase": "training"}
-            if found[3] is not None:
-                changes.update(step=int(found[2]), throughput=_number(found[3]), throughput_unit="samples/s")
-            elif value := _MXNET_VALUE.search(line):
-                changes["accuracy"] = _number(value[1])
-        elif b"num_epochs=" in line and (found := _MXNET_EPOCHS.search(line)):
-            changes = {"epochs": float(found[1])}
-        elif found := _SSD.search(line):
-            changes = {"step": int(found[1]), "loss": _number(found[2])}
-            changes.update(throughput=_number(found[3]), throughput_unit="samples/s")
-        elif found := _GNMT.search(line):
-            changes = {"epoch": float(found[1]) + 1, "step": int(found[2]), "steps": int(found[3])}
-            changes.update(throughput=_number(found[4]), throughput_unit="tokens/s")
-        elif found := _MASKRCNN.search(line):
-            changes = {"step": int(found[1]), "loss": _number(found[2])}
-        elif found := _NCCL.match(line):
-            changes = {"step": int(found[1]), "throughput": _number(found[2]), "throughput_unit": "GB/s"}
-            changes["phase"] = "measuring"
-        elif found := _NCCL_MAX.match(line):
-            changes = {"phase": "measuring"}
-        elif found := _BURN.match(line):
-            percent = _number(found[1])
-            if percent is not None and percent <= 100:
-                changes = {"step": int(percent), "steps": 100, "phase": "burning"}
-        self._update(changes)
+        """Take a line that is no event, by the first reader that knows it."""
+        for read in _TEXT_READERS:
+            changes = read(line)
+            if changes is not None:
+                self._update(changes)
+                return
 
     def _update(self, changes: Mapping[str, Any]) -> None:
         known = {name: value for name, value in changes.items() if value is not None}
@@ -294,3 +280,77 @@ class Follower:
 
 def _number(raw: bytes) -> float | None:
     return number(raw.decode("ascii", "replace"))
+
+
+def _tf_cnn_changes(line: bytes) -> dict[str, Any] | None:
+    if step := _TF_STEP.match(line):
+        return {
+            "step": int(step[1]),
+            "loss": _number(step[3]),
+            "phase": "training",
+            "throughput": _number(step[2]),
+            "throughput_unit": "images/s",
+        }
+    if total := _TF_TOTAL.match(line):
+        return {"throughput": _number(total[1]), "throughput_unit": "images/s", "phase": "ended"}
+    if batches := _TF_BATCHES.match(line):
+        return {"steps": int(batches[1])}
+    return None
+
+
+def _mxnet_changes(line: bytes) -> dict[str, Any] | None:
+    if epoch := _MXNET.search(line):
+        changes: dict[str, Any] = {"epoch": float(epoch[1]) + 1, "phase": "training"}
+        if epoch[3] is not None:
+            changes.update(step=int(epoch[2]), throughput=_number(epoch[3]), throughput_unit="samples/s")
+        elif accuracy := _MXNET_VALUE.search(line):
+            changes["accuracy"] = _number(accuracy[1])
+        return changes
+    if b"num_epochs=" in line and (epochs := _MXNET_EPOCHS.search(line)):
+        return {"epochs": float(epochs[1])}
+    return None
+
+
+def _round06_changes(line: bytes) -> dict[str, Any] | None:
+    """Read the progress lines of ssd, gnmt and maskrcnn in MLPerf training 0.6."""
+    if ssd := _SSD.search(line):
+        return {
+            "step": int(ssd[1]),
+            "loss": _number(ssd[2]),
+            "throughput": _number(ssd[3]),
+            "throughput_unit": "samples/s",
+        }
+    if gnmt := _GNMT.search(line):
+        return {
+            "epoch": float(gnmt[1]) + 1,
+            "step": int(gnmt[2]),
+            "steps": int(gnmt[3]),
+            "throughput": _number(gnmt[4]),
+            "throughput_unit": "tokens/s",
+        }
+    if maskrcnn := _MASKRCNN.search(line):
+        return {"step": int(maskrcnn[1]), "loss": _number(maskrcnn[2])}
+    return None
+
+
+def _tool_changes(line: bytes) -> dict[str, Any] | None:
+    """Read the progress lines of nccl-tests and gpu_burn."""
+    if row := _NCCL.match(line):
+        return {
+            "step": int(row[1]),
+            "throughput": _number(row[2]),
+            "throughput_unit": "GB/s",
+            "phase": "measuring",
+        }
+    if _NCCL_MAX.match(line):
+        return {"phase": "measuring"}
+    if burn := _BURN.match(line):
+        percent = _number(burn[1])
+        if percent is not None and percent <= 100:
+            return {"step": int(percent), "steps": 100, "phase": "burning"}
+        return {}
+    return None
+
+
+_TEXT_READERS = (_tf_cnn_changes, _mxnet_changes, _round06_changes, _tool_changes)
+"""Each returns what a line changes, None where the line is not of its programs; the first counts."""

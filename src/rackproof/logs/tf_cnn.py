@@ -69,16 +69,9 @@ class TfCnnParser(LogParser):
     def line(self, at: int, text: str) -> None:
         """Read one line."""
         self.last_line = at
-        self.rank = None
-        if text[:1] in "[ 0123456789" and (prefix := _RANK.match(text)):
-            self.rank = int(prefix[1] or prefix[2])
-            text = text[prefix.end() :]
-            if "]<std" in text:
-                text = _TAG_WITHIN.sub(lambda tag: "" if int(tag[1]) == self.rank else tag[0], text)
+        text = self.take_rank(text)
         if "images/sec" in text:
-            if self.rank is not None and len(self.ranks) < _MOST_RANKS:
-                self.ranks.setdefault(self.rank, None)
-                self.first_rank = self.rank if self.first_rank is None else self.first_rank
+            self.note_rank()
             self.numbers(at, text)
         elif text.startswith("Accuracy @ 1"):
             self.take_accuracy(at, text)
@@ -92,6 +85,24 @@ class TfCnnParser(LogParser):
             self.memory_count += 1
             if self.memory is None:
                 self.memory = (at, text)
+
+    def take_rank(self, text: str) -> str:
+        """Take the rank that a launcher wrote before a line, and return the line without it."""
+        self.rank = None
+        # The first character decides for most lines, which spares them the pattern.
+        if text[:1] not in "[ 0123456789" or not (prefix := _RANK.match(text)):
+            return text
+        rank = self.rank = int(prefix[1] or prefix[2])
+        text = text[prefix.end() :]
+        if "]<std" in text:
+            text = _TAG_WITHIN.sub(lambda tag: "" if int(tag[1]) == rank else tag[0], text)
+        return text
+
+    def note_rank(self) -> None:
+        """Note that the present line's rank trains: it has to state a total."""
+        if self.rank is not None and len(self.ranks) < _MOST_RANKS:
+            self.ranks.setdefault(self.rank, None)
+            self.first_rank = self.rank if self.first_rank is None else self.first_rank
 
     def numbers(self, at: int, text: str) -> None:
         """Read a step or the total."""
