@@ -180,7 +180,7 @@ def kept_of(one: NightContext) -> ProbeNight:
         (PartnerHalf("n2"), probes.section("python", ""), False, None, "its log proves nothing"),
         (PartnerHalf("n2"), "", False, None, "lost"),
         (PartnerHalf("n2", "failed: torch"), probes.pair_says(), False, None, "half failed: torch"),
-        (PartnerHalf("", "n2: busy"), "", None, None, "it met nobody: n2: busy"),
+        (PartnerHalf("", "n2: busy"), "", None, None, "it had no partner: n2: busy"),
     ],
 )
 def test_what_a_node_and_its_partner_come_to(

@@ -85,7 +85,7 @@ TOLD = Settings(
         (
             {"firmware": {"NIC": "28.2"}},
             [
-                ("firmware NIC is not known, has to be 28.2: its BMC tells no version of it", "unproven"),
+                ("firmware NIC is not known, has to be 28.2: its BMC lists no version of it", "unproven"),
                 ("firmware Installed-1 (NIC) is 28.1, not 28.2", "fail"),
             ],
         ),

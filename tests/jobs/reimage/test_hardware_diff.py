@@ -23,23 +23,23 @@ NODE = Node(
 )
 
 
-def told(after: Node, before: Node | None = NODE) -> list[tuple[str, Verdict | None]]:
+def described(after: Node, before: Node | None = NODE) -> list[tuple[str, Verdict | None]]:
     return [(one.text(), one.verdict) for one in compare_hardware(before, after)]
 
 
 def test_the_same_is_no_change_though_a_kernel_reserves_a_little() -> None:
-    assert told(NODE) == []
-    assert told(NODE.model_copy(update={"memory_bytes": (960 << 30) - (8 << 30)})) == []
+    assert described(NODE) == []
+    assert described(NODE.model_copy(update={"memory_bytes": (960 << 30) - (8 << 30)})) == []
 
 
 def test_a_swapped_gpu_is_reported_by_both_uuids_and_stops_nobody() -> None:
     after = NODE.model_copy(update={"gpus": gpus("a", "x", "c", "d")})
-    assert told(after) == [("GPU 1 (00:01) swapped: was GPU-b, is GPU-x", None)]
+    assert described(after) == [("GPU 1 (00:01) swapped: was GPU-b, is GPU-x", None)]
 
 
 def test_gpus_that_changed_places_have_moved() -> None:
     after = NODE.model_copy(update={"gpus": gpus("b", "a", "c", "d")})
-    assert [text for text, _ in told(after)] == [
+    assert [text for text, _ in described(after)] == [
         "GPU GPU-b moved: 00:01 to 00:00",
         "GPU GPU-a moved: 00:00 to 00:01",
     ]
@@ -55,16 +55,16 @@ def test_gpus_that_changed_places_have_moved() -> None:
     ],
 )
 def test_less_than_before_and_another_machine_stop_the_node(after: dict[str, object], said: str) -> None:
-    assert [text for text, verdict in told(NODE.model_copy(update=after)) if verdict and verdict.gates] == [
-        said
-    ]
+    assert [
+        text for text, verdict in described(NODE.model_copy(update=after)) if verdict and verdict.gates
+    ] == [said]
 
 
 def test_other_firmware_is_reported_part_by_part() -> None:
     after = NODE.model_copy(
         update={"gpus": gpus("a", "b", "c", "d", vbios="2"), "firmware": {"bios": "1.1", "vbios": "2"}}
     )
-    assert [text for text, _ in told(after)] == [
+    assert [text for text, _ in described(after)] == [
         *(f"GPU {i} (00:0{i}) firmware was 1, is 2" for i in range(4)),
         "firmware bios was 1.0, is 1.1",
         "firmware infiniband.mlx5_0 missing: was 28.1",
@@ -72,9 +72,9 @@ def test_other_firmware_is_reported_part_by_part() -> None:
 
 
 def test_what_was_not_known_is_never_unchanged() -> None:
-    assert told(NODE, None) == [("hardware: not known before, so not compared", None)]
+    assert described(NODE, None) == [("hardware: not known before, so not compared", None)]
     bare = NODE.model_copy(update={"gpus": (), "serial": ""})
-    assert [text for text, _ in told(NODE, bare)] == [
+    assert [text for text, _ in described(NODE, bare)] == [
         "serial number: not known before, so not compared",
         "GPUs: not known before, so not compared",
     ]

@@ -1,6 +1,7 @@
-"""Nodes go out of service, come back with a new image, and prove themselves before they take work.
+"""Nodes go out of service, get a new image, and pass their acceptance before they take work.
 
-The states and what holds after an interruption are in ``states``, what is written down in ``journal``, what
-``reimage.yml`` calls in ``running``. ``disks`` says which disk may be written, ``bmc`` speaks Redfish,
-``fleet`` simulates a thousand nodes.
+The steps and what has to be repeated after an interruption are in ``lifecycle``, what is written down in
+``journal`` and ``run_files``, what ``reimage.yml`` calls in ``tasks``, ``hardware_record`` and
+``acceptance``. ``bmc`` switches nodes by Redfish or IPMI, ``discovery`` and ``boot_reports`` find new ones,
+``forecast`` simulates a thousand.
 """

@@ -1,9 +1,9 @@
-"""What a node proves besides its health before it returns: alone, and with a partner known to be good.
+"""Acceptance of a node before it resumes work: measured alone, and with a known-good partner.
 
-Slurm gives a drained node no job, and nobody resumes one that is not proven. So the node itself is measured
-by ssh, and of a pair only the partner's half is a job of Slurm, on a node that is in service: whatever is
-killed half-way, the node stays drained, and the job ends by Slurm's time limit. What came of it is kept in
-the night's ``probes.json``, like everything that a night measures.
+Slurm gives a drained node no job, and a node is not resumed before its acceptance. So the node itself is
+measured by ssh, and of a pair only the partner's half is a job of Slurm, on a node that is in service:
+whatever is killed half-way, the node stays drained, and the job ends by Slurm's time limit. The results are
+kept in the night's ``probes.json``, like everything that a night measures.
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ PROBES, PAIR = "probes", "pair"
 ACCEPTANCE_CHECKS = (PROBES, PAIR)
 WAIT_S = 120
 """Seconds that the node's half of a pair waits for a partner; the program itself waits no longer."""
-_COMES_S = 45
-"""So long it may take until a partner that was asked for is there, or was refused."""
+_PARTNER_START_S = 45
+"""Seconds until a partner that was asked for has started, or was refused."""
 
 
-def check_acceptance(folder: Path, node: str, proofs: Sequence[str]) -> tuple[str, ...]:
-    """Return what is to be reported of a node that has proven itself.
+def check_acceptance(folder: Path, node: str, checks: Sequence[str]) -> tuple[str, ...]:
+    """Return what is to be reported of a node that has passed its acceptance.
 
     Args:
         folder: The night's folder.
         node: The node.
-        proofs: What it had to prove besides its health, of :data:`ACCEPTANCE_CHECKS`.
+        checks: What it had to pass besides its health checks, of :data:`ACCEPTANCE_CHECKS`.
 
     Raises:
-        ReimageError: It did not.
+        ReimageError: It did not pass.
     """
     remarks = check_night_verdict(folder, node)
-    if missing := [one for one in ACCEPTANCE_CHECKS if one not in proofs]:
+    if missing := [check for check in ACCEPTANCE_CHECKS if check not in checks]:
         what = {PROBES: "what it computes and how fast", PAIR: "its fabric"}
-        said = " and ".join(what[one] for one in missing)
-        remarks = (*remarks, f"not proven: {said} (reimage_acceptance leaves {', '.join(missing)} out)")
-    if not proofs:
+        unproven = " and ".join(what[check] for check in missing)
+        remarks = (*remarks, f"not proven: {unproven} (reimage_acceptance leaves {', '.join(missing)} out)")
+    if not checks:
         return remarks
     night = read_probes(folder) or ProbeNight(asked=0)
     next_ = f"See {folder.name}/probes.json and `rackproof explain {node}`"
-    if PROBES in proofs and node not in night.measured:
-        kept = night_store.read_snapshot(folder, node)
-        if kept is None or kept.snapshot.gpus or kept.expected.get("gpus"):
+    if PROBES in checks and node not in night.measured:
+        stored = night_store.read_snapshot(folder, node)
+        if stored is None or stored.snapshot.gpus or stored.expected.get("gpus"):
             raise ReimageError(
                 f"{node} is unproven: {night.left_out.get(node, 'it was not measured')}. {next_}"
             )
         remarks = (*remarks, "it has no GPU that could be measured")
-    if PAIR in proofs and not any(node in one.nodes and one.passed for one in night.pairs):
+    if PAIR in checks and not any(node in pair.nodes and pair.passed for pair in night.pairs):
         raise ReimageError(f"{node} is unproven: it reduced with no partner. {next_}")
     return remarks
 
@@ -90,21 +90,22 @@ def check_night_verdict(night_folder: Path, node: str) -> tuple[str, ...]:
     return (f"{mine.verdict.value}: {sanitize(text, 200)}",) if mine.verdict is not Verdict.PASS else ()
 
 
-def find_own_failure(begun: NightContext, node: str) -> str:
-    """Return why a node needs no partner: by itself it has shown already that it is not to return."""
-    night = read_probes(Path(begun.folder))
-    mine = night.reasons.get(node, ()) if night else ()
-    return next((f"{one.metric} {one.part}: {one.text}" for one in mine if one.verdict.gates), "")
+def find_own_failure(context: NightContext, node: str) -> str:
+    """Return why a node needs no partner, empty if it does: alone it has failed already."""
+    night = read_probes(Path(context.folder))
+    reasons = night.reasons.get(node, ()) if night else ()
+    failures = (f"{reason.metric} {reason.part}: {reason.text}" for reason in reasons if reason.verdict.gates)
+    return next(failures, "")
 
 
-def find_partners(begun: NightContext, node: str, listed: str) -> tuple[str, ...]:
-    """Return who is known to be good and could reduce with a node, those of its rack first.
+def find_partners(context: NightContext, node: str, listed: str) -> tuple[str, ...]:
+    """Return the known-good nodes that could reduce with a node, those of its rack first.
 
     Known to be good is a node of the same SKU and partition that Slurm has in service and that passed its
     last night.
 
     Args:
-        begun: The night in which the node proves itself.
+        context: The night of the node's acceptance.
         node: The node.
         listed: What ``sinfo --noheader --Node --format=%N|%R|%E`` prints.
 
@@ -118,30 +119,33 @@ def find_partners(begun: NightContext, node: str, listed: str) -> tuple[str, ...
         for name, partition, reason in rows
         if name != node and partition in mine and reason.strip() == "none"
     }
-    kept = night_store.read_snapshot(Path(begun.folder), node)
-    if kept is None:
+    stored = night_store.read_snapshot(Path(context.folder), node)
+    if stored is None:
         return ()
     try:
-        # An earlier night, or another run's that is over: not this one, whose nodes are all to be proven yet.
-        known, _ = night_store.earlier(night_store.nights(Path(begun.results), before=begun.night_id), others)
+        # An earlier night, or another run's that is over: in this one no node has passed its acceptance yet.
+        known, _ = night_store.earlier(
+            night_store.nights(Path(context.results), before=context.night_id), others
+        )
     except ResultsError as error:
         raise ReimageError(str(error)) from error
     good = [
-        one
-        for one in known.values()
-        if one.verdict is Verdict.PASS and one.sku == kept.snapshot.sku and one.sku
+        partner
+        for partner in known.values()
+        if partner.verdict is Verdict.PASS and partner.sku == stored.snapshot.sku and partner.sku
     ]
-    ordered = sorted(good, key=lambda one: (one.rack != kept.rack, one.node))
+    ordered = sorted(good, key=lambda partner: (partner.rack != stored.rack, partner.node))
     if not ordered:
         return ()
-    # Nodes of one wave ask at the same time: not all of them for the same partner first.
-    begin = sum(map(ord, node)) % len(ordered)
-    turned = ordered[begin:] + ordered[:begin]
-    return tuple(one.node for one in sorted(turned, key=lambda one: one.rack != kept.rack))
+    # Nodes of one wave ask at the same time: each starts at another place of the list, and not all of them
+    # ask for the same partner first. The sum of characters is the same in every process; hash() is not.
+    first = sum(map(ord, node)) % len(ordered)
+    rotated = ordered[first:] + ordered[:first]
+    return tuple(partner.node for partner in sorted(rotated, key=lambda partner: partner.rack != stored.rack))
 
 
 def node_script(plan: Plan, node: str) -> str:
-    """Return what the node runs, as rank 0: it needs no name of its partner, who comes to it.
+    """Return the script of the node, rank 0: its partner connects to it, so that it needs no name of it.
 
     Raises:
         ReimageError: The program cannot be read.
@@ -150,7 +154,7 @@ def node_script(plan: Plan, node: str) -> str:
 
 
 def node_limit_s(plan: Plan) -> int:
-    """Return the seconds that the node's half may take, those included that it waits for a partner."""
+    """Return the seconds that the node's half may take, with those that it waits for a partner."""
     return plan.pair_limit_s + WAIT_S
 
 
@@ -163,36 +167,36 @@ def _script(plan: Plan, nodes: tuple[str, str], limit: int) -> str:
 
 @dataclass(frozen=True)
 class PartnerHalf:
-    """Who came (empty: nobody), and why others did not, or how a half ended that did not end well."""
+    """The partner that ran its half (empty: none), and why others did not, or how its half failed."""
 
     partner: str = ""
     text: str = ""
 
 
-def run_partner(plan: Plan, node: str, some: Sequence[str], gpus: int, jobs: Jobs) -> PartnerHalf:
-    """Run the partner's half as a job on the first of some nodes that Slurm gives.
+def run_partner(plan: Plan, node: str, partners: Sequence[str], gpus: int, jobs: Jobs) -> PartnerHalf:
+    """Run the partner's half as a job on the first partner that Slurm allocates.
 
     Args:
         plan: How it is measured.
         node: The node, which runs its half meanwhile.
-        some: Partners, best first.
+        partners: Partners, best first.
         gpus: GPUs of a partner.
         jobs: Runs jobs.
     """
-    if not some:
+    if not partners:
         return PartnerHalf(
             text="no other node of its SKU and partition is in service and passed its last night: run "
             'validate.yml, or leave the pair out (-e \'{"reimage_acceptance": ["probes"]}\')'
         )
     tried: dict[str, str] = {}
-    end = jobs.clock() + WAIT_S - _COMES_S
+    end = jobs.clock() + WAIT_S - _PARTNER_START_S
     try:
         jobs.begin()
-        # In turn, and again: a partner may be with another node of the wave, for half a minute.
-        for partner in itertools.cycle(some):
+        # In turn, and again: a partner may be busy with another node of the wave, for half a minute.
+        for partner in itertools.cycle(partners):
             if jobs.clock() > end:
                 break
-            # Only rank 0 says how it went: here it is told whether this half came to its end at all.
+            # Only rank 0 prints the result: the marks show whether this half ran to its end at all.
             half = _script(plan, (node, partner), plan.pair_limit_s)
             lines = [f'echo "{MARK}begin half"', f"(\n{half})", "status=$?"]
             lines += [f'printf "\\n{MARK}end $status\\n"', "exit $status", ""]
@@ -205,7 +209,7 @@ def run_partner(plan: Plan, node: str, some: Sequence[str], gpus: int, jobs: Job
         tried["Slurm"] = str(error)
     finally:
         jobs.end()
-    return PartnerHalf(text="; ".join(f"{name}: {why}" for name, why in tried.items()))
+    return PartnerHalf(text="; ".join(f"{name}: {reason}" for name, reason in tried.items()))
 
 
 def without_budget(plan: Plan) -> Plan:
@@ -213,43 +217,43 @@ def without_budget(plan: Plan) -> Plan:
     return replace(plan, minutes=float("inf"), share=1.0)
 
 
-def record_pair(begun: NightContext, node: str, half: PartnerHalf, said: str, status: str) -> str:
-    """Keep what a node and its partner came to; return it in a few words.
+def record_pair(context: NightContext, node: str, half: PartnerHalf, output: str, status: str) -> str:
+    """Keep the result of a node and its partner; return it in a few words.
 
     Args:
-        begun: The night.
+        context: The night.
         node: The node.
         half: How its partner's half went.
-        said: What the node's half said.
+        output: What the node's half printed.
         status: Its exit status, empty where it has none.
 
     Raises:
         ReimageError: It cannot be kept.
     """
-    folder = Path(begun.folder)
+    folder = Path(context.folder)
     result, reason = None, ""
     if not half.partner:
-        reason = f"it met nobody: {half.text or 'nobody says why'}"
+        reason = f"it had no partner: {half.text or 'the reason is not known'}"
     else:
-        result = _judged(begun, node, half, said, status)
+        result = _judge_pair(context, node, half, output, status)
         if not result.passed:
-            # One meeting does not tell whose fault it is; the node stays drained in any case.
+            # One pair does not show which of the two is at fault; the node stays drained in any case.
             reason = f"all-reduce failed with {half.partner}, which passed its last night: {result.text}"
     try:
-        # Nodes of a wave end at the same time.
+        # Nodes of a wave end at the same time, and each adds its pair to the same file.
         with (folder / "pairs.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             night = read_probes(folder) or ProbeNight(asked=0)
             reasons = dict(night.reasons)
             if reason:
-                why = NightReason(
+                unproven = NightReason(
                     check=PAIR,
                     verdict=Verdict.UNPROVEN,
                     metric="fabric",
                     part=node,
                     text=sanitize(reason, 500),
                 )
-                reasons[node] = (*reasons.get(node, ()), why)
+                reasons[node] = (*reasons.get(node, ()), unproven)
             pairs = (*night.pairs, result) if result else night.pairs
             write_probes(folder, night.model_copy(update={"pairs": pairs, "reasons": reasons}))
     except (OSError, ResultsError) as error:
@@ -257,23 +261,25 @@ def record_pair(begun: NightContext, node: str, half: PartnerHalf, said: str, st
     return reason or f"reduced with {half.partner}: {result.text if result else ''}"
 
 
-def _judged(begun: NightContext, node: str, half: PartnerHalf, said: str, status: str) -> PairResult:
-    """Return what a pair says: by a floor, or compared with the pairs that its rack and SKU had in nights."""
+def _judge_pair(context: NightContext, node: str, half: PartnerHalf, output: str, status: str) -> PairResult:
+    """Return the result of a pair: by a floor, or compared with earlier pairs of its rack and SKU."""
     nodes = (node, half.partner)
     if half.text:
         return PairResult(nodes=nodes, passed=False, text=f"its partner's half {half.text}")
-    kept = night_store.read_snapshot(Path(begun.folder), node)
+    stored = night_store.read_snapshot(Path(context.folder), node)
     try:
-        references = kept.sku_references() if kept else []
-        folders = night_store.nights(Path(begun.results), before=begun.night_id)
-        past = [one for folder in folders if (one := read_probes(folder)) is not None]
-        met = {name for one in past for pair in one.pairs for name in pair.nodes} | {node}
-        known, _ = night_store.earlier(folders, met)
+        references = stored.sku_references() if stored else []
+        folders = night_store.nights(Path(context.results), before=context.night_id)
+        past = [probes for folder in folders if (probes := read_probes(folder)) is not None]
+        paired = {name for probes in past for pair in probes.pairs for name in pair.nodes} | {node}
+        known, _ = night_store.earlier(folders, paired)
     except (SkuReferenceError, ResultsError) as error:
         raise ReimageError(str(error)) from error
-    result = read_pair(nodes, how(said, status, 0.0), references)
+    result = read_pair(nodes, how(output, status, 0.0), references)
     alike = {
-        one.node for one in known.values() if kept and (one.rack, one.sku) == (kept.rack, kept.snapshot.sku)
+        other.node
+        for other in known.values()
+        if stored and (other.rack, other.sku) == (stored.rack, stored.snapshot.sku)
     } | {node}
     if half.partner not in alike:
         return result

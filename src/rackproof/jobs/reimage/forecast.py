@@ -1,4 +1,4 @@
-"""How long a fleet takes to be imaged at N nodes at a time, and what gives out first. A simulation; pure.
+"""How long a fleet takes to be imaged at N nodes at a time, and what gives out first: a simulation. No I/O.
 
 Two things are shared by all nodes that are out: the image server's network, and the cores of the machine
 that runs the playbook. Each gives all who ask the same share, and no node more than it can take. Everything
@@ -95,50 +95,73 @@ class _Shared:
         return max(0.0, self.waiting[0][0] - self.given) / self.each()
 
 
-def _run(
-    nodes: Iterable[Sequence[tuple[Where, float]]], at_once: int, assumed: Assumptions
-) -> tuple[float, dict[Where, float], float, float]:
-    """Return when the last is done, how long what is shared is busy, the server's peak, and node-seconds."""
-    shared: dict[Where, _Shared] = {
-        "server": _Shared(assumed.server_rate, assumed.node_rate),
-        "controller": _Shared(assumed.controller_cores, 1.0),
-    }
-    queue = [list(reversed(one)) for one in nodes]
-    delays: list[tuple[float, int]] = []
-    now, nextup, out, peak, spent = 0.0, 0, 0, 0.0, 0.0
-    busy: dict[Where, float] = {"server": 0.0, "controller": 0.0}
+class _Simulation:
+    """Nodes that go through their work, at most ``at_once`` of them at a time."""
 
-    def advance(who: int) -> bool:
-        if not queue[who]:
+    def __init__(self, nodes: Iterable[Sequence[tuple[Where, float]]], assumed: Assumptions) -> None:
+        self.shared: dict[Where, _Shared] = {
+            "server": _Shared(assumed.server_rate, assumed.node_rate),
+            "controller": _Shared(assumed.controller_cores, 1.0),
+        }
+        # Work is taken from the end.
+        self.queues = [list(reversed(work)) for work in nodes]
+        self.own: list[tuple[float, int]] = []
+        self.now = self.server_peak = self.node_seconds = 0.0
+        self.busy: dict[Where, float] = {"server": 0.0, "controller": 0.0}
+        self.out = self.next_node = 0
+
+    def run(self, at_once: int) -> None:
+        """Go from one end of a piece of work to the next, until no node has any left."""
+        while True:
+            while self.out < at_once and self.next_node < len(self.queues):
+                self.out += self._begin_next(self.next_node)
+                self.next_node += 1
+            ends = self._next_ends()
+            if not ends:
+                return
+            seconds, where = min(ends)
+            self._pass_time(seconds)
+            ended = self.own if where == "own" else self.shared[where].waiting
+            _, node = heapq.heappop(ended)
+            if not self._begin_next(node):
+                self.out -= 1
+
+    def _begin_next(self, node: int) -> bool:
+        """Begin a node's next piece of work; return whether there is one."""
+        if not self.queues[node]:
             return False
-        where, work = queue[who].pop()
+        where, work = self.queues[node].pop()
         if where == "own":
-            heapq.heappush(delays, (now + work, who))
+            heapq.heappush(self.own, (self.now + work, node))
         else:
-            shared[where].begin(work, who)
+            self.shared[where].begin(work, node)
         return True
 
-    while True:
-        while out < at_once and nextup < len(queue):
-            out += advance(nextup)
-            nextup += 1
-        ends = [(delays[0][0] - now, "own")] if delays else []
-        ends += [(one.left(), name) for name, one in shared.items() if one.waiting]
-        if not ends:
-            return now, busy, peak, spent
-        step, what = min(ends)
-        for name, one in shared.items():
-            if one.waiting:
-                each = one.each()
-                one.given += each * step
-                busy[name] += step * each * len(one.waiting) / one.rate
-                if name == "server":
-                    peak = max(peak, each * len(one.waiting))
-        now += step
-        spent += step * out
-        who = heapq.heappop(delays if what == "own" else shared[what].waiting)[1]  # type: ignore[index]
-        if not advance(who):
-            out -= 1
+    def _next_ends(self) -> list[tuple[float, Where]]:
+        ends: list[tuple[float, Where]] = [(self.own[0][0] - self.now, "own")] if self.own else []
+        ends += [(resource.left(), name) for name, resource in self.shared.items() if resource.waiting]
+        return ends
+
+    def _pass_time(self, seconds: float) -> None:
+        for name, resource in self.shared.items():
+            if not resource.waiting:
+                continue
+            each = resource.each()
+            resource.given += each * seconds
+            total = each * len(resource.waiting)
+            self.busy[name] += seconds * total / resource.rate
+            if name == "server":
+                self.server_peak = max(self.server_peak, total)
+        self.now += seconds
+        self.node_seconds += seconds * self.out
+
+
+def _simulate(
+    nodes: Iterable[Sequence[tuple[Where, float]]], at_once: int, assumed: Assumptions
+) -> _Simulation:
+    simulation = _Simulation(nodes, assumed)
+    simulation.run(at_once)
+    return simulation
 
 
 def _steps(assumed: Assumptions, chance: random.Random) -> list[list[tuple[Where, float]]]:
@@ -175,7 +198,8 @@ def forecast(nodes: int, at_once: int, assumed: Assumptions | None = None, *, se
     given = assumed or Assumptions()
     chance = random.Random(seed)  # noqa: S311  (a simulation, no secret)
     fleet = [_steps(given, chance) for _ in range(nodes)]
-    rolling, busy, peak, _ = _run([[work for step in one for work in step] for one in fleet], at_once, given)
+    rolling = _simulate([[work for step in node for work in step] for node in fleet], at_once, given)
+    peak = rolling.server_peak
     waves = image = node_seconds = 0.0
     into: dict[Literal["server", "controller", "drain", "nodes"], float] = dict.fromkeys(
         ("drain", "server", "controller", "nodes"), 0.0
@@ -184,25 +208,26 @@ def forecast(nodes: int, at_once: int, assumed: Assumptions | None = None, *, se
         wave = fleet[begin : begin + at_once]
         took = 0.0
         for number in range(len(wave[0])):
-            seconds, _, high, _ = _run([one[number] for one in wave], len(wave), given)
-            alone = max(_run([one[number]], 1, given)[0] for one in wave)
+            together = _simulate([node[number] for node in wave], len(wave), given)
+            seconds = together.now
+            alone = max(_simulate([node[number]], 1, given).now for node in wave)
             took += seconds
             shared = ("nodes", "nodes", "server", "nodes", "controller", "nodes")[number]
             into["drain" if number == 0 else "nodes"] += alone
             into[shared] += seconds - alone  # type: ignore[index]
             if number == 2:
-                image, peak = max(image, seconds), max(peak, high)
+                image, peak = max(image, seconds), max(peak, together.server_peak)
         waves += took
         node_seconds += took * len(wave)
     return Forecast(
         nodes=nodes,
         at_once=at_once,
         waves_s=waves,
-        rolling_s=rolling,
+        rolling_s=rolling.now,
         image_s=image,
         server_peak=peak,
-        server_busy=busy["server"] / rolling,
-        controller_busy=busy["controller"] / rolling,
+        server_busy=rolling.busy["server"] / rolling.now,
+        controller_busy=rolling.busy["controller"] / rolling.now,
         out_of_service_node_hours=node_seconds / 3600,
         limited_by=max(into, key=lambda name: into[name]),
     )

@@ -1,17 +1,18 @@
-"""What changed in a node's hardware between two records of it, and what is not as its model has to be. Pure.
+"""What changed in a node's hardware between two records of it, and what is not as its model has to be. No
+I/O.
 
-Silence is no sameness: a part that one of the two records does not list where it could not be asked is said
-to be unproven, never unchanged.
+Silence is no sameness: a part that only one of the two records lists, because the other could not ask for it,
+is reported as unproven, never as unchanged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from rackproof.core.records import Node, Record, Verdict
+from rackproof.core.records import Gpu, Node, Record, Verdict
 from rackproof.core.text import sanitize, size
 from rackproof.jobs.reimage.bmc_types import Settings
 
@@ -79,46 +80,46 @@ def parse_expectation(node: str, values: Mapping[str, Any]) -> Expectation:
         ) from None
 
 
-def add_settings(about: Node, told: Settings, expected: Expectation) -> Node:
+def add_settings(about: Node, settings: Settings, expected: Expectation) -> Node:
     """Return the record of a node with its BMC's firmware, and the BIOS settings that are expected of it.
 
-    A BIOS has hundreds of settings: those that nobody minds are not kept.
+    A BIOS has hundreds of settings: those that nothing is expected of are not kept.
     """
-    kept = {f"bmc.{one.identity}": one.version for one in told.firmware if one.version}
-    kept |= {f"bios.{name}": str(told.bios[name]) for name in expected.bios if name in told.bios}
+    kept = {f"bmc.{piece.identity}": piece.version for piece in settings.firmware if piece.version}
+    kept |= {f"bios.{name}": str(settings.bios[name]) for name in expected.bios if name in settings.bios}
     return about.model_copy(update={"firmware": about.firmware | kept})
 
 
-def check_expectation(expected: Expectation, told: Settings) -> tuple[Change, ...]:
+def check_expectation(expected: Expectation, settings: Settings) -> tuple[Change, ...]:
     """Return what is not as it has to be, and what of it is not known: neither is a pass."""
-    return tuple(_wrong_settings(expected, told)) + tuple(_wrong_firmware(expected, told))
+    return tuple(_wrong_settings(expected, settings)) + tuple(_wrong_firmware(expected, settings))
 
 
-def _wrong_settings(expected: Expectation, told: Settings) -> Iterator[Change]:
+def _wrong_settings(expected: Expectation, settings: Settings) -> Iterator[Change]:
     for name, wanted in sorted(expected.bios.items()):
         part = f"BIOS setting {sanitize(name, 100)}"
-        if name not in told.bios:
-            why = told.bios_error or "its BMC shows no setting of that name"
+        if name not in settings.bios:
+            why = settings.bios_error or "its BMC shows no setting of that name"
             yield Change(part=part, kind="unread", verdict=Verdict.UNPROVEN, before=str(wanted), after=why)
-        elif not _same(told.bios[name], wanted):
-            now = str(told.bios[name])
+        elif not _same(settings.bios[name], wanted):
+            now = str(settings.bios[name])
             yield Change(part=part, kind="wrong", verdict=Verdict.FAIL, before=str(wanted), after=now)
 
 
 def _same(one: object, other: object) -> bool:
-    # True is 1 to Python, and to no BIOS. Some BIOSes tell numbers as text.
+    # True is 1 to Python, and to no BIOS. Some BIOSes list numbers as text.
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in (one, other)):
         return one == other
     return str(one) == str(other)
 
 
-def _wrong_firmware(expected: Expectation, told: Settings) -> Iterator[Change]:
+def _wrong_firmware(expected: Expectation, settings: Settings) -> Iterator[Change]:
     for name, wanted in sorted(expected.firmware.items()):
-        pieces = [one for one in told.firmware if name in (one.identity, one.name)]
+        pieces = [one for one in settings.firmware if name in (one.identity, one.name)]
         silent = [one for one in pieces if not one.version]
         if not pieces or silent:
-            why = told.firmware_error or "its BMC tells no version of it"
-            if not pieces and not told.firmware_error:
+            why = settings.firmware_error or "its BMC lists no version of it"
+            if not pieces and not settings.firmware_error:
                 why = "its BMC lists no firmware of that id or name"
             yield Change(
                 part=f"firmware {sanitize(name, 100)}",
@@ -185,36 +186,48 @@ def _gpus(before: Node, after: Node) -> list[Change]:
                 after="" if lost else f"{len(after.gpus)} GPUs",
             )
         ]
-    found: list[Change] = []
-    # A slot is where a GPU sits on the bus; where the bus is not told, its number.
+    # A slot is the GPU's place on the bus; where the bus is not known, its number.
     was = {gpu.bus_id or str(gpu.index): gpu for gpu in before.gpus}
     now = {gpu.bus_id or str(gpu.index): gpu for gpu in after.gpus}
-    stood = {gpu.uuid: slot for slot, gpu in was.items()}
+    old_slots = {gpu.uuid: slot for slot, gpu in was.items()}
+    remaining = {gpu.uuid for gpu in after.gpus}
+    changes: list[Change] = []
     for slot, gpu in was.items():
-        other = now.get(slot)
-        label = f"GPU {gpu.index} ({slot})"
-        if other is None:
-            if gpu.uuid not in {one.uuid for one in after.gpus}:
-                found.append(Change(part=label, kind="missing", verdict=Verdict.FAIL, before=gpu.uuid))
-        elif other.uuid != gpu.uuid:
-            if other.uuid in stood:
-                found.append(
-                    Change(part=f"GPU {other.uuid}", kind="moved", before=stood[other.uuid], after=slot)
-                )
-            else:
-                found.append(Change(part=label, kind="swapped", before=gpu.uuid, after=other.uuid))
-        elif gpu.vbios and other.vbios and gpu.vbios != other.vbios:
-            found.append(
-                Change(part=f"{label} firmware", kind="differs", before=gpu.vbios, after=other.vbios)
-            )
+        changes += _change_in_slot(slot, gpu, now.get(slot), old_slots, remaining)
     for slot, gpu in now.items():
-        if slot in was:
-            continue
-        if gpu.uuid in stood:
-            found.append(Change(part=f"GPU {gpu.uuid}", kind="moved", before=stood[gpu.uuid], after=slot))
-        else:
-            found.append(Change(part=f"GPU {gpu.index} ({slot})", kind="new", after=gpu.uuid))
-    return found
+        if slot not in was:
+            changes.append(_change_of_new(slot, gpu, old_slots))
+    return changes
+
+
+def _change_in_slot(
+    slot: str, was: Gpu, now: Gpu | None, old_slots: Mapping[str, str], remaining: Collection[str]
+) -> list[Change]:
+    """Return the change in a slot that had a GPU before."""
+    label = f"GPU {was.index} ({slot})"
+    if now is None:
+        # One that only moved is reported in its new slot.
+        if was.uuid in remaining:
+            return []
+        return [Change(part=label, kind="missing", verdict=Verdict.FAIL, before=was.uuid)]
+    if now.uuid != was.uuid:
+        if now.uuid in old_slots:
+            return [_moved(now, old_slots[now.uuid], slot)]
+        return [Change(part=label, kind="swapped", before=was.uuid, after=now.uuid)]
+    if was.vbios and now.vbios and was.vbios != now.vbios:
+        return [Change(part=f"{label} firmware", kind="differs", before=was.vbios, after=now.vbios)]
+    return []
+
+
+def _change_of_new(slot: str, gpu: Gpu, old_slots: Mapping[str, str]) -> Change:
+    """Return the change in a slot that was empty before."""
+    if gpu.uuid in old_slots:
+        return _moved(gpu, old_slots[gpu.uuid], slot)
+    return Change(part=f"GPU {gpu.index} ({slot})", kind="new", after=gpu.uuid)
+
+
+def _moved(gpu: Gpu, before: str, after: str) -> Change:
+    return Change(part=f"GPU {gpu.uuid}", kind="moved", before=before, after=after)
 
 
 def _memory(before: Node, after: Node) -> list[Change]:
@@ -240,11 +253,12 @@ def _firmware(before: Node, after: Node) -> list[Change]:
     names = {*before.firmware, *after.firmware} - {"vbios"}
     for prefix, part in (("bmc.", "firmware that the BMC lists"), ("bios.", "BIOS settings")):
         mine = {name for name in names if name.startswith(prefix)}
-        was_told, is_told = mine & before.firmware.keys(), mine & after.firmware.keys()
-        if bool(was_told) != bool(is_told):
-            # One of the two was never asked, or did not answer: that is one silence, and not many parts gone.
+        was_listed, is_listed = mine & before.firmware.keys(), mine & after.firmware.keys()
+        if bool(was_listed) != bool(is_listed):
+            # One of the two was never asked, or did not answer: one unproven change, and not one for every
+            # part.
             names -= mine
-            sides = {"before": "listed" if was_told else "", "after": "listed" if is_told else ""}
+            sides = {"before": "listed" if was_listed else "", "after": "listed" if is_listed else ""}
             found.append(Change(part=part, kind="unproven", **sides))
     for name in sorted(names):
         was, now = before.firmware.get(name, ""), after.firmware.get(name, "")
