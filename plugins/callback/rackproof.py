@@ -1,8 +1,8 @@
 """Print at a playbook's end the table of the runs it recorded, or what it changed on which nodes.
 
-A view and nothing else: the verdict is a task's business, and an exception in a callback would not
-change the exit status. This file is also the one place that lets plugins find the package when only
-the checkout is there: it is loaded first, and workers inherit the path.
+A view and nothing else: a task returns the verdict, for an exception in a callback would not change the exit
+status. This file is also the one place that lets plugins find the package where nothing is installed and only
+the checkout is there: Ansible loads it first, and its workers inherit the path.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ from typing import Any
 from ansible.plugins.callback import CallbackBase
 
 try:
-    import rackproof  # noqa: F401
+    import rackproof_ansible  # noqa: F401
 except ImportError:
+    # An enabled callback that cannot be imported ends every playbook.
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
+
+from rackproof_ansible.playbook_summary import ChangeTable, RunTable
 
 DOCUMENTATION = """
 name: rackproof
@@ -39,70 +42,6 @@ requirements:
 """
 
 
-class RunTable:
-    """The recorded runs of one playbook, in the order in which they ended."""
-
-    def __init__(self) -> None:
-        self.folders: dict[str, str] = {}
-        self.report = ""
-
-    def note(self, result: dict[str, Any]) -> None:
-        """Remember what a task says of a run, or of the report of all."""
-        recorded = result.get("rackproof_run")
-        if isinstance(recorded, dict) and {"run_id", "folder"} <= recorded.keys():
-            self.folders[str(recorded["run_id"])] = str(recorded["folder"])
-        self.report = str(result.get("rackproof_report_file") or self.report)
-
-    def text(self, width: int, color: bool) -> str:
-        """Return the table; empty where nothing was recorded. Below it: records that cannot be read."""
-        from rackproof.core.text import sanitize
-        from rackproof.report import terminal_table
-        from rackproof.store.run_folder import ResultsError, read_run
-
-        runs, lines = [], []
-        for run_id, folder in self.folders.items():
-            try:
-                runs.append(read_run(Path(folder)))
-            except ResultsError as error:
-                lines.append(sanitize(f"{run_id} cannot be shown: {error}", limit=600))
-        if self.report:
-            lines.append(f"Report: {sanitize(self.report, limit=4096)}")
-        if not self.folders:
-            return ""
-        table = terminal_table(runs, width=width, color=color) if runs else ""
-        return "\n".join([*([table] if runs else []), *lines])
-
-
-class ChangeTable:
-    """What one playbook changed, by node, and the remarks that its tasks left in C(provision_attention)."""
-
-    def __init__(self) -> None:
-        self.changed: dict[str, list[str]] = {}
-        self.attention: dict[str, list[str]] = {}
-        self.listed: set[str] = set()
-
-    def note(self, host: str, task: str, result: dict[str, Any]) -> None:
-        """Remember a task that ended well."""
-        if result.get("changed"):
-            self.changed.setdefault(host, []).append(task)
-        facts = result.get("ansible_facts")
-        if isinstance(facts, dict) and isinstance(facts.get("provision_attention"), list):
-            self.listed.add(host)
-            self.changed.setdefault(host, [])
-            self.attention[host] = [str(one) for one in facts["provision_attention"]]
-
-    def lost(self, host: str, task: str, result: dict[str, Any]) -> None:
-        """Remember a task that ended badly, unless the playbook itself lists the node."""
-        if host not in self.listed:
-            self.attention[host] = [f"{task}: {result.get('msg', 'failed')}"]
-
-    def text(self, predicted: bool) -> str:
-        """Return the summary; empty for a playbook that does not provision."""
-        from rackproof.jobs.provision.summary import summary
-
-        return summary(self.changed, self.attention, predicted) if self.listed else ""
-
-
 class CallbackModule(CallbackBase):
     """Listen for recorded runs and changes, and show them at the end."""
 
@@ -113,45 +52,45 @@ class CallbackModule(CallbackBase):
 
     def __init__(self) -> None:
         super().__init__()
-        self._table = RunTable()
+        self._runs = RunTable()
         self._changes = ChangeTable()
-        self._predicted = False
-        self._shown = True
+        self._is_prediction = False
+        self._is_shown = True
 
     def set_options(self, task_keys: Any = None, var_options: Any = None, direct: Any = None) -> None:
         """Read the options of the configuration."""
         super().set_options(task_keys=task_keys, var_options=var_options, direct=direct)
-        self._shown = bool(self.get_option("show_table"))
+        self._is_shown = bool(self.get_option("show_table"))
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
-        """Note whether this is check mode."""
-        self._predicted = bool(play.check_mode)
+        """Keep whether this is check mode."""
+        self._is_prediction = bool(play.check_mode)
 
     def v2_runner_on_ok(self, result: Any) -> None:
-        """Note what a task that ended well says."""
-        self._table.note(result._result)
-        self._changes.note(result._host.get_name(), result._task.get_name(), result._result)
+        """Keep the run or the changes of a task that ended well."""
+        self._runs.add_result(result._result)
+        self._changes.add_result(result._host.get_name(), result._task.get_name(), result._result)
 
     def v2_runner_item_on_ok(self, result: Any) -> None:
-        """Note what one turn of a task's loop says."""
-        self._table.note(result._result)
+        """Keep the run of one item of a loop."""
+        self._runs.add_result(result._result)
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
-        """Note a node that a handler failed on: no later task can list it."""
+        """Keep a node that a handler failed on: no later task can list it."""
         if not ignore_errors:
-            self._changes.lost(result._host.get_name(), result._task.get_name(), result._result)
+            self._changes.add_failure(result._host.get_name(), result._task.get_name(), result._result)
 
     def v2_runner_on_unreachable(self, result: Any) -> None:
-        """Note a node that was lost on the way."""
-        self._changes.lost(result._host.get_name(), result._task.get_name(), result._result)
+        """Keep a node that became unreachable."""
+        self._changes.add_failure(result._host.get_name(), result._task.get_name(), result._result)
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
-        """Print the table."""
-        if not self._shown:
+        """Print the table and the summary."""
+        if not self._is_shown:
             return
         for title, text in (
-            ("RESULT", self._table.text(width=self._display.columns, color=sys.stdout.isatty())),
-            ("NODES", self._changes.text(self._predicted)),
+            ("RESULT", self._runs.format_table(width=self._display.columns, color=sys.stdout.isatty())),
+            ("NODES", self._changes.format_summary(self._is_prediction)),
         ):
             if text:
                 self._display.banner(title)

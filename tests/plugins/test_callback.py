@@ -178,3 +178,28 @@ def test_hostile_text_of_a_record_stays_text(view: View) -> None:
     assert not re.search(r"^RESULT forged", text, re.MULTILINE)
     assert "42" not in text
     assert "<b>bold</b>" in text
+
+
+def test_every_plugin_finds_the_package_in_its_checkout_once_the_callback_is_loaded(root: Path) -> None:
+    code = f"""
+import importlib.util, sys
+from pathlib import Path
+sys.meta_path = [finder for finder in sys.meta_path if "editable" not in repr(finder).lower()]
+sys.path = [path for path in sys.path if "{root}" not in path or "site-packages" in path]
+try:
+    import rackproof_ansible
+    sys.exit("the package must not be importable before")
+except ImportError:
+    pass
+plugins = Path("{root}/plugins")
+paths = [plugins / "callback" / "rackproof.py", *plugins.glob("action/*.py"), *plugins.glob("filter/*.py")]
+for path in paths:
+    spec = importlib.util.spec_from_file_location(path.parent.name + path.stem, path)
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+print(len(paths), sys.modules["rackproof_ansible"].__file__)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd="/")
+    assert done.returncode == 0, done.stderr
+    number, file = done.stdout.split()
+    assert int(number) > 15
+    assert file == str(root / "src" / "rackproof_ansible" / "__init__.py")

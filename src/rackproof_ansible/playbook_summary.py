@@ -1,0 +1,77 @@
+"""What a playbook recorded and changed, collected from the results of its tasks and shown when it ends.
+
+Plain classes without Ansible; the callback ``rackproof`` feeds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+# The callback is loaded by every playbook: what only the summary needs is imported when there is one to show.
+
+
+class RunTable:
+    """The recorded runs of one playbook, in the order in which they ended."""
+
+    def __init__(self) -> None:
+        self._folders: dict[str, str] = {}
+        self._report = ""
+
+    def add_result(self, result: Mapping[str, Any]) -> None:
+        """Keep the run that a task recorded, or the report over all runs that it wrote."""
+        recorded = result.get("rackproof_run")
+        if isinstance(recorded, dict) and {"run_id", "folder"} <= recorded.keys():
+            self._folders[str(recorded["run_id"])] = str(recorded["folder"])
+        self._report = str(result.get("rackproof_report_file") or self._report)
+
+    def format_table(self, width: int, color: bool) -> str:
+        """Return the table; empty where nothing was recorded. Below it: records that cannot be read."""
+        from rackproof.core.text import sanitize
+        from rackproof.report import terminal_table
+        from rackproof.store.run_folder import ResultsError, read_run
+
+        if not self._folders:
+            return ""
+        runs = []
+        notes = []
+        for run_id, folder in self._folders.items():
+            try:
+                runs.append(read_run(Path(folder)))
+            except ResultsError as error:
+                notes.append(sanitize(f"{run_id} cannot be shown: {error}", limit=600))
+        if self._report:
+            notes.append(f"Report: {sanitize(self._report, limit=4096)}")
+        table = [terminal_table(runs, width=width, color=color)] if runs else []
+        return "\n".join([*table, *notes])
+
+
+class ChangeTable:
+    """What one playbook changed, by node, and the remarks that its tasks left in ``provision_attention``."""
+
+    def __init__(self) -> None:
+        self._changed: dict[str, list[str]] = {}
+        self._attention: dict[str, list[str]] = {}
+        self._listed: set[str] = set()
+
+    def add_result(self, host: str, task: str, result: Mapping[str, Any]) -> None:
+        """Keep what a task changed that ended well."""
+        if result.get("changed"):
+            self._changed.setdefault(host, []).append(task)
+        facts = result.get("ansible_facts")
+        if isinstance(facts, dict) and isinstance(facts.get("provision_attention"), list):
+            self._listed.add(host)
+            self._changed.setdefault(host, [])
+            self._attention[host] = [str(remark) for remark in facts["provision_attention"]]
+
+    def add_failure(self, host: str, task: str, result: Mapping[str, Any]) -> None:
+        """Keep why a task ended badly, unless the playbook itself lists the node."""
+        if host not in self._listed:
+            self._attention[host] = [f"{task}: {result.get('msg', 'failed')}"]
+
+    def format_summary(self, predicted: bool) -> str:
+        """Return the summary; empty for a playbook that does not provision."""
+        from rackproof.jobs.provision.summary import summary
+
+        return summary(self._changed, self._attention, predicted) if self._listed else ""
