@@ -2,7 +2,7 @@
 
 Nothing is written here: :mod:`rackproof.jobs.bench.import_logs` keeps such runs in a results folder.
 
-Nothing is known of such a run but what its log says, so its verdict is the log's: whether the run
+Nothing is known of such a run but its log, so its verdict is the log's: whether the run
 ended well, not whether it was fast. The same log imported again is the same run.
 """
 

@@ -12,7 +12,7 @@ from statistics import fmean, median
 from typing import Literal
 
 from rackproof.analysis.compare.naming import THROUGHPUT
-from rackproof.analysis.compare.systems import why_left_out
+from rackproof.analysis.compare.systems import exclusion_reason
 from rackproof.analysis.mlperf.scaling import ScalingPoint, scaling_efficiency
 from rackproof.core.records import Measurement, Record, Run, Series, Verdict, worst
 
@@ -140,7 +140,7 @@ def studies(runs: Sequence[Run]) -> tuple[Study, ...]:
     """Return the studies among runs, in the order in which they begin; runs without a rate or a bad end
     have rows, too.
 
-    Runs of a benchmark that only ever used one node each are told apart by node, so that a slow node does
+    Runs of a benchmark that only ever used one node each are kept apart by node, so that a slow node does
     not hide among its neighbours.
     """
     several = {run.benchmark for run in runs if nodes_of(run) > 1}
@@ -198,12 +198,12 @@ def _study(runs: Sequence[Run], where: str) -> Study:
 def _counted(run: Run, unit: str) -> Measurement | None:
     rate = rate_of(run)
     usable = rate is not None and rate.finite and rate.value > 0 and rate.unit == unit
-    return rate if usable and why_left_out(run) is None else None
+    return rate if usable and exclusion_reason(run) is None else None
 
 
 def _why_not(run: Run, unit: str) -> str:
     """Return why a run enters no mean, empty if it does."""
-    why = why_left_out(run)
+    why = exclusion_reason(run)
     if why is not None:
         place = str(why[2])
         return f"{why[1]} ({place})" if place else why[1]
@@ -228,7 +228,7 @@ TOO_GOOD = 1.10
 def _explanations(
     point: ScalingPoint | None, runs: Sequence[Run], base: Run | None
 ) -> tuple[Explanation, ...]:
-    """Return what is to be said of a size: nothing where it scales as it should."""
+    """Return what explains a size: nothing where it scales as it should."""
     if point is not None and point.efficiency > TOO_GOOD:
         text = (
             f"more than ideal: the base of {point.base} was slowed down, or a rate is wrong; run both again"
@@ -254,7 +254,7 @@ def explain(run: Run, base: Run | None = None) -> tuple[Explanation, ...]:
         for rule in (_waits, _network, _slow_rank, _clocks, _busy)
         for weight, one in rule(run, base)
     ]
-    # A GPU that is not busy is the symptom of the others: said alone, or not at all.
+    # A GPU that is not busy is the symptom of the others: named alone, or not at all.
     causes = [pair for pair in found if pair[1].cause != "not busy"] or found
     if causes:
         return tuple(one for _, one in sorted(causes, key=lambda pair: -pair[0]))

@@ -29,7 +29,7 @@ MAX_POINTS = 400
 # Beyond this a float has no place on an axis (margins overflow); such a value counts as not a number.
 _LARGEST = 1e300
 
-# Colours that no theme uses: each stands for the style sheet variable of its number.
+# Colours that no theme uses: each is replaced by the style sheet variable of its number.
 _INK, _GRID, _MUTED = "#01fe01", "#01fe02", "#01fe03"
 _LINES = tuple(f"#01fe1{digit}" for digit in range(MAX_LINES))
 _VARIABLES = {
@@ -96,7 +96,7 @@ class Ratios:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A chart as it stands in a page."""
+    """A chart as a page shows it."""
 
     title: str
     svg: Markup
@@ -145,7 +145,7 @@ def _bounded(lines: Sequence[Line]) -> tuple[tuple[Line, ...], tuple[str, ...]]:
 
 def _order(name: str) -> tuple[int, str]:
     low = name.lower()
-    # What the GPUs did stands under the throughput that it explains.
+    # What the GPUs did comes after the throughput that it explains.
     needles = ("second", "throughput", "gpu_utilisation", "gpu_power", "gpu_temperature", "loss", "accuracy")
     for place, needle in enumerate(needles):
         if needle in low:
@@ -293,7 +293,7 @@ def _batch(run: Run) -> float | None:
 
 
 def _varying(runs: Sequence[Run]) -> frozenset[str]:
-    """Return the parameters that tell lines apart: those that are not the same in every run."""
+    """Return the parameters that distinguish lines: those that are not the same in every run."""
     names = {name for run in runs for name in run.parameters} - {"batch_size"}
     return frozenset(name for name in names if len({repr(run.parameters.get(name)) for run in runs}) > 1)
 
@@ -310,19 +310,19 @@ def _line_label(run: Run, varying: frozenset[str]) -> str:
 
 def describe(chart: Chart) -> str:
     """Say in words what a chart shows, for those who cannot see it."""
-    said = []
+    sentences = []
     for line in chart.lines:
         good = [(x, y) for x, y in zip(line.x, line.y, strict=True) if _number(y)]
         if good:
             low, high = min(y for _, y in good), max(y for _, y in good)
             name = f"{line.label}: " if line.label else ""
-            said.append(
+            sentences.append(
                 f"{name}from {number(good[0][1])} to {number(good[-1][1])}, "
                 f"lowest {number(low)}, highest {number(high)}"
             )
     unit = f" in {chart.y_label}" if chart.y_label else ""
     level = f" Bound: {chart.level_label}." if chart.level is not None else ""
-    return f"{chart.title}{unit}, over {chart.x_label}. {'; '.join(said)}.{level}"
+    return f"{chart.title}{unit}, over {chart.x_label}. {'; '.join(sentences)}.{level}"
 
 
 def draw(chart: Chart, ident: str) -> Drawn:
@@ -332,7 +332,7 @@ def draw(chart: Chart, ident: str) -> Drawn:
         chart: What to draw; its texts are clean, yet escaped here nevertheless.
         ident: Prefix of every id in the SVG, unique in the page.
     """
-    # Its remarks on font caches and folders concern nobody who reads a report.
+    # Its remarks on font caches and folders do not concern the reader of a report.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -372,7 +372,7 @@ def draw(chart: Chart, ident: str) -> Drawn:
         axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: _tick(y)))
         axes.set_xlabel(chart.x_label, color=_MUTED, parse_math=False)
-        # The unit stands above its axis, upright: read without turning the head, and no room lost.
+        # The unit is above its axis, upright: read without turning the head, and no room lost.
         axes.text(-0.13, 1.06, chart.y_label, transform=axes.transAxes, color=_MUTED, parse_math=False)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
@@ -407,13 +407,13 @@ def _set_x_axis(axes: Any, chart: Chart) -> None:
 
 def describe_ratios(chart: Ratios) -> str:
     """Say in words what a chart of ratios shows."""
-    said = []
+    sentences = []
     for name, points in chart.lines:
         for label, (value, low, high) in zip(chart.labels, points, strict=True):
             if value is not None and _number(value):
                 span = "" if low is None or high is None else f" ({number(low)} to {number(high)})"
-                said.append(f"{label}, {name}: {number(value)}{span}")
-    return f"{chart.title}, {chart.x_label}. {'; '.join(said)}."
+                sentences.append(f"{label}, {name}: {number(value)}{span}")
+    return f"{chart.title}, {chart.x_label}. {'; '.join(sentences)}."
 
 
 def draw_ratios(chart: Ratios, ident: str) -> Drawn:

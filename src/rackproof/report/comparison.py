@@ -53,23 +53,23 @@ def lead(comparison: SystemComparison) -> str:
 
 def remarks(comparison: SystemComparison) -> tuple[str, ...]:
     """Say what a reader has to know beside the tables."""
-    said = []
+    remarks = []
     kinds = {row.kind for row in comparison.rows}
     if "minutes" in kinds:
-        said.append(_FAIRER)
+        remarks.append(_FAIRER)
     if comparison.left_out:
         count = len(comparison.left_out)
-        said.append(f"{count} run{'s enter' if count > 1 else ' enters'} no mean (listed below).")
+        remarks.append(f"{count} run{'s enter' if count > 1 else ' enters'} no mean (listed below).")
     if comparison.unmatched:
-        said.append(f"Not every system has: {sanitize(', '.join(comparison.unmatched), 600)}.")
+        remarks.append(f"Not every system has: {sanitize(', '.join(comparison.unmatched), 600)}.")
     if not comparison.rows:
-        said.append("The systems have no benchmark in common.")
-    said += [
+        remarks.append("The systems have no benchmark in common.")
+    remarks += [
         f"{sanitize(row.benchmark, 80)}: {sanitize(note, 300)}."
         for row in comparison.rows
         for note in row.notes
     ]
-    return tuple(said)
+    return tuple(remarks)
 
 
 def _benchmark(row: ComparedMetric) -> Cell:
@@ -328,7 +328,7 @@ def comparison_terminal(comparison: SystemComparison, width: int = 100) -> str:
     lines = [title(comparison), lead(comparison), *(f"- {remark}" for remark in remarks(comparison))]
     for ident, heading, tables in sections(comparison):
         for one in tables:
-            # What a page has room for: run by run and where it was published stand there and in --json.
+            # What a page has room for: run by run and where it was published are there and in --json.
             if ident == "s-counted":
                 continue
             kept = [place for place, name in enumerate(one.columns) if name not in ("Published in", "Run")]
@@ -368,8 +368,8 @@ def comparison_text(comparison: Comparison, width: int = 100) -> str:
     lines = []
     for name, side in (("first", first), ("second", second)):
         nodes = ", ".join(side.nodes)
-        said = (side.run_id, side.title, side.verdict.value, side.when, nodes)
-        lines.append(f"{name + ':':8}" + sanitize("  ".join(part for part in said if part), 400))
+        parts = (side.run_id, side.title, side.verdict.value, side.when, nodes)
+        lines.append(f"{name + ':':8}" + sanitize("  ".join(part for part in parts if part), 400))
 
     def section(
         title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], flexible: Sequence[int]

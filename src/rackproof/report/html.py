@@ -33,7 +33,7 @@ def environment() -> Environment:
 
 @cache
 def style() -> Markup:
-    """Return the style sheet, as it stands in every page."""
+    """Return the style sheet, as every page has it."""
     # Our own file, and free of "</style>": it must not be escaped, CSS knows no entities.
     return Markup(resources.files("rackproof.report").joinpath("style.css").read_text("utf-8"))  # noqa: S704
 

@@ -125,7 +125,7 @@ def _efficiency(study: Study, row: StudyRow) -> Cell:
 
 
 def environment_table(runs: Sequence[Run]) -> Table:
-    """Return the stack that the runs ran on, each version once; what nobody reported is named as unknown."""
+    """Return the stack that the runs ran on, each version once; what was not reported is named as unknown."""
     versions, firmware = _versions(runs), _firmware(runs)
     launchers = sorted({run.launcher for run in runs if run.launcher})
     rows = []

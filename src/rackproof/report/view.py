@@ -1,4 +1,4 @@
-"""What a report says, before it has a form: tables of clean text, the same for HTML and Markdown.
+"""The content of a report, before it has a form: tables of clean text, the same for HTML and Markdown.
 
 Everything from a log or a node passes :func:`rackproof.core.text.sanitize` here, once; the forms only escape.
 """
@@ -28,7 +28,7 @@ from rackproof.core.text import (
 )
 
 MAX_ROWS = 400
-"""The most rows of one table; what is beyond stands in run.json and is counted below the table."""
+"""The most rows of one table; what is beyond is in run.json and is counted below the table."""
 
 _MAX_REASONS = 12
 
@@ -407,9 +407,9 @@ def fact_pairs(run: Run) -> tuple[tuple[str, Cell], ...]:
 
 def reasons(run: Run) -> tuple[str, ...]:
     """Return why the verdict is what it is, in words, most important first; never empty."""
-    said = tuple(sanitize(reason, 1000) for reason in run.reasons if sanitize(reason))
-    if said:
-        return said
+    stated = tuple(sanitize(reason, 1000) for reason in run.reasons if sanitize(reason))
+    if stated:
+        return stated
     counted = [one for one in run.judgements if one.gating and one.verdict is not Verdict.PASS]
     if counted:
         return tuple(f"{words(one.metric)}: {sanitize(one.reason, 600)}" for one in counted[:5])
@@ -457,7 +457,7 @@ def _headline(name: str, value: float, unit: str, note: str = "", verdict: Verdi
 
 
 def main_measurements(run: Run, limit: int = 4) -> tuple[Headline, ...]:
-    """Return the few numbers that stand for a run: what was judged first, then by a fixed order of names.
+    """Return the few numbers that represent a run: what was judged first, then by a fixed order of names.
 
     Several of one name are represented by one: the lowest GPU, at the largest message size.
     """
@@ -549,7 +549,7 @@ def _model(run: Run) -> str:
 
 
 def is_training_sweep(runs: Sequence[Run]) -> bool:
-    """Whether the runs are several points with a batch size, so that the sweep table says something."""
+    """Whether the runs are several points with a batch size, so that the sweep table shows something."""
     points = {
         (run.benchmark, *sorted(f"{key}={value}" for key, value in run.parameters.items()))
         for run in runs
@@ -568,7 +568,7 @@ def sweep_table(runs: Sequence[Run]) -> Table:
     """Return the table of a training sweep: one row per model, batch size and number of GPUs.
 
     Its columns are those of the MNIST comparisons that people publish; times with and without
-    start-up stand apart.
+    start-up are apart.
     """
     known = ("network", "model", "batch_size", "gpus")
     rows = []
@@ -638,10 +638,10 @@ def plan_reasons(runs: Sequence[Run], missing: Sequence[str] = ()) -> tuple[str,
     """Say of every run that is missing or not a plain pass why, worst first."""
     order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2}
     bad = sorted((run for run in runs if run.verdict in order), key=lambda run: order[run.verdict])
-    said = [f"{sanitize(run.title, 160)}: {run.verdict.value}: {reasons(run)[0]}" for run in bad]
-    said[:0] = [f"missing: {sanitize(one, 300)}" for one in missing]
-    if len(said) > _MAX_REASONS:
-        said[_MAX_REASONS:] = [f"… and {len(said) - _MAX_REASONS} more"]
-    if not runs and not said:
+    lines = [f"{sanitize(run.title, 160)}: {run.verdict.value}: {reasons(run)[0]}" for run in bad]
+    lines[:0] = [f"missing: {sanitize(one, 300)}" for one in missing]
+    if len(lines) > _MAX_REASONS:
+        lines[_MAX_REASONS:] = [f"… and {len(lines) - _MAX_REASONS} more"]
+    if not runs and not lines:
         return ("Nothing ran, so nothing is proven.",)
-    return tuple(said) or ("The run passes." if len(runs) == 1 else f"All {len(runs)} runs pass.",)
+    return tuple(lines) or ("The run passes." if len(runs) == 1 else f"All {len(runs)} runs pass.",)

@@ -14,8 +14,8 @@ from rackproof.analysis.compare.systems import (
     System,
     SystemComparison,
     compare_systems,
+    exclusion_reason,
     systems_of,
-    why_left_out,
 )
 from rackproof.analysis.mlperf.published import find_published
 from rackproof.core.records import (
@@ -177,9 +177,9 @@ class TestWhatCounts:
         return training(judgements=(judgement,), verdict=verdict)
 
     def test_a_slow_run_counts_and_a_wrong_one_does_not(self) -> None:
-        assert why_left_out(self.judged(Verdict.FAIL, low=-0.07, warn=-0.035)) is None
-        assert why_left_out(self.judged(Verdict.UNPROVEN, low=-0.07, warn=-0.035)) is None
-        left = why_left_out(self.judged(Verdict.FAIL, low=0))
+        assert exclusion_reason(self.judged(Verdict.FAIL, low=-0.07, warn=-0.035)) is None
+        assert exclusion_reason(self.judged(Verdict.UNPROVEN, low=-0.07, warn=-0.035)) is None
+        left = exclusion_reason(self.judged(Verdict.FAIL, low=0))
         assert left is not None
         assert left[:2] == (Verdict.FAIL, "m: why")
 
@@ -195,7 +195,7 @@ class TestWhatCounts:
         ],
     )
     def test_left_out(self, more: dict[str, object], verdict: Verdict) -> None:
-        left = why_left_out(training(**more))  # type: ignore[arg-type]
+        left = exclusion_reason(training(**more))  # type: ignore[arg-type]
         assert left is not None
         assert left[0] is verdict
 

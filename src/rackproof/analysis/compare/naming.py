@@ -29,7 +29,7 @@ PUBLISHED = "published:"
 
 
 def published_system(name: str) -> str | None:
-    """Return the published system of round 0.6 that a system's name stands for, if there is one.
+    """Return the published system of round 0.6 that a system's name means, if there is one.
 
     ``LambdaHyperplaneBasic`` is the published HyperPlane and ``DGX1`` the DGX-1, but ``DGX100``,
     ``LambdaHyperplane16`` and ``2xLambdaHyperplaneBasic`` are other machines.

@@ -1,4 +1,4 @@
-"""What a name on the command line stands for: a run, a system's runs, logs made elsewhere, or a publication.
+"""What a name on the command line means: a run, a system's runs, logs made elsewhere, or a publication.
 
 A system is named by what its runs' records say of where they ran: the nodes' SKU or name, the
 configuration, the plan, and for imported logs a folder or file of the path they were imported from.
@@ -25,11 +25,11 @@ _GLOB = re.compile(r"[*?\[]")
 
 
 class NotFoundError(RackproofError):
-    """A name stands for nothing; says what there is."""
+    """A name means nothing here; the message names what there is."""
 
 
 def names_of(run: Run) -> tuple[str, ...]:
-    """Return every name that a run's system goes by, the most telling first."""
+    """Return every name that a run's system goes by, the most specific first."""
     skus = {node.sku for node in run.nodes}
     hosts = {node.name for node in run.nodes}
     names = [*(skus if len(skus) == 1 else ()), run.configuration, *(hosts if len(hosts) == 1 else ())]
@@ -69,7 +69,7 @@ def published(name: str) -> System:
 def select(
     name: str, results: Path, find_run: Callable[[str], Run], remarks: list[str], *, benchmark: str = ""
 ) -> System:
-    """Return what a name stands for.
+    """Return what a name means.
 
     Looked for in this order: ``published:NAME``; a run folder or ``run.json``; a log, a folder of logs or
     of run folders, or a quoted pattern of such; the exact id of a run; a system of the results folder
@@ -110,10 +110,10 @@ def select(
 
 
 def _pattern_name(pattern: str) -> str:
-    """Return a name for what a pattern stands for: its last part that says something."""
+    """Return a name for a pattern: its last part that is more than wildcards."""
     for part in reversed(Path(pattern).parts):
-        said = _GLOB.sub(" ", re.sub(r"\[[^]]*\]", " ", part.removesuffix(".log").removesuffix(".txt")))
-        words = [word.strip("_.-") for word in said.split()]
+        text = _GLOB.sub(" ", re.sub(r"\[[^]]*\]", " ", part.removesuffix(".log").removesuffix(".txt")))
+        words = [word.strip("_.-") for word in text.split()]
         if any(words) and not re.fullmatch(r"result[_\d]*", "".join(words)):
             return " ".join(word for word in words if word)
     return pattern

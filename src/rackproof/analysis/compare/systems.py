@@ -48,7 +48,7 @@ Conclusion = Literal[
 
 MINUTES, EPOCHS = "time_to_train", "epochs"
 
-# A count of these per second says nothing without their size. (maskrcnn's "iterations" are images.)
+# A count of these per second means nothing without their size. (maskrcnn's "iterations" are images.)
 _PER_BATCH = ("batches", "steps")
 _TOLERANCE, _CEILING = 0.07, 0.3
 
@@ -87,7 +87,7 @@ class Cell(Record):
 class Ratio(Record):
     """A system's mean over that of the first system, with its interval and what may be concluded.
 
-    ``better``, ``worse`` and ``differs`` are said only where the interval leaves out 1.
+    ``better``, ``worse`` and ``differs`` are concluded only where the interval leaves out 1.
     """
 
     value: float | None = None
@@ -112,7 +112,7 @@ class ComparedMetric(Record):
 
 
 class Counted(Record):
-    """A run that enters a mean, with what the log says."""
+    """A run that enters a mean, with what the log shows."""
 
     system: str
     run_id: str
@@ -159,7 +159,7 @@ class SystemComparison(Record):
         return tuple(cell.judgement for row in self.rows for cell in row.cells if cell.judgement is not None)
 
 
-def why_left_out(run: Run) -> tuple[Verdict, str, Source] | None:
+def exclusion_reason(run: Run) -> tuple[Verdict, str, Source] | None:
     """Say why a run must not enter a mean: verdict, reason, place; ``None`` where it may.
 
     What counts is what the logs show, what was found beside them, and bounds of quality (accuracy, wrong
@@ -216,7 +216,7 @@ def _groups(system: System) -> dict[str, list[_Group]]:
     groups: dict[str, list[_Group]] = {}
     for benchmark, points in found.items():
         for point, runs in points.items():
-            good = tuple(run for run in runs if why_left_out(run) is None)
+            good = tuple(run for run in runs if exclusion_reason(run) is None)
             lost = len(runs) - len(good)
             groups.setdefault(benchmark, []).append(_Group(point=point, runs=good, left_out=lost))
         # A log cut off before it states its batch size is a lost run of the only point there is.
@@ -414,7 +414,7 @@ def _ratio(
     half = None
     if not (cell.published or base.published) and min(cell.values + base.values) > 0:
         half = ratio_half_width(cell.values, base.values, confidence)
-    # Repeats that are equal to the last digit are counts or copies: they tell nothing of the spread.
+    # Repeats that are equal to the last digit are counts or copies: they show nothing of the spread.
     if not half:
         return Ratio(
             value=value,
@@ -490,7 +490,7 @@ def compare_systems(
     Args:
         systems: Two or more, with different names.
         reference: The published system of round 0.6 that every cell is judged against; by default, of
-            each system the one that its name stands for, else the published one in the comparison.
+            each system the one that its name means, else the published one in the comparison.
         judge: Whether cells are judged against published systems at all.
         confidence: Probability that an interval is to hold.
 
@@ -601,7 +601,7 @@ def _log_name(run: Run) -> str:
 def _counted(systems: Sequence[System]) -> Iterable[Counted]:
     for system in systems:
         for run in system.runs:
-            if why_left_out(run) is not None:
+            if exclusion_reason(run) is not None:
                 continue
             throughput = _representative(run, _throughput_name(_Group(runs=(run,))))
             minutes, epochs, wall = (_representative(run, name) for name in (MINUTES, EPOCHS, "wall_time"))
@@ -624,7 +624,7 @@ def _counted(systems: Sequence[System]) -> Iterable[Counted]:
 def _left_out(systems: Sequence[System]) -> Iterable[LeftOut]:
     for system in systems:
         for run in system.runs:
-            why = why_left_out(run)
+            why = exclusion_reason(run)
             if why is not None:
                 verdict, reason, source = why
                 yield LeftOut(

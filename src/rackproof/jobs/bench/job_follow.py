@@ -1,4 +1,4 @@
-"""Following a job on a node: what to ask the node, what its answer says, what to show and when.
+"""Following a job on a node: how to poll the node, how to read its answer, what to show and when.
 
 Everything here is pure; time comes from the caller. The node is asked by one small shell command,
 because a module call costs the node a hundred times as much, and the job would feel it.
@@ -33,7 +33,7 @@ _INTEGERS = ("pid", "supervisor_pid", "supervisor_start_ticks")
 
 
 class Progress(Protocol):
-    """What a log says about how far a job is; ``rackproof.logs.progress.Progress`` is one."""
+    """How far a job is by its log; ``rackproof.logs.progress.Progress`` is one."""
 
     @property
     def step(self) -> int | None: ...  # noqa: D102
@@ -86,7 +86,7 @@ def poll_command(
         watch = f"tail --pid={int(job_pid)} -s 0.3 -f /dev/null"
         # After an early end the supervisor still has to write it down.
         wait = f"timeout {wait_s:.1f} {watch} >/dev/null 2>&1 </dev/null; [ $? -eq 124 ] || sleep 0.3; "
-    # The state is read before the log: once it says "ended", the log that follows is whole. Base64,
+    # The state is read before the log: once it is "ended", the log that follows is whole. Base64,
     # because a terminal on the way (become over SSH) changes line ends.
     return (
         f"{wait}cd {shlex.quote(folder)} 2>/dev/null || {{ echo {_MARK}nofolder; exit 0; }}; "
@@ -107,7 +107,7 @@ class PollResult:
     Attributes:
         state: The job's state (state.json), None where no job was started.
         alive: Whether the supervisor runs; None where its process id was not known yet.
-        age_s: Seconds since the job started by the node's own clock, None if it cannot be told.
+        age_s: Seconds since the job started by the node's own clock, None if it is not known.
         log_bytes: Size of the log on the node.
         data: New bytes of the log.
     """
@@ -148,11 +148,11 @@ def parse_poll(text: str, supervisor_pid: int = 0) -> PollResult:
         data = base64.b64decode("".join(lines[middle + 1 : end]), validate=True)
     except (ValueError, IndexError, binascii.Error) as error:
         raise ValueError(f"the node's answer is garbled: {error}") from error
-    said = lines[begin + 1 : middle]
-    state = _state(said[0]) if said and said[0].startswith("{") else None
+    facts = lines[begin + 1 : middle]
+    state = _state(facts[0]) if facts and facts[0].startswith("{") else None
     if state is None:
         return PollResult(None, None, None, log_bytes, data)
-    rest = said[1:]
+    rest = facts[1:]
     boot = next((line for line in rest if _BOOT_ID.fullmatch(line)), "")
     uptime = next((match for line in rest if (match := _UPTIME.fullmatch(line))), None)
     age = None
@@ -308,7 +308,7 @@ class ProgressPrinter:
         """Return the line to show now, or None.
 
         Args:
-            progress: What the log says.
+            progress: What the log shows.
             elapsed_s: Seconds since the job started.
             log_bytes: Size of the log.
             hang_s: Silence after which the supervisor stops the job, 0 if it does not.

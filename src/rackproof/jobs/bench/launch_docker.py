@@ -1,7 +1,7 @@
-"""What a benchmark whose image is built on the node becomes: the one program to start, and what it is told.
+"""What a benchmark whose image is built on the node becomes: the one program to start, and its specification.
 
 The program is workloads/docker_run.py, started under the supervisor on every limited node by itself, or
-on one node that submits a Slurm job for all of them (``bench_together``). It is told by one JSON text which
+on one node that submits a Slurm job for all of them (``bench_together``). One JSON text specifies which
 sources, which image, which data, which config. It holds no secret.
 """
 
@@ -15,7 +15,7 @@ from rackproof.jobs.bench.launch_slurm import Site
 
 PROGRAM = "docker_run.py"
 SILENCE_BEYOND_S = 900
-"""The program says every few seconds where it stands before the training; what hangs in it is found later."""
+"""The program reports its progress every few seconds before the training; a hang in it is found later."""
 GRACE_S = 120.0
 """Between SIGTERM and SIGKILL: the program has to end its container, which is no child of its own."""
 _CONFIG = re.compile(r"(?:config_)?([A-Za-z0-9][A-Za-z0-9_.-]{0,100}?)(?:\.sh)?")
@@ -83,7 +83,7 @@ def docker_specification(
     nodes: Sequence[str],
     variables: Mapping[str, Scalar],
 ) -> dict[str, object]:
-    """Return what docker_run.py is told.
+    """Return the specification for docker_run.py.
 
     Raises:
         DefinitionError: The definition names an unknown variable, or has no build.
@@ -157,12 +157,13 @@ def describe_docker_launch(
     Raises:
         DefinitionError: The definition names an unknown variable.
     """
-    told = docker_specification(loaded, site, nodes, variables)
-    lines = [f"build   {told['image']} from {told['sources']} at {str(told['ref'])[:12]} unless it is there"]
+    specification = docker_specification(loaded, site, nodes, variables)
+    source = f"{specification['sources']} at {str(specification['ref'])[:12]}"
+    lines = [f"build   {specification['image']} from {source} unless it is there"]
     for stage in loaded.definition.stage:
         size = f", {stage.size_gb * site.size_factor:g} GB" if stage.size_gb else ""
-        lines.append(f"stage   {told['data']}/{stage.creates} unless it is there{size}")
-    chosen = told["system"] or "?"
+        lines.append(f"stage   {specification['data']}/{stage.creates} unless it is there{size}")
+    chosen = specification["system"] or "?"
     if site.together:
         lines.append(
             f"submit  DGXSYSTEM={chosen} sbatch -N {len(nodes)} --nodelist={','.join(nodes)} "

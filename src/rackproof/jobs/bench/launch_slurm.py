@@ -1,7 +1,7 @@
-"""What a benchmark for a Slurm cluster becomes on a rack: the one program to start, and what it is told.
+"""What a benchmark for a Slurm cluster becomes on a rack: the one program to start, and its specification.
 
-The program is workloads/slurm_run.py, started on one node of the rack under the supervisor. It is told by
-one JSON text which image, which data, which config, which nodes. It holds no secret.
+The program is workloads/slurm_run.py, started on one node of the rack under the supervisor. One JSON text
+specifies which image, which data, which config, which nodes. It holds no secret.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def slurm_specification(
     nodes: Sequence[str],
     variables: Mapping[str, Scalar],
 ) -> dict[str, object]:
-    """Return what slurm_run.py is told.
+    """Return the specification for slurm_run.py.
 
     Raises:
         DefinitionError: The definition names an unknown variable.

@@ -24,7 +24,7 @@ from rackproof.logs import run_sub, run_sub06
 from rackproof.store.run_folder import ResultsError
 
 TOO_FAST = 0.75
-"""One run that needs less than this part of the reference's mean has not learned what it says.
+"""One run that needs less than this part of the reference's mean has not learned what its log claims.
 
 The reference's own runs stay above 0.85 of it. All repeats together are compared by `rackproof score`.
 """
@@ -129,10 +129,10 @@ def compliance_findings(score: FolderScore, ruleset: str) -> list[Finding]:
         return [Finding(code="not_checked", verdict=Verdict.UNPROVEN, message=message[:4000])]
     run, found = score.runs[0], []
     if run.compliant is not True:
-        said = "; ".join(str(one) for one in run.messages[:3]) or "no reason given"
+        reasons = "; ".join(str(message) for message in run.messages[:3]) or "no reason given"
         word = "is not compliant with" if run.compliant is False else "could not be checked by"
         verdict = Verdict.FAIL if run.compliant is False else Verdict.UNPROVEN
-        message = f"the log {word} the rules {ruleset}: {said}"
+        message = f"the log {word} the rules {ruleset}: {reasons}"
         found.append(Finding(code="not_compliant", verdict=verdict, message=message[:4000]))
     return found
 
@@ -148,7 +148,7 @@ def check_convergence(planned: PlannedRun, samples: int | None, batch: float | N
 
 
 def reference_samples(benchmark: str, ruleset: str, batch: float) -> float | None:
-    """Return how many samples the reference needs at a batch size, None where nobody published it.
+    """Return how many samples the reference needs at a batch size, None where none was published.
 
     Between two of the reference's batch sizes the mean is interpolated, as the rules do.
     """

@@ -55,7 +55,7 @@ class Storage(Record):
 
 
 class ExperimentConfig(Record):
-    """What the inventory says of a node for experiments: the variables bench_* of that name."""
+    """What the inventory has of a node for experiments: the variables bench_* of that name."""
 
     storages: dict[str, Storage] = {}  # noqa: RUF012  (pydantic copies defaults)
     fabric_interface: str = ""
@@ -120,7 +120,7 @@ def node_address(raw: Mapping[str, Any], interface: str = "") -> str:
 
 
 def data_folder(point: Mapping[str, Scalar], experiment: ExperimentConfig) -> str:
-    """Return the folder of a point's data, which ``{{ storage_folder }}`` stands for; '' for synthetic."""
+    """Return the folder of a point's data, the value of ``{{ storage_folder }}``; '' for synthetic."""
     name = str(point.get("storage", ""))
     if not name:
         return str(point.get("data_folder", ""))
@@ -137,7 +137,7 @@ def setup_obstacle(
 
     Args:
         point: The point.
-        experiment: What the inventory says of the first node.
+        experiment: What the inventory has of the first node.
         peers: The nodes that there are for it.
         asked: How many it wants.
     """
@@ -180,7 +180,7 @@ def plan_setup(
 
     Args:
         point: The point.
-        experiment: What the inventory says of the first node.
+        experiment: What the inventory has of the first node.
         peers: The run's nodes in the order of their ranks.
         limit_s: Limit of the job.
         only_first: Whether only the first node starts the program, which is a launcher.
@@ -335,7 +335,7 @@ def _storage_findings(planned: NodeSetup, name: str, report: Mapping[str, Any]) 
 
 
 def _cache_wrong(planned: NodeSetup, storage: Mapping[str, Any]) -> str:
-    """Return why a cache was not what the point says, empty if it was."""
+    """Return why a cache was not what the point asks for, empty if it was."""
     if storage.get("cache") != planned.cache:
         return "nothing is known of it"
     if planned.cache == "warm":
@@ -355,7 +355,7 @@ def _cache_wrong(planned: NodeSetup, storage: Mapping[str, Any]) -> str:
 
 
 def _job_findings(name: str, job: Mapping[str, Any]) -> list[Finding]:
-    """Return what the end of another node's job says against the run."""
+    """Return findings where another node's part of the job did not end well."""
     if not job:
         return [
             _finding("no_job", Verdict.UNPROVEN, f"{name}: nothing is known of its part of the job", name)

@@ -53,18 +53,18 @@ from rackproof.store.run_folder import RECORD_NAME, ResultsError, new_run_id, re
 PLAN_FILE = "plan.json"
 REPORT_FILE = "report.html"
 RESUME_WITHIN = timedelta(days=2)
-"""An interrupted plan older than this is left as it is; the same request then starts anew."""
+"""An interrupted plan older than this is left as it is; the same request then gets a new plan."""
 ALLOWED_FAILURES = 1
 """So many repeats of a result may be no pass; the rules of MLPerf Training for all benchmarks made here."""
 COSTLY_TO_CHANGE = ("network", "storage")
-"""Parameters whose change sets nodes up anew: points are ordered so that they change least, the first least
+"""Parameters whose change sets nodes up again: points are ordered so that they change least, the first least
 of all."""
 NOT_LIMITED = "bench_launch_host is {}, which is not among the limited hosts that answered"
 SETTLED_NS = 2_000_000_000
 """Older than this, a file's change time differs after the next change on every file system in use."""
 _NOT_THE_REQUEST = {"run_id", "expected_s", "definition_ctime_ns"}
 STILL_RUNNING = "still_running"
-"""Code of the finding in the record of a run whose job nobody saw end: it is followed, not repeated."""
+"""Code of the finding in the record of a run whose job was not seen to end: it is followed, not repeated."""
 
 
 class PlannedRun(Record):
@@ -160,8 +160,8 @@ class Plan(Record):
             if not (folder / RECORD_NAME).is_file():
                 continue
             run = read_run(folder)
-            said = (run.run_id, run.benchmark, run.plan_id or self.plan_id)
-            if said != (planned.run_id, planned.benchmark, self.plan_id):
+            identity = (run.run_id, run.benchmark, run.plan_id or self.plan_id)
+            if identity != (planned.run_id, planned.benchmark, self.plan_id):
                 raise ResultsError(
                     f"{folder / RECORD_NAME} is the record of another run ({sanitize(run.run_id, 130)}); "
                     "move the folder out of the results folder"
@@ -249,7 +249,7 @@ def make_plan(
         estimate: Gives the seconds that a run is expected to take, or None.
         now: The moment of planning.
         sites: Per node the Slurm cluster it belongs to, for benchmarks that run on a whole rack.
-        experiments: Per node what the inventory says of it for experiments (storages, networks).
+        experiments: Per node what the inventory has of it for experiments (storages, networks).
         addresses: Per node its address on the network that trains.
 
     Raises:
@@ -584,7 +584,7 @@ def _by_site(
 
 
 def _definition_fields(loaded: LoadedDefinition) -> dict[str, Any]:
-    """Return where a run's definition is and what tells a change of it."""
+    """Return where a run's definition is and what shows a change of it."""
     return {
         "definition_path": loaded.path,
         "definition_sha256": loaded.sha256,
@@ -616,7 +616,7 @@ def definition_findings(planned: PlannedRun) -> list[Finding]:
         if planned.definition_ctime_ns and path.stat().st_ctime_ns == planned.definition_ctime_ns:
             return []
     except OSError:
-        pass  # reading it says what is wrong
+        pass  # reading it finds what is wrong
     try:
         if load_definition(path, log_formats=FORMATS).sha256 == planned.definition_sha256:
             return []
@@ -652,7 +652,7 @@ def resume_or_keep(plan: Plan, results: Path, *, resume: bool = True) -> tuple[P
     Args:
         plan: The plan as it would be made now.
         results: The results folder.
-        resume: False starts anew whatever was interrupted.
+        resume: False makes a new plan whatever was interrupted.
 
     Returns:
         The plan to carry out, and whether it is an earlier one that goes on.

@@ -48,7 +48,7 @@ COULD_NOT_RUN = {
 }
 
 BY_ITSELF = ("local", "mpirun")
-"""Launchers whose program says in its own log how it ended; the others speak for Slurm or a container."""
+"""Launchers whose program writes its end to its own log; the others only report on Slurm or a container."""
 
 _ENDED_BADLY = {
     "timeout": ("timed_out", Verdict.FAIL, "ended after its limit of {timeout_s} s"),
