@@ -1,0 +1,159 @@
+"""Every variable of a role has a default and an argument spec, and expressions stay short enough to read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import yaml
+from jinja2 import nodes
+
+ROOT = Path(__file__).resolve().parents[2]
+ROLES = sorted(path.name for path in (ROOT / "roles").iterdir() if path.is_dir())
+PREFIXES = tuple(f"{role}_" for role in (*ROLES, "discover"))
+# Keys whose values are expressions without braces.
+BARE = ("when", "that", "until", "failed_when", "changed_when")
+# Variables that are set outside of the roles, or that an operator types. This list may only shrink.
+WITHOUT_A_SPEC: set[str] = set()
+# Expressions with more than three filters, by file. Move logic into a filter instead of raising a number.
+LONG_EXPRESSIONS: dict[str, int] = {
+    "playbooks/bench.yml": 1,
+    "roles/apt_mirror/tasks/main.yml": 1,
+    "roles/apt_mirror/vars/main.yml": 2,
+    "roles/bench/tasks/prepare.yml": 1,
+    "roles/enroot_pyxis/tasks/submit.yml": 1,
+    "roles/enroot_pyxis/vars/main.yml": 2,
+    "roles/lambda_stack/vars/main.yml": 2,
+    "roles/netboot/vars/discover.yml": 2,
+    "roles/netboot/vars/entry.yml": 2,
+    "roles/netboot/vars/main.yml": 1,
+    "roles/node_tuning/tasks/main.yml": 1,
+    "roles/nvidia_container/vars/main.yml": 1,
+    "roles/ofed/vars/main.yml": 1,
+    "roles/peer_memory/vars/main.yml": 2,
+    "roles/provision/tasks/failed.yml": 1,
+    "roles/provision/tasks/resume.yml": 1,
+    "roles/reimage/tasks/begin.yml": 1,
+    "roles/reimage/tasks/discover_by_boot.yml": 2,
+    "roles/reimage/tasks/failure.yml": 2,
+    "roles/reimage/tasks/measure.yml": 1,
+    "roles/reimage/tasks/steps/drain.yml": 2,
+    "roles/reimage/vars/main.yml": 1,
+    "roles/slurm/vars/main.yml": 6,
+    "roles/storage/tasks/main.yml": 2,
+    "roles/storage/vars/main.yml": 1,
+}
+ENVIRONMENT = jinja2.Environment(extensions=["jinja2.ext.do"])
+
+
+def yaml_files() -> list[Path]:
+    """Return the playbooks and what roles run, in YAML."""
+    paths = [*ROOT.glob("playbooks/*.yml")]
+    for folder in ("tasks", "handlers", "vars"):
+        paths += ROOT.glob(f"roles/*/{folder}/**/*.yml")
+    return sorted(paths)
+
+
+def expressions(value: Any, bare: bool = False) -> Iterator[str]:
+    """Yield the Jinja in a YAML value, with braces."""
+    if isinstance(value, dict):
+        for key, entry in value.items():
+            yield from expressions(entry, bare=key in BARE)
+    elif isinstance(value, list):
+        for entry in value:
+            yield from expressions(entry, bare)
+    elif isinstance(value, str):
+        if "{{" in value or "{%" in value:
+            yield value
+        elif bare:
+            yield f"{{{{ {value} }}}}"
+
+
+def mappings(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield every mapping in a YAML value."""
+    if isinstance(value, dict):
+        yield value
+        for entry in value.values():
+            yield from mappings(entry)
+    elif isinstance(value, list):
+        for entry in value:
+            yield from mappings(entry)
+
+
+def defined_in(value: Any) -> set[str]:
+    """Return the names that tasks define: registered, facts, loop variables and vars."""
+    names: set[str] = set()
+    for mapping in mappings(value):
+        names |= {str(mapping[key]) for key in ("register", "loop_var", "index_var") if key in mapping}
+        for key in ("vars", "ansible.builtin.set_fact"):
+            if isinstance(mapping.get(key), dict):
+                names |= set(mapping[key])
+        if isinstance(included := mapping.get("ansible.builtin.include_vars"), dict):
+            names.add(included.get("name", ""))
+    return names
+
+
+def names_used(source: str) -> set[str]:
+    """Return the names that Jinja reads."""
+    tree = ENVIRONMENT.parse(source)
+    return {name.name for name in tree.find_all(nodes.Name) if name.ctx == "load"}
+
+
+def filters_in_longest_output(source: str) -> int:
+    """Return how many filters the densest expression of a source has."""
+    outputs = ENVIRONMENT.parse(source).find_all(nodes.Output)
+    counts = [
+        len(list(part.find_all(nodes.Filter))) + isinstance(part, nodes.Filter)
+        for output in outputs
+        for part in output.nodes
+    ]
+    return max(counts, default=0)
+
+
+def documented() -> set[str]:
+    """Return the variables that have both a default and an argument spec."""
+    names: set[str] = set()
+    for role in ROLES:
+        defaults = yaml.safe_load((ROOT / "roles" / role / "defaults/main.yml").read_text()) or {}
+        specs = yaml.safe_load((ROOT / "roles" / role / "meta/argument_specs.yml").read_text())
+        options = {name for spec in specs["argument_specs"].values() for name in spec.get("options", {})}
+        required = {
+            name
+            for spec in specs["argument_specs"].values()
+            for name, option in spec.get("options", {}).items()
+            if option.get("required")
+        }
+        names |= (set(defaults) & options) | required
+    return names
+
+
+def test_every_variable_has_a_default_and_a_spec() -> None:
+    known = documented()
+    used: dict[str, str] = {}
+    for path in yaml_files():
+        content = yaml.safe_load(path.read_text())
+        known |= defined_in(content)
+        if path.parent.name == "vars":
+            known |= set(content or {})
+        for source in expressions(content):
+            used |= dict.fromkeys(names_used(source), str(path.relative_to(ROOT)))
+    for path in sorted(ROOT.glob("roles/*/templates/**/*")):
+        if path.is_file():
+            used |= dict.fromkeys(names_used(path.read_text()), str(path.relative_to(ROOT)))
+    assert len(used) > 100
+    missing = {name: path for name, path in used.items() if name.startswith(PREFIXES) and name not in known}
+    assert missing.keys() == WITHOUT_A_SPEC, missing
+
+
+def test_expressions_stay_short() -> None:
+    long: dict[str, int] = {}
+    for path in yaml_files():
+        content = yaml.safe_load(path.read_text())
+        count = sum(filters_in_longest_output(source) > 3 for source in expressions(content))
+        if count:
+            long[str(path.relative_to(ROOT))] = count
+    more = {path: count for path, count in long.items() if count > LONG_EXPRESSIONS.get(path, 0)}
+    assert not more, "move the logic into a filter (plugins/filter)"
+    assert long == LONG_EXPRESSIONS, "fewer than listed: lower the list"
