@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import pytest
 import yaml
 from jinja2 import nodes
 
+# Jinja reads the regular expressions in task files, whose backslashes Python would warn about.
+pytestmark = pytest.mark.filterwarnings("ignore:invalid escape sequence")
 ROOT = Path(__file__).resolve().parents[2]
 ROLES = sorted(path.name for path in (ROOT / "roles").iterdir() if path.is_dir())
 PREFIXES = tuple(f"{role}_" for role in (*ROLES, "discover"))
