@@ -30,7 +30,7 @@ DRIVER = {
 FAILED_UNITS = ["systemctl", "list-units", "--failed", "--full", "--plain", "--no-legend", "--no-pager"]
 UNIT_PROPERTIES = "--property=Id,LoadState,ActiveState,UnitFileState"
 CLOCK = ["timedatectl", "show", "--property=NTPSynchronized"]
-# The newest are kept: an older message has been seen by an earlier look.
+# The newest are kept: an older message is in an earlier snapshot.
 LOG_LINES = "20000"
 FILES = {
     "os_release": "/etc/os-release",
@@ -68,7 +68,7 @@ def driver(timeout_s):
 
 def kernel_log(since, timeout_s):
     """Return the kernel's messages since a moment: of the journal, else all that the kernel keeps."""
-    # -k would be this boot's only: who was booted for an XID since the last look would never be heard of.
+    # -k would be this boot's only: an XID that the node was booted for since the last snapshot would be lost.
     which, moment = ("_TRANSPORT=kernel", [f"--since=@{since:.0f}"]) if since > 0 else ("-k", [])
     journal = ["journalctl", which, "--no-pager", "-o", "short-unix"]
     answer = ask([*journal, "-n", LOG_LINES, *moment], timeout_s)
@@ -142,7 +142,7 @@ def disks(paths, timeout_s):
     """Return the file systems of paths, and an answer as of a tool for each that did not answer in time."""
     found, threads = {}, {}
     for path in paths:
-        # A mount whose server is gone holds whoever looks at it; a daemon thread does not hold the module.
+        # A mount whose server is gone blocks every call on it; a daemon thread does not hold the module.
         threads[path] = threading.Thread(target=lambda one=path: found.update({one: disk(one)}), daemon=True)
         threads[path].start()
     deadline = time.monotonic() + timeout_s
@@ -155,7 +155,7 @@ def disks(paths, timeout_s):
 def gather(options):
     """Return the raw facts; tools that do not ask the driver run at the same time."""
     begin, timeout_s, sysfs = time.time(), options["tool_timeout_s"], options["sysfs"]
-    # A clock that was put back must not hide what the kernel has said since.
+    # A clock that was put back must not hide what the kernel has logged since.
     since = options["since"] if options["since"] <= begin else 0.0
     cards = os.path.join(sysfs, "class/infiniband")
     with ThreadPoolExecutor(4) as pool:

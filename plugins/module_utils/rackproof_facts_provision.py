@@ -25,7 +25,7 @@ COMMANDS = {
         "--query-gpu=index,uuid,driver_version,persistence_mode",
         "--format=csv,noheader",
     ],
-    # Open modules of the driver say Dual MIT/GPL, the proprietary ones NVIDIA.
+    # Open modules of the driver have Dual MIT/GPL, the proprietary ones NVIDIA.
     "nvidia_license": ["modinfo", "-F", "license", "nvidia"],
     "ofed_info": ["ofed_info", "-s"],
 }
@@ -120,7 +120,7 @@ def os_release(text):
 
 
 def modules(listed, root="/sys/module"):
-    """Return the loaded modules from the lines of lsmod, with the versions that the kernel tells."""
+    """Return the loaded modules from the lines of lsmod, with the versions that the kernel has."""
     names = [line.split()[0] for line in listed.splitlines()[1:] if line.strip()]
     return {name: read(os.path.join(root, name, "version"), 256) for name in names}
 
@@ -209,7 +209,7 @@ def addresses(listed):
 
 
 def synchronized(container):
-    """Return whether something disciplines the clock; None where that cannot be told."""
+    """Return whether something disciplines the clock; None where that is not known."""
     if container:
         return None
     try:

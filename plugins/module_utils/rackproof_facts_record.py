@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subset `record` of rackproof_facts: what the record of a run says about a node (Python 3.8+, Linux)."""
+"""Subset `record` of rackproof_facts: what the record of a run has of a node (Python 3.8+, Linux)."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def interpreter(path, packages, timeout_s):
 
 
 def addresses(ip_output):
-    """Return the node's addresses: from the lines of ``ip -oneline``, else what the resolver says."""
+    """Return the node's addresses: from the lines of ``ip -oneline``, else of the resolver."""
     found = []
     for line in ip_output.splitlines():
         fields = line.split()

@@ -52,7 +52,7 @@ def find(program):
     return None
 
 
-def ask(argv, timeout_s, bounded=True, environment=None, said=None):
+def ask(argv, timeout_s, bounded=True, environment=None, stdin_text=None):
     """Run a tool, bounded in time and output; never raises for what the tool does.
 
     Args:
@@ -60,20 +60,20 @@ def ask(argv, timeout_s, bounded=True, environment=None, said=None):
         timeout_s: Seconds it may take.
         bounded: Whether the kernel stops it when it writes without end; every file counts, not only output.
         environment: Variables to set.
-        said: Text for its standard input.
+        stdin_text: Text for its standard input.
     """
     path = find(argv[0])
     if path is None:
         return {"status": "absent"}
     begin = time.monotonic()
     # Files, not pipes: a grandchild that keeps a pipe open would hold us beyond the limit.
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.TemporaryFile() as told:
-        told.write((said or "").encode())
-        told.seek(0)
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.TemporaryFile() as given:
+        given.write((stdin_text or "").encode())
+        given.seek(0)
         try:
             child = subprocess.Popen(
                 [path, *argv[1:]],
-                stdin=subprocess.DEVNULL if said is None else told,
+                stdin=subprocess.DEVNULL if stdin_text is None else given,
                 stdout=out,
                 stderr=err,
                 start_new_session=True,

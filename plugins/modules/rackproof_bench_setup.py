@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: E402  (what ansible-doc shows stands first, as in every module)
+# ruff: noqa: E402  (what ansible-doc shows comes first, as in every module)
 """Set a node up for one point of an experiment, and take that away again (standard library only, Linux)."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ DOCUMENTATION = r"""
 module: rackproof_bench_setup
 short_description: Set a node up for one point of an experiment, and take that away again
 description:
-  - Makes the network that a point names, and looks at its storage. V(overlay) is a VXLAN between the nodes
+  - Makes the network that a point names, and prepares its storage. V(overlay) is a VXLAN between the nodes
     of the run, over the addresses in O(nodes), with unicast entries for each of them and no learning.
     V(host) makes nothing.
   - What was found and done is written to C(point.json) in O(folder) and returned raw. Where a job was
@@ -176,17 +176,17 @@ def call(*argv, timeout=TOOL_S):
 
 def need(*argv):
     """Run a tool that has to succeed; return its stdout."""
-    status, said, wrong = call(*argv)
+    status, output, wrong = call(*argv)
     if status != 0:
-        raise PointError(f"`{' '.join(argv)}` failed ({status}): {wrong or said.strip() or 'no message'}")
-    return said
+        raise PointError(f"`{' '.join(argv)}` failed ({status}): {wrong or output.strip() or 'no message'}")
+    return output
 
 
 def ask_json(*argv):
     """Return the first object of an answer in JSON, {} where there is none."""
-    status, said, _ = call(*argv)
+    status, output, _ = call(*argv)
     try:
-        found = json.loads(said) if status == 0 else []
+        found = json.loads(output) if status == 0 else []
     except ValueError:
         found = []
     return found[0] if isinstance(found, list) and found and isinstance(found[0], dict) else {}
@@ -196,7 +196,7 @@ def ask_json(*argv):
 
 
 def counters(interface):
-    """Return what an interface carried so far, in bytes; None where it does not say."""
+    """Return what an interface carried so far, in bytes; None where it has no counter."""
     with open("/proc/net/dev") as stream:
         for line in stream:
             name, colon, rest = line.partition(":")
@@ -213,13 +213,13 @@ def is_there(interface):
 
 def described(interface):
     """Return what the kernel says of an interface: kind, MTU, state, VXLAN's own settings."""
-    told = ask_json("ip", "-j", "-d", "link", "show", "dev", interface) if interface else {}
-    about = told.get("linkinfo", {})
+    link = ask_json("ip", "-j", "-d", "link", "show", "dev", interface) if interface else {}
+    about = link.get("linkinfo", {})
     data = about.get("info_data", {})
     return {
-        "interface": told.get("ifname", ""),
-        "mtu": told.get("mtu", 0),
-        "flags": told.get("flags", []),
+        "interface": link.get("ifname", ""),
+        "mtu": link.get("mtu", 0),
+        "flags": link.get("flags", []),
         "kind": about.get("info_kind", ""),
         "vni": data.get("id", 0),
         "over": data.get("link", ""),
@@ -234,9 +234,9 @@ def device_to(address):
 
 def device_of(address):
     """Return the interface that has an address, '' where none has."""
-    status, said, _ = call("ip", "-j", "addr", "show")
+    status, output, _ = call("ip", "-j", "addr", "show")
     try:
-        links = json.loads(said) if status == 0 else []
+        links = json.loads(output) if status == 0 else []
     except ValueError:
         links = []
     for link in links:
@@ -266,8 +266,8 @@ def remove_overlay():
 def make_overlay(options, over, own_index, addresses):
     """Make the VXLAN between the nodes, with one entry for each of them."""
     nodes, network = options["nodes"], ipaddress.ip_network(options["subnet"])
-    status, said, _ = call("ip", "-j", "addr", "show")
-    for link in json.loads(said) if status == 0 else []:
+    status, output, _ = call("ip", "-j", "addr", "show")
+    for link in json.loads(output) if status == 0 else []:
         for one in link.get("addr_info", []):
             taken = one.get("family") == "inet" and ipaddress.ip_address(one.get("local")) in network
             if taken and link.get("ifname") != INTERFACE:
@@ -369,8 +369,8 @@ def mount_of(path):
 
 def unit_of(point):
     """Return the systemd unit of a mount point and the options it is mounted with."""
-    status, said, _ = call("systemd-escape", "--path", "--suffix=mount", point)
-    unit = said.strip() if status == 0 else ""
+    status, output, _ = call("systemd-escape", "--path", "--suffix=mount", point)
+    unit = output.strip() if status == 0 else ""
     if not unit:
         return "", "", ""
     found = {}
@@ -397,7 +397,7 @@ def files_below(folder):
             yield os.path.join(path, name)
 
 
-def give_back(paths):
+def drop_file_pages(paths):
     """Ask the kernel to give back the pages of files."""
     os.sync()
     for path in paths:
@@ -412,13 +412,13 @@ def give_back(paths):
 
 
 def resident(paths):
-    """Return bytes in memory and bytes in all of some files, None where the kernel does not say."""
+    """Return bytes in memory and bytes in all of some files, None where that is not known."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
-    held = total = 0
+    in_memory = total = 0
     for path in paths:
         try:
             descriptor = os.open(path, os.O_RDONLY)
@@ -437,14 +437,14 @@ def resident(paths):
             libc.munmap(start, size)
             if status != 0:
                 return None
-            held += sum(byte & 1 for byte in seen.raw) * mmap.PAGESIZE
+            in_memory += sum(byte & 1 for byte in seen.raw) * mmap.PAGESIZE
             total += pages * mmap.PAGESIZE
         finally:
             os.close(descriptor)
-    return held, total
+    return in_memory, total
 
 
-def mount_anew(unit, source, options, point):
+def remount(unit, source, options, point):
     """Take an s3fs mount away, delete its cache, and mount it again; return what cannot be done, or ''."""
     if not unit:
         return f"{point} was not mounted by the role storage, so it is not mounted anew"
@@ -462,8 +462,33 @@ def mount_anew(unit, source, options, point):
     return ""
 
 
-def look_at_storage(options):
-    """Return what the data lie on, and what became of their cache."""
+def read_whole(path):
+    """Read a file, so that it lies in the page cache; returns its bytes."""
+    count = 0
+    with open(path, "rb") as stream:
+        while True:
+            data = stream.read(1 << 20)
+            if not data:
+                return count
+            count += len(data)
+
+
+def drop_pages(paths):
+    """Drop files from the page cache; returns what a sample still has there, None where that is not known."""
+    # More than once: pages that were just read may still be on their way to the list that is emptied.
+    for _ in range(3):
+        drop_file_pages(paths)
+        left = resident(paths[:: max(1, len(paths) // SAMPLED_FILES)])
+        if left is None:
+            return None
+        if left[0] == 0:
+            break
+        time.sleep(0.5)
+    return list(left)
+
+
+def prepare_storage(options):
+    """Return what the data lie on, and what was done with their cache."""
     kind, folder, cache = options["storage"], options["data"], options["cache"]
     found = {"kind": kind, "folder": folder, "cache": cache}
     if kind in ("", "synthetic"):
@@ -479,28 +504,12 @@ def look_at_storage(options):
         return found
     began = time.monotonic()
     if cache == "warm":
-        read = 0
-        for path in files_below(folder):
-            with open(path, "rb") as stream:
-                while True:
-                    data = stream.read(1 << 20)
-                    if not data:
-                        break
-                    read += len(data)
-        found["read_bytes"] = read
+        found["read_bytes"] = sum(read_whole(path) for path in files_below(folder))
     elif kind == "s3fs":
-        found["trouble"] = mount_anew(unit, source, given, mount["point"])
+        found["trouble"] = remount(unit, source, given, mount["point"])
         found["how"] = "mounted anew, cache deleted"
     else:
-        paths = list(files_below(folder))
-        # More than once: pages that were just read may still be on their way to the list that is emptied.
-        for _ in range(3):
-            give_back(paths)
-            left = resident(paths[:: max(1, len(paths) // SAMPLED_FILES)])
-            found["resident"] = list(left) if left is not None else None
-            if left is None or left[0] == 0:
-                break
-            time.sleep(0.5)
+        found["resident"] = drop_pages(list(files_below(folder)))
         found["how"] = "posix_fadvise"
     found["seconds"] = round(time.monotonic() - began, 3)
     return found
@@ -520,13 +529,13 @@ def read(path):
 
 
 def present(options):
-    """Set the node up, or say how it was set up for this run before."""
+    """Set the node up, or return how it was set up for this run before."""
     path = os.path.join(options["folder"], "point.json")
     earlier = read(path)
     begun = os.path.exists(os.path.join(options["folder"], "state.json"))
     if earlier is not None and begun:
         return {"changed": False, "point": earlier}
-    storage = look_at_storage(options)
+    storage = prepare_storage(options)
     point = {**set_network(options), "storage": storage}
     try:
         os.makedirs(options["folder"], exist_ok=True)

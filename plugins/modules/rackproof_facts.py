@@ -16,7 +16,7 @@ description:
 options:
   subset:
     description:
-      - V(record) is what the record of a run says about a node, read by C(rackproof.nodes.facts).
+      - V(record) is what the record of a run has of a node, read by C(rackproof.nodes.facts).
       - V(provision) is what the provisioning roles compare with what they want, so that a role whose work is
         done makes no further call. Every call costs the controller 0.3 core-seconds per node. The result is
         the fact C(rackproof_node).
@@ -88,7 +88,7 @@ author: Rackproof developers
 """
 
 EXAMPLES = r"""
-- name: Gather what a run's record says about the node
+- name: Gather the facts for a run's record
   rackproof_facts:
     subset: record
     pythons: {torch: /opt/venv/bin/python}
@@ -196,7 +196,7 @@ ansible_facts:
         reboot_required: {description: Whether a package asked for a reboot., type: bool, returned: always}
         reboot_required_by: {description: Packages that asked for it., type: list, returned: always}
         modules:
-          description: Versions of the loaded kernel modules by name; empty where the kernel does not tell.
+          description: Versions of the loaded kernel modules by name; empty where the kernel has none.
           type: dict
           returned: always
         services:
@@ -227,7 +227,7 @@ ansible_facts:
         clock:
           description:
             - C(epoch), seconds since 1970; C(asked_at), the controller's clock when it asked;
-              C(synchronized), null in a container and where the kernel does not tell.
+              C(synchronized), null in a container and where it is not known.
           type: dict
           returned: always
         tuning:
@@ -299,12 +299,10 @@ def subset_options(params):
     """
     subset = params["subset"]
     options = dict(DEFAULTS[subset])
-    for name, value in params.items():
-        if name == "subset" or value is None:
-            continue
-        if name not in options:
-            raise ValueError(f"{name}: no option of subset {subset}")
-        options[name] = value
+    given = {name: value for name, value in params.items() if name != "subset" and value is not None}
+    for name in sorted(given.keys() - options.keys()):
+        raise ValueError(f"{name}: no option of subset {subset}")
+    options.update(given)
     if not 0 < options["tool_timeout_s"] <= 600:
         raise ValueError("tool_timeout_s: 0 to 600 seconds, not {}".format(options["tool_timeout_s"]))
     if subset == "record":

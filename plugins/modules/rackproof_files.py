@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: E402  (what ansible-doc shows stands first, as in every module)
+# ruff: noqa: E402  (what ansible-doc shows comes first, as in every module)
 """Put small files, folders and links in place in one call (standard library only, Python 3.8+)."""
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ options:
     default: []
 attributes:
   check_mode:
-    description: Says what would be changed. A user or group that is not there yet counts as a change.
+    description: Reports what would be changed. A user or group that is not there yet counts as a change.
     support: full
   diff_mode:
     description: Shows the text of files that hold no secret.
@@ -88,6 +88,7 @@ import os
 import pwd
 import stat
 import tempfile
+from functools import partial
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -156,7 +157,7 @@ def wanted(entry, before):
         if not isinstance(found, dict):
             raise UnusableError(f"{entry['path']}: what is there is no JSON object; look at it, or remove it")
         merged = merge(found, value)
-        # One that says the same in another form stays as it is.
+        # The same object in another layout is no change.
         return before if before and merged == found else (json.dumps(merged, indent=2) + "\n").encode()
     return value.encode()
 
@@ -264,6 +265,29 @@ def remove(path, check):
     return True
 
 
+def steps(params, check, diffs):
+    """Yield path and function of everything that is to be done; a function returns whether it is a change.
+
+    Folders come first, for files may lie in them.
+    """
+    for folder in params["folders"]:
+        yield folder["path"], partial(put_folder, folder, check)
+    for entry in params["files"]:
+        yield entry["path"], partial(put_file_with_diff, entry, check, diffs)
+    for link in params["links"]:
+        yield link["path"], partial(put_link, link, check)
+    for path in params["absent"]:
+        yield path, partial(remove, path, check)
+
+
+def put_file_with_diff(entry, check, diffs):
+    """Put a file and note its difference; returns whether that is a change."""
+    changed, diff = put_file(entry, check)
+    if changed:
+        diffs.append(diff)
+    return changed
+
+
 def main():
     """Run the module."""
     module = AnsibleModule(
@@ -308,25 +332,9 @@ def main():
         supports_check_mode=True,
     )
     changed, diffs, at = [], [], ""
-    check = module.check_mode
     try:
-        for folder in module.params["folders"]:
-            at = folder["path"]
-            if put_folder(folder, check):
-                changed.append(at)
-        for entry in module.params["files"]:
-            at = entry["path"]
-            new, diff = put_file(entry, check)
-            if new:
-                changed.append(at)
-                diffs.append(diff)
-        for link in module.params["links"]:
-            at = link["path"]
-            if put_link(link, check):
-                changed.append(at)
-        for path in module.params["absent"]:
-            at = path
-            if remove(path, check):
+        for at, step in steps(module.params, module.check_mode, diffs):
+            if step():
                 changed.append(at)
     except UnusableError as error:
         module.fail_json(msg=str(error), changed_paths=changed, changed=bool(changed))

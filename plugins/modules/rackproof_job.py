@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: E402  (what ansible-doc shows stands first, as in every module)
+# ruff: noqa: E402  (what ansible-doc shows comes first, as in every module)
 """Start, find or stop one supervised job on a node (standard library only, Python 3.8+, Linux)."""
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ options:
     type: path
 attributes:
   check_mode:
-    description: Says whether a job would be started or stopped, and changes nothing.
+    description: Reports whether a job would be started or stopped, and changes nothing.
     support: full
   diff_mode:
     description: There is nothing to show as a difference.
@@ -218,7 +218,7 @@ def utc(moment):
 
 
 def boot_id():
-    """Return the id of this boot, '' where the kernel does not say."""
+    """Return the id of this boot, '' where the kernel has none."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as stream:
             return stream.read().strip()
@@ -260,33 +260,45 @@ def members(session, root=None, token=None, log=None):
             environment of a process that is stuck in the driver can take for ever.
         log: Path of the log that they write to.
     """
-    table = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            found = process(name)
-            if found is not None:
-                table[int(name)] = found
-    mine = set()
-    if root is not None:
-        children = {}
-        for pid, entry in table.items():
-            children.setdefault(entry[1], []).append(pid)
-        queue = [root]
-        while queue:
-            for pid in children.get(queue.pop(), []):
-                if pid not in mine:
-                    mine.add(pid)
-                    queue.append(pid)
+    table = processes()
+    found = descendants(root, table) if root is not None else set()
     for pid, entry in table.items():
-        if pid in mine or pid in (os.getpid(), root):
+        if pid in found or pid in (os.getpid(), root):
             continue
+        # The environment last: reading it is what can take for ever.
         if (
             (session and entry[2] == session)
             or (log and writes_to(pid, log))
             or (token and carries(pid, token))
         ):
-            mine.add(pid)
-    return [pid for pid in mine if table[pid][0] not in "ZX"]
+            found.add(pid)
+    return [pid for pid in found if table[pid][0] not in "ZX"]
+
+
+def processes():
+    """Return what the kernel shows of every process, by id."""
+    table = {}
+    for name in os.listdir("/proc"):
+        entry = process(name) if name.isdigit() else None
+        # One that ended meanwhile has no entry.
+        if entry is not None:
+            table[int(name)] = entry
+    return table
+
+
+def descendants(root, table):
+    """Return ids of all processes below a process."""
+    children = {}
+    for pid, entry in table.items():
+        children.setdefault(entry[1], []).append(pid)
+    found, queue = set(), [root]
+    while queue:
+        for pid in children.get(queue.pop(), []):
+            # The table was not read in one moment: ids that were used again could make a cycle.
+            if pid not in found:
+                found.add(pid)
+                queue.append(pid)
+    return found
 
 
 def writes_to(pid, log):
@@ -476,7 +488,7 @@ def conclude(state, **changes):
 
 
 def describe(state):
-    """Say in words how a job ended."""
+    """Return in words how a job ended."""
     reasons = {
         "timeout": "stopped at its time limit of {:g} s".format(state["timeout_s"]),
         "hang": "stopped: no growth of the log for {:g} s".format(state["hang_s"]),
@@ -657,14 +669,9 @@ class Supervisor:
         met, unkillable = end_all(self.members, self.wait, grace)
         self.reap()
         if (reason == "stopped" or self.status != 0) and going_down():
-            # Whatever ended on a node that shuts down says nothing of itself.
+            # On a node that shuts down every process ends, whatever its own state was.
             reason, self.status = "supervisor_died", None
-        status, number = None, None
-        if self.status is not None and os.WIFSIGNALED(self.status):
-            number = os.WTERMSIG(self.status)
-            status = 128 + number
-        elif self.status is not None:
-            status = os.WEXITSTATUS(self.status)
+        status, number = self.exit_status()
         state = conclude(
             self.state,
             elapsed_s=round(time.monotonic() - self.clock, 3),
@@ -675,12 +682,29 @@ class Supervisor:
             unkillable=unkillable,
             log_bytes=self.folder.log_bytes(),
         )
-        # Freed first: whoever reads that the job has ended can start the next one. Emptied, unless something
-        # is left for the next holder to find.
-        if self.lock is not None:
-            if not unkillable:
-                os.ftruncate(self.lock, 0)
-            os.close(self.lock)
+        # Freed first: a reader of the state "ended" may start the next job at once.
+        self.free_lock(emptied=not unkillable)
+        self.write_final(state)
+
+    def exit_status(self):
+        """Return exit status, as a shell has it, and signal of the program; None for what is not known."""
+        if self.status is None:
+            return None, None
+        if os.WIFSIGNALED(self.status):
+            number = os.WTERMSIG(self.status)
+            return 128 + number, number
+        return os.WEXITSTATUS(self.status), None
+
+    def free_lock(self, emptied):
+        """Free the lock; emptied, unless something is left for the next holder to find."""
+        if self.lock is None:
+            return
+        if emptied:
+            os.ftruncate(self.lock, 0)
+        os.close(self.lock)
+
+    def write_final(self, state):
+        """Write the final state, however long that takes."""
         while True:
             try:
                 self.folder.write_state(state)
@@ -739,7 +763,7 @@ def occupy(descriptor, path):
     token = previous.get("token")
     if not isinstance(token, str) or not token:
         return 0
-    # The lock is free, so whoever held it is gone: what carries its token is unsupervised.
+    # The lock is free, so its holder is gone: what carries its token is unsupervised.
     log = os.path.realpath(os.path.join(str(previous.get("folder")), "log.txt"))
     killed, unkillable = end_all(lambda: members(None, token=token, log=log), time.sleep, 2)
     if unkillable:
@@ -748,13 +772,13 @@ def occupy(descriptor, path):
 
 
 def survivors(unkillable, holder):
-    """Say which processes of an earlier job cannot be killed."""
+    """Return which processes of an earlier job cannot be killed, in words."""
     pids, job = ", ".join(map(str, unkillable)), str(holder.get("id"))[:200]
     return f"processes {pids} of job {job!r} survive SIGKILL on this node: reboot it"
 
 
 def owner(descriptor):
-    """Return what the lock file says about its holder, {} if it says nothing."""
+    """Return the holder that the lock file names, {} if it names none."""
     try:
         value = json.loads(os.pread(descriptor, 4096, 0).decode())
     except (OSError, ValueError):
@@ -763,7 +787,7 @@ def owner(descriptor):
 
 
 def busy(path, holder):
-    """Say who holds the lock and what to do."""
+    """Return who holds the lock and what to do, in words."""
     if not holder:
         return f"the node is busy: an unknown process holds {path}; find it with: fuser -v {path}"
     return (
@@ -855,7 +879,7 @@ def daemon(folder, options, token, starting, lock, sender):
 
 
 def why_not_started(error, folder, options):
-    """Say what to do about an error at the start of a job."""
+    """Return an error at the start of a job as one that names the remedy."""
     program, chdir = options["argv"][0], options["chdir"] or folder.path
     # subprocess names the folder where that is what is missing, else the program.
     if error.filename == chdir:
@@ -870,7 +894,7 @@ def why_not_started(error, folder, options):
 
 
 def settle(folder, state, change):
-    """Return the state with what the node says now: a dead supervisor ends the job.
+    """Return the state as it is on the node now: a dead supervisor ends the job.
 
     Args:
         folder: The job's folder.
@@ -878,7 +902,7 @@ def settle(folder, state, change):
         change: Whether to kill what is left and to write the result down.
     """
     if state["phase"] == "running" and not supervised(state):
-        # It may have written its last word between our two looks.
+        # It may have written its final state between our two readings.
         state = folder.read_state() or state
     if state["phase"] == "ended":
         return state
@@ -937,37 +961,46 @@ def ensure_started(module, folder):
         lock, killed = None, 0
         if options["lock"]:
             lock, killed = take_lock(options["lock"])
-        token = uuid.uuid4().hex
         try:
-            folder.write_job(
-                {
-                    "id": folder.job_id,
-                    "argv": options["argv"],
-                    "environment": {key: str(value) for key, value in options["environment"].items()},
-                    "secret_environment": sorted(options["secret_environment"]),
-                    "chdir": options["chdir"] or folder.path,
-                    "timeout_s": options["timeout_s"],
-                    "hang_s": options["hang_s"],
-                    "user": user(),
-                }
-            )
-            try:
-                folder.allocate()
-            except OSError as error:
-                raise explain(error, folder.reserve, "write") from error
-            state = launch(folder, options, token, starting, lock)
-        except JobError:
-            for path in (folder.job, folder.reserve):
-                with suppress(OSError):
-                    os.unlink(path)
-            with suppress(OSError):
-                if folder.log_bytes() == 0:
-                    os.unlink(folder.log)
-            raise
+            state = start_supervised(folder, options, starting, lock)
         finally:
+            # The supervisor has its own copy.
             if lock is not None:
                 os.close(lock)
     return {"changed": True, "job": shown(state), "orphans_killed": killed}
+
+
+def start_supervised(folder, options, starting, lock):
+    """Write the job's description and start its supervisor; returns the state.
+
+    Raises:
+        JobError: The job cannot be started; nothing of it is left in the folder.
+    """
+    description = {
+        "id": folder.job_id,
+        "argv": options["argv"],
+        "environment": {key: str(value) for key, value in options["environment"].items()},
+        "secret_environment": sorted(options["secret_environment"]),
+        "chdir": options["chdir"] or folder.path,
+        "timeout_s": options["timeout_s"],
+        "hang_s": options["hang_s"],
+        "user": user(),
+    }
+    try:
+        folder.write_job(description)
+        try:
+            folder.allocate()
+        except OSError as error:
+            raise explain(error, folder.reserve, "write") from error
+        return launch(folder, options, uuid.uuid4().hex, starting, lock)
+    except JobError:
+        for path in (folder.job, folder.reserve):
+            with suppress(OSError):
+                os.unlink(path)
+        with suppress(OSError):
+            if folder.log_bytes() == 0:
+                os.unlink(folder.log)
+        raise
 
 
 def find(module, folder):
@@ -1008,6 +1041,24 @@ def ensure_absent(module, folder):
     return {"changed": True, "job": shown(settle(folder, state, change=True))}
 
 
+def check_options(options):
+    """Raise ValueError for an option that cannot be used; NaN is refused as well."""
+    if not re.match(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}\Z", options["id"]):
+        raise ValueError("id: letters, digits, '.', '_' and '-' only, not {!r}".format(options["id"]))
+    for name in ("folder", "lock", "chdir"):
+        if options[name] and not os.path.isabs(options[name]):
+            raise ValueError(f"{name}: an absolute path is needed, not {options[name]!r}")
+    if options["state"] == "started":
+        if not options["argv"]:
+            raise ValueError("argv: at least the program is needed")
+        for name in ("timeout_s", "log_limit_bytes"):
+            if not 0 < options[name] < 1e15:
+                raise ValueError(f"{name}: must be a number above 0, not {options[name]}")
+    for name in ("hang_s", "grace_s"):
+        if not 0 <= options[name] < 1e15:
+            raise ValueError(f"{name}: must be a number from 0 up, not {options[name]}")
+
+
 def main():
     """Run the module."""
     module = AnsibleModule(
@@ -1030,20 +1081,10 @@ def main():
         supports_check_mode=True,
     )
     options = module.params
-    if not re.match(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}\Z", options["id"]):
-        module.fail_json(msg="id: letters, digits, '.', '_' and '-' only, not {!r}".format(options["id"]))
-    for name in ("folder", "lock", "chdir"):
-        if options[name] and not os.path.isabs(options[name]):
-            module.fail_json(msg=f"{name}: an absolute path is needed, not {options[name]!r}")
-    if options["state"] == "started":
-        if not options["argv"]:
-            module.fail_json(msg="argv: at least the program is needed")
-        for name in ("timeout_s", "log_limit_bytes"):
-            if not 0 < options[name] < 1e15:
-                module.fail_json(msg=f"{name}: must be a number above 0, not {options[name]}")
-    for name in ("hang_s", "grace_s"):
-        if not 0 <= options[name] < 1e15:
-            module.fail_json(msg=f"{name}: must be a number from 0 up, not {options[name]}")
+    try:
+        check_options(options)
+    except ValueError as error:
+        module.fail_json(msg=str(error))
     folder = Folder(options["folder"], options["id"])
     act = {"started": ensure_started, "found": find, "absent": ensure_absent}[options["state"]]
     try:

@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: E402  (what ansible-doc shows stands first, as in every module)
+# ruff: noqa: E402  (what ansible-doc shows comes first, as in every module)
 """Bring packages to exact versions, and refuse what nobody asked for (standard library only, Python 3.8+)."""
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ options:
     type: bool
     default: false
   allow_remove:
-    description: Patterns of packages that may be removed because they stand in the way.
+    description: Patterns of packages that may be removed because they are in the way.
     type: list
     elements: str
     default: []
@@ -291,7 +291,7 @@ def fits(version, wanted):
 
 
 def arguments(options, wanted, removed):
-    """Return what apt-get is told to do."""
+    """Return the flags of apt-get."""
     flags = ["--no-install-recommends", "--allow-change-held-packages"]
     if options["allow_downgrade"]:
         flags.append("--allow-downgrades")
@@ -412,7 +412,7 @@ def bring(apt, options, before, wanted, removed):
             ["debconf-set-selections"],
             SHORT_S,
             environment=ENVIRONMENT,
-            said="\n".join(options["debconf"]) + "\n",
+            stdin_text="\n".join(options["debconf"]) + "\n",
         )
         if answered["status"] != "ok":
             raise RefusedError(

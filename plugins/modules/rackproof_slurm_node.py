@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: E402  (what ansible-doc shows stands first, as in every module)
+# ruff: noqa: E402  (what ansible-doc shows comes first, as in every module)
 """Take nodes out of Slurm's service and return them; runs on the Slurm controller (standard library only)."""
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: rackproof_slurm_node
-short_description: Drain Slurm nodes, return them, or say how they stand
+short_description: Drain Slurm nodes, return them, or report their states
 description:
   - Runs on a host with C(scontrol) and C(squeue) whose user may change nodes, which is the Slurm controller.
     Works with Slurm 21.08 and newer.
-  - A drain is told apart by how its reason begins. One that begins with O(prefix) is ours; every other one,
+  - A drain is recognized by how its reason begins. One that begins with O(prefix) is ours; every other one,
     and a node that somebody set down, is somebody else's and is neither lifted nor given another reason.
   - A node that Slurm does not know is reported as such and is no error; so is every node of a cluster that
     does not exist yet (no C(scontrol) or no configuration).
@@ -24,7 +24,7 @@ options:
     required: true
   state:
     description:
-      - V(queried) only looks.
+      - V(queried) only reads.
       - V(registered) waits until the nodes' slurmd answer the controller.
       - V(drained) drains the nodes that nobody drained, and waits until no job runs on any of them.
       - V(returned) resumes the nodes whose drain is ours as soon as their slurmd answer, and waits until they
@@ -41,11 +41,11 @@ options:
     type: str
     default: being provisioned
   timeout_s:
-    description: Seconds to wait for what O(state) promises; 0 looks once.
+    description: Seconds to wait for what O(state) promises; 0 reads once.
     type: int
     default: 0
   poll_s:
-    description: Seconds between two looks.
+    description: Seconds between two readings.
     type: float
     default: 5
   strict:
@@ -60,7 +60,7 @@ options:
     default: 30
 attributes:
   check_mode:
-    description: Says what would be changed, does not wait.
+    description: Reports what would be changed, does not wait.
     support: full
   diff_mode:
     description: Shows the states before and after.
@@ -88,12 +88,12 @@ EXAMPLES = r"""
 
 RETURN = r"""
 nodes:
-  description: How each node stands, by name.
+  description: State of each node, by name.
   returned: always
   type: dict
   contains:
     known: {description: Whether Slurm knows the node., type: bool, returned: always}
-    state_before: {description: State as Slurm said it; V(unknown) without one., type: str, returned: always}
+    state_before: {description: State as Slurm has it; V(unknown) without one., type: str, returned: always}
     state_after: {description: State at the end; in check mode what it would be., type: str, returned: always}
     drained_by: {description: Who keeps it out of service (ours/other/none)., type: str, returned: always}
     reason: {description: Reason that Slurm keeps., type: str, returned: always}
@@ -262,7 +262,7 @@ def owner(known, prefix):
 
 
 class Cluster:
-    """What Slurm says about the nodes asked for, and what can be asked of it."""
+    """The nodes that were asked for, as Slurm has them, and what can be asked of it."""
 
     def __init__(self, options):
         self.names = list(dict.fromkeys(options["nodes"]))
@@ -273,8 +273,8 @@ class Cluster:
             path and os.path.exists(path) for path in configurations
         )
 
-    def look(self):
-        """Return how every node stands now."""
+    def read_nodes(self):
+        """Return the state of every node now."""
         known, jobs = {}, {}
         if self.exists:
             known = parse_nodes(call(["scontrol", "--all", "--oneliner", "show", "node"], self.timeout_s))
@@ -356,9 +356,9 @@ def only_down(node):
 
 
 def wait(cluster, holds, deadline, poll_s):
-    """Look until something holds, bounded; returns how the nodes stand."""
+    """Read the nodes until something holds, bounded; returns their states."""
     while True:
-        nodes = cluster.look()
+        nodes = cluster.read_nodes()
         left = deadline - time.monotonic()
         if holds(nodes) or left <= 0:
             return nodes
@@ -366,7 +366,7 @@ def wait(cluster, holds, deadline, poll_s):
 
 
 def predicted(state, node, reason):
-    """Return how a node would stand after the change, for check mode."""
+    """Return the state of a node after the change, for check mode."""
     base = node["state"].split("+")[0]
     if state == "drained":
         after = node["state"] + "+DRAIN"
@@ -374,7 +374,7 @@ def predicted(state, node, reason):
     return dict(node, state=base, drained_by="none", reason="", set_by="", in_service=node["responding"])
 
 
-def told(state, names, nodes):
+def waiting_message(state, names, nodes):
     """Return why a wait was in vain and what to do."""
     if state == "drained":
         busy = "; ".join("{} runs {}".format(name, ", ".join(nodes[name]["jobs"][:5])) for name in names)
@@ -401,7 +401,7 @@ def run(module, cluster):
     state, poll_s = module.params["state"], module.params["poll_s"]
     reason = cleaned("{} {}".format(cluster.prefix, module.params["reason"]))
     deadline = time.monotonic() + module.params["timeout_s"]
-    before = now = cluster.look()
+    before = now = cluster.read_nodes()
     wanted = {"drained": "none", "returned": "ours"}.get(state)
     touched = [name for name, node in before.items() if node["known"] and node["drained_by"] == wanted]
     if state == "returned" and not module.check_mode:
@@ -490,7 +490,7 @@ def main():
             "Is slurmctld running there? `systemctl status slurmctld`, `scontrol ping`."
         )
     if result["waiting"] and options["strict"] and options["state"] in ("drained", "returned"):
-        module.fail_json(msg=told(options["state"], result["waiting"], result["nodes"]), **result)
+        module.fail_json(msg=waiting_message(options["state"], result["waiting"], result["nodes"]), **result)
     module.exit_json(**result)
 
 

@@ -155,7 +155,7 @@ def test_a_cache_that_cannot_be_emptied_is_told(root: Path) -> None:
         import tempfile, os, json
         with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
             path = os.path.join(folder, "kept"); open(path, "wb").write(bytes(1 << 16))
-            held["give_back"]([path])
+            held["drop_file_pages"]([path])
             print(json.dumps(held["resident"]([path])))
         """
     )
