@@ -32,7 +32,7 @@ options:
     type: float
     default: 10
   expected_s:
-    description: How long such a job took before, for the expected end while the log does not tell it.
+    description: How long such a job took before, for the expected end while the log does not show it.
     type: float
   deadline_s:
     description:

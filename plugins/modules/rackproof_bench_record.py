@@ -35,7 +35,7 @@ options:
     type: str
     default: ""
   sku_gpus:
-    description: GPUs that each node must have; fewer are a failure. 0 where nobody said.
+    description: GPUs that each node must have; fewer are a failure. 0 where the number is not known.
     type: int
     default: 0
   sku_references:

@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: rackproof_bench_report
-short_description: Write the report of a plan and say its verdict
+short_description: Write the report of a plan and return its verdict
 description:
   - Writes one page, Markdown, JUnit XML and JSON over all runs of a plan.
   - Runs without a record and nodes that were not reached make the verdict V(unproven).

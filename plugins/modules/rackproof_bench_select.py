@@ -21,7 +21,7 @@ options:
     type: path
     required: true
   suite:
-    description: Suite to run. Not looked at where O(benchmarks) are named.
+    description: Suite to run. Ignored where O(benchmarks) are named.
     type: str
     default: ""
   benchmarks:

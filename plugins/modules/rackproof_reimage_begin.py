@@ -10,7 +10,7 @@ module: rackproof_reimage_begin
 short_description: Begin a run of reimage.yml
 description:
   - Claims the nodes against a second playbook, for as long as this one runs, reads from their journals where
-    each stands, and says what is left to do and in which order.
+    each node is, and returns what is left to do and in which order.
   - A node whose journal is damaged is left out, with what to do; the others go on.
 options:
   results:
@@ -50,22 +50,22 @@ options:
   images:
     description:
       - By node the digest of the image that it is to get, empty where there is none. A node that got another
-        one in a run that did not come to its end is imaged anew.
+        one in a run that did not come to its end is imaged again.
     type: dict
     default: {}
   again:
-    description: Whether every node begins anew, whatever its journal says.
+    description: Whether every node begins again, whatever its journal has.
     type: bool
     default: false
   expect:
     description:
       - By node what its BIOS and firmware have to be, as C(rackproof_reimage_record) takes it. A typing error
-        in it is told here.
+        in it is reported here.
     type: dict
     default: {}
 attributes:
   check_mode:
-    description: Claims nothing, writes nothing, says what would be done.
+    description: Claims nothing, writes nothing, returns what would be done.
     support: full
 extends_documentation_fragment: rackproof.no_diff
 author: Rackproof developers

@@ -9,8 +9,8 @@ DOCUMENTATION = r"""
 module: rackproof_reimage_bmc
 short_description: Power and boot of a node through its BMC (Redfish, IPMI)
 description:
-  - Asks the BMC, and where told so sets what the node boots from and switches it on or off. What was set is
-    read back, and a switch is waited for.
+  - Asks the BMC, and where O(boot) or O(power) is given sets what the node boots from and switches it on or
+    off. What was set is read back, and a switch is waited for.
   - By Redfish the certificate of the BMC is checked. IPMI has none; its passwords are 20 characters at most.
 options:
   address:
@@ -42,7 +42,7 @@ options:
     default: 120
 attributes:
   check_mode:
-    description: Only looks.
+    description: Reads and changes nothing.
     support: partial
 extends_documentation_fragment: [rackproof.bmc, rackproof.no_diff]
 author: Rackproof developers
@@ -67,7 +67,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 bmc:
-  description: What the BMC says in the end.
+  description: What the BMC reports in the end.
   returned: success
   type: dict
   contains:

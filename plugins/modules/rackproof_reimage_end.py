@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: rackproof_reimage_end
-short_description: End a run of reimage.yml and say how every node stands
+short_description: End a run of reimage.yml and report every node
 description:
   - Writes the run's record, which enters the history with the hardware as it is now. A node that was not
     returned to service makes the verdict a fail.

@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: rackproof_reimage_journal
-short_description: Write down how a step of reimage.yml stands
+short_description: Record the progress of a step of reimage.yml
 description:
   - Adds a line to the node's journal, flushed to the disk. A step whose beginning cannot be written does not
     begin; the space to write its end is taken before.
@@ -51,6 +51,6 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-state: {description: Where the node stands., type: str, returned: success}
+state: {description: State of the node., type: str, returned: success}
 step: {description: The step that runs or comes next., type: str, returned: success}
 """

@@ -7,9 +7,9 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: rackproof_validate_close
-short_description: Close a night of the fleet and say its verdict
+short_description: Close a night of the fleet and return its verdict
 description:
-  - Notes what was done, writes record and pages, enters the night into the history, and says the verdict.
+  - Notes what was done, writes record and pages, enters the night into the history, and returns the verdict.
 options:
   drained:
     description: Result of the loop that drained nodes.
@@ -26,7 +26,7 @@ options:
     default: []
 attributes:
   check_mode:
-    description: Says the verdict, keeps nothing, and removes the temporary folder.
+    description: Returns the verdict, keeps nothing, and removes the temporary folder.
     support: full
 extends_documentation_fragment: [rackproof.night, rackproof.no_diff]
 author: Rackproof developers

@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: rackproof_validate_snapshot
-short_description: Look at the health of a node
+short_description: Take a snapshot of the health of a node
 description:
   - Calls M(rackproof_facts) on the node, compares the answer with the last snapshot, and stores it in the
     night's folder.
