@@ -63,7 +63,7 @@ class SkuReference(Record):
         return reference
 
     def fits(self, benchmark: str, parameters: Mapping[str, object], measurement: Measurement) -> bool:
-        """Whether this baseline speaks about that measurement of that run."""
+        """Whether this baseline applies to that measurement of that run."""
         return (
             self.metric == measurement.name
             and self.benchmark in ("", benchmark)
@@ -88,7 +88,7 @@ def parse_sku_reference(raw: Mapping[str, Any]) -> SkuReference:
 
 
 class SkuReferenceError(RackproofError):
-    """A baseline of a SKU cannot be used; the message names the SKU and says what is wrong."""
+    """A baseline of a SKU cannot be used; the message names the SKU and what is wrong."""
 
 
 def sku_references(sku: str, raw: Iterable[Mapping[str, Any]]) -> list[SkuReference]:
@@ -213,7 +213,7 @@ def judge_rule(
     source: str,
     trouble: str = "",
 ) -> list[Judgement]:
-    """Judge every measurement that a rule speaks about.
+    """Judge every measurement that a rule applies to.
 
     Args:
         rule: The rule.
@@ -261,7 +261,7 @@ def judge_rule(
                 judge(one, Reference(value=0, unit=rule.unit, source=source), direction=rule.direction)
             )
         elif bound is not None:
-            # A rule without a unit speaks of whatever unit the metric has.
+            # A rule without a unit applies to whatever unit the metric has.
             judgements.append(judge(one, bound.model_copy(update={"unit": one.unit}), direction=rule.better))
         else:
             known = references(one)
@@ -349,8 +349,8 @@ def _explained(log: ParsedLog) -> bool:
 
 
 def _end_of(log: ParsedLog) -> str:
-    what = "shows a failure" if log.verdict is Verdict.FAIL else "does not show a run that ended well"
-    return " ".join(filter(None, ("the log", log.file, what)))
+    end = "shows a failure" if log.verdict is Verdict.FAIL else "does not show a run that ended well"
+    return " ".join(filter(None, ("the log", log.file, end)))
 
 
 def _sentence(judgement: Judgement) -> str:

@@ -26,7 +26,7 @@ _FORMAT_KEPT = {"\u200d"}  # joins emoji; harmless on its own
 ELLIPSIS = "…"
 NOTHING = "\N{EN DASH}"
 """Shown where there is no value."""
-# Units that only say that there is none.
+# Names of units that mean: no unit.
 _PLAIN = frozenset({"1", "fraction"})
 _MINUS = "\N{MINUS SIGN}"
 
@@ -88,7 +88,7 @@ def number(value: float | None) -> str:
 
 
 def unit_text(unit: str) -> str:
-    """Return a unit as shown: nothing where it only says that there is none."""
+    """Return a unit as shown: nothing where its name means that there is none."""
     return "" if unit in _PLAIN else sanitize(unit, 40)
 
 
@@ -124,7 +124,7 @@ def percent(fraction: float | None, *, sign: bool = True) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Format seconds as people say them: ``3.1 s``, ``2 min 05 s``, ``4 h 10 min``."""
+    """Format seconds for reading: ``3.1 s``, ``2 min 05 s``, ``4 h 10 min``."""
     if seconds is None or not math.isfinite(seconds):
         return NOTHING
     if seconds < 60:

@@ -234,14 +234,14 @@ class Events(LogParser):
         )
 
     def unreadable(self, payload: bytes, position: int, why: str = "cannot be decoded") -> None:
-        """Note an event line that cannot be decoded; important when its key says so or is lost."""
+        """Note an event line that cannot be decoded; important when its key is, or is lost."""
         payload = payload[:MAX_JSON]
         found = _SALVAGE_KEY.search(payload)
         key = found[1].decode("ascii") if found else ""
         if _NAN_VALUE.search(payload):
             line = self.log.line_at(position)
-            what = f"NaN in an event ({key or 'key lost'})"
-            self.log.find("nan", what, Verdict.FAIL, line=line, excerpt=payload)
+            message = f"NaN in an event ({key or 'key lost'})"
+            self.log.find("nan", message, Verdict.FAIL, line=line, excerpt=payload)
         names = [one for one in IMPORTANT if one == key or (not key and one.encode() in payload)]
         if names:
             self.damaged(names[0], position)
@@ -405,7 +405,7 @@ class Events(LogParser):
     def on_cache_clear(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """A cache clear that says it failed."""
+        """A cache clear that reports a failure."""
         if value is False:
             self.log.mark("cache_clear_failed", position)
 
@@ -493,8 +493,8 @@ class Events(LogParser):
             ("gpus", "gpu", _SAMPLED),
             ("links", "interface", {"use": ("link_use", "%")}),
         ):
-            held = value.get(kind)
-            for one in held[:64] if isinstance(held, list) else ():
+            samples = value.get(kind)
+            for one in samples[:64] if isinstance(samples, list) else ():
                 if not isinstance(one, dict):
                     continue
                 which = text_of(one.get(label, ""), 40)

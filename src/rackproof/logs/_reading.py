@@ -26,7 +26,7 @@ BLOCK = 1 << 18
 LONGEST_LINE = 1 << 20
 """A longer line is cut in two."""
 MAX_LINE = 1 << 16
-"""Bytes of one line that line-wise parsers look at."""
+"""Bytes of one line that line-wise parsers read."""
 MAX_FINDINGS_PER_CODE = 5
 MAX_CODES = 60
 MAX_POINTS = 2000
@@ -99,7 +99,7 @@ class Curve:
         """Values of a log must be greater than this; what is not is for the parser to judge."""
         self.last = math.nan
         self.position: int | None = None
-        """Where in the present block the last value stands."""
+        """Position of the last value in the present block."""
         self.skip = 0
         """How many points are to be left out before the next one that is kept."""
         self.x: list[float] = []
@@ -220,7 +220,7 @@ find_all, find_all_portably = _finders()
 _MARKER_CODES = {
     b"ut of memory": "out_of_memory",  # "CUDA out of memory", "Out of memory: Killed process"
     b"Traceback (most recent": "traceback",
-    b": error: ": "slurm",  # said by srun and slurmstepd
+    b": error: ": "slurm",  # srun and slurmstepd write it
     b"Watchdog caught collective": "collective_timeout",
     b"Gradient overflow": "gradient_overflow",
     b"RESULT,": "result",
@@ -273,7 +273,7 @@ class Log:
         self.results: list[tuple[int, float, str]] = []
         """(line, seconds, name) of ``RESULT`` lines, the first few."""
         self.pieces: list[bytes] = []
-        """The present block, split at every event token; the first piece stands before all events."""
+        """The present block, split at every event token; the first piece comes before all events."""
         self.ends: list[int] = []
         """Where the event ends in each piece but the first: at a line end or at the next token."""
         self._block = b""
@@ -393,7 +393,7 @@ class Log:
             (at, code)
             for literal, code in _MARKER_CODES.items()
             for at in find_all(rest, literal)
-            # "drop_caches = 3" is what sysctl answers when it worked: every run says so.
+            # "drop_caches = 3" is what sysctl prints when it worked: every run has it.
             if code != "cache_clear_failed" or not rest.startswith(b"drop_caches = ", at)
         ]
         if not hits:
@@ -523,7 +523,7 @@ _MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {
 
 
 class LogParser(ABC):
-    """Base of the parsers: takes blocks of whole lines, then says what the log says.
+    """Base of the parsers: takes blocks of whole lines, then returns the record.
 
     Blocks come after :meth:`Log.begin`; the failure scan has already run over them.
     """
@@ -556,12 +556,12 @@ class LogParser(ABC):
                         text = _ANSI_BYTES.sub(b"", text)
                     self.line(number_of, text.decode("utf-8", "replace"))
 
-    def line(self, at: int, text: str) -> None:  # noqa: B027  (whoever reads whole blocks has no use for it)
+    def line(self, at: int, text: str) -> None:  # noqa: B027  (parsers of whole blocks do not use it)
         """Read one line (no line end, no escape sequences, bounded length)."""
 
     @abstractmethod
     def finish(self) -> ParsedLog:
-        """Return what the log says."""
+        """Return the record of the log."""
 
     def measure(
         self,
@@ -573,7 +573,7 @@ class LogParser(ABC):
         rank: int | None = None,
         labels: dict[str, str] | None = None,
     ) -> Measurement:
-        """Return a measurement that says where it was read."""
+        """Return a measurement with the place where it was read."""
         return Measurement(
             name=name,
             value=value,

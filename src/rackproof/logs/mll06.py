@@ -20,7 +20,7 @@ from rackproof.logs._reading import Log, Mean, number
 TOKEN = b":::MLL "
 _EVENT = re.compile(rb":::MLL ([0-9.eE+-]{1,30}|nan) ([A-Za-z0-9_]{1,80}): *")
 _NUMBER = rb"([0-9.eE+-]{1,30}|-?(?i:nan|inf))"
-# One alternative per model; each says what follows its number, so that a cut line is not taken.
+# One alternative per model; each includes what follows its number, so that a cut line is not taken.
 _SPEED = re.compile(
     rb"avg\. samples / sec: " + _NUMBER + rb"[ \r]*$"
     rb"|MLPERF METRIC THROUGHPUT= *" + _NUMBER + rb" iterations"
@@ -97,13 +97,13 @@ class Mll06Parser(Events):
             body = orjson.loads(payload)
         except ValueError:
             try:
-                body, what = decode_leniently(payload)
+                body, defect = decode_leniently(payload)
             except ValueError:
                 self.unreadable(b'"key": "' + head[2] + b'" ' + payload, position)
                 return
-            if what:
+            if defect:
                 line = self.log.line_at(position)
-                self.log.find("ugly_line", f"an event line {what}", line=line, excerpt=payload)
+                self.log.find("ugly_line", f"an event line {defect}", line=line, excerpt=payload)
         if not isinstance(body, dict):
             self.unreadable(b'"key": "' + head[2] + b'"', position)
             return
@@ -231,5 +231,5 @@ class Mll06Parser(Events):
             )
         expected = EXPECTED_SPEED.get(benchmark)
         if expected and not any(one.name == expected for one in measurements[before:]):
-            # The minutes stand without it; what judges throughput finds it missing and says unproven.
+            # The minutes are valid without it; a rule about throughput finds it missing and is unproven.
             self.log.find("no_throughput", f"the log has no throughput lines of {benchmark}")

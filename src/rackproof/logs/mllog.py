@@ -60,7 +60,7 @@ class MllogParser(Events):
             self.unreadable(payload, position)
             return
         try:
-            entry, what = decode_leniently(payload[start:])
+            entry, defect = decode_leniently(payload[start:])
         except ValueError:
             self.unreadable(payload, position)
             return
@@ -71,7 +71,7 @@ class MllogParser(Events):
         if time_ms is not None and (not math.isfinite(time_ms) or not 0 < time_ms < 1e15):
             time_ms = None
         line = self.log.line_at(position)
-        if what:
-            self.log.find("ugly_line", f"an event line {what}", line=line, excerpt=payload)
+        if defect:
+            self.log.find("ugly_line", f"an event line {defect}", line=line, excerpt=payload)
         seconds = None if time_ms is None else time_ms / 1000
         self.event(entry["key"][:100], entry.get("value"), entry.get("metadata"), seconds, position)

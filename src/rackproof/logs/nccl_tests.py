@@ -300,8 +300,10 @@ class NcclTestsParser(LogParser):
         else:
             proven = self.tables > 0 and self.footers >= self.tables
             if not proven:
-                what = "no table" if not self.tables else "the table has no end"
-                log.find("cut_off", f"{what}: the test did not end", Verdict.UNPROVEN, line=max(1, log.lines))
+                reason = "no table" if not self.tables else "the table has no end"
+                log.find(
+                    "cut_off", f"{reason}: the test did not end", Verdict.UNPROVEN, line=max(1, log.lines)
+                )
         if not self.row_count:
             log.find("no_rows", "no row that can be read", Verdict.UNPROVEN)
             proven = False

@@ -91,7 +91,7 @@ def _read_xml(data: bytes) -> _Element:
 
 
 def _size(text: str) -> int:
-    """Return bytes of ``143771 MiB``; 0 where it says nothing."""
+    """Return bytes of ``143771 MiB``; 0 where it is no size."""
     found = re.fullmatch(r"(\d{1,15}) (B|KiB|MiB|GiB|TiB)", text)
     return int(found[1]) * _UNIT[found[2]] if found else 0
 
@@ -148,7 +148,7 @@ def read_gpus(data: bytes) -> tuple[Gpu, ...]:
         data: the whole document. It may be hostile: entity declarations and excessive sizes are refused.
 
     Raises:
-        ValueError: the document cannot be read; the message says why.
+        ValueError: the document cannot be read; the message names the reason.
     """
     return tuple(gpu for gpu, _element in _gpus_of(_read_xml(data)))
 
@@ -162,7 +162,7 @@ def read_gpu_texts(data: bytes) -> tuple[tuple[Gpu, Callable[[str], str]], ...]:
         data: the whole document.
 
     Raises:
-        ValueError: the document cannot be read; the message says why.
+        ValueError: the document cannot be read; the message names the reason.
     """
     return tuple((gpu, element.get) for gpu, element in _gpus_of(_read_xml(data)))
 

@@ -42,7 +42,7 @@ _PHASES = {
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a job is. What the log does not say is ``None`` or "".
+    """How far a job is. What the log does not show is ``None`` or "".
 
     ``step`` of ``steps``, ``epoch`` of ``epochs`` (from 1; fractions are possible); ``throughput`` in
     ``throughput_unit``; ``target`` is the quality to reach, in the units of ``accuracy``; ``fraction``
@@ -67,9 +67,9 @@ class Follower:
     """Takes a log in chunks that may split lines anywhere; memory is bounded.
 
     Args:
-        format: a format's name, or ``auto``. Lines of all formats are told apart by themselves, so the
+        format: a format's name, or ``auto``. A line's own text shows its format, so the
             name only keeps foreign lines out: ``mllog`` reads nothing but events.
-        epochs: number of epochs that was asked for, where the log does not say.
+        epochs: number of epochs that was asked for, where the log does not show it.
         steps: likewise the number of steps.
     """
 
@@ -110,7 +110,7 @@ class Follower:
             now: a monotonic clock in seconds; call regularly with the same clock.
 
         Returns:
-            Seconds, or ``None`` as long as nothing can be said.
+            Seconds, or ``None`` as long as it cannot be estimated.
         """
         fraction = self._now.fraction
         if fraction is None:

@@ -1,10 +1,10 @@
 """tf_cnn_benchmarks: a table of steps and ``total images/sec: 2544.13``.
 
-A unix time may follow the last column. The memory allocator of TensorFlow speaks of running out of
+A unix time may follow the last column. The memory allocator of TensorFlow writes of running out of
 memory when it only retries, so such text beside a good total is a remark.
 
 Under mpirun every rank writes, each line with its rank (``[1,3]<stdout>:``, ``3: ``). With Horovod each rank
-states the total of all; the lowest counts, and each must state one. An evaluation says
+states the total of all; the lowest counts, and each must state one. An evaluation prints
 ``Accuracy @ 1 = 0.7318 Accuracy @ 5 = 0.9107 [50000 examples]``.
 """
 
@@ -61,7 +61,7 @@ class TfCnnParser(LogParser):
         self.last_line = 0
         self.accuracy: tuple[float, float, int] | None = None
         self.rank: int | None = None
-        """Who writes the present line, where a launcher says so."""
+        """The rank of the present line, where a launcher wrote it."""
         self.ranks: dict[int, tuple[float, int] | None] = {}
         """Each rank that trains, with its total and the line of it."""
         self.first_rank: int | None = None
@@ -150,15 +150,15 @@ class TfCnnParser(LogParser):
         found = _ACCURACY.match(text)
         both = (number(found[1]), number(found[2])) if found else (None, None)
         if found is None or not all(one is not None and 0 <= one <= 1 for one in both):
-            what = "an accuracy that cannot be read, or is none"
-            self.log.find("damaged_line", what, Verdict.UNPROVEN, line=at, excerpt=text)
+            message = "an accuracy that cannot be read, or is none"
+            self.log.find("damaged_line", message, Verdict.UNPROVEN, line=at, excerpt=text)
         elif found[3] == "0":
             self.log.find("no_examples", "an evaluation of no example", Verdict.UNPROVEN, line=at)
         else:
             self.accuracy = (both[0] or 0.0, both[1] or 0.0, at)
 
     def join_ranks(self) -> None:
-        """Make one total of those of several ranks; say why that cannot be done."""
+        """Make one total of those of several ranks, or note why that cannot be done."""
         stated = {rank: one for rank, one in self.ranks.items() if one is not None}
         if len(self.ranks) < 2 or not stated:
             return
@@ -167,15 +167,15 @@ class TfCnnParser(LogParser):
             some = ", ".join(map(str, silent[:8]))
             self.log.find("ranks_without_total", f"no total from rank {some}", Verdict.UNPROVEN)
         if self.log.tags.get("variables") != "horovod":
-            what = (
+            message = (
                 f"{len(stated)} ranks state totals, and without Horovod it is not known of how many each is"
             )
-            self.log.find("several_totals", what, Verdict.UNPROVEN)
+            self.log.find("several_totals", message, Verdict.UNPROVEN)
         self.total = min(stated.values())
         highest = max(value for value, _ in stated.values())
         if not highest <= self.total[0] * (1 + _AGREE):
-            what = f"ranks state totals from {self.total[0]:g} to {highest:g}: they did not work in step"
-            self.log.find("ranks_disagree", what, Verdict.UNPROVEN, line=self.total[1])
+            message = f"ranks state totals from {self.total[0]:g} to {highest:g}: they did not work in step"
+            self.log.find("ranks_disagree", message, Verdict.UNPROVEN, line=self.total[1])
         self.totals = 1
 
     def finish(self) -> ParsedLog:
@@ -205,8 +205,8 @@ class TfCnnParser(LogParser):
         log.marks_as_findings(self.total[1] if proven and self.total else None, frozenset({"out_of_memory"}))
         if self.memory is not None:
             at, text = self.memory
-            what = f"{self.memory_count} lines speak of running out of memory"
-            log.find("memory_text", what, None if proven else Verdict.UNPROVEN, line=at, excerpt=text)
+            message = f"{self.memory_count} lines speak of running out of memory"
+            log.find("memory_text", message, None if proven else Verdict.UNPROVEN, line=at, excerpt=text)
         if self.accuracy is not None:
             for name, value in (("top_1_accuracy", self.accuracy[0]), ("top_5_accuracy", self.accuracy[1])):
                 measurements.append(self.measure(name, value, "fraction", Direction.HIGHER, self.accuracy[2]))

@@ -72,7 +72,7 @@ class XidParser(LogParser):
             )
         elif found := _SXID.search(text):
             self.count("sxid", found[2], at)
-            # Anything that does not say it is harmless is not.
+            # Only the driver's own "Non-fatal" makes an SXid harmless.
             verdict = Verdict.DEGRADED if found[3].startswith("Non-fatal") else Verdict.FAIL
             self.log.find(
                 f"sxid_{found[2]}",
@@ -89,7 +89,7 @@ class XidParser(LogParser):
             )
 
     def count(self, kind: str, code: str, at: int) -> None:
-        """Count an XID; of absurdly many different ones only the first are told apart."""
+        """Count an XID; of absurdly many different ones only the first are kept apart."""
         key = (kind, code)
         if key in self.xids or len(self.xids) < 1000:
             self.xids[key] += 1
