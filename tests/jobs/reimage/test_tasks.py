@@ -357,3 +357,10 @@ def test_status_on_the_command_line(tmp_path: Path) -> None:
         ("n2", "failed"),
         ("n3", "interrupted"),
     ]
+
+
+def test_a_night_learns_which_nodes_are_still_being_imaged(tmp_path: Path) -> None:
+    run = started(tmp_path)
+    work(run, "n1", *STEPS)
+    write_step(run, "n2", "begun", Step.DRAIN)
+    assert set(tasks.unfinished_imaging(tmp_path, ["n1", "n2", "n9"])) == {"n2"}

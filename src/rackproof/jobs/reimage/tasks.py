@@ -432,3 +432,18 @@ def read_progress(
             )
         )
     return statuses
+
+
+def unfinished_imaging(results: Path, wanted: Iterable[str]) -> dict[str, str]:
+    """Return the nodes whose imaging is unfinished, and how far each is.
+
+    Args:
+        results: The results folder.
+        wanted: The nodes asked about.
+
+    Raises:
+        ReimageError: Nothing can be read.
+    """
+    return {
+        node.node: node.text for node in read_progress(results, wanted) if node.progress.state != "returned"
+    }
