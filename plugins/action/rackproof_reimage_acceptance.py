@@ -8,7 +8,7 @@ from typing import Any
 from rackproof.core.text import sanitize
 from rackproof.jobs.reimage import acceptance
 from rackproof.jobs.validate import probes
-from rackproof.nodes.probe_slurm_jobs import Jobs, Plan
+from rackproof.nodes.probe_slurm_jobs import JobRunner, ProbePlan
 from rackproof.store.night_store import NightContext
 from rackproof_ansible.action import SHOWN_CHARACTERS, NodeAction
 from rackproof_ansible.pair_half import finish_half, start_half
@@ -23,7 +23,7 @@ class ActionModule(NodeAction):
         """Return where the node's half runs, who the partner is, or what the two measured."""
         night = NightContext(**options["night"])
         plan = acceptance.without_budget(
-            probes.plan(
+            probes.check_probe_plan(
                 minutes=0,
                 share=1,
                 python=options["python"],
@@ -40,22 +40,22 @@ class ActionModule(NodeAction):
                 return self._run_partner(night, plan, options)
         return self._record_pair(night, plan, options)
 
-    def _start_node(self, night: NightContext, plan: Plan) -> dict[str, Any]:
+    def _start_node(self, night: NightContext, plan: ProbePlan) -> dict[str, Any]:
         """Start the node's half, which waits for its partner."""
         if reason := acceptance.find_own_failure(night, self.node):
             return {"changed": False, "folder": "", "message": reason}
         script = acceptance.node_script(plan, self.node)
         return {"changed": True, "folder": start_half(self, script, acceptance.node_limit_s(plan))}
 
-    def _run_partner(self, night: NightContext, plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
+    def _run_partner(self, night: NightContext, plan: ProbePlan, options: dict[str, Any]) -> dict[str, Any]:
         """Run the other half as a job of Slurm on a known-good node."""
         members = str(options["partitions"].get("stdout", ""))
         partners = acceptance.find_partners(night, self.node, members)
-        jobs = Jobs(self.run_command_of_playbook, plan, {}, {})
+        jobs = JobRunner(self.run_command_of_playbook, plan, {}, {})
         half = acceptance.run_partner(plan, self.node, partners, options["gpus"], jobs)
         return {"changed": True, "partner": half.partner, "text": sanitize(half.text, SHOWN_CHARACTERS)}
 
-    def _record_pair(self, night: NightContext, plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
+    def _record_pair(self, night: NightContext, plan: ProbePlan, options: dict[str, Any]) -> dict[str, Any]:
         """Wait for the node's half where a partner came, and keep what the two measured."""
         begun, partner = options["begun"], options["partner"]
         text = partner.get("text") or begun.get("msg") or partner.get("msg") or ""

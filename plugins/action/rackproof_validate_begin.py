@@ -14,5 +14,5 @@ class ActionModule(RackproofAction):
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the night."""
-        night = tasks.begin(Path(options["results"]), options["nodes"], owner_pid=self.owner_pid)
+        night = tasks.begin_night(Path(options["results"]), options["nodes"], owner_pid=self.owner_pid)
         return {"changed": False, "night": night.model_dump(mode="json")}

@@ -14,9 +14,9 @@ class ActionModule(RackproofAction):
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the verdict over all nodes, and whether it gates."""
-        closed = tasks.close(
+        closed = tasks.close_night(
             NightContext(**options["night"]),
-            did=tasks.done(options["drained"], options["returned"], options["give_back"]),
+            did=tasks.collect_actions(options["drained"], options["returned"], options["give_back"]),
             keep=not self.check_mode,
         )
         self.show_warning(closed.history)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rackproof.jobs.reimage import tasks as reimage_tasks
-from rackproof.jobs.validate import tasks
+from rackproof.jobs.validate import judge, tasks
 from rackproof.store.night_store import NightContext
 from rackproof_ansible.action import RackproofAction
 
@@ -18,9 +18,9 @@ class ActionModule(RackproofAction):
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return what should be done; a bad node is not a failure of this task."""
         allowed = {"drain": options["drain"], "return": options["give_back"]}
-        slurm, remark = tasks.slurm_answer(options["slurm"], options["partitions"])
+        slurm, remark = tasks.read_slurm_answer(options["slurm"], options["partitions"])
         night = NightContext(**options["night"])
-        judged = tasks.judge(
+        judged = judge.judge_fleet(
             night,
             asked={node: str(answer.get("msg", "")) for node, answer in options["looked"].items()},
             slurm=slurm,
@@ -30,7 +30,7 @@ class ActionModule(RackproofAction):
             acts=[act for act, is_allowed in allowed.items() if is_allowed],
             require_measurements=options["require_measurements"],
             require_references=options["require_references"],
-            measuring=tasks.measuring_answer(options["probed"]),
+            measuring=tasks.probing_failure(options["probed"]),
             being_imaged=reimage_tasks.unfinished_imaging(Path(night.results), _drained_by_nights(slurm)),
             link=options["link"],
         )

@@ -21,7 +21,7 @@ class ActionModule(NodeAction):
         if self.check_mode:
             return {"changed": False, "skipped": True, "msg": "nothing is measured in check mode"}
         night = NightContext(**options["night"])
-        plan = probes.plan(
+        plan = probes.check_probe_plan(
             minutes=options["minutes"],
             share=options["share"],
             python=options["python"],
@@ -34,8 +34,8 @@ class ActionModule(NodeAction):
         )
         if options["drained"]:
             return self._measure_drained(night, plan)
-        slurm, remark = tasks.slurm_answer(options["slurm"], options["partitions"])
-        lines = probes.measure(
+        slurm, remark = tasks.read_slurm_answer(options["slurm"], options["partitions"])
+        lines = probes.measure_night(
             night,
             plan,
             slurm=slurm,
@@ -45,7 +45,7 @@ class ActionModule(NodeAction):
         )
         return {"changed": True, "message": sanitize_lines(lines)}
 
-    def _measure_drained(self, night: NightContext, plan: probes.Plan) -> dict[str, Any]:
+    def _measure_drained(self, night: NightContext, plan: probes.ProbePlan) -> dict[str, Any]:
         """Measure this host without Slurm, which gives a drained node no job."""
         script = probes.direct_script(night, plan, self.node)
         if not script:
@@ -54,7 +54,7 @@ class ActionModule(NodeAction):
             status, output = self.run_script(script, plan.node_limit_s)
         except BaseException as error:
             # Not only Exception: Ansible ends a task that is out of time by one that is not.
-            probes.keep_direct(night, self.node, sanitize(error, 300) or type(error).__name__, 255)
+            probes.store_direct_output(night, self.node, sanitize(error, 300) or type(error).__name__, 255)
             raise
-        probes.keep_direct(night, self.node, output, status)
+        probes.store_direct_output(night, self.node, output, status)
         return {"changed": True, "message": [f"measured without Slurm, status {status}"]}

@@ -23,7 +23,7 @@ class ActionModule(NodeAction):
             subset="health",
             tool_timeout_s=options["tool_timeout_s"],
             paths=options["paths"],
-            since=tasks.last_moment(night, self.node),
+            since=tasks.last_snapshot_time(night, self.node),
         )
         summary = tasks.store_snapshot(
             night,

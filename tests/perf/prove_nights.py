@@ -33,10 +33,10 @@ sys.path.insert(0, str(ROOT))
 import yaml
 
 from rackproof.core.records import Verdict
-from rackproof.jobs.validate import probes, tasks
+from rackproof.jobs.validate import judge, probes, tasks
 from rackproof.jobs.validate.fleet.pairing import nights_needed
-from rackproof.nodes.probe_slurm_jobs import Jobs
-from rackproof.store.night_store import NodeNight, nights, read_night
+from rackproof.nodes.probe_slurm_jobs import JobRunner
+from rackproof.store.night_store import NodeNight, night_folders, read_night
 from rackproof.store.probe_results import ProbeNight, read_probes
 from tests.jobs.validate.nights import uuid
 from tests.jobs.validate.probes import Slurm, line, log, measurement, pair_says, plan, section
@@ -175,7 +175,7 @@ class Proven(Rack):
         """Return the nodes, what is wrong between them, and what a night measured."""
         self.by_chance.clear()
         Clock.shift = timedelta(days=self.night)
-        night = tasks.begin(self.results, RACK, owner_pid=os.getpid())
+        night = tasks.begin_night(self.results, RACK, owner_pid=os.getpid())
         epoch = START + self.night * DAY
         for number, name in enumerate(RACK):
             fault, slot = health.get(number, (None, -1))
@@ -217,16 +217,16 @@ class Proven(Rack):
             for name in RACK
         }
         members = "".join(f"{name}|batch|none\n" for name in RACK)
-        probes.measure(
+        probes.measure_night(
             night,
             plan(minutes=500.0, chosen=chosen, node_limit_s=300, pair_limit_s=120),
             slurm=states,
             members=members,
             remark="",
             shell=slurm.shell,
-            jobs=lambda *given: Jobs(*given, clock=lambda: slurm.now, sleep=slurm.sleep),
+            jobs=lambda *given: JobRunner(*given, clock=lambda: slurm.now, sleep=slurm.sleep),
         )
-        tasks.judge(
+        judge.judge_fleet(
             night,
             asked=dict.fromkeys(RACK, "timed out"),
             slurm=states,
@@ -235,7 +235,7 @@ class Proven(Rack):
             # Pairs have no reference until one is accepted: they are compared with each other.
             require_references=False,
         )
-        folder = nights(self.results)[0]
+        folder = night_folders(self.results)[0]
         made, probed = read_night(folder), read_probes(folder)
         assert probed is not None
         parts = [one.part for one in made.between if one.verdict is Verdict.FAIL]
@@ -355,7 +355,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--docs", type=Path, help="write the table there, between its two marks")
     options = parser.parse_args()
-    tasks.datetime = probes.datetime = Clock  # type: ignore[misc, attr-defined]
+    tasks.datetime = judge.datetime = probes.datetime = Clock  # type: ignore[misc, attr-defined]
     os.environ.pop("RACKPROOF_DATABASE_URL", None)
     os.fsync = lambda _: None  # nobody pulls the plug here
     count = Count()

@@ -22,7 +22,12 @@ import numpy as np
 from rackproof.analysis.anomaly import Night, judge_night
 from rackproof.core.judging import SkuReference
 from rackproof.core.records import Direction, Reference, Verdict
-from rackproof.jobs.validate.fleet.pairing import blame, nights_needed, pairs_of_night, second_partners
+from rackproof.jobs.validate.fleet.pairing import (
+    find_culprits,
+    nights_needed,
+    pairs_of_night,
+    second_partners,
+)
 from rackproof.store.history.readings import Part, Readings
 from rackproof.store.history.rows import Measured
 
@@ -177,13 +182,13 @@ def pairs_with(bad: set[str], link: frozenset[str], dice: random.Random, most_ni
 
     for night in range(1, most_nights + 1):
         results = {pair: passes(*pair) for pair in pairs_of_night(NAMES, start + night)}
-        blamed, links, suspects = blame(results)
+        blamed, links, suspects = find_culprits(results)
         # A second partner, and for whom it is not clear then, a third.
         for _ in range(3):
             good = {node for pair, passed in results.items() if passed for node in pair}
             for one, two in second_partners(suspects, good, results).items():
                 results[min(one, two), max(one, two)] = passes(one, two)
-            blamed, links, suspects = blame(results)
+            blamed, links, suspects = find_culprits(results)
         tally.healthy += NODES
         tally.alarms += len(blamed - bad)
         tally.warnings += sum(1 for pair in links if frozenset(pair) != link)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rackproof.core.hostlist import compress_hostlist
-from rackproof.jobs.provision.summary import summary
+from rackproof.jobs.provision.summary import provision_summary
 
 HERE = Path(__file__).resolve().parent / "provision_view"
 EXPECTED = """\
@@ -43,13 +43,13 @@ def test_names_are_folded_as_slurm_does(names: list[str], folded: str) -> None:
 
 
 def test_summary_of_nothing_and_of_a_prediction() -> None:
-    assert summary({}, {}) == ""
-    assert summary({"a": []}, {}) == "a: nothing changed"
-    assert summary({"a": ["x"]}, {}, predicted=True) == "a: 1 would change\n    x"
+    assert provision_summary({}, {}) == ""
+    assert provision_summary({"a": []}, {}) == "a: nothing changed"
+    assert provision_summary({"a": ["x"]}, {}, predicted=True) == "a: 1 would change\n    x"
 
 
 def test_one_remark_about_many_nodes_is_said_once() -> None:
-    text = summary({"n1": [], "n2": []}, {"n1": ["n1 has no clock"], "n2": ["n2 has no clock"]})
+    text = provision_summary({"n1": [], "n2": []}, {"n1": ["n1 has no clock"], "n2": ["n2 has no clock"]})
     assert text == "n[1-2] (2 nodes): nothing changed\n    ATTENTION the node has no clock"
 
 

@@ -52,7 +52,7 @@ Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Policy:
+class AnomalyPolicy:
     """How strictly a night is judged. Fractions are of the value compared with, negative is worse.
 
     ``outlier_z`` alone condemns nobody: with 400,000 numbers a night chance alone goes beyond any fixed
@@ -143,7 +143,7 @@ class Night:
 
 
 @dataclass
-class _Found:
+class _Findings:
     """Findings in columns of one length: owner, part and quantity are indices; ``reference`` of a list.
 
     ``row`` is the reading's, -1 where something lacks.
@@ -166,7 +166,7 @@ def judge_night(
     *,
     asked: Sequence[Node] = (),
     accepted: Sequence[Accepted] = (),
-    policy: Policy | None = None,
+    policy: AnomalyPolicy | None = None,
     past: bool = True,
     once: Collection[tuple[str, str]] = (),
 ) -> Night:
@@ -182,22 +182,22 @@ def judge_night(
         once: Benchmark and node's key, where a bad number should have been measured a second time and was
             not: floor and fleet fail no node by it, they leave it unproven.
     """
-    policy = policy or Policy()
+    policy = policy or AnomalyPolicy()
     fleet = _Fleet(readings, asked)
     found, floors, unreferenced = _floors(fleet, references, accepted, policy)
     found += _missing(fleet, past)
     if past:
         found += _outliers(fleet, policy)
         found += _drifts(fleet, policy)
-    whole = _joined(found)
+    whole = _join_findings(found)
     notes = []
     if not policy.require_references and len(unreferenced):
         names = sorted({readings.quantities[one].metric for one in unreferenced})
         notes.append(f"{NO_REFERENCE}, judged by fleet and history only: {', '.join(names)}")
-    return _told(fleet, whole, floors, policy, tuple(notes), _measured_once(fleet, whole, once))
+    return _node_verdicts(fleet, whole, floors, policy, tuple(notes), _measured_once(fleet, whole, once))
 
 
-def _measured_once(fleet: _Fleet, found: _Found, once: Collection[tuple[str, str]]) -> Bools:
+def _measured_once(fleet: _Fleet, found: _Findings, once: Collection[tuple[str, str]]) -> Bools:
     """Return which findings rest on a number that should have been measured a second time."""
     doubtful = np.isin(found.check, (_FLOOR, _FLEET))
     for row in np.flatnonzero(doubtful) if once else ():
@@ -269,8 +269,8 @@ def _floors(
     fleet: _Fleet,
     references: Mapping[str, Sequence[SkuReference]],
     accepted: Sequence[Accepted],
-    policy: Policy,
-) -> tuple[list[_Found], list[Reference], Integers]:
+    policy: AnomalyPolicy,
+) -> tuple[list[_Findings], list[Reference], Integers]:
     """Judge tonight's rows as :func:`judge` would each of them, against every reference that fits."""
     rows, readings = fleet.tonight, fleet.readings
     quantities, owner = readings.quantity[rows], fleet.owner[rows]
@@ -280,7 +280,7 @@ def _floors(
     kinds, kind = np.unique(pair, return_inverse=True)
     fitting = [_fitting(fleet, int(one), references) for one in kinds]
     known: list[Reference] = []
-    found: list[_Found] = []
+    found: list[_Findings] = []
     referenced = np.zeros(len(rows), bool)
     for layer in range(max((len(one) for one in fitting), default=0)):
         index = np.full(len(kinds), -1, np.int32)
@@ -305,10 +305,10 @@ def _floors(
         found += _screened(fleet, rows, own, known)
         referenced |= own >= 0
     broken = ~np.isfinite(value)
-    found.append(_rows(fleet, rows[broken & ~referenced], _NUMBER, _UNPROVEN))
+    found.append(_findings_on_rows(fleet, rows[broken & ~referenced], _NUMBER, _UNPROVEN))
     lacking = ~referenced & ~broken
     if policy.require_references:
-        found.append(_rows(fleet, rows[lacking], _REFERENCE, _UNPROVEN))
+        found.append(_findings_on_rows(fleet, rows[lacking], _REFERENCE, _UNPROVEN))
     return found, known, np.unique(quantities[lacking])
 
 
@@ -325,7 +325,7 @@ def _fitting(fleet: _Fleet, pair: int, references: Mapping[str, Sequence[SkuRefe
 
 def _screened(
     fleet: _Fleet, rows: NDArray[np.intp], index: Integers, known: Sequence[Reference]
-) -> list[_Found]:
+) -> list[_Findings]:
     """Return the rows that do not pass the reference of their index (-1: none), as :func:`judge` says."""
     some = index >= 0
     rows, index = rows[some], index[some]
@@ -350,7 +350,7 @@ def _screened(
     verdict = np.where(below, np.where(sign < 0, _UNPROVEN, _FAIL), verdict)
     verdict = np.where(_useless(fleet, rows, index, known) | ~np.isfinite(value), _UNPROVEN, verdict)
     bad = verdict > 0
-    made = _rows(fleet, rows[bad], _FLOOR, 0)
+    made = _findings_on_rows(fleet, rows[bad], _FLOOR, 0)
     made.verdict = verdict[bad].astype(np.int32)
     made.base, made.reference = base[bad], index[bad]
     return [made]
@@ -373,13 +373,13 @@ def _useless(
     return np.array(answers, dtype=bool)[pair.reshape(-1)]
 
 
-def _missing(fleet: _Fleet, past: bool) -> list[_Found]:
+def _missing(fleet: _Fleet, past: bool) -> list[_Findings]:
     """Return what tonight lacks: of nodes altogether, of single quantities, and of single parts."""
     rows, count = fleet.tonight, len(fleet.quantities)
     owner = fleet.owner[rows]
     found = []
     silent = np.setdiff1d(np.array(fleet.asked, dtype=np.int32), owner)
-    found.append(_made(silent, silent, np.full(len(silent), -1), _MISSING, _UNPROVEN))
+    found.append(_new_findings(silent, silent, np.full(len(silent), -1), _MISSING, _UNPROVEN))
     if not count:
         return found
     nodes = np.setdiff1d(np.unique(owner[fleet.is_node[owner]]), silent)
@@ -404,7 +404,7 @@ def _missing(fleet: _Fleet, past: bool) -> list[_Found]:
     if past:
         need = np.maximum(need, _habits(fleet, nodes, place))
     lacks, quantities = np.nonzero(there < need)
-    made = _made(nodes[lacks], nodes[lacks], quantities, _MISSING, _UNPROVEN)
+    made = _new_findings(nodes[lacks], nodes[lacks], quantities, _MISSING, _UNPROVEN)
     made.value = there[lacks, quantities].astype(np.float64)
     made.base = need[lacks, quantities].astype(np.float64)
     found.append(made)
@@ -427,7 +427,7 @@ def _habits(fleet: _Fleet, nodes: Integers, place: NDArray[np.int64]) -> NDArray
     return habits.reshape(len(nodes), count)
 
 
-def _outliers(fleet: _Fleet, policy: Policy) -> list[_Found]:
+def _outliers(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
     """Compare the nodes of a SKU by the worst of each: robust z with median and MAD."""
     readings = fleet.readings
     rows = fleet.tonight[np.isfinite(readings.value[fleet.tonight])]
@@ -454,14 +454,14 @@ def _outliers(fleet: _Fleet, policy: Policy) -> list[_Found]:
         spread = max(MAD_TO_SIGMA * float(np.median(np.abs(some - middle))), policy.resolution * abs(middle))
         off = (some - middle) / abs(middle)
         out = ((some - middle) / spread < limit) & (off <= policy.outlier_degrades)
-        made = _rows(fleet, rows[begin:end][out], _FLEET, 0)
+        made = _findings_on_rows(fleet, rows[begin:end][out], _FLEET, 0)
         made.verdict = np.where(off[out] <= policy.outlier_fails, _FAIL, _DEGRADED).astype(np.int32)
         made.base = np.full(int(out.sum()), middle * fleet.sign[readings.quantity[rows[begin]]])
         found.append(made)
     return found
 
 
-def _drifts(fleet: _Fleet, policy: Policy) -> list[_Found]:
+def _drifts(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
     """Find series that sink: by a slope that lasts (Theil-Sen, Mann-Kendall), or a step that stays."""
     readings = fleet.readings
     rows = np.flatnonzero(
@@ -482,16 +482,18 @@ def _drifts(fleet: _Fleet, policy: Policy) -> list[_Found]:
     latest = np.flatnonzero(night == 0)
     first[series[latest]] = rows[latest]
     told = np.flatnonzero(np.isfinite(table[:, -1]) & (np.isfinite(table).sum(axis=1) >= policy.drift_least))
-    change, base = drift(table[told], keys[told] % len(fleet.quantities), policy)
+    change, base = find_drift(table[told], keys[told] % len(fleet.quantities), policy)
     bad = change <= policy.drift
-    made = _rows(fleet, first[told[bad]], _DRIFT, _DEGRADED)
+    made = _findings_on_rows(fleet, first[told[bad]], _DRIFT, _DEGRADED)
     made.base = np.abs(base[bad])
     # What the evidence says is the change over the window, not tonight's single number.
     made.value = made.base * (1 + change[bad] * np.where(base[bad] < 0, -1, 1))
     return [made]
 
 
-def drift(table: Floats, kinds: NDArray[np.integer], policy: Policy | None = None) -> tuple[Floats, Floats]:
+def find_drift(
+    table: Floats, kinds: NDArray[np.integer], policy: AnomalyPolicy | None = None
+) -> tuple[Floats, Floats]:
     """Return how far series have moved, where that is more than noise explains, and from what.
 
     Either by a slope (Theil-Sen) or by a step: the median of the last three values against the median of
@@ -508,7 +510,7 @@ def drift(table: Floats, kinds: NDArray[np.integer], policy: Policy | None = Non
         The change over the whole window as a fraction (negative is worse, 0 where nothing is shown) and
         the value that it began with.
     """
-    policy = policy or Policy()
+    policy = policy or AnomalyPolicy()
     nights, time = table.shape[1], np.arange(table.shape[1])
     one, two = np.triu_indices(nights, 1)
     slope = np.concatenate(
@@ -562,23 +564,23 @@ def _median(table: NDArray[np.float64]) -> Floats:
     return median
 
 
-def _rows(fleet: _Fleet, rows: NDArray[np.intp], check: int, verdict: int) -> _Found:
+def _findings_on_rows(fleet: _Fleet, rows: NDArray[np.intp], check: int, verdict: int) -> _Findings:
     """Return findings on rows of the readings."""
     readings = fleet.readings
-    made = _made(fleet.owner[rows], readings.part[rows], readings.quantity[rows], check, verdict)
+    made = _new_findings(fleet.owner[rows], readings.part[rows], readings.quantity[rows], check, verdict)
     made.row, made.value = rows.astype(np.int32), readings.value[rows]
     return made
 
 
-def _made(
+def _new_findings(
     owner: NDArray[np.integer],
     part: NDArray[np.integer],
     number: NDArray[np.integer],
     check: int,
     verdict: int,
-) -> _Found:
+) -> _Findings:
     size = len(owner)
-    return _Found(
+    return _Findings(
         row=np.full(size, -1, np.int32),
         owner=owner.astype(np.int32),
         part=part.astype(np.int32),
@@ -591,16 +593,16 @@ def _made(
     )
 
 
-def _joined(found: Sequence[_Found]) -> _Found:
-    columns = _Found.__dataclass_fields__
-    return _Found(**{name: np.concatenate([getattr(one, name) for one in found]) for name in columns})
+def _join_findings(found: Sequence[_Findings]) -> _Findings:
+    columns = _Findings.__dataclass_fields__
+    return _Findings(**{name: np.concatenate([getattr(one, name) for one in found]) for name in columns})
 
 
-def _told(
+def _node_verdicts(
     fleet: _Fleet,
-    found: _Found,
+    found: _Findings,
     known: Sequence[Reference],
-    policy: Policy,
+    policy: AnomalyPolicy,
     notes: tuple[str, ...],
     once: Bools,
 ) -> Night:
@@ -635,7 +637,7 @@ def _told(
     return Night(tuple(nodes), tuple(faults), notes)
 
 
-def _distinct(found: _Found, rows: NDArray[np.intp], wide: Bools) -> Iterator[int]:
+def _distinct(found: _Findings, rows: NDArray[np.intp], wide: Bools) -> Iterator[int]:
     """Yield findings; what the whole fleet shows is said once per kind and not for each GPU."""
     said = set()
     for row in rows:
@@ -648,7 +650,7 @@ def _distinct(found: _Found, rows: NDArray[np.intp], wide: Bools) -> Iterator[in
 
 
 def _fleetwide(
-    fleet: _Fleet, found: _Found, judged: Integers, policy: Policy
+    fleet: _Fleet, found: _Findings, judged: Integers, policy: AnomalyPolicy
 ) -> tuple[list[FleetFault], Bools]:
     """Return the findings on more than the allowed share of a SKU's nodes, and which rows they are."""
     if not len(found.owner):
@@ -676,7 +678,7 @@ def _fleetwide(
 
 
 def _reason(
-    fleet: _Fleet, found: _Found, row: int, known: Sequence[Reference], verdict: Verdict, wide: bool
+    fleet: _Fleet, found: _Findings, row: int, known: Sequence[Reference], verdict: Verdict, wide: bool
 ) -> Reason:
     number, check = int(found.quantity[row]), int(found.check[row])
     value, base = float(found.value[row]), float(found.base[row])
@@ -705,16 +707,16 @@ def _reason(
         text = judged.reason + (f" ({known[place].source})" if place >= 0 else "")
     if wide:
         text += "; on so many nodes that it is a fault of the tool or the fabric until proven otherwise"
-    return Reason(CHECKS[check], verdict, named(what), part, text, off, wide, int(found.row[row]))
+    return Reason(CHECKS[check], verdict, quantity_name(what), part, text, off, wide, int(found.row[row]))
 
 
-def named(what: Measured) -> str:
+def quantity_name(what: Measured) -> str:
     """Return how reasons call a quantity: its metric, and the labels that name no hardware."""
     labels = [f"{name}={value}" for name, value in what.labels.items() if value != "*"]
     return " ".join([what.metric, *labels])
 
 
-def _unmeasured(fleet: _Fleet, found: _Found, row: int) -> str:
+def _unmeasured(fleet: _Fleet, found: _Findings, row: int) -> str:
     """Return which GPUs of a node lack a quantity that its others have, as far as that is known."""
     owner, readings = int(found.owner[row]), fleet.readings
     rows = fleet.rows_of(owner)

@@ -7,11 +7,11 @@ from collections.abc import Collection, Sequence
 from io import BytesIO
 
 from rackproof import logs
-from rackproof.analysis.anomaly import MAD_TO_SIGMA, Policy
+from rackproof.analysis.anomaly import MAD_TO_SIGMA, AnomalyPolicy
 from rackproof.core.judging import SkuReference, judge
 from rackproof.core.records import ParsedLog, Verdict, worst
 from rackproof.core.text import percent, quantity, sanitize
-from rackproof.nodes.probe_slurm_jobs import FABRIC, Done, Section
+from rackproof.nodes.probe_slurm_jobs import FABRIC, JobResult, Section
 from rackproof.store.probe_results import PairResult, ProbeNight
 
 FABRIC_METRIC = "fabric_busbw"
@@ -22,7 +22,7 @@ def parse_section(section: Section) -> ParsedLog:
     return logs.parse(BytesIO(section.text.encode()), format="mllog")
 
 
-def read_pair(nodes: tuple[str, ...], done: Done, references: Sequence[SkuReference]) -> PairResult:
+def read_pair(nodes: tuple[str, ...], done: JobResult, references: Sequence[SkuReference]) -> PairResult:
     """Return what nodes that reduced together say: wrong values, a hang and a value below a floor fail."""
     if done.how != "ok":
         return PairResult(nodes=nodes, passed=False, text=f"{done.how}: {done.text}")
@@ -57,7 +57,7 @@ def read_pair(nodes: tuple[str, ...], done: Done, references: Sequence[SkuRefere
 
 
 def compare_pairs(
-    results: Sequence[PairResult], before: Sequence[float] = (), policy: Policy | None = None
+    results: Sequence[PairResult], before: Sequence[float] = (), policy: AnomalyPolicy | None = None
 ) -> tuple[PairResult, ...]:
     """Return the results, those far below the others no pass: by robust z and by distance.
 
@@ -69,7 +69,7 @@ def compare_pairs(
         before: Bandwidths of pairs of the same kind in earlier nights, in GB/s.
         policy: How strictly.
     """
-    policy = policy or Policy()
+    policy = policy or AnomalyPolicy()
     values = [one.value for one in results if one.passed and one.value is not None and len(one.nodes) == 2]
     whose = "tonight's pairs"
     if len(values) < policy.outlier_least:
@@ -97,7 +97,7 @@ def earlier_bandwidths(past: Sequence[ProbeNight], names: Collection[str]) -> li
     """Return what pairs of some nodes reached in the nights that a drift looks back, in GB/s."""
     return [
         one.value
-        for night in past[: Policy().drift_nights]
+        for night in past[: AnomalyPolicy().drift_nights]
         for one in night.pairs
         if one.passed and one.value is not None and len(one.nodes) == 2 and set(one.nodes) <= set(names)
     ]

@@ -8,7 +8,7 @@ import click
 
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import json_value, print_json, print_or_write
-from rackproof.jobs.validate.explain import explain, rma_packet, text
+from rackproof.jobs.validate.explain import explain_node, explanation_text, rma_packet
 
 
 @click.command("explain")
@@ -25,8 +25,8 @@ def explain_command(node: str, rma: Path | None, results: Path, as_json: bool) -
     if rma is not None:
         print_or_write(rma_packet(results, node), rma)
         return
-    explanation = explain(results, node)
+    explanation = explain_node(results, node)
     if as_json:
         print_json(json_value(explanation))
     else:
-        click.echo(text(explanation), nl=False)
+        click.echo(explanation_text(explanation), nl=False)

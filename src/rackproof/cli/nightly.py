@@ -9,7 +9,7 @@ import click
 
 from rackproof.cli.options import results_option
 from rackproof.core.text import sanitize
-from rackproof.jobs.validate.nightly import Settings, run
+from rackproof.jobs.validate.nightly import NightlySettings, run_nightly
 
 
 @click.command("nightly")
@@ -68,7 +68,7 @@ def nightly_command(
     # Left out unless it is given: an extra variable would override the inventory's budget.
     if gpu_minutes is not None:
         variables["validate_probe_gpu_minutes"] = gpu_minutes
-    settings = Settings(
+    settings = NightlySettings(
         results=results,
         checkout=checkout,
         limit=limit,
@@ -80,6 +80,6 @@ def nightly_command(
         smtp=smtp,
         link=link,
     )
-    outcome = run(settings, sys.stderr)
+    outcome = run_nightly(settings, sys.stderr)
     click.echo("\n".join(sanitize(line, 1000) for line in outcome.lines))
     ctx.exit(outcome.status)

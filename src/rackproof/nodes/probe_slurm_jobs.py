@@ -99,7 +99,7 @@ SHARED_FILES = ("common.py", "samples.py")
 
 
 @dataclass(frozen=True)
-class Plan:
+class ProbePlan:
     """How a night is to measure.
 
     Args:
@@ -151,7 +151,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Done:
+class JobResult:
     """How a job ended: ok, failed, hung, busy (Slurm had no nodes for it), lost (it never began), left."""
 
     how: str
@@ -161,7 +161,7 @@ class Done:
 
 
 @lru_cache(maxsize=32)
-def archive(folder: Path, names: tuple[str, ...]) -> str:
+def pack_files(folder: Path, names: tuple[str, ...]) -> str:
     """Return files as the text that a script unpacks: a job needs no shared storage.
 
     Raises:
@@ -180,12 +180,12 @@ def archive(folder: Path, names: tuple[str, ...]) -> str:
     return base64.encodebytes(packed.getvalue()).decode()
 
 
-def arguments(probe: Probe, device: str) -> tuple[str, ...] | None:
+def probe_arguments(probe: Probe, device: str) -> tuple[str, ...] | None:
     """Return what a program is told on such a device, None where it has nothing to measure there."""
     return probe.gpu if device == "gpu" else probe.cpu
 
 
-def script(plan: Plan, probes: Sequence[Probe], nodes: Sequence[str], limit_s: int) -> str:
+def job_script(plan: ProbePlan, probes: Sequence[Probe], nodes: Sequence[str], limit_s: int) -> str:
     """Return what a job runs on each of its nodes, through bash's standard input.
 
     Args:
@@ -199,7 +199,7 @@ def script(plan: Plan, probes: Sequence[Probe], nodes: Sequence[str], limit_s: i
         "folder=$(mktemp -d --tmpdir rackproof-night.XXXXXX) || exit 97",
         "trap 'rm -rf \"$folder\"' EXIT",
         "base64 -d <<'END' | tar xzf - -C \"$folder\" || exit 97",
-        archive(plan.workloads, (*SHARED_FILES, *(one.program for one in probes))).rstrip(),
+        pack_files(plan.workloads, (*SHARED_FILES, *(one.program for one in probes))).rstrip(),
         "END",
         f"python={shlex.quote(plan.python)}",
         "rank=0",
@@ -218,7 +218,7 @@ def script(plan: Plan, probes: Sequence[Probe], nodes: Sequence[str], limit_s: i
         lines.append("export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-}")
         lines.append('[ -n "$GLOO_SOCKET_IFNAME" ] || unset GLOO_SOCKET_IFNAME')
     for one in probes:
-        words = [*(arguments(one, plan.device) or ()), "--device", plan.device]
+        words = [*(probe_arguments(one, plan.device) or ()), "--device", plan.device]
         words += ["--time-limit", str(max(10, limit_s - 20))]
         command = f'"$python" "$folder"/{one.program} {shlex.join(words)}{together}'
         lines.append(f'[ $rank = 0 ] && echo "{MARK}begin {one.name}"')
@@ -227,7 +227,7 @@ def script(plan: Plan, probes: Sequence[Probe], nodes: Sequence[str], limit_s: i
     return "\n".join([*lines, "exit 0", ""])
 
 
-def sections(text: str) -> tuple[Section, ...]:
+def split_sections(text: str) -> tuple[Section, ...]:
     """Return what each program of a job said; text of programs that imitate the marks ends up in none."""
     found: list[Section] = []
     name, lines = "", list[str]()
@@ -249,11 +249,11 @@ def sections(text: str) -> tuple[Section, ...]:
 
 
 @dataclass
-class Jobs:
+class JobRunner:
     """Runs jobs through Slurm's host, within the budget and the share; keeps count of both."""
 
     shell: Shell
-    plan: Plan
+    plan: ProbePlan
     members: Mapping[str, int]
     partitions: Mapping[str, tuple[str, ...]]
     clock: Callable[[], float] = time.monotonic
@@ -283,14 +283,14 @@ class Jobs:
         if self._spool:
             self.shell(f"rm -rf {shlex.quote(self._spool)}")
 
-    def run(self, jobs: Sequence[Job]) -> list[Done]:
+    def run(self, jobs: Sequence[Job]) -> list[JobResult]:
         """Run jobs, in their order where there is room; return how each ended.
 
         Raises:
             ProbeError: Slurm's host does not answer any more.
         """
         waiting = list(enumerate(jobs))
-        done: dict[int, Done] = {}
+        done: dict[int, JobResult] = {}
         mine: dict[str, int] = {}
         lost = idle = 0
         while waiting or mine:
@@ -301,10 +301,10 @@ class Jobs:
                 try:
                     mine[self._start(job)] = index
                 except ProbeError as error:
-                    done[index] = Done("lost", str(error))
+                    done[index] = JobResult("lost", str(error))
             if not mine:
                 for index, job in waiting:
-                    done[index] = Done("left", self._why_left(job))
+                    done[index] = JobResult("left", self._why_left(job))
                 break
             # Soon after a start, for a job that dies at once; then less often.
             self.sleep(min(_POLL_S, 0.5 * 2**idle))
@@ -386,7 +386,7 @@ class Jobs:
             self._scripts[text] = place
         return self._scripts[text]
 
-    def _ended(self, mine: Iterable[str]) -> dict[str, Done]:
+    def _ended(self, mine: Iterable[str]) -> dict[str, JobResult]:
         place = shlex.quote(self._spool)
         listed = self._ask(
             f'cd {place} && for one in *.rc; do [ -f "$one" ] && echo "$one $(cat "$one")"; done; '
@@ -394,14 +394,14 @@ class Jobs:
         )
         statuses = dict(line.split(".rc ", 1) for line in listed.splitlines() if ".rc " in line)
         begun = {line.removesuffix(".out") for line in listed.splitlines() if line.endswith(".out")}
-        found: dict[str, Done] = {}
+        found: dict[str, JobResult] = {}
         for number in list(mine):
             job, begin = self._running[number]
             took = self.clock() - begin
             overdue = took > job.limit_s + _START_S + _GRACE_S
             if number not in statuses and number not in begun and took > _BEGIN_S:
                 del self._running[number]
-                found[number] = Done("lost", "its srun never began on Slurm's host")
+                found[number] = JobResult("lost", "its srun never began on Slurm's host")
                 continue
             if number not in statuses and not overdue:
                 continue
@@ -410,7 +410,7 @@ class Jobs:
             said = self._ask(f"cd {place} && tail -c {_LARGEST} {number}.out; rm -f {number}.*")
             del self._running[number]
             minutes = min(took / 60 * max(job.gpus, 1) * len(job.nodes), job.minutes)
-            one = how(said, statuses.get(number, ""), minutes)
+            one = classify_exit(said, statuses.get(number, ""), minutes)
             self.spent += one.minutes
             found[number] = one
         return found
@@ -419,24 +419,24 @@ class Jobs:
         self.shell(f"scancel --name={JOB_NAME} --nodelist={shlex.quote(','.join(job.nodes))}")
 
 
-def how(said: str, status: str, minutes: float) -> Done:
+def classify_exit(said: str, status: str, minutes: float) -> JobResult:
     """Return how a job ended, out of what srun and its programs said."""
-    parts = sections(said)
+    parts = split_sections(said)
     last = " | ".join(line.strip() for line in said.splitlines() if line.strip())[-300:]
     if not parts:
         busy = _BUSY.search(said)
         # Nothing ran: nothing was used.
-        return Done("busy" if busy else "lost", sanitize(last, 300) or "srun said nothing")
+        return JobResult("busy" if busy else "lost", sanitize(last, 300) or "srun said nothing")
     if any(one.status in OUT_OF_TIME for one in parts):
-        return Done("hung", "did not end in time", parts, minutes)
+        return JobResult("hung", "did not end in time", parts, minutes)
     if any(one.status for one in parts) or status != "0":
         bad = next((one for one in parts if one.status), None)
-        text = f"{bad.name} ended with {bad.status}: {last_words(bad.text)}" if bad else sanitize(last, 300)
-        return Done("failed", text, parts, minutes)
-    return Done("ok", "", parts, minutes)
+        text = f"{bad.name} ended with {bad.status}: {last_lines(bad.text)}" if bad else sanitize(last, 300)
+        return JobResult("failed", text, parts, minutes)
+    return JobResult("ok", "", parts, minutes)
 
 
-def last_words(text: str) -> str:
+def last_lines(text: str) -> str:
     """Return the end of what a program said, its measurements left out."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and ":::MLLOG" not in line]
     # What srun says of a program that failed is no news where the program said why.

@@ -130,7 +130,7 @@ class NodeNight(Record):
 
     def says(self) -> tuple[str, ...]:
         """Return what is wrong in words, the worst first."""
-        found = [f"{where(one)}{one.evidence}" for one in self.findings]
+        found = [f"{part_prefix(one)}{one.evidence}" for one in self.findings]
         found += [f"{one.metric or one.check} {one.part}: {one.text}".strip() for one in self.reasons]
         return ((self.unreached,) if self.unreached else ()) + tuple(found)
 
@@ -154,7 +154,7 @@ def _condemns(one: HealthFinding) -> bool:
     return one.verdict is Verdict.FAIL and not one.fleetwide and one.confidence != "hint"
 
 
-def where(one: HealthFinding) -> str:
+def part_prefix(one: HealthFinding) -> str:
     """Return the part of a finding, as it stands before its evidence."""
     if one.part == "node":
         return ""
@@ -227,7 +227,7 @@ def is_night(name: str) -> bool:
     return _NIGHT_NAME.fullmatch(name) is not None
 
 
-def nights(results: Path, *, before: str = "") -> list[Path]:
+def night_folders(results: Path, *, before: str = "") -> list[Path]:
     """Return the folders of nights, newest first, at most :data:`NIGHTS_BACK`.
 
     Args:
@@ -261,7 +261,7 @@ def last_snapshot(folders: Iterable[Path], node: str) -> StoredSnapshot | None:
     return next((kept for folder in folders if (kept := read_snapshot(folder, node)) is not None), None)
 
 
-def earlier(folders: Iterable[Path], wanted: Iterable[str]) -> tuple[dict[str, NodeNight], list[str]]:
+def last_known(folders: Iterable[Path], wanted: Iterable[str]) -> tuple[dict[str, NodeNight], list[str]]:
     """Return what is known of nodes from nights, newest first, and remarks on damaged ones."""
     found: dict[str, NodeNight] = {}
     missing, remarks = set(wanted), []
@@ -280,7 +280,7 @@ def earlier(folders: Iterable[Path], wanted: Iterable[str]) -> tuple[dict[str, N
     return found, remarks
 
 
-def of_node(folders: Iterable[Path], node: str) -> Iterator[tuple[NightRecord, NodeNight]]:
+def nights_of_node(folders: Iterable[Path], node: str) -> Iterator[tuple[NightRecord, NodeNight]]:
     """Yield the nights in which a node was looked at; damaged ones are passed over."""
     for folder in folders:
         try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.store.night_store import NodeNight, nights, read_night, read_snapshot
+from rackproof.store.night_store import NodeNight, night_folders, read_night, read_snapshot
 from rackproof.store.probe_results import ProbeNight
 from testrack.tests.on_rack import CONTROLLER, PROVISIONED, Command, Done, play
 from tests.e2e.rack.rack_faults import MACHINE, Fault, break_, fault, mend, reboot
@@ -68,8 +68,8 @@ def test_a_bad_node_is_found_drained_and_returned(
 
     def night() -> tuple[Done, dict[str, NodeNight]]:
         done = play(root, "validate.yml", [BAD, THEIRS], *acting)
-        assert nights(results), done.stdout + done.stderr
-        return done, {one.node: one for one in read_night(nights(results)[0]).nodes}
+        assert night_folders(results), done.stdout + done.stderr
+        return done, {one.node: one for one in read_night(night_folders(results)[0]).nodes}
 
     assert driver("fault", BAD, "link-trained-down", "--gpu", "2").returncode == 0
     assert slurm(f"scontrol update nodename={THEIRS} state=drain reason='{STRANGER}'").returncode == 0
@@ -116,15 +116,15 @@ def test_every_fault_is_found_on_its_node_and_part_and_nothing_else(
 
     def night() -> dict[str, NodeNight]:
         done = play(root, "validate.yml", [BAD, THEIRS], *asked)
-        assert nights(results), done.stdout + done.stderr
-        return {one.node: one for one in read_night(nights(results)[0]).nodes}
+        assert night_folders(results), done.stdout + done.stderr
+        return {one.node: one for one in read_night(night_folders(results)[0]).nodes}
 
     assert {one.verdict.value for one in night().values()} == {"pass"}
     # Where a GPU is gone nvidia-smi numbers the others anew; its UUID is what it is.
     slots = {
         gpu.uuid: f"GPU {gpu.index}"
         for node in (BAD, THEIRS)
-        if (kept := read_snapshot(nights(results)[0], node)) is not None
+        if (kept := read_snapshot(night_folders(results)[0], node)) is not None
         for gpu in kept.snapshot.gpus
     }
     assert len(slots) == 8
@@ -169,7 +169,7 @@ def test_idle_nodes_are_measured_by_slurm_s_jobs_alone_and_as_a_pair(
     }
     done = play(root, "validate.yml", [BAD, THEIRS], given=given)
     assert done.returncode == 0, done.stdout
-    night = read_night(nights(results)[0])
+    night = read_night(night_folders(results)[0])
     assert {one.node: one.verdict.value for one in night.nodes} == {BAD: "pass", THEIRS: "pass"}
     (probes,) = results.glob("*/probes.json")
     told = ProbeNight.model_validate_json(probes.read_text())

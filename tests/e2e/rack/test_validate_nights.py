@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.store.night_store import NodeNight, nights, read_night, read_snapshot
+from rackproof.store.night_store import NodeNight, night_folders, read_night, read_snapshot
 from testrack.tests.on_rack import CONTROLLER, NAMED, Command, play
 from tests.e2e.rack.rack_faults import BLINDING, FOUND, ON_HCA, Fault, break_, fault, mend, reboot
 
@@ -68,11 +68,11 @@ def test_fifty_nights_find_every_fault_and_blame_nobody_else(
             "validate_tool_timeout_s=4",
         )
         took.append(time.monotonic() - began)
-        assert nights(results), done.stdout + done.stderr
-        return {one.node: one for one in read_night(nights(results)[0]).nodes}
+        assert night_folders(results), done.stdout + done.stderr
+        return {one.node: one for one in read_night(night_folders(results)[0]).nodes}
 
     assert {one.verdict.value for one in night().values()} == {"pass"}
-    first = nights(results)[0]
+    first = night_folders(results)[0]
     slots = {
         gpu.uuid: f"GPU {gpu.index}"
         for node in NAMED

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from rackproof.jobs.reimage import run_files, tasks
-from rackproof.store.night_store import nights, read_night
+from rackproof.store.night_store import night_folders, read_night
 from rackproof.store.probe_results import read_probes
 
 if TYPE_CHECKING:
@@ -61,11 +61,11 @@ def test_who_computes_wrongly_or_reduces_wrongly_stays_drained(rack: Rack) -> No
     assert rack.drained() == dict.fromkeys(["n02", "n03"], OURS)
     # No node that is drained ever got a job, and n03 needed no partner.
     assert rack.fleet.jobs[before:] == ["n04", "n04"]
-    probed = read_probes(nights(rack.results)[0])
+    probed = read_probes(night_folders(rack.results)[0])
     assert probed is not None
     assert set(probed.measured) == {"n01", "n02", "n03"}
     assert {one.nodes: one.passed for one in probed.pairs} == {("n01", "n04"): True, ("n02", "n04"): False}
-    assert {one.node: one.measured for one in read_night(nights(rack.results)[0]).nodes}["n01"]
+    assert {one.node: one.measured for one in read_night(night_folders(rack.results)[0]).nodes}["n01"]
 
     # Mended: proven in a new attempt, and by nothing else.
     rack.fleet.probes()

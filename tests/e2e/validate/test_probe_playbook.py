@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rackproof.store.history.store import open_store
-from rackproof.store.night_store import NightRecord, nights, read_night
+from rackproof.store.night_store import NightRecord, night_folders, read_night
 from rackproof.store.probe_results import read_probes
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ LENIENT = ("-e", '{"bench_require_references": false}')
 
 
 def last(results: Path) -> NightRecord:
-    return read_night(nights(results)[0])
+    return read_night(night_folders(results)[0])
 
 
 def test_silent_corruption_is_measured_drained_measured_again_and_returned(fleet: Fleet) -> None:
@@ -40,7 +40,7 @@ def test_silent_corruption_is_measured_drained_measured_again_and_returned(fleet
     assert why.part.startswith("GPU-")
     assert fleet.slurm["nodes"]["n02"].startswith("rackproof-night: bits:training step GPU-")
     assert not [one for one in fleet.jobs if "n04" in one]
-    probed = read_probes(nights(fleet.results)[0])
+    probed = read_probes(night_folders(fleet.results)[0])
     assert probed is not None
     assert probed.left_out == {"n04": "at work"}
     assert [one.nodes for one in probed.pairs] == [("n01", "n03")]

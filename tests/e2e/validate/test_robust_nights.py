@@ -21,7 +21,7 @@ import yaml
 
 from rackproof.jobs.validate.nightly import LOCK
 from rackproof.store.history.store import open_store
-from rackproof.store.night_store import NIGHT_FILE, is_night, nights, read_night
+from rackproof.store.night_store import NIGHT_FILE, is_night, night_folders, read_night
 from rackproof.store.run_folder import RECORD_NAME
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def test_killed_at_any_moment_the_next_night_is_whole_and_the_only_one(fleet: Fl
         assert read_night(folder).closed
     with open_store(fleet.results / "history.sqlite") as store:
         assert {one.run_id for one in store.runs()} >= {one.name for one in kept}
-    last = {one.node: one for one in read_night(nights(fleet.results)[0]).nodes}
+    last = {one.node: one for one in read_night(night_folders(fleet.results)[0]).nodes}
     assert (last["n01"].verdict.value, last["n02"].verdict.value) == ("pass", "fail")
 
 
@@ -163,12 +163,12 @@ def test_a_database_that_is_down_delays_the_history_and_half_a_rack_that_is_lost
     assert "3 of 5 nodes cannot be reached" in said
     assert "the history cannot be asked" not in said
     assert fleet.slurm["nodes"] == drained
-    last = {one.node: one for one in read_night(nights(fleet.results)[0]).nodes}
+    last = {one.node: one for one in read_night(night_folders(fleet.results)[0]).nodes}
     assert [last[name].verdict.value for name in ("n01", "n02", "n03")] == ["fail", "fail", "unproven"]
     assert last["n01"].why == "not drained: too many nodes cannot be reached"
     with open_store(fleet.results / "history.sqlite") as store:
-        assert {one.run_id for one in store.runs()} == {one.name for one in nights(fleet.results)}
-    assert len(nights(fleet.results)) == 2
+        assert {one.run_id for one in store.runs()} == {one.name for one in night_folders(fleet.results)}
+    assert len(night_folders(fleet.results)) == 2
 
 
 def test_a_full_disk_drains_nobody_and_the_last_whole_night_counts(fleet: Fleet) -> None:
@@ -183,11 +183,11 @@ def test_a_full_disk_drains_nobody_and_the_last_whole_night_counts(fleet: Fleet)
         assert "No space left" in said or "disk is full" in said, said
         assert re.search(r"^failed: .*: n0", said, re.MULTILINE), said
         assert fleet.slurm["nodes"] == NOBODY
-        assert not [one for one in nights(fleet.results) if read_night(one).closed]
+        assert not [one for one in night_folders(fleet.results) if read_night(one).closed]
         subprocess.run(["mount", "-o", "remount,size=64m", fleet.results], check=True)
         code, said = run(fleet)
         assert code == 2, said
         assert fleet.slurm["nodes"]["n02"].startswith("rackproof-night:")
-        assert all(read_night(one).closed for one in nights(fleet.results))
+        assert all(read_night(one).closed for one in night_folders(fleet.results))
     finally:
         subprocess.run(["umount", "--lazy", fleet.results], check=True)

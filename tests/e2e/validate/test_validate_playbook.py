@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rackproof.jobs.validate.explain import explain, text
-from rackproof.store.night_store import NightRecord, nights, read_night
+from rackproof.jobs.validate.explain import explain_node, explanation_text
+from rackproof.store.night_store import NightRecord, night_folders, read_night
 from rackproof.store.run_folder import read_run
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ HEALTHY = "n01,n02,n03,n04"
 
 
 def last(results: Path) -> NightRecord:
-    return read_night(nights(results)[0])
+    return read_night(night_folders(results)[0])
 
 
 def verdicts(night: NightRecord) -> dict[str, str]:
@@ -64,7 +64,7 @@ def test_a_bad_node_goes_out_of_service_and_comes_back(fleet: Fleet) -> None:
         "n04": "",
         "gone": "",
     } | theirs
-    folder = nights(fleet.results)[0]
+    folder = night_folders(fleet.results)[0]
     assert (folder / "index.html").is_file()
     assert "rackproof explain" not in (folder / "nodes/n01.html").read_text()
     assert read_run(folder).verdict.value == "fail"
@@ -81,7 +81,7 @@ def test_a_bad_node_goes_out_of_service_and_comes_back(fleet: Fleet) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert fleet.slurm["nodes"] == dict.fromkeys([*HEALTHY.split(","), "gone"], "") | theirs
     assert "n02: returned to service" in done.stdout
-    told = text(explain(fleet.results, "n02"))
+    told = explanation_text(explain_node(fleet.results, "n02"))
     assert "done: returned to service" in told
     assert told.count("pass\n") == 2
 

@@ -22,7 +22,7 @@ from rackproof.jobs.reimage.acceptance import (
     run_partner,
 )
 from rackproof.jobs.reimage.run_files import ReimageError
-from rackproof.nodes.probe_slurm_jobs import Done, Job, Jobs, how
+from rackproof.nodes.probe_slurm_jobs import Job, JobResult, JobRunner, classify_exit
 from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
 from rackproof.store.night_store import (
     NightContext,
@@ -126,7 +126,7 @@ def test_the_first_that_slurm_gives_comes_and_leaves_nothing() -> None:
     slurm = probes.Slurm(answer)
     how = acceptance.without_budget(probes.plan(minutes=0.0))
     half = run_partner(
-        how, "n1", ["n2", "n3", "n4"], 4, Jobs(slurm.shell, how, {}, {}, lambda: slurm.now, slurm.sleep)
+        how, "n1", ["n2", "n3", "n4"], 4, JobRunner(slurm.shell, how, {}, {}, lambda: slurm.now, slurm.sleep)
     )
     assert half == PartnerHalf("n3")
     assert slurm.started == [("n2",), ("n3",)]
@@ -146,7 +146,9 @@ def test_a_half_that_did_not_come_or_not_to_its_end_says_so(
 ) -> None:
     slurm = probes.Slurm(lambda _: answer)
     how = acceptance.without_budget(probes.plan())
-    half = run_partner(how, "n1", ["n2"], 4, Jobs(slurm.shell, how, {}, {}, lambda: slurm.now, slurm.sleep))
+    half = run_partner(
+        how, "n1", ["n2"], 4, JobRunner(slurm.shell, how, {}, {}, lambda: slurm.now, slurm.sleep)
+    )
     assert half.partner == partner
     assert half.text.startswith(text)
     # Asked again for as long as the node's half waits, and no longer.
@@ -157,12 +159,14 @@ def test_a_half_that_did_not_come_or_not_to_its_end_says_so(
 def test_without_anybody_known_to_be_good_it_says_what_to_do() -> None:
     how = acceptance.without_budget(probes.plan())
     slurm = probes.Slurm(probes.sound)
-    half = run_partner(how, "n1", [], 4, Jobs(slurm.shell, how, {}, {}))
+    half = run_partner(how, "n1", [], 4, JobRunner(slurm.shell, how, {}, {}))
     assert (half.partner, slurm.started) == ("", [])
     assert "run validate.yml, or leave the pair out" in half.text
     # Slurm's host is gone.
     slurm.silent_from = 0
-    assert "Connection timed out" in run_partner(how, "n1", ["n2"], 4, Jobs(slurm.shell, how, {}, {})).text
+    assert (
+        "Connection timed out" in run_partner(how, "n1", ["n2"], 4, JobRunner(slurm.shell, how, {}, {})).text
+    )
 
 
 def kept_of(one: NightContext) -> ProbeNight:
@@ -309,7 +313,7 @@ class Here:
     def clock(self) -> float:
         return 0.0
 
-    def run(self, jobs: list[Job]) -> list[Done]:
+    def run(self, jobs: list[Job]) -> list[JobResult]:
         (job,) = jobs
         done = subprocess.run(
             ["bash", "-s"],
@@ -321,7 +325,7 @@ class Here:
             check=False,
         )
         self.said = done.stdout + done.stderr
-        return [how(self.said, str(done.returncode), 1.0)]
+        return [classify_exit(self.said, str(done.returncode), 1.0)]
 
 
 @pytest.mark.torch

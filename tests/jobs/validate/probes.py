@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rackproof.nodes.probe_slurm_jobs import MARK, Jobs, Plan
+from rackproof.nodes.probe_slurm_jobs import MARK, JobRunner, ProbePlan
 
 ROOT = Path(__file__).resolve().parents[3]
 RACK = tuple(f"r1-n{number:02d}" for number in range(1, 19))
@@ -134,8 +134,8 @@ def sound(nodes: tuple[str, ...]) -> tuple[str, int | None, float]:
     return (node_says(nodes[0]) if len(nodes) == 1 else pair_says(), 0, 45.0)
 
 
-def plan(**changes: object) -> Plan:
-    return Plan(
+def plan(**changes: object) -> ProbePlan:
+    return ProbePlan(
         **(  # type: ignore[arg-type]
             {
                 "minutes": 2000.0,
@@ -150,8 +150,8 @@ def plan(**changes: object) -> Plan:
     )
 
 
-def runner(slurm: Slurm, how: Plan, nodes: tuple[str, ...] = RACK) -> Jobs:
-    made = Jobs(
+def runner(slurm: Slurm, how: ProbePlan, nodes: tuple[str, ...] = RACK) -> JobRunner:
+    made = JobRunner(
         slurm.shell,
         how,
         {"batch": len(nodes)},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rackproof.core.records import Verdict
-from rackproof.jobs.validate.fleet.drain_policy import ActingPolicy, decide, partitions
+from rackproof.jobs.validate.fleet.drain_policy import DrainPolicy, decide_drains, drained_by_partition
 from rackproof.nodes.health_checks import HealthFinding
 from rackproof.store.night_store import DRAIN_PREFIX, Hold, NightReason, NodeNight, SlurmState
 
@@ -36,7 +36,7 @@ def plans(nodes: tuple[NodeNight, ...]) -> dict[str, str]:
 
 
 def test_who_fails_alone_is_drained_with_the_reason() -> None:
-    decided, remarks = decide([night("n01", finding("n01")), night("n02")], {}, members(18), "N1")
+    decided, remarks = decide_drains([night("n01", finding("n01")), night("n02")], {}, members(18), "N1")
     assert plans(decided) == {"n01": "drain"}
     assert decided[0].why == "xid_79 GPU 0"
     assert decided[0].hold == Hold(since="N1", codes=("xid_79",))
@@ -60,7 +60,7 @@ def test_who_fails_alone_is_drained_with_the_reason() -> None:
     ],
 )
 def test_who_is_left_alone(one: NodeNight, why: str) -> None:
-    decided, _ = decide([one], {}, members(18), "N1")
+    decided, _ = decide_drains([one], {}, members(18), "N1")
     assert not plans(decided)
     assert why in decided[0].why
     assert bool(why) == bool(decided[0].why)
@@ -72,7 +72,7 @@ def test_who_is_left_alone(one: NodeNight, why: str) -> None:
 )
 def test_never_more_than_the_share_of_a_partition(size: int, ours: tuple[str, ...], drained: int) -> None:
     bad = [night(f"n{number:02d}", finding(f"n{number:02d}")) for number in (1, 2, 3, 4)]
-    decided, remarks = decide(bad, {}, members(size, ours), "N1")
+    decided, remarks = decide_drains(bad, {}, members(size, ours), "N1")
     assert len(plans(decided)) == drained
     assert (
         len([one for one in decided if "the share of partition batch is used up" in one.why]) == 4 - drained
@@ -85,20 +85,22 @@ def test_of_several_the_worst_goes_first() -> None:
         night("n01", finding("n01", "memlock", action="configure")),
         night("n02", finding("n02", "remap_failure", action="rma")),
     ]
-    decided, _ = decide(nodes, {}, members(7), "N1")
+    decided, _ = decide_drains(nodes, {}, members(7), "N1")
     assert plans(decided) == {"n02": "drain"}
 
 
 def test_a_node_of_two_partitions_counts_in_both() -> None:
     both = members(18) | {"small": {"n01": False, "n02": False}}
-    decided, _ = decide([night("n01", finding("n01"))], {}, both, "N1")
+    decided, _ = decide_drains([night("n01", finding("n01"))], {}, both, "N1")
     assert not plans(decided)
     assert "partition small" in decided[0].why
 
 
 def test_with_half_the_rack_unreachable_nobody_is_drained() -> None:
     lost = [night(f"n{n:02d}", unreached="no answer", verdict=Verdict.UNPROVEN) for n in range(1, 10)]
-    decided, remarks = decide([*lost, night("n10", finding("n10")), night("n11")], {}, members(18), "N1")
+    decided, remarks = decide_drains(
+        [*lost, night("n10", finding("n10")), night("n11")], {}, members(18), "N1"
+    )
     assert not plans(decided)
     assert "9 of 11 nodes cannot be reached" in remarks[0]
 
@@ -114,7 +116,7 @@ def test_a_drain_of_ours_ends_after_two_passes_and_not_before() -> None:
         (night("n01", by="ours", verdict=Verdict.DEGRADED), "return", 2),
     ]
     for step, (one, plan, passes) in enumerate(steps):
-        (decided,), _ = decide([one], before, members(18, ("n01",)), f"N{step + 2}")
+        (decided,), _ = decide_drains([one], before, members(18, ("n01",)), f"N{step + 2}")
         assert (decided.plan, decided.hold and decided.hold.passes) == (plan, passes), step
         before = {"n01": decided}
     assert before["n01"].hold == Hold(since="N1", codes=("xid_79", "xid_48"), passes=2)
@@ -123,14 +125,16 @@ def test_a_drain_of_ours_ends_after_two_passes_and_not_before() -> None:
 def test_a_measurement_that_failed_has_to_be_measured_again() -> None:
     slow = NightReason(check="floor", verdict=Verdict.FAIL, metric="gemm_best", text="T")
     one = night("n01", verdict=Verdict.FAIL, reasons=(slow,))
-    (drained,), _ = decide([one], {}, members(18), "N1")
+    (drained,), _ = decide_drains([one], {}, members(18), "N1")
     assert drained.plan == "drain"
-    (still,), _ = decide([night("n01", by="ours")], {"n01": drained}, members(18, ("n01",)), "N2")
+    (still,), _ = decide_drains([night("n01", by="ours")], {"n01": drained}, members(18, ("n01",)), "N2")
     assert (
         still.why
         == "stays drained: what failed was not measured again since the night before: floor:gemm_best"
     )
-    (once,), _ = decide([night("n01", by="ours", anew=("gemm_best",))], {"n01": still}, members(18), "N3")
+    (once,), _ = decide_drains(
+        [night("n01", by="ours", anew=("gemm_best",))], {"n01": still}, members(18), "N3"
+    )
     assert once.hold is not None
     assert once.hold.passes == 1
 
@@ -160,26 +164,29 @@ def test_a_measurement_that_failed_has_to_be_measured_again() -> None:
 )
 def test_a_pass_is_one_of_what_failed(code: str, anew: tuple[str, ...], passes: int) -> None:
     before = {"n01": night("n01", hold=Hold(since="N1", codes=(code,)))}
-    (one,), _ = decide([night("n01", by="ours", measured=True, anew=anew)], before, members(18), "N2")
+    (one,), _ = decide_drains([night("n01", by="ours", measured=True, anew=anew)], before, members(18), "N2")
     assert one.hold is not None
     assert one.hold.passes == passes
 
 
 def test_a_drain_of_ours_whose_record_is_lost_has_to_pass_as_well() -> None:
-    (first,), _ = decide([night("n01", by="ours")], {}, members(18, ("n01",)), "N5")
+    (first,), _ = decide_drains([night("n01", by="ours")], {}, members(18, ("n01",)), "N5")
     assert (first.plan, first.hold) == ("", Hold(since="N5", passes=1))
-    (second,), _ = decide([night("n01", by="ours")], {"n01": first}, members(18), "N6")
+    (second,), _ = decide_drains([night("n01", by="ours")], {"n01": first}, members(18), "N6")
     assert second.plan == "return"
 
 
 def test_partitions_are_read_from_sinfo() -> None:
     text = f"n01|batch|{DRAIN_PREFIX} xid_79\nn01|debug|{DRAIN_PREFIX} xid_79\n"
     text += "n02|batch|rackproof: provisioning\nn03|batch|none\n\n|x\n"
-    assert partitions(text) == {"batch": {"n01": True, "n02": False, "n03": False}, "debug": {"n01": True}}
+    assert drained_by_partition(text) == {
+        "batch": {"n01": True, "n02": False, "n03": False},
+        "debug": {"n01": True},
+    }
 
 
 def test_a_policy_of_one_pass() -> None:
-    (one,), _ = decide([night("n01", by="ours")], {}, members(18), "N1", ActingPolicy(passes=1))
+    (one,), _ = decide_drains([night("n01", by="ours")], {}, members(18), "N1", DrainPolicy(passes=1))
     assert one.plan == "return"
 
 
@@ -196,6 +203,6 @@ def test_where_the_nights_are_lost_slurm_remembers_what_failed(reason: str, plan
     state = SlurmState(known=True, state="IDLE+DRAIN", drained_by="ours", reason=f"{DRAIN_PREFIX} {reason}")
     before: dict[str, NodeNight] = {}
     for number in range(2):
-        (one,), _ = decide([night("n01", slurm=state)], before, members(18), f"N{number}")
+        (one,), _ = decide_drains([night("n01", slurm=state)], before, members(18), f"N{number}")
         before = {"n01": one}
     assert one.plan == plan, one.why

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from rackproof.core.records import Verdict
-from rackproof.jobs.validate.tasks import begin, judge, store_snapshot
-from rackproof.store.night_store import NodeNight, nights, read_night
+from rackproof.jobs.validate.judge import judge_fleet
+from rackproof.jobs.validate.tasks import begin_night, store_snapshot
+from rackproof.store.night_store import NodeNight, night_folders, read_night
 from tests.jobs.validate.nights import uuid
 
 pytestmark = pytest.mark.slow
@@ -111,7 +112,7 @@ class Rack:
         }
 
     def make_night(self, faults: dict[int, tuple[Any, int]], lost: float = 0.002) -> dict[str, NodeNight]:
-        night = begin(self.results, RACK, owner_pid=os.getpid())
+        night = begin_night(self.results, RACK, owner_pid=os.getpid())
         epoch = START + self.night * DAY
         for number, name in enumerate(RACK):
             fault, slot = faults.get(number, (None, -1))
@@ -129,8 +130,10 @@ class Rack:
         self.night += 1
         slurm = {name: {"known": True, "state_after": "IDLE", "drained_by": "none"} for name in RACK}
         members = "".join(f"{name}|batch|none\n" for name in RACK)
-        judge(night, asked=dict.fromkeys(RACK, "timed out"), slurm=slurm, members=members, acts=["drain"])
-        return {one.node: one for one in read_night(nights(self.results)[0]).nodes}
+        judge_fleet(
+            night, asked=dict.fromkeys(RACK, "timed out"), slurm=slurm, members=members, acts=["drain"]
+        )
+        return {one.node: one for one in read_night(night_folders(self.results)[0]).nodes}
 
 
 def gone(values: dict[str, Any], more: dict[str, Any]) -> None:

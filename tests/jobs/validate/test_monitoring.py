@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from rackproof.core.records import Verdict
-from rackproof.jobs.validate.nightly import Outcome, metrics
+from rackproof.jobs.validate.nightly import NightlyOutcome, prometheus_metrics
 from rackproof.store.night_store import NightRecord, NodeNight
 from rackproof.store.probe_results import ProbeNight
 
@@ -34,7 +34,7 @@ def written() -> dict[str, set[str]]:
     night = NightRecord(
         night_id="20261122T000000Z-health-000000", started=now, ended=now, verdict=Verdict.FAIL, nodes=nodes
     )
-    text = metrics(Outcome(2, night, ()), 12.0, ProbeNight(asked=10, spent=4)).decode()
+    text = prometheus_metrics(NightlyOutcome(2, night, ()), 12.0, ProbeNight(asked=10, spent=4)).decode()
     found: dict[str, set[str]] = {}
     for line in text.splitlines():
         if not line.startswith("#"):
@@ -107,7 +107,7 @@ def test_promtool_takes_the_rules_and_the_metrics(tmp_path: Path) -> None:
         ["promtool", "check", "rules", ALERTS], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    text = metrics(Outcome(1, None, ()), 1.0)
+    text = prometheus_metrics(NightlyOutcome(1, None, ()), 1.0)
     done = subprocess.run(
         ["promtool", "check", "metrics"], input=text, capture_output=True, timeout=60, check=False
     )

@@ -17,9 +17,10 @@ from typing import ClassVar
 import pytest
 
 from rackproof.jobs.validate import nightly
-from rackproof.jobs.validate.nightly import NightlyError, Settings, finish_interrupted, run
-from rackproof.jobs.validate.tasks import begin, judge
-from rackproof.store.night_store import nights, read_night
+from rackproof.jobs.validate.judge import judge_fleet
+from rackproof.jobs.validate.nightly import NightlyError, NightlySettings, finish_interrupted, run_nightly
+from rackproof.jobs.validate.tasks import begin_night
+from rackproof.store.night_store import night_folders, read_night
 from tests.jobs.validate.test_validating import NODES, gathered, look_at
 
 # Stands where ansible-playbook stands: makes a night with the package, or fails as it is told.
@@ -71,7 +72,7 @@ def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hook]]:
 
 
 @pytest.fixture
-def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NightlySettings:
     checkout = tmp_path / "checkout"
     checkout.mkdir()
     (checkout / "validate.yml").touch()
@@ -83,7 +84,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     program.with_name("ansible-runner").symlink_to(Path(sys.executable).with_name("ansible-runner"))
     monkeypatch.setenv("SEEN", str(tmp_path / "seen.json"))
     monkeypatch.setattr(sys, "executable", str(program.with_name("python")))
-    return Settings(
+    return NightlySettings(
         results=tmp_path / "results", checkout=checkout, timeout_s=30, link="https://example.org/r"
     )
 
@@ -101,11 +102,16 @@ pytestmark = pytest.mark.slow
     ],
 )
 def test_the_exit_status_tells_the_fleets_faults_from_the_tools(
-    do: str, status: int, first: str, settings: Settings, hook: type[Hook], monkeypatch: pytest.MonkeyPatch
+    do: str,
+    status: int,
+    first: str,
+    settings: NightlySettings,
+    hook: type[Hook],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DO", do)
     file = settings.results / "rackproof.prom"
-    done = run(Settings(**(vars(settings) | {"metrics": file})), StringIO())
+    done = run_nightly(NightlySettings(**(vars(settings) | {"metrics": file})), StringIO())
     assert done.status == status
     assert done.lines[0].startswith(first)
     (said,) = hook.said
@@ -113,46 +119,48 @@ def test_the_exit_status_tells_the_fleets_faults_from_the_tools(
     if status == 1:
         assert "the inventory cannot be read" in said
     else:
-        assert f"https://example.org/r/{nights(settings.results)[0].name}/index.html" in said
+        assert f"https://example.org/r/{night_folders(settings.results)[0].name}/index.html" in said
     text = file.read_text()
     assert f"\nrackproof_nightly_exit_status {status}\n" in text
     assert ('rackproof_node_attention{node="r1-n02"' in text) == (do in ("bad", "lost"))
 
 
 def test_what_changed_is_told_before_what_is_wrong(
-    settings: Settings, hook: type[Hook], monkeypatch: pytest.MonkeyPatch
+    settings: NightlySettings, hook: type[Hook], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for do in ("good", "bad"):
         monkeypatch.setenv("DO", do)
-        run(settings, StringIO())
+        run_nightly(settings, StringIO())
     said = hook.said[1]
     assert said.index("changed: r1-n02: pass → fail") < said.index("fail r1-n02:")
 
 
-def test_a_playbook_that_hangs_is_stopped(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_playbook_that_hangs_is_stopped(settings: NightlySettings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DO", "hang")
     begin_ = time.monotonic()
-    done = run(Settings(**(vars(settings) | {"timeout_s": 1.5})), StringIO())
+    done = run_nightly(NightlySettings(**(vars(settings) | {"timeout_s": 1.5})), StringIO())
     assert time.monotonic() - begin_ < 15
     assert done.status == 1
     assert "was stopped after" in done.lines[0]
 
 
 def test_a_webhook_that_refuses_is_a_fault_of_the_tool_and_stays_secret(
-    settings: Settings, hook: type[Hook], monkeypatch: pytest.MonkeyPatch
+    settings: NightlySettings, hook: type[Hook], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DO", "good")
     hook.status = 500
-    done = run(settings, StringIO())
+    done = run_nightly(settings, StringIO())
     assert done.status == 1
     assert done.lines[-1] == "note: webhook failed: it answered 500"
     monkeypatch.setenv(nightly.WEBHOOK, "file:///etc/S3CRET")
-    done = run(settings, StringIO())
+    done = run_nightly(settings, StringIO())
     assert "holds no URL" in done.lines[-1]
     assert not any("S3CRET" in line for line in done.lines)
 
 
-def test_mail_goes_to_a_server_that_takes_it(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mail_goes_to_a_server_that_takes_it(
+    settings: NightlySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sent = []
 
     class Server:
@@ -169,21 +177,22 @@ def test_mail_goes_to_a_server_that_takes_it(settings: Settings, monkeypatch: py
             sent.append((self.place, message))
 
     monkeypatch.setattr("smtplib.SMTP", Server)
-    nightly.mail(
-        Settings(**(vars(settings) | {"mail_to": ("ops@example.org",), "smtp": "mx:2525"})), ["FAIL", "b"]
+    nightly.send_mail(
+        NightlySettings(**(vars(settings) | {"mail_to": ("ops@example.org",), "smtp": "mx:2525"})),
+        ["FAIL", "b"],
     )
     ((place, message),) = sent
     assert place == ("mx", 2525)
     assert message["Subject"] == "rackproof: FAIL"
     assert message["To"] == "ops@example.org"
     monkeypatch.undo()
-    nobody = Settings(**(vars(settings) | {"mail_to": ("ops@example.org",), "smtp": "127.0.0.1:1"}))
+    nobody = NightlySettings(**(vars(settings) | {"mail_to": ("ops@example.org",), "smtp": "127.0.0.1:1"}))
     with pytest.raises(OSError, match="refused"):
-        nightly.mail(nobody, ["FAIL"])
+        nightly.send_mail(nobody, ["FAIL"])
 
 
 def test_two_nightlies_at_once_are_refused_and_a_killed_one_is_not_in_the_way(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    settings: NightlySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DO", "good")
     settings.results.mkdir()
@@ -196,23 +205,23 @@ def test_two_nightlies_at_once_are_refused_and_a_killed_one_is_not_in_the_way(
         assert other.stdout is not None
         other.stdout.readline()
         with pytest.raises(NightlyError, match=rf"another nightly runs \(pid {other.pid}\)"):
-            run(settings, StringIO())
+            run_nightly(settings, StringIO())
         other.kill()
         other.wait()
     # What the killed one left says that it was interrupted; an end, good or bad, says so too.
     assert (settings.results / nightly.LOCK).read_text() == str(other.pid)
-    assert run(settings, StringIO()).status == 0
+    assert run_nightly(settings, StringIO()).status == 0
     assert (settings.results / nightly.LOCK).read_text() == ""
 
 
-def test_an_interrupted_night_is_finished_or_removed_by_the_next(settings: Settings) -> None:
+def test_an_interrupted_night_is_finished_or_removed_by_the_next(settings: NightlySettings) -> None:
     results = settings.results
     owner = subprocess.Popen(["sleep", "30"])
-    unjudged = begin(results, NODES, owner_pid=owner.pid)
+    unjudged = begin_night(results, NODES, owner_pid=owner.pid)
     look_at(unjudged, 0)
-    judged = begin(results, NODES, owner_pid=owner.pid)
+    judged = begin_night(results, NODES, owner_pid=owner.pid)
     look_at(judged, 1, gathered(1, gone=2))
-    judge(judged, asked=dict.fromkeys(NODES, "no answer"))
+    judge_fleet(judged, asked=dict.fromkeys(NODES, "no answer"))
     # A benchmark may be called alike; its runs are nobody's to remove, begun or whole.
     alike = [
         results / name for name in ("20261121T100000Z-health-check-3f2a91", "20261121T100000Z-health-3f2a9")
@@ -234,13 +243,13 @@ def test_an_interrupted_night_is_finished_or_removed_by_the_next(settings: Setti
     assert finish_interrupted(results) == []
 
 
-def test_a_folder_without_a_playbook_is_refused(settings: Settings, tmp_path: Path) -> None:
+def test_a_folder_without_a_playbook_is_refused(settings: NightlySettings, tmp_path: Path) -> None:
     with pytest.raises(NightlyError, match="holds no validate"):
-        run(Settings(results=tmp_path, checkout=tmp_path), StringIO())
+        run_nightly(NightlySettings(results=tmp_path, checkout=tmp_path), StringIO())
 
 
 def test_the_playbook_gets_no_secret_that_it_does_not_need(
-    settings: Settings, hook: type[Hook], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: NightlySettings, hook: type[Hook], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DO", "good")
     monkeypatch.setenv(nightly.SMTP_PASSWORD, "S3CRET")
@@ -251,7 +260,7 @@ def test_the_playbook_gets_no_secret_that_it_does_not_need(
     for pid in (2**22 + 1, os.getppid()):
         (tmp_path / f"tmp/rackproof-nightly-{pid}-x").mkdir()
     said = StringIO()
-    assert run(settings, said).status == 0
+    assert run_nightly(settings, said).status == 0
     assert "TASK [Look at the nodes]" in said.getvalue()
     seen = json.loads((tmp_path / "seen.json").read_text())
     assert "S3CRET" not in str(seen)
@@ -261,12 +270,14 @@ def test_the_playbook_gets_no_secret_that_it_does_not_need(
 
 
 def test_what_the_playbook_says_is_there_while_it_runs(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    settings: NightlySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DO", "hang")
     said = StringIO()
     thread = threading.Thread(
-        target=run, args=(Settings(**(vars(settings) | {"timeout_s": 20.0})), said), daemon=True
+        target=run_nightly,
+        args=(NightlySettings(**(vars(settings) | {"timeout_s": 20.0})), said),
+        daemon=True,
     )
     thread.start()
     while "TASK [Look at the nodes]" not in said.getvalue():

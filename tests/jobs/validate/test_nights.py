@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rackproof.analysis.anomaly import Night, NodeVerdict, Policy, drift, judge_night
+from rackproof.analysis.anomaly import AnomalyPolicy, Night, NodeVerdict, find_drift, judge_night
 from rackproof.core.judging import SkuReference, judge
 from rackproof.core.records import Direction, Measurement, Reference, Run, Verdict
 from rackproof.store.history.readings import Accepted, Part, Readings, readings_of
@@ -22,7 +22,7 @@ from .nights import TONIGHT, Change, fleet_node, floors, night_runs, several_nig
 FLEET = [fleet_node(number) for number in range(18)]
 
 
-def judged(runs: list[Run], policy: Policy | None = None, **more: object) -> Night:
+def judged(runs: list[Run], policy: AnomalyPolicy | None = None, **more: object) -> Night:
     return judge_night(readings_of(runs, TONIGHT, nights=15), floors(), policy=policy, **more)  # type: ignore[arg-type]
 
 
@@ -111,7 +111,7 @@ def test_without_a_floor_a_number_is_unproven_unless_that_is_allowed() -> None:
     strict = judge_night(readings, {})
     assert {one.verdict for one in strict.nodes} == {Verdict.UNPROVEN}
     assert strict.fleet_faults == ()
-    lenient = judge_night(readings, {}, policy=Policy(require_references=False))
+    lenient = judge_night(readings, {}, policy=AnomalyPolicy(require_references=False))
     assert {one.verdict for one in lenient.nodes} == {Verdict.PASS}
     assert "gemm_best, latency" in lenient.notes[0]
 
@@ -158,7 +158,7 @@ def test_a_fleet_of_zeros_has_no_outliers() -> None:
         return (1.0 if number == 3 else 0.0) if what == "latency" else 1.0
 
     night = judge_night(
-        readings_of(night_runs(FLEET, 0, counts), TONIGHT), {}, policy=Policy(require_references=False)
+        readings_of(night_runs(FLEET, 0, counts), TONIGHT), {}, policy=AnomalyPolicy(require_references=False)
     )
     assert not_passed(night) == set()
 
@@ -319,7 +319,7 @@ def test_readings_of_one_night_are_those_of_all_nights_of_that_night() -> None:
 def test_drift_survives_gaps_and_never_makes_a_number_up(values: list[float], gaps: int) -> None:
     table = np.array([values])
     table[0, [at for at in range(14) if gaps >> at & 1]] = np.nan
-    change, base = drift(table, np.zeros(1, int))
+    change, base = find_drift(table, np.zeros(1, int))
     assert np.isfinite(change).all()
     if np.isfinite(table).sum() < 8:
         assert change[0] == 0

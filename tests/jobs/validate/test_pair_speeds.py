@@ -11,9 +11,10 @@ from rackproof.analysis.pair_speeds import compare_pairs, read_pair
 from rackproof.core.judging import SkuReference
 from rackproof.core.records import Reference, Verdict
 from rackproof.jobs.validate.fleet.probe_scheduler import Target, probe_night, unproven_pairs
-from rackproof.jobs.validate.tasks import begin, judge
-from rackproof.nodes.probe_slurm_jobs import how
-from rackproof.store.night_store import nights, read_night
+from rackproof.jobs.validate.judge import judge_fleet
+from rackproof.jobs.validate.tasks import begin_night
+from rackproof.nodes.probe_slurm_jobs import classify_exit
+from rackproof.store.night_store import night_folders, read_night
 from rackproof.store.probe_results import PairResult, ProbeNight, write_probes
 from tests.jobs.validate.probes import GPUS, RACK, Answer, Slurm, pair_says, plan, runner, sound
 from tests.jobs.validate.test_validating import NODES, look_at
@@ -45,7 +46,7 @@ def floor(unit: str = "GB/s", **labels: str) -> SkuReference:
 def test_what_a_floor_says_of_a_pair(
     value: float, references: list[SkuReference], passed: bool, speed: str | None
 ) -> None:
-    got = read_pair(("n1", "n2"), how(pair_says(value), "0", 1.0), references)
+    got = read_pair(("n1", "n2"), classify_exit(pair_says(value), "0", 1.0), references)
     assert (got.passed, got.speed and got.speed.value) == (passed, speed)
 
 
@@ -166,13 +167,13 @@ def test_pairs_of_another_rack_prove_nothing_here() -> None:
 
 @pytest.mark.parametrize("required", [True, False])
 def test_nodes_whose_pair_was_compared_with_nothing_are_no_pass(tmp_path: Path, required: bool) -> None:
-    night = begin(tmp_path, NODES, owner_pid=os.getpid())
+    night = begin_night(tmp_path, NODES, owner_pid=os.getpid())
     for number in range(3):
         look_at(night, number)
     met = PairResult(nodes=NODES[:2], passed=True, value=380, text="380 GB/s")
     write_probes(Path(night.folder), ProbeNight(asked=1, pairs=(met,)))
-    judge(night, asked=dict.fromkeys(NODES, ""), measuring="", require_references=required)
-    kept = read_night(nights(tmp_path)[0])
+    judge_fleet(night, asked=dict.fromkeys(NODES, ""), measuring="", require_references=required)
+    kept = read_night(night_folders(tmp_path)[0])
     bare = "unproven" if required else "pass"
     assert [one.verdict.value for one in kept.nodes] == [bare, bare, "pass"]
     assert any("r1-n01+r1-n02" in one for one in kept.remarks) is not required

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rackproof.jobs.validate.fleet.pairing import (
-    bisect,
-    blame,
+    bisect_group,
+    find_culprits,
     nights_needed,
     pairs_of_night,
     second_partners,
@@ -95,7 +95,7 @@ def test_second_partners_are_as_many_as_there_can_be(suspects: set[str], good: s
 def test_blame(
     results: dict[tuple[str, str], bool], bad: set[str], pairs: set[tuple[str, str]], suspects: set[str]
 ) -> None:
-    assert blame(results) == (bad, pairs, suspects)
+    assert find_culprits(results) == (bad, pairs, suspects)
 
 
 @given(st.sets(st.sampled_from(RACK), max_size=3), st.integers(0, 100))
@@ -103,7 +103,7 @@ def test_nobody_good_is_blamed_whatever_pairs_met(bad: set[str], start: int) -> 
     results = {
         pair: not bad & set(pair) for night in range(4) for pair in pairs_of_night(RACK, start + night)
     }
-    blamed, pairs, suspects = blame(results)
+    blamed, pairs, suspects = find_culprits(results)
     assert blamed <= bad
     assert not pairs
     if not bad:
@@ -115,7 +115,7 @@ def test_the_whole_tournament_finds_up_to_two_bad_nodes(bad: set[str], start: in
     results = {
         pair: not bad & set(pair) for night in range(17) for pair in pairs_of_night(RACK, start + night)
     }
-    assert blame(results)[0] == bad
+    assert find_culprits(results)[0] == bad
 
 
 @settings(max_examples=200)
@@ -128,7 +128,7 @@ def test_bisecting_finds_all_bad_nodes_and_no_other(nodes: list[str], data: st.D
         runs.append(group)
         return not bad & set(group)
 
-    assert bisect(nodes, works, helpers=["good1", "good2"]) == (tuple(sorted(bad)), ())
+    assert bisect_group(nodes, works, helpers=["good1", "good2"]) == (tuple(sorted(bad)), ())
     assert all(len(group) >= 2 for group in runs)
 
 
@@ -139,7 +139,7 @@ def test_two_bad_of_eighteen_take_few_runs() -> None:
         runs.append(group)
         return not {"n03", "n11"} & set(group)
 
-    assert bisect(RACK, works, helpers=["good"])[0] == ("n03", "n11")
+    assert bisect_group(RACK, works, helpers=["good"])[0] == ("n03", "n11")
     assert len(runs) <= 18
 
 
@@ -147,14 +147,14 @@ def test_what_only_fails_together_is_named_together() -> None:
     def works(group: Sequence[str]) -> bool:
         return not {"n00", "n17"} <= set(group)
 
-    assert bisect(RACK, works, helpers=["good"]) == ((), (tuple(RACK),))
+    assert bisect_group(RACK, works, helpers=["good"]) == ((), (tuple(RACK),))
 
 
 def test_without_helpers_or_budget_nobody_is_accused_for_want_of_asking() -> None:
     def works(group: Sequence[str]) -> bool:
         return "n01" not in group
 
-    assert bisect(["n00", "n01"], works) == ((), (("n00",), ("n01",)))
-    bad, unclear = bisect(RACK, works, helpers=["good"], most_runs=1)
+    assert bisect_group(["n00", "n01"], works) == ((), (("n00",), ("n01",)))
+    bad, unclear = bisect_group(RACK, works, helpers=["good"], most_runs=1)
     assert bad == ()
     assert "n01" in {node for part in unclear for node in part}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.nodes.probe_slurm_jobs import Job, Jobs
+from rackproof.nodes.probe_slurm_jobs import Job, JobRunner
 from tests.jobs.validate.probes import plan
 
 STARTS = 20
@@ -42,7 +42,7 @@ def test_every_job_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("PATH", f"{srun.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     nodes = [f"n{number:02}" for number in range(STARTS)]
-    jobs = Jobs(in_a_terminal, plan(share=1.0), {"batch": STARTS}, dict.fromkeys(nodes, ("batch",)))
+    jobs = JobRunner(in_a_terminal, plan(share=1.0), {"batch": STARTS}, dict.fromkeys(nodes, ("batch",)))
     jobs.begin()
     started = [jobs._start(Job((node,), "true\n", 0, 60)) for node in nodes]
     deadline = time.monotonic() + 15
@@ -57,7 +57,7 @@ def test_a_job_that_never_began_holds_no_place() -> None:
         return 0, "/tmp/rackproof-night.x" if command.startswith("mktemp") else "", ""
 
     now = [0.0]
-    jobs = Jobs(
+    jobs = JobRunner(
         shell,
         plan(),
         {"batch": 4},

@@ -11,13 +11,21 @@ from rackproof.analysis.pair_speeds import read_pair
 from rackproof.core.records import Verdict
 from rackproof.jobs.validate.fleet.probe_scheduler import (
     Target,
-    digests_of,
-    odd_digests,
+    compare_digests,
+    describe_probes,
     probe_night,
-    read_node,
-    said,
+    read_digests,
+    read_node_probes,
 )
-from rackproof.nodes.probe_slurm_jobs import MARK, Job, Plan, ProbeError, how, script, sections
+from rackproof.nodes.probe_slurm_jobs import (
+    MARK,
+    Job,
+    ProbeError,
+    ProbePlan,
+    classify_exit,
+    job_script,
+    split_sections,
+)
 from rackproof.store.probe_results import ProbeNight
 from tests.jobs.validate.probes import (
     GPUS,
@@ -47,7 +55,7 @@ def targets(nodes: tuple[str, ...] = RACK, **busy: str) -> list[Target]:
 def night(
     answer: Answer = sound,
     past: tuple[ProbeNight, ...] = (),
-    how_: Plan | None = None,
+    how_: ProbePlan | None = None,
     some: list[Target] | None = None,
 ) -> tuple[ProbeNight, Slurm]:
     slurm, how_, some = Slurm(answer), how_ or plan(), some or targets()
@@ -78,7 +86,7 @@ def test_a_sound_rack_is_measured_and_nobody_is_blamed() -> None:
     assert slurm.most <= 4  # a quarter of 18
     # 18 jobs of a node and 9 of two, rounded up to the next look.
     assert got.spent == pytest.approx((18 + 9 * 2) * GPUS * 48 / 60, rel=0.1)
-    assert said(got)[0].startswith("measured: 18 nodes, 9 pairs, ")
+    assert describe_probes(got)[0].startswith("measured: 18 nodes, 9 pairs, ")
 
 
 def test_in_seventeen_nights_every_two_nodes_have_met() -> None:
@@ -168,16 +176,16 @@ def test_other_bits_than_the_fleet_are_silent_corruption() -> None:
 
 def test_two_that_disagree_need_somebody_who_knows() -> None:
     found = {"n1": [("H200", "g1", "a" * 64)], "n2": [("H200", "g2", "b" * 64)]}
-    reasons, agreed, _ = odd_digests(found, {})
+    reasons, agreed, _ = compare_digests(found, {})
     assert [one.verdict for mine in reasons.values() for one in mine] == [Verdict.UNPROVEN] * 2
     assert not agreed
-    reasons, _, _ = odd_digests(found, {"H200": "b" * 64})
+    reasons, _, _ = compare_digests(found, {"H200": "b" * 64})
     assert {name: mine[0].verdict for name, mine in reasons.items()} == {"n1": Verdict.FAIL}
 
 
 def test_a_fleet_that_changes_its_bits_together_is_said_and_not_failed() -> None:
     found = {f"n{one}": [("H200", f"g{one}", "c" * 64)] for one in range(4)}
-    reasons, agreed, remarks = odd_digests(found, {"H200": "a" * 64})
+    reasons, agreed, remarks = compare_digests(found, {"H200": "a" * 64})
     assert not reasons
     assert agreed == {"H200": "c" * 64}
     assert "other bits than in earlier nights on 4 of 4" in remarks[0]
@@ -194,7 +202,7 @@ def test_a_fleet_that_changes_its_bits_together_is_said_and_not_failed() -> None
     ],
 )
 def test_what_is_no_digest_is_none(text: str) -> None:
-    assert digests_of(text) == []
+    assert read_digests(text) == []
 
 
 def crash(times: int, status: int = 1, name: str = "gemm") -> Answer:
@@ -249,22 +257,22 @@ def test_drained_nodes_are_measured_beside_the_budget() -> None:
     how_ = plan(minutes=4 * 4 * 11.0, chosen=("gemm",), share=1)
     names = RACK[:5]
     slurm, some = Slurm(sound), targets(names, r1_n01="drained")
-    direct = {RACK[0]: how(section("python", "") + node_says(RACK[0]), "0", 500.0)}
+    direct = {RACK[0]: classify_exit(section("python", "") + node_says(RACK[0]), "0", 500.0)}
     got, _ = probe_night(how_, some, (), runner(slurm, how_, names), direct)
     assert got.measured == names
     assert got.spent <= how_.minutes
 
 
 def test_a_device_that_nobody_is_like_proves_nothing_by_its_bits() -> None:
-    _, agreed, remarks = odd_digests({"n1": [("H200", "g1", "a" * 64)]}, {})
+    _, agreed, remarks = compare_digests({"n1": [("H200", "g1", "a" * 64)]}, {})
     assert not agreed
     assert "the training step of n1 was compared with nothing" in remarks[0]
-    assert odd_digests({"n1": [("H200", "g1", "a" * 64)]}, {"H200": "a" * 64})[2] == ()
+    assert compare_digests({"n1": [("H200", "g1", "a" * 64)]}, {"H200": "a" * 64})[2] == ()
 
 
 def test_a_drained_node_that_could_not_be_measured_is_unproven_and_says_why() -> None:
     slurm, how_, some = Slurm(sound), plan(), targets(r1_n01="drained")
-    lost = {RACK[0]: how("no route to host", "255", 4.0)}
+    lost = {RACK[0]: classify_exit("no route to host", "255", 4.0)}
     got, _ = probe_night(how_, some, (), runner(slurm, how_, RACK), lost)
     assert set(verdicts(got, Verdict.UNPROVEN)) == {RACK[0]}
     assert got.reasons[RACK[0]][0].text == "it could not be measured: no route to host"
@@ -307,7 +315,7 @@ def test_a_silent_controller_ends_the_measuring_and_not_the_night() -> None:
 
 
 def test_a_script_holds_no_more_than_bash_needs() -> None:
-    text = script(plan(), [], ["n1", "it's"], 100)
+    text = job_script(plan(), [], ["n1", "it's"], 100)
     assert "'it'\"'\"'s') rank=1;;" in text
     assert "--rendezvous" not in text
 
@@ -336,7 +344,7 @@ def test_a_script_holds_no_more_than_bash_needs() -> None:
     ],
 )
 def test_how_a_job_ended(text: str, status: str, expected: str) -> None:
-    assert how(text, status, 1.0).how == expected
+    assert classify_exit(text, status, 1.0).how == expected
 
 
 def test_what_names_no_gpu_is_the_nodes_and_links_stay_links() -> None:
@@ -348,12 +356,12 @@ def test_what_names_no_gpu_is_the_nodes_and_links_stay_links() -> None:
     reduced = log(measurement("all_reduce_busbw", 160.0, "GB/s", "higher", **size), wrong)
     text = "\n".join([section("python", ""), section("peer", peer), section("all-reduce", reduced)])
     how_ = plan(chosen=("peer", "all-reduce"))
-    got = read_node(how_, Target(RACK[0], 2), how(text, "0", 1.0))
+    got = read_node_probes(how_, Target(RACK[0], 2), classify_exit(text, "0", 1.0))
     assert [one.labels for one in got.measurements] == [ends, size | {"node": RACK[0]}]
 
 
 def test_marks_inside_a_programs_text_do_not_end_it() -> None:
-    (one,) = sections(f"{MARK}begin gemm\nsaid {MARK}end 0\n{MARK}end 5")
+    (one,) = split_sections(f"{MARK}begin gemm\nsaid {MARK}end 0\n{MARK}end 5")
     assert (one.name, one.status) == ("gemm", 5)
 
 
@@ -395,7 +403,7 @@ def test_a_bandwidth_that_is_none_does_not_pass(value: float) -> None:
     text = section("python", "") + section(
         "fabric", log(*numbers, measurement("wrong_values", 0, "1", "lower", **labels))
     )
-    assert not read_pair(("n1", "n2"), how(text, "0", 1.0), ()).passed
+    assert not read_pair(("n1", "n2"), classify_exit(text, "0", 1.0), ()).passed
 
 
 def test_a_small_budget_lets_other_pairs_meet_every_time_round() -> None:
@@ -420,7 +428,7 @@ def test_a_gpu_that_said_nothing_has_not_passed(speeds: int, checked: int) -> No
     ]
     wrong = [measurement("wrong_values", 0, "1", "lower", gpu=gpu(name, slot)) for slot in range(checked)]
     text = section("python", "") + section("gemm", log(*gemm, *wrong))
-    got = read_node(plan(chosen=("gemm",)), Target(name, GPUS, "h200"), how(text, "0", 1.0))
+    got = read_node_probes(plan(chosen=("gemm",)), Target(name, GPUS, "h200"), classify_exit(text, "0", 1.0))
     (why,) = got.reasons
     assert why.verdict is Verdict.UNPROVEN
     assert "3 of 4 GPUs gave a result" in why.text
@@ -430,6 +438,6 @@ def test_numbers_of_a_gpu_that_nobody_saw_in_the_node_prove_nothing() -> None:
     name = RACK[0]
     target = Target(name, GPUS, "h200", uuids=frozenset(gpu(name, slot) for slot in range(1, GPUS + 1)))
     text = section("python", "") + node_says(name)
-    got = read_node(plan(chosen=("gemm",)), target, how(text, "0", 1.0))
+    got = read_node_probes(plan(chosen=("gemm",)), target, classify_exit(text, "0", 1.0))
     assert [one.verdict for one in got.reasons] == [Verdict.UNPROVEN]
     assert f"{gpu(name, 0)}: no GPU that was seen there" in got.reasons[0].text

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from rackproof.core.records import Direction, Measurement
-from rackproof.jobs.validate import probes, tasks
-from rackproof.jobs.validate.fleet.retest import better, measure_suspects
-from rackproof.nodes.probe_slurm_jobs import Jobs, Plan
-from rackproof.store.night_store import NodeNight, nights, read_night
+from rackproof.jobs.validate import judge, probes, tasks
+from rackproof.jobs.validate.fleet.retest import better_values, retest_suspects
+from rackproof.nodes.probe_slurm_jobs import JobRunner, ProbePlan
+from rackproof.store.night_store import NodeNight, night_folders, read_night
 from rackproof.store.probe_results import ProbeNight, read_probes
 from rackproof.store.run_folder import read_run
 from tests.jobs.validate.probes import RACK, Slurm, node_says, plan, section
@@ -55,12 +55,13 @@ def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tupl
         def now(cls, tz: Any = None) -> datetime:
             return datetime.now(tz) + day[0]
 
-    monkeypatch.setattr(tasks, "datetime", Clock)
+    for module in ("tasks", "judge"):
+        monkeypatch.setattr(f"rackproof.jobs.validate.{module}.datetime", Clock)
     monkeypatch.setattr(probes, "datetime", Clock)
 
     def make(
         *answers: Answer,
-        how_: Plan | None = None,
+        how_: ProbePlan | None = None,
         slurm: dict[str, Any] | None = None,
         hours: int = 24,
         seconds: float = 45.0,
@@ -71,7 +72,7 @@ def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tupl
         def answer(nodes: tuple[str, ...]) -> Answer:
             return left.pop(0) if nodes == (BAD,) else (node_says(nodes[0]), 0, seconds)
 
-        begun = tasks.begin(tmp_path, SOME, owner_pid=os.getpid())
+        begun = tasks.begin_night(tmp_path, SOME, owner_pid=os.getpid())
         for name in SOME:
             tasks.store_snapshot(
                 begun, name, gathered(int(name[-2:])), asked=0, answered=2e9, sku="h200",
@@ -80,16 +81,16 @@ def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tupl
         host, how_ = Slurm(answer), how_ or plan(chosen=("gemm", "training-step"), share=1)
         members = "".join(f"{name}|batch|none\n" for name in SOME)
         if measured:
-            probes.measure(
+            probes.measure_night(
                 begun, how_, slurm=slurm or states(), members=members, remark="", shell=host.shell,
-                jobs=lambda *given: Jobs(*given, clock=lambda: host.now, sleep=host.sleep),
+                jobs=lambda *given: JobRunner(*given, clock=lambda: host.now, sleep=host.sleep),
             )  # fmt: skip
-        tasks.judge(
+        judge.judge_fleet(
             begun, asked=dict.fromkeys(SOME, ""), slurm=slurm or states(), members=members, share=0.4,
             measuring="" if measured else None,
         )  # fmt: skip
         assert not left
-        folder = nights(tmp_path)[0]
+        folder = night_folders(tmp_path)[0]
         probed = read_probes(folder) or ProbeNight(asked=0)
         assert probed.spent <= how_.minutes
         kept = {one.node: one for one in read_night(folder).nodes}
@@ -240,9 +241,9 @@ def number(value: float, direction: Direction | None = Direction.HIGHER, unit: s
 def test_which_of_two_numbers_is_judged(
     first: list[Measurement], second: list[Measurement], expected: list[float]
 ) -> None:
-    assert [one.value for one in better(first, second)] == expected
+    assert [one.value for one in better_values(first, second)] == expected
 
 
 def test_where_nobody_is_suspect_nothing_is_measured() -> None:
-    got = measure_suspects({"n1": (number(1),)}, lambda _: {}, lambda _: pytest.fail("measured"), {"n1"}, {})
+    got = retest_suspects({"n1": (number(1),)}, lambda _: {}, lambda _: pytest.fail("measured"), {"n1"}, {})
     assert (got.numbers, got.reasons, got.again) == ({"n1": (number(1),)}, {}, [])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rackproof.jobs.validate.fleet.reference_lint import GIB, PHYSICS, Slip, lint
+from rackproof.jobs.validate.fleet.reference_lint import GIB, PHYSICS, ReferenceSlip, lint_references
 
 UNITS = {"gemm_best": "TFLOP/s", "memory_copy": "TB/s", "all_reduce_busbw": "GB/s"}
 SIZES = {"all_reduce_busbw": {8 << 20, GIB, 4 * GIB}}
@@ -36,11 +36,11 @@ GOOD: list[dict[str, Any]] = [
 def slips(at: int, **changes: Any) -> list[tuple[str, str]]:
     changed = [*GOOD]
     changed[at] = {**GOOD[at], **changes}
-    return [(one.kind, one.text) for one in lint({"h200": changed}, units=UNITS, sizes=SIZES)]
+    return [(one.kind, one.text) for one in lint_references({"h200": changed}, units=UNITS, sizes=SIZES)]
 
 
 def test_good_references_have_no_slip() -> None:
-    assert lint({"h200": GOOD}, units=UNITS, sizes=SIZES) == ()
+    assert lint_references({"h200": GOOD}, units=UNITS, sizes=SIZES) == ()
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_few_gpus_have_no_nvls_to_lose() -> None:
 def test_what_is_left_open_is_a_gap() -> None:
     assert slips(0, source="published guide, GB200") == [("gap", "borrowed from gb200")]
     assert slips(0, source="H200, as fast as an H100") == []
-    found = lint({"x900": []}, units=UNITS, sizes=SIZES)
+    found = lint_references({"x900": []}, units=UNITS, sizes=SIZES)
     assert {one.kind for one in found} == {"gap"}
     assert [one.text for one in found][1:] == [
         "no reference for gemm_best bf16",
@@ -83,7 +83,7 @@ def test_what_is_left_open_is_a_gap() -> None:
     ]
 
 
-def inventory(root: Path) -> tuple[Slip, ...]:
+def inventory(root: Path) -> tuple[ReferenceSlip, ...]:
     skus = {
         path.stem.removeprefix("sku_"): yaml.safe_load(path.read_text())["bench_sku_references"]
         for path in (root / "inventory/group_vars").glob("sku_*.yml")
@@ -96,7 +96,7 @@ def inventory(root: Path) -> tuple[Slip, ...]:
             units.setdefault(rule["metric"], rule.get("unit", ""))
             if "size_bytes" in rule.get("labels", {}):
                 sizes.setdefault(rule["metric"], set()).add(int(rule["labels"]["size_bytes"]))
-    return lint(skus, units={name: unit for name, unit in units.items() if unit}, sizes=sizes)
+    return lint_references(skus, units={name: unit for name, unit in units.items() if unit}, sizes=sizes)
 
 
 def test_the_inventorys_thresholds_have_no_error(root: Path) -> None:

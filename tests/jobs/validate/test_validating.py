@@ -14,12 +14,14 @@ import pytest
 
 from rackproof.core.records import Direction, Measurement, Run, Verdict
 from rackproof.jobs.validate import explain, tasks
-from rackproof.jobs.validate.tasks import ValidateError, begin, close, judge, store_snapshot
+from rackproof.jobs.validate.errors import ValidateError
+from rackproof.jobs.validate.judge import NightDecision, judge_fleet
+from rackproof.jobs.validate.tasks import begin_night, close_night, store_snapshot
 from rackproof.store.history.store import open_store
 from rackproof.store.night_store import (
     NightContext,
     NightReason,
-    nights,
+    night_folders,
     read_night,
     snapshot_path,
     write_night,
@@ -88,19 +90,19 @@ def slurm(**ours: str) -> dict[str, Any]:
     }
 
 
-def a_night(results: Path, answers: dict[int, dict[str, Any]], **options: Any) -> tasks.Judged:
+def a_night(results: Path, answers: dict[int, dict[str, Any]], **options: Any) -> NightDecision:
     """Make a night in which the nodes answer so; who has no answer is as ever, None is unreachable."""
-    night = begin(results, NODES, owner_pid=os.getpid())
+    night = begin_night(results, NODES, owner_pid=os.getpid())
     for number in range(len(NODES)):
         if number not in answers or answers[number] is not None:
             look_at(night, number, answers.get(number))
     members = "".join(f"{name}|batch|none\n" for name in NODES)
-    judged = judge(
+    judged = judge_fleet(
         night,
         asked=dict.fromkeys(NODES, "no route"),
         **({"slurm": slurm(), "members": members, "share": SHARE} | options),
     )
-    close(night, did={})
+    close_night(night, did={})
     return judged
 
 
@@ -110,13 +112,13 @@ def results(tmp_path: Path) -> Path:
 
 
 def verdicts(results: Path) -> list[str]:
-    return [one.verdict.value for one in read_night(nights(results)[0]).nodes]
+    return [one.verdict.value for one in read_night(night_folders(results)[0]).nodes]
 
 
 def test_a_night_is_kept_whole_and_enters_the_history(results: Path) -> None:
     a_night(results, {})
     assert verdicts(results) == ["pass", "pass", "pass"]
-    folder = nights(results)[0]
+    folder = night_folders(results)[0]
     assert read_run(folder).verdict.value == "pass"
     with open_store(results / "history.sqlite") as store:
         assert [one.benchmark for one in store.runs()] == ["health"]
@@ -128,7 +130,7 @@ def test_what_changed_stands_first(results: Path) -> None:
     a_night(results, {})
     a_night(results, {1: gathered(1, gone=2)})
     assert verdicts(results) == ["pass", "fail", "pass"]
-    page = (nights(results)[0] / "index.html").read_text()
+    page = (night_folders(results)[0] / "index.html").read_text()
     assert f"r1-n02: pass → fail: {uuid(1, 2)}" in page
     assert page.index("Changed since") < page.index("r1-n02: pass") < page.index("Fleet</h2>")
 
@@ -136,7 +138,7 @@ def test_what_changed_stands_first(results: Path) -> None:
 def test_a_ci_system_sees_every_node(results: Path) -> None:
     bad = "NVRM: Xid (PCI:0002:06:00): 48, <b>\x1b[31m"
     a_night(results, {1: gathered(1, log=bad), 2: None})
-    root = ElementTree.fromstring((nights(results)[0] / "report.junit.xml").read_bytes())
+    root = ElementTree.fromstring((night_folders(results)[0] / "report.junit.xml").read_bytes())
     assert {case.get("name"): [child.tag for child in case] for case in root.iter("testcase")} == {
         "r1-n01": [],
         "r1-n02": ["failure"],
@@ -147,13 +149,13 @@ def test_a_ci_system_sees_every_node(results: Path) -> None:
 
 def test_an_unfinished_night_is_nobodys_last_look(results: Path) -> None:
     a_night(results, {})
-    night = begin(results, NODES, owner_pid=os.getpid())
+    night = begin_night(results, NODES, owner_pid=os.getpid())
     look_at(night, 1, gathered(1, gone=2))
     # The controller dies here. The GPU is still missing from the night that comes after.
     a_night(results, {1: gathered(1, gone=2)})
-    (found,) = read_night(nights(results)[0]).nodes[1].findings
+    (found,) = read_night(night_folders(results)[0]).nodes[1].findings
     assert (found.code, found.name) == ("gpu_missing", uuid(1, 2))
-    assert len(nights(results)) == 2
+    assert len(night_folders(results)) == 2
 
 
 def test_a_gpu_that_failed_in_another_chassis_is_recognised(results: Path) -> None:
@@ -164,7 +166,7 @@ def test_a_gpu_that_failed_in_another_chassis_is_recognised(results: Path) -> No
     moved = gathered(2)
     moved["facts"]["tools"]["nvidia_smi_xml"]["stdout"] = smi(2).replace(uuid(2, 0), uuid(1, 2))
     a_night(results, {1: gathered(1, gone=2), 2: moved})
-    codes = {one.code for one in read_night(nights(results)[0]).nodes[2].findings}
+    codes = {one.code for one in read_night(night_folders(results)[0]).nodes[2].findings}
     assert "gpu_failed_elsewhere" in codes
 
 
@@ -179,7 +181,7 @@ def test_without_slurm_and_with_a_broken_history_the_night_is_judged(results: Pa
         slurm_remark="Slurm could not be asked: down",
     )
     assert judged.drain == ()
-    night = read_night(nights(results)[0])
+    night = read_night(night_folders(results)[0])
     assert [one.verdict.value for one in night.nodes] == ["pass", "fail", "pass"]
     assert any("Slurm could not be asked" in one for one in night.remarks)
     assert any("the history cannot be asked" in one for one in night.remarks)
@@ -188,9 +190,9 @@ def test_without_slurm_and_with_a_broken_history_the_night_is_judged(results: Pa
 
 
 def test_two_nights_at_once_are_refused(results: Path) -> None:
-    begin(results, NODES, owner_pid=os.getppid())
+    begin_night(results, NODES, owner_pid=os.getppid())
     with pytest.raises(ValidateError, match=r"r1-n01 is being validated by another playbook \(pid"):
-        begin(results, NODES[:1], owner_pid=os.getpid())
+        begin_night(results, NODES[:1], owner_pid=os.getpid())
 
 
 def test_a_clock_that_jumps_back_neither_hides_nor_doubles_a_night(
@@ -204,12 +206,13 @@ def test_a_clock_that_jumps_back_neither_hides_nor_doubles_a_night(
         def now(cls, tz: Any = None) -> datetime:
             return datetime.now(tz) + shift[0]
 
-    monkeypatch.setattr(tasks, "datetime", Clock)
+    for module in ("tasks", "judge"):
+        monkeypatch.setattr(f"rackproof.jobs.validate.{module}.datetime", Clock)
     a_night(results, {1: gathered(1, gone=2)})
     for jump in (timedelta(days=3), timedelta(days=-3), timedelta(hours=-1)):
         shift[0] = jump
         a_night(results, {}, slurm=slurm(n02="ours"))
-    kept = [read_night(folder) for folder in nights(results)]
+    kept = [read_night(folder) for folder in night_folders(results)]
     assert len({one.night_id for one in kept}) == 4
     # A GPU that comes back is a change, which is looked at for a night.
     assert [one.nodes[1].verdict.value for one in kept] == ["pass", "pass", "degraded", "fail"]
@@ -221,7 +224,7 @@ def test_a_disk_that_is_full_ends_the_night_without_half_a_record(
     results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a_night(results, {})
-    night = begin(results, NODES, owner_pid=os.getpid())
+    night = begin_night(results, NODES, owner_pid=os.getpid())
 
     def full(*_: object) -> None:
         raise ResultsError("cannot write: the disk is full")
@@ -230,30 +233,30 @@ def test_a_disk_that_is_full_ends_the_night_without_half_a_record(
     with pytest.raises(ValidateError, match="the disk is full"):
         look_at(night, 0)
     with pytest.raises(ValidateError, match="the disk is full"):
-        judge(night, asked=dict.fromkeys(NODES, ""))
+        judge_fleet(night, asked=dict.fromkeys(NODES, ""))
     monkeypatch.undo()
-    assert len(nights(results)) == 1
+    assert len(night_folders(results)) == 1
 
 
 def test_a_fleet_wide_finding_drains_nobody(results: Path) -> None:
     judged = a_night(results, {number: gathered(number, margin=-1) for number in range(3)}, share=0.3)
     assert verdicts(results) == ["unproven"] * 3
     assert judged.drain == ()
-    assert any("temperature on 3 of 3 nodes" in one for one in read_night(nights(results)[0]).remarks)
+    assert any("temperature on 3 of 3 nodes" in one for one in read_night(night_folders(results)[0]).remarks)
 
 
 def test_the_reason_in_slurm_leads_to_the_page(results: Path) -> None:
     judged = a_night(results, {1: gathered(1, margin=-1)}, link="https://example.org/results/")
     (one,) = judged.drain
     assert one["node"] == "r1-n02"
-    night_id = nights(results)[0].name
+    night_id = night_folders(results)[0].name
     assert one["reason"].startswith("temperature GPU 0")
     assert one["reason"].endswith(f"; https://example.org/results/{night_id}/nodes/r1-n02.html")
 
 
 def test_what_the_inventory_gets_wrong_is_said(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(results.parent))
-    night = begin(results, NODES, owner_pid=None)
+    night = begin_night(results, NODES, owner_pid=None)
     for options, words in (
         ({"expected": {"gpu": 4}}, "validate_expect of r1-n01: unknown gpu"),
         ({"expected": {"gpus": "four"}}, "validate_expect of r1-n01"),
@@ -266,17 +269,17 @@ def test_what_the_inventory_gets_wrong_is_said(results: Path, monkeypatch: pytes
         with pytest.raises(ValidateError, match=re.escape(words)):
             look_at(night, 0, **options)
     with pytest.raises(ValidateError, match="validate_max_drain_fraction"):
-        judge(night, asked={}, share=0)
+        judge_fleet(night, asked={}, share=0)
     with pytest.raises(ValidateError, match="not usable as the name of a file"):
-        begin(results, ["../n01"], owner_pid=None)
+        begin_night(results, ["../n01"], owner_pid=None)
     with pytest.raises(ResultsError):
         snapshot_path(results, "a/b")
 
 
 def test_without_a_sku_nothing_is_proven(results: Path) -> None:
-    night = begin(results, NODES[:1], owner_pid=os.getpid())
+    night = begin_night(results, NODES[:1], owner_pid=os.getpid())
     look_at(night, 0, sku="", expected={})
-    judge(night, asked={NODES[0]: ""})
+    judge_fleet(night, asked={NODES[0]: ""})
     assert verdicts(results) == ["unproven"]
 
 
@@ -299,10 +302,10 @@ def test_what_runs_of_the_day_measured_is_judged_with_health(results: Path) -> N
         {"metric": "gemm_best", "value": 793, "low": -0.07, "unit": "TFLOP/s", "source": "S"},
         {"metric": "latency", "value": 5, "high": 0.2, "unit": "us", "source": "S"},
     )
-    night = begin(results, NODES, owner_pid=os.getpid())
+    night = begin_night(results, NODES, owner_pid=os.getpid())
     for number in range(3):
         look_at(night, number, references=references)
-    judged = judge(
+    judged = judge_fleet(
         night,
         asked=dict.fromkeys(NODES, ""),
         slurm=slurm(),
@@ -310,7 +313,7 @@ def test_what_runs_of_the_day_measured_is_judged_with_health(results: Path) -> N
         share=SHARE,
     )
     assert [one["node"] for one in judged.drain] == ["r1-n02"]
-    good, bad, unmeasured = read_night(nights(results)[0]).nodes
+    good, bad, unmeasured = read_night(night_folders(results)[0]).nodes
     assert (good.verdict.value, good.measured, good.reasons) == ("pass", True, ())
     assert (unmeasured.verdict.value, unmeasured.measured) == ("pass", False)
     (reason,) = bad.reasons
@@ -318,13 +321,13 @@ def test_what_runs_of_the_day_measured_is_judged_with_health(results: Path) -> N
     assert uuid(1, 2) in reason.part
     assert reason.deviation is not None
     assert -0.22 < reason.deviation < -0.18
-    close(night, did={})
-    told = explain.text(explain.explain(results, "r1-n02"))
+    close_night(night, did={})
+    told = explain.explanation_text(explain.explain_node(results, "r1-n02"))
     assert re.search(r"floor gemm_best dtype=bf16 on GPU-\S+ \(slot 2\): .*\(S\), .2\d", told), told
     assert "ansible-playbook bench.yml -l r1-n02" in told
     # The night's own numbers are in the history, too, and have no floors: they are not what is judged.
     a_night(results, {})
-    (good, *_) = read_night(nights(results)[0]).nodes
+    (good, *_) = read_night(night_folders(results)[0]).nodes
     assert {one.metric.partition(" ")[0] for one in good.reasons} == {"gemm_best", "latency"}
     assert {one.check for one in good.reasons} == {"reference"}
     # Where a missing reference does not gate, it does not gate here.
@@ -347,14 +350,14 @@ def test_what_a_large_group_measured_is_judged_too(results: Path) -> None:
             )
         )  # fmt: skip
     references = ({"metric": "busbw", "value": 380, "low": -0.07, "unit": "GB/s", "source": "S"},)
-    night = begin(results, names, owner_pid=os.getpid())
+    night = begin_night(results, names, owner_pid=os.getpid())
     for number, name in enumerate(names):
         store_snapshot(
             night, name, gathered(number), asked=EPOCH, answered=EPOCH + 1, sku="h200",
             expected={"gpus": 4}, references=references,
         )  # fmt: skip
-    judge(night, asked=dict.fromkeys(names, ""))
-    made = read_night(nights(results)[0])
+    judge_fleet(night, asked=dict.fromkeys(names, ""))
+    made = read_night(night_folders(results)[0])
     assert made.verdict is Verdict.FAIL
     assert [(one.verdict, one.part) for one in made.between] == [
         (Verdict.FAIL, "+".join([*names[:4], "1 more"]))
@@ -377,8 +380,8 @@ def test_a_slow_controller_is_no_wrong_clock(times: tuple[Any, ...], offset: flo
 def test_a_node_is_explained_from_records_alone(results: Path) -> None:
     for number in range(2):
         a_night(results, {1: gathered(1, log="NVRM: Xid (PCI:0002:06:00): 79, GPU has fallen off the bus.")})
-        assert number + 1 == len(nights(results))
-    told = explain.text(explain.explain(results, "r1-n02"))
+        assert number + 1 == len(night_folders(results))
+    told = explain.explanation_text(explain.explain_node(results, "r1-n02"))
     for words in (
         "r1-n02: fail in the night",
         f"fail: xid_79: {uuid(1, 2)} (GPU 2",
@@ -388,9 +391,9 @@ def test_a_node_is_explained_from_records_alone(results: Path) -> None:
         "ansible-playbook validate.yml -l r1-n02",
     ):
         assert words in told
-    assert "nothing was found" in explain.text(explain.explain(results, "r1-n01"))
+    assert "nothing was found" in explain.explanation_text(explain.explain_node(results, "r1-n01"))
     with pytest.raises(explain.ExplainError, match="has looked at nobody"):
-        explain.explain(results, "nobody")
+        explain.explain_node(results, "nobody")
 
 
 def test_the_packet_for_the_vendor_names_the_part(results: Path) -> None:
@@ -405,7 +408,7 @@ def test_the_packet_names_a_missing_gpu_and_all_partners(results: Path) -> None:
     """What is to be sent back is the part that does not answer, or that failed a measurement."""
     a_night(results, {})
     a_night(results, {1: gathered(1, gone=2)})
-    folder = nights(results)[0]
+    folder = night_folders(results)[0]
     met = (
         PairResult(nodes=("r1-n01", "r1-n02"), passed=False, text="sums of values were wrong"),
         PairResult(nodes=("r1-n02", "r1-n03"), passed=False, text="it hung"),
@@ -432,19 +435,19 @@ def test_what_a_node_says_is_no_html_and_no_command(results: Path) -> None:
     text = bad["facts"]["tools"]["nvidia_smi_xml"]
     text["stdout"] = text["stdout"].replace(uuid(1, 2), "GPU-1; rm -rf &lt;x&gt;")
     a_night(results, {1: bad})
-    folder = nights(results)[0]
+    folder = night_folders(results)[0]
     for page in (folder / "index.html", folder / "nodes/r1-n02.html"):
         assert "<script>" not in page.read_text()
         assert "<x>" not in page.read_text()
-    assert not [one for one in explain.explain(results, "r1-n02").next if "rm -rf" in one]
+    assert not [one for one in explain.explain_node(results, "r1-n02").next if "rm -rf" in one]
 
 
 def test_answers_of_slurm_are_read_as_they_come() -> None:
-    assert tasks.slurm_answer({}, {}) == (None, "")
-    assert tasks.slurm_answer({"skipped": True}, {}) == (None, "")
-    assert "nothing is drained" in tasks.slurm_answer({"failed": True, "msg": "down"}, {})[1]
-    assert "timed out" in tasks.slurm_answer({"nodes": {}}, {"rc": 1, "stderr": "timed out"})[1]
-    assert tasks.slurm_answer({"nodes": {"a": {}}}, {"rc": 0}) == ({"a": {}}, "")
+    assert tasks.read_slurm_answer({}, {}) == (None, "")
+    assert tasks.read_slurm_answer({"skipped": True}, {}) == (None, "")
+    assert "nothing is drained" in tasks.read_slurm_answer({"failed": True, "msg": "down"}, {})[1]
+    assert "timed out" in tasks.read_slurm_answer({"nodes": {}}, {"rc": 1, "stderr": "timed out"})[1]
+    assert tasks.read_slurm_answer({"nodes": {"a": {}}}, {"rc": 0}) == ({"a": {}}, "")
 
 
 def test_what_was_done_is_what_slurm_says_and_not_what_was_asked() -> None:
@@ -460,7 +463,7 @@ def test_what_was_done_is_what_slurm_says_and_not_what_was_asked() -> None:
         ]
     }
     back = {"nodes": {"e": {"in_service": True}, "f": {"in_service": False, "state_after": "DOWN"}}}
-    assert tasks.done(drained, back) == {
+    assert tasks.collect_actions(drained, back) == {
         "a": "drained; jobs run on until they end: 7",
         "b": "not drained by us: DOWN (x)",
         "c": "could not be drained: slurmctld is down",
@@ -469,29 +472,29 @@ def test_what_was_done_is_what_slurm_says_and_not_what_was_asked() -> None:
     }
     # Slurm's host is gone: that shows with each node that waits for its return.
     lost = {"unreachable": True, "msg": "no route to host"}
-    assert tasks.done({}, lost, ["e"]) == {"e": "could not be returned: no route to host"}
-    assert tasks.done({}, {"skipped": True}, ["e"]) == {}
+    assert tasks.collect_actions({}, lost, ["e"]) == {"e": "could not be returned: no route to host"}
+    assert tasks.collect_actions({}, {"skipped": True}, ["e"]) == {}
 
 
 def test_two_names_of_one_machine_prove_neither(results: Path) -> None:
     """A slip in the inventory: the machine that the other name means was never looked at."""
     a_night(results, {1: gathered(0)})
     assert verdicts(results) == ["unproven", "unproven", "pass"]
-    (one,) = read_night(nights(results)[0]).nodes[0].findings
+    (one,) = read_night(night_folders(results)[0]).nodes[0].findings
     assert (one.code, NODES[1] in one.evidence) == ("node_twice", True)
 
 
 def test_a_clock_that_was_ahead_hides_nothing_that_the_kernel_said(results: Path) -> None:
-    night = begin(results, NODES, owner_pid=os.getpid())
+    night = begin_night(results, NODES, owner_pid=os.getpid())
     ahead = gathered(0)
     ahead["health"] |= {"begin": EPOCH + 3600, "epoch": EPOCH + 3601}
     look_at(night, 0, ahead)
     look_at(night, 1)
-    judge(night, asked=dict.fromkeys(NODES, ""))
-    later = begin(results, NODES, owner_pid=os.getpid())
-    assert tasks.last_moment(later, NODES[0]) == pytest.approx(EPOCH + 1, abs=1)
-    assert tasks.last_moment(later, NODES[1]) == EPOCH + 1
-    assert tasks.last_moment(later, NODES[2]) == 0
+    judge_fleet(night, asked=dict.fromkeys(NODES, ""))
+    later = begin_night(results, NODES, owner_pid=os.getpid())
+    assert tasks.last_snapshot_time(later, NODES[0]) == pytest.approx(EPOCH + 1, abs=1)
+    assert tasks.last_snapshot_time(later, NODES[1]) == EPOCH + 1
+    assert tasks.last_snapshot_time(later, NODES[2]) == 0
 
 
 def test_of_trays_that_share_their_only_serial_none_is_called_bad_for_another(results: Path) -> None:
@@ -505,10 +508,10 @@ def test_of_trays_that_share_their_only_serial_none_is_called_bad_for_another(re
     with open_store(results / "history.sqlite") as store:
         store.keep(slow[0].model_copy(update={"started": now - timedelta(hours=1), "ended": now}))
     references = ({"metric": "gemm_best", "value": 793, "low": -0.07, "unit": "TFLOP/s", "source": "S"},)
-    night = begin(results, NODES, owner_pid=os.getpid())
+    night = begin_night(results, NODES, owner_pid=os.getpid())
     for number in range(2):
         answer = gathered(number)
         answer["facts"]["dmi"] = {"chassis_serial": "CH1"}
         look_at(night, number, answer, references=references)
-    judge(night, asked=dict.fromkeys(NODES[:2], ""), require_references=False)
+    judge_fleet(night, asked=dict.fromkeys(NODES[:2], ""), require_references=False)
     assert verdicts(results) == ["unproven", "unproven"]

@@ -11,7 +11,7 @@ MAX_ATTENTION = 600
 """Characters of one remark: an error message of apt can be long."""
 
 
-def summary(
+def provision_summary(
     changed: Mapping[str, Iterable[str]], attention: Mapping[str, Iterable[str]], predicted: bool = False
 ) -> str:
     """Return the summary of a playbook.

@@ -19,7 +19,16 @@ from rackproof.core.judging import SkuReferenceError
 from rackproof.core.records import Verdict
 from rackproof.core.text import sanitize
 from rackproof.jobs.reimage.run_files import ReimageError
-from rackproof.nodes.probe_slurm_jobs import FABRIC_PROBE, MARK, Job, Jobs, Plan, ProbeError, how, script
+from rackproof.nodes.probe_slurm_jobs import (
+    FABRIC_PROBE,
+    MARK,
+    Job,
+    JobRunner,
+    ProbeError,
+    ProbePlan,
+    classify_exit,
+    job_script,
+)
 from rackproof.store import night_store
 from rackproof.store.night_store import NightContext, NightReason
 from rackproof.store.probe_results import PairResult, ProbeNight, read_probes, write_probes
@@ -124,8 +133,8 @@ def find_partners(context: NightContext, node: str, listed: str) -> tuple[str, .
         return ()
     try:
         # An earlier night, or another run's that is over: in this one no node has passed its acceptance yet.
-        known, _ = night_store.earlier(
-            night_store.nights(Path(context.results), before=context.night_id), others
+        known, _ = night_store.last_known(
+            night_store.night_folders(Path(context.results), before=context.night_id), others
         )
     except ResultsError as error:
         raise ReimageError(str(error)) from error
@@ -144,7 +153,7 @@ def find_partners(context: NightContext, node: str, listed: str) -> tuple[str, .
     return tuple(partner.node for partner in sorted(rotated, key=lambda partner: partner.rack != stored.rack))
 
 
-def node_script(plan: Plan, node: str) -> str:
+def node_script(plan: ProbePlan, node: str) -> str:
     """Return the script of the node, rank 0: its partner connects to it, so that it needs no name of it.
 
     Raises:
@@ -153,14 +162,14 @@ def node_script(plan: Plan, node: str) -> str:
     return _script(plan, (node, "partner"), node_limit_s(plan))
 
 
-def node_limit_s(plan: Plan) -> int:
+def node_limit_s(plan: ProbePlan) -> int:
     """Return the seconds that the node's half may take, with those that it waits for a partner."""
     return plan.pair_limit_s + WAIT_S
 
 
-def _script(plan: Plan, nodes: tuple[str, str], limit: int) -> str:
+def _script(plan: ProbePlan, nodes: tuple[str, str], limit: int) -> str:
     try:
-        return script(plan, [FABRIC_PROBE], nodes, limit)
+        return job_script(plan, [FABRIC_PROBE], nodes, limit)
     except ProbeError as error:
         raise ReimageError(str(error)) from error
 
@@ -173,7 +182,9 @@ class PartnerHalf:
     text: str = ""
 
 
-def run_partner(plan: Plan, node: str, partners: Sequence[str], gpus: int, jobs: Jobs) -> PartnerHalf:
+def run_partner(
+    plan: ProbePlan, node: str, partners: Sequence[str], gpus: int, jobs: JobRunner
+) -> PartnerHalf:
     """Run the partner's half as a job on the first partner that Slurm allocates.
 
     Args:
@@ -212,7 +223,7 @@ def run_partner(plan: Plan, node: str, partners: Sequence[str], gpus: int, jobs:
     return PartnerHalf(text="; ".join(f"{name}: {reason}" for name, reason in tried.items()))
 
 
-def without_budget(plan: Plan) -> Plan:
+def without_budget(plan: ProbePlan) -> ProbePlan:
     """Return a plan without a budget: one partner for a few minutes is what a pair costs."""
     return replace(plan, minutes=float("inf"), share=1.0)
 
@@ -269,13 +280,13 @@ def _judge_pair(context: NightContext, node: str, half: PartnerHalf, output: str
     stored = night_store.read_snapshot(Path(context.folder), node)
     try:
         references = stored.sku_references() if stored else []
-        folders = night_store.nights(Path(context.results), before=context.night_id)
+        folders = night_store.night_folders(Path(context.results), before=context.night_id)
         past = [probes for folder in folders if (probes := read_probes(folder)) is not None]
         paired = {name for probes in past for pair in probes.pairs for name in pair.nodes} | {node}
-        known, _ = night_store.earlier(folders, paired)
+        known, _ = night_store.last_known(folders, paired)
     except (SkuReferenceError, ResultsError) as error:
         raise ReimageError(str(error)) from error
-    result = read_pair(nodes, how(output, status, 0.0), references)
+    result = read_pair(nodes, classify_exit(output, status, 0.0), references)
     alike = {
         other.node
         for other in known.values()

@@ -118,7 +118,7 @@ def _record_before(
 
 def _last_night_record(results: Path, node: str) -> Node | None:
     try:
-        stored = night_store.last_snapshot(night_store.nights(results), node)
+        stored = night_store.last_snapshot(night_store.night_folders(results), node)
     except ResultsError as error:
         raise ReimageError(str(error)) from error
     return stored.about if stored else None

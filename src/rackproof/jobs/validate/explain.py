@@ -40,7 +40,7 @@ class Explanation(Record):
     nights: tuple[tuple[str, str, str], ...]
 
 
-def explain(results: Path, node: str) -> Explanation:
+def explain_node(results: Path, node: str) -> Explanation:
     """Explain a node from the nights' records.
 
     Args:
@@ -51,16 +51,16 @@ def explain(results: Path, node: str) -> Explanation:
         ExplainError: No night has looked at it.
         ResultsError: The results cannot be listed.
     """
-    nights = list(night_store.of_node(night_store.nights(results), node))
+    nights = list(night_store.nights_of_node(night_store.night_folders(results), node))
     if not nights:
         raise ExplainError(
             f"no night in {results} has looked at {sanitize(node, 100)}: check the name against the "
             f"inventory, or run ansible-playbook validate.yml -l {sanitize(node, 100)}"
         )
-    return explanation(nights)
+    return build_explanation(nights)
 
 
-def explanation(nights: Sequence[tuple[NightRecord, NodeNight]]) -> Explanation:
+def build_explanation(nights: Sequence[tuple[NightRecord, NodeNight]]) -> Explanation:
     """Explain a node by the nights that looked at it, newest first; at least one."""
     night, mine = nights[0]
     return Explanation(
@@ -79,7 +79,7 @@ def explanation(nights: Sequence[tuple[NightRecord, NodeNight]]) -> Explanation:
     )
 
 
-def text(one: Explanation) -> str:
+def explanation_text(one: Explanation) -> str:
     """Return an explanation for a terminal."""
     lines = [f"{one.node}: {one.verdict.value} in the night {one.night_id} ({one.when})"]
     for title, some in (
@@ -125,7 +125,7 @@ def _wrong(mine: NodeNight) -> list[str]:
     for one in mine.findings:
         wide = "; on so many nodes that the tool or the fabric is suspected" if one.fleetwide else ""
         lines.append(
-            f"{one.verdict.value}: {one.code}: {night_store.where(one)}{one.evidence} "
+            f"{one.verdict.value}: {one.code}: {night_store.part_prefix(one)}{one.evidence} "
             f"[{one.action}, {one.confidence}]{wide}"
         )
     for told in mine.reasons:
@@ -195,9 +195,9 @@ def rma_packet(results: Path, node: str) -> str:
         ExplainError: No night has looked at it.
         ResultsError: The results cannot be listed.
     """
-    one = explain(results, node)
-    folders = night_store.nights(results)
-    nights = list(night_store.of_node(folders, node))
+    one = explain_node(results, node)
+    folders = night_store.night_folders(results)
+    nights = list(night_store.nights_of_node(folders, node))
     kept = night_store.last_snapshot(folders, node)
     lines = [f"# RMA packet: {_cell(node)}", "", f"Made from the night {one.night_id} ({one.when}).", ""]
     if kept is not None:

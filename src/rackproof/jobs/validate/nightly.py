@@ -35,7 +35,7 @@ from rackproof.core.errors import RackproofError
 from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.records import Verdict
 from rackproof.core.text import duration, sanitize
-from rackproof.jobs.validate import tasks
+from rackproof.jobs.validate import errors, messages, tasks
 from rackproof.jobs.validate.fleet import probe_scheduler
 from rackproof.store import host_claims, night_store, probe_results
 from rackproof.store.night_store import NightRecord
@@ -59,7 +59,7 @@ class NightlyError(RackproofError):
 
 
 @dataclass(frozen=True)
-class Settings:
+class NightlySettings:
     """What a nightly is asked to do. ``variables`` go to the playbook; ``mail_to`` empty sends no mail."""
 
     results: Path
@@ -75,7 +75,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class NightlyOutcome:
     """How a nightly ended: exit status, the night if there is one, what to say first to last."""
 
     status: int
@@ -83,7 +83,7 @@ class Outcome:
     lines: tuple[str, ...]
 
 
-def run(settings: Settings, output: TextIO) -> Outcome:
+def run_nightly(settings: NightlySettings, output: TextIO) -> NightlyOutcome:
     """Make one night and tell of it.
 
     Args:
@@ -96,17 +96,17 @@ def run(settings: Settings, output: TextIO) -> Outcome:
     """
     if not (settings.checkout / "validate.yml").is_file():
         raise NightlyError(f"{settings.checkout} holds no validate.yml: name a checkout with --checkout")
-    with _alone(settings.results):
+    with _single_nightly(settings.results):
         remarks = finish_interrupted(settings.results)
-        _forget_killed()
-        before = next(iter(night_store.nights(settings.results)), None)
+        _remove_private_folders()
+        before = next(iter(night_store.night_folders(settings.results)), None)
         begin = time.monotonic()
-        played = _play(settings, output)
+        played = _run_playbook(settings, output)
         took = time.monotonic() - begin
-        newest = next(iter(night_store.nights(settings.results)), None)
+        newest = next(iter(night_store.night_folders(settings.results)), None)
         night = night_store.read_night(newest) if newest is not None and newest != before else None
         outcome = _outcome(settings, night, played, remarks, took)
-        return _told(settings, outcome, took)
+        return _report_outcome(settings, outcome, took)
 
 
 def finish_interrupted(results: Path) -> list[str]:
@@ -132,15 +132,15 @@ def finish_interrupted(results: Path) -> list[str]:
         else:
             begun = night_store.NightContext(night_id=folder.name, folder=str(folder), results=str(results))
             try:
-                tasks.close(begun, did={})
+                tasks.close_night(begun, did={})
                 remarks.append(f"{folder.name} was interrupted after it was judged; its record is whole now")
-            except tasks.ValidateError as error:
+            except errors.ValidateError as error:
                 remarks.append(f"{folder.name} was interrupted and cannot be finished: {error}")
     return remarks
 
 
 @contextmanager
-def _alone(results: Path) -> Iterator[None]:
+def _single_nightly(results: Path) -> Iterator[None]:
     try:
         results.mkdir(parents=True, exist_ok=True)
         lock = (results / LOCK).open("a+")
@@ -167,7 +167,7 @@ def _alone(results: Path) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class _Played:
+class _PlaybookResult:
     """How the playbook ended: exit status (None: out of time), its last lines, and who was lost or failed."""
 
     status: int | None
@@ -186,7 +186,7 @@ def _program(name: str) -> Path:
     return Path(found)
 
 
-def _play(settings: Settings, output: TextIO) -> _Played:
+def _run_playbook(settings: NightlySettings, output: TextIO) -> _PlaybookResult:
     """Run the playbook by ansible-runner, bounded; what it says goes out as it comes."""
     runner, playbook = _program("ansible-runner"), _program("ansible-playbook")
     checkout = settings.checkout.resolve()
@@ -224,10 +224,10 @@ def _play(settings: Settings, output: TextIO) -> _Played:
         finally:
             _end(child)
         follower.join(_TELL_S)
-        return _Played(status, tuple(tail), tuple(_lost_hosts(artifacts / "job_events")))
+        return _PlaybookResult(status, tuple(tail), tuple(_failed_hosts(artifacts / "job_events")))
 
 
-def _forget_killed() -> None:
+def _remove_private_folders() -> None:
     """Remove the private folders of nightlies that were killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PRIVATE}*-*"):
         pid = folder.name.removeprefix(_PRIVATE).partition("-")[0]
@@ -258,7 +258,7 @@ def _follow(child: subprocess.Popen[str], artifacts: Path, output: TextIO, tail:
             tail.append(said)
 
 
-def _lost_hosts(events: Path) -> Iterator[str]:
+def _failed_hosts(events: Path) -> Iterator[str]:
     """Yield who could not be reached, and where a task failed, as ansible-runner noted it."""
     lost: set[str] = set()
     failed: dict[str, set[str]] = {}
@@ -301,12 +301,12 @@ def _children(pid: int) -> tuple[int, ...]:
 
 
 def _outcome(
-    settings: Settings,
+    settings: NightlySettings,
     night: NightRecord | None,
-    played: _Played,
+    played: _PlaybookResult,
     remarks: Sequence[str],
     took: float,
-) -> Outcome:
+) -> NightlyOutcome:
     if night is None or not night.closed:
         how = (
             f"was stopped after {duration(settings.timeout_s)}"
@@ -316,22 +316,22 @@ def _outcome(
         where = "before the night was judged" if night is None else "after the night was judged"
         lines = [f"TOOL FAULT  validate.yml {how}, {where}; nothing is proven", *remarks, *played.hosts[:20]]
         lines += played.tail[-8:]
-        return Outcome(EXIT_TOOL, night, tuple(lines))
+        return NightlyOutcome(EXIT_TOOL, night, tuple(lines))
     results = settings.results
-    earlier = night_store.nights(results, before=night.night_id)
+    earlier = night_store.night_folders(results, before=night.night_id)
     before = None
     with suppress(ResultsError):
         before = night_store.read_night(earlier[0]) if earlier else None
-    lines = tasks.message(night, tasks.changed(night, before))
-    lines += probe_scheduler.said(probe_results.read_probes(results / night.night_id))
+    lines = messages.summarize_night(night, messages.describe_changes(night, before))
+    lines += probe_scheduler.describe_probes(probe_results.read_probes(results / night.night_id))
     page = f"{settings.link.rstrip('/')}/{night.night_id}/index.html" if settings.link else ""
     lines += [*(f"note: {one}" for one in remarks), f"took {duration(took)}"]
     lines.append(f"Report: {page or results / night.night_id / 'index.html'}")
     gate = {Verdict.FAIL: EXIT_FAIL, Verdict.UNPROVEN: EXIT_UNPROVEN}
-    return Outcome(gate.get(night.verdict, EXIT_PASS), night, tuple(lines))
+    return NightlyOutcome(gate.get(night.verdict, EXIT_PASS), night, tuple(lines))
 
 
-def _told(settings: Settings, outcome: Outcome, took: float) -> Outcome:
+def _report_outcome(settings: NightlySettings, outcome: NightlyOutcome, took: float) -> NightlyOutcome:
     """Tell everybody who wants to hear of it; who could not be told is a fault of the tool."""
     problems = []
     night = outcome.night
@@ -339,11 +339,11 @@ def _told(settings: Settings, outcome: Outcome, took: float) -> Outcome:
     url = os.environ.get(WEBHOOK, "").strip()
     text = "\n".join(outcome.lines)
     for name, tell in (
-        ("webhook", (lambda: post(url, text)) if url else None),
-        ("mail", (lambda: mail(settings, outcome.lines)) if settings.mail_to else None),
+        ("webhook", (lambda: post_webhook(url, text)) if url else None),
+        ("mail", (lambda: send_mail(settings, outcome.lines)) if settings.mail_to else None),
         (
             "metrics",
-            (lambda: write_file(settings.metrics or Path(), metrics(outcome, took, probed)))
+            (lambda: write_file(settings.metrics or Path(), prometheus_metrics(outcome, took, probed)))
             if settings.metrics
             else None,
         ),
@@ -355,14 +355,14 @@ def _told(settings: Settings, outcome: Outcome, took: float) -> Outcome:
             # An address may hold a secret; urllib's messages do not repeat it, ours do not either.
             problems.append(f"note: {name} failed: {sanitize(_without(str(error), url), 300)}")
     status = outcome.status if not problems or outcome.status else EXIT_TOOL
-    return Outcome(status, outcome.night, (*outcome.lines, *problems))
+    return NightlyOutcome(status, outcome.night, (*outcome.lines, *problems))
 
 
 def _without(text: str, secret: str) -> str:
     return text.replace(secret, "(the webhook)") if secret else text
 
 
-def post(url: str, text: str) -> None:
+def post_webhook(url: str, text: str) -> None:
     """Post a text to a webhook as Slack takes it.
 
     Raises:
@@ -382,7 +382,7 @@ def post(url: str, text: str) -> None:
         raise OSError(f"it answered {error.code}") from None
 
 
-def mail(settings: Settings, lines: Sequence[str]) -> None:
+def send_mail(settings: NightlySettings, lines: Sequence[str]) -> None:
     """Send a text by e-mail; with a user in the environment by a login over TLS.
 
     Raises:
@@ -402,7 +402,9 @@ def mail(settings: Settings, lines: Sequence[str]) -> None:
         server.send_message(message)
 
 
-def metrics(outcome: Outcome, took: float, probed: probe_results.ProbeNight | None = None) -> bytes:
+def prometheus_metrics(
+    outcome: NightlyOutcome, took: float, probed: probe_results.ProbeNight | None = None
+) -> bytes:
     """Return a night as Prometheus reads it from a text file (``node_exporter``).
 
     Args:

@@ -11,7 +11,7 @@ from rackproof import __version__
 from rackproof.core.records import Direction, Verdict
 from rackproof.core.text import moment, quantity, sanitize, unit_text
 from rackproof.jobs.validate import explain
-from rackproof.jobs.validate.fleet.probe_scheduler import said
+from rackproof.jobs.validate.fleet.probe_scheduler import describe_probes
 from rackproof.report import view
 from rackproof.report.charts import Chart, Drawn, Line, draw
 from rackproof.report.html import environment, style
@@ -51,7 +51,7 @@ def write_night_pages(results: Path, night: NightRecord, changes: Sequence[str])
         ResultsError: The folder cannot be written.
     """
     folder = results / night.night_id
-    folders = night_store.nights(results)
+    folders = night_store.night_folders(results)
     shown = [one for one in night.nodes if len(night.nodes) <= NODE_PAGES or one.verdict is not Verdict.PASS]
     pages = {one.node: f"nodes/{one.node}.html" for one in shown}
     series = _Series(results, night) if shown else None
@@ -62,7 +62,7 @@ def write_night_pages(results: Path, night: NightRecord, changes: Sequence[str])
         write_file(folder / pages[one.node], page.encode())
     write_file(folder / JUNIT, night_junit(night))
     path = folder / PAGE
-    write_file(path, night_page(night, changes, pages, said(read_probes(folder))).encode())
+    write_file(path, night_page(night, changes, pages, describe_probes(read_probes(folder))).encode())
     return path
 
 
@@ -133,7 +133,7 @@ def node_page(
         nights: Nights that looked at it, newest first.
         charts: Its measurements over the nights.
     """
-    one = explain.explanation(nights or [(night, mine)])
+    one = explain.build_explanation(nights or [(night, mine)])
     return (
         environment()
         .get_template("night_node.html.j2")

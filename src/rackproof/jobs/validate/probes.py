@@ -12,16 +12,34 @@ from pathlib import Path
 from typing import Any
 
 from rackproof import __version__
-from rackproof.analysis.anomaly import Policy, judge_night
+from rackproof.analysis.anomaly import AnomalyPolicy, judge_night
 from rackproof.core.definitions import DefinitionError
 from rackproof.core.judging import SkuReferenceError
 from rackproof.core.records import Measurement, Node, Run, Verdict
 from rackproof.core.text import sanitize
+from rackproof.jobs.validate.errors import ValidateError
 from rackproof.jobs.validate.fleet import drain_policy
-from rackproof.jobs.validate.fleet.probe_scheduler import Target, probe_night, said, unmeasured, wanted
-from rackproof.jobs.validate.fleet.retest import Doubts
-from rackproof.jobs.validate.tasks import ValidateError, night_reason, references_of
-from rackproof.nodes.probe_slurm_jobs import FABRIC, PROBES, Done, Jobs, Plan, ProbeError, Shell, how, script
+from rackproof.jobs.validate.fleet.probe_scheduler import (
+    Target,
+    describe_probes,
+    probe_night,
+    unmeasured_night,
+    wanted_probes,
+)
+from rackproof.jobs.validate.fleet.retest import SuspectFinder
+from rackproof.jobs.validate.inventory import references_by_sku
+from rackproof.jobs.validate.measurements import night_reason
+from rackproof.nodes.probe_slurm_jobs import (
+    FABRIC,
+    PROBES,
+    JobResult,
+    JobRunner,
+    ProbeError,
+    ProbePlan,
+    Shell,
+    classify_exit,
+    job_script,
+)
 from rackproof.store import night_store
 from rackproof.store.history.client import History
 from rackproof.store.night_store import NightContext, NightReason, StoredSnapshot
@@ -29,7 +47,7 @@ from rackproof.store.probe_results import BENCHMARK, DIRECT, ProbeNight, read_pr
 from rackproof.store.run_folder import ResultsError, new_run_id, write_file, write_run
 
 
-def plan(
+def check_probe_plan(
     *,
     minutes: float,
     share: float,
@@ -40,7 +58,7 @@ def plan(
     node_limit_s: int = 600,
     pair_limit_s: int = 180,
     srun: Sequence[str] = (),
-) -> Plan:
+) -> ProbePlan:
     """Return how a night measures, checked.
 
     Args:
@@ -68,7 +86,7 @@ def plan(
         raise ValidateError("validate_probe_node_s, validate_probe_pair_s: at least 30 seconds")
     if not python.strip():
         raise ValidateError("validate_probe_python: name the interpreter on the nodes that holds PyTorch")
-    return Plan(
+    return ProbePlan(
         minutes=minutes,
         share=share,
         python=python,
@@ -82,15 +100,15 @@ def plan(
     )
 
 
-def measure(
+def measure_night(
     begun: NightContext,
-    how_: Plan,
+    how_: ProbePlan,
     *,
     slurm: Mapping[str, Any] | None,
     members: str,
     remark: str,
     shell: Shell,
-    jobs: Callable[..., Jobs] = Jobs,
+    jobs: Callable[..., JobRunner] = JobRunner,
 ) -> tuple[str, ...]:
     """Measure the nodes that were looked at, keep what came of it, and say so in a few lines.
 
@@ -115,15 +133,15 @@ def measure(
     try:
         past = [
             one
-            for night in night_store.nights(results, before=begun.night_id)
+            for night in night_store.night_folders(results, before=begun.night_id)
             if (one := read_probes(night)) is not None
         ]
         if slurm is None:
             why = remark or "there is no Slurm to run jobs (slurm_controller_host is empty)"
-            write_probes(folder, unmeasured(how_.minutes, looks, why))
-            return said(read_probes(folder))
+            write_probes(folder, unmeasured_night(how_.minutes, looks, why))
+            return describe_probes(read_probes(folder))
         partitions: dict[str, tuple[str, ...]] = {}
-        sizes = drain_policy.partitions(members)
+        sizes = drain_policy.drained_by_partition(members)
         for name, some in sizes.items():
             for node in some:
                 partitions[node] = (*partitions.get(node, ()), name)
@@ -133,11 +151,11 @@ def measure(
         numbers: tuple[Measurement, ...] = ()
         try:
             run.begin()
-            night, numbers = probe_night(how_, targets, past, run, direct, _doubts(results, looks))
+            night, numbers = probe_night(how_, targets, past, run, direct, _suspect_finder(results, looks))
         except ProbeError as error:
             # Those measured without Slurm, too: what they said was not read.
             idle = [one.name for one in targets if not one.busy or one.name in direct]
-            night = unmeasured(how_.minutes, idle, str(error)).model_copy(update={"spent": run.spent})
+            night = unmeasured_night(how_.minutes, idle, str(error)).model_copy(update={"spent": run.spent})
         finally:
             run.end()
         if numbers:
@@ -145,7 +163,7 @@ def measure(
         write_probes(folder, night)
     except (ResultsError, DefinitionError, SkuReferenceError) as error:
         raise ValidateError(str(error)) from error
-    return said(night)
+    return describe_probes(night)
 
 
 def _target(
@@ -173,7 +191,7 @@ def _target(
     )
 
 
-def _doubts(results: Path, looks: Mapping[str, StoredSnapshot]) -> Doubts:
+def _suspect_finder(results: Path, looks: Mapping[str, StoredSnapshot]) -> SuspectFinder:
     """Return what says which numbers are suspect, as the night will judge them: by floors, and by the fleet.
 
     A drift is told by many nights, and what many nodes show is nobody's own: measuring again tells nothing.
@@ -181,7 +199,7 @@ def _doubts(results: Path, looks: Mapping[str, StoredSnapshot]) -> Doubts:
     from rackproof.store.history.readings import readings_of
     from rackproof.store.history.store import HistoryError, open_store
 
-    references = references_of(looks)
+    references = references_by_sku(looks)
     nodes = [kept.about for kept in looks.values()]
 
     def doubts(numbers: Sequence[Measurement]) -> dict[int, NightReason]:
@@ -195,7 +213,9 @@ def _doubts(results: Path, looks: Mapping[str, StoredSnapshot]) -> Doubts:
         except HistoryError:
             # The night will say so, and judge without, too.
             accepted = []
-        night = judge_night(readings, references, accepted=accepted, policy=Policy(require_references=False))
+        night = judge_night(
+            readings, references, accepted=accepted, policy=AnomalyPolicy(require_references=False)
+        )
         found: dict[int, NightReason] = {}
         for why in (why for one in night.nodes for why in one.reasons):
             bad = why.verdict in (Verdict.FAIL, Verdict.DEGRADED) and not why.fleetwide
@@ -241,7 +261,7 @@ def _run(run_id: str, numbers: Sequence[Measurement], nodes: Sequence[Node]) -> 
     )
 
 
-def direct_script(begun: NightContext, how_: Plan, node: str) -> str:
+def direct_script(begun: NightContext, how_: ProbePlan, node: str) -> str:
     """Return what measures a node that a night keeps drained; empty where there is nothing to measure.
 
     Raises:
@@ -251,14 +271,14 @@ def direct_script(begun: NightContext, how_: Plan, node: str) -> str:
     if kept is None:
         return ""
     target = Target(name=node, gpus=len(kept.snapshot.gpus))
-    some = wanted(how_, target)
+    some = wanted_probes(how_, target)
     try:
-        return script(how_, some, [node], how_.node_limit_s) if some else ""
+        return job_script(how_, some, [node], how_.node_limit_s) if some else ""
     except ProbeError as error:
         raise ValidateError(str(error)) from error
 
 
-def keep_direct(begun: NightContext, node: str, text: str, status: int) -> None:
+def store_direct_output(begun: NightContext, node: str, text: str, status: int) -> None:
     """Keep what a drained node said when it was measured.
 
     Raises:
@@ -272,7 +292,7 @@ def keep_direct(begun: NightContext, node: str, text: str, status: int) -> None:
         raise ValidateError(str(error)) from error
 
 
-def _direct_results(folder: Path, names: Iterable[str]) -> dict[str, Done]:
+def _direct_results(folder: Path, names: Iterable[str]) -> dict[str, JobResult]:
     found = {}
     for name in names:
         try:
@@ -280,5 +300,5 @@ def _direct_results(folder: Path, names: Iterable[str]) -> dict[str, Done]:
         except OSError:
             continue
         text, _, status = text.rpartition("\n:::STATUS ")
-        found[name] = how(text, status.strip(), 0.0)
+        found[name] = classify_exit(text, status.strip(), 0.0)
     return found

@@ -23,7 +23,7 @@ _WORST_FIRST = ("rma", "isolate", "inspect", "reboot", "reset", "configure", "wa
 
 
 @dataclass(frozen=True)
-class ActingPolicy:
+class DrainPolicy:
     """How far the night may go. ``share`` is of a partition, and of the fleet that may be unreachable."""
 
     share: float = 0.15
@@ -31,7 +31,7 @@ class ActingPolicy:
     passes: int = 2
 
 
-def partitions(listed: str) -> dict[str, dict[str, bool]]:
+def drained_by_partition(listed: str) -> dict[str, dict[str, bool]]:
     """Return the partitions: node to whether it is drained by us.
 
     Args:
@@ -43,23 +43,23 @@ def partitions(listed: str) -> dict[str, dict[str, bool]]:
     }
 
 
-def decide(
+def decide_drains(
     nodes: Sequence[NodeNight],
     before: Mapping[str, NodeNight],
     members: Mapping[str, Mapping[str, bool]],
     night_id: str,
-    policy: ActingPolicy | None = None,
+    policy: DrainPolicy | None = None,
 ) -> tuple[tuple[NodeNight, ...], tuple[str, ...]]:
     """Return the nodes with plan, reason and hold, and remarks about the fleet.
 
     Args:
         nodes: Tonight's, judged; ``slurm`` is None where Slurm could not be asked.
         before: What was last known of them.
-        members: As :func:`partitions` returns.
+        members: As :func:`drained_by_partition` returns.
         night_id: Tonight.
         policy: How far it may go.
     """
-    policy = policy or ActingPolicy()
+    policy = policy or DrainPolicy()
     lost = sum(bool(one.unreached) for one in nodes)
     remarks = []
     blind = lost >= policy.unreachable_least and lost > policy.share * len(nodes)
@@ -69,19 +69,21 @@ def decide(
             "until proven otherwise; nobody is drained tonight"
         )
     room = {name: int(policy.share * len(some) + 1e-9) - sum(some.values()) for name, some in members.items()}
-    decided = {one.node: _held(one, before.get(one.node), night_id, policy) for one in nodes}
-    for one in sorted(nodes, key=_order):
+    decided = {one.node: _with_hold(one, before.get(one.node), night_id, policy) for one in nodes}
+    for one in sorted(nodes, key=_urgency):
         if one.verdict is not Verdict.FAIL or not one.codes() or decided[one.node].hold is not None:
             continue
         mine = [name for name, some in members.items() if one.node in some]
-        withheld = _objection(one, blind, mine) or _full(mine, members, room, policy)
+        withheld = _objection(one, blind, mine) or _share_used_up(mine, members, room, policy)
         if withheld:
             decided[one.node] = one.model_copy(update={"why": withheld})
             continue
         for name in mine:
             room[name] -= 1
         hold = Hold(since=night_id, codes=one.codes())
-        decided[one.node] = one.model_copy(update={"plan": "drain", "why": _because(one), "hold": hold})
+        decided[one.node] = one.model_copy(
+            update={"plan": "drain", "why": _failed_codes_text(one), "hold": hold}
+        )
     kept_back = sum(1 for one in decided.values() if one.why.startswith("not drained: the share"))
     if kept_back:
         remarks.append(
@@ -91,23 +93,23 @@ def decide(
     return tuple(decided[one.node] for one in nodes), tuple(remarks)
 
 
-def _order(one: NodeNight) -> tuple[int, str]:
+def _urgency(one: NodeNight) -> tuple[int, str]:
     actions = [_WORST_FIRST.index(found.action) for found in one.findings if found.code in one.codes()]
     return min(actions, default=len(_WORST_FIRST)), one.node
 
 
-def _held(one: NodeNight, before: NodeNight | None, night_id: str, policy: ActingPolicy) -> NodeNight:
+def _with_hold(one: NodeNight, before: NodeNight | None, night_id: str, policy: DrainPolicy) -> NodeNight:
     """Return a node that is drained by us with what becomes of the drain."""
     if one.slurm is None or one.slurm.drained_by != "ours":
         return one
-    hold = (before.hold if before else None) or Hold(since=night_id, codes=_told(one.slurm.reason))
+    hold = (before.hold if before else None) or Hold(since=night_id, codes=_codes_in_reason(one.slurm.reason))
     if one.verdict is Verdict.UNPROVEN or one.unreached:
         # Neither a pass nor a new failure: what was counted stands.
         return one.model_copy(update={"hold": hold, "why": "stays drained: tonight proves nothing of it"})
     if one.verdict is Verdict.FAIL:
         codes = tuple(dict.fromkeys([*hold.codes, *one.codes()]))
         hold = hold.model_copy(update={"codes": codes, "passes": 0})
-        return one.model_copy(update={"hold": hold, "why": f"stays drained: {_because(one)}"})
+        return one.model_copy(update={"hold": hold, "why": f"stays drained: {_failed_codes_text(one)}"})
     if any(code.startswith("pair:") for code in hold.codes):
         # Slurm gives a drained node no partner to prove it with.
         why = "stays drained: it failed with other nodes; mend it, then resume it by hand"
@@ -139,7 +141,7 @@ def _measured_anew(code: str, anew: Collection[str]) -> bool:
     return (program if program in PROGRAMS else "job") in anew
 
 
-def _told(reason: str) -> tuple[str, ...]:
+def _codes_in_reason(reason: str) -> tuple[str, ...]:
     """Return for what a node was drained, as Slurm knows it where no night does: the word of each code."""
     parts = reason.removeprefix(DRAIN_PREFIX).strip().split("; ")[:-1]
     return tuple(dict.fromkeys(part.split()[0] for part in parts if part.strip()))
@@ -158,11 +160,11 @@ def _objection(one: NodeNight, blind: bool, mine: Sequence[str]) -> str:
     return ""
 
 
-def _full(
+def _share_used_up(
     mine: Sequence[str],
     members: Mapping[str, Mapping[str, bool]],
     room: Mapping[str, int],
-    policy: ActingPolicy,
+    policy: DrainPolicy,
 ) -> str:
     for name in mine:
         if room[name] < 1:
@@ -176,7 +178,7 @@ def _full(
     return ""
 
 
-def _because(one: NodeNight) -> str:
+def _failed_codes_text(one: NodeNight) -> str:
     """Return what fails, briefly: it becomes a reason in Slurm."""
     found = [
         f"{code.code} {code.place or code.name}".strip() for code in one.findings if code.code in one.codes()

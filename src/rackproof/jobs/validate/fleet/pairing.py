@@ -81,7 +81,7 @@ def second_partners(
     return {suspect: node for node, suspect in sorted(partner_of.items(), key=lambda item: item[1])}
 
 
-def blame(results: Mapping[Pair, bool]) -> tuple[frozenset[str], frozenset[Pair], frozenset[str]]:
+def find_culprits(results: Mapping[Pair, bool]) -> tuple[frozenset[str], frozenset[Pair], frozenset[str]]:
     """Return bad nodes, bad pairs, and nodes that are still suspects.
 
     A node is bad when it failed with a partner that passed with somebody else, twice: with two such
@@ -109,7 +109,7 @@ def blame(results: Mapping[Pair, bool]) -> tuple[frozenset[str], frozenset[Pair]
     return frozenset(bad), frozenset(pairs), frozenset(open_)
 
 
-def bisect(
+def bisect_group(
     nodes: Sequence[str],
     works: Callable[[Sequence[str]], bool],
     *,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from rackproof.analysis.anomaly import Policy
+from rackproof.analysis.anomaly import AnomalyPolicy
 from rackproof.analysis.pair_speeds import (
     FABRIC_METRIC,
     compare_pairs,
@@ -28,22 +28,28 @@ from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.judging import NO_REFERENCE, SkuReference, judge_run
 from rackproof.core.records import Measurement, ParsedLog, Verdict
 from rackproof.core.text import sanitize
-from rackproof.jobs.validate.fleet.pairing import Pair, bisect, blame, pairs_of_night, second_partners
-from rackproof.jobs.validate.fleet.retest import Doubts, Twice, measure_suspects
+from rackproof.jobs.validate.fleet.pairing import (
+    Pair,
+    bisect_group,
+    find_culprits,
+    pairs_of_night,
+    second_partners,
+)
+from rackproof.jobs.validate.fleet.retest import RetestResult, SuspectFinder, retest_suspects
 from rackproof.logs import FORMATS
 from rackproof.nodes.probe_slurm_jobs import (
     FABRIC,
     FABRIC_PROBE,
     OUT_OF_TIME,
     PROBES,
-    Done,
     Job,
-    Jobs,
-    Plan,
+    JobResult,
+    JobRunner,
     Probe,
-    arguments,
-    last_words,
-    script,
+    ProbePlan,
+    job_script,
+    last_lines,
+    probe_arguments,
 )
 from rackproof.store.night_store import NightReason
 from rackproof.store.probe_results import PairResult, ProbeNight
@@ -66,7 +72,7 @@ class Target:
     uuids: frozenset[str] = frozenset()
 
 
-def digests_of(text: str) -> list[tuple[str, str, str]]:
+def read_digests(text: str) -> list[tuple[str, str, str]]:
     """Return what has to be alike, part and digest, of each device in a log of the training step."""
     found = []
     for line in text.splitlines():
@@ -89,7 +95,7 @@ def digests_of(text: str) -> list[tuple[str, str, str]]:
 Digests = Mapping[str, Sequence[tuple[str, str, str]]]
 
 
-def odd_digests(
+def compare_digests(
     found: Digests, known: Mapping[str, str]
 ) -> tuple[dict[str, list[NightReason]], dict[str, str], tuple[str, ...]]:
     """Compare the training step across a fleet, bit by bit.
@@ -98,7 +104,7 @@ def odd_digests(
     earlier nights agreed on. Where neither tells, those that disagree are unproven.
 
     Args:
-        found: By node, as :func:`digests_of` returns.
+        found: By node, as :func:`read_digests` returns.
         known: What earlier nights agreed on.
 
     Returns:
@@ -150,7 +156,7 @@ def odd_digests(
 
 
 @dataclass(frozen=True)
-class Measured:
+class NodeMeasurements:
     """What a node's job measured: numbers that floors, fleet and history judge, and what is wrong now.
 
     ``sound`` are the programs that ended well and found nothing wrong.
@@ -162,7 +168,9 @@ class Measured:
     sound: tuple[str, ...] = ()
 
 
-def read_node(plan: Plan, target: Target, done: Done, probes: Sequence[Probe] | None = None) -> Measured:
+def read_node_probes(
+    plan: ProbePlan, target: Target, done: JobResult, probes: Sequence[Probe] | None = None
+) -> NodeMeasurements:
     """Return what the job of a node measured. Values that are wrong fail; what is missing is unproven.
 
     Args:
@@ -176,17 +184,17 @@ def read_node(plan: Plan, target: Target, done: Done, probes: Sequence[Probe] | 
     digests: list[tuple[str, str, str]] = []
     by_name = {one.name: one for one in done.sections}
     devices = target.gpus if plan.device == "gpu" else 1
-    for probe in probes or wanted(plan, target):
+    for probe in probes or wanted_probes(plan, target):
         section = by_name.get(probe.name)
         if section is None:
             reasons.append(_unproven(probe.name, target.name, done.text or "it did not run"))
             continue
         if section.status != 0:
             what = "did not end in time" if section.status in OUT_OF_TIME else f"ended with {section.status}"
-            reasons.append(_unproven(probe.name, target.name, f"{what}: {last_words(section.text)}"))
+            reasons.append(_unproven(probe.name, target.name, f"{what}: {last_lines(section.text)}"))
             continue
         if not probe.benchmark:
-            got = digests_of(section.text)
+            got = read_digests(section.text)
             digests += got
             if len(got) != devices:
                 reasons.append(
@@ -230,13 +238,13 @@ def read_node(plan: Plan, target: Target, done: Done, probes: Sequence[Probe] | 
                 numbers.append(number.model_copy(update={"labels": {**number.labels, **own}}))
     sound = tuple(
         one.name
-        for one in probes or wanted(plan, target)
+        for one in probes or wanted_probes(plan, target)
         if not any(why.metric.partition(" ")[0] == one.name for why in reasons)
     )
     if done.how != "ok" and not any(one.verdict.gates for one in reasons):
         # Each program ended well and the job did not: whatever that was, it is no pass.
         reasons.append(_unproven("job", target.name, f"{done.how}: {done.text or 'nobody says why'}"))
-    return Measured(tuple(numbers), tuple(reasons), tuple(digests), sound)
+    return NodeMeasurements(tuple(numbers), tuple(reasons), tuple(digests), sound)
 
 
 def _silent_gpus(probe: str, target: Target, rules: Sequence[JudgeRule], log: ParsedLog) -> list[NightReason]:
@@ -259,13 +267,13 @@ def _rules(path: Path) -> tuple[JudgeRule, ...]:
     return load_definition(path, log_formats=FORMATS).definition.result.judge
 
 
-def wanted(plan: Plan, target: Target) -> list[Probe]:
+def wanted_probes(plan: ProbePlan, target: Target) -> list[Probe]:
     """Return what a node is measured with."""
     return [
         one
         for one in PROBES
         if one.name in plan.chosen
-        and arguments(one, plan.device) is not None
+        and probe_arguments(one, plan.device) is not None
         and (plan.device == "cpu" or target.gpus >= one.least_gpus)
     ]
 
@@ -276,7 +284,7 @@ def _unproven(probe: str, part: str, text: str) -> NightReason:
     )
 
 
-def order(targets: Sequence[Target], past: Sequence[ProbeNight]) -> list[Target]:
+def measuring_order(targets: Sequence[Target], past: Sequence[ProbeNight]) -> list[Target]:
     """Return the idle nodes, those first that were not measured for longest."""
     ago: dict[str, int] = {}
     for number, night in enumerate(past):
@@ -286,7 +294,7 @@ def order(targets: Sequence[Target], past: Sequence[ProbeNight]) -> list[Target]
     return sorted(idle, key=lambda one: (-ago.get(one.name, len(past)), one.name))
 
 
-def kind(target: Target) -> str:
+def pair_group(target: Target) -> str:
     """Return the rack and SKU of a node: only nodes of one kind meet, and only their pairs are compared."""
     return f"{target.rack}/{target.sku}"
 
@@ -310,7 +318,7 @@ def pairs_tonight(
     found: dict[str, tuple[Pair, ...]] = {}
     racks: dict[str, list[str]] = {}
     for one in targets:
-        racks.setdefault(kind(one), []).append(one.name)
+        racks.setdefault(pair_group(one), []).append(one.name)
     for key, names in racks.items():
         planned = [
             pair for pair in pairs_of_night(names, turns.get(key, 0)) if pair[0] in able and pair[1] in able
@@ -330,12 +338,12 @@ def pairs_tonight(
 
 
 def probe_night(
-    plan: Plan,
+    plan: ProbePlan,
     targets: Sequence[Target],
     past: Sequence[ProbeNight],
-    jobs: Jobs,
-    direct: Mapping[str, Done] | None = None,
-    doubts: Doubts | None = None,
+    jobs: JobRunner,
+    direct: Mapping[str, JobResult] | None = None,
+    doubts: SuspectFinder | None = None,
 ) -> tuple[ProbeNight, tuple[Measurement, ...]]:
     """Measure a fleet; return what came of it, and the numbers to judge with all others.
 
@@ -357,13 +365,13 @@ def probe_night(
     reasons: dict[str, list[NightReason]] = {}
     digests: dict[str, tuple[tuple[str, str, str], ...]] = {}
     sound_in: dict[str, tuple[str, ...]] = {}
-    queue = order(targets, past)
+    queue = measuring_order(targets, past)
 
     def job(target: Target, probes: Sequence[Probe] | None = None) -> Job:
-        text = script(plan, probes or wanted(plan, target), [target.name], plan.node_limit_s)
+        text = job_script(plan, probes or wanted_probes(plan, target), [target.name], plan.node_limit_s)
         return Job((target.name,), text, target.gpus, plan.node_limit_s)
 
-    some = [one for one in queue if wanted(plan, one)]
+    some = [one for one in queue if wanted_probes(plan, one)]
     done = dict(zip([one.name for one in some], jobs.run([job(one) for one in some]), strict=True))
     # Drained nodes' minutes are taken from nobody: they do not count.
     drained = dict(direct or {})
@@ -395,7 +403,7 @@ def probe_night(
             what = "it could not be measured" if name in drained else "Slurm started nothing"
             reasons[name] = [_unproven("job", name, f"{what}: {last.text}")]
             continue
-        got = read_node(plan, by_name[name], last)
+        got = read_node_probes(plan, by_name[name], last)
         reasons.setdefault(name, []).extend(got.reasons)
         numbers[name] = got.measurements
         digests[name] = got.digests
@@ -409,30 +417,32 @@ def probe_night(
                 reasons[name].append(
                     NightReason(check="probe", verdict=Verdict.FAIL, metric="job", part=name, text=text)
                 )
-    twice = Twice({})
+    twice = RetestResult({})
     if doubts is not None:
 
         def measure(names: Sequence[str]) -> dict[str, tuple[Measurement, ...] | str]:
-            speeds = {name: [one for one in wanted(plan, by_name[name]) if one.benchmark] for name in names}
+            speeds = {
+                name: [one for one in wanted_probes(plan, by_name[name]) if one.benchmark] for name in names
+            }
             ended = jobs.run([job(by_name[name], speeds[name]) for name in names])
             answers: dict[str, tuple[Measurement, ...] | str] = {}
             for name, one in zip(names, ended, strict=True):
                 if one.how in ("left", "busy", "lost"):
                     answers[name] = one.text
                     continue
-                got = read_node(plan, by_name[name], one, speeds[name])
+                got = read_node_probes(plan, by_name[name], one, speeds[name])
                 reasons.setdefault(name, []).extend(got.reasons)
                 answers[name] = got.measurements
             return answers
 
         # What an earlier night drained has failed already, and Slurm gives it no job.
         able = set(numbers) - set(drained)
-        twice = measure_suspects(numbers, doubts, measure, able, _suspected_before(past, able))
+        twice = retest_suspects(numbers, doubts, measure, able, _suspected_before(past, able))
         numbers = twice.numbers
         for name, evidence in twice.reasons.items():
             reasons.setdefault(name, []).extend(evidence)
     known = next((one.digests for one in past if one.digests), {})
-    odd, agreed, remarks = odd_digests(digests, known)
+    odd, agreed, remarks = compare_digests(digests, known)
     for name, more in odd.items():
         reasons.setdefault(name, []).extend(more)
     turns = dict(next((one.turns for one in past if one.turns), {}))
@@ -442,16 +452,16 @@ def probe_night(
         bad = {name for name, mine in reasons.items() if any(one.verdict.gates for one in mine)}
         free = {one.name for one in queue if one.name not in bad and (one.name in measured or not some)}
         tonight = pairs_tonight(targets, free, turns, past)
-        meeting = _Meeting(plan, by_name, jobs)
+        meeting = _PairRunner(plan, by_name, jobs)
         results = tuple(
             one
             for key, pairs in tonight.items()
             for one in meeting.rack(
-                pairs, earlier_bandwidths(past, {one.name for one in targets if kind(one) == key})
+                pairs, earlier_bandwidths(past, {one.name for one in targets if pair_group(one) == key})
             )
         )
         remarks += tuple(meeting.remarks[:20])
-        blamed, between = _blamed(results, {one.name: by_name[one.name].rack for one in targets})
+        blamed, between = _fabric_reasons(results, {one.name: by_name[one.name].rack for one in targets})
         for name, why in blamed.items():
             reasons.setdefault(name, []).append(why)
         for key, planned in tonight.items():
@@ -467,7 +477,9 @@ def probe_night(
         unconfirmed=tuple(sorted(twice.unconfirmed)),
         suspected=twice.suspected,
         left_out={name: sanitize(why, 200) for name, why in sorted(left.items())},
-        reasons={name: tuple(mine) for name, mine in sorted(_spared(reasons, len(targets)).items()) if mine},
+        reasons={
+            name: tuple(mine) for name, mine in sorted(_mark_fleetwide(reasons, len(targets)).items()) if mine
+        },
         between=tuple(between),
         pairs=results,
         digests=agreed,
@@ -484,15 +496,15 @@ def _suspected_before(past: Sequence[ProbeNight], names: Iterable[str]) -> dict[
     }
 
 
-def _python_lacks(done: Done) -> bool:
+def _python_lacks(done: JobResult) -> bool:
     return any(one.name == "python" and one.status for one in done.sections)
 
 
-def _spared(
-    reasons: Mapping[str, Sequence[NightReason]], nodes: int, policy: Policy | None = None
+def _mark_fleetwide(
+    reasons: Mapping[str, Sequence[NightReason]], nodes: int, policy: AnomalyPolicy | None = None
 ) -> dict[str, list[NightReason]]:
     """Return the reasons; what many nodes show is the tool's or the fabric's until proven otherwise."""
-    policy = policy or Policy()
+    policy = policy or AnomalyPolicy()
     seen: dict[str, set[str]] = {}
     for name, mine in reasons.items():
         for one in mine:
@@ -516,12 +528,12 @@ def _spared(
 
 
 @dataclass
-class _Meeting:
+class _PairRunner:
     """Lets nodes reduce together; keeps what came of it, and who did not meet."""
 
-    plan: Plan
+    plan: ProbePlan
     by_name: Mapping[str, Target]
-    jobs: Jobs
+    jobs: JobRunner
     remarks: list[str] = field(default_factory=list)
 
     def meet(self, groups: Sequence[tuple[str, ...]]) -> list[PairResult]:
@@ -529,7 +541,7 @@ class _Meeting:
         some = []
         for nodes in groups:
             gpus = min(self.by_name[name].gpus for name in nodes)
-            text = script(self.plan, [FABRIC_PROBE], nodes, self.plan.pair_limit_s)
+            text = job_script(self.plan, [FABRIC_PROBE], nodes, self.plan.pair_limit_s)
             some.append(Job(nodes, text, gpus, self.plan.pair_limit_s))
         got = []
         for nodes, one in zip(groups, self.jobs.run(some), strict=True):
@@ -548,14 +560,14 @@ class _Meeting:
         """
         results = list(compare_pairs(self.meet(pairs), before))
         for _ in range(3):
-            good, bad, suspects = _stand(results)
+            good, bad, suspects = _sort_pair_nodes(results)
             met = [(one.nodes[0], one.nodes[1]) for one in results]
             partners = second_partners(suspects - bad, good, met)
             fresh = self.meet([(min(one, two), max(one, two)) for one, two in partners.items()])
             if not fresh:
                 break
             results = list(compare_pairs([*results, *fresh], before))
-        good, bad, suspects = _stand(results)
+        good, bad, suspects = _sort_pair_nodes(results)
 
         def works(nodes: Sequence[str]) -> bool:
             got = self.meet([tuple(sorted(nodes))])
@@ -564,20 +576,20 @@ class _Meeting:
             return not got or got[0].passed
 
         if len(suspects - bad) > 1 and good:
-            bisect(sorted(suspects - bad), works, helpers=sorted(good), most_runs=4 * len(suspects))
+            bisect_group(sorted(suspects - bad), works, helpers=sorted(good), most_runs=4 * len(suspects))
         return results
 
 
-def _stand(results: Iterable[PairResult]) -> tuple[set[str], set[str], set[str]]:
+def _sort_pair_nodes(results: Iterable[PairResult]) -> tuple[set[str], set[str], set[str]]:
     """Return good nodes, bad nodes, and those that failed and passed with nobody."""
     verdicts = {(one.nodes[0], one.nodes[1]): one.passed for one in results if len(one.nodes) == 2}
     good = {name for pair, passed in verdicts.items() if passed for name in pair}
     good |= {name for one in results if len(one.nodes) > 2 and one.passed for name in one.nodes}
     failed = {name for pair, passed in verdicts.items() if not passed for name in pair}
-    return good, set(blame(verdicts)[0]), failed - good
+    return good, set(find_culprits(verdicts)[0]), failed - good
 
 
-def _blamed(
+def _fabric_reasons(
     results: Sequence[PairResult], racks: Mapping[str, str]
 ) -> tuple[dict[str, NightReason], list[NightReason]]:
     """Return who is at fault by node, and what is wrong between nodes; suspects are unproven."""
@@ -586,7 +598,7 @@ def _blamed(
     for one in results:
         if len(one.nodes) == 2 and not one.passed:
             pairs[min(one.nodes), max(one.nodes)] = one
-    bad, links, open_ = blame({pair: one.passed for pair, one in pairs.items()})
+    bad, links, open_ = find_culprits({pair: one.passed for pair, one in pairs.items()})
     reasons: dict[str, NightReason] = {}
     for name in sorted(bad | open_):
         mine = [one for pair, one in pairs.items() if name in pair and not one.passed]
@@ -634,7 +646,7 @@ def unproven_pairs(
         if one.speed is None and not require_references:
             bare.append("+".join(one.nodes))
             continue
-        why = f"; {NO_REFERENCE}, and fewer than {Policy().outlier_least} pairs to compare with"
+        why = f"; {NO_REFERENCE}, and fewer than {AnomalyPolicy().outlier_least} pairs to compare with"
         for name, other in zip(one.nodes, reversed(one.nodes), strict=True):
             text = f"right sums with {other}, and nothing proves the speed: {one.text}"
             said_ = NightReason(
@@ -653,7 +665,7 @@ def unproven_pairs(
     )
 
 
-def unmeasured(asked: float, nodes: Iterable[str], why: str) -> ProbeNight:
+def unmeasured_night(asked: float, nodes: Iterable[str], why: str) -> ProbeNight:
     """Return the night of which measurements were asked and none could be made: its nodes are unproven."""
     text = f"nothing was measured: {sanitize(why, 300)}"
     return ProbeNight(
@@ -663,7 +675,7 @@ def unmeasured(asked: float, nodes: Iterable[str], why: str) -> ProbeNight:
     )
 
 
-def said(night: ProbeNight | None) -> tuple[str, ...]:
+def describe_probes(night: ProbeNight | None) -> tuple[str, ...]:
     """Return in a few lines what a night measured; nothing where measuring was not asked."""
     if night is None:
         return ()

@@ -22,7 +22,7 @@ GIB = 1 << 30
 
 
 @dataclass(frozen=True)
-class Physics:
+class GpuPhysics:
     """What a GPU of a SKU cannot exceed: dense TFLOP/s by precision, TB/s of memory, GB/s of links one way.
 
     ``nvls_off`` is the all-reduce bus bandwidth in GB/s that a node reaches with all its GPUs at 1 GiB and
@@ -37,25 +37,25 @@ class Physics:
     nvls_gpus: int = 5
 
 
-_V100 = Physics({"fp16": 125, "fp32": 15.7}, 0.9, 150, 16)
-PHYSICS: Mapping[str, Physics] = {
+_V100 = GpuPhysics({"fp16": 125, "fp32": 15.7}, 0.9, 150, 16)
+PHYSICS: Mapping[str, GpuPhysics] = {
     # V100 SXM2's data sheet; NVLS came with later ones.
     "dgx1": _V100,
     "hyperplane": _V100,
     # Data sheets (dense); NVLS off: published runs of 8 GPUs.
-    "h100": Physics({"bf16": 989.5, "fp8": 1979}, 3.35, 450, 64, 367),
-    "h200": Physics({"bf16": 989.5, "fp8": 1979}, 4.8, 450, 64, 367),
-    "b200": Physics({"bf16": 2250, "fp8": 4500}, 8.0, 900, 64, 682, 6),
-    "b300": Physics({"bf16": 2250, "fp8": 4500}, 8.0, 900, 128),
-    "gb200": Physics({"bf16": 2500, "fp8": 5000}, 8.0, 900, 450),
-    "gb300": Physics({"bf16": 2500, "fp8": 5000}, 8.0, 900, 450),
+    "h100": GpuPhysics({"bf16": 989.5, "fp8": 1979}, 3.35, 450, 64, 367),
+    "h200": GpuPhysics({"bf16": 989.5, "fp8": 1979}, 4.8, 450, 64, 367),
+    "b200": GpuPhysics({"bf16": 2250, "fp8": 4500}, 8.0, 900, 64, 682, 6),
+    "b300": GpuPhysics({"bf16": 2250, "fp8": 4500}, 8.0, 900, 128),
+    "gb200": GpuPhysics({"bf16": 2500, "fp8": 5000}, 8.0, 900, 450),
+    "gb300": GpuPhysics({"bf16": 2500, "fp8": 5000}, 8.0, 900, 450),
 }
 ESSENTIAL = (("gemm_best", "bf16"), ("memory_copy", ""))
 """Metrics, and their precision, without which a SKU's bad GPU is not noticed."""
 
 
 @dataclass(frozen=True)
-class Slip:
+class ReferenceSlip:
     """A mistake (``error``) or what is left open (``gap``), and where: SKU and reference."""
 
     sku: str
@@ -64,12 +64,12 @@ class Slip:
     text: str
 
 
-def lint(
+def lint_references(
     skus: Mapping[str, Sequence[Mapping[str, Any]]],
     *,
     units: Mapping[str, str],
     sizes: Mapping[str, Collection[int]],
-) -> tuple[Slip, ...]:
+) -> tuple[ReferenceSlip, ...]:
     """Return what is wrong with the references of SKUs.
 
     Args:
@@ -80,7 +80,9 @@ def lint(
     found = []
     for sku, references in skus.items():
         if sku not in PHYSICS:
-            found.append(Slip(sku, "", "gap", "its physics are not known here: values cannot be checked"))
+            found.append(
+                ReferenceSlip(sku, "", "gap", "its physics are not known here: values cannot be checked")
+            )
         seen = set()
         for place, raw in enumerate(references, 1):
             label = f"{place}: {raw.get('metric', '?')}"
@@ -88,17 +90,19 @@ def lint(
                 one = read_reference(raw)
             except (ValidationError, TypeError, ValueError) as error:
                 reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-                found.append(Slip(sku, label, "error", reason))
+                found.append(ReferenceSlip(sku, label, "error", reason))
                 continue
             key = (one.metric, one.benchmark, tuple(sorted(one.labels.items())), repr(one.parameters))
             if key in seen:
-                found.append(Slip(sku, label, "error", "given twice: only one can be meant"))
+                found.append(ReferenceSlip(sku, label, "error", "given twice: only one can be meant"))
             seen.add(key)
-            found += [Slip(sku, label, *slip) for slip in _slips(sku, one, units, sizes)]
+            found += [ReferenceSlip(sku, label, *slip) for slip in _find_slips(sku, one, units, sizes)]
         have = {(one.get("metric"), (one.get("labels") or {}).get("dtype", "")) for one in references}
         for metric, precision in ESSENTIAL:
             if (metric, precision) not in have:
-                found.append(Slip(sku, "", "gap", f"no reference for {f'{metric} {precision}'.strip()}"))
+                found.append(
+                    ReferenceSlip(sku, "", "gap", f"no reference for {f'{metric} {precision}'.strip()}")
+                )
     return tuple(found)
 
 
@@ -113,7 +117,7 @@ def read_reference(raw: Mapping[str, Any]) -> SkuReference:
     return SkuReference(**where, reference=Reference(**rest))
 
 
-def _slips(
+def _find_slips(
     sku: str, one: SkuReference, units: Mapping[str, str], sizes: Mapping[str, Collection[int]]
 ) -> list[tuple[Literal["error", "gap"], str]]:
     found: list[tuple[Literal["error", "gap"], str]] = []
@@ -143,7 +147,7 @@ def _slips(
 
 
 def _nvls(
-    physics: Physics | None, one: SkuReference, size: str | None
+    physics: GpuPhysics | None, one: SkuReference, size: str | None
 ) -> list[tuple[Literal["error", "gap"], str]]:
     gpus = one.parameters.get("gpus")
     if physics is None or physics.nvls_off is None or "all_reduce" not in one.metric:
@@ -156,7 +160,7 @@ def _nvls(
     return []
 
 
-def _peak(physics: Physics, one: SkuReference) -> float:
+def _peak(physics: GpuPhysics, one: SkuReference) -> float:
     """Return what the metric cannot exceed, in the unit that it is measured in; infinity if unknown."""
     if one.metric.startswith("gemm"):
         return physics.tflops.get(one.labels.get("dtype", ""), max(physics.tflops.values()))

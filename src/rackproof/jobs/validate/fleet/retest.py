@@ -18,7 +18,7 @@ from rackproof.store.night_store import NightReason
 CHECK = "again"
 """The check under which a suspicion stands in a night's reasons."""
 
-Doubts = Callable[[Sequence[Measurement]], Mapping[int, NightReason]]
+SuspectFinder = Callable[[Sequence[Measurement]], Mapping[int, NightReason]]
 """Says which of tonight's numbers are suspect, by their places."""
 
 Measure = Callable[[Sequence[str]], "Mapping[str, tuple[Measurement, ...] | str]"]
@@ -28,7 +28,7 @@ _Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
 @dataclass
-class Twice:
+class RetestResult:
     """What came of it, by node.
 
     ``numbers`` are those to judge, ``reasons`` the evidence; ``again`` was measured a second time;
@@ -43,13 +43,13 @@ class Twice:
     suspected: dict[str, tuple[NightReason, ...]] = field(default_factory=dict)
 
 
-def measure_suspects(
+def retest_suspects(
     numbers: Mapping[str, tuple[Measurement, ...]],
-    doubts: Doubts,
+    doubts: SuspectFinder,
     measure: Measure,
     able: Collection[str],
     earlier: Mapping[str, Sequence[NightReason]],
-) -> Twice:
+) -> RetestResult:
     """Measure the nodes with suspect numbers once more; return what is to be judged.
 
     Args:
@@ -59,7 +59,7 @@ def measure_suspects(
         able: Nodes that can be; the others only are what these are compared with.
         earlier: What was suspect of a node when it was last measured, and was not taken back.
     """
-    twice = Twice(dict(numbers))
+    twice = RetestResult(dict(numbers))
     first = {name: bad for name, bad in _suspects(numbers, doubts).items() if name in able}
     got = measure(list(first)) if first else {}
     second = {name: some for name, some in got.items() if not isinstance(some, str)}
@@ -95,14 +95,14 @@ def measure_suspects(
             twice.suspected[name] = tuple(kept)
         if name in second:
             twice.again.append(name)
-            twice.numbers[name] = better(numbers[name], second[name])
+            twice.numbers[name] = better_values(numbers[name], second[name])
         # What was bad twice condemns the node anyway.
         if opened and not confirmed:
             twice.unconfirmed.append(name)
     return twice
 
 
-def better(first: Iterable[Measurement], second: Iterable[Measurement]) -> tuple[Measurement, ...]:
+def better_values(first: Iterable[Measurement], second: Iterable[Measurement]) -> tuple[Measurement, ...]:
     """Return numbers, each that was measured twice by its better value.
 
     Where nobody can say which of the two is better (no direction, no finite number, other units) both stay:
@@ -126,7 +126,7 @@ def better(first: Iterable[Measurement], second: Iterable[Measurement]) -> tuple
 
 
 def _suspects(
-    numbers: Mapping[str, tuple[Measurement, ...]], doubts: Doubts
+    numbers: Mapping[str, tuple[Measurement, ...]], doubts: SuspectFinder
 ) -> dict[str, dict[_Key, NightReason]]:
     rows = [(name, one) for name, mine in numbers.items() for one in mine]
     found: dict[str, dict[_Key, NightReason]] = {}

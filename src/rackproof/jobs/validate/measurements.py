@@ -1,0 +1,278 @@
+"""A night's numbers: what runs and probes measured on its nodes, judged, and what of it is new.
+
+They come from the history, or from the run folders where there is none.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from rackproof.analysis.anomaly import AnomalyPolicy, Reason
+from rackproof.core.records import Record, Run, Verdict, worst
+from rackproof.core.text import sanitize
+from rackproof.jobs.validate.fleet.probe_scheduler import unproven_pairs
+from rackproof.jobs.validate.inventory import references_by_sku
+from rackproof.nodes.health_checks import (
+    HealthFinding,
+)
+from rackproof.nodes.snapshot import GpuSnapshot
+from rackproof.store import night_store
+from rackproof.store.night_store import (
+    NightReason,
+    StoredSnapshot,
+)
+from rackproof.store.probe_results import ProbeNight, read_probes
+from rackproof.store.run_folder import ResultsError, stamp_of
+
+DRIFT_NIGHTS = 15
+"""Nights that are read: tonight and the fourteen that drift looks back."""
+ELSEWHERE_DAYS = 60
+
+
+class NightNumbers(Record):
+    """What the night's numbers say: by node its reasons, besides pairs, moved GPUs, and remarks."""
+
+    nodes: tuple[str, ...] = ()
+    reasons: dict[str, tuple[NightReason, ...]] = Field(default={})
+    verdicts: dict[str, Verdict] = Field(default={})
+    between: tuple[NightReason, ...] = ()
+    elsewhere: tuple[HealthFinding, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+def judge_measurements(
+    results: Path,
+    looks: Mapping[str, StoredSnapshot],
+    now: datetime,
+    required: bool,
+    policy: AnomalyPolicy,
+    dry: bool,
+    once: Collection[tuple[str, str]],
+) -> NightNumbers:
+    """Judge what runs of the last 24 hours measured on these nodes."""
+    from rackproof.analysis.anomaly import judge_night
+    from rackproof.store.history.store import HistoryError
+
+    remarks: list[str] = []
+    moved: list[HealthFinding] = []
+    accepted: Any = ()
+    place = results / "history.sqlite"
+    url = os.environ.get("RACKPROOF_DATABASE_URL", "").strip()
+    try:
+        if dry and not url and not place.exists():
+            # A dry run makes no history where there is none yet.
+            readings = _readings_from_folders(results, now)
+        else:
+            readings, accepted, moved = _readings_from_history(results, place, looks, now, dry)
+    except (HistoryError, ResultsError) as error:
+        remarks.append(
+            f"the history cannot be asked: {sanitize(error, 300)}; "
+            "what was measured tonight is judged by floors only"
+        )
+        readings = _readings_from_folders(results, now)
+    homes: dict[str, list[str]] = {}
+    for name, kept in looks.items():
+        homes.setdefault(kept.about.hardware_key, []).append(name)
+    night = judge_night(
+        readings,
+        references_by_sku(looks),
+        asked=[kept.about for kept in looks.values()] if required else (),
+        accepted=accepted,
+        policy=policy,
+        once=once,
+    )
+    owners = {readings.parts[one].key for one in set(readings.node[readings.night == 0].tolist()) if one >= 0}
+    reasons: dict[str, tuple[NightReason, ...]] = {}
+    verdicts: dict[str, Verdict] = {}
+    between: list[NightReason] = []
+    for one in night.nodes:
+        told = tuple(map(night_reason, one.reasons))
+        if one.kind == "node" and one.key in homes:
+            for name in homes[one.key]:
+                reasons[name], verdicts[name] = told, one.verdict
+            if len(homes[one.key]) > 1 and one.verdict.gates:
+                # Trays that share their only serial: one of them is bad, and nobody knows which.
+                shared = tuple(why.model_copy(update={"verdict": Verdict.UNPROVEN}) for why in told)
+                for name in homes[one.key]:
+                    reasons[name], verdicts[name] = shared, Verdict.UNPROVEN
+        elif one.kind != "node" and _nodes_in_name(one.name) <= set(looks):
+            between += [why.model_copy(update={"part": sanitize(one.name, 200)}) for why in told]
+    return NightNumbers(
+        nodes=tuple(name for key, names in homes.items() if key in owners for name in names),
+        reasons=reasons,
+        verdicts=verdicts,
+        between=tuple(between),
+        elsewhere=tuple(moved),
+        remarks=(*remarks, *night.notes),
+    )
+
+
+def night_reason(why: Reason) -> NightReason:
+    """Return why a number does not pass, as a night keeps it."""
+    return NightReason(
+        check=why.check,
+        verdict=why.verdict,
+        metric=sanitize(why.metric, 200),
+        part=sanitize(why.part, 200),
+        text=sanitize(why.text, 500),
+        deviation=why.deviation if math.isfinite(why.deviation) else None,
+        fleetwide=why.fleetwide,
+    )
+
+
+def _nodes_in_name(name: str) -> set[str]:
+    """Return the nodes that the name of a link or group names; of a large group it is the first ones."""
+    return {one for one in name.replace(">", "+").split("+") if not one.endswith(" more")}
+
+
+def measured_since_last_night(
+    results: Path,
+    past: Sequence[Path],
+    probed: ProbeNight | None,
+    looks: Mapping[str, StoredSnapshot],
+    now: datetime,
+) -> dict[str, tuple[str, ...]]:
+    """Return what was measured of some nodes since the last night was judged.
+
+    Its numbers are younger than 24 hours still where two nights are close, and passed then.
+    """
+    from rackproof.analysis.anomaly import quantity_name
+    from rackproof.store.history.readings import readings_of
+
+    if not looks:
+        return {}
+    since = (stamp_of(past[0].name) if past else None) or datetime.min.replace(tzinfo=UTC)
+    with suppress(ResultsError):  # a night that is damaged was remarked on
+        since = night_store.read_night(past[0]).ended if past else since
+    runs = [one for one in _recent_runs(results, now) if one.started is not None and one.started > since]
+    readings = readings_of(runs, now + timedelta(seconds=1), nights=DRIFT_NIGHTS)
+    found: dict[str, set[str]] = {}
+    for node, number in set(zip(readings.node.tolist(), readings.quantity.tolist(), strict=True)):
+        if node >= 0:
+            found.setdefault(readings.parts[node].key, set()).add(quantity_name(readings.quantities[number]))
+    programs = probed.sound if probed else {}
+    return {
+        name: tuple(sorted({*programs.get(name, ()), *found.get(kept.about.hardware_key, ())}))
+        for name, kept in looks.items()
+    }
+
+
+def nodes_measured_once(past: Sequence[Path], probed: ProbeNight | None, now: datetime) -> set[str]:
+    """Return the nodes of which numbers of the last 24 hours are suspect and were measured once only."""
+    found: set[str] = set()
+    for folder in past:
+        stamp = stamp_of(folder.name)
+        # A night's numbers are younger than its id.
+        if stamp is None or now - stamp > timedelta(days=2):
+            break
+        earlier_ = read_probes(folder)
+        found |= set(earlier_.unconfirmed if earlier_ else ())
+    if probed is not None:
+        found = (found - set(probed.suspected)) | set(probed.unconfirmed)
+    return found
+
+
+def add_probe_reasons(
+    measured: NightNumbers, probed: ProbeNight | None, looked: set[str], require_references: bool
+) -> NightNumbers:
+    """Add what was wrong while the night measured: it can only make a verdict worse."""
+    if probed is None:
+        return measured
+    reasons, verdicts = dict(measured.reasons), dict(measured.verdicts)
+    unproven, remarks = unproven_pairs(probed, require_references)
+    for name in looked & (set(probed.reasons) | set(unproven)):
+        mine = (*probed.reasons.get(name, ()), *unproven.get(name, ()))
+        if mine:
+            reasons[name] = (*mine, *reasons.get(name, ()))
+            verdicts[name] = worst(
+                [*([verdicts[name]] if name in verdicts else []), *(one.verdict for one in mine)]
+            )
+    return measured.model_copy(
+        update={
+            "reasons": reasons,
+            "verdicts": verdicts,
+            "between": (*measured.between, *probed.between),
+            "remarks": (*measured.remarks, *probed.remarks, *remarks),
+        }
+    )
+
+
+def _readings_from_history(
+    results: Path, place: Path, looks: Mapping[str, StoredSnapshot], now: datetime, dry: bool
+) -> tuple[Any, Any, list[HealthFinding]]:
+    """Return readings of the nights, accepted references, and GPUs that failed elsewhere."""
+    import numpy as np
+
+    from rackproof.store.history.store import drain_spool, open_store
+
+    if not dry:
+        drain_spool(place, results / ".spool")
+    with open_store(place) as store:
+        readings = store.readings(now + timedelta(seconds=1), nights=DRIFT_NIGHTS)
+        # What nights of health have kept was judged there, and has no floors.
+        mine = np.array([one.benchmark != night_store.BENCHMARK for one in readings.quantities], dtype=bool)
+        readings = readings.chosen(mine[readings.quantity]) if len(readings) else readings
+        failures = store.failures_elsewhere(now - timedelta(days=ELSEWHERE_DAYS))
+        return readings, store.accepted(readings), _gpus_failed_elsewhere(failures, looks)
+
+
+def _readings_from_folders(results: Path, now: datetime) -> Any:
+    """Return tonight's readings from the run folders, which outlive every database."""
+    from rackproof.store.history.readings import readings_of
+
+    return readings_of(_recent_runs(results, now), now + timedelta(seconds=1))
+
+
+def _recent_runs(results: Path, now: datetime) -> list[Run]:
+    """Return the runs of the last two days; a night's own numbers were judged there."""
+    from rackproof.store.run_folder import read_run, run_folders
+
+    runs = []
+    for folder in run_folders(results):
+        stamp = stamp_of(folder.name)
+        if stamp is None or now - stamp > timedelta(days=2) or night_store.is_night(folder.name):
+            continue
+        try:
+            runs.append(read_run(folder))
+        except ResultsError:
+            continue
+    return runs
+
+
+def _gpus_failed_elsewhere(
+    failures: Sequence[Any], looks: Mapping[str, StoredSnapshot]
+) -> list[HealthFinding]:
+    """Return GPUs that failed in another chassis, each once, by its latest failure."""
+    homes = {gpu.uuid: (name, gpu) for name, kept in looks.items() for gpu in kept.snapshot.gpus}
+    latest: dict[str, HealthFinding] = {}
+    for one in failures:
+        if one.gpu in homes and one.gpu not in latest:
+            name, gpu = homes[one.gpu]
+            when = f"{one.moment:%Y-%m-%d}"
+            latest[one.gpu] = failed_elsewhere_finding(name, gpu, one.metric, when, one.then, one.reason)
+    return list(latest.values())
+
+
+def failed_elsewhere_finding(
+    name: str, gpu: GpuSnapshot, what: str, when: str, other: str, said: str
+) -> HealthFinding:
+    """Return the finding of a GPU that failed in another node earlier: a hint, no reason to drain."""
+    return HealthFinding(
+        node=name,
+        code="gpu_failed_elsewhere",
+        part="gpu",
+        name=gpu.uuid,
+        place=gpu.place,
+        verdict=Verdict.DEGRADED,
+        action="watch",
+        confidence="hint",
+        evidence=sanitize(f"failed {what} on {when} in another node, {other}: {said}", 400),
+    )
