@@ -13,7 +13,7 @@ import pytest
 from rackproof.core.records import Direction, Measurement
 from rackproof.jobs.validate import judge, probes, tasks
 from rackproof.jobs.validate.fleet.retest import better_values, retest_suspects
-from rackproof.nodes.probe_slurm_jobs import JobRunner, ProbePlan
+from rackproof.nodes.probe_slurm_jobs import JobRunner, ProbePlan, classify_exit
 from rackproof.store.night_store import NodeNight, night_folders, read_night
 from rackproof.store.probe_results import ProbeNight, read_probes
 from rackproof.store.run_folder import read_run
@@ -190,7 +190,7 @@ def test_two_nights_of_one_day_do_not_turn_one_bad_number_into_a_failure(
 def test_who_is_drained_by_a_night_is_not_measured_again(
     night: Callable[..., tuple[NodeNight, ProbeNight]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = probes.how(node_says(BAD, speed=600), "0", 4.0)
+    done = classify_exit(node_says(BAD, speed=600), "0", 4.0)
     monkeypatch.setattr(probes, "_direct_results", lambda *_: {BAD: done})
     node, probed = night(slurm=states(**{BAD[-3:]: "ours"}))
     assert (node.verdict.value, probed.again) == ("fail", ())
@@ -203,7 +203,7 @@ def test_one_good_measurement_counts_once_however_many_nights_there_are(
     """A second look on the same day sees the same numbers, and proves nothing new."""
     assert night(at(600), at(601))[0].plan == "drain"
     ours = states(**{BAD[-3:]: "ours"})
-    good = probes.how(node_says(BAD), "0", 4.0)
+    good = classify_exit(node_says(BAD), "0", 4.0)
     monkeypatch.setattr(probes, "_direct_results", lambda *_: {BAD: good})
     node, _ = night(slurm=ours, hours=1)
     assert node.why == "stays drained: what failed has passed 1 of 2 times", node.says()
