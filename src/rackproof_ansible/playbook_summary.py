@@ -72,6 +72,6 @@ class ChangeTable:
 
     def format_summary(self, predicted: bool) -> str:
         """Return the summary; empty for a playbook that does not provision."""
-        from rackproof.jobs.provision.summary import summary
+        from rackproof.jobs.provision.summary import provision_summary
 
-        return summary(self._changed, self._attention, predicted) if self._listed else ""
+        return provision_summary(self._changed, self._attention, predicted) if self._listed else ""
