@@ -185,8 +185,6 @@ class PartnerHalf:
 def run_partner(
     plan: ProbePlan, node: str, partners: Sequence[str], gpus: int, jobs: JobRunner
 ) -> PartnerHalf:
-    plan: ProbePlan, node: str, partners: Sequence[str], gpus: int, jobs: JobRunner
-) -> PartnerHalf:
     """Run the partner's half as a job on the first partner that Slurm allocates.
 
     Args:
