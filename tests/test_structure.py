@@ -8,12 +8,17 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
 
 from rackproof.core.records import Verdict
+
+PYTHON_LINE = re.compile(rb"#!.*python")
+NAMES_DEFINED_TWICE = frozenset({"PLACEHOLDER"})
+"""Names that two modules define for good reasons: at most ten."""
 
 
 def imports(path: Path) -> set[str]:
@@ -24,6 +29,79 @@ def imports(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             found.add(node.module.split(".")[0])
     return found
+
+
+def python_programs(root: Path) -> list[Path]:
+    """Return the tracked programs in Python that have no extension."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, check=True).stdout
+    paths = [root / name for name in listed.decode().split("\0") if name and not Path(name).suffix]
+    return [
+        path
+        for path in paths
+        if path.is_file() and not path.is_symlink() and PYTHON_LINE.match(path.read_bytes()[:80])
+    ]
+
+
+def public_names(root: Path) -> dict[str, list[str]]:
+    """Return the public functions and classes of the package's modules, with where each is defined."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((root / "src").rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(str(path.relative_to(root / "src")))
+    return found
+
+
+def test_nothing_runs_backwards_between_the_rooms(root: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, root / "tools/structure"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_public_name_is_defined_once(root: Path) -> None:
+    """A second definition of a name makes every search for it ambiguous. The exceptions may only shrink."""
+    twice = {name: places for name, places in public_names(root).items() if len(places) > 1}
+    assert set(twice) <= NAMES_DEFINED_TWICE, {
+        name: places for name, places in twice.items() if name not in NAMES_DEFINED_TWICE
+    }
+    assert set(twice) == NAMES_DEFINED_TWICE, "take out of NAMES_DEFINED_TWICE what is defined once now"
+
+
+def test_complex_functions_stay_few(root: Path) -> None:
+    """ruff refuses a complexity over 15; over 10 are fewer than 6 % of all functions."""
+    done = subprocess.run(
+        [
+            *(
+                sys.executable,
+                "-m",
+                "ruff",
+                "check",
+                "--no-cache",
+                "--select",
+                "C901",
+                "--output-format",
+                "json",
+            ),
+            *("--config", "lint.mccabe.max-complexity=10", root / "src"),
+        ],
+        capture_output=True,
+        check=False,
+    )
+    functions = sum(
+        isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for path in (root / "src").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+    )
+    complex_ones = json.loads(done.stdout)
+    assert len(complex_ones) < 0.06 * functions, f"{len(complex_ones)} of {functions}"
+
+
+def test_every_python_program_is_linted(root: Path) -> None:
+    """A program without an extension is read by ruff only where pyproject.toml names it."""
+    config = tomllib.loads((root / "pyproject.toml").read_text())
+    linted = set(config["tool"]["ruff"]["extend-include"])
+    assert {str(path.relative_to(root)) for path in python_programs(root)} == linted
 
 
 def test_the_package_never_imports_ansible(root: Path) -> None:

@@ -91,7 +91,9 @@ def preflight_remarks(facts: Any, expected: Any, answered_at: float = 0) -> list
     known = {field.name for field in fields(preflight.Expected)}
     if stray := sorted(set(expected) - known):
         raise AnsibleFilterError(f"preflight_remarks: unknown expectation {', '.join(map(str, stray))}")
-    given = {key: tuple(one) if isinstance(one, list) else one for key, one in expected.items()}
+    given: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in expected.items()
+    }
     found = preflight.preflight_remarks(facts, preflight.Expected(**given), answered_at)
     return [{**asdict(one), "line": one.line()} for one in found]
 

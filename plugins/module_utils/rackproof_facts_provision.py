@@ -184,7 +184,8 @@ def pci(listed, root="/sys/bus/pci/devices"):
 
 def checksums(patterns):
     """Return checksums, modes and owners of the files that paths and patterns name."""
-    sums, modes = {}, {}
+    sums: dict[str, str | None] = {}
+    modes = {}
     for pattern in patterns:
         found = sorted(glob.glob(pattern, recursive=True))
         if not found and not glob.has_magic(pattern):
@@ -264,7 +265,7 @@ def gather(options):
     asked.update({name: [str(part) for part in argv] for name, argv in options["commands"].items()})
     with ThreadPoolExecutor(12) as pool:
         sources = {name: pool.submit(ask, argv, timeout_s) for name, argv in SOURCES.items()}
-        commands = {name: pool.submit(ask, argv, timeout_s) for name, argv in asked.items()}
+        running = {name: pool.submit(ask, argv, timeout_s) for name, argv in asked.items()}
         # getent, and not the resolver itself: only a process can be bounded in time.
         names = {
             name: pool.submit(ask, ["getent", "ahosts", "--", name], timeout_s) for name in options["resolve"]
@@ -272,7 +273,7 @@ def gather(options):
         installed, broken = packages()
         files, modes = checksums([*FILES, *options["files"]])
         sources = {name: future.result().get("stdout", "") for name, future in sources.items()}
-        commands = {name: future.result() for name, future in commands.items()}
+        commands = {name: future.result() for name, future in running.items()}
         names = {name: addresses(future.result().get("stdout", "")) for name, future in names.items()}
     for command in commands.values():
         if len(command.get("stdout", "")) > KEPT_OUTPUT:

@@ -145,13 +145,13 @@ def gather(options):
     """Return the raw facts; the tools run at the same time."""
     timeout_s = options["tool_timeout_s"]
     with ThreadPoolExecutor(8) as pool:
-        tools = {name: pool.submit(ask, argv, timeout_s) for name, argv in TOOLS.items()}
-        pythons = {
+        asked = {name: pool.submit(ask, argv, timeout_s) for name, argv in TOOLS.items()}
+        interpreters = {
             name: pool.submit(interpreter, str(path), options["packages"].get(name, []), 3 * timeout_s)
             for name, path in options["pythons"].items()
         }
-        tools = {name: future.result() for name, future in tools.items()}
-        pythons = {name: future.result() for name, future in pythons.items()}
+        tools = {name: future.result() for name, future in asked.items()}
+        pythons = {name: future.result() for name, future in interpreters.items()}
     # Thousands of lines, of which few matter.
     listed = tools.pop("ldconfig").get("stdout", "")
     system = os.uname()

@@ -106,7 +106,7 @@ def identity(entry, tolerant):
         entry: A file or folder.
         tolerant: Whether a missing name is no error (check mode: a package that brings it is not there yet).
     """
-    ids = []
+    ids: list[int | None] = []
     for kind, find in (
         ("owner", lambda name: pwd.getpwnam(name).pw_uid),
         ("group", lambda n: grp.getgrnam(n).gr_gid),

@@ -167,7 +167,7 @@ from contextlib import contextmanager, suppress
 try:
     import ctypes
 except ImportError:  # some builds of Python come without; sessions and the token still find every process
-    ctypes = None
+    ctypes = None  # type: ignore[assignment]
 
 from ansible.module_utils.basic import AnsibleModule
 
