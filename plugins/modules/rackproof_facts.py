@@ -299,21 +299,11 @@ def subset_options(params):
         ValueError: An option is of another subset, or has an unusable value.
     """
     subset = params["subset"]
-<<<<<<< HEAD
-    options = dict(DEFAULTS[subset])
+    options: dict[str, Any] = dict(DEFAULTS[subset])
     given = {name: value for name, value in params.items() if name != "subset" and value is not None}
     for name in sorted(given.keys() - options.keys()):
         raise ValueError(f"{name}: no option of subset {subset}")
     options.update(given)
-=======
-    options: dict[str, Any] = dict(DEFAULTS[subset])
-    for name, value in params.items():
-        if name == "subset" or value is None:
-            continue
-        if name not in options:
-            raise ValueError(f"{name}: no option of subset {subset}")
-        options[name] = value
->>>>>>> 53b9dc0 (wip)
     if not 0 < options["tool_timeout_s"] <= 600:
         raise ValueError("tool_timeout_s: 0 to 600 seconds, not {}".format(options["tool_timeout_s"]))
     if subset == "record":
