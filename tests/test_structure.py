@@ -17,7 +17,34 @@ import yaml
 from rackproof.core.records import Verdict
 
 PYTHON_LINE = re.compile(rb"#!.*python")
-NAMES_DEFINED_TWICE = frozenset({"PLACEHOLDER"})
+NAMES_DEFINED_TWICE = frozenset(
+    {
+        "Cell",
+        "Choice",
+        "Expectation",
+        "Explanation",
+        "Measured",
+        "Outcome",
+        "Part",
+        "Plan",
+        "Progress",
+        "RunSummary",
+        "Settings",
+        "Source",
+        "Storage",
+        "Target",
+        "explain",
+        "judge",
+        "list_systems",
+        "moment_of",
+        "number",
+        "open_machine",
+        "read_settings",
+        "run_folders",
+        "sections",
+        "select_benchmarks",
+    }
+)
 """Names that two modules define for good reasons: at most ten."""
 
 
