@@ -8,9 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent
 pytest_plugins = ["testrack.tests.rack_fixtures"]
+
+# A busy machine makes an example slow, and says nothing about the code.
+settings.register_profile("any_machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any_machine")
 
 ALLOWED_SKIPS = (
     # What not even root may do in every container.

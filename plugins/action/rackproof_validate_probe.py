@@ -7,6 +7,7 @@ from typing import Any
 
 from rackproof.core.text import sanitize
 from rackproof.jobs.validate import probes, tasks
+from rackproof.nodes.probe_slurm_jobs import ProbePlan
 from rackproof.store.night_store import NightContext
 from rackproof_ansible.action import NodeAction, sanitize_lines
 
@@ -45,7 +46,7 @@ class ActionModule(NodeAction):
         )
         return {"changed": True, "message": sanitize_lines(lines)}
 
-    def _measure_drained(self, night: NightContext, plan: probes.ProbePlan) -> dict[str, Any]:
+    def _measure_drained(self, night: NightContext, plan: ProbePlan) -> dict[str, Any]:
         """Measure this host without Slurm, which gives a drained node no job."""
         script = probes.direct_script(night, plan, self.node)
         if not script:

@@ -14,6 +14,8 @@ from rackproof.core.hostlist import expand_hostlist
         ("gb300-r01-n16", ("gb300-r01-n16",)),
         ("a[1-2]-ib,b", ("a1-ib", "a2-ib", "b")),
         ("", ()),
+        ("n[" + "9" * 5000 + "]", ()),
+        ("n[1-" + "9" * 5000 + "],m1", ("m1",)),
     ],
 )
 def test_a_host_list_is_expanded(text: str, hosts: tuple[str, ...]) -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from itertools import pairwise
 
+_HOST_NUMBER = re.compile(r"[0-9]{1,12}")
 _NUMBERED = re.compile(r"(.*?)(\d+)")
 _PARTS = re.compile(r"[^,\[\]]+(?:\[[^\]]*\][^,\[\]]*)*")
 _RANGE = re.compile(r"\[([0-9,\-]+)\]")
@@ -48,7 +49,10 @@ def expand_hostlist(text: str) -> tuple[str, ...]:
         head, tail = part[: brackets.start()], part[brackets.end() :]
         for piece in brackets[1].split(","):
             low, _, high = piece.partition("-")
-            if not low.isdigit() or (high and not high.isdigit()) or len(hosts) > _MAX_HOSTS:
+            # Python refuses to convert a number of thousands of digits, which a hostile log may hold.
+            if not _HOST_NUMBER.fullmatch(low) or (high and not _HOST_NUMBER.fullmatch(high)):
+                continue
+            if len(hosts) > _MAX_HOSTS:
                 continue
             last = min(int(high or low), int(low) + _MAX_RANGE)
             # The width of the first number is that of all: n[08-10] is n08, n09, n10.
