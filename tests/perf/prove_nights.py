@@ -229,6 +229,7 @@ class Proven(Rack):
         judge.judge_fleet(
             night,
             asked=dict.fromkeys(RACK, "timed out"),
+            being_imaged={},
             slurm=states,
             members=members,
             acts=["drain"],

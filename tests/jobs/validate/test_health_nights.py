@@ -131,7 +131,12 @@ class Rack:
         slurm = {name: {"known": True, "state_after": "IDLE", "drained_by": "none"} for name in RACK}
         members = "".join(f"{name}|batch|none\n" for name in RACK)
         judge_fleet(
-            night, asked=dict.fromkeys(RACK, "timed out"), slurm=slurm, members=members, acts=["drain"]
+            night,
+            asked=dict.fromkeys(RACK, "timed out"),
+            being_imaged={},
+            slurm=slurm,
+            members=members,
+            acts=["drain"],
         )
         return {one.node: one for one in read_night(night_folders(self.results)[0]).nodes}
 

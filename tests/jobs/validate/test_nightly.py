@@ -221,7 +221,7 @@ def test_an_interrupted_night_is_finished_or_removed_by_the_next(settings: Night
     look_at(unjudged, 0)
     judged = begin_night(results, NODES, owner_pid=owner.pid)
     look_at(judged, 1, gathered(1, gone=2))
-    judge_fleet(judged, asked=dict.fromkeys(NODES, "no answer"))
+    judge_fleet(judged, asked=dict.fromkeys(NODES, "no answer"), being_imaged={})
     # A benchmark may be called alike; its runs are nobody's to remove, begun or whole.
     alike = [
         results / name for name in ("20261121T100000Z-health-check-3f2a91", "20261121T100000Z-health-3f2a9")

@@ -172,7 +172,9 @@ def test_nodes_whose_pair_was_compared_with_nothing_are_no_pass(tmp_path: Path, 
         look_at(night, number)
     met = PairResult(nodes=NODES[:2], passed=True, value=380, text="380 GB/s")
     write_probes(Path(night.folder), ProbeNight(asked=1, pairs=(met,)))
-    judge_fleet(night, asked=dict.fromkeys(NODES, ""), measuring="", require_references=required)
+    judge_fleet(
+        night, asked=dict.fromkeys(NODES, ""), being_imaged={}, measuring="", require_references=required
+    )
     kept = read_night(night_folders(tmp_path)[0])
     bare = "unproven" if required else "pass"
     assert [one.verdict.value for one in kept.nodes] == [bare, bare, "pass"]

@@ -86,8 +86,8 @@ def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tupl
                 jobs=lambda *given: JobRunner(*given, clock=lambda: host.now, sleep=host.sleep),
             )  # fmt: skip
         judge.judge_fleet(
-            begun, asked=dict.fromkeys(SOME, ""), slurm=slurm or states(), members=members, share=0.4,
-            measuring="" if measured else None,
+            begun, asked=dict.fromkeys(SOME, ""), being_imaged={}, slurm=slurm or states(), members=members,
+            share=0.4, measuring="" if measured else None,
         )  # fmt: skip
         assert not left
         folder = night_folders(tmp_path)[0]

@@ -100,6 +100,7 @@ def a_night(results: Path, answers: dict[int, dict[str, Any]], **options: Any) -
     judged = judge_fleet(
         night,
         asked=dict.fromkeys(NODES, "no route"),
+        being_imaged={},
         **({"slurm": slurm(), "members": members, "share": SHARE} | options),
     )
     close_night(night, did={})
@@ -233,7 +234,7 @@ def test_a_disk_that_is_full_ends_the_night_without_half_a_record(
     with pytest.raises(ValidateError, match="the disk is full"):
         look_at(night, 0)
     with pytest.raises(ValidateError, match="the disk is full"):
-        judge_fleet(night, asked=dict.fromkeys(NODES, ""))
+        judge_fleet(night, asked=dict.fromkeys(NODES, ""), being_imaged={})
     monkeypatch.undo()
     assert len(night_folders(results)) == 1
 
@@ -269,7 +270,7 @@ def test_what_the_inventory_gets_wrong_is_said(results: Path, monkeypatch: pytes
         with pytest.raises(ValidateError, match=re.escape(words)):
             look_at(night, 0, **options)
     with pytest.raises(ValidateError, match="validate_max_drain_fraction"):
-        judge_fleet(night, asked={}, share=0)
+        judge_fleet(night, asked={}, being_imaged={}, share=0)
     with pytest.raises(ValidateError, match="not usable as the name of a file"):
         begin_night(results, ["../n01"], owner_pid=None)
     with pytest.raises(ResultsError):
@@ -279,7 +280,7 @@ def test_what_the_inventory_gets_wrong_is_said(results: Path, monkeypatch: pytes
 def test_without_a_sku_nothing_is_proven(results: Path) -> None:
     night = begin_night(results, NODES[:1], owner_pid=os.getpid())
     look_at(night, 0, sku="", expected={})
-    judge_fleet(night, asked={NODES[0]: ""})
+    judge_fleet(night, asked={NODES[0]: ""}, being_imaged={})
     assert verdicts(results) == ["unproven"]
 
 
@@ -308,6 +309,7 @@ def test_what_runs_of_the_day_measured_is_judged_with_health(results: Path) -> N
     judged = judge_fleet(
         night,
         asked=dict.fromkeys(NODES, ""),
+        being_imaged={},
         slurm=slurm(),
         members="".join(f"{name}|batch|none\n" for name in NODES),
         share=SHARE,
@@ -356,7 +358,7 @@ def test_what_a_large_group_measured_is_judged_too(results: Path) -> None:
             night, name, gathered(number), asked=EPOCH, answered=EPOCH + 1, sku="h200",
             expected={"gpus": 4}, references=references,
         )  # fmt: skip
-    judge_fleet(night, asked=dict.fromkeys(names, ""))
+    judge_fleet(night, asked=dict.fromkeys(names, ""), being_imaged={})
     made = read_night(night_folders(results)[0])
     assert made.verdict is Verdict.FAIL
     assert [(one.verdict, one.part) for one in made.between] == [
@@ -490,7 +492,7 @@ def test_a_clock_that_was_ahead_hides_nothing_that_the_kernel_said(results: Path
     ahead["health"] |= {"begin": EPOCH + 3600, "epoch": EPOCH + 3601}
     look_at(night, 0, ahead)
     look_at(night, 1)
-    judge_fleet(night, asked=dict.fromkeys(NODES, ""))
+    judge_fleet(night, asked=dict.fromkeys(NODES, ""), being_imaged={})
     later = begin_night(results, NODES, owner_pid=os.getpid())
     assert tasks.last_snapshot_time(later, NODES[0]) == pytest.approx(EPOCH + 1, abs=1)
     assert tasks.last_snapshot_time(later, NODES[1]) == EPOCH + 1
@@ -513,5 +515,5 @@ def test_of_trays_that_share_their_only_serial_none_is_called_bad_for_another(re
         answer = gathered(number)
         answer["facts"]["dmi"] = {"chassis_serial": "CH1"}
         look_at(night, number, answer, references=references)
-    judge_fleet(night, asked=dict.fromkeys(NODES[:2], ""), require_references=False)
+    judge_fleet(night, asked=dict.fromkeys(NODES[:2], ""), being_imaged={}, require_references=False)
     assert verdicts(results) == ["unproven", "unproven"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ from rackproof.store.night_store import (
     StoredSnapshot,
 )
 from rackproof.store.probe_results import BENCHMARK as PROBES
-from rackproof.store.probe_results import read_probes
+from rackproof.store.probe_results import ProbeNight, read_probes
 from rackproof.store.run_folder import ResultsError, stamp_of
 
 
@@ -57,6 +58,7 @@ def judge_fleet(
     begun: NightContext,
     *,
     asked: Mapping[str, str],
+    being_imaged: Mapping[str, str],
     slurm: Mapping[str, Any] | None = None,
     members: str = "",
     slurm_remark: str = "",
@@ -65,15 +67,16 @@ def judge_fleet(
     require_measurements: bool = False,
     require_references: bool = True,
     measuring: str | None = None,
-    being_imaged: Mapping[str, str] | None = None,
     link: str = "",
 ) -> NightDecision:
     """Judge a night, decide what should be done, and keep both.
 
     Args:
         begun: The night.
-        asked: Every node asked for, and why there is no look at it (empty where nobody said).
-        slurm: Node to how it stands, as ``rackproof_slurm_node`` returns; None where Slurm was not asked.
+        asked: Every node asked for, and why it has no snapshot (empty where no reason is known).
+        being_imaged: Nodes whose imaging has not come to its end, and how far it is: none of them returns.
+            Without a default: a caller that forgot it would return nodes in the middle of their imaging.
+        slurm: Node to its state, as ``rackproof_slurm_node`` returns; None where Slurm was not asked.
         members: Nodes, partitions and reasons as ``sinfo`` lists them.
         slurm_remark: Why Slurm could not be asked.
         share: Largest share of a partition to drain, and of nodes with one finding.
@@ -82,7 +85,6 @@ def judge_fleet(
         require_references: Whether a measurement without a reference is unproven.
         measuring: None where the night was not asked to measure, else why that failed, or nothing.
             Without what it noted, nothing is measured, and nothing proven.
-        being_imaged: Nodes whose imaging has not come to its end, and how far it is: none of them returns.
         link: Where the results folder is on the web, for reasons in Slurm.
 
     Raises:
@@ -90,65 +92,163 @@ def judge_fleet(
     """
     if not 0 < share <= 1:
         raise ValidateError(f"validate_max_drain_fraction: a fraction above 0 and up to 1, not {share}")
-    folder, results, now = Path(begun.folder), Path(begun.results), datetime.now(UTC)
-    looks = {name: kept for name in asked if (kept := night_store.read_snapshot(folder, name)) is not None}
-    remarks = [sanitize(slurm_remark, 500)] if slurm_remark else []
+    inputs = _read_inputs(begun, asked, slurm)
+    findings, wide = _health_findings(inputs.snapshots, inputs.past, inputs.states, len(asked), share)
+    probed = _read_probed(inputs, measuring)
+    measured = _judge_numbers(inputs, probed, require_measurements, require_references)
+    _add_failed_elsewhere(findings, inputs, measured)
+    nodes = _judge_nodes(inputs, findings, measured, probed)
+    decided, fleet_remarks = drain_policy.decide_drains(
+        nodes,
+        inputs.before,
+        drain_policy.drained_by_partition(members),
+        begun.night_id,
+        DrainPolicy(share=share),
+    )
+    # Last, because it takes back a return that the policy has just planned.
+    decided = tuple(_unless_imaged(node, being_imaged) for node in decided)
+    slurm_remarks = [sanitize(slurm_remark, 500)] if slurm_remark else []
+    night = NightRecord(
+        night_id=begun.night_id,
+        # A clock that was put back gives the night an id in the future: it must not start after its end.
+        started=min(stamp_of(begun.night_id) or inputs.now, inputs.now),
+        ended=inputs.now,
+        verdict=worst([*(one.verdict for one in decided), *(one.verdict for one in measured.between)]),
+        nodes=decided,
+        between=measured.between,
+        remarks=(*slurm_remarks, *inputs.damaged, *wide, *measured.remarks, *fleet_remarks),
+        acts=tuple(acts),
+    )
+    try:
+        night_store.write_night(inputs.folder, night)
+    except ResultsError as error:
+        raise ValidateError(str(error)) from error
+    return _night_decision(night, link)
+
+
+@dataclass(frozen=True)
+class _NightInputs:
+    """What a night is judged by: tonight's snapshots, the earlier nights, and what Slurm answered.
+
+    ``before`` is what was last known of each node, ``damaged`` the remarks on nights that cannot be read.
+    """
+
+    folder: Path
+    results: Path
+    now: datetime
+    asked: Mapping[str, str]
+    snapshots: Mapping[str, StoredSnapshot]
+    past: Sequence[Path]
+    before: Mapping[str, NodeNight]
+    damaged: Sequence[str]
+    states: Mapping[str, SlurmState | None]
+
+
+def _read_inputs(
+    begun: NightContext, asked: Mapping[str, str], slurm: Mapping[str, Any] | None
+) -> _NightInputs:
+    folder, results = Path(begun.folder), Path(begun.results)
+    # One moment for all phases: the windows of 24 hours and of earlier nights must not move between them.
+    now = datetime.now(UTC)
+    snapshots = {
+        name: kept for name in asked if (kept := night_store.read_snapshot(folder, name)) is not None
+    }
     try:
         past = night_store.night_folders(results, before=begun.night_id)
     except ResultsError as error:
         raise ValidateError(str(error)) from error
     before, damaged = night_store.last_known(past, asked)
-    states = {name: _slurm_state(slurm, name) for name in asked}
-    findings, wide = _health_findings(looks, past, states, len(asked), share)
-    dry = folder.parent != results
-    probed = read_probes(folder)
+    return _NightInputs(
+        folder=folder,
+        results=results,
+        now=now,
+        asked=asked,
+        snapshots=snapshots,
+        past=past,
+        before=before,
+        damaged=damaged,
+        states={name: _slurm_state(slurm, name) for name in asked},
+    )
+
+
+def _read_probed(inputs: _NightInputs, measuring: str | None) -> ProbeNight | None:
+    """Return what the night measured by itself; None where it was not asked to."""
+    probed = read_probes(inputs.folder)
     if probed is None and measuring is not None:
-        probed = unmeasured_night(0.0, looks, measuring or "what was noted of it cannot be read")
-    policy = AnomalyPolicy(require_references=require_references)
-    once = nodes_measured_once(past, probed, now)
-    keys = {(PROBES, looks[name].about.hardware_key) for name in once if name in looks}
-    measured = judge_measurements(results, looks, now, require_measurements, policy, dry, keys)
-    measured = add_probe_reasons(measured, probed, set(looks), require_references)
-    remarks += [*damaged, *wide, *measured.remarks]
-    strangers = {one.name: one for one in (*measured.elsewhere, *_arrived_gpus(looks, past))}
-    for one in strangers.values():
+        # It was asked to measure and left nothing: unproven for every node, not "nothing was asked".
+        return unmeasured_night(0.0, inputs.snapshots, measuring or "what was noted of it cannot be read")
+    return probed
+
+
+def _judge_numbers(
+    inputs: _NightInputs, probed: ProbeNight | None, require_measurements: bool, require_references: bool
+) -> NightNumbers:
+    once = nodes_measured_once(inputs.past, probed, inputs.now)
+    hardware_once = {
+        (PROBES, inputs.snapshots[name].about.hardware_key) for name in once if name in inputs.snapshots
+    }
+    measured = judge_measurements(
+        inputs.results,
+        inputs.snapshots,
+        inputs.now,
+        require_measurements,
+        AnomalyPolicy(require_references=require_references),
+        # A dry run keeps its folder outside of the results.
+        inputs.folder.parent != inputs.results,
+        hardware_once,
+    )
+    return add_probe_reasons(measured, probed, set(inputs.snapshots), require_references)
+
+
+def _add_failed_elsewhere(
+    findings: dict[str, list[HealthFinding]], inputs: _NightInputs, measured: NightNumbers
+) -> None:
+    """Add the GPUs that failed in another node, each once though both history and nights know it."""
+    by_gpu = {one.name: one for one in (*measured.elsewhere, *_arrived_gpus(inputs.snapshots, inputs.past))}
+    for one in by_gpu.values():
         findings.setdefault(one.node, []).append(one)
-    held = {name for name, state in states.items() if state is not None and state.drained_by == "ours"}
-    anew = measured_since_last_night(
-        results, past, probed, {name: looks[name] for name in held if name in looks}, now
+
+
+def _judge_nodes(
+    inputs: _NightInputs,
+    findings: Mapping[str, Sequence[HealthFinding]],
+    measured: NightNumbers,
+    probed: ProbeNight | None,
+) -> list[NodeNight]:
+    # Only a node that nights drained can be returned: of no other it matters what was measured again.
+    drained_by_nights = {
+        name for name, state in inputs.states.items() if state is not None and state.drained_by == "ours"
+    }
+    measured_again = measured_since_last_night(
+        inputs.results,
+        inputs.past,
+        probed,
+        {name: inputs.snapshots[name] for name in drained_by_nights if name in inputs.snapshots},
+        inputs.now,
     )
-    nodes = [
+    return [
         _node_night(
-            name, why, looks.get(name), findings.get(name, []), measured, states[name], anew.get(name, ())
+            name,
+            why,
+            inputs.snapshots.get(name),
+            findings.get(name, []),
+            measured,
+            inputs.states[name],
+            measured_again.get(name, ()),
         )
-        for name, why in asked.items()
+        for name, why in inputs.asked.items()
     ]
-    decided, said = drain_policy.decide_drains(
-        nodes, before, drain_policy.drained_by_partition(members), begun.night_id, DrainPolicy(share=share)
-    )
-    decided = tuple(_unless_imaged(node, being_imaged or {}) for node in decided)
-    night = NightRecord(
-        night_id=begun.night_id,
-        started=min(stamp_of(begun.night_id) or now, now),
-        ended=now,
-        verdict=worst([*(one.verdict for one in decided), *(one.verdict for one in measured.between)]),
-        nodes=decided,
-        between=measured.between,
-        remarks=tuple(remarks) + said,
-        acts=tuple(acts),
-    )
-    try:
-        night_store.write_night(folder, night)
-    except ResultsError as error:
-        raise ValidateError(str(error)) from error
+
+
+def _night_decision(night: NightRecord, link: str) -> NightDecision:
     return NightDecision(
         night_id=night.night_id,
         drain=tuple(
             {"node": one.node, "reason": drain_reason(one, night.night_id, link)}
-            for one in decided
+            for one in night.nodes
             if one.plan == "drain"
         ),
-        back=tuple(one.node for one in decided if one.plan == "return"),
+        back=tuple(one.node for one in night.nodes if one.plan == "return"),
         message=tuple(describe_plan(night)),
     )
 
@@ -177,39 +277,49 @@ def _slurm_state(slurm: Mapping[str, Any] | None, name: str) -> SlurmState | Non
 
 
 def _health_findings(
-    looks: Mapping[str, StoredSnapshot],
+    snapshots: Mapping[str, StoredSnapshot],
     past: Sequence[Path],
     states: Mapping[str, SlurmState | None],
     nodes: int,
     share: float,
 ) -> tuple[dict[str, list[HealthFinding]], tuple[str, ...]]:
     """Return what is wrong with nodes, by node, and what befalls the whole fleet."""
-    most = majority_versions(kept.snapshot for kept in looks.values())
-    homes: dict[str, list[str]] = {}
-    for name, kept in looks.items():
-        for gpu in kept.snapshot.gpus:
-            homes.setdefault(gpu.uuid, []).append(name)
-    found: list[HealthFinding] = []
-    for name, kept in looks.items():
+    majorities = majority_versions(kept.snapshot for kept in snapshots.values())
+    nodes_of_gpu = _nodes_of_gpus(snapshots)
+    findings: list[HealthFinding] = []
+    for name, kept in snapshots.items():
         previous = night_store.last_snapshot(past, name)
-        state = states[name]
         if not kept.snapshot.sku:
-            found.append(_unknown_sku_finding(name))
-        if others := sorted({one for gpu in kept.snapshot.gpus for one in homes[gpu.uuid]} - {name}):
-            found.append(_same_machine_finding(name, others))
-        found += check_node(
+            findings.append(_unknown_sku_finding(name))
+        same_gpus = {node for gpu in kept.snapshot.gpus for node in nodes_of_gpu[gpu.uuid]}
+        if others := sorted(same_gpus - {name}):
+            findings.append(_same_machine_finding(name, others))
+        findings += check_node(
             kept.snapshot,
             previous=previous.snapshot if previous else None,
             expected=parse_expectation(name, kept.expected),
-            majority=most.get(kept.snapshot.sku),
+            majority=majorities.get(kept.snapshot.sku),
             limits=parse_limits(name, kept.limits),
-            idle=state is not None and state.known and not state.jobs,
+            idle=_is_idle(states[name]),
         )
-    settled, wide = mark_fleetwide(found, nodes, share=share)
+    settled, wide = mark_fleetwide(findings, nodes, share=share)
     by_node: dict[str, list[HealthFinding]] = {}
     for one in settled:
         by_node.setdefault(one.node, []).append(one)
     return by_node, wide
+
+
+def _nodes_of_gpus(snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[str]]:
+    homes: dict[str, list[str]] = {}
+    for name, kept in snapshots.items():
+        for gpu in kept.snapshot.gpus:
+            homes.setdefault(gpu.uuid, []).append(name)
+    return homes
+
+
+def _is_idle(state: SlurmState | None) -> bool:
+    """Whether certainly no job runs: where Slurm could not be asked, used GPU memory may be a job's."""
+    return state is not None and state.known and not state.jobs
 
 
 def _unknown_sku_finding(name: str) -> HealthFinding:
@@ -233,29 +343,45 @@ def _same_machine_finding(name: str, others: Sequence[str]) -> HealthFinding:
     )
 
 
-def _arrived_gpus(looks: Mapping[str, StoredSnapshot], past: Sequence[Path]) -> list[HealthFinding]:
+def _arrived_gpus(snapshots: Mapping[str, StoredSnapshot], past: Sequence[Path]) -> list[HealthFinding]:
     """Return GPUs that are new in their node and failed in another in an earlier night."""
-    new: dict[str, tuple[str, GpuSnapshot]] = {}
-    for name, kept in looks.items():
-        previous = night_store.last_snapshot(past, name)
-        known = {gpu.uuid for gpu in previous.snapshot.gpus} if previous else set()
-        new |= {gpu.uuid: (name, gpu) for gpu in kept.snapshot.gpus if gpu.uuid not in known}
-    found: dict[str, HealthFinding] = {}
-    for folder in past if new else ():
+    arrived = _new_gpus(snapshots, past)
+    findings: dict[str, HealthFinding] = {}
+    # Without new GPUs no earlier night has to be read.
+    for folder in past if arrived else ():
         try:
             night = night_store.read_night(folder)
         except ResultsError:
             continue
         for node in night.nodes:
-            for one in node.findings:
-                if one.code in node.codes() and one.name in new and one.name not in found:
-                    name, gpu = new[one.name]
-                    if name != node.node:
-                        when = f"{night.ended:%Y-%m-%d}"
-                        found[one.name] = failed_elsewhere_finding(
-                            name, gpu, one.code, when, node.node, one.evidence
-                        )
-    return list(found.values())
+            for failure in _failures_elsewhere(night, node, arrived):
+                # Nights come newest first: the latest failure is the one that is named.
+                findings.setdefault(failure.name, failure)
+    return list(findings.values())
+
+
+def _new_gpus(
+    snapshots: Mapping[str, StoredSnapshot], past: Sequence[Path]
+) -> dict[str, tuple[str, GpuSnapshot]]:
+    """Return GPUs that were not in their node when it was last seen: UUID to node and GPU."""
+    arrived: dict[str, tuple[str, GpuSnapshot]] = {}
+    for name, kept in snapshots.items():
+        previous = night_store.last_snapshot(past, name)
+        known = {gpu.uuid for gpu in previous.snapshot.gpus} if previous else set()
+        arrived |= {gpu.uuid: (name, gpu) for gpu in kept.snapshot.gpus if gpu.uuid not in known}
+    return arrived
+
+
+def _failures_elsewhere(
+    night: NightRecord, node: NodeNight, arrived: Mapping[str, tuple[str, GpuSnapshot]]
+) -> Iterator[HealthFinding]:
+    when = f"{night.ended:%Y-%m-%d}"
+    for one in node.findings:
+        if one.code not in node.codes() or one.name not in arrived:
+            continue
+        name, gpu = arrived[one.name]
+        if name != node.node:
+            yield failed_elsewhere_finding(name, gpu, one.code, when, node.node, one.evidence)
 
 
 def _node_night(
