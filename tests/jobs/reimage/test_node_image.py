@@ -114,9 +114,9 @@ def test_the_boot_loader_is_told_where_its_parts_lie() -> None:
     assert len(code) == 440  # the partition table's own bytes follow
     assert struct.unpack_from("<Q", code, 0x5C) == (at,)
     assert struct.unpack_from("<Q", rest, 0x1F4) == (at + 1,)
-    with pytest.raises(builder.Failed, match="put together otherwise"):
+    with pytest.raises(builder.BuildError, match="put together otherwise"):
         builder.settled(bytes(512), bytes(core))
-    with pytest.raises(builder.Failed, match="does not fit"):
+    with pytest.raises(builder.BuildError, match="does not fit"):
         builder.settled(bytes(first), bytes(builder.BIOS_SIZE + 1))
 
 
@@ -186,7 +186,7 @@ def test_no_file_of_the_site_leaves_the_image(overlay: Path, tmp_path: Path) -> 
     (tmp_path / "tree").mkdir()
     (tmp_path / "outside").mkdir()
     (tmp_path / "tree/etc").symlink_to(tmp_path / "outside")
-    with pytest.raises(builder.Failed, match="leads out of it"):
+    with pytest.raises(builder.BuildError, match="leads out of it"):
         builder.lay_over(str(tmp_path / "tree"), str(overlay))
     assert not list((tmp_path / "outside").iterdir())
 

@@ -188,7 +188,7 @@ def test_whatever_does_not_fit_stops_before_anything_is_written(
     server: Server, machine: Path, changed: dict[str, Any], why: str
 ) -> None:
     before = content(machine)
-    with pytest.raises(writer.Refused, match=why):
+    with pytest.raises(writer.RefusedError, match=why):
         carry_out(order(server, **changed), machine)
     assert content(machine) == before
 
@@ -198,7 +198,7 @@ def test_another_machine_or_one_that_does_not_say_is_not_written(
     server: Server, machine: Path, serial: str
 ) -> None:
     before = content(machine)
-    with pytest.raises(writer.Refused, match="serial number"):
+    with pytest.raises(writer.RefusedError, match="serial number"):
         carry_out(order(server), machine, serial=serial)
     assert content(machine) == before
 
@@ -209,7 +209,7 @@ def test_what_makers_leave_in_the_place_of_a_serial_number_is_no_machine_s(
     assert writer.FILLER == facts._FILLER
     before = content(machine)
     for said in ("Default string", "To Be Filled By O.E.M.", "0123456789"):
-        with pytest.raises(writer.Refused, match="is no serial number"):
+        with pytest.raises(writer.RefusedError, match="is no serial number"):
             carry_out(order(server, serial=said), machine, serial=said)
     assert content(machine) == before
     # And a number that the inventory does not quote is one.
@@ -226,16 +226,16 @@ def test_a_way_to_a_disk_is_no_second_disk(server: Server, machine: Path) -> Non
 
 def test_two_disks_of_one_serial_and_disks_in_use_are_refused(server: Server, machine: Path) -> None:
     before = content(machine)
-    with pytest.raises(writer.Refused, match="in use"):
+    with pytest.raises(writer.RefusedError, match="in use"):
         carry_out(order(server), machine, mounted=(str(machine / "dev/sda1"),))
     (machine / "sys/block/sda/holders/dm-0").mkdir(parents=True)
-    with pytest.raises(writer.Refused, match="in use"):
+    with pytest.raises(writer.RefusedError, match="in use"):
         carry_out(order(server), machine)
     (machine / "sys/block/sdb/device/serial").write_text("D1")
-    with pytest.raises(writer.Refused, match="2 disks are called D1"):
+    with pytest.raises(writer.RefusedError, match="2 disks are called D1"):
         carry_out(order(server), machine)
     (machine / "sys/block/nvme0n1/ro").write_text("1")
-    with pytest.raises(writer.Refused, match="write-protected"):
+    with pytest.raises(writer.RefusedError, match="write-protected"):
         carry_out(order(server, disk={"serial": "D3"}), machine)
     assert content(machine) == before
 
@@ -273,7 +273,7 @@ def test_a_server_that_stays_away_leaves_a_disk_that_does_not_boot(
     server: Server, machine: Path, faults: list[str], why: str
 ) -> None:
     server.faults = faults
-    with pytest.raises(writer.Failed, match=why):
+    with pytest.raises(writer.WriteError, match=why):
         carry_out(order(server), machine)
     assert not (machine / "dev/sda").read_bytes()[:BLOCK].strip(b"\0")
 
@@ -282,7 +282,7 @@ def test_a_server_that_stays_away_leaves_a_disk_that_does_not_boot(
 def test_a_damaged_image_never_becomes_a_disk_that_boots(server: Server, machine: Path, number: int) -> None:
     at = number * BLOCK + 100
     server.image = IMAGE[:at] + bytes([IMAGE[at] ^ 1]) + IMAGE[at + 1 :]
-    with pytest.raises(writer.Failed, match=f"block {number} is damaged on the server"):
+    with pytest.raises(writer.WriteError, match=f"block {number} is damaged on the server"):
         carry_out(order(server), machine)
     assert not (machine / "dev/sda").read_bytes()[:BLOCK].strip(b"\0")
 
@@ -347,7 +347,7 @@ def test_a_seed_that_has_nowhere_to_go_is_refused_before_anything_is_written(
     server: Server, machine: Path, root: Any, seed: Any, why: str
 ) -> None:
     before = content(machine)
-    with pytest.raises(writer.Refused, match=why):
+    with pytest.raises(writer.RefusedError, match=why):
         carry_out(seeded(server, root, seed), machine)
     assert content(machine) == before
 
@@ -362,7 +362,7 @@ def test_a_system_that_cannot_be_told_never_boots(server: Server, machine: Path,
         return writer.settle_in(path, image, seed, call)
 
     given = seeded(server, {"begin": BLOCK, "bytes": BLOCK})
-    with pytest.raises((writer.Failed, OSError)):
+    with pytest.raises((writer.WriteError, OSError)):
         writer.carry_out(given, found(machine), "M1", (), lambda done, of: None, pause=0.0, settle=settle)
     assert not (machine / "dev/sda").read_bytes()[:BLOCK].strip(b"\0")
 
@@ -395,7 +395,7 @@ def test_a_disk_that_reads_back_otherwise_is_found(
 ) -> None:
     real = os.pread
     monkeypatch.setattr(writer.os, "pread", lambda handle, size, at: bytes(len(real(handle, size, at))))
-    with pytest.raises(writer.Failed, match="reads back otherwise than it was written: the disk is bad"):
+    with pytest.raises(writer.WriteError, match="reads back otherwise than it was written: the disk is bad"):
         carry_out(order(server), machine)
 
 
@@ -479,7 +479,7 @@ def test_a_machine_with_a_hundred_disks_tells_no_more_than_the_server_takes(tmp_
     one = {"serial": "S" * 40, "bytes": 1, "path": "/dev/sda", "removable": False}
     one["names"] = [f"/dev/disk/by-path/{'p' * 100}"]
     told = writer.about(str(tmp_path), [one] * 500)
-    assert len(told["disks"]) == writer.MOST_TOLD
+    assert len(told["disks"]) == writer.MOST_REPORTED
     assert len(json.dumps(told)) < 60000
 
 
