@@ -348,7 +348,14 @@ class Definition(Record):
                 raise ValueError(f"launch with {launcher} needs `{name}`")
             if launcher not in launchers and given is not None:
                 raise ValueError(f"`{name}` is for launch with {' or '.join(launchers)}")
+        self._check_stages()
+        return self
+
+    def _check_stages(self) -> None:
+        """Refuse data that would be staged in another way than the launcher can."""
+        launcher = self.launch.with_
         for stage in self.stage:
+            # Where no program of ours is started, none can stage either: a script has to.
             if bool(stage.run) != (launcher not in ("local", "mpirun")):
                 way = {"local": "`program`", "mpirun": "`program`", "docker": "`run`"}.get(
                     launcher, "`run` and `mount`"
@@ -356,7 +363,6 @@ class Definition(Record):
                 raise ValueError(f"stage: {stage.creates}: launch with {launcher} stages by {way}")
             if launcher == "slurm" and not stage.mount:
                 raise ValueError(f"stage: {stage.creates}: run and mount belong together")
-        return self
 
     def check_bounds(self, point: Mapping[str, Scalar]) -> None:
         """Check that every rule's bound is a number at a point, before anything runs for hours.
@@ -383,22 +389,31 @@ class Definition(Record):
             DefinitionError: An override is not a parameter.
         """
         overrides = dict(overrides or {})
-        for name in overrides:
-            if name not in self.parameters:
-                raise DefinitionError(
-                    f"benchmark {self.name} has no parameter `{name}`{_near(name, self.parameters)}"
-                )
+        self._check_overrides(overrides)
+        # A list, not a set: a point is a dict. Matrices of a suite may overlap.
         seen: list[Parameters] = []
         for matrix in self.suites[suite] if suite else (self.matrix,):
             axes = {**matrix, **overrides}
             for values in itertools.product(*axes.values()):
                 point = {**self.parameters, **dict(zip(axes, values, strict=True))}
+                # Before the filters: they may name a number of GPUs.
                 if point.get("gpus") == "all":
                     point["gpus"] = gpus
-                wanted = not self.only or any(_fits(one, point) for one in self.only)
-                if wanted and point not in seen and not any(_fits(one, point) for one in self.exclude):
+                if self._keeps(point) and point not in seen:
                     seen.append(point)
                     yield point
+
+    def _check_overrides(self, overrides: Iterable[str]) -> None:
+        for name in overrides:
+            if name not in self.parameters:
+                raise DefinitionError(
+                    f"benchmark {self.name} has no parameter `{name}`{_near(name, self.parameters)}"
+                )
+
+    def _keeps(self, point: Mapping[str, Scalar]) -> bool:
+        """Whether `only` and `exclude` leave a point in."""
+        wanted = not self.only or any(_fits(entry, point) for entry in self.only)
+        return wanted and not any(_fits(entry, point) for entry in self.exclude)
 
 
 def _fits(one: Filter, point: Mapping[str, Scalar]) -> bool:
@@ -467,16 +482,9 @@ def load_definition(path: Path, *, log_formats: Collection[str]) -> LoadedDefini
     Raises:
         DefinitionError: With file, line, key and what is wrong.
     """
-    try:
-        data = path.read_bytes()
-        document = yaml.compose(data, Loader=yaml.SafeLoader)
-    except OSError as error:
-        raise DefinitionError(f"{path}: cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        raise DefinitionError(f"{path}{line}: not YAML: {getattr(error, 'problem', error)}") from error
+    data, document = _read_yaml(path)
     lines: dict[tuple[str, ...], int] = {}
+    # On the nodes: the content below shows neither lines nor keys that were written twice.
     _check_keys(document, (), lines, path)
     try:
         content = yaml.safe_load(data)
@@ -496,6 +504,19 @@ def load_definition(path: Path, *, log_formats: Collection[str]) -> LoadedDefini
             f"call the file {definition.name}.yml"
         )
     return LoadedDefinition(definition=definition, path=str(path), sha256=hashlib.sha256(data).hexdigest())
+
+
+def _read_yaml(path: Path) -> tuple[bytes, Any]:
+    """Return a file's bytes and its YAML as nodes, which know their lines."""
+    try:
+        data = path.read_bytes()
+        return data, yaml.compose(data, Loader=yaml.SafeLoader)
+    except OSError as error:
+        raise DefinitionError(f"{path}: cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        raise DefinitionError(f"{path}{line}: not YAML: {getattr(error, 'problem', error)}") from error
 
 
 def load_definitions(folder: Path, *, log_formats: Collection[str]) -> dict[str, LoadedDefinition]:

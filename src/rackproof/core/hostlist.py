@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 _HOST_NUMBER = re.compile(r"[0-9]{1,12}")
@@ -18,21 +18,30 @@ def compress_hostlist(names: Iterable[str]) -> str:
     groups: dict[tuple[str, int], list[int]] = {}
     whole = []
     for name in sorted(set(names)):
+        # Grouped by the number's width as well: n1 and n01 are two hosts.
         if found := _NUMBERED.fullmatch(name):
             groups.setdefault((found[1], len(found[2])), []).append(int(found[2]))
         else:
             whole.append(name)
     folded = []
     for (stem, width), numbers in groups.items():
-        numbers.sort()
-        starts = [numbers[0]] + [b for a, b in pairwise(numbers) if b != a + 1]
-        ends = [a for a, b in pairwise(numbers) if b != a + 1] + [numbers[-1]]
-        ranges = [
-            f"{a:0{width}d}" if a == b else f"{a:0{width}d}-{b:0{width}d}"
-            for a, b in zip(starts, ends, strict=True)
-        ]
+        ranges = _ranges(sorted(numbers), width)
         folded.append(f"{stem}{ranges[0]}" if len(numbers) == 1 else f"{stem}[{','.join(ranges)}]")
     return ",".join(sorted(folded + whole))
+
+
+def _ranges(numbers: Sequence[int], width: int) -> list[str]:
+    """Return sorted numbers as runs without a gap: ``01-03``, ``07``."""
+    starts, ends = [numbers[0]], []
+    for earlier, later in pairwise(numbers):
+        if later != earlier + 1:
+            ends.append(earlier)
+            starts.append(later)
+    ends.append(numbers[-1])
+    return [
+        f"{first:0{width}d}" if first == last else f"{first:0{width}d}-{last:0{width}d}"
+        for first, last in zip(starts, ends, strict=True)
+    ]
 
 
 def expand_hostlist(text: str) -> tuple[str, ...]:
@@ -48,13 +57,18 @@ def expand_hostlist(text: str) -> tuple[str, ...]:
             continue
         head, tail = part[: brackets.start()], part[brackets.end() :]
         for piece in brackets[1].split(","):
-            low, _, high = piece.partition("-")
-            # Python refuses to convert a number of thousands of digits, which a hostile log may hold.
-            if not _HOST_NUMBER.fullmatch(low) or (high and not _HOST_NUMBER.fullmatch(high)):
-                continue
-            if len(hosts) > _MAX_HOSTS:
-                continue
-            last = min(int(high or low), int(low) + _MAX_RANGE)
-            # The width of the first number is that of all: n[08-10] is n08, n09, n10.
-            hosts += [f"{head}{number:0{len(low)}}{tail}" for number in range(int(low), last + 1)]
+            # Many ranges of the largest size would fill the memory, so the whole is bounded, too.
+            if len(hosts) <= _MAX_HOSTS:
+                hosts += [f"{head}{number}{tail}" for number in _numbers_of_range(piece)]
     return tuple(hosts)
+
+
+def _numbers_of_range(piece: str) -> list[str]:
+    """Return the numbers of ``08-10`` or ``7`` as written; none where it is no range."""
+    low, _, high = piece.partition("-")
+    # Python refuses to convert a number of thousands of digits, which a hostile log may hold.
+    if not _HOST_NUMBER.fullmatch(low) or (high and not _HOST_NUMBER.fullmatch(high)):
+        return []
+    last = min(int(high or low), int(low) + _MAX_RANGE)
+    # The width of the first number is that of all: n[08-10] is n08, n09, n10.
+    return [f"{number:0{len(low)}}" for number in range(int(low), last + 1)]

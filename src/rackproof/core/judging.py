@@ -49,13 +49,14 @@ class SkuReference(Record):
     @classmethod
     def _can_fail(cls, reference: Reference) -> Reference:
         """Refuse slips that would let anything pass: percent for a fraction, 0 for a SKU not yet known."""
-        bounds = [one for one in (reference.low, reference.high, reference.warn) if one is not None]
+        bounds = _stated_bounds(reference)
         if not bounds:
             raise ValueError("give low, high or warn: without a bound nothing can fail")
-        if not all(-1 < one <= 1 for one in bounds):
+        if not all(-1 < bound <= 1 for bound in bounds):
             raise ValueError("low, high and warn are fractions: -0.07 allows 7 % less")
-        if (reference.low or 0) > 0 or (reference.high or 0) < 0:
+        if _leaves_value_outside(reference):
             raise ValueError("low is at most 0, high is at least 0")
+        # A fraction of 0 is 0: only "none at all" (high: 0) can be meant by it.
         if reference.value == 0 and (reference.high is None or any(bounds)):
             raise ValueError(
                 "a value of 0 has no speed within its bounds; for a count of faults give high: 0"
@@ -175,13 +176,25 @@ def _compare(measurement: Measurement, reference: Reference, better: Direction |
         if better is Direction.HIGHER and lowest != highest:
             return Verdict.UNPROVEN, f"{shown} is above {highest:.6g}: {_TOO_GOOD}"
         return Verdict.FAIL, f"{shown} is above {highest:.6g}"
-    warning = _edge(reference, reference.warn)
+    return _compare_with_warning(value, shown, _edge(reference, reference.warn), better)
+
+
+def _compare_with_warning(
+    value: float, shown: str, warning: float | None, better: Direction | None
+) -> tuple[Verdict, str]:
+    """Compare a value within the hard bounds with the warning, where there is one."""
     if warning is not None:
         if better is Direction.LOWER and value > warning:
             return Verdict.DEGRADED, f"{shown} is above {warning:.6g}, yet within the hard bound"
+        # Also where no direction is known: the warning is then a lower bound.
         if better is not Direction.LOWER and value < warning:
             return Verdict.DEGRADED, f"{shown} is below {warning:.6g}, yet within the hard bound"
     return Verdict.PASS, "within bounds"
+
+
+def _stated_bounds(reference: Reference) -> list[float]:
+    """Return the fractions that a reference states."""
+    return [bound for bound in (reference.low, reference.high, reference.warn) if bound is not None]
 
 
 def _edge(reference: Reference, fraction: float | None) -> float | None:
@@ -190,15 +203,21 @@ def _edge(reference: Reference, fraction: float | None) -> float | None:
     return None if fraction is None else reference.value + abs(reference.value) * fraction
 
 
+def _leaves_value_outside(reference: Reference) -> bool:
+    """Whether the reference's own value would not be within its bounds."""
+    return (reference.low or 0) > 0 or (reference.high or 0) < 0
+
+
 def _useless(reference: Reference, better: Direction | None) -> str:
     """Return why no value could fail against a reference, empty if one could."""
-    low, high, warn = reference.low, reference.high, reference.warn
-    if not all(math.isfinite(one) for one in (low, high, warn) if one is not None):
+    bounds = _stated_bounds(reference)
+    if not all(math.isfinite(bound) for bound in bounds):
         return "a bound of it is not a finite number"
-    if reference.value == 0 and any((low, high, warn)):
+    if reference.value == 0 and any(bounds):
         return "a fraction of 0 is no bound"
+    low, high = reference.low, reference.high
     bad_sides = {Direction.HIGHER: (low,), Direction.LOWER: (high,), None: (low, high)}[better]
-    if all(one is None for one in (*bad_sides, warn)):
+    if all(bound is None for bound in (*bad_sides, reference.warn)):
         return "it has no bound on the bad side"
     return ""
 
@@ -225,52 +244,69 @@ def judge_rule(
         trouble: Why references may exist that were not found; not to know them gates.
     """
     used = parameters.get("gpus", 0)
+    # A parameter that is no number, such as `all`, is no reason to leave the rule out.
     if isinstance(used, int) and used < rule.needs_gpus:
         return []
-    matching = [
-        one for one in measurements if one.name == rule.metric and rule.labels.items() <= one.labels.items()
-    ]
+    matching = _matching_measurements(rule, measurements)
     if not matching:
-        if rule.optional:
-            return []
-        return [
-            Judgement(
-                metric=rule.metric,
-                labels=rule.labels,
-                unit=rule.unit,
-                verdict=Verdict.UNPROVEN,
-                reason="the log holds no such measurement",
-            )
-        ]
+        # A rule that finds nothing must not pass: the workload may have stopped measuring it.
+        return [] if rule.optional else [_unproven(rule, "the log holds no such measurement")]
     try:
         bound = rule.bound(source, parameters)
     except DefinitionError as error:
-        return [
-            Judgement(
-                metric=rule.metric,
-                labels=rule.labels,
-                unit=rule.unit,
-                verdict=Verdict.UNPROVEN,
-                reason=str(error)[:4000],
-            )
-        ]
+        return [_unproven(rule, str(error)[:4000])]
     judgements = []
-    for one in matching:
-        if rule.unit and one.unit != rule.unit:
-            judgements.append(
-                judge(one, Reference(value=0, unit=rule.unit, source=source), direction=rule.direction)
-            )
+    for measurement in matching:
+        if rule.unit and measurement.unit != rule.unit:
+            # Judged against an empty reference of the right unit, so that the reason names both units.
+            expected = Reference(value=0, unit=rule.unit, source=source)
+            judgements.append(judge(measurement, expected, direction=rule.direction))
         elif bound is not None:
             # A rule without a unit applies to whatever unit the metric has.
-            judgements.append(judge(one, bound.model_copy(update={"unit": one.unit}), direction=rule.better))
+            same_unit = bound.model_copy(update={"unit": measurement.unit})
+            judgements.append(judge(measurement, same_unit, direction=rule.better))
         else:
-            known = references(one)
-            gating = require_references or bool(trouble) or not one.finite
-            lacking = f"no reference is known, for {trouble}" if trouble else NO_REFERENCE
-            judgements += [judge(one, reference, direction=rule.direction) for reference in known] or [
-                judge(one, None, direction=rule.direction, gating=gating, lacking=lacking)
-            ]
+            judgements += _judge_by_references(
+                rule,
+                measurement,
+                references(measurement),
+                require_references=require_references,
+                trouble=trouble,
+            )
     return judgements
+
+
+def _matching_measurements(rule: JudgeRule, measurements: Iterable[Measurement]) -> list[Measurement]:
+    """Return the measurements that a rule names; one may carry more labels than the rule."""
+    return [
+        measurement
+        for measurement in measurements
+        if measurement.name == rule.metric and rule.labels.items() <= measurement.labels.items()
+    ]
+
+
+def _unproven(rule: JudgeRule, reason: str) -> Judgement:
+    """Return the judgement of a rule that could not be applied to any value."""
+    return Judgement(
+        metric=rule.metric, labels=rule.labels, unit=rule.unit, verdict=Verdict.UNPROVEN, reason=reason
+    )
+
+
+def _judge_by_references(
+    rule: JudgeRule,
+    measurement: Measurement,
+    known: Sequence[Reference],
+    *,
+    require_references: bool,
+    trouble: str,
+) -> list[Judgement]:
+    """Judge a measurement of speed by each of its references, or note that it has none."""
+    if known:
+        return [judge(measurement, reference, direction=rule.direction) for reference in known]
+    # The first run of new hardware has no reference and is kept as a candidate, so the lack need not gate.
+    gating = require_references or bool(trouble) or not measurement.finite
+    lacking = f"no reference is known, for {trouble}" if trouble else NO_REFERENCE
+    return [judge(measurement, None, direction=rule.direction, gating=gating, lacking=lacking)]
 
 
 def judge_run(
@@ -298,11 +334,10 @@ def judge_run(
         trouble: Why references may exist that were not found, if so.
         more: Measurements that were made beside the logs' own.
     """
-    measurements = [*(one for log in logs for one in log.measurements), *more]
-    judgements = [
-        judgement
-        for rule in rules
-        for judgement in judge_rule(
+    measurements = [*_logged_measurements(logs), *more]
+    judgements: list[Judgement] = []
+    for rule in rules:
+        judgements += judge_rule(
             rule,
             measurements,
             references,
@@ -311,37 +346,82 @@ def judge_run(
             source=source,
             trouble=trouble,
         )
-    ]
-    verdicts = [log.verdict for log in logs]
-    verdicts += [finding.verdict for finding in findings if finding.verdict is not None]
     gating = [judgement for judgement in judgements if judgement.gating]
-    verdicts += [judgement.verdict for judgement in gating] or [Verdict.UNPROVEN]
-
-    reasons: list[tuple[Verdict, str]] = [
-        (found.verdict, " ".join(filter(None, [found.message, str(found.source)])))
-        for found in sorted(
-            [*findings, *(finding for log in logs for finding in log.findings)],
-            key=lambda one: one.consequence,
-        )
-        if found.verdict is not None and found.verdict is not Verdict.PASS
+    reasons = _finding_reasons(logs, findings)
+    reasons += _log_reasons(logs)
+    reasons += _missing_proof_reasons(logs, findings, gating)
+    reasons += [
+        (judgement.verdict, _sentence(judgement))
+        for judgement in gating
+        if judgement.verdict is not Verdict.PASS
     ]
-    reasons += [(log.verdict, _end_of(log)) for log in logs if log.verdict.gates and not _explained(log)]
-    if not logs:
-        verdicts.append(Verdict.UNPROVEN)
-        if not any(finding.verdict for finding in findings):
-            reasons.append((Verdict.UNPROVEN, "there is no log"))
-    elif not gating:
-        reasons.append((Verdict.UNPROVEN, "nothing that gates was judged"))
-    reasons += [(one.verdict, _sentence(one)) for one in gating if one.verdict is not Verdict.PASS]
-    open_questions = [one for one in judgements if not one.gating and one.verdict is not Verdict.PASS]
     weight = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED)
+    # The sort is stable: within one weight, findings stay ahead of logs and logs ahead of rules.
     ordered = [text for _, text in sorted(reasons, key=lambda pair: weight.index(pair[0]))]
-    if open_questions:
-        names = ", ".join(dict.fromkeys(one.metric for one in open_questions))
-        ordered.append(f"not gating, unproven: {names} ({NO_REFERENCE}; kept as candidate)")
+    ordered += _open_questions(judgements)
     return Outcome(
-        judgements=tuple(judgements), verdict=worst(verdicts), reasons=tuple(dict.fromkeys(ordered))
+        judgements=tuple(judgements),
+        verdict=worst(_all_verdicts(logs, findings, gating)),
+        # Ranks repeat the same failure: one sentence of it is enough.
+        reasons=tuple(dict.fromkeys(ordered)),
     )
+
+
+def _logged_measurements(logs: Iterable[ParsedLog]) -> list[Measurement]:
+    return [measurement for log in logs for measurement in log.measurements]
+
+
+def _all_verdicts(
+    logs: Sequence[ParsedLog], findings: Iterable[Finding], gating: Sequence[Judgement]
+) -> list[Verdict]:
+    """Return all that the run's verdict is the worst of; where a part is missing, it is unproven."""
+    verdicts = [log.verdict for log in logs] or [Verdict.UNPROVEN]
+    verdicts += [finding.verdict for finding in findings if finding.verdict is not None]
+    verdicts += [judgement.verdict for judgement in gating] or [Verdict.UNPROVEN]
+    return verdicts
+
+
+def _finding_reasons(logs: Iterable[ParsedLog], findings: Iterable[Finding]) -> list[tuple[Verdict, str]]:
+    """Return what counts against the run, the causes ahead of what merely follows from them."""
+    every = [*findings, *(finding for log in logs for finding in log.findings)]
+    reasons: list[tuple[Verdict, str]] = []
+    for finding in sorted(every, key=lambda finding: finding.consequence):
+        if finding.verdict is not None and finding.verdict is not Verdict.PASS:
+            words = filter(None, [finding.message, str(finding.source)])
+            reasons.append((finding.verdict, " ".join(words)))
+    return reasons
+
+
+def _log_reasons(logs: Iterable[ParsedLog]) -> list[tuple[Verdict, str]]:
+    """Return the logs that gate without a finding that gives the reason."""
+    return [(log.verdict, _end_of(log)) for log in logs if log.verdict.gates and not _explained(log)]
+
+
+def _missing_proof_reasons(
+    logs: Sequence[ParsedLog], findings: Iterable[Finding], gating: Sequence[Judgement]
+) -> list[tuple[Verdict, str]]:
+    """Return what is missing: a log, or anything that was judged."""
+    if not logs:
+        # A finding with a verdict gives the cause already; the absent log only follows from it.
+        if any(finding.verdict for finding in findings):
+            return []
+        return [(Verdict.UNPROVEN, "there is no log")]
+    if not gating:
+        return [(Verdict.UNPROVEN, "nothing that gates was judged")]
+    return []
+
+
+def _open_questions(judgements: Iterable[Judgement]) -> list[str]:
+    """Return one sentence about all that was measured but had nothing to be judged by."""
+    metrics = [
+        judgement.metric
+        for judgement in judgements
+        if not judgement.gating and judgement.verdict is not Verdict.PASS
+    ]
+    if not metrics:
+        return []
+    names = ", ".join(dict.fromkeys(metrics))
+    return [f"not gating, unproven: {names} ({NO_REFERENCE}; kept as candidate)"]
 
 
 def _explained(log: ParsedLog) -> bool:

@@ -72,19 +72,23 @@ def number(value: float | None) -> str:
         return "NaN"
     if math.isinf(value):
         return "∞" if value > 0 else f"{_MINUS}∞"
+    text = _short_decimal(value)
+    return text.replace("-", _MINUS) if text.startswith("-") else text
+
+
+def _short_decimal(value: float) -> str:
+    """Return a finite number with about four digits, without zeros that say nothing."""
     size = abs(value)
     if size >= 1e15 or 0 < size < 1e-3:
-        text = f"{value:.3e}"
-        digits, exponent = text.split("e")
-        text = f"{digits.rstrip('0').rstrip('.')}e{int(exponent)}"
-    elif value == int(value) or size >= 1000:
-        text = f"{value:,.0f}"
-    elif size >= 100:
-        text = f"{value:.1f}"
-    else:
-        text = f"{value:.{3 if size >= 1 else 4}f}"
-        text = text.rstrip("0").rstrip(".")
-    return text.replace("-", _MINUS) if text.startswith("-") else text
+        digits, exponent = f"{value:.3e}".split("e")
+        return f"{digits.rstrip('0').rstrip('.')}e{int(exponent)}"
+    # Zeros are only cut behind a decimal point: here they are part of the number.
+    if value == int(value) or size >= 1000:
+        return f"{value:,.0f}"
+    if size >= 100:
+        return f"{value:.1f}"
+    text = f"{value:.{3 if size >= 1 else 4}f}"
+    return text.rstrip("0").rstrip(".")
 
 
 def unit_text(unit: str) -> str:
