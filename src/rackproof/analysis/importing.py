@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -43,15 +43,18 @@ def find_files(place: Path, results_folder: Path | None = None) -> Iterator[Path
         yield place
         return
     for folder, subfolders, names in os.walk(place):
-        subfolders[:] = sorted(
-            name
-            for name in subfolders
-            if not name.startswith(".") and Path(folder, name).resolve() != results_folder
-        )
+        # In place: os.walk enters only what is left in its own list.
+        subfolders[:] = sorted(name for name in subfolders if _is_walked(Path(folder, name), results_folder))
+        # Shorter names first, so that run_2 comes before run_10.
         for name in sorted(names, key=lambda name: (len(name), name)):
             path = Path(folder, name)
             if not name.startswith(".") and path.is_file() and not path.is_symlink():
                 yield path
+
+
+def _is_walked(folder: Path, results_folder: Path | None) -> bool:
+    # An import into a folder below the logs would otherwise import its own copies, again and again.
+    return not folder.name.startswith(".") and folder.resolve() != results_folder
 
 
 def _is_log_by_name(path: Path) -> bool:
@@ -71,16 +74,22 @@ def guess_benchmark(log: ParsedLog, path: Path) -> str:
 def _moment(log: ParsedLog, *names: str) -> datetime | None:
     """Read a moment that the log states: ISO 8601 (UTC where it has no zone), or seconds since 1970."""
     for name in names:
-        raw = log.tags.get(name, "")
         try:
-            if raw.replace(".", "", 1).isdigit():
-                return datetime.fromtimestamp(float(raw), UTC)
-            if raw:
-                moment = datetime.fromisoformat(raw)
-                return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+            moment = _parse_moment(log.tags.get(name, ""))
         except (ValueError, OverflowError, OSError):
             continue
+        if moment is not None:
+            return moment
     return None
+
+
+def _parse_moment(text: str) -> datetime | None:
+    if not text:
+        return None
+    if text.replace(".", "", 1).isdigit():
+        return datetime.fromtimestamp(float(text), UTC)
+    moment = datetime.fromisoformat(text)
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 def run_from_log(
@@ -96,20 +105,6 @@ def run_from_log(
         benchmark: Its benchmark.
         plan_id: The import it belongs to.
     """
-    software = {
-        key.removeprefix("software."): v for key, v in log.tags.items() if key.startswith("software.")
-    }
-    if log.format == "tf_cnn" and log.tags.get("tensorflow"):
-        software["tensorflow"] = log.tags["tensorflow"]
-    data = {key.removeprefix("dataset."): v for key, v in log.tags.items() if key.startswith("dataset.")}
-    counts = {key: int(data[key]) for key in ("objects", "size_bytes") if _digits(data.get(key, ""))}
-    texts = {key: data[key] for key in ("name", "source", "sha256") if key in data}
-    order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2}
-    findings = sorted(
-        (finding for finding in log.findings if finding.verdict in order),
-        key=lambda finding: (order[finding.verdict or Verdict.FAIL], finding.consequence),
-    )
-    reasons = tuple(dict.fromkeys(map(_reason, findings)))
     return Run(
         run_id=run_id,
         plan_id=plan_id,
@@ -119,40 +114,65 @@ def run_from_log(
         started=_moment(log, "started", "start_time", "submission_start"),
         ended=_moment(log, "ended", "end_time"),
         parameters=_parameters(log),
-        software=software,
-        dataset=Dataset.model_validate({**texts, **counts}) if data else None,
+        software=_software(log),
+        dataset=_dataset(log),
         seeds=(int(log.tags["seed"]),) if _digits(log.tags.get("seed", "")) else (),
         measurements=log.measurements,
         series=log.series,
         findings=log.findings,
         verdict=log.verdict,
-        reasons=reasons or _default_reasons(log.verdict),
+        reasons=_reasons(log),
         logs=(entry,),
         rackproof_version=__version__,
     )
+
+
+def _tags_under(log: ParsedLog, prefix: str) -> dict[str, str]:
+    return {name.removeprefix(prefix): value for name, value in log.tags.items() if name.startswith(prefix)}
+
+
+def _software(log: ParsedLog) -> dict[str, str]:
+    software = _tags_under(log, "software.")
+    if log.format == "tf_cnn" and log.tags.get("tensorflow"):
+        software["tensorflow"] = log.tags["tensorflow"]
+    return software
+
+
+def _dataset(log: ParsedLog) -> Dataset | None:
+    stated = _tags_under(log, "dataset.")
+    if not stated:
+        return None
+    # A log is any text: a count that is none is left out, rather than the whole log refused.
+    counts = {name: int(stated[name]) for name in ("objects", "size_bytes") if _digits(stated.get(name, ""))}
+    texts = {name: stated[name] for name in ("name", "source", "sha256") if name in stated}
+    return Dataset.model_validate({**texts, **counts})
+
+
+def _reasons(log: ParsedLog) -> tuple[str, ...]:
+    """Return why the log's verdict is what it is, the worst and the causes first."""
+    order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2}
+    findings = [finding for finding in log.findings if finding.verdict in order]
+    findings.sort(key=lambda finding: (order[finding.verdict or Verdict.FAIL], finding.consequence))
+    return tuple(dict.fromkeys(map(_reason, findings))) or _default_reasons(log.verdict)
 
 
 def _parameters(log: ParsedLog) -> dict[str, str | int | float | bool | None]:
     """Return the point of a matrix that a log states: batch, and of tf_cnn_benchmarks all that it prints."""
     tags = log.tags
     point: dict[str, str | int | float | bool | None] = {}
-    if _digits(tags.get("global_batch_size", "")):
-        point["batch_size"] = int(tags["global_batch_size"])
+    point |= _numbers(tags, {"batch_size": "global_batch_size"})
     if log.format == "mllog" and "batch_per_gpu" in tags:
         # Rackproof's own workload, started by hand: over several nodes, by srun.
-        point |= {
-            name: int(tags[name])
-            for name in ("batch_per_gpu", "gpus", "processes", "nodes")
-            if _digits(tags.get(name, ""))
-        }
+        point |= _numbers(tags, {name: name for name in ("batch_per_gpu", "gpus", "processes", "nodes")})
     if log.format == "tf_cnn":
-        for name, tag in (("batch_per_gpu", "batch_size_per_device"), ("gpus", "devices")):
-            if _digits(tags.get(tag, "")):
-                point[name] = int(tags[tag])
-        for name in ("dataset", "variables"):
-            if tags.get(name):
-                point[name] = sanitize(tags[name], 60)
+        point |= _numbers(tags, {"batch_per_gpu": "batch_size_per_device", "gpus": "devices"})
+        point |= {name: sanitize(tags[name], 60) for name in ("dataset", "variables") if tags.get(name)}
     return point
+
+
+def _numbers(tags: Mapping[str, str], tag_of: Mapping[str, str]) -> dict[str, int]:
+    """Return the parameters whose tag is a number, by their own names."""
+    return {name: int(tags[tag]) for name, tag in tag_of.items() if _digits(tags.get(tag, ""))}
 
 
 def _reason(finding: Finding) -> str:
@@ -161,6 +181,7 @@ def _reason(finding: Finding) -> str:
 
 
 def _digits(text: str) -> bool:
+    # Below 18 digits: more may not fit 64 bits, and int() of thousands of digits raises.
     return text.isascii() and text.isdigit() and len(text) < 18
 
 
@@ -215,7 +236,7 @@ def read_runs(
         OSError: A log cannot be read.
         ValueError: The format is unknown.
     """
-    seen: dict[str, list[str]] = {}
+    places: dict[str, list[str]] = {}
     for path in files:
         if progress is not None:
             progress(path)
@@ -227,16 +248,20 @@ def read_runs(
             skipped.append(f"{sanitize(relative, 300)}: no known log format in it")
             continue
         named = benchmark or guess_benchmark(log, path)
-        started = _moment(log, "started", "start_time", "submission_start")
-        stamp = f"{started:%Y%m%dT%H%M%SZ}-" if started else ""
-        # By content: the same log again is the same run, from wherever; a copy beside it is another one.
-        copies = seen.setdefault(entry.sha256, [])
-        run_id = f"{stamp}{slug(named) or 'run'}-{text_digest(entry.sha256, str(len(copies)))[:12]}"
+        copies = places.setdefault(entry.sha256, [])
+        run_id = _run_id(log, entry, named, len(copies))
         run = run_from_log(log, path, entry, run_id=run_id, benchmark=named, plan_id=plan_id)
         if copies:
             run = _with_duplicate(run, copies[0])
         copies.append(relative)
         yield run, path
+
+
+def _run_id(log: ParsedLog, entry: LogFile, benchmark: str, copy: int) -> str:
+    # By content: the same log again is the same run, from wherever; a copy beside it is another one.
+    started = _moment(log, "started", "start_time", "submission_start")
+    stamp = f"{started:%Y%m%dT%H%M%SZ}-" if started else ""
+    return f"{stamp}{slug(benchmark) or 'run'}-{text_digest(entry.sha256, str(copy))[:12]}"
 
 
 def text_digest(*parts: str) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from io import BytesIO
 
 from rackproof import logs
 from rackproof.analysis.anomaly import MAD_TO_SIGMA, AnomalyPolicy
 from rackproof.core.judging import SkuReference, judge
-from rackproof.core.records import ParsedLog, Verdict, worst
+from rackproof.core.records import Measurement, ParsedLog, Verdict, worst
 from rackproof.core.text import percent, quantity, sanitize
 from rackproof.nodes.probe_slurm_jobs import FABRIC, JobResult, Section
 from rackproof.store.probe_results import PairResult, ProbeNight
@@ -26,34 +26,55 @@ def read_pair(nodes: tuple[str, ...], done: JobResult, references: Sequence[SkuR
     """Return what nodes that reduced together say: wrong values, a hang and a value below a floor fail."""
     if done.how != "ok":
         return PairResult(nodes=nodes, passed=False, text=f"{done.how}: {done.text}")
-    section = next((one for one in done.sections if one.name == FABRIC), Section(FABRIC, None, ""))
-    log = parse_section(section)
-    speeds = sorted(
-        (one for one in log.measurements if one.name == FABRIC_METRIC),
-        key=lambda one: int(one.labels.get("size_bytes", "0")),
-    )
-    wrong = [one for one in log.measurements if one.name == "wrong_values"]
-    if any(one.value != 0 for one in wrong):
-        return PairResult(nodes=nodes, passed=False, text="sums of values were wrong")
-    if log.verdict is not Verdict.PASS or not speeds or not wrong:
-        return PairResult(
-            nodes=nodes, passed=False, text="its log proves nothing: cut off, or nothing measured"
-        )
-    if any(not one.finite or one.value <= 0 for one in speeds):
-        return PairResult(nodes=nodes, passed=False, text="a bandwidth that is none was measured")
+    section = next((section for section in done.sections if section.name == FABRIC), None)
+    log = parse_section(section or Section(FABRIC, None, ""))
+    speeds = sorted(_named(log, FABRIC_METRIC), key=lambda speed: int(speed.labels.get("size_bytes", "0")))
+    if failure := _why_no_result(log, speeds):
+        return PairResult(nodes=nodes, passed=False, text=failure)
+    # Small messages measure latency: the bandwidth of a link shows at the largest size.
     best = speeds[-1]
-    judged = [
-        judge(one, reference.reference)
-        for one in speeds
-        for reference in references
-        if reference.fits(FABRIC, {}, one)
-    ]
-    speed = worst([one.verdict for one in judged]) if judged else None
-    why = next((one.reason for one in judged if one.verdict is speed), "")
+    speed, reason = _judge_speeds(speeds, references)
     if speed is Verdict.FAIL:
-        return PairResult(nodes=nodes, passed=False, value=best.value, text=sanitize(why, 300), speed=speed)
-    told = f"{quantity(best.value, best.unit)}{f'; {why}' if why and speed is not Verdict.PASS else ''}"
-    return PairResult(nodes=nodes, passed=True, value=best.value, text=sanitize(told, 300), speed=speed)
+        text = sanitize(reason, 300)
+        return PairResult(nodes=nodes, passed=False, value=best.value, text=text, speed=speed)
+    # Reported beside the value, too, where it is no failure: degraded, or faster than can be.
+    remark = f"; {reason}" if reason and speed is not Verdict.PASS else ""
+    text = sanitize(f"{quantity(best.value, best.unit)}{remark}", 300)
+    return PairResult(nodes=nodes, passed=True, value=best.value, text=text, speed=speed)
+
+
+def _named(log: ParsedLog, name: str) -> list[Measurement]:
+    return [measurement for measurement in log.measurements if measurement.name == name]
+
+
+def _why_no_result(log: ParsedLog, speeds: Sequence[Measurement]) -> str:
+    """Return why a log proves no bandwidth, empty if it does."""
+    wrong = _named(log, "wrong_values")
+    # Before everything else: a log that is cut off after a wrong sum has still shown a wrong sum.
+    if any(measurement.value != 0 for measurement in wrong):
+        return "sums of values were wrong"
+    # Without a count of wrong values nobody checked the sums, and a fast wrong sum is worth nothing.
+    if log.verdict is not Verdict.PASS or not speeds or not wrong:
+        return "its log proves nothing: cut off, or nothing measured"
+    if any(not speed.finite or speed.value <= 0 for speed in speeds):
+        return "a bandwidth that is none was measured"
+    return ""
+
+
+def _judge_speeds(
+    speeds: Sequence[Measurement], references: Sequence[SkuReference]
+) -> tuple[Verdict | None, str]:
+    """Return the worst verdict by the floors that fit, with its reason; ``None`` where none does."""
+    judged = [
+        judge(speed, reference.reference)
+        for speed in speeds
+        for reference in references
+        if reference.fits(FABRIC, {}, speed)
+    ]
+    if not judged:
+        return None, ""
+    verdict = worst([judgement.verdict for judgement in judged])
+    return verdict, next((judgement.reason for judgement in judged if judgement.verdict is verdict), "")
 
 
 def compare_pairs(
@@ -70,34 +91,45 @@ def compare_pairs(
         policy: How strictly.
     """
     policy = policy or AnomalyPolicy()
-    values = [one.value for one in results if one.passed and one.value is not None and len(one.nodes) == 2]
-    whose = "tonight's pairs"
+    values, whose = _pair_bandwidths(results), "tonight's pairs"
     if len(values) < policy.outlier_least:
         values, whose = [*values, *before], "tonight's pairs and those of earlier nights"
     if len(values) < policy.outlier_least:
         return tuple(results)
+    # Median and MAD, not mean and deviation: a slow pair must not widen the spread that it is judged by.
     middle = statistics.median(values)
-    spread = MAD_TO_SIGMA * statistics.median([abs(one - middle) for one in values])
+    spread = MAD_TO_SIGMA * statistics.median([abs(value - middle) for value in values])
+    # A fleet of equal values has a spread of 0, by which every pair would be an outlier.
     spread = max(spread, policy.resolution * abs(middle))
+    return tuple(_compare_pair(result, middle, spread, whose, policy) for result in results)
 
-    def look(one: PairResult) -> PairResult:
-        if not one.passed or one.value is None or len(one.nodes) != 2:
-            return one
-        off = (one.value - middle) / middle
-        if (one.value - middle) / spread >= policy.outlier_z or off >= policy.outlier_fails:
-            # What a floor says of it (too good to be true, for one) is not taken back.
-            return one if one.speed is not None else one.model_copy(update={"speed": Verdict.PASS})
-        text = f"{one.text} is {percent(off)} off the median of {whose}, {quantity(middle, 'GB/s')}"
-        return one.model_copy(update={"passed": False, "text": text, "speed": Verdict.FAIL})
 
-    return tuple(look(one) for one in results)
+def _compare_pair(
+    result: PairResult, middle: float, spread: float, whose: str, policy: AnomalyPolicy
+) -> PairResult:
+    bandwidth = _pair_bandwidth(result)
+    if bandwidth is None:
+        return result
+    off = (bandwidth - middle) / middle
+    # Both have to show it: in a uniform fleet a large z may be a hundredth, and in a noisy one any
+    # distance may be noise.
+    if (bandwidth - middle) / spread >= policy.outlier_z or off >= policy.outlier_fails:
+        # What a floor says of it (too good to be true, for one) is not taken back.
+        return result if result.speed is not None else result.model_copy(update={"speed": Verdict.PASS})
+    text = f"{result.text} is {percent(off)} off the median of {whose}, {quantity(middle, 'GB/s')}"
+    return result.model_copy(update={"passed": False, "text": text, "speed": Verdict.FAIL})
+
+
+def _pair_bandwidth(result: PairResult) -> float | None:
+    """Return the bandwidth to compare; more than two nodes share more links, and are no pair."""
+    return result.value if result.passed and len(result.nodes) == 2 else None
+
+
+def _pair_bandwidths(results: Iterable[PairResult]) -> list[float]:
+    return [value for value in map(_pair_bandwidth, results) if value is not None]
 
 
 def earlier_bandwidths(past: Sequence[ProbeNight], names: Collection[str]) -> list[float]:
     """Return what pairs of some nodes reached in the nights that a drift looks back, in GB/s."""
-    return [
-        one.value
-        for night in past[: AnomalyPolicy().drift_nights]
-        for one in night.pairs
-        if one.passed and one.value is not None and len(one.nodes) == 2 and set(one.nodes) <= set(names)
-    ]
+    nights = past[: AnomalyPolicy().drift_nights]
+    return _pair_bandwidths(pair for night in nights for pair in night.pairs if set(pair.nodes) <= set(names))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rackproof.core.records import Direction, Measurement
 
@@ -18,22 +18,38 @@ def pick_representative(group: Sequence[Measurement]) -> Measurement:
     Of several devices it is the worst; of several message sizes the largest; of several kinds (number
     formats) the best where higher is better. What is not a number comes before all.
     """
-    sizes = [int(one.labels[SIZE_LABEL]) for one in group if _is_size(one)]
-    if sizes:
-        group = [one for one in group if _is_size(one) and int(one.labels[SIZE_LABEL]) == max(sizes)]
-    broken = [one for one in group if not one.finite]
-    if broken:
-        return broken[0]
-    if any(one.direction is not Direction.HIGHER for one in group):
-        return max(group, key=lambda one: one.value)
+    group = _largest_size(group)
+    for measurement in group:
+        if not measurement.finite:
+            return measurement
+    if any(measurement.direction is not Direction.HIGHER for measurement in group):
+        return max(group, key=_value)
+    return max((min(kind, key=_value) for kind in _by_kind(group)), key=_value)
+
+
+def _value(measurement: Measurement) -> float:
+    return measurement.value
+
+
+def _largest_size(group: Sequence[Measurement]) -> Sequence[Measurement]:
+    """Return the measurements of the largest message size; all where none states a size."""
+    sized = [(int(item.labels[SIZE_LABEL]), item) for item in group if _is_size(item)]
+    if not sized:
+        return group
+    largest = max(size for size, _ in sized)
+    return [item for size, item in sized if size == largest]
+
+
+def _by_kind(group: Sequence[Measurement]) -> Iterable[list[Measurement]]:
+    """Return the measurements of each kind: what differs only in the device is of one kind."""
     kinds: dict[tuple[tuple[str, str], ...], list[Measurement]] = {}
-    for one in group:
-        kind = tuple(sorted(item for item in one.labels.items() if item[0] not in _DEVICE_LABELS))
-        kinds.setdefault(kind, []).append(one)
-    lowest = [min(kind, key=lambda one: one.value) for kind in kinds.values()]
-    return max(lowest, key=lambda one: one.value)
+    for measurement in group:
+        kind = tuple(sorted(item for item in measurement.labels.items() if item[0] not in _DEVICE_LABELS))
+        kinds.setdefault(kind, []).append(measurement)
+    return kinds.values()
 
 
-def _is_size(one: Measurement) -> bool:
-    text = one.labels.get(SIZE_LABEL, "")
+def _is_size(measurement: Measurement) -> bool:
+    # Below 18 digits: a size beyond 64 bits is nonsense, and int() of thousands of digits raises.
+    text = measurement.labels.get(SIZE_LABEL, "")
     return text.isascii() and text.isdigit() and len(text) < 18

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
-from rackproof.core.records import Direction, Measurement, Record, Run, Verdict
+from rackproof.core.records import Direction, Measurement, Node, Record, Run, Verdict
 from rackproof.core.text import moment
 
 Better = Literal["first", "second", "same", "unknown"]
@@ -101,19 +101,22 @@ def _pair(
     first: list[Measurement], second: list[Measurement], key: Callable[[Measurement], _Key]
 ) -> list[tuple[Measurement, Measurement]]:
     """Take from both lists the measurements whose key is unique in each and the same in both."""
-
-    def unique(measured: Iterable[Measurement]) -> dict[_Key, Measurement]:
-        found: dict[_Key, list[Measurement]] = {}
-        for one in measured:
-            found.setdefault(key(one), []).append(one)
-        return {name: group[0] for name, group in found.items() if len(group) == 1}
-
-    left, right = unique(first), unique(second)
-    pairs = [(one, right[name]) for name, one in left.items() if name in right]
-    paired = {id(one) for pair in pairs for one in pair}
-    first[:] = [one for one in first if id(one) not in paired]
-    second[:] = [one for one in second if id(one) not in paired]
+    left, right = _unique(first, key), _unique(second, key)
+    pairs = [(measurement, right[name]) for name, measurement in left.items() if name in right]
+    # By identity: two measurements that are equal in every field are still two.
+    paired = {id(measurement) for pair in pairs for measurement in pair}
+    first[:] = [measurement for measurement in first if id(measurement) not in paired]
+    second[:] = [measurement for measurement in second if id(measurement) not in paired]
     return pairs
+
+
+def _unique(
+    measurements: Iterable[Measurement], key: Callable[[Measurement], _Key]
+) -> dict[_Key, Measurement]:
+    groups: dict[_Key, list[Measurement]] = {}
+    for measurement in measurements:
+        groups.setdefault(key(measurement), []).append(measurement)
+    return {name: group[0] for name, group in groups.items() if len(group) == 1}
 
 
 def _compared(one: Measurement, other: Measurement) -> ComparedMeasurement:
@@ -122,12 +125,6 @@ def _compared(one: Measurement, other: Measurement) -> ComparedMeasurement:
     if one.finite and other.finite and one.value:
         ratio = other.value / one.value
         difference = (other.value - one.value) / abs(one.value)
-    better: Better = "unknown"
-    if one.finite and other.finite:
-        if one.value == other.value:
-            better = "same"
-        elif direction is not None:
-            better = "second" if (other.value > one.value) == (direction is Direction.HIGHER) else "first"
     # Identities that differ are no label of the pair.
     labels = {key: value for key, value in one.labels.items() if other.labels.get(key) == value}
     return ComparedMeasurement(
@@ -139,12 +136,23 @@ def _compared(one: Measurement, other: Measurement) -> ComparedMeasurement:
         second=other.value,
         ratio=ratio,
         difference=difference,
-        better=better,
+        better=_better(one, other, direction),
     )
+
+
+def _better(first: Measurement, second: Measurement, direction: Direction | None) -> Better:
+    if not (first.finite and second.finite):
+        return "unknown"
+    if first.value == second.value:
+        return "same"
+    if direction is None:
+        return "unknown"
+    return "second" if (second.value > first.value) == (direction is Direction.HIGHER) else "first"
 
 
 def _facts(run: Run) -> dict[str, str]:
     """Return what is compared of a run's surroundings, by name."""
+    # The order of the facts is the order of the differences in the report.
     facts = {
         "benchmark": run.benchmark,
         "suite": run.suite,
@@ -158,20 +166,29 @@ def _facts(run: Run) -> dict[str, str]:
         "definition": run.definition_sha256,
         "rackproof": run.rackproof_version,
         "dataset": " ".join(filter(None, (run.dataset.name, run.dataset.sha256))) if run.dataset else "",
-        "nodes": ", ".join(node.name for node in run.nodes),
-        "SKU": _joined(node.sku for node in run.nodes),
-        "CPU": _joined(f"{node.cpu_count} x {node.cpu}" for node in run.nodes if node.cpu),
-        "GPUs": _joined(f"{len(node.gpus)} x {_joined(gpu.name for gpu in node.gpus)}" for node in run.nodes),
     }
+    facts |= _hardware_facts(run.nodes)
     facts |= {f"parameter {name}": str(value) for name, value in run.parameters.items()}
     facts |= {f"environment {name}": value for name, value in run.environment.items()}
     facts |= {f"software {name}": value for name, value in run.software.items()}
-    for kind in ("software", "firmware"):
-        names = {name for node in run.nodes for name in getattr(node, kind)}
-        for name in names:
-            versions = _joined(getattr(node, kind).get(name, "") for node in run.nodes)
-            facts[f"node {kind} {name}"] = versions
+    facts |= _version_facts("software", [node.software for node in run.nodes])
+    facts |= _version_facts("firmware", [node.firmware for node in run.nodes])
     return facts
+
+
+def _hardware_facts(nodes: Sequence[Node]) -> dict[str, str]:
+    return {
+        "nodes": ", ".join(node.name for node in nodes),
+        "SKU": _joined(node.sku for node in nodes),
+        "CPU": _joined(f"{node.cpu_count} x {node.cpu}" for node in nodes if node.cpu),
+        "GPUs": _joined(f"{len(node.gpus)} x {_joined(gpu.name for gpu in node.gpus)}" for node in nodes),
+    }
+
+
+def _version_facts(kind: str, nodes: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Return each name's versions over all nodes, so that a node that differs shows."""
+    names = {name for versions in nodes for name in versions}
+    return {f"node {kind} {name}": _joined(versions.get(name, "") for versions in nodes) for name in names}
 
 
 def _joined(values: Iterable[str]) -> str:
@@ -205,10 +222,10 @@ def compare(first: Run, second: Run) -> Comparison:
     so that GPU 0 of one node meets GPU 0 of another. A match must be unique on both sides.
     """
     left, right = list(first.measurements), list(second.measurements)
+    # Exact matches first: they take their measurements out, so that the rest can be unique without UUIDs.
     pairs = _pair(left, right, _exact) + _pair(left, right, _anonymous)
-    order = {id(one): place for place, one in enumerate(first.measurements)}
+    order = {id(measurement): place for place, measurement in enumerate(first.measurements)}
     pairs.sort(key=lambda pair: order[id(pair[0])])
-    unmatched = [(one, "first") for one in left] + [(one, "second") for one in right]
     return Comparison(
         first=_side(first),
         second=_side(second),
@@ -218,17 +235,13 @@ def compare(first: Run, second: Run) -> Comparison:
             for one, other in pairs
             if one.unit != other.unit
         ),
-        unmatched=tuple(
-            Unmatched.model_validate(
-                {
-                    "name": one.name,
-                    "labels": one.labels,
-                    "value": one.value,
-                    "unit": one.unit,
-                    "only_in": side,
-                }
-            )
-            for one, side in unmatched
-        ),
+        unmatched=(*_unmatched(left, "first"), *_unmatched(right, "second")),
         differences=_differences(_facts(first), _facts(second)),
     )
+
+
+def _unmatched(measurements: Iterable[Measurement], side: Literal["first", "second"]) -> list[Unmatched]:
+    return [
+        Unmatched(name=item.name, labels=item.labels, value=item.value, unit=item.unit, only_in=side)
+        for item in measurements
+    ]

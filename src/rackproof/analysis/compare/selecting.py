@@ -14,7 +14,7 @@ from pathlib import Path
 from rackproof.analysis.compare.naming import PUBLISHED, plain_name
 from rackproof.analysis.compare.systems import System
 from rackproof.analysis.importing import IMPORTED_FROM, NoLogsError, runs_from_logs
-from rackproof.analysis.mlperf.published import find_published, study_points
+from rackproof.analysis.mlperf.published import PublishedResult, find_published, study_points
 from rackproof.core.errors import RackproofError
 from rackproof.core.records import Run
 from rackproof.store.run_folder import RECORD_NAME, iter_runs
@@ -32,11 +32,21 @@ def names_of(run: Run) -> tuple[str, ...]:
     """Return every name that a run's system goes by, the most specific first."""
     skus = {node.sku for node in run.nodes}
     hosts = {node.name for node in run.nodes}
-    names = [*(skus if len(skus) == 1 else ()), run.configuration, *(hosts if len(hosts) == 1 else ())]
-    if run.provenance == "imported" and run.description.startswith(IMPORTED_FROM):
-        path = Path(run.description.removeprefix(IMPORTED_FROM))
-        names += [_TRIAL.sub("", path.stem), *reversed(path.parent.parts)]
-    return tuple(dict.fromkeys(name for name in (*names, run.plan_id) if name and name != "/"))
+    # A run over several nodes is no run of any one of them.
+    names = [*_only_member(skus), run.configuration, *_only_member(hosts)]
+    names += [*_names_of_import(run), run.plan_id]
+    return tuple(dict.fromkeys(name for name in names if name and name != "/"))
+
+
+def _only_member(names: set[str]) -> set[str]:
+    return names if len(names) == 1 else set()
+
+
+def _names_of_import(run: Run) -> list[str]:
+    if run.provenance != "imported" or not run.description.startswith(IMPORTED_FROM):
+        return []
+    path = Path(run.description.removeprefix(IMPORTED_FROM))
+    return [_TRIAL.sub("", path.stem), *reversed(path.parent.parts)]
 
 
 def published(name: str) -> System:
@@ -48,22 +58,26 @@ def published(name: str) -> System:
     Raises:
         NotFoundError: Nothing was published under that name; names those of round 0.6 and of the studies.
     """
-    points = tuple(one for one in study_points() if plain_name(one.system) == plain_name(name))
+    points = tuple(_results_named(name, study_points()))
     if points:
         return System(name=f"{points[0].system} (published)", published=points)
     round_, _, system = name.rpartition("/")
-    every = find_published(round=round_) if round_ else find_published()
-    found = [one for one in every if plain_name(one.system) == plain_name(system)]
-    if not found:
-        known = dict.fromkeys(one.system for one in find_published(round="0.6"))
-        studied = dict.fromkeys(one.system for one in study_points())
+    results = _results_named(system, find_published(round=round_) if round_ else find_published())
+    if not results:
+        known = dict.fromkeys(result.system for result in find_published(round="0.6"))
+        studied = dict.fromkeys(result.system for result in study_points())
         raise NotFoundError(
             f"no published system {name}; round 0.6 has {', '.join(sorted(known))}, "
             f"and the scaling studies {', '.join(studied)}"
         )
-    newest = [one for one in found if one.round == found[0].round]
-    best = {one.benchmark: one for one in reversed(newest)}
+    # Results come newest round first and fastest first; reversed, the fastest of a benchmark is kept.
+    newest = [result for result in results if result.round == results[0].round]
+    best = {result.benchmark: result for result in reversed(newest)}
     return System(name=f"{newest[0].system} (published)", published=tuple(best.values()))
+
+
+def _results_named(system: str, results: Sequence[PublishedResult]) -> list[PublishedResult]:
+    return [result for result in results if plain_name(result.system) == plain_name(system)]
 
 
 def select(
@@ -90,23 +104,39 @@ def select(
     if name.startswith(PUBLISHED):
         return published(name.removeprefix(PUBLISHED))
     path = Path(name)
+    # A file whose name has a bracket or a star is that file, not a pattern.
     if _GLOB.search(name) and not path.exists():
-        places = [Path(one) for one in sorted(glob.glob(name, recursive=True))]
+        places = [Path(match) for match in sorted(glob.glob(name, recursive=True))]
         if not places:
             raise NotFoundError(f"nothing matches {name}; quote the pattern, and check the path")
         return _of_places(_pattern_name(name), places, remarks, benchmark)
-    if name and path.name != RECORD_NAME and path.exists() and not (path / RECORD_NAME).exists():
+    if _is_place_of_logs(name):
         return _of_places(_TRIAL.sub("", path.stem) or name, [path], remarks, benchmark)
-    if name and not path.exists() and not (results / name / RECORD_NAME).is_file() and "/" not in name:
-        runs = tuple(
-            run
-            for run in iter_runs(results, on_error=lambda error: remarks.append(str(error)))
-            if name.casefold() in map(str.casefold, names_of(run))
-        )
+    if _may_be_system(name, results):
+        runs = _runs_of_system(name, results, remarks)
         if runs:
             return System(name=name, runs=_only(runs, benchmark, name))
     run = find_run(name)
     return System(name=run.run_id, runs=(run,), single_run=True)
+
+
+def _is_place_of_logs(name: str) -> bool:
+    """Whether a name is a file or folder, but not a single run's record, which ``find_run`` reads."""
+    path = Path(name)
+    # An empty name would be the current folder.
+    return bool(name) and path.name != RECORD_NAME and path.exists() and not (path / RECORD_NAME).exists()
+
+
+def _may_be_system(name: str, results: Path) -> bool:
+    # The exact id of a run comes before a system of that name; a path is neither.
+    if not name or "/" in name or Path(name).exists():
+        return False
+    return not (results / name / RECORD_NAME).is_file()
+
+
+def _runs_of_system(name: str, results: Path, remarks: list[str]) -> tuple[Run, ...]:
+    runs = iter_runs(results, on_error=lambda error: remarks.append(str(error)))
+    return tuple(run for run in runs if name.casefold() in map(str.casefold, names_of(run)))
 
 
 def _pattern_name(pattern: str) -> str:
@@ -121,28 +151,41 @@ def _pattern_name(pattern: str) -> str:
 
 def _of_places(name: str, places: Sequence[Path], remarks: list[str], benchmark: str) -> System:
     """Return the runs under folders: recorded ones where there are any, else those made of logs."""
-
-    def runs() -> Iterator[Run]:
-        logs = []
-        for place in places:
-            if place.is_dir() and ((place / RECORD_NAME).is_file() or any(place.glob(f"*/{RECORD_NAME}"))):
-                holder = place.parent if (place / RECORD_NAME).is_file() else place
-                for run in iter_runs(holder, on_error=lambda error: remarks.append(str(error))):
-                    if holder == place or run.run_id == place.name:
-                        yield run
-            else:
-                logs.append(place)
-        yield from runs_from_logs(logs, skipped)
-
     skipped: list[str] = []
     try:
-        found = tuple(runs())
+        runs = tuple(_runs_at(places, remarks, skipped))
     except NoLogsError as error:
         raise NotFoundError(str(error)) from None
-    remarks += [f"passed over: {one}" for one in skipped]
-    if not found:
+    # After the remarks about records, whichever of the places came first.
+    remarks += [f"passed over: {line}" for line in skipped]
+    if not runs:
         raise NotFoundError(f"{', '.join(map(str, places[:3]))}: no file there is a log of a known format")
-    return System(name=name, runs=_only(found, benchmark, name))
+    return System(name=name, runs=_only(runs, benchmark, name))
+
+
+def _runs_at(places: Sequence[Path], remarks: list[str], skipped: list[str]) -> Iterator[Run]:
+    logs = []
+    for place in places:
+        if _holds_records(place):
+            yield from _recorded_runs(place, remarks)
+        else:
+            logs.append(place)
+    # All logs in one go: a copy of a log is only seen beside the original.
+    yield from runs_from_logs(logs, skipped)
+
+
+def _holds_records(place: Path) -> bool:
+    if not place.is_dir():
+        return False
+    return (place / RECORD_NAME).is_file() or any(place.glob(f"*/{RECORD_NAME}"))
+
+
+def _recorded_runs(place: Path, remarks: list[str]) -> Iterator[Run]:
+    is_run_folder = (place / RECORD_NAME).is_file()
+    holder = place.parent if is_run_folder else place
+    for run in iter_runs(holder, on_error=lambda error: remarks.append(str(error))):
+        if not is_run_folder or run.run_id == place.name:
+            yield run
 
 
 def _only(runs: tuple[Run, ...], benchmark: str, name: str) -> tuple[Run, ...]:

@@ -159,28 +159,60 @@ class SystemComparison(Record):
         return tuple(cell.judgement for row in self.rows for cell in row.cells if cell.judgement is not None)
 
 
-def exclusion_reason(run: Run) -> tuple[Verdict, str, Source] | None:
+Exclusion = tuple[Verdict, str, Source]
+
+
+def exclusion_reason(run: Run) -> Exclusion | None:
     """Say why a run must not enter a mean: verdict, reason, place; ``None`` where it may.
 
     What counts is what the logs show, what was found beside them, and bounds of quality (accuracy, wrong
     values). A run that is only slower than its reference counts: leaving it out would flatter the system.
     """
+    # The order is part of the answer: the nearest to the cause comes first.
+    return (
+        _gravest_finding(run)
+        or _unfinished_log(run)
+        or _missed_bound(run)
+        or _bad_exit(run)
+        or _bad_verdict_without_log(run)
+    )
+
+
+def _gravest_finding(run: Run) -> Exclusion | None:
+    grave = [finding for finding in run.findings if finding.verdict is not None and finding.verdict.gates]
+    if not grave:
+        return None
     # The log's own text last: what it found first is the cause, "no run_stop" only the consequence.
-    grave = [one for one in run.findings if one.verdict is not None and one.verdict.gates]
-    if grave:
-        first = min(grave, key=lambda one: (one.verdict is not Verdict.FAIL, one.consequence))
-        return first.verdict or Verdict.UNPROVEN, first.message, first.source
+    first = min(grave, key=lambda finding: (finding.verdict is not Verdict.FAIL, finding.consequence))
+    return first.verdict or Verdict.UNPROVEN, first.message, first.source
+
+
+def _unfinished_log(run: Run) -> Exclusion | None:
     for log in run.logs:
         if log.verdict.gates:
             return log.verdict, "the log does not show a run that ended well", Source(file=log.path)
-    for one in run.judgements:
-        if one.gating and one.verdict is Verdict.FAIL and _is_bound(one.reference):
-            return one.verdict, f"{one.metric}: {one.reason}", one.source
-    if run.exit_status:
-        return Verdict.FAIL, f"the job ended with status {run.exit_status}", Source()
-    if not run.logs and run.verdict.gates:
-        return run.verdict, run.reasons[0] if run.reasons else "the record gives no reason", Source()
     return None
+
+
+def _missed_bound(run: Run) -> Exclusion | None:
+    for judgement in run.judgements:
+        failed = judgement.gating and judgement.verdict is Verdict.FAIL
+        if failed and _is_bound(judgement.reference):
+            return judgement.verdict, f"{judgement.metric}: {judgement.reason}", judgement.source
+    return None
+
+
+def _bad_exit(run: Run) -> Exclusion | None:
+    if not run.exit_status:
+        return None
+    return Verdict.FAIL, f"the job ended with status {run.exit_status}", Source()
+
+
+def _bad_verdict_without_log(run: Run) -> Exclusion | None:
+    # With a log, a gating verdict may only mean "slower than the reference", which is no reason.
+    if run.logs or not run.verdict.gates:
+        return None
+    return run.verdict, run.reasons[0] if run.reasons else "the record gives no reason", Source()
 
 
 def _is_bound(reference: Reference | None) -> bool:
@@ -210,20 +242,11 @@ class _Group(Record):
 
 def _groups(system: System) -> dict[str, list[_Group]]:
     """Return the groups of a system by benchmark; what does not count only as a number."""
-    found: dict[str, dict[_Point, list[Run]]] = {}
+    runs_of: dict[str, dict[_Point, list[Run]]] = {}
     for run in system.runs:
-        found.setdefault(canonical_benchmark(run.benchmark), {}).setdefault(_point(run), []).append(run)
-    groups: dict[str, list[_Group]] = {}
-    for benchmark, points in found.items():
-        for point, runs in points.items():
-            good = tuple(run for run in runs if exclusion_reason(run) is None)
-            lost = len(runs) - len(good)
-            groups.setdefault(benchmark, []).append(_Group(point=point, runs=good, left_out=lost))
-        # A log cut off before it states its batch size is a lost run of the only point there is.
-        kept = [one for one in groups[benchmark] if one.runs]
-        if len(kept) <= 1:
-            lost = sum(one.left_out for one in groups[benchmark])
-            groups[benchmark] = [(kept or groups[benchmark])[0].model_copy(update={"left_out": lost})]
+        points = runs_of.setdefault(canonical_benchmark(run.benchmark), {})
+        points.setdefault(_point(run), []).append(run)
+    groups = {benchmark: _benchmark_groups(points) for benchmark, points in runs_of.items()}
     for result in system.published:
         point = tuple(sorted(result.point.items()))
         groups.setdefault(canonical_benchmark(result.benchmark), []).append(
@@ -232,26 +255,56 @@ def _groups(system: System) -> dict[str, list[_Group]]:
     return groups
 
 
-def _aligned(
-    systems: Sequence[Mapping[str, list[_Group]]],
-) -> tuple[list[tuple[str, list[_Group]]], list[str]]:
+def _benchmark_groups(points: Mapping[_Point, list[Run]]) -> list[_Group]:
+    groups = []
+    for point, runs in points.items():
+        good = tuple(run for run in runs if exclusion_reason(run) is None)
+        groups.append(_Group(point=point, runs=good, left_out=len(runs) - len(good)))
+    with_runs = [group for group in groups if group.runs]
+    if len(with_runs) > 1:
+        return groups
+    # A log cut off before it states its batch size is a lost run of the only point there is.
+    lost = sum(group.left_out for group in groups)
+    return [(with_runs or groups)[0].model_copy(update={"left_out": lost})]
+
+
+_Row = tuple[str, list[_Group]]
+
+
+def _aligned(systems: Sequence[Mapping[str, list[_Group]]]) -> tuple[list[_Row], list[str]]:
     """Return rows of groups, one per system, and what has no counterpart."""
-    rows: list[tuple[str, list[_Group]]] = []
+    rows: list[_Row] = []
     lonely: list[str] = []
+    # By first appearance, not by name: the rows keep the order of the first system.
     for benchmark in dict.fromkeys(name for groups in systems for name in groups):
         of_each = [groups.get(benchmark, []) for groups in systems]
         if not all(of_each):
             lonely.append(benchmark)
-        elif all(len(groups) == 1 and not _of_study(groups[0]) for groups in of_each):
+        elif all(map(_is_single_point, of_each)):
+            # One point each is compared even where the points differ: systems tune their batch size.
             rows.append((benchmark, [groups[0] for groups in of_each]))
         else:
-            first, *others = of_each
-            for group in first:
-                same = [_counterparts(group, groups) for groups in others]
-                if all(len(found) == 1 for found in same):
-                    rows.append((benchmark, [group, *(found[0] for found in same)]))
-                else:
-                    lonely.append(f"{benchmark} {_point_text(group.point)}".strip())
+            matched, unmatched = _aligned_points(benchmark, of_each)
+            rows += matched
+            lonely += unmatched
+    return rows, lonely
+
+
+def _is_single_point(groups: Sequence[_Group]) -> bool:
+    return len(groups) == 1 and not _of_study(groups[0])
+
+
+def _aligned_points(benchmark: str, of_each: Sequence[list[_Group]]) -> tuple[list[_Row], list[str]]:
+    """Match each of the first system's points with one of every other system."""
+    rows: list[_Row] = []
+    lonely: list[str] = []
+    first, *others = of_each
+    for group in first:
+        matches = [_counterparts(group, groups) for groups in others]
+        if all(len(match) == 1 for match in matches):
+            rows.append((benchmark, [group, *(match[0] for match in matches)]))
+        else:
+            lonely.append(f"{benchmark} {_point_text(group.point)}".strip())
     return rows, lonely
 
 
@@ -265,24 +318,33 @@ def _counterparts(group: _Group, groups: Sequence[_Group]) -> list[_Group]:
 
     A study's row fits every point that has its parameters; of several rows the most particular does.
     """
-    equal = [one for one in groups if one.point == group.point]
-    if equal:
-        return equal[:1]
+    for other in groups:
+        if other.point == group.point:
+            return [other]
     mine = dict(group.point).items()
     if _of_study(group):
-        return [one for one in groups if not _of_study(one) and mine <= dict(one.point).items()]
-    fitting = [one for one in groups if _of_study(one) and dict(one.point).items() <= mine]
-    most = max((len(one.point) for one in fitting), default=0)
-    return [one for one in fitting if len(one.point) == most]
+        return [other for other in groups if not _of_study(other) and mine <= dict(other.point).items()]
+    return _most_particular([row for row in groups if _of_study(row) and dict(row.point).items() <= mine])
+
+
+def _most_particular(rows: Sequence[_Group]) -> list[_Group]:
+    most = max((len(row.point) for row in rows), default=0)
+    return [row for row in rows if len(row.point) == most]
 
 
 def _values(group: _Group, metric: str) -> tuple[tuple[float, ...], str, Direction | None]:
     """Return a metric of each run that has it, its unit and direction; a value that is no number is left."""
-    found = [one for run in group.runs if (one := _representative(run, metric)) is not None and one.finite]
-    if not found:
+    measured = []
+    for run in group.runs:
+        measurement = _representative(run, metric)
+        if measurement is not None and measurement.finite:
+            measured.append(measurement)
+    if not measured:
         return (), "", None
-    unit = found[0].unit
-    return tuple(one.value for one in found if one.unit == unit), unit, found[0].direction
+    # Values of another unit are left out, not converted: a mean over two units means nothing.
+    unit = measured[0].unit
+    same_unit = tuple(measurement.value for measurement in measured if measurement.unit == unit)
+    return same_unit, unit, measured[0].direction
 
 
 def _representative(run: Run, metric: str) -> Measurement | None:
@@ -292,23 +354,44 @@ def _representative(run: Run, metric: str) -> Measurement | None:
 
 
 def _throughput_name(group: _Group) -> str:
-    names = {one.name for run in group.runs for one in run.measurements}
+    names = _measured_names(group)
     return next((name for name in THROUGHPUT if name in names), "")
+
+
+def _measured_names(group: _Group) -> set[str]:
+    return {measurement.name for run in group.runs for measurement in run.measurements}
+
+
+def _common_throughput_name(groups: Sequence[_Group]) -> str:
+    name = next((name for name in map(_throughput_name, groups) if name), "")
+    if not name and any(map(_of_study, groups)):
+        # A study publishes rates only, so its row has a throughput even where no run measured one.
+        return "throughput"
+    return name
 
 
 def _metrics(groups: Sequence[_Group]) -> list[tuple[Kind, str]]:
     """Return what is compared of a benchmark: a training's three numbers, else all that has a direction."""
-    throughput = next((name for name in map(_throughput_name, groups) if name), "")
-    if not throughput and any(map(_of_study, groups)):
-        throughput = "throughput"
-    names = [{one.name for run in group.runs for one in run.measurements} for group in groups if group.runs]
-    wanted: list[tuple[Kind, str]] = []
-    if throughput or any(MINUTES in one for one in names) or any(group.published for group in groups):
-        wanted = [("throughput", throughput), ("minutes", MINUTES), ("epochs", EPOCHS)]
-        return [(kind, name) for kind, name in wanted if name]
-    measured = (one for group in groups for run in group.runs for one in run.measurements)
-    directed = dict.fromkeys(one.name for one in measured if one.direction is not None)
-    return [("other", name) for name in directed if all(name in one for one in names)]
+    throughput = _common_throughput_name(groups)
+    names = [_measured_names(group) for group in groups if group.runs]
+    if throughput or _is_timed(groups, names):
+        training: list[tuple[Kind, str]] = [("minutes", MINUTES), ("epochs", EPOCHS)]
+        return [("throughput", throughput), *training] if throughput else training
+    directed = _directed_names(groups)
+    return [("other", name) for name in directed if all(name in measured for measured in names)]
+
+
+def _is_timed(groups: Sequence[_Group], names: Sequence[set[str]]) -> bool:
+    return any(MINUTES in measured for measured in names) or any(group.published for group in groups)
+
+
+def _directed_names(groups: Sequence[_Group]) -> list[str]:
+    """Return the names of which more or less is better, in the order of the records."""
+    names: dict[str, None] = {}
+    for group in groups:
+        for run in group.runs:
+            names |= dict.fromkeys(item.name for item in run.measurements if item.direction is not None)
+    return list(names)
 
 
 def _expected(group: _Group, kind: Kind) -> float | None:
@@ -318,20 +401,34 @@ def _expected(group: _Group, kind: Kind) -> float | None:
     """
     if kind != "minutes":
         return None
-    steps = []
-    for run in group.runs:
-        minutes, epochs = _representative(run, MINUTES), _representative(run, EPOCHS)
-        if minutes is None or not minutes.finite or minutes.value <= 0:
-            continue
-        seconds = minutes.value * 60
-        times = next((one.x for one in run.series if one.name.startswith("eval_accuracy")), ())
-        inside = [time for time in times if 0 < time <= seconds + 60]
-        if len(inside) >= 2 and len(inside) == len(times):
-            steps.append((inside[-1] - inside[-2]) / seconds)
-        elif epochs is not None and epochs.finite and epochs.value >= 1:
-            # minigo plays its evaluations after training: there an iteration is the step.
-            steps.append(1 / epochs.value)
+    steps = [step for step in map(_evaluation_step, group.runs) if step is not None]
+    # Luck averages out: over n runs it shrinks with the root of n.
     return fmean(steps) / math.sqrt(len(steps)) if steps else None
+
+
+def _evaluation_step(run: Run) -> float | None:
+    """Return the time from one evaluation to the next as a fraction of the run's."""
+    minutes, epochs = _representative(run, MINUTES), _representative(run, EPOCHS)
+    if minutes is None or not minutes.finite or minutes.value <= 0:
+        return None
+    seconds = minutes.value * 60
+    gap_s = _last_evaluation_gap(run, seconds)
+    if gap_s is not None:
+        return gap_s / seconds
+    if epochs is not None and epochs.finite and epochs.value >= 1:
+        # minigo plays its evaluations after training: there an iteration is the step.
+        return 1 / epochs.value
+    return None
+
+
+def _last_evaluation_gap(run: Run, seconds: float) -> float | None:
+    """Return the time between the last two evaluations; ``None`` unless all were within the run."""
+    times = next((series.x for series in run.series if series.name.startswith("eval_accuracy")), ())
+    # A minute's grace: the log's clock and the stated time to train need not agree to the second.
+    inside = [time for time in times if 0 < time <= seconds + 60]
+    if len(inside) < 2 or len(inside) < len(times):
+        return None
+    return inside[-1] - inside[-2]
 
 
 def _published_value(result: PublishedResult, kind: Kind) -> tuple[float | None, str, Direction | None]:
@@ -404,35 +501,46 @@ def _judged(
 def _ratio(
     cell: Cell, base: Cell, kind: Kind, direction: Direction | None, confidence: float, obstacle: str
 ) -> Ratio:
-    if cell.value is None or base.value is None or cell.value <= 0 or base.value <= 0:
-        missing = "one side has no value" if None in (cell.value, base.value) else "a value is not positive"
-        return Ratio(conclusion="no ratio", reason=missing)
+    if cell.value is None or base.value is None:
+        return Ratio(conclusion="no ratio", reason="one side has no value")
+    # Not 0 either: the interval is one of logarithms.
+    if min(cell.value, base.value) <= 0:
+        return Ratio(conclusion="no ratio", reason="a value is not positive")
     if cell.unit != base.unit:
-        reason = f"{base.unit or 'no unit'} against {cell.unit or 'no unit'}"
-        return Ratio(conclusion="not comparable", reason=reason)
+        # Never converted: which of the two units is the mistake cannot be known here.
+        units = " against ".join(unit or "no unit" for unit in (base.unit, cell.unit))
+        return Ratio(conclusion="not comparable", reason=units)
     value = cell.value / base.value
-    half = None
-    if not (cell.published or base.published) and min(cell.values + base.values) > 0:
-        half = ratio_half_width(cell.values, base.values, confidence)
+    half = _ratio_half_width(cell, base, confidence)
     # Repeats that are equal to the last digit are counts or copies: they show nothing of the spread.
     if not half:
-        return Ratio(
-            value=value,
-            conclusion="not comparable" if obstacle else "no interval",
-            reason=obstacle or _why_no_interval(cell, base),
-        )
+        return _ratio_without_interval(value, cell, base, obstacle)
     # On the logarithm, so that the interval of the inverse is the inverse of the interval.
     low, high = value * math.exp(-half), value * math.exp(half)
-    conclusion: Conclusion = "no difference shown"
-    if obstacle:
-        conclusion = "not comparable"
-    elif low > 1 or high < 1:
-        up = low > 1
-        if kind == "epochs" or direction is None:
-            conclusion = "differs"
-        else:
-            conclusion = "better" if up == (direction is Direction.HIGHER) else "worse"
+    conclusion = "not comparable" if obstacle else _conclusion(low, high, kind, direction)
     return Ratio(value=value, low=low, high=high, conclusion=conclusion, reason=obstacle)
+
+
+def _ratio_without_interval(value: float, cell: Cell, base: Cell, obstacle: str) -> Ratio:
+    if obstacle:
+        return Ratio(value=value, conclusion="not comparable", reason=obstacle)
+    return Ratio(value=value, conclusion="no interval", reason=_why_no_interval(cell, base))
+
+
+def _ratio_half_width(cell: Cell, base: Cell, confidence: float) -> float | None:
+    # A published mean states no repeats, and a mean above 0 may hold single values that are not.
+    if cell.published or base.published or min(cell.values + base.values) <= 0:
+        return None
+    return ratio_half_width(cell.values, base.values, confidence)
+
+
+def _conclusion(low: float, high: float, kind: Kind, direction: Direction | None) -> Conclusion:
+    if not (low > 1 or high < 1):
+        return "no difference shown"
+    # Fewer epochs are no merit of the hardware: they come from the batch size and from luck.
+    if kind == "epochs" or direction is None:
+        return "differs"
+    return "better" if (low > 1) == (direction is Direction.HIGHER) else "worse"
 
 
 def _why_no_interval(cell: Cell, base: Cell) -> str:
@@ -453,20 +561,33 @@ def _batch_obstacle(groups: Sequence[_Group], cells: Sequence[Cell]) -> tuple[st
     sizes = [dict(group.point).get("batch_size") if group.runs else None for group in groups]
     known = [size for size in sizes if size is not None]
     per_batch = any(_is_per_batch(cell.unit) for cell in cells)
-    if per_batch and any(one.published and one.published.global_batch_size is None for one in groups):
+    if per_batch and any(map(_states_no_batch_size, groups)):
         return "the size of the published batches is not stated", ""
     if len(set(known)) < 2:
         return "", ""
-    texts = " and ".join(f"{int(size):,}" if size.isdigit() else size for size in known)
+    texts = " and ".join(map(_size_text, known))
     if not per_batch:
         return "", f"global batch sizes {texts}"
-    equal = [
-        f"{cell.value * int(size):,.0f}"
-        for cell, size in zip(cells, sizes, strict=True)
-        if cell.value is not None and size is not None and size.isdigit()
-    ]
-    note = f"global batch sizes {texts}; times the rate: {' and '.join(equal)} per second"
+    equal = " and ".join(_samples_per_second(cells, sizes))
+    note = f"global batch sizes {texts}; times the rate: {equal} per second"
     return f"batches of different size ({texts})", note
+
+
+def _size_text(size: str) -> str:
+    # A size is a run's parameter, which may be any text: what is no number is shown as it is.
+    return f"{int(size):,}" if size.isdigit() else size
+
+
+def _states_no_batch_size(group: _Group) -> bool:
+    return group.published is not None and group.published.global_batch_size is None
+
+
+def _samples_per_second(cells: Sequence[Cell], sizes: Sequence[str | None]) -> list[str]:
+    rates = []
+    for cell, size in zip(cells, sizes, strict=True):
+        if cell.value is not None and size is not None and size.isdigit():
+            rates.append(f"{cell.value * int(size):,.0f}")
+    return rates
 
 
 def systems_of(runs: Iterable[Run]) -> tuple[System, ...]:
@@ -503,37 +624,14 @@ def compare_systems(
         raise ValueError(f"two or more systems of different names are needed, not {', '.join(names)}")
     if not 0 < confidence < 1:
         raise ValueError(f"the confidence must lie between 0 and 1, not {confidence}")
+    # First of all: a copied log must not count as a repeat in any of the means below.
     systems = _without_copies(systems)
-    rows, lonely = _aligned([_groups(system) for system in systems])
+    groups_by_row, lonely = _aligned([_groups(system) for system in systems])
     references = [_references(system, systems, reference) if judge else {} for system in systems]
-    compared = []
-    for benchmark, groups in rows:
-        for kind, metric in _metrics(groups):
-            made = [
-                _cell(group, kind, metric, known.get(benchmark), confidence)
-                for group, known in zip(groups, references, strict=True)
-            ]
-            cells = tuple(cell for cell, _ in made)
-            if all(cell.value is None for cell in cells):
-                continue
-            direction = next((one for _, one in made if one is not None), None)
-            obstacle, note = _batch_obstacle(groups, cells) if kind == "throughput" else ("", "")
-            base, *others = cells
-            compared.append(
-                ComparedMetric(
-                    benchmark=benchmark,
-                    point=_shared_point(groups),
-                    kind=kind,
-                    metric=metric,
-                    unit=next(cell.unit for cell in cells if cell.value is not None),
-                    direction=None if kind == "epochs" else direction,
-                    cells=cells,
-                    ratios=tuple(
-                        _ratio(cell, base, kind, direction, confidence, obstacle) for cell in others
-                    ),
-                    notes=(note,) if note else (),
-                )
-            )
+    rows: list[ComparedMetric] = []
+    for benchmark, groups in groups_by_row:
+        judged_by = [results.get(benchmark) for results in references]
+        rows += _compared_metrics(benchmark, groups, judged_by, confidence)
     return SystemComparison(
         systems=names,
         confidence=confidence,
@@ -541,31 +639,81 @@ def compare_systems(
             f"mean over repeats; {confidence:.0%} intervals: Student's t of a mean, Welch's t on the "
             "logarithm of a ratio; none with fewer than two repeats"
         ),
-        rows=tuple(compared),
+        rows=tuple(rows),
         counted=tuple(_counted(systems)),
         left_out=tuple(_left_out(systems)),
         unmatched=tuple(lonely),
     )
 
 
+def _compared_metrics(
+    benchmark: str,
+    groups: Sequence[_Group],
+    judged_by: Sequence[PublishedResult | None],
+    confidence: float,
+) -> Iterable[ComparedMetric]:
+    """Yield one row per metric of a benchmark that any system has a value of."""
+    for kind, metric in _metrics(groups):
+        cells, direction = _cells(groups, kind, metric, judged_by, confidence)
+        unit = next((cell.unit for cell in cells if cell.value is not None), None)
+        if unit is None:
+            continue
+        obstacle, note = _batch_obstacle(groups, cells) if kind == "throughput" else ("", "")
+        yield ComparedMetric(
+            benchmark=benchmark,
+            point=_shared_point(groups),
+            kind=kind,
+            metric=metric,
+            unit=unit,
+            direction=None if kind == "epochs" else direction,
+            cells=cells,
+            ratios=_ratios(cells, kind, direction, confidence, obstacle),
+            notes=(note,) if note else (),
+        )
+
+
+def _cells(
+    groups: Sequence[_Group],
+    kind: Kind,
+    metric: str,
+    judged_by: Sequence[PublishedResult | None],
+    confidence: float,
+) -> tuple[tuple[Cell, ...], Direction | None]:
+    pairs = zip(groups, judged_by, strict=True)
+    made = [_cell(group, kind, metric, result, confidence) for group, result in pairs]
+    # A system without the metric states no direction, so the first that does speaks for all.
+    direction = next((direction for _, direction in made if direction is not None), None)
+    return tuple(cell for cell, _ in made), direction
+
+
+def _ratios(
+    cells: Sequence[Cell], kind: Kind, direction: Direction | None, confidence: float, obstacle: str
+) -> tuple[Ratio, ...]:
+    base, *others = cells
+    return tuple(_ratio(cell, base, kind, direction, confidence, obstacle) for cell in others)
+
+
 def _without_copies(systems: Sequence[System]) -> list[System]:
     """Mark logs that an earlier run of any system has byte for byte: two systems never write the same."""
-    seen: dict[str, str] = {}
+    places: dict[str, str] = {}
     marked = []
     for system in systems:
-        runs = []
-        for run in system.runs:
-            place = f"{_log_name(run) or run.run_id} ({system.name})"
-            others = {other for log in run.logs if (other := seen.get(log.sha256)) is not None}
-            for log in run.logs:
-                seen.setdefault(log.sha256, place)
-            if others and not any(one.code == "duplicate_log" for one in run.findings):
-                message = f"byte for byte the same log as {', '.join(sorted(others))}: a copy proves nothing"
-                copied = Finding(code="duplicate_log", message=message[:4000], verdict=Verdict.UNPROVEN)
-                run = run.model_copy(update={"findings": (*run.findings, copied)})
-            runs.append(run)
-        marked.append(system.model_copy(update={"runs": tuple(runs)}))
+        runs = tuple(_marked_copy(run, system.name, places) for run in system.runs)
+        marked.append(system.model_copy(update={"runs": runs}))
     return marked
+
+
+def _marked_copy(run: Run, system: str, places: dict[str, str]) -> Run:
+    """Return a run with a finding if ``places``, by checksum, holds a log of it; adds its own logs."""
+    # The earlier runs are looked up before this one's logs go in, or each would be a copy of itself.
+    others = {places[log.sha256] for log in run.logs if log.sha256 in places}
+    for log in run.logs:
+        places.setdefault(log.sha256, f"{_log_name(run) or run.run_id} ({system})")
+    if not others or any(finding.code == "duplicate_log" for finding in run.findings):
+        return run
+    message = f"byte for byte the same log as {', '.join(sorted(others))}: a copy proves nothing"
+    copied = Finding(code="duplicate_log", message=message[:4000], verdict=Verdict.UNPROVEN)
+    return run.model_copy(update={"findings": (*run.findings, copied)})
 
 
 def _shared_point(groups: Sequence[_Group]) -> str:
@@ -578,17 +726,29 @@ def _references(system: System, systems: Sequence[System], wanted: str | None) -
     """Return the published results to judge a system's cells by, by benchmark."""
     if system.published:
         return {}
-    # A study's hardware is another one: its rows are for comparing, and nothing is judged by them.
-    beside = [found for one in systems if (found := [row for row in one.published if not row.point])]
     # The command's way to name a publication is understood here, too.
     name = wanted.removeprefix(PUBLISHED) if wanted else published_system(system.name)
-    results: Iterable[PublishedResult] = beside[0] if beside else ()
-    if name is not None:
-        results = [one for one in find_published(round="0.6") if plain_name(one.system) == plain_name(name)]
-        if not results:
-            known = sorted({one.system for one in find_published(round="0.6")})
-            raise ValueError(f"no published system {name}; round 0.6 has {', '.join(known)}")
-    return {canonical_benchmark(one.benchmark): one for one in results}
+    results = _results_beside(systems) if name is None else _results_of_round(name)
+    return {canonical_benchmark(result.benchmark): result for result in results}
+
+
+def _results_beside(systems: Sequence[System]) -> Sequence[PublishedResult]:
+    """Return the results of the first published system in the comparison."""
+    for system in systems:
+        # A study's hardware is another one: its rows are for comparing, and nothing is judged by them.
+        results = [result for result in system.published if not result.point]
+        if results:
+            return results
+    return ()
+
+
+def _results_of_round(name: str) -> Sequence[PublishedResult]:
+    every = find_published(round="0.6")
+    results = [result for result in every if plain_name(result.system) == plain_name(name)]
+    if not results:
+        known = sorted({result.system for result in every})
+        raise ValueError(f"no published system {name}; round 0.6 has {', '.join(known)}")
+    return results
 
 
 def _log_name(run: Run) -> str:
@@ -601,24 +761,32 @@ def _log_name(run: Run) -> str:
 def _counted(systems: Sequence[System]) -> Iterable[Counted]:
     for system in systems:
         for run in system.runs:
-            if exclusion_reason(run) is not None:
-                continue
-            throughput = _representative(run, _throughput_name(_Group(runs=(run,))))
-            minutes, epochs, wall = (_representative(run, name) for name in (MINUTES, EPOCHS, "wall_time"))
-            yield Counted(
-                system=system.name,
-                run_id=run.run_id,
-                benchmark=canonical_benchmark(run.benchmark),
-                point=_point_text(_point(run)),
-                log=_log_name(run),
-                verdict=run.verdict,
-                throughput=throughput.value if throughput else None,
-                throughput_unit=throughput.unit if throughput else "",
-                minutes=minutes.value if minutes else None,
-                epochs=epochs.value if epochs else None,
-                wall_minutes=wall.value / 60 if wall else None,
-                source=minutes.source if minutes else throughput.source if throughput else Source(),
-            )
+            if exclusion_reason(run) is None:
+                yield _counted_run(system.name, run)
+
+
+def _counted_run(system: str, run: Run) -> Counted:
+    throughput = _representative(run, _throughput_name(_Group(runs=(run,))))
+    minutes, epochs, wall = (_representative(run, name) for name in (MINUTES, EPOCHS, "wall_time"))
+    place = minutes or throughput
+    return Counted(
+        system=system,
+        run_id=run.run_id,
+        benchmark=canonical_benchmark(run.benchmark),
+        point=_point_text(_point(run)),
+        log=_log_name(run),
+        verdict=run.verdict,
+        throughput=_value(throughput),
+        throughput_unit=throughput.unit if throughput else "",
+        minutes=_value(minutes),
+        epochs=_value(epochs),
+        wall_minutes=wall.value / 60 if wall else None,
+        source=place.source if place else Source(),
+    )
+
+
+def _value(measurement: Measurement | None) -> float | None:
+    return measurement.value if measurement else None
 
 
 def _left_out(systems: Sequence[System]) -> Iterable[LeftOut]:
