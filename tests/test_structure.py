@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import json
 import os
 import re
@@ -199,6 +200,26 @@ def test_readme_stays_short_and_its_links_lead_somewhere(root: Path) -> None:
         for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", document.read_text()):
             if "://" not in target:
                 assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+DOCUMENTED_NAME = re.compile(r"`((?:core|logs|nodes|store|analysis|report|jobs)\.[a-z_.]+)`")
+
+
+def test_what_documents_name_in_the_package_exists(root: Path) -> None:
+    """A map that names modules which are gone sends a reader the wrong way."""
+    missing = []
+    for document in sorted((root / "docs").rglob("*.md")):
+        for name in DOCUMENTED_NAME.findall(document.read_text()):
+            if name.endswith((".md", ".py", ".json", ".html")):
+                continue
+            module, _, attribute = f"rackproof.{name}".rpartition(".")
+            try:
+                found = importlib.util.find_spec(f"rackproof.{name}") is not None
+            except ModuleNotFoundError:
+                found = False
+            if not found and not hasattr(importlib.import_module(module), attribute):
+                missing.append(f"{document.name}: {name}")
+    assert not missing
 
 
 def test_versions_stand_in_one_place(root: Path) -> None:
