@@ -12,13 +12,15 @@ import logging
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 from xml.etree import ElementTree
 
 from markupsafe import Markup
 
+from rackproof.analysis.representative import SIZE_LABEL
 from rackproof.core.records import Judgement, Reference, Run
 from rackproof.core.text import number, quantity, sanitize, unit_text
 from rackproof.report.view import label_text, value_of, words
@@ -80,17 +82,21 @@ class Chart:
     notes: tuple[str, ...] = ()
 
 
+RatioPoint = tuple[float | None, float | None, float | None]
+"""A ratio and the bounds of its interval; ``None`` where there is no ratio or no interval."""
+
+RatioLine = tuple[str, tuple[RatioPoint, ...]]
+"""A label with, for every row of the chart, its point."""
+
+
 @dataclass(frozen=True)
 class Ratios:
-    """A chart of ratios to 1, one row per label; ``None`` where there is no ratio or no interval.
-
-    Each line is a label with, for every row, the ratio and the bounds of its interval.
-    """
+    """A chart of ratios to 1, one row per label."""
 
     title: str
     x_label: str
     labels: tuple[str, ...]
-    lines: tuple[tuple[str, tuple[tuple[float | None, float | None, float | None], ...]], ...]
+    lines: tuple[RatioLine, ...]
     notes: tuple[str, ...] = ()
 
 
@@ -117,18 +123,24 @@ def thin(line: Line, points: int = MAX_POINTS) -> Line:
     """
     if len(line.x) <= points:
         return line
+    # Each bucket keeps two points, its lowest and its highest.
     buckets = max(points // 2, 1)
     keep = {0, len(line.x) - 1}
     for bucket in range(buckets):
         start = bucket * len(line.x) // buckets
         stop = max((bucket + 1) * len(line.x) // buckets, start + 1)
-        good = [index for index in range(start, stop) if _number(line.y[index])]
-        if good:
-            keep |= {min(good, key=line.y.__getitem__), max(good, key=line.y.__getitem__)}
-        if len(good) < stop - start:
-            keep.add(next(index for index in range(start, stop) if not _number(line.y[index])))
+        keep |= _extremes(line.y, start, stop)
     order = sorted(keep)
     return replace(line, x=tuple(line.x[i] for i in order), y=tuple(line.y[i] for i in order))
+
+
+def _extremes(values: Sequence[float], start: int, stop: int) -> set[int]:
+    """Return where a stretch has its lowest and highest value, and its first gap, so that it stays one."""
+    good = [index for index in range(start, stop) if _number(values[index])]
+    keep = {min(good, key=values.__getitem__), max(good, key=values.__getitem__)} if good else set()
+    if len(good) < stop - start:
+        keep.add(next(index for index in range(start, stop) if not _number(values[index])))
+    return keep
 
 
 def _bounded(lines: Sequence[Line]) -> tuple[tuple[Line, ...], tuple[str, ...]]:
@@ -155,76 +167,83 @@ def _order(name: str) -> tuple[int, str]:
 
 def _level(judgements: Iterable[Judgement], name: str, unit: str) -> tuple[float | None, str]:
     """Return the bound that the metric of a curve was judged against, where it has a single one."""
-    for one in judgements:
-        reference: Reference | None = one.reference
-        if one.metric == name and reference is not None and reference.unit in ("", unit):
-            fraction = reference.low if reference.low is not None else reference.high
-            if fraction is None:
-                continue
-            bound = reference.value + abs(reference.value) * fraction
-            if _number(bound):
-                side = "at least" if reference.low is not None else "at most"
-                return bound, f"{side} {quantity(bound, reference.unit)}"
+    for judgement in judgements:
+        reference = judgement.reference
+        if judgement.metric != name or reference is None or reference.unit not in ("", unit):
+            continue
+        bound, side = _single_bound(reference)
+        if bound is not None and _number(bound):
+            return bound, f"{side} {quantity(bound, reference.unit)}"
     return None, ""
+
+
+def _single_bound(reference: Reference) -> tuple[float | None, str]:
+    """Return the lower bound of a reference, else the upper, and which of them it is."""
+    fraction = reference.low if reference.low is not None else reference.high
+    if fraction is None:
+        return None, ""
+    # A fraction is of the amount: below a negative reference, too, a lower bound is further down.
+    bound = reference.value + abs(reference.value) * fraction
+    return bound, "at least" if reference.low is not None else "at most"
 
 
 def run_charts(run: Run) -> tuple[Chart, ...]:
     """Return the charts of one run: its curves over time, and sweeps over message size."""
+    groups = _curves(run)
+    keys = sorted(groups, key=lambda key: (_order(key[0]), key))
+    charts = [_curve_chart(run, *key, groups[key]) for key in keys]
+    return (*charts, *_size_charts(run))[:MAX_CHARTS]
+
+
+def _curves(run: Run) -> dict[tuple[str, str, str], list[Line]]:
+    """Return the curves of a run that can be drawn, by name, unit and unit of the horizontal axis."""
     groups: dict[tuple[str, str, str], list[Line]] = {}
     for one in run.series:
         if one.name == "gpu_throttle":
             continue  # a set of bits: findings say in words what it holds
+        # Nothing in a record makes both of one length; what has no partner is no point.
         count = min(len(one.x), len(one.y))
         pairs = [(x, y) for x, y in zip(one.x[:count], one.y[:count], strict=True) if _number(x)]
         if len(pairs) >= 2 and any(_number(y) for _, y in pairs):
             line = Line(label_text(one.labels, 60), tuple(x for x, _ in pairs), tuple(y for _, y in pairs))
             groups.setdefault((one.name, one.unit, one.x_unit), []).append(line)
-    charts = []
-    for name, unit, x_unit in sorted(groups, key=lambda key: (_order(key[0]), key)):
-        lines, notes = _bounded(groups[name, unit, x_unit])
-        level, level_label = _level(run.judgements, name, unit)
-        long_enough = max(len(line.x) for line in lines) > 40
-        title = f"{words(name)} over {'time' if x_unit == 's' else sanitize(x_unit, 40)}"
-        title = title.replace("gpu ", "GPU ")
-        charts.append(
-            Chart(
-                title=title[:1].upper() + title[1:],
-                x_label=sanitize({"s": "seconds"}.get(x_unit, x_unit), 60),
-                y_label=unit_text(unit) or words(name)[:60],
-                lines=lines,
-                markers=not long_enough,
-                level=level,
-                level_label=level_label,
-                notes=notes,
-            )
-        )
-    return (*charts, *_size_charts(run))[:MAX_CHARTS]
+    return groups
+
+
+def _curve_chart(run: Run, name: str, unit: str, x_unit: str, curves: Sequence[Line]) -> Chart:
+    lines, notes = _bounded(curves)
+    level, level_label = _level(run.judgements, name, unit)
+    title = f"{words(name)} over {'time' if x_unit == 's' else sanitize(x_unit, 40)}"
+    return Chart(
+        title=_capitalized(title.replace("gpu ", "GPU ")),
+        x_label=sanitize("seconds" if x_unit == "s" else x_unit, 60),
+        y_label=unit_text(unit) or words(name)[:60],
+        lines=lines,
+        # On a long curve markers would cover one another.
+        markers=max(len(line.x) for line in lines) <= 40,
+        level=level,
+        level_label=level_label,
+        notes=notes,
+    )
+
+
+def _capitalized(title: str) -> str:
+    """Return a title with a capital first letter; unlike ``capitalize`` it leaves the rest (GPU) alone."""
+    return title[:1].upper() + title[1:]
 
 
 def _size_charts(run: Run) -> list[Chart]:
     """Return a chart for every metric measured over message sizes (bus bandwidth of a collective)."""
-    groups: dict[tuple[str, str], dict[str, dict[float, float]]] = {}
-    for one in run.measurements:
-        text = one.labels.get("size_bytes", "")
-        if not (text.isascii() and text.isdigit() and 0 < len(text) < 18 and int(text) > 0):
-            continue
-        rest = {key: value for key, value in one.labels.items() if key != "size_bytes"}
-        line = groups.setdefault((one.name, one.unit), {}).setdefault(label_text(rest, 60), {})
-        line.setdefault(float(int(text)), one.value)
     charts = []
-    for (name, unit), by_label in sorted(groups.items()):
-        lines = [
-            Line(label, tuple(sorted(points)), tuple(points[x] for x in sorted(points)))
-            for label, points in by_label.items()
-            if len(points) >= 3 and any(_number(y) for y in points.values())
-        ]
+    for (name, unit), points_by_label in sorted(_points_by_size(run).items()):
+        lines = [_line_of_points(label, points) for label, points in points_by_label.items()]
+        lines = [line for line in lines if len(line.x) >= 3 and any(map(_number, line.y))]
         # What is the same everywhere (no wrong value at any size) needs no curve.
         if len({y for line in lines for y in line.y}) > 1:
             kept, notes = _bounded(lines)
-            title = f"{words(name)} over message size"
             charts.append(
                 Chart(
-                    title=title[:1].upper() + title[1:],
+                    title=_capitalized(f"{words(name)} over message size"),
                     x_label="message size",
                     y_label=unit_text(unit) or words(name)[:60],
                     lines=kept,
@@ -234,6 +253,33 @@ def _size_charts(run: Run) -> list[Chart]:
                 )
             )
     return charts
+
+
+def _points_by_size(run: Run) -> dict[tuple[str, str], dict[str, dict[float, float]]]:
+    """Return values by message size, by label, by name and unit; of several at one size the first."""
+    groups: dict[tuple[str, str], dict[str, dict[float, float]]] = {}
+    for measured in run.measurements:
+        size_bytes = _message_size(measured.labels)
+        if size_bytes is None:
+            continue
+        rest = {key: value for key, value in measured.labels.items() if key != SIZE_LABEL}
+        by_label = groups.setdefault((measured.name, measured.unit), {})
+        by_label.setdefault(label_text(rest, 60), {}).setdefault(size_bytes, measured.value)
+    return groups
+
+
+def _message_size(labels: Mapping[str, str]) -> float | None:
+    """Return the message size among labels; 0 has no place on a logarithmic axis."""
+    text = labels.get(SIZE_LABEL, "")
+    # isdigit() alone takes digits of other scripts and superscripts, which int() may refuse.
+    if not (text.isascii() and text.isdigit() and len(text) < 18):
+        return None
+    return float(int(text)) if int(text) > 0 else None
+
+
+def _line_of_points(label: str, points: Mapping[float, float]) -> Line:
+    places = tuple(sorted(points))
+    return Line(label, places, tuple(points[x] for x in places))
 
 
 def sweep_charts(runs: Sequence[Run]) -> tuple[Chart, ...]:
@@ -247,39 +293,50 @@ def sweep_charts(runs: Sequence[Run]) -> tuple[Chart, ...]:
     )
     charts = []
     for benchmark in dict.fromkeys(run.benchmark for run in runs):
-        points = [run for run in runs if run.benchmark == benchmark and _batch(run) is not None]
-        points.sort(key=_gpus)
-        varying = _varying(points)
+        own = [run for run in runs if run.benchmark == benchmark]
+        points = sorted((run for run in own if _batch(run) is not None), key=_gpus)
         for title, names in metrics:
-            found: dict[str, dict[float, list[float]]] = {}
-            unit = ""
-            for run in points:
-                measured, batch = value_of(run, *names), _batch(run)
-                if measured is not None and batch is not None and _number(measured.value):
-                    unit = unit or measured.unit
-                    if measured.unit == unit:
-                        found.setdefault(_line_label(run, varying), {}).setdefault(batch, []).append(
-                            measured.value
-                        )
-            lines = [
-                Line(label, tuple(sorted(at)), tuple(sum(at[x]) / len(at[x]) for x in sorted(at)))
-                for label, at in found.items()
-            ]
-            if lines and len({x for line in lines for x in line.x}) >= 2:
-                kept, notes = _bounded(lines)
-                charts.append(
-                    Chart(
-                        title=f"{title} over batch size: {sanitize(benchmark, 80)}",
-                        x_label="batch size",
-                        y_label=unit_text(unit) or title.lower(),
-                        lines=kept,
-                        log_x=True,
-                        ticks_are_points=True,
-                        markers=True,
-                        notes=notes,
-                    )
-                )
+            lines, unit = _sweep_lines(points, names)
+            # One batch size is a column of points, and no curve.
+            if len({x for line in lines for x in line.x}) >= 2:
+                full_title = f"{title} over batch size: {sanitize(benchmark, 80)}"
+                charts.append(_sweep_chart(full_title, unit_text(unit) or title.lower(), lines))
     return tuple(charts[:MAX_CHARTS])
+
+
+def _sweep_chart(title: str, y_label: str, lines: Sequence[Line]) -> Chart:
+    kept, notes = _bounded(lines)
+    return Chart(
+        title=title,
+        x_label="batch size",
+        y_label=y_label,
+        lines=kept,
+        log_x=True,
+        ticks_are_points=True,
+        markers=True,
+        notes=notes,
+    )
+
+
+def _sweep_lines(points: Sequence[Run], names: Sequence[str]) -> tuple[list[Line], str]:
+    """Return a metric's mean over the batch size, a line for each other point, and the unit of all."""
+    varying = _varying(points)
+    repeats: dict[str, dict[float, list[float]]] = {}
+    unit = ""
+    for run in points:
+        measured, batch = value_of(run, *names), _batch(run)
+        if measured is None or batch is None or not _number(measured.value):
+            continue
+        unit = unit or measured.unit
+        # One axis has one unit: a run in another is left out.
+        if measured.unit == unit:
+            by_batch = repeats.setdefault(_line_label(run, varying), {})
+            by_batch.setdefault(batch, []).append(measured.value)
+    lines = []
+    for label, by_batch in repeats.items():
+        means = {batch: sum(values) / len(values) for batch, values in by_batch.items()}
+        lines.append(_line_of_points(label, means))
+    return lines, unit
 
 
 def _gpus(run: Run) -> int:
@@ -310,19 +367,20 @@ def _line_label(run: Run, varying: frozenset[str]) -> str:
 
 def describe(chart: Chart) -> str:
     """Say in words what a chart shows, for those who cannot see it."""
-    sentences = []
-    for line in chart.lines:
-        good = [(x, y) for x, y in zip(line.x, line.y, strict=True) if _number(y)]
-        if good:
-            low, high = min(y for _, y in good), max(y for _, y in good)
-            name = f"{line.label}: " if line.label else ""
-            sentences.append(
-                f"{name}from {number(good[0][1])} to {number(good[-1][1])}, "
-                f"lowest {number(low)}, highest {number(high)}"
-            )
+    sentences = "; ".join(filter(None, map(_describe_line, chart.lines)))
     unit = f" in {chart.y_label}" if chart.y_label else ""
     level = f" Bound: {chart.level_label}." if chart.level is not None else ""
-    return f"{chart.title}{unit}, over {chart.x_label}. {'; '.join(sentences)}.{level}"
+    return f"{chart.title}{unit}, over {chart.x_label}. {sentences}.{level}"
+
+
+def _describe_line(line: Line) -> str:
+    """Say where a curve begins and ends and its extremes; empty where it has no point."""
+    good = [y for y in line.y if _number(y)]
+    if not good:
+        return ""
+    name = f"{line.label}: " if line.label else ""
+    span = f"from {number(good[0])} to {number(good[-1])}"
+    return f"{name}{span}, lowest {number(min(good))}, highest {number(max(good))}"
 
 
 def draw(chart: Chart, ident: str) -> Drawn:
@@ -332,40 +390,12 @@ def draw(chart: Chart, ident: str) -> Drawn:
         chart: What to draw; its texts are clean, yet escaped here nevertheless.
         ident: Prefix of every id in the SVG, unique in the page.
     """
-    # Its remarks on font caches and folders do not concern the reader of a report.
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
+    with _drawing():
+        # Matplotlib is slow to import: only a page with charts pays, and not before it was silenced.
+        from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    # A glyph that the measuring font lacks only makes the layout a guess; the browser has it.
-    with rc_context(_SETTINGS), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        figure = Figure(figsize=(5.2, 2.75))
-        figure.patch.set_alpha(0)
-        FigureCanvasSVG(figure)
-        axes = figure.add_axes((0.125, 0.175, 0.85, 0.715))
-        axes.patch.set_alpha(0)
-        for side in ("top", "right", "left"):
-            axes.spines[side].set_visible(False)
-        axes.spines["bottom"].set_color(_MUTED)
-        axes.tick_params(colors=_INK, length=0, labelsize=9)
-        axes.grid(axis="y", color=_GRID, linewidth=0.8)
-        axes.set_axisbelow(True)
-        for index, line in enumerate(chart.lines):
-            heights = [value if _number(value) else math.nan for value in line.y]
-            dashes = [float(part) for part in DASHES[index].split()]
-            axes.plot(
-                line.x,
-                heights,
-                color=_LINES[index],
-                linewidth=1.8,
-                linestyle=(0, [part / 1.8 for part in dashes]) if dashes else "solid",
-                marker=_MARKERS[index] if chart.markers else "",
-                markersize=4.5,
-                markeredgewidth=0,
-            )
+        figure, axes = _empty_figure(2.75, (0.125, 0.175, 0.85, 0.715), grid="y")
+        _plot_lines(axes, chart)
         if chart.level is not None:
             axes.axhline(chart.level, color=_INK, linewidth=1.0, linestyle=(0, (1.5, 2.5)))
         _set_x_axis(axes, chart)
@@ -374,14 +404,76 @@ def draw(chart: Chart, ident: str) -> Drawn:
         axes.set_xlabel(chart.x_label, color=_MUTED, parse_math=False)
         # The unit is above its axis, upright: read without turning the head, and no room lost.
         axes.text(-0.13, 1.06, chart.y_label, transform=axes.transAxes, color=_MUTED, parse_math=False)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
+        raw = _svg_bytes(figure)
     description = describe(chart)
-    svg = _fit_for_page(buffer.getvalue(), ident, chart.title, description)
-    legend = tuple((index, line.label) for index, line in enumerate(chart.lines) if line.label)
+    svg = _fit_for_page(raw, ident, chart.title, description)
+    return Drawn(chart.title, svg, _legend(chart), description, chart.level_label, chart.notes)
+
+
+def _legend(chart: Chart) -> tuple[tuple[int, str], ...]:
+    """Return number and label of each line; among several, one without a label is of everything."""
     if len(chart.lines) > 1:
-        legend = tuple((index, line.label or "all") for index, line in enumerate(chart.lines))
-    return Drawn(chart.title, svg, legend, description, chart.level_label, chart.notes)
+        return tuple((index, line.label or "all") for index, line in enumerate(chart.lines))
+    return tuple((index, line.label) for index, line in enumerate(chart.lines) if line.label)
+
+
+@contextmanager
+def _drawing() -> Iterator[None]:
+    """Hold matplotlib to our settings, whatever a user's matplotlibrc has, and keep it quiet."""
+    # Its remarks on font caches and folders do not concern the reader of a report.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    from matplotlib import rc_context
+
+    # A glyph that the measuring font lacks only makes the layout a guess; the browser has it.
+    with rc_context(_SETTINGS), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
+
+
+def _empty_figure(
+    height: float, place: tuple[float, float, float, float], grid: Literal["x", "y"]
+) -> tuple[Any, Any]:
+    """Return a transparent figure of the page's width, and its axes without a frame."""
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    # Not through pyplot: that keeps every figure, and picks a backend by the display.
+    figure = Figure(figsize=(5.2, height))
+    figure.patch.set_alpha(0)
+    FigureCanvasSVG(figure)
+    axes = figure.add_axes(place)
+    axes.patch.set_alpha(0)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(_MUTED)
+    axes.tick_params(colors=_INK, length=0, labelsize=9)
+    axes.grid(axis=grid, color=_GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+def _svg_bytes(figure: Any) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
+    return buffer.getvalue()
+
+
+def _plot_lines(axes: Any, chart: Chart) -> None:
+    for index, line in enumerate(chart.lines):
+        # NaN breaks a line, so that a gap is seen; infinity would stretch the axis.
+        heights = [value if _number(value) else math.nan for value in line.y]
+        dashes = [float(part) for part in DASHES[index].split()]
+        axes.plot(
+            line.x,
+            heights,
+            color=_LINES[index],
+            linewidth=1.8,
+            # Matplotlib counts dashes in line widths, the page's legend in pixels.
+            linestyle=(0, [part / 1.8 for part in dashes]) if dashes else "solid",
+            marker=_MARKERS[index] if chart.markers else "",
+            markersize=4.5,
+            markeredgewidth=0,
+        )
 
 
 def _set_x_axis(axes: Any, chart: Chart) -> None:
@@ -423,37 +515,18 @@ def draw_ratios(chart: Ratios, ident: str) -> Drawn:
         chart: What to draw; at most MAX_LINES of its lines are.
         ident: Prefix of every id in the SVG, unique in the page.
     """
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
-
     lines, rows = chart.lines[:MAX_LINES], len(chart.labels)
-    with rc_context(_SETTINGS), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
+    with _drawing():
+        from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+
         height = max(0.95 + 0.3 * rows * max(1.0, len(lines) / 2), 2.0)
-        figure = Figure(figsize=(5.2, height))
-        figure.patch.set_alpha(0)
-        FigureCanvasSVG(figure)
-        axes = figure.add_axes((0.27, 0.55 / height, 0.69, 1 - 0.7 / height))
-        axes.patch.set_alpha(0)
-        for side in ("top", "right", "left"):
-            axes.spines[side].set_visible(False)
-        axes.spines["bottom"].set_color(_MUTED)
-        axes.tick_params(colors=_INK, length=0, labelsize=9)
-        axes.grid(axis="x", color=_GRID, linewidth=0.8)
-        axes.set_axisbelow(True)
+        figure, axes = _empty_figure(height, (0.27, 0.55 / height, 0.69, 1 - 0.7 / height), grid="x")
         for index, (_, points) in enumerate(lines):
             # Several systems share a row, one below the other.
             shift = (index - (len(lines) - 1) / 2) * 0.6 / max(len(lines), 1)
-            for row, (value, low, high) in enumerate(points):
-                if value is None or not _number(value):
-                    continue
-                if low is not None and high is not None and _number(high):
-                    axes.plot((low, high), (row + shift,) * 2, color=_LINES[index], linewidth=2.2, marker="|")
-                axes.plot(value, row + shift, color=_LINES[index], marker=_MARKERS[index], markersize=6)
+            _plot_ratios(axes, index, points, shift)
         axes.axvline(1, color=_INK, linewidth=1.0, linestyle=(0, (1.5, 2.5)))
+        # Upside down: the first row is at the top, as in the table beside.
         axes.set_ylim(rows - 0.5, -0.5)
         axes.yaxis.set_major_locator(FixedLocator(range(rows)))
         shown = [sanitize(label, 26) for label in chart.labels]
@@ -461,15 +534,24 @@ def draw_ratios(chart: Ratios, ident: str) -> Drawn:
         axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: number(x)))
         axes.set_xlabel(chart.x_label, color=_MUTED, parse_math=False)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
+        raw = _svg_bytes(figure)
     description = describe_ratios(chart)
-    svg = _fit_for_page(buffer.getvalue(), ident, chart.title, description)
+    svg = _fit_for_page(raw, ident, chart.title, description)
     legend = tuple((index, name) for index, (name, _) in enumerate(lines))
     notes = chart.notes
     if len(chart.lines) > len(lines):
         notes = (*notes, f"{len(lines)} of {len(chart.lines)} systems are drawn.")
     return Drawn(chart.title, svg, legend, description, notes=notes)
+
+
+def _plot_ratios(axes: Any, index: int, points: Iterable[RatioPoint], shift: float) -> None:
+    colour = _LINES[index]
+    for row, (value, low, high) in enumerate(points):
+        if value is None or not _number(value):
+            continue
+        if low is not None and high is not None and _number(high):
+            axes.plot((low, high), (row + shift,) * 2, color=colour, linewidth=2.2, marker="|")
+        axes.plot(value, row + shift, color=colour, marker=_MARKERS[index], markersize=6)
 
 
 def _tick(value: float) -> str:

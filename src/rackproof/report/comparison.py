@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from rackproof import __version__
-from rackproof.analysis.compare.runs import Comparison
+from rackproof.analysis.compare.runs import Comparison, Side
 from rackproof.analysis.compare.systems import Cell as Value
 from rackproof.analysis.compare.systems import ComparedMetric, Kind, Ratio, SystemComparison
-from rackproof.core.records import Direction, Verdict, worst
+from rackproof.core.records import Direction, Judgement, Reference, Verdict, worst
 from rackproof.core.text import NOTHING, number, percent, quantity, sanitize
 from rackproof.report import charts, view
 from rackproof.report.markdown import escape, table_text
@@ -107,6 +107,25 @@ def two_columns(comparison: SystemComparison, kind: Kind) -> Table:
     """Return one table: a column per system, and ratio, interval and conclusion of each but the first."""
     epochs = {(row.benchmark, row.point): row for row in comparison.rows if row.kind == "epochs"}
     base = sanitize(comparison.systems[0], 40)
+    rows = []
+    for row in comparison.rows:
+        if row.kind != kind:
+            continue
+        cells = [_benchmark(row)]
+        # How many epochs a run needs depends on its seed: minutes without them would mislead.
+        if kind == "minutes":
+            cells += _values_with_epochs(row, epochs.get((row.benchmark, row.point)))
+        else:
+            cells += [_value(value) for value in row.cells]
+        for ratio in row.ratios:
+            cells += _ratio(ratio, comparison.confidence)
+        rows.append(cells)
+    columns = _system_columns(comparison, kind)
+    return view.table(f"Means over the runs that count, and their ratio to {base}", columns, rows)
+
+
+def _system_columns(comparison: SystemComparison, kind: Kind) -> list[str]:
+    base = sanitize(comparison.systems[0], 40)
     several = len(comparison.systems) > 2
     columns = ["Benchmark"]
     for name in comparison.systems:
@@ -116,53 +135,31 @@ def two_columns(comparison: SystemComparison, kind: Kind) -> Table:
     for name in comparison.systems[1:]:
         whose = f" {sanitize(name, 40)} / {base}" if several else f" to {base}"
         columns += [f"Ratio{whose}", f"{comparison.confidence:.0%} interval", "Conclusion"]
-    rows = []
-    for row in comparison.rows:
-        if row.kind != kind:
-            continue
-        cells = [_benchmark(row)]
-        beside = epochs.get((row.benchmark, row.point))
-        for place, value in enumerate(row.cells):
-            cells.append(_value(value))
-            if kind == "minutes":
-                count = beside.cells[place] if beside else Value()
-                cells.append(Cell(number(count.value), "number"))
-        for ratio in row.ratios:
-            cells += _ratio(ratio, comparison.confidence)
-        rows.append(cells)
-    return view.table(f"Means over the runs that count, and their ratio to {base}", columns, rows)
+    return columns
+
+
+def _values_with_epochs(row: ComparedMetric, epochs: ComparedMetric | None) -> list[Cell]:
+    cells = []
+    for place, value in enumerate(row.cells):
+        count = epochs.cells[place] if epochs else Value()
+        cells += [_value(value), Cell(number(count.value), "number")]
+    return cells
 
 
 def judged(comparison: SystemComparison) -> Table:
     """Return every judged cell with reference, deviation and verdict, worst first."""
     order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2, Verdict.PASS: 3}
-    found = [
-        (name, row, cell)
-        for row in comparison.rows
-        for name, cell in zip(comparison.systems, row.cells, strict=True)
-        if cell.judgement is not None
+    judged_cells = []
+    for row in comparison.rows:
+        for name, cell in zip(comparison.systems, row.cells, strict=True):
+            if cell.judgement is not None:
+                judged_cells.append((order[cell.judgement.verdict], name, row, cell))
+    judged_cells.sort(key=lambda entry: entry[0])
+    rows = [
+        _judged_row(name, row, cell, cell.judgement, cell.judgement.reference)
+        for _, name, row, cell in judged_cells
+        if cell.judgement is not None and cell.judgement.reference is not None
     ]
-    rows = []
-    for name, row, cell in sorted(found, key=lambda one: order[one[2].judgement.verdict]):  # type: ignore[union-attr]
-        one = cell.judgement
-        if one is None or one.reference is None:
-            continue
-        rows.append(
-            (
-                view.verdict_cell(one.verdict),
-                Cell(sanitize(row.benchmark, 80), note=view.words(row.metric)),
-                Cell(sanitize(name, 80)),
-                Cell(quantity(one.value, one.unit), "number"),
-                Cell(quantity(one.reference.value, one.reference.unit), "number"),
-                Cell(view.bounds_text(one.reference), "number"),
-                Cell(percent(view.deviation(one)), "number", gauge=view.gauge(one)),
-                Cell(
-                    NOTHING if cell.expected is None else f"±{percent(cell.expected, sign=False)}", "number"
-                ),
-                Cell(sanitize(one.reason, 300)),
-                Cell(sanitize(one.reference.source, 300)),
-            )
-        )
     columns = (
         "Verdict",
         "Benchmark",
@@ -176,6 +173,24 @@ def judged(comparison: SystemComparison) -> Table:
         "Published in",
     )
     return view.table("Every cell that has a published counterpart, worst first", columns, rows)
+
+
+def _judged_row(
+    name: str, row: ComparedMetric, cell: Value, judgement: Judgement, reference: Reference
+) -> tuple[Cell, ...]:
+    luck = NOTHING if cell.expected is None else f"±{percent(cell.expected, sign=False)}"
+    return (
+        view.verdict_cell(judgement.verdict),
+        Cell(sanitize(row.benchmark, 80), note=view.words(row.metric)),
+        Cell(sanitize(name, 80)),
+        Cell(quantity(judgement.value, judgement.unit), "number"),
+        Cell(quantity(reference.value, reference.unit), "number"),
+        Cell(view.bounds_text(reference), "number"),
+        Cell(percent(view.deviation(judgement)), "number", gauge=view.gauge(judgement)),
+        Cell(luck, "number"),
+        Cell(sanitize(judgement.reason, 300)),
+        Cell(sanitize(reference.source, 300)),
+    )
 
 
 def left_out(comparison: SystemComparison) -> Table:
@@ -247,40 +262,50 @@ def ratio_charts(comparison: SystemComparison) -> tuple[charts.Ratios, ...]:
     base = sanitize(comparison.systems[0], 40)
     made = []
     for kind, heading in _HEADINGS:
-        rows = [
-            row
-            for row in comparison.rows
-            if row.kind == kind and any(ratio.value is not None for ratio in row.ratios)
-        ]
-        if not rows:
-            continue
-        lines = tuple(
-            (
-                sanitize(name, 60),
-                tuple(
-                    (row.ratios[place].value, row.ratios[place].low, row.ratios[place].high) for row in rows
-                ),
+        rows = [row for row in comparison.rows if row.kind == kind and _has_ratio(row)]
+        if rows:
+            made.append(
+                charts.Ratios(
+                    title=heading,
+                    x_label=f"ratio to {base}{_better_side(rows)}",
+                    labels=tuple(_benchmark(row).text for row in rows),
+                    lines=_ratio_lines(comparison.systems[1:], rows),
+                    notes=_chart_notes([ratio for row in rows for ratio in row.ratios]),
+                )
             )
-            for place, name in enumerate(comparison.systems[1:])
-        )
-        better = {row.direction for row in rows}
-        side = {Direction.HIGHER: ", right is better", Direction.LOWER: ", left is better"}
-        hint = side.get(next(iter(better)) or Direction.HIGHER, "") if len(better) == 1 else ""
-        notes = []
-        if any(ratio.value is not None and ratio.low is None for row in rows for ratio in row.ratios):
-            notes.append("A point without a bar has no interval: fewer than two repeats on a side.")
-        if any(ratio.conclusion == "not comparable" for row in rows for ratio in row.ratios):
-            notes.append("Counts of batches that cannot be compared are drawn all the same; see the table.")
-        made.append(
-            charts.Ratios(
-                title=heading,
-                x_label=f"ratio to {base}{hint}",
-                labels=tuple(_benchmark(row).text for row in rows),
-                lines=lines,
-                notes=tuple(notes),
-            )
-        )
     return tuple(made)
+
+
+def _has_ratio(row: ComparedMetric) -> bool:
+    return any(ratio.value is not None for ratio in row.ratios)
+
+
+def _ratio_lines(systems: Sequence[str], rows: Sequence[ComparedMetric]) -> tuple[charts.RatioLine, ...]:
+    """Return a line for each system but the first: its ratios to that one, with their bounds."""
+    lines = []
+    for place, name in enumerate(systems):
+        ratios = [row.ratios[place] for row in rows]
+        points = tuple((ratio.value, ratio.low, ratio.high) for ratio in ratios)
+        lines.append((sanitize(name, 60), points))
+    return tuple(lines)
+
+
+def _better_side(rows: Sequence[ComparedMetric]) -> str:
+    """Say which side of a chart is better, empty where its rows do not agree."""
+    directions = {row.direction for row in rows}
+    if len(directions) != 1:
+        return ""
+    direction = directions.pop() or Direction.HIGHER
+    return {Direction.HIGHER: ", right is better", Direction.LOWER: ", left is better"}.get(direction, "")
+
+
+def _chart_notes(ratios: Sequence[Ratio]) -> tuple[str, ...]:
+    notes = []
+    if any(ratio.value is not None and ratio.low is None for ratio in ratios):
+        notes.append("A point without a bar has no interval: fewer than two repeats on a side.")
+    if any(ratio.conclusion == "not comparable" for ratio in ratios):
+        notes.append("Counts of batches that cannot be compared are drawn all the same; see the table.")
+    return tuple(notes)
 
 
 def comparison_page(comparison: SystemComparison, runs: Comparison | None = None) -> str:
@@ -327,15 +352,20 @@ def comparison_terminal(comparison: SystemComparison, width: int = 100) -> str:
     """Return the same tables as text for a terminal of so many cells."""
     lines = [title(comparison), lead(comparison), *(f"- {remark}" for remark in remarks(comparison))]
     for ident, heading, tables in sections(comparison):
+        # What a page has room for: run by run and where it was published are there and in --json.
+        if ident == "s-counted":
+            continue
         for one in tables:
-            # What a page has room for: run by run and where it was published are there and in --json.
-            if ident == "s-counted":
-                continue
-            kept = [place for place, name in enumerate(one.columns) if name not in ("Published in", "Run")]
-            rows = [[_plain(row[place]) for place in kept] for row in one.rows]
-            names = [one.columns[place] for place in kept]
-            lines += ["", heading, *text_table(names, rows, max(width, 60), range(len(kept)))]
+            lines += ["", heading, *_table_lines(one, max(width, 60))]
     return "\n".join([*lines, "", comparison.method]) + "\n"
+
+
+def _table_lines(shown: Table, width: int) -> list[str]:
+    """Lay out a table for a terminal without the columns that only a page has room for."""
+    kept = [place for place, name in enumerate(shown.columns) if name not in ("Published in", "Run")]
+    rows = [[_plain(row[place]) for place in kept] for row in shown.rows]
+    names = [shown.columns[place] for place in kept]
+    return text_table(names, rows, width, range(len(kept)))
 
 
 def _plain(cell: Cell) -> str:
@@ -364,72 +394,70 @@ def write_comparison(comparison: SystemComparison, folder: Path) -> dict[str, Pa
 
 def comparison_text(comparison: Comparison, width: int = 100) -> str:
     """Return a comparison as text for a terminal of so many cells; everything in it is made harmless."""
-    first, second = comparison.first, comparison.second
-    lines = []
-    for name, side in (("first", first), ("second", second)):
-        nodes = ", ".join(side.nodes)
-        parts = (side.run_id, side.title, side.verdict.value, side.when, nodes)
-        lines.append(f"{name + ':':8}" + sanitize("  ".join(part for part in parts if part), 400))
-
-    def section(
-        title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], flexible: Sequence[int]
-    ) -> None:
+    lines = [_side_line("first", comparison.first), _side_line("second", comparison.second)]
+    for heading, columns, rows, flexible in (
+        _measurement_section(comparison),
+        _refused_section(comparison),
+        _unmatched_section(comparison),
+        _difference_section(comparison),
+    ):
         if rows:
-            lines.extend(["", title, *text_table(columns, rows, width, flexible)])
-
-    section(
-        "Measurements",
-        ("Metric", "Of", "First", "Second", "Ratio", "Difference", "Better"),
-        [
-            (
-                sanitize(one.name, 200),
-                view.label_text(one.labels),
-                quantity(one.first, one.unit),
-                quantity(one.second, one.unit),
-                NOTHING if one.ratio is None else f"{one.ratio:.3f}",
-                percent(one.difference),
-                "" if one.better == "unknown" else one.better,
-            )
-            for one in comparison.measurements
-        ],
-        (0, 1),
-    )
-    section(
-        "Not compared: the units differ",
-        ("Metric", "Of", "First in", "Second in"),
-        [
-            (
-                sanitize(one.name, 200),
-                view.label_text(one.labels),
-                sanitize(one.first_unit, 40),
-                sanitize(one.second_unit, 40),
-            )
-            for one in comparison.refused
-        ],
-        (0, 1),
-    )
-    section(
-        "Only one run has",
-        ("Metric", "Of", "Value", "Only in"),
-        [
-            (sanitize(one.name, 200), view.label_text(one.labels), quantity(one.value, one.unit), one.only_in)
-            for one in comparison.unmatched
-        ],
-        (0, 1),
-    )
-    section(
-        "What else differs",
-        ("What", "First", "Second"),
-        [
-            (
-                sanitize(one.what, 100),
-                sanitize(one.first, 200) or NOTHING,
-                sanitize(one.second, 200) or NOTHING,
-            )
-            for one in comparison.differences
-        ],
-        (0, 1, 2),
-    )
+            lines += ["", heading, *text_table(columns, rows, width, flexible)]
     if not comparison.measurements:
         lines += ["", "The runs have no measurement in common."]
     return "\n".join(lines) + "\n"
+
+
+_Section = tuple[str, tuple[str, ...], list[tuple[str, ...]], tuple[int, ...]]
+"""Heading, columns, rows, and the columns that give way where a terminal is narrow."""
+
+
+def _side_line(name: str, side: Side) -> str:
+    parts = (side.run_id, side.title, side.verdict.value, side.when, ", ".join(side.nodes))
+    return f"{name + ':':8}" + sanitize("  ".join(part for part in parts if part), 400)
+
+
+def _measurement_section(comparison: Comparison) -> _Section:
+    columns = ("Metric", "Of", "First", "Second", "Ratio", "Difference", "Better")
+    rows: list[tuple[str, ...]] = [
+        (
+            sanitize(one.name, 200),
+            view.label_text(one.labels),
+            quantity(one.first, one.unit),
+            quantity(one.second, one.unit),
+            NOTHING if one.ratio is None else f"{one.ratio:.3f}",
+            percent(one.difference),
+            "" if one.better == "unknown" else one.better,
+        )
+        for one in comparison.measurements
+    ]
+    return "Measurements", columns, rows, (0, 1)
+
+
+def _refused_section(comparison: Comparison) -> _Section:
+    rows: list[tuple[str, ...]] = [
+        (
+            sanitize(one.name, 200),
+            view.label_text(one.labels),
+            sanitize(one.first_unit, 40),
+            sanitize(one.second_unit, 40),
+        )
+        for one in comparison.refused
+    ]
+    return "Not compared: the units differ", ("Metric", "Of", "First in", "Second in"), rows, (0, 1)
+
+
+def _unmatched_section(comparison: Comparison) -> _Section:
+    rows: list[tuple[str, ...]] = [
+        (sanitize(one.name, 200), view.label_text(one.labels), quantity(one.value, one.unit), one.only_in)
+        for one in comparison.unmatched
+    ]
+    return "Only one run has", ("Metric", "Of", "Value", "Only in"), rows, (0, 1)
+
+
+def _difference_section(comparison: Comparison) -> _Section:
+    rows: list[tuple[str, ...]] = [
+        (sanitize(one.what, 100), sanitize(one.first, 200) or NOTHING, sanitize(one.second, 200) or NOTHING)
+        for one in comparison.differences
+    ]
+    return "What else differs", ("What", "First", "Second"), rows, (0, 1, 2)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from rackproof.analysis.scaling_study import Study, StudyRow, rate_of, studies
+from rackproof.analysis.scaling_study import Explanation, Study, StudyRow, rate_of, studies
 from rackproof.core.records import Run
 from rackproof.core.text import NOTHING, moment, number, quantity, sanitize, size, unit_text
 from rackproof.report import view
-from rackproof.report.charts import Chart, Line
+from rackproof.report.charts import MAX_LINES, Chart, Line
 from rackproof.report.view import Cell, Table, table
 
 _FRAMEWORKS = ("torch", "tensorflow", "mxnet")
@@ -38,16 +38,21 @@ def is_study(runs: Sequence[Run]) -> bool:
 
 def scaling_tables(runs: Sequence[Run], link: Callable[[Run], str] | None = None) -> tuple[Table, ...]:
     """Return the tables of results, one for each benchmark: rate, efficiency, accuracy, logs, notes."""
-    found = studies(runs)
+    every = studies(runs)
     tables = []
-    for benchmark in dict.fromkeys(one.benchmark for one in found):
-        own = [one for one in found if one.benchmark == benchmark]
+    for benchmark in dict.fromkeys(study.benchmark for study in every):
+        own = [study for study in every if study.benchmark == benchmark]
         varying = _varying(own)
         rows = [_row(study, row, varying, link) for study in own for row in study.rows]
-        shared = " ".join(f"{k}={v}" for k, v in own[0].point.items() if k not in varying)
-        caption = f"Scaling of {sanitize(benchmark, 100)}" + (f" ({sanitize(shared, 300)})" if shared else "")
-        tables.append(table(caption, _COLUMNS, rows))
+        tables.append(table(_scaling_caption(own[0], varying), _COLUMNS, rows))
     return tuple(tables)
+
+
+def _scaling_caption(study: Study, varying: set[str]) -> str:
+    """Name the benchmark, and the parameters that all of its studies share."""
+    shared = " ".join(f"{name}={value}" for name, value in study.point.items() if name not in varying)
+    caption = f"Scaling of {sanitize(study.benchmark, 100)}"
+    return f"{caption} ({sanitize(shared, 300)})" if shared else caption
 
 
 _COLUMNS = (
@@ -69,36 +74,56 @@ def _row(
 ) -> tuple[Cell, ...]:
     first = row.runs[0]
     what = " ".join(f"{name}={value}" for name, value in study.point.items() if name in varying)
-    on_cpu = first.parameters.get("gpus") in (0, "", None) and "gpus" in first.parameters
-    one, many = ("process", "processes") if on_cpu else ("GPU", "GPUs")
-    devices = f"{row.devices} {one if row.devices == 1 else many}"
-    described = devices + (f" on {row.nodes} nodes" if row.nodes > 1 else "")
-    notes = [sanitize(one, 200) for one in row.left_out]
-    notes += [
-        sanitize(f"{one.text}: {'; '.join(one.evidence)}".rstrip(": "), 400) for one in row.explanations
-    ]
-    notes += [sanitize(one.message, 160) for run in row.runs for one in run.findings if one.verdict is None]
-    measured = [run for run in row.runs if any(one.name == "link_bandwidth" for one in run.measurements)]
-    notes += [f"network: {sanitize(run.network, 160)}" for run in measured]
-    logs = [log.path for run in row.runs for log in run.logs]
-    details = Cell(
-        sanitize(", ".join(run.run_id for run in row.runs[:3]) + (" …" if len(row.runs) > 3 else ""), 200),
-        "code",
-        href=link(first) if link else "",
-        note=sanitize(", ".join(dict.fromkeys(logs)), 160),
-    )
     return (
         view.verdict_cell(row.verdict),
-        Cell(described, note=sanitize(what, 160)),
+        Cell(_devices_text(row), note=sanitize(what, 160)),
         Cell(sanitize(view.hardware_text(first) or NOTHING, 160), note=sanitize(study.where, 80)),
         Cell(str(row.devices), "number"),
         Cell(_rate(row), "number"),
         _efficiency(study, row),
         Cell(NOTHING if row.top_1 is None else f"{row.top_1:.4f}", "number"),
         Cell(NOTHING if row.top_5 is None else f"{row.top_5:.4f}", "number"),
-        details,
-        Cell("; ".join(dict.fromkeys(notes))),
+        _details(row, link),
+        Cell("; ".join(dict.fromkeys(_notes(row)))),
     )
+
+
+def _devices_text(row: StudyRow) -> str:
+    """Say how many devices a row has, on how many nodes."""
+    parameters = row.runs[0].parameters
+    # Only a parameter that is there and empty means no GPU: a run without it may have used any.
+    on_cpu = "gpus" in parameters and parameters["gpus"] in (0, "", None)
+    one, many = ("process", "processes") if on_cpu else ("GPU", "GPUs")
+    devices = f"{row.devices} {one if row.devices == 1 else many}"
+    return devices + (f" on {row.nodes} nodes" if row.nodes > 1 else "")
+
+
+def _details(row: StudyRow, link: Callable[[Run], str] | None) -> Cell:
+    """Return the first runs of a row, with their logs."""
+    logs = dict.fromkeys(log.path for run in row.runs for log in run.logs)
+    shown = ", ".join(run.run_id for run in row.runs[:3])
+    if len(row.runs) > 3:
+        shown += " …"
+    href = link(row.runs[0]) if link else ""
+    return Cell(sanitize(shown, 200), "code", href=href, note=sanitize(", ".join(logs), 160))
+
+
+def _notes(row: StudyRow) -> list[str]:
+    """Return what was left out, why a point scales badly, and remarks of its runs."""
+    notes = [sanitize(reason, 200) for reason in row.left_out]
+    notes += [_cause_note(cause) for cause in row.explanations]
+    for run in row.runs:
+        remarks = [finding for finding in run.findings if finding.verdict is None]
+        notes += [sanitize(remark.message, 160) for remark in remarks]
+    # The name of a network is worth a note only where its links were measured.
+    for run in row.runs:
+        if any(measured.name == "link_bandwidth" for measured in run.measurements):
+            notes.append(f"network: {sanitize(run.network, 160)}")
+    return notes
+
+
+def _cause_note(cause: Explanation) -> str:
+    return sanitize(f"{cause.text}: {'; '.join(cause.evidence)}".rstrip(": "), 400)
 
 
 def _rate(row: StudyRow) -> str:
@@ -126,26 +151,30 @@ def _efficiency(study: Study, row: StudyRow) -> Cell:
 
 def environment_table(runs: Sequence[Run]) -> Table:
     """Return the stack that the runs ran on, each version once; what was not reported is named as unknown."""
-    versions, firmware = _versions(runs), _firmware(runs)
-    launchers = sorted({run.launcher for run in runs if run.launcher})
     rows = []
-    for title, names in _STACK:
-        shown = [version for name in names for version in versions.get(name, ())]
-        if title == "Firmware":
-            shown = firmware
-        elif title == "Framework":
-            shown = [f"{name} {version}" for name in names for version in versions.get(name, ())]
-        elif title == "Orchestrator":
-            shown += [f"launched with {name}" for name in launchers]
+    for title, shown in _stack_versions(runs):
         text = "; ".join(dict.fromkeys(shown)) or "not known"
         rows.append((Cell(title), Cell(sanitize(text, 400), "code")))
-    containers = dict.fromkeys(
-        " ".join(part for part in (run.container, run.container_digest) if part)
-        for run in runs
-        if run.container
-    )
+    containers = dict.fromkeys(view.container_text(run) for run in runs if run.container)
     rows.append((Cell("Container"), Cell(sanitize("; ".join(containers) or "none", 400), "code")))
     return table("Environment", ("Stack", "Version"), rows)
+
+
+def _stack_versions(runs: Sequence[Run]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each row of the stack with its versions."""
+    versions = _versions(runs)
+    for title, names in _STACK:
+        if title == "Firmware":
+            yield title, _firmware(runs)
+            continue
+        # Several frameworks share the row: a bare version would not say of which.
+        mark = "{name} {version}" if title == "Framework" else "{version}"
+        shown = [mark.format(name=name, version=one) for name in names for one in versions.get(name, ())]
+        yield title, shown + (_launched_with(runs) if title == "Orchestrator" else [])
+
+
+def _launched_with(runs: Sequence[Run]) -> list[str]:
+    return [f"launched with {name}" for name in sorted({run.launcher for run in runs if run.launcher})]
 
 
 def _versions(runs: Sequence[Run]) -> dict[str, dict[str, None]]:
@@ -200,32 +229,45 @@ def experiment_table(runs: Sequence[Run], link: Callable[[Run], str] | None = No
 
 
 def _experiment_row(run: Run, link: Callable[[Run], str] | None) -> tuple[Cell, ...]:
-    data = run.dataset
-    addresses = [address for node in run.nodes for address in node.addresses]
-    hardware = [
-        f"{node.name}: {node.cpu_count} CPUs, {_memory(node.memory_bytes)}, {len(node.gpus)} GPUs"
-        for node in run.nodes
-    ]
-    storage = " ".join(f"{key}={run.parameters[key]}" for key in _STORAGE if run.parameters.get(key))
+    servers = str(len(run.nodes) or len(run.asked_nodes) or NOTHING)
     # The network that was there and measured is worth more than the name of the one asked for.
     network = run.network or str(run.parameters.get("network", ""))
     return (
         view.verdict_cell(run.verdict),
         Cell(sanitize(run.description or run.title, 300), note=view.point_text(run)),
         Cell(moment(run.started) if run.started else NOTHING),
-        Cell(sanitize(run.storage or (data.name if data else "") or NOTHING, 200)),
+        Cell(_or_nothing(run.storage or (run.dataset.name if run.dataset else ""), 200)),
         Cell(sanitize(" ".join([run.benchmark, *run.command[1:2]]), 200)),
-        Cell(sanitize(view.hardware_text(run) or NOTHING, 200)),
-        Cell(str(len(run.nodes) or len(run.asked_nodes) or NOTHING), "number"),
-        Cell(sanitize(", ".join(addresses) or NOTHING, 200)),
-        Cell(sanitize("; ".join(hardware) or NOTHING, 400)),
-        Cell(sanitize(network or NOTHING, 120)),
-        Cell(sanitize("; ".join(_results(run)) or NOTHING, 300), href=link(run) if link else ""),
+        Cell(_or_nothing(view.hardware_text(run), 200)),
+        Cell(servers, "number"),
+        Cell(_or_nothing(_addresses(run), 200)),
+        Cell(_or_nothing(_node_hardware(run), 400)),
+        Cell(_or_nothing(network, 120)),
+        Cell(_or_nothing("; ".join(_results(run)), 300), href=link(run) if link else ""),
         Cell(sanitize("; ".join(_expected_results(run)) or "none stated", 400)),
-        Cell(sanitize(storage or NOTHING, 200), "code"),
-        Cell(sanitize(", ".join(_input_data(run)) or NOTHING, 300)),
+        Cell(_or_nothing(_storage_options(run), 200), "code"),
+        Cell(_or_nothing(", ".join(_input_data(run)), 300)),
         Cell(sanitize("; ".join([view.reasons(run)[0], *filter(None, [run.notes])]), 400)),
     )
+
+
+def _or_nothing(text: str, limit: int) -> str:
+    return sanitize(text or NOTHING, limit)
+
+
+def _addresses(run: Run) -> str:
+    return ", ".join(address for node in run.nodes for address in node.addresses)
+
+
+def _node_hardware(run: Run) -> str:
+    return "; ".join(
+        f"{node.name}: {node.cpu_count} CPUs, {_memory(node.memory_bytes)}, {len(node.gpus)} GPUs"
+        for node in run.nodes
+    )
+
+
+def _storage_options(run: Run) -> str:
+    return " ".join(f"{key}={run.parameters[key]}" for key in _STORAGE if run.parameters.get(key))
 
 
 def _results(run: Run) -> list[str]:
@@ -244,15 +286,10 @@ def _expected_results(run: Run) -> list[str]:
 
 
 def _input_data(run: Run) -> list[str]:
-    data = run.dataset
-    if data is None:
+    if run.dataset is None:
         return []
-    parts = [sanitize(text, 120) for text in (data.name, data.source) if text]
-    if data.objects is not None:
-        parts.append(f"{data.objects:,} objects")
-    if data.size_bytes is not None:
-        parts.append(size(data.size_bytes))
-    return parts
+    names = [sanitize(text, 120) for text in (run.dataset.name, run.dataset.source) if text]
+    return names + view.data_amount(run.dataset)
 
 
 def _memory(amount: int) -> str:
@@ -296,36 +333,16 @@ def tables(runs: Sequence[Run], link: Callable[[Run], str] | None = None) -> tup
 
 def scaling_charts(runs: Sequence[Run]) -> tuple[Chart, ...]:
     """Return the efficiency over the number of devices, one line for each study that scales."""
-    found = [one for one in studies(runs) if one.scales]
+    scaling = [study for study in studies(runs) if study.scales]
     charts = []
-    for benchmark in dict.fromkeys(one.benchmark for one in found):
-        own = [one for one in found if one.benchmark == benchmark]
-        varying = _varying(own)
-        lines = []
-        for study in own[:8]:
-            label = " ".join(
-                filter(
-                    None,
-                    [
-                        study.where if len({one.where for one in own}) > 1 else "",
-                        *(f"{k}={v}" for k, v in study.point.items() if k in varying),
-                    ],
-                )
-            )
-            points = [row.scaling for row in study.rows if row.scaling is not None]
-            lines.append(
-                Line(
-                    sanitize(label, 60),
-                    tuple(float(point.devices) for point in points),
-                    tuple(point.efficiency for point in points),
-                )
-            )
+    for benchmark in dict.fromkeys(study.benchmark for study in scaling):
+        own = [study for study in scaling if study.benchmark == benchmark]
         charts.append(
             Chart(
                 title=f"Scaling efficiency: {sanitize(benchmark, 80)}",
                 x_label="devices",
                 y_label="of ideal",
-                lines=tuple(lines),
+                lines=_efficiency_lines(own),
                 log_x=True,
                 ticks_are_points=True,
                 markers=True,
@@ -334,3 +351,19 @@ def scaling_charts(runs: Sequence[Run]) -> tuple[Chart, ...]:
             )
         )
     return tuple(charts[:6])
+
+
+def _efficiency_lines(own: Sequence[Study]) -> tuple[Line, ...]:
+    """Return a line for each study of a benchmark, labelled with that in which they differ."""
+    varying = _varying(own)
+    several_places = len({study.where for study in own}) > 1
+    # As many as a chart has colours for.
+    return tuple(_efficiency_line(study, varying, several_places) for study in own[:MAX_LINES])
+
+
+def _efficiency_line(study: Study, varying: set[str], several_places: bool) -> Line:
+    parts = [study.where] if several_places and study.where else []
+    parts += [f"{name}={value}" for name, value in study.point.items() if name in varying]
+    points = [row.scaling for row in study.rows if row.scaling is not None]
+    devices = tuple(float(point.devices) for point in points)
+    return Line(sanitize(" ".join(parts), 60), devices, tuple(point.efficiency for point in points))

@@ -17,21 +17,33 @@ def wrap(text: str, cells: int) -> list[str]:
     """Break a clean text into lines of at most ``cells`` terminal cells, at spaces where possible."""
     lines, line = [], ""
     for word in text.split(" "):
-        rest = word
-        while width(rest) > cells:
-            room = cells - (width(line) + 1 if line else 0)
-            cut = _fit(rest, room) if room > 4 or not line else 0
-            if cut:
-                line = f"{line} {rest[:cut]}" if line else rest[:cut]
-                rest = rest[cut:]
-            lines.append(line)
-            line = ""
+        full, line, rest = _break_word(line, word, cells)
+        lines += full
         if line and width(line) + 1 + width(rest) > cells:
             lines.append(line)
             line = rest
         elif rest:
-            line = f"{line} {rest}" if line else rest
+            line = _joined(line, rest)
     return [*lines, line] if line or not lines else lines
+
+
+def _break_word(line: str, word: str, cells: int) -> tuple[list[str], str, str]:
+    """Break a word that no line has room for; return full lines, the line begun, and what is left of it."""
+    full: list[str] = []
+    while width(word) > cells:
+        room = cells - (width(line) + 1 if line else 0)
+        # A few letters at the end of a line would only tear the word: it begins on the next one.
+        cut = _fit(word, room) if room > 4 or not line else 0
+        if cut:
+            line = _joined(line, word[:cut])
+            word = word[cut:]
+        full.append(line)
+        line = ""
+    return full, line, word
+
+
+def _joined(line: str, word: str) -> str:
+    return f"{line} {word}" if line else word
 
 
 def _fit(text: str, cells: int) -> int:
@@ -85,27 +97,35 @@ def terminal_table(runs: Sequence[Run], width: int = 100, color: bool = False) -
         width: Width of the terminal in cells; below 60 it is taken as 60.
         color: Colour the verdicts (ANSI).
     """
-    rows = []
-    for run in runs:
-        # A number and its unit stay on one line.
-        main = "; ".join(
-            one.brief.replace(one.value, one.value.replace(" ", _KEEP))
-            for one in view.main_measurements(run, 3)
-        )
-        # On a terminal a plain pass needs no reason.
-        why = "" if run.verdict is Verdict.PASS and not run.reasons else view.reasons(run)[0]
-        benchmark = sanitize(run.benchmark, 80)
-        verdict = f"{view.SYMBOLS[run.verdict]} {run.verdict.value}"
-        rows.append((verdict, benchmark, view.point_text(run, 80), main or NOTHING, why))
     columns = ("Verdict", "Benchmark", "Point", "Measured", "Reason")
+    rows = [_terminal_row(run) for run in runs]
     lines = text_table(columns, rows, max(width, 60), (1, 2, 3, 4))
     if color:
-        for verdict, colour in _COLOURS.items():
-            mark = f"{view.SYMBOLS[verdict]} {verdict.value}"
-            lines = [
-                f"\x1b[{colour}m{mark}\x1b[0m{line[len(mark) :]}" if line.startswith(mark) else line
-                for line in lines
-            ]
+        # After the layout: escape codes have no width, and would be counted as cells.
+        lines = [_coloured(line) for line in lines]
     overall = view.overall(runs)
     lines += ["", f"{len(runs)} run{'' if len(runs) == 1 else 's'}: {view.counts(runs)} → {overall.value}"]
     return "\n".join(lines).replace(_KEEP, " ") + "\n"
+
+
+def _terminal_row(run: Run) -> tuple[str, ...]:
+    headlines = view.main_measurements(run, 3)
+    # A number and its unit stay on one line.
+    main = "; ".join(one.brief.replace(one.value, one.value.replace(" ", _KEEP)) for one in headlines)
+    # On a terminal a plain pass needs no reason.
+    why = "" if run.verdict is Verdict.PASS and not run.reasons else view.reasons(run)[0]
+    verdict = _verdict_mark(run.verdict)
+    return (verdict, sanitize(run.benchmark, 80), view.point_text(run, 80), main or NOTHING, why)
+
+
+def _verdict_mark(verdict: Verdict) -> str:
+    return f"{view.SYMBOLS[verdict]} {verdict.value}"
+
+
+def _coloured(line: str) -> str:
+    """Return a line with the verdict at its beginning coloured, if it begins with one."""
+    for verdict, colour in _COLOURS.items():
+        mark = _verdict_mark(verdict)
+        if line.startswith(mark):
+            return f"\x1b[{colour}m{mark}\x1b[0m{line[len(mark) :]}"
+    return line

@@ -7,13 +7,25 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from urllib.parse import quote
 
 from rackproof.analysis.representative import SIZE_LABEL, pick_representative
-from rackproof.core.records import Direction, Finding, Judgement, Measurement, Reference, Run, Verdict, worst
+from rackproof.core.records import (
+    Dataset,
+    Direction,
+    Finding,
+    Judgement,
+    Measurement,
+    Node,
+    Reference,
+    Run,
+    Verdict,
+    worst,
+)
 from rackproof.core.text import (
     NOTHING,
     duration,
@@ -176,12 +188,10 @@ def gauge(judgement: Judgement) -> Gauge | None:
     reference, off = judgement.reference, deviation(judgement)
     if reference is None or off is None:
         return None
-    # An open side is drawn as far as the value needs it.
-    room = max(3 * abs(off), 0.03)
-    low = reference.low if reference.low is not None else (reference.high or 0.0) - room
-    high = reference.high if reference.high is not None else (reference.low or 0.0) + room
+    low, high = _drawn_bounds(reference, off)
     if not (math.isfinite(low) and math.isfinite(high)) or high <= low:
         return None
+    # A quarter on either side, so that a value just outside its bounds is seen outside of them.
     margin = (high - low) * 0.25
     start, end = low - margin, high + margin
 
@@ -191,6 +201,14 @@ def gauge(judgement: Judgement) -> Gauge | None:
     shown_low = 0.0 if reference.low is None else place(low)
     shown_high = 100.0 if reference.high is None else place(high)
     return Gauge(place(off), place(0.0), shown_low, shown_high)
+
+
+def _drawn_bounds(reference: Reference, off: float) -> tuple[float, float]:
+    """Return both bounds as fractions of the reference, an open one as far as the value needs it."""
+    room = max(3 * abs(off), 0.03)
+    low = reference.low if reference.low is not None else (reference.high or 0.0) - room
+    high = reference.high if reference.high is not None else (reference.low or 0.0) + room
+    return low, high
 
 
 def _sort_key(one: Judgement) -> tuple[int, int]:
@@ -317,24 +335,33 @@ def gpu_table(run: Run) -> Table:
 
 def software_table(run: Run) -> Table:
     """Return software and firmware versions; where nodes differ, each version with its nodes."""
-    seen: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for node in run.nodes:
-        for kind, facts in (("node", node.software), ("firmware", node.firmware)):
-            for name, version in facts.items():
-                seen.setdefault((kind, name), {}).setdefault(version, []).append(node.name)
     rows = [
         (_text("workload"), _text(name), _code(version, 200), _text("as the workload reports"))
         for name, version in sorted(run.software.items())
         if version
     ]
-    for (kind, name), versions in sorted(seen.items()):
+    for (kind, name), versions in sorted(_nodes_by_version(run.nodes).items()):
+        # What most nodes have comes first: the others are those to look into.
         for version, nodes in sorted(versions.items(), key=lambda item: -len(item[1])):
-            if len(nodes) == len(run.nodes):
-                where = "every node" if len(nodes) > 1 else sanitize(nodes[0], 80)
-            else:
-                where = f"{len(nodes)} of {len(run.nodes)}: " + sanitize(", ".join(nodes), 200)
+            where = _where_text(nodes, len(run.nodes))
             rows.append((_text(kind), _text(name), _code(version, 200), _text(where)))
     return table("Versions as found when the run started", ("Kind", "Name", "Version", "Where"), rows)
+
+
+def _nodes_by_version(nodes: Iterable[Node]) -> dict[tuple[str, str], dict[str, list[str]]]:
+    """Return by kind and name of a piece of software the nodes that have each of its versions."""
+    hosts: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for node in nodes:
+        for kind, facts in (("node", node.software), ("firmware", node.firmware)):
+            for name, version in facts.items():
+                hosts.setdefault((kind, name), {}).setdefault(version, []).append(node.name)
+    return hosts
+
+
+def _where_text(nodes: Sequence[str], total: int) -> str:
+    if len(nodes) != total:
+        return f"{len(nodes)} of {total}: " + sanitize(", ".join(nodes), 200)
+    return "every node" if len(nodes) > 1 else sanitize(nodes[0], 80)
 
 
 def log_href(path: str) -> str:
@@ -364,33 +391,19 @@ def log_table(run: Run) -> Table:
 
 def fact_pairs(run: Run) -> tuple[tuple[str, Cell], ...]:
     """Return what an experimenter writes down about a run, as name and value; empty ones left out."""
-    took = elapsed(run.started, run.ended)
-    hosts = [node.name for node in run.nodes]
-    asked = [name for name in run.asked_nodes if name not in hosts]
-    dataset = run.dataset
-    data = ""
-    if dataset is not None:
-        amount = [f"{dataset.objects:,} objects"] if dataset.objects is not None else []
-        amount += [size(dataset.size_bytes)] if dataset.size_bytes is not None else []
-        data = "; ".join(part for part in (dataset.name, dataset.source, ", ".join(amount)) if part)
-    container = " ".join(part for part in (run.container, run.container_digest) if part)
     pairs = (
         ("Description", _text(run.description, 1000)),
         ("Benchmark", _text(run.benchmark)),
         ("Suite", _text(run.suite)),
         ("Point", _text(point_text(run))),
-        ("Started", _text(moment(run.started) if run.started else "")),
-        ("Ended", _text(moment(run.ended) if run.ended else "")),
-        ("Took", _text(duration(took.total_seconds()) if took is not None else "")),
-        ("Nodes used", _text(f"{len(hosts)}: {', '.join(hosts)}" if hosts else "", 600)),
-        ("Asked for, not used", _text(", ".join(asked), 600)),
+        *_time_pairs(run),
+        *_node_pairs(run),
         ("Launched with", _text(run.launcher)),
         ("Command", _code(shlex.join(run.command), 2000)),
         ("Environment", _code(" ".join(f"{key}={value}" for key, value in run.environment.items()), 2000)),
-        ("Container", _code(container, 400)),
+        ("Container", _code(container_text(run), 400)),
         ("Configuration", _code(run.configuration, 1000)),
-        ("Dataset", _text(data, 600)),
-        ("Dataset SHA-256", _code(dataset.sha256 if dataset else "", 80)),
+        *_data_pairs(run.dataset),
         ("Storage", _text(run.storage)),
         ("Network", _text(run.network)),
         ("Seeds", _text(", ".join(str(seed) for seed in run.seeds))),
@@ -403,6 +416,47 @@ def fact_pairs(run: Run) -> tuple[tuple[str, Cell], ...]:
         ("Notes", _text(run.notes, 2000)),
     )
     return tuple((name, cell) for name, cell in pairs if cell.text)
+
+
+def _time_pairs(run: Run) -> tuple[tuple[str, Cell], ...]:
+    took = elapsed(run.started, run.ended)
+    return (
+        ("Started", _text(moment(run.started) if run.started else "")),
+        ("Ended", _text(moment(run.ended) if run.ended else "")),
+        ("Took", _text(duration(took.total_seconds()) if took is not None else "")),
+    )
+
+
+def _node_pairs(run: Run) -> tuple[tuple[str, Cell], ...]:
+    hosts = [node.name for node in run.nodes]
+    asked = [name for name in run.asked_nodes if name not in hosts]
+    return (
+        ("Nodes used", _text(f"{len(hosts)}: {', '.join(hosts)}" if hosts else "", 600)),
+        ("Asked for, not used", _text(", ".join(asked), 600)),
+    )
+
+
+def _data_pairs(dataset: Dataset | None) -> tuple[tuple[str, Cell], ...]:
+    if dataset is None:
+        return ()
+    amount = ", ".join(data_amount(dataset))
+    data = "; ".join(part for part in (dataset.name, dataset.source, amount) if part)
+    return (("Dataset", _text(data, 600)), ("Dataset SHA-256", _code(dataset.sha256, 80)))
+
+
+def data_amount(dataset: Dataset) -> list[str]:
+    """Return how many objects and how many bytes a dataset has, as far as that is known."""
+    amount = []
+    if dataset.objects is not None:
+        amount.append(f"{dataset.objects:,} objects")
+    if dataset.size_bytes is not None:
+        amount.append(size(dataset.size_bytes))
+    return amount
+
+
+def container_text(run: Run) -> str:
+    """Return the container of a run with its digest on one line, empty where it ran in none."""
+    return " ".join(part for part in (run.container, run.container_digest) if part)
 
 
 def reasons(run: Run) -> tuple[str, ...]:
@@ -461,12 +515,24 @@ def main_measurements(run: Run, limit: int = 4) -> tuple[Headline, ...]:
 
     Several of one name are represented by one: the lowest GPU, at the largest message size.
     """
-    rank = {name: place for place, name in enumerate(_PRINCIPAL)}
+    judged = _judged_headlines(run)
+    others = _other_headlines(run, judged.keys())
+    ordered = (*_in_principal_order(judged), *_in_principal_order(others))
+    return ordered[:limit]
+
+
+def _judged_headlines(run: Run) -> dict[str, Headline]:
+    """Return by metric the worst of its judgements that count."""
     judged: dict[str, Headline] = {}
     for one in sorted(run.judgements, key=_sort_key):
         if one.gating and one.value is not None and one.metric not in judged:
             note = label_text(one.labels, 80)
             judged[one.metric] = _headline(one.metric, one.value, one.unit, note, one.verdict)
+    return judged
+
+
+def _other_headlines(run: Run, judged: Collection[str]) -> dict[str, Headline]:
+    """Return by name what was measured and not judged."""
     groups: dict[str, list[Measurement]] = {}
     for measured in run.measurements:
         if measured.name not in judged:
@@ -478,34 +544,30 @@ def main_measurements(run: Run, limit: int = 4) -> tuple[Headline, ...]:
         if len(group) > 1:
             note = sanitize(f"of {len(group)}: {note}" if note else f"of {len(group)}", 100)
         others[name] = _headline(name, chosen.value, chosen.unit, note)
-    ordered = [
-        headline
-        for found in (judged, others)
-        for _, headline in sorted(found.items(), key=lambda item: (rank.get(item[0], len(rank)), item[0]))
-    ]
-    return tuple(ordered[:limit])
+    return others
+
+
+def _in_principal_order(headlines: Mapping[str, Headline]) -> list[Headline]:
+    rank = {name: place for place, name in enumerate(_PRINCIPAL)}
+    names = sorted(headlines, key=lambda name: (rank.get(name, len(rank)), name))
+    return [headlines[name] for name in names]
 
 
 def hardware_text(run: Run) -> str:
     """Say in a few words what a run ran on: nodes by SKU with their GPUs, or the CPU."""
-    kinds: dict[str, int] = {}
-    for node in run.nodes:
-        names: dict[str, int] = {}
-        for gpu in node.gpus:
-            names[gpu.name or "GPU"] = names.get(gpu.name or "GPU", 0) + 1
-        inside = (
-            " + ".join(f"{count} \N{MULTIPLICATION SIGN} {name}" for name, count in names.items())
-            or node.cpu
-            or "CPU"
-        )
-        kind = f"{node.sku} ({inside})" if node.sku else inside
-        kinds[kind] = kinds.get(kind, 0) + 1
-    return sanitize(
-        ", ".join(
-            f"{count} \N{MULTIPLICATION SIGN} {kind}" if count > 1 else kind for kind, count in kinds.items()
-        ),
-        200,
-    )
+    kinds = Counter(_node_kind(node) for node in run.nodes)
+    shown = [_times(count, kind) if count > 1 else kind for kind, count in kinds.items()]
+    return sanitize(", ".join(shown), 200)
+
+
+def _node_kind(node: Node) -> str:
+    names = Counter(gpu.name or "GPU" for gpu in node.gpus)
+    inside = " + ".join(_times(count, name) for name, count in names.items()) or node.cpu or "CPU"
+    return f"{node.sku} ({inside})" if node.sku else inside
+
+
+def _times(count: int, name: str) -> str:
+    return f"{count} \N{MULTIPLICATION SIGN} {name}"
 
 
 def overview_table(runs: Sequence[Run], link: Callable[[Run], str] | None = None) -> Table:
@@ -570,43 +632,7 @@ def sweep_table(runs: Sequence[Run]) -> Table:
     Its columns are those of the MNIST comparisons that people publish; times with and without
     start-up are apart.
     """
-    known = ("network", "model", "batch_size", "gpus")
-    rows = []
     points = [run for run in runs if "batch_size" in run.parameters]
-    points.sort(
-        key=lambda run: (
-            _model(run),
-            _natural(run.parameters["batch_size"]),
-            _natural(run.parameters.get("gpus")),
-        )
-    )
-    for run in points:
-        accuracy = value_of(run, "eval_accuracy", "best_accuracy")
-        epochs = value_of(run, "epochs")
-        per_epoch = value_of(run, "seconds_per_epoch")
-        steady = value_of(run, "samples_per_second", "images_per_second")
-        whole = value_of(run, "samples_per_second_with_startup")
-        startup = value_of(run, "startup_time")
-        variant = " ".join(f"{key}={value}" for key, value in run.parameters.items() if key not in known)
-        gpus = run.parameters.get("gpus")
-        rows.append(
-            (
-                verdict_cell(run.verdict),
-                Cell(
-                    hardware_text(run) or NOTHING,
-                    note=sanitize(", ".join(node.name for node in run.nodes), 80),
-                ),
-                Cell(sanitize(_model(run), 80), note=sanitize(variant, 120)),
-                _number(sanitize(run.parameters["batch_size"], 40)),
-                _number("0 (CPU)" if gpus == 0 else sanitize(NOTHING if gpus is None else gpus, 40)),
-                _number(number(accuracy.value) if accuracy else NOTHING),
-                _number(number(epochs.value) if epochs else NOTHING),
-                _number(number(per_epoch.value) if per_epoch else NOTHING),
-                _number(number(steady.value) if steady else NOTHING),
-                _number(number(whole.value) if whole else NOTHING),
-                _number(number(startup.value) if startup else NOTHING),
-            )
-        )
     columns = (
         "Verdict",
         "Infrastructure",
@@ -620,7 +646,51 @@ def sweep_table(runs: Sequence[Run]) -> Table:
         "samples/s with start-up",
         "Start-up (s)",
     )
+    rows = [_sweep_row(run) for run in sorted(points, key=_sweep_place)]
     return table("The sweep, point by point", columns, rows)
+
+
+def _sweep_place(run: Run) -> tuple[object, ...]:
+    """Return what a sweep is sorted by."""
+    batch, gpus = run.parameters["batch_size"], run.parameters.get("gpus")
+    return (_model(run), _natural(batch), _natural(gpus))
+
+
+def _sweep_row(run: Run) -> tuple[Cell, ...]:
+    known = ("network", "model", "batch_size", "gpus")
+    variant = " ".join(f"{key}={value}" for key, value in run.parameters.items() if key not in known)
+    hosts = ", ".join(node.name for node in run.nodes)
+    return (
+        verdict_cell(run.verdict),
+        Cell(hardware_text(run) or NOTHING, note=sanitize(hosts, 80)),
+        Cell(sanitize(_model(run), 80), note=sanitize(variant, 120)),
+        _number(sanitize(run.parameters["batch_size"], 40)),
+        _number(_gpu_count_text(run)),
+        *(_value_cell(run, *names) for names in _SWEEP_MEASUREMENTS),
+    )
+
+
+def _gpu_count_text(run: Run) -> str:
+    gpus = run.parameters.get("gpus")
+    if gpus == 0:
+        return "0 (CPU)"
+    return sanitize(NOTHING if gpus is None else gpus, 40)
+
+
+def _value_cell(run: Run, *names: str) -> Cell:
+    measured = value_of(run, *names)
+    return _number(number(measured.value) if measured else NOTHING)
+
+
+# In the order of the columns; of each the first name that a run has, for workloads differ in theirs.
+_SWEEP_MEASUREMENTS = (
+    ("eval_accuracy", "best_accuracy"),
+    ("epochs",),
+    ("seconds_per_epoch",),
+    ("samples_per_second", "images_per_second"),
+    ("samples_per_second_with_startup",),
+    ("startup_time",),
+)
 
 
 def counts(runs: Sequence[Run]) -> str:
