@@ -12,7 +12,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
@@ -134,36 +134,62 @@ def parse_poll(text: str, supervisor_pid: int = 0) -> PollResult:
     Raises:
         ValueError: The answer is cut off or garbled; asking again is the remedy.
     """
+    # A terminal on the way ends lines with CR LF.
     lines = text.replace("\r", "").splitlines()
     if f"{_MARK}nofolder" in lines:
         return PollResult(None, None, None, 0, b"")
     try:
-        begin = lines.index(f"{_MARK}state")
-        middle = next(n for n, line in enumerate(lines) if n > begin and line.startswith(f"{_MARK}log "))
-        end = lines.index(f"{_MARK}end", middle)
+        facts, log_lines = _answer_sections(lines)
     except (ValueError, StopIteration):
         raise ValueError(f"the node's answer is not whole: {sanitize(text[-200:])!r}") from None
+    log_bytes, data = _new_log_bytes(log_lines)
+    # `cat` leaves out files that are not there: without state.json, boot_id comes first.
+    if not facts or not facts[0].startswith("{"):
+        return PollResult(None, None, None, log_bytes, data)
+    state, kernel_lines = _state(facts[0]), facts[1:]
+    boot_id = next((line for line in kernel_lines if _BOOT_ID.fullmatch(line)), "")
+    same_boot = boot_id == state.get("boot_id")
+    alive = None
+    # The poll read the stat of the process that was asked for, which need not be this supervisor.
+    if supervisor_pid == state["supervisor_pid"]:
+        alive = same_boot and _runs("\n".join(kernel_lines), state["supervisor_start_ticks"])
+    age_s = _age_s(kernel_lines, state["supervisor_start_ticks"]) if same_boot else None
+    return PollResult(state, alive, age_s, log_bytes, data)
+
+
+def _answer_sections(lines: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the lines about the job and those about its log, the latter with their mark.
+
+    Raises:
+        ValueError: The first or the last mark is missing.
+        StopIteration: The mark of the log is missing.
+    """
+    begin = lines.index(f"{_MARK}state")
+    middle = next(n for n, line in enumerate(lines) if n > begin and line.startswith(f"{_MARK}log "))
+    end = lines.index(f"{_MARK}end", middle)
+    return lines[begin + 1 : middle], lines[middle:end]
+
+
+def _new_log_bytes(lines: Sequence[str]) -> tuple[int, bytes]:
+    """Return the log's size on the node and its new bytes.
+
+    Raises:
+        ValueError: The lines are garbled.
+    """
     try:
-        log_bytes = int(lines[middle].split()[1])
-        data = base64.b64decode("".join(lines[middle + 1 : end]), validate=True)
+        return int(lines[0].split()[1]), base64.b64decode("".join(lines[1:]), validate=True)
     except (ValueError, IndexError, binascii.Error) as error:
         raise ValueError(f"the node's answer is garbled: {error}") from error
-    facts = lines[begin + 1 : middle]
-    state = _state(facts[0]) if facts and facts[0].startswith("{") else None
-    if state is None:
-        return PollResult(None, None, None, log_bytes, data)
-    rest = facts[1:]
-    boot = next((line for line in rest if _BOOT_ID.fullmatch(line)), "")
-    uptime = next((match for line in rest if (match := _UPTIME.fullmatch(line))), None)
-    age = None
-    if uptime is not None and boot == state.get("boot_id"):
-        age = float(uptime[1]) - state["supervisor_start_ticks"] / KERNEL_TICKS_PER_S
-        # A container with an up-time of its own does not share the clock of the start ticks.
-        age = None if age < 0 else age
-    alive = None
-    if supervisor_pid == state["supervisor_pid"]:
-        alive = boot == state.get("boot_id") and _runs("\n".join(rest), state["supervisor_start_ticks"])
-    return PollResult(state, alive, age, log_bytes, data)
+
+
+def _age_s(kernel_lines: Sequence[str], start_ticks: int) -> float | None:
+    """Return the seconds since a process of this boot started, None where they are not known."""
+    uptime = next((match for line in kernel_lines if (match := _UPTIME.fullmatch(line))), None)
+    if uptime is None:
+        return None
+    age_s = float(uptime[1]) - start_ticks / KERNEL_TICKS_PER_S
+    # A container with an up-time of its own does not share the clock of the start ticks.
+    return None if age_s < 0 else age_s
 
 
 def _state(line: str) -> Mapping[str, Any]:
@@ -175,6 +201,7 @@ def _state(line: str) -> Mapping[str, Any]:
     try:
         state = json.loads(line)
     except RecursionError:
+        # Not a ValueError: brackets nested a thousand deep, by which a node could end this process.
         state = None
     if (
         not isinstance(state, dict)
@@ -182,11 +209,14 @@ def _state(line: str) -> Mapping[str, Any]:
         or not all(isinstance(state.get(key), int) for key in _INTEGERS)
     ):
         raise ValueError("state.json on the node is damaged")
+    # Only the node needs the token, by which it finds the job's processes; here it would end up in output.
     return {key: value for key, value in state.items() if key not in ("token", "version")}
 
 
 def _runs(text: str, start_ticks: int) -> bool:
     """Whether a /proc/PID/stat shows a live process that was started then."""
+    # The name in brackets may itself contain spaces and brackets: fields count from the last bracket.
+    # A process id is reused, a pair of id and start time is not; Z and X are dead but not reaped.
     fields = text.rpartition(")")[2].split()
     return len(fields) > 19 and fields[0] not in ("Z", "X") and fields[19] == str(start_ticks)
 
@@ -213,6 +243,7 @@ def next_offset(offset: int, answer: PollResult, patient: bool = False) -> int:
         patient: Read on from there although more than one chunk has come together, as when a log is
             met for the first time. A job that talks without end would keep the node busy with that.
     """
+    # The log shrank, so it was cut off or replaced: only what is written from now on is news.
     if answer.log_bytes < offset:
         return answer.log_bytes
     offset += len(answer.data)
@@ -259,7 +290,8 @@ class Estimate:
         """Return the expected seconds to the end, negative when overdue, None if unknown."""
         if self._first is not None and self._last is not None and self._last[1] > 0:
             (since, low), (until, high) = self._first, self._last
-            # Start-up is no part of the pace: measured between two points where there are two.
+            # Start-up is no part of the pace: measured between two points where there are two. Below a
+            # hundredth of the job, rounding in the log would decide.
             pace = (until - since) / (high - low) if high - low >= 0.01 else until / high
             if high - low >= 0.01 or high >= 0.02:
                 return (1 - high) * pace - (elapsed_s - until)
@@ -369,17 +401,15 @@ class ProgressPrinter:
 
     def _parts(self, progress: Progress) -> list[str]:
         parts = [sanitize(progress.phase, 80)] if progress.phase else []
-        for name, value, whole in (
-            ("epoch", progress.epoch, progress.epochs),
-            ("step", progress.step, progress.steps),
+        for name, value, limit, limit_format in (
+            ("epoch", progress.epoch, progress.epochs, "/{}"),
+            ("step", progress.step, progress.steps, "/{}"),
+            ("loss", progress.loss, None, ""),
+            ("accuracy", progress.accuracy, progress.target, " (target {})"),
         ):
             if value is not None:
-                parts.append(f"{name} {_number(value)}" + (f"/{_number(whole)}" if whole is not None else ""))
-        if progress.loss is not None:
-            parts.append(f"loss {_number(progress.loss)}")
-        if progress.accuracy is not None:
-            target = f" (target {_number(progress.target)})" if progress.target is not None else ""
-            parts.append(f"accuracy {_number(progress.accuracy)}{target}")
+                suffix = "" if limit is None else limit_format.format(_number(limit))
+                parts.append(f"{name} {_number(value)}{suffix}")
         if progress.throughput is not None:
             parts.append(quantity(_float(progress.throughput), progress.throughput_unit))
         if not parts and progress.message:
@@ -393,4 +423,5 @@ class ProgressPrinter:
         if left <= 0:
             return [f"expected to end {duration(-left)} ago"] if left < -1 else []
         when = self._wall() + timedelta(seconds=left)
+        # From twenty hours on, a time of day alone could be today's or tomorrow's.
         return [f"ends about {when:{'%H:%M:%S' if left < 72000 else '%Y-%m-%d %H:%M'}} (in {duration(left)})"]

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -74,6 +74,8 @@ class LauncherOutput:
             )
         measurements = run_sub.run_sub_measurements(output, f"logs/{path.name}")
         findings = run_sub.run_sub_findings(output, planned.nodes, planned.sku_gpus)
+        # A job that ended before its training has a finding that names the cause; a checker that then
+        # misses every event would bury it.
         if "RUNANDTIME_START" in output.times:
             findings += check_compliance(planned, path)
             findings += check_convergence(planned, output.samples, _global_batch_size(parsed))
@@ -127,14 +129,16 @@ def compliance_findings(score: FolderScore, ruleset: str) -> list[Finding]:
     if len(score.runs) != 1:
         message = f"the log could not be checked by the rules {ruleset}: {'; '.join(score.reasons[:2])}"
         return [Finding(code="not_checked", verdict=Verdict.UNPROVEN, message=message[:4000])]
-    run, found = score.runs[0], []
-    if run.compliant is not True:
-        reasons = "; ".join(str(message) for message in run.messages[:3]) or "no reason given"
-        word = "is not compliant with" if run.compliant is False else "could not be checked by"
-        verdict = Verdict.FAIL if run.compliant is False else Verdict.UNPROVEN
-        message = f"the log {word} the rules {ruleset}: {reasons}"
-        found.append(Finding(code="not_compliant", verdict=verdict, message=message[:4000]))
-    return found
+    run = score.runs[0]
+    if run.compliant is True:
+        return []
+    reasons = "; ".join(str(message) for message in run.messages[:3]) or "no reason given"
+    # None is no answer of the checker: a log that nobody has checked has not failed.
+    word, verdict = "could not be checked by", Verdict.UNPROVEN
+    if run.compliant is False:
+        word, verdict = "is not compliant with", Verdict.FAIL
+    message = f"the log {word} the rules {ruleset}: {reasons}"
+    return [Finding(code="not_compliant", verdict=verdict, message=message[:4000])]
 
 
 def check_convergence(planned: PlannedRun, samples: int | None, batch: float | None) -> list[Finding]:
@@ -152,24 +156,34 @@ def reference_samples(benchmark: str, ruleset: str, batch: float) -> float | Non
 
     Between two of the reference's batch sizes the mean is interpolated, as the rules do.
     """
-    spec = find_spec("mlperf_logging")
-    if spec is None or not spec.submodule_search_locations or not re.fullmatch(r"[a-z0-9_]+", benchmark):
-        return None
-    place = Path(next(iter(spec.submodule_search_locations))) / "rcp_checker" / f"training_{ruleset}"
-    points: dict[float, float] = {}
-    try:
-        for point in json.loads((place / f"rcps_{benchmark}.json").read_text()).values():
-            needed = point.get("samples to converge") or point.get("Epochs to converge")
-            points[float(point["BS"])] = sum(needed) / len(needed)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, ZeroDivisionError):
-        return None
+    points = _reference_points(benchmark, ruleset)
     below = max((size for size in points if size <= batch), default=None)
     above = min((size for size in points if size >= batch), default=None)
+    # Beyond the smallest and the largest batch size the rules do not extrapolate.
     if below is None or above is None:
         return None
     if below == above:
         return points[below]
     return points[below] + (points[above] - points[below]) * (batch - below) / (above - below)
+
+
+def _reference_points(benchmark: str, ruleset: str) -> dict[float, float]:
+    """Return the mean samples to converge by batch size, as MLCommons' package has them."""
+    # Found without importing it: only the package's data is needed.
+    spec = find_spec("mlperf_logging")
+    # The name becomes part of a path.
+    if spec is None or not spec.submodule_search_locations or not re.fullmatch(r"[a-z0-9_]+", benchmark):
+        return {}
+    place = Path(next(iter(spec.submodule_search_locations))) / "rcp_checker" / f"training_{ruleset}"
+    points: dict[float, float] = {}
+    try:
+        for point in json.loads((place / f"rcps_{benchmark}.json").read_text()).values():
+            # Which of the two names a file uses depends on its benchmark.
+            needed = point.get("samples to converge") or point.get("Epochs to converge")
+            points[float(point["BS"])] = sum(needed) / len(needed)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, ZeroDivisionError):
+        return {}
+    return points
 
 
 def score_repeats(planned: Sequence[PlannedRun], results: Path) -> tuple[Verdict | None, str]:
@@ -188,8 +202,9 @@ def score_repeats(planned: Sequence[PlannedRun], results: Path) -> tuple[Verdict
     if len(planned) < needed:
         return None, f"{len(planned)} repeats; a publishable result needs {needed} (bench_repeats=0)"
     with tempfile.TemporaryDirectory(prefix="rackproof-score-") as scratch:
-        for index, one in enumerate(planned):
-            log = results / one.run_id / "logs" / f"{one.lead}.log"
+        # The checker takes a folder of files of these names; links spare copies of long logs.
+        for index, run in enumerate(planned):
+            log = results / run.run_id / "logs" / f"{run.lead}.log"
             os.symlink(log.resolve(), Path(scratch) / f"result_{index}.txt")
         try:
             score = score_folder(Path(scratch), ruleset=ruleset, timeout_s=10 * CHECK_S)
@@ -210,24 +225,34 @@ def published_references(planned: PlannedRun, measurement: Measurement) -> list[
     metric = {"time_to_train": "minutes", "samples_per_second": "throughput"}.get(measurement.name)
     if metric is None or not planned.sku or not planned.sku_gpus:
         return []
-    accelerators = len(planned.nodes) * planned.sku_gpus
-    found = find_published(
-        benchmark=planned.benchmark, accelerator=planned.sku, accelerators=accelerators, kind="official"
-    )
-    # The newest round speaks; of several submitters the one in the middle.
-    newest = [one for one in found if one.round == found[0].round]
-    if metric == "throughput":
-        newest = [one for one in newest if one.throughput is not None]
-    if not newest:
-        return []
-
-    def value(one: PublishedResult) -> float:
-        return (one.minutes if metric == "minutes" else one.throughput) or 0.0
-
-    middle = sorted(newest, key=value)[len(newest) // 2]
+    newest = _newest_round(planned)
     if metric == "minutes":
-        return [middle.reference("minutes", tolerance=TIME_TOLERANCE, warn=TIME_WARNING)]
-    return [middle.reference("throughput")]
+        middle = _middle_result(newest, lambda result: result.minutes)
+        return [middle.reference("minutes", tolerance=TIME_TOLERANCE, warn=TIME_WARNING)] if middle else []
+    measured = [result for result in newest if result.throughput is not None]
+    middle = _middle_result(measured, lambda result: result.throughput)
+    return [middle.reference("throughput")] if middle else []
+
+
+def _newest_round(planned: PlannedRun) -> list[PublishedResult]:
+    """Return the official results of a run's benchmark and system size in the newest round that has any."""
+    results = find_published(
+        benchmark=planned.benchmark,
+        accelerator=planned.sku,
+        accelerators=len(planned.nodes) * planned.sku_gpus,
+        kind="official",
+    )
+    # The newest round comes first; older ones had other software, and other targets.
+    return [result for result in results if result.round == results[0].round]
+
+
+def _middle_result(
+    results: Sequence[PublishedResult], value: Callable[[PublishedResult], float | None]
+) -> PublishedResult | None:
+    """Return of several submitters' results the one in the middle: a best one is a tuned machine's."""
+    if not results:
+        return None
+    return sorted(results, key=lambda result: value(result) or 0.0)[len(results) // 2]
 
 
 def _published_06(planned: PlannedRun, measurement: Measurement) -> list[Reference]:
@@ -236,15 +261,17 @@ def _published_06(planned: PlannedRun, measurement: Measurement) -> list[Referen
     if system is None or len(planned.nodes) > 1:
         return []
     benchmark = canonical_benchmark(planned.benchmark)
-    for one in find_published(benchmark=benchmark, round="0.6"):
-        if one.system != system:
+    for result in find_published(benchmark=benchmark, round="0.6"):
+        if result.system != system:
             continue
         if measurement.name == "time_to_train":
-            return [
-                one.reference("minutes", tolerance=ONE_EVALUATION, warn=TIME_WARNING, ceiling=ONE_EVALUATION)
-            ]
-        if measurement.name in THROUGHPUT and one.throughput_unit == measurement.unit:
-            return [one.reference("throughput")]
+            reference = result.reference(
+                "minutes", tolerance=ONE_EVALUATION, warn=TIME_WARNING, ceiling=ONE_EVALUATION
+            )
+            return [reference]
+        # Benchmarks count images, tokens or sequences: only the same unit compares.
+        if measurement.name in THROUGHPUT and result.throughput_unit == measurement.unit:
+            return [result.reference("throughput")]
     return []
 
 
@@ -257,12 +284,16 @@ def _earlier_repeats(planned: PlannedRun, results: Path, plan_id: str) -> list[t
         recorded = plan.recorded(results)
     except ResultsError:
         return []
-    return [
-        recorded[one.run_id].measurements
-        for one in plan.runs
-        if one.benchmark == planned.benchmark
-        and one.nodes == planned.nodes
-        and one.repeat < planned.repeat
-        and one.run_id in recorded
-        and recorded[one.run_id].verdict in (Verdict.PASS, Verdict.DEGRADED)
-    ]
+    measurements = []
+    for other in plan.runs:
+        record = recorded.get(other.run_id)
+        # Failed repeats are left out: a difference from them says nothing against this run.
+        if record is None or record.verdict not in (Verdict.PASS, Verdict.DEGRADED):
+            continue
+        if _is_same_result(other, planned) and other.repeat < planned.repeat:
+            measurements.append(record.measurements)
+    return measurements
+
+
+def _is_same_result(other: PlannedRun, planned: PlannedRun) -> bool:
+    return other.benchmark == planned.benchmark and other.nodes == planned.nodes

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -154,20 +154,21 @@ class Plan(Record):
         Raises:
             ResultsError: A record is damaged, or another run's.
         """
-        found = {}
+        runs = {}
         for planned in self.runs:
             folder = results / planned.run_id
             if not (folder / RECORD_NAME).is_file():
                 continue
             run = read_run(folder)
+            # A folder that was copied or renamed by hand must not pass for the run that was planned.
             identity = (run.run_id, run.benchmark, run.plan_id or self.plan_id)
             if identity != (planned.run_id, planned.benchmark, self.plan_id):
                 raise ResultsError(
                     f"{folder / RECORD_NAME} is the record of another run ({sanitize(run.run_id, 130)}); "
                     "move the folder out of the results folder"
                 )
-            found[planned.run_id] = run
-        return found
+            runs[planned.run_id] = run
+        return runs
 
     def done(self, results: Path) -> dict[str, Run]:
         """Return the recorded runs, by run id, without those whose job may still run.
@@ -183,8 +184,16 @@ class Plan(Record):
 
     def result_of(self, run: PlannedRun) -> str:
         """Return the name of the result that a run is a repeat of: nodes side by side have one each."""
-        alone = all(one.nodes == run.nodes for one in self.runs if one.benchmark == run.benchmark)
+        alone = all(other.nodes == run.nodes for other in self.runs if other.benchmark == run.benchmark)
         return run.benchmark if alone else f"{run.benchmark} on {run.lead}"
+
+    def remaining_runs(
+        self, recorded: Mapping[str, Run], given_up: Mapping[str, str]
+    ) -> Iterator[PlannedRun]:
+        """Yield the runs that have no record and are repeats of no result in :meth:`given_up`."""
+        for run in self.runs:
+            if run.run_id not in recorded and self.result_of(run) not in given_up:
+                yield run
 
     def given_up(self, recorded: Mapping[str, Run]) -> dict[str, str]:
         """Return results whose repeats can no longer become a valid one, each with the reason.
@@ -197,22 +206,19 @@ class Plan(Record):
                 repeats.setdefault(self.result_of(run), []).append(run)
         reasons = {}
         for result, runs in repeats.items():
-            bad = [
-                f"{run.repeat} ({recorded[run.run_id].verdict.value})"
-                for run in runs
-                if run.run_id in recorded and recorded[run.run_id].verdict in (Verdict.FAIL, Verdict.UNPROVEN)
-            ]
-            if len(bad) > ALLOWED_FAILURES:
-                reasons[result] = f"the result cannot become valid: repeats {', '.join(bad)} do not pass"
+            failed = _failed_repeats(runs, recorded)
+            if len(failed) > ALLOWED_FAILURES:
+                reasons[result] = f"the result cannot become valid: repeats {', '.join(failed)} do not pass"
         return reasons
 
     @property
     def unused(self) -> dict[str, str]:
         """Nodes on which nothing could be run, each with the reasons: nothing is proven about them."""
         reasons: dict[str, list[str]] = {}
-        for one in self.skipped:
-            if all(one.node not in run.nodes for run in self.runs):
-                reasons.setdefault(one.node, []).append(f"{one.benchmark}: {one.reason}")
+        for point in self.skipped:
+            if all(point.node not in run.nodes for run in self.runs):
+                reasons.setdefault(point.node, []).append(f"{point.benchmark}: {point.reason}")
+        # Points of one benchmark are often skipped for the same reason, which is shown once.
         return {node: "; ".join(dict.fromkeys(each)) for node, each in reasons.items()}
 
     @property
@@ -221,6 +227,17 @@ class Plan(Record):
         each = [planned.expected_s for planned in self.runs]
         known = [seconds for seconds in each if seconds is not None]
         return sum(known) if len(known) == len(each) else None
+
+
+def _failed_repeats(runs: Sequence[PlannedRun], recorded: Mapping[str, Run]) -> list[str]:
+    """Return the numbers of the repeats that count as failed, each with its verdict."""
+    failed = []
+    for run in runs:
+        record = recorded.get(run.run_id)
+        # Degraded repeats count for a result: the rules of MLPerf know only whether the target was met.
+        if record is not None and record.verdict in (Verdict.FAIL, Verdict.UNPROVEN):
+            failed.append(f"{run.repeat} ({record.verdict.value})")
+    return failed
 
 
 def make_plan(
@@ -268,27 +285,29 @@ def make_plan(
         overrides=dict(overrides or {}),
         now=now,
     )
-    for name in nodes:
-        for loaded in selected:
-            planner.add_single_node_runs(loaded, name)
-    for loaded in selected:
-        planner.add_multi_node_runs(loaded)
+    planner.add_runs()
     runs = [
         run.model_copy(update={"expected_s": estimate(run.benchmark, run.parameters, nodes[run.nodes[0]])})
         for run in order_runs(_each_named(planner.runs, now))
     ]
     title = suite or ", ".join(loaded.name for loaded in selected)
-    # What makes two requests the same: all that a run is, but its id, its file's time and its expected time.
-    same = [run.model_dump(mode="json", exclude=_NOT_THE_REQUEST) for run in runs]
     return Plan(
+        # Two controllers that share a results folder may plan within the same second.
         plan_id=f"plan-{now:%Y%m%dT%H%M%SZ}-{hashlib.sha256(os.urandom(16)).hexdigest()[:6]}",
         title=title,
         created=now,
-        fingerprint=hashlib.sha256(json.dumps([title, same], sort_keys=True).encode()).hexdigest(),
+        fingerprint=_request_fingerprint(title, runs),
         runs=tuple(runs),
         skipped=tuple(planner.skipped),
         unreached=tuple(unreached),
     )
+
+
+def _request_fingerprint(title: str, runs: Sequence[PlannedRun]) -> str:
+    """Return what two plans share that come of the same request."""
+    # All that a run is, but its id, its file's time and its expected time: these differ each time.
+    requests = [run.model_dump(mode="json", exclude=_NOT_THE_REQUEST) for run in runs]
+    return hashlib.sha256(json.dumps([title, requests], sort_keys=True).encode()).hexdigest()
 
 
 def _each_named(runs: Sequence[PlannedRun], now: datetime) -> list[PlannedRun]:
@@ -306,6 +325,7 @@ def order_runs(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     """Return runs in the order that changes :data:`COSTLY_TO_CHANGE` least on each host, else as they are."""
     if not any(name in run.parameters for run in runs for name in COSTLY_TO_CHANGE):
         return list(runs)
+    # By first occurrence, not by value: the order of the inventory and of the matrix is the operator's.
     hosts = list(dict.fromkeys(run.lead for run in runs))
     values = {
         name: list(dict.fromkeys(str(run.parameters.get(name, "")) for run in runs))
@@ -337,7 +357,15 @@ class _Planner:
     runs: list[PlannedRun] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
 
-    def add_single_node_runs(self, loaded: LoadedDefinition, name: str) -> None:
+    def add_runs(self) -> None:
+        """Add all runs of the request: first those of each node, then those that need several."""
+        for name in self.nodes:
+            for loaded in self.selected:
+                self._add_single_node_runs(loaded, name)
+        for loaded in self.selected:
+            self._add_multi_node_runs(loaded)
+
+    def _add_single_node_runs(self, loaded: LoadedDefinition, name: str) -> None:
         """Add the runs of a benchmark that one node makes by itself."""
         if self._needs_whole_rack(loaded):
             return
@@ -357,8 +385,7 @@ class _Planner:
     def _add_single_node_point(
         self, loaded: LoadedDefinition, name: str, point: Parameters, gpus_there: int
     ) -> None:
-        gpus = point.get("gpus", 0)
-        lacks_gpus = isinstance(gpus, int) and gpus > gpus_there
+        gpus, lacks_gpus = point.get("gpus", 0), _lacks_gpus(point, gpus_there)
         if lacks_gpus and "gpus" not in self.overrides:
             self._skip(loaded, name, f"gpus={gpus}: {name} has {gpus_there}")
             return
@@ -366,14 +393,14 @@ class _Planner:
             variables, site = {**self.variables[name], **point}, self.sites.get(name, Site())
             self.runs += _docker_runs(loaded, point, [name], variables, site, self.suite, self.now)
             return
-        peer = Peer(name=name, address=self.addresses.get(name, ""))
-        run = self._program_run(loaded, point, [peer])
+        run = self._program_run(loaded, point, self._peers([name]))
         if lacks_gpus:
+            # The operator named this value: a request that cannot be met is a result, not a silent omission.
             reason = f"{gpus} GPUs asked for, {name} has {gpus_there}; give gpus={gpus_there} or fewer"
             run = run.model_copy(update={"unproven_because": reason})
         self.runs.append(run)
 
-    def add_multi_node_runs(self, loaded: LoadedDefinition) -> None:
+    def _add_multi_node_runs(self, loaded: LoadedDefinition) -> None:
         """Add the runs of a benchmark that several nodes of a rack make together."""
         for members in self._racks():
             if self._needs_whole_rack(loaded):
@@ -383,39 +410,37 @@ class _Planner:
 
     def _add_grouped_runs(self, loaded: LoadedDefinition, members: Sequence[str]) -> None:
         """Add the runs of points that have a number of nodes: the first so many of the rack."""
+        # Ranks of one job have as many GPUs each: the node with the fewest bounds them all.
         gpus_there = min(len(self.nodes[name].gpus) for name in members)
+        for point in loaded.definition.points(self.suite, self._own_overrides(loaded), gpus=gpus_there):
+            if point.get("nodes", "") != "":
+                self._add_grouped_point(loaded, members, point, gpus_there)
+
+    def _add_grouped_point(
+        self, loaded: LoadedDefinition, members: Sequence[str], point: Parameters, gpus_there: int
+    ) -> None:
+        node_count, gpus = _node_count(loaded, point), point.get("gpus", 0)
         overrides = self._own_overrides(loaded)
-        for point in loaded.definition.points(self.suite, overrides, gpus=gpus_there):
-            node_count, gpus = point.get("nodes", ""), point.get("gpus", 0)
-            if node_count == "":
-                continue
-            if not isinstance(node_count, int) or isinstance(node_count, bool) or node_count < 1:
-                raise DefinitionError(f"{loaded.path}: nodes: {node_count!r} is no number of nodes")
-            lacks_nodes = node_count > len(members)
-            lacks_gpus = isinstance(gpus, int) and gpus > gpus_there
-            # Values that the operator named are planned, and unproven; other points are skipped.
-            if (lacks_nodes and "nodes" not in overrides) or (lacks_gpus and "gpus" not in overrides):
-                reason = f"gpus={gpus}: there are {gpus_there}"
-                if lacks_nodes:
-                    reason = f"nodes={node_count}: there are {len(members)}"
-                self._skip(loaded, members[0], reason)
-                continue
-            peers = [Peer(name=name, address=self.addresses.get(name, "")) for name in members]
-            run = self._program_run(loaded, point, peers[:node_count], node_count)
-            if lacks_gpus and not run.unproven_because:
-                reason = f"{gpus} GPUs asked for, a node of these has {gpus_there}"
-                reason += f"; give gpus={gpus_there} or fewer"
-                run = run.model_copy(update={"unproven_because": reason})
-            self.runs.append(run)
+        lacks_nodes, lacks_gpus = node_count > len(members), _lacks_gpus(point, gpus_there)
+        # Values that the operator named are planned, and unproven; other points are skipped.
+        if (lacks_nodes and "nodes" not in overrides) or (lacks_gpus and "gpus" not in overrides):
+            reason = f"gpus={gpus}: there are {gpus_there}"
+            if lacks_nodes:
+                reason = f"nodes={node_count}: there are {len(members)}"
+            self._skip(loaded, members[0], reason)
+            return
+        run = self._program_run(loaded, point, self._peers(members[:node_count]), node_count)
+        # Too few nodes are an obstacle already, found with the setup; it names the remedy that comes first.
+        if lacks_gpus and not run.unproven_because:
+            reason = f"{gpus} GPUs asked for, a node of these has {gpus_there}"
+            reason += f"; give gpus={gpus_there} or fewer"
+            run = run.model_copy(update={"unproven_because": reason})
+        self.runs.append(run)
 
     def _add_rack_runs(self, loaded: LoadedDefinition, members: Sequence[str]) -> None:
         """Add the repeats of a benchmark on a whole rack."""
         site = self.sites.get(members[0], Site())
-        lead, obstacle = members[0], ""
-        if site.launch_host in members:
-            lead = site.launch_host
-        elif site.launch_host:
-            obstacle = NOT_LIMITED.format(site.launch_host)
+        lead, obstacle = _rack_lead(site, members)
         for point in loaded.definition.points(self.suite, self._own_overrides(loaded), gpus=site.sku_gpus):
             variables = {**self.variables[lead], **point}
             if loaded.definition.launch.with_ == "docker":
@@ -469,6 +494,7 @@ class _Planner:
             "storage_folder": node_setup.data_folder(point, experiment),
         }
         setup, obstacle = None, ""
+        # A run that sets nothing up goes the plain way, without a rendezvous and its finding.
         if node_setup.needs_setup(point):
             setup = node_setup.plan_setup(
                 point, experiment, peers, launch.timeout_s, only_first=launch.with_ == "mpirun"
@@ -489,16 +515,7 @@ class _Planner:
                 key: substitute_variables(value, variables, f"{loaded.path}: launch.environment.{key}")
                 for key, value in launch.environment.items()
             },
-            stage=tuple(
-                {
-                    "creates": stage.creates,
-                    "program": stage.program,
-                    "arguments": command_options(
-                        stage.arguments, variables, f"{loaded.path}: stage.arguments"
-                    ),
-                }
-                for stage in definition.stage
-            ),
+            stage=_staging_programs(loaded, variables),
             timeout_s=launch.timeout_s,
             hang_s=launch.hang_s,
             result=definition.result,
@@ -524,8 +541,51 @@ class _Planner:
             racks.setdefault(self.sites.get(name, Site()).rack, []).append(name)
         return list(racks.values())
 
+    def _peers(self, names: Sequence[str]) -> list[Peer]:
+        return [Peer(name=name, address=self.addresses.get(name, "")) for name in names]
+
     def _skip(self, loaded: LoadedDefinition, node: str, reason: str) -> None:
         self.skipped.append(Skipped(benchmark=loaded.name, node=node, reason=reason))
+
+
+def _lacks_gpus(point: Parameters, gpus_there: int) -> bool:
+    """Whether a point asks for more GPUs than there are."""
+    gpus = point.get("gpus", 0)
+    return isinstance(gpus, int) and gpus > gpus_there
+
+
+def _node_count(loaded: LoadedDefinition, point: Parameters) -> int:
+    """Return the number of nodes that a point asks for.
+
+    Raises:
+        DefinitionError: It is no number.
+    """
+    count = point["nodes"]
+    # True is an int, and would be planned as one node.
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise DefinitionError(f"{loaded.path}: nodes: {count!r} is no number of nodes")
+    return count
+
+
+def _rack_lead(site: Site, members: Sequence[str]) -> tuple[str, str]:
+    """Return the node that submits a rack's job, and why the one that was named for it cannot."""
+    if not site.launch_host:
+        return members[0], ""
+    if site.launch_host in members:
+        return site.launch_host, ""
+    # Planned all the same: the run's record then shows the obstacle, with the remedy.
+    return members[0], NOT_LIMITED.format(site.launch_host)
+
+
+def _staging_programs(
+    loaded: LoadedDefinition, variables: Mapping[str, Scalar]
+) -> tuple[dict[str, Any], ...]:
+    """Return the programs that fetch or make a benchmark's data, in the order of its definition."""
+    programs = []
+    for stage in loaded.definition.stage:
+        arguments = command_options(stage.arguments, variables, f"{loaded.path}: stage.arguments")
+        programs.append({"creates": stage.creates, "program": stage.program, "arguments": arguments})
+    return tuple(programs)
 
 
 def _docker_runs(
@@ -660,25 +720,37 @@ def resume_or_keep(plan: Plan, results: Path, *, resume: bool = True) -> tuple[P
     Raises:
         ResultsError: The results folder cannot be written.
     """
-    if resume:
-        for path in sorted(results.glob(f"plan-*/{PLAN_FILE}"), reverse=True):
-            earlier = _read_plan(path)
-            if earlier is None or plan.created - earlier.created > RESUME_WITHIN:
-                continue
-            if earlier.fingerprint == plan.fingerprint:
-                done = earlier.done(results)
-                given_up = earlier.given_up(done)
-                if any(
-                    run.run_id not in done and earlier.result_of(run) not in given_up for run in earlier.runs
-                ):
-                    return earlier, True
-                # Interrupted between the last run and the report: a rack's hours are not spent again for it.
-                costly = any(run.launcher not in ("local", "mpirun") for run in earlier.runs)
-                if costly and not (path.parent / REPORT_FILE).is_file():
-                    return earlier, True
-                break
+    earlier = _newest_of_request(plan, results) if resume else None
+    if earlier is not None and _is_unfinished(earlier, results):
+        return earlier, True
     write_file(results / plan.plan_id / PLAN_FILE, plan.model_dump_json(indent=1).encode() + b"\n")
     return plan, False
+
+
+def _newest_of_request(plan: Plan, results: Path) -> Plan | None:
+    """Return the newest kept plan of the same request that is recent enough to go on with."""
+    # A plan's id begins with its time: the reverse order of names is the newest first.
+    for path in sorted(results.glob(f"plan-*/{PLAN_FILE}"), reverse=True):
+        earlier = _read_plan(path)
+        if earlier is None or plan.created - earlier.created > RESUME_WITHIN:
+            continue
+        if earlier.fingerprint == plan.fingerprint:
+            return earlier
+    return None
+
+
+def _is_unfinished(plan: Plan, results: Path) -> bool:
+    """Whether runs of a kept plan are missing, or the report of runs that are costly to repeat.
+
+    Raises:
+        ResultsError: A record is damaged, or another run's.
+    """
+    done = plan.done(results)
+    if any(plan.remaining_runs(done, plan.given_up(done))):
+        return True
+    # Interrupted between the last run and the report: a rack's hours are not spent again for it.
+    costly = any(run.launcher not in ("local", "mpirun") for run in plan.runs)
+    return costly and not (results / plan.plan_id / REPORT_FILE).is_file()
 
 
 def read_plan(results: Path, plan_id: str) -> Plan:
@@ -704,23 +776,36 @@ def _read_plan(path: Path) -> Plan | None:
 
 def describe_plan(plan: Plan) -> str:
     """Return the plan in words: how many runs, where, how long, and what is left out."""
-    lines = [f"{plan.title}: {len(plan.runs)} run{'' if len(plan.runs) == 1 else 's'}"]
-    known = [run.expected_s for run in plan.runs if run.expected_s is not None]
-    unknown = [run for run in plan.runs if run.expected_s is None and not run.unproven_because]
-    if known and not unknown:
-        lines[0] += f", about {sum(known):.0f} s by earlier runs"
-    elif known:
-        lines[0] += f", about {sum(known):.0f} s for {len(known)} of them by earlier runs"
-    if unknown and plan.runs:
-        limit = duration(sum(run.timeout_s for run in unknown))
-        lines[0] += f"; {len(unknown)} never ended well here and take at most {limit} by their limits"
+    count = f"{len(plan.runs)} run{'' if len(plan.runs) == 1 else 's'}"
+    lines = [f"{plan.title}: {count}{_expected_time_text(plan.runs)}"]
     for run in plan.runs:
-        expected = f" (about {run.expected_s:.0f} s)" if run.expected_s is not None else ""
-        note = f"  UNPROVEN: {run.unproven_because}" if run.unproven_because else ""
-        where = run.lead if len(run.nodes) == 1 else f"{len(run.nodes)} nodes, from {run.lead}"
-        lines.append(f"  {where}: {run.title}{expected}{note}")
-        if run.repeat <= 1:
-            lines += [f"    {line}" for line in run.would]
-    lines += [f"  left out on {one.node}: {one.benchmark}: {one.reason}" for one in plan.skipped]
+        lines += _run_lines(run)
+    lines += [f"  left out on {point.node}: {point.benchmark}: {point.reason}" for point in plan.skipped]
     lines += [f"  not reached: {name}" for name in plan.unreached]
     return "\n".join(lines)
+
+
+def _expected_time_text(runs: Sequence[PlannedRun]) -> str:
+    """Return how long runs take by history, and by their limits where there is none."""
+    expected_s = [run.expected_s for run in runs if run.expected_s is not None]
+    # A run that cannot be made takes no time.
+    limits_s = [run.timeout_s for run in runs if run.expected_s is None and not run.unproven_because]
+    text = ""
+    if expected_s:
+        share = f" for {len(expected_s)} of them" if limits_s else ""
+        text = f", about {sum(expected_s):.0f} s{share} by earlier runs"
+    if limits_s:
+        limit = duration(sum(limits_s))
+        text += f"; {len(limits_s)} never ended well here and take at most {limit} by their limits"
+    return text
+
+
+def _run_lines(run: PlannedRun) -> list[str]:
+    expected = f" (about {run.expected_s:.0f} s)" if run.expected_s is not None else ""
+    note = f"  UNPROVEN: {run.unproven_because}" if run.unproven_because else ""
+    where = run.lead if len(run.nodes) == 1 else f"{len(run.nodes)} nodes, from {run.lead}"
+    lines = [f"  {where}: {run.title}{expected}{note}"]
+    # All repeats would do the same: it is shown with the first.
+    if run.repeat <= 1:
+        lines += [f"    {line}" for line in run.would]
+    return lines

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -188,11 +189,7 @@ def build_run(
         log_files: The raw logs beside the record.
         trouble: Why references may exist that were not found, if so.
     """
-    findings = [*job_findings(planned, evidence), *evidence.findings]
-    if planned.launcher not in BY_ITSELF:
-        # The launcher's exit status only repeats what Slurm and the log say in more words.
-        findings = [*evidence.findings, *job_findings(planned, evidence)]
-    findings += definition_findings(planned)
+    findings = _ordered_findings(planned, evidence)
     outcome = judge_run(
         planned.result.judge,
         parsed,
@@ -205,7 +202,7 @@ def build_run(
         more=evidence.measurements,
     )
     status = evidence.job.get("exit_status")
-    tags = {key: value for log in parsed for key, value in log.tags.items()}
+    tags = _merged_tags(parsed)
     return Run(
         run_id=planned.run_id,
         plan_id=plan_id,
@@ -228,9 +225,9 @@ def build_run(
         network=evidence.network,
         seeds=(int(tags["seed"]),) if _INTEGER.fullmatch(tags.get("seed", "")) else (),
         exit_status=status if type(status) is int else None,
-        measurements=(*(one for log in parsed for one in log.measurements), *evidence.measurements),
-        series=tuple(one for log in parsed for one in log.series),
-        findings=(*findings, *(finding for log in parsed for finding in log.findings)),
+        measurements=(*_log_measurements(parsed), *evidence.measurements),
+        series=tuple(chain.from_iterable(log.series for log in parsed)),
+        findings=(*findings, *chain.from_iterable(log.findings for log in parsed)),
         judgements=outcome.judgements,
         verdict=outcome.verdict,
         reasons=outcome.reasons,
@@ -239,6 +236,26 @@ def build_run(
         rackproof_version=__version__,
         notes=evidence.notes,
     )
+
+
+def _ordered_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
+    """Return the findings from outside the logs, the most precise first: reports show only a few."""
+    job = job_findings(planned, evidence)
+    if planned.launcher in BY_ITSELF:
+        return [*job, *evidence.findings, *definition_findings(planned)]
+    # The launcher's exit status only repeats what Slurm and the log say in more words.
+    return [*evidence.findings, *job, *definition_findings(planned)]
+
+
+def _merged_tags(parsed: Sequence[ParsedLog]) -> dict[str, str]:
+    tags: dict[str, str] = {}
+    for log in parsed:
+        tags.update(log.tags)
+    return tags
+
+
+def _log_measurements(parsed: Sequence[ParsedLog]) -> list[Measurement]:
+    return list(chain.from_iterable(log.measurements for log in parsed))
 
 
 def write_record(
@@ -271,7 +288,8 @@ def write_record(
     if logs.launcher_output is not None:
         evidence = logs.launcher_output.extend(evidence, planned, folder, logs.parsed, plan_id)
     history = History(folder.parent)
-    measured = [*(one for log in logs.parsed for one in log.measurements), *evidence.measurements]
+    measured = [*_log_measurements(logs.parsed), *evidence.measurements]
+    # Asked before this run is kept: a run must never be its own reference.
     accepted, remark = history.baselines(planned.benchmark, planned.parameters, evidence.nodes, measured)
 
     def references(measurement: Measurement) -> list[Reference]:
@@ -330,25 +348,39 @@ def _read_logs(planned: PlannedRun, evidence: Evidence, folder: Path) -> _Logs:
     if not evidence.could_not_start:
         logs.findings += findings
     for path in paths:
-        name = f"logs/{path.name}"
         is_lead = path.stem == planned.lead
+        # Only the lead's log has what the launcher wrote; other nodes' logs would contradict it.
         output = LauncherOutput() if is_lead and planned.launcher not in BY_ITSELF else None
-        try:
-            log, entry = read_log_file(
-                path, name, format=planned.result.format, observers=[output] if output else []
-            )
-        except OSError as error:
-            message = f"{name} cannot be read: {error.strerror}"
-            logs.findings.append(_finding("unreadable_log", Verdict.UNPROVEN, message))
-            continue
-        logs.parsed.append(log)
-        logs.files.append(entry)
-        logs.launcher_output = output or logs.launcher_output
-        size_on_node = evidence.job.get("log_bytes")
-        if is_lead and type(size_on_node) is int and size_on_node != entry.size_bytes:
-            message = f"{name} has {entry.size_bytes} bytes here, but {size_on_node} on the node"
-            logs.findings.append(_finding("log_differs", Verdict.UNPROVEN, message))
+        entry = _read_log(planned, path, output, logs)
+        if is_lead and entry is not None:
+            logs.findings += _size_findings(entry, evidence.job.get("log_bytes"))
     return logs
+
+
+def _read_log(planned: PlannedRun, path: Path, output: LauncherOutput | None, logs: _Logs) -> LogFile | None:
+    """Read one log into the logs of its run; return its entry, None where it cannot be read."""
+    name = f"logs/{path.name}"
+    try:
+        log, entry = read_log_file(
+            path, name, format=planned.result.format, observers=[output] if output else []
+        )
+    except OSError as error:
+        message = f"{name} cannot be read: {error.strerror}"
+        logs.findings.append(_finding("unreadable_log", Verdict.UNPROVEN, message))
+        return None
+    logs.parsed.append(log)
+    logs.files.append(entry)
+    logs.launcher_output = output or logs.launcher_output
+    return entry
+
+
+def _size_findings(entry: LogFile, size_on_node: object) -> list[Finding]:
+    """Return a finding where a log was copied from its node in part, or grew after that."""
+    # Not isinstance: True is an int, and a node that reports it reports no size.
+    if type(size_on_node) is not int or size_on_node == entry.size_bytes:
+        return []
+    message = f"{entry.path} has {entry.size_bytes} bytes here, but {size_on_node} on the node"
+    return [_finding("log_differs", Verdict.UNPROVEN, message)]
 
 
 def _most_particular(
@@ -359,12 +391,17 @@ def _most_particular(
     More labels and parameters name it more closely. Of several that are equally particular none hides
     another.
     """
-    fitting = [one for one in baselines if one.fits(planned.benchmark, planned.parameters, measurement)]
+    fitting = [
+        baseline
+        for baseline in baselines
+        if baseline.fits(planned.benchmark, planned.parameters, measurement)
+    ]
     closest = max(map(_particularity, fitting), default=None)
-    return [one.reference for one in fitting if _particularity(one) == closest]
+    return [baseline.reference for baseline in fitting if _particularity(baseline) == closest]
 
 
 def _published_references(planned: PlannedRun, measurement: Measurement) -> list[Reference]:
+    # Published results are of MLPerf's own code: no other program's numbers compare with them.
     if planned.launcher in BY_ITSELF or not planned.published_references:
         return []
     return published_references(planned, measurement)
@@ -378,6 +415,7 @@ def _own_logs(planned: PlannedRun, folder: Path) -> tuple[list[Path], list[Findi
     """Return the logs of the run's nodes, and what else lies there or is missing."""
     own, findings = [], []
     expected = {f"{name}.log" for name in planned.nodes}
+    # Hidden files are what interrupted copies and file managers leave.
     for path in sorted(folder.glob("[!.]*")):
         if path.name in expected and path.is_file() and not path.is_symlink():
             own.append(path)

@@ -61,7 +61,7 @@ class NodeAnswer(Record):
     pythons: dict[str, str] = Field(description="Interpreters that already hold a runtime.")
     slurm: dict[str, Any] = Field(default={}, description="The cluster, as launch_slurm.Site has it.")
     experiment: dict[str, Any] = Field(
-        default={}, description="Storages and networks, as node_setup.Ground has it."
+        default={}, description="Storages and networks, as node_setup.ExperimentConfig has it."
     )
 
 
@@ -128,12 +128,9 @@ def select_benchmarks(
         )
         suite = "" if benchmarks else suite
         overrides = {name: _values(name, value) for name, value in parameters.items()}
-        for loaded in chosen:
-            for point in loaded.definition.points(
-                suite, planning.fitting_overrides(loaded, overrides, chosen)
-            ):
-                loaded.definition.check_bounds(point)
+        _check_points(chosen, suite, overrides)
         _sku_references(sku_references)
+        # Last: a request that is refused must not leave a claim behind.
         if owner_pid is not None:
             host_claims.claim_hosts(results, hosts, owner_pid)
     except (DefinitionError, ResultsError, host_claims.HostClaimedError) as error:
@@ -145,6 +142,20 @@ def select_benchmarks(
         definitions=str(folder),
         results=str(results),
     )
+
+
+def _check_points(
+    chosen: Sequence[definitions.LoadedDefinition], suite: str, overrides: Mapping[str, tuple[Scalar, ...]]
+) -> None:
+    """Check each point that the request comes to.
+
+    Raises:
+        DefinitionError: A value is no parameter's, or out of its bounds.
+    """
+    for loaded in chosen:
+        own = planning.fitting_overrides(loaded, dict(overrides), chosen)
+        for point in loaded.definition.points(suite, own):
+            loaded.definition.check_bounds(point)
 
 
 def plan_runs(
@@ -167,10 +178,7 @@ def plan_runs(
     Raises:
         BenchError: A definition names an unknown variable, a node lacks one, or the plan cannot be written.
     """
-    for host, answer in answered.items():
-        lacking = [name for name in ("bench_home", "bench_workloads") if name not in answer.variables]
-        if lacking:
-            raise BenchError(f"{host}: not set: {', '.join(lacking)}; roles/bench/defaults/main.yml has them")
+    _check_variables(answered)
     experiments = {host: _experiment(host, answer.experiment) for host, answer in answered.items()}
     results = Path(choice.results)
     try:
@@ -182,11 +190,7 @@ def plan_runs(
     except (DefinitionError, ResultsError) as error:
         raise BenchError(str(error)) from error
     given_up = made.given_up(done)
-    to_do = [run for run in made.runs if run.run_id not in done and made.result_of(run) not in given_up]
-    remaining: dict[str, list[dict[str, Any]]] = {}
-    for run in to_do:
-        started = _to_start(run, answered, made.plan_id)
-        remaining.setdefault(run.lead, []).append({**started, "result": made.result_of(run)})
+    to_do = list(made.remaining_runs(done, given_up))
     description = planning.describe_plan(made)
     if resumed:
         description = f"Going on with {made.plan_id}: {len(done)} of {len(made.runs)} done.\n{description}"
@@ -194,12 +198,35 @@ def plan_runs(
         plan=made,
         resumed=resumed,
         given_up=given_up,
-        remaining={host: tuple(runs) for host, runs in remaining.items()},
+        remaining=_starts_by_host(to_do, answered, made),
         workers=_workers(to_do),
         runtimes=_runtimes(to_do, answered),
         mounts=_mounts(to_do, experiments),
         description=description,
     )
+
+
+def _check_variables(answered: Mapping[str, NodeAnswer]) -> None:
+    """Check that each node has what starting any run needs.
+
+    Raises:
+        BenchError: A node lacks a variable.
+    """
+    for host, answer in answered.items():
+        lacking = [name for name in ("bench_home", "bench_workloads") if name not in answer.variables]
+        if lacking:
+            raise BenchError(f"{host}: not set: {', '.join(lacking)}; roles/bench/defaults/main.yml has them")
+
+
+def _starts_by_host(
+    runs: Sequence[PlannedRun], answered: Mapping[str, NodeAnswer], plan: Plan
+) -> dict[str, tuple[dict[str, Any], ...]]:
+    """Return what starting the runs needs, by the host that starts them, in the order of the plan."""
+    starts: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        start = {**_to_start(run, answered, plan.plan_id), "result": plan.result_of(run)}
+        starts.setdefault(run.lead, []).append(start)
+    return {host: tuple(each) for host, each in starts.items()}
 
 
 def _make_plan(
@@ -340,29 +367,18 @@ def record_run(
     """
     planned = planned_run(results, plan_id, run_id)
     facts = {name: raw if isinstance(raw, Mapping) else {} for name, raw in facts.items()}
-    findings = [
-        one for name, raw in facts.items() for one in findings_from_facts(name, raw, expected_gpus=sku_gpus)
-    ]
-    try:
-        baselines = _sku_references(sku_references)
-    except BenchError as error:
-        # Another host's than those checked at the beginning. The run was made and is not to be lost.
-        baselines = []
-        findings.append(Finding(code="sku_references", verdict=Verdict.UNPROVEN, message=str(error)[:4000]))
+    baselines, baseline_findings = _usable_sku_references(sku_references)
     setup = node_setup.SetupEvidence()
     if planned.setup is not None and not planned.unproven_because:
         setup = node_setup.judge_setup(planned.setup, planned.lead, points or {}, jobs or {}, bool(job))
-        findings += setup.findings
-        found = {"network": setup.network, "storage": setup.storage}
-        texts = {**texts, **{name: text for name, text in found.items() if text}}
     evidence = Evidence(
         nodes=tuple(node_from_facts(name, raw, sku=sku) for name, raw in facts.items()),
         job=dict(job),
-        findings=tuple(findings),
+        findings=(*_facts_findings(facts, sku_gpus), *baseline_findings, *setup.findings),
         could_not_start=failure or planned.unproven_because,
         command=tuple(command),
         measurements=setup.measurements,
-        **texts,
+        **_with_observed_texts(texts, setup),
     )
     try:
         return bench_record.write_record(
@@ -375,6 +391,30 @@ def record_run(
         )
     except (ResultsError, OSError) as error:
         raise BenchError(f"run {run_id} could not be recorded whole: {error}") from error
+
+
+def _facts_findings(facts: Mapping[str, Mapping[str, Any]], sku_gpus: int) -> list[Finding]:
+    """Return what the facts of a run's nodes show against it, node by node."""
+    findings: list[Finding] = []
+    for name, raw in facts.items():
+        findings += findings_from_facts(name, raw, expected_gpus=sku_gpus)
+    return findings
+
+
+def _usable_sku_references(raw: Sequence[Mapping[str, Any]]) -> tuple[list[SkuReference], list[Finding]]:
+    """Return the SKU's baselines, or none of them and a finding where they are wrong."""
+    try:
+        return _sku_references(raw), []
+    except BenchError as error:
+        # Another host's than those checked at the beginning. The run was made and is not to be lost.
+        finding = Finding(code="sku_references", verdict=Verdict.UNPROVEN, message=str(error)[:4000])
+        return [], [finding]
+
+
+def _with_observed_texts(texts: Mapping[str, str], setup: node_setup.SetupEvidence) -> dict[str, str]:
+    """Return the operator's texts, network and storage replaced where the nodes showed what they had."""
+    observed = {"network": setup.network, "storage": setup.storage}
+    return {**texts, **{name: text for name, text in observed.items() if text}}
 
 
 def abandoned_results(results: Path, plan_id: str) -> dict[str, str]:
@@ -402,12 +442,9 @@ def report_plan(results: Path, plan_id: str) -> PlanReport:
         runs = [recorded[run.run_id] for run in made.runs if run.run_id in recorded]
         given_up = made.given_up(recorded)
         scores = _scores(made, recorded, given_up, results)
-        failures = [text for text, verdict in scores.items() if verdict is Verdict.FAIL]
-        missing = _missing(made, recorded, given_up)
-        missing += [text for text, verdict in scores.items() if verdict is Verdict.UNPROVEN]
-        troubles = [_mend_page(run, results / run.run_id) for run in runs]
-        judge = all(run.published_references for run in made.runs)
-        troubles.append(_comparison(runs, results / plan_id, judge))
+        failures = _with_verdict(scores, Verdict.FAIL)
+        missing = [*_missing(made, recorded, given_up), *_with_verdict(scores, Verdict.UNPROVEN)]
+        troubles = _write_other_pages(made, runs, results)
         pages = write_plan_reports(
             runs,
             results / plan_id,
@@ -417,34 +454,48 @@ def report_plan(results: Path, plan_id: str) -> PlanReport:
         )
     except (ResultsError, OSError) as error:
         raise BenchError(f"the report of {plan_id} could not be written: {error}") from error
-    verdict = worst(
-        [
-            *(run.verdict for run in runs),
-            *([Verdict.UNPROVEN] * len(missing)),
-            *([Verdict.FAIL] * len(failures)),
-        ]
+    # What is missing gates like a run that is unproven: without it the plan is no proof of anything.
+    verdicts = [run.verdict for run in runs]
+    verdict = worst([*verdicts, *([Verdict.UNPROVEN] * len(missing)), *([Verdict.FAIL] * len(failures))])
+    lines = [
+        f"{made.title}: {verdict.value} ({len(runs)} of {len(made.runs)} runs recorded)",
+        *_lines_of_bad_runs(runs),
+        *(f"fail: {text}" for text in failures),
+        *(f"unproven: {text}" for text in missing),
+        *_with_verdict(scores, None, Verdict.PASS),
+        *filter(None, troubles),
+        f"report: {pages['html']}",
+    ]
+    return PlanReport(
+        verdict=verdict, gates=verdict.gates, message="\n".join(lines), report=str(pages["html"])
     )
-    lines = [f"{made.title}: {verdict.value} ({len(runs)} of {len(made.runs)} runs recorded)"]
+
+
+def _with_verdict(scores: Mapping[str, Verdict | None], *verdicts: Verdict | None) -> list[str]:
+    return [text for text, verdict in scores.items() if verdict in verdicts]
+
+
+def _write_other_pages(made: Plan, runs: Sequence[Run], results: Path) -> list[str]:
+    """Write the pages beside the plan's report; return in words where they are or what went wrong."""
+    remarks = [_mend_page(run, results / run.run_id) for run in runs]
+    judge = all(run.published_references for run in made.runs)
+    return [*remarks, _comparison(runs, results / made.plan_id, judge)]
+
+
+def _lines_of_bad_runs(runs: Sequence[Run]) -> list[str]:
+    lines = []
     for run in runs:
         if run.verdict is not Verdict.PASS:
             nodes = ", ".join(run.asked_nodes)
             lines.append(f"{run.verdict.value}: {run.title} on {nodes}: {'; '.join(run.reasons[:3])}")
-    lines += [f"fail: {text}" for text in failures]
-    lines += [f"unproven: {text}" for text in missing]
-    lines += [text for text, score in scores.items() if score in (None, Verdict.PASS)]
-    lines += filter(None, troubles)
-    lines.append(f"report: {pages['html']}")
-    return PlanReport(
-        verdict=verdict, gates=verdict.gates, message="\n".join(lines), report=str(pages["html"])
-    )
+    return lines
 
 
 def _missing(made: Plan, recorded: Mapping[str, Run], given_up: Mapping[str, str]) -> list[str]:
     """Return in words what the plan asked for and has no record."""
     missing = [
         f"{run.title} on {run.lead}: has no record; start again"
-        for run in made.runs
-        if run.run_id not in recorded and made.result_of(run) not in given_up
+        for run in made.remaining_runs(recorded, given_up)
     ]
     missing += [f"{result}: the other repeats were not made: {reason}" for result, reason in given_up.items()]
     missing += [f"{host}: not reached; see its error above" for host in made.unreached]
@@ -456,18 +507,22 @@ def _scores(
     made: Plan, recorded: Mapping[str, Run], given_up: Mapping[str, str], results: Path
 ) -> dict[str, Verdict | None]:
     """Return what the repeats of each benchmark are worth together, in words with a verdict."""
-    groups: dict[tuple[str, tuple[str, ...], str], list[PlannedRun]] = {}
-    for run in made.runs:
-        if run.repeats > 1 and made.result_of(run) not in given_up:
-            groups.setdefault((run.benchmark, run.nodes, json.dumps(run.parameters)), []).append(run)
-    if not groups:
-        return {}
     scores: dict[str, Verdict | None] = {}
-    for members in groups.values():
+    for members in _repeat_groups(made, given_up):
+        # A score of some of the repeats would be no result; those that are missing are named elsewhere.
         if all(run.run_id in recorded for run in members):
             verdict, words = score_repeats(members, results)
             scores[f"{made.result_of(members[0])}: {words}"] = verdict
     return scores
+
+
+def _repeat_groups(made: Plan, given_up: Mapping[str, str]) -> list[list[PlannedRun]]:
+    """Return the repeats of each result that can still become valid."""
+    groups: dict[tuple[str, tuple[str, ...], str], list[PlannedRun]] = {}
+    for run in made.runs:
+        if run.repeats > 1 and made.result_of(run) not in given_up:
+            groups.setdefault((run.benchmark, run.nodes, json.dumps(run.parameters)), []).append(run)
+    return list(groups.values())
 
 
 def _comparison(runs: Sequence[Run], folder: Path, judge: bool) -> str:
@@ -503,12 +558,20 @@ def _mend_page(run: Run, folder: Path) -> str:
 
 def failure_message(task: str, result: Mapping[str, Any]) -> str:
     """Return in words why a task failed: the end of what the program wrote, else the task's message."""
-    items = result.get("results")
-    each = items if isinstance(items, list | tuple) else ()
-    item = next((one for one in each if isinstance(one, Mapping) and one.get("failed")), result)
+    item = _failed_item(result)
+    # `msg` of a failed command is only "non-zero return code"; what the program wrote names the cause.
     lines = str(item.get("stderr") or item.get("module_stderr") or "").strip().splitlines()[-5:]
     message = "\n".join(lines) or str(item.get("msg") or "no message")
     return f"{task}: {message}"
+
+
+def _failed_item(result: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the first failed item of a task with a loop, else the result itself."""
+    items = result.get("results")
+    for item in items if isinstance(items, list | tuple) else ():
+        if isinstance(item, Mapping) and item.get("failed"):
+            return item
+    return result
 
 
 def _site(host: str, raw: Mapping[str, Any]) -> Site:
@@ -552,15 +615,21 @@ def _to_start(run: PlannedRun, answered: Mapping[str, NodeAnswer], plan_id: str)
         **run.model_dump(mode="json", exclude={"result"}),
         "format": run.result.format,
         "parts": [_part(run, rank, answered[name]) for rank, name in enumerate(run.nodes) if run.setup],
-        "arguments": [
-            *run.arguments,
-            *([f"--id={run.run_id}"] if on_cluster else []),
-            *([f"--plan={plan_id}"] if run.launcher == "slurm" else []),
-        ],
+        "arguments": _start_arguments(run, plan_id),
         "title": run.title,
         "runtime_arguments": _runtime_arguments(run.runtime, answer) if run.runtime else [],
         "code": f"{shared}/runs/{run.run_id}/code" if on_cluster else "",
     }
+
+
+def _start_arguments(run: PlannedRun, plan_id: str) -> list[str]:
+    """Return a program's arguments with the ids that are not known when a plan is compared with others."""
+    arguments = list(run.arguments)
+    if run.launcher in ("docker", "slurm"):
+        arguments.append(f"--id={run.run_id}")
+    if run.launcher == "slurm":
+        arguments.append(f"--plan={plan_id}")
+    return arguments
 
 
 def _part(run: PlannedRun, rank: int, answer: NodeAnswer) -> dict[str, Any]:
@@ -602,15 +671,22 @@ def _scalar(name: str, value: Any) -> Scalar:
     if isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if isinstance(value, str):
-        for kind in (int, float):
-            try:
-                number = kind(value)
-            except ValueError:
-                continue
-            if math.isfinite(number):
-                return number
-        return str(value)
+        number = _number_in_text(value)
+        # str(): Ansible passes text of its own subclass.
+        return str(value) if number is None else number
     raise BenchError(f"bench_parameters: {name}: a value is text or a finite number, not {value!r}")
+
+
+def _number_in_text(text: str) -> int | float | None:
+    """Return the finite number that a text is, as an integer where it can be one; None where it is none."""
+    for kind in (int, float):
+        try:
+            number = kind(text)
+        except ValueError:
+            continue
+        if math.isfinite(number):
+            return number
+    return None
 
 
 def _sku_references(raw: Sequence[Mapping[str, Any]]) -> list[SkuReference]:
