@@ -10,7 +10,9 @@ import pytest
 from rackproof.analysis.pair_speeds import compare_pairs, read_pair
 from rackproof.core.judging import SkuReference
 from rackproof.core.records import Reference, Verdict
-from rackproof.jobs.validate.fleet.probe_scheduler import Target, probe_night, unproven_pairs
+from rackproof.jobs.validate.fleet.node_readings import Target
+from rackproof.jobs.validate.fleet.pair_runner import unproven_pairs
+from rackproof.jobs.validate.fleet.probe_scheduler import probe_night
 from rackproof.jobs.validate.judge import judge_fleet
 from rackproof.jobs.validate.tasks import begin_night
 from rackproof.nodes.probe_slurm_jobs import classify_exit

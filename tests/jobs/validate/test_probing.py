@@ -9,14 +9,13 @@ import pytest
 
 from rackproof.analysis.pair_speeds import read_pair
 from rackproof.core.records import Verdict
-from rackproof.jobs.validate.fleet.probe_scheduler import (
+from rackproof.jobs.validate.fleet.node_readings import (
     Target,
     compare_digests,
-    describe_probes,
-    probe_night,
     read_digests,
     read_node_probes,
 )
+from rackproof.jobs.validate.fleet.probe_scheduler import describe_probes, probe_night
 from rackproof.nodes.probe_slurm_jobs import (
     MARK,
     Job,

@@ -18,7 +18,7 @@ from pydantic import Field
 from rackproof.analysis.anomaly import AnomalyPolicy, Reason
 from rackproof.core.records import Record, Run, Verdict, worst
 from rackproof.core.text import sanitize
-from rackproof.jobs.validate.fleet.probe_scheduler import unproven_pairs
+from rackproof.jobs.validate.fleet.pair_runner import unproven_pairs
 from rackproof.jobs.validate.inventory import references_by_sku
 from rackproof.nodes.health_checks import (
     HealthFinding,

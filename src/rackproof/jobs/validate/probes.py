@@ -19,13 +19,8 @@ from rackproof.core.records import Measurement, Node, Run, Verdict
 from rackproof.core.text import sanitize
 from rackproof.jobs.validate.errors import ValidateError
 from rackproof.jobs.validate.fleet import drain_policy
-from rackproof.jobs.validate.fleet.probe_scheduler import (
-    Target,
-    describe_probes,
-    probe_night,
-    unmeasured_night,
-    wanted_probes,
-)
+from rackproof.jobs.validate.fleet.node_readings import Target, wanted_probes
+from rackproof.jobs.validate.fleet.probe_scheduler import describe_probes, probe_night, unmeasured_night
 from rackproof.jobs.validate.fleet.retest import SuspectFinder
 from rackproof.jobs.validate.inventory import references_by_sku
 from rackproof.jobs.validate.measurements import night_reason

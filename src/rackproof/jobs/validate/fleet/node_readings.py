@@ -1,0 +1,326 @@
+"""What the jobs of single nodes measured: numbers, digests, and what is wrong at once."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+from typing import TypeVar
+
+from rackproof.analysis.pair_speeds import parse_section
+from rackproof.core.definitions import JudgeRule, load_definition
+from rackproof.core.judging import SkuReference, judge_run
+from rackproof.core.records import Measurement, ParsedLog, Verdict
+from rackproof.core.text import sanitize
+from rackproof.logs import FORMATS
+from rackproof.nodes.probe_slurm_jobs import (
+    OUT_OF_TIME,
+    PROBES,
+    JobResult,
+    Probe,
+    ProbePlan,
+    Section,
+    last_lines,
+    probe_arguments,
+)
+from rackproof.store.night_store import NightReason
+
+_Item = TypeVar("_Item")
+NOT_RUN = ("left", "busy", "lost")
+"""How a job ended that measured nothing: no time was left, a node was taken, or Slurm lost it."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A node that could be measured: GPUs that it has (0: measured on its CPU), SKU, rack, partitions.
+
+    ``busy`` says why it cannot tonight; empty where it stands idle. ``uuids`` are its GPUs, where known.
+    """
+
+    name: str
+    gpus: int
+    sku: str = ""
+    rack: str = ""
+    partitions: tuple[str, ...] = ()
+    references: tuple[SkuReference, ...] = ()
+    busy: str = ""
+    uuids: frozenset[str] = frozenset()
+
+
+def read_digests(text: str) -> list[tuple[str, str, str]]:
+    """Return what has to be alike, part and digest, of each device in a log of the training step."""
+    digests = []
+    for line in text.splitlines():
+        head, mark, rest = line.partition(":::MLLOG ")
+        # The mark in the middle of a line is a program's text that quotes a log, not a log.
+        if mark and not head.strip() and '"training_digest"' in rest:
+            digests += _read_digest(rest)
+    return digests
+
+
+def _read_digest(line: str) -> list[tuple[str, str, str]]:
+    """Return the digest of a line; nothing where it holds none, as a node may write anything."""
+    try:
+        value = json.loads(line)["value"]
+        part = str(value["labels"].get("gpu", ""))
+        digest = str(value["digest"])
+        if not re.fullmatch(r"[0-9a-f]{64}", digest):
+            return []
+        return [(sanitize(str(value["alike"]), 400), sanitize(part, 100), digest)]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return []
+
+
+Digests = Mapping[str, Sequence[tuple[str, str, str]]]
+
+
+def compare_digests(
+    found: Digests, known: Mapping[str, str]
+) -> tuple[dict[str, list[NightReason]], dict[str, str], tuple[str, ...]]:
+    """Compare the training step across a fleet, bit by bit.
+
+    What most devices of a kind say is right, and more than half must say it, three at least; with fewer, what
+    earlier nights agreed on. Where neither tells, those that disagree are unproven.
+
+    Args:
+        found: By node, as :func:`read_digests` returns.
+        known: What earlier nights agreed on.
+
+    Returns:
+        Reasons by node, what is agreed on now, and remarks.
+    """
+    reasons: dict[str, list[NightReason]] = {}
+    agreed = dict(known)
+    remarks = []
+    for alike, group in sorted(_digests_by_kind(found).items()):
+        counts = Counter(digest for *_, digest in group)
+        majority = _majority_digest(counts)
+        if majority and known.get(alike, majority) != majority:
+            remarks.append(
+                f"the training step gives other bits than in earlier nights on {counts[majority]} of "
+                f"{len(group)} devices, with the same software ({alike}): a fault of the tool until proven "
+                "otherwise"
+            )
+        right = majority or known.get(alike, "")
+        if right:
+            agreed[alike] = right
+        elif len(group) == 1:
+            remarks.append(
+                f"the training step of {group[0][0]} was compared with nothing: no other device of its "
+                f"kind, and none in earlier nights ({alike})"
+            )
+            continue
+        elif len(counts) == 1:
+            # Two devices alike are no majority of three, but a start that later nights are held to.
+            agreed[alike] = group[0][2]
+            continue
+        for node, reason in _odd_devices(alike, group, right):
+            reasons.setdefault(node, []).append(reason)
+    return reasons, agreed, tuple(remarks)
+
+
+def _odd_devices(
+    alike: str, group: Sequence[tuple[str, str, str]], right: str
+) -> Iterator[tuple[str, NightReason]]:
+    agreeing = sum(digest == right for *_, digest in group)
+    for node, part, digest in group:
+        if digest != right:
+            yield node, _digest_reason(alike, part or node, digest, right, agreeing)
+
+
+def _digests_by_kind(found: Digests) -> dict[str, list[tuple[str, str, str]]]:
+    """Return node, part and digest of all devices that have to give the same bits."""
+    groups: dict[str, list[tuple[str, str, str]]] = {}
+    for node, digests in found.items():
+        for alike, part, digest in digests:
+            groups.setdefault(alike, []).append((node, part, digest))
+    return groups
+
+
+def _majority_digest(counts: Counter[str]) -> str:
+    """Return the digest of more than half of the devices, three at least; empty where there is none."""
+    digest, count = counts.most_common(1)[0]
+    return digest if count >= 3 and 2 * count > counts.total() else ""
+
+
+def _digest_reason(alike: str, part: str, digest: str, right: str, agreeing: int) -> NightReason:
+    """Return why a device's bits do not pass; ``right`` is empty where nobody knows which bits are right."""
+    if right:
+        verdict = Verdict.FAIL
+        text = (
+            f"the same training step as on {agreeing} devices of its kind gave other bits: it computes "
+            f"wrongly ({digest[:12]} instead of {right[:12]}; {alike})"
+        )
+    else:
+        verdict = Verdict.UNPROVEN
+        text = f"devices of its kind disagree and none is known to be right ({digest[:12]}; {alike})"
+    return NightReason(check="bits", verdict=verdict, metric="training step", part=part, text=text)
+
+
+@dataclass(frozen=True)
+class NodeMeasurements:
+    """What a node's job measured: numbers that floors, fleet and history judge, and what is wrong now.
+
+    ``sound`` are the programs that ended well and found nothing wrong.
+    """
+
+    measurements: tuple[Measurement, ...] = ()
+    reasons: tuple[NightReason, ...] = ()
+    digests: tuple[tuple[str, str, str], ...] = ()
+    sound: tuple[str, ...] = ()
+
+
+def read_node_probes(
+    plan: ProbePlan, target: Target, done: JobResult, probes: Sequence[Probe] | None = None
+) -> NodeMeasurements:
+    """Return what the job of a node measured. Values that are wrong fail; what is missing is unproven.
+
+    Args:
+        plan: How it was measured.
+        target: The node.
+        done: What its job said.
+        probes: The programs of the job; None is all that such a node is measured with.
+    """
+    sections = {one.name: one for one in done.sections}
+    programs = probes or wanted_probes(plan, target)
+    readings = [_read_program(plan, target, probe, sections.get(probe.name), done.text) for probe in programs]
+    reasons = _flat(one.reasons for one in readings)
+    sound = tuple(probe.name for probe, one in zip(programs, readings, strict=True) if not one.reasons)
+    if done.how != "ok" and not any(one.verdict.gates for one in reasons):
+        # Each program ended well and the job did not: whatever that was, it is no pass.
+        problem = f"{done.how}: {done.text or 'nobody says why'}"
+        reasons = (*reasons, unproven_reason("job", target.name, problem))
+    return NodeMeasurements(
+        _flat(one.measurements for one in readings),
+        reasons,
+        _flat(one.digests for one in readings),
+        sound,
+    )
+
+
+def _flat(groups: Iterable[tuple[_Item, ...]]) -> tuple[_Item, ...]:
+    return tuple(chain.from_iterable(groups))
+
+
+def _read_program(
+    plan: ProbePlan, target: Target, probe: Probe, section: Section | None, job_text: str
+) -> NodeMeasurements:
+    """Return what one program of a job measured; ``section`` is None where it printed nothing."""
+    if section is None:
+        problem = job_text or "it did not run"
+        return NodeMeasurements(reasons=(unproven_reason(probe.name, target.name, problem),))
+    if section.status != 0:
+        problem = _end_of_section(section)
+        return NodeMeasurements(reasons=(unproven_reason(probe.name, target.name, problem),))
+    if probe.benchmark:
+        return _read_benchmark(plan, target, probe, section)
+    digests, devices = read_digests(section.text), target.gpus if plan.device == "gpu" else 1
+    if len(digests) == devices:
+        return NodeMeasurements(digests=tuple(digests))
+    # The digests that are there are still compared: a device that computes wrongly must not hide behind one
+    # that is silent.
+    text = f"{len(digests)} of {devices} devices gave a result"
+    return NodeMeasurements(digests=tuple(digests), reasons=(unproven_reason(probe.name, target.name, text),))
+
+
+def _end_of_section(section: Section) -> str:
+    end = "did not end in time" if section.status in OUT_OF_TIME else f"ended with {section.status}"
+    return f"{end}: {last_lines(section.text)}"
+
+
+def _read_benchmark(plan: ProbePlan, target: Target, probe: Probe, section: Section) -> NodeMeasurements:
+    """Return the speeds that a program measured, and what is wrong by its benchmark's own rules."""
+    rules = _rules(plan.benchmarks / f"{probe.benchmark}.yml")
+    log = parse_section(section)
+    outcome = judge_run(
+        rules,
+        [log],
+        (),
+        lambda _: (),
+        parameters={"gpus": target.gpus if plan.device == "gpu" else 0},
+        # Speeds have no reference here: floors, fleet and history judge them with all other numbers.
+        require_references=False,
+        source=f"benchmarks/{probe.benchmark}.yml",
+    )
+    reasons = [
+        NightReason(
+            check="probe",
+            verdict=one.verdict,
+            metric=f"{probe.name} {one.metric}",
+            part=one.labels.get("gpu") or target.name,
+            text=sanitize(one.reason, 400),
+        )
+        for one in outcome.judgements
+        if one.verdict.gates and one.gating
+    ]
+    if outcome.verdict.gates and not reasons:
+        text = outcome.reasons[0] if outcome.reasons else "its log proves nothing"
+        reasons.append(unproven_reason(probe.name, target.name, text))
+    if plan.device == "gpu":
+        reasons += _silent_gpus(probe.name, target, rules, log)
+    return NodeMeasurements(tuple(_speeds(target, rules, log)), tuple(reasons))
+
+
+def _speeds(target: Target, rules: Sequence[JudgeRule], log: ParsedLog) -> list[Measurement]:
+    """Return the numbers of rules without a bound of their own: those that have one were judged by it."""
+    unbounded = [rule for rule in rules if rule.at_least is rule.at_most is rule.equals is None]
+    speeds = []
+    for number in log.measurements:
+        if any(_rule_covers(rule, number) for rule in unbounded):
+            # What names no GPU is the node's; several nodes' numbers are kept as one run.
+            own = {} if {"gpu", "from"} & set(number.labels) else {"node": target.name}
+            speeds.append(number.model_copy(update={"labels": {**number.labels, **own}}))
+    return speeds
+
+
+def _rule_covers(rule: JudgeRule, number: Measurement) -> bool:
+    return rule.metric == number.name and rule.labels.items() <= number.labels.items()
+
+
+def _silent_gpus(probe: str, target: Target, rules: Sequence[JudgeRule], log: ParsedLog) -> list[NightReason]:
+    """Return what not every GPU of a node said of itself: those that said nothing have not passed."""
+    reasons = []
+    named = {one.labels["gpu"] for one in log.measurements if "gpu" in one.labels}
+    if target.uuids and (strange := sorted(named - target.uuids)):
+        # Their numbers would be nobody's, and nobody would judge them.
+        text = f"{', '.join(strange[:4])}: no GPU that was seen there"
+        reasons.append(unproven_reason(probe, target.name, text))
+    for metric in dict.fromkeys(rule.metric for rule in rules):
+        reporting = _gpus_with(metric, log)
+        # A metric that names no GPU at all is measured once per node.
+        if reporting and len(reporting) != target.gpus:
+            text = f"{metric}: {len(reporting)} of {target.gpus} GPUs gave a result"
+            reasons.append(unproven_reason(probe, target.name, text))
+    return reasons
+
+
+def _gpus_with(metric: str, log: ParsedLog) -> set[str]:
+    return {one.labels["gpu"] for one in log.measurements if one.name == metric and "gpu" in one.labels}
+
+
+@lru_cache(maxsize=32)
+def _rules(path: Path) -> tuple[JudgeRule, ...]:
+    return load_definition(path, log_formats=FORMATS).definition.result.judge
+
+
+def wanted_probes(plan: ProbePlan, target: Target) -> list[Probe]:
+    """Return what a node is measured with."""
+    return [
+        one
+        for one in PROBES
+        if one.name in plan.chosen
+        and probe_arguments(one, plan.device) is not None
+        and (plan.device == "cpu" or target.gpus >= one.least_gpus)
+    ]
+
+
+def unproven_reason(probe: str, part: str, text: str) -> NightReason:
+    """Return that a program proved nothing, and why."""
+    return NightReason(
+        check="probe", verdict=Verdict.UNPROVEN, metric=probe, part=part, text=sanitize(text, 400)
+    )

@@ -1,0 +1,314 @@
+"""Nodes that reduce together: who meets whom tonight, who is at fault, and what stays unproven."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rackproof.analysis.anomaly import AnomalyPolicy
+from rackproof.analysis.pair_speeds import FABRIC_METRIC, compare_pairs, earlier_bandwidths, read_pair
+from rackproof.core.judging import NO_REFERENCE
+from rackproof.core.records import Verdict
+from rackproof.core.text import sanitize
+from rackproof.jobs.validate.fleet.node_readings import NOT_RUN, Target
+from rackproof.jobs.validate.fleet.pairing import (
+    Pair,
+    bisect_group,
+    find_culprits,
+    pairs_of_night,
+    second_partners,
+)
+from rackproof.nodes.probe_slurm_jobs import FABRIC, FABRIC_PROBE, Job, JobRunner, ProbePlan, job_script
+from rackproof.store.night_store import NightReason
+from rackproof.store.probe_results import PairResult, ProbeNight
+
+
+def pair_group(target: Target) -> str:
+    """Return the rack and SKU of a node: only nodes of one kind meet, and only their pairs are compared."""
+    return f"{target.rack}/{target.sku}"
+
+
+def pairs_tonight(
+    targets: Sequence[Target], able: Collection[str], turns: Mapping[str, int], past: Sequence[ProbeNight]
+) -> dict[str, tuple[Pair, ...]]:
+    """Return the pairs of each rack: tonight's round of the tournament, and who is left meets whom it must.
+
+    Args:
+        targets: Every node, so that the rounds stay the same whoever is idle.
+        able: Nodes that can be measured tonight.
+        turns: By rack how many nights of pairs there were.
+        past: Earlier nights, newest first.
+    """
+    met = _nights_since_meeting(past)
+    never = len(past)
+    able_names = set(able)
+    racks: dict[str, list[str]] = {}
+    for one in targets:
+        racks.setdefault(pair_group(one), []).append(one.name)
+    pairs_by_rack: dict[str, tuple[Pair, ...]] = {}
+    for key, names in racks.items():
+        planned = [pair for pair in pairs_of_night(names, turns.get(key, 0)) if able_names.issuperset(pair)]
+        partnerless = (able_names & set(names)).difference(*planned)
+        planned += _pair_rest(sorted(partnerless), met, never)
+        if planned:
+            # Who met longest ago comes first: a small budget must not leave out the same pairs for ever.
+            planned.sort(key=lambda pair: (-met.get(pair, never), pair))
+            pairs_by_rack[key] = tuple(planned)
+    return pairs_by_rack
+
+
+def _nights_since_meeting(past: Sequence[ProbeNight]) -> dict[Pair, int]:
+    """Return how many nights ago two nodes last met; without those that never met."""
+    met: dict[Pair, int] = {}
+    for ago, night in enumerate(past):
+        for result in night.pairs:
+            if len(result.nodes) == 2:
+                met.setdefault(_ordered_pair(*result.nodes), ago)
+    return met
+
+
+def _pair_rest(free: Sequence[str], met: Mapping[Pair, int], never: int) -> list[Pair]:
+    """Return pairs of nodes whose partners of the round are not able: each meets whom it met longest ago."""
+    pairs = []
+    while len(free) > 1:
+        first, *rest = free
+        waits = {name: met.get(_ordered_pair(first, name), never) for name in rest}
+        partner = max(rest, key=lambda name: (waits[name], name))
+        pairs.append(_ordered_pair(first, partner))
+        free = [name for name in rest if name != partner]
+    return pairs
+
+
+def _ordered_pair(one: str, other: str) -> Pair:
+    return min(one, other), max(one, other)
+
+
+@dataclass(frozen=True)
+class FabricMeasurements:
+    """What pairs measured: who is at fault, what is wrong between nodes, rounds of pairs by rack."""
+
+    results: tuple[PairResult, ...] = ()
+    blamed: Mapping[str, NightReason] = field(default_factory=dict)
+    between: tuple[NightReason, ...] = ()
+    turns: dict[str, int] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+
+
+def measure_pairs(
+    plan: ProbePlan,
+    targets: Sequence[Target],
+    able: Collection[str],
+    past: Sequence[ProbeNight],
+    jobs: JobRunner,
+) -> FabricMeasurements:
+    """Let the nodes of each rack meet in pairs; nothing where the plan has no fabric probe.
+
+    Args:
+        plan: How.
+        targets: Every node that was looked at.
+        able: Nodes that may meet tonight.
+        past: What earlier nights measured, newest first.
+        jobs: Runs jobs.
+
+    Raises:
+        ProbeError: Slurm's host does not answer any more.
+    """
+    turns = dict(next((one.turns for one in past if one.turns), {}))
+    if FABRIC not in plan.chosen:
+        # The turns are carried on: a night without pairs must not begin the tournament again.
+        return FabricMeasurements(turns=turns)
+    tonight = pairs_tonight(targets, able, turns, past)
+    meeting = _PairRunner(plan, {one.name: one for one in targets}, jobs)
+    results: list[PairResult] = []
+    for key, pairs in tonight.items():
+        members = {one.name for one in targets if pair_group(one) == key}
+        results += meeting.measure_rack(pairs, earlier_bandwidths(past, members))
+    blamed, between = _fabric_reasons(results)
+    for key in _racks_that_met(tonight, results):
+        turns[key] = turns.get(key, 0) + 1
+    return FabricMeasurements(
+        tuple(results), blamed, tuple(between), turns, remarks=tuple(meeting.remarks[:20])
+    )
+
+
+def _racks_that_met(tonight: Mapping[str, Sequence[Pair]], results: Sequence[PairResult]) -> Iterator[str]:
+    """Yield the racks with a pair that met: a round for which there was no time is not used up."""
+    met = {frozenset(one.nodes) for one in results}
+    for key, pairs in tonight.items():
+        if any(frozenset(pair) in met for pair in pairs):
+            yield key
+
+
+@dataclass
+class _PairRunner:
+    """Lets nodes reduce together; keeps what came of it, and who did not meet."""
+
+    plan: ProbePlan
+    by_name: Mapping[str, Target]
+    jobs: JobRunner
+    remarks: list[str] = field(default_factory=list)
+
+    def meet(self, groups: Sequence[tuple[str, ...]]) -> list[PairResult]:
+        """Run a job for each group; who could not meet is in no result."""
+        results = []
+        ended = self.jobs.run([self._job(nodes) for nodes in groups])
+        for nodes, job in zip(groups, ended, strict=True):
+            if job.how in NOT_RUN:
+                self.remarks.append(f"{'+'.join(nodes)} did not meet: {job.text}")
+            else:
+                results.append(read_pair(nodes, job, self.by_name[nodes[0]].references))
+        return results
+
+    def _job(self, nodes: tuple[str, ...]) -> Job:
+        # A job asks for as many GPUs of each node: the smallest node sets how many.
+        gpus = min(self.by_name[name].gpus for name in nodes)
+        text = job_script(self.plan, [FABRIC_PROBE], nodes, self.plan.pair_limit_s)
+        return Job(nodes, text, gpus, self.plan.pair_limit_s)
+
+    def measure_rack(self, pairs: Sequence[Pair], before: Sequence[float]) -> list[PairResult]:
+        """Let pairs meet, suspects a second and a third time, and halve the suspects that are left.
+
+        Args:
+            pairs: Tonight's.
+            before: Bandwidths of such pairs in earlier nights, in GB/s.
+        """
+        results = list(compare_pairs(self.meet(pairs), before))
+        # Two good partners make a suspect bad; the bound ends a night in which partners fail, too.
+        for _ in range(3):
+            fresh = self._meet_second_partners(results)
+            if not fresh:
+                break
+            results = list(compare_pairs([*results, *fresh], before))
+        self._halve_suspects(results)
+        return results
+
+    def _meet_second_partners(self, results: Sequence[PairResult]) -> list[PairResult]:
+        good, bad, suspects = _sort_pair_nodes(results)
+        met = [(one.nodes[0], one.nodes[1]) for one in results]
+        partners = second_partners(suspects - bad, good, met)
+        return self.meet([_ordered_pair(suspect, partner) for suspect, partner in partners.items()])
+
+    def _halve_suspects(self, results: list[PairResult]) -> None:
+        """Search the suspects that are left by running halves of them; adds to the results."""
+        good, bad, suspects = _sort_pair_nodes(results)
+
+        def works(nodes: Sequence[str]) -> bool:
+            met = self.meet([tuple(sorted(nodes))])
+            results.extend(met)
+            # Not to have met says nothing against them: who is not proven stays a suspect.
+            return not met or met[0].passed
+
+        if len(suspects - bad) > 1 and good:
+            bisect_group(sorted(suspects - bad), works, helpers=sorted(good), most_runs=4 * len(suspects))
+
+
+def _sort_pair_nodes(results: Iterable[PairResult]) -> tuple[set[str], set[str], set[str]]:
+    """Return good nodes, bad nodes, and those that failed and passed with nobody."""
+    results = list(results)
+    verdicts = {(one.nodes[0], one.nodes[1]): one.passed for one in results if len(one.nodes) == 2}
+    good = _names(pair for pair, passed in verdicts.items() if passed)
+    # A larger group that passed clears all of it; one that failed says nothing of a single node.
+    good |= _names(one.nodes for one in results if len(one.nodes) > 2 and one.passed)
+    failed = _names(pair for pair, passed in verdicts.items() if not passed)
+    return good, set(find_culprits(verdicts)[0]), failed - good
+
+
+def _names(groups: Iterable[Sequence[str]]) -> set[str]:
+    return {name for nodes in groups for name in nodes}
+
+
+def _fabric_reasons(
+    results: Sequence[PairResult],
+) -> tuple[dict[str, NightReason], list[NightReason]]:
+    """Return who is at fault by node, and what is wrong between nodes; suspects are unproven."""
+    pairs = _deciding_meetings(results)
+    bad, links, suspects = find_culprits({pair: one.passed for pair, one in pairs.items()})
+    reasons = {name: _node_reason(name, pairs, name in bad) for name in sorted(bad | suspects)}
+    between = [
+        NightReason(
+            check="pair",
+            verdict=Verdict.FAIL,
+            metric="fabric",
+            part="+".join(pair),
+            text=sanitize(f"the link between the two: each passes with others; {pairs[pair].text}", 400),
+        )
+        for pair in sorted(links)
+    ]
+    between += [
+        NightReason(
+            check="pair", verdict=Verdict.DEGRADED, metric="fabric", part="+".join(pair), text=one.text
+        )
+        for pair, one in sorted(pairs.items())
+        if one.passed and one.speed is Verdict.DEGRADED
+    ]
+    return reasons, between
+
+
+def _deciding_meetings(results: Sequence[PairResult]) -> dict[Pair, PairResult]:
+    """Return for each pair the meeting that counts: the last one, or the last that failed."""
+    of_two = [(_ordered_pair(*one.nodes), one) for one in results if len(one.nodes) == 2]
+    pairs = dict(of_two)
+    # A later meeting of the same two does not take back an earlier one.
+    pairs.update((pair, one) for pair, one in of_two if not one.passed)
+    return pairs
+
+
+def _node_reason(name: str, pairs: Mapping[Pair, PairResult], is_bad: bool) -> NightReason:
+    failures = [one for pair, one in pairs.items() if name in pair and not one.passed]
+    failures_text = "; ".join(f"with {_partner(name, one.nodes)}: {one.text}" for one in failures)
+    if is_bad:
+        text = f"all-reduce fails with partners that pass with others: {failures_text}"
+    else:
+        text = f"all-reduce failed and nobody could tell whose fault it is: {failures_text}"
+    verdict = Verdict.FAIL if is_bad else Verdict.UNPROVEN
+    return NightReason(check="pair", verdict=verdict, metric="fabric", part=name, text=sanitize(text, 500))
+
+
+def _partner(name: str, nodes: Sequence[str]) -> str:
+    return next(other for other in nodes if other != name)
+
+
+def unproven_pairs(
+    night: ProbeNight, require_references: bool
+) -> tuple[dict[str, tuple[NightReason, ...]], tuple[str, ...]]:
+    """Return what the pairs whose speed nothing proves leave unproven, by node, and remarks.
+
+    Args:
+        night: What was measured.
+        require_references: Whether a speed that was compared with nothing is unproven; a remark otherwise.
+            What a floor leaves unproven always is.
+    """
+    reasons: dict[str, tuple[NightReason, ...]] = {}
+    uncompared = []
+    for one in night.pairs:
+        if not _speed_is_unproven(one):
+            continue
+        if one.speed is None and not require_references:
+            uncompared.append("+".join(one.nodes))
+            continue
+        for name, other in zip(one.nodes, reversed(one.nodes), strict=True):
+            reasons[name] = (*reasons.get(name, ()), _unproven_speed(name, other, one))
+    if not uncompared:
+        return reasons, ()
+    return reasons, (
+        f"{NO_REFERENCE}, and too few pairs to compare with: nothing proves {FABRIC_METRIC} of "
+        f"{', '.join(uncompared[:10])}",
+    )
+
+
+def _speed_is_unproven(one: PairResult) -> bool:
+    """Whether two nodes gave right sums at a speed that nothing proves; a pair that failed has no speed."""
+    return len(one.nodes) == 2 and one.passed and one.speed in (None, Verdict.UNPROVEN)
+
+
+def _unproven_speed(name: str, other: str, one: PairResult) -> NightReason:
+    text = f"right sums with {other}, and nothing proves the speed: {one.text}"
+    if one.speed is None:
+        text += f"; {NO_REFERENCE}, and fewer than {AnomalyPolicy().outlier_least} pairs to compare with"
+    return NightReason(
+        check="reference",
+        verdict=Verdict.UNPROVEN,
+        metric=FABRIC_METRIC,
+        part=name,
+        text=sanitize(text, 400),
+    )
