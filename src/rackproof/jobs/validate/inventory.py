@@ -17,7 +17,7 @@ from rackproof.store.night_store import (
 )
 
 
-def parse_expectation(node: str, values: Mapping[str, Any]) -> Expectation:
+def parse_node_expectation(node: str, values: Mapping[str, Any]) -> Expectation:
     """Return what a node has to have.
 
     Raises:

@@ -15,7 +15,7 @@ from rackproof.jobs.validate.errors import ValidateError
 from rackproof.jobs.validate.fleet import drain_policy
 from rackproof.jobs.validate.fleet.drain_policy import DrainPolicy
 from rackproof.jobs.validate.fleet.probe_scheduler import unmeasured_night
-from rackproof.jobs.validate.inventory import parse_expectation, parse_limits
+from rackproof.jobs.validate.inventory import parse_limits, parse_node_expectation
 from rackproof.jobs.validate.measurements import (
     NightNumbers,
     add_probe_reasons,
@@ -24,7 +24,7 @@ from rackproof.jobs.validate.measurements import (
     measured_since_last_night,
     nodes_measured_once,
 )
-from rackproof.jobs.validate.messages import describe_plan, drain_reason
+from rackproof.jobs.validate.messages import describe_drain_plan, drain_reason
 from rackproof.nodes.health_checks import (
     HealthFinding,
     check_node,
@@ -249,7 +249,7 @@ def _night_decision(night: NightRecord, link: str) -> NightDecision:
             if one.plan == "drain"
         ),
         back=tuple(one.node for one in night.nodes if one.plan == "return"),
-        message=tuple(describe_plan(night)),
+        message=tuple(describe_drain_plan(night)),
     )
 
 
@@ -297,7 +297,7 @@ def _health_findings(
         findings += check_node(
             kept.snapshot,
             previous=previous.snapshot if previous else None,
-            expected=parse_expectation(name, kept.expected),
+            expected=parse_node_expectation(name, kept.expected),
             majority=majorities.get(kept.snapshot.sku),
             limits=parse_limits(name, kept.limits),
             idle=_is_idle(states[name]),

@@ -39,7 +39,7 @@ def summarize_night(night: NightRecord, changes: Sequence[str]) -> list[str]:
     bare = [one.node for one in night.nodes if not one.measured and not one.unreached]
     if bare:
         lines.append(f"health only, nothing was measured in 24 hours: {compress_hostlist(bare)}")
-    lines += describe_plan(night)
+    lines += describe_drain_plan(night)
     lines += [f"{one.node}: {one.did}" for one in night.nodes if one.did]
     return lines
 
@@ -81,7 +81,7 @@ def describe_changes(night: NightRecord, before: NightRecord | None) -> tuple[st
     return tuple(lines)
 
 
-def describe_plan(night: NightRecord) -> list[str]:
+def describe_drain_plan(night: NightRecord) -> list[str]:
     """Return what is planned, and whether it is allowed to happen."""
     lines = []
     for plan, allowed in (("drain", "drain" in night.acts), ("return", "return" in night.acts)):

@@ -19,7 +19,7 @@ from rackproof.core.records import Direction, Judgement, Measurement, Record, Ru
 from rackproof.core.text import sanitize
 from rackproof.jobs.validate.errors import ValidateError
 from rackproof.jobs.validate.fleet.probe_scheduler import describe_probes
-from rackproof.jobs.validate.inventory import parse_expectation, parse_limits
+from rackproof.jobs.validate.inventory import parse_limits, parse_node_expectation
 from rackproof.jobs.validate.messages import describe_changes, summarize_night
 from rackproof.nodes.facts import node_from_facts
 from rackproof.nodes.snapshot import build_snapshot
@@ -129,7 +129,7 @@ def store_snapshot(
     Raises:
         ValidateError: The inventory says something unusable, or the snapshot cannot be stored.
     """
-    parse_expectation(node, expected or {})
+    parse_node_expectation(node, expected or {})
     parse_limits(node, limits or {})
     try:
         sku_references(sku, references)
