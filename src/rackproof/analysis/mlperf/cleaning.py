@@ -102,22 +102,30 @@ def _pieces(stream: TextIO, token: str) -> Iterator[tuple[int, str]]:
     """Yield ``(line number, text)`` of everything that holds the token, at most 2 MiB at once."""
     number, rest = 1, ""
     while chunk := stream.readline(_MAX_LINE):
-        text, rest = rest + chunk, ""
         ended = chunk.endswith("\n")
-        if not ended and len(chunk) == _MAX_LINE:
-            cut = text.rfind(token)
-            if cut < 0:
-                rest = text[1 - len(token) :]
-                continue
-            if cut > 0:
-                text, rest = text[:cut], text[cut:]
+        if ended or len(chunk) < _MAX_LINE:
+            text, rest = rest + chunk, ""
+        else:
+            text, rest = _cut(rest + chunk, token)
         if token in text:
+            # The tool ends a line at a bare CR, too.
             for part in text.split("\r"):
                 if token in part:
                     yield number, part
         number += ended
     if token in rest:
         yield number, rest
+
+
+def _cut(text: str, token: str) -> tuple[str, str]:
+    """Return the part of an unfinished line whose events are whole, and the rest, to be read on."""
+    cut = text.rfind(token)
+    if cut < 0:
+        # The token itself may lie across the end of the piece.
+        return "", text[1 - len(token) :]
+    if cut > 0:
+        return text[:cut], text[cut:]
+    return text, ""
 
 
 def _events(line: str, token: str, read_event: Any, number: int, cleaned: CleanedLog) -> Iterator[str]:
@@ -186,6 +194,7 @@ def _problem(event: Any) -> str:
     """Say why an event would crash or mislead the tool; empty if it would not."""
     if not isinstance(event, dict):
         return "not a JSON object"
+    # The tool's parser reads these four without asking whether they are there.
     missing = [key for key in ("time_ms", "key", "value", "metadata") if key not in event]
     if missing:
         return f"no {', '.join(missing)}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
@@ -138,15 +139,21 @@ def find_published(
         "kind": kind,
     }
     wanted = {key: value for key, value in exact.items() if value is not None}
-    found = [
+    results = [
         result
         for result in _all_results()
-        if words <= _words(result.accelerator)
-        and all(getattr(result, key) == value for key, value in wanted.items())
+        if words <= _words(result.accelerator) and _has_values(result, wanted)
     ]
-    return tuple(
-        sorted(found, key=lambda one: ([-int(part) for part in one.round.split(".")], one.minutes or 0))
-    )
+    return tuple(sorted(results, key=_newest_and_fastest))
+
+
+def _has_values(result: PublishedResult, wanted: Mapping[str, Any]) -> bool:
+    return all(getattr(result, key) == value for key, value in wanted.items())
+
+
+def _newest_and_fastest(result: PublishedResult) -> tuple[list[int], float]:
+    # As numbers: as text, round 10.0 would be older than 2.0.
+    return [-int(part) for part in result.round.split(".")], result.minutes or 0
 
 
 @cache

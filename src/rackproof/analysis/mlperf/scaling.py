@@ -53,23 +53,25 @@ def scaling_efficiency(
     if start not in samples:
         raise ValueError(f"the base {start} was not measured; there are {', '.join(map(str, samples))}")
     reference = samples[start]
-    points = []
-    for devices, values in samples.items():
-        efficiency = fmean(values) * start / (devices * fmean(reference))
-        half = None if devices == start else ratio_half_width(values, reference, confidence)
-        points.append(
-            ScalingPoint(
-                devices=devices,
-                base=start,
-                rate=fmean(values),
-                repeats=len(values),
-                efficiency=efficiency,
-                low=None if half is None else efficiency * (1 - half),
-                high=None if half is None else efficiency * (1 + half),
-                confidence=confidence,
-            )
-        )
-    return tuple(points)
+    return tuple(_point(devices, values, start, reference, confidence) for devices, values in samples.items())
+
+
+def _point(
+    devices: int, values: Sequence[float], base: int, reference: Sequence[float], confidence: float
+) -> ScalingPoint:
+    efficiency = fmean(values) * base / (devices * fmean(reference))
+    # The base compared with itself is 1 by definition, however its repeats scatter.
+    half = None if devices == base else ratio_half_width(values, reference, confidence)
+    return ScalingPoint(
+        devices=devices,
+        base=base,
+        rate=fmean(values),
+        repeats=len(values),
+        efficiency=efficiency,
+        low=None if half is None else efficiency * (1 - half),
+        high=None if half is None else efficiency * (1 + half),
+        confidence=confidence,
+    )
 
 
 def _samples(devices: int, rate: float | Sequence[float]) -> tuple[float, ...]:

@@ -33,6 +33,7 @@ Part = Literal["counted", "dropped_fastest", "dropped_slowest", "failed", "not_s
 # the run script leaves them, <stamp>_1.log.
 _RESULT_NAME = re.compile(r"result_[A-Za-z0-9_.-]*?(?:\.txt|\.log)?")
 _TRIAL_NAME = re.compile(r"\d{6,}_\d+\.log")
+_CHECKER_OUTPUT = re.compile(r"(compliance|rcp|package|system_desc)_?checker|compliance_|slurm-")
 _OTHER_SUFFIX = (".json", ".md", ".csv", ".yaml", ".yml", ".html", ".bak", ".orig", ".gz")
 # All remarks are kept as findings; the reasons are read by people.
 _MAX_REMARKS = 5
@@ -208,21 +209,32 @@ def result_files(folder: Path) -> tuple[Path, ...]:
     if not folder.is_dir():
         raise NotADirectoryError(f"{folder} is not a folder")
     files = [path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")]
-    named = [
-        path
-        for path in files
-        if _RESULT_NAME.fullmatch(path.name) and path.suffix.lower() not in _OTHER_SUFFIX
-    ]
-    official = [path for path in named if path.suffix == ".txt"]
-    trials = [path for path in files if _TRIAL_NAME.fullmatch(path.name)]
-    others = [
-        path
-        for path in files
-        if path.suffix in (".log", ".txt")
-        and not re.match(r"(compliance|rcp|package|system_desc)_?checker|compliance_|slurm-", path.name)
-    ]
-    chosen = official or named or trials or [path for path in others if _has_events(path)]
+    # The last only where no name helps: it reads every file.
+    chosen = _named_results(files) or _trial_logs(files) or _logs_with_events(files)
     return tuple(sorted(chosen, key=_natural))
+
+
+def _trial_logs(files: Sequence[Path]) -> list[Path]:
+    return [path for path in files if _TRIAL_NAME.fullmatch(path.name)]
+
+
+def _logs_with_events(files: Sequence[Path]) -> list[Path]:
+    return [path for path in files if _may_be_log(path) and _has_events(path)]
+
+
+def _named_results(files: Sequence[Path]) -> list[Path]:
+    """Return the files called ``result_*``: those with the official suffix, if there are any."""
+    named = [path for path in files if _is_named_result(path)]
+    return [path for path in named if path.suffix == ".txt"] or named
+
+
+def _is_named_result(path: Path) -> bool:
+    return bool(_RESULT_NAME.fullmatch(path.name)) and path.suffix.lower() not in _OTHER_SUFFIX
+
+
+def _may_be_log(path: Path) -> bool:
+    # A checker's output quotes events of the logs that it read.
+    return path.suffix in (".log", ".txt") and not _CHECKER_OUTPUT.match(path.name)
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
@@ -330,58 +342,91 @@ def score_of_report(
         usage: As asked for.
     """
     runs = report.runs
-    benchmark = _first(run.benchmark for run in runs if run.benchmark)
+    benchmark = _first(run.benchmark for run in runs)
     drop = allowed_failures(benchmark)
     failed = [run for run in runs if not run.scores]
     # A file without a single event shows no run at all: it is missing, not failed.
     shown = [run for run in runs if run.events]
     problems = list(_problems(report, benchmark, shown, failed, drop))
-    scorable = (
-        bool(runs)
-        and report.runs_needed == len(shown) == len(runs)
-        and not _duplicates(runs)
-        and not _mixtures(runs)
-        and all(run.compliant is not None for run in runs)
-    )
-    good = sorted(run.minutes for run in runs if run.scores and run.minutes is not None)
-    mean = olympic_mean(good, failed=len(failed), drop=drop) if scorable else None
-    rcp = report.rcp
-    factor = rcp.scaling_factor if rcp is not None and rcp.passed else 1.0
-    if report.folder_scaling_factor is not None:
-        factor = max(factor, report.folder_scaling_factor)
+    scorable = _is_scorable(report, shown)
+    mean = _mean_minutes(runs, failed, drop) if scorable else None
+    factor = _factor(report)
     if mean is not None:
         runs = _parts(runs, drop)
     elif not problems:
         problems.append((Verdict.UNPROVEN, "no run is left to take the mean of"))
-    remarks = [
-        f"{finding.source}: {finding.message}" for finding in report.findings if finding.verdict is None
-    ]
-    if len(remarks) > _MAX_REMARKS:
-        remarks[_MAX_REMARKS:] = [f"and {len(remarks) - _MAX_REMARKS} more remarks (see the findings)"]
     return FolderScore(
         folder=folder,
         usage=usage,
         ruleset=ruleset,
         benchmark=benchmark,
-        division=_first(run.division for run in runs if run.division),
-        global_batch_size=next((run.global_batch_size for run in runs if run.global_batch_size), None),
+        division=_first(run.division for run in runs),
+        global_batch_size=_first_batch_size(runs),
         runs=runs,
         runs_needed=report.runs_needed,
         runs_found=len(shown),
         olympic_mean_minutes=mean,
         scaling_factor=factor,
-        minutes=None if mean is None else mean * factor,
-        rcp=rcp,
-        verdict=worst(verdict for verdict, _ in problems) if problems else Verdict.PASS,
-        reasons=(*_ordered(problems), *_notes(failed, scorable, drop, rcp), *remarks),
+        minutes=_scaled(mean, factor),
+        rcp=report.rcp,
+        verdict=_verdict(problems),
+        reasons=(
+            *_ordered(problems),
+            *_notes(failed, scorable, drop, report.rcp),
+            *_remarks(report.findings),
+        ),
         findings=report.findings,
         checked_by=f"mlperf-logging {version('mlperf-logging')}",
     )
 
 
+def _is_scorable(report: WorkerReport, shown: Sequence[RunScore]) -> bool:
+    """Whether the logs are one whole, checked result; runs may have failed nevertheless."""
+    runs = report.runs
+    if not runs or not report.runs_needed == len(shown) == len(runs):
+        return False
+    if _duplicates(runs) or _mixtures(runs):
+        return False
+    return all(run.compliant is not None for run in runs)
+
+
+def _mean_minutes(runs: Sequence[RunScore], failed: Sequence[RunScore], drop: int) -> float | None:
+    good = sorted(run.minutes for run in runs if run.scores and run.minutes is not None)
+    return olympic_mean(good, failed=len(failed), drop=drop)
+
+
+def _factor(report: WorkerReport) -> float:
+    """Return what the mean is multiplied by: convergence that was too fast makes a score slower."""
+    rcp = report.rcp
+    factor = rcp.scaling_factor if rcp is not None and rcp.passed else 1.0
+    if report.folder_scaling_factor is not None:
+        factor = max(factor, report.folder_scaling_factor)
+    return factor
+
+
+def _scaled(mean: float | None, factor: float) -> float | None:
+    return None if mean is None else mean * factor
+
+
+def _remarks(findings: Sequence[Finding]) -> list[str]:
+    """Return the findings that gate nothing, as reasons for people to read."""
+    remarks = [f"{finding.source}: {finding.message}" for finding in findings if finding.verdict is None]
+    if len(remarks) > _MAX_REMARKS:
+        remarks[_MAX_REMARKS:] = [f"and {len(remarks) - _MAX_REMARKS} more remarks (see the findings)"]
+    return remarks
+
+
 def _first(values: Iterator[str]) -> str:
-    """Return the first of the values, "" if there is none."""
-    return next(values, "")
+    """Return the first of the values that is not empty, "" if there is none."""
+    return next(filter(None, values), "")
+
+
+def _first_batch_size(runs: Sequence[RunScore]) -> float | None:
+    return next((run.global_batch_size for run in runs if run.global_batch_size), None)
+
+
+def _verdict(problems: Sequence[tuple[Verdict, str]]) -> Verdict:
+    return worst(verdict for verdict, _ in problems) if problems else Verdict.PASS
 
 
 def _ordered(problems: Sequence[tuple[Verdict, str]]) -> list[str]:
@@ -397,23 +442,24 @@ def _problems(
         yield Verdict.UNPROVEN, report.error
         return
     yield from _log_problems(report.runs, shown)
-    needed = report.runs_needed
-    if needed is None:
-        named = f"the benchmark {benchmark!r}" if benchmark else "a benchmark that the logs do not name"
-        yield Verdict.UNPROVEN, f"the rules give no number of runs for {named}"
-    elif len(shown) != needed:
-        yield (
-            Verdict.UNPROVEN,
-            f"{len(shown)} run{'s' * (len(shown) != 1)} where the rules ask for exactly {needed}",
-        )
+    yield from _count_problems(benchmark, len(shown), report.runs_needed)
+    # A log that is empty or could not be checked proves no failure; it has a reason of its own above.
     really_failed = [run for run in failed if run in shown and run.compliant is not None]
     if len(really_failed) > drop:
         names = "; ".join(_why_failed(run) for run in really_failed[:5])
         yield Verdict.FAIL, f"{len(really_failed)} runs failed, at most {drop} may: {names}"
-    yield from _convergence_problems(report.rcp, complete=len(shown) == needed)
+    yield from _convergence_problems(report.rcp, complete=len(shown) == report.runs_needed)
     for finding in report.findings:
         if finding.verdict is not None and finding.verdict.gates:
             yield finding.verdict, f"{finding.source}: {finding.message}"
+
+
+def _count_problems(benchmark: str, found: int, needed: int | None) -> Iterator[tuple[Verdict, str]]:
+    if needed is None:
+        named = f"the benchmark {benchmark!r}" if benchmark else "a benchmark that the logs do not name"
+        yield Verdict.UNPROVEN, f"the rules give no number of runs for {named}"
+    elif found != needed:
+        yield Verdict.UNPROVEN, f"{found} run{'s' * (found != 1)} where the rules ask for exactly {needed}"
 
 
 def _log_problems(runs: Sequence[RunScore], shown: Sequence[RunScore]) -> Iterator[tuple[Verdict, str]]:

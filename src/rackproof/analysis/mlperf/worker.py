@@ -12,7 +12,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,17 +76,7 @@ def check_logs(job: Mapping[str, Any], progress: Callable[[int, int, str], None]
     logging.basicConfig(handlers=[kept], level=logging.INFO, force=True)
     task = _Task(Path(job["work"]), tuple(job["files"]), job["ruleset"], job["usage"], kept)
     task.copies.mkdir()
-    runs, findings = [], []
-    for index, name in enumerate(task.names):
-        try:
-            cleaned = clean_log(folder / name, task.copy(index), ruleset=task.ruleset)
-        except OSError as error:
-            runs.append(RunScore(file=name, sha256="", messages=(f"not copied: {error.strerror}",)))
-            continue
-        run, remarks = _check_run(task, index, cleaned)
-        runs.append(run)
-        findings += [at_file(finding, name) for finding in (*cleaned.findings, *remarks)]
-        progress(index + 1, len(task.names), name)
+    runs, findings = _check_runs(task, folder, progress)
     benchmark = next((run.benchmark for run in runs if run.benchmark), "")
     needed = benchmark_meta.get_result_file_counts(task.usage).get(benchmark)
     complete = sum(bool(run.events) for run in runs) == needed == len(runs)
@@ -106,6 +96,25 @@ def check_logs(job: Mapping[str, Any], progress: Callable[[int, int, str], None]
         folder_scaling_factor=factor,
         findings=tuple(findings + remark),
     )
+
+
+def _check_runs(
+    task: _Task, folder: Path, progress: Callable[[int, int, str], None]
+) -> tuple[list[RunScore], list[Finding]]:
+    """Clean and check every log; one that cannot be copied has no digest, and its error as a message."""
+    runs: list[RunScore] = []
+    findings: list[Finding] = []
+    for index, name in enumerate(task.names):
+        try:
+            cleaned = clean_log(folder / name, task.copy(index), ruleset=task.ruleset)
+        except OSError as error:
+            runs.append(RunScore(file=name, sha256="", messages=(f"not copied: {error.strerror}",)))
+            continue
+        run, remarks = _check_run(task, index, cleaned)
+        runs.append(run)
+        findings += [at_file(finding, name) for finding in (*cleaned.findings, *remarks)]
+        progress(index + 1, len(task.names), name)
+    return runs, findings
 
 
 def _check_run(task: _Task, index: int, cleaned: CleanedLog) -> tuple[RunScore, list[Finding]]:
@@ -139,29 +148,45 @@ def _duration(
 ) -> tuple[float | None, str, list[Finding]]:
     """Return minutes, status ("" if the run never ended) and remarks."""
     starts = [event for event in events if event.key == "run_start"]
-    stops = [event for event in events if event.key == "run_stop"]
     remarks = []
+    # Several ranks may log the start at the same moment: that is one start.
     if len(starts) > 1 and starts[0].timestamp != starts[-1].timestamp:
         message = "several run_start at different times: the first one counts"
         remarks.append(Finding(code="several_run_start", message=message, source=_place(cleaned, starts[1])))
-    end = next(iter(stops), None)
+    end = _first_event(events, "run_stop")
     minutes, status = None, ""
     if end is not None:
-        status = safe_text(str(_metadata(end).get("status") or "unknown"), 100)
-        if starts:
-            # 0.6 logs seconds, everything later milliseconds.
-            minutes = (end.timestamp - starts[0].timestamp) / (60 if ruleset == "0.6.0" else 60_000)
+        minutes, status = _until_stop(starts, end, ruleset)
     elif ruleset == "0.6.0":
         # minigo 0.6 has no run_stop: its evaluation, made later, holds the time to the target.
-        end = next((event for event in events if event.key == "eval_result"), None)
-        seconds = _number(_metadata(end).get("timestamp")) if end is not None else None
-        if seconds is not None:
-            minutes, status = seconds / 60, "success" if seconds > 0 else "aborted"
+        end = _first_event(events, "eval_result")
+        minutes, status = _until_evaluation(end)
     if minutes is not None and not (math.isfinite(minutes) and minutes > 0):
         message = "the end is not later than the start"
         remarks.append(Finding(code="no_duration", message=message, source=_place(cleaned, end)))
         minutes = None
     return minutes, status, remarks
+
+
+def _first_event(events: Sequence[Any], key: str) -> Any:
+    return next((event for event in events if event.key == key), None)
+
+
+def _until_stop(starts: Sequence[Any], stop: Any, ruleset: str) -> tuple[float | None, str]:
+    """Return the minutes from the first start, ``None`` where there is none, and the run's status."""
+    status = safe_text(str(_metadata(stop).get("status") or "unknown"), 100)
+    if not starts:
+        return None, status
+    # 0.6 logs seconds, everything later milliseconds.
+    return (stop.timestamp - starts[0].timestamp) / (60 if ruleset == "0.6.0" else 60_000), status
+
+
+def _until_evaluation(evaluation: Any) -> tuple[float | None, str]:
+    """Return the minutes to the target and the status by minigo's evaluation, if there is one."""
+    seconds = _number(_metadata(evaluation).get("timestamp")) if evaluation is not None else None
+    if seconds is None:
+        return None, ""
+    return seconds / 60, "success" if seconds > 0 else "aborted"
 
 
 def _metadata(event: Any) -> Mapping[str, Any]:
@@ -233,38 +258,27 @@ def _compare(
     task: _Task, runs: Sequence[RunScore], benchmark: str, complete: bool
 ) -> tuple[RcpResult, list[float | None]]:
     """Compare convergence with the reference points; also return each run's own, if it was read."""
-    ruleset, usage = task.ruleset, task.usage
-    data = Path(mlp_compliance.__file__).parents[1] / "rcp_checker" / f"{usage}_{ruleset}"
-    if not data.is_dir():
-        return RcpResult(applies=False, message=f"the rules {ruleset} know no reference points"), []
-    if any(run.division == "open" for run in runs):
-        return RcpResult(applies=False, message="the open division is not compared"), []
-    if not complete:
-        return RcpResult(applies=True, message="the runs are not complete"), []
+    data = Path(mlp_compliance.__file__).parents[1] / "rcp_checker" / f"{task.usage}_{task.ruleset}"
+    not_compared = _not_compared(task, runs, data, complete)
+    if not_compared is not None:
+        return not_compared, []
     # Imported only where it is needed: it loads scipy, which takes longer than checking ten logs.
     from mlperf_logging.rcp_checker import rcp_checker
 
-    if benchmark not in rcp_checker.submission_runs[usage] or not (data / f"rcps_{benchmark}.json").is_file():
-        message = f"Missing RCP: mlperf-logging has no reference points for {benchmark} in {ruleset}"
-        return RcpResult(applies=True, passed=False, message=message), []
     sizes = {run.global_batch_size for run in runs if run.global_batch_size is not None}
-    if len(sizes) != 1 or len({run.benchmark for run in runs if run.benchmark}) != 1:
-        message = "the runs do not share one benchmark and one global batch size"
-        return RcpResult(applies=True, passed=False, message=message), []
+    problem = _not_comparable(rcp_checker, task, runs, data, benchmark, sizes)
+    if problem:
+        return RcpResult(applies=True, passed=False, message=problem), []
     folder = task.work / "rcp"
     folder.mkdir()
-    converged: list[float | None] = []
     try:
-        for index, run in enumerate(runs):
-            log = folder / f"result_{index}.txt"
-            _for_comparison(task.copy(index), log, run, benchmark, next(iter(sizes)))
-            failed, amount, _, _ = rcp_checker.read_submission_file(str(log), ruleset, False)
-            converged.append(None if failed else _number(amount))
+        converged = _read_convergence(rcp_checker, task, runs, folder, benchmark, next(iter(sizes)))
+        # Reading the files logs, too; the numbers are to be those of the comparison alone.
         task.kept.records.clear()
         passed, message, factor = rcp_checker.check_directory(
             str(folder),
-            usage,
-            ruleset,
+            task.usage,
+            task.ruleset,
             False,
             False,
             rcp_pass="pruned_rcps",  # noqa: S106  (not a password)
@@ -283,9 +297,50 @@ def _compare(
         reference_mean=reference,
         submission_mean=mean,
         smallest_allowed=reference / speedup if reference and speedup else None,
-        unit=_convergence_unit(folder, ruleset),
+        unit=_convergence_unit(folder, task.ruleset),
     )
     return rcp, converged
+
+
+def _not_compared(task: _Task, runs: Sequence[RunScore], data: Path, complete: bool) -> RcpResult | None:
+    """Return why convergence is not compared at all; ``None`` where it is to be."""
+    if not data.is_dir():
+        return RcpResult(applies=False, message=f"the rules {task.ruleset} know no reference points")
+    if any(run.division == "open" for run in runs):
+        return RcpResult(applies=False, message="the open division is not compared")
+    if not complete:
+        return RcpResult(applies=True, message="the runs are not complete")
+    return None
+
+
+def _not_comparable(
+    rcp_checker: Any,
+    task: _Task,
+    runs: Sequence[RunScore],
+    data: Path,
+    benchmark: str,
+    sizes: Collection[float],
+) -> str:
+    """Return why the runs cannot be compared, which rules them out; empty where they can."""
+    has_points = (data / f"rcps_{benchmark}.json").is_file()
+    if benchmark not in rcp_checker.submission_runs[task.usage] or not has_points:
+        return f"Missing RCP: mlperf-logging has no reference points for {benchmark} in {task.ruleset}"
+    if len(sizes) != 1 or len({run.benchmark for run in runs if run.benchmark}) != 1:
+        return "the runs do not share one benchmark and one global batch size"
+    return ""
+
+
+def _read_convergence(
+    rcp_checker: Any, task: _Task, runs: Sequence[RunScore], folder: Path, benchmark: str, size: float
+) -> list[float | None]:
+    """Copy the logs for the RCP checker; return how long each run took to converge, if it did."""
+    converged: list[float | None] = []
+    for index, run in enumerate(runs):
+        log = folder / f"result_{index}.txt"
+        _for_comparison(task.copy(index), log, run, benchmark, size)
+        failed, amount, _, _ = rcp_checker.read_submission_file(str(log), task.ruleset, False)
+        converged.append(None if failed else _number(amount))
+    return converged
 
 
 def _for_comparison(copy: Path, target: Path, run: RunScore, benchmark: str, size: float | None) -> None:
