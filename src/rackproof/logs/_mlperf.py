@@ -82,6 +82,11 @@ _SAMPLED = {
     "throttle": ("gpu_throttle", ""),
 }
 """What a ``gpu_sample`` of Rackproof's workloads holds for each GPU: the curve and its unit."""
+_SAMPLE_KINDS: tuple[tuple[str, str, Mapping[str, tuple[str, str]]], ...] = (
+    ("gpus", "gpu", _SAMPLED),
+    ("links", "interface", {"use": ("link_use", "%")}),
+)
+"""Keys of a ``gpu_sample``'s lists, what names the device in an entry, and what an entry holds."""
 _MOST_SAMPLED = 256
 IMPORTANT = ("run_start", "run_stop", "eval_accuracy", "measurement")
 _SALVAGE_KEY = re.compile(rb"""["']key["']\s*:\s*["']([A-Za-z0-9_]{1,80})["']""")
@@ -112,20 +117,47 @@ def decode_leniently(payload: bytes) -> tuple[object, str]:
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     except ValueError:
+        # Python's parser takes time and memory with length and depth, which a hostile log may choose.
         if len(text) > 8192 or text.count("{") + text.count("[") > 50:
             raise
-        try:
-            # Single quotes, as Python prints a dict. literal_eval evaluates nothing but literals.
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                value = ast.literal_eval(_BARE_WORD.sub(lambda m: m[1] or _PYTHON_WORD[m[2]], text))
-        except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:
-            raise ValueError("not JSON") from error
-        return value, "written with single quotes"
+        return _decode_python_literal(text), "written with single quotes"
     if text[end:].strip():
         return value, "followed by other text"
     # What is left is NaN and the like, which the logger itself writes.
     return value, "with bytes that are not UTF-8" if "\ufffd" in text else ""
+
+
+def _decode_python_literal(text: str) -> object:
+    """Return what Python printed as a dict, with single quotes.
+
+    Raises:
+        ValueError: it is no literal.
+    """
+    try:
+        # literal_eval evaluates nothing but literals; of an odd escape in a string it only warns.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.literal_eval(_BARE_WORD.sub(lambda m: m[1] or _PYTHON_WORD[m[2]], text))
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:
+        raise ValueError("not JSON") from error
+
+
+def _important_key(key: str, payload: bytes) -> str:
+    """Return the important key of a damaged event, "" for others; a lost key is searched in all of it."""
+    for name in IMPORTANT:
+        if name == key or (not key and name.encode() in payload):
+            return name
+    return ""
+
+
+def _eval_values(value: object, meta: Mapping[str, object]) -> Mapping[str, object]:
+    """Return an evaluation's values by metric, "" for the only one; each round nests them in its own way."""
+    if isinstance(value, dict) and isinstance(value.get("accuracy"), dict):  # 0.6 maskrcnn
+        value = value["accuracy"]
+    if isinstance(value, dict):
+        return value
+    metric = meta.get("metric")
+    return {metric if isinstance(metric, str) else "": value}
 
 
 class Events(LogParser):
@@ -196,20 +228,24 @@ class Events(LogParser):
     def event(self, key: str, value: object, meta: object, time: float | None, position: int) -> None:
         """Take one event. ``time`` is in seconds since the epoch; ``position`` is in the block."""
         if time is None or not isfinite(time):
-            if key in IMPORTANT:
-                self.damaged(key, position)
-            else:
-                self.log.find("damaged_line", "an event without a time", line=self.log.line_at(position))
+            self._event_without_time(key, position)
             return
         if key == "tracked_stats":
             self.on_tracked_stats(value, time, position)
             return
-        self.pass_time(time, position, counts=key != "run_stop" and key != "status")
+        # Every rank writes its own run_stop: those of the others are no events after the end.
+        self.pass_time(time, position, counts=key not in ("run_stop", "status"))
         handler = self.handlers.get(key)
         if handler is not None:
             handler(key, value, meta if type(meta) is dict else {}, time, position)
         elif key not in NOT_TAGS and value is not None and key not in self.log.tags:
             self.log.tag(key, value)
+
+    def _event_without_time(self, key: str, position: int) -> None:
+        if key in IMPORTANT:
+            self.damaged(key, position)
+        else:
+            self.log.find("damaged_line", "an event without a time", line=self.log.line_at(position))
 
     def pass_time(self, time: float, position: int, counts: bool = True) -> None:
         """Follow the clock; ``counts``: the event is noted when it comes after run_stop."""
@@ -236,15 +272,16 @@ class Events(LogParser):
     def unreadable(self, payload: bytes, position: int, why: str = "cannot be decoded") -> None:
         """Note an event line that cannot be decoded; important when its key is, or is lost."""
         payload = payload[:MAX_JSON]
-        found = _SALVAGE_KEY.search(payload)
-        key = found[1].decode("ascii") if found else ""
+        match = _SALVAGE_KEY.search(payload)
+        key = match[1].decode("ascii") if match else ""
+        # Also where the rest is damaged: a loss that is not a number is no matter of notation.
         if _NAN_VALUE.search(payload):
             line = self.log.line_at(position)
             message = f"NaN in an event ({key or 'key lost'})"
             self.log.find("nan", message, Verdict.FAIL, line=line, excerpt=payload)
-        names = [one for one in IMPORTANT if one == key or (not key and one.encode() in payload)]
-        if names:
-            self.damaged(names[0], position)
+        important = _important_key(key, payload)
+        if important:
+            self.damaged(important, position)
         else:
             self.log.find(
                 "damaged_line",
@@ -297,29 +334,28 @@ class Events(LogParser):
         epoch = number(meta.get("epoch_num"))
         if isinstance(value, dict) and "epoch" in value:  # 0.5: {"epoch": 59, "value": 0.7}
             epoch, value = number(value.get("epoch")), value.get("value")
-        if isinstance(value, dict) and isinstance(value.get("accuracy"), dict):  # 0.6 maskrcnn
-            value = value["accuracy"]
-        metric = meta.get("metric")
-        values = value if isinstance(value, dict) else {metric if isinstance(metric, str) else "": value}
+        values = _eval_values(value, meta)
         if not values:
             self.damaged(key, position)
         for name, raw in list(values.items())[:20]:
-            found = number(raw)
-            if found is None:
+            accuracy = number(raw)
+            if accuracy is None:
                 self.damaged(key, position)
-                continue
-            name = text_of(name, 40)
-            if not isfinite(found):
-                line, rank = self.place(position)
-                self.log.find("nan", f"eval_accuracy is {found}", Verdict.FAIL, line=line, rank=rank)
-            if name in self.evals or len(self.evals.keys() | self.last_evals.keys() | {name}) <= 20:
-                self.last_evals[name] = found, position
-                curve = self.curves.setdefault(
-                    f"eval {name}", Curve(f"eval_accuracy {name}".strip(), "", "s")
-                )
-                curve.add(self.at(time), found)
+            else:
+                self._take_eval(text_of(name, 40), accuracy, time, position)
         self.eval_count += 1
         self._epoch_seen(epoch, position)
+
+    def _take_eval(self, name: str, accuracy: float, time: float, position: int) -> None:
+        """Keep one metric's value; of more than twenty metrics only the first."""
+        if not isfinite(accuracy):
+            line, rank = self.place(position)
+            self.log.find("nan", f"eval_accuracy is {accuracy}", Verdict.FAIL, line=line, rank=rank)
+        # Those of this block are not among `evals` yet: both count towards the bound.
+        if name in self.evals or len(self.evals.keys() | self.last_evals.keys() | {name}) <= 20:
+            self.last_evals[name] = accuracy, position
+            curve = self.curves.setdefault(f"eval {name}", Curve(f"eval_accuracy {name}".strip(), "", "s"))
+            curve.add(self.at(time), accuracy)
 
     def _epoch_seen(self, epoch: float | None, position: int) -> None:
         latest = self.last_epoch or self.epochs
@@ -328,30 +364,34 @@ class Events(LogParser):
 
     def on_tracked_stats(self, value: object, time: float, position: int) -> None:
         """Take loss, step time, throughput: by far the most frequent event."""
+        # As pass_time does when there is nothing to note, without the call: four events of five come here.
         after_stop = self.after_stop
         if self.latest - time > self.backwards or (self.run_stop is not None and not after_stop):
             self.pass_time(time, position)
-        else:  # as pass_time does when there is nothing to note, without the call
+        else:
             if time > self.latest:
                 self.latest = time
             if after_stop:
                 self.after_stop = after_stop + 1
-        if type(value) is not dict:
-            return
-        tracked = self.tracked
-        for name in value:  # not items(): most events hold nothing that is kept
-            if name not in tracked:
-                continue
-            curve, found = tracked[name], value[name]
-            if type(found) is not float or not curve.above < found < inf:
-                found = self.odd_stat(name, curve, found, position)
-                if found is None:
-                    continue
-            curve.last, curve.position = found, position
-            if curve.skip:
-                curve.skip -= 1
-            elif curve.above < found:  # a step of no time has no speed
-                curve.add(self.at(time), found)
+        if type(value) is dict:
+            tracked = self.tracked
+            for name in value:  # not items(): most events hold nothing that is kept
+                if name in tracked:
+                    self._take_stat(name, tracked[name], value[name], time, position)
+
+    def _take_stat(self, name: str, curve: Curve, raw: object, time: float, position: int) -> None:
+        """Add one statistic to its curve."""
+        value = raw if type(raw) is float and curve.above < raw < inf else None
+        if value is None:
+            value = self.odd_stat(name, curve, raw, position)
+            if value is None:
+                return
+        curve.last, curve.position = value, position
+        if curve.skip:
+            # As Curve.add does, without the call and without the time since run_start.
+            curve.skip -= 1
+        elif curve.above < value:  # a step of no time has no speed
+            curve.add(self.at(time), value)
 
     def odd_stat(self, name: str, curve: Curve, raw: object, position: int) -> float | None:
         """Return a statistic that is no ordinary float; note what cannot be."""
@@ -426,26 +466,35 @@ class Events(LogParser):
             self.log.find("too_many_measurements", "more measurements than are kept", line=line)
             return
         try:
-            if not isinstance(value, dict):
-                raise TypeError("no mapping")  # noqa: TRY301
-            found = number(value.get("value"))
-            if found is None:
-                raise TypeError("no number")  # noqa: TRY301
-            labels = value.get("labels") or {}
-            one = Measurement(
-                name=text_of(value["name"], 200),
-                value=found,
-                unit=text_of(value["unit"], 40),
-                direction=Direction(value["direction"]) if value.get("direction") else None,
-                labels={text_of(k, 100): text_of(v) for k, v in list(labels.items())[:50]},
-                source=self.log.source(line, rank),
-            )
+            measurement = self._stated_measurement(value, line, rank)
         except (KeyError, TypeError, ValueError, AttributeError):
             self.damaged(key, position)
             return
-        if not one.finite:
-            self.log.find("nan", f"measurement {one.name} is {one.value}", Verdict.FAIL, line=line, rank=rank)
-        self.extra.append(one)
+        if not measurement.finite:
+            message = f"measurement {measurement.name} is {measurement.value}"
+            self.log.find("nan", message, Verdict.FAIL, line=line, rank=rank)
+        self.extra.append(measurement)
+
+    def _stated_measurement(self, value: object, line: int, rank: int | None) -> Measurement:
+        """Return the measurement that an event's value states.
+
+        Raises:
+            KeyError, TypeError, ValueError, AttributeError: the value has another shape than workloads write.
+        """
+        if not isinstance(value, dict):
+            raise TypeError("no mapping")
+        figure = number(value.get("value"))
+        if figure is None:
+            raise TypeError("no number")
+        labels = value.get("labels") or {}
+        return Measurement(
+            name=text_of(value["name"], 200),
+            value=figure,
+            unit=text_of(value["unit"], 40),
+            direction=Direction(value["direction"]) if value.get("direction") else None,
+            labels={text_of(k, 100): text_of(v) for k, v in list(labels.items())[:50]},
+            source=self.log.source(line, rank),
+        )
 
     def on_facts(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
@@ -489,24 +538,31 @@ class Events(LogParser):
         """Take what the GPUs and links did, while the run is on: start-up would only dilute it."""
         if self.run_start is None or not isinstance(value, dict):
             return
-        for kind, label, names in (
-            ("gpus", "gpu", _SAMPLED),
-            ("links", "interface", {"use": ("link_use", "%")}),
-        ):
+        for kind, label, names in _SAMPLE_KINDS:
             samples = value.get(kind)
-            for one in samples[:64] if isinstance(samples, list) else ():
-                if not isinstance(one, dict):
-                    continue
-                which = text_of(one.get(label, ""), 40)
-                for name, (curve_name, unit) in names.items():
-                    found = number(one.get(name))
-                    place = f"{curve_name} {which}"
-                    if found is None or (place not in self.curves and len(self.curves) > _MOST_SAMPLED):
-                        continue
-                    if place not in self.curves:
-                        self.curves[place] = Curve(curve_name, unit, "s")
-                        self.curves[place].labels = {label: which}
-                    self.curves[place].add(self.at(time), found)
+            for sample in samples[:64] if isinstance(samples, list) else ():
+                if isinstance(sample, dict):
+                    self._take_sample(sample, label, names, time)
+
+    def _take_sample(
+        self,
+        sample: Mapping[str, object],
+        label: str,
+        names: Mapping[str, tuple[str, str]],
+        time: float,
+    ) -> None:
+        """Add what one GPU or link did to its curves."""
+        device = text_of(sample.get(label, ""), 40)
+        for name, (curve_name, unit) in names.items():
+            figure = number(sample.get(name))
+            place = f"{curve_name} {device}"
+            # A hostile log may name a new device in every sample.
+            if figure is None or (place not in self.curves and len(self.curves) > _MOST_SAMPLED):
+                continue
+            if place not in self.curves:
+                self.curves[place] = Curve(curve_name, unit, "s")
+                self.curves[place].labels = {label: device}
+            self.curves[place].add(self.at(time), figure)
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -526,11 +582,46 @@ class Events(LogParser):
 
     def judge_end(self, measurements: list[Measurement]) -> bool:
         """Find out whether the log proves a run that ended well; adds ``time_to_train``."""
-        log = self.log
+        aborted = self._find_aborted()
+        succeeded = self._stopped_well()
+        self._find_missing_ends(has_status=succeeded or aborted)
+        if self.run_start is None or self.run_stop is None:
+            return False
+        seconds = self.run_stop - self.run_start
+        if seconds < 0:
+            self.log.find(
+                "negative_time",
+                f"run_stop is {-seconds:.3f} s before run_start",
+                Verdict.UNPROVEN,
+                line=self.run_stop_line,
+            )
+            return False
+        # One rank that aborted spoils the run, however many others report success.
+        if not succeeded or aborted:
+            return False
+        measurements.append(self.measure("time_to_train", seconds / 60, "min", LOWER, self.run_stop_line))
+        # A clock that ran backwards gives no time of start-up.
+        if self.init_start is not None and self.init_start <= self.run_start:
+            startup = self.run_start - self.init_start
+            measurements.append(self.measure("startup_time", startup, "s", LOWER, self.run_start_line))
+        self.check_result_line(seconds)
+        return True
+
+    def _find_aborted(self) -> bool:
+        """Note the ranks that report another status than success; return whether there are any."""
+        # An empty status neither proves nor disproves anything.
         bad = [(status, line) for status, line in self.statuses if status not in ("success", "")]
-        good = [line for status, line in self.statuses if status == "success"]
         for status, line in bad[:5]:
-            log.find("aborted", f"run_stop says {status!r}", Verdict.FAIL, line=line)
+            self.log.find("aborted", f"run_stop says {status!r}", Verdict.FAIL, line=line)
+        return bool(bad)
+
+    def _stopped_well(self) -> bool:
+        """Whether any rank reports success."""
+        return any(status == "success" for status, _line in self.statuses)
+
+    def _find_missing_ends(self, *, has_status: bool) -> None:
+        """Note what is missing of run_start, run_stop and its status."""
+        log = self.log
         if self.run_start is None:
             log.find("no_run_start", "no readable run_start", Verdict.UNPROVEN, line=self._lost("run_start"))
         if self.run_stop is None:
@@ -540,35 +631,13 @@ class Events(LogParser):
                 Verdict.UNPROVEN,
                 line=self._lost("run_stop") or max(1, log.lines),
             )
-        elif not good and not bad:
+        elif not has_status:
             log.find(
                 "no_status",
                 "run_stop does not say how the run ended",
                 Verdict.UNPROVEN,
                 line=self.run_stop_line,
             )
-        if self.run_start is None or self.run_stop is None:
-            return False
-        seconds = self.run_stop - self.run_start
-        if seconds < 0:
-            log.find(
-                "negative_time",
-                f"run_stop is {-seconds:.3f} s before run_start",
-                Verdict.UNPROVEN,
-                line=self.run_stop_line,
-            )
-            return False
-        if not good or bad:
-            return False
-        measurements.append(self.measure("time_to_train", seconds / 60, "min", LOWER, self.run_stop_line))
-        if self.init_start is not None and self.init_start <= self.run_start:
-            measurements.append(
-                self.measure(
-                    "startup_time", self.run_start - self.init_start, "s", LOWER, self.run_start_line
-                )
-            )
-        self.check_result_line(seconds)
-        return True
 
     def _lost(self, key: str) -> int | None:
         return next((line for name, line in self.damaged_important if name == key), None)
@@ -589,38 +658,46 @@ class Events(LogParser):
 
     def judge_quality(self, measurements: list[Measurement]) -> None:
         """Add the last evaluation of each metric and compare it with the benchmark's target."""
-        log = self.log
         for name, (value, line, rank) in self.evals.items():
             labels = {"metric": name} if name else {}
             measurements.append(self.measure("eval_accuracy", value, "", None, line, rank, labels))
-        own = (self.own_target,) if self.own_target is not None else ()
-        targets = self.targets.get(log.tags.get("submission_benchmark", ""), own)
-        stopped = any(status == "success" for status, _line in self.statuses)
-        last_line = max((line for _value, line, _rank in self.evals.values()), default=0)
-        lost = [line for key, line in self.damaged_important if key == "eval_accuracy" and line > last_line]
+        # A run without a successful end is no pass already: its last evaluation shows nothing about quality.
+        stopped = self._stopped_well()
+        lost = self._lost_evaluations()
         if lost and stopped:
-            log.find(
+            self.log.find(
                 "damaged_evaluation", "the last evaluation cannot be read", Verdict.UNPROVEN, line=lost[-1]
             )
-        unread = [line for key, line in self.damaged_important if key == "measurement"]
-        if unread:
-            log.find("damaged_measurement", "a measurement cannot be read", Verdict.UNPROVEN, line=unread[0])
-        for target in targets:
-            found = self.evals.get(target.metric)
-            if found is None:
-                if stopped:
-                    log.find(
-                        "no_evaluation",
-                        f"no evaluation to hold against the target ({target})",
-                        Verdict.UNPROVEN,
-                    )
-            elif stopped and not target.reached(found[0]) and not lost:
-                log.find(
-                    "target_not_reached",
-                    f"the last evaluation is {found[0]:g}, the target is {target}",
-                    Verdict.FAIL,
-                    line=found[1],
-                )
+        unread = self._lost("measurement")
+        if unread is not None:
+            self.log.find(
+                "damaged_measurement", "a measurement cannot be read", Verdict.UNPROVEN, line=unread
+            )
+        if stopped:
+            for target in self._valid_targets():
+                self._judge_target(target, last_is_lost=bool(lost))
+
+    def _lost_evaluations(self) -> list[int]:
+        """Return the lines of evaluations that cannot be read and come after the last readable one."""
+        last_line = max((line for _value, line, _rank in self.evals.values()), default=0)
+        return [line for key, line in self.damaged_important if key == "eval_accuracy" and line > last_line]
+
+    def _valid_targets(self) -> tuple[Target, ...]:
+        """Return the benchmark's targets; the log's own only counts where MLPerf has none."""
+        own = (self.own_target,) if self.own_target is not None else ()
+        return self.targets.get(self.log.tags.get("submission_benchmark", ""), own)
+
+    def _judge_target(self, target: Target, *, last_is_lost: bool) -> None:
+        evaluation = self.evals.get(target.metric)
+        if evaluation is None:
+            message = f"no evaluation to hold against the target ({target})"
+            self.log.find("no_evaluation", message, Verdict.UNPROVEN)
+            return
+        value, line, _rank = evaluation
+        # Where the last one is lost, an earlier one that missed the target proves no failure.
+        if not target.reached(value) and not last_is_lost:
+            message = f"the last evaluation is {value:g}, the target is {target}"
+            self.log.find("target_not_reached", message, Verdict.FAIL, line=line)
 
     def remark(self) -> None:
         """Note what is ugly but does not spoil the result."""
@@ -649,31 +726,29 @@ class Events(LogParser):
 
     def measure_speed(self, measurements: list[Measurement]) -> None:
         """Add throughput, epochs, last loss."""
-        rates, steps = self.curves["samples_per_second"], self.curves["train_step_time"]
-        if rates.y:
-            # The first interval holds the warm-up; the median is not moved by evaluation pauses.
-            value = statistics.median(rates.y[1:] or rates.y)
-            measurements.append(
-                self.measure(
-                    "samples_per_second", value, "samples/s", HIGHER, self.stats["samples_per_second"][1]
-                )
-            )
-        elif steps.y and self.batch_size and isfinite(self.batch_size) and self.batch_size > 0:
-            value = self.batch_size / statistics.median(steps.y)
-            measurements.append(
-                self.measure(
-                    "samples_per_second", value, "samples/s", HIGHER, self.stats["train_step_time"][1]
-                )
-            )
-            for x, y in zip(steps.x, steps.y, strict=True):
-                rates.add(x, self.batch_size / y)
+        self._measure_throughput(measurements)
         if self.epochs is not None:
             measurements.append(self.measure("epochs", self.epochs[0], "epochs", LOWER, self.epochs[1]))
         if "train_loss" in self.stats:
             loss, line = self.stats["train_loss"]
             measurements.append(self.measure("train_loss", loss, "", LOWER, line))
-        durations = [one for one in self.epoch_times if one > 0]
+        # Clocks of ranks differ: an epoch may seem to end before it began.
+        durations = [seconds for seconds in self.epoch_times if seconds > 0]
         if durations:
             measurements.append(
                 self.measure("seconds_per_epoch", statistics.median(durations), "s", LOWER, None)
             )
+
+    def _measure_throughput(self, measurements: list[Measurement]) -> None:
+        """Add samples per second: as the log states them, else from the time of a step."""
+        rates, steps = self.curves["samples_per_second"], self.curves["train_step_time"]
+        name, unit = "samples_per_second", "samples/s"
+        if rates.y:
+            # The first interval holds the warm-up; the median is not moved by evaluation pauses.
+            value = statistics.median(rates.y[1:] or rates.y)
+            measurements.append(self.measure(name, value, unit, HIGHER, self.stats[name][1]))
+        elif steps.y and self.batch_size and isfinite(self.batch_size) and self.batch_size > 0:
+            value = self.batch_size / statistics.median(steps.y)
+            measurements.append(self.measure(name, value, unit, HIGHER, self.stats["train_step_time"][1]))
+            for x, y in zip(steps.x, steps.y, strict=True):
+                rates.add(x, self.batch_size / y)

@@ -256,6 +256,29 @@ TINY_LOSS_SCALE = 1e-4
 """Below this an automatic loss scale shows gradients that overflow at any scale: training is lost."""
 
 
+def _marker_hits(text: bytes) -> list[tuple[int, str]]:
+    """Return position and code of every text of a failure."""
+    hits: list[tuple[int, str]] = []
+    for literal, code in _MARKER_CODES.items():
+        places = find_all(text, literal)
+        if code == "cache_clear_failed":
+            # "drop_caches = 3" is what sysctl prints when it worked: every run has it.
+            places = [at for at in places if not text.startswith(b"drop_caches = ", at)]
+        hits += [(at, code) for at in places]
+    return hits
+
+
+def _is_failure(code: str, before: bytes, after: bytes) -> bool:
+    """Whether the text of a failure means one, by what is around it in its line."""
+    if code == "nan":
+        return _NAN_WORD.search(before[-100:] + after[:5]) is not None
+    if code == "cache_clear_failed":
+        # With `set -x` the shell prints the command itself, after a plus sign.
+        printed = before.lstrip().startswith(b"+")
+        return not printed and _CACHE_FAILED.search(before[-200:] + after[:200]) is not None
+    return code != "out_of_memory" or not _SOFT_MEMORY.search(before[-40:] + after[:40])
+
+
 class Log:
     """State of one log while it is read: size, lines, findings, tags, marks of failure."""
 
@@ -389,13 +412,7 @@ class Log:
         texts = pieces[:1] + [piece[end:] for piece, end in zip(islice(pieces, 1, None), ends, strict=True)]
         rest = b"".join(texts) if ends else block
         self._newlines = rest.count(b"\n")  # no event holds one
-        hits = [
-            (at, code)
-            for literal, code in _MARKER_CODES.items()
-            for at in find_all(rest, literal)
-            # "drop_caches = 3" is what sysctl prints when it worked: every run has it.
-            if code != "cache_clear_failed" or not rest.startswith(b"drop_caches = ", at)
-        ]
+        hits = _marker_hits(rest)
         if not hits:
             return
         text_begins = [0, *accumulate(map(len, texts))]
@@ -410,22 +427,17 @@ class Log:
     def _hit(self, code: str, position: int) -> None:
         """Look at the line around the text of a failure and note it if it is one."""
         if code == "gradient_overflow":
+            # Before the line is cut out: a run with automatic loss scaling has tens of thousands.
             self._loss_scale(position)
             return
         before, after = self.line_text(position)
         if code == "result":
             self._result(position, after)
-        elif code == "nan":
-            if _NAN_WORD.search(before[-100:] + after[:5]):
-                self.mark(code, position)
-        elif code == "cache_clear_failed":
-            if not before.lstrip().startswith(b"+") and _CACHE_FAILED.search(before[-200:] + after[:200]):
-                self.mark(code, position)
         elif code == "slurm":
-            meant = next((one for text, one in _SLURM_CODES if text in after[:400]), None)
+            meant = next((meant for text, meant in _SLURM_CODES if text in after[:400]), None)
             if meant:
                 self.mark(meant, position)
-        elif code != "out_of_memory" or not _SOFT_MEMORY.search(before[-40:] + after[:40]):
+        elif _is_failure(code, before, after):
             self.mark(code, position)
 
     def _loss_scale(self, position: int) -> None:
@@ -465,6 +477,7 @@ class Log:
                 if ended_well_at is None:
                     verdict = fatal
                 elif mark.line < ended_well_at and code not in forgiven:
+                    # What comes after a proven end is teardown and spoils nothing.
                     verdict = fatal_even_if_well
                 more = f" ({extra} more, the last in line {marks.last_line})" if not index and extra else ""
                 if code == "loss_scale":
@@ -485,13 +498,7 @@ class Log:
             self.find(
                 "too_many_measurements", f"only the first {MAX_MEASUREMENTS} of {len(measurements)} kept"
             )
-        findings: list[Finding] = []
-        for code, kept in self.findings.items():
-            extra = self.counts[code] - len(kept)
-            if extra > 0:
-                last = kept[-1]
-                kept = [*kept[:-1], last.model_copy(update={"message": f"{last.message} (and {extra} more)"})]
-            findings.extend(kept)
+        findings = self._counted_findings()
         return ParsedLog(
             format=format_name,
             file=self.name,
@@ -501,8 +508,19 @@ class Log:
             series=tuple(curve.series() for curve in curves or [] if curve.x),
             findings=tuple(findings),
             tags=self.tags,
-            verdict=worst([base, *(one.verdict for one in findings if one.verdict)]),
+            verdict=worst([base, *(finding.verdict for finding in findings if finding.verdict)]),
         )
+
+    def _counted_findings(self) -> list[Finding]:
+        """Return the findings, the last of each code with the number of those that were not kept."""
+        findings: list[Finding] = []
+        for code, kept in self.findings.items():
+            extra = self.counts[code] - len(kept)
+            if extra > 0:
+                last = kept[-1]
+                kept = [*kept[:-1], last.model_copy(update={"message": f"{last.message} (and {extra} more)"})]
+            findings.extend(kept)
+        return findings
 
 
 _MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {

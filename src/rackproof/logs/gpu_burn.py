@@ -50,34 +50,40 @@ class GpuBurnParser(LogParser):
         elif found := _TESTED.match(text):
             self.tested = int(found[1])
         elif self.tested is not None and (found := _RESULT.match(text)):
-            if len(self.results) < 1024:
-                self.results[int(found[1])] = found[2]
-            if found[2] != "OK":
-                self.log.find(
-                    "gpu_faulty", f"GPU {found[1]} is {found[2]}", Verdict.FAIL, line=at, excerpt=text
-                )
+            self._take_result(at, text, found[1], found[2])
         elif _BAD.search(text):
             self.log.find("tool_error", "the test reports a fault", Verdict.FAIL, line=at, excerpt=text)
+
+    def _take_result(self, at: int, text: str, index: str, word: str) -> None:
+        """Take the program's own verdict of one GPU."""
+        if len(self.results) < 1024:
+            self.results[int(index)] = word
+        if word != "OK":
+            self.log.find("gpu_faulty", f"GPU {index} is {word}", Verdict.FAIL, line=at, excerpt=text)
 
     def progress(self, at: int, text: str) -> None:
         """Take speeds, errors and temperatures."""
         for index, (done, speed) in enumerate(_SPEED.findall(text)[:1024]):
             if int(done) < 0:
+                # gpu_burn goes on without a GPU that died and shows -1 for it.
                 self.log.find("gpu_died", f"GPU {index} died", Verdict.FAIL, line=at)
+            # A GPU that has not finished its first round has no speed yet.
             elif int(speed) > 0:
                 self.speeds[index] = (float(speed), at)
         if found := _ERRORS.search(text):
             for index, cell in enumerate(found[1].split(" - ")[:1024]):
-                count = number(cell.strip().split(" ")[0])
-                if count is None or count != 0:
-                    self.log.find(
-                        "compute_errors", f"GPU {index}: errors {cell.strip():.40}", Verdict.FAIL, line=at
-                    )
-                if count is not None:
-                    self.errors[index] = (self.errors.get(index, (0.0, at))[0] + count, at)
+                self._take_errors(at, index, cell.strip())
         for index, degrees in enumerate(_TEMPERATURES.findall(text.partition("temps:")[2])[:1024]):
             if float(degrees) > self.hottest.get(index, (-1.0, at))[0]:
                 self.hottest[index] = (float(degrees), at)
+
+    def _take_errors(self, at: int, index: int, cell: str) -> None:
+        """Add the errors since the last progress line; what is no number there is a fault as well."""
+        count = number(cell.split(" ")[0])
+        if count is None or count != 0:
+            self.log.find("compute_errors", f"GPU {index}: errors {cell:.40}", Verdict.FAIL, line=at)
+        if count is not None:
+            self.errors[index] = (self.errors.get(index, (0.0, at))[0] + count, at)
 
     def finish(self) -> ParsedLog:
         """Return the last speed, the errors and the highest temperature of every GPU."""
@@ -93,22 +99,26 @@ class GpuBurnParser(LogParser):
                 measurements.append(
                     self.measure(name, value, unit, direction, at, labels={"index": str(index), "gpu": gpu})
                 )
-        proven = False
-        if self.tested is None:
-            log.find("cut_off", "the test did not end", Verdict.UNPROVEN, line=max(1, log.lines))
-        elif (
-            not self.tested
-            or len(self.results) != self.tested
-            or (self.uuids and len(self.uuids) != self.tested)
-        ):
-            log.find(
-                "gpu_missing",
-                f"{len(self.results)} results for {self.tested} tested and {len(self.uuids)} listed GPUs",
-                Verdict.UNPROVEN,
-            )
-        elif log.ends_in_line and not all(one == "OK" for one in self.results.values()):
-            log.find("cut_off", "the log ends in mid-line", Verdict.UNPROVEN)
-        else:
-            proven = all(one == "OK" for one in self.results.values())
+        proven = self._every_gpu_passed()
         log.marks_as_findings(log.lines + 1 if proven else None)
         return log.parsed(self.format, Verdict.PASS if proven else Verdict.UNPROVEN, measurements)
+
+    def _every_gpu_passed(self) -> bool:
+        """Whether the log proves that the test ended and found every GPU good; note what is missing."""
+        log, results, listed = self.log, len(self.results), len(self.uuids)
+        if self.tested is None:
+            log.find("cut_off", "the test did not end", Verdict.UNPROVEN, line=max(1, log.lines))
+            return False
+        # The list at the beginning may be absent; where it is there, it must agree.
+        if not self.tested or results != self.tested or listed not in (0, self.tested):
+            log.find(
+                "gpu_missing",
+                f"{results} results for {self.tested} tested and {listed} listed GPUs",
+                Verdict.UNPROVEN,
+            )
+            return False
+        every_ok = all(word == "OK" for word in self.results.values())
+        if log.ends_in_line and not every_ok:
+            # A result that is not OK may be half of one.
+            log.find("cut_off", "the log ends in mid-line", Verdict.UNPROVEN)
+        return every_ok

@@ -19,16 +19,17 @@ from rackproof.logs._reading import Log, Mean, number
 
 TOKEN = b":::MLL "
 _EVENT = re.compile(rb":::MLL ([0-9.eE+-]{1,30}|nan) ([A-Za-z0-9_]{1,80}): *")
-_NUMBER = rb"([0-9.eE+-]{1,30}|-?(?i:nan|inf))"
-# One alternative per model; each includes what follows its number, so that a cut line is not taken.
+_NUMBER = rb"(?P<%b>[0-9.eE+-]{1,30}|-?(?i:nan|inf))"
+# One alternative per model, each with one group, whose name says what the number is. Each includes what
+# follows its number, so that a cut line is not taken.
 _SPEED = re.compile(
-    rb"avg\. samples / sec: " + _NUMBER + rb"[ \r]*$"
-    rb"|MLPERF METRIC THROUGHPUT= *" + _NUMBER + rb" iterations"
-    rb"|Speed: " + _NUMBER + rb" samples/sec"
-    rb"|Performance: Epoch: *(\d{1,6})\s+Training: " + _NUMBER + rb" Tok/s"
-    rb"|generated (\d{1,12}) batches in "
-    rb"|epoch time +" + _NUMBER + rb"[ \r]*$"
-    rb"|Iteration time: " + _NUMBER + rb" seconds",
+    rb"avg\. samples / sec: " + _NUMBER % b"ssd" + rb"[ \r]*$"
+    rb"|MLPERF METRIC THROUGHPUT= *" + _NUMBER % b"iterations" + rb" iterations"
+    rb"|Speed: " + _NUMBER % b"images" + rb" samples/sec"
+    rb"|Performance: Epoch: *\d{1,6}\s+Training: " + _NUMBER % b"tokens" + rb" Tok/s"
+    rb"|generated (?P<batches>\d{1,12}) batches in "
+    rb"|epoch time +" + _NUMBER % b"epoch_seconds" + rb"[ \r]*$"
+    rb"|Iteration time: " + _NUMBER % b"iteration_time" + rb" seconds",
     re.MULTILINE,
 )
 MIN_TRAIN_BATCHES = 1000
@@ -61,8 +62,7 @@ class Mll06Parser(Events):
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
-        self.ssd, self.iterations, self.images, self.tokens = Mean(), Mean(), Mean(), Mean()
-        self.iteration_time = Mean()
+        self.speeds = {name: Mean() for name in ("ssd", "iterations", "images", "tokens", "iteration_time")}
         self.warm_up_seen = False
         self.batches = 0
         self.epoch_seconds = 0.0
@@ -91,36 +91,42 @@ class Mll06Parser(Events):
         if head is None:
             self.unreadable(data[position:end], position)
             return
-        key = head[2].decode("ascii")
         payload = data[head.end() : end]
         try:
-            body = orjson.loads(payload)
+            body = self._decode_body(payload, position)
         except ValueError:
-            try:
-                body, defect = decode_leniently(payload)
-            except ValueError:
-                self.unreadable(b'"key": "' + head[2] + b'" ' + payload, position)
-                return
-            if defect:
-                line = self.log.line_at(position)
-                self.log.find("ugly_line", f"an event line {defect}", line=line, excerpt=payload)
+            self.unreadable(b'"key": "' + head[2] + b'" ' + payload, position)
+            return
         if not isinstance(body, dict):
             self.unreadable(b'"key": "' + head[2] + b'"', position)
             return
         time = number(head[1].decode("ascii"))
-        self.event(key, body.get("value"), body.get("metadata"), time, position)
+        self.event(head[2].decode("ascii"), body.get("value"), body.get("metadata"), time, position)
+
+    def _decode_body(self, payload: bytes, position: int) -> object:
+        """Return an event's JSON; note what is wrong with it.
+
+        Raises:
+            ValueError: It cannot be decoded.
+        """
+        try:
+            return orjson.loads(payload)
+        except ValueError:
+            body, defect = decode_leniently(payload)
+        if defect:
+            line = self.log.line_at(position)
+            self.log.find("ugly_line", f"an event line {defect}", line=line, excerpt=payload)
+        return body
 
     def one_speed(self, found: re.Match[bytes]) -> None:
         """Take one throughput line."""
-        ssd, iterations, images, epoch, tokens, batches, seconds, minigo = found.groups()
+        kind = found.lastgroup or ""
+        raw = found[kind]
         line = self.log.line_at(found.start())
-        if batches is not None:
-            if int(batches) > MIN_TRAIN_BATCHES:
-                self.batches += int(batches)
+        if kind == "batches":
+            if int(raw) > MIN_TRAIN_BATCHES:
+                self.batches += int(raw)
             return
-        raw = next(
-            (one for one in (ssd, iterations, images, tokens, seconds, minigo) if one is not None), b""
-        )
         value = number(raw.decode("ascii"))
         if value is None or not math.isfinite(value) or value <= 0:
             self.log.find(
@@ -130,21 +136,14 @@ class Mll06Parser(Events):
                 line=line,
                 excerpt=found[0],
             )
-        elif ssd is not None:
-            if self.warm_up_seen:
-                self.ssd.add(value, line)
-            self.warm_up_seen = True
-        elif iterations is not None:
-            self.iterations.add(value, line)
-        elif images is not None:
-            self.images.add(value, line)
-        elif tokens is not None and epoch is not None:
-            self.tokens.add(value, line)
-        elif seconds is not None:
+        elif kind == "epoch_seconds":
             self.epoch_seconds += value
             self.epoch_line = line
+        elif kind == "ssd" and not self.warm_up_seen:
+            # ssd's first figure holds the warm-up.
+            self.warm_up_seen = True
         else:
-            self.iteration_time.add(value, line)
+            self.speeds[kind].add(value, line)
 
     def on_eval_result(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
@@ -167,6 +166,11 @@ class Mll06Parser(Events):
             if ended_well:
                 self.note_long_result()
             return ended_well
+        return self._judge_minigo_end(measurements)
+
+    def _judge_minigo_end(self, measurements: list[Measurement]) -> bool:
+        """Take the iteration that beat the target for the end: minigo itself plays on after it."""
+        log = self.log
         if self.run_start is None:
             log.find("no_run_start", "no readable run_start", Verdict.UNPROVEN, line=self._lost("run_start"))
             return False
@@ -180,6 +184,7 @@ class Mll06Parser(Events):
             )
             return False
         seconds, iteration, line = self.beaten
+        # Later judgements ask for a successful run_stop, which minigo does not log.
         self.statuses.append(("success", line))
         self.run_stop_line = line
         measurements.append(self.measure("time_to_train", seconds / 60, "min", LOWER, line))
@@ -212,11 +217,12 @@ class Mll06Parser(Events):
         super().measure_speed(measurements)
         benchmark = self.log.tags.get("submission_benchmark", "")
         before = len(measurements)
-        for mean, name, unit in (
-            (self.ssd if benchmark != "resnet" else self.images, "samples_per_second", "samples/s"),
-            (self.iterations, "iterations_per_second", "iterations/s"),
-            (self.tokens, "tokens_per_second", "tokens/s"),
+        for kind, name, unit in (
+            ("images" if benchmark == "resnet" else "ssd", "samples_per_second", "samples/s"),
+            ("iterations", "iterations_per_second", "iterations/s"),
+            ("tokens", "tokens_per_second", "tokens/s"),
         ):
+            mean = self.speeds[kind]
             if mean.count:
                 measurements.append(self.measure(name, mean.value, unit, HIGHER, mean.line))
         if self.batches and self.epoch_seconds:
@@ -224,12 +230,16 @@ class Mll06Parser(Events):
             measurements.append(
                 self.measure("batches_per_second", rate, "batches/s", HIGHER, self.epoch_line)
             )
-        if self.iteration_time.count:
-            rate = 60 / self.iteration_time.value
+        iteration_time = self.speeds["iteration_time"]
+        if iteration_time.count:
+            rate = 60 / iteration_time.value
             measurements.append(
-                self.measure("epochs_per_minute", rate, "epochs/min", HIGHER, self.iteration_time.line)
+                self.measure("epochs_per_minute", rate, "epochs/min", HIGHER, iteration_time.line)
             )
+        self._find_missing_speed(benchmark, measurements[before:])
+
+    def _find_missing_speed(self, benchmark: str, measurements: list[Measurement]) -> None:
         expected = EXPECTED_SPEED.get(benchmark)
-        if expected and not any(one.name == expected for one in measurements[before:]):
+        if expected and not any(measurement.name == expected for measurement in measurements):
             # The minutes are valid without it; a rule about throughput finds it missing and is unproven.
             self.log.find("no_throughput", f"the log has no throughput lines of {benchmark}")

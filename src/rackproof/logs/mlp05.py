@@ -58,22 +58,36 @@ class Mlp05Parser(Events):
         payload = raw[head.end() :].strip()
         if head[5] and payload:
             try:
-                value = orjson.loads(payload)
+                value = _decode_value(payload)
             except ValueError:
-                try:
-                    value, _what = decode_leniently(payload)
-                except ValueError:
-                    # 0.5 also writes bare words; numbers and objects that cannot be read are damaged.
-                    if payload[:1] in b'{["':
-                        self.unreadable(b'"key": "' + key.encode() + b'" ' + payload, position)
-                        return
-                    value = payload[:200].decode("utf-8", "replace")
+                self.unreadable(b'"key": "' + key.encode() + b'" ' + payload, position)
+                return
         self.log.tag("submission_benchmark", head[1].decode("ascii"))
         time = number(head[2].decode("ascii"))
         if key == "run_stop" and not isinstance(value, dict):
+            # Without an outcome it only gives the time of the end; run_final has the status then.
             value = {}
-        if key == "run_final" and self.run_stop is None:
-            return
-        if key == "run_final" and isinstance(value, dict) and "success" not in value:
+        if key == "run_final" and not self._is_outcome(value):
             return
         self.event(key, value, value if isinstance(value, dict) else {}, time, position)
+
+    def _is_outcome(self, value: object) -> bool:
+        """Whether the value of a run_final states how the run ended, and comes after its end."""
+        return self.run_stop is not None and (not isinstance(value, dict) or "success" in value)
+
+
+def _decode_value(payload: bytes) -> object:
+    """Return what follows an event's key: JSON, or a bare word, which round 0.5 also writes.
+
+    Raises:
+        ValueError: A number, text or object cannot be read.
+    """
+    try:
+        return orjson.loads(payload)
+    except ValueError:
+        try:
+            return decode_leniently(payload)[0]
+        except ValueError:
+            if payload[:1] in b'{["':
+                raise
+            return payload[:200].decode("utf-8", "replace")

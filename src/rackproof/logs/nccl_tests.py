@@ -109,57 +109,67 @@ class NcclTestsParser(LogParser):
             self.tables += 1
             self.with_root = " root " in text
             self.per_iteration = "i_min" in text
-        elif found := _BOUNDS.match(text):
-            self.footers += 1
-            self.in_table = False
-            if found[1] != "0" or found[2] != "OK":
-                self.log.find(
-                    "wrong_values", f"{found[1]} values out of bounds", Verdict.FAIL, line=at, excerpt=text
-                )
-        elif found := _AVERAGE.match(text):
-            self.log.tag("average_busbw_over_the_sweep", found[1])
-        elif found := _DEVICE.match(text):
-            self.ranks = max(self.ranks, int(found[1]) + 1)
-            self.log.tag("device", found[2])
-        elif found := _CONFIG.match(text):
-            self.log.tag("min_bytes", found[3])
-            self.log.tag("max_bytes", found[4])
-        elif found := _PROGRAM.search(text):
-            self.program = found[1]
-        elif text.startswith("# error:") and text[8:].strip():
+        elif bounds := _BOUNDS.match(text):
+            self._table_end(at, text, bounds[1], bounds[2])
+        elif not self._take_fact(text) and text.startswith("# error:") and text[8:].strip():
             self.log.find("nccl_error", "the test reports an error", Verdict.DEGRADED, line=at, excerpt=text)
+
+    def _table_end(self, at: int, text: str, count: str, word: str) -> None:
+        """Take the line that proves the end of a table, with the program's own count of wrong values."""
+        self.footers += 1
+        self.in_table = False
+        if count != "0" or word != "OK":
+            self.log.find(
+                "wrong_values", f"{count} values out of bounds", Verdict.FAIL, line=at, excerpt=text
+            )
+
+    def _take_fact(self, text: str) -> bool:
+        """Take a fact from a comment; return whether it states one."""
+        if average := _AVERAGE.match(text):
+            self.log.tag("average_busbw_over_the_sweep", average[1])
+        elif device := _DEVICE.match(text):
+            self.ranks = max(self.ranks, int(device[1]) + 1)
+            self.log.tag("device", device[2])
+        elif config := _CONFIG.match(text):
+            self.log.tag("min_bytes", config[3])
+            self.log.tag("max_bytes", config[4])
+        elif program := _PROGRAM.search(text):
+            self.program = program[1]
+        else:
+            return False
+        return True
 
     def row(self, at: int, text: str) -> None:
         """Read one row: size, count, type, [redop], [root], then time, algbw, busbw, #wrong twice."""
         words = text.split()
         size, kind = words[0], words[2]
-        rest = words[3:]
-        redop = ""
-        if rest and re.fullmatch(r"[a-z]+\w*", rest[0]) and rest[0] not in ("nan", "inf"):
-            redop = rest.pop(0)
-        if self.with_root and rest and re.fullmatch(r"-?\d{1,9}", rest[0]):
-            rest.pop(0)
+        redop, figures = self._split_row(words[3:])
+        # With times per iteration, each place has four more columns.
         width = 8 if self.per_iteration else 4
-        groups = [rest[index : index + width] for index in (0, width)]
-        if len(rest) < 2 * width:
-            self.log.find(
-                "damaged_line", "a row that cannot be read", Verdict.UNPROVEN, line=at, excerpt=text
-            )
+        if len(figures) < 2 * width:
+            self._damaged_row(at, text)
             return
-        for place, values in zip(PLACES, groups, strict=True):
-            algbw, busbw = number(values[1]), number(values[2])
-            if algbw is None or busbw is None or number(values[0]) is None:
-                self.log.find(
-                    "damaged_line", "a row that cannot be read", Verdict.UNPROVEN, line=at, excerpt=text
-                )
-                return
-            wrong = None if values[3] == "N/A" else number(values[3])
-            if wrong is None and values[3] != "N/A":
-                self.log.find(
-                    "damaged_line", "a row that cannot be read", Verdict.UNPROVEN, line=at, excerpt=text
-                )
+        for place, values in zip(PLACES, (figures[:width], figures[width : 2 * width]), strict=True):
+            algbw, busbw, wrong = number(values[1]), number(values[2]), number(values[3])
+            # "N/A" means that nothing was checked; any other word there is damage.
+            damaged = number(values[0]) is None or (wrong is None and values[3] != "N/A")
+            if algbw is None or busbw is None or damaged:
+                self._damaged_row(at, text)
                 return
             self.value(at, text, size, kind, redop, place, algbw, busbw, wrong)
+
+    def _split_row(self, words: list[str]) -> tuple[str, list[str]]:
+        """Return the reduction ("" where there is none) and the words from the first time on."""
+        redop = ""
+        # A time may be "nan", which is no reduction.
+        if words and re.fullmatch(r"[a-z]+\w*", words[0]) and words[0] not in ("nan", "inf"):
+            redop, *words = words
+        if self.with_root and words and re.fullmatch(r"-?\d{1,9}", words[0]):
+            words = words[1:]
+        return redop, words
+
+    def _damaged_row(self, at: int, text: str) -> None:
+        self.log.find("damaged_line", "a row that cannot be read", Verdict.UNPROVEN, line=at, excerpt=text)
 
     def value(
         self,
@@ -175,25 +185,13 @@ class NcclTestsParser(LogParser):
     ) -> None:
         """Take the figures of one size in one place."""
         self.row_count += 1
-        if wrong is None:
-            self.unchecked += 1
-        else:
-            self.checked += 1
-            self.wrong += wrong
-            self.wrong_line = at
-            if wrong != 0:
-                self.log.find(
-                    "wrong_values",
-                    f"{wrong:g} wrong values at {size} bytes {place}",
-                    Verdict.FAIL,
-                    line=at,
-                    excerpt=text,
-                )
+        self._count_wrong(at, text, f"at {size} bytes {place}", wrong)
         for name, value in (("busbw", busbw), ("algbw", algbw)):
             if not math.isfinite(value) or value < 0:
                 self.log.find(
                     "nan", f"{name} is {value} at {size} bytes", Verdict.UNPROVEN, line=at, excerpt=text
                 )
+        # Of a reduction only: its factor busbw/algbw is what `collective` knows all_reduce by.
         if redop and algbw > 1 and busbw > 0:
             self.ratio = busbw / algbw
         labels = {"size_bytes": size, "dtype": kind, "place": place}
@@ -201,6 +199,18 @@ class NcclTestsParser(LogParser):
             # Renamed at the end, when the collective is known.
             self.rows.append(self.measure("busbw", busbw, "GB/s", Direction.HIGHER, at, labels=labels))
             self.rows.append(self.measure("algbw", algbw, "GB/s", Direction.HIGHER, at, labels=labels))
+
+    def _count_wrong(self, at: int, text: str, where: str, wrong: float | None) -> None:
+        """Count wrong values; None where the program did not check."""
+        if wrong is None:
+            self.unchecked += 1
+            return
+        self.checked += 1
+        self.wrong += wrong
+        self.wrong_line = at
+        if wrong != 0:
+            message = f"{wrong:g} wrong values {where}"
+            self.log.find("wrong_values", message, Verdict.FAIL, line=at, excerpt=text)
 
     def collective(self) -> str:
         """Return the collective's name: as stated, from the file's name, from the factor busbw/algbw."""
@@ -241,15 +251,18 @@ class NcclTestsParser(LogParser):
             self.program = program[1] if program else self.program
         config = root.get("config")
         if isinstance(config, dict):
-            for key, tag in (("minimum_bytes", "min_bytes"), ("maximum_bytes", "max_bytes")):
-                self.log.tag(tag, config.get(key))
-            devices = config.get("devices")
-            if isinstance(devices, list):
-                self.ranks = len(devices)
-                if devices and isinstance(devices[0], dict):
-                    self.log.tag("device", devices[0].get("device_info"))
+            self._take_config(config)
         if root.get("nccl_version") is not None:
             self.log.tag("software.nccl", root["nccl_version"])
+
+    def _take_config(self, config: dict[str, Any]) -> None:
+        for key, tag in (("minimum_bytes", "min_bytes"), ("maximum_bytes", "max_bytes")):
+            self.log.tag(tag, config.get(key))
+        devices = config.get("devices")
+        if isinstance(devices, list):
+            self.ranks = len(devices)
+            if devices and isinstance(devices[0], dict):
+                self.log.tag("device", devices[0].get("device_info"))
 
     def document_end(self, root: dict[str, Any]) -> bool:
         """Judge errors and wrong values; return whether the JSON has its last part."""
@@ -274,43 +287,38 @@ class NcclTestsParser(LogParser):
         taken = 0
         for place in PLACES:
             body = entry.get(place)
-            if not isinstance(body, dict):
-                continue
-            algbw, busbw = number(body.get("alg_bw")), number(body.get("bus_bw"))
-            raw_wrong = body.get("nwrong")
-            wrong = number(raw_wrong)
-            if algbw is None or busbw is None or (wrong is None and raw_wrong is not None):
-                self.log.find(
-                    "damaged_json", f"a result that cannot be read at {size} bytes", Verdict.UNPROVEN
-                )
-                continue
-            taken += 1
-            kind, redop = text_of(entry.get("type"), 20), text_of(entry.get("redop"), 20)
-            self.value(1, "", str(size), kind, redop, place, algbw, busbw, wrong)
+            if isinstance(body, dict):
+                taken += self._entry_place(entry, str(size), place, body)
         if not taken:
             self.log.find("damaged_json", f"a result without figures at {size} bytes", Verdict.UNPROVEN)
+
+    def _entry_place(self, entry: dict[str, Any], size: str, place: str, body: dict[str, Any]) -> bool:
+        """Take the figures of one place; return whether they can be read."""
+        algbw, busbw = number(body.get("alg_bw")), number(body.get("bus_bw"))
+        raw_wrong = body.get("nwrong")
+        wrong = number(raw_wrong)
+        if algbw is None or busbw is None or (wrong is None and raw_wrong is not None):
+            message = f"a result that cannot be read at {size} bytes"
+            self.log.find("damaged_json", message, Verdict.UNPROVEN)
+            return False
+        kind, redop = text_of(entry.get("type"), 20), text_of(entry.get("redop"), 20)
+        self.value(1, "", size, kind, redop, place, algbw, busbw, wrong)
+        return True
 
     # -- the end ----------------------------------------------------------------------------------
 
     def finish(self) -> ParsedLog:
         """Judge the values, not the speed."""
         log = self.log
-        if self.document is not None:
-            proven = self.read_document(self.document)
-        else:
-            proven = self.tables > 0 and self.footers >= self.tables
-            if not proven:
-                reason = "no table" if not self.tables else "the table has no end"
-                log.find(
-                    "cut_off", f"{reason}: the test did not end", Verdict.UNPROVEN, line=max(1, log.lines)
-                )
+        document = self.document
+        proven = self._tables_ended() if document is None else self.read_document(document)
         if not self.row_count:
             log.find("no_rows", "no row that can be read", Verdict.UNPROVEN)
             proven = False
         log.marks_as_findings(log.lines + 1 if proven else None)
         collective = self.collective()
         log.tag("collective", collective)
-        measurements = [one.model_copy(update={"name": f"{collective}_{one.name}"}) for one in self.rows]
+        measurements = [row.model_copy(update={"name": f"{collective}_{row.name}"}) for row in self.rows]
         if self.checked:
             measurements.append(
                 self.measure("wrong_values", self.wrong, "", Direction.LOWER, self.wrong_line)
@@ -318,3 +326,12 @@ class NcclTestsParser(LogParser):
         if self.unchecked:
             log.find("not_checked", f"{self.unchecked} results were not checked for right values")
         return log.parsed(self.format, Verdict.PASS if proven else Verdict.UNPROVEN, measurements)
+
+    def _tables_ended(self) -> bool:
+        """Whether there is a table, and every one has its end; note what is missing."""
+        if self.tables > 0 and self.footers >= self.tables:
+            return True
+        reason = "the table has no end" if self.tables else "no table"
+        message = f"{reason}: the test did not end"
+        self.log.find("cut_off", message, Verdict.UNPROVEN, line=max(1, self.log.lines))
+        return False
