@@ -62,9 +62,11 @@ def import_logs(
     if not place.exists():
         raise NoLogsError(f"{place} does not exist; name a folder of logs, or one log")
     own = results_folder.resolve()
+    # Else each import would double what is there.
     if place.resolve().is_relative_to(own):
         raise NoLogsError(f"{place} is in the results folder {results_folder}: its logs are runs already")
     root = place if place.is_dir() else place.parent
+    # Of the place, not of the moment: the same folder imported again is the same plan.
     plan_id = f"import-{slug(root.resolve().name) or 'logs'}-{text_digest(str(root.resolve()))[:8]}"
     history = History(results_folder)
     imported: list[ImportedRun] = []
@@ -82,13 +84,8 @@ def import_logs(
         run_id, name = run.run_id, run.logs[0].path
         folder = results_folder / run_id
         known = (folder / run_folder.RECORD_NAME).is_file()
-        try:
-            (folder / "logs").mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, folder / name)
-        except OSError as error:
-            raise run_folder.ResultsError(
-                f"cannot copy {path} to {folder}: {error.strerror}. Name another folder with --results."
-            ) from None
+        # The log goes first: a record whose log is not beside it would never be judged again.
+        _copy_log(path, folder, name)
         run_folder.write_run(run, folder)
         write_run_reports(run, folder)
         imported.append(ImportedRun(run=run, folder=str(folder), known=known, history=history.keep(folder)))
@@ -99,3 +96,18 @@ def import_logs(
             + "; `rackproof parse --help` names the formats"
         )
     return ImportResult(imported=tuple(imported), skipped=tuple(skipped))
+
+
+def _copy_log(path: Path, folder: Path, name: str) -> None:
+    """Copy a log into its run's folder.
+
+    Raises:
+        ResultsError: It cannot be copied.
+    """
+    try:
+        (folder / "logs").mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, folder / name)
+    except OSError as error:
+        raise run_folder.ResultsError(
+            f"cannot copy {path} to {folder}: {error.strerror}. Name another folder with --results."
+        ) from None

@@ -10,8 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from rackproof.core.definitions import DefinitionError, LoadedDefinition, Scalar, substitute_variables
-from rackproof.jobs.bench.launch_slurm import Site
+from rackproof.core.definitions import (
+    Configs,
+    DefinitionError,
+    LoadedDefinition,
+    Scalar,
+    substitute_variables,
+)
+from rackproof.jobs.bench.launch_slurm import Site, rack_obstacle
 
 PROGRAM = "docker_run.py"
 SILENCE_BEYOND_S = 900
@@ -56,25 +62,27 @@ def docker_obstacle(
     if build is None or configs is None:
         return "its definition has no build"
     ref = substitute_variables(build.ref, variables, f"{loaded.path}: build.ref")
+    # A branch moves: the same run tomorrow would be made of other sources.
     if not _COMMIT.fullmatch(ref):
         return f"the commit of the sources is {ref or 'empty'!r}: give 40 hexadecimal digits, not a branch"
-    if site.together and unreached:
-        return (
-            f"it runs on all nodes of the rack together, and {', '.join(unreached)} did not answer: mend "
-            f"that, or leave it out with -l 'RACK:!{unreached[0]}'"
-        )
-    if site.together and not site.shared.startswith("/"):
-        return "bench_shared is not set: name a folder on storage that all nodes share"
-    if site.together and len(nodes) < 2:
-        return "bench_together needs two nodes or more"
+    if site.together:
+        obstacle = rack_obstacle(site, unreached)
+        if obstacle or len(nodes) < 2:
+            return obstacle or "bench_together needs two nodes or more"
     if not system_config(loaded, site, len(nodes)):
-        known = ", ".join(configs.together if site.together else configs.systems) or "none"
-        how = " together (bench_together)" if site.together else ""
-        return (
-            f"no config for SKU {site.sku or '(none: set bench_sku)'}{how}; there are {known}; or set "
-            "bench_config"
-        )
+        return _no_config(configs, site)
     return ""
+
+
+def _no_config(configs: Configs, site: Site) -> str:
+    """Return in words that there is no config for a site's SKU, and which there are."""
+    known, how = configs.systems, ""
+    if site.together:
+        known, how = configs.together, " together (bench_together)"
+    return (
+        f"no config for SKU {site.sku or '(none: set bench_sku)'}{how}; there are "
+        f"{', '.join(known) or 'none'}; or set bench_config"
+    )
 
 
 def docker_specification(

@@ -50,11 +50,9 @@ class Site(Record):
     sku_gpus: int = 0
 
 
-def slurm_obstacle(
-    loaded: LoadedDefinition, site: Site, nodes: Sequence[str], unreached: Sequence[str]
-) -> str:
-    """Return why a run on these nodes cannot be made, empty if there is no obstacle."""
-    configs = loaded.definition.configs
+def rack_obstacle(site: Site, unreached: Sequence[str]) -> str:
+    """Return why no job can run on all nodes of a rack together, empty if there is no obstacle."""
+    # A smaller rack would take another config: its result would be another benchmark's.
     if unreached:
         return (
             f"it runs on all nodes of the rack together, and {', '.join(unreached)} did not answer: mend "
@@ -62,6 +60,17 @@ def slurm_obstacle(
         )
     if not site.shared.startswith("/"):
         return "bench_shared is not set: name a folder on storage that all nodes share"
+    return ""
+
+
+def slurm_obstacle(
+    loaded: LoadedDefinition, site: Site, nodes: Sequence[str], unreached: Sequence[str]
+) -> str:
+    """Return why a run on these nodes cannot be made, empty if there is no obstacle."""
+    obstacle = rack_obstacle(site, unreached)
+    if obstacle:
+        return obstacle
+    configs = loaded.definition.configs
     if configs is not None and not site.config and site.sku not in configs.systems:
         known = ", ".join(configs.systems)
         return (
@@ -162,8 +171,13 @@ def describe_slurm_launch(loaded: LoadedDefinition, site: Site, nodes: Sequence[
     for stage in definition.stage:
         size = f", {stage.size_gb * site.size_factor:g} GB" if stage.size_gb else ""
         lines.append(f"stage   {site.shared}/data/{loaded.name}/{stage.creates} unless it is there{size}")
-    options = [f"--{key}={getattr(site, key)}" for key in ("partition", "account", "reservation")]
-    given = " ".join(option for option in options if not option.endswith("="))
     lines.append(f"config  {config_pattern(loaded, site, len(nodes))} from {definition.container.folder}")
-    lines.append(f"submit  sbatch -N {len(nodes)} --nodelist={','.join(nodes)} {given}".rstrip() + " run.sub")
+    submit = f"submit  sbatch -N {len(nodes)} --nodelist={','.join(nodes)} {_site_options(site)}"
+    lines.append(submit.rstrip() + " run.sub")
     return lines
+
+
+def _site_options(site: Site) -> str:
+    """Return the options of sbatch that the inventory sets."""
+    options = [f"--{key}={getattr(site, key)}" for key in ("partition", "account", "reservation")]
+    return " ".join(option for option in options if not option.endswith("="))

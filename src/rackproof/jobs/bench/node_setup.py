@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
@@ -143,9 +143,19 @@ def setup_obstacle(
     """
     if asked > len(peers):
         return f"{asked} nodes asked for, {len(peers)} of them answered; give nodes={len(peers)} or fewer"
-    network, storage = str(point.get("network", "")), str(point.get("storage", ""))
+    network = str(point.get("network", ""))
     if network not in ("", *NETWORKS):
         return f"no network `{sanitize(network, 40)}`; there are {', '.join(NETWORKS)}"
+    obstacle = _storage_obstacle(point, experiment)
+    # One node on the host's network meets nobody, and needs no address.
+    if not obstacle and (asked > 1 or network == "overlay"):
+        obstacle = _address_obstacle(peers[:asked], experiment.fabric_interface)
+    return obstacle
+
+
+def _storage_obstacle(point: Mapping[str, Scalar], experiment: ExperimentConfig) -> str:
+    """Return why a point's storage or cache cannot be had, empty if there is no obstacle."""
+    storage = str(point.get("storage", ""))
     if storage and storage not in experiment.storages:
         known = ", ".join(sorted(experiment.storages)) or "none"
         return f"no storage `{sanitize(storage, 40)}`; bench_storages has {known}"
@@ -153,19 +163,16 @@ def setup_obstacle(
         return f"bench_storages: {storage}: no folder; set the folder of the data"
     if point.get("cache", "") not in ("", "cold", "warm"):
         return f"cache is cold, warm or empty, not {sanitize(point['cache'], 40)}"
-    if asked > 1 or network == "overlay":
-        for peer in peers[:asked]:
-            if not peer.address:
-                which = (
-                    f"interface {experiment.fabric_interface}"
-                    if experiment.fabric_interface
-                    else "any interface"
-                )
-                return (
-                    f"{peer.name} has no IPv4 address on {which}: name the one that trains "
-                    "(bench_fabric_interface)"
-                )
     return ""
+
+
+def _address_obstacle(peers: Sequence[Peer], interface: str) -> str:
+    """Return which node has no address to meet the others at, empty if all have one."""
+    lacking = next((peer for peer in peers if not peer.address), None)
+    if lacking is None:
+        return ""
+    which = f"interface {interface}" if interface else "any interface"
+    return f"{lacking.name} has no IPv4 address on {which}: name the one that trains (bench_fabric_interface)"
 
 
 def plan_setup(
@@ -201,12 +208,13 @@ def plan_setup(
 
 def storage_mounts(points: Sequence[Parameters], experiment: ExperimentConfig) -> list[dict[str, Any]]:
     """Return the entries for the role storage that points need on a node, each once."""
-    found: list[dict[str, Any]] = []
+    mounts: list[dict[str, Any]] = []
     for point in points:
         storage = experiment.storages.get(str(point.get("storage", "")))
-        if storage is not None and storage.mount and storage.mount not in found:
-            found.append(storage.mount)
-    return found
+        # Compared, not hashed: a mount is a mapping.
+        if storage is not None and storage.mount and storage.mount not in mounts:
+            mounts.append(storage.mount)
+    return mounts
 
 
 def judge_setup(
@@ -221,13 +229,10 @@ def judge_setup(
         jobs: By node the end of its job, for the nodes but the lead.
         started: Whether a job was started at all; if not, the run has a finding of its own.
     """
-    findings: list[Finding] = []
     measurements: list[Measurement] = []
     report_of = {peer.name: _map(reports.get(peer.name)) for peer in planned.nodes}
-    for name, report in report_of.items():
-        if planned.network == "overlay" and report.get("removed") is not True:
-            text = f"{name}: the overlay may still be there until its timer ends; `ip link del rackproof0`"
-            findings.append(_finding("setting_left", None, text, name))
+    # Also where no job was started: the setup comes before it.
+    findings = _leftover_findings(planned, report_of)
     if not started:
         return SetupEvidence(findings=tuple(findings), network=planned.network)
     for name, report in report_of.items():
@@ -236,14 +241,8 @@ def judge_setup(
         if name != lead:
             findings += _job_findings(name, _map(jobs.get(name)))
     if len(planned.nodes) > 1:
-        measured = _bandwidths(planned, lead, report_of[lead])
-        measurements += measured
-        missing = 2 * (len(planned.nodes) - 1) - len(measured)
-        if missing > 0:
-            text = (
-                f"the bandwidth between nodes was not measured ({missing} of {missing + len(measured)} ways)"
-            )
-            findings.append(_finding("network_not_measured", Verdict.UNPROVEN, text, lead))
+        measurements = _bandwidths(planned, lead, report_of[lead])
+        findings += _unmeasured_findings(planned, lead, len(measurements))
     first = report_of[lead]
     return SetupEvidence(
         measurements=tuple(measurements),
@@ -251,6 +250,26 @@ def judge_setup(
         network=_network_text(planned, first, measurements),
         storage=_storage_text(planned, first),
     )
+
+
+def _leftover_findings(planned: NodeSetup, report_of: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
+    """Return a remark for each node that does not report that it removed the run's overlay."""
+    findings = []
+    for name, report in report_of.items():
+        if planned.network == "overlay" and report.get("removed") is not True:
+            text = f"{name}: the overlay may still be there until its timer ends; `ip link del rackproof0`"
+            # Without a verdict: what is left behind afterwards takes nothing from what was measured.
+            findings.append(_finding("setting_left", None, text, name))
+    return findings
+
+
+def _unmeasured_findings(planned: NodeSetup, lead: str, measured: int) -> list[Finding]:
+    """Return a finding where the lead did not measure its link to each other node, in both directions."""
+    wanted = 2 * (len(planned.nodes) - 1)
+    if measured >= wanted:
+        return []
+    text = f"the bandwidth between nodes was not measured ({wanted - measured} of {wanted} ways)"
+    return [_finding("network_not_measured", Verdict.UNPROVEN, text, lead)]
 
 
 def _network_findings(planned: NodeSetup, name: str, report: Mapping[str, Any]) -> list[Finding]:
@@ -267,31 +286,49 @@ def _network_differences(planned: NodeSetup, name: str, report: Mapping[str, Any
         return ["nothing is known of it"]
     interface = report.get("interface")
     differences = []
+    # At both ends: a link that went away in between may have sent the training over another.
     for moment, link in (("before", _map(report.get("link"))), ("after", _map(report.get("ended")))):
         difference = _link_difference(planned.network, interface, link, moment)
         if difference:
             differences.append(difference)
-    routes = _map(report.get("routes"))
-    for peer in planned.nodes:
-        if peer.name != name and routes.get(peer.name) != interface:
-            route = sanitize(routes.get(peer.name) or "nothing", 40)
-            differences.append(f"{peer.name} was reached by {route}")
+    differences += _route_differences(planned, name, interface, _map(report.get("routes")))
     if len(planned.nodes) > 1:
         differences += _traffic_differences(planned.network, interface, _map(report.get("rendezvous")))
     return differences
 
 
+def _route_differences(
+    planned: NodeSetup, name: str, interface: object, routes: Mapping[str, Any]
+) -> list[str]:
+    """Return the other nodes that a node reached by another interface than the run's."""
+    differences = []
+    for peer in planned.nodes:
+        if peer.name != name and routes.get(peer.name) != interface:
+            route = sanitize(routes.get(peer.name) or "nothing", 40)
+            differences.append(f"{peer.name} was reached by {route}")
+    return differences
+
+
 def _link_difference(network: str, interface: object, link: Mapping[str, Any], moment: str) -> str:
     """Return what is wrong with a node's interface before or after the run, empty if nothing is."""
-    shown, kind = sanitize(interface, 40), link.get("kind")
+    shown = sanitize(interface, 40)
     if link.get("interface") != interface or not interface:
         return f"{shown} was not there {moment} the run"
-    if network == "overlay" and kind != "vxlan":
-        return f"{shown} was no VXLAN {moment} the run, but {sanitize(kind or 'a plain link', 40)}"
-    if network == "host" and kind in _TUNNELS:
-        return f"{shown} was a tunnel ({sanitize(kind, 40)}) {moment} the run"
+    difference = _kind_difference(network, link.get("kind"), moment)
+    if difference:
+        return f"{shown} was {difference}"
     if moment == "before" and "UP" not in (link.get("flags") or ()):
         return f"{shown} was down"
+    return ""
+
+
+def _kind_difference(network: str, kind: object, moment: str) -> str:
+    """Return what kind of interface it was where that does not fit the network, empty if it fits."""
+    if network == "overlay" and kind != "vxlan":
+        shown = sanitize(kind or "a plain link", 40)
+        return f"no VXLAN {moment} the run, but {shown}"
+    if network == "host" and kind in _TUNNELS:
+        return f"a tunnel ({sanitize(kind, 40)}) {moment} the run"
     return ""
 
 
@@ -314,39 +351,47 @@ def _traffic_differences(network: str, interface: object, rendezvous: Mapping[st
 def _storage_findings(planned: NodeSetup, name: str, report: Mapping[str, Any]) -> list[Finding]:
     if planned.storage in ("", "synthetic"):
         return []
-    found = []
     storage = _map(report.get("storage"))
+    differences = [("storage_differs", _mount_difference(planned, storage))]
+    if planned.cache:
+        reason = _cache_difference(planned, storage)
+        differences.append(("cache_differs", reason and f"the cache was not {planned.cache}: {reason}"))
+    return [_finding(code, Verdict.UNPROVEN, f"{name}: {text}", name) for code, text in differences if text]
+
+
+def _mount_difference(planned: NodeSetup, storage: Mapping[str, Any]) -> str:
+    """Return what is mounted at the data's folder in place of the storage, empty if nothing else is."""
     mount = _map(storage.get("mount"))
     kind = mount.get("type")
-    wanted = _TYPES.get(planned.storage)
     if not isinstance(kind, str) or storage.get("folder") != planned.data:
-        text = f"{name}: nothing is known of the storage at {planned.data}"
-        found.append(_finding("storage_differs", Verdict.UNPROVEN, text, name))
-    elif kind not in wanted if wanted else _NOT_LOCAL.fullmatch(kind):
-        what = f"{sanitize(kind, 40)} ({sanitize(mount.get('source'), 100)})"
-        text = f"{name}: {planned.data} was not {planned.storage} but {what}"
-        found.append(_finding("storage_differs", Verdict.UNPROVEN, text, name))
-    if planned.cache:
-        why = _cache_wrong(planned, storage)
-        if why:
-            text = f"{name}: the cache was not {planned.cache}: {why}"
-            found.append(_finding("cache_differs", Verdict.UNPROVEN, text, name))
-    return found
+        return f"nothing is known of the storage at {planned.data}"
+    allowed = _TYPES.get(planned.storage)
+    # Local file systems have too many names to list: local is what is none of a network.
+    if kind not in allowed if allowed else _NOT_LOCAL.fullmatch(kind):
+        shown = f"{sanitize(kind, 40)} ({sanitize(mount.get('source'), 100)})"
+        return f"{planned.data} was not {planned.storage} but {shown}"
+    return ""
 
 
-def _cache_wrong(planned: NodeSetup, storage: Mapping[str, Any]) -> str:
+def _cache_difference(planned: NodeSetup, storage: Mapping[str, Any]) -> str:
     """Return why a cache was not what the point asks for, empty if it was."""
     if storage.get("cache") != planned.cache:
         return "nothing is known of it"
     if planned.cache == "warm":
         read = storage.get("read_bytes")
         return "" if type(read) is int and read > 0 else "nothing was read"
+    return _warmth(planned, storage)
+
+
+def _warmth(planned: NodeSetup, storage: Mapping[str, Any]) -> str:
+    """Return why a cache was not cold, empty if it was."""
     if storage.get("trouble"):
         return sanitize(storage["trouble"], 300)
+    # s3fs has a cache of its own, of which the kernel's count of pages shows nothing.
     if planned.storage == "s3fs":
         return "" if storage.get("how") else "nothing is known of it"
     resident = storage.get("resident")
-    if not isinstance(resident, list) or len(resident) != 2 or not all(type(one) is int for one in resident):
+    if not isinstance(resident, list) or [type(pages) for pages in resident] != [int, int]:
         return "the kernel does not report what it has in memory"
     in_memory, total = resident
     if total <= 0:
@@ -373,24 +418,39 @@ def _job_findings(name: str, job: Mapping[str, Any]) -> list[Finding]:
 def _bandwidths(planned: NodeSetup, lead: str, report: Mapping[str, Any]) -> list[Measurement]:
     """Return the bandwidths that the lead measured, of pairs of this run only."""
     names = {peer.name for peer in planned.nodes}
-    found: dict[tuple[str, str], Measurement] = {}
+    # By pair: a node that reports one of its links twice must not make up for another.
+    measurements: dict[tuple[str, str], Measurement] = {}
     raw = _map(report.get("rendezvous")).get("bandwidth")
-    for one in raw if isinstance(raw, list) else []:
-        pair = _map(one)
-        ends, rate = (pair.get("from"), pair.get("to")), pair.get("bytes_per_second")
-        known = (
-            all(isinstance(end, str) and end in names for end in ends) and lead in ends and ends[0] != ends[1]
+    for entry in raw if isinstance(raw, list) else []:
+        pair = _map(entry)
+        ends, rate = _pair_of_run(pair, names, lead), _plausible_rate(pair.get("bytes_per_second"))
+        if ends is None or rate is None:
+            continue
+        measurements[ends] = Measurement(
+            name="link_bandwidth",
+            value=rate * 8 / 1e9,
+            unit="Gbit/s",
+            direction=Direction.HIGHER,
+            labels={"from": ends[0], "to": ends[1], "network": planned.network},
+            source=Source(file=f"{lead}/rendezvous.json"),
         )
-        if known and isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < 1e15:
-            found[(str(ends[0]), str(ends[1]))] = Measurement(
-                name="link_bandwidth",
-                value=rate * 8 / 1e9,
-                unit="Gbit/s",
-                direction=Direction.HIGHER,
-                labels={"from": str(ends[0]), "to": str(ends[1]), "network": planned.network},
-                source=Source(file=f"{lead}/rendezvous.json"),
-            )
-    return list(found.values())
+    return list(measurements.values())
+
+
+def _pair_of_run(pair: Mapping[str, Any], names: Container[str], lead: str) -> tuple[str, str] | None:
+    """Return the ends of a reported link between the lead and another node of the run, else None."""
+    start, end = pair.get("from"), pair.get("to")
+    if not (isinstance(start, str) and isinstance(end, str)) or start == end or lead not in (start, end):
+        return None
+    return (start, end) if start in names and end in names else None
+
+
+def _plausible_rate(value: object) -> float | None:
+    """Return a reported rate in bytes per second; None where it is no number that a link can have."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    # A petabyte per second is beyond any link, and far below what would overflow.
+    return value if 0 < value < 1e15 else None
 
 
 def _network_text(planned: NodeSetup, report: Mapping[str, Any], measured: Sequence[Measurement]) -> str:
