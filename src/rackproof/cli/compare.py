@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from rackproof.analysis.compare import compare
+from rackproof.analysis.compare import Comparison, compare
 from rackproof.analysis.compare.selecting import select
-from rackproof.analysis.compare.systems import System, compare_systems
+from rackproof.analysis.compare.systems import System, SystemComparison, compare_systems
 from rackproof.cli.errors import ToolError
 from rackproof.cli.find_run import find_run
 from rackproof.cli.options import json_option, results_option
@@ -57,8 +57,8 @@ def compare_command(
     if as_json and (form != "text" or output is not None):
         raise click.UsageError("--json is a form of its own: leave out --format and --output")
     systems = _select_systems(names, results, benchmark)
-    single_runs = [system.runs[0] for system in systems if system.single_run]
-    run_comparison = compare(*single_runs) if len(single_runs) == len(systems) == 2 else None
+    run_comparison = _compare_runs(systems)
+    # Two runs have no repeats to average: text and JSON are the full comparison; a page has both.
     if run_comparison is not None and form == "text":
         if as_json:
             print_json(json_value(run_comparison))
@@ -71,14 +71,23 @@ def compare_command(
         raise ToolError(str(error)) from None
     if as_json:
         print_json(json_value(compared))
-        return
-    if form == "text":
-        content = comparison_terminal(compared, terminal_width())
-    elif form == "html":
-        content = comparison_page(compared, run_comparison)
     else:
-        content = comparison_markdown(compared, run_comparison)
-    print_or_write(content, output)
+        print_or_write(_rendered(compared, run_comparison, form), output)
+
+
+def _compare_runs(systems: Sequence[System]) -> Comparison | None:
+    """Return the comparison of two systems that are one run each; None where they are not."""
+    if len(systems) != 2 or not all(system.single_run for system in systems):
+        return None
+    return compare(systems[0].runs[0], systems[1].runs[0])
+
+
+def _rendered(compared: SystemComparison, run_comparison: Comparison | None, form: str) -> str:
+    if form == "text":
+        return comparison_terminal(compared, terminal_width())
+    if form == "html":
+        return comparison_page(compared, run_comparison)
+    return comparison_markdown(compared, run_comparison)
 
 
 def _select_systems(names: Sequence[str], results: Path, benchmark: str) -> list[System]:

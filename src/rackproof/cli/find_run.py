@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from rackproof.cli.errors import ToolError
@@ -39,6 +40,7 @@ def find_run(name: str, results: Path) -> tuple[Run, Path | None]:
         ResultsError: Its record is damaged.
     """
     path = Path(name)
+    # A path that exists goes before an id: it is the more precise name.
     if path.is_file() or (path / RECORD_NAME).is_file():
         return read_run(path), path if path.is_dir() else path.parent
     if os.sep in name:
@@ -55,12 +57,16 @@ def _folder_by_id(name: str, results: Path) -> Path | None:
     # These three would name the results folder, a folder above it, or whatever comes first.
     if name not in ("", ".", "..") and (exact / RECORD_NAME).is_file():
         return exact
+    # Every id begins with the empty name.
     matches = [folder for folder in run_folders(results) if name and folder.name.startswith(name)]
     if len(matches) > 1:
-        ids = ", ".join(folder.name for folder in matches[:_SHOWN_IDS])
-        more = " …" if len(matches) > _SHOWN_IDS else ""
-        raise ToolError(f"{len(matches)} runs begin with {name}: {ids}{more}")
+        raise ToolError(f"{len(matches)} runs begin with {name}: {_id_list(matches)}")
     return matches[0] if matches else None
+
+
+def _id_list(folders: Sequence[Path]) -> str:
+    ids = ", ".join(folder.name for folder in folders[:_SHOWN_IDS])
+    return f"{ids} …" if len(folders) > _SHOWN_IDS else ids
 
 
 def _run_of_history(name: str, results: Path) -> Run:

@@ -12,7 +12,7 @@ from rackproof.cli.errors import ToolError
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import exit_status, json_value, print_json, terminal_width
 from rackproof.core.text import sanitize
-from rackproof.jobs.bench.import_logs import import_logs
+from rackproof.jobs.bench.import_logs import ImportResult, import_logs
 from rackproof.report import terminal_table
 from rackproof.report.view import overall
 
@@ -44,11 +44,17 @@ def import_command(
         click.echo(terminal_table(runs, terminal_width(), _wants_colour()), nl=False)
         for imported in result.imported:
             click.echo(f"{'known' if imported.known else 'new'}: {imported.folder}")
+    _print_remarks(result)
+    ctx.exit(exit_status(overall(runs)))
+
+
+def _print_remarks(result: ImportResult) -> None:
+    """Print what was passed over or kept in part to standard error, which leaves JSON to be parsed."""
     for skipped in result.skipped:
         click.echo(f"passed over: {skipped}", err=True)
+    # A history that cannot be reached is one remark, not one for each run.
     for remark in dict.fromkeys(imported.history for imported in result.imported if imported.history):
         click.echo(f"note: {sanitize(remark, 600)}", err=True)
-    ctx.exit(exit_status(overall(runs)))
 
 
 def _wants_colour() -> bool:

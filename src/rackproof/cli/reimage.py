@@ -39,11 +39,20 @@ def status_command(nodes: tuple[str, ...], show_all: bool, results: Path, as_jso
     if as_json:
         print_json([json_value(node) for node in statuses])
         return
-    shown = [node for node in statuses if show_all or nodes or node.progress.state != "returned"]
+    # A node that was named is shown whatever its state.
+    shown = statuses if show_all or nodes else [node for node in statuses if _is_in_progress(node)]
     if shown:
         _print_status(shown)
     else:
         click.echo("no node is being imaged" if statuses else f"no node was ever imaged from {results}")
+    _warn_of_unknown(nodes, statuses)
+
+
+def _is_in_progress(status: NodeStatus) -> bool:
+    return status.progress.state != "returned"
+
+
+def _warn_of_unknown(nodes: Sequence[str], statuses: Sequence[NodeStatus]) -> None:
     missing = sorted(set(nodes) - {node.node for node in statuses})
     if missing:
         click.echo(f"never imaged from here: {', '.join(sanitize(name, 80) for name in missing)}", err=True)

@@ -50,10 +50,7 @@ def _score_text(score: FolderScore) -> str:
     if score.runs:
         head, *rows = [[sanitize(cell, 200) for cell in row] for row in score.rows()]
         lines += text_table(head, rows, terminal_width(), (0,))
-    facts = [sanitize(score.benchmark or "unknown benchmark", 100), f"rules {sanitize(score.ruleset, 20)}"]
-    needed = "?" if score.runs_needed is None else str(score.runs_needed)
-    facts.append(f"{score.runs_found} runs of {needed} needed")
-    lines.append(", ".join(facts))
+    lines.append(_facts_line(score))
     if score.olympic_mean_minutes is not None:
         mean = f"olympic mean {score.olympic_mean_minutes:.3f} min"
         lines.append(f"{mean}, RCP scaling {score.scaling_factor:.6g}")
@@ -62,3 +59,10 @@ def _score_text(score: FolderScore) -> str:
     lines.append(f"score: {score.minutes:.3f} min" if score.minutes is not None else "score: none")
     lines += [f"- {sanitize(reason, 600)}" for reason in score.reasons]
     return "\n".join(lines) + "\n"
+
+
+def _facts_line(score: FolderScore) -> str:
+    """Return what was scored: benchmark, rules, and how many runs of those that a result needs."""
+    benchmark = sanitize(score.benchmark or "unknown benchmark", 100)
+    needed = "?" if score.runs_needed is None else str(score.runs_needed)
+    return f"{benchmark}, rules {sanitize(score.ruleset, 20)}, {score.runs_found} runs of {needed} needed"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
@@ -63,9 +63,7 @@ def submission_command(
     RUN is the id of a run (or its beginning), or its folder. The package is checked by the official
     package checker and written only if nothing is missing or wrong; otherwise all of that is listed.
     """
-    newest = latest is not None or bool(benchmarks) or bool(sku)
-    if newest == bool(names) or (newest and not (latest and benchmarks)):
-        raise ToolError("name the runs, or take the newest with both --latest N and --benchmark NAME")
+    _check_selection(names, latest, benchmarks, sku)
     system = load_system_file(system_file)
     if latest is not None:
         runs = latest_runs(results, benchmarks, latest, sku=sku)
@@ -80,6 +78,17 @@ def submission_command(
     else:
         click.echo(_submission_text(submission, out), nl=False)
     ctx.exit(exit_status(submission.verdict))
+
+
+def _check_selection(names: Sequence[str], latest: int | None, benchmarks: Sequence[str], sku: str) -> None:
+    """Check that runs are chosen in one way, and that way whole.
+
+    Raises:
+        ToolError: They are not.
+    """
+    newest = latest is not None or bool(benchmarks) or bool(sku)
+    if newest == bool(names) or (newest and not (latest and benchmarks)):
+        raise ToolError("name the runs, or take the newest with both --latest N and --benchmark NAME")
 
 
 def _run_with_folder(name: str, results: Path) -> tuple[Run, Path]:
