@@ -21,7 +21,7 @@ from rackproof.jobs.reimage import autoinstall
 from rackproof.nodes import packages, peer_memory, preflight, slurm_releases
 
 
-def because(error: ValueError) -> str:
+def first_error(error: ValueError) -> str:
     """Return an error on one line; of several mistakes in data, the first."""
     if not isinstance(error, ValidationError):
         return str(error)
@@ -43,23 +43,29 @@ def parse_log(text: Any, format: str = "auto") -> dict[str, Any]:
 
 def verdict(value: Any, reference: Any, unit: str = "", direction: str = "higher") -> dict[str, Any]:
     """Judge one number against a reference."""
+    _check_verdict_input(value, reference, direction)
+    given = {"name": "number", "value": value, "unit": unit or reference.get("unit", "")}
+    try:
+        measured = Measurement.model_validate({**given, "direction": direction})
+    except ValueError as error:
+        raise AnsibleFilterError(f"verdict: {first_error(error)}") from None
+    try:
+        judgement = judge(measured, Reference.model_validate({"unit": "", "source": "playbook", **reference}))
+    except ValueError as error:
+        raise AnsibleFilterError(f"verdict: reference: {first_error(error)}") from None
+    return {"verdict": judgement.verdict.value, "reason": judgement.reason}
+
+
+def _check_verdict_input(value: Any, reference: Any, direction: str) -> None:
+    """Refuse what is no number, and a reference by which every number would pass."""
     if not isinstance(reference, Mapping):
         raise AnsibleFilterError("verdict needs a reference: {value, low, high, warn, unit, source}")
+    # True is a number to Python.
     if isinstance(value, bool):
         raise AnsibleFilterError("verdict needs a number, not a boolean")
     bad_side = "high" if direction == "lower" else "low"
     if reference.get(bad_side) is None and reference.get("warn") is None:
         raise AnsibleFilterError(f"verdict: give {bad_side} or warn in the reference, or nothing can fail")
-    given = {"name": "number", "value": value, "unit": unit or reference.get("unit", "")}
-    try:
-        measured = Measurement.model_validate({**given, "direction": direction})
-    except ValueError as error:
-        raise AnsibleFilterError(f"verdict: {because(error)}") from None
-    try:
-        judgement = judge(measured, Reference.model_validate({"unit": "", "source": "playbook", **reference}))
-    except ValueError as error:
-        raise AnsibleFilterError(f"verdict: reference: {because(error)}") from None
-    return {"verdict": judgement.verdict.value, "reason": judgement.reason}
 
 
 def peer_memory_choice(
@@ -86,16 +92,22 @@ def preflight_remarks(facts: Any, expected: Any, answered_at: float = 0) -> list
     """Compare a node with what is expected of it."""
     if not isinstance(facts, Mapping) or not {"os", "pci", "space", "clock"} <= set(facts):
         raise AnsibleFilterError("preflight_remarks needs the fact rackproof_node")
+    remarks = preflight.preflight_remarks(facts, _expectations(expected), answered_at)
+    return [{**asdict(remark), "line": remark.line()} for remark in remarks]
+
+
+def _expectations(expected: Any) -> preflight.Expected:
+    """Return what a playbook expects of a node."""
     if not isinstance(expected, Mapping):
         raise AnsibleFilterError("preflight_remarks needs a dict of expectations")
+    # A misspelled expectation would be met by every node.
     known = {field.name for field in fields(preflight.Expected)}
     if stray := sorted(set(expected) - known):
         raise AnsibleFilterError(f"preflight_remarks: unknown expectation {', '.join(map(str, stray))}")
     given: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in expected.items()
     }
-    found = preflight.preflight_remarks(facts, preflight.Expected(**given), answered_at)
-    return [{**asdict(one), "line": one.line()} for one in found]
+    return preflight.Expected(**given)
 
 
 def packages_lacking(wanted: Any, installed: Any, hold: bool = True) -> list[str]:
@@ -118,12 +130,12 @@ def slurm_misfit(node: Any, controller: Any) -> str:
     return slurm_releases.incompatibility(node, controller)
 
 
-def plain(value: Any) -> Any:
+def plain_data(value: Any) -> Any:
     """Return data as Python's own: Ansible's containers hold what is rendered only when it is asked for."""
     if isinstance(value, Mapping):
-        return {str(name): plain(one) for name, one in value.items()}
+        return {str(name): plain_data(one) for name, one in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return [plain(one) for one in value]
+        return [plain_data(one) for one in value]
     return value
 
 
@@ -136,11 +148,11 @@ def autoinstall_user_data(
         if not isinstance(value, Mapping):
             raise AnsibleFilterError(f"autoinstall_user_data: {name} has to be a dictionary")
     try:
-        return autoinstall.build_user_data(report=str(report), files=Path(str(files)), **plain(given))
+        return autoinstall.build_user_data(report=str(report), files=Path(str(files)), **plain_data(given))
     except OSError as error:
         raise AnsibleFilterError(f"autoinstall_user_data: {error}") from None
     except ValueError as error:
-        raise AnsibleFilterError(f"autoinstall_user_data: {because(error)}") from None
+        raise AnsibleFilterError(f"autoinstall_user_data: {first_error(error)}") from None
 
 
 class FilterModule:

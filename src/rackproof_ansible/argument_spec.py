@@ -46,13 +46,15 @@ def read_argument_spec(plugins: Path, name: str) -> dict[str, dict[str, Any]]:
 def _read_yaml(path: Path, variable: str) -> Mapping[str, Any]:
     """Return the YAML that a file assigns to a variable of its own or of a class."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Assign) and any(
-            isinstance(target, ast.Name) and target.id == variable for target in node.targets
-        ):
+        if isinstance(node, ast.Assign) and _assigns(node, variable):
             document = yaml.safe_load(ast.literal_eval(node.value))
             if isinstance(document, Mapping):
                 return document
     raise ValueError(f"{path} has no {variable}")
+
+
+def _assigns(node: ast.Assign, variable: str) -> bool:
+    return any(isinstance(target, ast.Name) and target.id == variable for target in node.targets)
 
 
 def _to_spec(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

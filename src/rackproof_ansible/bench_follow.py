@@ -99,17 +99,26 @@ class JobFollower:
             last_answer = now = time.monotonic()
             self._show(self._printer.connection_restored())
             state = self._check_state(answer)
+            # Once, at the first answer: the node's clock may be set while the job runs.
             if job_began is None:
                 job_began = now - (answer.age_s or 0.0)
             is_behind = self._read_log(answer)
-            # Once may be the moment between the supervisor's last write and its end; twice is a death.
-            self._deaths = self._deaths + 1 if answer.alive is False and not answer.ended else 0
-            if (answer.ended or self._deaths > 1) and not is_behind:
+            # The last lines of a log often say why the job ended: it is read whole before.
+            if self._is_over(answer) and not is_behind:
                 result = self._result(answer, state if answer.ended else self._settle())
                 return {**result, "polls": polls, "elapsed_s": round(time.monotonic() - began, 3)}
             self._show_progress(answer, state, now - job_began)
-            hurries = self._deaths or answer.ended or (is_behind and self._catch_up_polls > 0)
-            pause_s = 0.0 if hurries else next_pause(now - began, poll_s)
+            pause_s = 0.0 if self._hurries(answer, is_behind) else next_pause(now - began, poll_s)
+
+    def _is_over(self, answer: PollResult) -> bool:
+        """Whether the job has ended, or its supervisor was found dead twice in a row."""
+        # Once may be the moment between the supervisor's last write and its end; twice is a death.
+        self._deaths = self._deaths + 1 if answer.alive is False and not answer.ended else 0
+        return answer.ended or self._deaths > 1
+
+    def _hurries(self, answer: PollResult, is_behind: bool) -> bool:
+        """Whether the next poll follows at once: the end is near, or a long log is being caught up with."""
+        return self._deaths > 0 or answer.ended or (is_behind and self._catch_up_polls > 0)
 
     def _poll(self, pause_s: float) -> tuple[PollResult, float]:
         """Wait, then ask the node once; return its answer and the seconds that the asking took.
@@ -118,6 +127,7 @@ class JobFollower:
             AnsibleConnectionFailure: The node cannot be reached.
             ValueError: Its answer is not whole.
         """
+        # Where the node does the waiting, the end of a job is seen at once; a short pause is not worth it.
         wait_s = pause_s if pause_s >= 1 and self._node_waits and self._job_pid else 0.0
         if not wait_s:
             time.sleep(pause_s)
@@ -125,18 +135,26 @@ class JobFollower:
         command = poll_command(
             self._folder, self._offset, self._supervisor_pid, job_pid=self._job_pid, wait_s=wait_s
         )
+        answer = parse_poll(self._ask(command), self._supervisor_pid)
+        took_s = time.monotonic() - asked
+        if took_s < 0.8 * wait_s and answer.alive and not answer.ended:
+            # Its tools cannot, or the program has ended and its supervisor is busy ending the rest.
+            self._node_waits = False
+        return answer, max(took_s - wait_s, 0.0)
+
+    def _ask(self, command: str) -> str:
+        """Return what a command prints on the node.
+
+        Raises:
+            AnsibleConnectionFailure: The node cannot be reached.
+        """
         try:
             _, output, _ = self._action.run_command(command)
         except AnsibleConnectionFailure:
             # What is left of a dead connection would fail the next try as well.
             self._action.close_connection()
             raise
-        answer = parse_poll(output, self._supervisor_pid)
-        took_s = time.monotonic() - asked
-        if took_s < 0.8 * wait_s and answer.alive and not answer.ended:
-            # Its tools cannot, or the program has ended and its supervisor is busy ending the rest.
-            self._node_waits = False
-        return answer, max(took_s - wait_s, 0.0)
+        return output
 
     def _wait_for_node(self, error: Exception, silent_s: float) -> None:
         """Pause after a poll without an answer.
@@ -183,6 +201,7 @@ class JobFollower:
         """
         hang_s = state.get("hang_s") or 0
         self._show(self._printer.progress_line(self._progress, elapsed_s, answer.log_bytes, hang_s))
+        # The supervisor ends a job at its limit. One that does not is broken, and would be followed for ever.
         limit_s = sum(float(state.get(key) or 0) for key in ("timeout_s", "grace_s"))
         if elapsed_s > limit_s + self._deadline_s:
             raise self._give_up("has not ended its job")
