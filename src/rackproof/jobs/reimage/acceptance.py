@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from rackproof.nodes.probe_slurm_jobs import (
     job_script,
 )
 from rackproof.store import night_store
-from rackproof.store.night_store import NightContext, NightReason
+from rackproof.store.night_store import NightContext, NightReason, NodeNight, StoredSnapshot
 from rackproof.store.probe_results import PairResult, ProbeNight, read_probes, write_probes
 from rackproof.store.run_folder import ResultsError
 
@@ -53,25 +53,41 @@ def check_acceptance(folder: Path, node: str, checks: Sequence[str]) -> tuple[st
     Raises:
         ReimageError: It did not pass.
     """
-    remarks = check_night_verdict(folder, node)
-    if missing := [check for check in ACCEPTANCE_CHECKS if check not in checks]:
-        what = {PROBES: "what it computes and how fast", PAIR: "its fabric"}
-        unproven = " and ".join(what[check] for check in missing)
-        remarks = (*remarks, f"not proven: {unproven} (reimage_acceptance leaves {', '.join(missing)} out)")
+    remarks = (*check_night_verdict(folder, node), *_unproven_remark(checks))
     if not checks:
         return remarks
     night = read_probes(folder) or ProbeNight(asked=0)
     next_ = f"See {folder.name}/probes.json and `rackproof explain {node}`"
     if PROBES in checks and node not in night.measured:
-        stored = night_store.read_snapshot(folder, node)
-        if stored is None or stored.snapshot.gpus or stored.expected.get("gpus"):
+        # A node without GPUs has nothing to measure. One whose GPUs are missing does, and fails here.
+        if _should_have_gpus(folder, node):
             raise ReimageError(
                 f"{node} is unproven: {night.left_out.get(node, 'it was not measured')}. {next_}"
             )
         remarks = (*remarks, "it has no GPU that could be measured")
-    if PAIR in checks and not any(node in pair.nodes and pair.passed for pair in night.pairs):
+    if PAIR in checks and not _passed_a_pair(night, node):
         raise ReimageError(f"{node} is unproven: it reduced with no partner. {next_}")
     return remarks
+
+
+def _unproven_remark(checks: Sequence[str]) -> tuple[str, ...]:
+    """Return a remark about the checks that the operator left out: what they prove is not known."""
+    missing = [check for check in ACCEPTANCE_CHECKS if check not in checks]
+    if not missing:
+        return ()
+    subjects = {PROBES: "what it computes and how fast", PAIR: "its fabric"}
+    unproven = " and ".join(subjects[check] for check in missing)
+    return (f"not proven: {unproven} (reimage_acceptance leaves {', '.join(missing)} out)",)
+
+
+def _should_have_gpus(folder: Path, node: str) -> bool:
+    stored = night_store.read_snapshot(folder, node)
+    # Without a snapshot it is not known, and a node is not accepted on what is not known.
+    return stored is None or bool(stored.snapshot.gpus or stored.expected.get("gpus"))
+
+
+def _passed_a_pair(night: ProbeNight, node: str) -> bool:
+    return any(node in pair.nodes and pair.passed for pair in night.pairs)
 
 
 def check_night_verdict(night_folder: Path, node: str) -> tuple[str, ...]:
@@ -121,13 +137,7 @@ def find_partners(context: NightContext, node: str, listed: str) -> tuple[str, .
     Raises:
         ReimageError: The nights cannot be read.
     """
-    rows = [line.strip().split("|", 2) for line in listed.splitlines() if line.count("|") > 1]
-    mine = {partition for name, partition, _ in rows if name == node}
-    others = {
-        name
-        for name, partition, reason in rows
-        if name != node and partition in mine and reason.strip() == "none"
-    }
+    others = _others_in_service(node, listed)
     stored = night_store.read_snapshot(Path(context.folder), node)
     if stored is None:
         return ()
@@ -138,19 +148,32 @@ def find_partners(context: NightContext, node: str, listed: str) -> tuple[str, .
         )
     except ResultsError as error:
         raise ReimageError(str(error)) from error
-    good = [
-        partner
-        for partner in known.values()
-        if partner.verdict is Verdict.PASS and partner.sku == stored.snapshot.sku and partner.sku
-    ]
-    ordered = sorted(good, key=lambda partner: (partner.rack != stored.rack, partner.node))
-    if not ordered:
+    good = [partner for partner in known.values() if _is_good_partner(partner, stored.snapshot.sku)]
+    if not good:
         return ()
+    ordered = sorted(good, key=lambda partner: (partner.rack != stored.rack, partner.node))
     # Nodes of one wave ask at the same time: each starts at another place of the list, and not all of them
     # ask for the same partner first. The sum of characters is the same in every process; hash() is not.
     first = sum(map(ord, node)) % len(ordered)
     rotated = ordered[first:] + ordered[:first]
     return tuple(partner.node for partner in sorted(rotated, key=lambda partner: partner.rack != stored.rack))
+
+
+def _others_in_service(node: str, listed: str) -> set[str]:
+    """Return the nodes that share a partition with a node and that nobody has drained."""
+    # The reason is the last field, because it is free text, in which there may be more bars.
+    rows = [line.strip().split("|", 2) for line in listed.splitlines() if line.count("|") > 1]
+    partitions = {partition for name, partition, _ in rows if name == node}
+    others = set()
+    for name, partition, reason in rows:
+        if name != node and partition in partitions and reason.strip() == "none":
+            others.add(name)
+    return others
+
+
+def _is_good_partner(partner: NodeNight, sku: str) -> bool:
+    # Two nodes of no known SKU are not of the same one.
+    return partner.verdict is Verdict.PASS and partner.sku == sku and bool(partner.sku)
 
 
 def node_script(plan: ProbePlan, node: str) -> str:
@@ -241,7 +264,6 @@ def record_pair(context: NightContext, node: str, half: PartnerHalf, output: str
     Raises:
         ReimageError: It cannot be kept.
     """
-    folder = Path(context.folder)
     result, reason = None, ""
     if not half.partner:
         reason = f"it had no partner: {half.text or 'the reason is not known'}"
@@ -251,25 +273,29 @@ def record_pair(context: NightContext, node: str, half: PartnerHalf, output: str
             # One pair does not show which of the two is at fault; the node stays drained in any case.
             reason = f"all-reduce failed with {half.partner}, which passed its last night: {result.text}"
     try:
-        # Nodes of a wave end at the same time, and each adds its pair to the same file.
-        with (folder / "pairs.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            night = read_probes(folder) or ProbeNight(asked=0)
-            reasons = dict(night.reasons)
-            if reason:
-                unproven = NightReason(
-                    check=PAIR,
-                    verdict=Verdict.UNPROVEN,
-                    metric="fabric",
-                    part=node,
-                    text=sanitize(reason, 500),
-                )
-                reasons[node] = (*reasons.get(node, ()), unproven)
-            pairs = (*night.pairs, result) if result else night.pairs
-            write_probes(folder, night.model_copy(update={"pairs": pairs, "reasons": reasons}))
+        _add_pair(Path(context.folder), node, result, reason)
     except (OSError, ResultsError) as error:
         raise ReimageError(f"{node}: the pair cannot be kept: {error}") from error
     return reason or f"reduced with {half.partner}: {result.text if result else ''}"
+
+
+def _add_pair(folder: Path, node: str, result: PairResult | None, reason: str) -> None:
+    # Nodes of a wave end at the same time, and each adds its pair to the same file.
+    with (folder / "pairs.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        night = read_probes(folder) or ProbeNight(asked=0)
+        reasons = dict(night.reasons)
+        if reason:
+            unproven = NightReason(
+                check=PAIR,
+                verdict=Verdict.UNPROVEN,
+                metric="fabric",
+                part=node,
+                text=sanitize(reason, 500),
+            )
+            reasons[node] = (*reasons.get(node, ()), unproven)
+        pairs = (*night.pairs, result) if result else night.pairs
+        write_probes(folder, night.model_copy(update={"pairs": pairs, "reasons": reasons}))
 
 
 def _judge_pair(context: NightContext, node: str, half: PartnerHalf, output: str, status: str) -> PairResult:
@@ -282,16 +308,23 @@ def _judge_pair(context: NightContext, node: str, half: PartnerHalf, output: str
         references = stored.sku_references() if stored else []
         folders = night_store.night_folders(Path(context.results), before=context.night_id)
         past = [probes for folder in folders if (probes := read_probes(folder)) is not None]
-        paired = {name for probes in past for pair in probes.pairs for name in pair.nodes} | {node}
-        known, _ = night_store.last_known(folders, paired)
+        known, _ = night_store.last_known(folders, _paired_nodes(past) | {node})
     except (SkuReferenceError, ResultsError) as error:
         raise ReimageError(str(error)) from error
     result = read_pair(nodes, classify_exit(output, status, 0.0), references)
-    alike = {
-        other.node
-        for other in known.values()
-        if stored and (other.rack, other.sku) == (stored.rack, stored.snapshot.sku)
-    } | {node}
+    # Only pairs of the same rack and SKU went over a fabric like this one.
+    alike = _nodes_alike(stored, known.values()) | {node}
     if half.partner not in alike:
         return result
     return compare_pairs([result], earlier_bandwidths(past, alike))[0]
+
+
+def _paired_nodes(past: Iterable[ProbeNight]) -> set[str]:
+    return {name for probes in past for pair in probes.pairs for name in pair.nodes}
+
+
+def _nodes_alike(stored: StoredSnapshot | None, others: Iterable[NodeNight]) -> set[str]:
+    if stored is None:
+        return set()
+    rack_and_sku = (stored.rack, stored.snapshot.sku)
+    return {other.node for other in others if (other.rack, other.sku) == rack_and_sku}

@@ -13,7 +13,7 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -119,11 +119,11 @@ def _expand_range(word: str) -> Iterable[str] | None:
     try:
         if "/" in word and "://" not in word:
             network = ipaddress.ip_network(word)
-            return (str(host) for host in network.hosts())
-        if dash:
-            begin, end = ipaddress.ip_address(first.strip()), ipaddress.ip_address(last.strip())
-        else:
+            # Without the network's own address and the broadcast's, at which no BMC can be.
+            return map(str, network.hosts())
+        if not dash:
             return None
+        begin, end = ipaddress.ip_address(first.strip()), ipaddress.ip_address(last.strip())
     except ValueError as error:
         # Names of hosts have dashes, too: what has letters is one of them.
         if dash and not re.fullmatch(r"[\d.:-]+", word):
@@ -131,7 +131,16 @@ def _expand_range(word: str) -> Iterable[str] | None:
         raise DiscoveryError(f"discover_addresses: {sanitize(word, 100)!r}: {sanitize(error, 200)}") from None
     if begin.version != end.version or int(begin) > int(end):
         raise DiscoveryError(f"discover_addresses: {sanitize(word, 100)!r} does not go from low to high")
-    return (str(type(begin)(number)) for number in range(int(begin), int(end) + 1))
+    return _addresses_between(begin, end)
+
+
+_IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def _addresses_between(begin: _IpAddress, end: _IpAddress) -> Iterator[str]:
+    # One by one: a range of IPv6 would fill the memory before its addresses are counted.
+    for number in range(int(begin), int(end) + 1):
+        yield str(type(begin)(number))
 
 
 Answer = tuple[MachineIdentity, ...] | BmcError
@@ -161,32 +170,44 @@ def ask_bmcs(
     arrived: queue.Queue[tuple[str, Answer]] = queue.Queue()
     waiting, deadlines = list(reversed(addresses)), dict[str, float]()
 
-    def ask(address: str) -> None:
-        try:
-            arrived.put((address, list_systems(address, dataclasses.replace(access, address=address))))
-        except BmcError as error:
-            arrived.put((address, error))
-        except Exception as error:
-            # A library that stumbles over one BMC's nonsense must not lose the others' answers.
-            reason = f"{address}: the answer of its BMC cannot be read: {sanitize(error, 200)}"
-            arrived.put((address, BmcError(reason)))
-
     while waiting or deadlines:
         while waiting and len(deadlines) < parallel:
             address = waiting.pop()
             deadlines[address] = clock() + timeout_s
             # A thread cannot be ended: as a daemon, one that hangs does not keep the process alive.
-            threading.Thread(target=ask, args=(address,), daemon=True).start()
+            arguments = (address, access, list_systems, arrived)
+            threading.Thread(target=_ask_bmc, args=arguments, daemon=True).start()
         try:
             address, answer = arrived.get(timeout=max(0.0, min(deadlines.values()) - clock()))
             # An answer after the deadline is dropped: its address has its reason already.
             if deadlines.pop(address, None) is not None:
                 answers[address] = answer
         except queue.Empty:
-            for address in [name for name, end in deadlines.items() if end <= clock()]:
+            for address in _overdue(deadlines, clock()):
                 del deadlines[address]
                 answers[address] = BmcError(f"{address}: its BMC did not finish within {timeout_s:g} s")
     return {address: answers[address] for address in addresses}
+
+
+def _overdue(deadlines: Mapping[str, float], now: float) -> list[str]:
+    return [address for address, end in deadlines.items() if end <= now]
+
+
+def _ask_bmc(
+    address: str,
+    access: Access,
+    list_systems: Callable[[str, Access], tuple[MachineIdentity, ...]],
+    arrived: queue.Queue[tuple[str, Answer]],
+) -> None:
+    """Put the answer of one BMC, or why it has none, into a queue."""
+    try:
+        arrived.put((address, list_systems(address, dataclasses.replace(access, address=address))))
+    except BmcError as error:
+        arrived.put((address, error))
+    except Exception as error:
+        # A library that stumbles over one BMC's nonsense must not lose the others' answers.
+        reason = f"{address}: the answer of its BMC cannot be read: {sanitize(error, 200)}"
+        arrived.put((address, BmcError(reason)))
 
 
 @dataclass(frozen=True)
@@ -336,17 +357,22 @@ def _bmc_variables(
         variables["reimage_bmc_protocol"] = protocol
     if claim.shared:
         variables["reimage_bmc_system"] = claim.machine.system
-    macs = {mac.lower(): up for mac, up in claim.machine.macs.items() if _MAC.fullmatch(mac.lower())}
+    mac, remark = _boot_mac(name, known, claim.machine)
+    if mac:
+        variables["reimage_mac"] = mac
+    return variables, [*remarks, remark] if remark else remarks
+
+
+def _boot_mac(name: str, known: KnownNode, machine: MachineIdentity) -> tuple[str, str]:
+    """Return the MAC address to write down, and a remark; one that the inventory has is never replaced."""
+    macs = {mac.lower(): up for mac, up in machine.macs.items() if _MAC.fullmatch(mac.lower())}
     if not known.mac:
-        mac, remark = _choose_mac(name, macs)
-        if mac:
-            variables["reimage_mac"] = mac
-        return variables, [*remarks, remark] if remark else remarks
+        return _choose_mac(name, macs)
+    # A BMC that lists no MAC address contradicts nothing.
     if macs and known.mac.strip().lower() not in macs:
-        remarks.append(
-            f"{name}: reimage_mac {sanitize(known.mac, 40)} is none that its BMC lists ({', '.join(macs)})"
-        )
-    return variables, remarks
+        shown = sanitize(known.mac, 40)
+        return "", f"{name}: reimage_mac {shown} is none that its BMC lists ({', '.join(macs)})"
+    return "", ""
 
 
 def _choose_mac(name: str, macs: Mapping[str, bool | None]) -> tuple[str, str]:

@@ -19,6 +19,11 @@ from rackproof.core.records import Record
 GIB = 2**30
 GBIT = 1e9 / 8
 Where = Literal["own", "server", "controller"]
+Limit = Literal["server", "controller", "drain", "nodes"]
+
+# By the place of a step in _steps(): what its nodes share, which is what sharing costs time in.
+_SHARED_IN_STEP: tuple[Limit, ...] = ("nodes", "nodes", "server", "nodes", "controller", "nodes")
+_DRAIN_STEP, _IMAGE_STEP = 0, 2
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ class Forecast(Record):
     server_busy: float
     controller_busy: float
     out_of_service_node_hours: float
-    limited_by: Literal["server", "controller", "drain", "nodes"]
+    limited_by: Limit
 
 
 @dataclass
@@ -199,38 +204,55 @@ def forecast(nodes: int, at_once: int, assumed: Assumptions | None = None, *, se
     chance = random.Random(seed)  # noqa: S311  (a simulation, no secret)
     fleet = [_steps(given, chance) for _ in range(nodes)]
     rolling = _simulate([[work for step in node for work in step] for node in fleet], at_once, given)
-    peak = rolling.server_peak
-    waves = image = node_seconds = 0.0
-    into: dict[Literal["server", "controller", "drain", "nodes"], float] = dict.fromkeys(
-        ("drain", "server", "controller", "nodes"), 0.0
-    )
+    waves = _Waves(given)
     for begin in range(0, nodes, at_once):
-        wave = fleet[begin : begin + at_once]
-        took = 0.0
-        for number in range(len(wave[0])):
-            together = _simulate([node[number] for node in wave], len(wave), given)
-            seconds = together.now
-            alone = max(_simulate([node[number]], 1, given).now for node in wave)
-            took += seconds
-            shared = ("nodes", "nodes", "server", "nodes", "controller", "nodes")[number]
-            into["drain" if number == 0 else "nodes"] += alone
-            into[shared] += seconds - alone  # type: ignore[index]
-            if number == 2:
-                image, peak = max(image, seconds), max(peak, together.server_peak)
-        waves += took
-        node_seconds += took * len(wave)
+        waves.add(fleet[begin : begin + at_once])
     return Forecast(
         nodes=nodes,
         at_once=at_once,
-        waves_s=waves,
+        waves_s=waves.seconds,
         rolling_s=rolling.now,
-        image_s=image,
-        server_peak=peak,
+        image_s=waves.image_s,
+        server_peak=max(rolling.server_peak, waves.server_peak),
         server_busy=rolling.busy["server"] / rolling.now,
         controller_busy=rolling.busy["controller"] / rolling.now,
-        out_of_service_node_hours=node_seconds / 3600,
-        limited_by=max(into, key=lambda name: into[name]),
+        out_of_service_node_hours=waves.node_seconds / 3600,
+        limited_by=max(waves.spent, key=lambda name: waves.spent[name]),
     )
+
+
+@dataclass
+class _Waves:
+    """Waves of nodes, one after the other, and what their time goes into."""
+
+    assumed: Assumptions
+    seconds: float = 0.0
+    image_s: float = 0.0
+    node_seconds: float = 0.0
+    server_peak: float = 0.0
+    spent: dict[Limit, float] = field(
+        default_factory=lambda: {"drain": 0.0, "server": 0.0, "controller": 0.0, "nodes": 0.0}
+    )
+
+    def add(self, wave: Sequence[Sequence[Sequence[tuple[Where, float]]]]) -> None:
+        """Add a wave, in which no node begins a step before all have ended the last."""
+        took = 0.0
+        for number in range(len(wave[0])):
+            took += self._add_step(number, [node[number] for node in wave])
+        self.seconds += took
+        # Out of service until the wave's last node is back, whatever a node itself took.
+        self.node_seconds += took * len(wave)
+
+    def _add_step(self, number: int, nodes: Sequence[Sequence[tuple[Where, float]]]) -> float:
+        together = _simulate(nodes, len(nodes), self.assumed)
+        # What the slowest takes alone is the nodes' own time; only what is beyond it is the sharing's.
+        alone = max(_simulate([work], 1, self.assumed).now for work in nodes)
+        self.spent["drain" if number == _DRAIN_STEP else "nodes"] += alone
+        self.spent[_SHARED_IN_STEP[number]] += together.now - alone
+        if number == _IMAGE_STEP:
+            self.image_s = max(self.image_s, together.now)
+            self.server_peak = max(self.server_peak, together.server_peak)
+        return together.now
 
 
 def saturation_nodes(assumed: Assumptions | None = None) -> int:

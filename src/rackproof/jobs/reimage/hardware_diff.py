@@ -7,14 +7,14 @@ is reported as unproven, never as unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
 from rackproof.core.records import Gpu, Node, Record, Verdict
 from rackproof.core.text import sanitize, size
-from rackproof.jobs.reimage.bmc_types import Settings
+from rackproof.jobs.reimage.bmc_types import Firmware, Settings
 
 MEMORY_SLACK = 0.02
 """Kernels reserve differing shares of memory; a missing DIMM is far more than that."""
@@ -115,29 +115,35 @@ def _same(one: object, other: object) -> bool:
 
 def _wrong_firmware(expected: Expectation, settings: Settings) -> Iterator[Change]:
     for name, wanted in sorted(expected.firmware.items()):
-        pieces = [one for one in settings.firmware if name in (one.identity, one.name)]
-        silent = [one for one in pieces if not one.version]
-        if not pieces or silent:
-            why = settings.firmware_error or "its BMC lists no version of it"
-            if not pieces and not settings.firmware_error:
-                why = "its BMC lists no firmware of that id or name"
+        pieces = [piece for piece in settings.firmware if name in (piece.identity, piece.name)]
+        if not all(piece.version for piece in pieces) or not pieces:
             yield Change(
                 part=f"firmware {sanitize(name, 100)}",
                 kind="unread",
                 verdict=Verdict.UNPROVEN,
                 before=wanted,
-                after=why,
+                after=_why_unread(pieces, settings),
             )
-        for one in pieces:
-            if one.version and one.version != wanted:
-                label = one.identity if one.identity == one.name else f"{one.identity} ({one.name})"
-                yield Change(
-                    part=f"firmware {label}",
-                    kind="wrong",
-                    verdict=Verdict.FAIL,
-                    before=wanted,
-                    after=one.version,
-                )
+        # A name may fit several pieces, one per GPU for instance: each has to have the version.
+        for piece in pieces:
+            if piece.version and piece.version != wanted:
+                yield _wrong_version(piece, wanted)
+
+
+def _why_unread(pieces: Sequence[Firmware], settings: Settings) -> str:
+    if settings.firmware_error:
+        return settings.firmware_error
+    if pieces:
+        return "its BMC lists no version of it"
+    return "its BMC lists no firmware of that id or name"
+
+
+def _wrong_version(piece: Firmware, wanted: str) -> Change:
+    same_name = piece.identity == piece.name
+    label = piece.identity if same_name else f"{piece.identity} ({piece.name})"
+    return Change(
+        part=f"firmware {label}", kind="wrong", verdict=Verdict.FAIL, before=wanted, after=piece.version
+    )
 
 
 def compare_hardware(before: Node | None, after: Node) -> tuple[Change, ...]:
@@ -151,53 +157,53 @@ def compare_hardware(before: Node | None, after: Node) -> tuple[Change, ...]:
     """
     if before is None:
         return (Change(part="hardware", kind="unproven", after="recorded"),)
-    found: list[Change] = []
-    if before.serial and after.serial and before.serial != after.serial:
-        found.append(
-            Change(
-                part="serial number",
-                kind="differs",
-                verdict=Verdict.FAIL,
-                before=before.serial,
-                after=after.serial,
-            )
-        )
-    elif bool(before.serial) != bool(after.serial):
-        found.append(Change(part="serial number", kind="unproven", before=before.serial, after=after.serial))
-    found += _gpus(before, after)
-    found += _memory(before, after)
-    found += _firmware(before, after)
+    changes = [
+        *_serial_number(before, after),
+        *_gpus(before, after),
+        *_memory(before, after),
+        *_firmware(before, after),
+    ]
     rank = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1}
-    return tuple(sorted(found, key=lambda one: rank.get(one.verdict, 2) if one.verdict else 2))
+    return tuple(sorted(changes, key=lambda change: rank.get(change.verdict, 2) if change.verdict else 2))
+
+
+def _serial_number(before: Node, after: Node) -> list[Change]:
+    part, was, now = "serial number", before.serial, after.serial
+    if was and now and was != now:
+        return [Change(part=part, kind="differs", verdict=Verdict.FAIL, before=was, after=now)]
+    if bool(was) != bool(now):
+        # Only root reads it: its absence shows how the record was made, not another machine.
+        return [Change(part=part, kind="unproven", before=was, after=now)]
+    return []
 
 
 def _gpus(before: Node, after: Node) -> list[Change]:
     if not before.gpus or not after.gpus:
-        # Without its driver a node lists no GPU at all: then nothing was asked, and nothing is missing.
-        if not before.gpus and not after.gpus:
-            return []
-        lost = bool(before.gpus)
-        return [
-            Change(
-                part="GPUs",
-                kind="unproven",
-                verdict=Verdict.UNPROVEN if lost else None,
-                before=f"{len(before.gpus)} GPUs" if lost else "",
-                after="" if lost else f"{len(after.gpus)} GPUs",
-            )
-        ]
-    # A slot is the GPU's place on the bus; where the bus is not known, its number.
-    was = {gpu.bus_id or str(gpu.index): gpu for gpu in before.gpus}
-    now = {gpu.bus_id or str(gpu.index): gpu for gpu in after.gpus}
+        return _unlisted_gpus(before, after)
+    was, now = _gpus_by_slot(before), _gpus_by_slot(after)
+    # By UUID: a GPU that moved to another slot is neither missing nor new.
     old_slots = {gpu.uuid: slot for slot, gpu in was.items()}
     remaining = {gpu.uuid for gpu in after.gpus}
     changes: list[Change] = []
     for slot, gpu in was.items():
         changes += _change_in_slot(slot, gpu, now.get(slot), old_slots, remaining)
-    for slot, gpu in now.items():
-        if slot not in was:
-            changes.append(_change_of_new(slot, gpu, old_slots))
+    changes += [_change_of_new(slot, gpu, old_slots) for slot, gpu in now.items() if slot not in was]
     return changes
+
+
+def _unlisted_gpus(before: Node, after: Node) -> list[Change]:
+    # Without its driver a node lists no GPU at all: then nothing was asked, and nothing is missing.
+    if before.gpus:
+        was = f"{len(before.gpus)} GPUs"
+        return [Change(part="GPUs", kind="unproven", verdict=Verdict.UNPROVEN, before=was)]
+    if after.gpus:
+        return [Change(part="GPUs", kind="unproven", after=f"{len(after.gpus)} GPUs")]
+    return []
+
+
+def _gpus_by_slot(node: Node) -> dict[str, Gpu]:
+    # A slot is the GPU's place on the bus; where the bus is not known, its number.
+    return {gpu.bus_id or str(gpu.index): gpu for gpu in node.gpus}
 
 
 def _change_in_slot(
@@ -249,7 +255,8 @@ def _memory(before: Node, after: Node) -> list[Change]:
 
 
 def _firmware(before: Node, after: Node) -> list[Change]:
-    found: list[Change] = []
+    changes: list[Change] = []
+    # The vBIOS belongs to a GPU, and is compared slot by slot.
     names = {*before.firmware, *after.firmware} - {"vbios"}
     for prefix, part in (("bmc.", "firmware that the BMC lists"), ("bios.", "BIOS settings")):
         mine = {name for name in names if name.startswith(prefix)}
@@ -259,14 +266,16 @@ def _firmware(before: Node, after: Node) -> list[Change]:
             # part.
             names -= mine
             sides = {"before": "listed" if was_listed else "", "after": "listed" if is_listed else ""}
-            found.append(Change(part=part, kind="unproven", **sides))
+            changes.append(Change(part=part, kind="unproven", **sides))
     for name in sorted(names):
         was, now = before.firmware.get(name, ""), after.firmware.get(name, "")
-        if was == now:
-            continue
-        label = f"firmware {sanitize(name, 60)}"
-        if was and now:
-            found.append(Change(part=label, kind="differs", before=was, after=now))
-        else:
-            found.append(Change(part=label, kind="missing" if was else "new", before=was, after=now))
-    return found
+        if was != now:
+            changes.append(_changed_version(name, was, now))
+    return changes
+
+
+def _changed_version(name: str, was: str, now: str) -> Change:
+    label = f"firmware {sanitize(name, 60)}"
+    if was and now:
+        return Change(part=label, kind="differs", before=was, after=now)
+    return Change(part=label, kind="missing" if was else "new", before=was, after=now)

@@ -89,17 +89,7 @@ def _record_before(
     settings: Settings | None,
     expected: Expectation,
 ) -> tuple[str, ...]:
-    remarks: list[str] = []
-    about: Node | None
-    if facts is not None:
-        about = node_from_facts(node, facts, sku)
-    else:
-        about = _last_night_record(Path(run.results), node)
-        remarks.append(
-            "the node did not answer: recorded is its hardware of its last night"
-            if about
-            else "the node did not answer and no night has a record of it: its hardware is not known"
-        )
+    about, remarks = _hardware_before(run, node, facts, sku)
     remarks += [*_check_serial(node, about, serial), *_unread_settings(settings)]
     if settings is not None:
         # No failure yet: what was set through the BMC counts from the next boot on, and that comes.
@@ -114,6 +104,19 @@ def _record_before(
     boot_id = sanitize(facts.get("boot_id") or "", 64) if facts is not None else ""
     _write(boot_id_path(folder, node), boot_id.encode())
     return tuple(remarks)
+
+
+def _hardware_before(
+    run: ReimageContext, node: str, facts: Mapping[str, Any] | None, sku: str
+) -> tuple[Node | None, list[str]]:
+    """Return a node's hardware as it is, or of its last night where it does not answer, with a remark."""
+    if facts is not None:
+        return node_from_facts(node, facts, sku), []
+    # No failure: a node that is re-imaged because it is dead does not answer.
+    about = _last_night_record(Path(run.results), node)
+    if about is None:
+        return None, ["the node did not answer and no night has a record of it: its hardware is not known"]
+    return about, ["the node did not answer: recorded is its hardware of its last night"]
 
 
 def _last_night_record(results: Path, node: str) -> Node | None:

@@ -11,7 +11,7 @@ import ipaddress
 import os
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
@@ -118,46 +118,64 @@ class IpmiMachine:
         Raises:
             BmcError: No session, or the BMC refuses.
         """
-        node, access = self._node, self._access
+        done = self._run(words)
+        output, error = done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
+        # Before the exit status: of a privilege that is too low, ipmitool may only warn, and exit with 0.
+        if _PRIVILEGE.search(error):
+            raise self._no_privilege()
+        if done.returncode == 0:
+            return output
+        if _LOGIN.search(error):
+            raise self._login_refused()
+        refused = _REFUSED.search(error)
+        if refused is not None:
+            raise self._command_refused(words, refused[1])
+        # ipmitool gives every failure the same status: only its words show which one it is.
+        if _SILENT.search(error):
+            raise self._silent(_last(error))
+        if needed:
+            raise self._command_refused(words, _last(error or output))
+        return output
+
+    def _run(self, words: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
         try:
-            done = subprocess.run(  # noqa: S603  (a fixed program; words from the inventory are arguments)
+            return subprocess.run(  # noqa: S603  (a fixed program; words from the inventory are arguments)
                 [*self._command, *words],
-                env=os.environ | {"IPMITOOL_PASSWORD": access.password, "LC_ALL": "C"},
+                # By the environment: every user of the machine can read the arguments of a process.
+                env=os.environ | {"IPMITOOL_PASSWORD": self._access.password, "LC_ALL": "C"},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                timeout=access.call_timeout_s,
+                timeout=self._access.call_timeout_s,
                 check=False,
             )
         except FileNotFoundError:
             raise BmcError(
-                f"{node}: the program ipmitool is not installed on this machine, and IPMI needs it: "
+                f"{self._node}: the program ipmitool is not installed on this machine, and IPMI needs it: "
                 "apt-get install ipmitool"
             ) from None
         except subprocess.TimeoutExpired:
-            raise self._silent(f"no answer within {access.call_timeout_s:.0f} s") from None
-        output, error = done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
-        user = sanitize(access.user or "nobody", 60)
-        if _PRIVILEGE.search(error):
-            raise BmcError(
-                f"{node}: its BMC at {access.display_address} does not let {user} do that: give the account "
-                "the privilege operator for IPMI over LAN"
-            )
-        if done.returncode == 0:
-            return output
-        if _LOGIN.search(error):
-            raise BmcError(
-                f"{node}: its BMC at {access.display_address} refuses the login of {user}: check "
-                "reimage_bmc_user and reimage_bmc_password in Vault (at most 20 characters), and whether the "
-                "account is locked"
-            )
-        refused = _REFUSED.search(error)
-        if refused is None and _SILENT.search(error):
-            raise self._silent(_last(error))
-        if refused is None and not needed:
-            return output
-        raise BmcError(
-            f"{node}: its BMC at {access.display_address} refuses {' '.join(words)}: "
-            f"{sanitize(refused[1] if refused else _last(error or output), 300)}. See its log of events"
+            raise self._silent(f"no answer within {self._access.call_timeout_s:.0f} s") from None
+
+    def _user(self) -> str:
+        return sanitize(self._access.user or "nobody", 60)
+
+    def _no_privilege(self) -> BmcError:
+        return BmcError(
+            f"{self._node}: its BMC at {self._access.display_address} does not let {self._user()} do that: "
+            "give the account the privilege operator for IPMI over LAN"
+        )
+
+    def _login_refused(self) -> BmcError:
+        return BmcError(
+            f"{self._node}: its BMC at {self._access.display_address} refuses the login of {self._user()}: "
+            "check reimage_bmc_user and reimage_bmc_password in Vault (at most 20 characters), and whether "
+            "the account is locked"
+        )
+
+    def _command_refused(self, words: Sequence[str], reason: str) -> BmcError:
+        return BmcError(
+            f"{self._node}: its BMC at {self._access.display_address} refuses {' '.join(words)}: "
+            f"{sanitize(reason, 300)}. See its log of events"
         )
 
     def _silent(self, reason: str) -> BmcSilentError:

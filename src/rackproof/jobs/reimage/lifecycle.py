@@ -8,7 +8,7 @@ because a node resumes work on an acceptance of the same attempt.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -151,10 +151,13 @@ def replay(entries: Sequence[Entry], alive: bool) -> NodeProgress:
         )
     if Step.RETURN in done:
         return NodeProgress(state="returned", since=last, **common)
-    following = next((step for step in STEPS if step not in done), None)
     # Between two steps: without a playbook nobody begins the next one.
     between = "interrupted" if entries and not alive else "waiting"
-    return NodeProgress(state=between, step=following, since=last, **common)
+    return NodeProgress(state=between, step=_first_not_done(done), since=last, **common)
+
+
+def _first_not_done(done: Collection[Step]) -> Step | None:
+    return next((step for step in STEPS if step not in done), None)
 
 
 def remaining_steps(progress: NodeProgress) -> tuple[Step, ...]:
@@ -165,7 +168,7 @@ def remaining_steps(progress: NodeProgress) -> tuple[Step, ...]:
     """
     if progress.state == "returned":
         return STEPS
-    first = next((step for step in STEPS if step not in progress.done), Step.RETURN)
+    first = _first_not_done(progress.done) or Step.RETURN
     first = _BACK_TO.get(first, first)
     rest = STEPS[STEPS.index(first) :]
     # Somebody may have resumed the node since the last attempt.

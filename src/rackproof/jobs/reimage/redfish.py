@@ -65,16 +65,7 @@ def open_root(node: str, access: Access) -> Iterator[Any]:
             "and whether the account is locked"
         ) from None
     except exceptions.ConnectionError as error:
-        reason = sanitize(error, 300)
-        if "certificate" in reason.lower() or "ssl" in reason.lower():
-            raise BmcError(
-                f"{node}: the certificate of its BMC at {address} is not trusted: put its authority's into "
-                "a file and name that with reimage_bmc_ca_file"
-            ) from None
-        raise BmcSilentError(
-            f"{node}: its BMC at {address} does not answer ({reason}): is it powered, is its network up? Try "
-            "to reach it from this machine; a hung one needs its reset button or its power taken away"
-        ) from None
+        raise _unreachable(node, address, sanitize(error, 300)) from None
     except exceptions.HTTPError as error:
         raise BmcError(
             f"{node}: its BMC at {address} refuses with status {error.status_code}: {sanitize(error, 300)}. "
@@ -90,6 +81,19 @@ def open_root(node: str, access: Access) -> Iterator[Any]:
             # A session that cannot be closed ends by itself, and nothing that was done depends on it.
             with contextlib.suppress(Exception):
                 session.close()
+
+
+def _unreachable(node: str, address: str, reason: str) -> BmcError:
+    # sushy has one class for both: only the text shows that the certificate was the reason.
+    if "certificate" in reason.lower() or "ssl" in reason.lower():
+        return BmcError(
+            f"{node}: the certificate of its BMC at {address} is not trusted: put its authority's into "
+            "a file and name that with reimage_bmc_ca_file"
+        )
+    return BmcSilentError(
+        f"{node}: its BMC at {address} does not answer ({reason}): is it powered, is its network up? Try "
+        "to reach it from this machine; a hung one needs its reset button or its power taken away"
+    )
 
 
 @contextmanager

@@ -6,14 +6,14 @@ A run's files are in ``run_files``, the hardware of its nodes in ``hardware_reco
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 from rackproof import __version__
 from rackproof.core.hostlist import compress_hostlist
-from rackproof.core.records import Finding, Record, Run, Source, Verdict, worst
+from rackproof.core.records import Finding, Node, Record, Run, Source, Verdict, worst
 from rackproof.core.text import duration, sanitize
 from rackproof.jobs.reimage import hardware_record, journal, lifecycle
 from rackproof.jobs.reimage.journal import JournalError
@@ -116,21 +116,14 @@ def begin_run(
     Raises:
         ReimageError: Another playbook works on one of the nodes, unusable options, or nothing can be written.
     """
-    if method not in METHODS:
-        raise ReimageError(
-            f"reimage_method: {sanitize(method, 60)!r} is unknown; there are {', '.join(METHODS)} "
-            "(rack recreates the test rack's nodes): see docs/using/reimage.md"
-        )
+    _check_method(method)
     images = images or {}
     try:
         for name in nodes:
             journal.journal_path(results, name)
         limits = lifecycle.step_limits(limits_s or {})
         if owner_pid is not None:
-            # Two claims: the first shows `rackproof reimage status` which nodes a living playbook works on,
-            # the second keeps other jobs off them.
-            host_claims.claim_hosts(results / CLAIMS, nodes, owner_pid, "reimaged")
-            host_claims.claim_hosts(results, nodes, owner_pid, "benchmarked")
+            _claim_nodes(results, nodes, owner_pid)
         # Only now: a playbook that has just ended wrote its last entries before its claim was free.
         plans = _plan_nodes(results, nodes, method, images, again)
         waves = _plan_waves(nodes, plans.todo, members, at_once, per_rack, per_partition)
@@ -160,6 +153,21 @@ def begin_run(
     except (ResultsError, host_claims.HostClaimedError, JournalError, ValueError) as error:
         raise ReimageError(str(error)) from error
     return run
+
+
+def _check_method(method: str) -> None:
+    if method not in METHODS:
+        raise ReimageError(
+            f"reimage_method: {sanitize(method, 60)!r} is unknown; there are {', '.join(METHODS)} "
+            "(rack recreates the test rack's nodes): see docs/using/reimage.md"
+        )
+
+
+def _claim_nodes(results: Path, nodes: Iterable[str], owner_pid: int) -> None:
+    # Two claims: the first shows `rackproof reimage status` which nodes a living playbook works on,
+    # the second keeps other jobs off them.
+    host_claims.claim_hosts(results / CLAIMS, nodes, owner_pid, "reimaged")
+    host_claims.claim_hosts(results, nodes, owner_pid, "benchmarked")
 
 
 def _plan_nodes(
@@ -332,15 +340,26 @@ def end_run(run: ReimageContext, *, keep_history: bool = True) -> RunSummary:
     folder, results = Path(run.folder), Path(run.results)
     request = read_run_file(folder)
     progress = {name: _final_progress(run, name) for name in request.nodes}
+    record = _run_record(folder, request, progress)
+    try:
+        # The record first: the history reads it from the folder.
+        write_run(record, folder)
+        history = History(results).keep(folder) if keep_history else ""
+    except (ResultsError, OSError) as error:
+        raise ReimageError(str(error)) from error
+    return RunSummary(
+        verdict=record.verdict,
+        gates=record.verdict.gates,
+        message=tuple(sanitize(_summary_line(name, node), 1500) for name, node in progress.items()),
+        history=history,
+    )
+
+
+def _run_record(folder: Path, request: RunRequest, progress: Mapping[str, NodeProgress]) -> Run:
     verdicts = [Verdict.PASS if node.state == "returned" else Verdict.FAIL for node in progress.values()]
-    failures = {name: _failure(node) for name, node in progress.items() if node.state != "returned"}
-    records = [
-        hardware_record.read_record(folder, "after", name)
-        or hardware_record.read_record(folder, "before", name)
-        for name in request.nodes
-    ]
-    verdict = worst(verdicts) if verdicts else Verdict.UNPROVEN
-    record = Run(
+    failures = [f"{name}: {_failure(node)}" for name, node in progress.items() if node.state != "returned"]
+    records = [_newest_record(folder, name) for name in request.nodes]
+    return Run(
         run_id=request.run_id,
         benchmark=BENCHMARK,
         description=f"nodes re-imaged ({request.method})",
@@ -348,26 +367,25 @@ def end_run(run: ReimageContext, *, keep_history: bool = True) -> RunSummary:
         ended=datetime.now(UTC),
         nodes=tuple(node for node in records if node is not None),
         asked_nodes=request.nodes,
-        findings=tuple(
-            Finding(code="reimaged", message=f"{name}: {remark}", source=Source(file=name))
-            for name, node in progress.items()
-            for remark in node.remarks
-        ),
-        verdict=verdict,
-        reasons=tuple(f"{name}: {failure}" for name, failure in failures.items())[:MAX_REASONS],
+        findings=tuple(_remark_findings(progress)),
+        verdict=worst(verdicts),
+        reasons=tuple(failures[:MAX_REASONS]),
         rackproof_version=__version__,
     )
-    try:
-        write_run(record, folder)
-        history = History(results).keep(folder) if keep_history else ""
-    except (ResultsError, OSError) as error:
-        raise ReimageError(str(error)) from error
-    return RunSummary(
-        verdict=verdict,
-        gates=verdict.gates,
-        message=tuple(sanitize(_summary_line(name, node), 1500) for name, node in progress.items()),
-        history=history,
+
+
+def _newest_record(folder: Path, node: str) -> Node | None:
+    # A node that failed half-way has no record of after.
+    return hardware_record.read_record(folder, "after", node) or hardware_record.read_record(
+        folder, "before", node
     )
+
+
+def _remark_findings(progress: Mapping[str, NodeProgress]) -> Iterator[Finding]:
+    # Without a verdict: what is remarkable of a node that returned is no reason against it.
+    for name, node in progress.items():
+        for remark in node.remarks:
+            yield Finding(code="reimaged", message=f"{name}: {remark}", source=Source(file=name))
 
 
 def _final_progress(run: ReimageContext, node: str) -> NodeProgress:
