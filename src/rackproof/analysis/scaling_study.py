@@ -36,8 +36,9 @@ SLOWER_CLOCK = 0.05
 
 # NVML's reasons for lower clocks (nvml.h, nvmlClocksEventReasons): power cap, hardware slowdown, software
 # thermal, hardware thermal, power brake. Idle, application clocks and display are no trouble.
+_POWER_CAP = 0x4
 REASONS: Mapping[int, str] = {
-    0x4: "power cap",
+    _POWER_CAP: "power cap",
     0x8: "hardware slowdown",
     0x20: "temperature (software)",
     0x40: "temperature (hardware)",
@@ -147,51 +148,83 @@ def studies(runs: Sequence[Run]) -> tuple[Study, ...]:
     trainings = {run.benchmark for run in runs if rate_of(run) is not None}
     groups: dict[tuple[object, ...], list[Run]] = {}
     for run in runs:
-        if run.benchmark not in trainings:
-            continue
-        alone = run.benchmark not in several
-        where = next(iter(run.asked_nodes or tuple(node.name for node in run.nodes)), "") if alone else ""
-        key = (run.benchmark, where, *sorted(_point_of(run).items()))
-        groups.setdefault(key, []).append(run)
+        if run.benchmark in trainings:
+            where = "" if run.benchmark in several else _first_node(run)
+            key = (run.benchmark, where, *sorted(_point_of(run).items()))
+            groups.setdefault(key, []).append(run)
     return tuple(_study(members, str(key[1])) for key, members in groups.items())
 
 
+def _first_node(run: Run) -> str:
+    names = run.asked_nodes or tuple(node.name for node in run.nodes)
+    return names[0] if names else ""
+
+
 def _study(runs: Sequence[Run], where: str) -> Study:
-    sizes: dict[int, list[Run]] = {}
+    by_size: dict[int, list[Run]] = {}
     for run in runs:
-        sizes.setdefault(devices_of(run), []).append(run)
-    unit = next((one.unit for run in runs if (one := rate_of(run)) is not None and one.finite), "")
-    rates = {}
-    for devices, members in sorted(sizes.items()):
-        values = [one.value for run in members if (one := _counted(run, unit)) is not None]
-        if values:
-            rates[devices] = values
-    points = (
-        {point.devices: point for point in scaling_efficiency(rates, confidence=CONFIDENCE)} if rates else {}
-    )
+        by_size.setdefault(devices_of(run), []).append(run)
+    sizes = dict(sorted(by_size.items()))
+    unit = _first_unit(runs)
+    rates = _rates_by_size(sizes, unit)
+    points = {}
+    if rates:
+        points = {point.devices: point for point in scaling_efficiency(rates, confidence=CONFIDENCE)}
     base = min(rates, default=None)
-    reference = next((run for run in sizes.get(base or -1, ()) if _counted(run, unit) is not None), None)
+    # One run stands for the base: its clocks are what those of the other sizes are compared with.
+    base_runs = sizes.get(base or -1, ())
+    reference = next((run for run in base_runs if _counted(run, unit) is not None), None)
     return Study(
         benchmark=runs[0].benchmark,
         point=_point_of(runs[0]),
         where=where,
         base=base,
         rows=tuple(
-            StudyRow(
-                devices=devices,
-                nodes=max(map(nodes_of, members)),
-                verdict=worst(run.verdict for run in members),
-                rate=fmean(rates[devices]) if devices in rates else None,
-                unit=unit,
-                scaling=points.get(devices),
-                top_1=_mean(members, "top_1_accuracy"),
-                top_5=_mean(members, "top_5_accuracy"),
-                runs=tuple(members),
-                left_out=tuple(filter(None, (_why_not(run, unit) for run in members))),
-                explanations=_explanations(points.get(devices), members, reference),
-            )
-            for devices, members in sorted(sizes.items())
+            _study_row(devices, members, unit, rates.get(devices), points.get(devices), reference)
+            for devices, members in sizes.items()
         ),
+    )
+
+
+def _first_unit(runs: Sequence[Run]) -> str:
+    for run in runs:
+        rate = rate_of(run)
+        if rate is not None and rate.finite:
+            return rate.unit
+    return ""
+
+
+def _rates_by_size(sizes: Mapping[int, Sequence[Run]], unit: str) -> dict[int, list[float]]:
+    """Return the rates that count; a size of which none does is not there."""
+    rates = {}
+    for devices, members in sizes.items():
+        counted = [_counted(run, unit) for run in members]
+        values = [rate.value for rate in counted if rate is not None]
+        if values:
+            rates[devices] = values
+    return rates
+
+
+def _study_row(
+    devices: int,
+    members: Sequence[Run],
+    unit: str,
+    rates: Sequence[float] | None,
+    point: ScalingPoint | None,
+    reference: Run | None,
+) -> StudyRow:
+    return StudyRow(
+        devices=devices,
+        nodes=max(map(nodes_of, members)),
+        verdict=worst(run.verdict for run in members),
+        rate=fmean(rates) if rates else None,
+        unit=unit,
+        scaling=point,
+        top_1=_mean(members, "top_1_accuracy"),
+        top_5=_mean(members, "top_5_accuracy"),
+        runs=tuple(members),
+        left_out=tuple(filter(None, (_why_not(run, unit) for run in members))),
+        explanations=_explanations(point, members, reference),
     )
 
 
@@ -249,22 +282,25 @@ def explain(run: Run, base: Run | None = None) -> tuple[Explanation, ...]:
         run: The run.
         base: The run of the smallest size, to compare clocks with.
     """
-    found = [
-        (weight, one)
-        for rule in (_waits, _network, _slow_rank, _clocks, _busy)
-        for weight, one in rule(run, base)
-    ]
+    weighted: _Found = []
+    for rule in (_waits, _network, _slow_rank, _clocks, _busy):
+        weighted += rule(run, base)
     # A GPU that is not busy is the symptom of the others: named alone, or not at all.
-    causes = [pair for pair in found if pair[1].cause != "not busy"] or found
+    causes = [pair for pair in weighted if pair[1].cause != "not busy"] or weighted
     if causes:
-        return tuple(one for _, one in sorted(causes, key=lambda pair: -pair[0]))
-    looked = sorted({one.name for one in run.series if one.name.startswith(("gpu_", "link_"))})
+        return tuple(explanation for _, explanation in sorted(causes, key=lambda pair: -pair[0]))
+    return (_no_cause(run),)
+
+
+def _no_cause(run: Run) -> Explanation:
+    """Say that the cause is unknown: because nothing was sampled, or although these were."""
+    sampled = {series.name for series in run.series if series.name.startswith(("gpu_", "link_"))}
     kinds = {"data_wait_share", "local_step_time", "exchange_share"}
-    looked += sorted({one.name for one in run.measurements if one.name in kinds})
-    if not looked:
-        text = "nothing was sampled, so the cause is not known"
-        return (Explanation(cause="unknown", text=text),)
-    return (Explanation(cause="unknown", text="the samples show no cause", evidence=tuple(looked)),)
+    measured = {measurement.name for measurement in run.measurements if measurement.name in kinds}
+    if not sampled and not measured:
+        return Explanation(cause="unknown", text="nothing was sampled, so the cause is not known")
+    evidence = (*sorted(sampled), *sorted(measured))
+    return Explanation(cause="unknown", text="the samples show no cause", evidence=evidence)
 
 
 _Found = list[tuple[float, Explanation]]
@@ -301,27 +337,27 @@ def _waits(run: Run, base: Run | None) -> _Found:
 
 
 def _network(run: Run, base: Run | None) -> _Found:
-    found: _Found = []
     shares = _labelled(run, "exchange_share")
     evidence = []
     weight = 0.0
     if shares and shares[0].value >= EXCHANGE:
         weight = shares[0].value
         evidence.append(f"{weight:.0%} of a step is exchange that no work hides")
-    for one in _series(run, "link_use"):
-        peak = max((value for value in one.y if math.isfinite(value)), default=0.0)
-        mean = fmean(one.y) if one.y else 0.0
+    for series in _series(run, "link_use"):
+        mean = fmean(series.y)
         if mean >= LINK_FULL * 100:
+            # Use is not lost time, as the other causes' weights are: less half, it is of their size.
             weight = max(weight, mean / 100 - 0.5)
+            peak = max((value for value in series.y if math.isfinite(value)), default=0.0)
             evidence.append(
-                f"{_who(one.labels)} used to {mean:.0f} % on average, {peak:.0f} % at most".strip()
+                f"{_who(series.labels)} used to {mean:.0f} % on average, {peak:.0f} % at most".strip()
             )
-    if evidence:
-        if run.network:
-            evidence.append(f"network: {run.network}")
-        text = "the network limits: ranks wait for each other's gradients"
-        found.append((weight, Explanation(cause="network limit", text=text, evidence=tuple(evidence))))
-    return found
+    if not evidence:
+        return []
+    if run.network:
+        evidence.append(f"network: {run.network}")
+    text = "the network limits: ranks wait for each other's gradients"
+    return [(weight, Explanation(cause="network limit", text=text, evidence=tuple(evidence)))]
 
 
 def _slow_rank(run: Run, base: Run | None) -> _Found:
@@ -339,44 +375,49 @@ def _slow_rank(run: Run, base: Run | None) -> _Found:
 
 
 def _clocks(run: Run, base: Run | None) -> _Found:
-    evidence = []
-    weight = 0.0
-    for one in _series(run, "gpu_throttle"):
-        bits = [int(value) for value in one.y if math.isfinite(value)]
-        for bit, words in REASONS.items():
-            share = sum(bool(value & bit) for value in bits) / len(bits) if bits else 0.0
-            if share >= THROTTLED:
-                # A power cap at full load is how these GPUs work; it explains only beside a lower clock.
-                weight = max(weight, share / 4 if bit == 0x4 else share)
-                evidence.append(f"{_who(one.labels)}: {words} in {share:.0%} of the samples")
+    throttled = [reason for series in _series(run, "gpu_throttle") for reason in _throttle_reasons(series)]
     lower = _lower_clocks(run, base)
-    hard = [one for one in evidence if "power cap" not in one]
-    if not hard and not lower:
+    # A power cap at full load is how these GPUs work; it explains only beside a lower clock.
+    if not lower and all("power cap" in words for _, words in throttled):
         return []
-    text = "clocks were held back"
-    return [
-        (
-            max([weight, *(share for share, _ in lower)]),
-            Explanation(
-                cause="clocks held back", text=text, evidence=(*evidence, *(words for _, words in lower))[:16]
-            ),
-        )
-    ]
+    signs = (*throttled, *lower)
+    weight = max(weight for weight, _ in signs)
+    evidence = tuple(words for _, words in signs)[:16]
+    return [(weight, Explanation(cause="clocks held back", text="clocks were held back", evidence=evidence))]
+
+
+def _throttle_reasons(series: Series) -> list[tuple[float, str]]:
+    """Return why a GPU's clocks were held back, each with its weight and in words."""
+    bits = [int(value) for value in series.y if math.isfinite(value)]
+    if not bits:
+        return []
+    reasons = []
+    for bit, words in REASONS.items():
+        share = sum(bool(value & bit) for value in bits) / len(bits)
+        if share >= THROTTLED:
+            text = f"{_who(series.labels)}: {words} in {share:.0%} of the samples"
+            reasons.append((share / 4 if bit == _POWER_CAP else share, text))
+    return reasons
 
 
 def _lower_clocks(run: Run, base: Run | None) -> list[tuple[float, str]]:
     """Return GPUs whose clock is lower than that of the base's GPUs, by how much and in words."""
-    clocks = [(one, median(one.y)) for one in _series(run, "gpu_clock") if one.y]
-    before = [median(one.y) for one in _series(base, "gpu_clock") if one.y] if base is not None else []
-    usual = median(before) if before else median([clock for _, clock in clocks]) if clocks else 0.0
+    clocks = [(series, median(series.y)) for series in _series(run, "gpu_clock")]
+    before = [median(series.y) for series in _series(base, "gpu_clock")] if base is not None else []
+    # Without a base only a GPU that is slower than its neighbours shows; all slow alike do not.
+    usual = _median_or_zero(before or [clock for _, clock in clocks])
     if usual <= 0:
         return []
     with_whom = "the base run" if before else "the median GPU"
     return [
-        (1 - clock / usual, f"{_who(one.labels)} ran at {clock:.0f} MHz, {with_whom} at {usual:.0f} MHz")
-        for one, clock in clocks
+        (1 - clock / usual, f"{_who(series.labels)} ran at {clock:.0f} MHz, {with_whom} at {usual:.0f} MHz")
+        for series, clock in clocks
         if clock < usual * (1 - SLOWER_CLOCK)
     ]
+
+
+def _median_or_zero(values: Sequence[float]) -> float:
+    return median(values) if values else 0.0
 
 
 def _busy(run: Run, base: Run | None) -> _Found:
