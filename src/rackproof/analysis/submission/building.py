@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -61,58 +62,28 @@ def build_submission(
             disk.
         ValueError: Unknown ruleset; the message names those known.
     """
-    known = known_rulesets()
-    if ruleset not in known:
-        raise ValueError(f"unknown ruleset {ruleset!r}; known: {', '.join(known)}")
-    if not timeout_s > 0:
-        raise ValueError(f"the time limit must be more than 0 s, not {timeout_s}")
     out = out.absolute()
-    refuse_strangers(out)
-    if is_run_folder(out):
-        raise SubmissionError(f"{out} lies in the folder of a run; name another folder with --out")
-    twice = [run.run_id for run, _ in runs if sum(run.run_id == other.run_id for other, _ in runs) > 1]
-    if twice:
-        raise SubmissionError(f"run {twice[0]} is named more than once; name every run once")
-    if not runs:
-        raise SubmissionError("no runs were chosen; name them, or use --latest with --benchmark")
-    examined = [examine_run(run, folder) for run, folder in runs]
-    issues = [one for one in examined if isinstance(one, Issue)]
-    chosen = [one for one in examined if isinstance(one, ChosenRun)]
+    _refuse_arguments(runs, out, ruleset, timeout_s)
+    chosen, issues = _examine_runs(runs)
     groups = by_benchmark(chosen)
-    issues += _unfit_names(groups)
+    unfit_names = _unfit_names(groups)
     description, problems = describe_system(system, chosen)
-    issues += problems
+    issues += [*unfit_names, *problems]
     parts: tuple[BenchmarkPart, ...] = ()
     answer = CheckerAnswer(error="no run of those chosen can be packed")
     draft = draft_beside(out)
     folder = ""
     try:
-        if groups and not any(issue.code == "benchmark_name" for issue in issues):
+        # A benchmark's name becomes a folder of the package: none is made of a name that is unfit.
+        if groups and not unfit_names:
             files, problems = lay_out(system, description, groups, ruleset=ruleset)
             issues += problems
             write_draft(files, draft)
-            package = draft / system.submitter_folder
-            scores = {
-                benchmark: score_folder(
-                    package / "results" / system.system / benchmark, ruleset=ruleset, timeout_s=timeout_s
-                )
-                for benchmark in groups
-            }
-            for benchmark, group in groups.items():
-                issues += judge_runs(group, scores[benchmark], system, ruleset=ruleset)
-            answer = _answer(package, ruleset, timeout_s)
-            issues += judge_answer(answer, groups, scores, system, ruleset=ruleset)
-            parts = tuple(
-                BenchmarkPart(
-                    benchmark=benchmark,
-                    runs=tuple(one.run.run_id for one in group),
-                    runs_needed=scores[benchmark].runs_needed,
-                    minutes=scores[benchmark].minutes,
-                    scaling_factor=scaling_factor(answer, benchmark),
-                )
-                for benchmark, group in groups.items()
+            parts, answer, problems = _check_draft(
+                draft / system.submitter_folder, groups, system, ruleset, timeout_s
             )
-        verdict = worst(issue.verdict or Verdict.PASS for issue in issues) if issues else Verdict.PASS
+            issues += problems
+        verdict = _verdict(issues)
         if verdict is Verdict.PASS and answer.accepted is True:
             _finish(draft, system, parts, answer, ruleset)
             put_in_place(draft, out)
@@ -131,6 +102,68 @@ def build_submission(
         issues=tuple(_ordered(issues)),
         checker=answer,
     )
+
+
+def _examine_runs(runs: Sequence[tuple[Run, Path]]) -> tuple[list[ChosenRun], list[Issue]]:
+    """Return the runs that can be packed, and why the others cannot."""
+    examined = [examine_run(run, folder) for run, folder in runs]
+    return (
+        [one for one in examined if isinstance(one, ChosenRun)],
+        [one for one in examined if isinstance(one, Issue)],
+    )
+
+
+def _verdict(issues: Sequence[Issue]) -> Verdict:
+    return worst(issue.verdict or Verdict.PASS for issue in issues) if issues else Verdict.PASS
+
+
+def _refuse_arguments(runs: Sequence[tuple[Run, Path]], out: Path, ruleset: str, timeout_s: float) -> None:
+    """Refuse what nothing can be made of; for what is raised see :func:`build_submission`."""
+    known = known_rulesets()
+    if ruleset not in known:
+        raise ValueError(f"unknown ruleset {ruleset!r}; known: {', '.join(known)}")
+    # Not `<= 0`, which a NaN would pass.
+    if not timeout_s > 0:
+        raise ValueError(f"the time limit must be more than 0 s, not {timeout_s}")
+    refuse_strangers(out)
+    if is_run_folder(out):
+        raise SubmissionError(f"{out} lies in the folder of a run; name another folder with --out")
+    counts = Counter(run.run_id for run, _ in runs)
+    for run_id, count in counts.items():
+        if count > 1:
+            raise SubmissionError(f"run {run_id} is named more than once; name every run once")
+    if not runs:
+        raise SubmissionError("no runs were chosen; name them, or use --latest with --benchmark")
+
+
+def _check_draft(
+    package: Path,
+    groups: Mapping[str, Sequence[ChosenRun]],
+    system: SystemFile,
+    ruleset: str,
+    timeout_s: float,
+) -> tuple[tuple[BenchmarkPart, ...], CheckerAnswer, list[Issue]]:
+    """Score every benchmark of a written draft, ask the official checker, and return what both found."""
+    issues: list[Issue] = []
+    scores = {}
+    for benchmark in groups:
+        results = package / "results" / system.system / benchmark
+        scores[benchmark] = score_folder(results, ruleset=ruleset, timeout_s=timeout_s)
+    for benchmark, group in groups.items():
+        issues += judge_runs(group, scores[benchmark], system, ruleset=ruleset)
+    answer = _answer(package, ruleset, timeout_s)
+    issues += judge_answer(answer, groups, scores, system, ruleset=ruleset)
+    parts = []
+    for benchmark, group in groups.items():
+        part = BenchmarkPart(
+            benchmark=benchmark,
+            runs=tuple(one.run.run_id for one in group),
+            runs_needed=scores[benchmark].runs_needed,
+            minutes=scores[benchmark].minutes,
+            scaling_factor=scaling_factor(answer, benchmark),
+        )
+        parts.append(part)
+    return tuple(parts), answer, issues
 
 
 def _answer(package: Path, ruleset: str, timeout_s: float) -> CheckerAnswer:

@@ -171,27 +171,34 @@ def facts_of_nodes(nodes: Sequence[Node]) -> dict[str, Any]:
     if not nodes:
         return {}
     first = nodes[0]
-    gpus = first.gpus
+    # Of nodes that differ a little in usable memory, the description promises what all have.
     memory = min(node.memory_bytes for node in nodes)
     facts: dict[str, Any] = {
         "number_of_nodes": str(len(nodes)),
-        "accelerators_per_node": str(len(gpus)) if gpus else "",
-        "accelerator_model_name": gpus[0].name if gpus else "",
-        "accelerator_memory_capacity": f"{gpus[0].memory_bytes >> 20} MiB" if gpus else "",
+        **_accelerator_facts(first),
         "host_processor_model_name": first.cpu,
         "host_memory_capacity": _capacity(memory) if memory else "",
         "operating_system": first.software.get("os", ""),
-        STACK: {
-            name: first.software[key]
-            for name, key in (
-                ("kernel_version", "kernel"),
-                ("nvidia_kernel_driver", "driver"),
-                ("mofed_version", "ofed"),
-            )
-            if first.software.get(key)
-        },
+        STACK: _driver_stack(first),
     }
     return {key: value for key, value in facts.items() if value}
+
+
+def _accelerator_facts(node: Node) -> dict[str, str]:
+    if not node.gpus:
+        return {}
+    gpu = node.gpus[0]
+    return {
+        "accelerators_per_node": str(len(node.gpus)),
+        "accelerator_model_name": gpu.name,
+        "accelerator_memory_capacity": f"{gpu.memory_bytes >> 20} MiB",
+    }
+
+
+def _driver_stack(node: Node) -> dict[str, str]:
+    """Return the node's own software under the names of the description."""
+    names = {"kernel": "kernel_version", "driver": "nvidia_kernel_driver", "ofed": "mofed_version"}
+    return {name: node.software[key] for key, name in names.items() if node.software.get(key)}
 
 
 def _capacity(size_bytes: int) -> str:
@@ -290,38 +297,50 @@ def _unlike_nodes(chosen: Sequence[ChosenRun]) -> Iterator[Issue]:
     """Yield runs on nodes that are not alike, or unlike those of the first: one description is one system."""
     first: tuple[tuple[object, ...], str] | None = None
     for one in chosen:
-        kinds: dict[tuple[object, ...], list[str]] = {}
-        for node in one.run.nodes:
-            kind = (node.cpu, len(node.gpus), *sorted({gpu.name for gpu in node.gpus}))
-            kinds.setdefault(kind, []).append(node.name)
+        kinds = _kinds_of_nodes(one.run.nodes)
         if not kinds:
             continue
         kind = next(iter(kinds))
         first = first or (kind, one.run.run_id)
-        message, remedy = "", "choose runs on nodes of one kind"
+        remedy = "choose runs on nodes of one kind"
         if len(kinds) > 1:
-            shown = " / ".join(f"{', '.join(names[:3])}{' …' * (len(names) > 3)}" for names in kinds.values())
+            shown = " / ".join(_shown_names(names) for names in kinds.values())
             message = f"its nodes are not alike in processor or accelerators: {shown}"
             remedy += ", or mend the node that lacks a GPU"
         elif kind != first[0]:
             message = f"its nodes have other processors or accelerators than those of run {first[1]}"
-        if message:
-            yield Issue(
-                code="nodes_unlike",
-                verdict=Verdict.FAIL,
-                run=one.run.run_id,
-                message=message,
-                remedy=remedy,
-            )
+        else:
+            continue
+        yield Issue(
+            code="nodes_unlike",
+            verdict=Verdict.FAIL,
+            run=one.run.run_id,
+            message=message,
+            remedy=remedy,
+        )
+
+
+def _kinds_of_nodes(nodes: Sequence[Node]) -> dict[tuple[object, ...], list[str]]:
+    """Return kind (processor, number and models of accelerators) → names of its nodes."""
+    kinds: dict[tuple[object, ...], list[str]] = {}
+    for node in nodes:
+        kind = (node.cpu, len(node.gpus), *sorted({gpu.name for gpu in node.gpus}))
+        kinds.setdefault(kind, []).append(node.name)
+    return kinds
+
+
+def _shown_names(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:3])}{' …' * (len(names) > 3)}"
 
 
 def _contradictions(system: SystemFile, description: Mapping[str, Any], one: ChosenRun) -> Iterator[Issue]:
     """Yield where a run's facts or its log contradict the description."""
     nodes = facts_of_nodes(one.run.nodes)
-    places = (("the nodes' facts", nodes, ""), ("the log", _log_facts(one), one.log.path))
+    printed = _log_facts(one)
+    places = (("the nodes' facts", nodes, ""), ("the log", printed, one.log.path))
     for key in (*_COUNTS, "accelerator_model_name", "host_processor_model_name", "framework"):
+        described = str(description[key])
         for where, source, file in places:
-            described = str(description[key])
             if key in source and described and not _agree(key, described, str(source[key])):
                 yield Issue(
                     code="description_contradicted",
@@ -330,11 +349,9 @@ def _contradictions(system: SystemFile, description: Mapping[str, Any], one: Cho
                     file=file,
                     message=f"{key} is {sanitize(source[key], 100)!r} in {where}, "
                     f"{sanitize(described, 100)!r} in the description",
-                    remedy=f"correct {key} in {system.file}, or choose runs of that system"
-                    if key in system.values
-                    else "choose runs of one system: the description follows the first of them",
+                    remedy=_remedy_of_contradiction(system, key),
                 )
-    unknown = [key for key in _PROVEN if not any(key in source for _, source, _ in places)]
+    unknown = [key for key in _PROVEN if key not in nodes and key not in printed]
     if unknown:
         yield Issue(
             code="description_unproven",
@@ -344,6 +361,12 @@ def _contradictions(system: SystemFile, description: Mapping[str, Any], one: Cho
             message=f"neither its nodes' facts nor its log show {', '.join(unknown)}",
             remedy="choose runs made by bench.yml, or logs into which the run script printed :::SYSJSON",
         )
+
+
+def _remedy_of_contradiction(system: SystemFile, key: str) -> str:
+    if key in system.values:
+        return f"correct {key} in {system.file}, or choose runs of that system"
+    return "choose runs of one system: the description follows the first of them"
 
 
 def _agree(key: str, described: str, seen: str) -> bool:

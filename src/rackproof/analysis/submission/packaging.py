@@ -10,7 +10,8 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from rackproof import __version__
 from rackproof.analysis.submission.description import SystemFile
 from rackproof.analysis.submission.models import ChosenRun, CopiedFile, Files, Issue, SubmissionError
 from rackproof.analysis.submission.runs import LARGEST_FILE_BYTES
-from rackproof.core.records import Verdict
+from rackproof.core.records import Run, Verdict
 from rackproof.core.text import sanitize
 from rackproof.store.run_folder import RECORD_NAME, ResultsError, write_file
 
@@ -43,17 +44,20 @@ def code_files(one: ChosenRun) -> dict[str, CopiedFile]:
         for name in sorted(names):
             path = Path(folder, name)
             relative = path.relative_to(one.folder).as_posix()
-            if (
-                relative not in logs
-                and any(fnmatch.fnmatchcase(name, pattern) for pattern in _CODE)
-                and _GIT_FRIENDLY.fullmatch(relative)
-                and path.is_file()
-                and not path.is_symlink()
-                and path.stat().st_size <= LARGEST_FILE_BYTES
-            ):
+            if relative not in logs and _is_code(path, relative):
                 with path.open("rb") as stream:
                     found[relative] = CopiedFile(path, hashlib.file_digest(stream, "sha256").hexdigest())
     return found
+
+
+def _is_code(path: Path, relative: str) -> bool:
+    """Whether a file is configuration or a script that a git repository of the round can take."""
+    if not any(fnmatch.fnmatchcase(path.name, pattern) for pattern in _CODE):
+        return False
+    if not _GIT_FRIENDLY.fullmatch(relative):
+        return False
+    # A link could lead to any file of the site.
+    return path.is_file() and not path.is_symlink() and path.stat().st_size <= LARGEST_FILE_BYTES
 
 
 def lay_out(
@@ -132,27 +136,50 @@ def implementation_readme(
     The environment of the runs is left out: it names paths and accounts of the site.
     """
     lines = [f"# {benchmark}, MLPerf Training {ruleset}", ""]
-    for title, values in (
-        ("Container", _values(f"{one.run.container} {one.run.container_digest}" for one in chosen)),
-        ("Started with", _values(one.run.launcher for one in chosen)),
-        ("Data set", _values(one.run.dataset.name if one.run.dataset else "" for one in chosen)),
-        ("Configuration", _values(one.run.configuration for one in chosen)),
-    ):
-        lines += [f"- {title}: {value}" for value in values]
-    parameters = _values(
-        ", ".join(f"{key} {value}" for key, value in one.run.parameters.items()) for one in chosen
-    )
-    lines += [f"- Parameters: {value}" for value in parameters]
-    seeds = [seed for one in chosen for seed in (one.run.seeds or _digits(one.stated.get("seed", "")))]
+    for title, value_of in _README_FACTS:
+        lines += [f"- {title}: {value}" for value in _values(value_of(one.run) for one in chosen)]
+    seeds = _seeds(chosen)
     if seeds:
         lines.append(f"- Seeds of result_0 … result_{len(chosen) - 1}: {', '.join(map(str, seeds))}")
     commands = _values(" ".join(one.run.command) for one in chosen)
-    if commands:
-        lines += ["", "## Command", "", *(f"    {command}" for command in commands)]
-    if code:
-        lines += ["", "## Files", "", *(f"- `{name}`" for name in sorted(code))]
+    lines += _section("Command", [f"    {command}" for command in commands])
+    lines += _section("Files", [f"- `{name}`" for name in sorted(code)])
     lines += ["", f"Written by Rackproof {__version__} from the records of {len(chosen)} runs.", ""]
     return "\n".join(lines)
+
+
+def _section(title: str, lines: Sequence[str]) -> list[str]:
+    """Return a section of the README; nothing where it would be empty."""
+    return ["", f"## {title}", "", *lines] if lines else []
+
+
+def _container(run: Run) -> str:
+    return f"{run.container} {run.container_digest}"
+
+
+def _dataset(run: Run) -> str:
+    return run.dataset.name if run.dataset else ""
+
+
+def _parameters(run: Run) -> str:
+    return ", ".join(f"{key} {value}" for key, value in run.parameters.items())
+
+
+_README_FACTS: tuple[tuple[str, Callable[[Run], str]], ...] = (
+    ("Container", _container),
+    ("Started with", attrgetter("launcher")),
+    ("Data set", _dataset),
+    ("Configuration", attrgetter("configuration")),
+    ("Parameters", _parameters),
+)
+
+
+def _seeds(chosen: Sequence[ChosenRun]) -> list[int]:
+    """Return the seeds of all runs, by their records or, where a record has none, by their logs."""
+    seeds: list[int] = []
+    for one in chosen:
+        seeds += one.run.seeds or _digits(one.stated.get("seed", ""))
+    return seeds
 
 
 def _values(texts: Any) -> list[str]:
@@ -213,6 +240,20 @@ def refuse_strangers(out: Path) -> None:
         raise SubmissionError(f"{out} is no folder; name another one with --out")
     if not any(out.iterdir()):
         return
+    change = _change_since(out)
+    if change:
+        raise SubmissionError(
+            f"{out} was changed after Rackproof wrote it ({change}), so it stays as it is; "
+            "move it away, or name another folder with --out"
+        )
+
+
+def _change_since(out: Path) -> str:
+    """Return the first file of a written package that is not as its manifest has it, "" if none is.
+
+    Raises:
+        SubmissionError: The folder has no manifest, so Rackproof did not write it.
+    """
     try:
         known = json.loads((out / MANIFEST).read_bytes())["files"]
         there = _hashes(out)
@@ -221,13 +262,11 @@ def refuse_strangers(out: Path) -> None:
             f"{out} is not a submission that Rackproof wrote (it has no {MANIFEST}), so it stays as it is; "
             "name another folder with --out"
         ) from None
-    changed = [name for name in sorted({*known, *there}) if known.get(name) != there.get(name)]
-    if changed or any(path.is_symlink() for path in out.rglob("*")):
-        what = changed[0] if changed else "a link in it"
-        raise SubmissionError(
-            f"{out} was changed after Rackproof wrote it ({what}), so it stays as it is; "
-            "move it away, or name another folder with --out"
-        )
+    changed: list[str] = [name for name in sorted({*known, *there}) if known.get(name) != there.get(name)]
+    if changed:
+        return changed[0]
+    # The hashes follow links: one that leads to the same content would pass for the file.
+    return "a link in it" if any(path.is_symlink() for path in out.rglob("*")) else ""
 
 
 def draft_beside(out: Path) -> Path:

@@ -30,27 +30,16 @@ def judge_runs(
     benchmark = chosen[0].benchmark
     by_file = {f"result_{index}.txt": one for index, one in enumerate(chosen)}
     scored = {run.file: run for run in score.runs}
-    issues = [
-        *(_count(benchmark, len(chosen), score.runs_needed, ruleset) if score.runs else ()),
-        *_failed(benchmark, by_file, scored),
-        *_shared(by_file, scored, system),
-        *_convergence(benchmark, score, len(chosen)),
-    ]
-    for finding in score.findings:
-        if finding.verdict is not None and finding.verdict.gates:
-            one = by_file.get(finding.source.file or "")
-            issues.append(
-                Issue(
-                    code=finding.code,
-                    verdict=finding.verdict,
-                    run=one.run.run_id if one else "",
-                    file=one.log.path if one else benchmark,
-                    message=finding.message,
-                    remedy="choose another run in its place",
-                )
-            )
-    # Nothing that the score has against the runs may go unsaid.
-    if score.verdict.gates and not any(one.verdict and one.verdict.gates for one in issues):
+    benchmark = chosen[0].benchmark
+    issues: list[Issue] = []
+    if score.runs:
+        issues += _count(benchmark, len(chosen), score.runs_needed, ruleset)
+    issues += _failed(benchmark, by_file, scored)
+    issues += _shared(by_file, scored, system)
+    issues += _convergence(benchmark, score, len(chosen))
+    issues += _gating_findings(benchmark, by_file, score)
+    # Nothing that the score has against the runs may go unreported.
+    if score.verdict.gates and not any(issue.verdict and issue.verdict.gates for issue in issues):
         issues.append(
             Issue(
                 code="score",
@@ -61,6 +50,22 @@ def judge_runs(
             )
         )
     return issues
+
+
+def _gating_findings(benchmark: str, by_file: Mapping[str, ChosenRun], score: FolderScore) -> Iterator[Issue]:
+    """Yield the score's findings that no run may have, each at its run where it names one."""
+    for finding in score.findings:
+        if finding.verdict is None or not finding.verdict.gates:
+            continue
+        one = by_file.get(finding.source.file or "")
+        yield Issue(
+            code=finding.code,
+            verdict=finding.verdict,
+            run=one.run.run_id if one else "",
+            file=one.log.path if one else benchmark,
+            message=finding.message,
+            remedy="choose another run in its place",
+        )
 
 
 def _count(benchmark: str, found: int, needed: int | None, ruleset: str) -> Iterator[Issue]:
@@ -90,13 +95,9 @@ def _failed(
     bad = []
     for file, one in by_file.items():
         run = scored.get(file)
-        why = [] if run is None or run.scores else [_why_not(run)]
-        if one.run.verdict is not Verdict.PASS:
-            reason = f" ({sanitize(one.run.reasons[0], 200)})" if one.run.reasons else ""
-            why.append(f"its verdict is {one.run.verdict.value}{reason}")
-        if why:
-            proven = one.run.verdict is Verdict.FAIL or (run is not None and run.compliant is False)
-            bad.append((one, "; ".join(why), Verdict.FAIL if proven else Verdict.UNPROVEN))
+        against = _reasons_against(one, run)
+        if against:
+            bad.append((one, "; ".join(against), _verdict_against(one, run)))
     allowed = allowed_failures(benchmark)
     for one, reasons, verdict in bad:
         if len(bad) <= allowed:
@@ -115,6 +116,21 @@ def _failed(
                 message=f"{reasons}; {len(bad)} runs are not good, at most {allowed} may be",
                 remedy="make new runs and hand in the newest; read this one's report first",
             )
+
+
+def _reasons_against(one: ChosenRun, run: RunScore | None) -> list[str]:
+    """Return why a run is not good, by its score and by its record; nothing where it is."""
+    reasons = [] if run is None or run.scores else [_why_not(run)]
+    if one.run.verdict is not Verdict.PASS:
+        first = f" ({sanitize(one.run.reasons[0], 200)})" if one.run.reasons else ""
+        reasons.append(f"its verdict is {one.run.verdict.value}{first}")
+    return reasons
+
+
+def _verdict_against(one: ChosenRun, run: RunScore | None) -> Verdict:
+    # A run that did not end, or could not be checked, proves nothing against the system.
+    proven = one.run.verdict is Verdict.FAIL or (run is not None and run.compliant is False)
+    return Verdict.FAIL if proven else Verdict.UNPROVEN
 
 
 def _why_not(run: RunScore) -> str:
@@ -136,42 +152,57 @@ def _shared(
     by_file: Mapping[str, ChosenRun], scored: Mapping[str, RunScore], system: SystemFile
 ) -> Iterator[Issue]:
     """Yield what the runs of one result must share with each other and with the description."""
-    division = system.values["division"]
     first_size: tuple[float, str] | None = None
     seen: dict[str, str] = {}
     for file, one in by_file.items():
         run = scored.get(file)
+        # A log without events states nothing that could be shared.
         if run is None or not run.events:
             continue
-        about = {"run": one.run.run_id, "file": one.log.path}
-        if run.division and run.division != division:
-            yield Issue(
-                code="division",
-                verdict=Verdict.FAIL,
-                message=f"the log is of the division {run.division!r}, the description of {division!r}",
-                remedy=f"correct division in {system.file}, or choose runs of that division",
-                **about,
-            )
+        yield from _other_division(one, run, system)
         if run.global_batch_size:
             first_size = first_size or (run.global_batch_size, one.run.run_id)
-            if run.global_batch_size != first_size[0]:
-                yield Issue(
-                    code="batch_size",
-                    verdict=Verdict.FAIL,
-                    message=f"its global batch size is {run.global_batch_size:g}, "
-                    f"that of run {first_size[1]} {first_size[0]:g}",
-                    remedy="choose runs of one batch size",
-                    **about,
-                )
-        other = seen.setdefault(run.digest, one.run.run_id)
-        if other != one.run.run_id:
-            yield Issue(
-                code="same_run_twice",
-                verdict=Verdict.FAIL,
-                message=f"its log holds the same events as that of run {other}: a copy proves nothing",
-                remedy="choose another run in its place",
-                **about,
-            )
+            yield from _other_batch_size(one, run.global_batch_size, first_size)
+        yield from _same_run(one, seen.setdefault(run.digest, one.run.run_id))
+
+
+def _other_division(one: ChosenRun, run: RunScore, system: SystemFile) -> Iterator[Issue]:
+    division = system.values["division"]
+    if run.division and run.division != division:
+        yield Issue(
+            code="division",
+            verdict=Verdict.FAIL,
+            run=one.run.run_id,
+            file=one.log.path,
+            message=f"the log is of the division {run.division!r}, the description of {division!r}",
+            remedy=f"correct division in {system.file}, or choose runs of that division",
+        )
+
+
+def _other_batch_size(one: ChosenRun, size: float, first: tuple[float, str]) -> Iterator[Issue]:
+    first_size, first_run = first
+    if size != first_size:
+        yield Issue(
+            code="batch_size",
+            verdict=Verdict.FAIL,
+            run=one.run.run_id,
+            file=one.log.path,
+            message=f"its global batch size is {size:g}, that of run {first_run} {first_size:g}",
+            remedy="choose runs of one batch size",
+        )
+
+
+def _same_run(one: ChosenRun, owner: str) -> Iterator[Issue]:
+    """Yield an issue where another run was the first with these events."""
+    if owner != one.run.run_id:
+        yield Issue(
+            code="same_run_twice",
+            verdict=Verdict.FAIL,
+            run=one.run.run_id,
+            file=one.log.path,
+            message=f"its log holds the same events as that of run {owner}: a copy proves nothing",
+            remedy="choose another run in its place",
+        )
 
 
 def _convergence(benchmark: str, score: FolderScore, found: int) -> Iterator[Issue]:
@@ -221,56 +252,14 @@ def judge_answer(
     The checker accepts what it does not read: benchmarks that the round does not have are passed
     over. So it must have looked at every benchmark and at the description.
     """
-    issues = []
     if answer.accepted is None:
-        before = f"; before that it reported: {'; '.join(answer.errors[:3])}" if answer.errors else ""
-        reason = f"{answer.error or 'it printed nothing'}{before}"
-        issues.append(
-            Issue(
-                code="checker_gave_no_answer",
-                verdict=Verdict.UNPROVEN,
-                run=_run_named(reason, groups),
-                message=f"the official package checker gave no verdict: {reason}",
-                remedy="choose another run in place of one whose log it cannot read; "
-                "a higher --timeout helps if it was stopped",
-            )
-        )
-        return issues
+        return [_no_answer(answer, groups)]
+    issues: list[Issue] = []
     for benchmark in groups:
-        if answer.allowed and benchmark not in answer.allowed:
-            issues.append(
-                Issue(
-                    code="benchmark_not_in_round",
-                    verdict=Verdict.FAIL,
-                    file=benchmark,
-                    message=f"the round {ruleset} has no {benchmark}; it has {', '.join(answer.allowed)}",
-                    remedy="name the round of these runs with --ruleset",
-                )
-            )
-        elif benchmark not in answer.checked:
-            issues.append(
-                Issue(
-                    code="not_checked",
-                    verdict=Verdict.UNPROVEN,
-                    file=benchmark,
-                    message="the official package checker did not check this benchmark",
-                    remedy="report this: it is a fault of Rackproof or of the checker",
-                )
-            )
+        issues += _coverage(benchmark, answer, ruleset)
         issues += _scaling(benchmark, answer, scores[benchmark])
     if answer.accepted is False:
-        errors = "; ".join(answer.errors[:5]) or "it named no error"
-        wrong_count = any(error.startswith(_WRONG_COUNT) for error in answer.errors)
-        only_count = wrong_count and all(error.startswith((_WRONG_COUNT, _NO_RCP)) for error in answer.errors)
-        issues.append(
-            Issue(
-                code="checker_rejects",
-                # Too few runs prove nothing, nor does how few converge; all else that it found is proven.
-                verdict=Verdict.UNPROVEN if only_count else Verdict.FAIL,
-                message=f"the official package checker rejects the package: {errors}",
-                remedy="mend what is listed here, then run the same command again",
-            )
-        )
+        issues.append(_rejection(answer))
     elif system.values["system_name"] not in answer.described and _describes(ruleset):
         issues.append(
             Issue(
@@ -282,6 +271,52 @@ def judge_answer(
             )
         )
     return issues
+
+
+def _no_answer(answer: CheckerAnswer, groups: Mapping[str, Sequence[ChosenRun]]) -> Issue:
+    before = f"; before that it reported: {'; '.join(answer.errors[:3])}" if answer.errors else ""
+    reason = f"{answer.error or 'it printed nothing'}{before}"
+    return Issue(
+        code="checker_gave_no_answer",
+        verdict=Verdict.UNPROVEN,
+        run=_run_named(reason, groups),
+        message=f"the official package checker gave no verdict: {reason}",
+        remedy="choose another run in place of one whose log it cannot read; "
+        "a higher --timeout helps if it was stopped",
+    )
+
+
+def _coverage(benchmark: str, answer: CheckerAnswer, ruleset: str) -> Iterator[Issue]:
+    """Yield an issue where the checker passed a benchmark over, which it does without a word."""
+    if answer.allowed and benchmark not in answer.allowed:
+        yield Issue(
+            code="benchmark_not_in_round",
+            verdict=Verdict.FAIL,
+            file=benchmark,
+            message=f"the round {ruleset} has no {benchmark}; it has {', '.join(answer.allowed)}",
+            remedy="name the round of these runs with --ruleset",
+        )
+    elif benchmark not in answer.checked:
+        yield Issue(
+            code="not_checked",
+            verdict=Verdict.UNPROVEN,
+            file=benchmark,
+            message="the official package checker did not check this benchmark",
+            remedy="report this: it is a fault of Rackproof or of the checker",
+        )
+
+
+def _rejection(answer: CheckerAnswer) -> Issue:
+    errors = "; ".join(answer.errors[:5]) or "it named no error"
+    wrong_count = any(error.startswith(_WRONG_COUNT) for error in answer.errors)
+    only_count = wrong_count and all(error.startswith((_WRONG_COUNT, _NO_RCP)) for error in answer.errors)
+    return Issue(
+        code="checker_rejects",
+        # Too few runs prove nothing, nor does how few converge; all else that it found is proven.
+        verdict=Verdict.UNPROVEN if only_count else Verdict.FAIL,
+        message=f"the official package checker rejects the package: {errors}",
+        remedy="mend what is listed here, then run the same command again",
+    )
 
 
 def _run_named(text: str, groups: Mapping[str, Sequence[ChosenRun]]) -> str:

@@ -41,21 +41,24 @@ def latest_runs(
         SubmissionError: There are no runs of a benchmark; the message names those there are.
         ResultsError: A record is damaged.
     """
-    found: dict[str, list[tuple[float, str, Run]]] = {}
+    by_name: dict[str, list[Run]] = {}
     for run in iter_runs(results):
         if not sku or {node.sku for node in run.nodes} == {sku}:
-            found.setdefault(run.benchmark, []).append((0.0, run.run_id, run))
-    chosen = []
+            by_name.setdefault(run.benchmark, []).append(run)
+    chosen: list[tuple[Run, Path]] = []
     for benchmark in dict.fromkeys(benchmarks):
-        if benchmark not in found:
-            known = ", ".join(sorted(found)) or "no runs at all"
+        if benchmark not in by_name:
+            known = ", ".join(sorted(by_name)) or "no runs at all"
             of = f" on nodes of the model {sku}" if sku else ""
             raise SubmissionError(f"{results} has no runs of {benchmark}{of}; it has {known}")
-        ordered = sorted(
-            (moment_of(run, results / run.run_id), run.run_id, run) for _, _, run in found[benchmark]
-        )
-        chosen += [(run, results / run.run_id) for _, _, run in ordered[-count:]]
+        ordered = _oldest_first(by_name[benchmark], results)
+        chosen += [(run, results / run.run_id) for run in ordered[-count:]]
     return chosen
+
+
+def _oldest_first(runs: Sequence[Run], results: Path) -> list[Run]:
+    # The run's id decides between runs of one moment, so that the order is always the same.
+    return sorted(runs, key=lambda run: (moment_of(run, results / run.run_id), run.run_id))
 
 
 def moment_of(run: Run, folder: Path) -> float:
@@ -105,7 +108,17 @@ def examine_run(run: Run, folder: Path) -> ChosenRun | Issue:
             message=f"its record names no single log with MLPerf events (logs: {shown})",
             remedy="choose another run, or import the result log by itself with `rackproof import`",
         )
-    path = folder / log.path
+    data = _recorded_bytes(run.run_id, log, folder / log.path)
+    if isinstance(data, Issue):
+        return data
+    stated = {key: sanitize(value, 300) for key, value in logs.parse(io.BytesIO(data)).tags.items()}
+    known = run.started or stamp_of(run.run_id)
+    moment = known.timestamp() if known else _first_moment(data)
+    return ChosenRun(run, folder, log, moment, stated, system_of(data))
+
+
+def _recorded_bytes(run_id: str, log: LogFile, path: Path) -> bytes | Issue:
+    """Return a log's content if it is what was recorded and fits a submission, else why not."""
     try:
         size = path.stat().st_size
         data = path.read_bytes() if size <= LARGEST_FILE_BYTES else b""
@@ -113,7 +126,7 @@ def examine_run(run: Run, folder: Path) -> ChosenRun | Issue:
         return Issue(
             code="log_missing",
             verdict=Verdict.UNPROVEN,
-            run=run.run_id,
+            run=run_id,
             file=str(path),
             message=f"the log cannot be read: {error.strerror}",
             remedy="restore the run's folder from a backup, or choose another run",
@@ -122,7 +135,7 @@ def examine_run(run: Run, folder: Path) -> ChosenRun | Issue:
         return Issue(
             code="log_too_large",
             verdict=Verdict.FAIL,
-            run=run.run_id,
+            run=run_id,
             file=str(path),
             message=f"the log has {size} bytes; a submission takes at most {LARGEST_FILE_BYTES} for a file",
             remedy="choose another run, and make the workload log less",
@@ -131,15 +144,12 @@ def examine_run(run: Run, folder: Path) -> ChosenRun | Issue:
         return Issue(
             code="log_changed",
             verdict=Verdict.FAIL,
-            run=run.run_id,
+            run=run_id,
             file=str(path),
             message="the log is not the one that was recorded: its SHA-256 differs",
             remedy="restore the log from a backup, or choose another run; a changed log is never handed in",
         )
-    stated = {key: sanitize(value, 300) for key, value in logs.parse(io.BytesIO(data)).tags.items()}
-    known = run.started or stamp_of(run.run_id)
-    moment = known.timestamp() if known else _first_moment(data)
-    return ChosenRun(run, folder, log, moment, stated, system_of(data))
+    return data
 
 
 def system_of(log: bytes) -> dict[str, Any]:
