@@ -36,12 +36,7 @@ def node_from_facts(name: str, raw: Mapping[str, Any], sku: str = "") -> Node:
         raw: The module's ``facts``.
         sku: Node model as the inventory expects it.
     """
-    files, dmi, cpu = (
-        mapping_at(raw, "files"),
-        mapping_at(raw, "dmi"),
-        _colons(stdout_of(mapping_at(raw, "tools"), "lscpu")),
-    )
-    cpuinfo = _colons(text_at(files, "cpuinfo"))
+    files, dmi = mapping_at(raw, "files"), mapping_at(raw, "dmi")
     return Node(
         name=name,
         sku=sku,
@@ -49,13 +44,19 @@ def node_from_facts(name: str, raw: Mapping[str, Any], sku: str = "") -> Node:
         serial=_serial(dmi, "product_serial") or _serial(dmi, "board_serial"),
         chassis_serial=_serial(dmi, "chassis_serial"),
         product=" ".join(filter(None, (_serial(dmi, "sys_vendor"), _serial(dmi, "product_name")))),
-        cpu=sanitize(cpu.get("model name") or cpuinfo.get("model name") or "", 200),
+        cpu=_cpu_model(raw, files),
         cpu_count=_count(raw.get("cpu_count")),
         memory_bytes=_memory_bytes(text_at(files, "meminfo")),
         gpus=gpus_from_facts(raw),
         software={key: value for key, value in _software(raw, files) if value},
         firmware={key: value for key, value in _firmware(raw, dmi) if value},
     )
+
+
+def _cpu_model(raw: Mapping[str, Any], files: Mapping[str, Any]) -> str:
+    # lscpu knows the names of Arm's cores; their /proc/cpuinfo has numbers only.
+    by_lscpu = _colons(stdout_of(mapping_at(raw, "tools"), "lscpu")).get("model name")
+    return sanitize(by_lscpu or _colons(text_at(files, "cpuinfo")).get("model name") or "", 200)
 
 
 def gpus_from_facts(raw: Mapping[str, Any]) -> tuple[Gpu, ...]:
@@ -98,22 +99,23 @@ def findings_from_facts(name: str, raw: Mapping[str, Any], *, expected_gpus: int
 
 def _tool_finding(name: str, tool: str, answer: Mapping[str, Any], raw: Mapping[str, Any]) -> Finding | None:
     """Return what a tool's answer says against the node; only nvidia-smi bears on the verdict."""
-    status, excerpt = answer.get("status"), _excerpt(answer)
-    label, source = sanitize(tool, 60).replace("_", "-"), Source(file=name)
+    status = answer.get("status")
+    label = sanitize(tool, 60).replace("_", "-")
     is_gpu = tool == "nvidia_smi_xml"
+    code, text, verdict = "", "", Verdict.UNPROVEN
     if status == "hung":
-        verdict = Verdict.FAIL if is_gpu else None
-        return _finding("tool_hung", f"{name}: {label} gave no answer in time", verdict, excerpt, source)
-    if status == "no_driver":
-        text = f"{name}: {label} does not reach the driver or finds no GPU"
-        return _finding("no_driver", text, Verdict.UNPROVEN if is_gpu else None, excerpt, source)
-    if status == "failed" and is_gpu:
-        text = f"{name}: {label} failed with exit status {answer.get('rc')}"
-        return _finding("tool_failed", text, Verdict.UNPROVEN, excerpt, source)
-    if status == "ok" and is_gpu and not gpus_from_facts(raw):
-        text = f"{name}: the answer of {label} lists no GPU or cannot be read"
-        return _finding("no_gpus", text, Verdict.UNPROVEN, excerpt, source)
-    return None
+        # A driver that hangs is a fault of the node; all else proves nothing, neither good nor bad.
+        code, text, verdict = "tool_hung", f"{label} gave no answer in time", Verdict.FAIL
+    elif status == "no_driver":
+        code, text = "no_driver", f"{label} does not reach the driver or finds no GPU"
+    elif is_gpu and status == "failed":
+        code, text = "tool_failed", f"{label} failed with exit status {answer.get('rc')}"
+    elif is_gpu and status == "ok" and not gpus_from_facts(raw):
+        code, text = "no_gpus", f"the answer of {label} lists no GPU or cannot be read"
+    if not code:
+        return None
+    weight = verdict if is_gpu else None
+    return _finding(code, f"{name}: {text}", weight, _excerpt(answer), Source(file=name))
 
 
 def _finding(code: str, message: str, verdict: Verdict | None, excerpt: str, source: Source) -> Finding:
@@ -123,20 +125,14 @@ def _finding(code: str, message: str, verdict: Verdict | None, excerpt: str, sou
 def _software(raw: Mapping[str, Any], files: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield name and version of what is installed; empty where it is not."""
     tools = mapping_at(raw, "tools")
-    release = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', text_at(files, "os_release"), re.MULTILINE))
-    yield "os", sanitize(release.get("PRETTY_NAME") or release.get("NAME", ""), 100)
-    yield "kernel", sanitize(raw.get("kernel") or "", 100)
-    yield "machine", sanitize(raw.get("machine") or "", 40)
+    yield from _system_software(raw, files)
     smi = stdout_of(tools, "nvidia_smi_xml")
     yield "driver", _tag(smi, "driver_version") or _first_version(text_at(files, "nvidia_driver"))
+    # Two different things: what the driver supports at most, and the toolkit that is installed.
     yield "cuda_driver", _tag(smi, "cuda_version")
     toolkit = re.search(r"release (\d+\.\d+)(?:, V([\d.]+))?", stdout_of(tools, "nvcc"))
     yield "cuda", (toolkit[2] or toolkit[1]) if toolkit else ""
-    for library, path in sorted(mapping_at(raw, "libraries").items()):
-        for prefix, key in _LIBRARIES.items():
-            version = _LIBRARY_VERSION.search(str(path))
-            if library.startswith(prefix) and version:
-                yield key, version[1]
+    yield from _library_versions(mapping_at(raw, "libraries"))
     yield "ofed", sanitize(stdout_of(tools, "ofed_info").strip().rstrip(":"), 100)
     yield "mpi", _first_line(stdout_of(tools, "mpirun"))
     yield "slurm", _first_version(stdout_of(tools, "slurm"))
@@ -146,6 +142,24 @@ def _software(raw: Mapping[str, Any], files: Mapping[str, Any]) -> Iterator[tupl
     yield from _tuning(files)
     for interpreter, answer in sorted(mapping_at(raw, "pythons").items()):
         yield from _python_software(sanitize(interpreter, 40), mapping_at(answer, "said"))
+
+
+def _system_software(raw: Mapping[str, Any], files: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    release = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', text_at(files, "os_release"), re.MULTILINE))
+    yield "os", sanitize(release.get("PRETTY_NAME") or release.get("NAME", ""), 100)
+    yield "kernel", sanitize(raw.get("kernel") or "", 100)
+    yield "machine", sanitize(raw.get("machine") or "", 40)
+
+
+def _library_versions(libraries: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield versions of libraries, of the names of the files that their links lead to."""
+    for library, path in sorted(libraries.items()):
+        version = _LIBRARY_VERSION.search(str(path))
+        if version is None:
+            continue
+        for prefix, key in _LIBRARIES.items():
+            if library.startswith(prefix):
+                yield key, version[1]
 
 
 def _python_software(name: str, report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -160,18 +174,23 @@ def _python_software(name: str, report: Mapping[str, Any]) -> Iterator[tuple[str
 
 def _tuning(files: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield how the host is tuned: the profile that was asked for, and what the kernel really has."""
-    try:
-        applied = json.loads(text_at(files, "tuning") or "{}")
-    except (ValueError, RecursionError):
-        applied = {}
-    yield "tuning.profile", sanitize(applied.get("profile") or "", 60) if isinstance(applied, dict) else ""
+    yield "tuning.profile", _tuning_profile(text_at(files, "tuning"))
     yield "tuning.governor", sanitize(text_at(files, "governor").strip(), 40)
+    # The kernel lists every choice, the one in force in brackets: "always [madvise] never".
     pages = re.search(r"\[(\w+)\]", text_at(files, "transparent_hugepages"))
     yield "tuning.transparent_hugepages", pages[1] if pages else ""
     huge = re.search(r"^HugePages_Total:\s+(\d{1,12})$", text_at(files, "meminfo"), re.MULTILINE)
     yield "tuning.hugepages", huge[1] if huge and huge[1] != "0" else ""
     given = re.search(r"(?:^|\s)mitigations=(\S{1,60})", text_at(files, "command_line"))
     yield "tuning.mitigations", sanitize(given[1], 60) if given else ""
+
+
+def _tuning_profile(text: str) -> str:
+    try:
+        applied = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return ""
+    return sanitize(applied.get("profile") or "", 60) if isinstance(applied, dict) else ""
 
 
 def _firmware(raw: Mapping[str, Any], dmi: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

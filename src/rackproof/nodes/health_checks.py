@@ -229,22 +229,33 @@ class GpuChanges:
 
 
 def _gpu_changes(snapshot: NodeSnapshot, previous: NodeSnapshot | None, expected: Expectation) -> GpuChanges:
-    present = {gpu.uuid: gpu for gpu in snapshot.gpus}
-    last_night = frozenset(gpu.uuid for gpu in previous.gpus) if previous else frozenset()
-    known = {gpu.uuid: gpu for gpu in (*previous.gone_gpus, *previous.gpus)} if previous else {}
+    # Without an earlier night every GPU would be new.
+    if previous is None:
+        return GpuChanges({}, (), (), {}, frozenset())
+    present, last_night = _by_uuid(snapshot.gpus), frozenset(_by_uuid(previous.gpus))
+    known = _by_uuid((*previous.gone_gpus, *previous.gpus))
     gone = [gpu for uuid, gpu in known.items() if uuid not in present]
     if expected.gpus and len(present) >= expected.gpus:
         # As many as there have to be: what was missing for longer than a night was taken out.
         gone = [gpu for gpu in gone if gpu.uuid in last_night]
-    # Without an earlier night every GPU would be new.
+    # Nor does a night that could read no GPU make all of them new.
     new = [gpu for uuid, gpu in present.items() if known and uuid not in known]
+    return GpuChanges(known, tuple(gone), tuple(new), _replacements(gone, new), last_night)
+
+
+def _by_uuid(gpus: Iterable[GpuSnapshot]) -> dict[str, GpuSnapshot]:
+    return {gpu.uuid: gpu for gpu in gpus}
+
+
+def _replacements(gone: Iterable[GpuSnapshot], new: Iterable[GpuSnapshot]) -> dict[str, GpuSnapshot]:
+    """Return by UUID of a GPU that is gone the new one on the same bus: an exchange, and no loss."""
     new_by_bus = {normalize_bus_id(gpu.bus_id): gpu for gpu in new}
-    replaced = {
-        gpu.uuid: new_by_bus[normalize_bus_id(gpu.bus_id)]
-        for gpu in gone
-        if normalize_bus_id(gpu.bus_id) in new_by_bus
-    }
-    return GpuChanges(known, tuple(gone), tuple(new), replaced, last_night)
+    replaced = {}
+    for gpu in gone:
+        successor = new_by_bus.get(normalize_bus_id(gpu.bus_id))
+        if successor is not None:
+            replaced[gpu.uuid] = successor
+    return replaced
 
 
 def check_node(
@@ -301,11 +312,9 @@ def mark_fleetwide(
     nodes_by_code: dict[str, set[str]] = {}
     for finding in findings:
         nodes_by_code.setdefault(finding.code, set()).add(finding.node)
-    fleetwide = {
-        code: len(names)
-        for code, names in nodes_by_code.items()
-        if len(names) >= least and len(names) > share * nodes
-    }
+    # A share alone would take two nodes of a small rack for the whole fleet.
+    most = max(share * nodes, least - 1)
+    fleetwide = {code: len(names) for code, names in nodes_by_code.items() if len(names) > most}
     marked = tuple(_as_fleetwide(finding) if finding.code in fleetwide else finding for finding in findings)
     return marked, tuple(
         f"{code} on {fleetwide[code]} of {nodes} nodes: a fault of the tool or the fabric until proven "
@@ -520,14 +529,19 @@ def _pcie_link(subject: GpuSubject) -> Iterator[HealthFinding]:
     gpu = subject.gpu
     if gpu.pcie_width is not None and gpu.pcie_width_max and gpu.pcie_width < gpu.pcie_width_max:
         evidence = f"PCIe x{gpu.pcie_width} of x{gpu.pcie_width_max}, generation {gpu.pcie_generation}"
+        # One fault, one finding: a link that lost lanes is often slow, too.
         yield subject.finding("pcie_width", Verdict.FAIL, "inspect", evidence)
         return
     generation, highest = gpu.pcie_generation, gpu.pcie_generation_max
-    # A resting link is slow on purpose, on some models.
-    loaded = subject.node.snapshot.loaded or (gpu.utilisation or 0) >= subject.node.limits.loaded_percent
-    if generation is not None and highest and generation < highest and loaded:
+    if generation is not None and highest and generation < highest and _is_loaded(subject):
         evidence = f"PCIe generation {generation} of {highest} under load"
         yield subject.finding("pcie_generation", Verdict.FAIL, "inspect", evidence)
+
+
+def _is_loaded(subject: GpuSubject) -> bool:
+    # A resting link is slow on purpose, on some models.
+    busy = (subject.gpu.utilisation or 0) >= subject.node.limits.loaded_percent
+    return subject.node.snapshot.loaded or busy
 
 
 def _pcie_replays(subject: GpuSubject) -> Iterator[HealthFinding]:
@@ -624,16 +638,10 @@ def _xid_finding(node: NodeSubject, event: XidEvent) -> HealthFinding:
     verdict = verdict_of(event.xid, event.text)
     if action in ("reset", "reboot", "isolate", "inspect"):
         verdict = Verdict.FAIL
+    # What a boot has mended is history, unless boots have not helped so far.
     if resolved_by_boot(event) and action != "inspect":
         verdict, action = Verdict.DEGRADED, "watch"
-    evidence = f"XID {event.xid}"
-    if event.times > 1:
-        evidence += f", {event.times} times"
-    evidence += f": {event.text}"
-    if event.carried:
-        evidence += "; reported before and not acted upon"
-    if event.rebooted:
-        evidence += "; the node was booted since"
+    evidence = _xid_evidence(event)
     if action == "inspect":
         evidence += f"; {snapshot.reboots[reboot_counter_key(event)]} reboots for it have not helped"
     places = (gpu.place for gpu in (*snapshot.gpus, *snapshot.gone_gpus) if gpu.uuid == event.uuid)
@@ -641,6 +649,7 @@ def _xid_finding(node: NodeSubject, event: XidEvent) -> HealthFinding:
         node=snapshot.node,
         code=f"xid_{event.xid}",
         part="gpu",
+        # The log names the bus alone: which GPU sat there is not known where no night has seen it.
         name=event.uuid or f"PCI {event.bus_id}",
         place=next(places, event.bus_id),
         verdict=verdict,
@@ -648,6 +657,16 @@ def _xid_finding(node: NodeSubject, event: XidEvent) -> HealthFinding:
         confidence=confidence,
         evidence=evidence,
     )
+
+
+def _xid_evidence(event: XidEvent) -> str:
+    times = f", {event.times} times" if event.times > 1 else ""
+    evidence = f"XID {event.xid}{times}: {event.text}"
+    if event.carried:
+        evidence += "; reported before and not acted upon"
+    if event.rebooted:
+        evidence += "; the node was booted since"
+    return evidence
 
 
 def _xid_action(event: XidEvent, reboots: Mapping[str, int]) -> tuple[Action, Confidence]:
@@ -699,18 +718,27 @@ def _each_port(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _port_link(subject: PortSubject) -> Iterator[HealthFinding]:
-    port, before, wanted_gbps = subject.port, subject.before, subject.node.expected.port_gbps
-    usual_gbps = (before.usual_gbps or before.rate_gbps or 0.0) if before else 0.0
+    port = subject.port
     if not port.state:
+        # Nothing was read: that is no proof of a fault.
         yield subject.finding("port_unknown", Verdict.UNPROVEN, "no state can be read")
     elif port.state != "active":
         physical = f", physically {port.physical}" if port.physical else ""
         yield subject.finding("port_down", Verdict.FAIL, f"{port.state}{physical}")
-    elif wanted_gbps and (port.rate_gbps or 0) < wanted_gbps:
-        evidence = f"{number(port.rate_gbps)} of {number(wanted_gbps)} Gb/s"
+    else:
+        yield from _port_rate(subject)
+
+
+def _port_rate(subject: PortSubject) -> Iterator[HealthFinding]:
+    rate_gbps, wanted_gbps = subject.port.rate_gbps, subject.node.expected.port_gbps
+    before = subject.before
+    # Where nothing is expected the port's own past is the measure.
+    usual_gbps = (before.usual_gbps or before.rate_gbps or 0.0) if before else 0.0
+    if wanted_gbps and (rate_gbps or 0) < wanted_gbps:
+        evidence = f"{number(rate_gbps)} of {number(wanted_gbps)} Gb/s"
         yield subject.finding("port_slow", Verdict.FAIL, evidence)
-    elif port.rate_gbps and port.rate_gbps < usual_gbps:
-        evidence = f"{number(port.rate_gbps)} Gb/s, before {number(usual_gbps)}"
+    elif rate_gbps and rate_gbps < usual_gbps:
+        evidence = f"{number(rate_gbps)} Gb/s, before {number(usual_gbps)}"
         yield subject.finding("port_slow", Verdict.FAIL, evidence)
 
 

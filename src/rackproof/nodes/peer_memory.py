@@ -8,7 +8,7 @@ DOCA-OFED), and the README of nv_peer_memory (its module moved into the driver w
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -83,28 +83,35 @@ def describe_node(facts: Mapping[str, Any]) -> PeerMemoryNode:
         facts: The fact rackproof_node.
     """
     packages: Mapping[str, Mapping[str, Any]] = facts["packages"]
-    commands: Mapping[str, Mapping[str, Any]] = facts["commands"]
     drivers = [name for name in sorted(packages) if DRIVER_PACKAGE.fullmatch(name)]
-    answers = str(commands.get("nvidia_smi_query", {}).get("stdout", "")).splitlines()
     # What runs counts before what is installed: the two differ until the node has been rebooted.
     versions = [facts["modules"].get("nvidia", "")]
+    answers = _output_of(facts, "nvidia_smi_query").splitlines()
     versions += [line.split(",")[2].strip() for line in answers if line.count(",") >= 3]
     versions += [packages[name]["version"] for name in drivers]
-    license_of_module = str(commands.get("nvidia_license", {}).get("stdout", "")).strip()
+    license_of_module = _output_of(facts, "nvidia_license").strip()
     named_open = any("open" in name.split("-") for name in drivers)
-    reported = str(commands.get("ofed_info", {}).get("stdout", ""))
-    if any(name.startswith("doca-ofed") for name in packages):
-        ofed = "doca"
-    else:
-        # DOCA's own ofed_info says OFED-internal; a MLNX_OFED is named as such.
-        ofed = "mlnx" if "MLNX_OFED" in reported else "doca" if "OFED-internal" in reported else "inbox"
     return PeerMemoryNode(
         kernel=facts["kernel"],
         driver=next((version for version in versions if version_numbers(version)), ""),
         # The module itself knows; not every vendor's package has it in its name.
         open_module="MIT" in license_of_module if license_of_module else named_open,
-        ofed=ofed,
+        ofed=_installed_ofed(packages, _output_of(facts, "ofed_info")),
     )
+
+
+def _output_of(facts: Mapping[str, Any], command: str) -> str:
+    return str(facts["commands"].get(command, {}).get("stdout", ""))
+
+
+def _installed_ofed(packages: Iterable[str], reported: str) -> Ofed:
+    """Return which network drivers a node has, of its packages and of what ofed_info reports."""
+    if any(name.startswith("doca-ofed") for name in packages):
+        return "doca"
+    # DOCA's own ofed_info says OFED-internal; a MLNX_OFED is named as such.
+    if "MLNX_OFED" in reported:
+        return "mlnx"
+    return "doca" if "OFED-internal" in reported else "inbox"
 
 
 def expect_driver(node: PeerMemoryNode, driver: str) -> PeerMemoryNode:
@@ -116,6 +123,17 @@ def expect_driver(node: PeerMemoryNode, driver: str) -> PeerMemoryNode:
 
 def unmet_needs(method: TransferMethod, node: PeerMemoryNode) -> tuple[str, ...]:
     """Return which needs of a method a node does not meet, in words."""
+    needs = _unmet_driver_needs(method, node)
+    if method.kernel_from is not None and version_numbers(node.kernel) < version_numbers(method.kernel_from):
+        needs.append(f"it needs kernel {method.kernel_from} or newer, the node runs {node.kernel}")
+    if method.ofed and node.ofed not in method.ofed:
+        wanted = " or ".join(OFED_NAMES[name] for name in ("mlnx", "doca") if name in method.ofed)
+        needs.append(f"it needs {wanted}, the node has {OFED_NAMES[node.ofed]}")
+    return tuple(needs)
+
+
+def _unmet_driver_needs(method: TransferMethod, node: PeerMemoryNode) -> list[str]:
+    # NVIDIA's conditions name branches: the first number of a version alone is compared.
     branch = version_numbers(node.driver)[:1]
     needs = []
     if method.driver_from is not None and branch < (method.driver_from,):
@@ -124,12 +142,7 @@ def unmet_needs(method: TransferMethod, node: PeerMemoryNode) -> tuple[str, ...]
         needs.append(f"it is for drivers before {method.driver_below}, the node has {node.driver}")
     if method.open_module and not node.open_module:
         needs.append("it needs the driver's open kernel module, the node has the proprietary one")
-    if method.kernel_from is not None and version_numbers(node.kernel) < version_numbers(method.kernel_from):
-        needs.append(f"it needs kernel {method.kernel_from} or newer, the node runs {node.kernel}")
-    if method.ofed and node.ofed not in method.ofed:
-        wanted = " or ".join(OFED_NAMES[name] for name in ("mlnx", "doca") if name in method.ofed)
-        needs.append(f"it needs {wanted}, the node has {OFED_NAMES[node.ofed]}")
-    return tuple(needs)
+    return needs
 
 
 def choose_method(node: PeerMemoryNode, method: str = "auto", dmabuf_kernel: str = "") -> Choice:
@@ -145,13 +158,7 @@ def choose_method(node: PeerMemoryNode, method: str = "auto", dmabuf_kernel: str
     Returns:
         The choice; its method is empty where there is no driver, or no method is possible.
     """
-    methods = ", ".join(row.method for row in METHODS)
-    if method not in {"auto", "none", *(row.method for row in METHODS)}:
-        raise ValueError(f"unknown method {method!r}: auto, none, {methods}")
-    if node.ofed not in OFED_NAMES:
-        raise ValueError(f"unknown OFED {node.ofed!r}: {', '.join(OFED_NAMES)}")
-    if dmabuf_kernel and not version_numbers(dmabuf_kernel):
-        raise ValueError(f"{dmabuf_kernel!r} is no version of a kernel")
+    _refuse_unknown(node, method, dmabuf_kernel)
     if method == "none":
         return Choice("none", "asked for", {})
     if not version_numbers(node.driver):
@@ -165,6 +172,17 @@ def choose_method(node: PeerMemoryNode, method: str = "auto", dmabuf_kernel: str
             return Choice(row.method, f"{driver}, kernel {node.kernel}, {OFED_NAMES[node.ofed]}", unmet)
     every = "; ".join(f"{name}: {', '.join(needs)}" for name, needs in unmet.items())
     return Choice("", f"no way is open ({every})", unmet)
+
+
+def _refuse_unknown(node: PeerMemoryNode, method: str, dmabuf_kernel: str) -> None:
+    """Raise ValueError for a setting that is none: a slip of the pen must not choose for the operator."""
+    names = [row.method for row in METHODS]
+    if method not in {"auto", "none", *names}:
+        raise ValueError(f"unknown method {method!r}: auto, none, {', '.join(names)}")
+    if node.ofed not in OFED_NAMES:
+        raise ValueError(f"unknown OFED {node.ofed!r}: {', '.join(OFED_NAMES)}")
+    if dmabuf_kernel and not version_numbers(dmabuf_kernel):
+        raise ValueError(f"{dmabuf_kernel!r} is no version of a kernel")
 
 
 def _unmet_by_method(node: PeerMemoryNode, dmabuf_kernel: str) -> dict[str, tuple[str, ...]]:

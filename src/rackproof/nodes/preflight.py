@@ -86,15 +86,7 @@ def _system(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
 
 
 def _hardware(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
-    gpus = [device for device in node["pci"] if _is_gpu(device)]
-    if expected.gpus and len(gpus) != expected.gpus:
-        yield Remark(
-            "gpus",
-            "GPUs on the PCI bus",
-            str(expected.gpus),
-            f"{len(gpus)} ({', '.join(sanitize(gpu['slot']) for gpu in gpus) or 'none'})",
-            "Look for a GPU that fell off the bus (dmesg, the BMC's log), or correct the node's SKU group.",
-        )
+    yield from _gpus(node, expected.gpus)
     memory = node["memory_bytes"] / GIB
     # The firmware and the kernel keep some for themselves.
     if expected.memory_gib and memory < 0.95 * expected.memory_gib:
@@ -112,6 +104,20 @@ def _hardware(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
             str(expected.cores),
             str(node["cores"]),
             "Look for a failed CPU or a changed firmware setting.",
+        )
+
+
+def _gpus(node: Mapping[str, Any], expected: int) -> Iterator[Remark]:
+    # The bus and not the driver is asked: a node that is to be provisioned has no driver yet.
+    gpus = [device for device in node["pci"] if _is_gpu(device)]
+    if expected and len(gpus) != expected:
+        slots = ", ".join(sanitize(gpu["slot"]) for gpu in gpus)
+        yield Remark(
+            "gpus",
+            "GPUs on the PCI bus",
+            str(expected),
+            f"{len(gpus)} ({slots or 'none'})",
+            "Look for a GPU that fell off the bus (dmesg, the BMC's log), or correct the node's SKU group.",
         )
 
 
@@ -173,6 +179,7 @@ def _packages(node: Mapping[str, Any]) -> Iterator[Remark]:
 
 
 def _drift(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
+    # None of these is fatal: provisioning is what mends them.
     if expected.kernel and node["kernel"] != expected.kernel:
         yield Remark(
             "kernel",
@@ -192,17 +199,22 @@ def _drift(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
             "Provisioning replaces it, and the node reboots once.",
             fatal=False,
         )
-    pending = sorted(set(node["kernels"]) - {node["kernel"]}) if node["reboot_required"] else []
     if node["reboot_required"]:
-        packages = ", ".join(sanitize(name) for name in [*node["reboot_required_by"], *pending])
-        yield Remark(
-            "reboot",
-            "pending reboot",
-            "none",
-            f"asked for by {packages or 'a package'}",
-            "Reboot the node at the next occasion.",
-            fatal=False,
-        )
+        yield _pending_reboot(node)
+
+
+def _pending_reboot(node: Mapping[str, Any]) -> Remark:
+    # A kernel that is installed and does not run waits for the reboot, too.
+    pending = sorted(set(node["kernels"]) - {node["kernel"]})
+    packages = ", ".join(sanitize(name) for name in [*node["reboot_required_by"], *pending])
+    return Remark(
+        "reboot",
+        "pending reboot",
+        "none",
+        f"asked for by {packages or 'a package'}",
+        "Reboot the node at the next occasion.",
+        fatal=False,
+    )
 
 
 def installed_driver(node: Mapping[str, Any]) -> str:
@@ -232,10 +244,8 @@ def _clock(node: Mapping[str, Any], expected: Expected, answered_at: float) -> I
     clock = node["clock"]
     limit = expected.clock_offset_s
     if limit and clock["asked_at"]:
-        # The node answered between question and answer: only what lies outside of that is its clock's fault.
-        early, late = clock["asked_at"] - limit, (answered_at or float("inf")) + limit
-        offset = clock["epoch"] - (clock["asked_at"] if clock["epoch"] < early else answered_at)
-        if not early <= clock["epoch"] <= late:
+        offset = _clock_offset(clock["epoch"], clock["asked_at"], answered_at, limit)
+        if offset is not None:
             yield Remark(
                 "clock",
                 "clock",
@@ -253,3 +263,12 @@ def _clock(node: Mapping[str, Any], expected: Expected, answered_at: float) -> I
             "Install and start chrony, or name its servers.",
             fatal=False,
         )
+
+
+def _clock_offset(epoch: float, asked_at: float, answered_at: float, limit: float) -> float | None:
+    """Return how far a clock is off, None within the limit."""
+    # The node answered between question and answer: only what lies outside of that is its clock's fault.
+    early, late = asked_at - limit, (answered_at or float("inf")) + limit
+    if early <= epoch <= late:
+        return None
+    return epoch - (asked_at if epoch < early else answered_at)

@@ -204,48 +204,69 @@ def job_script(plan: ProbePlan, probes: Sequence[Probe], nodes: Sequence[str], l
         f"python={shlex.quote(plan.python)}",
         "rank=0",
     ]
-    together = ""
+    rendezvous = ""
     if len(nodes) > 1:
-        lines.append("case ${SLURMD_NODENAME:-} in")
-        lines += [f"{shlex.quote(name)}) rank={number};;" for number, name in enumerate(nodes)]
-        lines.append("esac")
-        together = f" --nodes {len(nodes)} --node-rank $rank --rendezvous {shlex.quote(nodes[0])}:{_PORT}"
+        lines += _rank_lines(nodes)
+        rendezvous = f" --nodes {len(nodes)} --node-rank $rank --rendezvous {shlex.quote(nodes[0])}:{_PORT}"
+    # A node without PyTorch shows in a section of its own, and not as a probe that failed.
     lines.append(f'[ $rank = 0 ] && echo "{MARK}begin python"')
+    # Standard input is this very script: a program that reads it would swallow the rest.
     lines.append("\"$python\" -c 'import torch, mlperf_logging.mllog' </dev/null 2>&1; status=$?")
     lines.append(f'[ $rank = 0 ] && printf "\\n{MARK}end $status\\n"; [ $status = 0 ] || exit 98')
     if plan.device == "cpu":
         # Names of hosts may lead gloo to an address that others do not see.
         lines.append("export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-}")
         lines.append('[ -n "$GLOO_SOCKET_IFNAME" ] || unset GLOO_SOCKET_IFNAME')
-    for one in probes:
-        words = [*(probe_arguments(one, plan.device) or ()), "--device", plan.device]
-        words += ["--time-limit", str(max(10, limit_s - 20))]
-        command = f'"$python" "$folder"/{one.program} {shlex.join(words)}{together}'
-        lines.append(f'[ $rank = 0 ] && echo "{MARK}begin {one.name}"')
-        lines.append(f"timeout -k 10 {limit_s} {command} </dev/null 2>&1; status=$?")
-        lines.append(f'[ $rank = 0 ] && printf "\\n{MARK}end $status\\n"')
+    for probe in probes:
+        lines += _probe_lines(probe, plan.device, limit_s, rendezvous)
     return "\n".join([*lines, "exit 0", ""])
+
+
+def _rank_lines(nodes: Sequence[str]) -> list[str]:
+    cases = [f"{shlex.quote(name)}) rank={number};;" for number, name in enumerate(nodes)]
+    return ["case ${SLURMD_NODENAME:-} in", *cases, "esac"]
+
+
+def _probe_lines(probe: Probe, device: str, limit_s: int, rendezvous: str) -> list[str]:
+    words = [*(probe_arguments(probe, device) or ()), "--device", device]
+    # A program that ends by itself has a result; one that timeout ends has none.
+    words += ["--time-limit", str(max(10, limit_s - 20))]
+    command = f'"$python" "$folder"/{probe.program} {shlex.join(words)}{rendezvous}'
+    return [
+        f'[ $rank = 0 ] && echo "{MARK}begin {probe.name}"',
+        f"timeout -k 10 {limit_s} {command} </dev/null 2>&1; status=$?",
+        f'[ $rank = 0 ] && printf "\\n{MARK}end $status\\n"',
+    ]
 
 
 def split_sections(text: str) -> tuple[Section, ...]:
     """Return what each program of a job said; text of programs that imitate the marks ends up in none."""
-    found: list[Section] = []
+    sections: list[Section] = []
     name, lines = "", list[str]()
     for line in text.splitlines():
-        word, _, rest = line[len(MARK) :].partition(" ") if line.startswith(MARK) else ("", "", "")
+        word, rest = _mark(line)
         if word == "begin":
+            # The one before had no end: the job was ended in it.
             if name:
-                found.append(Section(name, None, "\n".join(lines)))
-            name, lines = rest.strip(), []
+                sections.append(Section(name, None, "\n".join(lines)))
+            name, lines = rest, []
         elif word == "end" and name:
-            status = int(rest) if rest.strip().isdigit() else None
-            found.append(Section(name, status, "\n".join(lines)))
+            status = int(rest) if rest.isdigit() else None
+            sections.append(Section(name, status, "\n".join(lines)))
             name, lines = "", []
         else:
             lines.append(line)
     if name:
-        found.append(Section(name, None, "\n".join(lines)))
-    return tuple(found)
+        sections.append(Section(name, None, "\n".join(lines)))
+    return tuple(sections)
+
+
+def _mark(line: str) -> tuple[str, str]:
+    """Return word and rest of a line that marks a section, both empty for any other."""
+    if not line.startswith(MARK):
+        return "", ""
+    word, _, rest = line[len(MARK) :].partition(" ")
+    return word, rest.strip()
 
 
 @dataclass
@@ -294,31 +315,39 @@ class JobRunner:
         mine: dict[str, int] = {}
         lost = idle = 0
         while waiting or mine:
-            for index, job in list(waiting):
-                if not self._room(job):
-                    continue
-                waiting.remove((index, job))
-                try:
-                    mine[self._start(job)] = index
-                except ProbeError as error:
-                    done[index] = JobResult("lost", str(error))
+            self._start_waiting(waiting, mine, done)
             if not mine:
-                for index, job in waiting:
-                    done[index] = JobResult("left", self._why_left(job))
+                # Nothing runs, so no room will come.
+                done.update({index: JobResult("left", self._why_left(job)) for index, job in waiting})
                 break
             # Soon after a start, for a job that dies at once; then less often.
             self.sleep(min(_POLL_S, 0.5 * 2**idle))
             try:
                 ended = self._ended(mine)
-                lost, idle = 0, 0 if ended else min(idle + 1, 8)
             except ProbeError:
+                # Jobs run on while the host does not answer: a lost poll costs nothing yet.
                 lost += 1
                 if lost >= _LOST_POLLS:
                     raise
                 continue
-            for number, one in ended.items():
-                done[mine.pop(number)] = one
+            lost, idle = 0, 0 if ended else min(idle + 1, 8)
+            for number, result in ended.items():
+                done[mine.pop(number)] = result
         return [done[index] for index in range(len(jobs))]
+
+    def _start_waiting(
+        self, waiting: list[tuple[int, Job]], mine: dict[str, int], done: dict[int, JobResult]
+    ) -> None:
+        """Start the jobs that there is room for; those that cannot be started are done."""
+        # A copy: what is started leaves the list.
+        for index, job in list(waiting):
+            if not self._room(job):
+                continue
+            waiting.remove((index, job))
+            try:
+                mine[self._start(job)] = index
+            except ProbeError as error:
+                done[index] = JobResult("lost", str(error))
 
     def _ask(self, command: str) -> str:
         status, out, err = self.shell(command)
@@ -327,21 +356,25 @@ class JobRunner:
         return out
 
     def _room(self, job: Job) -> bool:
-        reserved = sum(one.minutes for one, _ in self._running.values())
+        """Return whether a job fits now: into the budget, on its nodes, and into its partitions' shares."""
+        running = [other for other, _ in self._running.values()]
+        # The longest that each may take: minutes are known to be free only once a job has ended.
+        reserved = sum(other.minutes for other in running)
+        # Sums of fractions may miss by a rounding what they were to reach exactly.
         if self.spent + reserved + job.minutes > self.plan.minutes + 1e-9:
             return False
-        held = Counter(
-            part
-            for one, _ in self._running.values()
-            for n in one.nodes
-            for part in self.partitions.get(n, ())
-        )
-        asked = Counter(part for name in job.nodes for part in self.partitions.get(name, ()))
-        if any(name in one.nodes for one, _ in self._running.values() for name in job.nodes):
+        used_nodes = [name for other in running for name in other.nodes]
+        if not set(used_nodes).isdisjoint(job.nodes):
             return False
-        return all(held[part] + count <= self._allowed(part) for part, count in asked.items())
+        used, asked = self._partition_counts(used_nodes), self._partition_counts(job.nodes)
+        return all(used[part] + count <= self._allowed(part) for part, count in asked.items())
+
+    def _partition_counts(self, nodes: Iterable[str]) -> Counter[str]:
+        """Return how many of the nodes each partition has; a node may be in several."""
+        return Counter(part for name in nodes for part in self.partitions.get(name, ()))
 
     def _allowed(self, partition: str) -> int:
+        # At least one, or a small partition would never be measured.
         return max(1, int(self.plan.share * self.members.get(partition, 0) + 1e-9))
 
     def _why_left(self, job: Job) -> str:
@@ -388,32 +421,40 @@ class JobRunner:
 
     def _ended(self, mine: Iterable[str]) -> dict[str, JobResult]:
         place = shlex.quote(self._spool)
+        # One question for all jobs: each costs a connection to Slurm's host.
         listed = self._ask(
             f'cd {place} && for one in *.rc; do [ -f "$one" ] && echo "$one $(cat "$one")"; done; '
             'for one in *.out; do echo "$one"; done'
         )
         statuses = dict(line.split(".rc ", 1) for line in listed.splitlines() if ".rc " in line)
         begun = {line.removesuffix(".out") for line in listed.splitlines() if line.endswith(".out")}
-        found: dict[str, JobResult] = {}
+        results: dict[str, JobResult] = {}
         for number in list(mine):
-            job, begin = self._running[number]
-            took = self.clock() - begin
-            overdue = took > job.limit_s + _START_S + _GRACE_S
-            if number not in statuses and number not in begun and took > _BEGIN_S:
+            result = self._result(number, statuses.get(number), number in begun)
+            if result is not None:
+                results[number] = result
+        return results
+
+    def _result(self, number: str, status: str | None, begun: bool) -> JobResult | None:
+        """Return how a job ended, None while it runs; a job beyond its time is ended here."""
+        job, begin = self._running[number]
+        took = self.clock() - begin
+        if status is None:
+            if not begun and took > _BEGIN_S:
                 del self._running[number]
-                found[number] = JobResult("lost", "its srun never began on Slurm's host")
-                continue
-            if number not in statuses and not overdue:
-                continue
-            if overdue and number not in statuses:
-                self._cancel(job)
-            said = self._ask(f"cd {place} && tail -c {_LARGEST} {number}.out; rm -f {number}.*")
-            del self._running[number]
-            minutes = min(took / 60 * max(job.gpus, 1) * len(job.nodes), job.minutes)
-            one = classify_exit(said, statuses.get(number, ""), minutes)
-            self.spent += one.minutes
-            found[number] = one
-        return found
+                return JobResult("lost", "its srun never began on Slurm's host")
+            # Slurm ends a job in time itself: this is for a Slurm that does not.
+            if took <= job.limit_s + _START_S + _GRACE_S:
+                return None
+            self._cancel(job)
+        place = shlex.quote(self._spool)
+        output = self._ask(f"cd {place} && tail -c {_LARGEST} {number}.out; rm -f {number}.*")
+        del self._running[number]
+        # Never more than was reserved for it, whatever the wait for nodes has added.
+        minutes = min(took / 60 * max(job.gpus, 1) * len(job.nodes), job.minutes)
+        result = classify_exit(output, status or "", minutes)
+        self.spent += result.minutes
+        return result
 
     def _cancel(self, job: Job) -> None:
         self.shell(f"scancel --name={JOB_NAME} --nodelist={shlex.quote(','.join(job.nodes))}")
@@ -421,19 +462,26 @@ class JobRunner:
 
 def classify_exit(said: str, status: str, minutes: float) -> JobResult:
     """Return how a job ended, out of what srun and its programs said."""
-    parts = split_sections(said)
-    last = " | ".join(line.strip() for line in said.splitlines() if line.strip())[-300:]
-    if not parts:
-        busy = _BUSY.search(said)
+    sections = split_sections(said)
+    if not sections:
         # Nothing ran: nothing was used.
-        return JobResult("busy" if busy else "lost", sanitize(last, 300) or "srun said nothing")
-    if any(one.status in OUT_OF_TIME for one in parts):
-        return JobResult("hung", "did not end in time", parts, minutes)
-    if any(one.status for one in parts) or status != "0":
-        bad = next((one for one in parts if one.status), None)
-        text = f"{bad.name} ended with {bad.status}: {last_lines(bad.text)}" if bad else sanitize(last, 300)
-        return JobResult("failed", text, parts, minutes)
-    return JobResult("ok", "", parts, minutes)
+        outcome = "busy" if _BUSY.search(said) else "lost"
+        return JobResult(outcome, _end_of_output(said) or "srun said nothing")
+    # Before "failed": a program that was ended has a status that is none of its own.
+    if any(section.status in OUT_OF_TIME for section in sections):
+        return JobResult("hung", "did not end in time", sections, minutes)
+    failed = next((section for section in sections if section.status), None)
+    if failed is not None:
+        text = f"{failed.name} ended with {failed.status}: {last_lines(failed.text)}"
+        return JobResult("failed", text, sections, minutes)
+    if status != "0":
+        return JobResult("failed", _end_of_output(said), sections, minutes)
+    return JobResult("ok", "", sections, minutes)
+
+
+def _end_of_output(text: str) -> str:
+    joined = " | ".join(line.strip() for line in text.splitlines() if line.strip())
+    return sanitize(joined[-300:], 300)
 
 
 def last_lines(text: str) -> str:

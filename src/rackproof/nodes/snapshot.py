@@ -29,7 +29,7 @@ A node's text is hostile until it is sanitized; what is absent is empty or None,
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from pydantic import Field
@@ -204,18 +204,18 @@ def build_snapshot(
         about: The node's record where it was read already: reading it is most of the cost of a snapshot.
     """
     facts, node, health = (mapping_at(gathered, part) for part in ("facts", "node", "health"))
+    # Of several gatherers the last one that asked a tool counts.
     tools = {**mapping_at(facts, "tools"), **mapping_at(node, "commands"), **mapping_at(health, "tools")}
+    files = mapping_at(facts, "files")
     record = about or node_from_facts(name, facts, sku)
-    boot_id = sanitize(facts.get("boot_id") or node.get("boot_id") or "", 60)
+    boot_id = _boot_id(facts, node)
     gpus = _read_gpus(tools)
-    log = _since(stdout_of(tools, "kernel_log"), health, text_at(mapping_at(facts, "files"), "uptime"))
-    uuids = {normalize_bus_id(gpu.bus_id): gpu.uuid for gpu in _known_gpus(gpus, previous)}
-    xids = _read_xids(log, as_float(health.get("booted")) or 0, uuids)
+    log = _since(stdout_of(tools, "kernel_log"), health, text_at(files, "uptime"))
+    xids = _read_xids(log, as_float(health.get("booted")) or 0, _uuids_by_bus(gpus, previous))
     ports = _with_usual_rates(_read_ports(mapping_at(health, "hca") or _ports_of_facts(facts)), previous)
     paths = {**mapping_at(facts, "paths"), **mapping_at(node, "space"), **mapping_at(health, "disk")}
     disk = _read_disks(paths)
     failed_units = _failed_units(tools, node.get("services"))
-    idle_units = _idle_units(stdout_of(tools, "units"))
     clock = mapping_at(node, "clock")
     return NodeSnapshot(
         node=name,
@@ -234,12 +234,10 @@ def build_snapshot(
         versions=_versions(record.software | record.firmware, gpus, mapping_at(node, "modules")),
         tools={**_missing_disks(paths, disk), **_tool_statuses(tools)},
         seconds=_tool_seconds(tools),
-        truncated=tuple(
-            sanitize(tool, 60) for tool in sorted(tools) if mapping_at(tools, tool).get("truncated")
-        ),
-        mounts=_read_mounts(node, text_at(mapping_at(facts, "files"), "mountinfo")),
+        truncated=_truncated_tools(tools),
+        mounts=_read_mounts(node, text_at(files, "mountinfo")),
         failed_units=failed_units,
-        idle_units=tuple(unit for unit in idle_units if unit not in (failed_units or ())),
+        idle_units=_idle_units(stdout_of(tools, "units"), failed_units or ()),
         disk=disk,
         memory_bytes=record.memory_bytes or as_int(node.get("memory_bytes")) or 0,
         memlock_bytes=as_int(facts.get("memlock_bytes")),
@@ -247,6 +245,19 @@ def build_snapshot(
         clock_offset_s=_clock_offset(clock),
         clock_synchronized=_clock_synchronized(clock, stdout_of(tools, "clock"), node),
     )
+
+
+def _boot_id(facts: Mapping[str, Any], node: Mapping[str, Any]) -> str:
+    return sanitize(facts.get("boot_id") or node.get("boot_id") or "", 60)
+
+
+def _uuids_by_bus(gpus: tuple[GpuSnapshot, ...], previous: NodeSnapshot | None) -> dict[str, str]:
+    return {normalize_bus_id(gpu.bus_id): gpu.uuid for gpu in _known_gpus(gpus, previous)}
+
+
+def _truncated_tools(tools: Mapping[str, Any]) -> tuple[str, ...]:
+    names = (tool for tool in sorted(tools) if mapping_at(tools, tool).get("truncated"))
+    return tuple(sanitize(tool, 60) for tool in names)
 
 
 def normalize_bus_id(address: str) -> str:
@@ -467,12 +478,12 @@ def _read_xids(log: str, booted: float, uuids: Mapping[str, str]) -> tuple[XidEv
             continue
         bus_id, xid, text = normalize_bus_id(match[1]), int(match[2]), sanitize(match[3] or "", 300)
         key = (bus_id, xid, requested_action(xid, text))
-        # Seconds since 1970; dmesg, which counts from the boot, has no line of an earlier one.
-        stamp = _MOMENT.match(line)
-        before_boot = stamp is not None and float(stamp[1]) < booted
+        before_boot = _is_before_boot(line, booted)
         if event := events.get(key):
+            # Once more after the boot, and the boot has not helped.
             update = {"times": event.times + 1, "rebooted": event.rebooted and before_boot}
             events[key] = event.model_copy(update=update)
+        # A broken GPU can fill a log: what is beyond the bound is not kept.
         elif len(events) < MOST_XIDS:
             events[key] = XidEvent(
                 bus_id=bus_id,
@@ -485,26 +496,38 @@ def _read_xids(log: str, booted: float, uuids: Mapping[str, str]) -> tuple[XidEv
     return tuple(events.values())
 
 
+def _is_before_boot(line: str, booted: float) -> bool:
+    # Seconds since 1970; dmesg, which counts from the boot, has no line of an earlier one.
+    stamp = _MOMENT.match(line)
+    return stamp is not None and float(stamp[1]) < booted
+
+
 def _open_xids(
     new: tuple[XidEvent, ...], gpus: tuple[GpuSnapshot, ...], boot_id: str, previous: NodeSnapshot | None
 ) -> list[XidEvent]:
     """Return last night's XIDs whose requested action is not done: they are repeated until it is."""
-    # A boot that cannot be told from the last one has mended nothing.
-    if previous is None or (boot_id and previous.boot_id and previous.boot_id != boot_id):
+    if previous is None or _has_rebooted(boot_id, previous):
         return []
     repeated = {(event.bus_id, event.xid) for event in new}
     # A reset leaves no trace but this.
     recovered = {gpu.uuid for gpu in gpus if gpu.recovery_action == "None"}
-    return [
-        event.model_copy(update={"carried": True})
-        for event in previous.xids
-        if _awaits_action(event)
-        and (event.bus_id, event.xid) not in repeated
-        and not (event.action == "reset" and event.uuid in recovered)
-    ]
+    carried = []
+    for event in previous.xids:
+        # One that the log has again is reported from there: twice would be two findings.
+        is_repeated = (event.bus_id, event.xid) in repeated
+        if not is_repeated and _awaits_action(event, recovered):
+            carried.append(event.model_copy(update={"carried": True}))
+    return carried
 
 
-def _awaits_action(event: XidEvent) -> bool:
+def _has_rebooted(boot_id: str, previous: NodeSnapshot) -> bool:
+    """Return whether a node was booted since; a boot that cannot be told from the last has mended nothing."""
+    return bool(boot_id and previous.boot_id and previous.boot_id != boot_id)
+
+
+def _awaits_action(event: XidEvent, recovered: Collection[str]) -> bool:
+    if event.action == "reset" and event.uuid in recovered:
+        return False
     return event.action in ("reset", "reboot", "isolate") and not resolved_by_boot(event)
 
 
@@ -519,7 +542,7 @@ def _count_reboots(boot_id: str, new: tuple[XidEvent, ...], previous: NodeSnapsh
         return {}
     counts = dict(previous.reboots)
     resolved = [event for event in new if resolved_by_boot(event)]
-    if boot_id and previous.boot_id and boot_id != previous.boot_id:
+    if _has_rebooted(boot_id, previous):
         resolved += [event for event in previous.xids if not resolved_by_boot(event)]
     # A set: several events of one XID are one reason for one reboot.
     for key in {reboot_counter_key(event) for event in resolved if event.action == "reboot"}:
@@ -537,13 +560,17 @@ def _versions(
 ) -> dict[str, str]:
     versions = {name: known[name] for name in _VERSIONS if known.get(name)}
     versions |= {name: value for name, value in known.items() if name.startswith(("bios", "infiniband."))}
+    # The GPUs of a node may differ: then the version is all of them, and unlike that of other nodes.
     for name, values in (("vbios", {gpu.vbios for gpu in gpus}), ("gsp", {gpu.gsp for gpu in gpus})):
         if any(values):
             versions[name] = " ".join(sorted(filter(None, values)))
-    for module in ("nvidia_peermem", "nvidia"):
-        if module in modules:
-            versions[f"module.{module}"] = sanitize(modules[module] or "", 60)
-    return versions
+    return versions | _module_versions(modules)
+
+
+def _module_versions(modules: Mapping[str, Any]) -> dict[str, str]:
+    """Return versions of the modules that are loaded, which after an upgrade are not those installed."""
+    loaded = [module for module in ("nvidia_peermem", "nvidia") if module in modules]
+    return {f"module.{module}": sanitize(modules[module] or "", 60) for module in loaded}
 
 
 def _tool_statuses(tools: Mapping[str, Any]) -> dict[str, str]:
@@ -669,12 +696,12 @@ def _failed_units(tools: Mapping[str, Any], services: object) -> tuple[str, ...]
     return tuple(sorted(sanitize(line.split()[0], 100) for line in lines if line.strip()))
 
 
-def _idle_units(shown: str) -> tuple[str, ...]:
-    """Return the units that are enabled and do not run, of ``systemctl show``."""
+def _idle_units(shown: str, failed: Collection[str]) -> tuple[str, ...]:
+    """Return the units that are enabled and do not run, of ``systemctl show``, without the failed ones."""
     idle = []
     for block in re.split(r"\n\s*\n", shown):
         unit = dict(line.partition("=")[::2] for line in block.splitlines())
         enabled = unit.get("UnitFileState", "").startswith("enabled") and unit.get("LoadState") == "loaded"
         if enabled and unit.get("ActiveState") not in ("active", "activating", "reloading", None):
             idle.append(sanitize(unit.get("Id", ""), 100))
-    return tuple(sorted(filter(None, idle)))
+    return tuple(sorted(unit for unit in idle if unit and unit not in failed))

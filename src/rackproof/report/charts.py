@@ -287,21 +287,24 @@ def sweep_charts(runs: Sequence[Run]) -> tuple[Chart, ...]:
 
     Repeats of one point are averaged. Runs that did not measure the metric leave a gap, not a zero.
     """
+    charts: list[Chart] = []
+    for benchmark in dict.fromkeys(run.benchmark for run in runs):
+        own = [run for run in runs if run.benchmark == benchmark and _batch(run) is not None]
+        charts += _sweep_charts_of(benchmark, sorted(own, key=_gpus))
+    return tuple(charts[:MAX_CHARTS])
+
+
+def _sweep_charts_of(benchmark: str, points: Sequence[Run]) -> Iterator[Chart]:
     metrics = (
         ("Throughput", ("samples_per_second", "images_per_second")),
         ("Validation accuracy", ("eval_accuracy", "best_accuracy")),
     )
-    charts = []
-    for benchmark in dict.fromkeys(run.benchmark for run in runs):
-        own = [run for run in runs if run.benchmark == benchmark]
-        points = sorted((run for run in own if _batch(run) is not None), key=_gpus)
-        for title, names in metrics:
-            lines, unit = _sweep_lines(points, names)
-            # One batch size is a column of points, and no curve.
-            if len({x for line in lines for x in line.x}) >= 2:
-                full_title = f"{title} over batch size: {sanitize(benchmark, 80)}"
-                charts.append(_sweep_chart(full_title, unit_text(unit) or title.lower(), lines))
-    return tuple(charts[:MAX_CHARTS])
+    for title, names in metrics:
+        lines, unit = _sweep_lines(points, names)
+        # One batch size is a column of points, and no curve.
+        if len({x for line in lines for x in line.x}) >= 2:
+            full_title = f"{title} over batch size: {sanitize(benchmark, 80)}"
+            yield _sweep_chart(full_title, unit_text(unit) or title.lower(), lines)
 
 
 def _sweep_chart(title: str, y_label: str, lines: Sequence[Line]) -> Chart:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -237,23 +238,18 @@ def night_folders(results: Path, *, before: str = "") -> list[Path]:
     Raises:
         ResultsError: The folder cannot be listed.
     """
-    found: list[Path] = []
     try:
-        names = sorted((one.name for one in results.iterdir() if is_night(one.name)), reverse=True)
+        # Names begin with the moment, so that they sort by time.
+        names = sorted((entry.name for entry in results.iterdir() if is_night(entry.name)), reverse=True)
     except FileNotFoundError:
         return []
     except OSError as error:
         raise ResultsError(f"cannot list the results in {results}: {error.strerror}") from None
-    for name in names:
-        if (
-            (not before or name < before)
-            and not name.startswith(".")
-            and (results / name / NIGHT_FILE).is_file()
-        ):
-            found.append(results / name)
-            if len(found) == NIGHTS_BACK:
-                break
-    return found
+    if before:
+        names = [name for name in names if name < before]
+    # Lazily: years of nights may lie there, and only the latest are asked for.
+    kept = (results / name for name in names if (results / name / NIGHT_FILE).is_file())
+    return list(islice(kept, NIGHTS_BACK))
 
 
 def last_snapshot(folders: Iterable[Path], node: str) -> StoredSnapshot | None:

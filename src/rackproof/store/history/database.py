@@ -118,15 +118,12 @@ def _from_path(path: Path) -> Target:
 
 def _from_url(given: str, origin: str) -> Target:
     usage = f"{origin} must look like postgresql://USER:PASSWORD@HOST:5432/NAME or sqlite:///PATH"
-    try:
-        url: URL | None = make_url(given)
-    except (ArgumentError, ValueError):
-        # Not chained: the parser's own message may quote a piece of the password.
-        url = None
+    url = _parsed_url(given)
     if url is None:
         raise HistoryError(
             f"{usage}; what it holds is no URL. Write special characters of a password as %XX (@ is %40)."
         )
+    # Without the driver ("postgresql+asyncpg"): which one is used is not the operator's to choose.
     kind = url.drivername.partition("+")[0]
     if kind == "sqlite":
         if not url.database or url.database == ":memory:":
@@ -134,7 +131,18 @@ def _from_url(given: str, origin: str) -> Target:
         return _from_path(Path(url.database))
     if kind not in ("postgresql", "postgres"):
         raise HistoryError(f"{usage}; it names another kind of database.")
-    url = url.set(drivername="postgresql+psycopg")
+    return _postgresql_target(given, url.set(drivername="postgresql+psycopg"))
+
+
+def _parsed_url(given: str) -> URL | None:
+    try:
+        return make_url(given)
+    except (ArgumentError, ValueError):
+        # Nothing of the error goes on: the parser's own message may quote a piece of the password.
+        return None
+
+
+def _postgresql_target(given: str, url: URL) -> Target:
     options = {key: value for key, value in url.query.items() if key in _SECRET_OPTIONS}
     hidden = [url.password or "", *(one for value in options.values() for one in _each(value))]
     host = url.host or ", ".join(_each(url.query.get("host", "the local socket")))
@@ -142,6 +150,7 @@ def _from_url(given: str, origin: str) -> Target:
     return Target(
         f"the PostgreSQL database {url.database or '(of the user)'} on {place}",
         url,
+        # The longest first: of a secret within another one a rest would stay readable.
         (given, *sorted(filter(None, hidden), key=len, reverse=True)),
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -71,22 +71,32 @@ class Topology:
         self.gpus: dict[str, tuple[Part, Part]] = {}
         self._places: dict[tuple[tuple[str, str], ...], Place] = {}
         for node in nodes:
-            part = Part(Kind.NODE, bounded_key(node.hardware_key))
-            if part in self.described:
-                part = Part(Kind.NODE, bounded_key(f"{node.hardware_key}/{node.name}"))
-            self.nodes[node.name] = part
-            self.described[part] = node
-            for gpu in node.gpus:
-                if gpu.uuid:
-                    chip = Part(Kind.GPU, bounded_key(gpu.uuid))
-                    self.gpus[gpu.uuid] = (chip, part)
-                    self.described[chip] = gpu
+            self._add_node(node)
+        # By key: the same nodes are one group, in whatever order a run names them.
         members = tuple(sorted(self.nodes.values(), key=lambda part: part.key))
         self.whole: Part | None = None
         if len(members) == 1:
             self.whole = members[0]
         elif members:
             self.whole = Part(Kind.GROUP, bounded_key("+".join(part.key for part in members)), members)
+
+    def _add_node(self, node: Node) -> None:
+        part = Part(Kind.NODE, bounded_key(node.hardware_key))
+        if part in self.described:
+            part = Part(Kind.NODE, bounded_key(f"{node.hardware_key}/{node.name}"))
+        self.nodes[node.name] = part
+        self.described[part] = node
+        for gpu in node.gpus:
+            # A GPU without a UUID cannot be known again: its numbers belong to the node.
+            if gpu.uuid:
+                chip = Part(Kind.GPU, bounded_key(gpu.uuid))
+                self.gpus[gpu.uuid] = (chip, part)
+                self.described[chip] = gpu
+
+    @property
+    def only_node(self) -> Part | None:
+        """The node of a run on one node, ``None`` of a run on several or on none that is known."""
+        return self.whole if self.whole is not None and self.whole.kind is Kind.NODE else None
 
     def place(self, labels: Mapping[str, str]) -> Place:
         """Return what a measurement with these labels was taken on."""
@@ -99,20 +109,18 @@ class Topology:
     def _place(self, labels: Mapping[str, str]) -> Place:
         kept: dict[str, str] = {}
         ends: list[tuple[Part, Part | None]] = []
+        # By name, so that "from" comes before "to": the two directions of a link are two links.
         for name in sorted(labels):
             end = self._part(name, labels[name])
             kept[name] = labels[name] if end is None else PLACEHOLDER
             if end is not None:
                 ends.append(end)
-        only = self.whole if self.whole is not None and self.whole.kind is Kind.NODE else None
+        canonical = canonical_json(kept)
         if not ends:
-            return Place(canonical_json(kept), self.whole, only)
+            return Place(canonical, self.whole, self.only_node)
         if len(ends) == 1:
-            return Place(canonical_json(kept), *ends[0])
-        members = tuple(part for part, _ in ends)
-        nodes = {node for _, node in ends}
-        link = Part(Kind.LINK, bounded_key(">".join(part.key for part in members)), members)
-        return Place(canonical_json(kept), link, nodes.pop() if len(nodes) == 1 else None)
+            return Place(canonical, *ends[0])
+        return Place(canonical, *_link_between(ends))
 
     def _part(self, label: str, value: str) -> tuple[Part, Part | None] | None:
         """Return the hardware that a label names and its node, ``None`` for an ordinary label."""
@@ -122,9 +130,16 @@ class Topology:
             return self.nodes[value], self.nodes[value]
         if _UUID.fullmatch(value):
             # A GPU that the node's facts do not list, for instance in an imported log.
-            node = self.whole if self.whole is not None and self.whole.kind is Kind.NODE else None
-            return Part(Kind.GPU, bounded_key(value)), node
+            return Part(Kind.GPU, bounded_key(value)), self.only_node
         return None
+
+
+def _link_between(ends: Sequence[tuple[Part, Part | None]]) -> tuple[Part, Part | None]:
+    """Return the link of several ends, and the one node that all of them sit in, if it is one."""
+    members = tuple(part for part, _ in ends)
+    nodes = {node for _, node in ends}
+    link = Part(Kind.LINK, bounded_key(">".join(part.key for part in members)), members)
+    return link, nodes.pop() if len(nodes) == 1 else None
 
 
 def storable_text(text: str, limit: int) -> str:

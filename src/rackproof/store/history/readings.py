@@ -335,30 +335,41 @@ def _blocks(connection: Connection, query: Select[Any]) -> Iterator[tuple[Intege
 
 def _parts(connection: Connection, ids: Integers) -> tuple[tuple[Part, ...], NDArray[np.int64]]:
     """Return the hardware of those ids, and its ids in the same (ascending) order."""
-    table, homes, members = schema.hardware, schema.placements, schema.hardware_members
+    table = schema.hardware
     wanted = {int(one) for one in ids if one >= 0}
     # All of them are read: most of a fleet is asked for, and a list of 90,000 ids is no faster.
     # all(): one by one, SQLAlchemy's rows cost three times as much.
     known = connection.execute(select(table.c.id, table.c.kind, table.c.key, table.c.name, table.c.sku)).all()
+    # Nodes and GPUs always: links are named by their ends, and a GPU's seat is the index of its node.
     single = (Kind.GPU.value, Kind.NODE.value)
     described = sorted(row for row in map(tuple, known) if row[1] in single or row[0] in wanted)
     order = [row[0] for row in described]
-    position = {one: place for place, one in enumerate(order)}
+    seats = _seats(connection, {one: place for place, one in enumerate(order)})
+    rows = {row[0]: Part(*row[1:], *seats.get(row[0], ())) for row in described}
+    for whole, members in _members_of(connection, rows).items():
+        rows[whole] = _of_members(rows[whole], members)
+    return tuple(rows[one] for one in order), np.array(order, dtype=np.int64)
+
+
+def _seats(connection: Connection, position: Mapping[int, int]) -> dict[int, tuple[int, int]]:
+    """Return by id of a GPU the position of the node that it sits in now, and its slot."""
+    homes = schema.placements
     # The latest placement of a GPU is where it sits now.
     placed = connection.execute(
         select(homes.c.gpu_id, homes.c.node_id, homes.c.slot).order_by(homes.c.last_seen)
     ).all()
-    seats = {gpu: (position[node], slot) for gpu, node, slot in placed}
-    rows = {row[0]: Part(*row[1:], *seats.get(row[0], ())) for row in described}
-    together: dict[int, list[Part]] = {}
-    for whole, member in connection.execute(
-        select(members.c.whole_id, members.c.member_id).order_by(members.c.whole_id, members.c.position)
-    ):
+    return {gpu: (position[node], slot) for gpu, node, slot in placed}
+
+
+def _members_of(connection: Connection, rows: Mapping[int, Part]) -> dict[int, list[Part]]:
+    """Return by id of a link or group its members in their order."""
+    table = schema.hardware_members
+    query = select(table.c.whole_id, table.c.member_id).order_by(table.c.whole_id, table.c.position)
+    members: dict[int, list[Part]] = {}
+    for whole, member in connection.execute(query):
         if whole in rows and member in rows:
-            together.setdefault(whole, []).append(rows[member])
-    for whole, some in together.items():
-        rows[whole] = _of_members(rows[whole], some)
-    return tuple(rows[one] for one in order), np.array(order, dtype=np.int64)
+            members.setdefault(whole, []).append(rows[member])
+    return members
 
 
 def _of_members(whole: Part, members: Sequence[Part]) -> Part:

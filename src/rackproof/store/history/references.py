@@ -6,7 +6,7 @@ No I/O: the repository reads and writes the tables.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rackproof.core.records import Direction, Judgement, Reference, Run, Verdict
@@ -54,21 +54,29 @@ def mirror_bound(bound: float | None) -> float | None:
 
 def acceptance_objection(run: Run) -> str:
     """Return why a run's numbers must not become references, empty if they may."""
-    bad = (Verdict.FAIL, Verdict.UNPROVEN)
     if run.verdict is Verdict.FAIL:
         return run.reasons[0] if run.reasons else "it failed"
-    for finding in run.findings:
-        if finding.verdict in bad:
-            return finding.message
-    for log in run.logs:
-        if log.verdict in bad:
-            return f"its log {log.path} is {log.verdict.value}"
-    for judged in run.judgements:
-        if judged.gating and judged.verdict in bad and not is_candidate(judged):
-            return f"{judged.metric} is {judged.verdict.value}: {judged.reason}"
+    # Not the verdict alone: a run is unproven for want of references, and those it is to give.
+    objection = next(_bad_evidence(run), None)
+    if objection is not None:
+        return objection
     if run.exit_status not in (0, None):
         return f"it ended with status {run.exit_status}"
     return ""
+
+
+def _bad_evidence(run: Run) -> Iterator[str]:
+    """Yield what of a run's findings, logs and judgements speaks against its numbers."""
+    bad = (Verdict.FAIL, Verdict.UNPROVEN)
+    for finding in run.findings:
+        if finding.verdict in bad:
+            yield finding.message
+    for log in run.logs:
+        if log.verdict in bad:
+            yield f"its log {log.path} is {log.verdict.value}"
+    for judged in run.judgements:
+        if judged.gating and judged.verdict in bad and not is_candidate(judged):
+            yield f"{judged.metric} is {judged.verdict.value}: {judged.reason}"
 
 
 NumberKey = tuple[str, str, str, str]
@@ -81,21 +89,26 @@ def acceptable_numbers(run: Run, topology: Topology) -> dict[NumberKey, tuple[fl
     These are the candidates among the judgements and those that passed against a reference accepted before.
     Where one GPU of several was judged, so are the same measurements of the others.
     """
-    numbers: dict[NumberKey, tuple[float, Direction | None]] = {}
-    directions = {one.name: one.direction for one in run.measurements if one.direction is not None}
-    accepted_quantities = set()
-    for judged in run.judgements:
-        key = _number_key(run, topology.place(judged.labels), judged.metric, judged.unit)
-        if key is None or judged.value is None or not _may_become_reference(judged):
-            continue
-        numbers[key] = judged.value, directions.get(judged.metric)
-        accepted_quantities.add(key[2:])
+    numbers = _judged_numbers(run, topology)
+    accepted_quantities = {key[2:] for key in numbers}
     for measurement in run.measurements:
         key = _number_key(run, topology.place(measurement.labels), measurement.name, measurement.unit)
+        # What was judged keeps the judgement's value; NaN and infinity are no reference.
         if key is None or key in numbers or not measurement.finite:
             continue
         if key[2:] in accepted_quantities:
             numbers[key] = measurement.value, measurement.direction
+    return numbers
+
+
+def _judged_numbers(run: Run, topology: Topology) -> dict[NumberKey, tuple[float, Direction | None]]:
+    numbers: dict[NumberKey, tuple[float, Direction | None]] = {}
+    # A judgement states no direction: the measurement of its metric does.
+    directions = {one.name: one.direction for one in run.measurements if one.direction is not None}
+    for judged in run.judgements:
+        key = _number_key(run, topology.place(judged.labels), judged.metric, judged.unit)
+        if key is not None and judged.value is not None and _may_become_reference(judged):
+            numbers[key] = judged.value, directions.get(judged.metric)
     return numbers
 
 

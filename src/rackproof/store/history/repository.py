@@ -270,31 +270,15 @@ class Store(AbstractContextManager["Store"]):
             since: Only from this moment on.
             limit: At most so many, ``None`` for all.
         """
-        table, runs = schema.measurements, schema.runs
-        query = select(
-            runs.c.run_id,
-            table.c.moment,
-            table.c.quantity_id,
-            table.c.hardware_id,
-            table.c.node_id,
-            table.c.value,
-            table.c.special,
-        ).join(runs, runs.c.id == table.c.run_pk)
+        table, wanted = schema.measurements, labels or {}
         by_quantity = any(value is not None for value in (metric, labels, benchmark, parameters))
-        # Each is right; the second follows the index of runs where nothing else narrows the search.
-        moment = table.c.moment if by_quantity or hardware is not None else runs.c.moment
-        query = query.order_by(moment.desc(), table.c.run_pk.desc(), table.c.ordinal).limit(limit)
-        if since is not None:
-            query = query.where(moment >= as_utc(since))
-        # A label that names hardware is not in the quantity: it selects by what the row was measured on.
-        names = [value for value in (labels or {}).values() if is_identity(value)]
-        names += [hardware] if hardware is not None else []
+        query = _measurement_query(by_quantity or hardware is not None, since, limit)
         with self._reading() as connection:
-            known = quantities_by_id(connection, metric, benchmark, parameters)
-            known = {key: kept for key, kept in known.items() if could_have_labels(kept.labels, labels or {})}
+            quantities = quantities_by_id(connection, metric, benchmark, parameters)
+            known = _with_labels(quantities, wanted)
             if by_quantity:
                 query = query.where(one_of(table.c.quantity_id, known))
-            for name in names:
+            for name in _hardware_names(wanted, hardware):
                 query = query.where(on_hardware(connection, table.c, name))
             rows = connection.execute(query).all()
             parts = HardwareOfRows(
@@ -302,7 +286,7 @@ class Store(AbstractContextManager["Store"]):
             )
         made = [_measurement_row(row, known[row.quantity_id], parts) for row in rows]
         # Once more with the hardware's own names: the query let any hardware pass for a label.
-        return [row for row in made if (labels or {}).items() <= row.labels.items()]
+        return [row for row in made if wanted.items() <= row.labels.items()]
 
     # References
 
@@ -634,3 +618,32 @@ def _forget_old_runs(connection: Connection, before: datetime) -> int:
     for table in (schema.measurements, schema.records):
         connection.execute(delete(table).where(one_of(table.c.run_pk, ids)))
     return len(ids)
+
+
+def _measurement_query(narrowed: bool, since: datetime | None, limit: int | None) -> Select[Any]:
+    """Return the query of measurements, newest first; ``narrowed`` if only some quantities or parts count."""
+    table, runs = schema.measurements, schema.runs
+    query = select(
+        runs.c.run_id,
+        table.c.moment,
+        table.c.quantity_id,
+        table.c.hardware_id,
+        table.c.node_id,
+        table.c.value,
+        table.c.special,
+    ).join(runs, runs.c.id == table.c.run_pk)
+    # Each is right; the second follows the index of runs where nothing else narrows the search.
+    moment = table.c.moment if narrowed else runs.c.moment
+    query = query.order_by(moment.desc(), table.c.run_pk.desc(), table.c.ordinal).limit(limit)
+    return query if since is None else query.where(moment >= as_utc(since))
+
+
+def _with_labels(quantities: Mapping[int, Measured], labels: Mapping[str, str]) -> dict[int, Measured]:
+    return {key: one for key, one in quantities.items() if could_have_labels(one.labels, labels)}
+
+
+def _hardware_names(labels: Mapping[str, str], hardware: str | None) -> list[str]:
+    """Return the hardware that a search is narrowed to."""
+    # A label that names hardware is not in the quantity: it selects by what the row was measured on.
+    names = [value for value in labels.values() if is_identity(value)]
+    return names if hardware is None else [*names, hardware]

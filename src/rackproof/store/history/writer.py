@@ -153,46 +153,27 @@ class RunWriter:
         }
 
     def _enter_hardware(self, drafts: Sequence[_Draft]) -> None:
-        parts: dict[tuple[str, str], Row] = {}
-        members: dict[tuple[str, str], tuple[Part, ...]] = {}
-        names: dict[tuple[tuple[str, str], str], Row] = {}
-        places: dict[tuple[tuple[str, str], tuple[str, str]], Row] = {}
-        for draft in sorted(drafts, key=lambda one: one.moment):
-            seen = {"first_seen": draft.moment, "last_seen": draft.moment}
-            for part in draft.parts:
-                row = {**_describe(part, draft.topology.described.get(part)), **seen}
-                _merge(parts, _key(part), row)
-                if part.members:
-                    members[_key(part)] = part.members
-            for name, part in draft.topology.nodes.items():
-                _merge(names, (_key(part), storable_text(name, KEY_LIMIT)), dict(seen))
-            for chip, node in draft.topology.gpus.values():
-                gpu = draft.topology.described[chip]
-                slot = gpu.index if isinstance(gpu, Gpu) else 0
-                _merge(places, (_key(chip), _key(node)), {"slot": slot, **seen})
-
+        sightings = _Sightings(drafts)
+        parts = sightings.parts
+        # In the order of their keys everywhere: two writers that lock rows in one order cannot deadlock.
         self._see(schema.hardware, ("kind", "key"), [parts[key] for key in sorted(parts)])
         self.hardware_ids |= self.find_hardware(parts)
         ids = self.hardware_ids
-        self._ignore_known(
-            schema.hardware_members,
-            [
-                {"whole_id": ids[whole], "position": position, "member_id": ids[_key(part)]}
-                for whole in sorted(members)
-                for position, part in enumerate(members[whole])
-            ],
-        )
+        self._ignore_known(schema.hardware_members, sightings.member_rows(ids))
         self._see(
             schema.host_names,
             ("hardware_id", "name"),
-            [{"hardware_id": ids[key], "name": name, **row} for (key, name), row in sorted(names.items())],
+            [
+                {"hardware_id": ids[key], "name": name, **row}
+                for (key, name), row in sorted(sightings.names.items())
+            ],
         )
         self._see(
             schema.placements,
             ("gpu_id", "node_id"),
             [
                 {"gpu_id": ids[gpu], "node_id": ids[node], **row}
-                for (gpu, node), row in sorted(places.items())
+                for (gpu, node), row in sorted(sightings.places.items())
             ],
         )
 
@@ -208,33 +189,38 @@ class RunWriter:
     def _enter_runs(self, drafts: Sequence[_Draft]) -> None:
         runs = schema.runs
         statement = self._insert(runs)
+        # An imported run without any time keeps the moment of its first entry.
+        changed = [column.name for column in runs.c if column.name not in ("id", "run_id", "kept")]
         statement = statement.on_conflict_do_update(
-            index_elements=["run_id"],
-            set_={
-                column.name: statement.excluded[column.name]
-                for column in runs.c
-                # An imported run without any time keeps the moment of its first entry.
-                if column.name not in ("id", "run_id", "kept")
-            },
+            index_elements=["run_id"], set_={name: statement.excluded[name] for name in changed}
         )
         self._connection.execute(statement, [draft.run_row(self.hardware_ids) for draft in drafts])
-        keys = {
+        self._replace_details(drafts, self._run_keys([draft.run.run_id for draft in drafts]))
+
+    def _run_keys(self, run_ids: Iterable[str]) -> dict[str, int]:
+        """Return the primary keys of runs by id."""
+        runs = schema.runs
+        return {
             row.run_id: row.id
-            for chunk in _chunks([draft.run.run_id for draft in drafts])
+            for chunk in _chunks(run_ids)
             for row in self._connection.execute(
                 select(runs.c.run_id, runs.c.id).where(runs.c.run_id.in_(chunk))
             )
         }
+
+    def _replace_details(self, drafts: Sequence[_Draft], keys: Mapping[str, int]) -> None:
+        """Write the rows below runs anew: a record that changed may have fewer of them."""
         tables = (schema.records, schema.run_nodes, schema.measurements, schema.judgements)
         for table in tables:
             for chunk in _chunks(sorted(keys.values())):
                 self._connection.execute(delete(table).where(table.c.run_pk.in_(chunk)))
         rows: dict[str, list[Row]] = {table.name: [] for table in tables}
         for draft in drafts:
-            made = draft.detail_rows(keys[draft.run.run_id], self.hardware_ids, self.quantity_ids)
-            for name, some in made.items():
-                rows[name] += some
+            details = draft.detail_rows(keys[draft.run.run_id], self.hardware_ids, self.quantity_ids)
+            for name, of_table in details.items():
+                rows[name] += of_table
         for table in tables:
+            # An empty list would insert one row of defaults.
             if rows[table.name]:
                 self._connection.execute(insert(table), rows[table.name])
 
@@ -285,6 +271,40 @@ class RunWriter:
     def _ignore_known(self, table: Table, rows: list[Row]) -> None:
         if rows:
             self._connection.execute(self._insert(table).on_conflict_do_nothing(), rows)
+
+
+class _Sightings:
+    """What runs show of hardware, each thing once: its latest description, and when it was first seen."""
+
+    def __init__(self, drafts: Sequence[_Draft]) -> None:
+        self.parts: dict[tuple[str, str], Row] = {}
+        self.names: dict[tuple[tuple[str, str], str], Row] = {}
+        self.places: dict[tuple[tuple[str, str], tuple[str, str]], Row] = {}
+        self._members: dict[tuple[str, str], tuple[Part, ...]] = {}
+        for draft in sorted(drafts, key=lambda draft: draft.moment):
+            self._add(draft)
+
+    def _add(self, draft: _Draft) -> None:
+        topology = draft.topology
+        seen = {"first_seen": draft.moment, "last_seen": draft.moment}
+        for part in draft.parts:
+            _merge(self.parts, _key(part), {**_describe(part, topology.described.get(part)), **seen})
+            if part.members:
+                self._members[_key(part)] = part.members
+        for name, part in topology.nodes.items():
+            _merge(self.names, (_key(part), storable_text(name, KEY_LIMIT)), dict(seen))
+        for chip, node in topology.gpus.values():
+            gpu = topology.described[chip]
+            slot = gpu.index if isinstance(gpu, Gpu) else 0
+            _merge(self.places, (_key(chip), _key(node)), {"slot": slot, **seen})
+
+    def member_rows(self, ids: Mapping[tuple[str, str], int]) -> list[Row]:
+        """Return the members of links and groups in their order."""
+        return [
+            {"whole_id": ids[whole], "position": position, "member_id": ids[_key(part)]}
+            for whole in sorted(self._members)
+            for position, part in enumerate(self._members[whole])
+        ]
 
 
 class _Draft:
