@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.records import Verdict
 from rackproof.core.text import moment, sanitize
 from rackproof.store import night_store
@@ -17,31 +18,35 @@ _TOLD = 12
 
 def summarize_night(night: NightRecord, changes: Sequence[str]) -> list[str]:
     """Return what an operator reads first: verdict, what changed, what is wrong where, what is done."""
-    from rackproof.core.hostlist import compress_hostlist
-
-    counts = {
-        one: [node.node for node in night.nodes if node.verdict is one]
-        for one in (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED, Verdict.PASS)
+    nodes_by_verdict = {
+        verdict: [node for node in night.nodes if node.verdict is verdict]
+        for verdict in (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED, Verdict.PASS)
     }
-    some = ", ".join(f"{len(nodes)} {verdict.value}" for verdict, nodes in counts.items() if nodes)
-    lines = [f"{night.verdict.value.upper()}  {len(night.nodes)} nodes: {some} ({moment(night.ended)})"]
+    counts = ", ".join(
+        f"{len(nodes)} {verdict.value}" for verdict, nodes in nodes_by_verdict.items() if nodes
+    )
+    lines = [f"{night.verdict.value.upper()}  {len(night.nodes)} nodes: {counts} ({moment(night.ended)})"]
     lines += [f"! {sanitize(one, 400)}" for one in night.remarks]
     lines += [f"changed: {one}" for one in changes[:_TOLD]]
     for verdict in (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED):
-        for one in [node for node in night.nodes if node.verdict is verdict][:_TOLD]:
-            says = one.says()
-            more = f" (and {len(says) - 1} more)" if len(says) > 1 else ""
-            lines.append(
-                f"{verdict.value} {one.node}: {sanitize(says[0] if says else 'no reason kept', 300)}{more}"
-            )
-        if len(counts[verdict]) > _TOLD:
-            lines.append(f"{verdict.value}, too: {compress_hostlist(counts[verdict][_TOLD:])}")
+        lines += _describe_nodes(verdict, nodes_by_verdict[verdict])
     bare = [one.node for one in night.nodes if not one.measured and not one.unreached]
     if bare:
         lines.append(f"health only, nothing was measured in 24 hours: {compress_hostlist(bare)}")
     lines += describe_drain_plan(night)
     lines += [f"{one.node}: {one.did}" for one in night.nodes if one.did]
     return lines
+
+
+def _describe_nodes(verdict: Verdict, nodes: Sequence[NodeNight]) -> Iterator[str]:
+    """Yield a line for each of the first nodes of a verdict, and one for all others."""
+    for one in nodes[:_TOLD]:
+        says = one.says()
+        more = f" (and {len(says) - 1} more)" if len(says) > 1 else ""
+        first = sanitize(says[0] if says else "no reason kept", 300)
+        yield f"{verdict.value} {one.node}: {first}{more}"
+    if len(nodes) > _TOLD:
+        yield f"{verdict.value}, too: {compress_hostlist([one.node for one in nodes[_TOLD:]])}"
 
 
 def describe_changes(night: NightRecord, before: NightRecord | None) -> tuple[str, ...]:
@@ -52,33 +57,44 @@ def describe_changes(night: NightRecord, before: NightRecord | None) -> tuple[st
     order = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED, Verdict.PASS)
     lines = []
     for one in sorted(night.nodes, key=lambda node: (order.index(node.verdict), node.node)):
-        then = was.get(one.node)
-        if then is None:
-            if one.verdict is not Verdict.PASS:
-                lines.append(f"{one.node}: {one.verdict.value}, not looked at in the night before")
-            continue
-        known = {(found.code, found.name) for found in then.findings} | {
-            (r.code, r.part) for r in then.reasons
-        }
-        new = [
-            f"{night_store.part_prefix(found)}{found.evidence}"
-            for found in one.findings
-            if (found.code, found.name) not in known
-        ]
-        new += [
-            f"{r.metric or r.check} {r.part}: {r.text}" for r in one.reasons if (r.code, r.part) not in known
-        ]
-        if one.unreached and not then.unreached:
-            new.insert(0, one.unreached)
-        if one.verdict is not then.verdict:
-            why = f": {sanitize(new[0], 200)}" if new else ""
-            lines.append(f"{one.node}: {then.verdict.value} → {one.verdict.value}{why}")
-        elif new:
-            lines.append(f"{one.node}: still {one.verdict.value}, and new: {sanitize(new[0], 200)}")
+        lines += _describe_change(one, was.get(one.node))
     gone = sorted(set(was) - {one.node for one in night.nodes})
     if gone:
         lines.append(f"not asked for tonight: {', '.join(gone[:10])}{' …' if len(gone) > 10 else ''}")
     return tuple(lines)
+
+
+def _describe_change(one: NodeNight, then: NodeNight | None) -> list[str]:
+    """Return what changed of a node in a line; nothing where it is as it was."""
+    if then is None:
+        # A new node that passes is no news.
+        if one.verdict is Verdict.PASS:
+            return []
+        return [f"{one.node}: {one.verdict.value}, not looked at in the night before"]
+    new = _new_reasons(one, then)
+    if one.unreached and not then.unreached:
+        new.insert(0, one.unreached)
+    if one.verdict is not then.verdict:
+        why = f": {sanitize(new[0], 200)}" if new else ""
+        return [f"{one.node}: {then.verdict.value} → {one.verdict.value}{why}"]
+    return [f"{one.node}: still {one.verdict.value}, and new: {sanitize(new[0], 200)}"] if new else []
+
+
+def _new_reasons(one: NodeNight, then: NodeNight) -> list[str]:
+    # By code and part, not by text: a text holds numbers that differ every night.
+    known = {(found.code, found.name) for found in then.findings}
+    known |= {(why.code, why.part) for why in then.reasons}
+    new = [
+        f"{night_store.part_prefix(found)}{found.evidence}"
+        for found in one.findings
+        if (found.code, found.name) not in known
+    ]
+    new += [
+        f"{why.metric or why.check} {why.part}: {why.text}"
+        for why in one.reasons
+        if (why.code, why.part) not in known
+    ]
+    return new
 
 
 def describe_drain_plan(night: NightRecord) -> list[str]:

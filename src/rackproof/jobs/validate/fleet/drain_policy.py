@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rackproof.core.records import Verdict
@@ -68,8 +68,9 @@ def decide_drains(
             f"{lost} of {len(nodes)} nodes cannot be reached: a fault of the network or of this machine "
             "until proven otherwise; nobody is drained tonight"
         )
-    room = {name: int(policy.share * len(some) + 1e-9) - sum(some.values()) for name, some in members.items()}
+    room = _room_by_partition(members, policy)
     decided = {one.node: _with_hold(one, before.get(one.node), night_id, policy) for one in nodes}
+    # The worst first: where the share is used up, the lesser faults wait.
     for one in sorted(nodes, key=_urgency):
         if one.verdict is not Verdict.FAIL or not one.codes() or decided[one.node].hold is not None:
             continue
@@ -78,19 +79,33 @@ def decide_drains(
         if withheld:
             decided[one.node] = one.model_copy(update={"why": withheld})
             continue
+        # A node of several partitions is missing in each of them.
         for name in mine:
             room[name] -= 1
-        hold = Hold(since=night_id, codes=one.codes())
-        decided[one.node] = one.model_copy(
-            update={"plan": "drain", "why": _failed_codes_text(one), "hold": hold}
-        )
-    kept_back = sum(1 for one in decided.values() if one.why.startswith("not drained: the share"))
-    if kept_back:
-        remarks.append(
-            f"{kept_back} more node{'s' if kept_back > 1 else ''} should be drained and "
-            f"{'are' if kept_back > 1 else 'is'} not: the allowed share of a partition is used up"
-        )
+        decided[one.node] = _drained(one, night_id)
+    remarks += _kept_back_remarks(decided.values())
     return tuple(decided[one.node] for one in nodes), tuple(remarks)
+
+
+def _room_by_partition(members: Mapping[str, Mapping[str, bool]], policy: DrainPolicy) -> dict[str, int]:
+    """Return how many more nodes of each partition may be drained."""
+    # The small addend: 0.29 of 100 nodes are 29, though the product of the floats is a hair less.
+    return {name: int(policy.share * len(some) + 1e-9) - sum(some.values()) for name, some in members.items()}
+
+
+def _drained(one: NodeNight, night_id: str) -> NodeNight:
+    hold = Hold(since=night_id, codes=one.codes())
+    return one.model_copy(update={"plan": "drain", "why": _failed_codes_text(one), "hold": hold})
+
+
+def _kept_back_remarks(decided: Iterable[NodeNight]) -> list[str]:
+    kept_back = sum(one.why.startswith("not drained: the share") for one in decided)
+    if not kept_back:
+        return []
+    return [
+        f"{kept_back} more node{'s' if kept_back > 1 else ''} should be drained and "
+        f"{'are' if kept_back > 1 else 'is'} not: the allowed share of a partition is used up"
+    ]
 
 
 def _urgency(one: NodeNight) -> tuple[int, str]:
@@ -110,13 +125,7 @@ def _with_hold(one: NodeNight, before: NodeNight | None, night_id: str, policy: 
         codes = tuple(dict.fromkeys([*hold.codes, *one.codes()]))
         hold = hold.model_copy(update={"codes": codes, "passes": 0})
         return one.model_copy(update={"hold": hold, "why": f"stays drained: {_failed_codes_text(one)}"})
-    if any(code.startswith("pair:") for code in hold.codes):
-        # Slurm gives a drained node no partner to prove it with.
-        why = "stays drained: it failed with other nodes; mend it, then resume it by hand"
-        return one.model_copy(update={"hold": hold, "why": why})
-    if lacking := [code for code in hold.codes if not _measured_anew(code, one.anew)]:
-        what = sanitize(", ".join(lacking), 200)
-        why = f"stays drained: what failed was not measured again since the night before: {what}"
+    if why := _no_pass(one, hold):
         return one.model_copy(update={"hold": hold, "why": why})
     hold = hold.model_copy(update={"passes": hold.passes + 1})
     if hold.passes < policy.passes:
@@ -126,6 +135,17 @@ def _with_hold(one: NodeNight, before: NodeNight | None, night_id: str, policy: 
     return one.model_copy(
         update={"hold": hold, "plan": "return", "why": f"passed {hold.passes} times: {what}"}
     )
+
+
+def _no_pass(one: NodeNight, hold: Hold) -> str:
+    """Return why a night in which nothing failed is no pass of what the node was drained for."""
+    if any(code.startswith("pair:") for code in hold.codes):
+        # Slurm gives a drained node no partner to prove it with.
+        return "stays drained: it failed with other nodes; mend it, then resume it by hand"
+    if lacking := [code for code in hold.codes if not _measured_anew(code, one.anew)]:
+        codes = sanitize(", ".join(lacking), 200)
+        return f"stays drained: what failed was not measured again since the night before: {codes}"
+    return ""
 
 
 def _measured_anew(code: str, anew: Collection[str]) -> bool:

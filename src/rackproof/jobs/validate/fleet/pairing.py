@@ -91,22 +91,22 @@ def find_culprits(results: Mapping[Pair, bool]) -> tuple[frozenset[str], frozens
     Args:
         results: Pair to whether it passed; a hang has not passed.
     """
-    good = {node for pair, passed in results.items() if passed for node in pair}
-    failed: dict[str, set[str]] = {}
-    for (one, two), passed in results.items():
-        if not passed:
-            failed.setdefault(one, set()).add(two)
-            failed.setdefault(two, set()).add(one)
-    bad = {node for node, others in failed.items() if node not in good and len(others & good) >= 2}
-    pairs = {pair for pair, passed in results.items() if not passed and pair[0] in good and pair[1] in good}
-    open_ = {
-        node
-        for (one, two), passed in results.items()
-        if not passed and (one, two) not in pairs and not {one, two} & bad
-        for node in (one, two)
-        if node not in good
-    }
-    return frozenset(bad), frozenset(pairs), frozenset(open_)
+    good = _nodes_of(pair for pair, passed in results.items() if passed)
+    failed = [pair for pair, passed in results.items() if not passed]
+    partners: dict[str, set[str]] = {}
+    for one, two in failed:
+        partners.setdefault(one, set()).add(two)
+        partners.setdefault(two, set()).add(one)
+    # Two good partners, not one: with a single one the fault may be the link between the two.
+    bad = {node for node, others in partners.items() if node not in good and len(others & good) >= 2}
+    links = {pair for pair in failed if good.issuperset(pair)}
+    # A pair with a bad node is explained by it, and casts no suspicion on the partner.
+    unexplained = _nodes_of(pair for pair in failed if pair not in links and bad.isdisjoint(pair))
+    return frozenset(bad), frozenset(links), frozenset(unexplained - good)
+
+
+def _nodes_of(pairs: Iterable[Pair]) -> set[str]:
+    return {node for pair in pairs for node in pair}
 
 
 def bisect_group(

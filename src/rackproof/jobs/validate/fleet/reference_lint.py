@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -130,20 +130,33 @@ def _find_slips(
     peak = math.inf if physics is None else _peak(physics, one)
     if reference.value >= peak:
         found.append(("error", f"{reference.value:g} {reference.unit} is not below physics, {peak:g}"))
-    size = one.labels.get("size_bytes")
-    if (
-        size is not None
-        and one.metric in sizes
-        and (not size.isdigit() or int(size) not in sizes[one.metric])
-    ):
-        found.append(("error", f"size {size} is not one that is measured"))
-    if one.metric.endswith("busbw") and size is None:
-        found.append(("error", "without size_bytes: a bus bandwidth holds at one message size"))
-    found += _nvls(physics, one, size)
-    others = {name for name in PHYSICS if re.search(rf"\b{name}\b", reference.source.lower())} - {sku}
-    if others and not re.search(rf"\b{sku}\b", reference.source.lower()):
+    found += _size_slips(one, sizes)
+    found += _nvls(physics, one, one.labels.get("size_bytes"))
+    others = _named_skus(reference.source, PHYSICS) - {sku}
+    # A source that names both compares them.
+    if others and not _named_skus(reference.source, [sku]):
         found.append(("gap", f"borrowed from {', '.join(sorted(others))}"))
     return found
+
+
+def _size_slips(
+    one: SkuReference, sizes: Mapping[str, Collection[int]]
+) -> list[tuple[Literal["error", "gap"], str]]:
+    size = one.labels.get("size_bytes")
+    if size is None:
+        if one.metric.endswith("busbw"):
+            return [("error", "without size_bytes: a bus bandwidth holds at one message size")]
+        return []
+    measured = sizes.get(one.metric)
+    # Where nothing is known of the metric's sizes, none of them is wrong.
+    if measured is not None and (not size.isdigit() or int(size) not in measured):
+        return [("error", f"size {size} is not one that is measured")]
+    return []
+
+
+def _named_skus(source: str, skus: Iterable[str]) -> set[str]:
+    """Return the SKUs that a source names as words: h100 is not in gh100."""
+    return {name for name in skus if re.search(rf"\b{name}\b", source.lower())}
 
 
 def _nvls(

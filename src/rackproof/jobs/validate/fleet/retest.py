@@ -65,41 +65,76 @@ def retest_suspects(
     second = {name: some for name, some in got.items() if not isinstance(some, str)}
     later = _suspects({**numbers, **second}, doubts) if second else {}
     for name, bad in first.items():
-        why = "it gave no number" if name in second else str(got.get(name, "nobody says why"))
-        one = _by_key(numbers[name])
-        other = _by_key(number for number in second.get(name, ()) if number.finite)
-        bad_again = later.get(name, {}) if name in second else {}
-        reasons: list[NightReason] = []
-        kept: list[NightReason] = []
-        confirmed = opened = False
-        for key, reason in {**bad_again, **bad}.items():
-            if key not in bad:
-                reasons.append(_evidence(reason, f"measured first: {_values(one.get(key, ()))}"))
-                continue
-            if key in other:
-                reasons.append(_evidence(reason, f"measured again: {_values(other[key])}"))
-                kept += [reason] if key in bad_again else []
-                confirmed |= key in bad_again and reason.verdict is bad_again[key].verdict is Verdict.FAIL
-                continue
-            kept.append(reason)
-            then = next((old for old in earlier.get(name, ()) if _same(old, reason)), None)
-            if then is not None:
-                words = f"not measured again ({why}); when it was last measured: {then.text}"
-                confirmed |= reason.verdict is then.verdict is Verdict.FAIL
-                reasons.append(_evidence(reason, words))
-            else:
-                opened |= reason.verdict is Verdict.FAIL
-                reasons.append(_evidence(reason, f"not measured again: {why}", reason.verdict))
-        twice.reasons[name] = reasons
-        if kept:
-            twice.suspected[name] = tuple(kept)
-        if name in second:
+        measured_again = name in second
+        retest = _NodeRetest(
+            first=_by_key(numbers[name]),
+            second=_by_key(number for number in second.get(name, ()) if number.finite),
+            bad=bad,
+            bad_again=later.get(name, {}) if measured_again else {},
+            earlier=earlier.get(name, ()),
+            obstacle="it gave no number" if measured_again else str(got.get(name, "nobody says why")),
+        )
+        for key, reason in {**retest.bad_again, **bad}.items():
+            retest.weigh(key, reason)
+        twice.reasons[name] = retest.reasons
+        if retest.kept:
+            twice.suspected[name] = tuple(retest.kept)
+        if measured_again:
             twice.again.append(name)
             twice.numbers[name] = better_values(numbers[name], second[name])
         # What was bad twice condemns the node anyway.
-        if opened and not confirmed:
+        if retest.opened and not retest.confirmed:
             twice.unconfirmed.append(name)
     return twice
+
+
+@dataclass
+class _NodeRetest:
+    """A node's suspicions, weighed by its second measurement, or by an earlier night's where there is none.
+
+    ``obstacle`` says why a number was not measured again. ``kept`` are the suspicions that nothing took back;
+    one is ``confirmed`` when it failed twice, and ``opened`` when it failed once and nothing else is known.
+    """
+
+    first: Mapping[_Key, Sequence[Measurement]]
+    second: Mapping[_Key, Sequence[Measurement]]
+    bad: Mapping[_Key, NightReason]
+    bad_again: Mapping[_Key, NightReason]
+    earlier: Sequence[NightReason]
+    obstacle: str
+    reasons: list[NightReason] = field(default_factory=list)
+    kept: list[NightReason] = field(default_factory=list)
+    confirmed: bool = False
+    opened: bool = False
+
+    def weigh(self, key: _Key, reason: NightReason) -> None:
+        """Weigh one suspicion: note its evidence, and whether it stays."""
+        if key not in self.bad:
+            # Only the second measurement is bad: the first one, the better of the two, is the node's.
+            measured_first = _values(self.first.get(key, ()))
+            self.reasons.append(_evidence(reason, f"measured first: {measured_first}"))
+        elif key in self.second:
+            self.reasons.append(_evidence(reason, f"measured again: {_values(self.second[key])}"))
+            self._weigh_second(reason, self.bad_again.get(key))
+        else:
+            self.kept.append(reason)
+            self._weigh_earlier(reason)
+
+    def _weigh_second(self, reason: NightReason, again: NightReason | None) -> None:
+        if again is not None:
+            self.kept.append(reason)
+            self.confirmed |= reason.verdict is again.verdict is Verdict.FAIL
+
+    def _weigh_earlier(self, reason: NightReason) -> None:
+        then = next((old for old in self.earlier if _same(old, reason)), None)
+        if then is None:
+            self.opened |= reason.verdict is Verdict.FAIL
+            more = f"not measured again: {self.obstacle}"
+            self.reasons.append(_evidence(reason, more, reason.verdict))
+            return
+        more = f"not measured again ({self.obstacle}); when it was last measured: {then.text}"
+        self.confirmed |= reason.verdict is then.verdict is Verdict.FAIL
+        self.reasons.append(_evidence(reason, more))
 
 
 def better_values(first: Iterable[Measurement], second: Iterable[Measurement]) -> tuple[Measurement, ...]:
