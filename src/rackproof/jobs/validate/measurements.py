@@ -59,25 +59,8 @@ def judge_measurements(
 ) -> NightNumbers:
     """Judge what runs of the last 24 hours measured on these nodes."""
     from rackproof.analysis.anomaly import judge_night
-    from rackproof.store.history.store import HistoryError
 
-    remarks: list[str] = []
-    moved: list[HealthFinding] = []
-    accepted: Any = ()
-    place = results / "history.sqlite"
-    url = os.environ.get("RACKPROOF_DATABASE_URL", "").strip()
-    try:
-        if dry and not url and not place.exists():
-            # A dry run makes no history where there is none yet.
-            readings = _readings_from_folders(results, now)
-        else:
-            readings, accepted, moved = _readings_from_history(results, place, looks, now, dry)
-    except (HistoryError, ResultsError) as error:
-        remarks.append(
-            f"the history cannot be asked: {sanitize(error, 300)}; "
-            "what was measured tonight is judged by floors only"
-        )
-        readings = _readings_from_folders(results, now)
+    readings, accepted, moved, remarks = _read_numbers(results, looks, now, dry)
     homes: dict[str, list[str]] = {}
     for name, kept in looks.items():
         homes.setdefault(kept.about.hardware_key, []).append(name)
@@ -89,22 +72,18 @@ def judge_measurements(
         policy=policy,
         once=once,
     )
-    owners = {readings.parts[one].key for one in set(readings.node[readings.night == 0].tolist()) if one >= 0}
     reasons: dict[str, tuple[NightReason, ...]] = {}
     verdicts: dict[str, Verdict] = {}
     between: list[NightReason] = []
     for one in night.nodes:
-        told = tuple(map(night_reason, one.reasons))
+        why = tuple(map(night_reason, one.reasons))
         if one.kind == "node" and one.key in homes:
-            for name in homes[one.key]:
-                reasons[name], verdicts[name] = told, one.verdict
-            if len(homes[one.key]) > 1 and one.verdict.gates:
-                # Trays that share their only serial: one of them is bad, and nobody knows which.
-                shared = tuple(why.model_copy(update={"verdict": Verdict.UNPROVEN}) for why in told)
-                for name in homes[one.key]:
-                    reasons[name], verdicts[name] = shared, Verdict.UNPROVEN
+            verdict, why = _shared_verdict(homes[one.key], one.verdict, why)
+            reasons |= dict.fromkeys(homes[one.key], why)
+            verdicts |= dict.fromkeys(homes[one.key], verdict)
         elif one.kind != "node" and _nodes_in_name(one.name) <= set(looks):
-            between += [why.model_copy(update={"part": sanitize(one.name, 200)}) for why in told]
+            between += [part.model_copy(update={"part": sanitize(one.name, 200)}) for part in why]
+    owners = _measured_tonight(readings)
     return NightNumbers(
         nodes=tuple(name for key, names in homes.items() if key in owners for name in names),
         reasons=reasons,
@@ -113,6 +92,44 @@ def judge_measurements(
         elsewhere=tuple(moved),
         remarks=(*remarks, *night.notes),
     )
+
+
+def _read_numbers(
+    results: Path, looks: Mapping[str, StoredSnapshot], now: datetime, dry: bool
+) -> tuple[Any, Any, list[HealthFinding], list[str]]:
+    """Return readings, accepted references, GPUs that failed elsewhere, and remarks."""
+    from rackproof.store.history.store import HistoryError
+
+    place = results / "history.sqlite"
+    url = os.environ.get("RACKPROOF_DATABASE_URL", "").strip()
+    try:
+        if dry and not url and not place.exists():
+            # A dry run makes no history where there is none yet.
+            return _readings_from_folders(results, now), (), [], []
+        return *_readings_from_history(results, place, looks, now, dry), []
+    except (HistoryError, ResultsError) as error:
+        remark = (
+            f"the history cannot be asked: {sanitize(error, 300)}; "
+            "what was measured tonight is judged by floors only"
+        )
+        return _readings_from_folders(results, now), (), [], [remark]
+
+
+def _shared_verdict(
+    names: Sequence[str], verdict: Verdict, reasons: tuple[NightReason, ...]
+) -> tuple[Verdict, tuple[NightReason, ...]]:
+    """Return verdict and reasons of the nodes with one hardware key."""
+    if len(names) < 2 or not verdict.gates:
+        return verdict, reasons
+    # Trays that share their only serial: one of them is bad, and nobody knows which.
+    shared = tuple(why.model_copy(update={"verdict": Verdict.UNPROVEN}) for why in reasons)
+    return Verdict.UNPROVEN, shared
+
+
+def _measured_tonight(readings: Any) -> set[str]:
+    """Return the hardware keys with a reading of tonight; a negative node is a link's or a group's."""
+    tonight = set(readings.node[readings.night == 0].tolist())
+    return {readings.parts[node].key for node in tonight if node >= 0}
 
 
 def night_reason(why: Reason) -> NightReason:

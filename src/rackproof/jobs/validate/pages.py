@@ -347,7 +347,7 @@ class _Series:
 
         from rackproof.store.history.store import HistoryError, open_store
 
-        self._readings = None
+        self._readings: Any = None
         self._nodes: dict[str, int] = {}
         try:
             with open_store(results / "history.sqlite") as store:
@@ -363,39 +363,43 @@ class _Series:
         readings = self._readings
         if readings is None or kept is None or mine.hardware_key not in self._nodes:
             return ()
-        rows = (readings.node == self._nodes[mine.hardware_key]).nonzero()[0]
-        values: dict[int, dict[int, dict[int, float]]] = {}
-        for row in rows:
-            number, part, ago = int(readings.quantity[row]), int(readings.part[row]), int(readings.night[row])
-            by_night = values.setdefault(number, {}).setdefault(part, {})
-            lower = readings.quantities[number].direction is Direction.LOWER
-            value = float(readings.value[row])
-            by_night[ago] = value if ago not in by_night else (max if lower else min)(value, by_night[ago])
+        values = self._values_of(self._nodes[mine.hardware_key])
         bad = {one.metric.partition(" ")[0] for one in mine.reasons}
         # One night alone is a number and no history.
         wanted = [number for number, parts in values.items() if any(len(some) > 1 for some in parts.values())]
         wanted.sort(
             key=lambda number: (readings.quantities[number].metric not in bad, readings.quantities[number][2])
         )
-        drawn = []
-        for place, number in enumerate(wanted[:_CHARTS]):
-            what = readings.quantities[number]
-            lines = []
-            for part, some in sorted(values[number].items(), key=lambda one: readings.parts[one[0]].slot)[
-                :_LINES
-            ]:
-                order = sorted(some, reverse=True)
-                about = readings.parts[part]
-                label = f"GPU {about.slot}" if about.kind == "gpu" else sanitize(about.name, 40)
-                lines.append(
-                    Line(label, tuple(float(-ago) for ago in order), tuple(some[ago] for ago in order))
-                )
-            chart = Chart(
-                sanitize(view.words(what.metric), 80),
-                "night (0 is this one)",
-                unit_text(what.unit),
-                tuple(lines),
-                markers=True,
-            )
-            drawn.append(draw(chart, f"chart{place}"))
-        return tuple(drawn)
+        return tuple(
+            draw(self._chart(number, values[number]), f"chart{place}")
+            for place, number in enumerate(wanted[:_CHARTS])
+        )
+
+    def _values_of(self, node: int) -> dict[int, dict[int, dict[int, float]]]:
+        """Return a node's values by quantity, part and night; of several of a night the worst."""
+        readings = self._readings
+        values: dict[int, dict[int, dict[int, float]]] = {}
+        for row in (readings.node == node).nonzero()[0]:
+            number, part, ago = int(readings.quantity[row]), int(readings.part[row]), int(readings.night[row])
+            by_night = values.setdefault(number, {}).setdefault(part, {})
+            worse = max if readings.quantities[number].direction is Direction.LOWER else min
+            value = float(readings.value[row])
+            by_night[ago] = worse(value, by_night.get(ago, value))
+        return values
+
+    def _chart(self, number: int, values: Mapping[int, Mapping[int, float]]) -> Chart:
+        readings = self._readings
+        what = readings.quantities[number]
+        lines = []
+        for part, some in sorted(values.items(), key=lambda one: readings.parts[one[0]].slot)[:_LINES]:
+            order = sorted(some, reverse=True)
+            about = readings.parts[part]
+            label = f"GPU {about.slot}" if about.kind == "gpu" else sanitize(about.name, 40)
+            lines.append(Line(label, tuple(float(-ago) for ago in order), tuple(some[ago] for ago in order)))
+        return Chart(
+            sanitize(view.words(what.metric), 80),
+            "night (0 is this one)",
+            unit_text(what.unit),
+            tuple(lines),
+            markers=True,
+        )

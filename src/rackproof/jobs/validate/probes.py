@@ -6,7 +6,7 @@ run's; what is wrong at once (values, bits, pairs, programs that do not end) lie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -120,26 +120,16 @@ def measure_night(
         ValidateError: It cannot be kept, or a definition cannot be read.
     """
     folder, results = Path(begun.folder), Path(begun.results)
-    looks = {
-        path.stem: kept
-        for path in sorted((folder / night_store.SNAPSHOTS_FOLDER).glob("*.json"))
-        if (kept := night_store.read_snapshot(folder, path.stem)) is not None
-    }
+    looks = _read_snapshots(folder)
     try:
-        past = [
-            one
-            for night in night_store.night_folders(results, before=begun.night_id)
-            if (one := read_probes(night)) is not None
-        ]
+        earlier = night_store.night_folders(results, before=begun.night_id)
+        past = [one for one in map(read_probes, earlier) if one is not None]
         if slurm is None:
             why = remark or "there is no Slurm to run jobs (slurm_controller_host is empty)"
             write_probes(folder, unmeasured_night(how_.minutes, looks, why))
             return describe_probes(read_probes(folder))
-        partitions: dict[str, tuple[str, ...]] = {}
         sizes = drain_policy.drained_by_partition(members)
-        for name, some in sizes.items():
-            for node in some:
-                partitions[node] = (*partitions.get(node, ()), name)
+        partitions = _partitions_by_node(sizes)
         targets = [_target(name, kept, slurm.get(name), partitions) for name, kept in looks.items()]
         run = jobs(shell, how_, {name: len(some) for name, some in sizes.items()}, partitions)
         direct = _direct_results(folder, looks)
@@ -148,9 +138,7 @@ def measure_night(
             run.begin()
             night, numbers = probe_night(how_, targets, past, run, direct, _suspect_finder(results, looks))
         except ProbeError as error:
-            # Those measured without Slurm, too: what they said was not read.
-            idle = [one.name for one in targets if not one.busy or one.name in direct]
-            night = unmeasured_night(how_.minutes, idle, str(error)).model_copy(update={"spent": run.spent})
+            night = _failed_night(how_, targets, direct, error, run.spent)
         finally:
             run.end()
         if numbers:
@@ -159,6 +147,31 @@ def measure_night(
     except (ResultsError, DefinitionError, SkuReferenceError) as error:
         raise ValidateError(str(error)) from error
     return describe_probes(night)
+
+
+def _read_snapshots(folder: Path) -> dict[str, StoredSnapshot]:
+    return {
+        path.stem: kept
+        for path in sorted((folder / night_store.SNAPSHOTS_FOLDER).glob("*.json"))
+        if (kept := night_store.read_snapshot(folder, path.stem)) is not None
+    }
+
+
+def _partitions_by_node(members: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:
+    partitions: dict[str, tuple[str, ...]] = {}
+    for name, nodes in members.items():
+        for node in nodes:
+            partitions[node] = (*partitions.get(node, ()), name)
+    return partitions
+
+
+def _failed_night(
+    plan: ProbePlan, targets: Sequence[Target], direct: Collection[str], error: ProbeError, spent: float
+) -> ProbeNight:
+    # Those measured without Slurm, too: what they said was not read.
+    names = [one.name for one in targets if not one.busy or one.name in direct]
+    # The minutes are gone, though nothing came of them: the budget counts them.
+    return unmeasured_night(plan.minutes, names, str(error)).model_copy(update={"spent": spent})
 
 
 def _target(

@@ -317,6 +317,18 @@ def probing_failure(probed: Mapping[str, Any]) -> str | None:
     return ""
 
 
+def _drain_outcome(answer: Mapping[str, Any], node: str) -> str:
+    """Return what became of a drain by Slurm's answer, not by what it was asked for."""
+    about = (answer.get("nodes") or {}).get(node)
+    if not about:
+        return f"could not be drained: {answer.get('msg', 'no answer')}"
+    if about.get("drained_by") != "ours":
+        # Somebody else drained it in between: their reason stays.
+        return f"not drained by us: {about.get('state_after')} ({about.get('reason')})"
+    jobs = about.get("jobs") or ()
+    return "drained" + (f"; jobs run on until they end: {', '.join(map(str, jobs))}" if jobs else "")
+
+
 def collect_actions(
     drained: Mapping[str, Any], returned: Mapping[str, Any], give_back: Sequence[str] = ()
 ) -> dict[str, str]:
@@ -330,18 +342,8 @@ def collect_actions(
     did = {}
     for one in drained.get("results") or ():
         node = (one.get("item") or {}).get("node", "")
-        about = (one.get("nodes") or {}).get(node)
-        if one.get("skipped") or not node:
-            continue
-        if about and about.get("drained_by") == "ours":
-            jobs = about.get("jobs") or ()
-            did[node] = "drained" + (
-                f"; jobs run on until they end: {', '.join(map(str, jobs))}" if jobs else ""
-            )
-        elif about:
-            did[node] = f"not drained by us: {about.get('state_after')} ({about.get('reason')})"
-        else:
-            did[node] = f"could not be drained: {one.get('msg', 'no answer')}"
+        if node and not one.get("skipped"):
+            did[node] = _drain_outcome(one, node)
     if returned.get("skipped"):
         return did
     for node, about in (returned.get("nodes") or {}).items():

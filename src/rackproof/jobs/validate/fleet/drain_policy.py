@@ -72,7 +72,7 @@ def decide_drains(
     decided = {one.node: _with_hold(one, before.get(one.node), night_id, policy) for one in nodes}
     # The worst first: where the share is used up, the lesser faults wait.
     for one in sorted(nodes, key=_urgency):
-        if one.verdict is not Verdict.FAIL or not one.codes() or decided[one.node].hold is not None:
+        if not _fails_for_certain(one) or decided[one.node].hold is not None:
             continue
         mine = [name for name, some in members.items() if one.node in some]
         withheld = _objection(one, blind, mine) or _share_used_up(mine, members, room, policy)
@@ -85,6 +85,11 @@ def decide_drains(
         decided[one.node] = _drained(one, night_id)
     remarks += _kept_back_remarks(decided.values())
     return tuple(decided[one.node] for one in nodes), tuple(remarks)
+
+
+def _fails_for_certain(one: NodeNight) -> bool:
+    """Whether a node fails by something of its own: without a code nothing could later be seen to pass."""
+    return one.verdict is Verdict.FAIL and bool(one.codes())
 
 
 def _room_by_partition(members: Mapping[str, Mapping[str, bool]], policy: DrainPolicy) -> dict[str, int]:

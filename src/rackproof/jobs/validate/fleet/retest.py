@@ -63,6 +63,7 @@ def retest_suspects(
     first = {name: bad for name, bad in _suspects(numbers, doubts).items() if name in able}
     got = measure(list(first)) if first else {}
     second = {name: some for name, some in got.items() if not isinstance(some, str)}
+    # Compared with the whole fleet again: alone, the second numbers would have nothing to be far from.
     later = _suspects({**numbers, **second}, doubts) if second else {}
     for name, bad in first.items():
         measured_again = name in second
@@ -77,15 +78,19 @@ def retest_suspects(
         for key, reason in {**retest.bad_again, **bad}.items():
             retest.weigh(key, reason)
         twice.reasons[name] = retest.reasons
-        if retest.kept:
-            twice.suspected[name] = tuple(retest.kept)
         if measured_again:
             twice.again.append(name)
             twice.numbers[name] = better_values(numbers[name], second[name])
-        # What was bad twice condemns the node anyway.
-        if retest.opened and not retest.confirmed:
-            twice.unconfirmed.append(name)
+        _note_suspicion(twice, name, retest)
     return twice
+
+
+def _note_suspicion(twice: RetestResult, name: str, retest: _NodeRetest) -> None:
+    if retest.kept:
+        twice.suspected[name] = tuple(retest.kept)
+    # What was bad twice condemns the node anyway.
+    if retest.opened and not retest.confirmed:
+        twice.unconfirmed.append(name)
 
 
 @dataclass
