@@ -25,6 +25,7 @@ def first_error(error: ValueError) -> str:
     """Return an error on one line; of several mistakes in data, the first."""
     if not isinstance(error, ValidationError):
         return str(error)
+    # One mistake at a time fits the line that Ansible shows.
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
     return f"{place}: {first['msg']}" if place else str(first["msg"])
@@ -34,6 +35,7 @@ def parse_log(text: Any, format: str = "auto") -> dict[str, Any]:
     """Parse the text of a log."""
     if not isinstance(text, str | bytes):
         raise AnsibleFilterError(f"parse_log needs the text of a log, not {type(text).__name__}")
+    # Ansible decodes files so, and the bytes of a log that is not UTF-8 come back as they were.
     data = text.encode(errors="surrogateescape") if isinstance(text, str) else text
     try:
         return logs.parse(BytesIO(data), format=format).model_dump(mode="json")
@@ -75,6 +77,7 @@ def peer_memory_choice(
     if not isinstance(facts, Mapping) or not {"kernel", "packages", "modules", "commands"} <= set(facts):
         raise AnsibleFilterError("peer_memory_choice needs the fact rackproof_node")
     node = peer_memory.expect_driver(peer_memory.describe_node(facts), driver)
+    # What the play is going to install counts, not what the node has before it.
     node = replace(node, ofed=ofed or node.ofed)
     try:
         choice = peer_memory.choose_method(node, method=method, dmabuf_kernel=dmabuf_kernel)

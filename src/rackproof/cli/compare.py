@@ -98,6 +98,7 @@ def _select_systems(names: Sequence[str], results: Path, benchmark: str) -> list
         return find_run(name, results)[0]
 
     systems = [select(name, results, run_by_name, remarks, benchmark=benchmark) for name in names]
+    # Two systems of one folder leave out the same runs; each remark is shown once.
     for remark in dict.fromkeys(remarks):
         click.echo(f"note: {sanitize(remark, 600)}", err=True)
     return systems

@@ -11,6 +11,7 @@ import click
 from rackproof.core.errors import RackproofError
 from rackproof.core.text import sanitize
 
+# 1 is the tool's own failure, as for every Unix program; so verdicts begin at 2.
 EXIT_PASS, EXIT_ERROR, EXIT_FAIL, EXIT_UNPROVEN = 0, 1, 2, 3
 
 _ERROR_LIMIT = 2000
@@ -23,6 +24,7 @@ class ToolError(click.ClickException):
 
     def show(self, file: Any = None) -> None:
         """Print the message to standard error."""
+        # A message may quote a log or a node: it must not move the terminal's cursor.
         click.echo(f"rackproof: {sanitize(self.format_message(), _ERROR_LIMIT)}", file=file, err=True)
 
 
@@ -40,6 +42,7 @@ def operator_message(error: Exception) -> str:
     """Return what an exception means for the operator. No I/O."""
     if isinstance(error, RackproofError):
         return str(error)
+    # str() of an OSError begins with its number, which tells an operator nothing.
     if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename else ""
         return f"{place}{error.strerror or error}"

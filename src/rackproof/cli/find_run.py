@@ -20,6 +20,7 @@ def history_path(results: Path) -> Path:
         ToolError: There is neither a history in the results folder nor a database in the environment.
     """
     path = results / "history.sqlite"
+    # SQLite would make an empty file: a typing error in --results would look like an empty history.
     if not os.environ.get("RACKPROOF_DATABASE_URL", "").strip() and not path.is_file():
         raise ToolError(
             f"there is no history at {path}: nothing has run or been imported there yet; "
@@ -43,6 +44,7 @@ def find_run(name: str, results: Path) -> tuple[Run, Path | None]:
     # A path that exists goes before an id: it is the more precise name.
     if path.is_file() or (path / RECORD_NAME).is_file():
         return read_run(path), path if path.is_dir() else path.parent
+    # An id contains no slash: the name can only be a path.
     if os.sep in name:
         raise ToolError(f"no run at {name}: there is no {RECORD_NAME} in it")
     folder = _folder_by_id(name, results)

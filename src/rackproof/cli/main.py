@@ -114,6 +114,7 @@ class Program(click.Group):
         with usage_errors_end_with_1():
             try:
                 return super().invoke(ctx)
+            # Click's own signals; BrokenPipeError is `| head`, which click ends without a word.
             except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
                 raise
             except Exception as error:

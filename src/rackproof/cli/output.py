@@ -20,6 +20,7 @@ SHOWN_FINDINGS = 20
 
 def exit_status(verdict: Verdict) -> int:
     """Return the exit status of a verdict; degraded is a pass, as for the playbooks. No I/O."""
+    # A degraded node works: scripts stop only at what is broken or unknown.
     return {Verdict.FAIL: EXIT_FAIL, Verdict.UNPROVEN: EXIT_UNPROVEN}.get(verdict, EXIT_PASS)
 
 
@@ -37,11 +38,13 @@ def json_value(record: Record) -> Any:
 def one_or_all(records: Sequence[Record]) -> Any:
     """Return one record as an object, several as an array. No I/O."""
     values = [json_value(record) for record in records]
+    # One log is the usual case, and `jq .verdict` then needs no index.
     return values[0] if len(values) == 1 else values
 
 
 def terminal_width() -> int:
     """Return the width of the terminal in cells."""
+    # The fallback is for pipes and CI, where lines of 80 would break most tables.
     return shutil.get_terminal_size((110, 40)).columns
 
 
@@ -60,5 +63,6 @@ def print_or_write(content: bytes | str, output: Path | None) -> None:
     if output is None or is_standard_output(output):
         click.echo(content, nl=False)
         return
+    # Written beside and moved: an interrupted command leaves no half a report.
     write_file(output, content.encode() if isinstance(content, str) else content)
     click.echo(str(output))

@@ -30,6 +30,7 @@ def _list_formats(ctx: click.Context, _parameter: click.Parameter, wanted: bool)
     """Print the log formats and end."""
     if not wanted:
         return
+    # Eager, and therefore without a LOG, which is required otherwise.
     for name, form in logs.FORMATS.items():
         click.echo(f"{name:16} {form.description}")
     ctx.exit(EXIT_PASS)
@@ -54,6 +55,7 @@ def parse_command(ctx: click.Context, names: tuple[str, ...], form: str, as_json
     LOG is a file, or - for standard input. The exit status is that of the worst log. With --json, one
     log gives an object and several give an array.
     """
+    # All logs before the first line of output: JSON is one document or none.
     parsed = [_parse_log(name, form) for name in names]
     if as_json:
         print_json(one_or_all(parsed))
@@ -70,6 +72,7 @@ def _parse_log(name: str, form: str) -> ParsedLog:
         shown = os.fsencode(name).decode(errors="replace")
         with open(name, "rb") as stream:
             return logs.parse(stream, format=form, name=shown)
+    # Before OSError, of which it is one.
     except IsADirectoryError:
         raise ToolError(f"{name} is a folder: name the logs in it, or use `rackproof import`") from None
     except OSError as error:
@@ -82,6 +85,7 @@ def _log_text(log: ParsedLog) -> str:
     facts = f"{sanitize(log.format, 60)}, {size(log.size_bytes)}, {log.lines:,} lines"
     lines = [f"{sanitize(log.file, 300) or 'log'}: {log.verdict.value} ({facts})"]
     if log.measurements:
+        # A sweep over message sizes has hundreds; --json has them all.
         shown = log.measurements[:_SHOWN_MEASUREMENTS]
         rows = [_measurement_row(measurement) for measurement in shown]
         lines += text_table(("Metric", "Of", "Value", "Read at"), rows, terminal_width(), (0, 1, 3))

@@ -65,6 +65,7 @@ def _print_status(statuses: Sequence[NodeStatus]) -> None:
     ]
     lines = text_table(("Node", "Progress", "Attempt", "Reason"), rows, terminal_width(), (0, 1, 3))
     click.echo("\n".join(lines))
+    # One command for all of them: the playbook takes each on from its own step.
     waiting = [node.node for node in statuses if node.next_command]
     if waiting:
         click.echo(f"next: ansible-playbook reimage.yml -l {','.join(waiting)}")
@@ -103,6 +104,7 @@ def plan_command(
             job_s=job_minutes * 60,
             controller_cores=cores,
         )
+        # The same seed for each size: they differ by the size alone.
         forecasts = [forecast(nodes, count, assumptions, seed=seed) for count in at_once or _FORECAST_SIZES]
     except ValueError as error:
         raise ToolError(str(error)) from None

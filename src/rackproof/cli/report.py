@@ -32,6 +32,7 @@ def report_command(names: tuple[str, ...], form: str, output: Path | None, title
     """
     runs = [find_run(name, results) for name in names]
     folder = runs[0][1]
+    # Only its page has a place of its own; a run of the history alone has no folder.
     if output is None and form == "html" and len(runs) == 1 and folder is not None:
         output = folder / "report.html"
     print_or_write(render([run for run, _ in runs], form, title, _page_links(runs, output)), output)

@@ -34,6 +34,7 @@ def score_command(
     for folder in folders:
         try:
             scores.append(score_folder(folder, ruleset=ruleset, usage=usage, timeout_s=timeout))
+        # Caught here, where the folder's name is known; one bad folder ends the command before any output.
         except NotADirectoryError:
             raise ToolError(f"{folder} is not a folder; name one that holds result logs") from None
         except ValueError as error:
@@ -48,6 +49,7 @@ def score_command(
 def _score_text(score: FolderScore) -> str:
     lines = [f"{sanitize(score.folder, 300)}: {score.verdict.value}"]
     if score.runs:
+        # Cells quote the result logs.
         head, *rows = [[sanitize(cell, 200) for cell in row] for row in score.rows()]
         lines += text_table(head, rows, terminal_width(), (0,))
     lines.append(_facts_line(score))

@@ -87,12 +87,14 @@ def _check_selection(names: Sequence[str], latest: int | None, benchmarks: Seque
         ToolError: They are not.
     """
     newest = latest is not None or bool(benchmarks) or bool(sku)
+    # Both ways at once would leave open which runs are meant, and a submission is made of no others.
     if newest == bool(names) or (newest and not (latest and benchmarks)):
         raise ToolError("name the runs, or take the newest with both --latest N and --benchmark NAME")
 
 
 def _run_with_folder(name: str, results: Path) -> tuple[Run, Path]:
     run, folder = find_run(name, results)
+    # The package contains the logs themselves, and the history has only what was read from them.
     if folder is None:
         raise ToolError(
             f"run {run.run_id} is only in the history: its log is needed; bring its folder back to {results}"
@@ -129,6 +131,7 @@ def _benchmark_row(part: BenchmarkPart) -> tuple[str, ...]:
 
 def _issue_lines(issues: Iterable[Issue]) -> list[str]:
     """Return the issues; one that several places share is written once, above the list of places."""
+    # A setting that is wrong is wrong in each of dozens of files.
     places_of: dict[tuple[str, str], list[str]] = {}
     for issue in issues:
         weight = issue.verdict.value if issue.verdict else "remark"

@@ -83,6 +83,7 @@ def import_logs(
     for run, path in runs:
         run_id, name = run.run_id, run.logs[0].path
         folder = results_folder / run_id
+        # A run's id is made from its log: the same log again has the same folder.
         known = (folder / run_folder.RECORD_NAME).is_file()
         # The log goes first: a record whose log is not beside it would never be judged again.
         _copy_log(path, folder, name)

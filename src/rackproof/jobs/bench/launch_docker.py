@@ -36,12 +36,14 @@ def system_config(loaded: LoadedDefinition, site: Site, nodes: int) -> str:
         DefinitionError: The definition names an unknown variable.
     """
     if site.config:
+        # Operators give the name as run.sub takes it, or the file's: both mean the same config.
         found = _CONFIG.fullmatch(site.config)
         return found[1] if found else ""
     configs = loaded.definition.configs
     if configs is None:
         return ""
     named = (configs.together if site.together else configs.systems).get(site.sku, "")
+    # Names of configs for several nodes contain their number.
     text = substitute_variables(named, {"nodes": nodes}, f"{loaded.path}: configs.together")
     return text if _SYSTEM.fullmatch(text) else ""
 

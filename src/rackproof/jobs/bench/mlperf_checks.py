@@ -145,6 +145,7 @@ def check_convergence(planned: PlannedRun, samples: int | None, batch: float | N
     """Say where one run needed far fewer samples than the reference; the rules only compare all repeats."""
     ruleset = planned.result.ruleset
     mean = reference_samples(planned.benchmark, ruleset, batch) if ruleset and batch else None
+    # Unproven, not failed: one run may be lucky, and the rules judge only all repeats.
     if samples is None or mean is None or samples >= TOO_FAST * mean:
         return []
     message = f"too fast to be true: converged after {samples} samples, the reference needs {mean:.0f}"

@@ -113,6 +113,7 @@ def node_address(raw: Mapping[str, Any], interface: str = "") -> str:
     tools = raw.get("tools")
     answer = tools.get("ip") if isinstance(tools, Mapping) else None
     output = answer.get("stdout") if isinstance(answer, Mapping) else None
+    # In the kernel's order, by which interfaces that software makes come after those of the hardware.
     for name, address in _INTERFACE.findall(output if isinstance(output, str) else ""):
         if name == interface if interface else not name.startswith(_OWN):
             return str(address)
@@ -282,6 +283,7 @@ def _network_findings(planned: NodeSetup, name: str, report: Mapping[str, Any]) 
 
 def _network_differences(planned: NodeSetup, name: str, report: Mapping[str, Any]) -> list[str]:
     """Return what about a node's network is not as it was planned."""
+    # The report names its node: one that was registered for another must not vouch for it.
     if report.get("node") != name or report.get("network") != planned.network:
         return ["nothing is known of it"]
     interface = report.get("interface")
@@ -317,6 +319,7 @@ def _link_difference(network: str, interface: object, link: Mapping[str, Any], m
     difference = _kind_difference(network, link.get("kind"), moment)
     if difference:
         return f"{shown} was {difference}"
+    # Only before: a link that is down afterwards took nothing from the run if it carried its bytes.
     if moment == "before" and "UP" not in (link.get("flags") or ()):
         return f"{shown} was down"
     return ""
@@ -349,6 +352,7 @@ def _traffic_differences(network: str, interface: object, rendezvous: Mapping[st
 
 
 def _storage_findings(planned: NodeSetup, name: str, report: Mapping[str, Any]) -> list[Finding]:
+    # Synthetic data are made in memory: there is no storage that could differ.
     if planned.storage in ("", "synthetic"):
         return []
     storage = _map(report.get("storage"))
@@ -405,6 +409,7 @@ def _job_findings(name: str, job: Mapping[str, Any]) -> list[Finding]:
         return [
             _finding("no_job", Verdict.UNPROVEN, f"{name}: nothing is known of its part of the job", name)
         ]
+    # All three: a state that contradicts itself is no proof of success.
     if job.get("phase") == "ended" and job.get("succeeded") is True and job.get("exit_status") == 0:
         return []
     how = sanitize(job.get("message") or job.get("ended_by") or "how is not known", 200)
@@ -463,6 +468,7 @@ def _network_text(planned: NodeSetup, report: Mapping[str, Any], measured: Seque
     if link.get("mtu"):
         parts.append(f"MTU {sanitize(link['mtu'], 10)}")
     if measured:
+        # The slowest link bounds a collective, and so the training.
         parts.append(f"at least {min(one.value for one in measured):.3g} Gbit/s")
     return planned.network + (f" ({', '.join(parts)})" if parts else "")
 
@@ -474,6 +480,7 @@ def _storage_text(planned: NodeSetup, report: Mapping[str, Any]) -> str:
         return "synthetic"
     storage = _map(report.get("storage"))
     mount = _map(storage.get("mount"))
+    # A mount of FUSE shows the program as its source; the unit that mounts it names the bucket.
     source = storage.get("unit_source") or mount.get("source") or "not known"
     options = sanitize(storage.get("unit_options") or mount.get("options") or "", 300)
     cache = f", cache {planned.cache}" if planned.cache else ""

@@ -673,6 +673,7 @@ def definition_findings(planned: PlannedRun) -> list[Finding]:
     """
     path = Path(planned.definition_path)
     try:
+        # Change time, not modification time: `touch` and `cp -p` set the latter at will.
         if planned.definition_ctime_ns and path.stat().st_ctime_ns == planned.definition_ctime_ns:
             return []
     except OSError:
@@ -701,6 +702,7 @@ def fitting_overrides(
 
     Those that only others have are left out; those that none has stay, so that it refuses them.
     """
+    # A suite mixes benchmarks: an override meant for one must not stop the others.
     known = {name for one in chosen for name in one.definition.parameters}
     own = loaded.definition.parameters
     return {name: value for name, value in overrides.items() if name in own or name not in known}
@@ -723,6 +725,7 @@ def resume_or_keep(plan: Plan, results: Path, *, resume: bool = True) -> tuple[P
     earlier = _newest_of_request(plan, results) if resume else None
     if earlier is not None and _is_unfinished(earlier, results):
         return earlier, True
+    # Kept before the first run: an interruption right after it finds the plan.
     write_file(results / plan.plan_id / PLAN_FILE, plan.model_dump_json(indent=1).encode() + b"\n")
     return plan, False
 
@@ -771,6 +774,7 @@ def _read_plan(path: Path) -> Plan | None:
         plan = Plan.model_validate_json(path.read_bytes())
     except (OSError, ValidationError):
         return None
+    # Copied or renamed by hand: its runs name another plan as theirs.
     return plan if plan.plan_id == path.parent.name else None
 
 

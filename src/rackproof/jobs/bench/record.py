@@ -101,6 +101,7 @@ def job_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
 
 def _node_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
     asked, took_part = set(planned.nodes), {node.name for node in evidence.nodes}
+    # Numbers of a run on other nodes than planned are another system's.
     differences = [f"{name} took no part" for name in sorted(asked - took_part)]
     differences += [f"{name} was not asked for" for name in sorted(took_part - asked)]
     if not differences:
@@ -112,6 +113,7 @@ def _end_findings(planned: PlannedRun, job: Mapping[str, Any]) -> list[Finding]:
     """Return what is not as it should be about a job of this run that no longer runs."""
     finding = _interruption(planned, job) or _exit_failure(job)
     findings = [finding] if finding is not None else []
+    # Degraded: the run's numbers are good, but what is left may occupy the GPUs of the next.
     if job.get("unkillable"):
         message = f"processes of the job survive SIGKILL on the node: {sanitize(job['unkillable'], 200)}"
         findings.append(_finding("unkillable", Verdict.DEGRADED, message))
@@ -145,6 +147,7 @@ def _interruption(planned: PlannedRun, job: Mapping[str, Any]) -> Finding | None
 def _exit_failure(job: Mapping[str, Any]) -> Finding | None:
     """Return a finding where a job that ended by itself did not end well; the order is that of weight."""
     status, signal = job.get("exit_status"), job.get("signal")
+    # First: a signal is the cause, whatever status goes with it.
     if signal is not None:
         return _finding("killed", Verdict.FAIL, f"the job was killed by signal {sanitize(signal, 20)}")
     # Not isinstance: True is an int, and a node that reports it reports no status.
@@ -155,6 +158,7 @@ def _exit_failure(job: Mapping[str, Any]) -> Finding | None:
         message = f"the job could not run: {COULD_NOT_RUN[status]} (exit status {status})"
         return _finding("could_not_run", Verdict.UNPROVEN, message)
     if status != 0:
+        # Before the supervisor's own word: a failed program is a failure whatever it reports.
         return _finding("exit_status", Verdict.FAIL, f"the job ended with exit status {status}")
     if job.get("succeeded") is not True:
         message = "the job has exit status 0, yet its supervisor reports no success"
@@ -444,6 +448,7 @@ def _dataset(tags: Mapping[str, str]) -> Dataset | None:
     if not tags:
         return None
     counts = ("objects", "size_bytes")
+    # Tags come from a log: a count that is none is left out, not an error that loses the run.
     numbers = {key: int(tags[key]) for key in counts if _INTEGER.fullmatch(tags.get(key, ""))}
     texts = {key: tags[key] for key in ("name", "source", "sha256") if key in tags}
     return Dataset.model_validate({**texts, **numbers})
@@ -452,6 +457,7 @@ def _dataset(tags: Mapping[str, str]) -> Dataset | None:
 def _moment(raw: object) -> datetime | None:
     """Return a moment that a node states, None where it makes no sense; without a zone it is UTC."""
     try:
+        # fromtimestamp(True) is a second of 1970.
         if isinstance(raw, int | float) and not isinstance(raw, bool):
             return datetime.fromtimestamp(raw, UTC)
         if isinstance(raw, str):

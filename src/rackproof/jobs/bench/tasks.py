@@ -534,10 +534,12 @@ def _comparison(runs: Sequence[Run], folder: Path, judge: bool) -> str:
         judge: Whether published systems are references (``bench_published_references``).
     """
     systems = systems_of(runs)
+    # One system has nothing to be compared with.
     if not 2 <= len(systems) <= SIDE_BY_SIDE:
         return ""
     known = {published_system(str(run.parameters.get("system", ""))) for run in runs}
     try:
+        # Runs of several published systems have no reference in common.
         reference = known.pop() if len(known) == 1 else None
         pages = write_comparison(compare_systems(systems, reference=reference, judge=judge), folder)
     except Exception as error:  # a page more must not hide the verdict
@@ -549,6 +551,7 @@ def _mend_page(run: Run, folder: Path) -> str:
     """Write the page of a run if it is missing or older than the record; return what prevents it."""
     page = folder / "report.html"
     try:
+        # The record is written first: an older page was interrupted, or shows an earlier verdict.
         if not page.is_file() or page.stat().st_mtime_ns < (folder / RECORD_NAME).stat().st_mtime_ns:
             write_run_reports(run, folder)
     except Exception as error:  # one page less must not hide the verdict
@@ -606,6 +609,7 @@ def _to_start(run: PlannedRun, answered: Mapping[str, NodeAnswer], plan_id: str)
     """Return what the playbook needs to start a run, as plain data."""
     answer = answered[run.lead]
     home = answer.variables["bench_home"]
+    # These programs keep a copy of the benchmark's code, from which config and run script are fetched.
     on_cluster = run.launcher in ("docker", "slurm")
     shared = answer.slurm.get("shared", "")
     if run.launcher == "docker":
@@ -661,6 +665,7 @@ def _values(name: object, value: Any) -> tuple[Scalar, ...]:
     if not isinstance(name, str):
         raise BenchError(f"bench_parameters: no parameter `{name}`: a parameter's name is text")
     values = value if isinstance(value, list | tuple) else [value]
+    # An empty product has no point: the benchmark would silently be left out.
     if not values:
         raise BenchError(f"bench_parameters: {name}: an empty list would run nothing; give a value")
     return tuple(_scalar(name, one) for one in values)
@@ -668,6 +673,7 @@ def _values(name: object, value: Any) -> tuple[Scalar, ...]:
 
 def _scalar(name: str, value: Any) -> Scalar:
     """Return an operator's value; ``-e`` gives text, so a number in text is a number."""
+    # NaN equals nothing, itself included: runs with it could never be compared.
     if isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if isinstance(value, str):
