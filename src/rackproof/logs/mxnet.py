@@ -61,11 +61,7 @@ class MxnetParser(LogParser):
         self.last_line = at
         found = _EPOCH.search(text)
         if found is None:
-            if "num_epochs=" in text:
-                for name, value in _ARGUMENT.findall(text):
-                    self.log.tag({"batch_size": "global_batch_size"}.get(name, name), value.strip("'"))
-            elif end := _END.match(text):
-                self.end_line, self.wall = at, number(end[1])
+            self._line_outside_epochs(at, text)
             return
         epoch, rest = int(found[1]), found[2]
         self.last_epoch = max(self.last_epoch, epoch)
@@ -73,21 +69,33 @@ class MxnetParser(LogParser):
         if speed := _SPEED.match(rest):
             self.speed(at, epoch, speed[2], speed[3], text)
         elif time := _TIME.match(rest):
-            value = number(time[1])
-            if value is None or not math.isfinite(value) or value <= 0:
-                self.log.find(
-                    "impossible_value",
-                    "an epoch time that is no positive number",
-                    Verdict.UNPROVEN,
-                    line=at,
-                    excerpt=text,
-                )
-            elif len(self.times) < MAX_VALUES:
-                self.times.append(value)
-                self.time_line = at
-                self.ended_epochs.add(epoch)
+            self._epoch_time(at, epoch, time[1], text)
         elif metric := _METRIC.match(rest):
             self.metric(at, epoch, metric[1], metric[2], metric[3], text)
+
+    def _line_outside_epochs(self, at: int, text: str) -> None:
+        """Take the arguments, or the total time that the script prints at its end."""
+        if "num_epochs=" in text:
+            for name, value in _ARGUMENT.findall(text):
+                self.log.tag({"batch_size": "global_batch_size"}.get(name, name), value.strip("'"))
+        elif end := _END.match(text):
+            self.end_line, self.wall = at, number(end[1])
+
+    def _epoch_time(self, at: int, epoch: int, raw: str, text: str) -> None:
+        """Take an epoch's time, which is printed when the epoch has ended."""
+        value = number(raw)
+        if value is None or not math.isfinite(value) or value <= 0:
+            self.log.find(
+                "impossible_value",
+                "an epoch time that is no positive number",
+                Verdict.UNPROVEN,
+                line=at,
+                excerpt=text,
+            )
+        elif len(self.times) < MAX_VALUES:
+            self.times.append(value)
+            self.time_line = at
+            self.ended_epochs.add(epoch)
 
     def speed(self, at: int, epoch: int, raw: str, rest: str, text: str) -> None:
         """Take one progress line."""
@@ -137,32 +145,35 @@ class MxnetParser(LogParser):
         log = self.log
         proven = self.judge_end()
         log.marks_as_findings(self.last_epoch_line if proven else None)
-        higher, lower = Direction.HIGHER, Direction.LOWER
         measurements: list[Measurement] = []
         if self.speeds:
             # The first interval holds allocation and auto-tuning.
-            value = statistics.median(self.speeds[1:] or self.speeds)
+            speed = statistics.median(self.speeds[1:] or self.speeds)
             measurements.append(
-                self.measure("samples_per_second", value, "samples/s", higher, self.speed_line)
+                self.measure("samples_per_second", speed, "samples/s", Direction.HIGHER, self.speed_line)
             )
         for name, (value, at) in self.metrics.items():
-            direction = higher if name.endswith("accuracy") else None
+            # Of other metrics it is not known which way is better.
+            direction = Direction.HIGHER if name.endswith("accuracy") else None
             measurements.append(self.measure(name, value, "", direction, at))
-        if self.ended_epochs:
-            measurements.append(
-                self.measure("epochs", float(len(self.ended_epochs)), "epochs", lower, self.time_line)
-            )
-        if self.times:
-            steady = statistics.median(self.times[1:] or self.times)
-            measurements.append(self.measure("seconds_per_epoch", steady, "s", lower, self.time_line))
-            if len(self.times) > 1:
-                measurements.append(
-                    self.measure("startup_time", max(0.0, self.times[0] - steady), "s", lower, self.time_line)
-                )
-        if self.wall is not None and self.end_line is not None:
-            measurements.append(self.measure("wall_time", self.wall, "s", lower, self.end_line))
+        self._measure_times(measurements)
         base = Verdict.PASS if proven else Verdict.UNPROVEN
         return log.parsed(self.format, base, measurements, list(self.curves.values()))
+
+    def _measure_times(self, measurements: list[Measurement]) -> None:
+        """Add the number of epochs, their time, start-up and the total."""
+        lower, at = Direction.LOWER, self.time_line
+        if self.ended_epochs:
+            measurements.append(self.measure("epochs", float(len(self.ended_epochs)), "epochs", lower, at))
+        if self.times:
+            # The first epoch holds start-up: by so much it is longer than the others.
+            steady = statistics.median(self.times[1:] or self.times)
+            measurements.append(self.measure("seconds_per_epoch", steady, "s", lower, at))
+            if len(self.times) > 1:
+                startup = max(0.0, self.times[0] - steady)
+                measurements.append(self.measure("startup_time", startup, "s", lower, at))
+        if self.wall is not None and self.end_line is not None:
+            measurements.append(self.measure("wall_time", self.wall, "s", lower, self.end_line))
 
     def judge_end(self) -> bool:
         """Find out whether the log proves a run that ended well."""
@@ -174,9 +185,7 @@ class MxnetParser(LogParser):
             # Half a number still looks like a number.
             log.find("cut_off", "the log ends in mid-line", Verdict.UNPROVEN, line=self.last_line)
             return False
-        if self.last_epoch not in self.ended_epochs or (
-            self.validated and self.last_epoch not in self.validated
-        ):
+        if not self._last_epoch_is_whole():
             log.find(
                 "cut_off",
                 f"epoch {self.last_epoch} was not finished",
@@ -187,12 +196,8 @@ class MxnetParser(LogParser):
         asked = number(log.tags.get("num_epochs"))
         if asked is not None:
             if self.last_epoch + 1 < asked:
-                log.find(
-                    "cut_off",
-                    f"{self.last_epoch + 1} of {asked:.0f} epochs",
-                    Verdict.UNPROVEN,
-                    line=self.last_epoch_line,
-                )
+                message = f"{self.last_epoch + 1} of {asked:.0f} epochs"
+                log.find("cut_off", message, Verdict.UNPROVEN, line=self.last_epoch_line)
                 return False
             return True
         if self.end_line is not None and self.end_line > self.last_epoch_line:
@@ -204,3 +209,9 @@ class MxnetParser(LogParser):
             line=self.last_epoch_line,
         )
         return False
+
+    def _last_epoch_is_whole(self) -> bool:
+        """Whether the last epoch has its time and, where others were validated, its validation."""
+        if self.last_epoch not in self.ended_epochs:
+            return False
+        return not self.validated or self.last_epoch in self.validated

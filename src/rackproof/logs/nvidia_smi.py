@@ -111,34 +111,31 @@ def _gpus_of(root: _Element) -> list[tuple[Gpu, _Element]]:
             continue
         if len(found) >= MAX_GPUS:
             raise _RefusedError("too many GPUs")
-        limit = next(
-            (
-                value
-                for path in (
-                    "gpu_power_readings/current_power_limit",
-                    "gpu_power_readings/power_limit",
-                    "power_readings/power_limit",
-                )
-                if (value := _leading(element.get(path))) is not None and math.isfinite(value)
-            ),
-            None,
+        gpu = Gpu(
+            index=len(found),
+            uuid=element.get("uuid"),
+            name=element.get("product_name"),
+            serial=element.get("serial"),
+            bus_id=clean(element.attributes.get("id", "")),
+            vbios=element.get("vbios_version"),
+            memory_bytes=_size(element.get("fb_memory_usage/total")),
+            power_limit_w=_power_limit(element),
         )
-        found.append(
-            (
-                Gpu(
-                    index=len(found),
-                    uuid=element.get("uuid"),
-                    name=element.get("product_name"),
-                    serial=element.get("serial"),
-                    bus_id=clean(element.attributes.get("id", "")),
-                    vbios=element.get("vbios_version"),
-                    memory_bytes=_size(element.get("fb_memory_usage/total")),
-                    power_limit_w=limit,
-                ),
-                element,
-            )
-        )
+        found.append((gpu, element))
     return found
+
+
+def _power_limit(element: _Element) -> float | None:
+    """Return a GPU's power limit in watts; drivers have moved it twice."""
+    for path in (
+        "gpu_power_readings/current_power_limit",
+        "gpu_power_readings/power_limit",
+        "power_readings/power_limit",
+    ):
+        limit = _leading(element.get(path))
+        if limit is not None and math.isfinite(limit):
+            return limit
+    return None
 
 
 def read_gpus(data: bytes) -> tuple[Gpu, ...]:
@@ -223,34 +220,34 @@ class NvidiaSmiXmlParser(_Whole):
         log = self.log
         if not gpu.uuid.startswith("GPU-"):
             log.find("gpu_lost", f"GPU {gpu.index} has no UUID", Verdict.UNPROVEN, line=element.line)
+        labels = {"gpu": gpu.uuid, "index": str(gpu.index)}
         for name, unit, direction, paths in _XML_VALUES:
-            for path in paths:
-                value = _leading(element.get(path))
-                if value is not None:
-                    found = element.find(path)
-                    line = found.line if found else element.line
-                    measurements.append(
-                        self.measure(
-                            name,
-                            value,
-                            unit,
-                            direction,
-                            line,
-                            labels={"gpu": gpu.uuid, "index": str(gpu.index)},
-                        )
-                    )
-                    break
+            read = _first_value(element, paths)
+            if read is not None:
+                figure, line = read
+                measurements.append(self.measure(name, figure, unit, direction, line, labels=labels))
         for path, code, verdict, message in _XML_FAULTS:
             text = element.get(path)
             value = _leading(text)
+            # A fault is a count, or a plain "Yes".
             if text == "Yes" or (value is not None and value > 0):
-                found = element.find(path)
+                place = element.find(path)
                 log.find(
                     code,
                     f"GPU {gpu.index} {gpu.uuid}: {message} ({text})",
                     verdict,
-                    line=found.line if found else None,
+                    line=place.line if place else None,
                 )
+
+
+def _first_value(element: _Element, paths: tuple[str, ...]) -> tuple[float, int] | None:
+    """Return the value at the first path that has one, with its line."""
+    for path in paths:
+        value = _leading(element.get(path))
+        if value is not None:
+            place = element.find(path)
+            return value, place.line if place else element.line
+    return None
 
 
 _LOWER = Direction.LOWER
@@ -344,10 +341,7 @@ class NvidiaSmiCsvParser(LogParser):
         self.last_line = at
         cells = [cell.strip() for cell in next(csv.reader([text]), [])]
         if not self.columns:
-            if "uuid" in cells or "index" in cells or "name" in cells:
-                for cell in cells[:200]:
-                    found = re.fullmatch(r"([a-z0-9_.]{1,80})(?: \[([^\]]{1,20})\])?", cell)
-                    self.columns.append((found[1], found[2] or "") if found else ("", ""))
+            self._header(cells)
             return
         if _CSV_FAULT.search(text):
             self.log.find("gpu_lost", "a GPU does not answer", Verdict.FAIL, line=at, excerpt=text)
@@ -363,6 +357,14 @@ class NvidiaSmiCsvParser(LogParser):
         self.rows += 1
         self.row(at, {name: cell for (name, _unit), cell in zip(self.columns, cells, strict=True)}, cells)
 
+    def _header(self, cells: list[str]) -> None:
+        """Take names and units of the columns from the header line; what comes before it is no table."""
+        if "uuid" in cells or "index" in cells or "name" in cells:
+            for cell in cells[:200]:
+                found = re.fullmatch(r"([a-z0-9_.]{1,80})(?: \[([^\]]{1,20})\])?", cell)
+                # Kept without a name, so that the cells of each row stay in their places.
+                self.columns.append((found[1], found[2] or "") if found else ("", ""))
+
     def row(self, at: int, values: dict[str, str], cells: list[str]) -> None:
         """Take one GPU's values."""
         gpu = clean(values.get("uuid") or values.get("index") or str(self.rows - 1), 80)
@@ -372,15 +374,19 @@ class NvidiaSmiCsvParser(LogParser):
             self.log.tag("driver_version", values["driver_version"])
         for (name, unit), cell in zip(self.columns, cells, strict=True):
             value = _leading(cell)
-            if value is None or not math.isfinite(value):
-                continue
-            if "uncorrected.volatile" in name and value > 0:
-                self.log.find("ecc_uncorrected", f"GPU {gpu}: {name} is {value:g}", Verdict.FAIL, line=at)
-            known = _CSV_NAMES.get(name)
-            if known and len(self.measurements) < 20_000:
-                self.measurements.append(
-                    self.measure(known[0], value, unit, known[1], at, labels={"gpu": gpu})
-                )
+            if value is not None and math.isfinite(value):
+                self._cell(at, gpu, name, unit, value)
+
+    def _cell(self, at: int, gpu: str, name: str, unit: str, value: float) -> None:
+        if "uncorrected.volatile" in name and value > 0:
+            self.log.find("ecc_uncorrected", f"GPU {gpu}: {name} is {value:g}", Verdict.FAIL, line=at)
+        known = _CSV_NAMES.get(name)
+        # A query in a loop writes a table of any length.
+        if known and len(self.measurements) < 20_000:
+            measurement, direction = known
+            self.measurements.append(
+                self.measure(measurement, value, unit, direction, at, labels={"gpu": gpu})
+            )
 
     def finish(self) -> ParsedLog:
         """Return the values."""
@@ -494,34 +500,38 @@ class NvidiaSmiTopoParser(LogParser):
                 if "GPU0" in cells:
                     self.columns = cells
             elif found := re.fullmatch(r"GPU(\d{1,4})", cells[0]):
-                row = int(found[1])
-                self.rows.add(row)
-                for name, cell in zip(self.columns, cells, strict=False):
-                    other = re.fullmatch(r"GPU(\d{1,4})", name)
-                    if other and int(other[1]) != row and len(self.pairs) < 70_000:
-                        self.pairs[row, int(other[1])] = (clean(cell, 20), at)
+                self._row(at, int(found[1]), cells)
+
+    def _row(self, at: int, row: int, cells: list[str]) -> None:
+        """Take how one GPU is connected to each other one."""
+        self.rows.add(row)
+        # The columns behind those of the GPUs are of NICs and of CPU affinity.
+        for name, cell in zip(self.columns, cells, strict=False):
+            other = re.fullmatch(r"GPU(\d{1,4})", name)
+            if other and int(other[1]) != row and len(self.pairs) < 70_000:
+                self.pairs[row, int(other[1])] = (clean(cell, 20), at)
 
     def finish(self) -> ParsedLog:
         """Return the NVLinks of each pair; pairs that differ from the others are found."""
         measurements = []
-        wanted = {int(name[3:]) for name in self.columns if re.fullmatch(r"GPU\d{1,4}", name)}
         for (first, second), (kind, at) in self.pairs.items():
-            links = number(kind[2:]) if kind.startswith("NV") else 0.0
+            # Each pair is in the rows of both its GPUs.
             if first < second:
                 self.log.tag(f"GPU{first}-GPU{second}", kind)
+                links = number(kind[2:]) if kind.startswith("NV") else 0.0
+                labels = {"pair": f"{first}-{second}"}
                 measurements.append(
-                    self.measure(
-                        "nvlinks_between",
-                        links or 0.0,
-                        "",
-                        Direction.HIGHER,
-                        at,
-                        labels={"pair": f"{first}-{second}"},
-                    )
+                    self.measure("nvlinks_between", links or 0.0, "", Direction.HIGHER, at, labels=labels)
                 )
+        self._judge_matrix()
+        return self.log.parsed(self.format, Verdict.PASS if self.rows else Verdict.UNPROVEN, measurements)
+
+    def _judge_matrix(self) -> None:
+        """Note a matrix that is not whole, or pairs that are connected in different ways."""
+        wanted = {int(name[3:]) for name in self.columns if re.fullmatch(r"GPU\d{1,4}", name)}
         kinds = {kind for kind, _at in self.pairs.values()}
         if not self.rows or self.rows != wanted or len(self.pairs) != len(wanted) * (len(wanted) - 1):
             self.log.find("cut_off", "the matrix is not whole", Verdict.UNPROVEN)
+        # Without NVLink, pairs differ by the PCIe switch and socket that they are at.
         elif len(kinds) > 1 and any(kind.startswith("NV") for kind in kinds):
             self.log.find("topology_uneven", f"pairs differ: {', '.join(sorted(kinds))}", Verdict.DEGRADED)
-        return self.log.parsed(self.format, Verdict.PASS if self.rows else Verdict.UNPROVEN, measurements)

@@ -49,13 +49,10 @@ class PerftestParser(LogParser):
 
     def line(self, at: int, text: str) -> None:
         """Read one line."""
-        if found := _TITLE.match(text):
-            self.name = _NAMES[found[1]]
-        elif found := _HEADER.match(text):
-            self.factors = (_TO_GBIT[found[1]], _TO_GBIT[found[2]])
-        elif found := _FACT.match(text):
-            self.log.tag(found[1].lower().replace(" ", "_"), found[2])
-        elif _LINE.match(text):
+        if self._take_heading(text):
+            return
+        if _LINE.match(text):
+            # The same rule is above the header; only below a row it is the end.
             self.closed = self.closed or bool(self.rows)
         elif self.factors and (found := _ROW.match(text)):
             self.row(at, text, int(found[1]), found[3], found[4])
@@ -64,19 +61,26 @@ class PerftestParser(LogParser):
                 "damaged_line", "a row that cannot be read", Verdict.UNPROVEN, line=at, excerpt=text
             )
         elif _ERROR.search(text):
+            # A CPU clock that may vary makes a result less exact, not wrong.
             verdict = None if "Conflicting CPU" in text else Verdict.FAIL
             self.log.find("tool_error", "the test reports an error", verdict, line=at, excerpt=text)
+
+    def _take_heading(self, text: str) -> bool:
+        """Take title, header or a fact above the table; return whether the line is one."""
+        if title := _TITLE.match(text):
+            self.name = _NAMES[title[1]]
+        elif header := _HEADER.match(text):
+            self.factors = (_TO_GBIT[header[1]], _TO_GBIT[header[2]])
+        elif fact := _FACT.match(text):
+            self.log.tag(fact[1].lower().replace(" ", "_"), fact[2])
+        else:
+            return False
+        return True
 
     def row(self, at: int, text: str, size: int, peak_text: str, average_text: str) -> None:
         """Take one size."""
         peak, average = number(peak_text), number(average_text)
-        if (
-            average is None
-            or peak is None
-            or not math.isfinite(average)
-            or average <= 0
-            or self.factors is None
-        ):
+        if average is None or peak is None or self.factors is None or not 0 < average < math.inf:
             self.log.find(
                 "impossible_value",
                 "a bandwidth that is no positive number",

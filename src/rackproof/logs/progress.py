@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
@@ -192,24 +192,17 @@ class Follower:
 
     def _event_value(self, key: str, value: object, *, old: bool) -> dict[str, Any]:
         """Return what an event's value changes; ``old``: it is of round 0.6, which had other targets."""
-        if key == "submission_benchmark" and isinstance(value, str):
-            targets = (TARGETS_06 if old else TARGETS).get(value)
-            return {"target": targets[0].value} if targets else {}
-        if key in ("target", "target_accuracy", "quality_target"):
-            return {"target": number(value.get("value") if isinstance(value, dict) else value)}
         if key == "global_batch_size":
             self._batch_size = number(value)
-        elif key == "max_steps":
-            return {"steps": whole(value)}
-        elif key == "eval_accuracy":
-            if isinstance(value, dict) and isinstance(value.get("accuracy"), dict):  # 0.6 maskrcnn
-                value = next(iter(value["accuracy"].values()), None)
-            return {"accuracy": number(value)}
-        elif key == "tracked_stats" and isinstance(value, dict):
+            return {}
+        if key == "submission_benchmark" and isinstance(value, str):
+            return _benchmark_target(value, old=old)
+        if key == "tracked_stats" and isinstance(value, dict):
             return self._stats(value)
-        elif key == "progress" and isinstance(value, dict):
+        if key == "progress" and isinstance(value, dict):
             return self._progress_event(value)
-        return {}
+        read = _VALUE_READERS.get(key)
+        return read(value) if read else {}
 
     def _progress_event(self, value: Mapping[str, object]) -> dict[str, Any]:
         """Return what a progress event of Rackproof's own workloads states."""
@@ -252,15 +245,10 @@ class Follower:
         now = self._now
         if now.phase in ("ended", "success"):
             return 1.0
-        fraction: float | None = None
-        if now.epochs and isfinite(now.epochs) and now.epoch is not None and isfinite(now.epoch):
-            # Epochs count from 1 while they run; within one, steps refine it where both are known.
-            done = now.epoch - 1
-            if now.step is not None and now.steps and now.step <= now.steps:
-                done += now.step / now.steps
-            fraction = done / now.epochs
-        elif now.step is not None and now.steps:
+        fraction = _fraction_of_epochs(now)
+        if fraction is None and now.step is not None and now.steps:
             fraction = now.step / now.steps
+        # A log may count further than it was asked to.
         return None if fraction is None else min(1.0, max(0.0, fraction))
 
     def _message(self) -> str:
@@ -276,6 +264,47 @@ class Follower:
         if now.throughput is not None:
             words.append(f"{now.throughput:,.1f} {now.throughput_unit}")
         return ", ".join(words)
+
+
+def _benchmark_target(benchmark: str, *, old: bool) -> dict[str, Any]:
+    targets = (TARGETS_06 if old else TARGETS).get(benchmark)
+    return {"target": targets[0].value} if targets else {}
+
+
+def _target_value(value: object) -> dict[str, Any]:
+    return {"target": number(value.get("value") if isinstance(value, dict) else value)}
+
+
+def _accuracy_value(value: object) -> dict[str, Any]:
+    if isinstance(value, dict) and isinstance(value.get("accuracy"), dict):  # 0.6 maskrcnn
+        # Of its two, boxes and masks, the first is shown.
+        value = next(iter(value["accuracy"].values()), None)
+    return {"accuracy": number(value)}
+
+
+def _steps_value(value: object) -> dict[str, Any]:
+    return {"steps": whole(value)}
+
+
+_VALUE_READERS: Mapping[str, Callable[[object], dict[str, Any]]] = {
+    "target": _target_value,
+    "target_accuracy": _target_value,
+    "quality_target": _target_value,
+    "max_steps": _steps_value,
+    "eval_accuracy": _accuracy_value,
+}
+"""What the value of an event changes, by its key."""
+
+
+def _fraction_of_epochs(now: Progress) -> float | None:
+    """Return how much is done by epochs, None where their number or the present one is not known."""
+    if not now.epochs or not isfinite(now.epochs) or now.epoch is None or not isfinite(now.epoch):
+        return None
+    # Epochs count from 1 while they run; within one, steps refine it where both are known.
+    done = now.epoch - 1
+    if now.step is not None and now.steps and now.step <= now.steps:
+        done += now.step / now.steps
+    return done / now.epochs
 
 
 def _number(raw: bytes) -> float | None:

@@ -122,6 +122,7 @@ class RunSubReader:
         self._preflight_lines: list[str] = []
         self._preflight_size = 0
         self._in_preflight = False
+        self._in_training = False
 
     def line(self, number: int, raw: bytes) -> None:
         """Take one line."""
@@ -133,14 +134,13 @@ class RunSubReader:
         if "_ST" in text and (marker := _MARKER.search(text)):
             self._take_marker(marker[1], int(marker[2]))
             return
-        if self._in_preflight and self._preflight_size < MAX_NCCL:
-            self._preflight_size += len(text)
-            self._preflight_lines.append(text)
-        if self._take_node_line(text) or self._take_cache_line(text) or self._take_error_line(text):
+        if self._in_preflight:
+            self._keep_preflight_line(text)
+        if self._take_setup_line(text) or self._take_error_line(text):
             return
         if '"eval_accuracy"' in text and (samples := _SAMPLES.search(text)):
             self._samples = int(samples[1])
-        elif "RUNANDTIME_START" in self._times and "RUNANDTIME_STOP" not in self._times:
+        elif self._in_training:
             self._take_training_line(text)
 
     def result(self) -> RunSubOutput:
@@ -177,19 +177,22 @@ class RunSubReader:
             self._in_preflight = True
         elif name == "NCCL_TEST_STOP":
             self._in_preflight = False
+        # Ranks and deaths outside of it are those of other steps, such as the preflight's.
+        self._in_training = "RUNANDTIME_START" in self._times and "RUNANDTIME_STOP" not in self._times
 
-    def _take_node_line(self, text: str) -> bool:
-        """Take a line of the job's set-up; return whether it is one."""
+    def _keep_preflight_line(self, text: str) -> None:
+        if self._preflight_size < MAX_NCCL:
+            self._preflight_size += len(text)
+            self._preflight_lines.append(text)
+
+    def _take_setup_line(self, text: str) -> bool:
+        """Take a line of the job's set-up or about the page cache; return whether it is one."""
         if text.startswith("NCCL_TEST = "):
             self._preflight_enabled = text.endswith("= 1")
             return True
         if text.startswith(":::DLPAL") and (node_list := _NODE_LIST.match(text)):
             self._node_list = expand_hostlist(node_list[4])
             return True
-        return False
-
-    def _take_cache_line(self, text: str) -> bool:
-        """Take a line about clearing the page cache; return whether it is one."""
         if "Clearing cache on " in text:
             # run.sub prints it with `echo -n`: the words of several nodes may share a line.
             self._cache_clearings += len(_CLEARING.findall(text))
@@ -349,11 +352,7 @@ def _training_step(output: RunSubOutput) -> Mapping[str, Any] | None:
 def _node_findings(output: RunSubOutput, nodes: Sequence[str], gpus: int) -> list[Finding]:
     """Compare the nodes asked for with those of the job, of the log, and of the training's own step."""
     findings = []
-    claims = [("Slurm", output.end.get("nodes")), ("the log", list(output.node_list))]
-    training = _training_step(output)
-    if training:
-        claims.append(("the training's step", list(expand_hostlist(str(training.get("nodes") or "")))))
-    for origin, claimed in claims:
+    for origin, claimed in _node_claims(output):
         if isinstance(claimed, list) and claimed:
             findings += _wrong_nodes(origin, {str(node) for node in claimed}, set(nodes))
     # Implementations start one process a GPU or one a node.
@@ -366,6 +365,20 @@ def _node_findings(output: RunSubOutput, nodes: Sequence[str], gpus: int) -> lis
         message = "neither Slurm nor the log shows on which nodes it ran"
         findings.append(_finding("nodes_unknown", Verdict.UNPROVEN, message))
     return findings
+
+
+def _node_claims(output: RunSubOutput) -> list[tuple[str, object]]:
+    """Return each origin that names nodes with what it names, which may be of any type."""
+    claims: list[tuple[str, object]] = [
+        ("Slurm", output.end.get("nodes")),
+        ("the log", list(output.node_list)),
+    ]
+    training = _training_step(output)
+    if training:
+        # A job may be given all nodes and yet train on some of them.
+        nodes = list(expand_hostlist(str(training.get("nodes") or "")))
+        claims.append(("the training's step", nodes))
+    return claims
 
 
 def _wrong_nodes(origin: str, used: set[str], asked: set[str]) -> list[Finding]:
@@ -396,16 +409,22 @@ def preflight_findings(output: RunSubOutput) -> list[Finding]:
         reason = "was switched off" if output.preflight_enabled is False else "did not begin"
         return [_finding("nccl_preflight", None, f"the NCCL preflight {reason}")]
     parsed = parse(io.BytesIO(output.preflight_text.encode()), format="nccl_tests", name="NCCL preflight")
-    gating = [finding for finding in parsed.findings if finding.verdict is not None and finding.verdict.gates]
-    findings = []
-    if gating:
-        more = f" (and {len(gating) - 1} more)" if len(gating) > 1 else ""
-        message = f"NCCL preflight: {gating[0].message}{more}"
-        verdict = worst(finding.verdict for finding in gating if finding.verdict)
-        findings.append(_finding("nccl_preflight", verdict, message))
+    findings = _preflight_failures(parsed.findings)
+    # Also where it failed: without a result, the network between the nodes was not tested.
     if not any(measurement.name.endswith("busbw") for measurement in parsed.measurements):
         findings.append(_finding("nccl_preflight", Verdict.UNPROVEN, "the NCCL preflight printed no result"))
     return findings
+
+
+def _preflight_failures(parsed: Sequence[Finding]) -> list[Finding]:
+    """Return one finding for all that counts against the preflight."""
+    gating = [finding for finding in parsed if finding.verdict is not None and finding.verdict.gates]
+    if not gating:
+        return []
+    more = f" (and {len(gating) - 1} more)" if len(gating) > 1 else ""
+    message = f"NCCL preflight: {gating[0].message}{more}"
+    verdict = worst(finding.verdict for finding in gating if finding.verdict)
+    return [_finding("nccl_preflight", verdict, message)]
 
 
 def run_sub_measurements(output: RunSubOutput, file: str) -> list[Measurement]:

@@ -75,16 +75,23 @@ class TfCnnParser(LogParser):
             self.numbers(at, text)
         elif text.startswith("Accuracy @ 1"):
             self.take_accuracy(at, text)
-        elif found := _FACT.match(text):
-            self.log.tag(found[1].lower().replace(" ", "_"), found[2])
-        elif found := _BATCH.match(text):
-            self.log.tag("global_batch_size" if found[1] else "batch_size_per_device", found[1] or found[2])
-        elif found := _DEVICES.match(text):
-            self.log.tag("devices", str(found[1].count("gpu:") or 1))
-        elif _MEMORY.search(text):
+        elif not self._take_fact(text) and _MEMORY.search(text):
             self.memory_count += 1
             if self.memory is None:
                 self.memory = (at, text)
+
+    def _take_fact(self, text: str) -> bool:
+        """Take a fact of the header; return whether the line states one."""
+        if fact := _FACT.match(text):
+            self.log.tag(fact[1].lower().replace(" ", "_"), fact[2])
+        elif batch := _BATCH.match(text):
+            self.log.tag("global_batch_size" if batch[1] else "batch_size_per_device", batch[1] or batch[2])
+        elif devices := _DEVICES.match(text):
+            # A run on the CPU alone lists no GPU.
+            self.log.tag("devices", str(devices[1].count("gpu:") or 1))
+        else:
+            return False
+        return True
 
     def take_rank(self, text: str) -> str:
         """Take the rank that a launcher wrote before a line, and return the line without it."""
@@ -106,38 +113,45 @@ class TfCnnParser(LogParser):
 
     def numbers(self, at: int, text: str) -> None:
         """Read a step or the total."""
-        if found := _STEP.match(text):
-            step, speed, loss = float(found[1]), number(found[2]), number(found[3])
-            if loss is None or speed is None:
-                self.log.find(
-                    "damaged_line", "a step that cannot be read", Verdict.UNPROVEN, line=at, excerpt=text
-                )
-                return
-            if not math.isfinite(loss):
-                self.log.find(
-                    "nan", f"the loss is {loss} at step {found[1]}", Verdict.FAIL, line=at, excerpt=text
-                )
-            if self.rank == self.first_rank:
-                self.loss = (loss, at)
-                self.speed.add(step, speed)
-                self.losses.add(step, loss)
-        elif found := _TOTAL.match(text):
-            self.totals += 1
-            value = number(found[1])
-            if value is None:
-                self.log.find(
-                    "damaged_line", "a total that is no number", Verdict.UNPROVEN, line=at, excerpt=text
-                )
-            elif not math.isfinite(value) or value <= 0:
-                self.log.find("nan", f"total images/sec is {value}", Verdict.FAIL, line=at, excerpt=text)
-                self.take_total(value, at)
-            else:
-                self.take_total(value, at)
+        if step := _STEP.match(text):
+            self._take_step(at, text, step)
+        elif total := _TOTAL.match(text):
+            self._read_total(at, text, total[1])
         elif _HALF_STEP.match(text):
             # A step is nothing to be judged by; its loss might have been NaN, though.
             self.log.find(
                 "damaged_line", "a step that cannot be read", Verdict.DEGRADED, line=at, excerpt=text
             )
+
+    def _take_step(self, at: int, text: str, found: re.Match[str]) -> None:
+        """Take speed and loss of a step."""
+        step, speed, loss = float(found[1]), number(found[2]), number(found[3])
+        if loss is None or speed is None:
+            self.log.find(
+                "damaged_line", "a step that cannot be read", Verdict.UNPROVEN, line=at, excerpt=text
+            )
+            return
+        if not math.isfinite(loss):
+            message = f"the loss is {loss} at step {found[1]}"
+            self.log.find("nan", message, Verdict.FAIL, line=at, excerpt=text)
+        # One rank's curve is enough; those of several would be mixed into one.
+        if self.rank == self.first_rank:
+            self.loss = (loss, at)
+            self.speed.add(step, speed)
+            self.losses.add(step, loss)
+
+    def _read_total(self, at: int, text: str, raw: str) -> None:
+        """Read the total that ends a run."""
+        self.totals += 1
+        value = number(raw)
+        if value is None:
+            self.log.find(
+                "damaged_line", "a total that is no number", Verdict.UNPROVEN, line=at, excerpt=text
+            )
+            return
+        if not math.isfinite(value) or value <= 0:
+            self.log.find("nan", f"total images/sec is {value}", Verdict.FAIL, line=at, excerpt=text)
+        self.take_total(value, at)
 
     def take_total(self, value: float, at: int) -> None:
         """Note a total, and whose it is."""
@@ -159,13 +173,13 @@ class TfCnnParser(LogParser):
 
     def join_ranks(self) -> None:
         """Make one total of those of several ranks, or note why that cannot be done."""
-        stated = {rank: one for rank, one in self.ranks.items() if one is not None}
+        stated = {rank: total for rank, total in self.ranks.items() if total is not None}
         if len(self.ranks) < 2 or not stated:
             return
         silent = sorted(set(self.ranks) - set(stated))
         if silent:
-            some = ", ".join(map(str, silent[:8]))
-            self.log.find("ranks_without_total", f"no total from rank {some}", Verdict.UNPROVEN)
+            names = ", ".join(map(str, silent[:8]))
+            self.log.find("ranks_without_total", f"no total from rank {names}", Verdict.UNPROVEN)
         if self.log.tags.get("variables") != "horovod":
             message = (
                 f"{len(stated)} ranks state totals, and without Horovod it is not known of how many each is"
@@ -183,36 +197,42 @@ class TfCnnParser(LogParser):
         log = self.log
         self.join_ranks()
         measurements: list[Measurement] = []
-        proven = False
-        if self.total is None:
-            log.find(
-                "no_total",
-                "no total images/sec: the run did not end",
-                Verdict.UNPROVEN,
-                line=max(1, log.lines),
-            )
-        else:
-            value, at = self.total
-            if log.ends_in_line and at == self.last_line:
-                log.find("cut_off", "the log ends inside the line of the total", Verdict.UNPROVEN, line=at)
-            else:
-                proven = math.isfinite(value) and value > 0
-                measurements.append(
-                    self.measure("images_per_second", value, "images/s", Direction.HIGHER, at)
-                )
+        proven = self._judge_total(measurements)
         if self.totals > 1:
             log.find("several_runs", f"{self.totals} totals in one log; the last one counts")
-        log.marks_as_findings(self.total[1] if proven and self.total else None, frozenset({"out_of_memory"}))
+        ended_at = self.total[1] if proven and self.total else None
+        log.marks_as_findings(ended_at, frozenset({"out_of_memory"}))
         if self.memory is not None:
             at, text = self.memory
             message = f"{self.memory_count} lines speak of running out of memory"
             log.find("memory_text", message, None if proven else Verdict.UNPROVEN, line=at, excerpt=text)
-        if self.accuracy is not None:
-            for name, value in (("top_1_accuracy", self.accuracy[0]), ("top_5_accuracy", self.accuracy[1])):
-                measurements.append(self.measure(name, value, "fraction", Direction.HIGHER, self.accuracy[2]))
-        if self.loss is not None:
-            measurements.append(self.measure("train_loss", self.loss[0], "", Direction.LOWER, self.loss[1]))
-        elif proven and self.accuracy is None:
+        self._measure_quality(measurements)
+        # A loss or an accuracy shows that there was any work; a total alone may be of no step at all.
+        if proven and self.loss is None and self.accuracy is None:
             log.find("no_steps", "a total without any step", Verdict.UNPROVEN)
         base = Verdict.PASS if proven else Verdict.UNPROVEN
         return log.parsed(self.format, base, measurements, [self.speed, self.losses])
+
+    def _judge_total(self, measurements: list[Measurement]) -> bool:
+        """Find out whether the total proves a run that ended well; adds ``images_per_second``."""
+        log = self.log
+        if self.total is None:
+            message = "no total images/sec: the run did not end"
+            log.find("no_total", message, Verdict.UNPROVEN, line=max(1, log.lines))
+            return False
+        value, at = self.total
+        if log.ends_in_line and at == self.last_line:
+            # Half a number still looks like a number.
+            log.find("cut_off", "the log ends inside the line of the total", Verdict.UNPROVEN, line=at)
+            return False
+        measurements.append(self.measure("images_per_second", value, "images/s", Direction.HIGHER, at))
+        return math.isfinite(value) and value > 0
+
+    def _measure_quality(self, measurements: list[Measurement]) -> None:
+        """Add the accuracies of an evaluation and the last loss."""
+        if self.accuracy is not None:
+            top_1, top_5, at = self.accuracy
+            for name, value in (("top_1_accuracy", top_1), ("top_5_accuracy", top_5)):
+                measurements.append(self.measure(name, value, "fraction", Direction.HIGHER, at))
+        if self.loss is not None:
+            measurements.append(self.measure("train_loss", self.loss[0], "", Direction.LOWER, self.loss[1]))
