@@ -234,12 +234,12 @@ def _gpu_changes(snapshot: NodeSnapshot, previous: NodeSnapshot | None, expected
         return GpuChanges({}, (), (), {}, frozenset())
     present, last_night = _by_uuid(snapshot.gpus), frozenset(_by_uuid(previous.gpus))
     known = _by_uuid((*previous.gone_gpus, *previous.gpus))
-    gone = [gpu for uuid, gpu in known.items() if uuid not in present]
+    gone = [known[uuid] for uuid in known if uuid not in present]
     if expected.gpus and len(present) >= expected.gpus:
         # As many as there have to be: what was missing for longer than a night was taken out.
         gone = [gpu for gpu in gone if gpu.uuid in last_night]
     # Nor does a night that could read no GPU make all of them new.
-    new = [gpu for uuid, gpu in present.items() if known and uuid not in known]
+    new = [present[uuid] for uuid in present if uuid not in known] if known else []
     return GpuChanges(known, tuple(gone), tuple(new), _replacements(gone, new), last_night)
 
 
@@ -591,6 +591,7 @@ def _links_down(gpu: GpuSnapshot) -> list[str]:
 
 def _nvlinks(subject: GpuSubject) -> Iterator[HealthFinding]:
     links, wanted = subject.gpu.links, subject.node.expected.nvlinks
+    # One fault, one finding: links that are down are not counted as missing.
     if down := _links_down(subject.gpu):
         evidence = f"NVLink {', '.join(down)} down of {len(links)}"
         yield subject.finding("nvlink_down", Verdict.FAIL, "reset", evidence, "likely")

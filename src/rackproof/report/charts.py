@@ -182,7 +182,6 @@ def _single_bound(reference: Reference) -> tuple[float | None, str]:
     fraction = reference.low if reference.low is not None else reference.high
     if fraction is None:
         return None, ""
-    # A fraction is of the amount: below a negative reference, too, a lower bound is further down.
     bound = reference.value + abs(reference.value) * fraction
     return bound, "at least" if reference.low is not None else "at most"
 
@@ -490,6 +489,7 @@ def _set_x_axis(axes: Any, chart: Chart) -> None:
         return
     axes.set_xscale("log", base=2)
     positions = sorted({x for line in chart.lines for x in line.x})
+    # Every size its own tick, and their texts would overlap.
     if not chart.ticks_are_points and len(positions) > 6:
         positions = positions[:: math.ceil(len(positions) / 6)]
     axes.xaxis.set_major_locator(FixedLocator(positions[:16]))
@@ -559,6 +559,7 @@ def _plot_ratios(axes: Any, index: int, points: Iterable[RatioPoint], shift: flo
 
 def _tick(value: float) -> str:
     """Write a tick shortly: 1.2M, 40k, 0.991."""
+    # Four digits are read easily: thousands are shortened from 10,000 on.
     for factor, suffix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
         if factor <= abs(value) < 1e15:
             scaled = value / (1e3 if suffix == "k" else factor)
@@ -584,6 +585,7 @@ def _fit_for_page(raw: bytes, ident: str, title: str, description: str) -> Marku
         root.attrib.pop(name, None)
     root.set("role", "img")
     root.set("aria-labelledby", f"{ident}-title {ident}-desc")
+    # Screen readers read these in place of the drawing; they have to come first.
     for place, (tag, text) in enumerate((("title", title), ("desc", description))):
         element = ElementTree.Element(f"{{{_SVG}}}{tag}", {"id": f"{ident}-{tag}"})
         element.text = text

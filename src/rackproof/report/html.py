@@ -24,6 +24,7 @@ def environment() -> Environment:
     made = Environment(
         loader=PackageLoader("rackproof.report", "templates"),
         autoescape=True,
+        # A misspelt name in a template is an error, and no gap in a page.
         undefined=StrictUndefined,
         trim_blocks=True,
     )

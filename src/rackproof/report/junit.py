@@ -117,6 +117,7 @@ def _run_suite(run: Run) -> ElementTree.Element:
 
 
 def _case(name: str, verdict: Verdict, reason: str, details: str, *, gating: bool = True) -> Case:
+    # JUnit has nothing between pass and failure: a degraded case passes, with the reason beside it.
     output = f"degraded: {reason}" if verdict is Verdict.DEGRADED else ""
     return Case(name, verdict, reason, details, gating, output)
 

@@ -38,6 +38,7 @@ def cell_text(cell: Cell) -> str:
         text = code(cell.text)
     else:
         text = escape(cell.text)
+    # A bracket or a blank in a link would end it early: such a cell has none.
     if cell.href and re.fullmatch(r"[A-Za-z0-9._~/%-]+", cell.href):
         text = f"[{text}]({cell.href})"
     if cell.note:

@@ -163,6 +163,7 @@ def point_text(run: Run, limit: int = 160) -> str:
 def deviation(judgement: Judgement) -> float | None:
     """Return the relative distance of a judged value from its reference, None where there is none."""
     reference = judgement.reference
+    # From a reference of 0 there is no relative distance.
     if judgement.value is None or reference is None or not reference.value:
         return None
     if not math.isfinite(judgement.value):
@@ -172,6 +173,7 @@ def deviation(judgement: Judgement) -> float | None:
 
 def bounds_text(reference: Reference) -> str:
     """Write the allowed range in the reference's unit: ``≥ 744``, ``744 to 944``."""
+    # A fraction is of the amount: low lies below a negative reference, too.
     low = None if reference.low is None else reference.value + abs(reference.value) * reference.low
     high = None if reference.high is None else reference.value + abs(reference.value) * reference.high
     if low is not None and low == high:
@@ -367,6 +369,7 @@ def _where_text(nodes: Sequence[str], total: int) -> str:
 def log_href(path: str) -> str:
     """Return a link to a raw log beside the report, or nothing if the path leads elsewhere."""
     parts = PurePosixPath(path).parts
+    # The path is of a record, which may come from anywhere: it must not lead out of the folder.
     if not parts or path.startswith(("/", "\\")) or ".." in parts or sanitize(path, 1000) != path:
         return ""
     return "./" + quote(path)

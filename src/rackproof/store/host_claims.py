@@ -38,6 +38,7 @@ def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int, doing: str 
     try:
         results.mkdir(parents=True, exist_ok=True)
         with (results / ".claims.lock").open("w") as lock:
+            # The kernel frees it when its holder dies; nobody has to clean up.
             fcntl.flock(lock, fcntl.LOCK_EX)
             path = results / CLAIMS
             claims = {name: kept for name, kept in _read(path).items() if _alive(kept)}
@@ -54,6 +55,7 @@ def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int, doing: str 
                     "start_ticks": start_ticks(owner_pid),
                     "since": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%SZ}",
                 }
+            # Readers take no lock: they find the old claims or the new ones, never half of them.
             temporary = path.with_suffix(".tmp")
             temporary.write_text(json.dumps(claims, indent=1))
             temporary.replace(path)
@@ -75,6 +77,7 @@ def start_ticks(pid: int) -> int | None:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
+    # The command, in brackets, may hold blanks and brackets itself: what counts follows the last.
     fields = stat.rpartition(")")[2].split()
     # A zombie has ended: it only waits for its parent to collect its status.
     return None if fields[0] in "ZX" else int(fields[19])
@@ -85,6 +88,7 @@ def _alive(claim: dict[str, object]) -> bool:
     if not isinstance(pid, int):
         return False
     started = start_ticks(pid)
+    # Process ids are used again: only with its start is it the same process.
     return started is not None and started == claim.get("start_ticks")
 
 

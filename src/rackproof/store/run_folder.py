@@ -82,6 +82,7 @@ def load_run(data: bytes, name: str) -> Run:
         ResultsError: Damaged, made by a newer Rackproof, or not a record; names the field.
     """
     try:
+        # Without the schema first: the record of a newer Rackproof would be called damaged.
         loaded = from_json(data)
     except ValueError as error:
         raise ResultsError(
@@ -195,6 +196,7 @@ def write_file(path: Path, data: bytes) -> None:
         ResultsError: Not writable (names folder and owner), disk full, or another file-system error.
     """
     folder = path.parent
+    # Beside the target: a rename is one step only within a file system.
     draft = folder / f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -202,9 +204,11 @@ def write_file(path: Path, data: bytes) -> None:
             with open(draft, "xb") as stream:
                 stream.write(data)
                 stream.flush()
+                # Before the rename: after a power cut the name must not lead to an empty file.
                 os.fsync(stream.fileno())
             os.replace(draft, path)
         except BaseException:
+            # On an interrupt, too.
             draft.unlink(missing_ok=True)
             raise
         _flush_folder(folder)

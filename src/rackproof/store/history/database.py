@@ -198,6 +198,7 @@ def _postgresql_engine(target: Target) -> Engine:
         "tcp_user_timeout": 30_000,
         "application_name": "rackproof",
     }
+    # What the URL itself sets has precedence.
     for key in target.url.query:
         arguments.pop(key, None)
     engine = create_engine(target.url, hide_parameters=True, pool_pre_ping=True, connect_args=arguments)
@@ -205,7 +206,9 @@ def _postgresql_engine(target: Target) -> Engine:
     @event.listens_for(engine, "connect")
     def _prepare(connection: Any, _record: Any) -> None:
         with connection.cursor() as cursor:
+            # By default PostgreSQL waits for ever.
             cursor.execute(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'")
+            # A client that hangs in a transaction must not keep its locks.
             cursor.execute("SET idle_in_transaction_session_timeout = '10min'")
         connection.commit()
 
@@ -226,8 +229,11 @@ def _sqlite_engine(target: Target) -> Engine:
     def _prepare(connection: sqlite3.Connection, _record: Any) -> None:
         # Python's own transaction handling would commit before DDL: tables would stay half made.
         connection.isolation_level = None
+        # SQLite checks foreign keys only where a connection asks for it.
         connection.execute("PRAGMA foreign_keys = ON")
+        # A run that is committed counts as kept: that has to outlast a power cut.
         connection.execute("PRAGMA synchronous = FULL")
+        # Negative is KiB: 64 MiB.
         connection.execute("PRAGMA cache_size = -65536")
 
     @event.listens_for(engine, "begin")

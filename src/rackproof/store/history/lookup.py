@@ -126,6 +126,7 @@ class HardwareOfRows:
             select(members).where(one_of(members.c.whole_id, wanted)).order_by(members.c.position)
         )
         for row in rows:
+            # The labels of a link show its ends, which its rows do not name.
             self._members.setdefault(row.whole_id, []).append(row.member_id)
             wanted.add(row.member_id)
         self._known = {
@@ -150,6 +151,7 @@ class HardwareOfRows:
         named = self._known[part].kind in (Kind.LINK, Kind.GROUP)
         ends = iter(self._members.get(part, ()) if named else (part,))
         full = {}
+        # In the order in which the ends were taken out of the labels: each meets its own again.
         for name, value in sorted(labels.items()):
             end = next(ends, None) if value == PLACEHOLDER else None
             full[name] = value if end is None else self._label(self._known[end])

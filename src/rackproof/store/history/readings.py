@@ -344,7 +344,7 @@ def _parts(connection: Connection, ids: Integers) -> tuple[tuple[Part, ...], NDA
     single = (Kind.GPU.value, Kind.NODE.value)
     described = sorted(row for row in map(tuple, known) if row[1] in single or row[0] in wanted)
     order = [row[0] for row in described]
-    seats = _seats(connection, {one: place for place, one in enumerate(order)})
+    seats = _seats(connection, dict(zip(order, range(len(order)), strict=True)))
     rows = {row[0]: Part(*row[1:], *seats.get(row[0], ())) for row in described}
     for whole, members in _members_of(connection, rows).items():
         rows[whole] = _of_members(rows[whole], members)

@@ -271,7 +271,7 @@ class Store(AbstractContextManager["Store"]):
             limit: At most so many, ``None`` for all.
         """
         table, wanted = schema.measurements, labels or {}
-        by_quantity = any(value is not None for value in (metric, labels, benchmark, parameters))
+        by_quantity = (metric, labels, benchmark, parameters) != (None, None, None, None)
         query = _measurement_query(by_quantity or hardware is not None, since, limit)
         with self._reading() as connection:
             quantities = quantities_by_id(connection, metric, benchmark, parameters)

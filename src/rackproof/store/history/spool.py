@@ -76,6 +76,7 @@ def keep_or_spool(run_folder: Path, where: str | Path | None, spool: Path) -> Ke
             try:
                 drained = _drain(store, spool)
             except ResultsError as error:
+                # This run is in the history by now: a broken spool is no reason to call it lost.
                 drained = DrainOutcome((), ("?",), (str(error),))
             count = len(drained.entered)
             message = f"run {run.run_id} is in {store.description}"
@@ -175,6 +176,7 @@ def _drain(store: Store, spool: Path) -> DrainOutcome:
     for note in _notes(spool):
         try:
             store.keep(_noted_run(note, spool))
+            # After it is kept: a crash between the two enters it twice, which changes nothing.
             note.unlink(missing_ok=True)
         except _NoteGoneError:
             continue
@@ -207,6 +209,7 @@ def _noted_run(note: Path, spool: Path) -> Run:
         ) from None
     folder = next((place for place in places if place.is_dir()), places[-1])
     run = read_run(folder)
+    # A folder may have been renamed or restored: no other run is entered in its place.
     if run.run_id != note.stem:
         raise ResultsError(f"the note {note} points at {folder}, which holds run {run.run_id}")
     return run
