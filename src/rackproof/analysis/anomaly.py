@@ -46,7 +46,7 @@ _VERDICTS = (Verdict.PASS, Verdict.DEGRADED, Verdict.UNPROVEN, Verdict.FAIL)
 _DEGRADED, _UNPROVEN, _FAIL = 1, 2, 3
 _MISSING, _NUMBER, _REFERENCE, _FLOOR, _FLEET, _DRIFT = range(len(CHECKS))
 _SERIES_AT_ONCE = 20_000
-_REASONS_TOLD = 20
+_REASONS_SHOWN = 20
 
 Bools = NDArray[np.bool_]
 
@@ -213,16 +213,7 @@ class _Fleet:
         self.readings = readings
         self.quantities = readings.quantities
         self.parts: list[Part] = list(readings.parts)
-        at = {part[:2]: index for index, part in enumerate(self.parts)} if asked else {}
-        self.asked: list[int] = []
-        for node in asked:
-            key = ("node", node.hardware_key)
-            if key not in at:
-                at[key] = len(self.parts)
-                self.parts.append(Part(*key, name=node.name, sku=node.sku))
-            self.asked.append(at[key])
-            # The inventory knows better than the history what a node is called and is today.
-            self.parts[at[key]] = self.parts[at[key]]._replace(name=node.name, sku=node.sku)
+        self.asked = self._add_asked(asked)
         self.owner = np.where(readings.node >= 0, readings.node, readings.part).astype(np.int32)
         self.tonight = np.flatnonzero(readings.night == 0)
         self.skus = sorted({part.sku for part in self.parts})
@@ -234,6 +225,20 @@ class _Fleet:
         self.sign = np.array(
             [signs[one.direction] if one.direction else 0 for one in self.quantities], dtype=np.int32
         )
+
+    def _add_asked(self, asked: Sequence[Node]) -> list[int]:
+        """Add the nodes that tonight's readings lack; return the places of all that were asked."""
+        at = {part[:2]: index for index, part in enumerate(self.parts)} if asked else {}
+        places = []
+        for node in asked:
+            key = ("node", node.hardware_key)
+            if key not in at:
+                at[key] = len(self.parts)
+                self.parts.append(Part(*key, name=node.name, sku=node.sku))
+            places.append(at[key])
+            # The inventory knows better than the history what a node is called and is today.
+            self.parts[at[key]] = self.parts[at[key]]._replace(name=node.name, sku=node.sku)
+        return places
 
     @cached_property
     def gpus(self) -> dict[int, list[int]]:
@@ -282,6 +287,7 @@ def _floors(
     known: list[Reference] = []
     found: list[_Findings] = []
     referenced = np.zeros(len(rows), bool)
+    # A layer has the first reference of each kind, the next the second: one array operation per layer.
     for layer in range(max((len(one) for one in fitting), default=0)):
         index = np.full(len(kinds), -1, np.int32)
         for place, some in enumerate(fitting):
@@ -291,17 +297,8 @@ def _floors(
         found += _screened(fleet, rows, index[kind], known)
         referenced |= index[kind] >= 0
     if accepted:
-        own = np.full(len(rows), -1, np.int32)
-        place_of = {
-            one.part * len(fleet.quantities) + one.quantity: len(known) + number
-            for number, one in enumerate(accepted)
-        }
-        known += [one.reference for one in accepted]
-        keys = np.array(sorted(place_of), dtype=np.int64)
-        places = np.array([place_of[int(one)] for one in keys], dtype=np.int32)
-        series = fleet.series()[rows]
-        spot = np.searchsorted(keys, series).clip(0, len(keys) - 1)
-        own = np.where(keys[spot] == series, places[spot], -1).astype(np.int32)
+        own = _accepted_places(fleet, rows, accepted, len(known))
+        known += [entry.reference for entry in accepted]
         found += _screened(fleet, rows, own, known)
         referenced |= own >= 0
     broken = ~np.isfinite(value)
@@ -310,6 +307,22 @@ def _floors(
     if policy.require_references:
         found.append(_findings_on_rows(fleet, rows[lacking], _REFERENCE, _UNPROVEN))
     return found, known, np.unique(quantities[lacking])
+
+
+def _accepted_places(
+    fleet: _Fleet, rows: NDArray[np.intp], accepted: Sequence[Accepted], first: int
+) -> Integers:
+    """Return for each row the place of its hardware's own reference, counted from ``first``; -1: none."""
+    places_by_series = {
+        entry.part * len(fleet.quantities) + entry.quantity: first + number
+        for number, entry in enumerate(accepted)
+    }
+    keys = np.array(sorted(places_by_series), dtype=np.int64)
+    places = np.array([places_by_series[int(key)] for key in keys], dtype=np.int32)
+    series = fleet.series()[rows]
+    # searchsorted gives a place to every series, also to one that is not there: compared afterwards.
+    spot = np.searchsorted(keys, series).clip(0, len(keys) - 1)
+    return np.where(keys[spot] == series, places[spot], -1).astype(np.int32)
 
 
 def _fitting(fleet: _Fleet, pair: int, references: Mapping[str, Sequence[SkuReference]]) -> list[Reference]:
@@ -624,12 +637,12 @@ def _node_verdicts(
         shown = list(_distinct(found, mine, wide))
         reasons = tuple(
             _reason(fleet, found, row, known, _VERDICTS[verdict[row]], bool(wide[row]))
-            for row in shown[:_REASONS_TOLD]
+            for row in shown[:_REASONS_SHOWN]
         )
         worst = _VERDICTS[int(verdict[mine].max())] if len(mine) else Verdict.PASS
         nodes.append(
             NodeVerdict(
-                part.kind, part.key, part.name, part.sku, worst, reasons, max(0, len(shown) - _REASONS_TOLD)
+                part.kind, part.key, part.name, part.sku, worst, reasons, max(0, len(shown) - _REASONS_SHOWN)
             )
         )
     if faults:
@@ -655,7 +668,7 @@ def _fleetwide(
     """Return the findings on more than the allowed share of a SKU's nodes, and which rows they are."""
     if not len(found.owner):
         return [], np.zeros(0, bool)
-    # Pairs count among pairs, nodes among nodes.
+    # Pairs count among pairs, nodes among nodes: few pairs would vanish among many nodes.
     family = fleet.sku.astype(np.int64) * 2 + fleet.is_node
     asked = np.bincount(family[judged], minlength=2 * len(fleet.skus))
     width = (len(fleet.quantities) + 1) * len(CHECKS)
@@ -686,28 +699,36 @@ def _reason(
     if number < 0:
         return Reason("missing", verdict, "", part, "nothing was measured tonight", np.nan, wide)
     what = fleet.quantities[number]
-    off = (value - base) / abs(base) if base else np.nan
-    if check == _MISSING:
-        text = f"{value:.0f} of {base:.0f} measured tonight{_unmeasured(fleet, found, row)}"
-        off = np.nan
-    elif check == _FLEET:
-        text = (
-            f"{quantity(value, what.unit)} is {percent(off)} off the median of the fleet's "
-            f"{fleet.parts[found.owner[row]].sku}, {quantity(base, what.unit)}"
-        )
-    elif check == _DRIFT:
-        text = (
-            f"went from {quantity(base, what.unit)} to {quantity(value, what.unit)} ({percent(off)}) "
-            "within the nights compared"
-        )
-    else:
-        sample = Measurement(name=what.metric, value=value, unit=what.unit, direction=what.direction)
-        place = int(found.reference[row])
-        judged = judge(sample, known[place] if place >= 0 else None)
-        text = judged.reason + (f" ({known[place].source})" if place >= 0 else "")
+    # A count of parts has no distance, and neither has a value from a base of 0.
+    off = (value - base) / abs(base) if base and check != _MISSING else np.nan
+    text = _reason_text(fleet, found, row, known, off)
     if wide:
         text += "; on so many nodes that it is a fault of the tool or the fabric until proven otherwise"
     return Reason(CHECKS[check], verdict, quantity_name(what), part, text, off, wide, int(found.row[row]))
+
+
+def _reason_text(fleet: _Fleet, found: _Findings, row: int, known: Sequence[Reference], off: float) -> str:
+    check = int(found.check[row])
+    value, base = float(found.value[row]), float(found.base[row])
+    what = fleet.quantities[int(found.quantity[row])]
+    if check == _MISSING:
+        return f"{value:.0f} of {base:.0f} measured tonight{_unmeasured(fleet, found, row)}"
+    if check == _FLEET:
+        return (
+            f"{quantity(value, what.unit)} is {percent(off)} off the median of the fleet's "
+            f"{fleet.parts[found.owner[row]].sku}, {quantity(base, what.unit)}"
+        )
+    if check == _DRIFT:
+        return (
+            f"went from {quantity(base, what.unit)} to {quantity(value, what.unit)} ({percent(off)}) "
+            "within the nights compared"
+        )
+    # Judged once more, one by one: the columns have the verdict, and only the judge its words.
+    sample = Measurement(name=what.metric, value=value, unit=what.unit, direction=what.direction)
+    place = int(found.reference[row])
+    if place < 0:
+        return judge(sample, None).reason
+    return f"{judge(sample, known[place]).reason} ({known[place].source})"
 
 
 def quantity_name(what: Measured) -> str:
