@@ -58,6 +58,7 @@ def ratio_half_width(values: Sequence[float], base: Sequence[float], confidence:
         for repeats in (values, base)
     ]
     total = math.fsum(part for part, _ in parts)
+    # Repeats that are all equal: the degrees of freedom would be 0 / 0.
     if total == 0:
         return 0.0
     freedom = total**2 / math.fsum(part**2 / degrees for part, degrees in parts)

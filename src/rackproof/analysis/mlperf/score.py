@@ -238,6 +238,7 @@ def _may_be_log(path: Path) -> bool:
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
+    # result_10 comes after result_2. Digits other than ASCII's are text: int() refuses some of them.
     parts = re.split(r"(\d+)", path.name)
     return [(int(part) if part.isdigit() and part.isascii() else -1, part) for part in parts]
 

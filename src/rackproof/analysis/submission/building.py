@@ -84,6 +84,7 @@ def build_submission(
             )
             issues += problems
         verdict = _verdict(issues)
+        # Issues alone do not show that the checker accepted: without any run it was never asked.
         if verdict is Verdict.PASS and answer.accepted is True:
             _finish(draft, system, parts, answer, ruleset)
             put_in_place(draft, out)

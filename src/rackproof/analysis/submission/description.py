@@ -131,6 +131,7 @@ def _read_yaml(path: Path) -> dict[Any, Any]:
         raise SubmissionError(
             f"cannot read {path}: {error.strerror}; docs/using/submission.md has an example of this file"
         ) from None
+    # Before parsing: YAML's parser takes long on large input.
     if len(data) > _FILE_BYTES:
         raise SubmissionError(f"{path} is too large: more than {_FILE_BYTES} bytes")
     try:
@@ -245,6 +246,7 @@ def _value_of(
         return _stack(stated.get(key), nodes, printed)
     if key in stated:
         return stated[key]
+    # The nodes were read by Rackproof itself; what a run script printed may be a placeholder.
     for sources in (nodes, printed):
         found = dict.fromkeys(str(source[key]) for source in sources if source.get(key))
         if found:
@@ -376,6 +378,7 @@ def _agree(key: str, described: str, seen: str) -> bool:
         model = _model_words(seen)
         # Whole words: a B200 is no GB200.
         return bool(model & _model_words(described)) if model else described.casefold() == seen.casefold()
+    # One may state more than the other: "PyTorch" and "PyTorch NVIDIA Release 25.04" agree.
     ours, theirs = (" ".join(text.casefold().split()) for text in (described, seen))
     return ours in theirs or theirs in ours
 

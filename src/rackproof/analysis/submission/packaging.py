@@ -280,6 +280,7 @@ def put_in_place(draft: Path, out: Path) -> None:
     Raises:
         SubmissionError: ``out`` is another's, or cannot be replaced; what was there still is.
     """
+    # Asked again: checks take minutes, in which something may have been put there.
     refuse_strangers(out)
     former = draft.with_suffix(".former")
     try:

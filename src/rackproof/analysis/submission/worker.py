@@ -54,6 +54,7 @@ class _Listener(logging.Handler):
             self.described.append(str(_argument(record)))
         elif record.levelno >= logging.WARNING:
             self._keep(record)
+        # It reads all logs at once: from here on no message belongs to one file.
         elif str(record.msg).strip() == "Running Seed Checker":
             self.file = ""
 
