@@ -41,7 +41,7 @@ class ActionModule(NodeAction):
         return {"changed": False, "remarks": list(remarks)}
 
     def _bmc_settings(
-        self, options: dict[str, Any], expected: hardware_diff.Expectation
+        self, options: dict[str, Any], expected: hardware_diff.HardwareExpectation
     ) -> bmc_types.Settings | None:
         """Return BIOS settings and firmware by the BMC; None where it is not asked.
 
@@ -49,6 +49,6 @@ class ActionModule(NodeAction):
         """
         if not options.get("address"):
             return None
-        if options["protocol"] == "ipmi" and expected == hardware_diff.Expectation():
+        if options["protocol"] == "ipmi" and expected == hardware_diff.HardwareExpectation():
             return None
         return bmc.read_settings(self.node, bmc_types.Access.from_options(options))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.analysis.scaling_study import Explanation, devices_of, explain, studies
+from rackproof.analysis.scaling_study import ScalingExplanation, devices_of, explain, studies
 from rackproof.core.records import Dataset, Direction, Finding, Measurement, Node, Run, Series, Verdict
 from rackproof.jobs.bench.import_logs import import_logs
 from rackproof.report import render
@@ -46,7 +46,7 @@ def curve(name: str, *values: float, **labels: str) -> Series:
     )
 
 
-def the_cause(run: Run, base: Run | None = None) -> Explanation:
+def the_cause(run: Run, base: Run | None = None) -> ScalingExplanation:
     (found,) = explain(run, base)
     return found
 

@@ -56,7 +56,7 @@ Cause = Literal[
 ]
 
 
-class Explanation(Record):
+class ScalingExplanation(Record):
     """What the samples of a run say about its speed, with the numbers that say so."""
 
     cause: Cause
@@ -80,7 +80,7 @@ class StudyRow(Record):
     top_5: float | None = None
     runs: tuple[Run, ...]
     left_out: tuple[str, ...] = ()
-    explanations: tuple[Explanation, ...] = ()
+    explanations: tuple[ScalingExplanation, ...] = ()
 
 
 class Study(Record):
@@ -260,19 +260,19 @@ TOO_GOOD = 1.10
 
 def _explanations(
     point: ScalingPoint | None, runs: Sequence[Run], base: Run | None
-) -> tuple[Explanation, ...]:
+) -> tuple[ScalingExplanation, ...]:
     """Return what explains a size: nothing where it scales as it should."""
     if point is not None and point.efficiency > TOO_GOOD:
         text = (
             f"more than ideal: the base of {point.base} was slowed down, or a rate is wrong; run both again"
         )
-        return (Explanation(cause="too good to be true", text=text),)
+        return (ScalingExplanation(cause="too good to be true", text=text),)
     if point is None or point.efficiency >= BAD:
         return ()
     return tuple(dict.fromkeys(one for run in runs for one in explain(run, base)))
 
 
-def explain(run: Run, base: Run | None = None) -> tuple[Explanation, ...]:
+def explain(run: Run, base: Run | None = None) -> tuple[ScalingExplanation, ...]:
     """Say what the samples of a run show that costs speed, the strongest first; never nothing.
 
     Looked for: devices that wait (for data, or for their host), exchange of gradients that is not hidden,
@@ -292,18 +292,18 @@ def explain(run: Run, base: Run | None = None) -> tuple[Explanation, ...]:
     return (_no_cause(run),)
 
 
-def _no_cause(run: Run) -> Explanation:
+def _no_cause(run: Run) -> ScalingExplanation:
     """Say that the cause is unknown: because nothing was sampled, or although these were."""
     sampled = {series.name for series in run.series if series.name.startswith(("gpu_", "link_"))}
     kinds = {"data_wait_share", "local_step_time", "exchange_share"}
     measured = {measurement.name for measurement in run.measurements if measurement.name in kinds}
     if not sampled and not measured:
-        return Explanation(cause="unknown", text="nothing was sampled, so the cause is not known")
+        return ScalingExplanation(cause="unknown", text="nothing was sampled, so the cause is not known")
     evidence = (*sorted(sampled), *sorted(measured))
-    return Explanation(cause="unknown", text="the samples show no cause", evidence=evidence)
+    return ScalingExplanation(cause="unknown", text="the samples show no cause", evidence=evidence)
 
 
-_Found = list[tuple[float, Explanation]]
+_Found = list[tuple[float, ScalingExplanation]]
 
 
 def _labelled(run: Run, name: str) -> list[Measurement]:
@@ -333,7 +333,7 @@ def _waits(run: Run, base: Run | None) -> _Found:
     if run.storage:
         evidence.append(f"storage: {run.storage}")
     text = f"GPU waiting for data: {what}" if not synthetic else f"GPU waiting: {what}"
-    return [(high.value, Explanation(cause="waiting for data", text=text, evidence=tuple(evidence)))]
+    return [(high.value, ScalingExplanation(cause="waiting for data", text=text, evidence=tuple(evidence)))]
 
 
 def _network(run: Run, base: Run | None) -> _Found:
@@ -357,7 +357,7 @@ def _network(run: Run, base: Run | None) -> _Found:
     if run.network:
         evidence.append(f"network: {run.network}")
     text = "the network limits: ranks wait for each other's gradients"
-    return [(weight, Explanation(cause="network limit", text=text, evidence=tuple(evidence)))]
+    return [(weight, ScalingExplanation(cause="network limit", text=text, evidence=tuple(evidence)))]
 
 
 def _slow_rank(run: Run, base: Run | None) -> _Found:
@@ -371,7 +371,7 @@ def _slow_rank(run: Run, base: Run | None) -> _Found:
         return []
     evidence = f"alone it takes {slow.value * 1e3:.4g} ms a step, the median rank {usual * 1e3:.4g} ms"
     text = f"one rank is slow by itself, and all wait for it: {_who(slow.labels)}"
-    return [(over, Explanation(cause="slow rank", text=text, evidence=(evidence,)))]
+    return [(over, ScalingExplanation(cause="slow rank", text=text, evidence=(evidence,)))]
 
 
 def _clocks(run: Run, base: Run | None) -> _Found:
@@ -383,7 +383,12 @@ def _clocks(run: Run, base: Run | None) -> _Found:
     signs = (*throttled, *lower)
     weight = max(weight for weight, _ in signs)
     evidence = tuple(words for _, words in signs)[:16]
-    return [(weight, Explanation(cause="clocks held back", text="clocks were held back", evidence=evidence))]
+    return [
+        (
+            weight,
+            ScalingExplanation(cause="clocks held back", text="clocks were held back", evidence=evidence),
+        )
+    ]
 
 
 def _throttle_reasons(series: Series) -> list[tuple[float, str]]:
@@ -427,7 +432,7 @@ def _busy(run: Run, base: Run | None) -> _Found:
     text = "GPUs are not kept busy"
     weight = 1 - min(fmean(one.y) for one in low) / 100
     evidence = tuple(_mean_text(one) for one in low[:8])
-    return [(weight, Explanation(cause="not busy", text=text, evidence=evidence))]
+    return [(weight, ScalingExplanation(cause="not busy", text=text, evidence=evidence))]
 
 
 def _series(run: Run, name: str) -> list[Series]:

@@ -13,7 +13,7 @@ from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import print_json, terminal_width
 from rackproof.core.text import sanitize
 from rackproof.report.terminal import text_table
-from rackproof.store.history.store import RunSummary, drain_spool, open_store
+from rackproof.store.history.store import RunRow, drain_spool, open_store
 
 
 @click.command("history")
@@ -47,7 +47,7 @@ def history_command(
         click.echo("no such runs in the history")
 
 
-def _summary_json(run: RunSummary) -> dict[str, Any]:
+def _summary_json(run: RunRow) -> dict[str, Any]:
     return {
         "run_id": run.run_id,
         "plan_id": run.plan_id,
@@ -63,7 +63,7 @@ def _summary_json(run: RunSummary) -> dict[str, Any]:
     }
 
 
-def _summary_row(run: RunSummary) -> tuple[str, ...]:
+def _summary_row(run: RunRow) -> tuple[str, ...]:
     return (
         f"{run.moment:%Y-%m-%d %H:%M}",
         run.verdict.value,

@@ -33,7 +33,7 @@ NOT_TAGS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class QualityTarget:
     """Quality a benchmark has to reach. ``metric`` names one of several values (``BBOX``), else ""."""
 
     value: float
@@ -50,20 +50,20 @@ class Target:
         )
 
 
-TARGETS: Mapping[str, tuple[Target, ...]] = {
-    "llama2_70b_lora": (Target(0.925, at_most=True),),
-    "llama31_8b": (Target(3.3, at_most=True),),
-    "flux1": (Target(0.586, at_most=True),),
+TARGETS: Mapping[str, tuple[QualityTarget, ...]] = {
+    "llama2_70b_lora": (QualityTarget(0.925, at_most=True),),
+    "llama31_8b": (QualityTarget(3.3, at_most=True),),
+    "flux1": (QualityTarget(0.586, at_most=True),),
 }
 """Targets of rounds 4.1 to 5.1 by ``submission_benchmark``."""
 
-TARGETS_06: Mapping[str, tuple[Target, ...]] = {
-    "ssd": (Target(0.23),),
-    "maskrcnn": (Target(0.377, metric="BBOX"), Target(0.339, metric="SEGM")),
-    "gnmt": (Target(24.0),),
-    "transformer": (Target(25.0),),
-    "resnet": (Target(0.759),),
-    "minigo": (Target(0.50),),
+TARGETS_06: Mapping[str, tuple[QualityTarget, ...]] = {
+    "ssd": (QualityTarget(0.23),),
+    "maskrcnn": (QualityTarget(0.377, metric="BBOX"), QualityTarget(0.339, metric="SEGM")),
+    "gnmt": (QualityTarget(24.0),),
+    "transformer": (QualityTarget(25.0),),
+    "resnet": (QualityTarget(0.759),),
+    "minigo": (QualityTarget(0.50),),
 }
 """Targets of round 0.6 by ``submission_benchmark``."""
 
@@ -163,7 +163,7 @@ def _eval_values(value: object, meta: Mapping[str, object]) -> Mapping[str, obje
 class Events(LogParser):
     """Collects the events of one training log and judges them at the end."""
 
-    targets: Mapping[str, tuple[Target, ...]] = TARGETS
+    targets: Mapping[str, tuple[QualityTarget, ...]] = TARGETS
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
@@ -193,7 +193,7 @@ class Events(LogParser):
         self.last_evals: dict[str, tuple[float, int]] = {}
         self.last_epoch: tuple[float, int] | None = None
         self.extra: list[Measurement] = []
-        self.own_target: Target | None = None
+        self.own_target: QualityTarget | None = None
         self.curves = {
             "train_loss": Curve("train_loss", "", "s"),
             "samples_per_second": Curve("samples_per_second", "samples/s", "s"),
@@ -525,7 +525,7 @@ class Events(LogParser):
         if found is not None and isfinite(found):
             self.log.tag("target", found)
             if direction_known and isinstance(value, dict):
-                self.own_target = Target(found, at_most=value["at_most"])
+                self.own_target = QualityTarget(found, at_most=value["at_most"])
 
     def on_progress(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
@@ -682,12 +682,12 @@ class Events(LogParser):
         last_line = max((line for _value, line, _rank in self.evals.values()), default=0)
         return [line for key, line in self.damaged_important if key == "eval_accuracy" and line > last_line]
 
-    def _valid_targets(self) -> tuple[Target, ...]:
+    def _valid_targets(self) -> tuple[QualityTarget, ...]:
         """Return the benchmark's targets; the log's own only counts where MLPerf has none."""
         own = (self.own_target,) if self.own_target is not None else ()
         return self.targets.get(self.log.tags.get("submission_benchmark", ""), own)
 
-    def _judge_target(self, target: Target, *, last_is_lost: bool) -> None:
+    def _judge_target(self, target: QualityTarget, *, last_is_lost: bool) -> None:
         evaluation = self.evals.get(target.metric)
         if evaluation is None:
             message = f"no evaluation to hold against the target ({target})"

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import orjson
 
-from rackproof.logs._mlperf import Events, Target, decode_leniently
+from rackproof.logs._mlperf import Events, QualityTarget, decode_leniently
 from rackproof.logs._reading import number
 
 TOKEN = b":::MLPv0.5"
@@ -28,7 +28,7 @@ class Mlp05Parser(Events):
 
     format: ClassVar[str] = "mlp05"
     description: ClassVar[str] = "MLPerf training 0.5"
-    targets: Mapping[str, tuple[Target, ...]] = {}
+    targets: Mapping[str, tuple[QualityTarget, ...]] = {}
 
     @staticmethod
     def recognises(head: bytes) -> bool:

@@ -51,7 +51,7 @@ class PeerMemoryNode:
 
 
 @dataclass(frozen=True)
-class Choice:
+class MethodChoice:
     """The chosen method; ``unmet`` lists by method the needs that are not met."""
 
     method: str
@@ -145,7 +145,7 @@ def _unmet_driver_needs(method: TransferMethod, node: PeerMemoryNode) -> list[st
     return needs
 
 
-def choose_method(node: PeerMemoryNode, method: str = "auto", dmabuf_kernel: str = "") -> Choice:
+def choose_method(node: PeerMemoryNode, method: str = "auto", dmabuf_kernel: str = "") -> MethodChoice:
     """Choose the method for a node.
 
     Args:
@@ -160,18 +160,18 @@ def choose_method(node: PeerMemoryNode, method: str = "auto", dmabuf_kernel: str
     """
     _refuse_unknown(node, method, dmabuf_kernel)
     if method == "none":
-        return Choice("none", "asked for", {})
+        return MethodChoice("none", "asked for", {})
     if not version_numbers(node.driver):
-        return Choice("", "the node has no NVIDIA driver", {})
+        return MethodChoice("", "the node has no NVIDIA driver", {})
     unmet = _unmet_by_method(node, dmabuf_kernel)
     if method != "auto":
-        return Choice(method, "asked for", unmet)
+        return MethodChoice(method, "asked for", unmet)
     for row in METHODS:
         if row.method not in unmet:
             driver = f"driver {node.driver}{' (open)' if node.open_module else ''}"
-            return Choice(row.method, f"{driver}, kernel {node.kernel}, {OFED_NAMES[node.ofed]}", unmet)
+            return MethodChoice(row.method, f"{driver}, kernel {node.kernel}, {OFED_NAMES[node.ofed]}", unmet)
     every = "; ".join(f"{name}: {', '.join(needs)}" for name, needs in unmet.items())
-    return Choice("", f"no way is open ({every})", unmet)
+    return MethodChoice("", f"no way is open ({every})", unmet)
 
 
 def _refuse_unknown(node: PeerMemoryNode, method: str, dmabuf_kernel: str) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rackproof import __version__
 from rackproof.analysis.compare.runs import Comparison, Side
-from rackproof.analysis.compare.systems import Cell as Value
 from rackproof.analysis.compare.systems import ComparedMetric, Kind, Ratio, SystemComparison
+from rackproof.analysis.compare.systems import ComparisonCell as Value
 from rackproof.core.records import Direction, Judgement, Reference, Verdict, worst
 from rackproof.core.text import NOTHING, number, percent, quantity, sanitize
 from rackproof.report import charts, view

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from rackproof.analysis.scaling_study import Explanation, Study, StudyRow, rate_of, studies
+from rackproof.analysis.scaling_study import ScalingExplanation, Study, StudyRow, rate_of, studies
 from rackproof.core.records import Run
 from rackproof.core.text import NOTHING, moment, number, quantity, sanitize, size, unit_text
 from rackproof.report import view
@@ -122,7 +122,7 @@ def _notes(row: StudyRow) -> list[str]:
     return notes
 
 
-def _cause_note(cause: Explanation) -> str:
+def _cause_note(cause: ScalingExplanation) -> str:
     return sanitize(f"{cause.text}: {'; '.join(cause.evidence)}".rstrip(": "), 400)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from rackproof.analysis.compare.naming import canonical_benchmark
 from rackproof.analysis.compare.selecting import select
-from rackproof.analysis.compare.systems import Cell, SystemComparison, compare_systems
+from rackproof.analysis.compare.systems import ComparisonCell, SystemComparison, compare_systems
 from rackproof.analysis.mlperf.score import score_folder
 from rackproof.core.records import Run, Verdict
 
@@ -28,7 +28,7 @@ def compared(real_logs: Path) -> SystemComparison:
     return compare_systems([select(f"{folder}/*/{name}.log", folder, none, []) for name in SYSTEMS])
 
 
-def cell(compared: SystemComparison, system: str, benchmark: str, kind: str) -> Cell:
+def cell(compared: SystemComparison, system: str, benchmark: str, kind: str) -> ComparisonCell:
     (row,) = (one for one in compared.rows if (one.benchmark, one.kind) == (benchmark, kind))
     return row.cells[compared.systems.index(system)]
 

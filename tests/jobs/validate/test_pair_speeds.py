@@ -10,7 +10,7 @@ import pytest
 from rackproof.analysis.pair_speeds import compare_pairs, read_pair
 from rackproof.core.judging import SkuReference
 from rackproof.core.records import Reference, Verdict
-from rackproof.jobs.validate.fleet.node_readings import Target
+from rackproof.jobs.validate.fleet.node_readings import ProbeTarget
 from rackproof.jobs.validate.fleet.pair_runner import unproven_pairs
 from rackproof.jobs.validate.fleet.probe_scheduler import probe_night
 from rackproof.jobs.validate.judge import judge_fleet
@@ -120,7 +120,7 @@ def rack(
     floors: tuple[SkuReference, ...] = (),
 ) -> ProbeNight:
     """Let the pairs of a small rack meet."""
-    targets = [Target(name, GPUS, "h200", "r1", ("batch",), references=floors) for name in RACK[:count]]
+    targets = [ProbeTarget(name, GPUS, "h200", "r1", ("batch",), references=floors) for name in RACK[:count]]
 
     def answer(nodes: tuple[str, ...]) -> Answer:
         return (

@@ -10,7 +10,7 @@ import pytest
 from rackproof.analysis.pair_speeds import read_pair
 from rackproof.core.records import Verdict
 from rackproof.jobs.validate.fleet.node_readings import (
-    Target,
+    ProbeTarget,
     compare_digests,
     read_digests,
     read_node_probes,
@@ -44,9 +44,9 @@ from tests.jobs.validate.probes import (
 )
 
 
-def targets(nodes: tuple[str, ...] = RACK, **busy: str) -> list[Target]:
+def targets(nodes: tuple[str, ...] = RACK, **busy: str) -> list[ProbeTarget]:
     return [
-        Target(name, GPUS, "h200", "r1", ("batch",), busy=busy.get(name.replace("-", "_"), ""))
+        ProbeTarget(name, GPUS, "h200", "r1", ("batch",), busy=busy.get(name.replace("-", "_"), ""))
         for name in nodes
     ]
 
@@ -55,7 +55,7 @@ def night(
     answer: Answer = sound,
     past: tuple[ProbeNight, ...] = (),
     how_: ProbePlan | None = None,
-    some: list[Target] | None = None,
+    some: list[ProbeTarget] | None = None,
 ) -> tuple[ProbeNight, Slurm]:
     slurm, how_, some = Slurm(answer), how_ or plan(), some or targets()
     got, _ = probe_night(how_, some, past, runner(slurm, how_, tuple(one.name for one in some)))
@@ -355,7 +355,7 @@ def test_what_names_no_gpu_is_the_nodes_and_links_stay_links() -> None:
     reduced = log(measurement("all_reduce_busbw", 160.0, "GB/s", "higher", **size), wrong)
     text = "\n".join([section("python", ""), section("peer", peer), section("all-reduce", reduced)])
     how_ = plan(chosen=("peer", "all-reduce"))
-    got = read_node_probes(how_, Target(RACK[0], 2), classify_exit(text, "0", 1.0))
+    got = read_node_probes(how_, ProbeTarget(RACK[0], 2), classify_exit(text, "0", 1.0))
     assert [one.labels for one in got.measurements] == [ends, size | {"node": RACK[0]}]
 
 
@@ -427,7 +427,9 @@ def test_a_gpu_that_said_nothing_has_not_passed(speeds: int, checked: int) -> No
     ]
     wrong = [measurement("wrong_values", 0, "1", "lower", gpu=gpu(name, slot)) for slot in range(checked)]
     text = section("python", "") + section("gemm", log(*gemm, *wrong))
-    got = read_node_probes(plan(chosen=("gemm",)), Target(name, GPUS, "h200"), classify_exit(text, "0", 1.0))
+    got = read_node_probes(
+        plan(chosen=("gemm",)), ProbeTarget(name, GPUS, "h200"), classify_exit(text, "0", 1.0)
+    )
     (why,) = got.reasons
     assert why.verdict is Verdict.UNPROVEN
     assert "3 of 4 GPUs gave a result" in why.text
@@ -435,7 +437,7 @@ def test_a_gpu_that_said_nothing_has_not_passed(speeds: int, checked: int) -> No
 
 def test_numbers_of_a_gpu_that_nobody_saw_in_the_node_prove_nothing() -> None:
     name = RACK[0]
-    target = Target(name, GPUS, "h200", uuids=frozenset(gpu(name, slot) for slot in range(1, GPUS + 1)))
+    target = ProbeTarget(name, GPUS, "h200", uuids=frozenset(gpu(name, slot) for slot in range(1, GPUS + 1)))
     text = section("python", "") + node_says(name)
     got = read_node_probes(plan(chosen=("gemm",)), target, classify_exit(text, "0", 1.0))
     assert [one.verdict for one in got.reasons] == [Verdict.UNPROVEN]

@@ -63,7 +63,7 @@ class System(Record):
     """Named as one run, not as a system."""
 
 
-class Cell(Record):
+class ComparisonCell(Record):
     """One metric of one benchmark on one system.
 
     ``value`` is the mean of ``values`` (one per run), ``None`` where nothing counts; ``low`` and ``high``
@@ -106,7 +106,7 @@ class ComparedMetric(Record):
     metric: str
     unit: str
     direction: Direction | None
-    cells: tuple[Cell, ...]
+    cells: tuple[ComparisonCell, ...]
     ratios: tuple[Ratio, ...]
     notes: tuple[str, ...] = ()
 
@@ -441,18 +441,18 @@ def _published_value(result: PublishedResult, kind: Kind) -> tuple[float | None,
 
 def _cell(
     group: _Group, kind: Kind, metric: str, reference: PublishedResult | None, confidence: float
-) -> tuple[Cell, Direction | None]:
+) -> tuple[ComparisonCell, Direction | None]:
     if group.published is not None:
         value, unit, direction = _published_value(group.published, kind)
-        return Cell(
+        return ComparisonCell(
             values=() if value is None else (value,), value=value, unit=unit, published=True
         ), direction
     values, unit, direction = _values(group, metric)
     if not values:
-        return Cell(left_out=group.left_out), direction
+        return ComparisonCell(left_out=group.left_out), direction
     mean, half = fmean(values), mean_half_width(values, confidence)
     expected = _expected(group, kind)
-    cell = Cell(
+    cell = ComparisonCell(
         values=values,
         value=mean,
         unit=unit,
@@ -499,7 +499,12 @@ def _judged(
 
 
 def _ratio(
-    cell: Cell, base: Cell, kind: Kind, direction: Direction | None, confidence: float, obstacle: str
+    cell: ComparisonCell,
+    base: ComparisonCell,
+    kind: Kind,
+    direction: Direction | None,
+    confidence: float,
+    obstacle: str,
 ) -> Ratio:
     if cell.value is None or base.value is None:
         return Ratio(conclusion="no ratio", reason="one side has no value")
@@ -521,13 +526,13 @@ def _ratio(
     return Ratio(value=value, low=low, high=high, conclusion=conclusion, reason=obstacle)
 
 
-def _ratio_without_interval(value: float, cell: Cell, base: Cell, obstacle: str) -> Ratio:
+def _ratio_without_interval(value: float, cell: ComparisonCell, base: ComparisonCell, obstacle: str) -> Ratio:
     if obstacle:
         return Ratio(value=value, conclusion="not comparable", reason=obstacle)
     return Ratio(value=value, conclusion="no interval", reason=_why_no_interval(cell, base))
 
 
-def _ratio_half_width(cell: Cell, base: Cell, confidence: float) -> float | None:
+def _ratio_half_width(cell: ComparisonCell, base: ComparisonCell, confidence: float) -> float | None:
     # A published mean states no repeats, and a mean above 0 may hold single values that are not.
     if cell.published or base.published or min(cell.values + base.values) <= 0:
         return None
@@ -543,7 +548,7 @@ def _conclusion(low: float, high: float, kind: Kind, direction: Direction | None
     return "better" if (low > 1) == (direction is Direction.HIGHER) else "worse"
 
 
-def _why_no_interval(cell: Cell, base: Cell) -> str:
+def _why_no_interval(cell: ComparisonCell, base: ComparisonCell) -> str:
     if cell.published or base.published:
         return "a published mean states no repeats"
     if min(len(base.values), len(cell.values)) > 1:
@@ -556,7 +561,7 @@ def _is_per_batch(unit: str) -> bool:
     return unit.split("/")[0] in _PER_BATCH
 
 
-def _batch_obstacle(groups: Sequence[_Group], cells: Sequence[Cell]) -> tuple[str, str]:
+def _batch_obstacle(groups: Sequence[_Group], cells: Sequence[ComparisonCell]) -> tuple[str, str]:
     """Say why counts of batches cannot be compared, and what they come to in equal units."""
     sizes = [dict(group.point).get("batch_size") if group.runs else None for group in groups]
     known = [size for size in sizes if size is not None]
@@ -582,7 +587,7 @@ def _states_no_batch_size(group: _Group) -> bool:
     return group.published is not None and group.published.global_batch_size is None
 
 
-def _samples_per_second(cells: Sequence[Cell], sizes: Sequence[str | None]) -> list[str]:
+def _samples_per_second(cells: Sequence[ComparisonCell], sizes: Sequence[str | None]) -> list[str]:
     rates = []
     for cell, size in zip(cells, sizes, strict=True):
         if cell.value is not None and size is not None and size.isdigit():
@@ -678,7 +683,7 @@ def _cells(
     metric: str,
     judged_by: Sequence[PublishedResult | None],
     confidence: float,
-) -> tuple[tuple[Cell, ...], Direction | None]:
+) -> tuple[tuple[ComparisonCell, ...], Direction | None]:
     pairs = zip(groups, judged_by, strict=True)
     made = [_cell(group, kind, metric, result, confidence) for group, result in pairs]
     # A system without the metric states no direction, so the first that does speaks for all.
@@ -687,7 +692,7 @@ def _cells(
 
 
 def _ratios(
-    cells: Sequence[Cell], kind: Kind, direction: Direction | None, confidence: float, obstacle: str
+    cells: Sequence[ComparisonCell], kind: Kind, direction: Direction | None, confidence: float, obstacle: str
 ) -> tuple[Ratio, ...]:
     base, *others = cells
     return tuple(_ratio(cell, base, kind, direction, confidence, obstacle) for cell in others)

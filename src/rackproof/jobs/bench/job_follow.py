@@ -32,7 +32,7 @@ _UPTIME = re.compile(r"(\d+\.\d+) \d+\.\d+")
 _INTEGERS = ("pid", "supervisor_pid", "supervisor_start_ticks")
 
 
-class Progress(Protocol):
+class JobProgress(Protocol):
     """How far a job is by its log; ``rackproof.logs.progress.Progress`` is one."""
 
     @property
@@ -335,7 +335,7 @@ class ProgressPrinter:
         self.lines = 0
 
     def progress_line(
-        self, progress: Progress, elapsed_s: float, log_bytes: int, hang_s: float = 0
+        self, progress: JobProgress, elapsed_s: float, log_bytes: int, hang_s: float = 0
     ) -> str | None:
         """Return the line to show now, or None.
 
@@ -385,7 +385,7 @@ class ProgressPrinter:
         self._silent_gap_s = self._every_s
         return self._line([f"answers again after {duration(gone_s)}"])
 
-    def end_line(self, progress: Progress, state: Mapping[str, Any], log_bytes: int) -> str:
+    def end_line(self, progress: JobProgress, state: Mapping[str, Any], log_bytes: int) -> str:
         """Return the last line."""
         elapsed = state.get("elapsed_s")
         parts = [sanitize(state.get("message", ""), 300)]
@@ -399,7 +399,7 @@ class ProgressPrinter:
         self.lines += 1
         return " · ".join([self._head, *parts])
 
-    def _parts(self, progress: Progress) -> list[str]:
+    def _parts(self, progress: JobProgress) -> list[str]:
         parts = [sanitize(progress.phase, 80)] if progress.phase else []
         for name, value, limit, limit_format in (
             ("epoch", progress.epoch, progress.epochs, "/{}"),

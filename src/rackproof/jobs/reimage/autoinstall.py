@@ -49,7 +49,7 @@ class Layout(_Part):
     match: Match = Match()
 
 
-class Storage(_Part):
+class StorageLayout(_Part):
     """What is written."""
 
     layout: Layout = Layout()
@@ -86,7 +86,7 @@ class Kernel(_Part):
         return self
 
 
-class Source(_Part):
+class UbuntuSource(_Part):
     """What is installed from the medium."""
 
     id: _Text
@@ -109,7 +109,7 @@ class ExtraOptions(_Part):
     locale: _Text | None = None
     packages: tuple[_Text, ...] | None = None
     proxy: _Text | None = None
-    source: Source | None = None
+    source: UbuntuSource | None = None
     timezone: _Text | None = None
     updates: Literal["security", "all"] | None = None
 
@@ -123,7 +123,7 @@ class Autoinstall(ExtraOptions):
     error_commands: _Commands
     # Nobody boots it meanwhile: the controller waits until it is off, and switches it on.
     shutdown: Literal["poweroff"] = "poweroff"
-    storage: Storage = Storage()
+    storage: StorageLayout = StorageLayout()
     ssh: Ssh = Ssh()
     network: Network
     user_data: dict[str, Any]

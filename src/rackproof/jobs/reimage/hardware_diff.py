@@ -49,7 +49,7 @@ class Change(Record):
         return f"{self.part} {words[self.kind]}"
 
 
-class Expectation(Record):
+class HardwareExpectation(Record):
     """What a model's BIOS and firmware have to be: setting to value, piece of firmware to version.
 
     A piece is named by its id or by its name in the BMC's list.
@@ -59,7 +59,7 @@ class Expectation(Record):
     firmware: dict[str, str] = Field(default={})
 
 
-def parse_expectation(node: str, values: Mapping[str, Any]) -> Expectation:
+def parse_expectation(node: str, values: Mapping[str, Any]) -> HardwareExpectation:
     """Return what the inventory expects of a node.
 
     Args:
@@ -70,7 +70,7 @@ def parse_expectation(node: str, values: Mapping[str, Any]) -> Expectation:
         ValueError: Unknown keys, or values of another kind; says which.
     """
     try:
-        return Expectation.model_validate(values)
+        return HardwareExpectation.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(sanitize(one, 60) for one in first["loc"][:2])
@@ -80,7 +80,7 @@ def parse_expectation(node: str, values: Mapping[str, Any]) -> Expectation:
         ) from None
 
 
-def add_settings(about: Node, settings: Settings, expected: Expectation) -> Node:
+def add_settings(about: Node, settings: Settings, expected: HardwareExpectation) -> Node:
     """Return the record of a node with its BMC's firmware, and the BIOS settings that are expected of it.
 
     A BIOS has hundreds of settings: those that nothing is expected of are not kept.
@@ -90,12 +90,12 @@ def add_settings(about: Node, settings: Settings, expected: Expectation) -> Node
     return about.model_copy(update={"firmware": about.firmware | kept})
 
 
-def check_expectation(expected: Expectation, settings: Settings) -> tuple[Change, ...]:
+def check_expectation(expected: HardwareExpectation, settings: Settings) -> tuple[Change, ...]:
     """Return what is not as it has to be, and what of it is not known: neither is a pass."""
     return tuple(_wrong_settings(expected, settings)) + tuple(_wrong_firmware(expected, settings))
 
 
-def _wrong_settings(expected: Expectation, settings: Settings) -> Iterator[Change]:
+def _wrong_settings(expected: HardwareExpectation, settings: Settings) -> Iterator[Change]:
     for name, wanted in sorted(expected.bios.items()):
         part = f"BIOS setting {sanitize(name, 100)}"
         if name not in settings.bios:
@@ -113,7 +113,7 @@ def _same(one: object, other: object) -> bool:
     return str(one) == str(other)
 
 
-def _wrong_firmware(expected: Expectation, settings: Settings) -> Iterator[Change]:
+def _wrong_firmware(expected: HardwareExpectation, settings: Settings) -> Iterator[Change]:
     for name, wanted in sorted(expected.firmware.items()):
         pieces = [piece for piece in settings.firmware if name in (piece.identity, piece.name)]
         if not all(piece.version for piece in pieces) or not pieces:

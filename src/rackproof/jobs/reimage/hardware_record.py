@@ -13,7 +13,7 @@ from rackproof.core.text import sanitize
 from rackproof.jobs.reimage.bmc_types import Settings
 from rackproof.jobs.reimage.hardware_diff import (
     Change,
-    Expectation,
+    HardwareExpectation,
     add_settings,
     check_expectation,
     compare_hardware,
@@ -36,7 +36,7 @@ def record_hardware(
     serial: str = "",
     expected_gpus: int = 0,
     settings: Settings | None = None,
-    expected: Expectation | None = None,
+    expected: HardwareExpectation | None = None,
 ) -> tuple[str, ...]:
     """Keep a node's hardware, before or after; return what is to be reported.
 
@@ -56,7 +56,7 @@ def record_hardware(
         ReimageError: It is another machine than in the inventory, parts are missing, something is not as it
             has to be or not known to be, or it cannot be kept.
     """
-    expected = expected or Expectation()
+    expected = expected or HardwareExpectation()
     if which == "before":
         return _record_before(run, node, facts, sku=sku, serial=serial, settings=settings, expected=expected)
     if facts is None:
@@ -87,7 +87,7 @@ def _record_before(
     sku: str,
     serial: str,
     settings: Settings | None,
-    expected: Expectation,
+    expected: HardwareExpectation,
 ) -> tuple[str, ...]:
     about, remarks = _hardware_before(run, node, facts, sku)
     remarks += [*_check_serial(node, about, serial), *_unread_settings(settings)]
@@ -156,7 +156,7 @@ def _refuse_losses(node: str, changes: tuple[Change, ...]) -> None:
         )
 
 
-def _refuse_unexpected(node: str, expected: Expectation, settings: Settings) -> None:
+def _refuse_unexpected(node: str, expected: HardwareExpectation, settings: Settings) -> None:
     wrong = check_expectation(expected, settings)
     if wrong:
         raise ReimageError(

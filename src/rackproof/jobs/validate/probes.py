@@ -19,7 +19,7 @@ from rackproof.core.records import Measurement, Node, Run, Verdict
 from rackproof.core.text import sanitize
 from rackproof.jobs.validate.errors import ValidateError
 from rackproof.jobs.validate.fleet import drain_policy
-from rackproof.jobs.validate.fleet.node_readings import Target, wanted_probes
+from rackproof.jobs.validate.fleet.node_readings import ProbeTarget, wanted_probes
 from rackproof.jobs.validate.fleet.probe_scheduler import describe_probes, probe_night, unmeasured_night
 from rackproof.jobs.validate.fleet.retest import SuspectFinder
 from rackproof.jobs.validate.inventory import references_by_sku
@@ -166,7 +166,7 @@ def _partitions_by_node(members: Mapping[str, Iterable[str]]) -> dict[str, tuple
 
 
 def _failed_night(
-    plan: ProbePlan, targets: Sequence[Target], direct: Collection[str], error: ProbeError, spent: float
+    plan: ProbePlan, targets: Sequence[ProbeTarget], direct: Collection[str], error: ProbeError, spent: float
 ) -> ProbeNight:
     # Those measured without Slurm, too: what they said was not read.
     names = [one.name for one in targets if not one.busy or one.name in direct]
@@ -176,7 +176,7 @@ def _failed_night(
 
 def _target(
     name: str, kept: StoredSnapshot, state: object, partitions: Mapping[str, tuple[str, ...]]
-) -> Target:
+) -> ProbeTarget:
     about = state if isinstance(state, Mapping) else {}
     busy = ""
     if about.get("known") is not True or name not in partitions:
@@ -187,7 +187,7 @@ def _target(
         busy = "at work"
     elif about.get("in_service") is not True:
         busy = f"Slurm gives it no work: {sanitize(about.get('state_after'), 60)}"
-    return Target(
+    return ProbeTarget(
         name=name,
         gpus=len(kept.snapshot.gpus),
         uuids=frozenset(gpu.uuid for gpu in kept.snapshot.gpus),
@@ -278,7 +278,7 @@ def direct_script(begun: NightContext, how_: ProbePlan, node: str) -> str:
     kept = night_store.read_snapshot(Path(begun.folder), node)
     if kept is None:
         return ""
-    target = Target(name=node, gpus=len(kept.snapshot.gpus))
+    target = ProbeTarget(name=node, gpus=len(kept.snapshot.gpus))
     some = wanted_probes(how_, target)
     try:
         return job_script(how_, some, [node], how_.node_limit_s) if some else ""

@@ -53,7 +53,7 @@ from rackproof.store.history.references import (
     accepted_reference,
     mirror_bound,
 )
-from rackproof.store.history.rows import Candidate, Measured, MeasurementRow, ParameterMapping, RunSummary
+from rackproof.store.history.rows import Candidate, Measured, MeasurementRow, ParameterMapping, RunRow
 from rackproof.store.history.writer import RunWriter, as_utc, join_special, quantity_of
 from rackproof.store.run_folder import ResultsError, load_run
 
@@ -152,7 +152,7 @@ class Store(AbstractContextManager["Store"]):
         node: str | None = None,
         since: datetime | None = None,
         limit: int = 100,
-    ) -> list[RunSummary]:
+    ) -> list[RunRow]:
         """Return runs, newest first.
 
         Args:
@@ -526,7 +526,7 @@ class Store(AbstractContextManager["Store"]):
             raise HistoryError(f"run {run_id} was removed from {self.description} just now")
         return found
 
-    def _summaries(self, connection: Connection, query: Select[Any]) -> list[RunSummary]:
+    def _summaries(self, connection: Connection, query: Select[Any]) -> list[RunRow]:
         rows = connection.execute(query).all()
         members = schema.run_nodes
         names: dict[int, list[str]] = {}
@@ -537,7 +537,7 @@ class Store(AbstractContextManager["Store"]):
         ):
             names.setdefault(row.run_pk, []).append(row.name)
         return [
-            RunSummary(
+            RunRow(
                 run_id=row.run_id,
                 plan_id=row.plan_id,
                 benchmark=row.benchmark,

@@ -23,7 +23,7 @@ class Measured(NamedTuple):
     direction: Direction | None
 
 
-class RunSummary(NamedTuple):
+class RunRow(NamedTuple):
     """A run in a list; ``reason`` is the first of its reasons, ``seconds`` its duration if known."""
 
     run_id: str

@@ -9,7 +9,7 @@ Importing this loads SQLAlchemy: a command imports it where it needs it.
 
 from rackproof.store.history.database import HistoryError, HistoryTooNewError, HistoryUnreachableError
 from rackproof.store.history.repository import Store, open_store
-from rackproof.store.history.rows import Candidate, MeasurementRow, RunSummary
+from rackproof.store.history.rows import Candidate, MeasurementRow, RunRow
 from rackproof.store.history.spool import (
     DrainOutcome,
     KeepOutcome,
@@ -28,7 +28,7 @@ __all__ = [
     "KeepOutcome",
     "MeasurementRow",
     "RebuildOutcome",
-    "RunSummary",
+    "RunRow",
     "Store",
     "drain_spool",
     "keep_or_spool",

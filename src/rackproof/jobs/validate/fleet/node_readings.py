@@ -36,7 +36,7 @@ NOT_RUN = ("left", "busy", "lost")
 
 
 @dataclass(frozen=True)
-class Target:
+class ProbeTarget:
     """A node that could be measured: GPUs that it has (0: measured on its CPU), SKU, rack, partitions.
 
     ``busy`` says why it cannot tonight; empty where it stands idle. ``uuids`` are its GPUs, where known.
@@ -176,7 +176,7 @@ class NodeMeasurements:
 
 
 def read_node_probes(
-    plan: ProbePlan, target: Target, done: JobResult, probes: Sequence[Probe] | None = None
+    plan: ProbePlan, target: ProbeTarget, done: JobResult, probes: Sequence[Probe] | None = None
 ) -> NodeMeasurements:
     """Return what the job of a node measured. Values that are wrong fail; what is missing is unproven.
 
@@ -208,7 +208,7 @@ def _flat(groups: Iterable[tuple[_Item, ...]]) -> tuple[_Item, ...]:
 
 
 def _read_program(
-    plan: ProbePlan, target: Target, probe: Probe, section: Section | None, job_text: str
+    plan: ProbePlan, target: ProbeTarget, probe: Probe, section: Section | None, job_text: str
 ) -> NodeMeasurements:
     """Return what one program of a job measured; ``section`` is None where it printed nothing."""
     if section is None:
@@ -233,7 +233,7 @@ def _end_of_section(section: Section) -> str:
     return f"{end}: {last_lines(section.text)}"
 
 
-def _read_benchmark(plan: ProbePlan, target: Target, probe: Probe, section: Section) -> NodeMeasurements:
+def _read_benchmark(plan: ProbePlan, target: ProbeTarget, probe: Probe, section: Section) -> NodeMeasurements:
     """Return the speeds that a program measured, and what is wrong by its benchmark's own rules."""
     rules = _rules(plan.benchmarks / f"{probe.benchmark}.yml")
     log = parse_section(section)
@@ -266,7 +266,7 @@ def _read_benchmark(plan: ProbePlan, target: Target, probe: Probe, section: Sect
     return NodeMeasurements(tuple(_speeds(target, rules, log)), tuple(reasons))
 
 
-def _speeds(target: Target, rules: Sequence[JudgeRule], log: ParsedLog) -> list[Measurement]:
+def _speeds(target: ProbeTarget, rules: Sequence[JudgeRule], log: ParsedLog) -> list[Measurement]:
     """Return the numbers of rules without a bound of their own: those that have one were judged by it."""
     unbounded = [rule for rule in rules if rule.at_least is rule.at_most is rule.equals is None]
     speeds = []
@@ -282,7 +282,9 @@ def _rule_covers(rule: JudgeRule, number: Measurement) -> bool:
     return rule.metric == number.name and rule.labels.items() <= number.labels.items()
 
 
-def _silent_gpus(probe: str, target: Target, rules: Sequence[JudgeRule], log: ParsedLog) -> list[NightReason]:
+def _silent_gpus(
+    probe: str, target: ProbeTarget, rules: Sequence[JudgeRule], log: ParsedLog
+) -> list[NightReason]:
     """Return what not every GPU of a node said of itself: those that said nothing have not passed."""
     reasons = []
     named = {one.labels["gpu"] for one in log.measurements if "gpu" in one.labels}
@@ -308,7 +310,7 @@ def _rules(path: Path) -> tuple[JudgeRule, ...]:
     return load_definition(path, log_formats=FORMATS).definition.result.judge
 
 
-def wanted_probes(plan: ProbePlan, target: Target) -> list[Probe]:
+def wanted_probes(plan: ProbePlan, target: ProbeTarget) -> list[Probe]:
     """Return what a node is measured with."""
     return [
         one

@@ -10,7 +10,7 @@ from rackproof.analysis.pair_speeds import FABRIC_METRIC, compare_pairs, earlier
 from rackproof.core.judging import NO_REFERENCE
 from rackproof.core.records import Verdict
 from rackproof.core.text import sanitize
-from rackproof.jobs.validate.fleet.node_readings import NOT_RUN, Target
+from rackproof.jobs.validate.fleet.node_readings import NOT_RUN, ProbeTarget
 from rackproof.jobs.validate.fleet.pairing import (
     Pair,
     bisect_group,
@@ -23,13 +23,16 @@ from rackproof.store.night_store import NightReason
 from rackproof.store.probe_results import PairResult, ProbeNight
 
 
-def pair_group(target: Target) -> str:
+def pair_group(target: ProbeTarget) -> str:
     """Return the rack and SKU of a node: only nodes of one kind meet, and only their pairs are compared."""
     return f"{target.rack}/{target.sku}"
 
 
 def pairs_tonight(
-    targets: Sequence[Target], able: Collection[str], turns: Mapping[str, int], past: Sequence[ProbeNight]
+    targets: Sequence[ProbeTarget],
+    able: Collection[str],
+    turns: Mapping[str, int],
+    past: Sequence[ProbeNight],
 ) -> dict[str, tuple[Pair, ...]]:
     """Return the pairs of each rack: tonight's round of the tournament, and who is left meets whom it must.
 
@@ -96,7 +99,7 @@ class FabricMeasurements:
 
 def measure_pairs(
     plan: ProbePlan,
-    targets: Sequence[Target],
+    targets: Sequence[ProbeTarget],
     able: Collection[str],
     past: Sequence[ProbeNight],
     jobs: JobRunner,
@@ -144,7 +147,7 @@ class _PairRunner:
     """Lets nodes reduce together; keeps what came of it, and who did not meet."""
 
     plan: ProbePlan
-    by_name: Mapping[str, Target]
+    by_name: Mapping[str, ProbeTarget]
     jobs: JobRunner
     remarks: list[str] = field(default_factory=list)
 

@@ -16,7 +16,7 @@ from rackproof.core.records import Measurement, Verdict
 from rackproof.core.text import sanitize
 from rackproof.jobs.validate.fleet.node_readings import (
     NOT_RUN,
-    Target,
+    ProbeTarget,
     compare_digests,
     read_node_probes,
     unproven_reason,
@@ -29,7 +29,7 @@ from rackproof.store.night_store import NightReason
 from rackproof.store.probe_results import ProbeNight
 
 
-def measuring_order(targets: Sequence[Target], past: Sequence[ProbeNight]) -> list[Target]:
+def measuring_order(targets: Sequence[ProbeTarget], past: Sequence[ProbeNight]) -> list[ProbeTarget]:
     """Return the idle nodes, those first that were not measured for longest."""
     ago: dict[str, int] = {}
     for number, night in enumerate(past):
@@ -41,7 +41,7 @@ def measuring_order(targets: Sequence[Target], past: Sequence[ProbeNight]) -> li
 
 def probe_night(
     plan: ProbePlan,
-    targets: Sequence[Target],
+    targets: Sequence[ProbeTarget],
     past: Sequence[ProbeNight],
     jobs: JobRunner,
     direct: Mapping[str, JobResult] | None = None,
@@ -108,7 +108,7 @@ class _NodeProbes:
     """
 
     plan: ProbePlan
-    by_name: Mapping[str, Target]
+    by_name: Mapping[str, ProbeTarget]
     jobs: JobRunner
     drained: Mapping[str, JobResult]
     left_out: dict[str, str] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class _NodeProbes:
             name: one.busy for name, one in self.by_name.items() if one.busy and name not in self.drained
         }
 
-    def measure_nodes(self, nodes: Sequence[Target]) -> None:
+    def measure_nodes(self, nodes: Sequence[ProbeTarget]) -> None:
         """Measure nodes, those whose job did not end well a second time."""
         # Drained nodes' minutes are taken from nobody: they do not count.
         done = {**self._run_jobs(nodes), **self.drained}
@@ -155,17 +155,17 @@ class _NodeProbes:
         self.add_reasons(twice.reasons)
         return twice
 
-    def able_to_meet(self, queue: Sequence[Target], nothing_to_measure: bool) -> set[str]:
+    def able_to_meet(self, queue: Sequence[ProbeTarget], nothing_to_measure: bool) -> set[str]:
         """Return the idle nodes with which nothing is wrong; measured ones, where any were to be measured."""
         bad = {name for name, mine in self.reasons.items() if any(one.verdict.gates for one in mine)}
         sound = {one.name for one in queue} - bad
         return sound if nothing_to_measure else sound & set(self.measured)
 
-    def _run_jobs(self, nodes: Sequence[Target]) -> dict[str, JobResult]:
+    def _run_jobs(self, nodes: Sequence[ProbeTarget]) -> dict[str, JobResult]:
         results = self.jobs.run([self._job(one, wanted_probes(self.plan, one)) for one in nodes])
         return dict(zip([one.name for one in nodes], results, strict=True))
 
-    def _job(self, target: Target, probes: Sequence[Probe]) -> Job:
+    def _job(self, target: ProbeTarget, probes: Sequence[Probe]) -> Job:
         # An empty choice means all programs of the node, as in read_node_probes.
         chosen = probes or wanted_probes(self.plan, target)
         text = job_script(self.plan, chosen, [target.name], self.plan.node_limit_s)
