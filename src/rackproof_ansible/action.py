@@ -157,6 +157,7 @@ class NodeAction(RackproofAction):
         """
         path = self._connection._shell.join_path(self._make_tmp_path(), "script.sh")
         self.write_file(path, script)
+        # -k: what a script starts may ignore SIGTERM, and would keep the GPUs from the next job.
         status, output, _ = self.run_command(f"timeout -k 10 {limit_s} bash {path}")
         return status, output
 

@@ -25,6 +25,7 @@ from rackproof.logs import FORMATS
 from rackproof.logs.progress import Follower
 from rackproof_ansible.action import NodeAction
 
+# Sixteen chunks of 256 KiB are the 4 MiB of backlog beyond which a follower skips ahead anyway.
 CATCH_UP_POLLS = 16
 """How often a follower that met a long log asks without a pause."""
 
@@ -70,6 +71,7 @@ class JobFollower:
             expected_s=options["expected_s"] or None,
         )
         self._log = Follower(options["format"])
+        # A job that has written nothing yet has a progress, too: the first line may be due before its log.
         self._progress = self._log.feed(b"")
         self._offset = 0
         self._supervisor_pid = 0

@@ -40,7 +40,9 @@ def start_half(action: NodeAction, script: str, limit_s: float) -> str:
     )
     folder = _run(action, f"mktemp -d --tmpdir {name}XXXXXX").strip()
     action.write_file(f"{folder}/measure.sh", script)
+    # rc appears by a rename: a poll never finds it there and empty.
     inner = (
+        # SLURMD_NODENAME: the script chooses its part by it, and outside a job nothing sets it.
         # TMPDIR: what a half leaves behind when it is ended goes with its folder.
         f"cd {folder} && echo $$ > pid; TMPDIR={folder} SLURMD_NODENAME={shlex.quote(action.node)} "
         f"timeout -k 10 {limit_s} bash measure.sh > out 2>&1; echo $? > new; mv new rc"

@@ -85,6 +85,7 @@ def accept_command(run_id: str, results: Path) -> None:
     """
     with open_store(history_path(results)) as store:
         run = store.run(run_id)
+        # By the whole id: the operator may have given its beginning.
         count = store.accept(run.run_id)
     if not count:
         raise ToolError(f"{run.run_id} has no measurement that waits for a reference; nothing was accepted")

@@ -99,6 +99,7 @@ def plan_command(
         assumptions = Assumptions(
             image_bytes=image_gib * GIB,
             server_rate=server_gbit * GBIT,
+            # Disks and links are sold in powers of ten, images are counted in powers of two.
             node_rate=node_mb * 1e6,
             idle=idle,
             job_s=job_minutes * 60,

@@ -47,6 +47,7 @@ def _page_links(runs: Iterable[tuple[Run, Path | None]], output: Path | None) ->
         # A page on standard output has no place that a relative link could start from.
         if folder is None or output is None or is_standard_output(output):
             return ""
+        # Relative: the results folder may be copied, or served from a web server's folder.
         return quote(os.path.relpath(folder.resolve() / "report.html", output.resolve().parent))
 
     return link

@@ -64,6 +64,7 @@ def render(
 
         if len(runs) == 1:
             return dump_run(runs[0])
+        # Each record as its own run.json has it: one way of writing NaN and moments, not two.
         return b"[\n" + b",\n".join(dump_run(run).rstrip() for run in runs) + b"\n]\n"
     raise ValueError(f"no report format {form!r}; there are {', '.join(FORMATS)}")
 
@@ -117,6 +118,7 @@ def write_plan_reports(
 
 def _write(path: Path, content: bytes) -> Path:
     """Write a file whole or not at all."""
+    # By process: two commands that write the same page must not write into one draft.
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_bytes(content)

@@ -26,7 +26,9 @@ from rackproof.core.text import number, quantity, sanitize, unit_text
 from rackproof.report.view import label_text, value_of, words
 
 MAX_CHARTS = 12
+# As many as the style sheet has colours (--c0 to --c7) and DASHES has patterns.
 MAX_LINES = 8
+# A figure is 5.2 inches, 374 points, wide: more vertices would only make the page larger.
 MAX_POINTS = 400
 # Beyond this a float has no place on an axis (margins overflow); such a value counts as not a number.
 _LARGEST = 1e300
@@ -45,11 +47,14 @@ DASHES = ("", "7 3", "2 2.5", "9 3 2 3", "12 4", "4 2", "9 3 2 3 2 3", "1 3")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 # The keys are matplotlib's own; hash salt and no date make the bytes repeat.
 _SETTINGS: dict[Any, Any] = {
+    # Text stays text: it can be searched and selected, and takes the page's font.
     "svg.fonttype": "none",
     "svg.hashsalt": "rackproof",
+    # A "$" in a label or a file name would begin a formula.
     "text.parse_math": False,
     "text.usetex": False,
     "font.size": 9,
+    # Curves are thinned before, by their extremes; matplotlib would thin by what a screen shows.
     "path.simplify": False,
     "axes.unicode_minus": True,
 }
@@ -182,6 +187,7 @@ def _single_bound(reference: Reference) -> tuple[float | None, str]:
     fraction = reference.low if reference.low is not None else reference.high
     if fraction is None:
         return None, ""
+    # Of the amount, as in view.bounds_text: chart and table must show the same bound.
     bound = reference.value + abs(reference.value) * fraction
     return bound, "at least" if reference.low is not None else "at most"
 
@@ -191,6 +197,7 @@ def run_charts(run: Run) -> tuple[Chart, ...]:
     groups = _curves(run)
     keys = sorted(groups, key=lambda key: (_order(key[0]), key))
     charts = [_curve_chart(run, *key, groups[key]) for key in keys]
+    # Cut after sorting: a run with dozens of curves still shows its throughput.
     return (*charts, *_size_charts(run))[:MAX_CHARTS]
 
 
@@ -203,6 +210,7 @@ def _curves(run: Run) -> dict[tuple[str, str, str], list[Line]]:
         # Nothing in a record makes both of one length; what has no partner is no point.
         count = min(len(one.x), len(one.y))
         pairs = [(x, y) for x, y in zip(one.x[:count], one.y[:count], strict=True) if _number(x)]
+        # One point is no curve, and stands among the measurements already.
         if len(pairs) >= 2 and any(_number(y) for _, y in pairs):
             line = Line(label_text(one.labels, 60), tuple(x for x, _ in pairs), tuple(y for _, y in pairs))
             groups.setdefault((one.name, one.unit, one.x_unit), []).append(line)
@@ -289,6 +297,7 @@ def sweep_charts(runs: Sequence[Run]) -> tuple[Chart, ...]:
     charts: list[Chart] = []
     for benchmark in dict.fromkeys(run.benchmark for run in runs):
         own = [run for run in runs if run.benchmark == benchmark and _batch(run) is not None]
+        # Colours go by place: sorted, the legend ascends by GPUs whatever the order of the plan.
         charts += _sweep_charts_of(benchmark, sorted(own, key=_gpus))
     return tuple(charts[:MAX_CHARTS])
 
@@ -348,12 +357,14 @@ def _gpus(run: Run) -> int:
 
 def _batch(run: Run) -> float | None:
     raw = run.parameters.get("batch_size")
+    # A logarithmic axis has no place for 0, and none for what overflows it.
     return float(raw) if isinstance(raw, int | float) and 0 < raw < _LARGEST else None
 
 
 def _varying(runs: Sequence[Run]) -> frozenset[str]:
     """Return the parameters that distinguish lines: those that are not the same in every run."""
     names = {name for run in runs for name in run.parameters} - {"batch_size"}
+    # By repr: True, 1 and 1.0 are equal in Python, and different settings of a workload.
     return frozenset(name for name in names if len({repr(run.parameters.get(name)) for run in runs}) > 1)
 
 
@@ -487,6 +498,7 @@ def _set_x_axis(axes: Any, chart: Chart) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=whole))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: number(x)))
         return
+    # Sizes of messages, batches and clusters double from point to point: base 2 spaces them evenly.
     axes.set_xscale("log", base=2)
     positions = sorted({x for line in chart.lines for x in line.x})
     # Every size its own tick, and their texts would overlap.
@@ -572,6 +584,7 @@ def _fit_for_page(raw: bytes, ident: str, title: str, description: str) -> Marku
 
     Its ``<style>`` (a rule for ``*``) would leak into the page, its ids would repeat from chart to chart.
     """
+    # Else each tag would get a prefix (ns0:svg), by which no HTML parser knows it as a drawing.
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", _XLINK)
     root = ElementTree.fromstring(raw)  # noqa: S314  (written by matplotlib a moment ago)
@@ -581,6 +594,7 @@ def _fit_for_page(raw: bytes, ident: str, title: str, description: str) -> Marku
                 parent.remove(child)
     for element in root.iter():
         _fit_attributes(element, ident)
+    # With a viewBox alone the drawing takes the width of its column, on a phone and on paper.
     for name in ("width", "height", "version"):
         root.attrib.pop(name, None)
     root.set("role", "img")
@@ -609,4 +623,5 @@ def _fit_attributes(element: ElementTree.Element, ident: str) -> None:
 def _style(style: str, ident: str) -> str:
     style = re.sub(r"#01fe[01][0-9a-f]", lambda match: _VARIABLES.get(match[0], match[0]), style)
     style = style.replace("url(#", f"url(#{ident}-")
+    # Matplotlib names the font that it measured with; the reader need not have it.
     return re.sub(r"'DejaVu Sans'[^;]*", "system-ui, sans-serif", style)

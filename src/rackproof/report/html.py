@@ -40,6 +40,7 @@ def style() -> Markup:
 
 
 def _draw(wanted: Sequence[charts.Chart]) -> list[charts.Drawn]:
+    # Inline SVGs share the page's ids, by which they find their clip paths: each needs its own prefix.
     return [charts.draw(chart, f"chart{number}") for number, chart in enumerate(wanted, start=1)]
 
 
@@ -97,6 +98,7 @@ def plan_page(
             meaning=view.WORDS[verdict],
             reasons=view.plan_reasons(runs, missing),
             overview=view.overview_table(runs, link),
+            # A single point would only repeat the overview.
             sweep=view.sweep_table(runs) if view.is_training_sweep(runs) else None,
             study=study.tables(runs, link),
             drawn=_draw([*study.scaling_charts(runs), *charts.sweep_charts(runs)]),

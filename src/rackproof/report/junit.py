@@ -39,12 +39,14 @@ def junit_suite(
 ) -> ElementTree.Element:
     """Return a suite with its cases counted. All texts must be clean."""
     suite = ElementTree.Element("testsuite", {"name": name, **({"id": ident} if ident else {})})
+    # JUnit's schema has the properties before the cases; readers that validate refuse another order.
     if properties is not None:
         parent = ElementTree.SubElement(suite, "properties")
         for key, value in properties:
             ElementTree.SubElement(parent, "property", name=key, value=value)
     totals = {"tests": len(cases), "failures": 0, "errors": 0, "skipped": 0}
     for case in cases:
+        # A judgement takes no time of its own; the suite has the run's.
         element = ElementTree.SubElement(suite, "testcase", classname=name, name=case.name, time="0")
         total = _add_outcome(element, case)
         if total:
@@ -132,6 +134,7 @@ def _missing_suite(missing: Sequence[str]) -> ElementTree.Element:
 def junit(runs: Sequence[Run], title: str = "rackproof", missing: Sequence[str] = ()) -> bytes:
     """Return JUnit XML (UTF-8) of one or several runs; a missing run is an error."""
     suites = [_run_suite(run) for run in runs]
+    # A file without cases has no failure that a CI system could show: that nothing ran is an error in it.
     if missing or not runs:
         suites.append(_missing_suite(missing or ["every run: nothing ran, so nothing is proven"]))
     return junit_document(sanitize(title, 200), suites)

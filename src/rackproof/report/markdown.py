@@ -21,11 +21,13 @@ def escape(text: str) -> str:
     parts = parts.replace(r"\<", "&lt;").replace(r"\>", "&gt;").replace(r"\&", "&amp;")
     # Mentions and bare links work without any markup: break them where they start.
     parts = parts.replace(r"\@", "&#64;").replace(r"\:", "&#58;" if "//" in parts else ":")
+    # At the beginning of a line "1." and "-" make a list, and "=" a heading of the line above.
     return re.sub(r"^(\d+)\.(?=\s|$)", r"\1\\.", re.sub(r"^([-=])", r"\\\1", parts))
 
 
 def code(text: str) -> str:
     """Return a code span that no backtick or pipe in the text can leave."""
+    # A code span knows no escape: a backtick must go. "\|" is resolved before, by GitHub's tables.
     shown = sanitize(text, 600).replace("`", "\N{MODIFIER LETTER GRAVE ACCENT}").replace("|", "\\|")
     return f"`{shown}`" if shown else ""
 

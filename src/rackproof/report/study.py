@@ -140,6 +140,7 @@ def _efficiency(study: Study, row: StudyRow) -> Cell:
     if point is None:
         return Cell(NOTHING, "number", note="no rate that counts")
     repeats = f"{point.repeats} run{'' if point.repeats == 1 else 's'}"
+    # The base is 1 by definition: an interval would suggest that it was measured.
     if point.devices == point.base:
         return Cell(f"{point.efficiency:.3f}", "number", note=f"the base, {repeats}")
     base = f"of {point.base}"

@@ -16,6 +16,7 @@ _KEEP = "\N{NO-BREAK SPACE}"
 def wrap(text: str, cells: int) -> list[str]:
     """Break a clean text into lines of at most ``cells`` terminal cells, at spaces where possible."""
     lines, line = [], ""
+    # Not split(): that breaks at the no-break space, too, which keeps a number and its unit together.
     for word in text.split(" "):
         full, line, rest = _break_word(line, word, cells)
         lines += full
@@ -99,6 +100,7 @@ def terminal_table(runs: Sequence[Run], width: int = 100, color: bool = False) -
     """
     columns = ("Verdict", "Benchmark", "Point", "Measured", "Reason")
     rows = [_terminal_row(run) for run in runs]
+    # Five columns at their floor fill about 60 cells: in a narrower terminal lines wrap by themselves.
     lines = text_table(columns, rows, max(width, 60), (1, 2, 3, 4))
     if color:
         # After the layout: escape codes have no width, and would be counted as cells.

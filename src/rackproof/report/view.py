@@ -207,6 +207,7 @@ def gauge(judgement: Judgement) -> Gauge | None:
 
 def _drawn_bounds(reference: Reference, off: float) -> tuple[float, float]:
     """Return both bounds as fractions of the reference, an open one as far as the value needs it."""
+    # An open side has no end to draw to: far enough that the value does not stick to the edge.
     room = max(3 * abs(off), 0.03)
     low = reference.low if reference.low is not None else (reference.high or 0.0) - room
     high = reference.high if reference.high is not None else (reference.low or 0.0) + room
@@ -599,6 +600,7 @@ def value_of(run: Run, *names: str) -> Measurement | None:
     for name in names:
         found = [one for one in run.measurements if one.name == name]
         if found:
+            # Without labels it is of the whole run; with labels of a part, such as one GPU.
             return next((one for one in found if not one.labels), found[0])
     return None
 
@@ -712,6 +714,7 @@ def plan_reasons(runs: Sequence[Run], missing: Sequence[str] = ()) -> tuple[str,
     order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2}
     bad = sorted((run for run in runs if run.verdict in order), key=lambda run: order[run.verdict])
     lines = [f"{sanitize(run.title, 160)}: {run.verdict.value}: {reasons(run)[0]}" for run in bad]
+    # Before all else: what is missing is in no table of the report.
     lines[:0] = [f"missing: {sanitize(one, 300)}" for one in missing]
     if len(lines) > _MAX_REASONS:
         lines[_MAX_REASONS:] = [f"… and {len(lines) - _MAX_REASONS} more"]
