@@ -101,6 +101,7 @@ def docker_specification(
     definition, build = loaded.definition, loaded.definition.build
     if build is None:
         raise DefinitionError(f"{loaded.path}: launch with docker needs build")
+    # Together, every node has to start the same build: one on shared storage, not one on each.
     home = f"{site.shared}" if site.together else f"{variables['bench_home']}"
     known = {**variables, "data": docker_data_folder(loaded, site, variables)}
     return {

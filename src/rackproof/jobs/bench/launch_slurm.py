@@ -152,11 +152,13 @@ def slurm_environment(
         key: substitute_variables(value, known, f"{loaded.path}: launch.environment.{key}")
         for key, value in loaded.definition.launch.environment.items()
     }
+    # The site's last: which links NCCL may use is known there, not in the definition.
     return {**own, **site.environment}
 
 
 def program_arguments(specified: Mapping[str, object]) -> tuple[str, ...]:
     """Return the words after the program's name; the run's id is added where there is one."""
+    # Sorted: the arguments are part of the fingerprint by which an interrupted plan is found again.
     return ("run", f"--spec={json.dumps(specified, sort_keys=True, separators=(',', ':'))}")
 
 

@@ -208,6 +208,7 @@ def score_repeats(planned: Sequence[PlannedRun], results: Path) -> tuple[Verdict
             log = results / run.run_id / "logs" / f"{run.lead}.log"
             os.symlink(log.resolve(), Path(scratch) / f"result_{index}.txt")
         try:
+            # CHECK_S is for one log: most results of MLPerf Training need ten.
             score = score_folder(Path(scratch), ruleset=ruleset, timeout_s=10 * CHECK_S)
         except (ValueError, OSError) as error:
             return Verdict.UNPROVEN, f"the repeats could not be scored: {error}"

@@ -59,7 +59,9 @@ class ExperimentConfig(Record):
 
     storages: dict[str, Storage] = {}  # noqa: RUF012  (pydantic copies defaults)
     fabric_interface: str = ""
+    # Of 198.18.0.0/15, which RFC 2544 sets aside for measuring networks: no site routes it.
     overlay_subnet: str = "198.19.0.0/16"
+    # Below Linux's ephemeral ports (from 32768), and not 29500, which PyTorch takes by default.
     port: int = Field(default=29417, gt=1023, lt=65536)
 
     @field_validator("overlay_subnet")
@@ -433,6 +435,7 @@ def _bandwidths(planned: NodeSetup, lead: str, report: Mapping[str, Any]) -> lis
             continue
         measurements[ends] = Measurement(
             name="link_bandwidth",
+            # As links are sold: bits, and powers of ten.
             value=rate * 8 / 1e9,
             unit="Gbit/s",
             direction=Direction.HIGHER,

@@ -444,6 +444,7 @@ class _Planner:
         for point in loaded.definition.points(self.suite, self._own_overrides(loaded), gpus=site.sku_gpus):
             variables = {**self.variables[lead], **point}
             if loaded.definition.launch.with_ == "docker":
+                # The first node leads a run by docker: it has to be the one that bench_launch_host names.
                 ordered = [lead, *(name for name in members if name != lead)]
                 runs = _docker_runs(
                     loaded, point, ordered, variables, site, self.suite, self.now, self.unreached
@@ -472,6 +473,7 @@ class _Planner:
             parameters={
                 "nodes": len(members),
                 **{axis: value for axis, value in point.items() if value != ""},
+                # Both change what is measured: as parameters they keep histories and references apart.
                 **({"precision": site.precision} if site.precision else {}),
                 **({"config": site.config} if site.config else {}),
             },
@@ -496,6 +498,7 @@ class _Planner:
         setup, obstacle = None, ""
         # A run that sets nothing up goes the plain way, without a rendezvous and its finding.
         if node_setup.needs_setup(point):
+            # mpirun is a launcher: it starts the ranks on the other nodes itself.
             setup = node_setup.plan_setup(
                 point, experiment, peers, launch.timeout_s, only_first=launch.with_ == "mpirun"
             )
@@ -628,6 +631,7 @@ def _by_site(
         "run_id": new_run_id(loaded.name, now=now),
         "benchmark": loaded.name,
         "suite": suite,
+        # What trains has its interpreter and its libraries in its container.
         "runtime": "",
         "program": how.PROGRAM,
         "timeout_s": launch.timeout_s,

@@ -35,6 +35,7 @@ from rackproof.report import write_run_reports
 from rackproof.store.history.client import History, measurement_key
 from rackproof.store.run_folder import write_run
 
+# Eighteen digits fit into 64 bits, and into the history's columns.
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 
 # Exit statuses of Rackproof's own workloads (docs/extending/workloads.md). After the first two nothing is

@@ -129,6 +129,7 @@ def select_benchmarks(
         suite = "" if benchmarks else suite
         overrides = {name: _values(name, value) for name, value in parameters.items()}
         _check_points(chosen, suite, overrides)
+        # Read for its errors alone: a wrong baseline must not show only after hours of training.
         _sku_references(sku_references)
         # Last: a request that is refused must not leave a claim behind.
         if owner_pid is not None:
@@ -366,6 +367,7 @@ def record_run(
         BenchError: The record cannot be written.
     """
     planned = planned_run(results, plan_id, run_id)
+    # A node that was lost meanwhile registers no facts: the run must not be lost with it.
     facts = {name: raw if isinstance(raw, Mapping) else {} for name, raw in facts.items()}
     baselines, baseline_findings = _usable_sku_references(sku_references)
     setup = node_setup.SetupEvidence()

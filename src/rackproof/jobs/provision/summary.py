@@ -26,6 +26,7 @@ def provision_summary(
     """
     groups: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for node in sorted(changed.keys() | attention.keys()):
+        # By its own name alone each node's remark would differ: a hundred nodes, a hundred lines.
         remarks = tuple(
             sanitize(one, limit=MAX_ATTENTION).replace(node, "NODE") for one in attention.get(node, ())
         )

@@ -90,6 +90,7 @@ class UbuntuSource(_Part):
     """What is installed from the medium."""
 
     id: _Text
+    # The one key that subiquity spells with an underscore.
     search_drivers: bool = Field(default=False, alias="search_drivers")
 
 
@@ -144,6 +145,7 @@ def build_program(files: Path, order: Mapping[str, Any]) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in sorted(contents):
+            # ZipInfo dates a file to 1980: by the time of packing, the same order would give other bytes.
             archive.writestr(zipfile.ZipInfo(name), contents[name], zipfile.ZIP_DEFLATED, 9)
     return packed.getvalue()
 

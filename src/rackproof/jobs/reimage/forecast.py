@@ -17,6 +17,7 @@ from typing import Literal
 from rackproof.core.records import Record
 
 GIB = 2**30
+# In bytes per second.
 GBIT = 1e9 / 8
 Where = Literal["own", "server", "controller"]
 Limit = Literal["server", "controller", "drain", "nodes"]
@@ -93,6 +94,7 @@ class _Shared:
         return min(self.most, self.rate / len(self.waiting)) if self.waiting else 0.0
 
     def begin(self, work: float, who: int) -> None:
+        # All who wait get the same share: a piece ends when what each was given has grown by its size.
         heapq.heappush(self.waiting, (self.given + work, who))
 
     def left(self) -> float:

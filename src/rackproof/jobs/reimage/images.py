@@ -67,15 +67,19 @@ def find_root_partition(start: bytes) -> Partition | None:
     header = start[SECTOR_BYTES : 2 * SECTOR_BYTES]
     if len(header) < SECTOR_BYTES or not header.startswith(b"EFI PART"):
         return None
+    # As the UEFI specification has it: block of the first entry, number of entries, size of one.
     at, count, size = struct.unpack_from("<QII", header, 72)
     found = []
+    # Disks have 128 entries; the number is read from the image, and must not set how long this takes.
     for number in range(min(count, 1024)):
         entry = start[at * SECTOR_BYTES + number * size :][:size]
         if size < 48 or len(entry) < size:
             break
         first, last = struct.unpack_from("<QQ", entry, 32)
+        # GPT keeps the first three fields of a GUID little-endian.
         if UUID(bytes_le=entry[:16]) in LINUX and 0 < first <= last:
             found.append(Partition(begin=first * SECTOR_BYTES, bytes=(last - first + 1) * SECTOR_BYTES))
+    # Beside the root file system, an image may have a small partition of the same type for /boot.
     return max(found, key=lambda one: one.bytes, default=None)
 
 
@@ -94,6 +98,7 @@ def describe_image(path: Path) -> ImageDescription:
     root: Partition | None = None
     with open(path, "rb") as stream:
         while data := stream.read(BLOCK_BYTES):
+            # By their first bytes: gzip, xz, Zstandard, qcow2.
             if not blocks and data.startswith((b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"QFI\xfb")):
                 raise ValueError(
                     f"{path} is packed, or a qcow2: what is written to a disk is raw; unpack it first"

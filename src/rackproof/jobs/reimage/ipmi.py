@@ -67,6 +67,7 @@ class IpmiMachine:
         # The privilege OPERATOR is enough to switch and to set the boot; not every account has more.
         self._command = ["ipmitool", "-v", "-I", "lanplus", "-H", host, "-p", str(port), "-L", "OPERATOR"]
         self._command += ["-U", access.user] if access.user else []
+        # IPMI goes over UDP: a lost packet is sent again after two seconds, three times.
         self._command += ["-E", "-N", "2", "-R", "3"]
 
     def power(self) -> str:
@@ -78,6 +79,7 @@ class IpmiMachine:
     def read_status(self) -> PowerStatus:
         """Return power, boot target and serial number; the last is empty where the FRU information has
         none."""
+        # Parameter 5 of the system's boot options are the boot flags.
         boot, enabled = parse_boot_flags(self._ask("chassis", "bootparam", "get", "5"))
         return PowerStatus(
             power=self.power(), boot=boot, boot_enabled=enabled, serial=self.read_fru("Product Serial")
@@ -94,6 +96,7 @@ class IpmiMachine:
 
     def boot_from_network(self) -> None:
         """Order the next boot from the network."""
+        # Without efiboot the flags ask for a legacy boot, which a machine set up for UEFI may ignore.
         self._ask("chassis", "bootdev", "pxe", *(["options=efiboot"] if self._access.uefi else []))
 
     def boot_as_set_up(self) -> None:

@@ -22,6 +22,7 @@ from rackproof.core.errors import RackproofError
 from rackproof.core.text import sanitize
 from rackproof.jobs.reimage.lifecycle import Entry
 
+# More than the end of a step takes: a reason of 1000 characters, and remarks of 300 each.
 RESERVE_BYTES = 16 * 1024
 _LARGEST = 16 * 2**20
 
@@ -36,6 +37,7 @@ def journal_path(folder: Path, node: str) -> Path:
     Raises:
         JournalError: The name cannot be a file's.
     """
+    # File systems allow 255 bytes, of which ".NODE.journal.reserve" takes 17.
     if not node or "/" in node or "\0" in node or node.startswith(".") or len(node) > 200:
         raise JournalError(
             f"{sanitize(node, 100)!r}: not usable as the name of a file; rename it in the inventory"
@@ -114,6 +116,7 @@ def append_entry(path: Path, entry: Entry, *, reserve: bool = False) -> None:
             except OSError as error:
                 if reserve or error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
+                # The end of a step that finds no space: this is what the reserve was taken for.
                 _reserve(path).unlink(missing_ok=True)
                 _add(handle, encode_entry(entry), str(path))
     except OSError as error:
@@ -146,6 +149,7 @@ def _locked(path: Path) -> Iterator[int]:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield handle
+        # To flush a file does not keep its name, which is in the folder.
         if new:
             _flush_folder(path.parent)
     finally:
@@ -180,6 +184,7 @@ def _take(path: Path) -> None:
         return
     try:
         with open(path, "wb") as stream:
+            # Random: file systems that compress (ZFS, Btrfs) would keep zeros in no space at all.
             stream.write(os.urandom(RESERVE_BYTES))
             stream.flush()
             os.fsync(stream.fileno())

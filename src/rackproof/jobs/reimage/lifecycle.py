@@ -190,6 +190,7 @@ def step_limits(given: Mapping[str, float]) -> dict[Step, float]:
             raise ValueError(
                 f"reimage_limits: {sanitize(name, 60)!r} is no step; there are {', '.join(STEPS)}"
             )
+        # NaN fails the comparison, too; 1e7 seconds are sixteen weeks.
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e7:
             raise ValueError(
                 f"reimage_limits: {name}: a positive number of seconds, not {sanitize(value, 60)!r}"

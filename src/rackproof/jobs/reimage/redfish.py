@@ -47,12 +47,14 @@ def open_root(node: str, access: Access) -> Iterator[Any]:
             "pip install 'rackproof[ansible]'"
         ) from None
     address = access.display_address
+    # A session spares the BMC a login for each request; BMCs without sessions take the password each time.
     session = auth.SessionOrBasicAuth(username=access.user, password=access.password) if access.user else None
     try:
         yield sushy.Sushy(
             redfish_url(access.address),
             auth=session,
             verify=access.verify,
+            # Busy BMCs answer with a status of 500 and above, and a second later as they should.
             server_side_retries=2,
             server_side_retries_delay=1,
             read_timeout=access.call_timeout_s,
@@ -237,6 +239,7 @@ class RedfishMachine:
 
     def power(self) -> str:
         """Return the state of the node."""
+        # sushy keeps what it has read: without force, a node that was switched off would stay on for ever.
         self._system.refresh(force=True)
         return _plain_text(self._system.power_state)
 
@@ -255,6 +258,7 @@ class RedfishMachine:
         """Order the node on or off."""
         import sushy
 
+        # By force: the node is drained, and a hung system, which is to be replaced, would never shut down.
         self._system.reset_system(sushy.ResetType.ON if on else sushy.ResetType.FORCE_OFF)
 
     def boot_from_network(self) -> None:

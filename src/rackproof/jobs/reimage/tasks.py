@@ -119,6 +119,7 @@ def begin_run(
     _check_method(method)
     images = images or {}
     try:
+        # Before anything is claimed or written: a name that no file can have must not end the run half-way.
         for name in nodes:
             journal.journal_path(results, name)
         limits = lifecycle.step_limits(limits_s or {})
@@ -180,6 +181,7 @@ def _plan_nodes(
         if name not in newest:
             continue
         try:
+            # Not alive: the nodes are claimed by this run, so nobody else can be at work on them.
             progress = lifecycle.replay(journal.read_journal(newest[name]), alive=False)
             request = read_run_file(newest[name].parent.parent)
         except (JournalError, ReimageError) as error:
