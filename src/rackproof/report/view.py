@@ -403,6 +403,7 @@ def fact_pairs(run: Run) -> tuple[tuple[str, Cell], ...]:
         *_time_pairs(run),
         *_node_pairs(run),
         ("Launched with", _text(run.launcher)),
+        # Quoted as a shell takes it, so that it can be pasted there.
         ("Command", _code(shlex.join(run.command), 2000)),
         ("Environment", _code(" ".join(f"{key}={value}" for key, value in run.environment.items()), 2000)),
         ("Container", _code(container_text(run), 400)),

@@ -223,6 +223,7 @@ def run_partner(
             'validate.yml, or leave the pair out (-e \'{"reimage_acceptance": ["probes"]}\')'
         )
     tried: dict[str, str] = {}
+    # A partner that starts any later would find the node's half gone.
     end = jobs.clock() + WAIT_S - _PARTNER_START_S
     try:
         jobs.begin()
@@ -235,6 +236,7 @@ def run_partner(
             lines = [f'echo "{MARK}begin half"', f"(\n{half})", "status=$?"]
             lines += [f'printf "\\n{MARK}end $status\\n"', "exit $status", ""]
             (done,) = jobs.run([Job((partner,), "\n".join(lines), gpus, plan.pair_limit_s)])
+            # A half that ended so measured nothing: the next partner is asked.
             if done.how not in ("busy", "lost", "left"):
                 return PartnerHalf(partner, "" if done.how == "ok" else f"{done.how}: {done.text}")
             tried[partner] = done.text

@@ -133,6 +133,7 @@ def summarize(reports: Reports, found: discovery.Discovery, awaited: Awaited) ->
 
 def list_command(folder: str) -> str:
     """Return the shell command that lists the reports."""
+    # More than are read: files of other names must not crowd out the reports.
     return f"cd {shlex.quote(folder)} && ls -1 | head -n {4 * MAX_REPORTS}"
 
 

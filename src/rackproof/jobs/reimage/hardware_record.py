@@ -133,6 +133,7 @@ def _check_serial(node: str, about: Node | None, serial: str) -> list[str]:
         return []
     if about is None or not about.serial:
         return [f"its serial number is not known, the inventory has {sanitize(serial, 60)}"]
+    # Its case depends on who wrote it down: the firmware, the BMC, or a person.
     if about.serial.lower() != serial.strip().lower():
         raise ReimageError(
             f"{node} is another machine: its serial number is {about.serial}, the inventory has "

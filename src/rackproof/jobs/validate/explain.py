@@ -174,6 +174,7 @@ def _step(node: str, one: HealthFinding) -> str:
     commands = {
         "configure": f"ansible-playbook provision.yml -l {node}  # {one.code}",
         "reset": f"ssh {node} nvidia-smi --gpu-reset -i {gpu or 'GPU'}  # {one.code}; no job may run there",
+        # nextstate=down: after the reboot Slurm gives it no job, whatever its state was before.
         "reboot": f"scontrol reboot ASAP nextstate=down {node}  # {one.code}",
         "isolate": f"scontrol update NodeName={node} State=DRAIN Reason={one.code}  # then power, cooling",
         "inspect": f"look at {one.name or node} {one.place}: cable, seat, cooling  # {one.code}".replace(
@@ -265,6 +266,7 @@ def _partners(
             if node in one.nodes:
                 others = ", ".join(name for name in one.nodes if name != node)
                 rows.append((folder.name, others, "pass" if one.passed else "fail", one.text))
+        # A link is named A>B, a group A+B.
         for told in between.get(folder.name, ()):
             if node in (ends := told.part.replace(">", "+").split("+")):
                 others = ", ".join(name for name in ends if name != node)
@@ -274,11 +276,13 @@ def _partners(
 
 def _xids(folders: Sequence[Path], node: str) -> list[tuple[Any, ...]]:
     rows: list[tuple[Any, ...]] = []
+    # Oldest first: a vendor reads a timeline from the first error on.
     for folder in reversed(folders):
         kept = night_store.read_snapshot(folder, node)
         rows += [
             (folder.name, one.uuid or one.bus_id, one.xid, one.times, one.text)
             for one in (kept.snapshot.xids if kept else ())
+            # One that is still open from an earlier night is in that night's rows.
             if not one.carried
         ]
     return rows

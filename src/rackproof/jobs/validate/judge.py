@@ -291,6 +291,7 @@ def _health_findings(
         previous = night_store.last_snapshot(past, name)
         if not kept.snapshot.sku:
             findings.append(_unknown_sku_finding(name))
+        # A UUID is burnt in: GPUs that answer under two names are one machine with two entries.
         same_gpus = {node for gpu in kept.snapshot.gpus for node in nodes_of_gpu[gpu.uuid]}
         if others := sorted(same_gpus - {name}):
             findings.append(_same_machine_finding(name, others))
@@ -394,6 +395,7 @@ def _node_night(
     anew: tuple[str, ...],
 ) -> NodeNight:
     if kept is None:
+        # ansible-core 2.19 begins every failure so, and the operator needs what follows.
         text = sanitize(why, 300).removeprefix("Task failed: ") or "it was not looked at"
         return NodeNight(node=name, verdict=Verdict.UNPROVEN, unreached=f"no look at it: {text}", slurm=state)
     verdicts = [one.verdict for one in findings]

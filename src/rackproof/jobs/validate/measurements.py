@@ -230,9 +230,11 @@ def _readings_from_history(
 
     from rackproof.store.history.store import drain_spool, open_store
 
+    # What waited for the database belongs to this night's numbers; a dry run moves nothing.
     if not dry:
         drain_spool(place, results / ".spool")
     with open_store(place) as store:
+        # The end is excluded: a run of this very second counts.
         readings = store.readings(now + timedelta(seconds=1), nights=DRIFT_NIGHTS)
         # What nights of health have kept was judged there, and has no floors.
         mine = np.array([one.benchmark != night_store.BENCHMARK for one in readings.quantities], dtype=bool)

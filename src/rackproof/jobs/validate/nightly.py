@@ -51,6 +51,7 @@ _LATER_S = 300
 _KEPT_LINES = 30
 _UNJUDGED = {night_store.SNAPSHOTS_FOLDER, probe_results.DIRECT, probe_results.PROBES_FILE}
 """What the folder of a night holds before it is judged."""
+# Slack asks for messages of at most 4000 characters.
 _MOST_TEXT = 3500
 
 
@@ -151,6 +152,7 @@ def _single_nightly(results: Path) -> Iterator[None]:
             # The kernel lets go of it when this process ends, however it ends.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
+            # The holder's pid is in the file: an operator can see whether it hangs.
             lock.seek(0)
             other = sanitize(lock.read(40), 40) or "unknown"
             raise NightlyError(
@@ -210,6 +212,7 @@ def _run_playbook(settings: NightlySettings, output: TextIO) -> _PlaybookResult:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
+            # A terminal's Ctrl-C reaches this process alone, which then ends the playbook in order.
             start_new_session=True,
             env=_environment(checkout, playbook.parent),
         )
@@ -354,6 +357,7 @@ def _report_outcome(settings: NightlySettings, outcome: NightlyOutcome, took: fl
         except (OSError, ValueError, smtplib.SMTPException, ResultsError) as error:
             # An address may hold a secret; urllib's messages do not repeat it, ours do not either.
             problems.append(f"note: {name} failed: {sanitize(_without(str(error), url), 300)}")
+    # A bad night outranks a message that was not delivered: its status stays.
     status = outcome.status if not problems or outcome.status else EXIT_TOOL
     return NightlyOutcome(status, outcome.night, (*outcome.lines, *problems))
 
@@ -369,6 +373,7 @@ def post_webhook(url: str, text: str) -> None:
         OSError: It does not answer, or not with success.
         ValueError: The URL is none, or not of http.
     """
+    # urllib would open file:// and ftp://, too.
     if not url.startswith(("https://", "http://")):
         raise ValueError(f"{WEBHOOK} holds no URL that begins with https://")
     body = json.dumps({"text": text[:_MOST_TEXT]}).encode()
@@ -397,6 +402,7 @@ def send_mail(settings: NightlySettings, lines: Sequence[str]) -> None:
     message.set_content("\n".join(lines) + "\n")
     with smtplib.SMTP(host, int(port or 25), timeout=_TELL_S) as server:
         if user := os.environ.get(SMTP_USER, ""):
+            # A password goes over TLS only; a relay on this machine takes mail without either.
             server.starttls(context=ssl.create_default_context())
             server.login(user, os.environ.get(SMTP_PASSWORD, ""))
         server.send_message(message)
@@ -458,9 +464,11 @@ def prometheus_metrics(
         lines += [f"# HELP {name} {help_text}", f"# TYPE {name} gauge"]
         for labels, value in samples:
             shown = ",".join(f'{key}="{_label(text)}"' for key, text in labels.items())
+            # repr, for the timestamp: the six digits of :g would round it to hours.
             lines.append(f"{name}{{{shown}}} {value:g}" if labels else f"{name} {value!r}")
     return ("\n".join(lines) + "\n").encode()
 
 
 def _label(text: str) -> str:
+    # As Prometheus' text format has it; line feeds are gone already.
     return sanitize(text, 200).replace("\\", "\\\\").replace('"', '\\"')

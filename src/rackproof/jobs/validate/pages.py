@@ -384,6 +384,7 @@ class _Series:
             by_night = values.setdefault(number, {}).setdefault(part, {})
             worse = max if readings.quantities[number].direction is Direction.LOWER else min
             value = float(readings.value[row])
+            # The worst: a mean of several runs would hide the one that failed.
             by_night[ago] = worse(value, by_night.get(ago, value))
         return values
 
@@ -395,6 +396,7 @@ class _Series:
             order = sorted(some, reverse=True)
             about = readings.parts[part]
             label = f"GPU {about.slot}" if about.kind == "gpu" else sanitize(about.name, 40)
+            # Nights are counted back from this one: negated, time runs to the right.
             lines.append(Line(label, tuple(float(-ago) for ago in order), tuple(some[ago] for ago in order)))
         return Chart(
             sanitize(view.words(what.metric), 80),

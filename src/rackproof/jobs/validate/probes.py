@@ -307,6 +307,7 @@ def _direct_results(folder: Path, names: Iterable[str]) -> dict[str, JobResult]:
             text = (folder / DIRECT / f"{name}.log").read_text(errors="replace")
         except OSError:
             continue
+        # The last mark is ours: what a node printed before may contain one, too.
         text, _, status = text.rpartition("\n:::STATUS ")
         found[name] = classify_exit(text, status.strip(), 0.0)
     return found

@@ -56,6 +56,7 @@ def begin_night(results: Path, nodes: Sequence[str], *, owner_pid: int | None) -
         ValidateError: Another night looks at one of the nodes, or the folder cannot be written.
     """
     try:
+        # Before anything is claimed: a name that no file can have must not end the night half-way.
         for name in nodes:
             night_store.snapshot_path(results, name)
         night_id = _next_id(results)

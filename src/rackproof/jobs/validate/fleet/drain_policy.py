@@ -27,6 +27,7 @@ class DrainPolicy:
     """How far the night may go. ``share`` is of a partition, and of the fleet that may be unreachable."""
 
     share: float = 0.15
+    # In a fleet of ten, two dead nodes are more than 15 %, and no fault of the network yet.
     unreachable_least: int = 3
     passes: int = 2
 

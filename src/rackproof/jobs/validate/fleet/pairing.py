@@ -33,12 +33,14 @@ def pairs_of_night(nodes: Iterable[str], night: int, *, most: int | None = None)
         seats.append(None)
     first, rest = seats[0], seats[1:]
     turn = night % rounds
+    # The first stays seated, all others move on by one each night: who face each other meet.
     circle = [first, *rest[turn:], *rest[:turn]]
     half = len(circle) // 2
     met = zip(circle[:half], reversed(circle[half:]), strict=True)
     pairs = sorted((min(one, two), max(one, two)) for one, two in met if one is not None and two is not None)
     if most is None or most >= len(pairs):
         return tuple(pairs)
+    # A full round later the window begins where it ended: then others are left out.
     begin = night // rounds * max(most, 0) % len(pairs)
     return tuple(sorted((pairs + pairs)[begin : begin + max(most, 0)]))
 
@@ -138,6 +140,7 @@ def bisect_group(
 
     def asked(part: Sequence[str]) -> bool | None:
         nonlocal runs
+        # One node reduces with nobody: its own fabric would not be used at all.
         group = [*part, *spare[: max(0, 2 - len(part))]]
         if runs >= most_runs or len(group) < 2:
             return None
@@ -151,6 +154,7 @@ def bisect_group(
             return
         halves = part[: len(part) // 2], part[len(part) // 2 :]
         answers = [asked(half) for half in halves]
+        # No node is bad by itself: it is the fabric between the halves, or chance.
         if all(answers):
             unclear.append(tuple(part))
         for half, answer in zip(halves, answers, strict=True):

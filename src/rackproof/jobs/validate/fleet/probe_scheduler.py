@@ -68,6 +68,7 @@ def probe_night(
     with_programs = [one for one in queue if wanted_probes(plan, one)]
     probes.measure_nodes(with_programs)
     twice = probes.retest_suspects(doubts, past)
+    # The newest that has any: a night without the training step must not forget what was agreed on.
     known = next((one.digests for one in past if one.digests), {})
     odd, agreed, remarks = compare_digests(probes.digests, known)
     probes.add_reasons(odd)

@@ -165,6 +165,7 @@ def _nvls(
     gpus = one.parameters.get("gpus")
     if physics is None or physics.nvls_off is None or "all_reduce" not in one.metric:
         return []
+    # With fewer GPUs NCCL uses no NVLS: such a floor cannot show that it is broken.
     if (isinstance(gpus, int) and gpus < physics.nvls_gpus) or not (size or "").isdigit():
         return []
     floor = one.reference.value * (1 + (one.reference.low or 0))
