@@ -452,6 +452,7 @@ def _empty_figure(
 
     # Not through pyplot: that keeps every figure, and picks a backend by the display.
     figure = Figure(figsize=(5.2, height))
+    # The page's own background shows through, dark or light.
     figure.patch.set_alpha(0)
     FigureCanvasSVG(figure)
     axes = figure.add_axes(place)
@@ -597,6 +598,7 @@ def _fit_for_page(raw: bytes, ident: str, title: str, description: str) -> Marku
     # With a viewBox alone the drawing takes the width of its column, on a phone and on paper.
     for name in ("width", "height", "version"):
         root.attrib.pop(name, None)
+    # One picture with a text: without a role, screen readers read out every tick.
     root.set("role", "img")
     root.set("aria-labelledby", f"{ident}-title {ident}-desc")
     # Screen readers read these in place of the drawing; they have to come first.

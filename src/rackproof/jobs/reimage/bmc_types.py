@@ -31,6 +31,7 @@ class Access:
 
     address: str
     user: str = ""
+    # Neither a traceback nor an error's text may show it.
     password: str = field(default="", repr=False)
     verify: bool | str = True
     system: str = ""

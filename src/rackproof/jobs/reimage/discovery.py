@@ -433,6 +433,7 @@ def write_discovered(path: Path, variables: Mapping[str, Mapping[str, str]]) -> 
         kept_here = {key: value for key, value in before.items() if key == "reimage_mac" or not by_bmc}
         hosts[name] = kept_here | dict(discovered)
     content = HEAD + yaml.safe_dump({"all": {"hosts": hosts}}).encode()
+    # Nothing new: the task reports no change, and a file under version control stays clean.
     if content.decode() == text:
         return False
     try:

@@ -173,6 +173,7 @@ def _bios(node: str, system: Any) -> dict[str, str | int | float | bool]:
         attributes = system.bios.attributes
     except (exceptions.MissingAttributeError, exceptions.ResourceNotFoundError):
         attributes = None
+    # Some BMCs learn the settings from the BIOS, when the machine is on: an empty list is not known.
     if not isinstance(attributes, dict) or not attributes:
         raise BmcError(
             f"{node}: its BMC shows no BIOS settings: is its firmware recent, was the node on once?"

@@ -257,6 +257,7 @@ def _recent_runs(results: Path, now: datetime) -> list[Run]:
     runs = []
     for folder in run_folders(results):
         stamp = stamp_of(folder.name)
+        # A folder is named by when its run began: one that took a day ended within the last 24 hours.
         if stamp is None or now - stamp > timedelta(days=2) or night_store.is_night(folder.name):
             continue
         try:

@@ -305,6 +305,7 @@ def _gpus_with(metric: str, log: ParsedLog) -> set[str]:
     return {one.labels["gpu"] for one in log.measurements if one.name == metric and "gpu" in one.labels}
 
 
+# The same few definitions judge each of a thousand nodes.
 @lru_cache(maxsize=32)
 def _rules(path: Path) -> tuple[JudgeRule, ...]:
     return load_definition(path, log_formats=FORMATS).definition.result.judge

@@ -69,6 +69,7 @@ def retest_suspects(
         measured_again = name in second
         retest = _NodeRetest(
             first=_by_key(numbers[name]),
+            # What is not finite measured nothing: it must not take a suspicion back.
             second=_by_key(number for number in second.get(name, ()) if number.finite),
             bad=bad,
             bad_again=later.get(name, {}) if measured_again else {},
@@ -173,6 +174,7 @@ def _suspects(
     for place, reason in sorted(doubts([one for _, one in rows]).items()):
         name, one = rows[place]
         known = found.setdefault(name, {}).get(_key(one))
+        # Of several reasons for one number a failure stays, whatever comes after it.
         if known is None or known.verdict is not Verdict.FAIL:
             found[name][_key(one)] = reason
     return found
