@@ -18,7 +18,7 @@ from rackproof import __version__
 from rackproof.core.errors import RackproofError
 from rackproof.core.records import Dataset, Finding, LogFile, ParsedLog, Run, Verdict
 from rackproof.core.text import sanitize, slug
-from rackproof.logs.log_file import read_log_file
+from rackproof.logs import read_log_file
 
 UNRECOGNISED = "unknown"
 """The format that :func:`rackproof.logs.parse_path` gives to a file in which it found none."""

@@ -19,9 +19,8 @@ from rackproof.core import definitions
 from rackproof.core.judging import SkuReference
 from rackproof.core.records import Finding, Measurement, Node, ParsedLog, Reference, Run, Verdict
 from rackproof.jobs.bench import mlperf_checks, planning, record
-from rackproof.jobs.bench.evidence import Evidence
 from rackproof.jobs.bench.planning import PlannedRun
-from rackproof.jobs.bench.record import build_run, job_findings
+from rackproof.jobs.bench.record import Evidence, build_run, job_findings
 from rackproof.logs import FORMATS
 from rackproof.store.history.client import History
 from rackproof.store.run_folder import ResultsError, read_run

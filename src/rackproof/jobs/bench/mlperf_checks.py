@@ -12,13 +12,13 @@ import tempfile
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from rackproof.analysis.compare.naming import THROUGHPUT, canonical_benchmark, published_system
 from rackproof.analysis.mlperf.published import PublishedResult, find_published
 from rackproof.analysis.mlperf.score import FolderScore, score_folder
 from rackproof.core.records import Finding, Measurement, ParsedLog, Reference, Verdict
 from rackproof.core.text import sanitize
-from rackproof.jobs.bench.evidence import Evidence
 from rackproof.jobs.bench.planning import PlannedRun, read_plan
 from rackproof.logs import run_sub, run_sub06
 from rackproof.store.run_folder import ResultsError
@@ -35,30 +35,37 @@ ONE_EVALUATION = 0.35
 CHECK_S = 120.0
 
 
-class LauncherOutput:
-    """What the launcher of a cluster's job writes to the lead's log, read in the pass that parses the log."""
+class LauncherEvidence(NamedTuple):
+    """What the launcher's output shows of a run."""
 
-    def __init__(self) -> None:
+    findings: Sequence[Finding]
+    measurements: Sequence[Measurement]
+    container_digest: str
+
+
+class LauncherOutput:
+    """What the launcher of a cluster's job writes to the lead's log, read in the pass that parses the log.
+
+    Args:
+        launcher: Round 0.6 is started by ``docker``, and its run script writes other lines besides.
+    """
+
+    def __init__(self, launcher: str) -> None:
         self._run_sub = run_sub.RunSubReader()
-        self._run_sub06 = run_sub06.RunSub06Reader()
+        self._run_sub06 = run_sub06.RunSub06Reader() if launcher == "docker" else None
 
     def line(self, number: int, raw: bytes) -> None:
         """Take one line."""
         self._run_sub.line(number, raw)
-        self._run_sub06.line(number, raw)
+        if self._run_sub06 is not None:
+            self._run_sub06.line(number, raw)
 
-    def extend(
-        self,
-        evidence: Evidence,
-        planned: PlannedRun,
-        folder: Path,
-        parsed: Sequence[ParsedLog],
-        plan_id: str,
-    ) -> Evidence:
-        """Return the evidence with all that the output shows.
+    def check(
+        self, planned: PlannedRun, folder: Path, parsed: Sequence[ParsedLog], plan_id: str
+    ) -> LauncherEvidence:
+        """Return all that the output shows.
 
         Args:
-            evidence: What is known so far.
             planned: The run.
             folder: The run's folder.
             parsed: Its parsed log.
@@ -67,11 +74,9 @@ class LauncherOutput:
         path = folder / "logs" / f"{planned.lead}.log"
         output = self._run_sub.result()
         digest = sanitize(output.launcher_report.get("digest") or "", 100)
-        if planned.launcher == "docker":
-            findings = self._round06_findings(planned, output, path)
-            return evidence.model_copy(
-                update={"findings": (*evidence.findings, *findings), "container_digest": digest}
-            )
+        if self._run_sub06 is not None:
+            findings = _round06_findings(planned, self._run_sub06.result(), output, path)
+            return LauncherEvidence(findings, (), digest)
         measurements = run_sub.run_sub_measurements(output, f"logs/{path.name}")
         findings = run_sub.run_sub_findings(output, planned.nodes, planned.sku_gpus)
         # A job that ended before its training has a finding that names the cause; a checker that then
@@ -81,22 +86,16 @@ class LauncherOutput:
             findings += check_convergence(planned, output.samples, _global_batch_size(parsed))
         own = [*(one for log in parsed for one in log.measurements), *measurements]
         findings += run_sub.repeat_findings(own, _earlier_repeats(planned, folder.parent, plan_id))
-        return evidence.model_copy(
-            update={
-                "findings": (*evidence.findings, *findings),
-                "measurements": tuple(measurements),
-                "container_digest": digest,
-            }
-        )
+        return LauncherEvidence(findings, measurements, digest)
 
-    def _round06_findings(
-        self, planned: PlannedRun, launcher: run_sub.RunSubOutput, path: Path
-    ) -> list[Finding]:
-        output = self._run_sub06.result()
-        findings = run_sub06.run_sub06_findings(output, launcher, planned.nodes)
-        if output.trained:
-            findings += check_compliance(planned, path)
-        return findings
+
+def _round06_findings(
+    planned: PlannedRun, output: run_sub06.RunSub06Output, launcher: run_sub.RunSubOutput, path: Path
+) -> list[Finding]:
+    findings = run_sub06.run_sub06_findings(output, launcher, planned.nodes)
+    if output.trained:
+        findings += check_compliance(planned, path)
+    return findings
 
 
 def _global_batch_size(parsed: Sequence[ParsedLog]) -> float | None:

@@ -20,6 +20,7 @@ from rackproof.core.records import (
     Finding,
     LogFile,
     Measurement,
+    Node,
     ParsedLog,
     Record,
     Reference,
@@ -27,10 +28,9 @@ from rackproof.core.records import (
     Verdict,
 )
 from rackproof.core.text import sanitize
-from rackproof.jobs.bench.evidence import Evidence
 from rackproof.jobs.bench.mlperf_checks import LauncherOutput, published_references
 from rackproof.jobs.bench.planning import STILL_RUNNING, PlannedRun, definition_findings
-from rackproof.logs.log_file import read_log_file
+from rackproof.logs import read_log_file
 from rackproof.report import write_run_reports
 from rackproof.store.history.client import History, measurement_key
 from rackproof.store.run_folder import write_run
@@ -63,6 +63,26 @@ _ENDED_BADLY = {
         "ended unseen: its supervisor was killed or the node was rebooted",
     ),
 }
+
+
+class Evidence(Record):
+    """What is known of a run besides its logs."""
+
+    nodes: tuple[Node, ...] = ()
+    job: dict[str, Any] = {}  # noqa: RUF012  (pydantic copies defaults)
+    """State of the job as its supervisor wrote it; empty where no job was started."""
+    findings: tuple[Finding, ...] = ()
+    """What the nodes' facts say against them."""
+    could_not_start: str = ""
+    """Why no job was started, or why it was not followed to its end, in words for the operator."""
+    command: tuple[str, ...] = ()
+    description: str = ""
+    storage: str = ""
+    network: str = ""
+    notes: str = ""
+    measurements: tuple[Measurement, ...] = ()
+    """What the logs show beside their events: phases, the preflight's bandwidth."""
+    container_digest: str = ""
 
 
 class RecordedRun(Record):
@@ -291,7 +311,13 @@ def write_record(
     logs = _read_logs(planned, evidence, folder)
     evidence = evidence.model_copy(update={"findings": (*logs.findings, *evidence.findings)})
     if logs.launcher_output is not None:
-        evidence = logs.launcher_output.extend(evidence, planned, folder, logs.parsed, plan_id)
+        shown = logs.launcher_output.check(planned, folder, logs.parsed, plan_id)
+        update = {
+            "findings": (*evidence.findings, *shown.findings),
+            "measurements": (*evidence.measurements, *shown.measurements),
+            "container_digest": shown.container_digest,
+        }
+        evidence = evidence.model_copy(update=update)
     history = History(folder.parent)
     measured = [*_log_measurements(logs.parsed), *evidence.measurements]
     # Asked before this run is kept: a run must never be its own reference.
@@ -355,7 +381,7 @@ def _read_logs(planned: PlannedRun, evidence: Evidence, folder: Path) -> _Logs:
     for path in paths:
         is_lead = path.stem == planned.lead
         # Only the lead's log has what the launcher wrote; other nodes' logs would contradict it.
-        output = LauncherOutput() if is_lead and planned.launcher not in BY_ITSELF else None
+        output = LauncherOutput(planned.launcher) if is_lead and planned.launcher not in BY_ITSELF else None
         entry = _read_log(planned, path, output, logs)
         if is_lead and entry is not None:
             logs.findings += _size_findings(entry, evidence.job.get("log_bytes"))

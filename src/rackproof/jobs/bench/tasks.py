@@ -22,7 +22,6 @@ from rackproof.core.judging import SkuReference, parse_sku_reference
 from rackproof.core.records import Finding, Record, Run, Verdict, worst
 from rackproof.jobs.bench import node_setup, planning
 from rackproof.jobs.bench import record as bench_record
-from rackproof.jobs.bench.evidence import Evidence
 from rackproof.jobs.bench.launch_slurm import Site
 from rackproof.jobs.bench.mlperf_checks import score_repeats
 from rackproof.jobs.bench.node_setup import ExperimentConfig
@@ -373,7 +372,7 @@ def record_run(
     setup = node_setup.SetupEvidence()
     if planned.setup is not None and not planned.unproven_because:
         setup = node_setup.judge_setup(planned.setup, planned.lead, points or {}, jobs or {}, bool(job))
-    evidence = Evidence(
+    evidence = bench_record.Evidence(
         nodes=tuple(node_from_facts(name, raw, sku=sku) for name, raw in facts.items()),
         job=dict(job),
         findings=(*_facts_findings(facts, sku_gpus), *baseline_findings, *setup.findings),
