@@ -224,8 +224,7 @@ class Apt:
 
     def meaning(self, what, result):
         """Return a message: what happened, what to do, and apt's own words."""
-        text = result.get("stdout", "") + "\n" + result.get("stderr", "")
-        said = [line.strip() for line in text.splitlines() if re.match(r"\s*(E:|Err:|W:|dpkg: error)", line)]
+        text = output(result)
         if result["status"] == "absent":
             return f"{self.node}: apt-get is absent. Rackproof provisions Debian and Ubuntu."
         if result["status"] == "hung":
@@ -236,14 +235,12 @@ class Apt:
                 f"waits for (ps, /var/log/apt/term.log), then start the same command again. Its last words: "
                 f"{tail(text)}"
             )
-        holder = lock_holder()
-        for pattern, words in MEANINGS:
-            if re.search(pattern, text):
-                meant = words.format(holder=f": {holder}" if holder else "")
-                if "script of a package" in meant:
-                    return f"{self.node}: {what}. {meant}\n{tail(text, 25)}"
-                return f"{self.node}: {what}. {meant} apt said: {' | '.join(said[:4]) or tail(text)}"
-        return f"{self.node}: {what}. apt said: {' | '.join(said[:4]) or tail(text)}"
+        meant = meaning_of(text)
+        if "script of a package" in meant:
+            return f"{self.node}: {what}. {meant}\n{tail(text, 25)}"
+        said = [line.strip() for line in text.splitlines() if re.match(r"\s*(E:|Err:|W:|dpkg: error)", line)]
+        advice = f" {meant}" if meant else ""
+        return f"{self.node}: {what}.{advice} apt said: {' | '.join(said[:4]) or tail(text)}"
 
     def versions(self, name):
         """Return the versions of a package that the repositories have."""
@@ -269,15 +266,34 @@ class Apt:
             if not named:
                 break
             shown = ask(["apt-cache", "show", *named], SHORT_S, environment=ENVIRONMENT).get("stdout", "")
-            needed = {}
-            for line in re.findall(r"^(?:Pre-)?Depends: (.*)$", shown, re.M):
-                for one in line.split(","):
-                    match = re.match(r"\s*([a-z0-9][a-z0-9+.-]+)(?::\w+)? \(= ([^)\s]+)\)\s*$", one)
-                    if match:
-                        needed[match.group(1)] = match.group(2)
+            needed = exact_dependencies(shown)
             level = {name: version for name, version in needed.items() if name not in found}
             found.update(level)
         return found
+
+
+def meaning_of(text):
+    """Return what apt's output means to an operator and what to do; empty where nothing is known of it."""
+    for pattern, words in MEANINGS:
+        if re.search(pattern, text):
+            holder = lock_holder()
+            return words.format(holder=f": {holder}" if holder else "")
+    return ""
+
+
+def exact_dependencies(shown):
+    """Return what packages need in exactly one version, by name that version.
+
+    Args:
+        shown: What ``apt-cache show`` prints of the packages.
+    """
+    needed = {}
+    for line in re.findall(r"^(?:Pre-)?Depends: (.*)$", shown, re.M):
+        for dependency in line.split(","):
+            match = re.match(r"\s*([a-z0-9][a-z0-9+.-]+)(?::\w+)? \(= ([^)\s]+)\)\s*$", dependency)
+            if match:
+                needed[match.group(1)] = match.group(2)
+    return needed
 
 
 def tail(text, lines=6):
@@ -299,36 +315,52 @@ def arguments(options, wanted, removed):
     return ["install", *flags, *named, *(f"{name}-" for name in removed)]
 
 
-def refuse(apt, options, simulation, wanted, removed):
-    """Refuse what nobody asked for; returns the changes that apt would make, by name the version or None."""
-    text = simulation.get("stdout", "") + "\n" + simulation.get("stderr", "")
-    missing = re.findall(r"Version '([^']*)' for '([^']*)' was not found", text)
-    lost = re.findall(
+def output(result):
+    """Return all that a call printed."""
+    return result.get("stdout", "") + "\n" + result.get("stderr", "")
+
+
+def packages_not_offered(text):
+    """Return the packages that apt did not find in its lists, in the order of its output."""
+    versions = re.findall(r"Version '([^']*)' for '([^']*)' was not found", text)
+    names = re.findall(
         r"Unable to locate package (\S+)|Package '?(\S+?)'? has no installation candidate", text
     )
-    if missing or lost:
-        names = dict.fromkeys([name for _, name in missing] + [one or other for one, other in lost])
-        parts = []
-        for name in names:
-            has = apt.versions(name)
-            held = (
-                f"the repositories of this node have {', '.join(has)}"
-                if has
-                else "no repository of this node has it"
-            )
-            parts.append(f"{name} {wanted.get(name) or '(any version)'} is not there: {held}")
+    return list(dict.fromkeys([name for _, name in versions] + [one or other for one, other in names]))
+
+
+def refuse_not_offered(apt, options, text, wanted):
+    """Refuse where a repository lacks a package, or its version; names the versions that there are."""
+    parts = []
+    for name in packages_not_offered(text):
+        has = apt.versions(name)
+        held = (
+            f"the repositories of this node have {', '.join(has)}"
+            if has
+            else "no repository of this node has it"
+        )
+        parts.append(f"{name} {wanted.get(name) or '(any version)'} is not there: {held}")
+    if parts:
         remedy = options["remedy"] or "Correct the version, or renew the mirror."
         raise RefusedError(f"{apt.node}: {'; '.join(parts)}. {remedy}")
-    if simulation["status"] != "ok":
-        if "--allow-downgrades" in text or "DOWNGRADED" in text:
-            raise RefusedError(
-                f"{apt.node}: this would put older versions in place of newer ones. Correct the version, or "
-                f"allow "
-                f"the downgrade. apt said: {tail(text, 3)}"
-            )
-        raise RefusedError(apt.meaning("apt cannot install " + ", ".join(sorted(wanted)), simulation))
-    changes = dict(re.findall(r"^Inst (\S+) (?:\[[^\]]*\] )?\((\S+)", text, re.M))
-    gone = re.findall(r"^Remv (\S+)", text, re.M)
+
+
+def refuse_failed_simulation(apt, simulation, wanted):
+    """Refuse what apt itself refuses."""
+    if simulation["status"] == "ok":
+        return
+    text = output(simulation)
+    if "--allow-downgrades" in text or "DOWNGRADED" in text:
+        raise RefusedError(
+            f"{apt.node}: this would put older versions in place of newer ones. Correct the version, or "
+            f"allow "
+            f"the downgrade. apt said: {tail(text, 3)}"
+        )
+    raise RefusedError(apt.meaning("apt cannot install " + ", ".join(sorted(wanted)), simulation))
+
+
+def refuse_kernels(apt, options, changes, wanted):
+    """Refuse a kernel that would be installed along with the wanted packages."""
     fresh = sorted(name for name in changes if KERNEL.match(name) and name not in wanted)
     if fresh and not options["allow_kernel"]:
         raise RefusedError(
@@ -337,11 +369,12 @@ def refuse(apt, options, simulation, wanted, removed):
             f"along with {', '.join(sorted(wanted))}. Pin a version that fits the running kernel "
             f"{os.uname().release}, or renew the node's image with the kernel you want."
         )
-    stray = [
-        name
-        for name in gone
-        if name not in removed and not any(fnmatch.fnmatchcase(name, one) for one in options["allow_remove"])
-    ]
+
+
+def refuse_removals(apt, options, gone, wanted, removed):
+    """Refuse the removal of packages that are neither to be removed nor allowed to go."""
+    allowed = options["allow_remove"]
+    stray = [name for name in gone if name not in removed and not fits_any(name, allowed)]
     if stray:
         raise RefusedError(
             f"{apt.node}: refused before anything was installed: apt would remove "
@@ -349,6 +382,23 @@ def refuse(apt, options, simulation, wanted, removed):
             f"Remove them by hand if they are not needed, or correct the versions of "
             f"{', '.join(sorted(wanted))}."
         )
+
+
+def fits_any(name, patterns):
+    """Return whether one of the patterns fits a name."""
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def refuse(apt, options, simulation, wanted, removed):
+    """Refuse what nobody asked for; returns the changes that apt would make, by name the version or None."""
+    text = output(simulation)
+    # First, for its message is the most precise one: apt fails as well where a package is not offered.
+    refuse_not_offered(apt, options, text, wanted)
+    refuse_failed_simulation(apt, simulation, wanted)
+    changes = dict(re.findall(r"^Inst (\S+) (?:\[[^\]]*\] )?\((\S+)", text, re.M))
+    gone = re.findall(r"^Remv (\S+)", text, re.M)
+    refuse_kernels(apt, options, changes, wanted)
+    refuse_removals(apt, options, gone, wanted, removed)
     changes.update(dict.fromkeys(gone))
     return changes
 
@@ -403,91 +453,133 @@ def predict(apt, options, before, wanted, removed):
     return {name: [before.get(name, {}).get("version"), new] for name, new in changes.items()}, True
 
 
-def bring(apt, options, before, wanted, removed):
-    """Install and remove; returns the packages afterwards."""
-    if options["update"] != "never":
-        apt.update()
-    if options["debconf"]:
-        answered = ask(
-            ["debconf-set-selections"],
-            SHORT_S,
-            environment=ENVIRONMENT,
-            stdin_text="\n".join(options["debconf"]) + "\n",
-        )
-        if answered["status"] != "ok":
-            raise RefusedError(
-                f"{apt.node}: debconf does not take the answers: {tail(answered.get('stderr', ''))}"
-            )
-    named = apt.exact(wanted)
-    refuse(apt, options, apt("-s", *arguments(options, named, removed)), wanted, removed)
-    there = kernels()
-    done = apt(*arguments(options, named, removed), timeout_s=options["timeout_s"])
-    if done["status"] != "ok":
+def answer_debconf(apt, answers):
+    """Give the packages' configuration questions their answers before anything is installed."""
+    if not answers:
+        return
+    answered = ask(
+        ["debconf-set-selections"],
+        SHORT_S,
+        environment=ENVIRONMENT,
+        stdin_text="\n".join(answers) + "\n",
+    )
+    if answered["status"] != "ok":
         raise RefusedError(
-            apt.meaning("apt could not install " + ", ".join(sorted(wanted) or sorted(removed)), done)
+            f"{apt.node}: debconf does not take the answers: {tail(answered.get('stderr', ''))}"
         )
-    after, broken = packages()
+
+
+def refuse_unlike_wanted(apt, after, broken, wanted):
+    """Raise an error where apt ended well and the packages are nevertheless not as wanted."""
     wrong = [
         name for name, version in wanted.items() if not fits(after.get(name, {}).get("version", ""), version)
     ]
-    wrong = [name for name in wrong + list(wanted) if name in wrong or name not in after]
+    # An empty version fits whatever is installed, and what is not installed as well.
+    wrong += [name for name in wanted if name not in after]
     if wrong or broken:
         raise RefusedError(
             f"{apt.node}: apt says that it is done, but not installed as wanted: "
             f"{', '.join(dict.fromkeys([*wrong, *broken]))}. Look at /var/log/apt/term.log."
         )
-    fresh = sorted(set(kernels()) - set(there))
+
+
+def refuse_new_kernels(apt, options, kernels_before):
+    """Raise an error where a kernel was installed that the simulation did not show."""
+    fresh = sorted(set(kernels()) - set(kernels_before))
     if fresh and not options["allow_kernel"]:
         raise RefusedError(
             f"{apt.node}: a kernel was installed behind Rackproof's back: {', '.join(fresh)}. The node must "
             f"not reboot "
             f"into it: remove it (apt-get purge linux-image-{fresh[0]}), then start the same command again."
         )
+
+
+def bring(apt, options, before, wanted, removed):
+    """Install and remove; returns the packages afterwards."""
+    if options["update"] != "never":
+        apt.update()
+    answer_debconf(apt, options["debconf"])
+    named = apt.exact(wanted)
+    refuse(apt, options, apt("-s", *arguments(options, named, removed)), wanted, removed)
+    kernels_before = kernels()
+    done = apt(*arguments(options, named, removed), timeout_s=options["timeout_s"])
+    if done["status"] != "ok":
+        raise RefusedError(
+            apt.meaning("apt could not install " + ", ".join(sorted(wanted) or sorted(removed)), done)
+        )
+    after, broken = packages()
+    refuse_unlike_wanted(apt, after, broken, wanted)
+    refuse_new_kernels(apt, options, kernels_before)
     return after
+
+
+def not_as_wanted(present, installed):
+    """Return the wanted packages that are absent or have another version, by name the version or ``""``."""
+    versions = {name: str(version or "") for name, version in present.items()}
+    return {
+        name: version
+        for name, version in versions.items()
+        if name not in installed or not fits(installed[name]["version"], version)
+    }
+
+
+def to_hold(options, installed):
+    """Return the packages that are to be held and are not."""
+    if not options["hold"]:
+        return []
+    return [name for name in options["present"] if not installed.get(name, {}).get("held")]
+
+
+def hold(apt, names):
+    """Mark packages, so that an upgrade of the system leaves them as they are."""
+    if not names:
+        return
+    marked = ask(["apt-mark", "hold", *names], SHORT_S, environment=ENVIRONMENT)
+    if marked["status"] != "ok":
+        raise RefusedError(f"{apt.node}: cannot hold {', '.join(names)}: {tail(marked.get('stderr', ''))}")
+
+
+def predict_work(apt, options, before, wanted, removed):
+    """Return what a real run would change, and what check mode adds to the result."""
+    if not wanted and not removed:
+        return {}, {}
+    changes, simulated = predict(apt, options, before, wanted, removed)
+    extra = {"simulated": simulated}
+    if not simulated:
+        extra["warning"] = (
+            f"{apt.node}: the package lists that it has do not offer {', '.join(sorted(wanted))} as "
+            f"wanted. A real run fetches the lists first."
+        )
+    return changes, extra
+
+
+def change_packages(apt, options, before, wanted, removed):
+    """Install and remove where anything is to be done; returns the packages afterwards."""
+    if wanted or removed:
+        return bring(apt, options, before, wanted, removed)
+    if options["update"] == "always":
+        apt.update()
+    return packages()[0]
 
 
 def work(options, check):
     """Do what is asked; returns the module's result."""
     apt = Apt(options)
     before, broken = packages()
-    wanted = {
-        name: str(version or "")
-        for name, version in options["present"].items()
-        if name not in before or not fits(before[name]["version"], str(version or ""))
-    }
+    wanted = not_as_wanted(options["present"], before)
     removed = [name for name in options["absent"] if name in before]
     damaged = bool(broken) or interrupted()
-    changes, result = {}, {}
+    extra = {}
     if check:
-        if wanted or removed:
-            changes, result["simulated"] = predict(apt, options, before, wanted, removed)
-            if not result["simulated"]:
-                result["warning"] = (
-                    f"{apt.node}: the package lists that it has do not offer {', '.join(sorted(wanted))} as "
-                    f"wanted. A real run fetches the lists first."
-                )
-        held = [
-            name for name in options["present"] if options["hold"] and not before.get(name, {}).get("held")
-        ]
+        changes, extra = predict_work(apt, options, before, wanted, removed)
+        held = to_hold(options, before)
     else:
         if damaged:
             repair(apt, options)
-        if wanted or removed:
-            after = bring(apt, options, before, wanted, removed)
-        else:
-            if options["update"] == "always":
-                apt.update()
-            after = packages()[0]
+        after = change_packages(apt, options, before, wanted, removed)
         changes = difference(before, after)
-        held = [
-            name for name in options["present"] if options["hold"] and not after.get(name, {}).get("held")
-        ]
-        if held:
-            marked = ask(["apt-mark", "hold", *held], SHORT_S, environment=ENVIRONMENT)
-            if marked["status"] != "ok":
-                raise RefusedError(
-                    f"{apt.node}: cannot hold {', '.join(held)}: {tail(marked.get('stderr', ''))}"
-                )
+        held = to_hold(options, after)
+        hold(apt, held)
     return {
         "changed": bool(changes or held or damaged),
         "packages": changes,
@@ -495,7 +587,7 @@ def work(options, check):
         "repaired": damaged,
         "reboot_required": os.path.exists("/run/reboot-required"),
         "diff": shown(changes),
-        **result,
+        **extra,
     }
 
 

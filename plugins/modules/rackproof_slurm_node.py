@@ -330,19 +330,18 @@ def cleaned(text):
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
+def lacks(state, node):
+    """Return whether a node is not yet what a state promises."""
+    if state == "drained":
+        return bool(node["jobs"])
+    if state == "returned":
+        return node["known"] and node["drained_by"] != "other" and not node["in_service"]
+    return state == "registered" and not node["responding"]
+
+
 def lacking(state, nodes):
     """Return the nodes that are not yet what a state promises."""
-    if state == "drained":
-        return [name for name, node in nodes.items() if node["jobs"]]
-    if state == "returned":
-        return [
-            name
-            for name, node in nodes.items()
-            if node["known"] and node["drained_by"] != "other" and not node["in_service"]
-        ]
-    if state == "registered":
-        return [name for name, node in nodes.items() if not node["responding"]]
-    return []
+    return [name for name, node in nodes.items() if lacks(state, node)]
 
 
 def able(node):
@@ -396,62 +395,136 @@ def waiting_message(state, names, nodes):
     )
 
 
+class Request:
+    """What is wanted of the nodes, and until when to wait for it."""
+
+    def __init__(self, params, prefix):
+        self.state = params["state"]
+        self.reason = cleaned("{} {}".format(prefix, params["reason"]))
+        self.poll_s = params["poll_s"]
+        self.deadline = time.monotonic() + params["timeout_s"]
+
+
+def changeable(state, nodes):
+    """Return the nodes to change: to drain those that nobody drained, to resume those whose drain is ours."""
+    wanted = {"drained": "none", "returned": "ours"}.get(state)
+    return [name for name, node in nodes.items() if node["known"] and node["drained_by"] == wanted]
+
+
+def down_to_drain(state, nodes):
+    """Return the nodes that are only down and are to be drained as well.
+
+    A node that is only down is up again when its slurmd registers (ReturnToService=2).
+    """
+    if state != "drained":
+        return []
+    return [name for name, node in nodes.items() if only_down(node)]
+
+
+def predict_nodes(request, before, touched, down):
+    """Return the states of all nodes after the change, for check mode."""
+    after = dict(before)
+    for name in touched:
+        after[name] = predicted(request.state, before[name], request.reason)
+    for name in down:
+        after[name] = dict(before[name], state=before[name]["state"] + "+DRAIN")
+    return after
+
+
+def wait_until_able(cluster, request, before, touched):
+    """Wait until nodes that are to be resumed answer; returns those that may be, and the states of all.
+
+    Resuming a node that does not answer would put it into service unproven when it comes back.
+    """
+
+    def all_able(nodes):
+        return all(able(nodes[name]) for name in touched)
+
+    now = before
+    if not all_able(before):
+        now = wait(cluster, all_able, request.deadline, request.poll_s)
+    return [name for name in touched if able(now[name]) and now[name]["drained_by"] == "ours"], now
+
+
+def update_nodes(cluster, request, touched, down, before):
+    """Drain or resume nodes; those that are only down keep the reason that they have."""
+    if touched and request.state == "drained":
+        cluster.update(touched, State="DRAIN", Reason=request.reason)
+    elif touched:
+        cluster.update(touched, State="RESUME")
+    for name in down:
+        cluster.update([name], State="DRAIN", Reason=before[name]["reason"])
+
+
+def refuse_lost_drains(request, touched, after):
+    """Raise an error where a node that was just drained is no longer drained by us."""
+    lost = [name for name in touched if request.state == "drained" and after[name]["drained_by"] != "ours"]
+    if lost:
+        raise SlurmError(
+            "{} did not stay drained: somebody changed it in the same moment. Look at "
+            "`scontrol show node {}`, then run the playbook again".format(", ".join(lost), lost[0])
+        )
+
+
+def change_nodes(cluster, request, before, touched, down):
+    """Drain or resume nodes and wait for it; returns those that were changed, and the states of all."""
+    now = before
+    if request.state == "returned":
+        touched, now = wait_until_able(cluster, request, before, touched)
+    update_nodes(cluster, request, touched, down, before)
+    after = now
+    if touched or down or lacking(request.state, now):
+        after = wait(
+            cluster, lambda nodes: not lacking(request.state, nodes), request.deadline, request.poll_s
+        )
+    refuse_lost_drains(request, touched, after)
+    return touched, after
+
+
+def report_node(before, after):
+    """Return a node's state as the module returns it: with the state before and the state at the end."""
+    report = {"state_before": before["state"], "state_after": after["state"]}
+    report.update((key, value) for key, value in after.items() if key != "state")
+    return report
+
+
+def state_lines(names, nodes):
+    """Return the states of nodes, a line for each, as Ansible's diff shows them."""
+    return "".join("{} {}\n".format(name, nodes[name]["state"]) for name in names)
+
+
 def run(module, cluster):
     """Do what was asked; returns the result."""
-    state, poll_s = module.params["state"], module.params["poll_s"]
-    reason = cleaned("{} {}".format(cluster.prefix, module.params["reason"]))
-    deadline = time.monotonic() + module.params["timeout_s"]
-    before = now = cluster.read_nodes()
-    wanted = {"drained": "none", "returned": "ours"}.get(state)
-    touched = [name for name, node in before.items() if node["known"] and node["drained_by"] == wanted]
-    if state == "returned" and not module.check_mode:
-        # Resuming a node that does not answer would put it into service unproven when it comes back.
-        if touched and not all(able(before[name]) for name in touched):
-            now = wait(cluster, lambda nodes: all(able(nodes[name]) for name in touched), deadline, poll_s)
-        touched = [name for name in touched if able(now[name]) and now[name]["drained_by"] == "ours"]
-    # Who is only down is up again when its slurmd registers (ReturnToService=2): it is drained as well, and
-    # its reason stays as it is.
-    down = [name for name, node in before.items() if state == "drained" and only_down(node)]
+    # Before the first reading, whose time counts as waiting.
+    request = Request(module.params, cluster.prefix)
+    before = cluster.read_nodes()
+    touched, down = changeable(request.state, before), down_to_drain(request.state, before)
     if module.check_mode:
-        after = {
-            name: predicted(state, node, reason) if name in touched else node for name, node in before.items()
-        }
-        after.update({name: dict(before[name], state=before[name]["state"] + "+DRAIN") for name in down})
+        after, waiting = predict_nodes(request, before, touched, down), []
     else:
-        if touched and state == "drained":
-            cluster.update(touched, State="DRAIN", Reason=reason)
-        elif touched:
-            cluster.update(touched, State="RESUME")
-        for name in down:
-            cluster.update([name], State="DRAIN", Reason=before[name]["reason"])
-        after = now
-        if touched or down or lacking(state, now):
-            after = wait(cluster, lambda nodes: not lacking(state, nodes), deadline, poll_s)
-        lost = [name for name in touched if state == "drained" and after[name]["drained_by"] != "ours"]
-        if lost:
-            raise SlurmError(
-                "{} did not stay drained: somebody changed it in the same moment. Look at "
-                "`scontrol show node {}`, then run the playbook again".format(", ".join(lost), lost[0])
-            )
+        touched, after = change_nodes(cluster, request, before, touched, down)
+        waiting = lacking(request.state, after)
     result = {
         "changed": bool(touched or down),
-        "nodes": {
-            name: {
-                "state_before": before[name]["state"],
-                "state_after": node["state"],
-                **{key: value for key, value in node.items() if key != "state"},
-            }
-            for name, node in after.items()
-        },
+        "nodes": {name: report_node(before[name], node) for name, node in after.items()},
         "cluster": cluster.exists,
-        "waiting": [] if module.check_mode else lacking(state, after),
+        "waiting": waiting,
     }
     if touched:
-        result["diff"] = {
-            "before": "".join("{} {}\n".format(name, before[name]["state"]) for name in touched),
-            "after": "".join("{} {}\n".format(name, after[name]["state"]) for name in touched),
-        }
+        result["diff"] = {"before": state_lines(touched, before), "after": state_lines(touched, after)}
     return result
+
+
+def check_options(module):
+    """Fail where an option makes no sense."""
+    options = module.params
+    if not options["prefix"].strip():
+        module.fail_json(msg="prefix: must not be empty, or every drain would be ours")
+    if options["timeout_s"] < 0 or options["poll_s"] <= 0 or options["command_timeout_s"] <= 0:
+        module.fail_json(msg="timeout_s must not be negative, poll_s and command_timeout_s must be positive")
+    for name in options["nodes"]:
+        if not re.match(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", name):
+            module.fail_json(msg=f"nodes: {name!r} is not the name of a node")
 
 
 def main():
@@ -473,14 +546,8 @@ def main():
         },
         supports_check_mode=True,
     )
+    check_options(module)
     options = module.params
-    if not options["prefix"].strip():
-        module.fail_json(msg="prefix: must not be empty, or every drain would be ours")
-    if options["timeout_s"] < 0 or options["poll_s"] <= 0 or options["command_timeout_s"] <= 0:
-        module.fail_json(msg="timeout_s must not be negative, poll_s and command_timeout_s must be positive")
-    for name in options["nodes"]:
-        if not re.match(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", name):
-            module.fail_json(msg=f"nodes: {name!r} is not the name of a node")
     cluster = Cluster(options)
     try:
         result = run(module, cluster)
