@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rackproof.jobs.reimage import journal, run_files, tasks
+from rackproof.jobs.reimage import run_files, tasks
 from rackproof.jobs.reimage.lifecycle import STEPS, NodeProgress, Step
 from rackproof.store import host_claims
 
@@ -131,8 +131,8 @@ def test_a_disk_that_fills_up_meanwhile_leaves_the_node_drained_and_the_end_is_w
     said = process.communicate(timeout=200)[0]
     assert process.returncode != 0
     # The space to say how it ended was taken before it began.
-    path = journal.journal_path(run_files.run_folders(small)[0] / "journal", "n01")
-    last = journal.read_journal(path)[-1]
+    path = run_files.journal_path(run_files.run_folders(small)[0], "n01")
+    last = run_files.read_journal(path)[-1]
     assert (last.event, last.step) == ("failed", Step.PROVISION), said
     assert "Mount the storage" in last.reason
     assert rack.drained() == {"n01": OURS}

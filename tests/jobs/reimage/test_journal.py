@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.jobs.reimage import journal
-from rackproof.jobs.reimage.journal import (
+from rackproof.jobs.reimage import run_files
+from rackproof.jobs.reimage.lifecycle import STEPS, Entry, Step
+from rackproof.jobs.reimage.run_files import (
     JournalError,
     append_entry,
     encode_entry,
@@ -22,7 +23,6 @@ from rackproof.jobs.reimage.journal import (
     parse_journal,
     read_journal,
 )
-from rackproof.jobs.reimage.lifecycle import STEPS, Entry, Step
 
 ENTRIES = [
     Entry(at=datetime(2026, 11, 22, 2, number, tzinfo=UTC), event="begun", step=step, reason="ü\n\0" * 3)
@@ -49,7 +49,7 @@ def test_killed_at_any_byte_what_was_whole_is_there_and_writing_goes_on(tmp_path
 def test_a_writer_that_is_killed_leaves_only_whole_entries(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from datetime import UTC, datetime\n"
-        "from rackproof.jobs.reimage.journal import append_entry\n"
+        "from rackproof.jobs.reimage.run_files import append_entry\n"
         "from rackproof.jobs.reimage.lifecycle import Entry\n"
         "for n in range(100000):\n"
         "    entry = Entry(at=datetime.now(UTC), event='begun', step='boot', attempt=n + 1)\n"
@@ -143,7 +143,7 @@ def test_a_write_that_stops_half_way_is_taken_back(tmp_path: Path, monkeypatch: 
             return real(handle, data[:10])
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(journal.os, "write", short)
+    monkeypatch.setattr(run_files.os, "write", short)
     with pytest.raises(JournalError, match=r"Input/output error; the node stays drained"):
         append_entry(path, ENTRIES[1])
     assert path.read_bytes() == encode_entry(ENTRIES[0])

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from rackproof.cli.main import main
 from rackproof.core.records import Verdict
-from rackproof.jobs.reimage import hardware_record, journal, run_files, tasks
+from rackproof.jobs.reimage import hardware_record, run_files, tasks
 from rackproof.jobs.reimage.acceptance import check_night_verdict
 from rackproof.jobs.reimage.hardware_record import record_hardware
 from rackproof.jobs.reimage.lifecycle import STEPS, Step
@@ -196,7 +196,7 @@ def test_nodes_of_no_known_partition_share_one(tmp_path: Path) -> None:
 
 def test_a_damaged_journal_leaves_its_node_out_and_the_others_go_on(tmp_path: Path) -> None:
     run = started(tmp_path)
-    path = journal.journal_path(Path(run.folder, "journal"), "n2")
+    path = run_files.journal_path(Path(run.folder), "n2")
     path.write_bytes(b"0 nothing\n" + path.read_bytes())
     second = started(tmp_path)
     assert set(second.todo) == {"n1", "n3"}
@@ -217,7 +217,7 @@ def test_what_a_damaged_journal_or_run_asks_for_begins_anew_and_not_where_an_old
     second = started(tmp_path, {"n1": ["r1"]}, again=True)
     work(second, "n1", *STEPS[:2])
     write_step(second, "n1", "begun", Step.BOOT)
-    path = journal.journal_path(Path(second.folder, "journal"), "n1")
+    path = run_files.journal_path(Path(second.folder), "n1")
     kept = path.read_bytes()
     path.write_bytes(b"0 nothing\n" + kept)
     # Moved away, it would leave the older one, which knows nothing of an image that was cut off since.

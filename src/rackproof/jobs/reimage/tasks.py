@@ -15,17 +15,17 @@ from rackproof import __version__
 from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.records import Finding, Node, Record, Run, Source, Verdict, worst
 from rackproof.core.text import duration, sanitize
-from rackproof.jobs.reimage import hardware_record, journal, lifecycle
-from rackproof.jobs.reimage.journal import JournalError
+from rackproof.jobs.reimage import hardware_record, lifecycle, run_files
 from rackproof.jobs.reimage.lifecycle import Entry, Event, NodeProgress, Step
 from rackproof.jobs.reimage.run_files import (
     BENCHMARK,
     CLAIMS,
     RUN_FILE,
+    JournalError,
     ReimageContext,
     ReimageError,
     RunRequest,
-    journal_of,
+    journal_path,
     newest_journals,
     next_run_id,
     read_run_file,
@@ -121,7 +121,7 @@ def begin_run(
     try:
         # Before anything is claimed or written: a name that no file can have must not end the run half-way.
         for name in nodes:
-            journal.journal_path(results, name)
+            journal_path(results, name)
         limits = lifecycle.step_limits(limits_s or {})
         if owner_pid is not None:
             _claim_nodes(results, nodes, owner_pid)
@@ -182,7 +182,7 @@ def _plan_nodes(
             continue
         try:
             # Not alive: the nodes are claimed by this run, so nobody else can be at work on them.
-            progress = lifecycle.replay(journal.read_journal(newest[name]), alive=False)
+            progress = lifecycle.replay(run_files.read_journal(newest[name]), alive=False)
             request = read_run_file(newest[name].parent.parent)
         except (JournalError, ReimageError) as error:
             # How far the node is cannot be known: an operator decides.
@@ -247,7 +247,7 @@ def _write_adopted(folder: Path, plans: _NodePlans) -> None:
             steps=takeover.steps,
             run_id=takeover.run_id,
         )
-        journal.append_entry(journal_of(folder, name), entry, reserve=True)
+        run_files.append_entry(journal_path(folder, name), entry, reserve=True)
 
 
 def _plan_lines(waves: Sequence[Sequence[str]], plans: _NodePlans) -> tuple[str, ...]:
@@ -287,8 +287,8 @@ def write_step(
     """
     folder = Path(run.folder)
     try:
-        path = journal_of(folder, node)
-        before = lifecycle.replay(journal.read_journal(path), alive=True)
+        path = journal_path(folder, node)
+        before = lifecycle.replay(run_files.read_journal(path), alive=True)
         step = step or before.step
         _check_order(node, event, step, before)
         entry = Entry(
@@ -301,12 +301,12 @@ def write_step(
             remarks=tuple(sanitize(text, 300) for text in (*remarks, *_late_remark(event, before))),
         )
         # The space for a step's end is taken before it begins: a full disk stops a node before it is touched.
-        journal.append_entry(path, entry, reserve=event == "begun")
-        after = lifecycle.replay(journal.read_journal(path), alive=True)
+        run_files.append_entry(path, entry, reserve=event == "begun")
+        after = lifecycle.replay(run_files.read_journal(path), alive=True)
     except JournalError as error:
         raise ReimageError(str(error)) from error
     if after.state in ("returned", "failed"):
-        journal.release_reserve(path)
+        run_files.release_reserve(path)
     return after
 
 
@@ -393,13 +393,13 @@ def _remark_findings(progress: Mapping[str, NodeProgress]) -> Iterator[Finding]:
 def _final_progress(run: ReimageContext, node: str) -> NodeProgress:
     if node in run.refused:
         return NodeProgress(state="failed", reason=run.refused[node])
-    return _read_node_progress(journal_of(Path(run.folder), node), alive=False)
+    return _read_node_progress(journal_path(Path(run.folder), node), alive=False)
 
 
 def _read_node_progress(path: Path, alive: bool) -> NodeProgress:
     """Return the progress by a journal; one that cannot be read is a failure with its reason."""
     try:
-        return lifecycle.replay(journal.read_journal(path), alive=alive)
+        return lifecycle.replay(run_files.read_journal(path), alive=alive)
     except JournalError as error:
         return NodeProgress(state="failed", reason=str(error))
 
