@@ -18,6 +18,7 @@ from rackproof import logs
 from rackproof.core.judging import judge
 from rackproof.core.records import Measurement, Reference
 from rackproof.jobs.reimage import autoinstall
+from rackproof.nodes import files as node_files
 from rackproof.nodes import packages, peer_memory, preflight, slurm_releases
 
 
@@ -113,15 +114,32 @@ def _expectations(expected: Any) -> preflight.Expected:
     return preflight.Expected(**given)
 
 
-def packages_lacking(wanted: Any, installed: Any, hold: bool = True) -> list[str]:
+def packages_lacking(wanted: Any, installed: Any, hold: bool = True, exact: bool = False) -> list[str]:
     """Name the packages of a node that are not as they are pinned."""
     if not isinstance(wanted, Mapping) or not isinstance(installed, Mapping):
         raise AnsibleFilterError(
             "packages_lacking needs a dict of name to version, and rackproof_node.packages"
         )
-    return packages.lacking_packages(
-        {name: str(version or "") for name, version in wanted.items()}, installed, hold
-    )
+    versions = {name: str(version or "") for name, version in wanted.items()}
+    return packages.lacking_packages(versions, installed, hold=hold, exact=exact)
+
+
+def files_lacking(wanted: Any, facts: Any, modes: bool = False) -> list[Mapping[str, Any]]:
+    """Return the files that a node does not have as they are wanted."""
+    compared = {"files", "modes"} if modes else {"files"}
+    if not isinstance(facts, Mapping) or not all(isinstance(facts.get(name), Mapping) for name in compared):
+        raise AnsibleFilterError("files_lacking needs the fact rackproof_node")
+    needed = ("path", "content", "mode") if modes else ("path", "content")
+    if not isinstance(wanted, list) or not all(_has_texts(file, needed) for file in wanted):
+        raise AnsibleFilterError(f"files_lacking needs a list of files with {', '.join(needed)}, all strings")
+    try:
+        return node_files.lacking_files(wanted, facts["files"], facts["modes"] if modes else None)
+    except UnicodeEncodeError:
+        raise AnsibleFilterError("files_lacking: a file's content cannot be encoded in UTF-8") from None
+
+
+def _has_texts(entry: Any, keys: tuple[str, ...]) -> bool:
+    return isinstance(entry, Mapping) and all(isinstance(entry.get(key), str) for key in keys)
 
 
 def slurm_misfit(node: Any, controller: Any) -> str:
@@ -168,6 +186,7 @@ class FilterModule:
             "verdict": verdict,
             "peer_memory_choice": peer_memory_choice,
             "packages_lacking": packages_lacking,
+            "files_lacking": files_lacking,
             "preflight_remarks": preflight_remarks,
             "slurm_misfit": slurm_misfit,
             "autoinstall_user_data": autoinstall_user_data,

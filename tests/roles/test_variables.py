@@ -26,16 +26,13 @@ LONG_EXPRESSIONS: dict[str, int] = {
     "roles/apt_mirror/tasks/main.yml": 1,
     "roles/apt_mirror/vars/main.yml": 2,
     "roles/bench/tasks/prepare.yml": 1,
-    "roles/enroot_pyxis/tasks/submit.yml": 1,
-    "roles/enroot_pyxis/vars/main.yml": 2,
     "roles/lambda_stack/vars/main.yml": 2,
     "roles/netboot/vars/discover.yml": 2,
     "roles/netboot/vars/entry.yml": 2,
     "roles/netboot/vars/main.yml": 1,
     "roles/node_tuning/tasks/main.yml": 1,
     "roles/nvidia_container/vars/main.yml": 1,
-    "roles/ofed/vars/main.yml": 1,
-    "roles/peer_memory/vars/main.yml": 2,
+    "roles/peer_memory/vars/main.yml": 1,
     "roles/provision/tasks/failed.yml": 1,
     "roles/provision/tasks/resume.yml": 1,
     "roles/reimage/tasks/begin.yml": 1,
@@ -44,9 +41,7 @@ LONG_EXPRESSIONS: dict[str, int] = {
     "roles/reimage/tasks/steps/drain.yml": 2,
     "roles/reimage/tasks/steps/validate.yml": 1,
     "roles/reimage/vars/main.yml": 1,
-    "roles/slurm/vars/main.yml": 6,
     "roles/storage/tasks/main.yml": 2,
-    "roles/storage/vars/main.yml": 1,
 }
 ENVIRONMENT = jinja2.Environment(extensions=["jinja2.ext.do"])
 

@@ -8,19 +8,30 @@ from typing import Any
 
 
 def lacking_packages(
-    wanted: Mapping[str, str], installed: Mapping[str, Mapping[str, Any]], hold: bool
+    wanted: Mapping[str, str],
+    installed: Mapping[str, Mapping[str, Any]],
+    hold: bool,
+    exact: bool = False,
 ) -> list[str]:
-    """Return the names of packages that are absent, of another version, or not held.
+    """Return the names of packages that are absent, of another version, or not held. No I/O.
 
     Args:
         wanted: By name the version, a pattern as in ``3.1.0*``, or empty for any.
         installed: The packages of the fact rackproof_node: by name ``version`` and ``held``.
         hold: Whether they are to be held.
+        exact: Whether versions are taken literally: an empty one is no version, and lacks.
     """
-    return [name for name, version in wanted.items() if not _is_as_wanted(installed.get(name), version, hold)]
+    return [
+        name
+        for name, version in wanted.items()
+        if not _is_as_wanted(installed.get(name), version, hold=hold, exact=exact)
+    ]
 
 
-def _is_as_wanted(package: Mapping[str, Any] | None, version: str, hold: bool) -> bool:
-    if package is None or (hold and not package["held"]):
+def _is_as_wanted(package: Mapping[str, Any] | None, version: str, hold: bool, exact: bool) -> bool:
+    # A package without a version is one of which dpkg has only the name.
+    if not package or not package.get("version") or (hold and not package.get("held")):
         return False
+    if exact:
+        return bool(package["version"] == version)
     return not version or fnmatchcase(package["version"], version)
