@@ -24,24 +24,17 @@ WITHOUT_A_SPEC: set[str] = set()
 LONG_EXPRESSIONS: dict[str, int] = {
     "playbooks/bench.yml": 1,
     "roles/apt_mirror/tasks/main.yml": 1,
-    "roles/apt_mirror/vars/main.yml": 2,
-    "roles/bench/tasks/prepare.yml": 1,
-    "roles/lambda_stack/vars/main.yml": 2,
     "roles/netboot/vars/discover.yml": 2,
     "roles/netboot/vars/entry.yml": 2,
     "roles/netboot/vars/main.yml": 1,
     "roles/node_tuning/tasks/main.yml": 1,
-    "roles/nvidia_container/vars/main.yml": 1,
-    "roles/peer_memory/vars/main.yml": 1,
-    "roles/provision/tasks/failed.yml": 1,
     "roles/provision/tasks/resume.yml": 1,
     "roles/reimage/tasks/begin.yml": 1,
     "roles/reimage/tasks/discover_by_boot.yml": 2,
-    "roles/reimage/tasks/failure.yml": 2,
+    "roles/reimage/tasks/failure.yml": 1,
     "roles/reimage/tasks/steps/drain.yml": 2,
     "roles/reimage/tasks/steps/validate.yml": 1,
     "roles/reimage/vars/main.yml": 1,
-    "roles/storage/tasks/main.yml": 2,
 }
 ENVIRONMENT = jinja2.Environment(extensions=["jinja2.ext.do"])
 
