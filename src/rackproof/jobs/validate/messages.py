@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.records import Verdict
@@ -18,24 +18,38 @@ _TOLD = 12
 
 def summarize_night(night: NightRecord, changes: Sequence[str]) -> list[str]:
     """Return what an operator reads first: verdict, what changed, what is wrong where, what is done."""
-    nodes_by_verdict = {
-        verdict: [node for node in night.nodes if node.verdict is verdict]
-        for verdict in (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED, Verdict.PASS)
-    }
-    counts = ", ".join(
-        f"{len(nodes)} {verdict.value}" for verdict, nodes in nodes_by_verdict.items() if nodes
-    )
+    nodes_by_verdict = _nodes_by_verdict(night)
+    counts = _count_by_verdict(nodes_by_verdict)
     lines = [f"{night.verdict.value.upper()}  {len(night.nodes)} nodes: {counts} ({moment(night.ended)})"]
     lines += [f"! {sanitize(one, 400)}" for one in night.remarks]
     lines += [f"changed: {one}" for one in changes[:_TOLD]]
     for verdict in (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED):
         lines += _describe_nodes(verdict, nodes_by_verdict[verdict])
-    bare = [one.node for one in night.nodes if not one.measured and not one.unreached]
-    if bare:
-        lines.append(f"health only, nothing was measured in 24 hours: {compress_hostlist(bare)}")
+    unmeasured = _unmeasured_nodes(night)
+    if unmeasured:
+        lines.append(f"health only, nothing was measured in 24 hours: {compress_hostlist(unmeasured)}")
     lines += describe_drain_plan(night)
     lines += [f"{one.node}: {one.did}" for one in night.nodes if one.did]
     return lines
+
+
+def _nodes_by_verdict(night: NightRecord) -> dict[Verdict, list[NodeNight]]:
+    """Return the nodes of each verdict, worst verdict first."""
+    nodes: dict[Verdict, list[NodeNight]] = {
+        verdict: [] for verdict in (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED, Verdict.PASS)
+    }
+    for one in night.nodes:
+        nodes[one.verdict].append(one)
+    return nodes
+
+
+def _count_by_verdict(nodes_by_verdict: Mapping[Verdict, Sequence[NodeNight]]) -> str:
+    return ", ".join(f"{len(nodes)} {verdict.value}" for verdict, nodes in nodes_by_verdict.items() if nodes)
+
+
+def _unmeasured_nodes(night: NightRecord) -> list[str]:
+    """Return the nodes that were reached and of which only the health is known."""
+    return [one.node for one in night.nodes if not one.measured and not one.unreached]
 
 
 def _describe_nodes(verdict: Verdict, nodes: Sequence[NodeNight]) -> Iterator[str]:

@@ -61,22 +61,15 @@ def decide_drains(
         policy: How far it may go.
     """
     policy = policy or DrainPolicy()
-    lost = sum(bool(one.unreached) for one in nodes)
-    remarks = []
-    blind = lost >= policy.unreachable_least and lost > policy.share * len(nodes)
-    if blind:
-        remarks.append(
-            f"{lost} of {len(nodes)} nodes cannot be reached: a fault of the network or of this machine "
-            "until proven otherwise; nobody is drained tonight"
-        )
+    unreachable = _too_many_unreachable(nodes, policy)
     room = _room_by_partition(members, policy)
     decided = {one.node: _with_hold(one, before.get(one.node), night_id, policy) for one in nodes}
     # The worst first: where the share is used up, the lesser faults wait.
     for one in sorted(nodes, key=_urgency):
         if not _fails_for_certain(one) or decided[one.node].hold is not None:
             continue
-        mine = [name for name, some in members.items() if one.node in some]
-        withheld = _objection(one, blind, mine) or _share_used_up(mine, members, room, policy)
+        mine = _partitions_of(one.node, members)
+        withheld = _objection(one, bool(unreachable), mine) or _share_used_up(mine, members, room, policy)
         if withheld:
             decided[one.node] = one.model_copy(update={"why": withheld})
             continue
@@ -84,8 +77,23 @@ def decide_drains(
         for name in mine:
             room[name] -= 1
         decided[one.node] = _drained(one, night_id)
-    remarks += _kept_back_remarks(decided.values())
-    return tuple(decided[one.node] for one in nodes), tuple(remarks)
+    remarks = (*unreachable, *_kept_back_remarks(decided.values()))
+    return tuple(decided[one.node] for one in nodes), remarks
+
+
+def _too_many_unreachable(nodes: Sequence[NodeNight], policy: DrainPolicy) -> list[str]:
+    """Return a remark where too few nodes could be reached to blame any of them."""
+    lost = sum(bool(one.unreached) for one in nodes)
+    if lost < policy.unreachable_least or lost <= policy.share * len(nodes):
+        return []
+    return [
+        f"{lost} of {len(nodes)} nodes cannot be reached: a fault of the network or of this machine "
+        "until proven otherwise; nobody is drained tonight"
+    ]
+
+
+def _partitions_of(node: str, members: Mapping[str, Mapping[str, bool]]) -> list[str]:
+    return [partition for partition, nodes in members.items() if node in nodes]
 
 
 def _fails_for_certain(one: NodeNight) -> bool:

@@ -7,6 +7,7 @@ met once, and every night nearly every node has exactly one partner. The nights 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 Pair = tuple[str, str]
 
@@ -59,10 +60,7 @@ def second_partners(
         good: Nodes of pairs that passed tonight.
         met: Pairs that have met tonight.
     """
-    known: dict[str, set[str]] = {}
-    for one, two in met:
-        known.setdefault(one, set()).add(two)
-        known.setdefault(two, set()).add(one)
+    known = _partners_by_node(met)
     wanted = sorted(set(suspects))
     free = sorted(set(good) - set(wanted))
     partner_of: dict[str, str] = {}
@@ -95,16 +93,29 @@ def find_culprits(results: Mapping[Pair, bool]) -> tuple[frozenset[str], frozens
     """
     good = _nodes_of(pair for pair, passed in results.items() if passed)
     failed = [pair for pair, passed in results.items() if not passed]
-    partners: dict[str, set[str]] = {}
-    for one, two in failed:
-        partners.setdefault(one, set()).add(two)
-        partners.setdefault(two, set()).add(one)
-    # Two good partners, not one: with a single one the fault may be the link between the two.
-    bad = {node for node, others in partners.items() if node not in good and len(others & good) >= 2}
+    bad = _bad_nodes(failed, good)
     links = {pair for pair in failed if good.issuperset(pair)}
     # A pair with a bad node is explained by it, and casts no suspicion on the partner.
     unexplained = _nodes_of(pair for pair in failed if pair not in links and bad.isdisjoint(pair))
     return frozenset(bad), frozenset(links), frozenset(unexplained - good)
+
+
+def _bad_nodes(failed: Iterable[Pair], good: Collection[str]) -> set[str]:
+    """Return the nodes that only failed, and did so with at least two good partners."""
+    # Two good partners, not one: with a single one the fault may be the link between the two.
+    return {
+        node
+        for node, partners in _partners_by_node(failed).items()
+        if node not in good and len(partners.intersection(good)) >= 2
+    }
+
+
+def _partners_by_node(pairs: Iterable[Pair]) -> dict[str, set[str]]:
+    partners: dict[str, set[str]] = {}
+    for one, two in pairs:
+        partners.setdefault(one, set()).add(two)
+        partners.setdefault(two, set()).add(one)
+    return partners
 
 
 def _nodes_of(pairs: Iterable[Pair]) -> set[str]:
@@ -134,39 +145,47 @@ def bisect_group(
         between them, or a fault by chance) or that were not asked any more.
     """
     spare = [one for one in helpers if one not in set(nodes)]
-    runs = 0
-    bad: list[str] = []
-    unclear: list[tuple[str, ...]] = []
-
-    def asked(part: Sequence[str]) -> bool | None:
-        nonlocal runs
-        # One node reduces with nobody: its own fabric would not be used at all.
-        group = [*part, *spare[: max(0, 2 - len(part))]]
-        if runs >= most_runs or len(group) < 2:
-            return None
-        runs += 1
-        return works(group)
-
-    def search(part: Sequence[str]) -> None:
-        """Search a part that is known to fail."""
-        if len(part) == 1:
-            bad.append(part[0])
-            return
-        halves = part[: len(part) // 2], part[len(part) // 2 :]
-        answers = [asked(half) for half in halves]
-        # No node is bad by itself: it is the fabric between the halves, or chance.
-        if all(answers):
-            unclear.append(tuple(part))
-        for half, answer in zip(halves, answers, strict=True):
-            if answer is False:
-                search(half)
-            elif answer is None:
-                unclear.append(tuple(half))
-
+    search = _Bisection(works, spare, most_runs)
     if len(nodes) > 1:
-        search(nodes)
+        search.halve(nodes)
     elif nodes:
-        answer = asked(nodes)
-        bad += nodes if answer is False else ()
-        unclear += [tuple(nodes)] if answer is None else []
-    return tuple(sorted(bad)), tuple(unclear)
+        search.note(nodes, search.ask(nodes))
+    return tuple(sorted(search.bad)), tuple(search.unclear)
+
+
+@dataclass
+class _Bisection:
+    """What is known of a group so far, and how many runs may still be spent on it."""
+
+    works: Callable[[Sequence[str]], bool]
+    spare: Sequence[str]
+    runs_left: int
+    bad: list[str] = field(default_factory=list)
+    unclear: list[tuple[str, ...]] = field(default_factory=list)
+
+    def ask(self, part: Sequence[str]) -> bool | None:
+        """Return whether a part works; None where it cannot be run: no run is left, or no second node."""
+        group = [*part, *self.spare[: max(0, 2 - len(part))]]
+        if self.runs_left < 1 or len(group) < 2:
+            return None
+        self.runs_left -= 1
+        return self.works(group)
+
+    def halve(self, part: Sequence[str]) -> None:
+        """Search the halves of a part that is known to fail."""
+        halves = part[: len(part) // 2], part[len(part) // 2 :]
+        # Both before either is searched, so that the runs that are left are not all spent on one half.
+        answers = [self.ask(half) for half in halves]
+        if all(answers):
+            self.unclear.append(tuple(part))
+        for half, answer in zip(halves, answers, strict=True):
+            self.note(half, answer)
+
+    def note(self, part: Sequence[str], answer: bool | None) -> None:
+        """Note what a part's run showed, and search on where it failed."""
+        if answer is None:
+            self.unclear.append(tuple(part))
+        elif not answer and len(part) == 1:
+            self.bad.append(part[0])
+        elif not answer:
+            self.halve(part)

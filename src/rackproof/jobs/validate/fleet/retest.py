@@ -61,8 +61,7 @@ def retest_suspects(
     """
     twice = RetestResult(dict(numbers))
     first = {name: bad for name, bad in _suspects(numbers, doubts).items() if name in able}
-    got = measure(list(first)) if first else {}
-    second = {name: some for name, some in got.items() if not isinstance(some, str)}
+    second, obstacles = _measure_again(list(first), measure)
     # Compared with the whole fleet again: alone, the second numbers would have nothing to be far from.
     later = _suspects({**numbers, **second}, doubts) if second else {}
     for name, bad in first.items():
@@ -74,16 +73,29 @@ def retest_suspects(
             bad=bad,
             bad_again=later.get(name, {}) if measured_again else {},
             earlier=earlier.get(name, ()),
-            obstacle="it gave no number" if measured_again else str(got.get(name, "nobody says why")),
+            obstacle="it gave no number" if measured_again else obstacles.get(name, "nobody says why"),
         )
-        for key, reason in {**retest.bad_again, **bad}.items():
-            retest.weigh(key, reason)
+        retest.weigh_all()
         twice.reasons[name] = retest.reasons
         if measured_again:
             twice.again.append(name)
             twice.numbers[name] = better_values(numbers[name], second[name])
         _note_suspicion(twice, name, retest)
     return twice
+
+
+def _measure_again(
+    names: Sequence[str], measure: Measure
+) -> tuple[dict[str, tuple[Measurement, ...]], dict[str, str]]:
+    """Measure nodes once more; return the numbers, and of the other nodes why there are none."""
+    numbers: dict[str, tuple[Measurement, ...]] = {}
+    obstacles: dict[str, str] = {}
+    for name, result in (measure(names) if names else {}).items():
+        if isinstance(result, str):
+            obstacles[name] = result
+        else:
+            numbers[name] = result
+    return numbers, obstacles
 
 
 def _note_suspicion(twice: RetestResult, name: str, retest: _NodeRetest) -> None:
@@ -113,7 +125,12 @@ class _NodeRetest:
     confirmed: bool = False
     opened: bool = False
 
-    def weigh(self, key: _Key, reason: NightReason) -> None:
+    def weigh_all(self) -> None:
+        """Weigh every suspicion; one of both measurements stands as the first one put it."""
+        for key, reason in {**self.bad_again, **self.bad}.items():
+            self._weigh(key, reason)
+
+    def _weigh(self, key: _Key, reason: NightReason) -> None:
         """Weigh one suspicion: note its evidence, and whether it stays."""
         if key not in self.bad:
             # Only the second measurement is bad: the first one, the better of the two, is the node's.
@@ -152,18 +169,24 @@ def better_values(first: Iterable[Measurement], second: Iterable[Measurement]) -
     others = _by_key(second)
     kept: list[Measurement] = []
     for one in first:
-        some = others.get(_key(one), [])
-        known = [other for other in some if other.finite and other.unit == one.unit]
-        if not some:
-            kept.append(one)
-        elif len(known) < len(some) or not one.finite or one.direction is None:
-            kept += [one, *some]
-        elif one.direction is Direction.HIGHER:
-            kept.append(max(one, min(known, key=_value), key=_value))
-        else:
-            kept.append(min(one, max(known, key=_value), key=_value))
+        kept += _better(one, others.get(_key(one), []))
     there = {_key(one) for one in kept}
     return (*kept, *(one for key, some in others.items() if key not in there for one in some))
+
+
+def _better(one: Measurement, again: Sequence[Measurement]) -> list[Measurement]:
+    """Return the better of a number and the worst that was measured again; all where that is not known."""
+    if not again:
+        return [one]
+    if one.direction is None or not one.finite or not all(_comparable(one, other) for other in again):
+        return [one, *again]
+    if one.direction is Direction.HIGHER:
+        return [max(one, min(again, key=_value), key=_value)]
+    return [min(one, max(again, key=_value), key=_value)]
+
+
+def _comparable(one: Measurement, other: Measurement) -> bool:
+    return other.finite and other.unit == one.unit
 
 
 def _suspects(
