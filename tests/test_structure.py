@@ -240,3 +240,18 @@ def test_compact_results_are_whole(root: Path) -> None:
             assert run["logs"], run["run_id"]
     assert runs
     assert len({run["run_id"] for run in runs}) == len(runs)
+
+
+def test_the_walks_name_files_that_exist_and_count_them(root: Path) -> None:
+    section = (root / "docs/inside/architecture.md").read_text().split("## Three walks")[1].split("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")][2:]
+    assert len(rows) == 4
+    for walk, count, listed in rows:
+        files = re.findall(r"`([^`]+)`", listed)
+        missing = [
+            name
+            for name in files
+            if not any((root / up / name).is_file() for up in ("", "src", "src/rackproof"))
+        ]
+        assert (walk, missing) == (walk, [])
+        assert (walk, len(set(files))) == (walk, int(count))

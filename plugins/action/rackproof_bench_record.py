@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import re
+import shlex
 from pathlib import Path
 from typing import Any
+
+from ansible.errors import AnsibleError
 
 from rackproof.core.text import sanitize
 from rackproof.jobs.bench import record, tasks
 from rackproof_ansible.action import NodeAction, sanitize_lines
-from rackproof_ansible.fetch import fetch_job_files, fetch_log
 
 record.preload_libraries()
+
+_JOB_FILE = re.compile(r"config_[A-Za-z0-9_.-]{1,100}\.sh|run\.sub")
 
 
 class ActionModule(NodeAction):
@@ -21,9 +27,9 @@ class ActionModule(NodeAction):
         results = Path(options["results"])
         run_folder = results / options["run_id"]
         if options["log"]:
-            fetch_log(self, options["log"], run_folder / "logs" / f"{self.node}.log")
+            self._fetch_log(options["log"], run_folder / "logs" / f"{self.node}.log")
         if options["code"]:
-            fetch_job_files(self, options["code"], run_folder)
+            self._fetch_job_files(options["code"], run_folder)
         failure = ""
         if options["failed_task"]:
             failure = tasks.failure_message(options["failed_task"], options["failed_result"])
@@ -60,3 +66,34 @@ class ActionModule(NodeAction):
                 "report": recorded.report,
             },
         }
+
+    def _fetch_job_files(self, remote: str, folder: Path) -> None:
+        """Copy the config and the run script that a job was started with to a folder."""
+        # One command for all of them; a file of 256 KiB or more is none that a job was started with.
+        # -w0: base64 would break lines at 76 characters, and a file is one line here.
+        command = (
+            f"cd {shlex.quote(remote)} 2>/dev/null && for f in config_*.sh run.sub; do "
+            '[ -f "$f" ] && [ "$(wc -c <"$f")" -lt 262144 ] && echo "$f $(base64 -w0 "$f")"; done; true'
+        )
+        folder.mkdir(parents=True, exist_ok=True)
+        _, output, _ = self.run_command(command)
+        for line in output.splitlines():
+            name, _, data = line.strip().partition(" ")
+            # The name comes from the node: it must not lead out of the folder.
+            if not _JOB_FILE.fullmatch(name):
+                continue
+            try:
+                (folder / name).write_bytes(base64.b64decode(data, validate=True))
+            except (ValueError, OSError) as error:
+                self.show_warning(f"{name} of the run could not be kept: {error}")
+
+    def _fetch_log(self, remote: str, local: Path) -> None:
+        """Copy a job's log, whole or not at all; without it the run is unproven."""
+        local.parent.mkdir(parents=True, exist_ok=True)
+        # Hidden files are never taken for logs: half a copy leaves the run unproven, not misread.
+        draft = local.with_name(f".{local.name}.part")
+        try:
+            self.fetch_file(remote, draft)
+            draft.replace(local)
+        except (AnsibleError, OSError) as error:
+            self.show_warning(f"the log {remote} could not be fetched: {error}")
