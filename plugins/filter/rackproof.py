@@ -163,7 +163,7 @@ def plain_data(value: Any) -> Any:
 def autoinstall_user_data(
     entry: Any, report: Any, system: Any, network: Any, files: Any, more: Any = None
 ) -> str:
-    """Return what Ubuntu's installer is told about a node."""
+    """Return the instructions of Ubuntu's installer for a node."""
     given = {"entry": entry, "system": system, "network": network, "more": more or {}}
     for name, value in given.items():
         if not isinstance(value, Mapping):

@@ -79,7 +79,7 @@ EXAMPLES = r"""
 - name: Collect boot reports from unknown machines
   rackproof_reimage_discover:
     by: boot
-    folder: "{{ netboot_discover_told }}"
+    folder: "{{ netboot_discover_boot_reports }}"
     nodes: "{{ groups['gpu_nodes'] }}"
     file: "{{ inventory_dir }}/discovered.yml"
     seconds: 900

@@ -179,7 +179,7 @@ def test_from_an_empty_disk_to_a_node_that_takes_jobs_and_once_more(folder: Path
     first, second = (folder / "first").read_text(), (folder / "second").read_text()
     for text in (first, second):
         for name in ("vm1", "vm2"):
-            # Nobody was let in whose host key the ramdisk had not told.
+            # No system was trusted whose host key the ramdisk had not reported.
             assert f"{name} | CHANGED" in text, said
             assert f"\n{name}\n" in text
     assert not set(first.split()) & set(second.split()) - {"vm1", "vm2", "|", "CHANGED", "rc=0", ">>"}
@@ -250,7 +250,7 @@ def test_a_power_cut_while_the_disk_is_written_leaves_one_that_does_not_boot_and
     )
     first = stands(folder, "results.first")["vm1"].progress
     assert (first.state, first.step) == ("failed", Step.IMAGE), first
-    assert "has its order and did not tell in time how it went" in first.reason
+    assert "has its order and did not report the result in time" in first.reason
     assert not (folder / "first-block").read_bytes().strip(b"\0")
     assert not (folder / "entries").read_text()
     assert "idle" not in (folder / "slurm").read_text()
@@ -376,7 +376,7 @@ def test_machines_that_nobody_knows_tell_who_they_are_and_known_ones_are_not_ans
         "discover first & playbook=$!",
         "wait_until '[ -e $FOLDER/netboot/discover/open.conf ]'; sleep 3; by_network vm1; by_network vm2",
         f'wait $playbook; wait_until "{off}"; {keep}',
-        "ls $FOLDER/netboot/discover $FOLDER/netboot/http/told > $FOLDER/left",
+        "ls $FOLDER/netboot/discover $FOLDER/netboot/http/boot-reports > $FOLDER/left",
         # And once more, while one of them is known.
         "cp $FOLDER/hosts.first $FOLDER/hosts.json; forget $FOLDER/hosts.json vm2; rm $FOLDER/discovered.yml",
         "discover second & playbook=$!",
@@ -403,7 +403,7 @@ def test_machines_that_nobody_knows_tell_who_they_are_and_known_ones_are_not_ans
     assert "status 0" in second, second
     hosts = yaml.safe_load((folder / "discovered.yml").read_text())["all"]["hosts"]
     assert hosts == {"vm2": {"reimage_mac": macs["vm2"]}}
-    scripts = re.findall(r"GET /(boot\.ipxe|discover/tell\.ipxe) ", (folder / "asked").read_text())
-    assert sorted(scripts) == ["boot.ipxe"] * 3 + ["discover/tell.ipxe"] * 3
+    scripts = re.findall(r"GET /(boot\.ipxe|discover/report\.ipxe) ", (folder / "asked").read_text())
+    assert sorted(scripts) == ["boot.ipxe"] * 3 + ["discover/report.ipxe"] * 3
     systems = (folder / "vm1.console").read_text(errors="replace").count("Linux version")
     assert systems == (folder / "console.first").read_text(errors="replace").count("Linux version")

@@ -29,14 +29,14 @@ def mac(number: int) -> str:
     return f"52:54:00:00:00:{number:02x}"
 
 
-def told(serial: str, number: int, **changed: Any) -> bytes:
+def boot_report(serial: str, number: int, **changed: Any) -> bytes:
     macs = {mac(number): True, mac(number + 100): False}
-    said = {"serial": serial, "manufacturer": "ACME", "model": "G8", "uuid": "u", "macs": macs}
-    return json.dumps(said | {"disks": DISKS} | changed).encode()
+    report = {"serial": serial, "manufacturer": "ACME", "model": "G8", "uuid": "u", "macs": macs}
+    return json.dumps(report | {"disks": DISKS} | changed).encode()
 
 
 class Machines(threading.Thread):
-    """Machines that somebody switches on as soon as they are answered."""
+    """Machines that are switched on as soon as they are answered."""
 
     def __init__(self, folder: Path, says: dict[int, bytes]) -> None:
         super().__init__(daemon=True)
@@ -47,17 +47,17 @@ class Machines(threading.Thread):
     def run(self) -> None:
         while not self.ended.wait(0.1):
             open_now = self.netboot / "discover/open.conf"
-            for place in self.netboot.glob("http/told/discover-*"):
+            for place in self.netboot.glob("http/boot-reports/discover-*"):
                 with contextlib.suppress(OSError):
                     if self.seen.get("folder") == place.name or not open_now.exists():
                         continue
-                    # Where an attempt that was killed was told is there still, and nobody is sent there.
-                    if place.name not in (self.netboot / "http/discover/tell.ipxe").read_text():
+                    # The folder of an attempt that was killed is still there, and no machine is sent there.
+                    if place.name not in (self.netboot / "http/discover/report.ipxe").read_text():
                         continue
                     self.seen = {
                         "folder": place.name,
                         "open": open_now.read_text(),
-                        "script": (self.netboot / "http/discover/tell.ipxe").read_text(),
+                        "script": (self.netboot / "http/discover/report.ipxe").read_text(),
                         "lease": (self.netboot / "discover/lease").read_text(),
                         "owner": f"{place.owner()} {place.stat().st_mode & 0o777:o}",
                     }
@@ -122,16 +122,16 @@ class Site:
 
     def discover(self, *words: str, **asked: Any) -> tuple[int, str]:
         process = self.begin(*words, **asked)
-        said = process.communicate(timeout=200)[0]
-        return process.returncode, " ".join(said.split())
+        output = process.communicate(timeout=200)[0]
+        return process.returncode, " ".join(output.split())
 
     def found(self) -> Any:
         return yaml.safe_load(self.written.read_text())["all"]["hosts"]
 
     def left(self) -> list[str]:
-        """Return what of the time in which machines tell is still there."""
+        """Return what is left of a discovery on the boot host."""
         return [path.name for path in (self.folder / "netboot").rglob("*") if path.is_file()] + [
-            path.name for path in (self.folder / "netboot").glob("http/told/*")
+            path.name for path in (self.folder / "netboot").glob("http/boot-reports/*")
         ]
 
 
@@ -151,28 +151,28 @@ def make(tmp_path: Path) -> Any:
 Make = Callable[..., Site]
 
 
-def test_machines_become_nodes_by_serial_number_and_it_ends_when_all_have_told(make: Make) -> None:
+def test_machines_become_nodes_by_serial_number_and_it_ends_when_all_have_reported(make: Make) -> None:
     site = make(
-        {1: told("s1", 1), 2: told("S{{ 2 }}", 2, model="{{ lookup('pipe', 'id') }}")},
+        {1: boot_report("s1", 1), 2: boot_report("S{{ 2 }}", 2, model="{{ lookup('pipe', 'id') }}")},
         n1={"reimage_serial": "S{{ 1 }}"},
         n2={"reimage_serial": "S{{ '{{' }} 2 }}"},
         known={"reimage_serial": "S3", "reimage_mac": mac(3).upper().replace(":", "-")},
     )
     site.written.write_text(yaml.safe_dump({"all": {"hosts": {"n1": {"reimage_bmc_address": "10.0.0.1"}}}}))
     begin = time.monotonic()
-    status, said = site.discover()
-    assert (status, time.monotonic() - begin < 50) == (0, True), said
+    status, output = site.discover()
+    assert (status, time.monotonic() - begin < 50) == (0, True), output
     assert site.found() == {
         "n1": {"reimage_bmc_address": "10.0.0.1", "reimage_mac": mac(1)},
         "n2": {"reimage_mac": mac(2)},
     }
-    assert "Awaited: n1, n2" in said
-    assert f"reported: {mac(1)}: ACME G8, serial number s1" in said
-    assert "still awaited: none" in said
-    assert f"n1: {mac(1)}: ACME G8, serial number s1" in said
-    assert "n1: disks: /dev/sda (serial D1, 894.1 GiB, /dev/disk/by-path/pci-1)" in said
-    assert f"n1: interfaces: {mac(1)} (link), {mac(101)} (no link)" in said
-    assert "uid=" not in said
+    assert "Awaited: n1, n2" in output
+    assert f"reported: {mac(1)}: ACME G8, serial number s1" in output
+    assert "still awaited: none" in output
+    assert f"n1: {mac(1)}: ACME G8, serial number s1" in output
+    assert "n1: disks: /dev/sda (serial D1, 894.1 GiB, /dev/disk/by-path/pci-1)" in output
+    assert f"n1: interfaces: {mac(1)} (link), {mac(101)} (no link)" in output
+    assert "uid=" not in output
     # Who is known is not answered; and it was open for as long as it was asked for, to who knows the name.
     seen = site.machines.seen
     assert seen["open"].splitlines()[1:] == [
@@ -182,7 +182,7 @@ def test_machines_become_nodes_by_serial_number_and_it_ends_when_all_have_told(m
     seconds, token = seen["lease"].split()
     assert (seconds, f"discover-{token}", len(token)) == ("120", seen["folder"], 32)
     assert seen["owner"] == "www-data 750"
-    assert f" rackproof.tell=http://192.0.2.254:8080/told/{seen['folder']} ||" in seen["script"]
+    assert f" rackproof.report=http://192.0.2.254:8080/boot-reports/{seen['folder']} ||" in seen["script"]
     assert "rackproof.order" not in seen["script"]
     assert site.left() == []
     assert (site.folder / "systemctl.log").read_text().count("restart rackproof-netboot-dnsmasq") == 2
@@ -191,13 +191,13 @@ def test_machines_become_nodes_by_serial_number_and_it_ends_when_all_have_told(m
 def test_who_cannot_be_matched_is_named_and_the_others_are_written(make: Make) -> None:
     site = make(
         {
-            1: told("S1", 1),
-            2: told("S2", 2),
-            3: told("S2", 3),
-            4: told("STRANGER\x1b[31m\u202e", 4),
+            1: boot_report("S1", 1),
+            2: boot_report("S2", 2),
+            3: boot_report("S2", 3),
+            4: boot_report("STRANGER\x1b[31m\u202e", 4),
             5: b"{",
-            6: told("S6", 106),
-            7: told("S7", 7),
+            6: boot_report("S6", 106),
+            7: boot_report("S7", 7),
             8: b"x" * 70000,
         },
         n1={"reimage_serial": "S1"},
@@ -206,8 +206,8 @@ def test_who_cannot_be_matched_is_named_and_the_others_are_written(make: Make) -
         n9={"reimage_serial": "S9"},
         n10={},
     )
-    status, said = site.discover(discover_wait_s=6)
-    assert status == 2, said
+    status, output = site.discover(discover_wait_s=6)
+    assert status == 2, output
     assert site.found() == {"n1": {"reimage_mac": mac(1)}}
     for line in (
         f"{mac(4)}: ACME G8, serial number STRANGER: no node of the inventory",
@@ -220,19 +220,19 @@ def test_who_cannot_be_matched_is_named_and_the_others_are_written(make: Make) -
         "have no reimage_serial: n10",
         "still awaited: n[2,9]",
     ):
-        assert line in said, line
+        assert line in output, line
     assert site.left() == []
 
 
 def test_only_machines_that_are_named_are_answered_then_also_known_ones(make: Make) -> None:
     site = make(
-        {3: told("S3", 3)},
+        {3: boot_report("S3", 3)},
         n1={"reimage_serial": "S1"},
         n3={"reimage_serial": "S3", "reimage_mac": mac(3)},
         n4={"reimage_serial": "S4", "reimage_mac": mac(4)},
     )
-    status, said = site.discover(discover_macs=[mac(3).upper()])
-    assert status == 0, said
+    status, output = site.discover(discover_macs=[mac(3).upper()])
+    assert status == 0, output
     assert site.machines.seen["open"].splitlines()[1:] == [
         f"dhcp-mac=set:unknown,{mac(3)}",
         f"dhcp-mac=set:known,{mac(4)}",
@@ -254,21 +254,21 @@ def test_only_machines_that_are_named_are_answered_then_also_known_ones(make: Ma
 def test_nobody_is_answered_when_nobody_can_be_found(
     make: Make, asked: dict[str, Any], words: list[str], why: str
 ) -> None:
-    site = make({1: told("S1", 1)}, n1={"reimage_serial": "S1"})
-    status, said = site.discover(*words, **asked)
-    assert (status, why in said) == (0 if words else 2, True), said
+    site = make({1: boot_report("S1", 1)}, n1={"reimage_serial": "S1"})
+    status, output = site.discover(*words, **asked)
+    assert (status, why in output) == (0 if words else 2, True), output
     assert not site.written.exists()
     assert site.left() == []
     assert site.machines.seen == {}
 
 
-def test_a_file_that_is_somebody_elses_is_found_out_before_anybody_has_told(make: Make) -> None:
+def test_a_file_that_is_somebody_elses_is_found_out_before_any_boot_report(make: Make) -> None:
     site = make({}, n1={"reimage_serial": "S1"})
     site.written.write_text("all: {vars: {a: 1}}\n")
     begin = time.monotonic()
-    status, said = site.discover()
-    assert (status, time.monotonic() - begin < 50) == (2, True), said
-    assert "is not discover.yml's own: name another with discover_file" in said
+    status, output = site.discover()
+    assert (status, time.monotonic() - begin < 50) == (2, True), output
+    assert "is not discover.yml's own: name another with discover_file" in output
     assert site.written.read_text() == "all: {vars: {a: 1}}\n"
     assert site.left() == []
 
@@ -276,7 +276,7 @@ def test_a_file_that_is_somebody_elses_is_found_out_before_anybody_has_told(make
 def test_a_playbook_that_is_killed_leaves_a_time_that_ends_by_itself_and_the_next_one_begins(
     make: Make,
 ) -> None:
-    site = make({1: told("S1", 1)}, n1={"reimage_serial": "S1"}, n2={"reimage_serial": "S2"})
+    site = make({1: boot_report("S1", 1)}, n1={"reimage_serial": "S1"}, n2={"reimage_serial": "S2"})
     process = site.begin()
     end = time.monotonic() + 100
     while not site.machines.seen and time.monotonic() < end:
@@ -286,8 +286,8 @@ def test_a_playbook_that_is_killed_leaves_a_time_that_ends_by_itself_and_the_nex
     process.wait()
     first = dict(site.machines.seen)
     assert sorted(site.left())[:3] == ["52-54-00-00-00-01.json", first["folder"], "lease"]
-    site.machines.says = {2: told("S2", 2), 1: told("S1", 1)}
-    status, said = site.discover()
-    assert status == 0, said
+    site.machines.says = {2: boot_report("S2", 2), 1: boot_report("S1", 1)}
+    status, output = site.discover()
+    assert status == 0, output
     assert site.found() == {"n1": {"reimage_mac": mac(1)}, "n2": {"reimage_mac": mac(2)}}
     assert site.machines.seen["folder"] != first["folder"]

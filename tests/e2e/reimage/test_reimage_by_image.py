@@ -128,8 +128,8 @@ class Ramdisks(threading.Thread):
 
     def tell(self, name: str, what: dict[str, Any] | None) -> None:
         if what:
-            told = self.http / "told" / self.orders[name]["report"].rpartition("/")[2]
-            told.write_text(json.dumps(what))
+            report = self.http / "boot-reports" / self.orders[name]["report"].rpartition("/")[2]
+            report.write_text(json.dumps(what))
 
 
 class Site:
@@ -137,7 +137,7 @@ class Site:
 
     def __init__(self, folder: Path, says: dict[str, dict[str, Any] | None], **hosts: dict[str, Any]) -> None:
         self.folder = folder
-        for name in ("netboot/dhcp-hosts", "netboot/http/nodes", "netboot/http/told", "bin"):
+        for name in ("netboot/dhcp-hosts", "netboot/http/nodes", "netboot/http/boot-reports", "bin"):
             (folder / name).mkdir(parents=True)
         (folder / "bin/systemctl").write_text(SYSTEMCTL.replace("FOLDER", str(folder)))
         (folder / "bin/systemctl").chmod(0o755)
@@ -240,7 +240,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def imaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, str]]:
-    """Return a site after one run with seven nodes, and what the playbook said."""
+    """Return a site after one run with seven nodes, and what the playbook printed."""
     no_bmc = {"reimage_bmc_address": "http://127.0.0.1:1"}
     site = Site(tmp_path_factory.mktemp("by-image"), SAYS, n4=no_bmc, n5={"reimage_mac": ""})
     try:
@@ -254,17 +254,17 @@ def imaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, str
 
 
 def test_each_node_ends_where_its_ramdisk_or_bmc_left_it(imaged: tuple[Site, str]) -> None:
-    site, said = imaged
+    site, output = imaged
     found = {one.node: one.progress for one in tasks.read_progress(site.folder / "results")}
     stood = site.stands()
-    assert stood.pop("n1")[0] == "interrupted", said  # its image is done, and this playbook ends there
+    assert stood.pop("n1")[0] == "interrupted", output  # its image is done, and this playbook ends there
     assert stood == {
         "n2": ("failed", "image"),
         "n3": ("failed", "boot"),
         "n4": ("failed", "boot"),
         "n5": ("failed", "boot"),
         "n6": ("failed", "image"),
-    }, said
+    }, output
     assert found["n1"].remarks == ("written to /dev/vda (D1) in 13 s",)
     assert "n2 refused: this machine's serial number is X" in found["n2"].reason
     assert "n3 did not boot over the network in time" in found["n3"].reason
@@ -278,11 +278,11 @@ def test_each_node_ends_where_its_ramdisk_or_bmc_left_it(imaged: tuple[Site, str
 
 
 def test_an_entry_is_there_only_while_a_node_boots(imaged: tuple[Site, str]) -> None:
-    site, said = imaged
+    site, output = imaged
     ramdisks = site.ramdisks
-    assert set(ramdisks.orders) == ramdisks.entries == {"n1", "n2", "n3", "n6"}, said
+    assert set(ramdisks.orders) == ramdisks.entries == {"n1", "n2", "n3", "n6"}, output
     assert site.entries() == []
-    # And dnsmasq knows nothing of them any more: it began anew, since told to forget it may end with a fault.
+    # And dnsmasq knows nothing of them any more: it was restarted, since it may crash on a reload.
     assert "restart rackproof-netboot-dnsmasq.service" in (site.folder / "systemctl.log").read_text()
     order = ramdisks.orders["n1"]
     assert (order["serial"], order["disk"]) == ("S", {"serial": "D1"})
@@ -294,12 +294,12 @@ def test_an_entry_is_there_only_while_a_node_boots(imaged: tuple[Site, str]) -> 
 def test_a_new_system_is_known_by_its_keys_and_no_longer_by_the_old_ones(
     imaged: tuple[Site, str],
 ) -> None:
-    site, said = imaged
+    site, output = imaged
     lines = (site.folder / "known_hosts").read_text().splitlines()
-    assert lines == [f"192.0.2.1 {KEYS[0]}", f"192.0.2.6 {KEYS[0]}"], said
+    assert lines == [f"192.0.2.1 {KEYS[0]}", f"192.0.2.6 {KEYS[0]}"], output
 
 
-def test_an_entry_that_cannot_be_taken_away_is_told_beside_what_went_wrong_first(tmp_path: Path) -> None:
+def test_an_entry_that_cannot_be_removed_is_reported_beside_the_first_failure(tmp_path: Path) -> None:
     site = Site(tmp_path, {"n1": None})
     try:
         program = site.folder / "bin/systemctl"
@@ -307,24 +307,24 @@ def test_an_entry_that_cannot_be_taken_away_is_told_beside_what_went_wrong_first
         program.write_text(
             program.read_text().replace('case "$*"', f'case "$*" in *restart*) {gone};; esac\ncase "$*"')
         )
-        said = site.done()
+        output = site.done()
         (kept,) = tasks.read_progress(site.folder / "results")
         first, _, besides = kept.progress.reason.partition("Besides: ")
-        assert "n1 did not boot over the network in time" in first, said
+        assert "n1 did not boot over the network in time" in first, output
         assert "n1 still has its entry on boothost" in besides
     finally:
         site.close()
 
 
-def test_what_is_told_in_a_node_s_place_gets_no_line_of_its_own_into_known_hosts(tmp_path: Path) -> None:
-    said = SAYS["n1"]
-    assert said is not None
-    site = Site(tmp_path, {"n1": said | {"host_keys": [*KEYS, f"{KEYS[0]}\n* {KEYS[0]}"]}})
+def test_a_report_in_a_node_s_place_gets_no_line_of_its_own_into_known_hosts(tmp_path: Path) -> None:
+    report = SAYS["n1"]
+    assert report is not None
+    site = Site(tmp_path, {"n1": report | {"host_keys": [*KEYS, f"{KEYS[0]}\n* {KEYS[0]}"]}})
     try:
         done = site.done()
         assert (site.folder / "known_hosts").read_text() == OLD, done
         (kept,) = tasks.read_progress(site.folder / "results")
-        assert "n1 tells what are no host keys" in kept.progress.reason
+        assert "n1 reports host keys that are none" in kept.progress.reason
     finally:
         site.close()
 
@@ -350,8 +350,8 @@ def test_a_run_that_is_killed_is_gone_on_with_and_leaves_no_entry(tmp_path: Path
             assert (site.folder / "netboot/entries/n1").read_text().startswith("308 52-54-00-00-00-01.ipxe ")
         first = site.ramdisks.orders["n1"]
         site.ramdisks.says["n1"] = SAYS["n1"]
-        said = site.done()
-        assert site.entries() == [], said
+        output = site.done()
+        assert site.entries() == [], output
         # The ramdisk's memory is gone with the run: a new order, for the same machine and the same disk.
         second = site.ramdisks.orders["n1"]
         assert second["report"] != first["report"]
@@ -360,7 +360,7 @@ def test_a_run_that_is_killed_is_gone_on_with_and_leaves_no_entry(tmp_path: Path
         }
         (kept,) = tasks.read_progress(site.folder / "results")
         assert kept.progress.attempt == 2
-        assert {"boot", "image"} <= set(kept.progress.done), said
+        assert {"boot", "image"} <= set(kept.progress.done), output
     finally:
         site.close()
 
@@ -381,29 +381,29 @@ def test_ubuntu_s_installer_goes_the_same_way_and_is_waited_for_until_it_is_off(
             assert process.poll() is None, process.communicate()[0]
             assert time.monotonic() < end
             time.sleep(0.05)
-        told = yaml.safe_load((seed / "user-data").read_text())["autoinstall"]
-        assert told["storage"]["layout"]["match"] == {"path": autoinstall.DISK}
+        instructions = yaml.safe_load((seed / "user-data").read_text())["autoinstall"]
+        assert instructions["storage"]["layout"]["match"] == {"path": autoinstall.DISK}
         # The machine tells, and switches off.
-        name = installer_order(told, tmp_path)["report"].rpartition("/")[2]
-        (site.folder / "netboot/http/told" / name).write_text(json.dumps({"status": "begun"}))
+        name = installer_order(instructions, tmp_path)["report"].rpartition("/")[2]
+        (site.folder / "netboot/http/boot-reports" / name).write_text(json.dumps({"status": "begun"}))
         while site.entries():
             assert process.poll() is None, process.communicate()[0]
             assert time.monotonic() < end
             time.sleep(0.05)
-        (site.folder / "netboot/http/told" / name).write_text(json.dumps(SAYS["n1"]))
+        (site.folder / "netboot/http/boot-reports" / name).write_text(json.dumps(SAYS["n1"]))
         bmc.set_power("n1", site.access("n1"), "off", timeout_s=20)
-        said = process.communicate(timeout=200)[0]
+        output = process.communicate(timeout=200)[0]
         (kept,) = tasks.read_progress(site.folder / "results")
-        assert {"boot", "image"} <= set(kept.progress.done), said
+        assert {"boot", "image"} <= set(kept.progress.done), output
         assert bmc.read_power_status("n1", site.access("n1")).power == "On"
         assert not (seed / "write.json").exists()
     finally:
         site.close()
 
 
-def installer_order(told: dict[str, Any], folder: Path) -> dict[str, Any]:
+def installer_order(instructions: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Return the order in the archive that the installer's first command unpacks."""
-    shell = told["early-commands"][0].replace(autoinstall.PLACE, str(folder / "run"))
+    shell = instructions["early-commands"][0].replace(autoinstall.PLACE, str(folder / "run"))
     subprocess.run(["sh", "-c", shell], check=True)
     with zipfile.ZipFile(folder / "run/program") as archive:
         return dict(json.loads(archive.read("order.json")))

@@ -1,4 +1,4 @@
-"""What Ubuntu's installer is told: few keys, one disk that the machine itself names, nobody else's words."""
+"""The instructions of Ubuntu's installer: few keys, one disk that the machine itself names, no other keys."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from .test_write_image import writer
 SCHEMA = Path("/usr/local/share/rackproof-tests/cloud-config.json")
 FILES = Path(__file__).resolve().parents[3] / "roles/netboot/files"
 ENTRY = {"node": "n1", "serial": "M1", "disk": {"serial": "D1"}, "wipe": []}
-REPORT = "http://192.0.2.1:8080/told/n1-x.json"
+REPORT = "http://192.0.2.1:8080/boot-reports/n1-x.json"
 SYSTEM = {"hostname": "node-one", "users": [{"name": "ops", "ssh_authorized_keys": ["ssh-ed25519 AAAA ops"]}]}
 NETWORK = {"version": 2, "ethernets": {"p": {"match": {"macaddress": "52:54:00:ab:cd:ef"}, "dhcp4": True}}}
 
 
-def told(more: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+def instructions_of(more: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
     given = {
         "entry": ENTRY,
         "report": REPORT,
@@ -43,36 +43,36 @@ def told(more: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
     return dict(yaml.safe_load(text)["autoinstall"])
 
 
-def packed(said: dict[str, Any], folder: Path) -> Path:
+def packed(instructions: dict[str, Any], folder: Path) -> Path:
     """Let a shell do what the installer's first command does; return the program."""
-    shell = said["early-commands"][0].replace(autoinstall.PLACE, str(folder))
+    shell = instructions["early-commands"][0].replace(autoinstall.PLACE, str(folder))
     subprocess.run(["sh", "-c", shell], check=True)
     return folder / "program"
 
 
-def test_the_installer_is_told_this_and_nothing_else() -> None:
-    said = told()
-    assert set(said) == {
+def test_the_instructions_are_these_and_nothing_else() -> None:
+    instructions = instructions_of()
+    assert set(instructions) == {
         "version", "early-commands", "late-commands", "error-commands", "shutdown", "storage", "ssh",
         "network", "user-data",
     }  # fmt: skip
-    assert said["version"] == 1
-    assert said["storage"] == {"layout": {"name": "direct", "match": {"path": autoinstall.DISK}}}
-    assert said["ssh"] == {"install-server": True, "allow-pw": False}
-    assert said["network"] == NETWORK | {"renderer": "networkd"}
-    assert said["user-data"] == SYSTEM
+    assert instructions["version"] == 1
+    assert instructions["storage"] == {"layout": {"name": "direct", "match": {"path": autoinstall.DISK}}}
+    assert instructions["ssh"] == {"install-server": True, "allow-pw": False}
+    assert instructions["network"] == NETWORK | {"renderer": "networkd"}
+    assert instructions["user-data"] == SYSTEM
     # The controller switches it on, when it is off.
-    assert said["shutdown"] == "poweroff"
+    assert instructions["shutdown"] == "poweroff"
     run = ["/usr/bin/python3", "/run/rackproof/program"]
-    assert said["early-commands"][1:] == [[*run, "check"]]
-    assert said["late-commands"] == ["curtin in-target -- ssh-keygen -A", [*run, "installed"]]
-    assert said["error-commands"] == [[*run, "failed"]]
-    assert told() == said
+    assert instructions["early-commands"][1:] == [[*run, "check"]]
+    assert instructions["late-commands"] == ["curtin in-target -- ssh-keygen -A", [*run, "installed"]]
+    assert instructions["error-commands"] == [[*run, "failed"]]
+    assert instructions_of() == instructions
 
 
 def test_the_first_command_unpacks_the_programs_and_the_order(tmp_path: Path) -> None:
-    said = told()
-    with zipfile.ZipFile(packed(said, tmp_path)) as archive:
+    instructions = instructions_of()
+    with zipfile.ZipFile(packed(instructions, tmp_path)) as archive:
         order = json.loads(archive.read("order.json"))
         for name, source in autoinstall.PROGRAMS.items():
             assert archive.read(name) == (FILES / source).read_bytes()
@@ -81,9 +81,9 @@ def test_the_first_command_unpacks_the_programs_and_the_order(tmp_path: Path) ->
         "placeholder": autoinstall.DISK,
     }  # fmt: skip
     # One argument of a command may have no more.
-    assert len(said["early-commands"][0]) < 100_000
-    # Once in all that is told: the program replaces it.
-    assert yaml.safe_dump(said).count(autoinstall.DISK) == 1
+    assert len(instructions["early-commands"][0]) < 100_000
+    # Once in the instructions: the program replaces it.
+    assert yaml.safe_dump(instructions).count(autoinstall.DISK) == 1
 
 
 MORE = {
@@ -100,9 +100,9 @@ MORE = {
 }
 
 
-def test_an_operator_s_own_words_come_besides() -> None:
-    said = told(MORE)
-    assert {name: said[name] for name in MORE} == MORE | {
+def test_an_operator_s_own_keys_are_added() -> None:
+    instructions = instructions_of(MORE)
+    assert {name: instructions[name] for name in MORE} == MORE | {
         "source": {"id": "ubuntu-server-minimal", "search_drivers": False}
     }
 
@@ -110,7 +110,7 @@ def test_an_operator_s_own_words_come_besides() -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        # Of what is written, who is asked, and to whom it is told, nobody has anything to say.
+        # What is written, what is asked and where it is reported cannot be changed.
         ({"more": {"storage": {"layout": {"name": "lvm"}}}}, "storage"),
         ({"more": {"early-commands": ["true"]}}, "early-commands"),
         ({"more": {"late-commands": []}}, "late-commands"),
@@ -129,18 +129,18 @@ def test_an_operator_s_own_words_come_besides() -> None:
         ({"entry": ENTRY | {"wipe": [{"serial": "D2"}]}}, "reimage_wipe"),
     ],
 )
-def test_what_cannot_be_told_is_refused_by_name(changes: dict[str, Any], why: str) -> None:
+def test_what_the_instructions_cannot_have_is_refused_by_name(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        told(**changes)
+        instructions_of(**changes)
 
 
-def test_cloud_init_takes_what_the_new_system_is_told() -> None:
+def test_cloud_init_takes_the_new_system_s_user_data() -> None:
     """By cloud-init's own schema, which tools/install-test-packages fetches, and nothing else of it."""
     if not SCHEMA.exists():
         pytest.skip("cloud-init's schema is not here: tools/install-test-packages fetches it")
     schema = json.loads(SCHEMA.read_text())
-    jsonschema.Draft4Validator(schema).validate({"autoinstall": told(MORE)})
-    jsonschema.Draft4Validator(schema).validate(told()["user-data"])
+    jsonschema.Draft4Validator(schema).validate({"autoinstall": instructions_of(MORE)})
+    jsonschema.Draft4Validator(schema).validate(instructions_of()["user-data"])
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.Draft4Validator(schema).validate(SYSTEM | {"ssh_deletekeys": "never"})
 
@@ -185,9 +185,9 @@ class Machine:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
         self.instructions = folder / "autoinstall.yaml"
-        self.instructions.write_text(yaml.safe_dump(told()))
-        self.told: list[dict[str, Any]] = []
-        monkeypatch.setattr(writer, "report", lambda _, said: self.told.append(said))
+        self.instructions.write_text(yaml.safe_dump(instructions_of()))
+        self.reports: list[dict[str, Any]] = []
+        monkeypatch.setattr(writer, "report", lambda _, report: self.reports.append(report))
 
     def run(
         self,
@@ -236,7 +236,7 @@ def test_the_machine_names_the_disk(
     assert machine.run("check", *found, order=ORDER | {"disk": wanted}) == 0
     assert machine.instructions.read_text() == before.replace(autoinstall.DISK, path)
     assert yaml.safe_load(machine.instructions.read_text())["storage"]["layout"]["match"] == {"path": path}
-    assert machine.told == [{"status": "begun", "node": "n1"}]
+    assert machine.reports == [{"status": "begun", "node": "n1"}]
 
 
 @pytest.mark.parametrize(
@@ -262,46 +262,46 @@ def test_before_anything_is_written_it_stops(
     assert machine.run("check", *found, **options) == 2
     # The disk bears the name that no disk has.
     assert machine.instructions.read_text() == before
-    (said,) = machine.told
-    assert said["status"] == "refused"
-    assert why in said["reason"]
+    (report,) = machine.reports
+    assert report["status"] == "refused"
+    assert why in report["reason"]
     # The installer then runs what it runs when it fails: the reason stays.
     assert machine.run("failed") == 0
-    assert len(machine.told) == 1
+    assert len(machine.reports) == 1
 
 
-def test_what_was_installed_is_told_with_its_host_keys(machine: Machine) -> None:
+def test_what_was_installed_is_reported_with_its_host_keys(machine: Machine) -> None:
     assert machine.run("check", disk()) == 0
     keys = machine.folder / "etc/ssh"
     keys.mkdir(parents=True)
     (keys / "ssh_host_ed25519_key.pub").write_text("ssh-ed25519 AAAA root@installer\n")
     assert machine.run("installed") == 0
-    said = machine.told[-1]
-    assert said.pop("seconds") >= 0
-    assert said == {
+    report = machine.reports[-1]
+    assert report.pop("seconds") >= 0
+    assert report == {
         "status": "written", "disk": "/dev/vda", "disk_serial": "D1", "host_keys": ["ssh-ed25519 AAAA"],
         "node": "n1",
     }  # fmt: skip
 
 
-def test_an_installation_that_does_not_end_well_is_told_as_failed(machine: Machine) -> None:
+def test_an_installation_that_does_not_end_well_is_reported_as_failed(machine: Machine) -> None:
     # Nobody chose a disk, and then: no keys.
     assert machine.run("installed") == 3
     assert machine.run("check", disk()) == 0
     assert machine.run("installed") == 3
-    assert [one["status"] for one in machine.told] == ["failed", "begun", "failed"]
-    assert "no ssh host keys" in machine.told[-1]["reason"]
+    assert [one["status"] for one in machine.reports] == ["failed", "begun", "failed"]
+    assert "no ssh host keys" in machine.reports[-1]["reason"]
 
 
-def test_an_installer_that_gives_up_says_so(machine: Machine) -> None:
+def test_an_installer_that_gives_up_reports_a_failure(machine: Machine) -> None:
     assert machine.run("check", disk()) == 0
     assert machine.run("failed") == 0
-    assert machine.told[-1]["status"] == "failed"
-    assert "/var/log/installer" in machine.told[-1]["reason"]
+    assert machine.reports[-1]["status"] == "failed"
+    assert "/var/log/installer" in machine.reports[-1]["reason"]
 
 
 def test_the_archive_runs_as_it_is_unpacked(tmp_path: Path) -> None:
-    """On this machine, whose serial number is not the order's: it refuses, and tells the server."""
+    """On this machine, whose serial number is not the order's: it refuses, and reports that."""
     got: list[dict[str, Any]] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -316,10 +316,13 @@ def test_the_archive_runs_as_it_is_unpacked(tmp_path: Path) -> None:
     server = HTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        report = f"http://127.0.0.1:{server.server_port}/told"
-        said = told(entry=ENTRY | {"serial": "no machine has this"}, report=report)
+        report = f"http://127.0.0.1:{server.server_port}/boot-reports"
+        instructions = instructions_of(entry=ENTRY | {"serial": "no machine has this"}, report=report)
         done = subprocess.run(
-            [sys.executable, packed(said, tmp_path), "check"], capture_output=True, text=True, check=False
+            [sys.executable, packed(instructions, tmp_path), "check"],
+            capture_output=True,
+            text=True,
+            check=False,
         )
     finally:
         server.shutdown()

@@ -273,7 +273,7 @@ def test_a_machine_that_says_another_serial_number_by_ipmi_is_not_touched(
         }
     }
     (tmp_path / "hosts.json").write_text(json.dumps({"all": {"hosts": hosts}}))
-    for name in ("bin", "netboot/dhcp-hosts", "netboot/http/nodes", "netboot/http/told"):
+    for name in ("bin", "netboot/dhcp-hosts", "netboot/http/nodes", "netboot/http/boot-reports"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "bin/systemctl").write_text(SYSTEMCTL)
     (tmp_path / "bin/systemctl").chmod(0o755)
@@ -292,6 +292,6 @@ def test_a_machine_that_says_another_serial_number_by_ipmi_is_not_touched(
         check=False,
     )
     (stood,) = tasks.read_progress(tmp_path / "results")
-    assert "n1 is another machine: its BMC says serial number SN-1" in stood.progress.reason, done.stdout
-    # Neither switched nor told to boot from the network.
+    assert "n1 is another machine: its BMC reports serial number SN-1" in stood.progress.reason, done.stdout
+    # Neither switched nor set to boot from the network.
     assert (node.orders, node.flags[1]) == ([], 0)

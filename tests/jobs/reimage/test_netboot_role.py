@@ -46,14 +46,14 @@ PLAYBOOK = """
         dest: "{{{{ mine }}}}/{{{{ item }}}}"
         mode: "0644"
       loop: [dnsmasq.conf, boot.ipxe, node.ipxe, nginx.conf, entries, rackproof-netboot-entries.service,
-        discover.conf, tell.ipxe]
+        discover.conf, report.ipxe]
     - ansible.builtin.copy:
         content: "{{{{ {{'order': netboot_order, 'problems': netboot_problems,
-          'entry_problems': netboot_entry_problems, 'told': netboot_told_file,
-          'files': netboot_told, 'lease': [netboot_lease_file, netboot_lease],
-          'discover_problems': netboot_discover_problems, 'discover_told': netboot_discover_told,
+          'entry_problems': netboot_entry_problems, 'report_file': netboot_boot_report_file,
+          'files': netboot_instructions, 'lease': [netboot_lease_file, netboot_lease],
+          'discover_problems': netboot_discover_problems, 'discover_reports': netboot_discover_boot_reports,
           'discover_lease': netboot_discover_lease}} | to_json }}}}"
-        dest: "{{{{ mine }}}}/said.json"
+        dest: "{{{{ mine }}}}/rendered.json"
         mode: "0644"
 """
 GIVEN: dict[str, Any] = {
@@ -157,8 +157,8 @@ def server(rendered: Path) -> Path:
     return rendered / "server"
 
 
-def test_what_is_wrong_with_an_entry_or_with_what_is_served_is_all_told(proxy: Path, server: Path) -> None:
-    good, bad = (json.loads((folder / "said.json").read_text()) for folder in (proxy, server))
+def test_every_problem_of_an_entry_or_of_what_is_served_is_reported(proxy: Path, server: Path) -> None:
+    good, bad = (json.loads((folder / "rendered.json").read_text()) for folder in (proxy, server))
     assert good["problems"] == good["entry_problems"] == []
     assert [one.split(":")[0] for one in bad["entry_problems"]] == [
         "mac is no MAC address",
@@ -215,14 +215,12 @@ def test_a_node_without_an_entry_boots_from_its_disk(proxy: Path) -> None:
     text = (proxy / "boot.ipxe").read_text()
     assert text.startswith("#!ipxe")
     chain = "chain --autofree http://192.0.2.1:8080/"
-    places = ("nodes/${net0/mac:hexhyp}.ipxe", "nodes/${netX/mac:hexhyp}.ipxe", "discover/tell.ipxe")
+    places = ("nodes/${net0/mac:hexhyp}.ipxe", "nodes/${netX/mac:hexhyp}.ipxe", "discover/report.ipxe")
     assert " || ".join([*(f"{chain}{one}" for one in places), "exit"]) in text
 
 
-def test_an_entry_ends_by_itself_when_its_time_is_over_or_when_it_does_not_say_so(
-    proxy: Path, tmp_path: Path
-) -> None:
-    lease, text = json.loads((proxy / "said.json").read_text())["lease"]
+def test_an_entry_expires_by_itself_also_without_a_readable_lease(proxy: Path, tmp_path: Path) -> None:
+    lease, text = json.loads((proxy / "rendered.json").read_text())["lease"]
     assert lease == f"{proxy}/entries/n1"
     assert text == f"900 52-54-00-ab-cd-ef.ipxe {'a' * 32}\n"
     folder, now = tmp_path / "netboot", time.time()
@@ -236,17 +234,17 @@ def test_an_entry_ends_by_itself_when_its_time_is_over_or_when_it_does_not_say_s
         "damaged": ("soon\n", 0),
         "without": None,
     }
-    for node, said in leases.items():
+    for node, entry in leases.items():
         (folder / "dhcp-hosts" / node).write_text("52:54:00:ab:cd:ef,set:rackproof\n")
         (folder / "http/nodes" / node).mkdir()
         (folder / "http/nodes" / node / "write.json").write_text("{}")
-        if said:
+        if entry:
             path = folder / "entries" / node
-            path.write_text(said[0])
-            os.utime(path, (now - said[1], now - said[1]))
+            path.write_text(entry[0])
+            os.utime(path, (now - entry[1], now - entry[1]))
     for end in ("ef", "01", "02"):
         (folder / f"http/nodes/52-54-00-ab-cd-{end}.ipxe").write_text("#!ipxe\n")
-    # What was told already, and one that is being made: its lease comes first.
+    # An entry that is being made: its lease comes first.
     (folder / "entries/coming").write_text(text)
     program = tmp_path / "bin/systemctl"
     program.parent.mkdir()
@@ -277,9 +275,9 @@ def test_an_entry_ends_by_itself_when_its_time_is_over_or_when_it_does_not_say_s
 def test_what_is_left_of_an_entry_ends_and_what_is_made_meanwhile_does_not(
     proxy: Path, tmp_path: Path
 ) -> None:
-    _, text = json.loads((proxy / "said.json").read_text())["lease"]
+    _, text = json.loads((proxy / "rendered.json").read_text())["lease"]
     folder = tmp_path / "netboot"
-    for name in ("dhcp-hosts", "entries", "http/nodes/left", "http/nodes/anew", "bin"):
+    for name in ("dhcp-hosts", "entries", "http/nodes/left", "http/nodes/new", "bin"):
         (folder / name).mkdir(parents=True)
     # Cut off as it was made, or taken away: nothing answers it any more, and its order is still there.
     (folder / "entries/left").write_text(text)
@@ -287,9 +285,9 @@ def test_what_is_left_of_an_entry_ends_and_what_is_made_meanwhile_does_not(
     (folder / "http/nodes/left/write.json").write_text("{}")
     (folder / "http/nodes/52-54-00-ab-cd-ef.ipxe").write_text("#!ipxe\n")
     # A new run's, in the place of one that was killed: made while the clock goes on.
-    (folder / "dhcp-hosts/anew").write_text("52:54:00:ab:cd:01,set:rackproof\n")
-    (folder / "entries/anew").write_text(text.replace("-ef", "-01"))
-    clock = f"#!/bin/sh\n/bin/date +%s\nsleep 1.1\ntouch {folder}/entries/anew\n"
+    (folder / "dhcp-hosts/new").write_text("52:54:00:ab:cd:01,set:rackproof\n")
+    (folder / "entries/new").write_text(text.replace("-ef", "-01"))
+    clock = f"#!/bin/sh\n/bin/date +%s\nsleep 1.1\ntouch {folder}/entries/new\n"
     for name, program in (("date", clock), ("systemctl", "#!/bin/sh\n")):
         (folder / "bin" / name).write_text(program)
         (folder / "bin" / name).chmod(0o755)
@@ -298,7 +296,7 @@ def test_what_is_left_of_an_entry_ends_and_what_is_made_meanwhile_does_not(
     done = subprocess.run(["sh", "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert [line.partition(":")[0] for line in done.stdout.splitlines()] == ["left"], done.stderr
     left = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    assert left == ["bin/date", "bin/systemctl", "dhcp-hosts/anew", "entries/anew"]
+    assert left == ["bin/date", "bin/systemctl", "dhcp-hosts/new", "entries/new"]
 
 
 # A DHCP request of each of these machines, as a network card sends it.
@@ -339,7 +337,7 @@ kill $!; wait
         ("server", [1, 3]),
     ],
 )
-def test_dnsmasq_answers_machines_that_nobody_knows_only_while_they_may_tell(
+def test_dnsmasq_answers_unknown_machines_only_while_boot_reports_are_accepted(
     server: Path, proxy: Path, tmp_path: Path, window: str | None, answered: list[int]
 ) -> None:
     program = shutil.which("dnsmasq") or "/usr/sbin/dnsmasq"
@@ -363,14 +361,14 @@ def test_dnsmasq_answers_machines_that_nobody_knows_only_while_they_may_tell(
     subprocess.run(
         ["unshare", "--net", "sh", "-c", script], env=os.environ | {"ASKS": ASKS}, timeout=60, check=True
     )
-    said = (tmp_path / "log").read_text()
-    assert said.count("DHCPDISCOVER") == len(macs), said
-    offered = [number for number, mac in enumerate(macs, 1) if re.search(f"DHCPOFFER.* {mac}", said)]
-    assert offered == answered, said
+    log = (tmp_path / "log").read_text()
+    assert log.count("DHCPDISCOVER") == len(macs), log
+    offered = [number for number, mac in enumerate(macs, 1) if re.search(f"DHCPOFFER.* {mac}", log)]
+    assert offered == answered, log
 
 
 def test_the_time_to_tell_ends_by_itself(proxy: Path, tmp_path: Path) -> None:
-    text = json.loads((proxy / "said.json").read_text())["discover_lease"]
+    text = json.loads((proxy / "rendered.json").read_text())["discover_lease"]
     assert text == f"960 {'b' * 32}\n"
     program = tmp_path / "bin/systemctl"
     program.parent.mkdir()
@@ -378,7 +376,7 @@ def test_the_time_to_tell_ends_by_itself(proxy: Path, tmp_path: Path) -> None:
     program.chmod(0o755)
     environment = {"PATH": f"{program.parent}:{os.environ['PATH']}"}
     now = time.time()
-    for name, said, ago, over in (
+    for name, content, ago, over in (
         ("young", text, 900, False),
         ("old", text, 961, True),
         ("tomorrow", text, -86400, True),
@@ -388,28 +386,28 @@ def test_the_time_to_tell_ends_by_itself(proxy: Path, tmp_path: Path) -> None:
         ("begun", text, 961, True),
     ):
         folder = tmp_path / name
-        for place in ("dhcp-hosts", "discover", "http/discover", f"http/told/discover-{'b' * 32}"):
+        for place in ("dhcp-hosts", "discover", "http/discover", f"http/boot-reports/discover-{'b' * 32}"):
             (folder / place).mkdir(parents=True)
         if name != "begun":
             (folder / "discover/open.conf").write_text("dhcp-mac=set:unknown,*:*:*:*:*:*\n")
-        (folder / "http/discover/tell.ipxe").write_text("#!ipxe\n")
+        (folder / "http/discover/report.ipxe").write_text("#!ipxe\n")
         # Of somebody else, whose image is written.
-        (folder / "http/told/n1-token.json").write_text("{}")
-        if said:
-            (folder / "discover/lease").write_text(said)
+        (folder / "http/boot-reports/n1-token.json").write_text("{}")
+        if content:
+            (folder / "discover/lease").write_text(content)
             os.utime(folder / "discover/lease", (now - ago, now - ago))
         script = (proxy / "entries").read_text().replace(str(proxy), str(folder))
         done = subprocess.run(
             ["sh", "-c", script], env=environment, capture_output=True, text=True, check=True
         )
         left = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-        kept = ["discover/lease", "discover/open.conf", "http/discover/tell.ipxe"] * (not over)
-        assert left == sorted([*kept, "http/told/n1-token.json"]), name
-        assert any((folder / "http/told").glob("discover-*")) == (not over), name
-        assert ("tell who they are is over" in done.stdout) == over, name
+        kept = ["discover/lease", "discover/open.conf", "http/discover/report.ipxe"] * (not over)
+        assert left == sorted([*kept, "http/boot-reports/n1-token.json"]), name
+        assert any((folder / "http/boot-reports").glob("discover-*")) == (not over), name
+        assert ("the time for boot reports from unknown machines is over" in done.stdout) == over, name
     assert (tmp_path / "called").read_text() == "restart rackproof-netboot-dnsmasq.service\n" * 5
-    # Nobody's time any more: what was told in one that another took over goes; one that begins stays.
-    folder = tmp_path / "old/http/told"
+    # No lease: reports to a discovery that another took over go; those of one that begins stay.
+    folder = tmp_path / "old/http/boot-reports"
     for name, ago in (("discover-past", 400), ("discover-now", 0)):
         (folder / name).mkdir()
         os.utime(folder / name, (now - ago, now - ago))
@@ -418,17 +416,15 @@ def test_the_time_to_tell_ends_by_itself(proxy: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["discover-now", "n1-token.json"]
 
 
-def test_who_tells_gets_no_order(proxy: Path) -> None:
-    script = (proxy / "tell.ipxe").read_text()
-    assert (
-        f" rackproof.mac=${{netX/mac}} rackproof.tell=http://192.0.2.1:8080/told/discover-{'b' * 32} "
-        in script
-    )
+def test_a_machine_that_reports_gets_no_order(proxy: Path) -> None:
+    script = (proxy / "report.ipxe").read_text()
+    url = f"http://192.0.2.1:8080/boot-reports/discover-{'b' * 32}"
+    assert f" rackproof.mac=${{netX/mac}} rackproof.report={url} " in script
     assert "rackproof.order" not in script
     assert script.endswith("boot || exit\n")
 
 
-def test_nginx_takes_what_each_machine_tells_once_and_nothing_else(proxy: Path, tmp_path: Path) -> None:
+def test_nginx_takes_one_boot_report_of_each_machine_and_nothing_else(proxy: Path, tmp_path: Path) -> None:
     program = shutil.which("nginx") or "/usr/sbin/nginx"
     if not Path(program).exists() or os.geteuid() != 0:
         pytest.skip("needs nginx, and root, who it is started by")
@@ -443,11 +439,13 @@ def test_nginx_takes_what_each_machine_tells_once_and_nothing_else(proxy: Path, 
     kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     places = "".join(f"{kind}_temp_path {tmp_path}/{kind};" for kind in kinds)
     (tmp_path / "nginx.conf").write_text(text.replace("http {", f"http {{ {places}", 1))
-    (tmp_path / "http/told" / attempt).mkdir(parents=True)
+    (tmp_path / "http/boot-reports" / attempt).mkdir(parents=True)
     process = subprocess.Popen([program, "-g", "daemon off;", "-c", tmp_path / "nginx.conf"])
 
     def put(path: str, data: bytes = b"{}", method: str = "PUT") -> int:
-        request = urllib.request.Request(f"http://127.0.0.1:{port}/told/{path}", data=data, method=method)
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/boot-reports/{path}", data=data, method=method
+        )
         for _ in range(100):
             try:
                 with urllib.request.urlopen(request, timeout=10) as answer:
@@ -468,7 +466,7 @@ def test_nginx_takes_what_each_machine_tells_once_and_nothing_else(proxy: Path, 
         assert put(f"{attempt}/52-54-00-00-00-02.json", b"x" * 70000) == 413
         for other in ("x.json", "52-54-00-00-00-02.json.x", f"../{attempt}/y", "a/52-54-00-00-00-02.json"):
             assert put(f"{attempt}/{other}") in (403, 404, 409), other
-        # There is no time to tell by that name.
+        # No discovery has that name.
         assert put(f"discover-{'c' * 32}/{name}") >= 400
         assert put("n1-token.json", b"as before") == 201
     finally:
@@ -479,17 +477,17 @@ def test_nginx_takes_what_each_machine_tells_once_and_nothing_else(proxy: Path, 
 
 
 def test_the_order_is_the_one_whose_digest_stands_on_the_command_line(proxy: Path) -> None:
-    said = json.loads((proxy / "said.json").read_text())
+    served = json.loads((proxy / "rendered.json").read_text())
     script = (proxy / "node.ipxe").read_text()
     digest = re.search(r"rackproof.sha256=([0-9a-f]{64}) console=ttyS0", script)
     assert digest is not None
-    assert digest[1] == hashlib.sha256(said["order"].encode()).hexdigest()
+    assert digest[1] == hashlib.sha256(served["order"].encode()).hexdigest()
     assert " rackproof.mac=52:54:00:ab:cd:ef " in script
     assert "rackproof.order=http://192.0.2.1:8080/nodes/n1/write.json " in script
-    order = json.loads(said["order"])
+    order = json.loads(served["order"])
     assert (order["serial"], order["disk"], order["wipe"]) == ("M1", {"serial": "D1"}, [])
     assert order["image"]["url"] == "http://192.0.2.1:8080/artefacts/node.raw"
-    assert order["report"].endswith(said["told"].rpartition("/")[2])
+    assert order["report"].endswith(served["report_file"].rpartition("/")[2])
     # And it is what the program on the node takes.
     from .test_write_image import load
 
@@ -499,7 +497,7 @@ def test_the_order_is_the_one_whose_digest_stands_on_the_command_line(proxy: Pat
 
 
 def test_the_seed_is_what_cloud_init_takes(proxy: Path) -> None:
-    order = json.loads(json.loads((proxy / "said.json").read_text())["order"])
+    order = json.loads(json.loads((proxy / "rendered.json").read_text())["order"])
     seed = order["seed"]
     assert set(seed) == {"meta-data", "user-data", "network-config"}
     assert yaml.safe_load(seed["meta-data"]) == {"instance-id": "a" * 32, "local-hostname": "node-one"}
@@ -518,23 +516,25 @@ def test_the_seed_is_what_cloud_init_takes(proxy: Path) -> None:
 def test_ubuntu_s_installer_is_booted_with_a_seed_that_both_of_its_readers_take(rendered: Path) -> None:
     from .test_autoinstall import SCHEMA
 
-    said = json.loads((rendered / "installer/said.json").read_text())
-    assert said["entry_problems"] == []
-    # What is not served is told: the installer's kernel, ramdisk and ISO are no artefacts here.
-    assert len(said["problems"]) == 3
+    served = json.loads((rendered / "installer/rendered.json").read_text())
+    assert served["entry_problems"] == []
+    # What is not served is reported: the installer's kernel, ramdisk and ISO are no artefacts here.
+    assert len(served["problems"]) == 3
     script = (rendered / "installer/node.ipxe").read_text()
     (kernel,) = [line for line in script.splitlines() if line.startswith("kernel")]
     assert " BOOTIF=01-52-54-00-ab-cd-ef url=http://192.0.2.1:8080/artefacts/server.iso " in kernel
     assert " autoinstall ds=nocloud-net;s=http://192.0.2.1:8080/nodes/n1/ console=ttyS0 " in kernel
     assert "rackproof.order" not in script
     assert script.endswith("boot || exit\n")
-    files = {Path(one["path"]).name: one["content"] for one in said["files"]}
+    files = {Path(one["path"]).name: one["content"] for one in served["files"]}
     assert set(files) == {"user-data", "meta-data", "vendor-data"}
     assert yaml.safe_load(files["meta-data"])["instance-id"] == "a" * 32
-    told = yaml.safe_load(files["user-data"])["autoinstall"]
-    assert told["packages"] == ["chrony"]
-    assert told["network"]["ethernets"]["provisioning"]["match"] == {"macaddress": "52:54:00:ab:cd:ef"}
-    system = told["user-data"]
+    instructions = yaml.safe_load(files["user-data"])["autoinstall"]
+    assert instructions["packages"] == ["chrony"]
+    assert instructions["network"]["ethernets"]["provisioning"]["match"] == {
+        "macaddress": "52:54:00:ab:cd:ef"
+    }
+    system = instructions["user-data"]
     assert (system["hostname"], system["ssh_deletekeys"]) == ("node-one", False)
     if SCHEMA.exists():
         jsonschema.Draft4Validator(json.loads(SCHEMA.read_text())).validate(system)

@@ -46,7 +46,7 @@ class Server:
         self.image = image
         self.faults: list[str] = []
         self.asked: list[str] = []
-        self.told: list[dict[str, Any]] = []
+        self.reports: list[dict[str, Any]] = []
         self.order = b""
         self.places: list[str] = []
         self.answers = 204
@@ -72,7 +72,7 @@ class Server:
                 self.wfile.write(data[: len(data) // 2] if fault == "cut" else data)
 
             def do_PUT(self) -> None:
-                outer.told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                outer.reports.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
                 outer.places.append(self.path)
                 self.send_response(outer.answers)
                 self.end_headers()
@@ -112,7 +112,7 @@ def order(server: Server, **changed: Any) -> dict[str, Any]:
             "block": BLOCK,
             "blocks": digests(IMAGE),
         },
-        "report": f"{server.url}/told",
+        "report": f"{server.url}/boot-reports",
         "regular_file_is_a_disk": True,
     } | changed
 
@@ -208,9 +208,9 @@ def test_what_makers_leave_in_the_place_of_a_serial_number_is_no_machine_s(
 ) -> None:
     assert writer.FILLER == facts._FILLER
     before = content(machine)
-    for said in ("Default string", "To Be Filled By O.E.M.", "0123456789"):
+    for filler in ("Default string", "To Be Filled By O.E.M.", "0123456789"):
         with pytest.raises(writer.RefusedError, match="is no serial number"):
-            carry_out(order(server, serial=said), machine, serial=said)
+            carry_out(order(server, serial=filler), machine, serial=filler)
     assert content(machine) == before
     # And a number that the inventory does not quote is one.
     assert carry_out(order(server, serial=7007), machine, serial="7007")[0]["serial"] == "D1"
@@ -293,12 +293,12 @@ def test_power_cut_at_any_block_leaves_a_disk_that_does_not_boot(server: Server,
 
     for last in range(1, 4):
 
-        def tell(done: int, of: int, last: int = last) -> None:
+        def progress(done: int, of: int, last: int = last) -> None:
             if done == last:
                 raise PowerCut
 
         with pytest.raises(PowerCut):
-            writer.carry_out(order(server), found(machine), "M1", (), tell, pause=0.0)
+            writer.carry_out(order(server), found(machine), "M1", (), progress, pause=0.0)
         assert not (machine / "dev/sda").read_bytes()[:BLOCK].strip(b"\0")
     # And the next time it is written whole.
     carry_out(order(server), machine)
@@ -314,13 +314,13 @@ def seeded(server: Server, root: dict[str, int] | None, seed: Any = SEED) -> dic
     return given
 
 
-def test_the_new_system_is_told_who_it_is_before_its_disk_can_boot(server: Server, machine: Path) -> None:
-    told = []
+def test_the_new_system_gets_its_identity_before_its_disk_can_boot(server: Server, machine: Path) -> None:
+    seen = []
 
     def settle(path: str, image: dict[str, Any], seed: dict[str, str]) -> list[str]:
         disk = Path(path).read_bytes()
         # All but the first block is there.
-        told.append((path, seed, disk[:BLOCK].strip(b"\0"), disk[BLOCK : len(IMAGE)] == IMAGE[BLOCK:]))
+        seen.append((path, seed, disk[:BLOCK].strip(b"\0"), disk[BLOCK : len(IMAGE)] == IMAGE[BLOCK:]))
         return ["ssh-ed25519 AAAA"]
 
     given = seeded(server, {"begin": BLOCK, "bytes": BLOCK})
@@ -328,7 +328,7 @@ def test_the_new_system_is_told_who_it_is_before_its_disk_can_boot(server: Serve
         given, found(machine), "M1", (), lambda done, of: None, pause=0.0, settle=settle
     )
     assert keys == ["ssh-ed25519 AAAA"]
-    assert told == [(str(machine / "dev/sda"), SEED, b"", True)]
+    assert seen == [(str(machine / "dev/sda"), SEED, b"", True)]
     assert (machine / "dev/sda").read_bytes()[: len(IMAGE)] == IMAGE
 
 
@@ -353,7 +353,9 @@ def test_a_seed_that_has_nowhere_to_go_is_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize("broken", ["mount", "chroot", "umount"])
-def test_a_system_that_cannot_be_told_never_boots(server: Server, machine: Path, broken: str) -> None:
+def test_a_system_that_cannot_be_given_its_identity_never_boots(
+    server: Server, machine: Path, broken: str
+) -> None:
     def call(words: list[str], **_: Any) -> None:
         if words[0] == broken:
             raise subprocess.CalledProcessError(32, words, "first\nit is broken")
@@ -367,7 +369,7 @@ def test_a_system_that_cannot_be_told_never_boots(server: Server, machine: Path,
     assert not (machine / "dev/sda").read_bytes()[:BLOCK].strip(b"\0")
 
 
-def test_only_the_public_halves_of_host_keys_are_told(tmp_path: Path) -> None:
+def test_only_the_public_halves_of_host_keys_are_reported(tmp_path: Path) -> None:
     """The mounted system is a folder that stays, and its ssh-keygen writes two files."""
     called = []
 
@@ -416,14 +418,14 @@ def test_the_program_tells_the_server_that_this_is_not_the_machine(server: Serve
     )
     assert done.returncode == writer.REFUSED
     # Who waits knows that it came so far, and then how it ended.
-    assert [one["status"] for one in server.told] == ["begun", "refused"]
-    assert server.told[0]["node"] == "n1"
-    assert "the order is for nobody-has-this" in server.told[-1]["reason"]
+    assert [one["status"] for one in server.reports] == ["begun", "refused"]
+    assert server.reports[0]["node"] == "n1"
+    assert "the order is for nobody-has-this" in server.reports[-1]["reason"]
 
 
 @pytest.fixture
-def told_by(machine: Path) -> dict[str, Any]:
-    """Return what a machine tells with three disks, a card reader, and four network interfaces."""
+def identity(machine: Path) -> dict[str, Any]:
+    """Return the boot report of a machine with three disks, a card reader, and four network interfaces."""
     sysfs = machine / "sys"
     dmi = {"product_serial": "M1", "sys_vendor": "ACME", "product_name": "G8", "product_uuid": "u-1"}
     (sysfs / "class/dmi/id").mkdir(parents=True)
@@ -439,7 +441,7 @@ def told_by(machine: Path) -> dict[str, Any]:
     for name, address, carrier in (
         ("eth0", "52:54:00:AA:00:01", "1"),
         ("eth1", "52:54:00:aa:00:02", "0"),
-        # Down: it cannot tell.
+        # Down: whether it has a link cannot be read.
         ("eth2", "52:54:00:aa:00:03", None),
         ("lo", "00:00:00:00:00:00", "1"),
         ("ib0", ":".join(["80"] * 20), "1"),
@@ -452,11 +454,9 @@ def told_by(machine: Path) -> dict[str, Any]:
     return dict(writer.about(str(sysfs), found(machine)))
 
 
-def test_a_machine_tells_who_it_is_by_its_firmware_interfaces_and_disks(
-    told_by: dict[str, Any], machine: Path
-) -> None:
-    disks = told_by.pop("disks")
-    assert told_by == {
+def test_a_boot_report_has_firmware_interfaces_and_disks(identity: dict[str, Any], machine: Path) -> None:
+    disks = identity.pop("disks")
+    assert identity == {
         "serial": "M1",
         "manufacturer": "ACME",
         "model": "G8",
@@ -475,15 +475,15 @@ def test_a_machine_tells_who_it_is_by_its_firmware_interfaces_and_disks(
     ]
 
 
-def test_a_machine_with_a_hundred_disks_tells_no_more_than_the_server_takes(tmp_path: Path) -> None:
+def test_the_boot_report_of_a_hundred_disks_is_no_larger_than_the_server_takes(tmp_path: Path) -> None:
     one = {"serial": "S" * 40, "bytes": 1, "path": "/dev/sda", "removable": False}
     one["names"] = [f"/dev/disk/by-path/{'p' * 100}"]
-    told = writer.about(str(tmp_path), [one] * 500)
-    assert len(told["disks"]) == writer.MOST_REPORTED
-    assert len(json.dumps(told)) < 60000
+    report = writer.about(str(tmp_path), [one] * 500)
+    assert len(report["disks"]) == writer.MOST_REPORTED
+    assert len(json.dumps(report)) < 60000
 
 
-# Whatever opens, runs or removes something is an event that Python tells of.
+# Whatever opens, runs or removes something is an event that Python reports.
 WATCHED = """
 import os, runpy, sys
 def watch(event, args):
@@ -504,7 +504,7 @@ runpy.run_path(program, run_name="__main__")
 """
 
 
-def test_who_tells_opens_nothing_for_writing_and_runs_nothing(server: Server, tmp_path: Path) -> None:
+def test_a_boot_report_opens_nothing_for_writing_and_runs_nothing(server: Server, tmp_path: Path) -> None:
     # The watch sees what it is there for.
     (tmp_path / "x.py").write_text(
         "import os\nos.open(os.devnull, os.O_RDWR)\nopen(os.devnull, 'w')\nos.system('true')"
@@ -513,20 +513,20 @@ def test_who_tells_opens_nothing_for_writing_and_runs_nothing(server: Server, tm
         [sys.executable, "-c", WATCHED, tmp_path / "x.py"], capture_output=True, text=True, check=True
     )
     assert seen.stdout.count("WROTE") == 3
-    words = [PROGRAM, "--tell", f"{server.url}/told/attempt/", "52:54:00:AA:00:01"]
+    words = [PROGRAM, "--report", f"{server.url}/boot-reports/attempt/", "52:54:00:AA:00:01"]
     done = subprocess.run(
         [sys.executable, "-c", WATCHED, *words], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "WROTE" not in done.stdout
-    assert server.places == ["/told/attempt/52-54-00-aa-00-01.json"]
-    (told,) = server.told
-    assert set(told) == {"serial", "manufacturer", "model", "uuid", "macs", "disks"}
+    assert server.places == ["/boot-reports/attempt/52-54-00-aa-00-01.json"]
+    (report,) = server.reports
+    assert set(report) == {"serial", "manufacturer", "model", "uuid", "macs", "disks"}
     # It asked for no order, and for no image.
     assert server.asked == []
 
 
-def test_a_mistake_of_the_program_s_own_is_told_like_any_other_failure(
+def test_a_mistake_of_the_program_s_own_is_reported_like_any_other_failure(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def breaks(*given: Any) -> None:
@@ -536,23 +536,23 @@ def test_a_mistake_of_the_program_s_own_is_told_like_any_other_failure(
     server.order = json.dumps(order(server)).encode()
     digest = hashlib.sha256(server.order).hexdigest()
     assert writer.main([f"{server.url}/write.json", digest]) == writer.FAILED
-    assert [one["status"] for one in server.told] == ["begun", "failed"]
-    assert "NameError" in server.told[-1]["reason"]
+    assert [one["status"] for one in server.reports] == ["begun", "failed"]
+    assert "NameError" in server.reports[-1]["reason"]
 
 
 @pytest.mark.parametrize(("status", "ends"), [(412, 0), (409, 2)])
-def test_who_told_before_has_told_and_whom_nobody_hears_stays_on(
+def test_a_second_boot_report_succeeds_and_without_a_server_the_machine_stays_on(
     server: Server, monkeypatch: pytest.MonkeyPatch, status: int, ends: int
 ) -> None:
     monkeypatch.setattr(writer.time, "sleep", lambda seconds: None)
     server.answers = status
-    assert writer.main(["--tell", f"{server.url}/told/attempt", "52:54:00:aa:00:01"]) == ends
-    assert len(server.told) == (1 if ends == 0 else writer.TRIES)
+    assert writer.main(["--report", f"{server.url}/boot-reports/attempt", "52:54:00:aa:00:01"]) == ends
+    assert len(server.reports) == (1 if ends == 0 else writer.TRIES)
 
 
 def test_an_order_is_still_bound_to_its_digest_whatever_it_is_called(server: Server) -> None:
     server.order = json.dumps(order(server)).encode()
-    for words in (["--tell"], [f"{server.url}/write.json"], ["--tell", f"{server.url}/write.json"]):
+    for words in (["--report"], [f"{server.url}/write.json"], ["--report", f"{server.url}/write.json"]):
         done = subprocess.run([PROGRAM, *words], capture_output=True, text=True, check=False)
         assert done.returncode == 2
-    assert server.told == []
+    assert server.reports == []

@@ -1,8 +1,8 @@
-"""What Ubuntu's installer (subiquity) is told about a node: user-data, checked before the node is booted.
+"""The instructions of Ubuntu's installer (subiquity) for a node: user-data, checked before it is booted.
 
-The installer's own schema takes any storage, and any key that it does not know. Here a node is told a few
-keys and nothing else: one disk, which the first command names on the machine itself by its serial number,
-after it has seen that this is the machine that is meant. Until then the disk bears a name that no disk has,
+The installer's own schema takes any storage, and any key that it does not know. Here a node gets a few keys
+and nothing else: one disk, which the first command names on the machine itself by its serial number, after it
+has checked that this is the machine that is meant. Until then the disk bears a name that no disk has,
 so that an installer whose first command never ran writes nothing.
 """
 
@@ -56,7 +56,7 @@ class StorageLayout(_Part):
 
 
 class Ssh(_Part):
-    """Keys are told by user-data, for whom they are."""
+    """Keys come with user-data, for each user."""
 
     install_server: Literal[True] = True
     allow_pw: Literal[False] = False
@@ -101,7 +101,7 @@ class Drivers(_Part):
 
 
 class ExtraOptions(_Part):
-    """What an operator may add: none of it says what is written, or to whom it is told."""
+    """Keys that an operator may add: none of them sets what is written, or where it is reported."""
 
     apt: dict[str, Any] | None = None
     debconf_selections: _Text | None = None
@@ -116,7 +116,7 @@ class ExtraOptions(_Part):
 
 
 class Autoinstall(ExtraOptions):
-    """All that the installer is told."""
+    """The whole of the installer's instructions."""
 
     version: Literal[1] = 1
     early_commands: _Commands
@@ -163,14 +163,14 @@ def build_user_data(
 
     Args:
         entry: The node: its name, serial number and disk.
-        report: Where it tells how it went.
+        report: URL of its boot report.
         system: The new system's own user-data, for its first boot.
         network: Its network.
         files: The files of role netboot.
         more: What an operator adds, as :class:`ExtraOptions`.
 
     Raises:
-        ValueError: Something cannot be told so; the text names the key.
+        ValueError: The instructions cannot have this; the text names the key.
         OSError: A program cannot be read.
     """
     if entry.get("wipe"):
@@ -178,7 +178,7 @@ def build_user_data(
     order = {"node": entry["node"], "serial": entry["serial"], "disk": dict(entry["disk"])}
     packed = base64.b64encode(build_program(files, order | {"placeholder": DISK, "report": report})).decode()
     run = ("/usr/bin/python3", f"{PLACE}/program")
-    told = Autoinstall(
+    instructions = Autoinstall(
         **ExtraOptions.model_validate(dict(more or {})).model_dump(by_alias=True, exclude_none=True),
         early_commands=(
             f"mkdir -p {PLACE} && printf %s {packed} | base64 -d > {PLACE}/program",
@@ -189,7 +189,7 @@ def build_user_data(
         network=Network.model_validate(dict(network)),
         user_data=dict(system),
     )
-    said = told.model_dump(mode="json", by_alias=True, exclude_none=True)
-    said["network"] = {name: value for name, value in said["network"].items() if value}
+    content = instructions.model_dump(mode="json", by_alias=True, exclude_none=True)
+    content["network"] = {name: value for name, value in content["network"].items() if value}
     # JSON is YAML.
-    return "#cloud-config\n" + json.dumps({"autoinstall": said}, sort_keys=True) + "\n"
+    return "#cloud-config\n" + json.dumps({"autoinstall": content}, sort_keys=True) + "\n"

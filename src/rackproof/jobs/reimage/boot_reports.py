@@ -1,4 +1,4 @@
-"""The reports of machines that booted without an order (``rackproof-write-image --tell``).
+"""The reports of machines that booted without an order (``rackproof-write-image --report``).
 
 A report lies in a folder of the host that the machine boots from, one file for each MAC address. Whoever is
 in that network can write there: how many, how much and which characters is bounded here, and nothing read
