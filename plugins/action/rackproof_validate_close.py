@@ -16,7 +16,7 @@ class ActionModule(RackproofAction):
         """Return the verdict over all nodes, and whether it gates."""
         closed = tasks.close_night(
             NightContext(**options["night"]),
-            did=tasks.collect_actions(options["drained"], options["returned"], options["give_back"]),
+            did=tasks.collect_actions(options["drained"], options["returned"], options["resume"]),
             keep=not self.check_mode,
         )
         self.show_warning(closed.history)

@@ -17,12 +17,12 @@ class ActionModule(RackproofAction):
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return what should be done; a bad node is not a failure of this task."""
-        allowed = {"drain": options["drain"], "return": options["give_back"]}
+        allowed = {"drain": options["drain"], "return": options["resume"]}
         slurm, remark = tasks.read_slurm_answer(options["slurm"], options["partitions"])
         night = NightContext(**options["night"])
         judged = judge.judge_fleet(
             night,
-            asked={node: str(answer.get("msg", "")) for node, answer in options["looked"].items()},
+            asked={node: str(answer.get("msg", "")) for node, answer in options["snapshots"].items()},
             slurm=slurm,
             members=str(options["partitions"].get("stdout", "")),
             slurm_remark=remark,
@@ -37,7 +37,7 @@ class ActionModule(RackproofAction):
         return {
             "changed": False,
             "drain": list(judged.drain),
-            "give_back": list(judged.back),
+            "resume": list(judged.resume),
             "message": list(judged.message),
         }
 

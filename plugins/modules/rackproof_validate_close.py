@@ -19,8 +19,8 @@ options:
     description: Result of the task that returned nodes.
     type: dict
     default: {}
-  give_back:
-    description: Nodes that were to be returned; one that O(returned) does not speak of could not be.
+  resume:
+    description: Nodes that were to be returned; one without a result in O(returned) could not be.
     type: list
     elements: str
     default: []

@@ -12,8 +12,8 @@ description:
   - Judges health and the measurements of the last 24 hours, writes the night's record, and names the nodes
     that should be drained and returned. Does neither.
 options:
-  looked:
-    description: By node the result of M(rackproof_validate_snapshot); one that failed says why.
+  snapshots:
+    description: By node the result of M(rackproof_validate_snapshot); one that failed has the reason.
     type: dict
     required: true
   slurm:
@@ -34,7 +34,7 @@ options:
     description: Whether draining is allowed.
     type: bool
     default: false
-  give_back:
+  resume:
     description: Whether returning is allowed.
     type: bool
     default: false
@@ -66,7 +66,7 @@ EXAMPLES = r"""
 - name: Judge the night
   rackproof_validate_judge:
     night: "{{ begun.night }}"
-    looked: {node01: {msg: 4 GPUs}}
+    snapshots: {node01: {msg: 4 GPUs}}
   run_once: true
   register: judged
 """
@@ -77,7 +77,7 @@ drain:
   returned: success
   type: list
   elements: dict
-give_back:
+resume:
   description: Nodes to return to service.
   returned: success
   type: list

@@ -46,19 +46,19 @@ options:
     default: ["/", "/var"]
 attributes:
   check_mode:
-    description: Looks, and keeps the look in the temporary folder of the night.
+    description: Takes the snapshot, and keeps it in the temporary folder of the night.
     support: full
 extends_documentation_fragment: [rackproof.night, rackproof.no_diff]
 author: Rackproof developers
 """
 
 EXAMPLES = r"""
-- name: Look at the node
+- name: Take a snapshot of the node
   rackproof_validate_snapshot:
     night: "{{ begun.night }}"
     sku: "{{ bench_sku }}"
     expected: {gpus: 4, nvlinks: 18}
-  register: looked
+  register: snapshot
 """
 
 RETURN = r"""

@@ -268,7 +268,7 @@ def note(
         count.healthy += 1
         count.degraded += one.verdict is Verdict.DEGRADED
         if one.verdict.gates or one.plan == "drain":
-            count.alarms.append(f"{when}: {name}: {one.verdict.value}: {'; '.join(one.says()[:2])}")
+            count.alarms.append(f"{when}: {name}: {one.verdict.value}: {'; '.join(one.reason_texts()[:2])}")
 
 
 def healthy(count: Count, node_nights: int, seed: int, folder: Path) -> None:

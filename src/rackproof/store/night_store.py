@@ -46,7 +46,7 @@ class NightContext(Record):
 class StoredSnapshot(Record):
     """A node's snapshot, and what the inventory expected of it then."""
 
-    # The files say "look": earlier nights must stay readable.
+    # The files have "look": earlier nights must stay readable.
     snapshot: NodeSnapshot = Field(
         validation_alias=AliasChoices("snapshot", "look"), serialization_alias="look"
     )
@@ -104,7 +104,8 @@ class NodeNight(Record):
     """A node in one night. ``plan`` is what should be done, ``why`` the reason, ``did`` what was done.
 
     ``measured`` says that there are numbers of the last 24 hours; ``anew``, of a node that nights keep
-    drained, names what was measured since the night before: metrics, and programs that found nothing wrong.
+    drained, names what was measured since the night before: metrics, and programs that found nothing wrong
+    (the key keeps its name: earlier nights must stay readable).
     """
 
     node: str
@@ -129,7 +130,7 @@ class NodeNight(Record):
         found += [one.code for one in self.reasons if one.verdict is Verdict.FAIL and not one.fleetwide]
         return tuple(dict.fromkeys(found))
 
-    def says(self) -> tuple[str, ...]:
+    def reason_texts(self) -> tuple[str, ...]:
         """Return what is wrong in words, the worst first."""
         found = [f"{part_prefix(one)}{one.evidence}" for one in self.findings]
         found += [f"{one.metric or one.check} {one.part}: {one.text}".strip() for one in self.reasons]
@@ -277,7 +278,7 @@ def last_known(folders: Iterable[Path], wanted: Iterable[str]) -> tuple[dict[str
 
 
 def nights_of_node(folders: Iterable[Path], node: str) -> Iterator[tuple[NightRecord, NodeNight]]:
-    """Yield the nights in which a node was looked at; damaged ones are passed over."""
+    """Yield the nights that cover a node; damaged ones are passed over."""
     for folder in folders:
         try:
             night = read_night(folder)

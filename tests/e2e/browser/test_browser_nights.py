@@ -62,7 +62,7 @@ def made_night(count: int, ago: int = 0) -> NightRecord:
             )
         elif number % 40 == 12:
             node = node.model_copy(
-                update={"verdict": Verdict.UNPROVEN, "unreached": "no look at it: timed out"}
+                update={"verdict": Verdict.UNPROVEN, "unreached": "no snapshot of it: timed out"}
             )
         nodes.append(node)
     ended = ENDED - timedelta(days=ago)

@@ -75,7 +75,7 @@ def test_a_bad_node_is_found_drained_and_returned(
     assert slurm(f"scontrol update nodename={THEIRS} state=drain reason='{STRANGER}'").returncode == 0
     done, found = night()
     assert done.returncode == 2, done.stdout
-    assert found[THEIRS].verdict.value == "pass", found[THEIRS].says()
+    assert found[THEIRS].verdict.value == "pass", found[THEIRS].reason_texts()
     assert found[BAD].verdict.value == "fail"
     (why,) = [one for one in found[BAD].findings if one.verdict.value == "fail"]
     assert (why.part, why.place[:5]) == ("gpu", "GPU 2")
@@ -143,13 +143,17 @@ def test_every_fault_is_found_on_its_node_and_part_and_nothing_else(
         found = night()
         for node, faults in ((BAD, on_bad), (THEIRS, on_theirs)):
             names = {name for name, _, _ in faults}
-            assert news(found[node]) == set().union(*(found_ for _, _, found_ in faults)), found[node].says()
+            assert news(found[node]) == set().union(*(found_ for _, _, found_ in faults)), found[
+                node
+            ].reason_texts()
             assert bool(found[node].unreached) == ("dead-sshd" in names)
             assert found[node].verdict.value == ("unproven" if found[node].unreached else "fail")
             mend(rack, driver, node, names & set(MACHINE))
     reboot(rack, broken)
     found = night()
-    assert {one.verdict.value for one in found.values()} == {"pass"}, [one.says() for one in found.values()]
+    assert {one.verdict.value for one in found.values()} == {"pass"}, [
+        one.reason_texts() for one in found.values()
+    ]
     broken.clear()
 
 

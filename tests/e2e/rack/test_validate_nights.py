@@ -94,7 +94,7 @@ def test_fifty_nights_find_every_fault_and_blame_nobody_else(
                 mend(rack, driver, node)
             reboot(rack, placed)
         for node, one in found.items():
-            what = f"night {number + 1} of seed {seed}: {placed.get(node)}: {one.says()}"
+            what = f"night {number + 1} of seed {seed}: {placed.get(node)}: {one.reason_texts()}"
             news = {
                 (bad.code, slots.get(bad.name, bad.name))
                 for bad in one.findings

@@ -318,7 +318,7 @@ def test_only_a_night_that_looked_at_the_node_and_passed_it_proves_it(tmp_path: 
     for verdict in (Verdict.FAIL, Verdict.UNPROVEN):
         with pytest.raises(ReimageError, match=rf"n1 is {verdict.value}: XID 79. See `rackproof explain n1`"):
             check_night_verdict(night(tmp_path / verdict.value, verdict, "n1"), "n1")
-    with pytest.raises(ReimageError, match="did not look at it"):
+    with pytest.raises(ReimageError, match="has no snapshot of it"):
         check_night_verdict(night(tmp_path / "c", Verdict.PASS, "n2"), "n1")
     with pytest.raises(ReimageError, match="was not proven"):
         check_night_verdict(tmp_path / "nowhere", "n1")

@@ -179,9 +179,9 @@ def test_no_healthy_node_is_drained_in_a_thousand_node_nights(tmp_path: Path) ->
     verdicts: dict[Verdict, int] = {}
     for _ in range(HEALTHY_NIGHTS):
         for one in rack.make_night({}).values():
-            assert one.plan == "", one.says()
-            assert one.verdict is not Verdict.FAIL, one.says()
-            assert one.unreached or one.verdict is not Verdict.UNPROVEN, one.says()
+            assert one.plan == "", one.reason_texts()
+            assert one.verdict is not Verdict.FAIL, one.reason_texts()
+            assert one.unreached or one.verdict is not Verdict.UNPROVEN, one.reason_texts()
             verdicts[one.verdict] = verdicts.get(one.verdict, 0) + 1
             seen += 1
     assert seen > 1000

@@ -140,8 +140,8 @@ def test_a_suspect_is_judged_on_both_measurements(
     words: str,
 ) -> None:
     node, probed = night(*answers)
-    assert (node.verdict.value, node.plan == "drain") == (verdict, drained), node.says()
-    assert any(words in one for one in node.says()) or not words, node.says()
+    assert (node.verdict.value, node.plan == "drain") == (verdict, drained), node.reason_texts()
+    assert any(words in one for one in node.reason_texts()) or not words, node.reason_texts()
     assert probed.again == ((BAD,) if len(answers) > 1 and answers[1] is not BUSY else ())
 
 
@@ -161,12 +161,12 @@ def test_a_budget_that_is_used_up_is_said_and_nobody_drained_for_one_number(
     slow = (node_says(BAD, speed=600), 0, 178.0)
     node, probed = night(slow, how_=SCANTY, seconds=178.0)
     assert (node.verdict.value, node.plan) == ("unproven", "")
-    assert "not measured again: the night's GPU-minutes are used up" in node.says()[0]
+    assert "not measured again: the night's GPU-minutes are used up" in node.reason_texts()[0]
     assert probed.unconfirmed == (BAD,)
     # What was left open counts in the next night that measures the node.
     node, probed = night(slow, how_=SCANTY, seconds=178.0)
-    assert (node.verdict.value, node.plan) == ("fail", "drain"), node.says()
-    assert "when it was last measured: 600 TFLOP/s is below" in node.says()[0]
+    assert (node.verdict.value, node.plan) == ("fail", "drain"), node.reason_texts()
+    assert "when it was last measured: 600 TFLOP/s is below" in node.reason_texts()[0]
     assert probed.unconfirmed == ()
 
 
@@ -206,7 +206,7 @@ def test_one_good_measurement_counts_once_however_many_nights_there_are(
     good = classify_exit(node_says(BAD), "0", 4.0)
     monkeypatch.setattr(probes, "_direct_results", lambda *_: {BAD: good})
     node, _ = night(slurm=ours, hours=1)
-    assert node.why == "stays drained: what failed has passed 1 of 2 times", node.says()
+    assert node.why == "stays drained: what failed has passed 1 of 2 times", node.reason_texts()
     assert {"gemm", "gemm_best dtype=bf16", "job", "training-step"} <= set(node.anew)
     for _ in range(2):
         node, _ = night(slurm=ours, measured=False, hours=1)

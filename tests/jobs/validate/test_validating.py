@@ -324,9 +324,9 @@ def test_what_runs_of_the_day_measured_is_judged_with_health(results: Path) -> N
     assert reason.deviation is not None
     assert -0.22 < reason.deviation < -0.18
     close_night(night, did={})
-    told = explain.explanation_text(explain.explain_node(results, "r1-n02"))
-    assert re.search(r"floor gemm_best dtype=bf16 on GPU-\S+ \(slot 2\): .*\(S\), .2\d", told), told
-    assert "ansible-playbook bench.yml -l r1-n02" in told
+    text = explain.explanation_text(explain.explain_node(results, "r1-n02"))
+    assert re.search(r"floor gemm_best dtype=bf16 on GPU-\S+ \(slot 2\): .*\(S\), .2\d", text), text
+    assert "ansible-playbook bench.yml -l r1-n02" in text
     # The night's own numbers are in the history, too, and have no floors: they are not what is judged.
     a_night(results, {})
     (good, *_) = read_night(night_folders(results)[0]).nodes
@@ -383,7 +383,7 @@ def test_a_node_is_explained_from_records_alone(results: Path) -> None:
     for number in range(2):
         a_night(results, {1: gathered(1, log="NVRM: Xid (PCI:0002:06:00): 79, GPU has fallen off the bus.")})
         assert number + 1 == len(night_folders(results))
-    told = explain.explanation_text(explain.explain_node(results, "r1-n02"))
+    text = explain.explanation_text(explain.explain_node(results, "r1-n02"))
     for words in (
         "r1-n02: fail in the night",
         f"fail: xid_79: {uuid(1, 2)} (GPU 2",
@@ -392,9 +392,9 @@ def test_a_node_is_explained_from_records_alone(results: Path) -> None:
         "scontrol reboot ASAP nextstate=down r1-n02",
         "ansible-playbook validate.yml -l r1-n02",
     ):
-        assert words in told
+        assert words in text
     assert "nothing was found" in explain.explanation_text(explain.explain_node(results, "r1-n01"))
-    with pytest.raises(explain.ExplainError, match="has looked at nobody"):
+    with pytest.raises(explain.ExplainError, match="covers nobody"):
         explain.explain_node(results, "nobody")
 
 

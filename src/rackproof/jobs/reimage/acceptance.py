@@ -106,8 +106,8 @@ def check_night_verdict(night_folder: Path, node: str) -> tuple[str, ...]:
         raise ReimageError(f"{node} was not proven: {error}") from error
     mine = next((entry for entry in night.nodes if entry.node == node), None)
     if mine is None:
-        raise ReimageError(f"{node} was not proven: night {night.night_id} did not look at it")
-    text = "; ".join(mine.says()[:5]) or mine.why or "no reason was kept"
+        raise ReimageError(f"{node} was not proven: night {night.night_id} has no snapshot of it")
+    text = "; ".join(mine.reason_texts()[:5]) or mine.why or "no reason was kept"
     if mine.verdict.gates:
         raise ReimageError(
             f"{node} is {mine.verdict.value}: {sanitize(text, 600)}. See `rackproof explain {node}`"

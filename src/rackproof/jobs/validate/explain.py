@@ -23,11 +23,11 @@ _UUID = re.compile(r"GPU-[0-9A-Fa-f-]{8,60}")
 
 
 class ExplainError(RackproofError):
-    """There is nothing to explain; the message says where was looked and what to do."""
+    """There is nothing to explain; the message names the folder that was searched and what to do."""
 
 
 class Explanation(Record):
-    """A node explained, in lines; ``nights`` are when, verdict and the first thing said, newest first."""
+    """A node explained, in lines; ``nights`` are when, verdict and the first reason, newest first."""
 
     node: str
     night_id: str
@@ -48,20 +48,20 @@ def explain_node(results: Path, node: str) -> Explanation:
         node: Name in the inventory.
 
     Raises:
-        ExplainError: No night has looked at it.
+        ExplainError: No night has a snapshot of it.
         ResultsError: The results cannot be listed.
     """
     nights = list(night_store.nights_of_node(night_store.night_folders(results), node))
     if not nights:
         raise ExplainError(
-            f"no night in {results} has looked at {sanitize(node, 100)}: check the name against the "
+            f"no night in {results} covers {sanitize(node, 100)}: check the name against the "
             f"inventory, or run ansible-playbook validate.yml -l {sanitize(node, 100)}"
         )
     return build_explanation(nights)
 
 
 def build_explanation(nights: Sequence[tuple[NightRecord, NodeNight]]) -> Explanation:
-    """Explain a node by the nights that looked at it, newest first; at least one."""
+    """Explain a node by the nights that covered it, newest first; at least one."""
     night, mine = nights[0]
     return Explanation(
         node=mine.node,
@@ -73,7 +73,7 @@ def build_explanation(nights: Sequence[tuple[NightRecord, NodeNight]]) -> Explan
         tried=tuple(_tried(nights)),
         next=tuple(_next(mine)),
         nights=tuple(
-            (moment(one.ended), about.verdict.value, sanitize((about.says() or ("",))[0], 200))
+            (moment(one.ended), about.verdict.value, sanitize((about.reason_texts() or ("",))[0], 200))
             for one, about in nights[:_NIGHTS_SHOWN]
         ),
     )
@@ -105,7 +105,7 @@ def _service(night: NightRecord, mine: NodeNight) -> list[str]:
         by = {"ours": "drained by Rackproof's night", "other": "taken out of service by somebody else"}
         reason = f": {state.reason}" if state.reason else ""
         drained = f", {by[state.drained_by]}{reason}" if state.drained_by in by else ""
-        lines.append(f"Slurm said {state.state}{drained}.")
+        lines.append(f"Slurm's state was {state.state}{drained}.")
     if mine.plan:
         allowed = mine.plan in night.acts
         lines.append(f"{mine.plan}{'' if allowed else ' (not allowed, a dry run)'}: {mine.why}")
@@ -128,10 +128,11 @@ def _wrong(mine: NodeNight) -> list[str]:
             f"{one.verdict.value}: {one.code}: {night_store.part_prefix(one)}{one.evidence} "
             f"[{one.action}, {one.confidence}]{wide}"
         )
-    for told in mine.reasons:
-        off = f", {percent(told.deviation)} off" if told.deviation is not None else ""
+    for reason in mine.reasons:
+        off = f", {percent(reason.deviation)} off" if reason.deviation is not None else ""
         lines.append(
-            f"{told.verdict.value}: {told.check} {told.metric} on {told.part or mine.node}: {told.text}{off}"
+            f"{reason.verdict.value}: {reason.check} {reason.metric} on {reason.part or mine.node}: "
+            f"{reason.text}{off}"
         )
     return lines
 
@@ -193,7 +194,7 @@ def rma_packet(results: Path, node: str) -> str:
         node: Name in the inventory.
 
     Raises:
-        ExplainError: No night has looked at it.
+        ExplainError: No night has a snapshot of it.
         ResultsError: The results cannot be listed.
     """
     one = explain_node(results, node)
@@ -215,7 +216,7 @@ def rma_packet(results: Path, node: str) -> str:
         )
         bad = {found.name for found in nights[0][1].findings if found.part == "gpu"}
         # A measurement names its GPU with the slot behind it.
-        bad |= {told.part.partition(" ")[0] for told in nights[0][1].reasons}
+        bad |= {reason.part.partition(" ")[0] for reason in nights[0][1].reasons}
         gone = {gpu.uuid for gpu in seen.gone_gpus}
         lines += ["## GPUs", ""]
         lines += _table(
@@ -267,10 +268,10 @@ def _partners(
                 others = ", ".join(name for name in one.nodes if name != node)
                 rows.append((folder.name, others, "pass" if one.passed else "fail", one.text))
         # A link is named A>B, a group A+B.
-        for told in between.get(folder.name, ()):
-            if node in (ends := told.part.replace(">", "+").split("+")):
+        for reason in between.get(folder.name, ()):
+            if node in (ends := reason.part.replace(">", "+").split("+")):
                 others = ", ".join(name for name in ends if name != node)
-                rows.append((folder.name, others, told.verdict.value, told.text))
+                rows.append((folder.name, others, reason.verdict.value, reason.text))
     return rows[:_PARTNERS_SHOWN]
 
 

@@ -60,13 +60,13 @@ def parse_limits(node: str, values: Mapping[str, float]) -> Limits:
     return Limits(**values)  # type: ignore[arg-type]  # names and numbers were checked above
 
 
-def references_by_sku(looks: Mapping[str, StoredSnapshot]) -> dict[str, list[SkuReference]]:
-    """Return the baselines of each SKU, as the inventory gave them when its nodes were looked at.
+def references_by_sku(snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[SkuReference]]:
+    """Return the baselines of each SKU, as the inventory gave them for the night's snapshots.
 
     Raises:
         ValidateError: One is none.
     """
     try:
-        return {kept.snapshot.sku: kept.sku_references() for kept in looks.values()}
+        return {kept.snapshot.sku: kept.sku_references() for kept in snapshots.values()}
     except SkuReferenceError as error:
         raise ValidateError(str(error)) from error

@@ -50,7 +50,7 @@ class NightDecision(Record):
 
     night_id: str
     drain: tuple[dict[str, str], ...] = ()
-    back: tuple[str, ...] = ()
+    resume: tuple[str, ...] = ()
     message: tuple[str, ...] = ()
 
 
@@ -248,7 +248,7 @@ def _night_decision(night: NightRecord, link: str) -> NightDecision:
             for one in night.nodes
             if one.plan == "drain"
         ),
-        back=tuple(one.node for one in night.nodes if one.plan == "return"),
+        resume=tuple(one.node for one in night.nodes if one.plan == "return"),
         message=tuple(describe_drain_plan(night)),
     )
 
@@ -329,7 +329,7 @@ def _unknown_sku_finding(name: str) -> HealthFinding:
         code="sku_unknown",
         verdict=Verdict.UNPROVEN,
         action="configure",
-        evidence="the inventory does not say its SKU: put it into a group sku_NAME that sets bench_sku",
+        evidence="the inventory has no SKU of it: put it into a group sku_NAME that sets bench_sku",
     )
 
 
@@ -396,8 +396,10 @@ def _node_night(
 ) -> NodeNight:
     if kept is None:
         # ansible-core 2.19 begins every failure so, and the operator needs what follows.
-        text = sanitize(why, 300).removeprefix("Task failed: ") or "it was not looked at"
-        return NodeNight(node=name, verdict=Verdict.UNPROVEN, unreached=f"no look at it: {text}", slurm=state)
+        text = sanitize(why, 300).removeprefix("Task failed: ") or "the playbook took none"
+        return NodeNight(
+            node=name, verdict=Verdict.UNPROVEN, unreached=f"no snapshot of it: {text}", slurm=state
+        )
     verdicts = [one.verdict for one in findings]
     if name in measured.verdicts:
         verdicts.append(measured.verdicts[name])

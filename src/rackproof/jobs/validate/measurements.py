@@ -38,7 +38,7 @@ ELSEWHERE_DAYS = 60
 
 
 class NightNumbers(Record):
-    """What the night's numbers say: by node its reasons, besides pairs, moved GPUs, and remarks."""
+    """The night's numbers, judged: by node its reasons, besides pairs, moved GPUs, and remarks."""
 
     nodes: tuple[str, ...] = ()
     reasons: dict[str, tuple[NightReason, ...]] = Field(default={})
@@ -50,7 +50,7 @@ class NightNumbers(Record):
 
 def judge_measurements(
     results: Path,
-    looks: Mapping[str, StoredSnapshot],
+    snapshots: Mapping[str, StoredSnapshot],
     now: datetime,
     required: bool,
     policy: AnomalyPolicy,
@@ -60,14 +60,14 @@ def judge_measurements(
     """Judge what runs of the last 24 hours measured on these nodes."""
     from rackproof.analysis.anomaly import judge_night
 
-    readings, accepted, moved, remarks = _read_numbers(results, looks, now, dry)
+    readings, accepted, moved, remarks = _read_numbers(results, snapshots, now, dry)
     homes: dict[str, list[str]] = {}
-    for name, kept in looks.items():
+    for name, kept in snapshots.items():
         homes.setdefault(kept.about.hardware_key, []).append(name)
     night = judge_night(
         readings,
-        references_by_sku(looks),
-        asked=[kept.about for kept in looks.values()] if required else (),
+        references_by_sku(snapshots),
+        asked=[kept.about for kept in snapshots.values()] if required else (),
         accepted=accepted,
         policy=policy,
         once=once,
@@ -81,7 +81,7 @@ def judge_measurements(
             verdict, why = _shared_verdict(homes[one.key], one.verdict, why)
             reasons |= dict.fromkeys(homes[one.key], why)
             verdicts |= dict.fromkeys(homes[one.key], verdict)
-        elif one.kind != "node" and _nodes_in_name(one.name) <= set(looks):
+        elif one.kind != "node" and _nodes_in_name(one.name) <= set(snapshots):
             between += [part.model_copy(update={"part": sanitize(one.name, 200)}) for part in why]
     owners = _measured_tonight(readings)
     return NightNumbers(
@@ -95,7 +95,7 @@ def judge_measurements(
 
 
 def _read_numbers(
-    results: Path, looks: Mapping[str, StoredSnapshot], now: datetime, dry: bool
+    results: Path, snapshots: Mapping[str, StoredSnapshot], now: datetime, dry: bool
 ) -> tuple[Any, Any, list[HealthFinding], list[str]]:
     """Return readings, accepted references, GPUs that failed elsewhere, and remarks."""
     from rackproof.store.history.store import HistoryError
@@ -106,7 +106,7 @@ def _read_numbers(
         if dry and not url and not place.exists():
             # A dry run makes no history where there is none yet.
             return _readings_from_folders(results, now), (), [], []
-        return *_readings_from_history(results, place, looks, now, dry), []
+        return *_readings_from_history(results, place, snapshots, now, dry), []
     except (HistoryError, ResultsError) as error:
         remark = (
             f"the history cannot be asked: {sanitize(error, 300)}; "
@@ -154,7 +154,7 @@ def measured_since_last_night(
     results: Path,
     past: Sequence[Path],
     probed: ProbeNight | None,
-    looks: Mapping[str, StoredSnapshot],
+    snapshots: Mapping[str, StoredSnapshot],
     now: datetime,
 ) -> dict[str, tuple[str, ...]]:
     """Return what was measured of some nodes since the last night was judged.
@@ -164,7 +164,7 @@ def measured_since_last_night(
     from rackproof.analysis.anomaly import quantity_name
     from rackproof.store.history.readings import readings_of
 
-    if not looks:
+    if not snapshots:
         return {}
     since = (stamp_of(past[0].name) if past else None) or datetime.min.replace(tzinfo=UTC)
     with suppress(ResultsError):  # a night that is damaged was remarked on
@@ -178,7 +178,7 @@ def measured_since_last_night(
     programs = probed.sound if probed else {}
     return {
         name: tuple(sorted({*programs.get(name, ()), *found.get(kept.about.hardware_key, ())}))
-        for name, kept in looks.items()
+        for name, kept in snapshots.items()
     }
 
 
@@ -198,14 +198,14 @@ def nodes_measured_once(past: Sequence[Path], probed: ProbeNight | None, now: da
 
 
 def add_probe_reasons(
-    measured: NightNumbers, probed: ProbeNight | None, looked: set[str], require_references: bool
+    measured: NightNumbers, probed: ProbeNight | None, seen: set[str], require_references: bool
 ) -> NightNumbers:
     """Add what was wrong while the night measured: it can only make a verdict worse."""
     if probed is None:
         return measured
     reasons, verdicts = dict(measured.reasons), dict(measured.verdicts)
     unproven, remarks = unproven_pairs(probed, require_references)
-    for name in looked & (set(probed.reasons) | set(unproven)):
+    for name in seen & (set(probed.reasons) | set(unproven)):
         mine = (*probed.reasons.get(name, ()), *unproven.get(name, ()))
         if mine:
             reasons[name] = (*mine, *reasons.get(name, ()))
@@ -223,7 +223,7 @@ def add_probe_reasons(
 
 
 def _readings_from_history(
-    results: Path, place: Path, looks: Mapping[str, StoredSnapshot], now: datetime, dry: bool
+    results: Path, place: Path, snapshots: Mapping[str, StoredSnapshot], now: datetime, dry: bool
 ) -> tuple[Any, Any, list[HealthFinding]]:
     """Return readings of the nights, accepted references, and GPUs that failed elsewhere."""
     import numpy as np
@@ -240,7 +240,7 @@ def _readings_from_history(
         mine = np.array([one.benchmark != night_store.BENCHMARK for one in readings.quantities], dtype=bool)
         readings = readings.chosen(mine[readings.quantity]) if len(readings) else readings
         failures = store.failures_elsewhere(now - timedelta(days=ELSEWHERE_DAYS))
-        return readings, store.accepted(readings), _gpus_failed_elsewhere(failures, looks)
+        return readings, store.accepted(readings), _gpus_failed_elsewhere(failures, snapshots)
 
 
 def _readings_from_folders(results: Path, now: datetime) -> Any:
@@ -268,10 +268,10 @@ def _recent_runs(results: Path, now: datetime) -> list[Run]:
 
 
 def _gpus_failed_elsewhere(
-    failures: Sequence[Any], looks: Mapping[str, StoredSnapshot]
+    failures: Sequence[Any], snapshots: Mapping[str, StoredSnapshot]
 ) -> list[HealthFinding]:
     """Return GPUs that failed in another chassis, each once, by its latest failure."""
-    homes = {gpu.uuid: (name, gpu) for name, kept in looks.items() for gpu in kept.snapshot.gpus}
+    homes = {gpu.uuid: (name, gpu) for name, kept in snapshots.items() for gpu in kept.snapshot.gpus}
     latest: dict[str, HealthFinding] = {}
     for one in failures:
         if one.gpu in homes and one.gpu not in latest:
@@ -282,7 +282,7 @@ def _gpus_failed_elsewhere(
 
 
 def failed_elsewhere_finding(
-    name: str, gpu: GpuSnapshot, what: str, when: str, other: str, said: str
+    name: str, gpu: GpuSnapshot, what: str, when: str, other: str, reason: str
 ) -> HealthFinding:
     """Return the finding of a GPU that failed in another node earlier: a hint, no reason to drain."""
     return HealthFinding(
@@ -294,5 +294,5 @@ def failed_elsewhere_finding(
         verdict=Verdict.DEGRADED,
         action="watch",
         confidence="hint",
-        evidence=sanitize(f"failed {what} on {when} in another node, {other}: {said}", 400),
+        evidence=sanitize(f"failed {what} on {when} in another node, {other}: {reason}", 400),
     )

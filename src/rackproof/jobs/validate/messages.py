@@ -55,9 +55,9 @@ def _unmeasured_nodes(night: NightRecord) -> list[str]:
 def _describe_nodes(verdict: Verdict, nodes: Sequence[NodeNight]) -> Iterator[str]:
     """Yield a line for each of the first nodes of a verdict, and one for all others."""
     for one in nodes[:_TOLD]:
-        says = one.says()
-        more = f" (and {len(says) - 1} more)" if len(says) > 1 else ""
-        first = sanitize(says[0] if says else "no reason kept", 300)
+        reasons = one.reason_texts()
+        more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+        first = sanitize(reasons[0] if reasons else "no reason kept", 300)
         yield f"{verdict.value} {one.node}: {first}{more}"
     if len(nodes) > _TOLD:
         yield f"{verdict.value}, too: {compress_hostlist([one.node for one in nodes[_TOLD:]])}"
@@ -84,7 +84,7 @@ def _describe_change(one: NodeNight, then: NodeNight | None) -> list[str]:
         # A new node that passes is no news.
         if one.verdict is Verdict.PASS:
             return []
-        return [f"{one.node}: {one.verdict.value}, not looked at in the night before"]
+        return [f"{one.node}: {one.verdict.value}, not in the night before"]
     new = _new_reasons(one, then)
     if one.unreached and not then.unreached:
         new.insert(0, one.unreached)

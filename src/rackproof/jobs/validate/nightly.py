@@ -129,7 +129,9 @@ def finish_interrupted(results: Path) -> list[str]:
                 remarks.append(f"{folder.name} is no whole night, and holds what no night makes; it was left")
                 continue
             shutil.rmtree(folder, ignore_errors=True)
-            remarks.append(f"{folder.name} was interrupted before it was judged; it was looked at anew")
+            remarks.append(
+                f"{folder.name} was interrupted before it was judged; its nodes were checked again"
+            )
         else:
             begun = night_store.NightContext(night_id=folder.name, folder=str(folder), results=str(results))
             try:

@@ -33,7 +33,7 @@ _CHANGES = 40
 _ORDER = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED, Verdict.PASS)
 _WORDS = {
     Verdict.PASS: "Every node passed what was asked of it.",
-    Verdict.DEGRADED: "Nodes work, and something about them should be looked at.",
+    Verdict.DEGRADED: "Nodes work, and something about them needs attention.",
     Verdict.FAIL: "At least one node is bad.",
     Verdict.UNPROVEN: "Something could not be proven; that is not a pass.",
 }
@@ -70,7 +70,7 @@ def night_junit(night: NightRecord) -> bytes:
     """Return a night as JUnit XML: a suite per rack, a case per node; unproven is an error."""
     by_rack: dict[str, list[Case]] = {}
     for node in night.nodes:
-        lines = [sanitize(line, 1000) for line in node.says()]
+        lines = [sanitize(line, 1000) for line in node.reason_texts()]
         text, reason = "\n".join(lines), lines[0] if lines else node.verdict.value
         by_rack.setdefault(node.rack, []).append(Case(node.node, node.verdict, reason, text, output=text))
     suites = [junit_suite(sanitize(rack, 60) or "no rack", cases) for rack, cases in sorted(by_rack.items())]
@@ -129,8 +129,8 @@ def node_page(
     Args:
         night: The night.
         mine: The node in it.
-        kept: The look at it, None where there is none.
-        nights: Nights that looked at it, newest first.
+        kept: Its snapshot, None where there is none.
+        nights: Nights that covered it, newest first.
         charts: Its measurements over the nights.
     """
     one = explain.build_explanation(nights or [(night, mine)])
@@ -144,7 +144,7 @@ def node_page(
             title=sanitize(mine.node, 200),
             point=" · ".join(sanitize(part, 60) for part in (mine.rack, mine.sku, mine.hardware_key) if part),
             verdict=mine.verdict,
-            told=one,
+            explained=one,
             findings=_findings(mine),
             reasons=_reasons(mine.reasons, "Measurements that do not pass"),
             drawn=charts,
@@ -188,7 +188,9 @@ def _racks(night: NightRecord, pages: Mapping[str, str]) -> list[dict[str, Any]]
                         "name": short[one.node],
                         "verdict": one.verdict,
                         "href": pages.get(one.node, ""),
-                        "title": sanitize("; ".join([one.node, one.verdict.value, *one.says()[:2]]), 300),
+                        "title": sanitize(
+                            "; ".join([one.node, one.verdict.value, *one.reason_texts()[:2]]), 300
+                        ),
                         "out": bool(one.slurm and one.slurm.drained_by != "none") or one.plan == "drain",
                     }
                     for one in nodes
@@ -205,13 +207,13 @@ def _bad(night: NightRecord, pages: Mapping[str, str]) -> Table:
     )
     rows = []
     for one in nodes:
-        says = one.says()
-        more = f"and {len(says) - 1} more" if len(says) > 1 else ""
+        reasons = one.reason_texts()
+        more = f"and {len(reasons) - 1} more" if len(reasons) > 1 else ""
         rows.append(
             (
                 view.verdict_cell(one.verdict),
                 Cell(sanitize(one.node, 100), href=pages.get(one.node, "")),
-                Cell(sanitize(says[0] if says else "", 300), note=more),
+                Cell(sanitize(reasons[0] if reasons else "", 300), note=more),
                 Cell(
                     ", ".join(dict.fromkeys(found.action for found in one.findings if found.action != "none"))
                 ),
@@ -317,7 +319,7 @@ def _nights(nights: Sequence[tuple[NightRecord, NodeNight]]) -> Table:
             (
                 view.verdict_cell(mine.verdict),
                 Cell(moment(night.ended)),
-                Cell(sanitize((mine.says() or ("",))[0], 300)),
+                Cell(sanitize((mine.reason_texts() or ("",))[0], 300)),
                 Cell(sanitize(mine.did, 300)),
             )
             for night, mine in nights

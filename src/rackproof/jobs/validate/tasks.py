@@ -280,7 +280,10 @@ def build_night_run(night: NightRecord, looks: Mapping[str, StoredSnapshot]) -> 
         judgements=tuple(judgements),
         verdict=night.verdict,
         reasons=tuple(
-            f"{one.node}: {text}" for one in night.nodes if one.verdict.gates for text in one.says()[:1]
+            f"{one.node}: {text}"
+            for one in night.nodes
+            if one.verdict.gates
+            for text in one.reason_texts()[:1]
         )[:50],
         rackproof_version=__version__,
     )
@@ -331,14 +334,14 @@ def _drain_outcome(answer: Mapping[str, Any], node: str) -> str:
 
 
 def collect_actions(
-    drained: Mapping[str, Any], returned: Mapping[str, Any], give_back: Sequence[str] = ()
+    drained: Mapping[str, Any], returned: Mapping[str, Any], resume: Sequence[str] = ()
 ) -> dict[str, str]:
     """Return what became of drains (a loop's result) and returns, by node.
 
     Args:
         drained: Result of the loop that drained nodes.
         returned: Result of the task that returned nodes.
-        give_back: The nodes that were to be returned: one of which nothing is said was not.
+        resume: The nodes that were to be returned; one without a result was not.
     """
     did = {}
     for one in drained.get("results") or ():
@@ -352,6 +355,6 @@ def collect_actions(
         did[node] = (
             "returned to service" if about.get("in_service") else f"Slurm does not take it back: {state}"
         )
-    for node in give_back:
+    for node in resume:
         did.setdefault(node, f"could not be returned: {returned.get('msg') or 'no answer'}")
     return did

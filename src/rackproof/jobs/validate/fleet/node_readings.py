@@ -193,7 +193,7 @@ def read_node_probes(
     sound = tuple(probe.name for probe, one in zip(programs, readings, strict=True) if not one.reasons)
     if done.how != "ok" and not any(one.verdict.gates for one in reasons):
         # Each program ended well and the job did not: whatever that was, it is no pass.
-        problem = f"{done.how}: {done.text or 'nobody says why'}"
+        problem = f"{done.how}: {done.text or 'no reason was given'}"
         reasons = (*reasons, unproven_reason("job", target.name, problem))
     return NodeMeasurements(
         _flat(one.measurements for one in readings),

@@ -73,7 +73,7 @@ def retest_suspects(
             bad=bad,
             bad_again=later.get(name, {}) if measured_again else {},
             earlier=earlier.get(name, ()),
-            obstacle="it gave no number" if measured_again else obstacles.get(name, "nobody says why"),
+            obstacle="it gave no number" if measured_again else obstacles.get(name, "no reason was given"),
         )
         retest.weigh_all()
         twice.reasons[name] = retest.reasons
