@@ -49,7 +49,7 @@ Shell = Callable[[str], tuple[int, str, str]]
 
 
 class ProbeError(RackproofError):
-    """Slurm's host does not do what measuring needs; the message says what and what to do."""
+    """Slurm's host does not do what measuring needs; the message names what and what to do."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class ProbePlan:
         share: Largest share of a partition that is measured at once; one node always is.
         python: Interpreter on the nodes that holds PyTorch and mlperf-logging.
         workloads: Folder of the programs.
-        benchmarks: Folder of the definitions, whose rules say what is judged.
+        benchmarks: Folder of the definitions, whose rules define what is judged.
         chosen: Names of :data:`PROBES`; those between nodes are ``fabric``.
         node_limit_s: Seconds that the job of a node may take.
         pair_limit_s: Seconds that the job of a pair may take.
@@ -143,7 +143,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Section:
-    """What one program of a job said. ``status`` is None where it did not end."""
+    """Output of one program of a job. ``status`` is None where it did not end."""
 
     name: str
     status: int | None
@@ -181,7 +181,7 @@ def pack_files(folder: Path, names: tuple[str, ...]) -> str:
 
 
 def probe_arguments(probe: Probe, device: str) -> tuple[str, ...] | None:
-    """Return what a program is told on such a device, None where it has nothing to measure there."""
+    """Return a program's arguments on such a device, None where it has nothing to measure there."""
     return probe.gpu if device == "gpu" else probe.cpu
 
 
@@ -240,7 +240,7 @@ def _probe_lines(probe: Probe, device: str, limit_s: int, rendezvous: str) -> li
 
 
 def split_sections(text: str) -> tuple[Section, ...]:
-    """Return what each program of a job said; text of programs that imitate the marks ends up in none."""
+    """Return the output of each program of a job; text of programs that imitate the marks ends up in none."""
     sections: list[Section] = []
     name, lines = "", list[str]()
     for line in text.splitlines():
@@ -286,7 +286,7 @@ class JobRunner:
     _scripts: dict[str, str] = field(default_factory=dict)
 
     def begin(self) -> None:
-        """Make a folder for what jobs say.
+        """Make a folder for the jobs' output.
 
         Raises:
             ProbeError: The host does not let us.
@@ -460,13 +460,13 @@ class JobRunner:
         self.shell(f"scancel --name={JOB_NAME} --nodelist={shlex.quote(','.join(job.nodes))}")
 
 
-def classify_exit(said: str, status: str, minutes: float) -> JobResult:
-    """Return how a job ended, out of what srun and its programs said."""
-    sections = split_sections(said)
+def classify_exit(output: str, status: str, minutes: float) -> JobResult:
+    """Return how a job ended, by the output of srun and its programs."""
+    sections = split_sections(output)
     if not sections:
         # Nothing ran: nothing was used.
-        outcome = "busy" if _BUSY.search(said) else "lost"
-        return JobResult(outcome, _end_of_output(said) or "srun said nothing")
+        outcome = "busy" if _BUSY.search(output) else "lost"
+        return JobResult(outcome, _end_of_output(output) or "srun printed nothing")
     # Before "failed": a program that was ended has a status that is none of its own.
     if any(section.status in OUT_OF_TIME for section in sections):
         return JobResult("hung", "did not end in time", sections, minutes)
@@ -475,7 +475,7 @@ def classify_exit(said: str, status: str, minutes: float) -> JobResult:
         text = f"{failed.name} ended with {failed.status}: {last_lines(failed.text)}"
         return JobResult("failed", text, sections, minutes)
     if status != "0":
-        return JobResult("failed", _end_of_output(said), sections, minutes)
+        return JobResult("failed", _end_of_output(output), sections, minutes)
     return JobResult("ok", "", sections, minutes)
 
 
@@ -485,8 +485,8 @@ def _end_of_output(text: str) -> str:
 
 
 def last_lines(text: str) -> str:
-    """Return the end of what a program said, its measurements left out."""
+    """Return the end of a program's output, its measurements left out."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and ":::MLLOG" not in line]
-    # What srun says of a program that failed is no news where the program said why.
+    # srun's line about a program that failed is no news where the program printed the reason.
     own = [line for line in lines if not line.startswith(("srun:", "slurmstepd:"))]
     return sanitize(" | ".join((own or lines)[-2:]), 300)

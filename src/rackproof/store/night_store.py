@@ -103,7 +103,7 @@ class Hold(Record):
 class NodeNight(Record):
     """A node in one night. ``plan`` is what should be done, ``why`` the reason, ``did`` what was done.
 
-    ``measured`` says that there are numbers of the last 24 hours; ``anew``, of a node that nights keep
+    ``measured`` means that there are numbers of the last 24 hours; ``anew``, of a node that nights keep
     drained, names what was measured since the night before: metrics, and programs that found nothing wrong
     (the key keeps its name: earlier nights must stay readable).
     """

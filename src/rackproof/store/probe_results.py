@@ -15,14 +15,14 @@ PROBES_FILE = "probes.json"
 BENCHMARK = "probes"
 """The name under which what nights measure enters the history."""
 DIRECT = "direct"
-"""Folder of what drained nodes said."""
+"""Folder of drained nodes' output."""
 
 
 class PairResult(Record):
     """Nodes that reduced together. ``value`` is the bus bandwidth at the largest size, in GB/s.
 
-    ``passed`` says that they came to their end with right sums and that nothing speaks against their speed;
-    ``speed`` what a floor or other pairs say of that, None where it was compared with nothing.
+    ``passed`` means that they came to their end with right sums and without a finding against their speed;
+    ``speed`` is the judgment by a floor or other pairs, None where it was compared with nothing.
     """
 
     nodes: tuple[str, ...]
@@ -36,7 +36,7 @@ class ProbeNight(Record):
     """What a night measured by itself, as kept in ``probes.json``.
 
     ``asked`` is the budget in GPU-minutes, ``spent`` what was used, drained nodes not counted. ``left_out``
-    says by node why it was not measured; those are no findings. ``digests`` are, by what has to be alike, the
+    has by node why it was not measured; those are no findings. ``digests`` are, by what has to be alike, the
     bits that most agreed on. ``sound`` are by node the programs that ended well and found nothing wrong, and
     ``job`` where all did.
     ``again`` were measured a second time for suspect numbers; ``unconfirmed`` should have been and were not:

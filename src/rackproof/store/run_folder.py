@@ -230,7 +230,7 @@ def _flush_folder(folder: Path) -> None:
 
 
 def _explain(error: OSError, path: Path) -> str:
-    """Say what stopped the writing of ``path`` and what to do about it."""
+    """Return what stopped the writing of ``path`` and what to do about it."""
     folder = path.parent
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         what = "the quota is used up" if error.errno == errno.EDQUOT else "the disk is full"

@@ -37,7 +37,7 @@ _MAC = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}")
 
 
 class BootReportError(RackproofError):
-    """Unknown machines cannot report; the message says why."""
+    """Unknown machines cannot report; the message has the reason."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def parse_report_list(text: str) -> list[str]:
 def read_command(folder: str, macs: Iterable[str]) -> str:
     """Return the shell command that shows the reports of machines, one line for each."""
     names = " ".join(mac.replace(":", "-") for mac in macs)
-    # One byte more than is allowed, to tell a report that is too long from one that just fits.
+    # One byte more than is allowed, to distinguish a report that is too long from one that just fits.
     show = f'echo "$name" $(head -c {MAX_BYTES + 1} "$name.json" | base64 | tr -d "\\n")'
     return f"cd {shlex.quote(folder)} && for name in {names}; do {show}; done"
 

@@ -37,7 +37,7 @@ _PLAIN = re.compile(r"[\w.:+-]{1,100}", re.ASCII)
 
 
 class DiscoveryError(RackproofError):
-    """Something an operator has to mend; the message says what and how."""
+    """Something an operator has to mend; the message names what and how."""
 
 
 @dataclass(frozen=True)

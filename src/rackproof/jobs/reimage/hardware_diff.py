@@ -21,9 +21,9 @@ MEMORY_SLACK = 0.02
 
 
 class Change(Record):
-    """One difference. ``before`` and ``after`` are as the records say; empty is not there.
+    """One difference. ``before`` and ``after`` are as in the records; empty is not there.
 
-    Against an expectation, ``before`` is what was expected; of what is ``unread``, ``after`` says why.
+    Against an expectation, ``before`` is what was expected; of what is ``unread``, ``after`` is the reason.
     """
 
     part: str
@@ -67,7 +67,7 @@ def parse_expectation(node: str, values: Mapping[str, Any]) -> HardwareExpectati
         values: ``reimage_expect``.
 
     Raises:
-        ValueError: Unknown keys, or values of another kind; says which.
+        ValueError: Unknown keys, or values of another kind; the text names them.
     """
     try:
         return HardwareExpectation.model_validate(values)

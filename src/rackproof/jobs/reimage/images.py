@@ -19,7 +19,7 @@ SECTOR_BYTES = 512
 LINUX = frozenset(
     {
         UUID("0fc63daf-8483-4772-8e79-3d69d8477de4"),
-        # The same, told apart by architecture: x86-64, arm64.
+        # The same, by architecture: x86-64, arm64.
         UUID("4f68bce3-e8cd-4db1-96e7-fbcaf984b709"),
         UUID("b921b045-1df0-41c3-af44-4c6f280d3fae"),
     }
@@ -37,7 +37,7 @@ class Partition(Record):
 class ImageDescription(Record):
     """An image: its size in bytes, the digest of the whole, and of each block of ``block`` bytes.
 
-    ``root`` is the partition with the root file system, None where no partition table says it.
+    ``root`` is the partition with the root file system, None where no partition table has it.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """IPMI over LAN (RMCP+), by the program ``ipmitool``: for BMCs that lack Redfish.
 
 A program in the place of a library, because a process can be ended when its time is up, and because an
-operator can type the same command. Its exit status says little (an order that the BMC refused can end with
+operator can type the same command. Its exit status means little (an order that the BMC refused can end with
 0), so that what counts is what the BMC reads back.
 """
 

@@ -6,7 +6,7 @@ from there.
 
 A journal's lines are added whole or not at all, whatever ends the writer. A line is a checksum and an entry
 in JSON. A last line that was cut off never counted, and is removed by the next writer; a damaged line before
-it is an error, because what it said is not known. Beside the journal lies a reserve: the space to write down
+it is an error, because its content is not known. Beside the journal lies a reserve: the space to write down
 how a step ended is taken before the step begins, so that a full disk stops a node before it is touched and
 not after.
 """
@@ -43,11 +43,11 @@ _RUN_NAME = re.compile(rf"\d{{8}}T\d{{6}}Z-{BENCHMARK}-[0-9a-f]{{6}}")
 
 
 class ReimageError(RackproofError):
-    """Something an operator has to mend; the message says what and how."""
+    """Something an operator has to mend; the message names what and how."""
 
 
 class JournalError(RackproofError):
-    """A journal cannot be written or read; the message says what to do."""
+    """A journal cannot be written or read; the message names what to do."""
 
 
 class RunRequest(Record):
@@ -174,8 +174,9 @@ def parse_journal(data: bytes, name: str) -> tuple[Entry, ...]:
             entry = None
         if entry is None:
             raise JournalError(
-                f"{name} is damaged in line {number}: where the node stands is not known. Look at the node, "
-                "drain it if it is not, start reimage.yml for it with -e reimage_again=true: it begins anew"
+                f"{name} is damaged in line {number}: where the node stands is not known. Check the node, "
+                "drain it if it is not, start reimage.yml for it with -e reimage_again=true: it starts "
+                "from the first step"
             )
         entries.append(entry)
     return tuple(entries)
@@ -211,7 +212,7 @@ def append_entry(path: Path, entry: Entry, *, reserve: bool = False) -> None:
             used up.
 
     Raises:
-        JournalError: Disk full, not permitted, damaged; says what to do.
+        JournalError: Disk full, not permitted, damaged; the text names what to do.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

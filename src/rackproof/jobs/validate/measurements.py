@@ -33,7 +33,7 @@ from rackproof.store.probe_results import ProbeNight, read_probes
 from rackproof.store.run_folder import ResultsError, stamp_of
 
 DRIFT_NIGHTS = 15
-"""Nights that are read: tonight and the fourteen that drift looks back."""
+"""Nights that are read: tonight and the fourteen before that drift uses."""
 ELSEWHERE_DAYS = 60
 
 

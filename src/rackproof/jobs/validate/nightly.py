@@ -1,10 +1,10 @@
-"""``rackproof nightly``: one bounded run of validate.yml, what an earlier one left, and who hears of it.
+"""``rackproof nightly``: one bounded run of validate.yml, what an earlier one left, and the messages.
 
 The playbook is run by ansible-runner, as a program: this package never imports Ansible, nor what drives it.
 
-The exit status tells the fleet's faults from the tool's: 0 pass or degraded, 2 a bad node, 3 unproven, 1
-where there is no night to judge by (the playbook died, ran out of time, could not write), or where nobody
-could be told.
+The exit status separates the fleet's faults from the tool's: 0 pass or degraded, 2 a bad node, 3 unproven, 1
+where there is no night to judge by (the playbook died, ran out of time, could not write), or where no
+message could be sent.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _MOST_TEXT = 3500
 
 
 class NightlyError(RackproofError):
-    """Something an operator has to mend; the message says what and how."""
+    """Something an operator has to mend; the message names what and how."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class NightlySettings:
 
 @dataclass(frozen=True)
 class NightlyOutcome:
-    """How a nightly ended: exit status, the night if there is one, what to say first to last."""
+    """How a nightly ended: exit status, the night if there is one, the message's lines."""
 
     status: int
     night: NightRecord | None
@@ -85,14 +85,14 @@ class NightlyOutcome:
 
 
 def run_nightly(settings: NightlySettings, output: TextIO) -> NightlyOutcome:
-    """Make one night and tell of it.
+    """Run one night and send messages about it.
 
     Args:
         settings: What to do.
         output: Where the playbook's output goes while it runs.
 
     Raises:
-        NightlyError: Another nightly runs, or there is no checkout; nobody is told, nothing was done.
+        NightlyError: Another nightly runs, or there is no checkout; no message is sent, nothing was done.
         ResultsError: The results folder cannot be used.
     """
     if not (settings.checkout / "validate.yml").is_file():
@@ -166,7 +166,7 @@ def _single_nightly(results: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            # Empty says ended. Left full by a reboot, it makes systemd start the night again.
+            # Empty means ended. Left full by a reboot, it makes systemd start the night again.
             lock.truncate(0)
 
 
@@ -191,7 +191,7 @@ def _program(name: str) -> Path:
 
 
 def _run_playbook(settings: NightlySettings, output: TextIO) -> _PlaybookResult:
-    """Run the playbook by ansible-runner, bounded; what it says goes out as it comes."""
+    """Run the playbook by ansible-runner, bounded; its output is printed as it comes."""
     runner, playbook = _program("ansible-runner"), _program("ansible-playbook")
     checkout = settings.checkout.resolve()
     variables = {"validate_results": str(settings.results.resolve()), "validate_link": settings.link}
@@ -251,16 +251,16 @@ def _environment(checkout: Path, programs: Path) -> dict[str, str]:
 
 
 def _follow(child: subprocess.Popen[str], artifacts: Path, output: TextIO, tail: deque[str]) -> None:
-    """Pass on what the playbook says, line by line, and remember the end of it."""
+    """Print the playbook's output line by line, and remember the end of it."""
     for number, line in enumerate(child.stdout or ()):
         if number == 0:
             # It holds the whole environment, with the address of the history and its password.
             (artifacts / "command").unlink(missing_ok=True)
-        said = sanitize(line, 500)
-        output.write(said + "\n")
+        shown = sanitize(line, 500)
+        output.write(shown + "\n")
         output.flush()
-        if said.strip():
-            tail.append(said)
+        if shown.strip():
+            tail.append(shown)
 
 
 def _failed_hosts(events: Path) -> Iterator[str]:
@@ -299,10 +299,10 @@ def _end(child: subprocess.Popen[str]) -> None:
 
 def _children(pid: int) -> tuple[int, ...]:
     try:
-        told = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     except OSError:
         return ()
-    return tuple(int(one) for one in told.split())
+    return tuple(int(one) for one in children.split())
 
 
 def _outcome(
@@ -337,13 +337,13 @@ def _outcome(
 
 
 def _report_outcome(settings: NightlySettings, outcome: NightlyOutcome, took: float) -> NightlyOutcome:
-    """Tell everybody who wants to hear of it; who could not be told is a fault of the tool."""
+    """Send message, mail and metrics; one that could not be sent is a fault of the tool."""
     problems = []
     night = outcome.night
     probed = probe_results.read_probes(settings.results / night.night_id) if night else None
     url = os.environ.get(WEBHOOK, "").strip()
     text = "\n".join(outcome.lines)
-    for name, tell in (
+    for name, send in (
         ("webhook", (lambda: post_webhook(url, text)) if url else None),
         ("mail", (lambda: send_mail(settings, outcome.lines)) if settings.mail_to else None),
         (
@@ -354,8 +354,8 @@ def _report_outcome(settings: NightlySettings, outcome: NightlyOutcome, took: fl
         ),
     ):
         try:
-            if tell is not None:
-                tell()
+            if send is not None:
+                send()
         except (OSError, ValueError, smtplib.SMTPException, ResultsError) as error:
             # An address may hold a secret; urllib's messages do not repeat it, ours do not either.
             problems.append(f"note: {name} failed: {sanitize(_without(str(error), url), 300)}")

@@ -105,7 +105,7 @@ def measure_night(
     shell: Shell,
     jobs: Callable[..., JobRunner] = JobRunner,
 ) -> tuple[str, ...]:
-    """Measure the nodes that were looked at, keep what came of it, and say so in a few lines.
+    """Measure the nodes that have a snapshot, store the results, and return a few lines about them.
 
     Args:
         begun: The night.
@@ -120,29 +120,31 @@ def measure_night(
         ValidateError: It cannot be kept, or a definition cannot be read.
     """
     folder, results = Path(begun.folder), Path(begun.results)
-    looks = _read_snapshots(folder)
+    snapshots = _read_snapshots(folder)
     try:
         earlier = night_store.night_folders(results, before=begun.night_id)
         past = [one for one in map(read_probes, earlier) if one is not None]
         if slurm is None:
             why = remark or "there is no Slurm to run jobs (slurm_controller_host is empty)"
-            write_probes(folder, unmeasured_night(how_.minutes, looks, why))
+            write_probes(folder, unmeasured_night(how_.minutes, snapshots, why))
             return describe_probes(read_probes(folder))
         sizes = drain_policy.drained_by_partition(members)
         partitions = _partitions_by_node(sizes)
-        targets = [_target(name, kept, slurm.get(name), partitions) for name, kept in looks.items()]
+        targets = [_target(name, kept, slurm.get(name), partitions) for name, kept in snapshots.items()]
         run = jobs(shell, how_, {name: len(some) for name, some in sizes.items()}, partitions)
-        direct = _direct_results(folder, looks)
+        direct = _direct_results(folder, snapshots)
         numbers: tuple[Measurement, ...] = ()
         try:
             run.begin()
-            night, numbers = probe_night(how_, targets, past, run, direct, _suspect_finder(results, looks))
+            night, numbers = probe_night(
+                how_, targets, past, run, direct, _suspect_finder(results, snapshots)
+            )
         except ProbeError as error:
             night = _failed_night(how_, targets, direct, error, run.spent)
         finally:
             run.end()
         if numbers:
-            _keep(results, night, numbers, {name: looks[name].about for name in looks})
+            _keep(results, night, numbers, {name: snapshots[name].about for name in snapshots})
         write_probes(folder, night)
     except (ResultsError, DefinitionError, SkuReferenceError) as error:
         raise ValidateError(str(error)) from error
@@ -168,7 +170,7 @@ def _partitions_by_node(members: Mapping[str, Iterable[str]]) -> dict[str, tuple
 def _failed_night(
     plan: ProbePlan, targets: Sequence[ProbeTarget], direct: Collection[str], error: ProbeError, spent: float
 ) -> ProbeNight:
-    # Those measured without Slurm, too: what they said was not read.
+    # Those measured without Slurm, too: their output was not read.
     names = [one.name for one in targets if not one.busy or one.name in direct]
     # The minutes are gone, though nothing came of them: the budget counts them.
     return unmeasured_night(plan.minutes, names, str(error)).model_copy(update={"spent": spent})
@@ -199,16 +201,16 @@ def _target(
     )
 
 
-def _suspect_finder(results: Path, looks: Mapping[str, StoredSnapshot]) -> SuspectFinder:
-    """Return what says which numbers are suspect, as the night will judge them: by floors, and by the fleet.
+def _suspect_finder(results: Path, snapshots: Mapping[str, StoredSnapshot]) -> SuspectFinder:
+    """Return the function that finds suspect numbers, as the night will judge them: by floors and fleet.
 
-    A drift is told by many nights, and what many nodes show is nobody's own: measuring again tells nothing.
+    A drift needs many nights, and what many nodes show is no single node's: measuring again would not help.
     """
     from rackproof.store.history.readings import readings_of
     from rackproof.store.history.store import HistoryError, open_store
 
-    references = references_by_sku(looks)
-    nodes = [kept.about for kept in looks.values()]
+    references = references_by_sku(snapshots)
+    nodes = [kept.about for kept in snapshots.values()]
 
     def doubts(numbers: Sequence[Measurement]) -> dict[int, NightReason]:
         if not numbers:
@@ -219,7 +221,7 @@ def _suspect_finder(results: Path, looks: Mapping[str, StoredSnapshot]) -> Suspe
             with open_store(results / "history.sqlite") as store:
                 accepted = store.accepted(readings)
         except HistoryError:
-            # The night will say so, and judge without, too.
+            # The night will report that, and judge without, too.
             accepted = []
         night = judge_night(
             readings, references, accepted=accepted, policy=AnomalyPolicy(require_references=False)
@@ -239,12 +241,12 @@ def _keep(
     results: Path, night: ProbeNight, numbers: Sequence[Measurement], nodes: Mapping[str, Node]
 ) -> None:
     """Keep the numbers as a run, which the night judges with all others."""
-    told = {value for one in numbers for value in one.labels.values()}
+    labelled = {value for one in numbers for value in one.labels.values()}
     # A node whose last program died has measured, too: numbers without their node would be nobody's.
     some = [
         name
         for name, about in nodes.items()
-        if name in night.measured or name in told or any(gpu.uuid in told for gpu in about.gpus)
+        if name in night.measured or name in labelled or any(gpu.uuid in labelled for gpu in about.gpus)
     ]
     run = _run(new_run_id(BENCHMARK, now=datetime.now(UTC)), numbers, [nodes[name] for name in some])
     folder = results / run.run_id
@@ -287,7 +289,7 @@ def direct_script(begun: NightContext, how_: ProbePlan, node: str) -> str:
 
 
 def store_direct_output(begun: NightContext, node: str, text: str, status: int) -> None:
-    """Keep what a drained node said when it was measured.
+    """Store the output of a drained node that was measured.
 
     Raises:
         ValidateError: It cannot be kept.

@@ -53,7 +53,7 @@ def begin_night(results: Path, nodes: Sequence[str], *, owner_pid: int | None) -
         owner_pid: Process that the claim lasts as long as; None is a dry run, which keeps nothing.
 
     Raises:
-        ValidateError: Another night looks at one of the nodes, or the folder cannot be written.
+        ValidateError: Another night has one of the nodes, or the folder cannot be written.
     """
     try:
         # Before anything is claimed: a name that no file can have must not end the night half-way.
@@ -86,9 +86,9 @@ def _next_id(results: Path) -> str:
 
 
 def last_snapshot_time(begun: NightContext, node: str) -> float:
-    """Return when a node was last looked at, in seconds since 1970 by its own clock; 0 for never.
+    """Return when a node's last snapshot was taken, in seconds since 1970 by its own clock; 0 for never.
 
-    A clock that was ahead then and is right now must not hide what the kernel said in between.
+    A clock that was ahead then and is right now must not hide the kernel's messages in between.
     """
     kept = night_store.last_snapshot(
         night_store.night_folders(Path(begun.results), before=begun.night_id), node
@@ -128,7 +128,7 @@ def store_snapshot(
         references: Baselines of the SKU.
 
     Raises:
-        ValidateError: The inventory says something unusable, or the snapshot cannot be stored.
+        ValidateError: The inventory has something unusable, or the snapshot cannot be stored.
     """
     parse_node_expectation(node, expected or {})
     parse_limits(node, limits or {})
@@ -182,7 +182,7 @@ def close_night(
     did: Mapping[str, str],
     keep: bool = True,
 ) -> NightSummary:
-    """Note what was done, write record, history and pages, and say what the night found.
+    """Note what was done, write record, history and pages, and return what the night found.
 
     Args:
         begun: The night.
@@ -216,12 +216,12 @@ def close_night(
     else:
         from rackproof.jobs.validate.pages import write_night_pages
 
-        looks = {
+        snapshots = {
             one.node: kept for one in night.nodes if (kept := night_store.read_snapshot(folder, one.node))
         }
         try:
             night_store.write_night(folder, night)
-            write_run(build_night_run(night, looks), folder)
+            write_run(build_night_run(night, snapshots), folder)
             history = History(results).keep(folder)
             page = str(write_night_pages(results, night, changes))
         except (ResultsError, OSError) as error:
@@ -235,10 +235,10 @@ def close_night(
     )
 
 
-def build_night_run(night: NightRecord, looks: Mapping[str, StoredSnapshot]) -> Run:
+def build_night_run(night: NightRecord, snapshots: Mapping[str, StoredSnapshot]) -> Run:
     """Return a night as a run, for the history: its numbers and findings, keyed by hardware."""
     measurements, judgements = [], []
-    for kept in looks.values():
+    for kept in snapshots.values():
         for gpu in kept.snapshot.gpus:
             for name, value, unit, direction in (
                 ("gpu_temperature", gpu.temperature_c, "°C", Direction.LOWER),
@@ -274,7 +274,7 @@ def build_night_run(night: NightRecord, looks: Mapping[str, StoredSnapshot]) -> 
         description="a night's health checks",
         started=night.started,
         ended=night.ended,
-        nodes=tuple(kept.about for kept in looks.values()),
+        nodes=tuple(kept.about for kept in snapshots.values()),
         asked_nodes=tuple(one.node for one in night.nodes),
         measurements=tuple(measurements),
         judgements=tuple(judgements),
@@ -302,8 +302,8 @@ def read_slurm_answer(
         return None, ""
     for answer in (queried, listed):
         if answer.get("failed") or answer.get("unreachable") or answer.get("rc"):
-            said = sanitize(answer.get("msg") or answer.get("stderr") or "no answer", 300)
-            return None, f"Slurm could not be asked, nothing is drained or returned: {said}"
+            reason = sanitize(answer.get("msg") or answer.get("stderr") or "no answer", 300)
+            return None, f"Slurm could not be asked, nothing is drained or returned: {reason}"
     nodes = queried.get("nodes")
     return (nodes, "") if isinstance(nodes, Mapping) else (None, "Slurm's answer names no nodes")
 

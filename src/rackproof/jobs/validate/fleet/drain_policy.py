@@ -156,14 +156,14 @@ def _no_pass(one: NodeNight, hold: Hold) -> str:
     if any(code.startswith("pair:") for code in hold.codes):
         # Slurm gives a drained node no partner to prove it with.
         return "stays drained: it failed with other nodes; mend it, then resume it by hand"
-    if lacking := [code for code in hold.codes if not _measured_anew(code, one.anew)]:
+    if lacking := [code for code in hold.codes if not _measured_again(code, one.anew)]:
         codes = sanitize(", ".join(lacking), 200)
         return f"stays drained: what failed was not measured again since the night before: {codes}"
     return ""
 
 
-def _measured_anew(code: str, anew: Collection[str]) -> bool:
-    """Whether what failed was measured again; health is looked at every night."""
+def _measured_again(code: str, anew: Collection[str]) -> bool:
+    """Whether what failed was measured again; health is checked every night."""
     check, colon, metric = code.partition(":")
     if not colon:
         return True

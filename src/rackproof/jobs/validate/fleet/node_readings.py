@@ -39,7 +39,7 @@ NOT_RUN = ("left", "busy", "lost")
 class ProbeTarget:
     """A node that could be measured: GPUs that it has (0: measured on its CPU), SKU, rack, partitions.
 
-    ``busy`` says why it cannot tonight; empty where it stands idle. ``uuids`` are its GPUs, where known.
+    ``busy`` is why it cannot tonight; empty where it stands idle. ``uuids`` are its GPUs, where known.
     """
 
     name: str
@@ -84,8 +84,8 @@ def compare_digests(
 ) -> tuple[dict[str, list[NightReason]], dict[str, str], tuple[str, ...]]:
     """Compare the training step across a fleet, bit by bit.
 
-    What most devices of a kind say is right, and more than half must say it, three at least; with fewer, what
-    earlier nights agreed on. Where neither tells, those that disagree are unproven.
+    What most devices of a kind have is right, and more than half must have it, three at least; with fewer,
+    what earlier nights agreed on. Where neither decides, those that disagree are unproven.
 
     Args:
         found: By node, as :func:`read_digests` returns.
@@ -183,7 +183,7 @@ def read_node_probes(
     Args:
         plan: How it was measured.
         target: The node.
-        done: What its job said.
+        done: Output of its job.
         probes: The programs of the job; None is all that such a node is measured with.
     """
     sections = {one.name: one for one in done.sections}
@@ -285,7 +285,7 @@ def _rule_covers(rule: JudgeRule, number: Measurement) -> bool:
 def _silent_gpus(
     probe: str, target: ProbeTarget, rules: Sequence[JudgeRule], log: ParsedLog
 ) -> list[NightReason]:
-    """Return what not every GPU of a node said of itself: those that said nothing have not passed."""
+    """Return what not every GPU of a node reported: those that reported nothing have not passed."""
     reasons = []
     named = {one.labels["gpu"] for one in log.measurements if "gpu" in one.labels}
     if target.uuids and (strange := sorted(named - target.uuids)):

@@ -108,7 +108,7 @@ def measure_pairs(
 
     Args:
         plan: How.
-        targets: Every node that was looked at.
+        targets: Every node that has a snapshot.
         able: Nodes that may meet tonight.
         past: What earlier nights measured, newest first.
         jobs: Runs jobs.
@@ -198,7 +198,7 @@ class _PairRunner:
         def works(nodes: Sequence[str]) -> bool:
             met = self.meet([tuple(sorted(nodes))])
             results.extend(met)
-            # Not to have met says nothing against them: who is not proven stays a suspect.
+            # Not to have met is no evidence against them: a node that is not proven stays a suspect.
             return not met or met[0].passed
 
         if len(suspects - bad) > 1 and good:
@@ -210,7 +210,7 @@ def _sort_pair_nodes(results: Iterable[PairResult]) -> tuple[set[str], set[str],
     results = list(results)
     verdicts = {(one.nodes[0], one.nodes[1]): one.passed for one in results if len(one.nodes) == 2}
     good = _names(pair for pair, passed in verdicts.items() if passed)
-    # A larger group that passed clears all of it; one that failed says nothing of a single node.
+    # A larger group that passed clears all of it; one that failed does not condemn a single node.
     good |= _names(one.nodes for one in results if len(one.nodes) > 2 and one.passed)
     failed = _names(pair for pair, passed in verdicts.items() if not passed)
     return good, set(find_culprits(verdicts)[0]), failed - good
@@ -262,7 +262,7 @@ def _node_reason(name: str, pairs: Mapping[Pair, PairResult], is_bad: bool) -> N
     if is_bad:
         text = f"all-reduce fails with partners that pass with others: {failures_text}"
     else:
-        text = f"all-reduce failed and nobody could tell whose fault it is: {failures_text}"
+        text = f"all-reduce failed and it is not known which node is at fault: {failures_text}"
     verdict = Verdict.FAIL if is_bad else Verdict.UNPROVEN
     return NightReason(check="pair", verdict=verdict, metric="fabric", part=name, text=sanitize(text, 500))
 

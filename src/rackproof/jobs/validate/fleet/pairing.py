@@ -86,7 +86,7 @@ def find_culprits(results: Mapping[Pair, bool]) -> tuple[frozenset[str], frozens
 
     A node is bad when it failed with a partner that passed with somebody else, twice: with two such
     partners. Failing once beside a good partner while passing with others is the pair's own fault (a
-    link between the two). Whatever does not say so surely leaves suspects.
+    link between the two). Whatever is not certain leaves suspects.
 
     Args:
         results: Pair to whether it passed; a hang has not passed.

@@ -2,7 +2,7 @@
 
 First every node by itself, and whose numbers are bad once more; then pairs, so that over the nights each two
 nodes of a rack meet; who fails meets a partner that is known to be good before it is called bad, and where
-that does not tell, the suspects are halved. Pure but for the jobs.
+that does not decide, the suspects are halved. Pure but for the jobs.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def probe_night(
 
     Args:
         plan: How.
-        targets: Every node that was looked at.
+        targets: Every node that has a snapshot.
         past: What earlier nights measured, newest first.
         jobs: Runs jobs; its folder was made.
-        direct: What nodes said that nights keep drained: Slurm gives them no job, they were measured without.
+        direct: Output of nodes that nights keep drained: Slurm gives them no job, they were measured without.
         doubts: Which numbers are suspect: their nodes are measured a second time. None suspects nobody.
 
     Raises:

@@ -19,7 +19,7 @@ CHECK = "again"
 """The check under which a suspicion stands in a night's reasons."""
 
 SuspectFinder = Callable[[Sequence[Measurement]], Mapping[int, NightReason]]
-"""Says which of tonight's numbers are suspect, by their places."""
+"""Finds which of tonight's numbers are suspect, by their places."""
 
 Measure = Callable[[Sequence[str]], "Mapping[str, tuple[Measurement, ...] | str]"]
 """Measures nodes once more: by node its numbers, or why it could not be measured."""
@@ -110,7 +110,7 @@ def _note_suspicion(twice: RetestResult, name: str, retest: _NodeRetest) -> None
 class _NodeRetest:
     """A node's suspicions, weighed by its second measurement, or by an earlier night's where there is none.
 
-    ``obstacle`` says why a number was not measured again. ``kept`` are the suspicions that nothing took back;
+    ``obstacle`` is why a number was not measured again. ``kept`` are the suspicions that nothing took back;
     one is ``confirmed`` when it failed twice, and ``opened`` when it failed once and nothing else is known.
     """
 
@@ -163,7 +163,7 @@ class _NodeRetest:
 def better_values(first: Iterable[Measurement], second: Iterable[Measurement]) -> tuple[Measurement, ...]:
     """Return numbers, each that was measured twice by its better value.
 
-    Where nobody can say which of the two is better (no direction, no finite number, other units) both stay:
+    Where it is not known which of the two is better (no direction, no finite number, other units) both stay:
     the worst of a night stands for it. So does the worst of several numbers of one measurement.
     """
     others = _by_key(second)
