@@ -143,7 +143,7 @@ def _has_texts(entry: Any, keys: tuple[str, ...]) -> bool:
 
 
 def slurm_misfit(node: Any, controller: Any) -> str:
-    """Say why a host's Slurm cannot work with its controller's."""
+    """Explain why a host's Slurm cannot work with its controller's."""
     if not isinstance(node, str) or not isinstance(controller, str):
         raise AnsibleFilterError(
             "slurm_misfit needs two versions, of the host's Slurm and of its controller's"

@@ -19,7 +19,7 @@ description:
   - The overlay is taken away by O(state=absent), by the next point, and in any case after O(expires_s) by a
     timer of systemd on the node, also when nobody comes back.
   - Cold data are pages that the kernel gave back (C(posix_fadvise), asked for file by file; what of a
-    sample is still in memory is measured by C(mincore)) or, with s3fs, a mount that was mounted anew with
+    sample is still in memory is measured by C(mincore)) or, with s3fs, a mount that was mounted again with
     its cache deleted.
 options:
   folder:
@@ -447,7 +447,7 @@ def resident(paths):
 def remount(unit, source, options, point):
     """Take an s3fs mount away, delete its cache, and mount it again; return what cannot be done, or ''."""
     if not unit:
-        return f"{point} was not mounted by the role storage, so it is not mounted anew"
+        return f"{point} was not mounted by the role storage, so it is not remounted"
     status, _, wrong = call("systemctl", "stop", unit, timeout=120)
     if status != 0 or os.path.ismount(point):
         return f"{point} cannot be taken away: {wrong or 'it is in use'}"

@@ -22,7 +22,7 @@ options:
     choices: [begin, partner, end]
     required: true
   night:
-    description: The night, as M(rackproof_validate_begin) returned it, with a look at the node.
+    description: The night, as M(rackproof_validate_begin) returned it, with a snapshot of the node.
     type: dict
     required: true
   gpus:

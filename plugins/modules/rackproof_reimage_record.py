@@ -9,19 +9,19 @@ DOCUMENTATION = r"""
 module: rackproof_reimage_record
 short_description: Keep what a node is, and compare it with what it was
 description:
-  - Calls C(rackproof_facts) on the node. Fails where it is another machine than the inventory says, where it
+  - Calls C(rackproof_facts) on the node. Fails where it is another machine than the inventory's, where it
     lacks parts that it had, where it still runs the system that was to be replaced, or where BIOS settings or
     firmware are not as they have to be, or not known to be.
 options:
   which:
     description:
-      - V(before) keeps what the node is before its new image, V(booted) asks only whether it was booted anew,
+      - V(before) keeps what the node is before its new image, V(booted) asks only whether it was rebooted,
         V(after) keeps what it is then and compares.
     type: str
     choices: [before, booted, after]
     required: true
   answers:
-    description: Whether the node can be asked. Otherwise its last night's look is what it was before.
+    description: Whether the node can be asked. Otherwise its last night's snapshot is what it was before.
     type: bool
     default: true
   sku:
@@ -38,12 +38,12 @@ options:
     default: 0
   expect:
     description:
-      - What BIOS and firmware have to be, by what the BMC tells. C(bios) has settings with their values,
+      - What BIOS and firmware have to be, as the BMC reports them. C(bios) has settings with their values,
         C(firmware) pieces by id or name with their versions. Counts for V(after); before, it is a remark.
     type: dict
     default: {}
   bmc:
-    description: The node's BMC, which tells BIOS settings and firmware. Not asked where it has no address.
+    description: The node's BMC, which reports BIOS settings and firmware. Not asked where it has no address.
     type: dict
     suboptions:
       address:
@@ -51,7 +51,7 @@ options:
         type: str
         default: ""
       protocol:
-        description: What it speaks. V(ipmi) tells neither.
+        description: What it speaks. V(ipmi) reports neither.
         type: str
         choices: [redfish, ipmi]
         default: redfish

@@ -33,7 +33,7 @@ given = sys.argv[sys.argv.index("-e") + 1]
 results = Path(json.loads(Path(given.removeprefix("@")).read_text())["validate_results"])
 Path(os.environ["SEEN"]).write_text(json.dumps(dict(os.environ)))
 do = os.environ["DO"]
-print("TASK [Look at the nodes]", flush=True)
+print("TASK [Take snapshots of the nodes]", flush=True)
 if do == "hang":
     time.sleep(60)
 if do == "die":
@@ -261,7 +261,7 @@ def test_the_playbook_gets_no_secret_that_it_does_not_need(
         (tmp_path / f"tmp/rackproof-nightly-{pid}-x").mkdir()
     said = StringIO()
     assert run_nightly(settings, said).status == 0
-    assert "TASK [Look at the nodes]" in said.getvalue()
+    assert "TASK [Take snapshots of the nodes]" in said.getvalue()
     seen = json.loads((tmp_path / "seen.json").read_text())
     assert "S3CRET" not in str(seen)
     assert seen["ANSIBLE_HOST_KEY_CHECKING"] == "True"
@@ -280,7 +280,7 @@ def test_what_the_playbook_says_is_there_while_it_runs(
         daemon=True,
     )
     thread.start()
-    while "TASK [Look at the nodes]" not in said.getvalue():
+    while "TASK [Take snapshots of the nodes]" not in said.getvalue():
         assert thread.is_alive(), said.getvalue()
         time.sleep(0.05)
     thread.join(40)

@@ -245,7 +245,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
             },
             "nvidia_container_docker_number": "28.1.1",
             "nvidia_container_docker_cdi": True,
-            "nvidia_container_tell": [
+            "nvidia_container_configure_command": [
                 "nvidia-ctk",
                 "runtime",
                 "configure",
