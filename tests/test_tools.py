@@ -78,7 +78,7 @@ def tool(root: Path, tmp_path: Path) -> Tool:
     ],
     ids=["none", "none that fits", "no venv", "the named one does not fit", "the named one is absent"],
 )
-def test_make_venv_says_what_is_missing(
+def test_make_venv_names_what_is_missing(
     tool: Tool, tmp_path: Path, programs: dict[str, str], environment: dict[str, str], words: list[str]
 ) -> None:
     done = tool("make-venv", str(tmp_path / "venv"), programs=programs, **environment)

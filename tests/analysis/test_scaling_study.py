@@ -118,7 +118,7 @@ def test_nodes_count_where_they_work_together() -> None:
     assert [(row.devices, row.nodes) for row in study.rows] == [(4, 1), (8, 2)]
 
 
-def test_waiting_for_data_is_told_from_a_slow_host() -> None:
+def test_waiting_for_data_is_distinguished_from_a_slow_host() -> None:
     waits = (measured("data_wait_share", 0.02, rank="0"), measured("data_wait_share", 0.4, rank="1"))
     real = training(
         2, 100, measurements=waits, storage="s3fs", series=(curve("gpu_utilisation", 40, 60, gpu="1"),)
@@ -203,10 +203,14 @@ def test_environment_names_what_nobody_reported() -> None:
     node = Node(name="n", software={"os": "Ubuntu 24.04", "driver": "580.1"}, firmware={"vbios": "96.0"})
     other = Node(name="m", software={"os": "Ubuntu 24.04", "driver": "580.2"})
     runs = [training(1, 1, nodes=(node,), software={"torch": "2.13"}), training(2, 2, nodes=(other,))]
-    told = {row[0].text: row[1].text for row in environment_table(runs).rows}
-    assert told["NVIDIA driver"] == "580.1; 580.2"
-    assert (told["OS"], told["Firmware"], told["Framework"]) == ("Ubuntu 24.04", "vbios 96.0", "torch 2.13")
-    assert told["OFED"] == "not known"
+    shown = {row[0].text: row[1].text for row in environment_table(runs).rows}
+    assert shown["NVIDIA driver"] == "580.1; 580.2"
+    assert (shown["OS"], shown["Firmware"], shown["Framework"]) == (
+        "Ubuntu 24.04",
+        "vbios 96.0",
+        "torch 2.13",
+    )
+    assert shown["OFED"] == "not known"
 
 
 def test_the_experiment_record_has_every_field() -> None:
@@ -221,14 +225,14 @@ def test_the_experiment_record_has_every_field() -> None:
         nodes=(Node(name="node-01", addresses=("10.0.0.1",), cpu_count=8, memory_bytes=1 << 36),),
     )
     table = experiment_table([run])
-    told = {name: cell.text for name, cell in zip(table.columns, table.rows[0], strict=True)}
-    assert told["Description"] == "2 GPUs with s3fs"
-    assert told["Storage and endpoint"] == "s3fs, https://s3.example"
-    assert told["Input data (objects, size)"] == "imagenet, bucket imagenet-tfrecord, 1,024 objects, 1 GiB"
-    assert told["Addresses"] == "10.0.0.1"
-    assert told["Node hardware"] == "node-01: 8 CPUs, 64 GiB, 0 GPUs"
-    assert (told["Servers"], told["Network"], told["Expected results"]) == ("1", "host", "none stated")
-    assert told["Summary"].endswith("next: more readers")
+    shown = {name: cell.text for name, cell in zip(table.columns, table.rows[0], strict=True)}
+    assert shown["Description"] == "2 GPUs with s3fs"
+    assert shown["Storage and endpoint"] == "s3fs, https://s3.example"
+    assert shown["Input data (objects, size)"] == "imagenet, bucket imagenet-tfrecord, 1,024 objects, 1 GiB"
+    assert shown["Addresses"] == "10.0.0.1"
+    assert shown["Node hardware"] == "node-01: 8 CPUs, 64 GiB, 0 GPUs"
+    assert (shown["Servers"], shown["Network"], shown["Expected results"]) == ("1", "host", "none stated")
+    assert shown["Summary"].endswith("next: more readers")
 
 
 def test_the_published_logs_of_tf_cnn_give_the_published_table(real_logs: Path, tmp_path: Path) -> None:

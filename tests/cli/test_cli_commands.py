@@ -364,7 +364,7 @@ class TestProgram:
     def test_usage_errors_end_with_1(self, arguments: list[str], status: int, run: Call) -> None:
         assert run(*arguments).exit_code == status
 
-    def test_help_tells_the_exit_statuses(self, run: Call) -> None:
+    def test_help_lists_the_exit_statuses(self, run: Call) -> None:
         output = output_of(run("--help"))
         for line in ("0  pass", "1  usage error", "2  fail", "3  unproven"):
             assert line in output

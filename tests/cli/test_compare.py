@@ -74,7 +74,7 @@ def test_gpus_of_two_nodes_meet_by_index() -> None:
     assert not compared.unmatched
 
 
-def test_what_cannot_be_told_apart_is_not_guessed() -> None:
+def test_what_cannot_be_distinguished_is_not_guessed() -> None:
     first = run(measured(1, gpu="GPU-0000aaaa-1"), measured(2, gpu="GPU-0000aaaa-2"))
     second = run(measured(3, gpu="GPU-0000bbbb-1"), measured(4, gpu="GPU-0000bbbb-2"))
     compared = compare(first, second)
@@ -116,7 +116,7 @@ def test_the_same_run_differs_in_nothing() -> None:
     assert {one.better for one in compared.measurements} == {"same"}
 
 
-def test_nothing_in_common_is_said() -> None:
+def test_nothing_in_common_is_reported() -> None:
     text = comparison_text(compare(run(measured(1, name="a")), run(measured(1, name="b"))))
     assert "no measurement in common" in text
     assert "Only one run has" in text

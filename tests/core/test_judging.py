@@ -205,7 +205,7 @@ def test_a_run_passes_only_where_everything_is_shown(case, expected: str, word: 
         ([SPEED], [measured(100)], "pass", "nothing that gates was judged"),
     ],
 )
-def test_what_is_no_pass_always_says_why(
+def test_what_is_no_pass_always_gives_the_reason(
     rules: list[JudgeRule], measurements: list[Measurement], log: str, word: str
 ) -> None:
     verdict, reasons = run(rules, measurements, log=log, require=False)

@@ -180,7 +180,7 @@ def test_a_hang_is_a_failure_with_its_step(tmp_path: Path) -> None:
     assert gating(tmp_path, text)["hung_at_step"].startswith("hung at step 41 (phase training)")
 
 
-def test_what_was_refused_is_said_and_nothing_else(tmp_path: Path) -> None:
+def test_what_was_refused_is_reported_and_nothing_else(tmp_path: Path) -> None:
     text = ':::RACKPROOF {"refused": "no config for 3 nodes", "status": 7}\n'
     assert gating(tmp_path, text) == {"refused": "no config for 3 nodes"}
 

@@ -40,14 +40,14 @@ def suite_plan(
         "bench_mlperf06_ref": ref,
         "bench_mlperf06_sources": "https://example.org/sources.tar.gz",
     }
-    told = Site.model_validate({"sku": "hyperplane", "sku_gpus": 8, "rack": "hyperplane", **site})
+    described = Site.model_validate({"sku": "hyperplane", "sku_gpus": 8, "rack": "hyperplane", **site})
     return planning.make_plan(
         definitions.select_benchmarks(known, suite="mlperf-training-0.6"),
         {host: Node(name=host) for host in hosts},
         dict.fromkeys(hosts, variables),
         suite="mlperf-training-0.6",
         unreached=unreached,
-        sites=dict.fromkeys(hosts, told),
+        sites=dict.fromkeys(hosts, described),
         now=NOW,
     )
 
@@ -211,7 +211,7 @@ Launching on node n1
         ('{"end"', '{"refused": "no Docker", "end"', ["n1"], "refused", "unproven"),
     ],
 )
-def test_what_run_sub_prints_tells_what_its_status_hides(
+def test_what_run_sub_prints_shows_what_its_status_hides(
     tmp_path: Path, old: str, new: str, nodes: list[str], code: str, verdict: str | None
 ) -> None:
     path = tmp_path / "n1.log"

@@ -62,7 +62,7 @@ def test_this_machine(modules: Modules, tmp_path: Path) -> None:
         ("exec yes", "failed", ["tool_failed"]),
     ],
 )
-def test_what_is_said_of_a_tool(
+def test_what_is_reported_of_a_tool(
     modules: Modules, tools: Any, script: str, status: str, codes: list[str]
 ) -> None:
     tools("nvidia-smi", f'[ "$1" = -q ] || exit 0\n{script}')

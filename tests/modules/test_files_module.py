@@ -99,7 +99,7 @@ def test_json_is_merged(modules: Modules, tmp_path: Path) -> None:
         ({"secret_base64": "***"}, "not base64"),
     ],
 )
-def test_what_cannot_be_done_is_said(
+def test_what_cannot_be_done_is_reported(
     modules: Modules, tmp_path: Path, entry: dict[str, str], said: str
 ) -> None:
     result = modules("rackproof_files", files=[{"path": str(tmp_path / "x"), **ME, **entry}])

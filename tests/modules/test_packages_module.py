@@ -222,7 +222,7 @@ def test_licences_are_accepted_before_the_installation(modules: Modules, node: N
     ],
 )
 @pytest.mark.parametrize("rc", [0, 100])
-def test_what_a_failed_update_tells(modules: Modules, node: Node, text: str, part: str, rc: int) -> None:
+def test_what_a_failed_update_reports(modules: Modules, node: Node, text: str, part: str, rc: int) -> None:
     # apt ends with 0 where a server is down: it would work on with the lists of last time.
     node.answers("apt-get-update", text + "\n", rc)
     result = run(modules)
@@ -244,7 +244,7 @@ def test_what_a_failed_update_tells(modules: Modules, node: Node, text: str, par
         ("E: Unable to correct problems, you have held broken packages.", "belong to one release"),
     ],
 )
-def test_what_a_failed_installation_tells(modules: Modules, node: Node, text: str, part: str) -> None:
+def test_what_a_failed_installation_reports(modules: Modules, node: Node, text: str, part: str) -> None:
     node.answers("apt-get-install", text + "\n", 100)
     result = run(modules)
     assert "apt could not install nvidia-open" in result["msg"]

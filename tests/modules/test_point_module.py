@@ -99,7 +99,7 @@ def test_the_next_point_takes_away_what_an_earlier_one_left(node: Namespace) -> 
     assert "rackproof0" not in node.links()
 
 
-def test_a_point_whose_job_was_started_is_only_looked_at(node: Namespace) -> None:
+def test_a_point_whose_job_was_started_is_only_read(node: Namespace) -> None:
     first = node(network="overlay")["point"]
     (node.folder / "state.json").write_text("{}")
     again = node(network="overlay", storage="local", data="/nowhere", cache="cold")
@@ -122,7 +122,7 @@ def test_a_point_whose_job_was_started_is_only_looked_at(node: Namespace) -> Non
         ({"folder": "relative"}, "an absolute path"),
     ],
 )
-def test_what_cannot_be_set_up_says_why_and_leaves_nothing(
+def test_what_cannot_be_set_up_gives_the_reason_and_leaves_nothing(
     node: Namespace, options: dict[str, Any], why: str
 ) -> None:
     found = node(**options)
@@ -145,7 +145,7 @@ def test_files_are_given_back_by_the_kernel_and_read_again(node: Namespace, tmp_
     assert warm["read_bytes"] == 1 << 20
 
 
-def test_a_cache_that_cannot_be_emptied_is_told(root: Path) -> None:
+def test_a_cache_that_cannot_be_emptied_is_reported(root: Path) -> None:
     text = textwrap.dedent(
         f"""
         import sys; sys.argv = ["x"]

@@ -300,7 +300,7 @@ def test_check_mode_changes_nothing(jobs: Jobs) -> None:
         pytest.param({"argv": ["true"], "lock": "/proc/lock"}, ["/proc/lock"], id="lock cannot be made"),
     ],
 )
-def test_what_cannot_start_says_what_to_do(
+def test_what_cannot_start_names_what_to_do(
     modules: Modules, tmp_path: Path, options: dict[str, Any], parts: list[str]
 ) -> None:
     folder = tmp_path / "job"

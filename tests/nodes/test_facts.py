@@ -210,7 +210,7 @@ def test_serials_are_never_what_a_board_maker_forgot_to_fill_in(
         ),
     ],
 )
-def test_gpus_that_cannot_be_told_are_never_a_pass(
+def test_gpus_that_cannot_be_read_are_never_a_pass(
     answer: dict[str, Any], code: str, verdict: Verdict
 ) -> None:
     raw = change("tools.nvidia_smi_xml", answer)

@@ -223,25 +223,25 @@ def main() -> None:
     )
     broken = []
 
-    def told(name: str, tally: Tally, must: float) -> None:
+    def show_tally(name: str, tally: Tally, must: float) -> None:
         print(tally.row(name), flush=True)
         if tally.alarms or tally.found < must * tally.trials:
             broken.append(name)
 
-    told("none", together(nights_with([], dice) for _ in racks), 0)
+    show_tally("none", together(nights_with([], dice) for _ in racks), 0)
     for name, (_, must) in FAULTS.items():
-        told(name, together(nights_with([name], dice) for _ in trials), must)
+        show_tally(name, together(nights_with([name], dice) for _ in trials), must)
     names = sorted(name for name, (_, must) in FAULTS.items() if must == 1.0)
     two = (nights_with(coin.sample(names, 2), dice) for _ in trials)
-    told("two of those that are always found", together(two), 1.0)
-    told("pairs: none", together(pairs_with(set(), frozenset(), coin, 1) for _ in racks), 0)
+    show_tally("two of those that are always found", together(two), 1.0)
+    show_tally("pairs: none", together(pairs_with(set(), frozenset(), coin, 1) for _ in racks), 0)
     one_bad = (pairs_with({coin.choice(NAMES)}, frozenset(), coin, 1) for _ in trials)
-    told("pairs: a node's network is slow", together(one_bad), 1.0)
+    show_tally("pairs: a node's network is slow", together(one_bad), 1.0)
     two_bad = (pairs_with(set(coin.sample(NAMES, 2)), frozenset(), coin, 1) for _ in trials)
-    told("pairs: two nodes' network is slow", together(two_bad), 1.0)
+    show_tally("pairs: two nodes' network is slow", together(two_bad), 1.0)
     needed = nights_needed(NODES)
     links = (pairs_with(set(), frozenset(coin.sample(NAMES, 2)), coin, needed) for _ in trials)
-    told(f"pairs: the link between two nodes ({needed} nights at most)", together(links), 1.0)
+    show_tally(f"pairs: the link between two nodes ({needed} nights at most)", together(links), 1.0)
     if broken:
         raise SystemExit(f"false alarms, or not found often enough: {', '.join(broken)}")
 

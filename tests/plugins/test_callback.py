@@ -57,9 +57,9 @@ class View:
             write_run(one, self.folder / one.run_id)
         return [{"run_id": one.run_id, "folder": str(self.folder / one.run_id)} for one in runs]
 
-    def __call__(self, told: list[Any], report: str = "", fails: bool = False) -> tuple[int, str]:
+    def __call__(self, runs: list[Any], report: str = "", fails: bool = False) -> tuple[int, str]:
         variables = {
-            "runs": told,
+            "runs": runs,
             "report": report,
             "fails": fails,
             "ansible_connection": "local",
@@ -97,23 +97,23 @@ def shown(output: str) -> str:
 
 @pytest.mark.parametrize(("fails", "status"), [(False, 0), (True, 2)], ids=["ended well", "failed"])
 def test_the_table_comes_at_the_end_however_the_playbook_ends(view: View, fails: bool, status: int) -> None:
-    told = view.keep(run(1, Verdict.PASS), run(2, Verdict.FAIL), run(3, Verdict.UNPROVEN))
-    done, output = view(told, report="results/plan-1/report.html", fails=fails)
+    runs = view.keep(run(1, Verdict.PASS), run(2, Verdict.FAIL), run(3, Verdict.UNPROVEN))
+    done, output = view(runs, report="results/plan-1/report.html", fails=fails)
     assert done == status, output
     assert shown(output) == (HERE / "golden.txt").read_text()
 
 
 @pytest.mark.parametrize(
-    ("told", "environment"),
+    ("runs", "environment"),
     [
         (lambda view: [], {}),
         (lambda view: view.keep(run(1, Verdict.PASS)), {"RACKPROOF_TABLE": "false"}),
     ],
     ids=["nothing recorded", "show_table off"],
 )
-def test_no_table(view: View, told: Callable[[View], list[Any]], environment: dict[str, str]) -> None:
+def test_no_table(view: View, runs: Callable[[View], list[Any]], environment: dict[str, str]) -> None:
     view.environment.update(environment)
-    status, output = view(told(view), report="report.html")
+    status, output = view(runs(view), report="report.html")
     assert status == 0
     assert "PLAY RECAP" in output
     assert "RESULT" not in output
@@ -133,10 +133,10 @@ def test_the_table_is_switched_off_in_the_configuration(view: View) -> None:
 
 @pytest.mark.parametrize(("fails", "status"), [(False, 0), (True, 2)])
 def test_a_record_that_cannot_be_read_hides_no_other(view: View, fails: bool, status: int) -> None:
-    told = view.keep(run(1, Verdict.PASS), run(2, Verdict.PASS), run(3, Verdict.PASS))
+    runs = view.keep(run(1, Verdict.PASS), run(2, Verdict.PASS), run(3, Verdict.PASS))
     (view.folder / "run-1" / "run.json").write_text('{"run_id": ')
     (view.folder / "run-2" / "run.json").unlink()
-    done, output = view([*told, {"run_id": "no folder"}, "no dict"], fails=fails)
+    done, output = view([*runs, {"run_id": "no folder"}, "no dict"], fails=fails)
     assert done == status, output
     text = shown(output)
     assert "1 run: 1 pass" in text
@@ -147,7 +147,7 @@ def test_a_record_that_cannot_be_read_hides_no_other(view: View, fails: bool, st
 
 @pytest.mark.parametrize(("fails", "status"), [(False, 0), (True, 2)])
 def test_an_exception_inside_it_changes_no_exit_status(view: View, fails: bool, status: int) -> None:
-    told = view.keep(run(1, Verdict.PASS))
+    runs = view.keep(run(1, Verdict.PASS))
     # A module of this name on the path breaks the table when it is made.
     broken = view.folder / "broken"
     broken.mkdir()
@@ -157,7 +157,7 @@ def test_an_exception_inside_it_changes_no_exit_status(view: View, fails: bool, 
         "report.terminal_table = broken\n"
     )
     view.environment["PYTHONPATH"] = str(broken)
-    done, output = view(told, fails=fails)
+    done, output = view(runs, fails=fails)
     assert done == status, output
     assert "broken on purpose" in output
 

@@ -130,7 +130,7 @@ def test_good_input(results: dict[str, dict[str, Any]], expression: str, expecte
 
 
 @pytest.mark.parametrize(("expression", "words"), BAD)
-def test_bad_input_says_what_is_wrong(
+def test_bad_input_names_what_is_wrong(
     results: dict[str, dict[str, Any]], expression: str, words: list[str]
 ) -> None:
     result = results[expression]

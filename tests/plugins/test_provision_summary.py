@@ -48,7 +48,7 @@ def test_summary_of_nothing_and_of_a_prediction() -> None:
     assert provision_summary({"a": ["x"]}, {}, predicted=True) == "a: 1 would change\n    x"
 
 
-def test_one_remark_about_many_nodes_is_said_once() -> None:
+def test_one_remark_about_many_nodes_is_reported_once() -> None:
     text = provision_summary({"n1": [], "n2": []}, {"n1": ["n1 has no clock"], "n2": ["n2 has no clock"]})
     assert text == "n[1-2] (2 nodes): nothing changed\n    ATTENTION the node has no clock"
 

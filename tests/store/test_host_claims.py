@@ -110,7 +110,7 @@ def test_of_many_that_claim_at_once_one_wins(tmp_path: Path) -> None:
     assert sorted(answers) == ["busy"] * 5 + ["won"]
 
 
-def test_a_results_folder_that_cannot_be_made_says_what_to_do(tmp_path: Path) -> None:
+def test_a_results_folder_that_cannot_be_made_names_what_to_do(tmp_path: Path) -> None:
     from rackproof.store.run_folder import ResultsError
 
     (tmp_path / "file").write_text("")

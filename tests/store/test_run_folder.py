@@ -163,7 +163,7 @@ def test_runs_are_listed_by_time_without_links_hidden_folders_and_strangers(tmp_
     assert list(iter_runs(tmp_path / "nowhere")) == []
 
 
-def test_a_damaged_run_among_others_is_told_or_raised(tmp_path: Path) -> None:
+def test_a_damaged_run_among_others_is_reported_or_raised(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         write_run(RUN.model_copy(update={"run_id": name}), tmp_path / name)
     (tmp_path / "b/run.json").write_text("{")

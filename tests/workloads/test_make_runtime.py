@@ -246,7 +246,7 @@ def test_of_two_at_once_one_makes_it_and_the_other_finds_it(runtime: Runtime) ->
     ],
     ids=["no such package", "no network", "does not import"],
 )
-def test_an_installation_that_fails_says_what_to_do_and_leaves_nothing(
+def test_an_installation_that_fails_names_what_to_do_and_leaves_nothing(
     runtime: Runtime,
     requirements: str,
     needs: dict[str, Any],

@@ -117,7 +117,7 @@ def test_without_horovod_one_process_has_all_gpus_of_one_node(root: Path, tmp_pa
     assert "several nodes need horovod" in two.stderr
 
 
-def test_what_is_missing_is_told_before_mpirun_is_started(root: Path, tmp_path: Path) -> None:
+def test_what_is_missing_is_reported_before_mpirun_is_started(root: Path, tmp_path: Path) -> None:
     (tmp_path / "refuse").touch()
     done = start(root, tmp_path)
     assert done.returncode == 9

@@ -66,7 +66,7 @@ class Nodes:
         return json.loads((self.folder / f"n{rank}" / "rendezvous.json").read_text())
 
 
-def test_nodes_meet_measure_and_are_told_where_their_ranks_meet(root: Path, tmp_path: Path) -> None:
+def test_nodes_meet_measure_and_learn_where_their_ranks_meet(root: Path, tmp_path: Path) -> None:
     nodes = Nodes(root, tmp_path, 3, network="overlay")
     for rank in range(3):
         nodes.start(rank, sys.executable, "-c", ECHO + "; print(os.environ['NCCL_IB_DISABLE'])", "--own=1")
@@ -90,7 +90,7 @@ def test_nodes_meet_measure_and_are_told_where_their_ranks_meet(root: Path, tmp_
     assert nodes.noted(0)["others"] == {"n1": 0, "n2": 0}
 
 
-def test_one_node_alone_is_told_nothing_but_its_interface(root: Path, tmp_path: Path) -> None:
+def test_one_node_alone_gets_nothing_but_its_interface(root: Path, tmp_path: Path) -> None:
     nodes = Nodes(root, tmp_path, 1)
     nodes.start(0, sys.executable, "-c", ECHO)
     assert nodes.ends() == [(0, "[] lo =lo\n")]

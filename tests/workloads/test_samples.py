@@ -95,7 +95,7 @@ def test_links_in_per_cent_of_what_they_can_carry(samples: ModuleType, tmp_path:
     assert links.read(12.0) == [{"interface": "eth0", "use": 50.0}]
 
 
-def test_sampling_ends_when_told_even_if_the_driver_hangs(samples: ModuleType, tmp_path: Path) -> None:
+def test_sampling_ends_on_request_even_if_the_driver_hangs(samples: ModuleType, tmp_path: Path) -> None:
     taken: list[dict[str, Any]] = []
     sampler = samples.Sampler(
         samples.Nvml(["GPU-1"], StandInNvml()), samples.Links(tmp_path), taken.append, every_s=0.01

@@ -334,7 +334,7 @@ def test_a_hang_cancels_the_job_and_says_on_which_step(cluster: Cluster) -> None
     assert cluster.calls("scancel") == ["4711"]
 
 
-def test_told_to_end_it_cancels_the_job(cluster: Cluster) -> None:
+def test_on_a_signal_to_end_it_cancels_the_job(cluster: Cluster) -> None:
     cluster.script("sleep 30")
     process = cluster.start()
     until(lambda: (cluster.shared / "runs" / RUN / "job.json").is_file())
@@ -603,7 +603,7 @@ def test_a_digest_needs_no_registry(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(("what", "status"), [("stage", 5), ("image", 6)])
-def test_too_little_space_is_said_before_anything_is_fetched(
+def test_too_little_space_is_reported_before_anything_is_fetched(
     cluster: Cluster, what: str, status: int
 ) -> None:
     cluster.spec["image"] = "squashfs"

@@ -195,7 +195,7 @@ def test_a_missing_gpu_takes_its_device_node_with_it(node: Callable) -> None:
     assert nodes() == ["nvidia0", "nvidia1", "nvidia2", "nvidia3"]
 
 
-def test_without_any_gpu_the_tool_says_so(node: Callable) -> None:
+def test_without_any_gpu_the_tool_reports_it(node: Callable) -> None:
     for gpu in range(4):
         node.ok(f"hardware --fault missing-gpu --gpu {gpu}")
     answer = node("nvidia-smi -L")
@@ -213,7 +213,7 @@ def test_a_reset_and_a_reboot_carry_out_a_pending_remapping(node: Callable) -> N
         assert node.ok(pending).split() == ["No"] * 4, ending
 
 
-def test_lasting_faults_are_logged_again_when_the_driver_is_loaded_anew(node: Callable) -> None:
+def test_lasting_faults_are_logged_again_when_the_driver_is_loaded_again(node: Callable) -> None:
     node.ok("hardware --fault xid --gpu 2 --number 79")
     before = node.ok("dmesg").count("Xid")
     node.ok("hardware --boot")

@@ -248,7 +248,7 @@ def test_errors_are_the_real_ones(arguments: str, rc: int, said: str, bare: Call
     assert (answer.rc, answer.out) == (rc, said)
 
 
-def test_persistence_mode_is_set_and_told(bare: Callable) -> None:
+def test_persistence_mode_is_set_and_reported(bare: Callable) -> None:
     node = bare.init().drive()
     assert "Enabled persistence mode for GPU 00000008:06:00.0.\n" in node.ok("nvidia-smi -pm 1")
     assert "Persistence mode is already Enabled for GPU 00000008:06:00.0.\n" in node.ok("nvidia-smi -pm 1")

@@ -70,7 +70,7 @@ def test_a_rack_of_nodes_shares_its_chassis_and_nothing_else(bare: Callable) -> 
         ),
     ],
 )
-def test_a_damaged_state_is_told_with_its_remedy(text: str | None, said: str, bare: Callable) -> None:
+def test_a_damaged_state_is_reported_with_its_remedy(text: str | None, said: str, bare: Callable) -> None:
     path = bare.root / "var/lib/rack/hardware.json"
     path.parent.mkdir(parents=True)
     if text is not None:
@@ -195,7 +195,7 @@ def test_a_virtual_machines_own_devices_give_way_and_are_not_written(
     assert name.read_text() != (device / "product_name").read_text() == "Standard PC\n"
 
 
-def test_modinfo_tells_the_installed_file_and_not_the_loaded_one(bare: Callable, kernel_tells: bool) -> None:
+def test_modinfo_shows_the_installed_file_and_not_the_loaded_one(bare: Callable, kernel_tells: bool) -> None:
     node = bare.init().drive("570.172.08")
     node.install("nvidia", "580.95.05")
     assert node.ok("modinfo -F version nvidia") == "580.95.05\n"
@@ -309,7 +309,7 @@ def test_the_driver_is_loaded_by_its_own_helper(bare: Callable) -> None:
         ("system-uuid", r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-a[0-9a-f]{3}-[0-9a-f]{12}\n"),
     ],
 )
-def test_dmidecode_tells_the_machine(keyword: str, form: str, bare: Callable) -> None:
+def test_dmidecode_shows_the_machine(keyword: str, form: str, bare: Callable) -> None:
     node = bare.init()
     said = node.ok(f"dmidecode -s {keyword}")
     assert re.fullmatch(form, said)
@@ -382,7 +382,7 @@ def test_infiniband_needs_its_driver(bare: Callable, kernel_tells: bool) -> None
     )
 
 
-def test_ofed_info_tells_what_the_package_put_there(bare: Callable) -> None:
+def test_ofed_info_shows_what_the_package_put_there(bare: Callable) -> None:
     node = bare.init()
     assert "no OFED package is installed" in node("ofed_info -s").err
     path = node.root / "usr/lib/rack/ofed.json"
@@ -489,7 +489,7 @@ def test_daemons_hold_the_driver_until_they_are_stopped(make: Callable) -> None:
     assert node("rmmod nvidia").rc == 0
 
 
-def test_an_unknown_name_is_told(bare: Callable) -> None:
+def test_an_unknown_name_is_reported(bare: Callable) -> None:
     answer = bare("nvidia-settings")
     assert (answer.rc, "no fake of that name" in answer.err) == (2, True)
 

@@ -87,7 +87,7 @@ def test_the_shipped_inventory_gives_the_rack_of_the_documents(root: Path) -> No
         (INVENTORY.replace("a[01:03]", "a[01:40]"), "room for 30"),
     ],
 )
-def test_an_inventory_that_is_no_rack_says_why(inventory: str, words: str) -> None:
+def test_an_inventory_that_is_no_rack_gives_the_reason(inventory: str, words: str) -> None:
     with pytest.raises(RackError, match=words):
         read_layout(inventory)
 
@@ -177,7 +177,7 @@ def test_lines_and_ssh_configuration_name_every_host() -> None:
     assert "StrictHostKeyChecking yes" in text
 
 
-def test_another_checkouts_rack_is_told_from_ones_own() -> None:
+def test_another_checkouts_rack_is_distinguished_from_ones_own() -> None:
     mine = {name: Found(name, "running", "i", "/mine") for name in ("n01", "n02")}
     assert strangers(mine, "/mine") == ""
     assert strangers({"n01": Found("n01", "exited")}, "/mine") == "", "made before hosts said whose they are"

@@ -163,7 +163,7 @@ def test_image_references(enroot: ModuleType, uri: str, parsed: tuple[str | None
 
 
 @pytest.mark.parametrize("uri", ["docker://a#b#c", f"docker://svc:5000#a@{DIGEST}"])
-def test_a_wrong_image_reference_is_said(enroot: ModuleType, uri: str) -> None:
+def test_a_wrong_image_reference_is_reported(enroot: ModuleType, uri: str) -> None:
     with pytest.raises(enroot.EnrootError, match="Invalid image reference"):
         enroot.parse(uri)
 

@@ -151,7 +151,7 @@ def test_an_older_driver_needs_its_parts_named_or_pinned(apt: Apt) -> None:
     )
 
 
-def test_a_missing_version_is_said(apt: Apt) -> None:
+def test_a_missing_version_is_reported(apt: Apt) -> None:
     apt("update")
     done = apt("install", "--simulate", "nvidia-open=1.2.3")
     assert "Version '1.2.3' for 'nvidia-open' was not found" in done.stderr
@@ -219,7 +219,7 @@ def test_the_closure_depends_on_the_names_and_on_what_nodes_have() -> None:
     assert len({one, debian.fingerprint(["a"], "status"), debian.fingerprint(["a", "b"], "other")}) == 3
 
 
-def test_a_missing_root_file_system_is_said(tmp_path: Path) -> None:
+def test_a_missing_root_file_system_is_reported(tmp_path: Path) -> None:
     with pytest.raises(debian.DebianError, match="make rack"):
         debian.read_rootfs(tmp_path / "none.tar")
     (tmp_path / "empty").mkdir()

@@ -111,7 +111,7 @@ class TestIntervals:
         assert row(compared, "throughput").ratios[0].conclusion == "no difference shown"
 
     @pytest.mark.parametrize(("left", "right"), [(1, 1), (1, 3), (3, 1)])
-    def test_one_run_has_no_interval_and_says_so(self, left: int, right: int) -> None:
+    def test_one_run_has_no_interval_and_reports_it(self, left: int, right: int) -> None:
         compared = versus([training(100 + x) for x in range(left)], [training(200 + x) for x in range(right)])
         (ratio,) = row(compared, "throughput").ratios
         assert (ratio.low, ratio.high, ratio.conclusion) == (None, None, "no interval")

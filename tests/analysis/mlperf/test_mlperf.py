@@ -547,7 +547,7 @@ def test_rules_outside_the_package_are_never_executed(tmp_path: Path) -> None:
     assert "submission_division is not a plain name" in "\n".join(score.reasons)
 
 
-def test_a_time_limit_is_kept_and_said(tmp_path: Path) -> None:
+def test_a_time_limit_is_kept_and_reported(tmp_path: Path) -> None:
     started = time.monotonic()
     score = score_folder(fill(tmp_path), timeout_s=0.05)
     assert time.monotonic() - started < 5

@@ -287,6 +287,6 @@ def test_every_code_is_documented(root: Path) -> None:
     assert {code for code in codes if f"`{code}`" not in text} == set()
 
 
-def test_an_issue_says_where_and_what_to_do() -> None:
+def test_an_issue_names_where_and_what_to_do() -> None:
     issue = Issue(code="x", message="it is wrong", remedy="mend it", run="r", file="f")
     assert (issue.place, issue.text) == ("run r, f", "it is wrong. To do: mend it")

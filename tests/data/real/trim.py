@@ -81,9 +81,11 @@ def said(data: bytes) -> dict[str, Any]:
     def text(line: int | None) -> str | None:
         return None if line is None else lines[line - 1].decode("utf-8", "replace")
 
-    told = json.loads(logs.parse(io.BytesIO(data)).model_dump_json())
+    parsed = json.loads(logs.parse(io.BytesIO(data)).model_dump_json())
     # Fewer points of a curve, fewer bytes and lines: that is what trimming is.
-    return placed({key: value for key, value in told.items() if key not in ("series", "size_bytes", "lines")})
+    return placed(
+        {key: value for key, value in parsed.items() if key not in ("series", "size_bytes", "lines")}
+    )
 
 
 def main() -> None:

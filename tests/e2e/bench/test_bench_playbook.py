@@ -210,7 +210,7 @@ def test_a_gpu_that_is_absent_is_unproven(bench: Bench) -> None:
     assert run.verdict == "unproven"
 
 
-def test_a_results_folder_that_cannot_be_written_says_so(bench: Bench) -> None:
+def test_a_results_folder_that_cannot_be_written_reports_it(bench: Bench) -> None:
     bench.results.parent.mkdir(exist_ok=True)
     bench.results.write_text("a file, not a folder")
     status, output = bench("-e", "suite=toys")

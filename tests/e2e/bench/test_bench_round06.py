@@ -101,7 +101,7 @@ def test_every_limited_host_is_a_system_and_stands_beside_the_others(root: Path,
     assert "side by side: " in output
 
 
-def test_a_run_whose_cache_was_not_cleared_is_unproven_and_another_sku_is_told_what_there_is(
+def test_a_run_whose_cache_was_not_cleared_is_unproven_and_another_sku_is_shown_what_there_is(
     root: Path, tmp_path: Path
 ) -> None:
     hosts = inventory(root, tmp_path)

@@ -41,9 +41,9 @@ def test_a_node_comes_back_after_it_was_measured_alone_and_with_a_partner(
     assert set(STEPS) - {Step.BOOT} <= set(found.progress.done)
     assert rack(NODE, BOOT).stdout not in ("", before)
     # What it did is there, and who it met.
-    told = [ProbeNight.model_validate_json(path.read_text()) for path in results.glob("*/probes.json")]
-    assert [one.measured for one in told if one.measured] == [(NODE,)]
-    assert [(sorted(pair.nodes), pair.passed) for one in told for pair in one.pairs] == [
+    nights = [ProbeNight.model_validate_json(path.read_text()) for path in results.glob("*/probes.json")]
+    assert [one.measured for one in nights if one.measured] == [(NODE,)]
+    assert [(sorted(pair.nodes), pair.passed) for one in nights for pair in one.pairs] == [
         (sorted([PARTNER, NODE]), True)
     ]
     listed = rack(CONTROLLER, f"sinfo -hN -n {PARTNER},{NODE} -o '%N %T'; squeue -h").stdout

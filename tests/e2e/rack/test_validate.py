@@ -176,7 +176,9 @@ def test_idle_nodes_are_measured_by_slurm_s_jobs_alone_and_as_a_pair(
     night = read_night(night_folders(results)[0])
     assert {one.node: one.verdict.value for one in night.nodes} == {BAD: "pass", THEIRS: "pass"}
     (probes,) = results.glob("*/probes.json")
-    told = ProbeNight.model_validate_json(probes.read_text())
-    assert sorted(told.measured) == sorted([BAD, THEIRS])
-    assert [(sorted(pair.nodes), pair.passed) for pair in told.pairs] == [(sorted([BAD, THEIRS]), True)]
+    night_probes = ProbeNight.model_validate_json(probes.read_text())
+    assert sorted(night_probes.measured) == sorted([BAD, THEIRS])
+    assert [(sorted(pair.nodes), pair.passed) for pair in night_probes.pairs] == [
+        (sorted([BAD, THEIRS]), True)
+    ]
     assert "rackproof-night" not in slurm("squeue --noheader --format %j").stdout

@@ -58,7 +58,7 @@ OLD = (
 SAYS: dict[str, dict[str, Any] | None] = {
     "n1": {"status": "written", "disk": "/dev/vda", "disk_serial": "D1", "seconds": 12.6, "host_keys": KEYS},
     "n2": {"status": "refused", "reason": "this machine's serial number is X"},
-    # A ramdisk that is never heard of.
+    # A ramdisk that never reports.
     "n3": None,
     # No BMC; no MAC address; a BMC that drops while the ramdisk writes.
     "n4": None,
@@ -118,15 +118,15 @@ class Ramdisks(threading.Thread):
                     time.sleep(0.5)
                     self.entries |= {one.name for one in (self.http.parent / "dhcp-hosts").iterdir()}
                     self.orders[name] = order
-                    self.tell(name, {"status": "begun"} if name in self.drops else self.says[name])
+                    self.report(name, {"status": "begun"} if name in self.drops else self.says[name])
             for name, process in list(self.drops.items()):
                 # It has booted: its entry is gone.
                 if name in self.orders and not (self.http / "nodes" / name / "write.json").exists():
                     process.kill()
-                    self.tell(name, self.says[name])
+                    self.report(name, self.says[name])
                     del self.drops[name]
 
-    def tell(self, name: str, what: dict[str, Any] | None) -> None:
+    def report(self, name: str, what: dict[str, Any] | None) -> None:
         if what:
             report = self.http / "boot-reports" / self.orders[name]["report"].rpartition("/")[2]
             report.write_text(json.dumps(what))
@@ -383,7 +383,7 @@ def test_ubuntu_s_installer_goes_the_same_way_and_is_waited_for_until_it_is_off(
             time.sleep(0.05)
         instructions = yaml.safe_load((seed / "user-data").read_text())["autoinstall"]
         assert instructions["storage"]["layout"]["match"] == {"path": autoinstall.DISK}
-        # The machine tells, and switches off.
+        # The machine reports, and switches off.
         name = installer_order(instructions, tmp_path)["report"].rpartition("/")[2]
         (site.folder / "netboot/http/boot-reports" / name).write_text(json.dumps({"status": "begun"}))
         while site.entries():

@@ -108,7 +108,7 @@ def test_a_drain_of_provisioning_does_not_end_before_the_node_is_proven(rack: Ra
     assert rack.drained() == {"n01": OURS}
 
 
-def test_what_fails_for_all_nodes_is_told_of_each(rack: Rack) -> None:
+def test_what_fails_for_all_nodes_is_reported_for_each(rack: Rack) -> None:
     rack.fleet.set_slurm(down=True)
     done = rack.reimage("-l", "n01,n02")
     assert done.returncode == 2, done.stdout + done.stderr

@@ -81,9 +81,9 @@ def test_a_bad_node_goes_out_of_service_and_comes_back(fleet: Fleet) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert fleet.slurm["nodes"] == dict.fromkeys([*HEALTHY.split(","), "gone"], "") | theirs
     assert "n02: returned to service" in done.stdout
-    told = explanation_text(explain_node(fleet.results, "n02"))
-    assert "done: returned to service" in told
-    assert told.count("pass\n") == 2
+    explanation = explanation_text(explain_node(fleet.results, "n02"))
+    assert "done: returned to service" in explanation
+    assert explanation.count("pass\n") == 2
 
 
 def test_nothing_to_look_at_is_no_success(fleet: Fleet) -> None:

@@ -363,12 +363,12 @@ def test_a_run_on_a_rack_says_how_it_is_started(site: Site) -> None:
     assert run["code"] == f"/shared/runs/{run['run_id']}/code"
 
 
-def test_a_cluster_described_wrongly_is_told_by_variable(site: Site) -> None:
+def test_a_cluster_described_wrongly_is_reported_by_variable(site: Site) -> None:
     with pytest.raises(BenchError, match=r"n1: bench_image: .*docs/using/mlperf.md"):
         on_rack(site, image="docker")
 
 
-def test_two_bad_repeats_end_the_others_and_the_report_says_why(site: Site) -> None:
+def test_two_bad_repeats_end_the_others_and_the_report_gives_the_reason(site: Site) -> None:
     outcome = on_rack(site, repeats=4)
     plan_id = outcome.plan.plan_id
     for number in range(2):

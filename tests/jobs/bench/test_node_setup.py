@@ -109,7 +109,7 @@ def test_no_number_of_nodes_is_refused(tmp_path: Path, nodes: Any) -> None:
         plan(tmp_path, overrides={"nodes": (nodes,)})
 
 
-def test_a_storage_says_where_the_data_lie_and_what_is_mounted(tmp_path: Path) -> None:
+def test_a_storage_names_where_the_data_lie_and_what_is_mounted(tmp_path: Path) -> None:
     made = plan(tmp_path, ("n1",), overrides={"storage": ("synthetic", "local", "s3")})
     assert [run.arguments for run in made.runs] == [(), ("--data=/data",), ("--data=/mnt/s3/set",)]
     points = [run.parameters for run in made.runs]
@@ -346,7 +346,7 @@ def test_storage_that_was_not_what_it_says_is_unproven(
     assert found[0].message.startswith(path[:2])
 
 
-def test_an_overlay_that_nobody_saw_go_is_told_and_a_run_that_never_began_says_nothing_else() -> None:
+def test_an_overlay_that_nobody_saw_go_is_reported_and_a_run_that_never_began_says_nothing_else() -> None:
     planned = node_setup_of()
     found = node_setup.judge_setup(planned, "n1", {}, {}, started=False)
     assert [(one.code, one.verdict) for one in found.findings] == [("setting_left", None)] * 2

@@ -55,7 +55,7 @@ def plan(train: LoadedDefinition, gpus: int = 2, now: datetime = NOW, **options:
     )
 
 
-def test_a_suite_leaves_out_what_a_node_cannot_run_and_says_so(train: LoadedDefinition) -> None:
+def test_a_suite_leaves_out_what_a_node_cannot_run_and_reports_it(train: LoadedDefinition) -> None:
     made = plan(train, suite="sweep")
     assert [(r.parameters["gpus"], r.parameters["batch_size"]) for r in made.runs] == [
         (gpus, batch) for gpus in (0, 1, 2) for batch in (64, 128)
@@ -228,7 +228,7 @@ def test_another_request_does_not_go_on(train: LoadedDefinition, tmp_path: Path,
     assert not resumed
 
 
-def test_a_missing_or_damaged_plan_says_what_to_do(tmp_path: Path) -> None:
+def test_a_missing_or_damaged_plan_names_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ResultsError, match="start the playbook again"):
         planning.read_plan(tmp_path, "plan-x")
 

@@ -190,7 +190,7 @@ def test_what_could_not_start_is_unproven_whatever_lies_in_the_folder(planned: P
     assert (run.verdict, run.reasons[0]) == ("unproven", "Stage the data: disk full")
 
 
-def test_a_job_that_was_left_running_is_said_to_run(planned: PlannedRun) -> None:
+def test_a_job_that_was_left_running_is_reported_as_running(planned: PlannedRun) -> None:
     known = evidence(planned, job={"phase": "running"}, could_not_start="Follow the job: gives no answer")
     run = built(planned, known)
     assert run.verdict == "unproven"
@@ -401,7 +401,7 @@ def test_a_report_that_fails_loses_no_run(
     assert done.report == ""
 
 
-def test_a_record_that_cannot_be_written_says_so(planned: PlannedRun, folder: Path) -> None:
+def test_a_record_that_cannot_be_written_reports_it(planned: PlannedRun, folder: Path) -> None:
     (folder / "logs" / "n1.log").write_text(LOG)
     (folder / "run.json").mkdir()
     with pytest.raises(ResultsError, match=r"run\.json"):

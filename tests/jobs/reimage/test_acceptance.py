@@ -141,7 +141,7 @@ def test_the_first_that_slurm_gives_comes_and_leaves_nothing() -> None:
         ((probes.section("half", "", None), None, 1e6), "n2", "hung: did not end in time"),
     ],
 )
-def test_a_half_that_did_not_come_or_not_to_its_end_says_so(
+def test_a_half_that_did_not_come_or_not_to_its_end_reports_it(
     answer: tuple[str, int | None, float], partner: str, text: str
 ) -> None:
     slurm = probes.Slurm(lambda _: answer)
@@ -156,7 +156,7 @@ def test_a_half_that_did_not_come_or_not_to_its_end_says_so(
     assert partner or slurm.now < acceptance.WAIT_S
 
 
-def test_without_anybody_known_to_be_good_it_says_what_to_do() -> None:
+def test_without_anybody_known_to_be_good_it_names_what_to_do() -> None:
     how = acceptance.without_budget(probes.plan())
     slurm = probes.Slurm(probes.sound)
     half = run_partner(how, "n1", [], 4, JobRunner(slurm.shell, how, {}, {}))

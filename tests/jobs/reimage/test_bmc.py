@@ -96,7 +96,7 @@ def test_a_node_boots_over_the_network_once_and_the_override_is_set_back(bmcs: d
     assert set_power("n1", way, "off", timeout_s=20).power == "Off"
 
 
-def test_a_wrong_password_is_told_and_is_nowhere_in_the_message(bmcs: dict[str, str]) -> None:
+def test_a_wrong_password_is_reported_and_is_nowhere_in_the_message(bmcs: dict[str, str]) -> None:
     with pytest.raises(BmcError, match=r"n1: its BMC at .* refuses the login of ops .*Vault") as caught:
         read_power_status("n1", access(bmcs["one"], password="hunter2"))
     assert "hunter2" not in str(caught.value)
@@ -156,7 +156,7 @@ def sick() -> Iterator[tuple[str, list[str]]]:
         ("html", "answers what is no Redfish"),
     ],
 )
-def test_a_bmc_that_is_sick_is_told_from_one_that_refuses(
+def test_a_bmc_that_is_sick_is_distinguished_from_one_that_refuses(
     sick: tuple[str, list[str]], fault: str, why: str
 ) -> None:
     address, how = sick
@@ -165,7 +165,7 @@ def test_a_bmc_that_is_sick_is_told_from_one_that_refuses(
         read_power_status("n1", access(address, user="", call_timeout_s=0.3))
 
 
-def test_a_node_that_does_not_become_what_was_wanted_is_told(
+def test_a_node_that_does_not_become_what_was_wanted_is_reported(
     bmcs: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from sushy.resources.system.system import System

@@ -1,4 +1,4 @@
-"""BIOS settings and firmware that a BMC tells, against what the model has to have."""
+"""BIOS settings and firmware that a BMC reports, against what the model has to have."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FIRMWARE = {
     "Installed-1|NIC": "28.1",
     "Installed-2|NIC": "",
 }
-TOLD = Settings(
+REPORTED = Settings(
     bios={"SriovGlobalEnable": "Enabled", "NumaNodesPerSocket": 1, "AcsEnabled": False},
     firmware=(
         Firmware("HGX_FW_GPU_SXM_1", "HGX_FW_GPU_SXM_1", "96.00.A5"),
@@ -91,16 +91,18 @@ TOLD = Settings(
         ),
     ],
 )
-def test_what_is_not_as_it_has_to_be_is_told_with_both_values(
+def test_what_is_not_as_it_has_to_be_is_reported_with_both_values(
     expected: dict[str, Any], said: list[tuple[str, str]]
 ) -> None:
-    found = check_expectation(parse_expectation("n1", expected), TOLD)
+    found = check_expectation(parse_expectation("n1", expected), REPORTED)
     assert [(one.text(), one.verdict) for one in found] == [(text, Verdict(word)) for text, word in said]
 
 
 def test_what_could_not_be_read_is_unproven_with_its_reason() -> None:
-    told = Settings(bios_error="n1: its BMC does not answer", firmware_error="n1: its BMC is slow")
-    found = check_expectation(parse_expectation("n1", {"bios": {"A": "x"}, "firmware": {"B": "1"}}), told)
+    settings_read = Settings(bios_error="n1: its BMC does not answer", firmware_error="n1: its BMC is slow")
+    found = check_expectation(
+        parse_expectation("n1", {"bios": {"A": "x"}, "firmware": {"B": "1"}}), settings_read
+    )
     assert [one.verdict for one in found] == [Verdict.UNPROVEN] * 2
     assert [one.text() for one in found] == [
         "BIOS setting A is not known, has to be x: n1: its BMC does not answer",
@@ -124,7 +126,7 @@ def test_an_expectation_with_a_typing_error_is_refused(values: dict[str, Any], w
 
 def test_the_record_has_all_firmware_and_the_settings_that_somebody_minds() -> None:
     expected = parse_expectation("n1", {"bios": {"AcsEnabled": False}})
-    before = add_settings(Node(name="n1", firmware={"bios": "1.0"}), TOLD, expected)
+    before = add_settings(Node(name="n1", firmware={"bios": "1.0"}), REPORTED, expected)
     assert before.firmware == {
         "bios": "1.0",
         "bios.AcsEnabled": "False",
@@ -133,7 +135,7 @@ def test_the_record_has_all_firmware_and_the_settings_that_somebody_minds() -> N
         "bmc.Installed-1": "28.1",
     }
     newer = Settings(
-        bios={"AcsEnabled": True}, firmware=(Firmware("BMC", "BMC", "24.11"), *TOLD.firmware[::2])
+        bios={"AcsEnabled": True}, firmware=(Firmware("BMC", "BMC", "24.11"), *REPORTED.firmware[::2])
     )
     after = add_settings(Node(name="n1", firmware={"bios": "1.0"}), newer, expected)
     assert [one.text() for one in compare_hardware(before, after)] == [
@@ -157,22 +159,22 @@ def test_a_node_returns_only_as_its_model_has_to_be(tmp_path: Path) -> None:
     run = begin_run(tmp_path, {"n1": []}, method="rack", owner_pid=os.getpid())
     wrong = parse_expectation("n1", {"bios": {"AcsEnabled": True}})
     # Before, it is a remark: what was set through the BMC counts from the next boot on.
-    assert record_hardware(run, "n1", "before", FACTS, settings=TOLD, expected=wrong) == (
+    assert record_hardware(run, "n1", "before", FACTS, settings=REPORTED, expected=wrong) == (
         "before: BIOS setting AcsEnabled is False, not True",
     )
     with pytest.raises(
         ReimageError, match=r"n1 is not as its model has to be: .*AcsEnabled is False, not True"
     ):
-        record_hardware(run, "n1", "after", FACTS, settings=TOLD, expected=wrong)
+        record_hardware(run, "n1", "after", FACTS, settings=REPORTED, expected=wrong)
     # Expected, and there is no BMC that could tell.
     with pytest.raises(ReimageError, match=r"has to be True: no address of its BMC is known"):
         record_hardware(run, "n1", "after", FACTS, expected=wrong)
     right = parse_expectation("n1", {"bios": {"AcsEnabled": False}})
-    assert record_hardware(run, "n1", "after", FACTS, settings=TOLD, expected=right) == ()
+    assert record_hardware(run, "n1", "after", FACTS, settings=REPORTED, expected=right) == ()
     kept = hardware_record.read_record(Path(run.folder), "after", "n1")
     assert kept is not None
     assert kept.firmware["bios.AcsEnabled"] == "False"
-    # Nothing is expected: a BMC that tells nothing is a remark and holds nobody up.
+    # Nothing is expected: a BMC that reports nothing is a remark and holds nobody up.
     silent = Settings(bios_error="n1: no", firmware_error="n1: nor this")
     assert record_hardware(run, "n1", "after", FACTS, settings=silent)[-2:] == ("n1: no", "n1: nor this")
 
@@ -190,7 +192,7 @@ def way(bmc: FakeRedfish, **changed: Any) -> Access:
 
 @pytest.mark.slow
 def test_settings_and_firmware_are_read_by_redfish(bmc: FakeRedfish) -> None:
-    assert read_settings("n1", way(bmc)) == TOLD
+    assert read_settings("n1", way(bmc)) == REPORTED
 
 
 @pytest.mark.slow
@@ -203,31 +205,37 @@ def test_settings_and_firmware_are_read_by_redfish(bmc: FakeRedfish) -> None:
         ("drips", *["n1: its BMC at .* did not finish within 2 s"] * 2),
     ],
 )
-def test_what_of_it_cannot_be_read_says_why_and_leaves_the_rest(
+def test_what_of_it_cannot_be_read_gives_the_reason_and_leaves_the_rest(
     bmc: FakeRedfish, fault: str, bios_error: str, firmware_error: str
 ) -> None:
     bmc.fault = fault
-    told = read_settings("n1", way(bmc, call_timeout_s=1), timeout_s=2)
-    assert re.match(bios_error, told.bios_error) if bios_error else told.bios == TOLD.bios
-    assert re.match(firmware_error, told.firmware_error) if firmware_error else told.firmware == TOLD.firmware
+    settings_read = read_settings("n1", way(bmc, call_timeout_s=1), timeout_s=2)
+    assert (
+        re.match(bios_error, settings_read.bios_error) if bios_error else settings_read.bios == REPORTED.bios
+    )
+    assert (
+        re.match(firmware_error, settings_read.firmware_error)
+        if firmware_error
+        else settings_read.firmware == REPORTED.firmware
+    )
 
 
 @pytest.mark.slow
 def test_what_makes_the_library_stumble_is_this_bmcs_fault(bmc: FakeRedfish) -> None:
     bmc.resources[f"{ROOT}/UpdateService/FirmwareInventory"]["Members"] = [{"@odata.id": 7}]
-    told = read_settings("n1", way(bmc))
-    assert "n1: the answer of its BMC at" in told.firmware_error
+    settings_read = read_settings("n1", way(bmc))
+    assert "n1: the answer of its BMC at" in settings_read.firmware_error
 
 
 @pytest.mark.slow
-def test_a_piece_that_is_listed_and_not_there_and_a_slow_bmc_are_told(bmc: FakeRedfish) -> None:
+def test_a_piece_that_is_listed_and_not_there_and_a_slow_bmc_are_reported(bmc: FakeRedfish) -> None:
     del bmc.resources[f"{ROOT}/UpdateService/FirmwareInventory/1"]
-    told = read_settings("n1", way(bmc))
-    assert told.firmware[1] == Firmware("1", "1", "")
-    assert len(told.firmware) == len(FIRMWARE)
-    told = read_settings("n1", way(bmc), timeout_s=0)
-    assert (told.bios, told.firmware) == (TOLD.bios, ())
-    assert "only 0 pieces were asked for" in told.firmware_error
+    settings_read = read_settings("n1", way(bmc))
+    assert settings_read.firmware[1] == Firmware("1", "1", "")
+    assert len(settings_read.firmware) == len(FIRMWARE)
+    settings_read = read_settings("n1", way(bmc), timeout_s=0)
+    assert (settings_read.bios, settings_read.firmware) == (REPORTED.bios, ())
+    assert "only 0 pieces were asked for" in settings_read.firmware_error
 
 
 def test_ipmi_and_no_address_tell_nothing() -> None:
@@ -292,7 +300,7 @@ def test_the_task_asks_the_bmc_and_shows_no_password(bmc: FakeRedfish, tmp_path:
 
 
 @pytest.mark.playbook
-def test_a_typing_error_in_an_expectation_is_told_before_a_node_is_touched(tmp_path: Path) -> None:
+def test_a_typing_error_in_an_expectation_is_reported_before_a_node_is_touched(tmp_path: Path) -> None:
     (tmp_path / "hosts.yml").write_text(
         "gpu_nodes: {hosts: {n1: {}, n2: {reimage_expect: {bios: {A: x}, frimware: {}}}}}\n"
     )

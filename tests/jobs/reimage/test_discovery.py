@@ -175,7 +175,7 @@ def test_of_a_bmc_that_lists_several_systems_each_is_named() -> None:
     assert "which cannot be written down" in found.problems[0]
 
 
-def test_a_bmc_that_has_moved_is_told() -> None:
+def test_a_bmc_that_has_moved_is_reported() -> None:
     known = {"n1": KnownNode(serial="S1", mac=MAC, bmc_address="https://10.0.0.1/")}
     assert match_machines({"10.0.0.1": (about(),)}, known).remarks == ()
     assert match_machines({"10.0.0.2": (about(),)}, known).remarks == (

@@ -59,7 +59,7 @@ def test_a_node_boots_over_the_network_once_and_the_override_is_set_back(node: F
 
 
 @needs_ipmitool
-def test_a_serial_number_that_is_not_told_is_empty(node: FakeIpmi) -> None:
+def test_a_serial_number_that_is_not_reported_is_empty(node: FakeIpmi) -> None:
     node.fru = b""
     assert read_power_status("n1", access(node)).serial == ""
 
@@ -84,7 +84,7 @@ def test_a_serial_number_that_is_not_told_is_empty(node: FakeIpmi) -> None:
         ("hung", {"call_timeout_s": 1.5}, "does not answer by IPMI"),
     ],
 )
-def test_a_bmc_that_misbehaves_is_told_with_what_to_do(
+def test_a_bmc_that_misbehaves_is_reported_with_what_to_do(
     node: FakeIpmi, fault: str, changed: dict[str, Any], why: str
 ) -> None:
     node.fault = fault
@@ -97,7 +97,7 @@ def test_a_bmc_that_misbehaves_is_told_with_what_to_do(
 
 
 @needs_ipmitool
-def test_a_slow_bmc_is_waited_for_and_one_that_does_not_switch_is_told(node: FakeIpmi) -> None:
+def test_a_slow_bmc_is_waited_for_and_one_that_does_not_switch_is_reported(node: FakeIpmi) -> None:
     node.fault = "slow"
     assert read_power_status("n1", access(node)).power == "Off"
     node.fault = "stuck"
@@ -138,7 +138,7 @@ exit {status}
         ("Get Chassis Boot Parameter 5 failed: Invalid command", 1, "refuses chassis bootparam get 5: Get"),
     ],
 )
-def test_what_ipmitool_says_is_told_apart(
+def test_what_ipmitool_says_is_distinguished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, status: int, why: str
 ) -> None:
     """What it says to BMCs that pyghmi does not play, as its version 1.8.19 has it."""
@@ -154,7 +154,7 @@ def test_what_ipmitool_says_is_told_apart(
     assert "hunter2" not in (tmp_path / "calls").read_text()
 
 
-def test_a_machine_without_the_program_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_machine_without_the_program_reports_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BmcError, match=r"n1: the program ipmitool is not installed .* apt-get install"):
         read_power_status("n1", Access("10.0.0.11", protocol="ipmi"))

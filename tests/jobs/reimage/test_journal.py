@@ -72,7 +72,7 @@ def test_a_writer_that_is_killed_leaves_only_whole_entries(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("damage", [b"x", b"00000000", b"\n"])
-def test_damage_before_the_end_is_an_error_that_says_what_to_do(tmp_path: Path, damage: bytes) -> None:
+def test_damage_before_the_end_is_an_error_that_names_what_to_do(tmp_path: Path, damage: bytes) -> None:
     first, second = encode_entry(ENTRIES[0]), encode_entry(ENTRIES[1])
     path = tmp_path / "n1.journal"
     path.write_bytes(damage + first[len(damage) :] + second)

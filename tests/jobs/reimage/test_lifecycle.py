@@ -43,7 +43,7 @@ def through(*steps: Step) -> list[tuple[Event, Step | None]]:
     return found
 
 
-def test_a_node_that_did_everything_has_returned_and_starts_anew() -> None:
+def test_a_node_that_did_everything_has_returned_and_starts_from_the_beginning() -> None:
     now = replay(journal(("adopted", None), *through(*STEPS)), alive=True)
     assert (now.state, now.done) == ("returned", STEPS)
     assert remaining_steps(now) == STEPS

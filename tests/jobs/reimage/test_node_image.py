@@ -105,7 +105,7 @@ def test_the_same_list_gives_the_same_names_and_another_others(disk: Path) -> No
     assert builder.table(WANTED) != builder.table(WANTED | {"packages": ["vim"]})
 
 
-def test_the_boot_loader_is_told_where_its_parts_lie() -> None:
+def test_the_boot_loader_knows_where_its_parts_lie() -> None:
     first, core = bytearray(512), bytearray(2048)
     struct.pack_into("<Q", first, 0x5C, 1)
     struct.pack_into("<Q", core, 0x1F4, 2)

@@ -31,7 +31,7 @@ def test_nothing_is_delegated_to_a_controller_that_has_no_name() -> None:
     assert [one for one in found if "default(inventory_hostname, true)" not in one[2]] == []
 
 
-def test_a_node_is_looked_at_before_the_controller_is_set_up_in_its_name() -> None:
+def test_a_node_is_checked_before_the_controller_is_set_up_in_its_name() -> None:
     tasks = yaml.safe_load((ROLES / "reimage/tasks/steps/provision.yml").read_text())
     at = {
         key: number for number, task in enumerate(tasks) for key in task if "." in key or "rackproof" in key

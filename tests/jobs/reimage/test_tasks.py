@@ -116,7 +116,9 @@ def test_the_next_run_goes_on_where_a_killed_one_was(tmp_path: Path, last: Step)
     assert tasks.read_progress(tmp_path, ["n1"])[0].progress.state == "returned"
 
 
-def test_another_method_or_again_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_method_or_again_starts_from_the_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = started(tmp_path)
     record_hardware(run, "n1", "before", facts())
     work(run, "n1", *STEPS[:5])
@@ -141,7 +143,7 @@ def test_another_method_or_again_begins_anew(tmp_path: Path, monkeypatch: pytest
     assert hardware_record.read_record(Path(anew.folder), "before", "n1") is None
 
 
-def test_a_node_that_got_another_image_and_did_not_return_is_imaged_anew(tmp_path: Path) -> None:
+def test_a_node_that_got_another_image_and_did_not_return_is_imaged_again(tmp_path: Path) -> None:
     old, new = {"n1": "sha256:old", "n2": "sha256:old"}, {"n1": "sha256:new", "n2": "sha256:old"}
     first = started(tmp_path, images=old)
     for name in old:
@@ -209,7 +211,7 @@ def test_a_damaged_journal_leaves_its_node_out_and_the_others_go_on(tmp_path: Pa
     assert {one.node: one.progress.state for one in tasks.read_progress(tmp_path)}["n2"] == "failed"
 
 
-def test_what_a_damaged_journal_or_run_asks_for_begins_anew_and_not_where_an_older_run_stood(
+def test_what_a_damaged_journal_or_run_asks_for_starts_from_the_beginning_and_not_where_an_older_run_stood(
     tmp_path: Path,
 ) -> None:
     first = started(tmp_path, {"n1": ["r1"]})
@@ -234,7 +236,7 @@ def test_what_a_damaged_journal_or_run_asks_for_begins_anew_and_not_where_an_old
         Path(second.folder, run_files.RUN_FILE).write_text("{")
 
 
-def test_a_failed_node_says_why_and_what_next(tmp_path: Path) -> None:
+def test_a_failed_node_gives_the_reason_and_what_next(tmp_path: Path) -> None:
     run = started(tmp_path, {"n1": ["r1"]})
     work(run, "n1", Step.DRAIN)
     write_step(run, "n1", "begun", Step.RECORD)
@@ -312,7 +314,7 @@ def night(folder: Path, verdict: Verdict, *names: str) -> Path:
     return folder
 
 
-def test_only_a_night_that_looked_at_the_node_and_passed_it_proves_it(tmp_path: Path) -> None:
+def test_only_a_night_that_covered_the_node_and_passed_it_proves_it(tmp_path: Path) -> None:
     assert check_night_verdict(night(tmp_path / "a", Verdict.PASS, "n1"), "n1") == ()
     assert check_night_verdict(night(tmp_path / "b", Verdict.DEGRADED, "n1"), "n1") == ("degraded: XID 79",)
     for verdict in (Verdict.FAIL, Verdict.UNPROVEN):

@@ -41,11 +41,11 @@ def test_no_two_machines_share_anything(tmp_path: Path) -> None:
     assert len({*one.values()}) == len(one) - 1  # its name is also its tap's
 
 
-def test_libvirt_is_told_of_serial_numbers_and_disks(tmp_path: Path) -> None:
+def test_libvirt_gets_serial_numbers_and_disks(tmp_path: Path) -> None:
     about = vms.machine(1, tmp_path)
     domain = ET.fromstring(vms.DOMAIN.format(**about, sku=vms.SKU, memory=512))
-    told = {one.get("name"): one.text for one in domain.iterfind("./sysinfo//entry")}
-    assert told == {"serial": about["serial"], "sku": "gb300", "asset": "vm1"}
+    entries = {one.get("name"): one.text for one in domain.iterfind("./sysinfo//entry")}
+    assert entries == {"serial": about["serial"], "sku": "gb300", "asset": "vm1"}
     assert [disk.findtext("serial") for disk in domain.iter("disk")] == [
         about["disk_serial"],
         about["scratch_serial"],
@@ -112,16 +112,16 @@ def test_the_inventory_says_all_that_imaging_asks_for(tmp_path: Path) -> None:
     assert "StrictHostKeyChecking=yes" in group["vars"]["ansible_ssh_common_args"]
 
 
-def test_a_unit_starts_once_is_told_to_reload_and_ends(
+def test_a_unit_starts_once_reloads_and_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     systemctl = load("systemctl")
     monkeypatch.setattr(systemctl, "UNITS", tmp_path / "units")
     monkeypatch.setattr(systemctl, "STATE", tmp_path / "state")
     (tmp_path / "units").mkdir()
-    heard = tmp_path / "heard"
+    reloaded = tmp_path / "reloaded"
     (tmp_path / "units/one.service").write_text(
-        f"[Service]\nExecStart=/bin/sh -c 'trap \"touch {heard}\" HUP; while :; do sleep 0.1; done'\n"
+        f"[Service]\nExecStart=/bin/sh -c 'trap \"touch {reloaded}\" HUP; while :; do sleep 0.1; done'\n"
         "ExecReload=/bin/kill -HUP $MAINPID\n"
     )
     (tmp_path / "units/bad.service").write_text("[Service]\nExecStart=/bin/sh -c 'echo no; exit 1'\n")
@@ -133,10 +133,10 @@ def test_a_unit_starts_once_is_told_to_reload_and_ends(
     assert systemctl.pid("one.service") == first
     systemctl.main(["reload", "one.service"])
     for _ in range(50):
-        if heard.exists():
+        if reloaded.exists():
             break
         systemctl.time.sleep(0.1)
-    assert heard.exists()
+    assert reloaded.exists()
     systemctl.main(["show", "one.service"])
     assert "ActiveState=active" in capsys.readouterr().out
     systemctl.main(["stop", "one.service"])

@@ -410,7 +410,7 @@ def test_the_program_refuses_an_order_that_is_not_the_one_it_was_booted_for(serv
     assert "its checksum is another" in done.stdout
 
 
-def test_the_program_tells_the_server_that_this_is_not_the_machine(server: Server) -> None:
+def test_the_program_reports_to_the_server_that_this_is_not_the_machine(server: Server) -> None:
     server.order = json.dumps(order(server, serial="nobody-has-this")).encode()
     digest = hashlib.sha256(server.order).hexdigest()
     done = subprocess.run(

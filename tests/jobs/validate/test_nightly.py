@@ -1,4 +1,4 @@
-"""A nightly with a playbook that does as it is told: what is told to whom, and with which exit status."""
+"""A nightly with a fake playbook: which messages are sent to whom, and the exit status."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rackproof.jobs.validate.tasks import begin_night
 from rackproof.store.night_store import night_folders, read_night
 from tests.jobs.validate.test_validating import NODES, gathered, look_at
 
-# Stands where ansible-playbook stands: makes a night with the package, or fails as it is told.
+# Stands where ansible-playbook stands: makes a night with the package, or fails on request.
 PLAYBOOK = """#!{python}
 import json, os, sys, time
 sys.path[:0] = {path!r}
@@ -101,7 +101,7 @@ pytestmark = pytest.mark.slow
         ("die", 1, "TOOL FAULT  validate.yml ended with 1, before the night was judged"),
     ],
 )
-def test_the_exit_status_tells_the_fleets_faults_from_the_tools(
+def test_the_exit_status_separates_the_fleets_faults_from_the_tools(
     do: str,
     status: int,
     first: str,
@@ -125,7 +125,7 @@ def test_the_exit_status_tells_the_fleets_faults_from_the_tools(
     assert ('rackproof_node_attention{node="r1-n02"' in text) == (do in ("bad", "lost"))
 
 
-def test_what_changed_is_told_before_what_is_wrong(
+def test_what_changed_is_reported_before_what_is_wrong(
     settings: NightlySettings, hook: type[Hook], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for do in ("good", "bad"):

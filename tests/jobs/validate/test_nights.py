@@ -76,7 +76,7 @@ def test_what_is_no_number_is_unproven(factor: float) -> None:
     assert not_passed(night) == {"node003"}
 
 
-def test_a_missing_measurement_is_unproven_and_says_where() -> None:
+def test_a_missing_measurement_is_unproven_and_names_where() -> None:
     night = judged(night_runs(FLEET, 0, on(3, 1, None)))
     reason = of(night, "node003").reasons[0]
     assert (reason.check, reason.verdict) == ("missing", Verdict.UNPROVEN)
@@ -342,7 +342,7 @@ def test_pairs_are_judged_beside_nodes() -> None:
     assert bad[0].verdict is Verdict.FAIL
 
 
-def test_at_most_twenty_reasons_are_told() -> None:
+def test_at_most_twenty_reasons_are_reported() -> None:
     readings = readings_of(night_runs(FLEET[:1], 0), TONIGHT)
     many = replace(
         readings,

@@ -106,7 +106,7 @@ def test_who_is_left_over_meets_whom_it_has_not_met_for_longest() -> None:
 
 @pytest.mark.parametrize("hang", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_the_bad_node_of_a_pair_is_told_from_its_partner(seed: int, hang: bool) -> None:
+def test_the_bad_node_of_a_pair_is_distinguished_from_its_partner(seed: int, hang: bool) -> None:
     bad = random.Random(seed).sample(RACK, 1 + seed % 2)
     got, slurm = night(failing(*bad, hang=hang))
     assert verdicts(got) == {name: ["pair:fabric"] for name in sorted(bad)}
@@ -182,7 +182,7 @@ def test_two_that_disagree_need_somebody_who_knows() -> None:
     assert {name: mine[0].verdict for name, mine in reasons.items()} == {"n1": Verdict.FAIL}
 
 
-def test_a_fleet_that_changes_its_bits_together_is_said_and_not_failed() -> None:
+def test_a_fleet_that_changes_its_bits_together_is_reported_and_not_failed() -> None:
     found = {f"n{one}": [("H200", f"g{one}", "c" * 64)] for one in range(4)}
     reasons, agreed, remarks = compare_digests(found, {"H200": "a" * 64})
     assert not reasons
@@ -269,7 +269,7 @@ def test_a_device_that_nobody_is_like_proves_nothing_by_its_bits() -> None:
     assert compare_digests({"n1": [("H200", "g1", "a" * 64)]}, {"H200": "a" * 64})[2] == ()
 
 
-def test_a_drained_node_that_could_not_be_measured_is_unproven_and_says_why() -> None:
+def test_a_drained_node_that_could_not_be_measured_is_unproven_and_gives_the_reason() -> None:
     slurm, how_, some = Slurm(sound), plan(), targets(r1_n01="drained")
     lost = {RACK[0]: classify_exit("no route to host", "255", 4.0)}
     got, _ = probe_night(how_, some, (), runner(slurm, how_, RACK), lost)
@@ -296,7 +296,7 @@ def test_the_budget_is_not_passed_even_where_all_hangs() -> None:
     assert 0 < got.spent <= 100.0
 
 
-def test_a_partition_too_small_for_pairs_says_so() -> None:
+def test_a_partition_too_small_for_pairs_reports_it() -> None:
     got, _ = night(some=targets(RACK[:4]))
     assert got.measured == RACK[:4]
     assert not got.pairs

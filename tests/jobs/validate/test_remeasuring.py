@@ -155,7 +155,7 @@ def test_the_history_keeps_the_better_value_and_the_night_both(
     assert len(kept) == 4 * len(SOME)
 
 
-def test_a_budget_that_is_used_up_is_said_and_nobody_drained_for_one_number(
+def test_a_budget_that_is_used_up_is_reported_and_nobody_drained_for_one_number(
     night: Callable[..., tuple[NodeNight, ProbeNight]],
 ) -> None:
     slow = (node_says(BAD, speed=600), 0, 178.0)

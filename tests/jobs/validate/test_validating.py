@@ -255,7 +255,7 @@ def test_the_reason_in_slurm_leads_to_the_page(results: Path) -> None:
     assert one["reason"].endswith(f"; https://example.org/results/{night_id}/nodes/r1-n02.html")
 
 
-def test_what_the_inventory_gets_wrong_is_said(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_inventory_gets_wrong_is_reported(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(results.parent))
     night = begin_night(results, NODES, owner_pid=None)
     for options, words in (

@@ -266,7 +266,7 @@ def test_an_xid_stays_open_until_somebody_acts() -> None:
     assert build_snapshot("n1", gathered("", "b"), previous=second).xids == ()
 
 
-def test_a_watched_xid_is_said_once() -> None:
+def test_a_watched_xid_is_reported_once() -> None:
     first = build_snapshot("n1", gathered(XID_119.replace("119", "31"), "a"), previous=SOUND)
     assert build_snapshot("n1", gathered("", "a"), previous=first).xids == ()
 
@@ -324,12 +324,12 @@ def since_1970(seconds: float, xid: int = 119) -> str:
         ),
     ],
 )
-def test_an_xid_that_the_node_was_booted_for_is_told_and_asks_for_nothing_more(
+def test_an_xid_that_the_node_was_booted_for_is_reported_and_asks_for_nothing_more(
     log: str, verdict: Verdict, action: str, evidence: str
 ) -> None:
-    told = gathered(log, "b")
-    told["health"]["booted"] = BOOTED
-    state = build_snapshot("n1", told, previous=SOUND)
+    facts = gathered(log, "b")
+    facts["health"]["booted"] = BOOTED
+    state = build_snapshot("n1", facts, previous=SOUND)
     (found,) = [one for one in check_node(state) if one.code.startswith("xid_")]
     assert (found.verdict, found.action, found.evidence) == (verdict, action, evidence)
     (again,) = build_snapshot("n1", gathered("", "b"), previous=state).xids or (None,)
@@ -339,9 +339,9 @@ def test_an_xid_that_the_node_was_booted_for_is_told_and_asks_for_nothing_more(
 def test_boots_that_nobody_saw_count_among_those_that_have_not_helped() -> None:
     state, actions = SOUND, []
     for boot in ("a", "b", "c"):
-        told = gathered(since_1970(-5), boot)
-        told["health"]["booted"] = BOOTED
-        state = build_snapshot("n1", told, previous=state).model_copy(update={"gpus": (GPU,)})
+        facts = gathered(since_1970(-5), boot)
+        facts["health"]["booted"] = BOOTED
+        state = build_snapshot("n1", facts, previous=state).model_copy(update={"gpus": (GPU,)})
         actions.append(next(one.action for one in check_node(state) if one.code == "xid_119"))
     assert actions == ["watch", "inspect", "inspect"]
     assert state.reboots == {f"{GPU.uuid}/119": 3}
@@ -396,7 +396,7 @@ def test_a_look_survives_being_kept() -> None:
     assert NodeSnapshot.model_validate_json(state.model_dump_json()) == state
 
 
-def test_memory_that_nobody_told_is_unknown_and_not_missing() -> None:
+def test_memory_that_was_not_reported_is_unknown_and_not_missing() -> None:
     found = check_node(node(memory_bytes=0), expected=Expectation(memory_bytes=1 << 40))
     assert [(one.code, one.verdict) for one in found] == [("system_unknown", U)]
     assert found[0].evidence == "not gathered: memory"
@@ -420,13 +420,13 @@ def shown(gpus: int, ports: int, rate: int = 400, unreadable: bool = False) -> d
 
 def findings_of_nights(*nights: dict[str, Any], expected: Expectation | None = None) -> list[set[str]]:
     """Return the codes of each night about GPUs and ports; each night is compared with the one before."""
-    previous, told = None, []
+    previous, codes = None, []
     for one in nights:
         now = build_snapshot("n1", one, previous=previous)
         mine = check_node(now, previous=previous, expected=expected)
-        told.append({f.code for f in mine if f.part in ("gpu", "port")})
+        codes.append({f.code for f in mine if f.part in ("gpu", "port")})
         previous = now
-    return told
+    return codes
 
 
 def test_what_is_missing_is_missing_until_it_is_back() -> None:
@@ -450,16 +450,16 @@ def test_a_night_without_an_answer_does_not_forget_a_gpu() -> None:
     )
 
 
-def test_what_was_taken_out_is_forgotten_once_the_inventory_says_so() -> None:
+def test_what_was_taken_out_is_forgotten_once_the_inventory_reports_it() -> None:
     smaller = Expectation(gpus=3, ports=3)
-    told = findings_of_nights(shown(4, 4), shown(3, 3), shown(3, 3), expected=smaller)
-    assert told == [set(), {"gpu_missing", "port_missing"}, set()]
+    codes = findings_of_nights(shown(4, 4), shown(3, 3), shown(3, 3), expected=smaller)
+    assert codes == [set(), {"gpu_missing", "port_missing"}, set()]
 
 
 def test_a_port_that_became_slow_stays_slow() -> None:
     usual, slow = shown(1, 1), shown(1, 1, rate=200)
-    told = findings_of_nights(usual, slow, slow, slow, usual)
-    assert told == [set(), {"port_slow"}, {"port_slow"}, {"port_slow"}, set()]
+    codes = findings_of_nights(usual, slow, slow, slow, usual)
+    assert codes == [set(), {"port_slow"}, {"port_slow"}, {"port_slow"}, set()]
 
 
 def test_an_error_in_place_of_a_value_is_no_value() -> None:
@@ -470,7 +470,7 @@ def test_an_error_in_place_of_a_value_is_no_value() -> None:
     assert (one.code, one.verdict, one.action) == ("gpu_unreadable", F, "reset")
 
 
-def test_a_path_without_a_file_system_is_said() -> None:
+def test_a_path_without_a_file_system_is_reported() -> None:
     about = {
         "health": {"disk": {"/": {"total_bytes": 100, "free_bytes": 50}, "/scratch": {"read_only": None}}}
     }

@@ -51,7 +51,7 @@ def test_the_table_decides(node: PeerMemoryNode, method: str) -> None:
 
 
 @pytest.mark.parametrize("node", [node for node, method in CASES if not method and node.driver])
-def test_where_no_way_is_open_every_row_says_why(node: PeerMemoryNode) -> None:
+def test_where_no_way_is_open_every_row_gives_the_reason(node: PeerMemoryNode) -> None:
     choice = choose_method(node)
     assert set(choice.unmet) == {way.method for way in METHODS}
     for objections in choice.unmet.values():
@@ -59,7 +59,7 @@ def test_where_no_way_is_open_every_row_says_why(node: PeerMemoryNode) -> None:
         assert objections
 
 
-def test_a_missing_driver_is_said_before_anything_else() -> None:
+def test_a_missing_driver_is_reported_before_anything_else() -> None:
     assert choose_method(PeerMemoryNode("6.8.0", "", True, "mlnx")).reason == "the node has no NVIDIA driver"
 
 
@@ -70,7 +70,7 @@ def test_a_choice_says_what_it_rests_on() -> None:
     )
 
 
-def test_a_method_by_name_is_taken_and_what_stands_against_it_is_said() -> None:
+def test_a_method_by_name_is_taken_and_what_stands_against_it_is_reported() -> None:
     node = PeerMemoryNode("6.8.0-48-generic", "570.172.08", True, "inbox")
     choice = choose_method(node, method="nvidia_peermem")
     assert choice.method == "nvidia_peermem"

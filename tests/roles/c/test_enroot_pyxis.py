@@ -89,7 +89,7 @@ def test_no_file_that_all_may_read_holds_the_key(values: dict[str, dict[str, Any
         assert KEY not in json.dumps(case["enroot_pyxis_files"])
 
 
-def test_enroot_is_told(values: dict[str, dict[str, Any]]) -> None:
+def test_enroot_gets_its_arguments(values: dict[str, dict[str, Any]]) -> None:
     plain, own = content(values, "ngc", "/enroot.conf"), content(values, "own", "/enroot.conf")
     assert "ENROOT_ALLOW_HTTP" not in plain
     assert "ENROOT_CONFIG_PATH" not in plain

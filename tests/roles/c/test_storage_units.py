@@ -151,7 +151,7 @@ PLAYBOOK = """
 """
 
 
-def test_what_is_wrong_is_said_before_anything_is_done(root: Path, tmp_path: Path) -> None:
+def test_what_is_wrong_is_reported_before_anything_is_done(root: Path, tmp_path: Path) -> None:
     key = {"storage_s3fs_credentials": KEYS}
     cases: dict[str, tuple[dict[str, Any], str]] = {
         "no-source": ({"storage_mounts": [{"path": "/data", "kind": "nfs"}]}, "wrong: /data"),

@@ -416,7 +416,7 @@ def test_hostile_text_is_kept_and_breaks_nothing(store: Store, field: str) -> No
     assert len(store.measurements(hardware=on.hardware_key)) == 1
 
 
-def test_trays_that_share_a_chassis_serial_within_a_run_are_told_apart(store: Store) -> None:
+def test_trays_that_share_a_chassis_serial_within_a_run_are_distinguished(store: Store) -> None:
     trays = tuple(Node(name=f"tray{number}", chassis_serial="RACK-7") for number in range(3))
     store.keep(run(nodes=trays, measurements=(), judgements=()))
     assert store.runs()[0].nodes == ("tray0", "tray1", "tray2")

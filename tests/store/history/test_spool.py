@@ -146,7 +146,7 @@ def test_a_note_that_points_at_another_run_enters_nothing(where: str, tmp_path: 
         assert store.runs() == []
 
 
-def test_a_spool_that_cannot_be_written_is_said_and_the_run_found_by_rebuilding(
+def test_a_spool_that_cannot_be_written_is_reported_and_the_run_found_by_rebuilding(
     where: str, nowhere: str, tmp_path: Path
 ) -> None:
     (tmp_path / "spool").write_text("a file, no folder")
