@@ -187,6 +187,51 @@ class Watch:
         self.grown = self.asked = self.began
 
 
+def docker_authorisation(text: str, names: set[str]) -> str | None:
+    """Return the Authorization header for a registry out of Docker's configuration; None without one.
+
+    Args:
+        text: The JSON file.
+        names: The registry, with and without its port.
+    """
+    try:
+        auths = json.loads(text).get("auths", {})
+    except ValueError:
+        return None
+    for machine, entry in auths.items():
+        if re.sub(r"^https?://|/.*$", "", machine) in names and entry.get("auth"):
+            return f"Basic {entry['auth']}"
+    return None
+
+
+def netrc_authorisation(text: str, names: set[str]) -> str | None:
+    """Return the Authorization header for a registry out of a netrc file, as enroot has one."""
+    words = re.sub(r"(?m)^\s*#.*$", "", text).split()
+    entries: list[dict[str, str]] = []
+    for key, value in zip(words, words[1:]):  # noqa: B905, RUF007  (Python 3.8)
+        if key == "machine":
+            entries.append({"machine": value})
+        elif key in ("login", "password") and entries:
+            entries[-1].setdefault(key, value)
+    for entry in entries:
+        if entry["machine"] in names:
+            pair = f"{entry.get('login', '')}:{os.path.expandvars(entry.get('password', ''))}"
+            return "Basic " + base64.b64encode(pair.encode()).decode()
+    return None
+
+
+def fetch_token(challenge: str, header: str | None) -> Any:
+    """Return the token for which a registry's challenge sends its clients to another server."""
+    parts = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
+    realm = parts.pop("realm", "")
+    request = urllib.request.Request(f"{realm}?{urllib.parse.urlencode(parts)}")
+    if header:
+        request.add_unredirected_header("Authorization", header)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        token = json.load(answer)
+    return token.get("token") or token.get("access_token")
+
+
 class Work:
     """One benchmark on one set of hosts."""
 
@@ -237,26 +282,10 @@ class Work:
                 text = Path(name).read_text() if name else ""
             except OSError:
                 continue
-            if name.endswith(".json"):
-                try:
-                    auths = json.loads(text).get("auths", {})
-                except ValueError:
-                    continue
-                for machine, entry in auths.items():
-                    if re.sub(r"^https?://|/.*$", "", machine) in names and entry.get("auth"):
-                        return f"Basic {entry['auth']}", name
-                continue
-            words = re.sub(r"(?m)^\s*#.*$", "", text).split()
-            entries: list[dict[str, str]] = []
-            for key, value in zip(words, words[1:]):  # noqa: B905, RUF007  (Python 3.8)
-                if key == "machine":
-                    entries.append({"machine": value})
-                elif key in ("login", "password") and entries:
-                    entries[-1].setdefault(key, value)
-            for entry in entries:
-                if entry["machine"] in names:
-                    pair = f"{entry.get('login', '')}:{os.path.expandvars(entry.get('password', ''))}"
-                    return "Basic " + base64.b64encode(pair.encode()).decode(), name
+            read = docker_authorisation if name.endswith(".json") else netrc_authorisation
+            header = read(text, names)
+            if header:
+                return header, name
         return None, ""
 
     def resolve(self) -> str:
@@ -285,14 +314,7 @@ class Work:
                 challenge = error.headers.get("WWW-Authenticate", "")
                 if error.code != 401 or not challenge.lower().startswith("bearer"):
                     raise
-                parts = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
-                realm = parts.pop("realm", "")
-                request = urllib.request.Request(f"{realm}?{urllib.parse.urlencode(parts)}")
-                if header:
-                    request.add_unredirected_header("Authorization", header)
-                with urllib.request.urlopen(request, timeout=60) as told:
-                    token = json.load(told)
-                answer = ask(f"Bearer {token.get('token') or token.get('access_token')}")
+                answer = ask(f"Bearer {fetch_token(challenge, header)}")
             digest = answer.headers.get("Docker-Content-Digest", "")
         except urllib.error.HTTPError as error:
             if error.code in (401, 403):
@@ -1096,20 +1118,27 @@ def digest_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def main(words: list[str] | None = None) -> int:
-    """Do one step, or all of them."""
+def read_options(words: list[str] | None) -> argparse.Namespace:
+    """Return the options of the command line, checked."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=("run", "pull", "configs", "stage", "cancel"))
     parser.add_argument("--spec", required=True, help="what to run, as JSON")
     parser.add_argument("--id", default="", help="the run")
     parser.add_argument("--plan", default="", help="the plan that the run belongs to")
     options = parser.parse_args(words)
-    spec = json.loads(options.spec)
+    options.spec = json.loads(options.spec)
     named = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
     if options.what in ("run", "cancel") and not named.fullmatch(options.id):
         parser.error("--id is needed, and is a run's id")
     if options.plan and not named.fullmatch(options.plan):
         parser.error("--plan is a plan's id")
+    return options
+
+
+def main(words: list[str] | None = None) -> int:
+    """Do one step, or all of them."""
+    options = read_options(words)
+    spec = options.spec
     spec.setdefault(
         "seed_base", int.from_bytes(hashlib.sha256(options.id.encode()).digest()[:4], "big") % 1000000000 + 1
     )
