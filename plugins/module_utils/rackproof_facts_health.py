@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -30,8 +31,11 @@ DRIVER = {
 FAILED_UNITS = ["systemctl", "list-units", "--failed", "--full", "--plain", "--no-legend", "--no-pager"]
 UNIT_PROPERTIES = "--property=Id,LoadState,ActiveState,UnitFileState"
 CLOCK = ["timedatectl", "show", "--property=NTPSynchronized"]
-# The newest are kept: an older message is in an earlier snapshot.
-LOG_LINES = "20000"
+# A fault is one line among tens of thousands on a bad day: they are sorted out here, so that none is lost to
+# a limit. What counts is decided on the controller; a line too many does no harm.
+FAULT_LINES = re.compile(
+    r"NVRM|Xid|Hardware Error|machine check|EDAC|AER: |PCIe Bus Error|Memory failure", re.IGNORECASE
+)
 FILES = {
     "os_release": "/etc/os-release",
     "meminfo": "/proc/meminfo",
@@ -71,12 +75,14 @@ def kernel_log(since, timeout_s):
     # -k would be this boot's only: an XID that the node was booted for since the last snapshot would be lost.
     which, moment = ("_TRANSPORT=kernel", [f"--since=@{since:.0f}"]) if since > 0 else ("-k", [])
     journal = ["journalctl", which, "--no-pager", "-o", "short-unix"]
-    answer = ask([*journal, "-n", LOG_LINES, *moment], timeout_s)
-    if answer["status"] == "ok" and moment and not lines(answer):
+    answer = ask([*journal, *moment], timeout_s, keep=FAULT_LINES)
+    if answer["status"] == "ok" and moment and not has_lines(answer):
         # Silence counts only where the journal holds the kernel's messages at all.
-        kept = ask([*journal, "-n", "1"], timeout_s)
-        return answer if lines(kept) else ask(["dmesg"], timeout_s)
-    return answer if lines(answer) or answer["status"] == "hung" else ask(["dmesg"], timeout_s)
+        kept = ask([*journal, "-n", "1"], timeout_s, keep=FAULT_LINES)
+        return answer if has_lines(kept) else ask(["dmesg"], timeout_s, keep=FAULT_LINES)
+    if has_lines(answer) or answer["status"] == "hung":
+        return answer
+    return ask(["dmesg"], timeout_s, keep=FAULT_LINES)
 
 
 def booted():
@@ -90,9 +96,9 @@ def booted():
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
 
 
-def lines(answer):
-    """Return what journalctl printed, without its remarks."""
-    return [line for line in answer.get("stdout", "").splitlines() if not line.startswith("--")]
+def has_lines(answer):
+    """Return whether journalctl printed a message; "-- No entries --" and its like are its own remarks."""
+    return any(line and not line.startswith("--") for line in answer.get("stdout", "").splitlines())
 
 
 def counters(folder):

@@ -13,6 +13,9 @@ from contextlib import suppress
 
 OUTPUT_BYTES = 4 * 1024 * 1024
 """The most kept of a tool's output; eight GPUs need about half a megabyte of XML."""
+FILTERED_BYTES = 256 * 1024 * 1024
+"""The most that a tool may print of which only some lines are kept: a kernel's log of a bad day."""
+LINE_BYTES = 64 * 1024
 FILE_BYTES = 256 * 1024
 LAST_WAIT_S = 2.0
 EXTRA_PATH = (
@@ -52,7 +55,7 @@ def find(program):
     return None
 
 
-def ask(argv, timeout_s, bounded=True, environment=None, stdin_text=None):
+def ask(argv, timeout_s, bounded=True, environment=None, stdin_text=None, keep=None):
     """Run a tool, bounded in time and output; never raises for what the tool does.
 
     Args:
@@ -61,6 +64,8 @@ def ask(argv, timeout_s, bounded=True, environment=None, stdin_text=None):
         bounded: Whether the kernel stops it when it writes without end; every file counts, not only output.
         environment: Variables to set.
         stdin_text: Text for its standard input.
+        keep: Compiled pattern: of what the tool prints only the first line and those with it are returned,
+            C(lines) says how many there were. The tool may print C(FILTERED_BYTES) then.
     """
     path = find(argv[0])
     if path is None:
@@ -84,7 +89,8 @@ def ask(argv, timeout_s, bounded=True, environment=None, stdin_text=None):
             return {"status": "failed", "rc": None, "stdout": "", "stderr": str(error)}
         if bounded:
             with suppress(OSError):
-                resource.prlimit(child.pid, resource.RLIMIT_FSIZE, (2 * OUTPUT_BYTES, 2 * OUTPUT_BYTES))
+                most = FILTERED_BYTES if keep else 2 * OUTPUT_BYTES
+                resource.prlimit(child.pid, resource.RLIMIT_FSIZE, (most, most))
         try:
             rc = child.wait(timeout_s)
             status = "ok" if rc == 0 else "failed"
@@ -95,11 +101,11 @@ def ask(argv, timeout_s, bounded=True, environment=None, stdin_text=None):
             # A process stuck in the driver does not die; it must not hold us as well.
             with suppress(subprocess.TimeoutExpired):
                 child.wait(LAST_WAIT_S)
-        stdout, cut = head(out)
+        stdout, cut, count = head_of_lines(out, keep) if keep else (*head(out), None)
         stderr, _ = head(err, 4096)
     if status == "failed" and any(words in stdout + stderr for words in NO_DRIVER):
         status = "no_driver"
-    return {
+    answer = {
         "status": status,
         "rc": rc,
         "stdout": stdout,
@@ -107,6 +113,37 @@ def ask(argv, timeout_s, bounded=True, environment=None, stdin_text=None):
         "seconds": round(time.monotonic() - begin, 3),
         "truncated": cut,
     }
+    if count is not None:
+        answer["lines"] = count
+    return answer
+
+
+def head_of_lines(stream, keep, limit=OUTPUT_BYTES):
+    """Return the first line and those with a pattern, whether there was more, and the number of lines."""
+    stream.seek(0, os.SEEK_END)
+    # The kernel stopped the tool in mid-line: what would have come is unknown.
+    cut = stream.tell() >= FILTERED_BYTES
+    stream.seek(0)
+    kept, size, count = [], 0, 0
+    for count, raw in enumerate(bounded_lines(stream), 1):
+        line = raw.decode("utf-8", "replace")
+        if count > 1 and not keep.search(line):
+            continue
+        size += len(raw)
+        if size > limit:
+            cut = True
+        else:
+            kept.append(line)
+    return "".join(kept), cut, count
+
+
+def bounded_lines(stream, limit=LINE_BYTES):
+    """Yield the lines of a file; one without end comes in parts."""
+    while True:
+        line = stream.readline(limit)
+        if not line:
+            return
+        yield line
 
 
 def head(stream, limit=OUTPUT_BYTES):

@@ -126,6 +126,28 @@ def test_since_the_last_snapshot_earlier_boots_are_read_too(gather: Any, since: 
     assert 0 < health["booted"] <= time.time()
 
 
+@pytest.mark.parametrize("lines", [20_000, 200_000])
+def test_no_number_of_other_messages_hides_a_fault(gather: Any, lines: int) -> None:
+    program = gather.rig.root / "usr/bin/journalctl"
+    fault = "1795000000.1 n kernel: NVRM: Xid (PCI:0008:06:00): 79, GPU has fallen off the bus."
+    message = "1795000001.1 n kernel: veth1: entered promiscuous mode"
+    program.write_text(
+        f"#!/usr/bin/env python3\nprint({fault!r})\nfor _ in range({lines}): print({message!r})\n"
+    )
+    answer = gather(since=1794999999)["gathered"]
+    log = answer["health"]["tools"]["kernel_log"]
+    assert (log["lines"], log["truncated"]) == (lines + 1, False)
+    assert [event.xid for event in build_snapshot("n", answer).xids] == [79]
+
+
+def test_more_faults_than_an_answer_holds_are_not_kept_back(gather: Any) -> None:
+    program = gather.rig.root / "usr/bin/journalctl"
+    fault = "1795000000.1 n kernel: NVRM: Xid (PCI:0008:06:00): 31, " + "x" * 400
+    program.write_text(f"#!/usr/bin/env python3\nfor _ in range(20000): print({fault!r})\n")
+    state = build_snapshot("n", gather(since=1794999999)["gathered"])
+    assert "kernel_log" in state.truncated
+
+
 def test_a_hung_driver_is_bounded_and_asked_once(gather: Any) -> None:
     gather.rig.run("hardware --fault hung-nvidia-smi")
     begin = time.monotonic()

@@ -1,44 +1,32 @@
-"""Kernel log: XIDs of GPUs, SXids of NVSwitches, GPUs that fell off the bus.
-
-What to do about an XID follows AWS, gpud, Azure and imbue where they agree.
-"""
+"""Kernel log: XIDs of GPUs, SXids of NVSwitches, lost GPUs, errors of memory, processors and PCIe."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
 from typing import ClassVar
 
 from rackproof.core.records import Direction, ParsedLog, Verdict
 from rackproof.logs._reading import Log, LogParser
+from rackproof.logs.kernel_events import KernelEvent, is_detail, read_kernel_line
 
-ACTIONS: Mapping[int, str] = {
-    **dict.fromkeys((54,), "isolate"),
-    **dict.fromkeys((79, 151, 168, 119, 120), "reboot"),
-    **dict.fromkeys((48, 64, 95, 109, 110, 136, 140, 143, 155, 156, 158), "reset"),
-    **dict.fromkeys((13, 31, 43, 63, 92, 94, 121, 126), "watch"),
-    **dict.fromkeys((74, *range(144, 151)), "nvlink"),
+_HEAD = re.compile(
+    rb"NVRM: Xid|NVRM: [^\n]{0,200}(?:fallen off the bus|RmInitAdapter failed)|SXid \(|\[Hardware Error\]|"
+    rb"EDAC \w{1,20}: [^\n]{0,20}\b[CU]E\b|PCIe Bus Error: severity="
+)
+_LINE = re.compile(
+    r"^\[\s*(?:\d+\.\d+|\w{3} \w{3})|^<\d{1,3}>|^kern\s*:|^\d{9,11}\.\d+ |\bkernel: |"
+    r"^\w{3} [ \d]\d \d\d:\d\d|^\d{4}-\d\d-\d\d[T ]\d\d:\d\d"
+)
+"""How dmesg, journalctl and syslog begin a line."""
+_MESSAGES = {
+    "gpu_lost": "a GPU has fallen off the bus",
+    "gpu_init_failed": "the driver cannot initialize a GPU",
+    "machine_check": "a processor or the firmware reports a hardware error",
+    "memory_error": "the memory controller reports an error",
+    "pcie_error": "a PCIe link reports an error",
+    "damaged_line": "an XID line that cannot be read",
 }
-"""XID to action. 79 is listed under isolate and reboot by the sources; a reboot comes first."""
-
-_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]{4,20})\): (\d{1,6})(?:, ?(.*))?$")
-_SXID = re.compile(r"SXid \((?:PCI:)?([0-9A-Fa-f:.]{4,20})\): (\d{1,6}), ?(.*)$")
-_LOST = re.compile(r"NVRM: .{0,120}fallen off the bus")
-_ANY = re.compile(r"NVRM: Xid|: SXid \(")
-
-
-def verdict_of(xid: int, text: str) -> Verdict:
-    """Return how bad an XID is: what asks for a reset or more fails, the rest degrades."""
-    action = ACTIONS.get(xid)
-    if action in ("isolate", "reboot", "reset"):
-        return Verdict.FAIL
-    if action == "nvlink" and "Nonfatal" not in text:
-        return Verdict.FAIL
-    return Verdict.DEGRADED
-
-
-_HEAD = re.compile(rb"NVRM: Xid|NVRM: [^\n]{0,120}fallen off the bus|: SXid \(")
 
 
 class XidParser(LogParser):
@@ -56,37 +44,30 @@ class XidParser(LogParser):
         super().__init__(log)
         self.xids: Counter[tuple[str, str]] = Counter()
         self.first: dict[tuple[str, str], int] = {}
+        self.details: dict[tuple[str, int | None], int] = {}
+        self.kernel_lines = 0
 
     def line(self, at: int, text: str) -> None:
         """Read one line of the kernel's log."""
-        if found := _XID.search(text):
-            xid = int(found[2])
-            action = ACTIONS.get(xid, "unknown")
-            self.count("xid", str(xid), at)
-            self.log.find(
-                f"xid_{xid}",
-                f"XID {xid} on {found[1]} ({action}): {found[3] or ''}",
-                verdict_of(xid, found[3] or ""),
-                line=at,
-                excerpt=text,
-            )
-        elif found := _SXID.search(text):
-            self.count("sxid", found[2], at)
-            # Only the driver's own "Non-fatal" makes an SXid harmless.
-            verdict = Verdict.DEGRADED if found[3].startswith("Non-fatal") else Verdict.FAIL
-            self.log.find(
-                f"sxid_{found[2]}",
-                f"SXid {found[2]} on {found[1]}: {found[3]}",
-                verdict,
-                line=at,
-                excerpt=text,
-            )
-        elif _LOST.search(text):
-            self.log.find("gpu_lost", "a GPU has fallen off the bus", Verdict.FAIL, line=at, excerpt=text)
-        elif _ANY.search(text):
-            self.log.find(
-                "damaged_line", "an XID line that cannot be read", Verdict.UNPROVEN, line=at, excerpt=text
-            )
+        event = read_kernel_line(text)
+        self.kernel_lines += event is not None or _LINE.search(text) is not None
+        if event is None:
+            return
+        if event.kind == "sxid" and self._is_follow_up(event, at, text):
+            return
+        if event.code is not None:
+            self.count(event.kind, str(event.code), at)
+        self.log.find(event.name, _message(event), event.verdict, line=at, excerpt=text)
+
+    def _is_follow_up(self, event: KernelEvent, at: int, text: str) -> bool:
+        """Return whether a line only adds registers to an SXid; the line that says how bad it is may come."""
+        key = (event.bus_id, event.code)
+        if is_detail(text):
+            if ("sxid", str(event.code)) not in self.xids and len(self.details) < 1000:
+                self.details.setdefault(key, at)
+            return True
+        self.details.pop(key, None)
+        return False
 
     def count(self, kind: str, code: str, at: int) -> None:
         """Count an XID; of absurdly many different ones only the first are kept apart."""
@@ -98,7 +79,7 @@ class XidParser(LogParser):
             self.log.find("more_xids", "more kinds of XID than are listed", Verdict.FAIL, line=at)
 
     def finish(self) -> ParsedLog:
-        """Return how often each XID occurs; a kernel log without any is a pass."""
+        """Return how often each XID occurs; a kernel log without any is a pass, other text is not."""
         measurements = [
             self.measure(
                 f"{kind}_count",
@@ -110,6 +91,21 @@ class XidParser(LogParser):
             )
             for (kind, code), times in sorted(self.xids.items())
         ]
-        if not self.xids and self.log.size:
+        for (bus_id, code), at in self.details.items():
+            message = f"SXid {code} on {bus_id}: only its registers are here, not how bad it was"
+            self.log.find(f"sxid_{code}", message, Verdict.UNPROVEN, line=at)
+        if not self.kernel_lines:
+            if self.log.size:
+                self.log.find("unrecognised", "no line of a kernel's log", Verdict.UNPROVEN)
+            return self.log.parsed(self.format, Verdict.UNPROVEN, measurements)
+        if not self.xids:
             measurements.append(self.measure("xid_count", 0.0, "", Direction.LOWER, None))
-        return self.log.parsed(self.format, Verdict.PASS if self.log.size else Verdict.UNPROVEN, measurements)
+        return self.log.parsed(self.format, Verdict.PASS, measurements)
+
+
+def _message(event: KernelEvent) -> str:
+    if event.kind == "xid":
+        return f"XID {event.code} on {event.bus_id} ({event.action}): {event.text}"
+    if event.kind == "sxid":
+        return f"SXid {event.code} on {event.bus_id}: {event.text}"
+    return _MESSAGES[event.kind]

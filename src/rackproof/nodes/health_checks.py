@@ -18,16 +18,9 @@ from typing import Literal
 from rackproof.core.records import Record, Text, Verdict
 from rackproof.core.text import number, percent, sanitize, size
 from rackproof.core.untrusted import leading_number
-from rackproof.logs.xid import verdict_of
-from rackproof.nodes.snapshot import (
-    GpuSnapshot,
-    NodeSnapshot,
-    PortSnapshot,
-    XidEvent,
-    normalize_bus_id,
-    reboot_counter_key,
-    resolved_by_boot,
-)
+from rackproof.logs.kernel_events import verdict_of
+from rackproof.nodes.kernel_log import HardwareEvent, XidEvent, normalize_bus_id, resolved_by_boot
+from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, PortSnapshot, reboot_counter_key
 
 GIB = 1 << 30
 Action = Literal["none", "watch", "configure", "reset", "reboot", "isolate", "inspect", "rma"]
@@ -642,7 +635,8 @@ def _xid_finding(node: NodeSubject, event: XidEvent) -> HealthFinding:
     # What a boot has mended is history, unless boots have not helped so far.
     if resolved_by_boot(event) and action != "inspect":
         verdict, action = Verdict.DEGRADED, "watch"
-    evidence = _xid_evidence(event)
+    times = f", {event.times} times" if event.times > 1 else ""
+    evidence = _event_evidence(f"XID {event.xid}{times}: {event.text}", event)
     if action == "inspect":
         evidence += f"; {snapshot.reboots[reboot_counter_key(event)]} reboots for it have not helped"
     places = (gpu.place for gpu in (*snapshot.gpus, *snapshot.gone_gpus) if gpu.uuid == event.uuid)
@@ -660,9 +654,8 @@ def _xid_finding(node: NodeSubject, event: XidEvent) -> HealthFinding:
     )
 
 
-def _xid_evidence(event: XidEvent) -> str:
-    times = f", {event.times} times" if event.times > 1 else ""
-    evidence = f"XID {event.xid}{times}: {event.text}"
+def _event_evidence(text: str, event: XidEvent | HardwareEvent) -> str:
+    evidence = text
     if event.carried:
         evidence += "; reported before and not acted upon"
     if event.rebooted:
@@ -678,6 +671,48 @@ def _xid_action(event: XidEvent, reboots: Mapping[str, int]) -> tuple[Action, Co
         return "watch", "hint"
     # A program can cause what only asks to be watched.
     return known[event.action], "hint" if event.action == "watch" else "likely"
+
+
+# What else the kernel's log tells of hardware.
+
+_HARDWARE_ACTIONS: Mapping[str, Action] = {
+    "gpu_lost": "reboot",
+    "gpu_init_failed": "reboot",
+    "machine_check": "inspect",
+    "memory_error": "inspect",
+    "pcie_error": "inspect",
+}
+"""What a failure asks for, by its code; an SXid asks for a reboot, and what is unproven to be watched."""
+
+
+def _hardware_events(node: NodeSubject) -> Iterator[HealthFinding]:
+    for event in node.snapshot.hardware_events:
+        yield _hardware_finding(node, event)
+
+
+def _hardware_finding(node: NodeSubject, event: HardwareEvent) -> HealthFinding:
+    verdict, action = event.verdict, _hardware_action(event)
+    # A boot resets GPUs and switches; what calls for an inspection is as broken after it.
+    if verdict is Verdict.FAIL and event.rebooted and action == "reboot":
+        verdict, action = Verdict.DEGRADED, "watch"
+    times = f"{event.times} times: " if event.times > 1 else ""
+    return HealthFinding(
+        node=node.snapshot.node,
+        code="kernel_log_damaged" if event.code == "damaged_line" else event.code,
+        part="gpu" if event.uuid else "node",
+        name=event.uuid,
+        place=event.bus_id,
+        verdict=verdict,
+        action=action,
+        confidence="hint" if action == "watch" else "likely",
+        evidence=_event_evidence(f"{times}{event.text}", event),
+    )
+
+
+def _hardware_action(event: HardwareEvent) -> Action:
+    if event.verdict is not Verdict.FAIL:
+        return "watch"
+    return "reboot" if event.code.startswith("sxid") else _HARDWARE_ACTIONS.get(event.code, "inspect")
 
 
 # Ports and PCIe links of network cards.
@@ -925,6 +960,7 @@ NODE_CHECKS: tuple[Callable[[NodeSubject], Iterable[HealthFinding]], ...] = (
     _gpu_count,
     _each_gpu,
     _xids,
+    _hardware_events,
     _missing_ports,
     _port_count,
     _each_port,

@@ -34,12 +34,18 @@ from typing import Any
 
 from pydantic import Field
 
-from rackproof.core.records import Gpu, Node, Record
+from rackproof.core.records import Gpu, Node, Record, Verdict
 from rackproof.core.text import sanitize
 from rackproof.core.untrusted import as_float, as_int, leading_number, mapping_at, stdout_of, text_at
 from rackproof.logs.nvidia_smi import read_gpu_texts
-from rackproof.logs.xid import ACTIONS
 from rackproof.nodes.facts import node_from_facts
+from rackproof.nodes.kernel_log import (
+    HardwareEvent,
+    XidEvent,
+    normalize_bus_id,
+    read_kernel_log,
+    resolved_by_boot,
+)
 
 _VERSIONS = (
     "driver",
@@ -52,15 +58,11 @@ _VERSIONS = (
     "enroot",
     "nvidia_ctk",
 )
-_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]{4,20})\): (\d{1,6})(?:, ?(.*))?$")
-_MOMENT = re.compile(r"(\d{9,11}\.\d{1,9}) ")
 _DMESG = re.compile(r"\[\s*(\d{1,12}\.\d{1,9})\]")
-_RECOVERY = {"reset": "reset", "reboot": "reboot"}
 _HEADING = re.compile(r"^GPU \d{1,4}: .{1,100} \(UUID: (GPU-[0-9A-Fa-f-]{1,60})\)")
 _LINK = re.compile(r"^\s*Link (\d{1,3}): (.{1,60})$")
 _LINK_ERRORS = re.compile(r"^\s*Link (\d{1,3}): (\w+) Errors: (\d{1,18})")
 MOST_CARDS = 64
-MOST_XIDS = 500
 MOST_GONE = 64
 MOST_LINES = 100_000
 """Bounds for what a damaged or hostile node sends."""
@@ -133,22 +135,6 @@ class PortSnapshot(Record):
     counters: dict[str, int] = Field(default={})
 
 
-class XidEvent(Record):
-    """An XID since the last snapshot, or one still open from before (``carried``).
-
-    Of one that was ``rebooted`` the node was booted after it was logged, and it has not come again since.
-    """
-
-    bus_id: str
-    uuid: str = ""
-    xid: int
-    action: str
-    times: int = 1
-    text: str = ""
-    carried: bool = False
-    rebooted: bool = False
-
-
 class NodeSnapshot(Record):
     """A node as it was in one night. ``answered`` names the tools that answered, the others have a status.
 
@@ -169,6 +155,7 @@ class NodeSnapshot(Record):
     links: dict[str, dict[str, str]] = Field(default={})
     """PCIe of network cards: address to current and maximum speed and width."""
     xids: tuple[XidEvent, ...] = ()
+    hardware_events: tuple[HardwareEvent, ...] = ()
     reboots: dict[str, int] = Field(default={})
     versions: dict[str, str] = Field(default={})
     tools: dict[str, str] = Field(default={})
@@ -211,7 +198,7 @@ def build_snapshot(
     boot_id = _boot_id(facts, node)
     gpus = _read_gpus(tools)
     log = _since(stdout_of(tools, "kernel_log"), health, text_at(files, "uptime"))
-    xids = _read_xids(log, as_float(health.get("booted")) or 0, _uuids_by_bus(gpus, previous))
+    kernel = read_kernel_log(log, as_float(health.get("booted")) or 0, _uuids_by_bus(gpus, previous))
     ports = _with_usual_rates(_read_ports(mapping_at(health, "hca") or _ports_of_facts(facts)), previous)
     paths = {**mapping_at(facts, "paths"), **mapping_at(node, "space"), **mapping_at(health, "disk")}
     disk = _read_disks(paths)
@@ -229,12 +216,13 @@ def build_snapshot(
         gone_gpus=_gone_gpus(gpus, previous),
         gone_ports=_gone_ports(ports, previous),
         links=_read_links(mapping_at(health, "pci")),
-        xids=(*xids, *_open_xids(xids, gpus, boot_id, previous)),
-        reboots=_count_reboots(boot_id, xids, previous),
+        xids=(*kernel.xids, *_open_xids(kernel.xids, gpus, boot_id, previous)),
+        hardware_events=(*kernel.hardware, *_open_hardware_events(kernel.hardware, boot_id, previous)),
+        reboots=_count_reboots(boot_id, kernel.xids, previous),
         versions=_versions(record.software | record.firmware, gpus, mapping_at(node, "modules")),
         tools={**_missing_disks(paths, disk), **_tool_statuses(tools)},
         seconds=_tool_seconds(tools),
-        truncated=_truncated_tools(tools),
+        truncated=_truncated_tools(tools, {"kernel_log"} if kernel.is_cut else set()),
         mounts=_read_mounts(node, text_at(files, "mountinfo")),
         failed_units=failed_units,
         idle_units=_idle_units(stdout_of(tools, "units"), failed_units or ()),
@@ -255,30 +243,9 @@ def _uuids_by_bus(gpus: tuple[GpuSnapshot, ...], previous: NodeSnapshot | None) 
     return {normalize_bus_id(gpu.bus_id): gpu.uuid for gpu in _known_gpus(gpus, previous)}
 
 
-def _truncated_tools(tools: Mapping[str, Any]) -> tuple[str, ...]:
-    names = (tool for tool in sorted(tools) if mapping_at(tools, tool).get("truncated"))
-    return tuple(sanitize(tool, 60) for tool in names)
-
-
-def normalize_bus_id(address: str) -> str:
-    """Return a bus address in one form (``0008:06:00``): the driver's, the kernel's and the log's differ."""
-    parts = address.lower().split(".")[0].split(":")
-    if len(parts) == 3:
-        # nvidia-smi writes the domain with eight digits, the kernel with four.
-        return ":".join([parts[0][-4:].rjust(4, "0"), *parts[1:]])
-    return ":".join(["0000", *parts])
-
-
-def requested_action(xid: int, text: str) -> str:
-    """Return what an XID asks for: watch, reset, reboot or isolate; ``unknown`` where it is not listed."""
-    action = ACTIONS.get(xid, "unknown")
-    if action == "nvlink":
-        return "watch" if "Nonfatal" in text else "reset"
-    if xid == 154:
-        # The driver itself names it: "... changed from 0x0 (None) to 0x1 (GPU Reset Required)".
-        changed_to = text.rpartition(" to ")[2].lower()
-        return next((action for word, action in _RECOVERY.items() if word in changed_to), "watch")
-    return action
+def _truncated_tools(tools: Mapping[str, Any], overflowed: set[str]) -> tuple[str, ...]:
+    names = overflowed | {tool for tool in tools if mapping_at(tools, tool).get("truncated")}
+    return tuple(sanitize(tool, 60) for tool in sorted(names))
 
 
 def _known_gpus(gpus: tuple[GpuSnapshot, ...], previous: NodeSnapshot | None) -> tuple[GpuSnapshot, ...]:
@@ -463,45 +430,6 @@ def _nvlink_errors(text: str) -> dict[str, int]:
     return errors_by_gpu
 
 
-def _read_xids(log: str, booted: float, uuids: Mapping[str, str]) -> tuple[XidEvent, ...]:
-    """Return the XIDs of a kernel log, one event per GPU, XID and requested action.
-
-    Args:
-        log: Its lines.
-        booted: When the system began, in seconds since 1970.
-        uuids: GPUs by bus id.
-    """
-    events: dict[tuple[str, int, str], XidEvent] = {}
-    for line in log.splitlines():
-        match = _XID.search(line)
-        if match is None:
-            continue
-        bus_id, xid, text = normalize_bus_id(match[1]), int(match[2]), sanitize(match[3] or "", 300)
-        key = (bus_id, xid, requested_action(xid, text))
-        before_boot = _is_before_boot(line, booted)
-        if event := events.get(key):
-            # Once more after the boot, and the boot has not helped.
-            update = {"times": event.times + 1, "rebooted": event.rebooted and before_boot}
-            events[key] = event.model_copy(update=update)
-        # A broken GPU can fill a log: what is beyond the bound is not kept.
-        elif len(events) < MOST_XIDS:
-            events[key] = XidEvent(
-                bus_id=bus_id,
-                uuid=uuids.get(bus_id, ""),
-                xid=xid,
-                action=key[2],
-                text=text,
-                rebooted=before_boot,
-            )
-    return tuple(events.values())
-
-
-def _is_before_boot(line: str, booted: float) -> bool:
-    # Seconds since 1970; dmesg, which counts from the boot, has no line of an earlier one.
-    stamp = _MOMENT.match(line)
-    return stamp is not None and float(stamp[1]) < booted
-
-
 def _open_xids(
     new: tuple[XidEvent, ...], gpus: tuple[GpuSnapshot, ...], boot_id: str, previous: NodeSnapshot | None
 ) -> list[XidEvent]:
@@ -520,6 +448,20 @@ def _open_xids(
     return carried
 
 
+def _open_hardware_events(
+    new: tuple[HardwareEvent, ...], boot_id: str, previous: NodeSnapshot | None
+) -> list[HardwareEvent]:
+    """Return last night's failures that no boot has come after: no other trace shows that they are mended."""
+    if previous is None or _has_rebooted(boot_id, previous):
+        return []
+    repeated = {(event.code, event.bus_id) for event in new}
+    return [
+        event.model_copy(update={"carried": True})
+        for event in previous.hardware_events
+        if event.verdict is Verdict.FAIL and not event.rebooted and (event.code, event.bus_id) not in repeated
+    ]
+
+
 def _has_rebooted(boot_id: str, previous: NodeSnapshot) -> bool:
     """Return whether a node was booted since; a boot that cannot be told from the last has mended nothing."""
     return bool(boot_id and previous.boot_id and previous.boot_id != boot_id)
@@ -529,11 +471,6 @@ def _awaits_action(event: XidEvent, recovered: Collection[str]) -> bool:
     if event.action == "reset" and event.uuid in recovered:
         return False
     return event.action in ("reset", "reboot", "isolate") and not resolved_by_boot(event)
-
-
-def resolved_by_boot(event: XidEvent) -> bool:
-    """Return whether a boot has already done what an XID asks for."""
-    return event.rebooted and event.action in ("reset", "reboot")
 
 
 def _count_reboots(boot_id: str, new: tuple[XidEvent, ...], previous: NodeSnapshot | None) -> dict[str, int]:

@@ -94,4 +94,4 @@ def test_two_faults_are_two(rig: Rig, before: NodeSnapshot) -> None:
     for one in found_on(rig, before):
         by_gpu.setdefault(one.name, set()).add(one.code)
     assert "nvlink_down" in by_gpu[before.gpus[0].uuid]
-    assert by_gpu[before.gpus[3].uuid] == {"pcie_width"}
+    assert by_gpu[before.gpus[3].uuid] == {"pcie_width", "pcie_error"}

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from rackproof.core.records import Verdict
+from rackproof.logs.kernel_events import requested_action
 from rackproof.nodes.health_checks import (
     Expectation,
     HealthFinding,
@@ -14,15 +15,13 @@ from rackproof.nodes.health_checks import (
     majority_versions,
     mark_fleetwide,
 )
+from rackproof.nodes.kernel_log import XidEvent, normalize_bus_id
 from rackproof.nodes.snapshot import (
     GpuSnapshot,
     NodeSnapshot,
     PortSnapshot,
-    XidEvent,
     build_snapshot,
-    normalize_bus_id,
     reboot_counter_key,
-    requested_action,
 )
 
 GPU = GpuSnapshot(
@@ -493,3 +492,66 @@ def test_an_xid_names_a_gpu_that_is_missing_for_nights() -> None:
         (xid,) = [one for one in check_node(state) if one.code == "xid_119"]
         assert (xid.name, xid.place[:5]) == ("GPU-00000003-0000-0000-0000-000000000000", "GPU 3")
     assert xid.action == "inspect"
+
+
+def hardware_findings(log: str, boot: str = "a", booted: float = 0) -> list[HealthFinding]:
+    told = gathered(log, boot)
+    told["health"]["booted"] = booted
+    state = build_snapshot("n1", told, previous=SOUND)
+    codes = ("sxid", "gpu_lost", "gpu_init", "machine", "memory_error", "pcie_error", "kernel_log_damaged")
+    return [one for one in check_node(state) if one.code.startswith(codes)]
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "part", "verdict", "action"),
+    [
+        (
+            "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 63",
+            "sxid_20034",
+            "node",
+            F,
+            "reboot",
+        ),
+        ("NVRM: GPU 0008:06:00.0: GPU has fallen off the bus.", "gpu_lost", "gpu", F, "reboot"),
+        ("NVRM: GPU 0008:06:00.0: RmInitAdapter failed! (0x62)", "gpu_init_failed", "gpu", F, "reboot"),
+        ("[Hardware Error]: Uncorrected, software restartable", "machine_check", "node", F, "inspect"),
+        ("EDAC MC1: 1 UE memory read error on DIMM#0", "memory_error", "node", F, "inspect"),
+        ("EDAC MC1: 1 CE memory read error on DIMM#0", "memory_error", "node", D, "watch"),
+        ("pcieport 0008:00:00.0: AER: device recovery failed", "pcie_error", "node", F, "inspect"),
+        ("NVRM: Xid (PCI:0008:06", "kernel_log_damaged", "node", U, "watch"),
+    ],
+)
+def test_what_else_a_kernel_tells_is_a_finding(
+    line: str, code: str, part: str, verdict: Verdict, action: str
+) -> None:
+    (found,) = hardware_findings(f"[ 12.5] {line}\n")
+    assert (found.code, found.part, found.verdict, found.action) == (code, part, verdict, action)
+    # A boot ends what it can end; a broken module is broken after it.
+    (after,) = hardware_findings(f"{BOOTED - 5:.6f} n1 kernel: {line}\n", "b", BOOTED)
+    assert after.verdict is (D if action == "reboot" else verdict)
+
+
+def test_a_fatal_event_stays_until_the_node_is_booted() -> None:
+    line = "[ 1.5] nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 63 LTSSM Fault Up\n"
+    first = build_snapshot("n1", gathered(line, "a"), previous=SOUND)
+    second = build_snapshot("n1", gathered("", "a"), previous=first)
+    (found,) = [one for one in check_node(second) if one.code == "sxid_20034"]
+    assert found.verdict is F
+    assert "not acted upon" in found.evidence
+    assert build_snapshot("n1", gathered("", "b"), previous=second).hardware_events == ()
+
+
+def test_an_xid_of_a_shared_gpu_names_the_gpu() -> None:
+    line = "[ 1.5] NVRM: Xid (PCI:0008:06:00 GPU-I:02): 95, pid=7194, Uncontained\n"
+    state = build_snapshot("n1", gathered(line, "a"), previous=SOUND)
+    assert [(one.xid, one.uuid) for one in state.xids] == [(95, GPU.uuid)]
+
+
+@pytest.mark.parametrize(
+    "line", ["NVRM: Xid (PCI:0008:06:00): {}, x", "s: SXid (PCI:0000:05:00.0): {}, Fatal"]
+)
+def test_a_log_with_more_events_than_are_kept_is_unproven(line: str) -> None:
+    log = "".join(f"[ 1.5] {line.format(number)}\n" for number in range(1000, 1600))
+    state = build_snapshot("n1", gathered(log, "a"), previous=SOUND)
+    assert state.truncated == ("kernel_log",)
+    assert "answer_cut" in {one.code for one in check_node(state) if one.verdict is U}

@@ -1,0 +1,234 @@
+"""Lines of a kernel's log that tell of faulty hardware: GPUs, NVSwitches, memory, processors, PCIe.
+
+What to do about an XID follows NVIDIA's catalog of XIDs where AWS, gpud, Azure and imbue say nothing else.
+No I/O.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from rackproof.core.records import Verdict
+from rackproof.core.text import sanitize
+
+Kind = Literal[
+    "xid",
+    "sxid",
+    "gpu_lost",
+    "gpu_init_failed",
+    "machine_check",
+    "memory_error",
+    "pcie_error",
+    "damaged_line",
+]
+
+ACTIONS: Mapping[int, str] = {
+    **dict.fromkeys((54,), "isolate"),
+    **dict.fromkeys((79, 119, 120, 151, 165, 167, 168), "reboot"),
+    **dict.fromkeys((8, 46, 48, 62, 64, 95, 109, 110, 136, 140, 143), "reset"),
+    **dict.fromkeys((155, 156, 157, 158, 161, 169, 171, 172), "reset"),
+    **dict.fromkeys((74, *range(144, 151)), "nvlink"),
+    # What NVIDIA's catalog answers with "restart the application" or "ignore".
+    **dict.fromkeys((11, 13, 14, 25, 31, 32, *range(37, 42), 43, 44, 45, 60, 63), "watch"),
+    **dict.fromkeys((*range(66, 73), 75, 76, 77, 80, *range(82, 87), 88, 89, *range(92, 95)), "watch"),
+    **dict.fromkeys((*range(96, 109), 121, *range(126, 136), 137, 139, 141, 152, 153), "watch"),
+    **dict.fromkeys((159, 160, 162, 163, 164), "watch"),
+}
+"""XID to action. 79 is listed under isolate and reboot by the sources; a reboot comes first."""
+
+_RECOVERY_ACTION_CHANGED = 154
+_RECOVERY = {"none": "watch", "reboot": "reboot", "reset": "reset", "drain": "reset"}
+"""Word in the recovery action that XID 154 announces, to what it asks for; the first that fits counts."""
+
+_ADDRESS = r"\((?:PCI:)?([0-9A-Fa-f:.]{4,20})(?: [^()\n]{1,60})?\)"
+"""A bus address; on a GPU that is shared out, the instances follow: ``PCI:0000:07:00 GPU-I:02``."""
+_XID = re.compile(rf"NVRM: Xid {_ADDRESS}: (\d{{1,6}})(?:[,:. ]\s*(.*))?$")
+_SXID = re.compile(rf"SXid {_ADDRESS}: (\d{{1,6}})(?:[,:. ]\s*(.*))?$")
+_DETAIL = re.compile(r"Severity \d|Data \{")
+"""Begins the lines with which the driver follows up the one that says whether an SXid is fatal."""
+_XID_LIKE = re.compile(r"\bS?Xid\b")
+_LOST = re.compile(r"NVRM: .{0,200}(?:fallen off the bus|GPU (?:is|has been) lost)", re.IGNORECASE)
+_INIT_FAILED = re.compile(r"NVRM: .{0,200}(?:RmInitAdapter failed|rm_init_adapter failed)", re.IGNORECASE)
+_GPU_ADDRESS = re.compile(r"\b((?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.[0-7])?)\b")
+
+_MACHINE_CHECK = re.compile(r"Hardware Error\]|machine check", re.IGNORECASE)
+_MEMORY = re.compile(r"\bEDAC \w{1,20}: .{0,20}?\b(?:CE|UE)\b|\bMemory failure: 0x")
+_UNCORRECTED = re.compile(
+    r"\bUncorrect|\bUE\b|\bDeferred error|severity: (?:fatal|recoverable)|machine check exception|"
+    r"\bFatal\b|Processor context corrupt|Memory failure",
+    re.IGNORECASE,
+)
+_PCIE = re.compile(
+    r"AER: (?:Multiple )?(?:Un)?correct(?:ed|able) .{0,20}?error|PCIe Bus Error: severity=|"
+    r"AER: device recovery failed|AER: can't recover|AER: Correctable error message",
+    re.IGNORECASE,
+)
+_PCIE_LOST = re.compile(r"\(Fatal\)|recovery failed|can't recover", re.IGNORECASE)
+_PCIE_UNCORRECTED = re.compile(r"\bUncorrect", re.IGNORECASE)
+
+# Every line that any reader below may take has one of these words: the rest of a log is skipped quickly.
+CANDIDATE = re.compile(
+    r"NVRM|Xid|Hardware Error|[Mm]achine [Cc]heck|EDAC|AER: |PCIe Bus Error|Memory failure"
+)
+
+
+@dataclass(frozen=True)
+class KernelEvent:
+    """What a line of a kernel's log tells.
+
+    Attributes:
+        kind: What is affected; ``damaged_line`` is a damaged line about an XID.
+        verdict: How bad it is. What can be read only in part is unproven.
+        bus_id: Bus address as the line has it, empty without one.
+        code: Number of an XID or SXid, None for other kinds.
+        action: What an XID asks for: watch, reset, reboot, isolate or unknown; empty for other kinds.
+        text: What the line says.
+    """
+
+    kind: Kind
+    verdict: Verdict
+    bus_id: str = ""
+    code: int | None = None
+    action: str = ""
+    text: str = ""
+
+    @property
+    def name(self) -> str:
+        """The code of a finding: ``xid_79``, ``sxid_20034``, ``gpu_lost``."""
+        return self.kind if self.code is None else f"{self.kind}_{self.code}"
+
+
+def requested_action(xid: int, text: str) -> str:
+    """Return what an XID asks for: watch, reset, reboot or isolate; ``unknown`` where that is not known."""
+    action = ACTIONS.get(xid, "unknown")
+    if action == "nvlink":
+        return "watch" if "Nonfatal" in text else "reset"
+    if xid == _RECOVERY_ACTION_CHANGED:
+        # The driver itself names it: "... changed from 0x0 (None) to 0x1 (GPU Reset Required)".
+        before, changed, changed_to = text.lower().rpartition(" to ")
+        wanted = (action for word, action in _RECOVERY.items() if word in changed_to)
+        return next(wanted, "unknown") if changed and before else "unknown"
+    return action
+
+
+def verdict_of(xid: int, text: str) -> Verdict:
+    """Return how bad an XID is: a reset or more fails, watching degrades, what is unknown is unproven."""
+    action = requested_action(xid, text)
+    if action == "watch":
+        return Verdict.DEGRADED
+    return Verdict.UNPROVEN if action == "unknown" else Verdict.FAIL
+
+
+def read_kernel_line(line: str) -> KernelEvent | None:
+    """Return what a line tells of faulty hardware, None where it tells nothing of it.
+
+    Args:
+        line: One line of ``dmesg`` or ``journalctl``, with or without its time and host.
+    """
+    if CANDIDATE.search(line) is None:
+        return None
+    for read in _READERS:
+        event = read(line)
+        if event is not None:
+            return event
+    return None
+
+
+def is_detail(line: str) -> bool:
+    """Return whether a line only adds the registers to an SXid that another line has reported."""
+    found = _SXID.search(line)
+    return found is not None and _DETAIL.match(found[3] or "") is not None
+
+
+def _read_xid(line: str) -> KernelEvent | None:
+    found = _XID.search(line)
+    if found is None:
+        return None
+    xid, text = int(found[2]), sanitize(found[3] or "", 300)
+    return KernelEvent("xid", verdict_of(xid, text), found[1], xid, requested_action(xid, text), text)
+
+
+def _read_sxid(line: str) -> KernelEvent | None:
+    found = _SXID.search(line)
+    if found is None:
+        return None
+    text = sanitize(found[3] or "", 300)
+    if _DETAIL.match(text):
+        # Registers of an event whose first line says how bad it is; alone they prove nothing.
+        return KernelEvent("sxid", Verdict.UNPROVEN, found[1], int(found[2]), text=text)
+    # Only the driver's own "Non-fatal" makes an SXid harmless.
+    verdict = Verdict.DEGRADED if text.startswith("Non-fatal") else Verdict.FAIL
+    return KernelEvent("sxid", verdict, found[1], int(found[2]), text=text)
+
+
+def _read_unreadable_xid(line: str) -> KernelEvent | None:
+    if _XID_LIKE.search(line) is None:
+        return None
+    return KernelEvent("damaged_line", Verdict.UNPROVEN, text=sanitize(line, 300))
+
+
+def _read_lost_gpu(line: str) -> KernelEvent | None:
+    return _read_gpu_fault(line, _LOST, "gpu_lost")
+
+
+def _read_failed_init(line: str) -> KernelEvent | None:
+    return _read_gpu_fault(line, _INIT_FAILED, "gpu_init_failed")
+
+
+def _read_gpu_fault(line: str, pattern: re.Pattern[str], kind: Kind) -> KernelEvent | None:
+    found = pattern.search(line)
+    if found is None:
+        return None
+    address = _GPU_ADDRESS.search(line, found.start())
+    text = sanitize(line[found.start() :], 300)
+    return KernelEvent(kind, Verdict.FAIL, address[1] if address else "", text=text)
+
+
+def _read_memory_error(line: str) -> KernelEvent | None:
+    found = _MEMORY.search(line)
+    if found is None:
+        return None
+    verdict = Verdict.FAIL if _UNCORRECTED.search(line) else Verdict.DEGRADED
+    return KernelEvent("memory_error", verdict, text=sanitize(line[found.start() :], 300))
+
+
+def _read_machine_check(line: str) -> KernelEvent | None:
+    found = _MACHINE_CHECK.search(line)
+    if found is None:
+        return None
+    text = sanitize(line[found.start() :], 300)
+    # A line of registers belongs to a record whose severity another line states.
+    verdict = Verdict.FAIL if _UNCORRECTED.search(line) else Verdict.DEGRADED
+    return KernelEvent("machine_check", verdict, text=text)
+
+
+def _read_pcie_error(line: str) -> KernelEvent | None:
+    found = _PCIE.search(line)
+    if found is None:
+        return None
+    text = sanitize(line[found.start() :], 300)
+    address = _GPU_ADDRESS.search(line)
+    return KernelEvent("pcie_error", _pcie_verdict(text), address[1] if address else "", text=text)
+
+
+def _pcie_verdict(text: str) -> Verdict:
+    if _PCIE_LOST.search(text):
+        return Verdict.FAIL
+    # A transaction was lost and the link goes on: a fault, or a device that was asked what it cannot do.
+    return Verdict.UNPROVEN if _PCIE_UNCORRECTED.search(text) else Verdict.DEGRADED
+
+
+_READERS: tuple[Callable[[str], KernelEvent | None], ...] = (
+    _read_xid,
+    _read_sxid,
+    # After the two that read such lines: what is left is damaged.
+    _read_unreadable_xid,
+    _read_lost_gpu,
+    _read_failed_init,
+    _read_memory_error,
+    _read_machine_check,
+    _read_pcie_error,
+)

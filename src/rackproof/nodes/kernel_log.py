@@ -1,0 +1,162 @@
+"""What a kernel's log tells of a node's hardware: XIDs by GPU, and everything else that is broken. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rackproof.core.records import Record, Verdict
+from rackproof.logs.kernel_events import KernelEvent, is_detail, read_kernel_line
+
+MOST_XIDS = 500
+MOST_HARDWARE_EVENTS = 500
+"""Bounds for what a damaged or hostile node sends; a log that reaches one counts as cut off."""
+_MOMENT = re.compile(r"(\d{9,11}\.\d{1,9}) ")
+
+
+class XidEvent(Record):
+    """An XID since the last snapshot, or one still open from before (``carried``).
+
+    Of one that was ``rebooted`` the node was booted after it was logged, and it has not come again since.
+    """
+
+    bus_id: str
+    uuid: str = ""
+    xid: int
+    action: str
+    times: int = 1
+    text: str = ""
+    carried: bool = False
+    rebooted: bool = False
+
+
+class HardwareEvent(Record):
+    """Any other report of faulty hardware, by what it names: a switch's SXid, a lost GPU, memory, PCIe.
+
+    ``code`` is that of its finding; ``carried`` and ``rebooted`` are those of an XID.
+    """
+
+    code: str
+    verdict: Verdict
+    bus_id: str = ""
+    uuid: str = ""
+    times: int = 1
+    text: str = ""
+    carried: bool = False
+    rebooted: bool = False
+
+
+@dataclass(frozen=True)
+class KernelLogReading:
+    """What a log holds; of one that ``is_cut`` there was more than is kept."""
+
+    xids: tuple[XidEvent, ...] = ()
+    hardware: tuple[HardwareEvent, ...] = ()
+    is_cut: bool = False
+
+
+def normalize_bus_id(address: str) -> str:
+    """Return a bus address in one form (``0008:06:00``): the driver's, the kernel's and the log's differ."""
+    parts = address.lower().split(".")[0].split(":")
+    if len(parts) == 3:
+        # nvidia-smi writes the domain with eight digits, the kernel with four.
+        return ":".join([parts[0][-4:].rjust(4, "0"), *parts[1:]])
+    return ":".join(["0000", *parts])
+
+
+def read_kernel_log(log: str, booted: float, uuids: Mapping[str, str]) -> KernelLogReading:
+    """Return what a kernel's log tells, one event per part, code and requested action.
+
+    Args:
+        log: Its lines.
+        booted: When the system began, in seconds since 1970.
+        uuids: GPUs by bus id, as :func:`normalize_bus_id` writes it.
+    """
+    reader = _Reader(booted, uuids)
+    for line in log.splitlines():
+        event = read_kernel_line(line)
+        if event is not None:
+            reader.add(event, line)
+    return reader.result()
+
+
+def resolved_by_boot(event: XidEvent) -> bool:
+    """Return whether a boot has already done what an XID asks for."""
+    return event.rebooted and event.action in ("reset", "reboot")
+
+
+class _Reader:
+    def __init__(self, booted: float, uuids: Mapping[str, str]) -> None:
+        self.booted, self.uuids = booted, uuids
+        self.xids: dict[tuple[str, int, str], XidEvent] = {}
+        self.hardware: dict[tuple[str, str, Verdict], HardwareEvent] = {}
+        self.details: dict[tuple[str, str], tuple[KernelEvent, bool]] = {}
+        self.is_cut = False
+
+    def add(self, event: KernelEvent, line: str) -> None:
+        before_boot = _is_before_boot(line, self.booted)
+        if event.kind == "xid":
+            self._add_xid(event, before_boot)
+        elif is_detail(line):
+            self._keep_detail(event, before_boot)
+        else:
+            self._add_hardware(event, before_boot)
+
+    def _keep_detail(self, event: KernelEvent, before_boot: bool) -> None:
+        if len(self.details) < MOST_HARDWARE_EVENTS:
+            self.details.setdefault((event.name, normalize_bus_id(event.bus_id)), (event, before_boot))
+        else:
+            self.is_cut = True
+
+    def _add_xid(self, event: KernelEvent, before_boot: bool) -> None:
+        bus_id = normalize_bus_id(event.bus_id)
+        key = (bus_id, event.code or 0, event.action)
+        if known := self.xids.get(key):
+            # Once more after the boot, and the boot has not helped.
+            update = {"times": known.times + 1, "rebooted": known.rebooted and before_boot}
+            self.xids[key] = known.model_copy(update=update)
+        # A broken GPU can fill a log.
+        elif len(self.xids) < MOST_XIDS:
+            self.xids[key] = XidEvent(
+                bus_id=bus_id,
+                uuid=self.uuids.get(bus_id, ""),
+                xid=key[1],
+                action=event.action,
+                text=event.text,
+                rebooted=before_boot,
+            )
+        else:
+            self.is_cut = True
+
+    def _add_hardware(self, event: KernelEvent, before_boot: bool) -> None:
+        bus_id = normalize_bus_id(event.bus_id) if event.bus_id else ""
+        key = (event.name, bus_id, event.verdict)
+        if known := self.hardware.get(key):
+            update = {"times": known.times + 1, "rebooted": known.rebooted and before_boot}
+            self.hardware[key] = known.model_copy(update=update)
+        elif len(self.hardware) < MOST_HARDWARE_EVENTS:
+            self.hardware[key] = HardwareEvent(
+                code=event.name,
+                verdict=event.verdict,
+                bus_id=bus_id,
+                uuid=self.uuids.get(bus_id, ""),
+                text=event.text,
+                rebooted=before_boot,
+            )
+        else:
+            self.is_cut = True
+
+    def result(self) -> KernelLogReading:
+        reported = {(code, bus_id) for code, bus_id, _ in self.hardware}
+        for key, (event, before_boot) in self.details.items():
+            # Registers without the line that says how bad it was.
+            if key not in reported:
+                self._add_hardware(event, before_boot)
+        return KernelLogReading(tuple(self.xids.values()), tuple(self.hardware.values()), self.is_cut)
+
+
+def _is_before_boot(line: str, booted: float) -> bool:
+    # Seconds since 1970; dmesg, which counts from the boot, has no line of an earlier one.
+    stamp = _MOMENT.match(line)
+    return stamp is not None and float(stamp[1]) < booted
