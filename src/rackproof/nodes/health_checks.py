@@ -80,16 +80,32 @@ class Expectation:
     """What a SKU's node has to have; 0, None and empty are not checked.
 
     ``versions`` names versions as :attr:`NodeSnapshot.versions` does; ``port_gbps`` is a port's rate.
+    ``nvlinks`` is the number of a GPU's NVLinks that are up. ``pcie_width`` and ``card_pcie_width`` are the
+    lanes of a GPU's and a network card's slot, where these have fewer than the device. ``gpu_readings`` names
+    what each GPU's driver has to report (:data:`GPU_READINGS`) where a number of GPUs is expected; what it
+    does not report is unproven. With ``fabric``, GPUs have to be members of an NVLink fabric.
     """
 
     gpus: int = 0
     ports: int = 0
     port_gbps: float = 0
     nvlinks: int = 0
+    pcie_width: int = 0
+    card_pcie_width: int = 0
     power_limit_w: float = 0
     memory_bytes: int = 0
     versions: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[str, ...] = ()
+    gpu_readings: tuple[str, ...] = (
+        "ecc",
+        "row_remapping",
+        "pcie_link",
+        "temperature",
+        "throttling",
+        "power_limit",
+        "recovery_action",
+    )
+    fabric: bool = False
 
 
 @dataclass(frozen=True)
@@ -108,6 +124,7 @@ class Limits:
     sram_correctable: int = 10_000
     dram_correctable: int = 20_000_000
     pcie_replays: int = 100
+    slowdown_s: float = 60
 
 
 @dataclass(frozen=True)
@@ -467,6 +484,31 @@ def _unreadable_values(subject: GpuSubject) -> Iterator[HealthFinding]:
         yield subject.finding("gpu_unreadable", Verdict.UNPROVEN, "watch", evidence, "hint")
 
 
+GPU_READINGS: Mapping[str, Callable[[GpuSnapshot], bool]] = {
+    "ecc": lambda gpu: (
+        gpu.ecc_enabled is False
+        or (gpu.ecc_enabled is True and None not in (gpu.sram_uncorrectable, gpu.dram_uncorrectable))
+    ),
+    "row_remapping": lambda gpu: None not in (gpu.remap_pending, gpu.remap_failure),
+    "pcie_link": lambda gpu: None not in (gpu.pcie_width, gpu.pcie_width_max, gpu.pcie_generation),
+    "temperature": lambda gpu: gpu.temperature_c is not None,
+    "throttling": lambda gpu: gpu.throttled is not None,
+    "power_limit": lambda gpu: gpu.power_limit_w is not None,
+    "recovery_action": lambda gpu: bool(gpu.recovery_action),
+    "fabric": lambda gpu: bool(gpu.fabric_state and gpu.fabric_status),
+}
+"""What a driver can report of a GPU, to whether it did."""
+
+
+def _missing_readings(subject: GpuSubject) -> Iterator[HealthFinding]:
+    expected = subject.node.expected
+    wanted = (*expected.gpu_readings, *(("fabric",) if expected.fabric else ())) if expected.gpus else ()
+    missing = [name for name in wanted if not GPU_READINGS[name](subject.gpu)]
+    if missing:
+        evidence = f"nvidia-smi reports nothing of: {', '.join(missing)}"
+        yield subject.finding("gpu_readings_missing", Verdict.UNPROVEN, "watch", evidence, "hint")
+
+
 def _uncorrectable_sram(subject: GpuSubject) -> Iterator[HealthFinding]:
     gpu = subject.gpu
     if gpu.sram_uncorrectable or gpu.sram_threshold:
@@ -520,8 +562,10 @@ def _recovery_action(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 def _pcie_link(subject: GpuSubject) -> Iterator[HealthFinding]:
     gpu = subject.gpu
-    if gpu.pcie_width is not None and gpu.pcie_width_max and gpu.pcie_width < gpu.pcie_width_max:
-        evidence = f"PCIe x{gpu.pcie_width} of x{gpu.pcie_width_max}, generation {gpu.pcie_generation}"
+    # A slot may have fewer lanes than the card by design.
+    wanted = subject.node.expected.pcie_width or gpu.pcie_width_max
+    if gpu.pcie_width is not None and wanted and gpu.pcie_width < wanted:
+        evidence = f"PCIe x{gpu.pcie_width} of x{wanted}, generation {gpu.pcie_generation}"
         # One fault, one finding: a link that lost lanes is often slow, too.
         yield subject.finding("pcie_width", Verdict.FAIL, "inspect", evidence)
         return
@@ -545,7 +589,7 @@ def _pcie_replays(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _throttling(subject: GpuSubject) -> Iterator[HealthFinding]:
-    reasons = [reason for reason in subject.gpu.throttled if reason not in _HARMLESS_THROTTLES]
+    reasons = [reason for reason in subject.gpu.throttled or () if reason not in _HARMLESS_THROTTLES]
     if not reasons:
         return
     by_hardware = any(reason.startswith("hw_") for reason in reasons)
@@ -557,6 +601,26 @@ def _throttling(subject: GpuSubject) -> Iterator[HealthFinding]:
         f"slowed down: {', '.join(reasons)}; {_degrees(subject.gpu.temperature_c)}",
         "certain" if thermal else "likely",
     )
+
+
+def _slowdowns(subject: GpuSubject) -> Iterator[HealthFinding]:
+    if subject.before is None:
+        return
+    limit_s = subject.node.limits.slowdown_s * _days_between(subject.node.previous, subject.node.snapshot)
+    for reason, now_s in subject.gpu.slowdown_s.items():
+        before_s = subject.before.slowdown_s.get(reason)
+        if before_s is None:
+            continue
+        # The counters begin again when the driver is loaded.
+        slowed_s = now_s - before_s if now_s >= before_s else now_s
+        if slowed_s > limit_s:
+            yield subject.finding(
+                "slowed_down",
+                Verdict.FAIL if reason.startswith("hw_") else Verdict.DEGRADED,
+                "inspect",
+                f"{reason}: {number(slowed_s)} s since the last snapshot",
+                "likely",
+            )
 
 
 def _temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
@@ -584,13 +648,21 @@ def _links_down(gpu: GpuSnapshot) -> list[str]:
 
 def _nvlinks(subject: GpuSubject) -> Iterator[HealthFinding]:
     links, wanted = subject.gpu.links, subject.node.expected.nvlinks
+    down, count = _links_down(subject.gpu), len(links) - len(_links_down(subject.gpu))
+    lost = [link for link in down if subject.before and subject.before.links.get(link)]
     # One fault, one finding: links that are down are not counted as missing.
-    if down := _links_down(subject.gpu):
-        evidence = f"NVLink {', '.join(down)} down of {len(links)}"
+    if lost or (down and count < wanted):
+        evidence = f"NVLink {', '.join(lost or down)} down of {len(links)}"
         yield subject.finding("nvlink_down", Verdict.FAIL, "reset", evidence, "likely")
-    elif subject.node.snapshot.tools.get("nvlink_status") == "ok" and len(links) < wanted:
-        evidence = f"{len(links)} of {wanted} NVLinks"
+    elif subject.node.snapshot.tools.get("nvlink_status") == "ok" and count < wanted:
+        evidence = f"{count} of {wanted} NVLinks"
         yield subject.finding("nvlink_missing", Verdict.FAIL, "reset", evidence)
+    elif down and not wanted:
+        # Bridges leave links unused by design; without the SKU's number these look like broken ones.
+        evidence = (
+            f"NVLink {', '.join(down)} of {len(links)} inactive; `nvlinks` of validate_expect is not set"
+        )
+        yield subject.finding("nvlink_inactive", Verdict.DEGRADED, "watch", evidence, "hint")
 
 
 def _nvlink_errors(subject: GpuSubject) -> Iterator[HealthFinding]:
@@ -605,10 +677,29 @@ def _fabric(subject: GpuSubject) -> Iterator[HealthFinding]:
     if gpu.fabric_state not in ("", "Completed", "Not Supported"):
         evidence = f"fabric is {sanitize(gpu.fabric_state, 40)}: does the fabric manager run?"
         yield subject.finding("fabric_incomplete", Verdict.FAIL, "configure", evidence, "likely")
+    elif gpu.fabric_status not in ("", "Success", "Not Supported"):
+        evidence = f"the fabric's status is {sanitize(gpu.fabric_status, 40)}"
+        yield subject.finding("fabric_failed", Verdict.FAIL, "configure", evidence, "likely")
     # Links that are down make the fabric unhealthy, and have a finding of their own.
     if gpu.fabric_health not in ("", "Healthy", "Not Supported") and not _links_down(gpu):
         evidence = f"fabric health is {sanitize(gpu.fabric_health, 40)}"
         yield subject.finding("fabric_unhealthy", Verdict.FAIL, "reset", evidence, "likely")
+
+
+def _fabric_membership(node: NodeSubject) -> Iterator[HealthFinding]:
+    memberships = {(gpu.fabric_cluster, gpu.fabric_clique) for gpu in node.snapshot.gpus} - {("", "")}
+    if len(memberships) > 1:
+        evidence = f"its GPUs belong to {len(memberships)} different NVLink cliques"
+        yield node.finding("fabric_split", Verdict.FAIL, "configure", evidence, "likely")
+        return
+    before = (
+        {(gpu.fabric_cluster, gpu.fabric_clique) for gpu in node.previous.gpus} if node.previous else set()
+    )
+    before -= {("", "")}
+    if memberships and before and memberships != before:
+        ((cluster, clique),) = memberships
+        evidence = f"cluster {sanitize(cluster, 40)}, clique {sanitize(clique, 20)}; another one last night"
+        yield node.finding("fabric_changed", Verdict.DEGRADED, "watch", evidence, "hint")
 
 
 def _leftover_memory(subject: GpuSubject) -> Iterator[HealthFinding]:
@@ -805,6 +896,8 @@ def _network_card_links(node: NodeSubject) -> Iterator[HealthFinding]:
     for address, link in node.snapshot.links.items():
         for quantity, prefix in (("width", "x"), ("speed", "")):
             now, highest = link.get(f"current_link_{quantity}", ""), link.get(f"max_link_{quantity}", "")
+            if quantity == "width" and node.expected.card_pcie_width:
+                highest = str(node.expected.card_pcie_width)
             if now and highest and _leading(now) < _leading(highest):
                 yield HealthFinding(
                     node=node.snapshot.node,
@@ -959,6 +1052,7 @@ NODE_CHECKS: tuple[Callable[[NodeSubject], Iterable[HealthFinding]], ...] = (
     _gpu_serials,
     _gpu_count,
     _each_gpu,
+    _fabric_membership,
     _xids,
     _hardware_events,
     _missing_ports,
@@ -980,6 +1074,7 @@ NODE_CHECKS: tuple[Callable[[NodeSubject], Iterable[HealthFinding]], ...] = (
 """Findings of one verdict are shown in this order: what explains the most comes first."""
 GPU_CHECKS: tuple[Callable[[GpuSubject], Iterable[HealthFinding]], ...] = (
     _unreadable_values,
+    _missing_readings,
     _uncorrectable_sram,
     _row_remapping,
     _correctable_errors,
@@ -988,6 +1083,7 @@ GPU_CHECKS: tuple[Callable[[GpuSubject], Iterable[HealthFinding]], ...] = (
     _pcie_link,
     _pcie_replays,
     _throttling,
+    _slowdowns,
     _temperature,
     _power_limit,
     _nvlinks,

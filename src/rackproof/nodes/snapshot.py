@@ -72,8 +72,8 @@ class GpuSnapshot(Record):
     """A GPU; numbers are None and texts empty where ``nvidia-smi`` has no value.
 
     Temperatures in °C, power in W, clocks in MHz, memory in bytes; ``margin_c`` is what is left until it
-    slows down. ``throttled`` names the active reasons other than idling; ``links`` are the NVLinks, number to
-    whether it is up; ``link_errors`` the sum of all their counters.
+    slows down. ``throttled`` names the active reasons other than idling, None where they are unknown;
+    ``links`` are the NVLinks, number to whether it is up; ``link_errors`` the sum of all their counters.
     """
 
     uuid: str
@@ -99,14 +99,19 @@ class GpuSnapshot(Record):
     pcie_width_max: int | None = None
     pcie_replays: int | None = None
     utilisation: float | None = None
-    throttled: tuple[str, ...] = ()
+    throttled: tuple[str, ...] | None = ()
+    slowdown_s: dict[str, float] = Field(default={})
+    """Seconds that it was slowed down since the driver was loaded, by reason."""
     temperature_c: float | None = None
     margin_c: float | None = None
     power_limit_w: float | None = None
     power_default_w: float | None = None
     memory_used_bytes: int | None = None
     fabric_state: str = ""
+    fabric_status: str = ""
     fabric_health: str = ""
+    fabric_clique: str = ""
+    fabric_cluster: str = ""
     links: dict[str, bool] = Field(default={})
     link_errors: int | None = None
     errors: tuple[str, ...] = ()
@@ -326,13 +331,13 @@ def _read_gpu(
             "ecc_errors/volatile/sram_uncorrectable_parity",
             "ecc_errors/volatile/sram_uncorrectable_secded",
         ),
-        sram_threshold=_equals(text, "ecc_errors/aggregate/sram_threshold_exceeded", "Yes"),
+        sram_threshold=_flag(text, "ecc_errors/aggregate/sram_threshold_exceeded", "Yes", "No"),
         sram_correctable=_whole_sum(text, "ecc_errors/aggregate/sram_correctable"),
         dram_uncorrectable=_whole_sum(text, "ecc_errors/volatile/dram_uncorrectable"),
         dram_correctable=_whole_sum(text, "ecc_errors/aggregate/dram_correctable"),
-        ecc_enabled=_equals(text, "ecc_mode/current_ecc", "Enabled"),
-        remap_pending=_equals(text, "remapped_rows/remapped_row_pending", "Yes"),
-        remap_failure=_equals(text, "remapped_rows/remapped_row_failure", "Yes"),
+        ecc_enabled=_flag(text, "ecc_mode/current_ecc", "Enabled", "Disabled"),
+        remap_pending=_flag(text, "remapped_rows/remapped_row_pending", "Yes", "No"),
+        remap_failure=_flag(text, "remapped_rows/remapped_row_failure", "Yes", "No"),
         recovery_action=text("gpu_recovery_action"),
         pcie_generation=_whole_sum(text, pcie + "pcie_gen/current_link_gen"),
         pcie_generation_max=_whole_sum(text, pcie + "pcie_gen/max_link_gen"),
@@ -340,18 +345,18 @@ def _read_gpu(
         pcie_width_max=_whole_sum(text, pcie + "link_widths/max_link_width"),
         pcie_replays=_whole_sum(text, "pci/replay_counter"),
         utilisation=leading_number(text("utilization/gpu_util")),
-        throttled=tuple(
-            reason
-            for reason in _THROTTLES
-            if text(f"clocks_event_reasons/clocks_event_reason_{reason}") == "Active"
-        ),
+        throttled=_active_throttles(text),
+        slowdown_s=_slowdown_seconds(text),
         temperature_c=leading_number(text("temperature/gpu_temp")),
         margin_c=leading_number(text("temperature/gpu_temp_tlimit")),
         power_limit_w=gpu.power_limit_w,
         power_default_w=leading_number(text("gpu_power_readings/default_power_limit")),
         memory_used_bytes=None if used_mib is None else used_mib << 20,
         fabric_state=text("fabric/state"),
+        fabric_status=text("fabric/status"),
         fabric_health=text("fabric/health/summary"),
+        fabric_clique=text("fabric/cliqueId"),
+        fabric_cluster=text("fabric/clusterUuid"),
         links=links,
         link_errors=link_errors,
         errors=_driver_errors(text),
@@ -365,10 +370,40 @@ def _whole_sum(text: Callable[[str], str], *paths: str) -> int | None:
     return sum(known) if known else None
 
 
-def _equals(text: Callable[[str], str], path: str, word: str) -> bool | None:
-    """Return whether a word is at a path, None where nothing is there."""
+def _flag(text: Callable[[str], str], path: str, yes: str, no: str) -> bool | None:
+    """Return whether the word at a path is ``yes``; None where it is neither that nor ``no``."""
     value = text(path)
-    return value == word if value else None
+    # An error text in place of a value ("Unknown Error") is no answer, least of all a good one.
+    return value == yes if value in (yes, no) else None
+
+
+def _active_throttles(text: Callable[[str], str]) -> tuple[str, ...] | None:
+    """Return the reasons for which clocks are held down now, None where the driver does not tell."""
+    known = {reason: _throttle_state(text, reason) for reason in _THROTTLES}
+    # Drivers of different ages list different reasons; these two have all.
+    if known["hw_slowdown"] is None or known["sw_power_cap"] is None:
+        return None
+    return tuple(reason for reason, active in known.items() if active)
+
+
+def _throttle_state(text: Callable[[str], str], reason: str) -> bool | None:
+    # Until driver 535 "throttle" stood where later ones write "event".
+    for word in ("event", "throttle"):
+        state = _flag(text, f"clocks_{word}_reasons/clocks_{word}_reason_{reason}", "Active", "Not Active")
+        if state is not None:
+            return state
+    return None
+
+
+def _slowdown_seconds(text: Callable[[str], str]) -> dict[str, float]:
+    """Return for how long the driver has slowed the GPU down, by reason; drivers before 570 do not count."""
+    seconds = {}
+    for reason in _SLOWDOWNS:
+        path = f"clocks_event_reasons_counters/clocks_event_reasons_counters_{reason}"
+        microseconds = leading_number(text(path))
+        if microseconds is not None:
+            seconds[reason] = microseconds / 1e6
+    return seconds
 
 
 def _driver_errors(text: Callable[[str], str]) -> tuple[str, ...]:
@@ -402,6 +437,9 @@ _THROTTLES = (
     "sw_power_cap",
     "sync_boost",
 )
+
+
+_SLOWDOWNS = ("hw_therm_slowdown", "hw_power_brake", "sw_therm_slowdown")
 
 
 def _nvlinks(text: str) -> dict[str, dict[str, bool]]:

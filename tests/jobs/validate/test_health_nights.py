@@ -25,13 +25,18 @@ START = 1_795_000_000.0
 GPU = """<gpu id="00000{slot}:06:00.0"><product_name>H200</product_name><uuid>{uuid}</uuid>
 <minor_number>{slot}</minor_number><serial>S{number:02d}{slot}</serial>
 <ecc_mode><current_ecc>Enabled</current_ecc></ecc_mode>
-<ecc_errors><volatile><sram_uncorrectable_parity>{sram}</sram_uncorrectable_parity></volatile>
+<ecc_errors><volatile><sram_uncorrectable_parity>{sram}</sram_uncorrectable_parity>
+<dram_uncorrectable>0</dram_uncorrectable></volatile>
 <aggregate><dram_correctable>{corrected}</dram_correctable></aggregate></ecc_errors>
 <remapped_rows><remapped_row_pending>{pending}</remapped_row_pending>
 <remapped_row_failure>No</remapped_row_failure></remapped_rows>
-<pci><pci_gpu_link_info><link_widths><current_link_width>{width}x</current_link_width>
+<gpu_recovery_action>None</gpu_recovery_action>
+<pci><pci_gpu_link_info><pcie_gen><max_link_gen>5</max_link_gen><current_link_gen>5</current_link_gen></pcie_gen>
+<link_widths><current_link_width>{width}x</current_link_width>
 <max_link_width>16x</max_link_width></link_widths></pci_gpu_link_info><replay_counter>{replays}</replay_counter></pci>
-<clocks_event_reasons><clocks_event_reason_hw_thermal_slowdown>{hot}</clocks_event_reason_hw_thermal_slowdown>
+<clocks_event_reasons><clocks_event_reason_hw_slowdown>Not Active</clocks_event_reason_hw_slowdown>
+<clocks_event_reason_sw_power_cap>Not Active</clocks_event_reason_sw_power_cap>
+<clocks_event_reason_hw_thermal_slowdown>{hot}</clocks_event_reason_hw_thermal_slowdown>
 </clocks_event_reasons><temperature><gpu_temp>{temp} C</gpu_temp><gpu_temp_tlimit>{margin} C</gpu_temp_tlimit>
 </temperature><gpu_power_readings><current_power_limit>{watts} W</current_power_limit>
 <default_power_limit>700.00 W</default_power_limit></gpu_power_readings></gpu>"""

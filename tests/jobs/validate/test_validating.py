@@ -29,6 +29,7 @@ from rackproof.store.night_store import (
 from rackproof.store.probe_results import PairResult, ProbeNight, write_probes
 from rackproof.store.run_folder import ResultsError, read_run
 from tests.jobs.validate.nights import fleet_node, night_runs, uuid
+from tests.nodes.health.smi import SECTIONS
 
 NODES = ("r1-n01", "r1-n02", "r1-n03")
 EPOCH = 1_795_000_000.0
@@ -41,7 +42,7 @@ def smi(number: int, margin: int = 30, gone: int = -1) -> str:
         f"<gpu id='0000000{slot}:06:00.0'><product_name>H200</product_name><uuid>{uuid(number, slot)}</uuid>"
         f"<minor_number>{slot}</minor_number><serial>S{number}{slot}</serial>"
         f"<temperature><gpu_temp>50 C</gpu_temp><gpu_temp_tlimit>{margin} C</gpu_temp_tlimit></temperature>"
-        "</gpu>"
+        f"{SECTIONS}</gpu>"
         for slot in range(4)
         if slot != gone
     )

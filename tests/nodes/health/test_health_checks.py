@@ -23,6 +23,7 @@ from rackproof.nodes.snapshot import (
     build_snapshot,
     reboot_counter_key,
 )
+from tests.nodes.health.smi import SECTIONS
 
 GPU = GpuSnapshot(
     uuid="GPU-00000000-1111",
@@ -41,6 +42,10 @@ GPU = GpuSnapshot(
     temperature_c=40,
     link_errors=0,
     ecc_enabled=True,
+    sram_uncorrectable=0,
+    dram_uncorrectable=0,
+    remap_pending=False,
+    remap_failure=False,
     links={"0": True, "1": True},
     fabric_state="Completed",
     fabric_health="Healthy",
@@ -405,7 +410,8 @@ def shown(gpus: int, ports: int, rate: int = 400, unreadable: bool = False) -> d
     """Return what a node gathers that has so many GPUs and ports."""
     some = "".join(
         f"<gpu id='0000000{n}:06:00.0'><uuid>GPU-{n:08x}-0000-0000-0000-000000000000</uuid>"
-        f"<minor_number>{n}</minor_number><temperature><gpu_temp>50 C</gpu_temp></temperature></gpu>"
+        f"<minor_number>{n}</minor_number><temperature><gpu_temp>50 C</gpu_temp></temperature>"
+        f"{SECTIONS}</gpu>"
         for n in range(gpus)
     )
     xml = f"<nvidia_smi_log><driver_version>580.1</driver_version>{some}</nvidia_smi_log>"
@@ -555,3 +561,129 @@ def test_a_log_with_more_events_than_are_kept_is_unproven(line: str) -> None:
     state = build_snapshot("n1", gathered(log, "a"), previous=SOUND)
     assert state.truncated == ("kernel_log",)
     assert "answer_cut" in {one.code for one in check_node(state) if one.verdict is U}
+
+
+def damaged_gpu(text: str) -> GpuSnapshot:
+    """Return the GPU of an answer of nvidia-smi whose sections are this text."""
+    xml = (
+        "<nvidia_smi_log><driver_version>580.1</driver_version><gpu id='00000008:06:00.0'>"
+        "<uuid>GPU-00000000-0000-0000-0000-000000000001</uuid>"
+        "<temperature><gpu_temp>50 C</gpu_temp></temperature>"
+        f"{text}</gpu></nvidia_smi_log>"
+    )
+    answer = {"facts": {"tools": {"nvidia_smi_xml": {"status": "ok", "stdout": xml}}}}
+    return build_snapshot("n1", answer).gpus[0]
+
+
+def missing_readings(one: GpuSnapshot, **expected: Any) -> str:
+    found = check_node(node(gpus=(one,)), expected=Expectation(gpus=1, **expected))
+    texts = [finding.evidence for finding in found if finding.code == "gpu_readings_missing"]
+    assert all(finding.verdict is U for finding in found if finding.code == "gpu_readings_missing")
+    return texts[0].partition(": ")[2] if texts else ""
+
+
+def test_a_whole_answer_misses_nothing() -> None:
+    assert missing_readings(damaged_gpu(SECTIONS)) == ""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "missing"),
+    [
+        ("Enabled", "N/A", "ecc"),
+        ("Enabled", "Unknown Error", "ecc"),
+        ("<dram_uncorrectable>0<", "<dram_uncorrectable>N/A<", "ecc"),
+        ("_pending>No<", "_pending>Requested functionality has been deprecated<", "row_remapping"),
+        ("_failure>No<", "_failure>N/A<", "row_remapping"),
+        ("remapped_row", "other", "row_remapping"),
+        ("<current_link_width>16x<", "<current_link_width>N/A<", "pcie_link"),
+        ("pci_gpu_link_info", "other", "pcie_link"),
+        ("clocks_event_reason", "clocks_other_reason", "throttling"),
+        ("Not Active", "N/A", "throttling"),
+        ("<gpu_recovery_action>None</gpu_recovery_action>", "", "recovery_action"),
+        ("700.00 W", "[Unknown Error]", "power_limit"),
+    ],
+)
+def test_what_the_driver_does_not_report_is_unproven(old: str, new: str, missing: str) -> None:
+    assert old in SECTIONS
+    assert missing_readings(damaged_gpu(SECTIONS.replace(old, new))) == missing
+
+
+def test_old_drivers_spell_the_reasons_otherwise() -> None:
+    old = damaged_gpu(SECTIONS.replace("event_reason", "throttle_reason"))
+    assert old.throttled == ()
+    hot = SECTIONS.replace("thermal_slowdown>Not Active", "thermal_slowdown>Active")
+    for text in (hot, hot.replace("event_reason", "throttle_reason")):
+        assert damaged_gpu(text).throttled == ("hw_thermal_slowdown",)
+
+
+def test_an_error_text_is_neither_a_bad_nor_a_good_value() -> None:
+    threshold = "<aggregate><sram_threshold_exceeded>{}</sram_threshold_exceeded></aggregate></ecc_errors>"
+    assert damaged_gpu(SECTIONS.replace("</ecc_errors>", threshold.format("Yes"))).sram_threshold is True
+    assert damaged_gpu(SECTIONS.replace("</ecc_errors>", threshold.format("ERR!"))).sram_threshold is None
+    assert damaged_gpu(SECTIONS.replace("Enabled", "[Unknown Error]")).ecc_enabled is None
+
+
+def test_a_fabric_that_is_expected_has_to_be_there() -> None:
+    fabric = "<fabric><state>Completed</state><status>{}</status><cliqueId>1</cliqueId></fabric>"
+    assert missing_readings(damaged_gpu(SECTIONS), fabric=True) == "fabric"
+    good = damaged_gpu(SECTIONS + fabric.format("Success"))
+    assert missing_readings(good, fabric=True) == ""
+    bad = damaged_gpu(SECTIONS + fabric.format("Insufficient Resources"))
+    assert "fabric_failed" in {one.code for one in check_node(node(gpus=(bad,))) if one.verdict is F}
+    other = good.model_copy(update={"fabric_clique": "2", "uuid": "GPU-2"})
+    assert "fabric_split" in {one.code for one in check_node(node(gpus=(good, other))) if one.verdict is F}
+    moved = node(gpus=(good.model_copy(update={"fabric_clique": "2"}),))
+    found = check_node(moved, previous=node(gpus=(good,)))
+    assert "fabric_changed" in {one.code for one in found}
+
+
+@pytest.mark.parametrize(
+    ("before_s", "now_s", "verdict"),
+    [(0, 30, None), (0, 7200, F), (7200, 7200, None), (9000, 3600, F), (100, 20, None)],
+)
+def test_hours_of_slowing_down_between_two_nights_are_found(
+    before_s: float, now_s: float, verdict: Verdict | None
+) -> None:
+    before, now = (
+        node(gpus=(GPU.model_copy(update={"slowdown_s": {"hw_therm_slowdown": seconds}}),))
+        for seconds in (before_s, now_s)
+    )
+    found = [one for one in check_node(now, previous=before) if one.code == "slowed_down"]
+    assert [one.verdict for one in found] == ([verdict] if verdict else [])
+
+
+LINKS_OF_A_BRIDGE = {str(link): link < 12 for link in range(18)}
+
+
+@pytest.mark.parametrize(
+    ("links", "wanted", "before", "codes"),
+    [
+        (LINKS_OF_A_BRIDGE, 12, None, set()),
+        (LINKS_OF_A_BRIDGE, 18, None, {"nvlink_down"}),
+        (LINKS_OF_A_BRIDGE, 0, None, {"nvlink_inactive"}),
+        (LINKS_OF_A_BRIDGE | {"3": False}, 12, LINKS_OF_A_BRIDGE, {"nvlink_down"}),
+        (LINKS_OF_A_BRIDGE | {"3": False}, 0, LINKS_OF_A_BRIDGE, {"nvlink_down"}),
+        # As many as there have to be, but not those of last night.
+        (LINKS_OF_A_BRIDGE | {"3": False, "13": True}, 12, LINKS_OF_A_BRIDGE, {"nvlink_down"}),
+    ],
+)
+def test_nvlinks_count_as_the_model_has_them(
+    links: dict[str, bool], wanted: int, before: dict[str, bool] | None, codes: set[str]
+) -> None:
+    now, then = (
+        node(gpus=(GPU.model_copy(update={"links": some}),)) if some else None for some in (links, before)
+    )
+    assert now is not None
+    found = check_node(now, previous=then, expected=Expectation(gpus=1, nvlinks=wanted))
+    assert {one.code for one in found if one.code.startswith("nvlink")} == codes
+
+
+@pytest.mark.parametrize(("slot", "codes"), [(0, {"pcie_width", "link_width"}), (8, set()), (16, None)])
+def test_a_slot_with_fewer_lanes_by_design_is_no_fault(slot: int, codes: set[str] | None) -> None:
+    state = node(
+        gpus=(GPU.model_copy(update={"pcie_width": 8}),),
+        links={"0000:03:00.0": {"current_link_width": "8", "max_link_width": "16"}},
+    )
+    expected = Expectation(gpus=1, pcie_width=slot, card_pcie_width=slot)
+    found = {one.code for one in check_node(state, expected=expected) if one.code.endswith("_width")}
+    assert found == ({"pcie_width", "link_width"} if codes is None else codes)

@@ -1,0 +1,50 @@
+"""What the inventory expects is read strictly: no value may turn a check off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rackproof.jobs.validate.errors import ValidateError
+from rackproof.jobs.validate.inventory import parse_limits, parse_node_expectation
+from rackproof.nodes.health_checks import Expectation
+
+
+def test_what_is_expected_is_taken_as_it_is_written() -> None:
+    values = {"gpus": "8", "port_gbps": 400, "power_limit_w": 700.5, "mounts": ["/shared"], "fabric": True}
+    assert parse_node_expectation("n1", values) == Expectation(
+        gpus=8, port_gbps=400.0, power_limit_w=700.5, mounts=("/shared",), fabric=True
+    )
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"gpu": 8},
+        {"gpus": "8_00"},
+        {"gpus": -1},
+        {"gpus": 7.5},
+        {"gpus": True},
+        {"gpus": None},
+        {"gpus": "\u0663"},
+        {"port_gbps": float("nan")},
+        {"port_gbps": float("inf")},
+        {"power_limit_w": -700},
+        {"power_limit_w": "1e3"},
+        {"mounts": "/shared"},
+        {"versions": ["580"]},
+        {"gpu_readings": ["ecc", "eec"]},
+        {"gpu_readings": "ecc"},
+        {"fabric": "yes"},
+    ],
+)
+def test_what_cannot_be_expected_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(ValidateError, match="validate_expect of n1"):
+        parse_node_expectation("n1", values)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1, True, "5", None])
+def test_a_limit_that_nothing_could_pass_or_everything_is_refused(value: Any) -> None:
+    with pytest.raises(ValidateError, match="validate_limits of n1"):
+        parse_limits("n1", {"clock_s": value})

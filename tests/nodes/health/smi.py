@@ -1,0 +1,20 @@
+"""What ``nvidia-smi -q -x`` says of a healthy data-centre GPU, beside what a test is about."""
+
+SECTIONS = (
+    "<gpu_recovery_action>None</gpu_recovery_action>"
+    "<pci><pci_gpu_link_info>"
+    "<pcie_gen><max_link_gen>5</max_link_gen><current_link_gen>5</current_link_gen></pcie_gen>"
+    "<link_widths><max_link_width>16x</max_link_width><current_link_width>16x</current_link_width></link_widths>"
+    "</pci_gpu_link_info></pci>"
+    "<clocks_event_reasons>"
+    "<clocks_event_reason_sw_power_cap>Not Active</clocks_event_reason_sw_power_cap>"
+    "<clocks_event_reason_hw_slowdown>Not Active</clocks_event_reason_hw_slowdown>"
+    "<clocks_event_reason_hw_thermal_slowdown>Not Active</clocks_event_reason_hw_thermal_slowdown>"
+    "</clocks_event_reasons>"
+    "<ecc_mode><current_ecc>Enabled</current_ecc></ecc_mode>"
+    "<ecc_errors><volatile><sram_uncorrectable_parity>0</sram_uncorrectable_parity>"
+    "<dram_uncorrectable>0</dram_uncorrectable></volatile></ecc_errors>"
+    "<remapped_rows><remapped_row_pending>No</remapped_row_pending>"
+    "<remapped_row_failure>No</remapped_row_failure></remapped_rows>"
+    "<gpu_power_readings><current_power_limit>700.00 W</current_power_limit></gpu_power_readings>"
+)
