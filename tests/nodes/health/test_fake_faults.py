@@ -13,7 +13,9 @@ from .conftest import Rig
 # Every case starts processes; together they outlast what `make check` may take.
 pytestmark = pytest.mark.slow
 
-EXPECTED = Expectation(gpus=4, ports=4, port_gbps=800, nvlinks=18, power_limit_w=1400, mounts=("/shared",))
+EXPECTED = Expectation(
+    gpus=4, ports=4, port_gbps=800, nvlinks=18, fabric=True, power_limit_w=1400, mounts=("/shared",)
+)
 
 
 def found_on(rig: Rig, previous: NodeSnapshot | None = None, **more: object) -> tuple[HealthFinding, ...]:
