@@ -163,8 +163,9 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
 main(["submission", "--latest", "10", "--benchmark", "llama2_70b_lora", "--results", {str(results)!r},
       "--system", {str(system_file())!r}, "--out", {str(place / "out")!r}])
 """
+    # -B: compiled modules would be cut off at the limit as well, and later imports would stumble over them.
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-B", "-c", program], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 1, done.stdout
     assert "no package was written: cannot write" in done.stderr
