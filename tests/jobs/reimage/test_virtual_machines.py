@@ -131,8 +131,10 @@ def test_a_unit_starts_once_reloads_and_ends(
     reloaded, ready = tmp_path / "reloaded", tmp_path / "ready"
     # A signal that comes before its trap is set would end the shell.
     script = f'trap "touch {reloaded}" HUP; touch {ready}; while :; do sleep 0.1; done'
+    # An empty system has no kill but the shell's.
+    hang_up = f"{sys.executable} -c 'import os, sys; os.kill(int(sys.argv[1]), 1)' $MAINPID"
     (tmp_path / "units/one.service").write_text(
-        f"[Service]\nExecStart=/bin/sh -c '{script}'\nExecReload=/bin/kill -HUP $MAINPID\n"
+        f"[Service]\nExecStart=/bin/sh -c '{script}'\nExecReload={hang_up}\n"
     )
     (tmp_path / "units/bad.service").write_text("[Service]\nExecStart=/bin/sh -c 'echo no; exit 1'\n")
     assert systemctl.main(["is-active", "one.service"]) == 3
