@@ -7,7 +7,7 @@ from typing import Any
 
 from rackproof.core.errors import RackproofError
 from rackproof.core.text import sanitize
-from rackproof.jobs.reimage import hardware_diff, tasks
+from rackproof.jobs.reimage import hardware, tasks
 from rackproof_ansible.action import RackproofAction
 
 
@@ -20,7 +20,7 @@ class ActionModule(RackproofAction):
         """Return the run, and the nodes in the order in which they are taken."""
         # A typing error is reported before a node is drained for it.
         for node, values in options["expect"].items():
-            hardware_diff.parse_expectation(node, values)
+            hardware.parse_expectation(node, values)
         partitions = options["partitions"]
         run = tasks.begin_run(
             Path(options["results"]),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
-from rackproof.jobs.reimage import bmc, bmc_types
+from rackproof.jobs.reimage import bmc, tasks
 from rackproof_ansible.action import RackproofAction
 
 
@@ -14,10 +15,10 @@ class ActionModule(RackproofAction):
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the power and boot that the BMC reports in the end."""
-        access = bmc_types.Access.from_options(options)
-        before = after = bmc.read_power_status(self.node, access)
+        open_machine = partial(tasks.open_machine, self.node, bmc.Access.from_options(options))
+        before = after = bmc.read_power_status(open_machine)
         if options["boot"] and not self.check_mode:
-            after = bmc.set_boot(self.node, access, options["boot"])
+            after = bmc.set_boot(self.node, open_machine, options["boot"])
         if options["power"] and not self.check_mode:
-            after = bmc.set_power(self.node, access, options["power"], timeout_s=options["timeout_s"])
+            after = bmc.set_power(self.node, open_machine, options["power"], timeout_s=options["timeout_s"])
         return {"changed": after != before or options["power"] == "cycle", "bmc": asdict(after)}

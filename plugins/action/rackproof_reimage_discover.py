@@ -7,7 +7,7 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 
-from rackproof.jobs.reimage import bmc_types, boot_reports, discovery
+from rackproof.jobs.reimage import bmc, boot_reports, discovery, tasks
 from rackproof_ansible.action import NodeAction
 
 
@@ -34,7 +34,8 @@ class ActionModule(NodeAction):
         addresses, ranged = discovery.expand_addresses(map(str, options["addresses"]))
         answers = discovery.ask_bmcs(
             addresses,
-            bmc_types.Access.from_options(options),
+            bmc.Access.from_options(options),
+            tasks.list_systems,
             parallel=max(1, options["parallel"]),
             timeout_s=options["timeout_s"],
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rackproof.core.errors import RackproofError
-from rackproof.jobs.reimage import bmc, bmc_types, hardware_diff, hardware_record, run_files
+from rackproof.jobs.reimage import bmc, hardware, run_files, tasks
 from rackproof_ansible.action import NodeAction
 
 
@@ -23,11 +23,11 @@ class ActionModule(NodeAction):
                 "rackproof_facts", "facts", subset="record", tool_timeout_s=timeout_s
             )["facts"]
         run = run_files.ReimageContext(**options["run"])
-        expected = hardware_diff.parse_expectation(self.node, options["expect"])
+        expected = hardware.parse_expectation(self.node, options["expect"])
         if options["which"] == "booted":
-            remarks = hardware_record.check_first_boot(run, self.node, facts or {})
+            remarks = hardware.check_first_boot(run, self.node, facts or {})
         else:
-            remarks = hardware_record.record_hardware(
+            remarks = hardware.record_hardware(
                 run,
                 self.node,
                 options["which"],
@@ -41,14 +41,14 @@ class ActionModule(NodeAction):
         return {"changed": False, "remarks": list(remarks)}
 
     def _bmc_settings(
-        self, options: dict[str, Any], expected: hardware_diff.HardwareExpectation
-    ) -> bmc_types.Settings | None:
+        self, options: dict[str, Any], expected: hardware.HardwareExpectation
+    ) -> bmc.Settings | None:
         """Return BIOS settings and firmware by the BMC; None where it is not asked.
 
         IPMI has neither; where something is expected it is asked all the same, and its answer is an error.
         """
         if not options.get("address"):
             return None
-        if options["protocol"] == "ipmi" and expected == hardware_diff.HardwareExpectation():
+        if options["protocol"] == "ipmi" and expected == hardware.HardwareExpectation():
             return None
-        return bmc.read_settings(self.node, bmc_types.Access.from_options(options))
+        return tasks.read_settings(self.node, bmc.Access.from_options(options))

@@ -16,13 +16,14 @@ import time
 import urllib.request
 import zipfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from rackproof.jobs.reimage import autoinstall, bmc, bmc_types, tasks
+from rackproof.jobs.reimage import autoinstall, bmc, tasks
 from rackproof.jobs.reimage.images import describe_image
 
 pytestmark = pytest.mark.playbook
@@ -228,8 +229,8 @@ class Site:
         found += [path.name for path in (self.folder / "netboot/http/nodes").rglob("*") if path.is_file()]
         return found
 
-    def access(self, node: str) -> bmc_types.Access:
-        return bmc_types.Access(address=self.address, system=self.systems[node])
+    def opener(self, node: str) -> bmc.OpenMachine:
+        return partial(tasks.open_machine, node, bmc.Access(address=self.address, system=self.systems[node]))
 
     def close(self) -> None:
         self.ramdisks.ended.set()
@@ -391,11 +392,11 @@ def test_ubuntu_s_installer_goes_the_same_way_and_is_waited_for_until_it_is_off(
             assert time.monotonic() < end
             time.sleep(0.05)
         (site.folder / "netboot/http/boot-reports" / name).write_text(json.dumps(SAYS["n1"]))
-        bmc.set_power("n1", site.access("n1"), "off", timeout_s=20)
+        bmc.set_power("n1", site.opener("n1"), "off", timeout_s=20)
         output = process.communicate(timeout=200)[0]
         (kept,) = tasks.read_progress(site.folder / "results")
         assert {"boot", "image"} <= set(kept.progress.done), output
-        assert bmc.read_power_status("n1", site.access("n1")).power == "On"
+        assert bmc.read_power_status(site.opener("n1")).power == "On"
         assert not (seed / "write.json").exists()
     finally:
         site.close()

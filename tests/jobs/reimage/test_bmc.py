@@ -11,14 +11,22 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rackproof.jobs.reimage.bmc import read_power_status, set_boot, set_power
-from rackproof.jobs.reimage.bmc_types import Access, BmcError
+from rackproof.jobs.reimage.bmc import (
+    Access,
+    BmcError,
+    OpenMachine,
+    read_power_status,
+    set_boot,
+    set_power,
+)
+from rackproof.jobs.reimage.tasks import open_machine
 
 pytestmark = pytest.mark.slow
 EMULATOR = Path(sys.executable).with_name("sushy-emulator")
@@ -84,40 +92,44 @@ def access(address: str, **changed: Any) -> Access:
     return Access(**({"address": address, "user": "ops", "password": "secret"} | changed))
 
 
+def opener(address: str, **changed: Any) -> OpenMachine:
+    return partial(open_machine, "n1", access(address, **changed))
+
+
 def test_a_node_boots_over_the_network_once_and_the_override_is_set_back(bmcs: dict[str, str]) -> None:
-    way = access(bmcs["one"])
+    way = opener(bmcs["one"])
     assert set_power("n1", way, "off", timeout_s=20).power == "Off"
     assert set_boot("n1", way, "pxe").boot == "Pxe"
     assert set_power("n1", way, "cycle", timeout_s=20).power == "On"
     assert set_power("n1", way, "on", timeout_s=20).power == "On"
     now = set_boot("n1", way, "disk")
     assert now.boot != "Pxe" or now.boot_enabled == "Disabled"
-    assert read_power_status("n1", way).power == "On"
+    assert read_power_status(way).power == "On"
     assert set_power("n1", way, "off", timeout_s=20).power == "Off"
 
 
 def test_a_wrong_password_is_reported_and_is_nowhere_in_the_message(bmcs: dict[str, str]) -> None:
     with pytest.raises(BmcError, match=r"n1: its BMC at .* refuses the login of ops .*Vault") as caught:
-        read_power_status("n1", access(bmcs["one"], password="hunter2"))
+        read_power_status(opener(bmcs["one"], password="hunter2"))
     assert "hunter2" not in str(caught.value)
     assert "hunter2" not in repr(access("a", password="hunter2"))
 
 
 def test_of_several_systems_one_has_to_be_named(bmcs: dict[str, str]) -> None:
     with pytest.raises(BmcError, match=r"n1: its BMC lists 2 systems; .*reimage_bmc_system"):
-        read_power_status("n1", access(bmcs["two"]))
-    assert read_power_status("n1", access(bmcs["two"], system=TWO[1][0])).power in ("On", "Off")
+        read_power_status(opener(bmcs["two"]))
+    assert read_power_status(opener(bmcs["two"], system=TWO[1][0])).power in ("On", "Off")
     with pytest.raises(BmcError, match="no system n9"):
-        read_power_status("n1", access(bmcs["two"], system="n9"))
+        read_power_status(opener(bmcs["two"], system="n9"))
 
 
 def test_a_bmc_that_does_not_answer_is_named_soon() -> None:
     begin = time.monotonic()
     with pytest.raises(BmcError, match=r"n1: its BMC at http://127.0.0.1:\d+ does not answer .*reset button"):
-        read_power_status("n1", access(f"http://127.0.0.1:{free_port()}"))
+        read_power_status(opener(f"http://127.0.0.1:{free_port()}"))
     assert time.monotonic() - begin < 30
     with pytest.raises(BmcError, match="no address of its BMC is known: set reimage_bmc_address"):
-        read_power_status("n1", access(""))
+        read_power_status(opener(""))
 
 
 @pytest.fixture
@@ -162,7 +174,7 @@ def test_a_bmc_that_is_sick_is_distinguished_from_one_that_refuses(
     address, how = sick
     how[0] = fault
     with pytest.raises(BmcError, match=f"n1: its BMC at .* {why}"):
-        read_power_status("n1", access(address, user="", call_timeout_s=0.3))
+        read_power_status(opener(address, user="", call_timeout_s=0.3))
 
 
 def test_a_node_that_does_not_become_what_was_wanted_is_reported(
@@ -170,7 +182,7 @@ def test_a_node_that_does_not_become_what_was_wanted_is_reported(
 ) -> None:
     from sushy.resources.system.system import System
 
-    way = access(bmcs["one"])
+    way = opener(bmcs["one"])
     set_power("n1", way, "on", timeout_s=20)
     monkeypatch.setattr(System, "reset_system", lambda self, value: None)
     with pytest.raises(BmcError, match="accepted the order, but 0 s later the node is On and not Off"):
@@ -182,7 +194,7 @@ def test_an_order_that_is_accepted_and_forgotten_is_found(
 ) -> None:
     from sushy.resources.system.system import System
 
-    way = access(bmcs["one"])
+    way = opener(bmcs["one"])
     set_boot("n1", way, "disk")
     monkeypatch.setattr(System, "set_system_boot_options", lambda self, **options: None)
     with pytest.raises(BmcError, match="accepted the order to boot over the network once, but reads back"):
@@ -219,7 +231,7 @@ def test_the_task_sets_boot_and_power_and_shows_no_password(bmcs: dict[str, str]
 
     done = run("secret")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert read_power_status("n1", access(bmcs["one"])).power == "On"
+    assert read_power_status(opener(bmcs["one"])).power == "On"
     assert "boot: Pxe" in done.stdout
     done = run("hunter2")
     assert done.returncode == 2

@@ -13,18 +13,17 @@ from typing import Any
 import pytest
 
 from rackproof.core.records import Node, Verdict
-from rackproof.jobs.reimage import hardware_record
-from rackproof.jobs.reimage.bmc import read_settings
-from rackproof.jobs.reimage.bmc_types import Access, Firmware, Settings
-from rackproof.jobs.reimage.hardware_diff import (
+from rackproof.jobs.reimage import hardware
+from rackproof.jobs.reimage.bmc import Access, Firmware, Settings
+from rackproof.jobs.reimage.hardware import (
     add_settings,
     check_expectation,
     compare_hardware,
     parse_expectation,
+    record_hardware,
 )
-from rackproof.jobs.reimage.hardware_record import record_hardware
 from rackproof.jobs.reimage.run_files import ReimageError
-from rackproof.jobs.reimage.tasks import begin_run
+from rackproof.jobs.reimage.tasks import begin_run, read_settings
 
 from .fake_redfish import ROOT, FakeRedfish
 
@@ -171,7 +170,7 @@ def test_a_node_returns_only_as_its_model_has_to_be(tmp_path: Path) -> None:
         record_hardware(run, "n1", "after", FACTS, expected=wrong)
     right = parse_expectation("n1", {"bios": {"AcsEnabled": False}})
     assert record_hardware(run, "n1", "after", FACTS, settings=REPORTED, expected=right) == ()
-    kept = hardware_record.read_record(Path(run.folder), "after", "n1")
+    kept = hardware.read_record(Path(run.folder), "after", "n1")
     assert kept is not None
     assert kept.firmware["bios.AcsEnabled"] == "False"
     # Nothing is expected: a BMC that reports nothing is a remark and holds nobody up.
@@ -294,7 +293,7 @@ def test_the_task_asks_the_bmc_and_shows_no_password(bmc: FakeRedfish, tmp_path:
         assert done.returncode == status, done.stdout + done.stderr
         assert said in " ".join(done.stdout.split()) or status == 0
         assert password not in done.stdout + done.stderr
-    kept = hardware_record.read_record(Path(run.folder), "before", "n1")
+    kept = hardware.read_record(Path(run.folder), "before", "n1")
     assert kept is not None
     assert kept.firmware["bmc.BMC"] == "24.10"
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rackproof.jobs.reimage import boot_reports
-from rackproof.jobs.reimage.bmc_types import BmcError, MachineIdentity
+from rackproof.jobs.reimage.bmc import BmcError, MachineIdentity
 from rackproof.jobs.reimage.boot_reports import BootReport, parse_report, parse_report_list
 
 MAC = "52:54:00:00:00:01"

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
-from rackproof.jobs.reimage.bmc_types import Access, BmcError, BmcSilentError, MachineIdentity
+from rackproof.jobs.reimage import tasks
+from rackproof.jobs.reimage.bmc import Access, BmcError, BmcSilentError, MachineIdentity
 from rackproof.jobs.reimage.discovery import (
     Discovery,
     DiscoveryError,
@@ -245,9 +246,7 @@ def test_each_bmc_has_its_time_and_no_more_are_asked_at_once_than_allowed() -> N
 
     addresses = ["a", "hangs", "b", "stumbles", "refuses", "c", "d"]
     begin = time.monotonic()
-    answers = ask_bmcs(
-        addresses, Access("", "ops", "secret"), parallel=2, timeout_s=0.5, list_systems=list_systems
-    )
+    answers = ask_bmcs(addresses, Access("", "ops", "secret"), list_systems, parallel=2, timeout_s=0.5)
     ever.set()
     assert time.monotonic() - begin < 10
     assert list(answers) == addresses
@@ -327,6 +326,7 @@ def test_bmcs_say_who_they_are_by_redfish(rack: dict[str, FakeRedfish]) -> None:
     answers = ask_bmcs(
         [*(one.address for one in rack.values()), silent],
         Access("", "ops", "secret", call_timeout_s=2),
+        tasks.list_systems,
         timeout_s=6,
     )
     assert time.monotonic() - begin < 12
@@ -349,7 +349,7 @@ def test_bmcs_say_who_they_are_by_ipmi() -> None:
         port = one.getsockname()[1]
     FakeIpmi(port, serial="S1")
     address = f"127.0.0.1:{port}"
-    assert ask_bmcs([address], Access("", "ops", "secret", protocol="ipmi")) == {
+    assert ask_bmcs([address], Access("", "ops", "secret", protocol="ipmi"), tasks.list_systems) == {
         address: (MachineIdentity("", "S1", "Supermicro SYS-821GE", "Off", {}),)
     }
 

@@ -9,14 +9,22 @@ import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rackproof.jobs.reimage import tasks
-from rackproof.jobs.reimage.bmc import read_power_status, set_boot, set_power
-from rackproof.jobs.reimage.bmc_types import Access, BmcError, BmcSilentError
+from rackproof.jobs.reimage.bmc import (
+    Access,
+    BmcError,
+    BmcSilentError,
+    OpenMachine,
+    read_power_status,
+    set_boot,
+    set_power,
+)
 from rackproof.jobs.reimage.ipmi import parse_boot_flags, parse_host_and_port
 
 from .fake_ipmi import FakeIpmi
@@ -41,9 +49,13 @@ def access(node: FakeIpmi, **changed: Any) -> Access:
     return Access(**(said | changed))
 
 
+def opener(node: FakeIpmi, **changed: Any) -> OpenMachine:
+    return partial(tasks.open_machine, "n1", access(node, **changed))
+
+
 @needs_ipmitool
 def test_a_node_boots_over_the_network_once_and_the_override_is_set_back(node: FakeIpmi) -> None:
-    way = access(node)
+    way = opener(node)
     now = set_boot("n1", way, "pxe")
     assert (now.power, now.boot, now.boot_enabled, now.serial) == ("Off", "Pxe", "Once", "SN-1")
     # Valid, for the next boot only, by UEFI.
@@ -54,14 +66,14 @@ def test_a_node_boots_over_the_network_once_and_the_override_is_set_back(node: F
     set_power("n1", way, "cycle", sleep=lambda seconds: None)
     assert node.orders == ["on", "off", "on"]
     assert set_boot("n1", way, "disk").boot_enabled == "Disabled"
-    set_boot("n1", access(node, uefi=False), "pxe")
+    set_boot("n1", opener(node, uefi=False), "pxe")
     assert node.flags[0] == 0b10000000
 
 
 @needs_ipmitool
 def test_a_serial_number_that_is_not_reported_is_empty(node: FakeIpmi) -> None:
     node.fru = b""
-    assert read_power_status("n1", access(node)).serial == ""
+    assert read_power_status(opener(node)).serial == ""
 
 
 @needs_ipmitool
@@ -90,7 +102,7 @@ def test_a_bmc_that_misbehaves_is_reported_with_what_to_do(
     node.fault = fault
     begin = time.monotonic()
     with pytest.raises(BmcError, match=f"n1: its BMC .*{why}") as caught:
-        set_boot("n1", access(node, **changed), "pxe")
+        set_boot("n1", opener(node, **changed), "pxe")
     assert time.monotonic() - begin < 10
     assert "hunter2" not in str(caught.value)
     assert isinstance(caught.value, BmcSilentError) == (fault in ("silent", "hung"))
@@ -99,17 +111,17 @@ def test_a_bmc_that_misbehaves_is_reported_with_what_to_do(
 @needs_ipmitool
 def test_a_slow_bmc_is_waited_for_and_one_that_does_not_switch_is_reported(node: FakeIpmi) -> None:
     node.fault = "slow"
-    assert read_power_status("n1", access(node)).power == "Off"
+    assert read_power_status(opener(node)).power == "Off"
     node.fault = "stuck"
     with pytest.raises(BmcError, match="accepted the order, but 0 s later the node is Off and not On"):
-        set_power("n1", access(node), "on", timeout_s=0, sleep=lambda seconds: None)
+        set_power("n1", opener(node), "on", timeout_s=0, sleep=lambda seconds: None)
 
 
 @needs_ipmitool
 def test_where_nobody_listens_it_ends_before_the_time_that_a_call_may_take(node: FakeIpmi) -> None:
     node.fault = "silent"
     with pytest.raises(BmcSilentError, match="Unable to establish IPMI"):
-        read_power_status("n1", access(node, call_timeout_s=60))
+        read_power_status(opener(node, call_timeout_s=60))
 
 
 PROGRAM = """#!/bin/sh
@@ -149,7 +161,7 @@ def test_what_ipmitool_says_is_distinguished(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     way = Access("10.0.0.11", "ops", "hunter2", protocol="ipmi")
     with pytest.raises(BmcError, match=f"n1: its BMC at 10.0.0.11 {why}"):
-        read_power_status("n1", way)
+        read_power_status(partial(tasks.open_machine, "n1", way))
     # A password on a command line is everybody's on the machine.
     assert "hunter2" not in (tmp_path / "calls").read_text()
 
@@ -157,7 +169,7 @@ def test_what_ipmitool_says_is_distinguished(
 def test_a_machine_without_the_program_reports_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BmcError, match=r"n1: the program ipmitool is not installed .* apt-get install"):
-        read_power_status("n1", Access("10.0.0.11", protocol="ipmi"))
+        read_power_status(partial(tasks.open_machine, "n1", Access("10.0.0.11", protocol="ipmi")))
 
 
 @pytest.mark.parametrize(

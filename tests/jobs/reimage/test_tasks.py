@@ -15,9 +15,9 @@ from click.testing import CliRunner
 
 from rackproof.cli.main import main
 from rackproof.core.records import Verdict
-from rackproof.jobs.reimage import hardware_record, run_files, tasks
+from rackproof.jobs.reimage import hardware, run_files, tasks
 from rackproof.jobs.reimage.acceptance import check_night_verdict
-from rackproof.jobs.reimage.hardware_record import record_hardware
+from rackproof.jobs.reimage.hardware import record_hardware
 from rackproof.jobs.reimage.lifecycle import STEPS, Step
 from rackproof.jobs.reimage.run_files import ReimageContext, ReimageError
 from rackproof.jobs.reimage.tasks import begin_run, end_run, write_step
@@ -104,7 +104,7 @@ def test_the_next_run_goes_on_where_a_killed_one_was(tmp_path: Path, last: Step)
     assert second.run_id > run.run_id
     assert second.todo["n1"][0] is Step.DRAIN
     assert second.todo["n2"] == STEPS
-    taken = hardware_record.read_record(Path(second.folder), "before", "n1")
+    taken = hardware.read_record(Path(second.folder), "before", "n1")
     if STEPS.index(last) > STEPS.index(Step.RECORD):
         # What it was before is what it was before the first attempt.
         assert Step.RECORD not in second.todo["n1"]
@@ -126,21 +126,21 @@ def test_another_method_or_again_starts_from_the_beginning(
     assert second.todo["n1"] == (Step.DRAIN, Step.PROVISION, Step.VALIDATE, Step.RETURN)
     # The boot that has to be another one is taken over, too.
     with pytest.raises(ReimageError, match="n1 still runs the system that was to be replaced"):
-        hardware_record.check_first_boot(second, "n1", facts())
-    assert hardware_record.check_first_boot(second, "n1", facts() | {"boot_id": "two"}) == ()
-    (said_,) = hardware_record.check_first_boot(second, "n2", facts())
+        hardware.check_first_boot(second, "n1", facts())
+    assert hardware.check_first_boot(second, "n1", facts() | {"boot_id": "two"}) == ()
+    (said_,) = hardware.check_first_boot(second, "n2", facts())
     assert "whether it has booted since is not known" in said_
     # Another way to install is another image; what the node was before any of it is still what it was.
     monkeypatch.setattr(tasks, "METHODS", ("rack", "another"))
     other = started(tmp_path, method="another")
     assert other.todo["n1"] == STEPS
     record_hardware(other, "n1", "before", facts(serial="changed"))
-    kept = hardware_record.read_record(Path(other.folder), "before", "n1")
+    kept = hardware.read_record(Path(other.folder), "before", "n1")
     assert kept is not None
     assert kept.serial == "S1"
     anew = started(tmp_path, again=True)
     assert anew.todo["n1"] == STEPS
-    assert hardware_record.read_record(Path(anew.folder), "before", "n1") is None
+    assert hardware.read_record(Path(anew.folder), "before", "n1") is None
 
 
 def test_a_node_that_got_another_image_and_did_not_return_is_imaged_again(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_another_machine_stops_before_anything_is_written(tmp_path: Path, serial
     run = started(tmp_path)
     with pytest.raises(ReimageError, match=rf"n1 is another machine: .* S1, the inventory has {serial}"):
         record_hardware(run, "n1", "before", facts(), serial=serial)
-    assert hardware_record.read_record(Path(run.folder), "before", "n1") is None
+    assert hardware.read_record(Path(run.folder), "before", "n1") is None
 
 
 def test_a_node_that_does_not_answer_is_what_its_last_night_knew_or_not_known(tmp_path: Path) -> None:

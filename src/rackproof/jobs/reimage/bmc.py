@@ -1,8 +1,8 @@
-"""Power and boot of a node through its BMC, by Redfish or by IPMI.
+"""Power, boot and settings of a node through its BMC, whatever the protocol.
 
 Every wait is bounded, and every error names the node, what its BMC answered, and what to do. What was set is
 read back: a BMC that accepts an order and forgets it is found here, not by a node that boots its old disk.
-The two protocols are in ``redfish`` and ``ipmi``.
+The two protocols are in ``redfish`` and ``ipmi``; ``tasks`` chooses between them.
 """
 
 from __future__ import annotations
@@ -10,75 +10,164 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
+from rackproof.core.errors import RackproofError
 from rackproof.core.text import sanitize
-from rackproof.jobs.reimage import ipmi, redfish
-from rackproof.jobs.reimage.bmc_types import Access, BmcError, Machine, MachineIdentity, PowerStatus, Settings
 
+CALL_TIMEOUT_S = 20.0
 POLL_S = 2.0
 SETTINGS_S = 180.0
-PROTOCOLS = ("redfish", "ipmi")
+NO_ADDRESS = "no address of its BMC is known: set reimage_bmc_address in the inventory"
 
 
-def _open(node: str, access: Access) -> AbstractContextManager[Machine]:
-    if not access.address:
-        raise BmcError(_no_address(node))
-    if access.protocol == "ipmi":
-        return ipmi.open_machine(node, access)
-    return redfish.open_machine(node, access)
+class BmcError(RackproofError):
+    """A BMC did not do what it was asked; the message names the node, the reason, and what to do."""
 
 
-def _no_address(node: str) -> str:
-    return f"{node}: no address of its BMC is known: set reimage_bmc_address in the inventory"
+class BmcSilentError(BmcError):
+    """Nothing answers at the address of a BMC."""
 
 
-def read_power_status(node: str, access: Access) -> PowerStatus:
+@dataclass(frozen=True)
+class Access:
+    """How a BMC is reached.
+
+    ``verify`` is a file of certificates, or whether the certificate is checked at all; ``system`` the id of
+    the node among the systems that the BMC lists, empty where it lists one: both are Redfish's. ``uefi`` is
+    IPMI's: whether a boot over the network is one by UEFI, which Redfish leaves as the node is set up.
+    """
+
+    address: str
+    user: str = ""
+    # Neither a traceback nor an error's text may show it.
+    password: str = field(default="", repr=False)
+    verify: bool | str = True
+    system: str = ""
+    call_timeout_s: float = CALL_TIMEOUT_S
+    protocol: str = "redfish"
+    uefi: bool = True
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> Access:
+        """Return the access that a plugin's options describe; options that are not there keep the default."""
+        names = ("address", "user", "password", "system", "protocol", "uefi")
+        given = {"address": "", **{name: options[name] for name in names if name in options}}
+        return cls(verify=options.get("ca_file") or True, **given)
+
+    @property
+    def display_address(self) -> str:
+        """The address as an error shows it."""
+        return sanitize(self.address, 120)
+
+
+@dataclass(frozen=True)
+class PowerStatus:
+    """Power and boot target of a node, in Redfish's words whatever the protocol, and its serial number."""
+
+    power: str
+    boot: str
+    boot_enabled: str
+    serial: str
+
+
+@dataclass(frozen=True)
+class MachineIdentity:
+    """Which machine it is, as its BMC or its own boot report describes it.
+
+    ``macs`` has its network interfaces, each with whether its link is up; None is not known.
+    """
+
+    system: str = ""
+    serial: str = ""
+    model: str = ""
+    power: str = ""
+    macs: Mapping[str, bool | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Firmware:
+    """A piece of a BMC's list of firmware; ``version`` is empty where the BMC lists none."""
+
+    identity: str
+    name: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Settings:
+    """BIOS settings and firmware as a BMC lists them, or why it does not.
+
+    A setting is a text, a number or a truth value, as Redfish has it.
+    """
+
+    bios: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    bios_error: str = ""
+    firmware: tuple[Firmware, ...] = ()
+    firmware_error: str = ""
+
+    @classmethod
+    def unknown(cls, reason: str) -> Settings:
+        """Return that neither is known, for one reason."""
+        return cls(bios_error=reason, firmware_error=reason)
+
+
+class Machine(Protocol):
+    """A node as a protocol reaches it. Nothing is cached: each call asks the BMC."""
+
+    def power(self) -> str:
+        """Return ``On``, ``Off``, or another state of the BMC."""
+
+    def read_status(self) -> PowerStatus:
+        """Return power, boot target and serial number."""
+
+    def switch(self, on: bool) -> None:
+        """Order the node on or off at once, without a shutdown of its operating system."""
+
+    def boot_from_network(self) -> None:
+        """Order the next boot from the network."""
+
+    def boot_as_set_up(self) -> None:
+        """Cancel an order to boot from the network."""
+
+
+OpenMachine = Callable[[], AbstractContextManager[Machine]]
+"""Reaches one node, for as long as the context lasts."""
+
+
+def read_power_status(open_machine: OpenMachine) -> PowerStatus:
     """Return power, boot target and serial number of a node.
 
     Raises:
         BmcError: Its BMC does not answer, or refuses.
     """
-    with _open(node, access) as machine:
+    with open_machine() as machine:
         return machine.read_status()
 
 
-def list_systems(node: str, access: Access) -> tuple[MachineIdentity, ...]:
-    """Return the machines that a BMC lists.
-
-    Raises:
-        BmcError: It does not answer, or refuses.
-    """
-    if access.protocol == "ipmi":
-        return ipmi.list_systems(node, access)
-    return redfish.list_systems(node, access)
-
-
-def read_settings(node: str, access: Access, *, timeout_s: float = SETTINGS_S) -> Settings:
-    """Return BIOS settings and firmware of a node, or for each of the two why it is not known.
+def wait_for_settings(node: str, access: Access, read: Callable[[], Settings], timeout_s: float) -> Settings:
+    """Return what is read from a BMC, or why nothing is known where it does not finish.
 
     Args:
         node: The node.
         access: Its BMC.
-        timeout_s: Seconds after which no more is asked for: some BMCs list a hundred pieces of firmware. A
-            BMC that has not answered a little later is abandoned.
+        read: Reads them; ends after about ``timeout_s`` where the BMC answers at all.
+        timeout_s: Seconds after which no more is asked for. A BMC that has not answered a little later is
+            abandoned.
     """
-    if access.protocol == "ipmi":
-        return _unknown_settings(f"{node}: IPMI lists neither BIOS settings nor firmware")
-    if not access.address:
-        return _unknown_settings(_no_address(node))
     answers: queue.SimpleQueue[Settings] = queue.SimpleQueue()
 
     def ask() -> None:
         try:
-            answers.put(redfish.read_settings(node, access, timeout_s))
+            answers.put(read())
         except Exception as error:
             # A library that stumbles over this BMC's answer: the answer is the error, not the playbook's
             # crash.
             answers.put(
-                _unknown_settings(
+                Settings.unknown(
                     f"{node}: the answer of its BMC at {access.display_address} cannot be read: "
                     f"{sanitize(error, 200)}"
                 )
@@ -91,27 +180,23 @@ def read_settings(node: str, access: Access, *, timeout_s: float = SETTINGS_S) -
     try:
         return answers.get(timeout=timeout_s + access.call_timeout_s)
     except queue.Empty:
-        return _unknown_settings(
+        return Settings.unknown(
             f"{node}: its BMC at {access.display_address} did not finish within {timeout_s:g} s"
         )
 
 
-def _unknown_settings(error: str) -> Settings:
-    return Settings(bios_error=error, firmware_error=error)
-
-
-def set_boot(node: str, access: Access, target: Literal["pxe", "disk"]) -> PowerStatus:
+def set_boot(node: str, open_machine: OpenMachine, target: Literal["pxe", "disk"]) -> PowerStatus:
     """Let a node boot over the network once, or as it is set up; return the status that the BMC reads back.
 
     Args:
         node: The node.
-        access: Its BMC.
+        open_machine: Reaches it.
         target: ``pxe`` for the next boot only; ``disk`` cancels that.
 
     Raises:
         BmcError: It does not answer, refuses, or reads back something else than was set.
     """
-    with _open(node, access) as machine:
+    with open_machine() as machine:
         if target == "pxe":
             machine.boot_from_network()
         else:
@@ -134,7 +219,7 @@ def set_boot(node: str, access: Access, target: Literal["pxe", "disk"]) -> Power
 
 def set_power(
     node: str,
-    access: Access,
+    open_machine: OpenMachine,
     wanted: Literal["on", "off", "cycle"],
     *,
     timeout_s: float = 120,
@@ -145,7 +230,7 @@ def set_power(
 
     Args:
         node: The node.
-        access: Its BMC.
+        open_machine: Reaches it.
         wanted: What it should be.
         timeout_s: Seconds that each of off and on may take.
         sleep: Waits.
@@ -165,7 +250,7 @@ def set_power(
                 )
             sleep(POLL_S)
 
-    with _open(node, access) as machine:
+    with open_machine() as machine:
         for order, state in (("off", "Off"), ("on", "On")):
             # A node that is off already gets no order: some BMCs refuse an order that changes nothing.
             if wanted in (order, "cycle") and machine.power() != state:

@@ -21,7 +21,7 @@ from rackproof.core.errors import RackproofError
 from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.text import sanitize, size
 from rackproof.jobs.reimage import discovery
-from rackproof.jobs.reimage.bmc_types import BmcError, MachineIdentity
+from rackproof.jobs.reimage.bmc import BmcError, MachineIdentity
 
 MAX_REPORTS = 1024
 """Machines that are read in one attempt."""

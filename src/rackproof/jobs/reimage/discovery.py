@@ -23,8 +23,7 @@ import yaml
 from rackproof.core.errors import RackproofError
 from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.text import sanitize
-from rackproof.jobs.reimage import bmc
-from rackproof.jobs.reimage.bmc_types import Access, BmcError, BmcSilentError, MachineIdentity
+from rackproof.jobs.reimage.bmc import Access, BmcError, BmcSilentError, MachineIdentity
 from rackproof.store.run_folder import ResultsError, write_file
 
 MAX_ADDRESSES = 4096
@@ -150,10 +149,10 @@ Answer = tuple[MachineIdentity, ...] | BmcError
 def ask_bmcs(
     addresses: Sequence[str],
     access: Access,
+    list_systems: Callable[[str, Access], tuple[MachineIdentity, ...]],
     *,
     parallel: int = PARALLEL,
     timeout_s: float = TIMEOUT_S,
-    list_systems: Callable[[str, Access], tuple[MachineIdentity, ...]] = bmc.list_systems,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Answer]:
     """Ask BMCs for their machines, several at a time; return an answer or the reason for every address.
@@ -161,9 +160,9 @@ def ask_bmcs(
     Args:
         addresses: The BMCs.
         access: How they are reached, but for the address.
+        list_systems: Asks one.
         parallel: The most that are asked at a time.
         timeout_s: Seconds that each may take. One that takes longer is abandoned.
-        list_systems: Asks one.
         clock: Seconds.
     """
     answers: dict[str, Answer] = {}

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from rackproof.core.text import sanitize
-from rackproof.jobs.reimage.bmc_types import Access, BmcError, BmcSilentError, MachineIdentity, PowerStatus
+from rackproof.jobs.reimage.bmc import Access, BmcError, BmcSilentError, MachineIdentity, PowerStatus
 
 PORT = 623
 _LOGIN = re.compile(

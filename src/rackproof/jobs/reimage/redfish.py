@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rackproof.core.text import sanitize
-from rackproof.jobs.reimage.bmc_types import (
+from rackproof.jobs.reimage.bmc import (
     Access,
     BmcError,
     BmcSilentError,

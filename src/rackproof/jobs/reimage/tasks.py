@@ -1,21 +1,24 @@
-"""What reimage.yml's tasks call: a run begins, a step of a node begins or ends, a run ends; and the status
-command.
+"""What reimage.yml's tasks call: a run begins, a step of a node begins or ends, a run ends, a BMC is reached
+by its protocol; and the status command.
 
-A run's files are in ``run_files``, the hardware of its nodes in ``hardware_record``.
+A run's files are in ``run_files``, the hardware of its nodes in ``hardware``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from rackproof import __version__
 from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.records import Finding, Node, Record, Run, Source, Verdict, worst
 from rackproof.core.text import duration, sanitize
-from rackproof.jobs.reimage import hardware_record, lifecycle, run_files
+from rackproof.jobs.reimage import bmc, hardware, ipmi, lifecycle, redfish, run_files
+from rackproof.jobs.reimage.bmc import Access, BmcError, Machine, MachineIdentity, Settings
 from rackproof.jobs.reimage.lifecycle import Entry, Event, NodeProgress, Step
 from rackproof.jobs.reimage.run_files import (
     BENCHMARK,
@@ -239,7 +242,7 @@ def _write_adopted(folder: Path, plans: _NodePlans) -> None:
     for name in plans.todo:
         takeover = plans.takeovers[name]
         if takeover.earlier is not None:
-            hardware_record.copy_from_run(takeover.earlier, folder, name)
+            hardware.copy_from_run(takeover.earlier, folder, name)
         entry = Entry(
             at=datetime.now(UTC),
             event="adopted",
@@ -378,9 +381,7 @@ def _run_record(folder: Path, request: RunRequest, progress: Mapping[str, NodePr
 
 def _newest_record(folder: Path, node: str) -> Node | None:
     # A node that failed half-way has no record of after.
-    return hardware_record.read_record(folder, "after", node) or hardware_record.read_record(
-        folder, "before", node
-    )
+    return hardware.read_record(folder, "after", node) or hardware.read_record(folder, "before", node)
 
 
 def _remark_findings(progress: Mapping[str, NodeProgress]) -> Iterator[Finding]:
@@ -467,3 +468,43 @@ def unfinished_imaging(results: Path, wanted: Iterable[str]) -> dict[str, str]:
     return {
         node.node: node.text for node in read_progress(results, wanted) if node.progress.state != "returned"
     }
+
+
+def open_machine(node: str, access: Access) -> AbstractContextManager[Machine]:
+    """Reach a node by the protocol of its BMC.
+
+    Raises:
+        BmcError: The BMC has no address, does not answer, or refuses; also for what is asked meanwhile.
+    """
+    if not access.address:
+        raise BmcError(f"{node}: {bmc.NO_ADDRESS}")
+    if access.protocol == "ipmi":
+        return ipmi.open_machine(node, access)
+    return redfish.open_machine(node, access)
+
+
+def list_systems(node: str, access: Access) -> tuple[MachineIdentity, ...]:
+    """Return the machines that a BMC lists.
+
+    Raises:
+        BmcError: It does not answer, or refuses.
+    """
+    if access.protocol == "ipmi":
+        return ipmi.list_systems(node, access)
+    return redfish.list_systems(node, access)
+
+
+def read_settings(node: str, access: Access, *, timeout_s: float = bmc.SETTINGS_S) -> Settings:
+    """Return BIOS settings and firmware of a node, or for each of the two why it is not known.
+
+    Args:
+        node: The node.
+        access: Its BMC.
+        timeout_s: Seconds after which no more is asked for: some BMCs list a hundred pieces of firmware.
+    """
+    if access.protocol == "ipmi":
+        return Settings.unknown(f"{node}: IPMI lists neither BIOS settings nor firmware")
+    if not access.address:
+        return Settings.unknown(f"{node}: {bmc.NO_ADDRESS}")
+    read = partial(redfish.read_settings, node, access, timeout_s)
+    return bmc.wait_for_settings(node, access, read, timeout_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rackproof.core.records import Gpu, Node, Verdict
-from rackproof.jobs.reimage.hardware_diff import compare_hardware
+from rackproof.jobs.reimage.hardware import compare_hardware
 
 
 def gpus(*names: str, vbios: str = "1") -> tuple[Gpu, ...]:
