@@ -23,7 +23,8 @@ from typing import Any
 import pytest
 import yaml
 
-from rackproof.jobs.reimage import autoinstall, bmc, tasks
+from rackproof.jobs.reimage import autoinstall, tasks
+from rackproof.jobs.reimage.bmc import Access, OpenMachine, read_power_status, set_power
 from rackproof.jobs.reimage.images import describe_image
 
 pytestmark = pytest.mark.playbook
@@ -229,8 +230,8 @@ class Site:
         found += [path.name for path in (self.folder / "netboot/http/nodes").rglob("*") if path.is_file()]
         return found
 
-    def opener(self, node: str) -> bmc.OpenMachine:
-        return partial(tasks.open_machine, node, bmc.Access(address=self.address, system=self.systems[node]))
+    def opener(self, node: str) -> OpenMachine:
+        return partial(tasks.open_machine, node, Access(address=self.address, system=self.systems[node]))
 
     def close(self) -> None:
         self.ramdisks.ended.set()
@@ -392,11 +393,11 @@ def test_ubuntu_s_installer_goes_the_same_way_and_is_waited_for_until_it_is_off(
             assert time.monotonic() < end
             time.sleep(0.05)
         (site.folder / "netboot/http/boot-reports" / name).write_text(json.dumps(SAYS["n1"]))
-        bmc.set_power("n1", site.opener("n1"), "off", timeout_s=20)
+        set_power("n1", site.opener("n1"), "off", timeout_s=20)
         output = process.communicate(timeout=200)[0]
         (kept,) = tasks.read_progress(site.folder / "results")
         assert {"boot", "image"} <= set(kept.progress.done), output
-        assert bmc.read_power_status(site.opener("n1")).power == "On"
+        assert read_power_status(site.opener("n1")).power == "On"
         assert not (seed / "write.json").exists()
     finally:
         site.close()
