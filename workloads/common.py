@@ -317,6 +317,11 @@ def facts() -> dict[str, str]:
     return found
 
 
+def gpu_uuids(found: list[Gpu]) -> str:
+    """Return the UUIDs of GPUs as ``facts`` hold them, to be compared with the node's own list."""
+    return ",".join(gpu.uuid for gpu in found)
+
+
 def require_cuda() -> None:
     """Refuse where the driver shows GPUs but this PyTorch cannot use them."""
     import torch
@@ -422,6 +427,8 @@ def _supervise(
     log = Log()
     log.start("init_start", time_ms=int(started * 1000))
     log.event("submission_benchmark", name)
+    if os.environ.get("RACKPROOF_JOB_ID"):
+        log.event("run_id", os.environ["RACKPROOF_JOB_ID"])
     folder = Path(tempfile.mkdtemp(prefix="rackproof-run-"))
     ranks: list[subprocess.Popen[bytes]] = []
     sampler: samples.Sampler | None = None
@@ -595,7 +602,7 @@ def begin_probe(options: argparse.Namespace, rank: Rank, log: Log) -> tuple[Any,
         device = torch.device("cuda", found[rank.local].index)
         torch.cuda.set_device(device)
     if rank.index == 0:
-        log.event("facts", {**facts(), "gpus": ",".join(gpu.uuid for gpu in found)})
+        log.event("facts", {**facts(), "gpus": gpu_uuids(found)})
         log.event("seed", options.seed)
         mark_start(rank, log)
     return device, found

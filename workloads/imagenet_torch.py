@@ -585,7 +585,7 @@ def work_on(options: argparse.Namespace, rank: Rank, log: Log) -> None:
         mine = log if rank.index == 0 else None
         if options.mode == "evaluate":
             if mine:
-                mine.event("facts", common.facts())
+                mine.event("facts", {**common.facts(), "gpus": used_gpus(options)})
                 mine.event("dataset", imagenet_data.scan(options.data, "val").described)
             common.mark_start(rank, log)
             evaluate(options, rank, device, mine, options.checkpoint)
@@ -599,11 +599,24 @@ def work_on(options: argparse.Namespace, rank: Rank, log: Log) -> None:
         (measure_speed if options.mode == "speed" else train_epochs)(trainer, mine, startup)
 
 
+def used_gpus(options: argparse.Namespace) -> str:
+    """Return the UUIDs of this node's GPUs that take part."""
+    return common.gpu_uuids(common.choose_gpus(options.gpus))
+
+
 def log_settings(trainer: Trainer, log: Log) -> None:
     """Log what is trained on what."""
     options = trainer.options
     parameters = sum(one.numel() for one in trainer.model.parameters())
-    log.event("facts", {**common.facts(), **trainer.notes, "network_parameters": str(parameters)})
+    log.event(
+        "facts",
+        {
+            **common.facts(),
+            **trainer.notes,
+            "network_parameters": str(parameters),
+            "gpus": used_gpus(options),
+        },
+    )
     synthetic = {
         "name": "synthetic",
         "source": "random pixels in device memory",

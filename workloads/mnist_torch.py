@@ -436,7 +436,8 @@ def log_settings(trainer: Trainer, log: Log) -> None:
     """Log what is trained on what."""
     options = trainer.options
     manifest = read_manifest(options.data)
-    log.event("facts", {**common.facts(), **trainer.notes})
+    used = common.gpu_uuids(common.choose_gpus(options.gpus))
+    log.event("facts", {**common.facts(), **trainer.notes, "gpus": used})
     log.event(
         "dataset", {key: manifest[key] for key in ("name", "source", "objects", "size_bytes", "sha256")}
     )

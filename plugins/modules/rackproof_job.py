@@ -583,6 +583,8 @@ class Supervisor:
         environment.update({key: str(value) for key, value in self.options["environment"].items()})
         environment.update({key: str(value) for key, value in self.options["secret_environment"].items()})
         environment[TOKEN] = self.token
+        # What the job logs can name the run that it belongs to: a log of another one is known by that.
+        environment["RACKPROOF_JOB_ID"] = self.options["id"]
         parent = os.getpid()
 
         def become_job():

@@ -172,6 +172,10 @@ class JudgeRule(Record):
     equals: float | str | None = Field(default=None, description="The value must be exactly this.")
     needs_gpus: int = Field(default=0, ge=0, description="Applies to runs on at least so many GPUs.")
     optional: bool = Field(default=False, description="True: absent is not a finding (hardware without fp8).")
+    per: Literal["", "gpu", "pair"] = Field(
+        default="",
+        description="gpu, pair: each planned GPU (label `gpu`), or pair (`from`, `to`), has to have one.",
+    )
 
     @field_validator("at_least", "at_most", "equals")
     @classmethod
@@ -232,6 +236,10 @@ class Result(Record):
         default=1,
         ge=1,
         description="Runs that a publishable result needs; `bench_repeats` says how many to make.",
+    )
+    states_run: bool = Field(
+        default=False,
+        description="True: a log without its run (`run_id`, of RACKPROOF_JOB_ID) and GPUs is unproven.",
     )
     judge: tuple[JudgeRule, ...] = Field(min_length=1, description="What is judged; never nothing.")
 

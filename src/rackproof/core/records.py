@@ -145,6 +145,9 @@ class ParsedLog(Record):
     series: tuple[Series, ...] = ()
     findings: tuple[Finding, ...] = ()
     tags: dict[str, str] = {}
+    first_event_s: float | None = None
+    """Earliest and latest moment that its events state, in seconds since 1970; None without such events."""
+    last_event_s: float | None = None
     verdict: Verdict = Verdict.UNPROVEN
 
     def measurement(self, name: str, **labels: str) -> Measurement | None:

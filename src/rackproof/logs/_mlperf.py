@@ -95,6 +95,19 @@ _BARE_WORD = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|\b(null|true|f
 _PYTHON_WORD = {"null": "None", "true": "True", "false": "False", "NaN": "'nan'"}
 _DECODER = json.JSONDecoder()
 MAX_JSON = 1 << 16
+CLOCK_SLACK_S = 1.0
+"""Clocks of ranks differ by less; what is further back was logged by another clock, or another run."""
+AFTER_STOP_S = 60.0
+"""What ranks still report after run_stop comes soon: in 1,900 logs of rounds 2.1, 4.1 and 5.0 within 14 s."""
+SEEDS_S = 120.0
+"""Ranks that have seeds of their own log them while they start; in the same logs within 4 s."""
+EVALUATED_OFFLINE = frozenset({"stable_diffusion", "minigo"})
+"""Their checkpoints are evaluated after the training, and run_stop is set back to the one that was good."""
+_COURSE = frozenset({"run_start", "epoch_start", "eval_start", "eval_accuracy", "eval_stop", "run_stop"})
+"""Events that a run logs in the order of time. Others come from buffers, seconds later (cache_clear of each
+node, HugeCTR's statistics), and no duration is read from them."""
+_OF_ANOTHER_RUN = frozenset({"run_start", "init_start", "eval_accuracy", "measurement"})
+"""Events that no rank has left to report once the run has stopped."""
 
 
 def decode_leniently(payload: bytes) -> tuple[object, str]:
@@ -180,7 +193,12 @@ class Events(LogParser):
         self.statuses: list[tuple[str, int]] = []
         self.after_stop = 0
         self.after_stop_line = 0
+        self.unexpected_after_stop: tuple[str, int] | None = None
+        self.course_latest = -inf
+        self.course_backwards: tuple[float, str, int] | None = None
         self.seeds: dict[str, int] = {}
+        self.first_seed_time: float | None = None
+        self.late_seed_line: int | None = None
         self.evals: dict[str, tuple[float, int, int | None]] = {}
         self.eval_count = 0
         self.damaged_important: list[tuple[str, int]] = []
@@ -233,6 +251,10 @@ class Events(LogParser):
         if key == "tracked_stats":
             self.on_tracked_stats(value, time, position)
             return
+        if self.run_stop is not None and key in _OF_ANOTHER_RUN and self.unexpected_after_stop is None:
+            self.unexpected_after_stop = key, self.log.line_at(position)
+        if key in _COURSE and not (key == "run_stop" and self.run_stop is not None):
+            self._follow_course(key, time, position)
         # Every rank writes its own run_stop: those of the others are no events after the end.
         self.pass_time(time, position, counts=key not in ("run_stop", "status"))
         handler = self.handlers.get(key)
@@ -240,6 +262,14 @@ class Events(LogParser):
             handler(key, value, meta if type(meta) is dict else {}, time, position)
         elif key not in NOT_TAGS and value is not None and key not in self.log.tags:
             self.log.tag(key, value)
+
+    def _follow_course(self, key: str, time: float, position: int) -> None:
+        """Note the event that is furthest behind one that was logged before it."""
+        behind = self.course_latest - time
+        if behind <= 0:
+            self.course_latest = time
+        elif self.course_backwards is None or behind > self.course_backwards[0]:
+            self.course_backwards = behind, key, self.log.line_at(position)
 
     def _event_without_time(self, key: str, position: int) -> None:
         if key in IMPORTANT:
@@ -439,8 +469,12 @@ class Events(LogParser):
             return
         self.log.tag("seed", value)
         seed = text_of(value, 40)
+        if self.first_seed_time is None:
+            self.first_seed_time = time
         if seed not in self.seeds and len(self.seeds) < 100_000:
             self.seeds[seed] = self.log.line_at(position)
+            if abs(time - self.first_seed_time) > SEEDS_S and self.late_seed_line is None:
+                self.late_seed_line = self.seeds[seed]
 
     def on_cache_clear(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
@@ -578,7 +612,11 @@ class Events(LogParser):
         stated = {one.name for one in self.extra}
         measurements = [one for one in measurements if one.name not in stated] + self.extra
         curves = [curve for name, curve in self.curves.items() if name != "train_step_time"]
-        return log.parsed(self.format, Verdict.PASS if proven else Verdict.UNPROVEN, measurements, curves)
+        parsed = log.parsed(self.format, Verdict.PASS if proven else Verdict.UNPROVEN, measurements, curves)
+        if self.first_time is None:
+            return parsed
+        earliest = self.first_time if self.run_start is None else min(self.first_time, self.run_start)
+        return parsed.model_copy(update={"first_event_s": earliest, "last_event_s": self.latest})
 
     def judge_end(self, measurements: list[Measurement]) -> bool:
         """Find out whether the log proves a run that ended well; adds ``time_to_train``."""
@@ -588,13 +626,10 @@ class Events(LogParser):
         if self.run_start is None or self.run_stop is None:
             return False
         seconds = self.run_stop - self.run_start
-        if seconds < 0:
-            self.log.find(
-                "negative_time",
-                f"run_stop is {-seconds:.3f} s before run_start",
-                Verdict.UNPROVEN,
-                line=self.run_stop_line,
-            )
+        if seconds <= 0:
+            code = "negative_time" if seconds < 0 else "no_time"
+            message = f"run_stop is {-seconds:.3f} s before run_start: no run took place between them"
+            self.log.find(code, message, Verdict.UNPROVEN, line=self.run_stop_line)
             return False
         # One rank that aborted spoils the run, however many others report success.
         if not succeeded or aborted:
@@ -700,29 +735,61 @@ class Events(LogParser):
             self.log.find("target_not_reached", message, Verdict.FAIL, line=line)
 
     def remark(self) -> None:
-        """Note what is ugly but does not spoil the result."""
-        log = self.log
-        if self.backwards > 1:
-            log.find(
+        """Note what is ugly but does not spoil the result, and what makes its number unsure."""
+        self._remark_on_clocks()
+        self._remark_on_events_after_stop()
+        self._remark_on_several_runs()
+        if self.log.ends_in_line and self.log.size:
+            self.log.find("no_final_newline", "the log ends in mid-line", line=self.log.lines + 1)
+
+    def _remark_on_clocks(self) -> None:
+        behind, key, line = self.course_backwards or (0.0, "", 0)
+        offline = self.log.tags.get("submission_benchmark") in EVALUATED_OFFLINE
+        if behind > CLOCK_SLACK_S and not offline:
+            # Two runs in one file, a clock that was set, a run_stop that was moved: no duration is known.
+            self.log.find(
+                "events_out_of_order",
+                f"{key} is {behind:.3f} s earlier than an event before it: the duration is unknown",
+                Verdict.UNPROVEN,
+                line=line,
+            )
+        elif self.backwards > CLOCK_SLACK_S:
+            self.log.find(
                 "time_backwards",
                 f"time runs backwards by up to {self.backwards:.3f} s",
                 line=self.backwards_line,
             )
-        if self.after_stop:
-            log.find(
-                "events_after_run_stop", f"{self.after_stop} events after run_stop", line=self.after_stop_line
+
+    def _remark_on_events_after_stop(self) -> None:
+        if self.run_stop is None:
+            return
+        offline = self.log.tags.get("submission_benchmark") in EVALUATED_OFFLINE
+        if self.unexpected_after_stop is not None and not offline:
+            key, line = self.unexpected_after_stop
+            message = f"{key} after run_stop: the log goes on with another run, or was put together"
+            self.log.find("events_after_run_stop", message, Verdict.UNPROVEN, line=line)
+        elif self.after_stop:
+            late = self.latest - self.run_stop > AFTER_STOP_S and not offline
+            self.log.find(
+                "events_after_run_stop",
+                f"{self.after_stop} events after run_stop",
+                Verdict.UNPROVEN if late else None,
+                line=self.after_stop_line,
             )
+
+    def _remark_on_several_runs(self) -> None:
         if len(self.seeds) > 1:
-            line = list(self.seeds.values())[1]
-            log.find(
+            self.log.find(
                 "seeds_differ",
                 f"{len(self.seeds)} different seeds (one per rank, or several runs)",
-                line=line,
+                None if self.late_seed_line is None else Verdict.UNPROVEN,
+                line=self.late_seed_line or list(self.seeds.values())[1],
             )
         if self.run_starts > 1:
-            log.find("several_runs", f"{self.run_starts} run_start events; the first run counts")
-        if log.ends_in_line and log.size:
-            log.find("no_final_newline", "the log ends in mid-line", line=log.lines + 1)
+            message = (
+                f"{self.run_starts} run_start events: which of the runs the numbers belong to is not known"
+            )
+            self.log.find("several_runs", message, Verdict.UNPROVEN, line=self.run_start_line)
 
     def measure_speed(self, measurements: list[Measurement]) -> None:
         """Add throughput, epochs, last loss."""

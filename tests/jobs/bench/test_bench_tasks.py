@@ -77,6 +77,8 @@ class Site:
             "ended_by": "itself",
             "exit_status": 0,
             "succeeded": True,
+            "started": 0,
+            "ended": 4,
         }
         options = {
             "facts": {planned.lead: FACTS},
@@ -93,7 +95,14 @@ class Site:
 
 
 def event(key: str, value: object, **metadata: object) -> str:
-    line = {"time_ms": 1, "event_type": "POINT_IN_TIME", "key": key, "value": value, "metadata": metadata}
+    moment_ms = {"run_start": 1000, "run_stop": 3000}.get(key, 2000)
+    line = {
+        "time_ms": moment_ms,
+        "event_type": "POINT_IN_TIME",
+        "key": key,
+        "value": value,
+        "metadata": metadata,
+    }
     return f":::MLLOG {json.dumps(line)}\n"
 
 

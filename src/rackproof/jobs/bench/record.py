@@ -28,6 +28,7 @@ from rackproof.core.records import (
     Verdict,
 )
 from rackproof.core.text import sanitize
+from rackproof.jobs.bench.log_checks import BY_ITSELF, log_findings
 from rackproof.jobs.bench.mlperf_checks import LauncherOutput, published_references
 from rackproof.jobs.bench.planning import STILL_RUNNING, PlannedRun, definition_findings
 from rackproof.logs import read_log_file
@@ -48,9 +49,6 @@ COULD_NOT_RUN = {
     8: "the nodes did not meet, or do not reach each other",
     9: "mpirun, ssh between the nodes, or the program it starts is missing",
 }
-
-BY_ITSELF = ("local", "mpirun")
-"""Launchers whose program writes its end to its own log; the others only report on Slurm or a container."""
 
 _ENDED_BADLY = {
     "timeout": ("timed_out", Verdict.FAIL, "ended after its limit of {timeout_s} s"),
@@ -214,7 +212,11 @@ def build_run(
         log_files: The raw logs beside the record.
         trouble: Why references may exist that were not found, if so.
     """
+    started, ended = _moment(evidence.job.get("started")), _moment(evidence.job.get("ended"))
     findings = _ordered_findings(planned, evidence)
+    # Of a run that was not started, or that goes on, there is no log to compare with anything.
+    if not evidence.could_not_start and evidence.job.get("phase") == "ended":
+        findings += log_findings(planned, evidence.job, started, ended, parsed, evidence.nodes)
     outcome = judge_run(
         planned.result.judge,
         parsed,
@@ -234,8 +236,8 @@ def build_run(
         benchmark=planned.benchmark,
         suite=planned.suite,
         description=evidence.description,
-        started=_moment(evidence.job.get("started")),
-        ended=_moment(evidence.job.get("ended")),
+        started=started,
+        ended=ended,
         parameters=dict(planned.parameters),
         command=evidence.command,
         environment=planned.environment,

@@ -1,0 +1,148 @@
+"""Whether a log can be that of the run that is recorded: its run, its time, its node's GPUs. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+
+from rackproof.core.definitions import JudgeRule
+from rackproof.core.records import Finding, Measurement, Node, ParsedLog, Verdict
+from rackproof.core.text import sanitize
+from rackproof.jobs.bench.planning import PlannedRun
+
+BY_ITSELF = ("local", "mpirun")
+"""Their program writes its end to its own log; others only report on Slurm or a container."""
+CLOCK_SLACK_S: Mapping[str, float] = {"local": 5.0, "mpirun": 60.0}
+"""How far a log's clock may be from that of the node that started the job: the same one, or others."""
+CLUSTER_SLACK_S = 300.0
+
+
+def log_findings(
+    planned: PlannedRun,
+    job: Mapping[str, object],
+    started: datetime | None,
+    ended: datetime | None,
+    parsed: Sequence[ParsedLog],
+    nodes: Sequence[Node],
+) -> list[Finding]:
+    """Return what speaks against the logs being those of a run.
+
+    Args:
+        planned: The run.
+        job: State of the job that its supervisor wrote; empty where none was started.
+        started: When the supervisor started the job.
+        ended: When it ended.
+        parsed: The run's logs.
+        nodes: The nodes as they were when the run started.
+    """
+    if not job or not parsed:
+        return []
+    findings = [*_time_findings(planned, started, ended, parsed)]
+    if planned.launcher in BY_ITSELF:
+        findings += _run_id_findings(planned, parsed)
+    if planned.launcher == "local":
+        findings += _gpu_findings(planned, parsed, nodes)
+    return findings
+
+
+def _unproven(code: str, message: str) -> Finding:
+    return Finding(code=code, verdict=Verdict.UNPROVEN, message=message[:4000])
+
+
+def _time_findings(
+    planned: PlannedRun, started: datetime | None, ended: datetime | None, parsed: Sequence[ParsedLog]
+) -> Iterator[Finding]:
+    stating = [log for log in parsed if log.first_event_s is not None]
+    if started is None or ended is None:
+        yield _unproven("no_job_times", "when the job began and ended is not known: its log may be any run's")
+        return
+    if ended < started:
+        yield _unproven(
+            "job_times", f"the job ended {started - ended} before it began: its clock was set back"
+        )
+        return
+    slack_s = CLOCK_SLACK_S.get(planned.launcher, CLUSTER_SLACK_S)
+    for log in stating:
+        first_s, last_s = log.first_event_s or 0.0, log.last_event_s or 0.0
+        early_s, late_s = started.timestamp() - first_s, last_s - ended.timestamp()
+        if early_s > slack_s:
+            yield _unproven(
+                "log_of_another_time", f"{log.file or 'the log'} begins {early_s:.0f} s before the job did"
+            )
+        if late_s > slack_s:
+            yield _unproven(
+                "log_of_another_time", f"{log.file or 'the log'} ends {late_s:.0f} s after the job did"
+            )
+
+
+def _run_id_findings(planned: PlannedRun, logs: Iterable[ParsedLog]) -> Iterator[Finding]:
+    for log in logs:
+        stated = log.tags.get("run_id", "")
+        if stated != planned.run_id and (stated or planned.result.states_run):
+            what = f"states run {sanitize(stated, 130)}" if stated else "does not state its run"
+            yield _unproven("log_of_another_run", f"{log.file or 'the log'} {what}, not {planned.run_id}")
+
+
+def _gpu_findings(planned: PlannedRun, logs: Sequence[ParsedLog], nodes: Sequence[Node]) -> Iterator[Finding]:
+    there = {gpu.uuid for node in nodes for gpu in node.gpus}
+    wanted = planned_gpus(planned, len(there))
+    if not wanted:
+        return
+    measurements = [one for log in logs for one in log.measurements]
+    stated = {uuid for log in logs for uuid in log.tags.get("software.gpus", "").split(",") if uuid}
+    if stated or planned.result.states_run:
+        yield from _coverage_findings("the log", stated, there, wanted)
+    for rule in planned.result.judge:
+        if rule.per and not _is_absent(rule, measurements):
+            yield from _rule_findings(rule, measurements, there, wanted)
+
+
+def planned_gpus(planned: PlannedRun, there: int) -> int:
+    """Return how many GPUs of its node a run was planned for; ``all`` is as many as the node has."""
+    gpus = planned.parameters.get("gpus", 0)
+    if gpus == "all":
+        return there
+    return gpus if isinstance(gpus, int) and not isinstance(gpus, bool) else 0
+
+
+def _matching(rule: JudgeRule, measurements: Iterable[Measurement]) -> list[Measurement]:
+    return [
+        one for one in measurements if one.name == rule.metric and rule.labels.items() <= one.labels.items()
+    ]
+
+
+def _is_absent(rule: JudgeRule, measurements: Iterable[Measurement]) -> bool:
+    # A missing measurement that a rule asks for is the judge's own finding.
+    return not _matching(rule, measurements)
+
+
+def _rule_findings(
+    rule: JudgeRule, measurements: Iterable[Measurement], there: set[str], wanted: int
+) -> Iterator[Finding]:
+    matching = _matching(rule, measurements)
+    if rule.per == "gpu":
+        yield from _coverage_findings(
+            rule.metric, {one.labels.get("gpu", "") for one in matching}, there, wanted
+        )
+        return
+    pairs = {(one.labels.get("from", ""), one.labels.get("to", "")) for one in matching}
+    yield from _coverage_findings(rule.metric, {uuid for pair in pairs for uuid in pair}, there, wanted)
+    distinct = sum(source != target for source, target in pairs)
+    if distinct != wanted * (wanted - 1):
+        message = f"{rule.metric}: {distinct} of {wanted * (wanted - 1)} pairs of GPUs were measured"
+        yield _unproven("gpus_not_measured", message)
+
+
+def _coverage_findings(what: str, stated: set[str], there: set[str], wanted: int) -> Iterator[Finding]:
+    """Return what differs between the GPUs that a log names and the planned ones of its node."""
+    if "" in stated or not stated:
+        yield _unproven("gpus_not_named", f"{what} does not name every GPU that it is about by its UUID")
+    foreign = sorted(stated - there - {""})
+    if foreign:
+        names = ", ".join(sanitize(uuid, 60) for uuid in foreign[:4])
+        yield _unproven("foreign_gpus", f"{what} is about GPUs that the node does not have: {names}")
+    known = len(stated & there)
+    if known != wanted and (stated - {""}):
+        yield _unproven(
+            "gpus_not_measured", f"{what} is about {known} of the {wanted} GPUs that were planned"
+        )

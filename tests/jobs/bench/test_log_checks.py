@@ -1,0 +1,142 @@
+"""Logs that are another run's, another time's, or about other GPUs than the node's prove nothing."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rackproof.core import definitions
+from rackproof.core.records import Gpu, Measurement, Node, ParsedLog, Verdict
+from rackproof.jobs.bench import planning
+from rackproof.jobs.bench.log_checks import log_findings
+from rackproof.jobs.bench.planning import PlannedRun
+from rackproof.logs import FORMATS
+
+UUIDS = tuple(f"GPU-{number}" for number in range(4))
+NODE = Node(name="n1", serial="S1", gpus=tuple(Gpu(index=at, uuid=uuid) for at, uuid in enumerate(UUIDS)))
+PROBE = """\
+name: probe
+summary: Probes
+parameters: {gpus: all}
+launch: {with: local, runtime: torch, program: probe.py, timeout_s: 60, hang_s: 5}
+result:
+  format: mllog
+  states_run: true
+  judge:
+    - {metric: speed, unit: TB/s, direction: higher, per: gpu}
+    - {metric: fp8, unit: TB/s, direction: higher, optional: true, per: gpu}
+    - {metric: copy, unit: GB/s, direction: higher, optional: true, per: pair}
+"""
+STARTED, ENDED = 1_795_000_000.0, 1_795_000_100.0
+
+
+@pytest.fixture
+def planned(tmp_path: Path) -> PlannedRun:
+    path = tmp_path / "probe.yml"
+    path.write_text(PROBE)
+    loaded = definitions.load_definition(path, log_formats=FORMATS)
+    return planning.make_plan([loaded], {"n1": NODE}, {"n1": {}}).runs[0]
+
+
+def speeds(*uuids: str, name: str = "speed") -> tuple[Measurement, ...]:
+    return tuple(
+        Measurement(name=name, value=3, unit="TB/s", labels={"gpu": uuid} if uuid else {}) for uuid in uuids
+    )
+
+
+def copies(pairs: list[tuple[str, str]]) -> tuple[Measurement, ...]:
+    return tuple(
+        Measurement(name="copy", value=3, unit="GB/s", labels={"from": source, "to": target})
+        for source, target in pairs
+    )
+
+
+PAIRS = [(source, target) for source in UUIDS for target in UUIDS if source != target]
+
+
+def codes(planned: PlannedRun, *, job: bool = True, **changes: Any) -> set[str]:
+    times = {
+        "started": STARTED,
+        "ended": ENDED,
+        **{k: changes.pop(k) for k in ("started", "ended") if k in changes},
+    }
+    tags = {"run_id": planned.run_id, "software.gpus": ",".join(UUIDS), **changes.pop("tags", {})}
+    log = {
+        "format": "mllog",
+        "measurements": speeds(*UUIDS),
+        "first_event_s": STARTED + 1,
+        "last_event_s": ENDED - 1,
+        "verdict": Verdict.PASS,
+        "tags": {key: value for key, value in tags.items() if value is not None},
+        **changes,
+    }
+    moments = {name: None if at is None else datetime.fromtimestamp(at, UTC) for name, at in times.items()}
+    state = {"id": planned.run_id} if job else {}
+    found = log_findings(planned, state, moments["started"], moments["ended"], [ParsedLog(**log)], [NODE])
+    assert {one.verdict for one in found} <= {Verdict.UNPROVEN}
+    return {one.code for one in found}
+
+
+def test_a_log_of_this_run_on_these_gpus_has_no_finding(planned: PlannedRun) -> None:
+    assert codes(planned) == set()
+    assert (
+        codes(planned, measurements=(*speeds(*UUIDS), *speeds(*UUIDS, name="fp8"), *copies(PAIRS))) == set()
+    )
+    # Clocks of one machine, and a run that was never started.
+    assert codes(planned, first_event_s=STARTED - 2) == set()
+    assert codes(planned, job=False, tags={"run_id": None}) == set()
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"measurements": speeds(UUIDS[0])}, "gpus_not_measured"),
+        ({"measurements": speeds(*UUIDS[:3])}, "gpus_not_measured"),
+        ({"measurements": speeds(*[UUIDS[0]] * 4)}, "gpus_not_measured"),
+        ({"measurements": speeds(*UUIDS[:3], "GPU-of-another-node")}, "foreign_gpus"),
+        ({"measurements": speeds(*UUIDS, "GPU-of-another-node")}, "foreign_gpus"),
+        ({"measurements": speeds("", "", "", "")}, "gpus_not_named"),
+        ({"measurements": speeds(*UUIDS[:3], "")}, "gpus_not_named"),
+        ({"measurements": (*speeds(*UUIDS), *speeds(UUIDS[1], name="fp8"))}, "gpus_not_measured"),
+        ({"measurements": (*speeds(*UUIDS), *copies(PAIRS[:-1]))}, "gpus_not_measured"),
+        ({"measurements": (*speeds(*UUIDS), *copies([(UUIDS[0], UUIDS[0])] * 12))}, "gpus_not_measured"),
+        ({"tags": {"software.gpus": None}}, "gpus_not_named"),
+        ({"tags": {"software.gpus": UUIDS[0]}}, "gpus_not_measured"),
+        ({"tags": {"software.gpus": "GPU-9,GPU-8,GPU-7,GPU-6"}}, "foreign_gpus"),
+    ],
+)
+def test_every_planned_gpu_is_measured_and_no_other(
+    planned: PlannedRun, changes: dict[str, Any], code: str
+) -> None:
+    assert code in codes(planned, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"first_event_s": STARTED - 864_000, "last_event_s": ENDED - 864_000}, "log_of_another_time"),
+        ({"first_event_s": STARTED + 10_000, "last_event_s": ENDED + 10_000}, "log_of_another_time"),
+        ({"first_event_s": STARTED - 60}, "log_of_another_time"),
+        ({"last_event_s": ENDED + 60}, "log_of_another_time"),
+        ({"started": ENDED, "ended": STARTED}, "job_times"),
+        ({"started": None}, "no_job_times"),
+        ({"ended": None}, "no_job_times"),
+        ({"tags": {"run_id": None}}, "log_of_another_run"),
+        ({"tags": {"run_id": "20260101T000000Z-probe-aaaaaa"}}, "log_of_another_run"),
+        ({"tags": {"run_id": "\\x1b[2Jowned"}}, "log_of_another_run"),
+    ],
+)
+def test_a_log_of_another_run_or_time_proves_nothing(
+    planned: PlannedRun, changes: dict[str, Any], code: str
+) -> None:
+    assert code in codes(planned, **changes)
+
+
+def test_a_program_that_does_not_state_its_run_need_not(planned: PlannedRun) -> None:
+    result = planned.result.model_copy(update={"states_run": False})
+    other = planned.model_copy(update={"result": result})
+    assert codes(other, tags={"run_id": None, "software.gpus": None}) == set()
+    assert "log_of_another_run" in codes(other, tags={"run_id": "another"})
