@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 
 import pytest
+from pydantic import ValidationError
 
 from rackproof.core.definitions import JudgeRule
-from rackproof.core.judging import NO_REFERENCE, SkuReference, judge, judge_run
+from rackproof.core.judging import NO_REFERENCE, SkuReference, judge, judge_run, parse_sku_reference
 from rackproof.core.records import Direction, Finding, Measurement, ParsedLog, Reference, Verdict, worst
 
 UP, DOWN = Direction.HIGHER, Direction.LOWER
@@ -335,3 +336,102 @@ def test_a_sku_baseline_that_makes_no_sense_is_refused(bounds: dict[str, float],
 def test_a_baseline_of_zero_faults_is_fine() -> None:
     none = {"value": 0, "high": 0, "unit": "", "source": "test"}
     assert SkuReference.model_validate({"metric": "errors", "reference": none}).reference.value == 0
+
+
+def verdict_with_baselines(measured_values: Sequence[Measurement], *baselines: SkuReference) -> str:
+    rules = [
+        JudgeRule(metric="copy", labels={"dtype": "bf16"}, direction=UP),
+        JudgeRule(metric="copy", labels={"dtype": "fp8"}, direction=UP, optional=True),
+        JudgeRule(metric="preflight", direction=UP, optional=True),
+    ]
+    log = ParsedLog(format="test", measurements=tuple(measured_values), verdict=Verdict.PASS)
+
+    def references(one: Measurement) -> list[Reference]:
+        return [baseline.reference for baseline in baselines if baseline.fits("gemm", {}, one)]
+
+    return judge_run(
+        rules, [log], [], references, parameters={}, require_references=True, baselines=baselines
+    ).verdict.value
+
+
+@pytest.mark.parametrize(
+    ("extra", "verdict"),
+    [
+        ([], "pass"),
+        # A format, a metric and a size that the SKU has a reference for and the log does not have.
+        ([{"metric": "copy", "labels": {"dtype": "fp8"}}], "unproven"),
+        ([{"metric": "preflight"}], "unproven"),
+        ([{"metric": "preflight", "labels": {"size_bytes": "8"}}], "unproven"),
+        ([{"metric": "copy", "labels": {"dtype": "bf16", "size_bytes": "8"}}], "unproven"),
+        # What no rule of the benchmark judges is not its to measure.
+        ([{"metric": "copy", "labels": {"dtype": "fp4"}}], "pass"),
+        ([{"metric": "other"}], "pass"),
+    ],
+)
+def test_what_the_sku_has_a_reference_for_has_to_be_measured(
+    extra: list[dict[str, object]], verdict: str
+) -> None:
+    baselines = [
+        SkuReference(metric="copy", labels={"dtype": "bf16"}, reference=reference(low=-0.1)),
+        *(SkuReference.model_validate({**one, "reference": reference(low=-0.1)}) for one in extra),
+    ]
+    assert verdict_with_baselines([measured(100, dtype="bf16")], *baselines) == verdict
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "direction", "verdict"),
+    [
+        (0, "TFLOP/s", UP, "unproven"),
+        (-5, "TFLOP/s", UP, "unproven"),
+        (-1e-9, "GB/s", UP, "unproven"),
+        (-0.0, "samples/s", None, "unproven"),
+        (0, "s", DOWN, "unproven"),
+        (-3, "min", DOWN, "unproven"),
+        (-1, "", None, "unproven"),
+        (0.001, "TFLOP/s", UP, "pass"),
+        (0, "", DOWN, "pass"),
+    ],
+)
+def test_a_speed_of_nothing_is_never_a_candidate(
+    value: float, unit: str, direction: Direction | None, verdict: str
+) -> None:
+    rules = [JudgeRule(metric="copy", direction=direction), QUALITY]
+    found = run(rules, [measured(value, unit=unit), measured(1, "accuracy", "")], require=False)
+    assert found[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("bounds", "direction"),
+    [
+        ({"low": -0.9999999}, UP),
+        ({"low": -0.51}, UP),
+        ({"low": -0.8, "warn": -0.03}, UP),
+        ({"low": -0.99}, None),
+        ({"high": 9.0}, DOWN),
+    ],
+)
+def test_a_bound_that_lets_half_the_speed_go_proves_nothing(
+    bounds: dict[str, float], direction: Direction | None
+) -> None:
+    assert judge(measured(100), reference(**bounds), direction=direction).verdict == "unproven"
+
+
+@pytest.mark.parametrize(
+    "slip",
+    [
+        {"low": -0.9999999},
+        {"low": -0.51},
+        {"low": None, "warn": -0.7},
+        {"value": "8_00"},
+        {"value": "٨٠٠"},
+        {"value": True},
+        {"low": "-0_1"},
+        {"value": "0x10"},
+        {"value": ""},
+    ],
+)
+def test_an_entry_of_the_inventory_that_no_one_can_mean_is_refused(slip: dict[str, object]) -> None:
+    whole = {"metric": "copy", "value": 100, "low": -0.1, "unit": "GB/s", "source": "test", **slip}
+    with pytest.raises(ValidationError):
+        parse_sku_reference(whole)
+    assert parse_sku_reference({**whole, "value": "8e2", "low": "-0.1", "warn": None}).reference.value == 800

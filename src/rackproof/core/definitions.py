@@ -214,7 +214,8 @@ class JudgeRule(Record):
                 continue
             text = substitute_variables(str(raw), parameters, f"{source}: result.judge: {self.metric}")
             try:
-                value = float(text)
+                # Python reads "8_00" as 800; here it is no number.
+                value = float(text.replace("_", "?"))
             except ValueError:
                 raise DefinitionError(
                     f"{source}: result.judge: {self.metric}: {text!r} is no number"

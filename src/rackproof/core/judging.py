@@ -5,6 +5,9 @@ The rules, in one place:
 * not a finite number, another unit than the reference's, no reference, or missing: ``unproven``;
 * a reference that no value could fail (no bound on the bad side, a fraction of 0): ``unproven``;
 * beyond the bound on the bad side: ``fail``; between ``warn`` and that bound: ``degraded``;
+* a bound on the bad side beyond which more than half of the speed may be lost: ``unproven``;
+* a speed or a time that is negative or nothing at all: ``unproven``;
+* a measurement missing for which the SKU has a baseline: ``unproven``, whether its rule is optional or not;
 * beyond the bound on the good side: too good to be true, so ``unproven`` until explained;
 * where several measurements match a rule (one per GPU), each is judged, so the lowest decides.
 """
@@ -12,6 +15,7 @@ The rules, in one place:
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -34,6 +38,10 @@ from rackproof.core.records import (
 
 NO_REFERENCE = "no reference yet"
 _TOO_GOOD = "too good to be true, check the measurement"
+WIDEST_LOSS = 0.5
+"""A bound that allows to lose more than this fraction of a speed finds no fault."""
+_TIME_UNITS = frozenset({"s", "ms", "us", "ns", "min", "minutes", "h"})
+_DECIMAL = re.compile(r"\s*[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*")
 
 
 class SkuReference(Record):
@@ -54,6 +62,8 @@ class SkuReference(Record):
             raise ValueError("give low, high or warn: without a bound nothing can fail")
         if not all(-1 < bound <= 1 for bound in bounds):
             raise ValueError("low, high and warn are fractions: -0.07 allows 7 % less")
+        if any(bound < -WIDEST_LOSS for bound in bounds):
+            raise ValueError(f"low and warn are at least -{WIDEST_LOSS:g}: beyond that no fault is found")
         if _leaves_value_outside(reference):
             raise ValueError("low is at most 0, high is at least 0")
         # A fraction of 0 is 0: only "none at all" (high: 0) can be meant by it.
@@ -63,13 +73,18 @@ class SkuReference(Record):
             )
         return reference
 
+    def applies(self, benchmark: str, parameters: Mapping[str, object]) -> bool:
+        """Whether this baseline is of such runs, whatever they measure."""
+        return self.benchmark in ("", benchmark) and all(
+            parameters.get(name) == value for name, value in self.parameters.items()
+        )
+
     def fits(self, benchmark: str, parameters: Mapping[str, object], measurement: Measurement) -> bool:
         """Whether this baseline applies to that measurement of that run."""
         return (
             self.metric == measurement.name
-            and self.benchmark in ("", benchmark)
             and self.labels.items() <= measurement.labels.items()
-            and all(parameters.get(name) == value for name, value in self.parameters.items())
+            and self.applies(benchmark, parameters)
         )
 
 
@@ -80,12 +95,22 @@ def parse_sku_reference(raw: Mapping[str, Any]) -> SkuReference:
         ValidationError: A key or value is wrong.
     """
     own = {"metric", "benchmark", "parameters", "labels"}
+    reference = {
+        key: _decimal_or_nan(value) if key in ("value", "low", "high", "warn") else value
+        for key, value in raw.items()
+        if key not in own
+    }
     return SkuReference.model_validate(
-        {
-            **{key: value for key, value in raw.items() if key in own},
-            "reference": {key: value for key, value in raw.items() if key not in own},
-        }
+        {**{key: value for key, value in raw.items() if key in own}, "reference": reference}
     )
+
+
+def _decimal_or_nan(value: object) -> object:
+    """Return the value; NaN, which no reference can be, for text that is no decimal number."""
+    # Python reads "8_00" as 800, and digits of other scripts, too; `true` would be 1.
+    if isinstance(value, bool) or (isinstance(value, str) and _DECIMAL.fullmatch(value) is None):
+        return math.nan
+    return value
 
 
 class SkuReferenceError(RackproofError):
@@ -215,11 +240,21 @@ def _useless(reference: Reference, better: Direction | None) -> str:
         return "a bound of it is not a finite number"
     if reference.value == 0 and any(bounds):
         return "a fraction of 0 is no bound"
+    if _allows_too_much(reference, better):
+        return "its bound allows to lose more than half of the speed"
     low, high = reference.low, reference.high
     bad_sides = {Direction.HIGHER: (low,), Direction.LOWER: (high,), None: (low, high)}[better]
     if all(bound is None for bound in (*bad_sides, reference.warn)):
         return "it has no bound on the bad side"
     return ""
+
+
+def _allows_too_much(reference: Reference, better: Direction | None) -> bool:
+    """Whether the bound on the bad side allows to lose more than :data:`WIDEST_LOSS` of a speed."""
+    if better is Direction.LOWER:
+        # Half of the speed is twice the time; the bound of an evaluation more is a little wider than that.
+        return reference.high is not None and reference.high > 2 / WIDEST_LOSS
+    return reference.low is not None and reference.low < -WIDEST_LOSS
 
 
 def judge_rule(
@@ -231,6 +266,7 @@ def judge_rule(
     require_references: bool,
     source: str,
     trouble: str = "",
+    baselines: Sequence[SkuReference] = (),
 ) -> list[Judgement]:
     """Judge every measurement that a rule applies to.
 
@@ -242,20 +278,24 @@ def judge_rule(
         require_references: Whether a missing reference gates.
         source: Names the rule's file, as the source of its bound.
         trouble: Why references may exist that were not found; not to know them gates.
+        baselines: The SKU's baselines that apply to this run: each has to find its measurement.
     """
     used = parameters.get("gpus", 0)
     # A parameter that is no number, such as `all`, is no reason to leave the rule out.
     if isinstance(used, int) and used < rule.needs_gpus:
         return []
     matching = _matching_measurements(rule, measurements)
+    lacking = _lacking_measurements(rule, matching, baselines)
     if not matching:
         # A rule that finds nothing must not pass: the workload may have stopped measuring it.
-        return [] if rule.optional else [_unproven(rule, "the log holds no such measurement")]
+        if rule.optional or lacking:
+            return lacking
+        return [_unproven(rule, "the log holds no such measurement")]
     try:
         bound = rule.bound(source, parameters)
     except DefinitionError as error:
         return [_unproven(rule, str(error)[:4000])]
-    judgements = []
+    judgements = lacking
     for measurement in matching:
         if rule.unit and measurement.unit != rule.unit:
             # Judged against an empty reference of the right unit, so that the reason names both units.
@@ -274,6 +314,30 @@ def judge_rule(
                 trouble=trouble,
             )
     return judgements
+
+
+def _lacking_measurements(
+    rule: JudgeRule, matching: Sequence[Measurement], baselines: Iterable[SkuReference]
+) -> list[Judgement]:
+    """Return a judgement for each baseline of the SKU that a rule applies to and no measurement meets.
+
+    A format or a size that the SKU has a baseline for is one that its hardware has: a log without it lacks
+    it, even where the rule is optional because other hardware may not have it.
+    """
+    missing = []
+    for baseline in baselines:
+        if baseline.metric != rule.metric or not _compatible(rule.labels, baseline.labels):
+            continue
+        if not any(baseline.labels.items() <= one.labels.items() for one in matching):
+            text = "the log holds no such measurement, for which the SKU has a reference"
+            labels = {**rule.labels, **baseline.labels}
+            missing.append(_unproven(rule, text).model_copy(update={"labels": labels}))
+    return missing
+
+
+def _compatible(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Whether one measurement can carry both labels."""
+    return all(other.get(name, value) == value for name, value in one.items())
 
 
 def _matching_measurements(rule: JudgeRule, measurements: Iterable[Measurement]) -> list[Measurement]:
@@ -301,12 +365,32 @@ def _judge_by_references(
     trouble: str,
 ) -> list[Judgement]:
     """Judge a measurement of speed by each of its references, or note that it has none."""
+    impossible = _impossible(measurement, known, rule.direction or measurement.direction)
+    if impossible:
+        return [judge(measurement, None, direction=rule.direction, lacking=impossible)]
     if known:
         return [judge(measurement, reference, direction=rule.direction) for reference in known]
     # The first run of new hardware has no reference and is kept as a candidate, so the lack need not gate.
     gating = require_references or bool(trouble) or not measurement.finite
     lacking = f"no reference is known, for {trouble}" if trouble else NO_REFERENCE
     return [judge(measurement, None, direction=rule.direction, gating=gating, lacking=lacking)]
+
+
+def _impossible(measurement: Measurement, known: Sequence[Reference], better: Direction | None) -> str:
+    """Return why a number cannot be the speed or the time that it is to be, empty if it can.
+
+    Args:
+        measurement: What was measured.
+        known: Its references: one of 0 or less allows such values, as that of a count of faults.
+        better: Which way is better.
+    """
+    value, unit = measurement.value, measurement.unit
+    if not measurement.finite or value > 0 or any(reference.value <= 0 for reference in known):
+        return ""
+    is_speed = better is Direction.HIGHER or "/s" in unit or unit in _TIME_UNITS
+    if value < 0 or is_speed:
+        return f"{value:.6g} {unit}".strip() + " is nothing that can be measured; check the workload"
+    return ""
 
 
 def judge_run(
@@ -320,6 +404,7 @@ def judge_run(
     source: str = "",
     trouble: str = "",
     more: Sequence[Measurement] = (),
+    baselines: Sequence[SkuReference] = (),
 ) -> Outcome:
     """Judge a run: what its logs show, what was found beside them, and every rule.
 
@@ -333,6 +418,7 @@ def judge_run(
         source: Names the rules' file.
         trouble: Why references may exist that were not found, if so.
         more: Measurements that were made beside the logs' own.
+        baselines: The SKU's baselines that apply to this run: each has to find its measurement.
     """
     measurements = [*_logged_measurements(logs), *more]
     judgements: list[Judgement] = []
@@ -345,6 +431,7 @@ def judge_run(
             require_references=require_references,
             source=source,
             trouble=trouble,
+            baselines=baselines,
         )
     gating = [judgement for judgement in judgements if judgement.gating]
     reasons = _finding_reasons(logs, findings)

@@ -40,6 +40,13 @@ _ANSI_BYTES = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0e-\x1f\x7f]")
 _RANK = re.compile(rb"^[^\S\r\n]*(?:(\d{1,6}): |\[\d{1,6},(\d{1,6})\]<std(?:out|err)>:)")
 
 
+# Python would read "8_00" as 800, and the digits of every script.
+_NUMBER = re.compile(
+    r"\s*[+-]?(?:[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|\.[0-9]+(?:e[+-]?[0-9]+)?|nan|inf|infinity)\s*",
+    re.IGNORECASE | re.ASCII,
+)
+
+
 def clean(raw: bytes | str, limit: int = MAX_EXCERPT) -> str:
     """Return text of a log fit to be shown: no escape sequences, no control or bidi characters, bounded."""
     text = raw[: limit * 8].decode("utf-8", "replace") if isinstance(raw, bytes) else raw[: limit * 8]
@@ -64,7 +71,9 @@ def number(value: object) -> float | None:
         return value
     if isinstance(value, bool) or value is None:
         return None
-    if isinstance(value, int | float) or (isinstance(value, str) and len(value) <= 40):
+    if isinstance(value, int | float) or (
+        isinstance(value, str) and len(value) <= 40 and _NUMBER.fullmatch(value)
+    ):
         try:
             return float(value)
         except (ValueError, OverflowError):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rackproof.core.gpu_models import expected_model, other_models
 from rackproof.core.records import Finding, Gpu, Node, Source, Verdict
 from rackproof.core.text import sanitize
 from rackproof.core.untrusted import list_at, mapping_at, stdout_of, text_at
@@ -94,6 +95,39 @@ def findings_from_facts(name: str, raw: Mapping[str, Any], *, expected_gpus: int
     if not tools:
         text = f"{name}: the facts hold no tool's answer"
         findings.append(_finding("no_facts", text, Verdict.UNPROVEN, "", source))
+    return tuple(findings)
+
+
+def sku_findings(
+    name: str, gpus: Sequence[Gpu], *, sku: str, gpu_name: str = "", expected_gpus: int = 0
+) -> tuple[Finding, ...]:
+    """Return what speaks against a node being of its SKU: other GPUs, or a SKU of which too little is known.
+
+    Args:
+        name: Name of the node.
+        gpus: Its GPUs; without any the model cannot be checked, which other findings say.
+        sku: Its SKU in the inventory; empty where it has none, then nothing is expected.
+        gpu_name: What the product name of its GPUs has to contain; empty for the SKU's own name.
+        expected_gpus: GPUs that the SKU has; 0 where that is not known.
+    """
+    if not sku and not gpu_name:
+        return ()
+    source, findings = Source(file=name), []
+    if sku and expected_gpus < 1:
+        text = f"{name}: how many GPUs SKU {sku} has is not known: set bench_sku_gpus in its group_vars"
+        findings.append(_finding("sku_gpus_unknown", text, Verdict.UNPROVEN, "", source))
+    model = expected_model(sku, gpu_name)
+    others = other_models((gpu.name for gpu in gpus), model) if model else []
+    if not model:
+        text = f"{name}: the model of its GPUs is not checked: set bench_sku_gpu_name for SKU {sku}"
+        findings.append(_finding("sku_model_unknown", text, None, "", source))
+    elif others:
+        shown = ", ".join(other or "no product name" for other in others)
+        text = (
+            f"{name}: its GPUs are {shown}, not {model} as SKU {sku or '(none)'} has; correct its SKU in the "
+            "inventory, or bench_sku_gpu_name in the SKU's group_vars"
+        )
+        findings.append(_finding("sku_differs", text, Verdict.UNPROVEN, "", source))
     return tuple(findings)
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
+from rackproof.core.gpu_models import expected_model, other_models
 from rackproof.core.records import Record, Text, Verdict
 from rackproof.core.text import number, percent, sanitize, size
 from rackproof.core.untrusted import leading_number
@@ -79,6 +80,7 @@ class HealthFinding(Record):
 class Expectation:
     """What a SKU's node has to have; 0, None and empty are not checked.
 
+    ``gpu_name`` is what the product name of each GPU contains; empty for what the SKU's name says.
     ``versions`` names versions as :attr:`NodeSnapshot.versions` does; ``port_gbps`` is a port's rate.
     ``nvlinks`` is the number of a GPU's NVLinks that are up. ``pcie_width`` and ``card_pcie_width`` are the
     lanes of a GPU's and a network card's slot, where these have fewer than the device. ``gpu_readings`` names
@@ -87,6 +89,7 @@ class Expectation:
     """
 
     gpus: int = 0
+    gpu_name: str = ""
     ports: int = 0
     port_gbps: float = 0
     nvlinks: int = 0
@@ -266,6 +269,19 @@ def _replacements(gone: Iterable[GpuSnapshot], new: Iterable[GpuSnapshot]) -> di
         if successor is not None:
             replaced[gpu.uuid] = successor
     return replaced
+
+
+def check_sku(snapshot: NodeSnapshot, expected: Expectation) -> Iterator[HealthFinding]:
+    """Find GPUs of another model than the SKU's, and a SKU whose number of GPUs is not known."""
+    node, sku = NodeSubject(snapshot, None, expected, {}, Limits(), False), snapshot.sku
+    if sku and not expected.gpus:
+        evidence = f"how many GPUs SKU {sku} has is not known (bench_sku_gpus)"
+        yield node.finding("sku_gpus_unknown", Verdict.UNPROVEN, "configure", evidence, "hint")
+    model = expected_model(sku, expected.gpu_name)
+    if model and (others := other_models((gpu.name for gpu in snapshot.gpus), model)):
+        shown = ", ".join(other or "no product name" for other in others)
+        evidence = f"its GPUs are {shown}, not {model} as SKU {sku or '(none)'} has"
+        yield node.finding("sku_differs", Verdict.UNPROVEN, "configure", evidence, "likely")
 
 
 def check_node(

@@ -354,10 +354,10 @@ def test_a_log_is_as_long_here_as_on_the_node(
     assert run.verdict == "pass" or "bytes" in run.reasons[0]
 
 
-def baseline(value: float, **more: Any) -> SkuReference:
+def baseline(value: float, high: float | None = None, **more: Any) -> SkuReference:
     return SkuReference(
         metric="speed",
-        reference=Reference(value=value, low=-0.07, unit="samples/s", source=f"floor {value}"),
+        reference=Reference(value=value, low=-0.07, high=high, unit="samples/s", source=f"floor {value}"),
         **more,
     )
 
@@ -367,9 +367,13 @@ def baseline(value: float, **more: Any) -> SkuReference:
     [
         ([baseline(100)], "pass"),
         ([baseline(200)], "fail"),
-        # The most particular one speaks; of two that are equally so, neither hides the other.
-        ([baseline(200), baseline(100, benchmark="train")], "pass"),
-        ([baseline(100, benchmark="train"), baseline(200)], "pass"),
+        # A more particular one does not lower the SKU's floor; equal ones do not hide each other.
+        ([baseline(200), baseline(100, benchmark="train")], "fail"),
+        ([baseline(100, benchmark="train"), baseline(200)], "fail"),
+        ([baseline(100), baseline(90, benchmark="train"), baseline(200, labels={})], "fail"),
+        # It may raise it, and the more general one's good side is not its own.
+        ([baseline(20, high=0.25), baseline(100, benchmark="train")], "pass"),
+        ([baseline(20, high=0.25), baseline(200, benchmark="train")], "fail"),
         ([baseline(100), baseline(200)], "fail"),
         ([baseline(200), baseline(100)], "fail"),
         ([baseline(100, parameters={"gpus": 8})], "unproven"),

@@ -48,6 +48,7 @@ class Site(Record):
     published_references: bool = True
     sku: str = ""
     sku_gpus: int = 0
+    sku_gpu_name: str = ""
 
 
 def rack_obstacle(site: Site, unreached: Sequence[str]) -> str:

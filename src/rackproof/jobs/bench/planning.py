@@ -96,6 +96,8 @@ class PlannedRun(Record):
     container: str = ""
     sku: str = ""
     sku_gpus: int = 0
+    sku_gpu_name: str = ""
+    """What the product name of the SKU's GPUs has to contain; empty for the SKU's own name."""
     result: Result
     """How its log is read and judged, as the definition had it at planning."""
     definition_path: str
@@ -287,7 +289,12 @@ def make_plan(
     )
     planner.add_runs()
     runs = [
-        run.model_copy(update={"expected_s": estimate(run.benchmark, run.parameters, nodes[run.nodes[0]])})
+        run.model_copy(
+            update={
+                "expected_s": estimate(run.benchmark, run.parameters, nodes[run.nodes[0]]),
+                "sku_gpu_name": planner.sites.get(run.lead, Site()).sku_gpu_name,
+            }
+        )
         for run in order_runs(_each_named(planner.runs, now))
     ]
     title = suite or ", ".join(loaded.name for loaded in selected)

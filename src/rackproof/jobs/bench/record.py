@@ -17,6 +17,7 @@ from rackproof import __version__
 from rackproof.core.judging import SkuReference, judge_run
 from rackproof.core.records import (
     Dataset,
+    Direction,
     Finding,
     LogFile,
     Measurement,
@@ -199,6 +200,7 @@ def build_run(
     require_references: bool = True,
     log_files: Sequence[LogFile] = (),
     trouble: str = "",
+    sku_references: Sequence[SkuReference] = (),
 ) -> Run:
     """Judge what was measured and return the record. It reads no file but a definition that was changed.
 
@@ -211,6 +213,7 @@ def build_run(
         require_references: Whether a measurement without a reference gates.
         log_files: The raw logs beside the record.
         trouble: Why references may exist that were not found, if so.
+        sku_references: The SKU's baselines: those of such runs have to find their measurement.
     """
     started, ended = _moment(evidence.job.get("started")), _moment(evidence.job.get("ended"))
     findings = _ordered_findings(planned, evidence)
@@ -227,6 +230,7 @@ def build_run(
         source=planned.definition_name,
         trouble=trouble,
         more=evidence.measurements,
+        baselines=[one for one in sku_references if one.applies(planned.benchmark, planned.parameters)],
     )
     status = evidence.job.get("exit_status")
     tags = _merged_tags(parsed)
@@ -327,7 +331,7 @@ def write_record(
 
     def references(measurement: Measurement) -> list[Reference]:
         return [
-            *_most_particular(sku_references, planned, measurement),
+            *_baselines_of(sku_references, planned, measurement),
             *_published_references(planned, measurement),
             *accepted.get(measurement_key(measurement), []),
         ]
@@ -341,6 +345,7 @@ def write_record(
         require_references=require_references,
         log_files=logs.files,
         trouble=remark,
+        sku_references=sku_references,
     )
     write_run(run, folder)
     page, remarks = _keep_and_report(run, folder, history)
@@ -416,13 +421,14 @@ def _size_findings(entry: LogFile, size_on_node: object) -> list[Finding]:
     return [_finding("log_differs", Verdict.UNPROVEN, message)]
 
 
-def _most_particular(
+def _baselines_of(
     baselines: Sequence[SkuReference], planned: PlannedRun, measurement: Measurement
 ) -> list[Reference]:
-    """Return the SKU's baselines that name a measurement's case most closely.
+    """Return the SKU's baselines of a measurement: those that name its case most closely, whole.
 
     More labels and parameters name it more closely. Of several that are equally particular none hides
-    another.
+    another. Of the others the bound on the bad side remains: a case that is named more closely must not
+    lower the SKU's floor.
     """
     fitting = [
         baseline
@@ -430,7 +436,26 @@ def _most_particular(
         if baseline.fits(planned.benchmark, planned.parameters, measurement)
     ]
     closest = max(map(_particularity, fitting), default=None)
-    return [baseline.reference for baseline in fitting if _particularity(baseline) == closest]
+    direction = _direction_of(planned, measurement)
+    return [
+        baseline.reference if _particularity(baseline) == closest else _floor(baseline.reference, direction)
+        for baseline in fitting
+    ]
+
+
+def _direction_of(planned: PlannedRun, measurement: Measurement) -> Direction | None:
+    """Return which way a measurement is better, by its rule, else as it states itself."""
+    for rule in planned.result.judge:
+        if rule.metric == measurement.name and rule.direction is not None:
+            return rule.direction
+    return measurement.direction
+
+
+def _floor(reference: Reference, direction: Direction | None) -> Reference:
+    """Return a reference without its bound on the good side."""
+    open_side = {Direction.HIGHER: {"high": None}, Direction.LOWER: {"low": None}, None: {}}[direction]
+    # A reference with a warning alone keeps it as its floor: it has nothing else that could be missed.
+    return reference.model_copy(update=open_side)
 
 
 def _published_references(planned: PlannedRun, measurement: Measurement) -> list[Reference]:

@@ -19,7 +19,7 @@ from rackproof.core import definitions
 from rackproof.core.definitions import DefinitionError, Matrix, Parameters, Scalar
 from rackproof.core.errors import RackproofError
 from rackproof.core.judging import SkuReference, parse_sku_reference
-from rackproof.core.records import Finding, Record, Run, Verdict, worst
+from rackproof.core.records import Finding, Node, Record, Run, Verdict, worst
 from rackproof.jobs.bench import node_setup, planning
 from rackproof.jobs.bench import record as bench_record
 from rackproof.jobs.bench.launch_slurm import Site
@@ -27,7 +27,7 @@ from rackproof.jobs.bench.mlperf_checks import score_repeats
 from rackproof.jobs.bench.node_setup import ExperimentConfig
 from rackproof.jobs.bench.planning import Plan, PlannedRun
 from rackproof.logs import FORMATS
-from rackproof.nodes.facts import findings_from_facts, node_from_facts
+from rackproof.nodes.facts import findings_from_facts, node_from_facts, sku_findings
 from rackproof.report import write_plan_reports, write_run_reports
 from rackproof.report.comparison import write_comparison
 from rackproof.store import host_claims
@@ -372,10 +372,16 @@ def record_run(
     setup = node_setup.SetupEvidence()
     if planned.setup is not None and not planned.unproven_because:
         setup = node_setup.judge_setup(planned.setup, planned.lead, points or {}, jobs or {}, bool(job))
+    nodes = tuple(node_from_facts(name, raw, sku=sku) for name, raw in facts.items())
     evidence = bench_record.Evidence(
-        nodes=tuple(node_from_facts(name, raw, sku=sku) for name, raw in facts.items()),
+        nodes=nodes,
         job=dict(job),
-        findings=(*_facts_findings(facts, sku_gpus), *baseline_findings, *setup.findings),
+        findings=(
+            *_facts_findings(facts, sku_gpus),
+            *_findings_of_sku(nodes, sku, sku_gpus, planned.sku_gpu_name),
+            *baseline_findings,
+            *setup.findings,
+        ),
         could_not_start=failure or planned.unproven_because,
         command=tuple(command),
         measurements=setup.measurements,
@@ -399,6 +405,14 @@ def _facts_findings(facts: Mapping[str, Mapping[str, Any]], sku_gpus: int) -> li
     findings: list[Finding] = []
     for name, raw in facts.items():
         findings += findings_from_facts(name, raw, expected_gpus=sku_gpus)
+    return findings
+
+
+def _findings_of_sku(nodes: Sequence[Node], sku: str, sku_gpus: int, gpu_name: str) -> list[Finding]:
+    """Return what speaks against the nodes being of their SKU, node by node."""
+    findings: list[Finding] = []
+    for node in nodes:
+        findings += sku_findings(node.name, node.gpus, sku=sku, gpu_name=gpu_name, expected_gpus=sku_gpus)
     return findings
 
 
@@ -686,6 +700,9 @@ def _scalar(name: str, value: Any) -> Scalar:
 
 def _number_in_text(text: str) -> int | float | None:
     """Return the finite number that a text is, as an integer where it can be one; None where it is none."""
+    # Python reads "8_00" as 800 and the digits of every script; here these are text.
+    if "_" in text or not text.isascii():
+        return None
     for kind in (int, float):
         try:
             number = kind(text)

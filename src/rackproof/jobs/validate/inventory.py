@@ -52,6 +52,10 @@ def _expected_value(name: str, value: Any) -> Any:
         if name == "gpu_readings" and (unknown := sorted(set(names) - set(GPU_READINGS))):
             raise ValueError(f"{name}: unknown {', '.join(unknown)}; there are {', '.join(GPU_READINGS)}")
         return names
+    if name == "gpu_name":
+        if not isinstance(value, str):
+            raise TypeError(f"gpu_name: {value!r:.60} is no text")
+        return str(value)
     if name == "fabric":
         if not isinstance(value, bool):
             raise TypeError(f"fabric: {value!r:.60} is neither true nor false")

@@ -28,6 +28,7 @@ from rackproof.jobs.validate.messages import describe_drain_plan, drain_reason
 from rackproof.nodes.health_checks import (
     HealthFinding,
     check_node,
+    check_sku,
     majority_versions,
     mark_fleetwide,
 )
@@ -295,10 +296,12 @@ def _health_findings(
         same_gpus = {node for gpu in kept.snapshot.gpus for node in nodes_of_gpu[gpu.uuid]}
         if others := sorted(same_gpus - {name}):
             findings.append(_same_machine_finding(name, others))
+        expected = parse_node_expectation(name, kept.expected)
+        findings += check_sku(kept.snapshot, expected)
         findings += check_node(
             kept.snapshot,
             previous=previous.snapshot if previous else None,
-            expected=parse_node_expectation(name, kept.expected),
+            expected=expected,
             majority=majorities.get(kept.snapshot.sku),
             limits=parse_limits(name, kept.limits),
             idle=_is_idle(states[name]),

@@ -15,41 +15,13 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from rackproof.core.gpu_models import PHYSICS, GpuPhysics
 from rackproof.core.judging import SkuReference
 from rackproof.core.records import Reference
 
 GIB = 1 << 30
 
 
-@dataclass(frozen=True)
-class GpuPhysics:
-    """What a GPU of a SKU cannot exceed: dense TFLOP/s by precision, TB/s of memory, GB/s of links one way.
-
-    ``nvls_off`` is the all-reduce bus bandwidth in GB/s that a node reaches with all its GPUs at 1 GiB and
-    more though NVLS is broken (None: not known); ``nvls_gpus`` how many GPUs it takes for NVLS to be used.
-    """
-
-    tflops: Mapping[str, float]
-    memory: float
-    nvlink: float
-    host: float
-    nvls_off: float | None = None
-    nvls_gpus: int = 5
-
-
-_V100 = GpuPhysics({"fp16": 125, "fp32": 15.7}, 0.9, 150, 16)
-PHYSICS: Mapping[str, GpuPhysics] = {
-    # V100 SXM2's data sheet; NVLS came with later ones.
-    "dgx1": _V100,
-    "hyperplane": _V100,
-    # Data sheets (dense); NVLS off: published runs of 8 GPUs.
-    "h100": GpuPhysics({"bf16": 989.5, "fp8": 1979}, 3.35, 450, 64, 367),
-    "h200": GpuPhysics({"bf16": 989.5, "fp8": 1979}, 4.8, 450, 64, 367),
-    "b200": GpuPhysics({"bf16": 2250, "fp8": 4500}, 8.0, 900, 64, 682, 6),
-    "b300": GpuPhysics({"bf16": 2250, "fp8": 4500}, 8.0, 900, 128),
-    "gb200": GpuPhysics({"bf16": 2500, "fp8": 5000}, 8.0, 900, 450),
-    "gb300": GpuPhysics({"bf16": 2500, "fp8": 5000}, 8.0, 900, 450),
-}
 ESSENTIAL = (("gemm_best", "bf16"), ("memory_copy", ""))
 """Metrics, and their precision, without which a SKU's bad GPU is not noticed."""
 

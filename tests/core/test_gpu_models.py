@@ -1,0 +1,102 @@
+"""A SKU's GPUs are known by their product name; other models are never taken for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from rackproof.core.gpu_models import expected_model, is_model, physics_of
+from rackproof.core.records import Gpu
+from rackproof.nodes.facts import sku_findings
+from rackproof.nodes.health_checks import Expectation, check_sku
+from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
+
+
+@pytest.mark.parametrize(
+    ("sku", "given", "model"),
+    [
+        ("h200", "", "H200"),
+        ("hgx-h200-x8", "", "H200"),
+        ("GB300", "", "GB300"),
+        ("dgx1", "", "V100"),
+        ("gh200", "", "GH200"),
+        ("h200", "H200 NVL", "H200 NVL"),
+        ("blue", "", ""),
+        ("h100-and-h200", "", ""),
+        ("", "", ""),
+    ],
+)
+def test_the_model_of_a_sku(sku: str, given: str, model: str) -> None:
+    assert expected_model(sku, given) == model
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "same"),
+    [
+        ("NVIDIA H200", "H200", True),
+        ("Tesla V100-SXM2-16GB", "V100", True),
+        ("NVIDIA H100 80GB HBM3", "H100", True),
+        ("NVIDIA H200 NVL", "H200 NVL", True),
+        ("NVIDIA GH200 480GB", "H200", False),
+        ("NVIDIA H20", "H200", False),
+        ("NVIDIA H200", "H20", False),
+        ("NVIDIA A100-SXM4-80GB", "A10", False),
+        ("NVIDIA GB200", "B200", False),
+        ("", "H200", False),
+    ],
+)
+def test_a_model_is_a_word_of_the_product_name(name: str, model: str, same: bool) -> None:
+    assert is_model(name, model) is same
+
+
+def test_the_peaks_of_a_product() -> None:
+    h100, v100 = physics_of("NVIDIA H100 80GB HBM3"), physics_of("Tesla V100-SXM2-16GB")
+    assert h100 is not None
+    assert h100.memory == 3.35
+    assert v100 is not None
+    assert v100.memory == 0.9
+    assert physics_of("NVIDIA GeForce RTX 4090") is None
+
+
+@pytest.mark.parametrize(
+    ("sku", "names", "given", "code"),
+    [
+        ("h200", ["NVIDIA H200"] * 4, "", None),
+        ("h200", ["NVIDIA H200 NVL"], "", None),
+        ("custom", ["NVIDIA L40S"], "L40S", None),
+        ("h200", ["NVIDIA A10"] * 4, "", "sku_differs"),
+        ("h200", ["NVIDIA GH200 480GB"], "", "sku_differs"),
+        ("h100", ["NVIDIA H100 80GB HBM3", "NVIDIA H200"], "", "sku_differs"),
+        ("b200", ["NVIDIA GB200"], "", "sku_differs"),
+        ("h200", ["NVIDIA H200", ""], "", "sku_differs"),
+        ("custom", ["NVIDIA L40"], "L40S", "sku_differs"),
+    ],
+)
+def test_gpus_of_another_model_prove_nothing(
+    sku: str, names: list[str], given: str, code: str | None
+) -> None:
+    gpus = [Gpu(index=number, uuid=f"GPU-{number}", name=name) for number, name in enumerate(names)]
+    found = sku_findings("n1", gpus, sku=sku, gpu_name=given, expected_gpus=len(gpus))
+    assert [(one.code, one.verdict) for one in found] == ([(code, "unproven")] if code else [])
+    snapshot = NodeSnapshot(
+        node="n1",
+        hardware_key="S1",
+        sku=sku,
+        gpus=tuple(GpuSnapshot(uuid=gpu.uuid, name=gpu.name) for gpu in gpus),
+    )
+    nightly = check_sku(snapshot, Expectation(gpus=len(gpus), gpu_name=given))
+    assert [(one.code, one.verdict) for one in nightly] == ([(code, "unproven")] if code else [])
+
+
+def test_a_sku_of_an_unknown_model_is_remarked_on() -> None:
+    (found,) = sku_findings("n1", [], sku="blue", expected_gpus=4)
+    assert found.verdict is None
+    assert "bench_sku_gpu_name" in found.message
+    assert sku_findings("n1", [], sku="") == ()
+
+
+@pytest.mark.parametrize("sku", ["h200", "gb300", "dgx1"])
+def test_a_sku_without_a_number_of_gpus_is_unproven(sku: str) -> None:
+    (found,) = sku_findings("n1", [], sku=sku)
+    assert (found.code, found.verdict) == ("sku_gpus_unknown", "unproven")
+    (nightly,) = check_sku(NodeSnapshot(node="n1", hardware_key="S1", sku=sku), Expectation())
+    assert (nightly.code, nightly.verdict) == ("sku_gpus_unknown", "unproven")

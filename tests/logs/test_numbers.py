@@ -1,0 +1,22 @@
+"""Numbers in logs are decimal numbers; what only Python takes for one is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from rackproof.jobs.bench.tasks import _number_in_text
+from rackproof.logs._reading import number
+
+
+@pytest.mark.parametrize("text", ["8_00", "1_0.5", "٨٠٠", "８００", "1e1_0", "0x10", "8 00", "", "_8"])  # noqa: RUF001
+def test_what_only_python_reads_is_no_number(text: str) -> None:
+    assert number(text) is None
+    assert _number_in_text(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("800", 800), (" 8.5 ", 8.5), ("-1e-3", -0.001), (".5", 0.5), ("5.", 5), ("+2E3", 2000)],
+)
+def test_decimal_numbers_are_read(text: str, value: float) -> None:
+    assert number(text) == value
