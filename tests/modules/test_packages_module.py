@@ -288,3 +288,14 @@ def test_interrupted_work_is_finished_first(
     assert "--fix-broken install" in second
     assert code.work(options, check=True)["changed"] is True
     assert len(node.calls()) == 2
+
+
+def test_a_journal_that_dpkg_left_is_finished_first(node: Node, modules: Modules, tmp_path: Path) -> None:
+    updates = tmp_path / "updates"
+    updates.mkdir()
+    (updates / "0001").touch()
+    node.answers(
+        "apt-get-install", "E: dpkg was interrupted, you must manually run 'dpkg --configure -a'", 100
+    )
+    run(modules, _dpkg_updates=str(updates))
+    assert node.calls("--configure -a")
