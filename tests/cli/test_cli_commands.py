@@ -251,6 +251,30 @@ class TestAccept:
         assert "nothing was accepted" in output_of(result)
 
 
+class TestWithdraw:
+    def test_what_was_accepted_is_taken_back_and_all_of_it_is_listed(self, run: Call, kept: str) -> None:
+        assert run("accept", kept).exit_code == 0
+        result = run("withdraw", kept, "--reason", "the fan was broken")
+        assert result.exit_code == 0
+        assert re.match(rf"withdrew \d+ references? from {kept}", output_of(result))
+        listed = output_of(run("accept", "--list"))
+        assert [word in listed for word in ("accept", "withdraw", "fan", kept)] == [True] * 4
+        # Once more there is nothing to take back, and nothing is noted.
+        assert run("withdraw", kept).exit_code == 1
+        assert output_of(run("accept", "--list")) == listed
+
+    def test_a_damaged_line_hides_no_other(self, run: Call, kept: str, tmp_path: Path) -> None:
+        assert run("accept", kept).exit_code == 0
+        with (tmp_path / "results/acceptances.jsonl").open("a") as log:
+            log.write("half a li\n")
+        assert kept in output_of(run("accept", "--list"))
+
+    def test_an_acceptance_needs_a_run(self, run: Call, kept: str) -> None:
+        assert run("accept").exit_code == 1
+        assert run("withdraw", "nothing").exit_code == 1
+        assert "nothing was accepted" in output_of(run("accept", "--list"))
+
+
 class TestCompare:
     @pytest.fixture
     def two(self, run: Call, tmp_path: Path) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""``rackproof history`` and ``rackproof accept``: the database of runs."""
+"""``rackproof history``, ``accept`` and ``withdraw``: the database of runs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import print_json, terminal_width
 from rackproof.core.text import sanitize
 from rackproof.report.terminal import text_table
+from rackproof.store.acceptance_log import LOG_NAME, note_acceptance, read_acceptances
 from rackproof.store.history.store import RunRow, drain_spool, open_store
 
 
@@ -75,20 +76,79 @@ def _summary_row(run: RunRow) -> tuple[str, ...]:
 
 
 @click.command("accept")
-@click.argument("run_id", metavar="RUN")
+@click.argument("run_id", metavar="RUN", required=False)
+@click.option("--list", "listed", is_flag=True, help="Show who accepted and withdrew what, and when.")
 @results_option
-def accept_command(run_id: str, results: Path) -> None:
+def accept_command(run_id: str | None, listed: bool, results: Path) -> None:
     """Make the numbers of a run references for the hardware it ran on.
 
     RUN is the id of a run in the history, or the beginning of it. Its measurements that had no
-    reference yet become one; later runs on that hardware are judged against it.
+    reference yet become one; later runs on that hardware are judged against it. Refused are runs with any
+    finding, and numbers that no sound machine of the model or SKU has.
     """
+    if listed:
+        _show_acceptances(results)
+        return
+    if not run_id:
+        raise ToolError("name the run to accept (`rackproof history` lists them), or give --list")
     with open_store(history_path(results)) as store:
         run = store.run(run_id)
         # By the whole id: the operator may have given its beginning.
         count = store.accept(run.run_id)
-    if not count:
-        raise ToolError(f"{run.run_id} has no measurement that waits for a reference; nothing was accepted")
+        if not count:
+            raise ToolError(
+                f"{run.run_id} has no measurement that waits for a reference; nothing was accepted"
+            )
+        note_acceptance(results, "accept", run.run_id, count)
     nodes = ", ".join(node.name for node in run.nodes)
-    references = f"{count} reference{'' if count == 1 else 's'} from {run.run_id}"
+    references = f"{_references(count)} from {run.run_id}"
     click.echo(f"accepted {sanitize(references + (f' for {nodes}' if nodes else ''), 600)}")
+
+
+@click.command("withdraw")
+@click.argument("run_id", metavar="RUN")
+@click.option("--reason", default="", help="Why, kept in the list of `rackproof accept --list`.")
+@results_option
+def withdraw_command(run_id: str, reason: str, results: Path) -> None:
+    """Take back the references that a run gave.
+
+    RUN is the whole id of an accepted run. Later runs are judged by what else was accepted for the
+    hardware, or wait for a reference again.
+    """
+    with open_store(history_path(results)) as store:
+        # Not through the run: its acceptance outlives its row.
+        count = store.withdraw(run_id)
+    if not count:
+        raise ToolError(
+            f"no reference comes from {sanitize(run_id, 130)}: give the whole id of a run that was accepted "
+            "(`rackproof accept --list`)"
+        )
+    note_acceptance(results, "withdraw", run_id, count, sanitize(reason, 400))
+    click.echo(f"withdrew {_references(count)} from {sanitize(run_id, 130)}")
+
+
+def _references(count: int) -> str:
+    return f"{count} reference{'' if count == 1 else 's'}"
+
+
+def _show_acceptances(results: Path) -> None:
+    """Show the acts that the log of acceptances has, oldest first."""
+    acts, damaged = read_acceptances(results)
+    if acts:
+        rows = [
+            (
+                f"{act.moment:%Y-%m-%d %H:%M}",
+                act.act,
+                str(act.references),
+                sanitize(f"{act.user}@{act.host}", 80),
+                sanitize(act.reason, 80),
+                sanitize(act.run_id, 130),
+            )
+            for act in acts
+        ]
+        columns = ("When (UTC)", "Act", "References", "Who", "Reason", "Run")
+        click.echo("\n".join(text_table(columns, rows, terminal_width(), (3, 4))))
+    else:
+        click.echo("nothing was accepted from this results folder")
+    if damaged:
+        click.echo(f"note: {damaged} lines of {results / LOG_NAME} are damaged", err=True)

@@ -81,6 +81,10 @@ COMMANDS: Mapping[str, LazyCommand] = {
         "rackproof.cli.submission:submission_command",
         "Make a submission to an MLPerf round out of runs of one system.",
     ),
+    "withdraw": LazyCommand(
+        "rackproof.cli.history:withdraw_command",
+        "Take back the references that a run gave.",
+    ),
 }
 
 

@@ -6,11 +6,12 @@ No I/O: the repository reads and writes the tables.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rackproof.core.gpu_models import GpuPhysics, is_model, physics_of
 from rackproof.core.records import Direction, Judgement, Reference, Run, Verdict
-from rackproof.store.history.identity import Place, Topology, canonical_json
+from rackproof.store.history.identity import Kind, Place, Topology, bounded_key, canonical_json
 from rackproof.store.history.writer import is_candidate, quantity_of
 
 DEFAULT_LOW = -0.07
@@ -54,8 +55,8 @@ def mirror_bound(bound: float | None) -> float | None:
 
 def acceptance_objection(run: Run) -> str:
     """Return why a run's numbers must not become references, empty if they may."""
-    if run.verdict is Verdict.FAIL:
-        return run.reasons[0] if run.reasons else "it failed"
+    if run.verdict in (Verdict.FAIL, Verdict.DEGRADED):
+        return run.reasons[0] if run.reasons else f"it is {run.verdict.value}"
     # Not the verdict alone: a run is unproven for want of references, and those it is to give.
     objection = next(_bad_evidence(run), None)
     if objection is not None:
@@ -67,7 +68,8 @@ def acceptance_objection(run: Run) -> str:
 
 def _bad_evidence(run: Run) -> Iterator[str]:
     """Yield what of a run's findings, logs and judgements speaks against its numbers."""
-    bad = (Verdict.FAIL, Verdict.UNPROVEN)
+    # What only degrades a run leaves its numbers doubtful: a machine with an XID is nobody's measure.
+    bad = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED)
     for finding in run.findings:
         if finding.verdict in bad:
             yield finding.message
@@ -77,6 +79,87 @@ def _bad_evidence(run: Run) -> Iterator[str]:
     for judged in run.judgements:
         if judged.gating and judged.verdict in bad and not is_candidate(judged):
             yield f"{judged.metric} is {judged.verdict.value}: {judged.reason}"
+
+
+FLEET_DEVIATION = 0.1
+"""A number this much worse than the median of the SKU's other hardware is no reference."""
+FLEET_LEAST = 3
+"""So many other pieces of hardware have to have measured the same for their median to count."""
+_LEAST_SHARE = 0.5
+"""A sound GPU reaches more than this share of its peak; sound ones of today reach 70 to 95 %."""
+
+
+def physical_objection(metric: str, labels: Mapping[str, str], unit: str, value: float, product: str) -> str:
+    """Return why a number cannot be that of a sound GPU of this model, empty if it can or that is not known.
+
+    Args:
+        metric: Name of the measurement.
+        labels: Its labels; ``dtype`` has its precision.
+        unit: Its unit.
+        value: The number.
+        product: The product name of the GPU.
+    """
+    physics = physics_of(product)
+    peak = None if physics is None else _peak(physics, metric, labels, unit)
+    if peak is None:
+        return ""
+    shown = f"{metric} is {value:.6g} {unit}"
+    if value > peak:
+        return f"{shown}, more than the peak of {product}, {peak:g} {unit}"
+    # Cards with fewer watts and other memory share the name of the model.
+    slower = any(is_model(product, word) for word in ("PCIe", "NVL"))
+    # What is reached of the link to a Grace differs too much for a lower bound.
+    slower = slower or (metric in _HOST_COPIES and peak == _C2C)
+    if not slower and not metric.endswith("busbw") and value < _LEAST_SHARE * peak:
+        return f"{shown}, less than half of the peak of {product}, {peak:g} {unit}"
+    return ""
+
+
+_C2C = 450.0
+"""Host link of a Grace's GPU, GB/s."""
+_HOST_COPIES = ("host_to_device", "device_to_host")
+
+
+def _peak(physics: GpuPhysics, metric: str, labels: Mapping[str, str], unit: str) -> float | None:
+    """Return what a model cannot exceed in a metric, None where it is not known in this unit."""
+    peaks: dict[tuple[str, str], float | None] = {
+        ("gemm_best", "TFLOP/s"): physics.tflops.get(labels.get("dtype", "")),
+        ("memory_copy", "TB/s"): physics.memory,
+        ("memory_triad", "TB/s"): physics.memory,
+        ("host_to_device", "GB/s"): physics.host,
+        ("device_to_host", "GB/s"): physics.host,
+        ("peer_copy", "GB/s"): physics.nvlink,
+    }
+    if metric.endswith("busbw") and unit == "GB/s":
+        return None if labels.get("device") == "cpu" else 2 * physics.nvlink
+    return peaks.get((metric, unit))
+
+
+def fleet_objection(value: float, others: Sequence[float], direction: Direction | None) -> str:
+    """Return why a number is not like those of the SKU's other hardware, empty if it is or too few are known.
+
+    Args:
+        value: The number.
+        others: One number of each other piece of hardware.
+        direction: Which way is better; where it is not known, each deviation counts.
+    """
+    if len(others) < FLEET_LEAST:
+        return ""
+    middle = statistics.median(others)
+    share = (value - middle) / abs(middle) if middle else 0.0
+    loss = {Direction.HIGHER: -share, Direction.LOWER: share, None: abs(share)}[direction]
+    if loss <= FLEET_DEVIATION:
+        return ""
+    return f"{value:.6g} is {loss:.0%} worse than the median of {len(others)} others of its SKU, {middle:.6g}"
+
+
+def product_on(run: Run, kind: str, key: str) -> str:
+    """Return the product name of the GPUs that a number was measured on, empty if unknown or several."""
+    gpus = [gpu for node in run.nodes for gpu in node.gpus]
+    if kind == Kind.GPU.value:
+        gpus = [gpu for gpu in gpus if bounded_key(gpu.uuid) == key]
+    names = {gpu.name for gpu in gpus}
+    return names.pop() if len(names) == 1 else ""
 
 
 NumberKey = tuple[str, str, str, str]
@@ -92,7 +175,7 @@ def acceptable_numbers(run: Run, topology: Topology) -> dict[NumberKey, tuple[fl
     numbers = _judged_numbers(run, topology)
     accepted_quantities = {key[2:] for key in numbers}
     for measurement in run.measurements:
-        key = _number_key(run, topology.place(measurement.labels), measurement.name, measurement.unit)
+        key = number_key(run, topology.place(measurement.labels), measurement.name, measurement.unit)
         # What was judged keeps the judgement's value; NaN and infinity are no reference.
         if key is None or key in numbers or not measurement.finite:
             continue
@@ -106,13 +189,13 @@ def _judged_numbers(run: Run, topology: Topology) -> dict[NumberKey, tuple[float
     # A judgement states no direction: the measurement of its metric does.
     directions = {one.name: one.direction for one in run.measurements if one.direction is not None}
     for judged in run.judgements:
-        key = _number_key(run, topology.place(judged.labels), judged.metric, judged.unit)
+        key = number_key(run, topology.place(judged.labels), judged.metric, judged.unit)
         if key is not None and judged.value is not None and _may_become_reference(judged):
             numbers[key] = judged.value, directions.get(judged.metric)
     return numbers
 
 
-def _number_key(run: Run, place: Place, metric: str, unit: str) -> NumberKey | None:
+def number_key(run: Run, place: Place, metric: str, unit: str) -> NumberKey | None:
     """Return the key of a number, ``None`` where its hardware is unknown."""
     if place.hardware is None:
         return None

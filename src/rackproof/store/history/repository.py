@@ -24,7 +24,7 @@ from sqlalchemy import Connection, Engine, Select, delete, exists, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 
-from rackproof.core.records import Direction, Node, Reference, Run, Verdict
+from rackproof.core.records import Direction, Measurement, Node, Reference, Run, Verdict
 from rackproof.store.history import schema
 from rackproof.store.history.database import (
     WRITE_OPTION,
@@ -48,10 +48,15 @@ from rackproof.store.history.references import (
     DEFAULT_HIGH,
     DEFAULT_LOW,
     DEFAULT_WARN,
+    NumberKey,
     acceptable_numbers,
     acceptance_objection,
     accepted_reference,
+    fleet_objection,
     mirror_bound,
+    number_key,
+    physical_objection,
+    product_on,
 )
 from rackproof.store.history.rows import Candidate, Measured, MeasurementRow, ParameterMapping, RunRow
 from rackproof.store.history.writer import RunWriter, as_utc, join_special, quantity_of
@@ -62,6 +67,8 @@ if TYPE_CHECKING:
     from rackproof.store.history.readings import Accepted, Failure, Readings
 
 _BATCH = 200
+_FLEET_ROWS = 200_000
+"""So many of the newest numbers of a SKU are enough for its median."""
 _ATTEMPTS = 4
 _ESTIMATE_RUNS = 25
 # Deadlock found, serialization failure: another writer was first, the same work succeeds again.
@@ -409,6 +416,7 @@ class Store(AbstractContextManager["Store"]):
         numbers = acceptable_numbers(run, topology)
         if not numbers:
             return 0
+        self._require_plausible(run, topology, numbers)
         shared = {"run_id": run.run_id, "moment": self._moment(run.run_id), "accepted": datetime.now(UTC)}
         bounds = {"low": low, "high": high, "warn": warn}
         mirrored = {"low": mirror_bound(high), "high": mirror_bound(low), "warn": mirror_bound(warn)}
@@ -433,6 +441,31 @@ class Store(AbstractContextManager["Store"]):
             return len(rows)
 
         return self._write(enter)
+
+    def _require_plausible(
+        self, run: Run, topology: Topology, numbers: Mapping[NumberKey, tuple[float, Direction | None]]
+    ) -> None:
+        """Check numbers by physics and by the SKU's other hardware.
+
+        Raises:
+            HistoryError: One is not that of a sound machine.
+        """
+        for measurement in run.measurements:
+            part = topology.place(measurement.labels).hardware
+            if part is None or not _is_among(numbers, run, topology, measurement):
+                continue
+            product = product_on(run, part.kind.value, part.key)
+            objection = physical_objection(
+                measurement.name, measurement.labels, measurement.unit, measurement.value, product
+            )
+            if objection:
+                raise HistoryError(f"run {run.run_id} is no reference: {objection}")
+        with self._reading() as connection:
+            others = _numbers_of_others(connection, run, numbers)
+        for key, (value, direction) in numbers.items():
+            objection = fleet_objection(value, others.get(key, ()), direction)
+            if objection:
+                raise HistoryError(f"run {run.run_id} is no reference: on {key[1]}, {objection} {key[3]}")
 
     def withdraw(self, run_id: str) -> int:
         """Take back the acceptance of a run (its whole id) and return how many references went."""
@@ -585,6 +618,54 @@ def _candidate(row: Any, measured: Measured, parts: HardwareOfRows) -> Candidate
         parts.key(row.hardware_id),
         row.reason,
     )
+
+
+def _is_among(
+    numbers: Mapping[NumberKey, tuple[float, Direction | None]],
+    run: Run,
+    topology: Topology,
+    measurement: Measurement,
+) -> bool:
+    """Whether a measurement is one of the numbers that are to be accepted."""
+    return number_key(run, topology.place(measurement.labels), measurement.name, measurement.unit) in numbers
+
+
+def _numbers_of_others(
+    connection: Connection, run: Run, numbers: Mapping[NumberKey, tuple[float, Direction | None]]
+) -> dict[NumberKey, list[float]]:
+    """Return for each number the medians of the other hardware of its SKU, one of each piece."""
+    skus = {node.sku for node in run.nodes if node.sku}
+    if len(skus) != 1:
+        return {}
+    table, runs, what = schema.measurements, schema.runs, schema.quantities
+    parts, homes = schema.hardware.alias(), schema.hardware.alias()
+    query = (
+        select(what.c.digest, what.c.unit, parts.c.kind, parts.c.key, table.c.value)
+        .join(what, what.c.id == table.c.quantity_id)
+        .join(parts, parts.c.id == table.c.hardware_id)
+        .join(homes, homes.c.id == table.c.node_id)
+        .join(runs, runs.c.id == table.c.run_pk)
+        .where(
+            what.c.digest.in_(sorted({key[2] for key in numbers})[:_BATCH]),
+            homes.c.sku == skus.pop(),
+            runs.c.verdict != Verdict.FAIL.value,
+            table.c.value.is_not(None),
+        )
+        .order_by(table.c.moment.desc())
+        .limit(_FLEET_ROWS)
+    )
+    by_part: dict[NumberKey, list[float]] = {}
+    for row in connection.execute(query):
+        by_part.setdefault((row.kind, row.key, row.digest, row.unit), []).append(row.value)
+    medians = {key: statistics.median(values) for key, values in by_part.items()}
+    return {
+        key: [
+            middle
+            for other, middle in medians.items()
+            if other[0] == key[0] and other[1] != key[1] and other[2:] == key[2:]
+        ]
+        for key in numbers
+    }
 
 
 def _enter_baselines(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
