@@ -78,7 +78,6 @@ def test_a_public_name_is_defined_once(root: Path) -> None:
         name: places for name, places in twice.items() if name not in NAMES_DEFINED_TWICE
     }
     assert set(twice) == NAMES_DEFINED_TWICE, "take out of NAMES_DEFINED_TWICE what is defined once now"
-    assert set(twice) == NAMES_DEFINED_TWICE, "take out of NAMES_DEFINED_TWICE what is defined once now"
 
 
 def test_no_function_of_the_product_is_complex(root: Path) -> None:

@@ -276,9 +276,9 @@ class Events(LogParser):
         if key == "tracked_stats":
             self.on_tracked_stats(value, time, position)
             return
-        if self.run_stop is not None and key in _OF_ANOTHER_RUN and self.unexpected_after_stop is None:
-            self.unexpected_after_stop = key, self.log.line_at(position)
-        if key in _COURSE and not (key == "run_stop" and self.run_stop is not None):
+        if self.run_stop is not None:
+            self._note_after_stop(key, position)
+        elif key in _COURSE:
             self._follow_course(key, time, position)
         # Every rank writes its own run_stop: those of the others are no events after the end.
         self.pass_time(time, position, counts=key not in ("run_stop", "status"))
@@ -287,6 +287,10 @@ class Events(LogParser):
             handler(key, value, meta if type(meta) is dict else {}, time, position)
         elif key not in NOT_TAGS and value is not None and key not in self.log.tags:
             self.log.tag(key, value)
+
+    def _note_after_stop(self, key: str, position: int) -> None:
+        if key in _OF_ANOTHER_RUN and self.unexpected_after_stop is None:
+            self.unexpected_after_stop = key, self.log.line_at(position)
 
     def _follow_course(self, key: str, time: float, position: int) -> None:
         """Note the event that is furthest behind one that was logged before it."""

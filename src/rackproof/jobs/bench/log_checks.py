@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 
 from rackproof.core.definitions import JudgeRule
 from rackproof.core.records import Finding, Measurement, Node, ParsedLog, Verdict
@@ -88,13 +89,18 @@ def _gpu_findings(planned: PlannedRun, logs: Sequence[ParsedLog], nodes: Sequenc
     wanted = planned_gpus(planned, len(there))
     if not wanted:
         return
-    measurements = [one for log in logs for one in log.measurements]
-    stated = {uuid for log in logs for uuid in log.tags.get("software.gpus", "").split(",") if uuid}
+    measurements = list(chain.from_iterable(log.measurements for log in logs))
+    stated = _stated_gpus(logs)
     if stated or planned.result.states_run:
         yield from _coverage_findings("the log", stated, there, wanted)
     for rule in planned.result.judge:
         if rule.per and not _is_absent(rule, measurements):
             yield from _rule_findings(rule, measurements, there, wanted)
+
+
+def _stated_gpus(logs: Iterable[ParsedLog]) -> set[str]:
+    """Return the UUIDs that the programs themselves state to have used."""
+    return {uuid for log in logs for uuid in log.tags.get("software.gpus", "").split(",") if uuid}
 
 
 def planned_gpus(planned: PlannedRun, there: int) -> int:
