@@ -88,6 +88,11 @@ class RackproofAction(ActionBase):
         hostvars: Mapping[str, Any] = self.task_vars["hostvars"]
         return hostvars
 
+    def raw_variables(self, host: str) -> Mapping[str, Any]:
+        """Return a host's variables as they are written, without evaluating them."""
+        variables: Mapping[str, Any] = self.task_vars["hostvars"].raw_get(host)
+        return variables
+
     @property
     def check_mode(self) -> bool:
         """Whether nothing may be changed."""
