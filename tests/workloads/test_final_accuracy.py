@@ -16,12 +16,13 @@ from rackproof.jobs.bench.record import Evidence
 from rackproof.logs import FORMATS, parse
 
 
-def log_text(**measured: float) -> str:
+def log_text(run_id: str, **measured: float) -> str:
     def line(key: str, value: object, second: int, **metadata: object) -> str:
         event = {"namespace": "", "time_ms": 1_700_000_000_000 + 1000 * second, "event_type": "POINT_IN_TIME"}
         return f":::MLLOG {json.dumps({**event, 'key': key, 'value': value, 'metadata': metadata})}\n"
 
-    text = line("init_start", None, 0) + line("run_start", None, 5)
+    text = line("init_start", None, 0) + line("run_id", run_id, 0) + line("facts", {"gpus": "GPU-0"}, 4)
+    text += line("run_start", None, 5)
     for name, value in measured.items():
         unit = "images/s" if name == "images_per_second" else "fraction"
         one = {"name": name, "value": value, "unit": unit, "direction": "higher", "labels": {}}
@@ -34,8 +35,20 @@ def judged(root: Path, name: str, **measured: float) -> Run:
     node = Node(name="n1", gpus=(Gpu(index=0, uuid="GPU-0"),))
     made = planning.make_plan([loaded], {"n1": node}, {"n1": {}}, now=datetime(2026, 1, 1, tzinfo=UTC))
     (planned,) = made.runs
-    job = {"id": planned.run_id, "phase": "ended", "ended_by": "itself", "exit_status": 0, "succeeded": True}
-    log = parse(io.BytesIO(log_text(**measured).encode()), format=planned.result.format, name="logs/n1.log")
+    job = {
+        "id": planned.run_id,
+        "phase": "ended",
+        "ended_by": "itself",
+        "exit_status": 0,
+        "succeeded": True,
+        "started": 1_700_000_000,
+        "ended": 1_700_000_021,
+    }
+    log = parse(
+        io.BytesIO(log_text(planned.run_id, **measured).encode()),
+        format=planned.result.format,
+        name="logs/n1.log",
+    )
     return record.build_run(
         planned,
         [log],

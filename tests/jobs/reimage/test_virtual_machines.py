@@ -130,11 +130,11 @@ def test_a_unit_starts_once_reloads_and_ends(
     (tmp_path / "units").mkdir()
     reloaded, ready = tmp_path / "reloaded", tmp_path / "ready"
     # A signal that comes before its trap is set would end the shell.
-    script = f'trap "touch {reloaded}" HUP; touch {ready}; while :; do sleep 0.1; done'
-    # An empty system has no kill but the shell's.
-    hang_up = f"{sys.executable} -c 'import os, sys; os.kill(int(sys.argv[1]), 1)' $MAINPID"
+    script = f'trap "touch {reloaded}" USR1; touch {ready}; while :; do sleep 0.1; done'
+    # An empty system has no kill but the shell's; and no shell catches SIGHUP that nohup had it ignore.
+    kill = "import os, signal, sys; os.kill(int(sys.argv[1]), signal.SIGUSR1)"
     (tmp_path / "units/one.service").write_text(
-        f"[Service]\nExecStart=/bin/sh -c '{script}'\nExecReload={hang_up}\n"
+        f"[Service]\nExecStart=/bin/sh -c '{script}'\nExecReload={sys.executable} -c '{kill}' $MAINPID\n"
     )
     (tmp_path / "units/bad.service").write_text("[Service]\nExecStart=/bin/sh -c 'echo no; exit 1'\n")
     assert systemctl.main(["is-active", "one.service"]) == 3
