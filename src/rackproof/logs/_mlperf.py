@@ -131,7 +131,7 @@ EVALUATED_OFFLINE = frozenset({"stable_diffusion", "minigo"})
 _COURSE = frozenset({"run_start", "epoch_start", "eval_start", "eval_accuracy", "eval_stop", "run_stop"})
 """Events that a run logs in the order of time. Others come from buffers, seconds later (cache_clear of each
 node, HugeCTR's statistics), and no duration is read from them."""
-_OF_ANOTHER_RUN = frozenset({"run_start", "init_start", "eval_accuracy", "measurement"})
+_OF_ANOTHER_RUN = frozenset({"run_start", "eval_accuracy", "measurement"})
 """Events that no rank has left to report once the run has stopped."""
 
 

@@ -31,6 +31,9 @@ def inventory(root: Path, folder: Path) -> Path:
     double = root / "tests/workloads/docker_double.py"
     (tools / "docker").write_text(f'#!/bin/sh\nexec {sys.executable} {double} "$@"\n')
     (tools / "docker").chmod(0o755)
+    answer = root / "tests/data/real/nvidia-smi/qx-a100.xml"
+    (tools / "nvidia-smi").write_text(f'#!/bin/sh\n[ "$*" = "-q -x" ] && exec cat {answer}\n')
+    (tools / "nvidia-smi").chmod(0o755)
     for name in ("python", "python3"):
         (tools / name).symlink_to(sys.executable)
     hosts: dict[str, Any] = {}
@@ -46,6 +49,8 @@ def inventory(root: Path, folder: Path) -> Path:
         "bench_workloads": str(root / "workloads"),
         "bench_results": str(folder / "results"),
         "bench_sku": "hyperplane",
+        "bench_sku_gpus": 1,
+        "bench_sku_gpu_name": "A100",
         "bench_suite": "mlperf-training-0.6",
         "bench_require_references": False,
         "bench_published_references": False,
