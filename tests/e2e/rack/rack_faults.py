@@ -19,7 +19,7 @@ FOUND = {
     "xid": ("xid_119",),
     "link-trained-down": ("pcie_width",),
     "nvlink-down": ("nvlink_down", "xid_74"),
-    "throttling": ("throttled", "temperature"),
+    "throttling": ("throttled", "slowed_down", "temperature"),
     "hca-port-down": ("port_down", "port_link_downed"),
     "hung-nvidia-smi": ("tool_hung",),
     "version-mismatch": ("no_driver",),
