@@ -40,6 +40,9 @@ ALLOWED_SKIPS = (
 )
 """How the reasons begin that a test may be skipped for in CI. A skip for any other reason fails there."""
 
+OWN_UMASK = os.umask(0o022)
+os.umask(OWN_UMASK)
+
 
 def _no_silent_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
     """Turn a skip in CI into a failure, unless its reason is one of ``ALLOWED_SKIPS``."""
@@ -67,6 +70,14 @@ def pytest_make_collect_report() -> Iterator[None]:
     """Check the report of a module, which may skip itself."""
     made = yield
     _no_silent_skip(made.get_result())
+
+
+@pytest.fixture(autouse=True)
+def own_umask() -> Iterator[None]:
+    """Give each test the umask of the start: commands change theirs, and so do fixtures of whole files."""
+    os.umask(OWN_UMASK)
+    yield
+    os.umask(OWN_UMASK)
 
 
 @pytest.fixture(scope="session")

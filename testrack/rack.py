@@ -84,6 +84,11 @@ class Rack:
         found = self.nodes.found()
         if message := strangers(found, str(self.nodes.state)):
             raise RackError(message)
+        if found and not self.nodes.key.exists():
+            # A checkout was removed, with its keys, and cloned again at the same place.
+            self.console.say(f"removing {len(found)} hosts that an earlier checkout at this place left ...")
+            self.nodes.down()
+            return {}
         return found
 
     def _tell_older(self, found: dict[str, Found]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ Tool = Callable[..., subprocess.CompletedProcess[str]]
 def python(version: str, venv: bool = True, pip: int = 0) -> str:
     """A script that answers as a Python of that version does; what it makes says which one made it."""
     fits = (3, 11) <= tuple(map(int, version.split("."))) <= (3, 13)
-    made = f'#!/bin/sh\necho "$@" > "${{0%/bin/python}}/installed"\nexit {pip}\n'
+    made = f'#!/bin/sh\necho "$@" >> "${{0%/bin/python}}/installed"\nexit {pip}\n'
     return (
         'case "$2" in\n'
         f"*sys.exit*) exit {int(not fits)};;\n"
@@ -105,8 +106,38 @@ def test_make_venv_chooses_a_python(
     done = tool("make-venv", str(folder), programs=programs, **environment)
     assert done.returncode == 0, done
     assert (folder / "made").read_text().strip() == made_by
-    assert "--constraint constraints.txt" in (folder / "installed").read_text()
+    packages, itself = (folder / "installed").read_text().splitlines()
+    assert packages.endswith("--require-hashes --only-binary=:all: --requirement constraints.txt")
+    assert itself.endswith("--no-deps --no-build-isolation --editable .")
     assert (folder / ".ready").exists()
+
+
+@pytest.mark.parametrize(
+    ("charmap", "came"),
+    [("echo UTF-8", "de_DE.UTF-8"), ("echo ANSI_X3.4-1968", "C.UTF-8"), ("exit 127", "C.UTF-8")],
+)
+def test_an_activated_environment_has_a_locale_that_ansible_starts_in(
+    tool: Tool, tmp_path: Path, charmap: str, came: str
+) -> None:
+    folder = tmp_path / "venv"
+    programs = {"python3": python("3.11"), "locale": charmap}
+    assert tool("make-venv", str(folder), programs=programs).returncode == 0
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'. "{folder}/bin/activate" && echo "$LC_ALL"'],
+        env={"PATH": str(tmp_path / "bin"), "LC_ALL": "de_DE.UTF-8"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == came
+
+
+@pytest.mark.parametrize("environment", [{"LC_ALL": "C"}, {"LANG": "xx_YY.UTF-8"}, {}])
+def test_make_has_a_locale_that_ansible_starts_in(root: Path, environment: dict[str, str]) -> None:
+    asked = ["make", "-s", "--eval", "shown: ; @locale charmap", "shown"]
+    environment = {"PATH": os.environ["PATH"], **environment}
+    done = subprocess.run(asked, env=environment, cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["UTF-8"]
 
 
 def test_make_venv_is_not_ready_where_pip_failed(tool: Tool, tmp_path: Path) -> None:

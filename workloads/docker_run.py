@@ -24,6 +24,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tarfile
@@ -40,11 +41,11 @@ from slurm_run import (
     EXIT_JOB,
     EXIT_SLURM,
     MARK,
-    SECRET,
     Refusal,
     Stopped,
     Tail,
     free_gb,
+    inherited_environment,
     last_lines,
     locked,
     read_json,
@@ -56,6 +57,8 @@ from slurm_run import (
 LABEL = "rackproof.ref"
 EVENT = re.compile(rb":::MLL [0-9.]+ ([a-z_]+): ")
 EPOCH = re.compile(rb'"(?:epoch_num|iteration)": *(\d{1,9})')
+TREES = {"76c9fa035846370d66c7e107471b8989b5908037": "dacafd23d825023166f58785cb54ed183290daa4"}
+"""Of commits the trees, as git names them: an archive that is made anew may have another checksum."""
 TOP = "/sources"
 """Where a script in the container finds the sources."""
 SHIM = """\
@@ -73,8 +76,8 @@ REMEDY = "start provision.yml for this node (role nvidia_container)"
 class Tail06(Tail):
     """Copies a growing file to standard output, and notes how far the training of round 0.6 is."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, secrets: Mapping[str, str] = {}) -> None:
+        super().__init__(path, secrets)
         self.errors: list[str] = []
 
     def line(self, line: bytes) -> bytes:
@@ -92,6 +95,29 @@ class Tail06(Tail):
             if self.last.startswith(("ERR:", "Unknown system")):
                 self.errors.append(self.last)
         return line.replace(MARK.encode(), b"(quoted) ")
+
+
+def git_tree(folder: Path) -> str:
+    """Return the name that git gives a folder's contents: SHA-1 over modes, names and contents."""
+    entries = []
+    for path in folder.iterdir():
+        if path.is_symlink():
+            mode, name = "120000", git_object("blob", os.fsencode(os.readlink(path)))
+        elif path.is_dir():
+            mode, name = "40000", git_tree(path)
+        else:
+            mode = "100755" if path.stat().st_mode & stat.S_IXUSR else "100644"
+            name = git_object("blob", path.read_bytes())
+        # git sorts a folder as if its name ended with a slash.
+        order = os.fsencode(path.name) + (b"/" if mode == "40000" else b"")
+        entries.append((order, mode.encode() + b" " + os.fsencode(path.name) + b"\0" + bytes.fromhex(name)))
+    return git_object("tree", b"".join(entry for _, entry in sorted(entries)))
+
+
+def git_object(kind: str, content: bytes) -> str:
+    """Return the name that git gives an object."""
+    # git's own hash; nobody can make other sources with the name of those that are there for years.
+    return hashlib.sha1(f"{kind} {len(content)}\0".encode() + content, usedforsecurity=False).hexdigest()
 
 
 class Docker(slurm_run.Work):
@@ -132,7 +158,7 @@ class Docker(slurm_run.Work):
         spec, note = self.spec, self.tree / ".rackproof.json"
         with locked(self.shared / "sources" / f".{spec['ref']}.lock", "the sources"):
             known = read_json(note)
-            if known.get("url") != spec["sources"]:
+            if known.get("url") != spec["sources"] or "tree" not in known:
                 draft = self.tree.with_name(f".{spec['ref']}.part")
                 shutil.rmtree(str(draft), ignore_errors=True)
                 draft.mkdir(parents=True)
@@ -141,6 +167,7 @@ class Docker(slurm_run.Work):
                 known = {"url": spec["sources"], "sha256": self.fetch(archive)}
                 self.unpack(archive, draft)
                 archive.unlink()
+                known["tree"] = self.compared_tree(draft)
                 write(draft / note.name, json.dumps(known) + "\n")
                 shutil.rmtree(str(self.tree), ignore_errors=True)
                 draft.replace(self.tree)
@@ -151,16 +178,20 @@ class Docker(slurm_run.Work):
                     EXIT_IMAGE,
                     f"{spec['sources']} holds no {spec['folder']}/{name}: see bench_mlperf06_sources",
                 )
-        self.told.update(sources=spec["sources"], ref=spec["ref"], sha256=known["sha256"])
+        self.told.update(sources=spec["sources"], ref=spec["ref"], sha256=known["sha256"], tree=known["tree"])
         say(**self.told)
 
     def fetch(self, archive: Path) -> str:
         """Fetch the archive; return its checksum."""
         url = str(self.spec["sources"])
         digest = hashlib.sha256()
+        if not url.startswith(("/", "http://", "https://")):
+            raise Refusal(EXIT_IMAGE, f"{url} is neither a path nor an address that begins with https://")
         try:
             request = Path(url).as_uri() if url.startswith("/") else url
-            with urllib.request.urlopen(request, timeout=60) as answer, archive.open("wb") as out:
+            # The operator may name a file; other schemes were refused above.
+            answered = urllib.request.urlopen(request, timeout=60)  # noqa: S310  # nosec B310
+            with answered as answer, archive.open("wb") as out:
                 for chunk in iter(lambda: answer.read(1 << 20), b""):
                     digest.update(chunk)
                     out.write(chunk)
@@ -201,6 +232,17 @@ class Docker(slurm_run.Work):
             raise Refusal(
                 EXIT_IMAGE, f"{self.spec['sources']} is no whole archive (tar.gz): {error}"
             ) from error
+
+    def compared_tree(self, folder: Path) -> str:
+        """Return git's name of the sources, refused where they are not those of the commit."""
+        wanted, found = TREES.get(str(self.spec["ref"])), git_tree(folder)
+        if wanted not in (None, found):
+            raise Refusal(
+                EXIT_IMAGE,
+                f"{self.spec['sources']} is not commit {self.spec['ref']}: it is {found}, not {wanted}. "
+                "Somebody changed the archive, or it is another commit's: see bench_mlperf06_sources",
+            )
+        return found
 
     def build(self) -> None:
         """Have the image of the commit; one of the same commit is kept."""
@@ -294,9 +336,8 @@ class Docker(slurm_run.Work):
     def job_environment(self, config: Path) -> dict[str, str]:
         """Return the variables that run.sub is started with."""
         spec = self.spec
-        found = {key: value for key, value in os.environ.items() if not SECRET.search(key)}
-        found = {key: value for key, value in found.items() if not key.startswith(("SLURM_", "SBATCH_"))}
-        found.update(spec["environment"])
+        found = inherited_environment(os.environ)
+        found.update(self.plain)
         found.update(
             CONT=spec["image"],
             LOGDIR=str(self.folder / "results"),
@@ -365,12 +406,12 @@ class Docker(slurm_run.Work):
             command=" ".join([*(f"{key}={value}" for key, value in shown.items()), "./run.sub"]),
         )
         out = self.folder / "run.out"
-        tail = Tail06(out)
+        tail = Tail06(out, self.secrets)
         with out.open("wb") as stream:
             self.training = subprocess.Popen(
                 ["./run.sub"],
                 cwd=str(self.code),
-                env=environment,
+                env={**environment, **self.secrets},
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
@@ -509,7 +550,7 @@ class Together(Docker):
 
     def tail(self, path: Path) -> Tail06:
         """Return what copies the job's output."""
-        return Tail06(path)
+        return Tail06(path, self.secrets)
 
     def follow(self) -> int:
         """Print the job's output until it has ended; run.sub leaves its containers, so end them."""

@@ -401,7 +401,7 @@ class Trainer:
 
     def batches(self, epoch: int) -> Iterator[tuple[Any, Any]]:
         """Yield this rank's batches of an epoch, in an order drawn for all ranks together."""
-        assert self.listing is not None
+        assert self.listing is not None  # noqa: S101
         options = self.options
         found = self.listing.train
         order = torch.randperm(len(found), generator=torch.Generator().manual_seed(options.seed + epoch))
@@ -419,7 +419,7 @@ class Trainer:
     @property
     def steps_per_epoch(self) -> int:
         """Whole batches in an epoch; the images beyond them wait for another one."""
-        assert self.listing is not None
+        assert self.listing is not None  # noqa: S101
         steps = len(self.listing.train) // self.global_batch
         if steps == 0:
             raise Refusal(

@@ -3,12 +3,13 @@
 
 A runtime is a folder beside this program:
 
-    requirements.txt          pinned; pip adds what these need in turn (for torch, NVIDIA's libraries)
-    requirements-no-deps.txt  optional, installed after it without what these need
+    requirements.txt          pinned and complete, with hashes: nothing else is fetched
+    requirements-cuda.txt     optional, where those want more than that: CUDA's libraries, for torch
+    requirements-no-deps.txt  optional, installed last, without what these need
     runtime.json              oldest and newest Python, modules that must import; minimum_bytes of free disk
 
 An interpreter that the operator names is used as it is, once it has shown that it can import the modules.
-Otherwise a virtual environment is made; a marker with the checksum of both files of requirements makes a
+Otherwise a virtual environment is made; a marker with the checksum of the files of requirements makes a
 second call a matter of milliseconds, and a half-made environment is made again.
 
 Prints one line of JSON at the end: {"changed": bool, "python": PATH}. Ends with one line on standard error
@@ -25,8 +26,9 @@ import subprocess
 import sys
 
 MARKER = "rackproof-runtime.sha256"
-REQUIREMENTS = (("requirements.txt", ()), ("requirements-no-deps.txt", ("--no-deps",)))
-"""The files of requirements in their order, with pip's options for each; the first one must exist."""
+CUDA = "requirements-cuda.txt"
+REQUIREMENTS = ("requirements.txt", CUDA, "requirements-no-deps.txt")
+"""The files of requirements in their order; the first one must exist."""
 ENVIRONMENT_ENTRIES = {"bin", "include", "lib", "lib64", "share", "tmp", "pyvenv.cfg", ".gitignore", MARKER}
 NO_NETWORK = (
     "connection", "name resolution", "timed out", "timeout", "unreachable", "proxy", "sslerror",
@@ -111,18 +113,18 @@ def check_modules(python, modules, check="import {}"):
 def checksum_of(runtime):
     """Return one checksum over the files of requirements, and the paths of those that exist."""
     checksum, paths = hashlib.sha256(), []
-    for name, options in REQUIREMENTS:
+    for name in REQUIREMENTS:
         path = os.path.join(runtime, name)
         try:
             with open(path, "rb") as stream:
                 content = stream.read()
         except FileNotFoundError:
-            if options:
+            if paths:
                 continue
             raise
         # The length keeps a line from moving between the files unseen.
         checksum.update(b"%d %s\n%s" % (len(content), name.encode(), content))
-        paths.append((path, options))
+        paths.append(path)
     return checksum.hexdigest(), paths
 
 
@@ -162,6 +164,10 @@ def explain(status, said, folder, runtime):
             f"the disk of {folder} became full ({free / 1e9:.1f} GB free; with CUDA's libraries a runtime "
             f"takes about 7 GB); make room, choose another bench_home, or {instead}"
         )
+    if "do not match the hashes" in lower:
+        return (
+            f"the package index has another file than the pinned one, as where somebody replaced it ({last})"
+        )
     if any(word in lower for word in NO_NETWORK):
         return f"pip reaches no package index ({last}); give the node one (PIP_INDEX_URL), or {instead}"
     return (
@@ -175,7 +181,7 @@ def install(python, folder, requirements, runtime):
     Args:
         python: Interpreter to make it with.
         folder: Absolute path.
-        requirements: Pairs of a file of requirements and pip's options for it.
+        requirements: The files of requirements.
         runtime: Name of the runtime, for messages.
     """
     print(f"making {folder} with {python}", flush=True)
@@ -183,11 +189,18 @@ def install(python, folder, requirements, runtime):
     # pip unpacks here and not in /tmp, which on many nodes is memory, and small.
     scratch = os.path.join(folder, "tmp")
     os.mkdir(scratch)
-    for path, options in requirements:
+    pip = [os.path.join(folder, "bin", "python"), "-m", "pip"]
+    for path in requirements:
+        if (
+            path.endswith(CUDA)
+            and subprocess.run([*pip, "check"], capture_output=True, check=False).returncode == 0
+        ):
+            continue
         done = subprocess.run(
             [
-                os.path.join(folder, "bin", "python"), "-m", "pip", "install", "--quiet", *options,
-                "--disable-pip-version-check", "--no-input", "--requirement", path,
+                *pip, "install", "--quiet", "--disable-pip-version-check", "--no-input",
+                # Wheels alone: what builds one from sources would be fetched without a hash.
+                "--require-hashes", "--only-binary=:all:", "--no-deps", "--requirement", path,
             ],
             env={**os.environ, "TMPDIR": scratch},
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

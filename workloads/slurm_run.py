@@ -22,9 +22,11 @@ import base64
 import fcntl
 import fnmatch
 import hashlib
+import http.client
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -53,10 +55,15 @@ MANIFESTS = (
     "application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json, "
     "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
 )
+MANIFEST_BYTES = 16 << 20
 PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESIZING")
 RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "STAGE_OUT", "SIGNALING", "STOPPED")
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 SECRET = re.compile(r"(?i)(API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)")
+SECRET_NAMES = "RACKPROOF_SECRET_NAMES"  # noqa: S105  (the name of a variable)
+"""Names the secrets that the operator meant for the job, separated by commas."""
+HIDDEN = "(secret)"
+"""What stands in plans and logs for a secret's value."""
 MARKERS = re.compile(
     rb"^(?:\+* *echo )?(?:')?(PROLOG_START|NCCL_TEST_START|NCCL_TEST_STOP|PROLOG_STOP|EXPERIMENT_START|"
     rb"RUNANDTIME_START|RUNANDTIME_STOP|EXPERIMENT_STOP)\b"
@@ -73,6 +80,15 @@ PHASES = {
 }
 STEP = re.compile(rb'"step": *(\d{1,12})')
 SAMPLES = re.compile(rb'"samples_count": *(\d{1,15})')
+
+
+def inherited_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that a job may inherit: no secrets, and nothing of a Slurm job around this one."""
+    return {
+        key: value
+        for key, value in environment.items()
+        if not SECRET.search(key) and not key.startswith(("SLURM_", "SBATCH_"))
+    }
 
 
 class Refusal(Exception):  # noqa: N818  (as in the other workloads)
@@ -220,14 +236,20 @@ def netrc_authorisation(text: str, names: set[str]) -> str | None:
     return None
 
 
-def fetch_token(challenge: str, header: str | None) -> Any:
-    """Return the token for which a registry's challenge sends its clients to another server."""
+def fetch_token(challenge: str, header: str | None, scheme: str) -> Any:
+    """Return the token for which a registry's challenge sends its clients to another server.
+
+    Raises:
+        ValueError: The other server would get the key by less than the registry itself.
+    """
     parts = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
     realm = parts.pop("realm", "")
-    request = urllib.request.Request(f"{realm}?{urllib.parse.urlencode(parts)}")
+    if not realm.startswith(("https://", f"{scheme}://")):
+        raise ValueError(f"it sends its clients for a token to {realm[:200]!r}: no key goes there")
+    request = urllib.request.Request(f"{realm}?{urllib.parse.urlencode(parts)}")  # noqa: S310  (checked above)
     if header:
         request.add_unredirected_header("Authorization", header)
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310  # nosec B310
         token = json.load(answer)
     return token.get("token") or token.get("access_token")
 
@@ -240,6 +262,10 @@ class Work:
 
     def __init__(self, spec: Mapping[str, Any], run_id: str = "", plan_id: str = "") -> None:
         self.spec, self.run_id, self.plan_id = spec, run_id, plan_id
+        self.plain = {key: value for key, value in spec["environment"].items() if value != HIDDEN}
+        # Taken out: of all programs started here only the job itself needs them.
+        named = os.environ.pop(SECRET_NAMES, "").split(",")
+        self.secrets = {key: os.environ.pop(key) for key in named if key in os.environ}
         self.shared = Path(spec["shared"])
         self.slug = re.sub(r"[^A-Za-z0-9._-]+", "+", f"{spec['repository']}_{spec['tag']}")
         self.data = self.shared / "data" / spec["benchmark"]
@@ -288,34 +314,33 @@ class Work:
                 return header, name
         return None, ""
 
-    def resolve(self) -> str:
-        """Return the digest that the tag stands for today."""
+    def ask_registry(self, method: str, reference: str) -> tuple[str, bytes]:
+        """Return the digest that the registry names for a tag or digest, and the manifest (of GET)."""
         spec = self.spec
         header, source = self.credentials()
         image = f"{spec['registry']}/{spec['repository']}:{spec['tag']}"
-        url = (
-            f"{spec['registry_scheme']}://{spec['registry']}/v2/{spec['repository']}/manifests/{spec['tag']}"
-        )
+        url = f"{spec['registry_scheme']}://{spec['registry']}/v2/{spec['repository']}/manifests/{reference}"
         remedy = (
             "put the key into Vault as ngc_api_key or into the environment variable NGC_API_KEY, and start "
             "provision.yml for these nodes; an NGC key also needs the right to this repository"
         )
 
-        def ask(authorisation: str | None) -> Any:
-            request = urllib.request.Request(url, method="HEAD", headers={"Accept": MANIFESTS})
+        def ask(authorisation: str | None) -> tuple[str, bytes]:
+            # The scheme is the inventory's.
+            request = urllib.request.Request(url, method=method, headers={"Accept": MANIFESTS})  # noqa: S310
             if authorisation:
                 request.add_unredirected_header("Authorization", authorisation)
-            return urllib.request.urlopen(request, timeout=60)
+            with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310  # nosec B310
+                return answer.headers.get("Docker-Content-Digest", ""), answer.read(MANIFEST_BYTES)
 
         try:
             try:
-                answer = ask(header)
+                return ask(header)
             except urllib.error.HTTPError as error:
                 challenge = error.headers.get("WWW-Authenticate", "")
                 if error.code != 401 or not challenge.lower().startswith("bearer"):
                     raise
-                answer = ask(f"Bearer {fetch_token(challenge, header)}")
-            digest = answer.headers.get("Docker-Content-Digest", "")
+                return ask(f"Bearer {fetch_token(challenge, header, spec['registry_scheme'])}")
         except urllib.error.HTTPError as error:
             if error.code in (401, 403):
                 why = f"refuses the key in {source}" if source else "wants a key, and this node has none"
@@ -328,14 +353,32 @@ class Work:
                     "has no right to it)",
                 ) from None
             raise Refusal(EXIT_IMAGE, f"{image}: the registry answers {error.code} {error.reason}") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             raise Refusal(
                 EXIT_IMAGE,
                 f"{url} cannot be asked from {os.uname().nodename}: {getattr(error, 'reason', error)}",
             ) from error
+
+    def resolve(self) -> str:
+        """Return the digest that the tag stands for today."""
+        digest, _manifest = self.ask_registry("HEAD", str(self.spec["tag"]))
         if not DIGEST.fullmatch(digest):
+            spec = self.spec
+            image = f"{spec['registry']}/{spec['repository']}:{spec['tag']}"
             raise Refusal(EXIT_IMAGE, f"{image}: the registry names no digest")
-        return str(digest)
+        return digest
+
+    def prove_image(self, digest: str) -> None:
+        """Refuse an image whose manifest has another digest: enroot compares only what a manifest names."""
+        _named, manifest = self.ask_registry("GET", digest)
+        found = f"sha256:{hashlib.sha256(manifest).hexdigest()}"
+        if found != digest:
+            image = f"{self.spec['registry']}/{self.spec['repository']}"
+            raise Refusal(
+                EXIT_IMAGE,
+                f"{image}: what the registry has under {digest} has the digest {found}; somebody replaced it "
+                "there or on the way. Nothing was pulled: ask who runs the registry",
+            )
 
     def uri(self, digest: str) -> str:
         """Return the image as enroot names it: a digest is a tag to it, and `@` is refused."""
@@ -352,8 +395,11 @@ class Work:
     def digest(self) -> str:
         """Return the image's digest: named by the operator, found for this plan before, or asked for now."""
         tag = str(self.spec["tag"])
-        if DIGEST.fullmatch(tag):
-            return tag
+        pinned = tag.rpartition("@")[2]
+        if DIGEST.fullmatch(pinned):
+            return pinned
+        if "@" in tag:
+            raise Refusal(EXIT_IMAGE, f"{tag} is no tag with a digest: bench_image_tags has TAG@sha256:HEX")
         note = self.shared / "images" / "plans" / f"{self.plan_id}_{self.slug}.json"
         found = str(read_json(note).get("digest", "")) if self.plan_id else ""
         if not DIGEST.fullmatch(found):
@@ -405,6 +451,7 @@ class Work:
                 f"{target.parent} has {free_gb(target.parent):.0f} GB free, the image needs {need:g} GB: "
                 "make room, or set bench_shared to another file system",
             )
+        self.prove_image(digest)
         # Layers that were fetched are kept by enroot; only what it was writing begins anew.
         draft = target.with_name(f".{target.name}.part")
         if draft.exists():
@@ -427,6 +474,7 @@ class Work:
         lacking = [host for host in self.spec["hosts"] if not (seen / host).exists()]
         if not lacking:
             return
+        self.prove_image(digest)
         say(phase=f"pulling on {len(lacking)} nodes")
         command = [*self.srun(lacking, f"pull-{self.slug}"[:60]), f"--container-image={cont}", "true"]
         status, said = self.watch(command, [], f"pulling on {len(lacking)} nodes")
@@ -616,11 +664,10 @@ class Work:
     def job_environment(self, config: Path) -> dict[str, str]:
         """Source the config in a clean environment; return what the job is to see, checked."""
         spec, folder = self.spec, self.folder
-        base = {key: value for key, value in os.environ.items() if not SECRET.search(key)}
-        base = {key: value for key, value in base.items() if not key.startswith(("SLURM_", "SBATCH_"))}
+        base = inherited_environment(os.environ)
         for name in ("WALLTIME", "DGXNNODES", "DGXNGPU", "DGXSYSTEM", "DATESTAMP"):
             base.pop(name, None)
-        base.update(spec["environment"])
+        base.update(self.plain)
         # One trial a job: run.sub overwrites its checker's report in every further one, and each repeat is
         # judged before the next begins.
         ours = {
@@ -762,12 +809,13 @@ class Work:
                 command=" ".join(command),
             )
             write(self.folder / "asked.json", json.dumps(self.told) + "\n")
-            status, out, err = run(command, env=environment, timeout=120)
+            status, out, err = run(command, env=self.with_secrets(environment), timeout=120)
             found = re.match(r"\s*(\d+)", out)
             if status != 0 or not found:
                 # The answer may be lost and the job there all the same.
                 self.job = self.find_job() if status in (0, 124) else ""
                 if not self.job:
+                    self.forget_secrets()
                     raise Refusal(EXIT_SLURM, f"sbatch refused ({status}): {last_lines(err or out)}")
             else:
                 self.job = found[1]
@@ -777,6 +825,36 @@ class Work:
     def more_options(self, _environment: Mapping[str, str]) -> list[str]:
         """Return what sbatch is told beyond that."""
         return []
+
+    @property
+    def secrets_file(self) -> Path:
+        """The file by which a job gets its secret variables."""
+        return self.folder / ".secrets"
+
+    def with_secrets(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables for sbatch, with a file for the secret ones that only its user can read.
+
+        Slurm keeps what sbatch is given, in its spool and, where a site wants it, in its accounts. Bash
+        reads the file that BASH_ENV names before a script; the job's own takes it away.
+        """
+        if not self.secrets:
+            return dict(environment)
+        before, path = environment.get("BASH_ENV", ""), shlex.quote(str(self.secrets_file))
+        lines = [f"export {name}={shlex.quote(value)}" for name, value in self.secrets.items()]
+        # Sites wrap sbatch in scripts: only within a job is it read.
+        lines = ['if [ -n "${SLURM_JOB_ID:-}" ]; then', *lines, f"rm -f -- {path}", "unset BASH_ENV"]
+        if before:
+            lines += [f"export BASH_ENV={shlex.quote(before)}", '[ ! -r "$BASH_ENV" ] || . "$BASH_ENV"']
+        self.forget_secrets()
+        descriptor = os.open(str(self.secrets_file), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as stream:
+            stream.write("\n".join([*lines, "fi", ""]))
+        return {**environment, "BASH_ENV": str(self.secrets_file)}
+
+    def forget_secrets(self) -> None:
+        """Take the file of a job's secrets away, where the job did not do so itself."""
+        if self.secrets_file.exists():
+            self.secrets_file.unlink()
 
     def find_job(self) -> str:
         """Return the number of the job that has this run's name, if there is one.
@@ -826,16 +904,19 @@ class Work:
 
     def accounted(self) -> dict[str, str]:
         """Return how the job ended, from accounting or the controller's memory."""
-        fields = "State,ExitCode,NodeList,Start,End,ElapsedRaw"
-        status, out, _err = run(["sacct", "-n", "-P", "-X", "-j", self.job, "-o", fields])
+        fields = "State,ExitCode,NodeList,Start,End,ElapsedRaw,NNodes,JobName"
+        names = ("state", "exit_code", "nodes", "start", "end", "elapsed_s", "node_count", "name")
+        # Times in seconds: those in words have no time zone, and the log is compared with them elsewhere.
+        in_seconds = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
+        command = ["sacct", "-n", "-P", "-X", "-j", self.job, "-o", fields]
+        status, out, _err = run(command, env=in_seconds)
         if status == 0 and out.strip():
             parts = out.strip().splitlines()[0].split("|")
-            if len(parts) == 6:
-                names = ("state", "exit_code", "nodes", "start", "end", "elapsed_s")
+            if len(parts) >= 6:
                 found = dict(zip(names, parts))  # noqa: B905  (Python 3.8)
                 found["state"] = found["state"].split()[0] if found["state"] else ""
                 return found
-        status, out, _err = run(["scontrol", "show", "job", self.job, "-o"])
+        status, out, _err = run(["scontrol", "show", "job", self.job, "-o"], env=in_seconds)
         words = dict(word.split("=", 1) for word in out.split() if "=" in word) if status == 0 else {}
         return {
             "state": words.get("JobState", ""),
@@ -843,6 +924,8 @@ class Work:
             "nodes": words.get("NodeList", ""),
             "start": words.get("StartTime", ""),
             "end": words.get("EndTime", ""),
+            "node_count": words.get("NumNodes", ""),
+            "name": words.get("JobName", ""),
         }
 
     def steps(self) -> list[dict[str, Any]]:
@@ -958,10 +1041,11 @@ class Work:
 
     def tail(self, path: Path) -> Tail:
         """Return what copies the job's output."""
-        return Tail(path)
+        return Tail(path, self.secrets)
 
     def conclude(self, tail: Tail, state: str, hung: Mapping[str, Any]) -> int:
         """Copy what is left of the output, and say how the job ended."""
+        self.forget_secrets()
         deadline = time.monotonic() + QUIET_AFTER_END_S
         how: dict[str, str] = {}
         while time.monotonic() < deadline:
@@ -1026,8 +1110,11 @@ def going_down() -> bool:
 class Tail:
     """Copies a growing file to standard output, and notes how far the training is."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, secrets: Mapping[str, str] = {}) -> None:
         self.path = path
+        # The longest first: of one within another a rest would stay.
+        parts = [line.encode() for value in secrets.values() for line in value.splitlines() if len(line) > 7]
+        self.secrets = sorted(parts, key=len, reverse=True)
         self.offset = 0
         self.rest = b""
         self.phase = ""
@@ -1051,14 +1138,20 @@ class Tail:
         if len(self.rest) > (1 << 20):
             lines.append(self.rest)
             self.rest = b""
-        self.put(b"".join(self.line(line) + b"\n" for line in lines))
+        self.put(b"".join(self.line(self.hide(line)) + b"\n" for line in lines))
         return True
 
     def flush(self) -> None:
         """Copy a last line without an end."""
         if self.rest:
-            self.put(self.line(self.rest) + b"\n")
+            self.put(self.line(self.hide(self.rest)) + b"\n")
             self.rest = b""
+
+    def hide(self, line: bytes) -> bytes:
+        """Return a line without the secrets that the job was given."""
+        for secret in self.secrets:
+            line = line.replace(secret, HIDDEN.encode())
+        return line
 
     @staticmethod
     def put(data: bytes) -> None:

@@ -21,4 +21,7 @@ class ActionModule(RackproofAction):
             "gates": report.gates,
             "message": sanitize_lines(report.message.splitlines()),
             "rackproof_report_file": report.report,
+            "rackproof_report_runs": {
+                run_id: str(Path(options["results"]) / run_id) for run_id in report.runs
+            },
         }

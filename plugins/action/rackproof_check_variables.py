@@ -6,6 +6,9 @@ import inspect
 from pathlib import Path
 from typing import Any
 
+from ansible.errors import AnsibleError
+from ansible.utils.vars import load_extra_vars
+
 from rackproof_ansible import known_variables
 from rackproof_ansible.action import RackproofAction
 
@@ -18,9 +21,25 @@ class ActionModule(RackproofAction):
         root = Path(inspect.getfile(type(self))).resolve().parents[2]
         folders = [Path(str(self.task_vars.get(name, ""))) for name in ("inventory_dir", "playbook_dir")]
         own_files = {path.name.split(".y")[0] for folder in folders for path in folder.glob("host_vars/*")}
+        extra = load_extra_vars(self._loader)
+        known_variables.check_given(extra, root, str(self.task_vars.get("ansible_role_name", "")))
         hosts = known_variables.hosts_to_check(options["hosts"], self.task_vars["groups"], own_files)
         given = {str(name) for host in hosts for name in self.raw_variables(host)}
-        known_variables.check_names(
-            given, known_variables.known_variables(root), known_variables.role_prefixes(root)
-        )
+        for host in hosts:
+            known_variables.check_bounds(self.raw_variables(host))
+            known_variables.check_environment(
+                {**self.raw_variables(host), "bench_environment": self._environment(host)}
+            )
+        known = known_variables.known_variables(root)
+        known_variables.check_names(given, known, known_variables.role_prefixes(root))
+        known_variables.check_settable(extra, known_variables.task_results(root))
         return {"changed": False, "checked": len(given)}
+
+    def _environment(self, host: str) -> Any:
+        """Return what jobs get on a host, evaluated where it can be: a secret may come from elsewhere."""
+        written = self.raw_variables(host).get("bench_environment")
+        try:
+            return self.hostvars[host]["bench_environment"] if written else written
+        except AnsibleError:
+            # What cannot be evaluated is the planning's error, and no other job's.
+            return written

@@ -9,7 +9,7 @@ from typing import Any
 from rackproof.jobs.reimage import tasks as reimage_tasks
 from rackproof.jobs.validate import judge, tasks
 from rackproof.store.night_store import NightContext
-from rackproof_ansible.action import RackproofAction
+from rackproof_ansible.action import RackproofAction, sanitize_lines
 
 
 class ActionModule(RackproofAction):
@@ -27,6 +27,7 @@ class ActionModule(RackproofAction):
             members=str(options["partitions"].get("stdout", "")),
             slurm_remark=remark,
             share=options["share"],
+            false_alarms=options["false_alarms"],
             acts=[act for act, is_allowed in allowed.items() if is_allowed],
             require_measurements=options["require_measurements"],
             require_references=options["require_references"],
@@ -39,6 +40,15 @@ class ActionModule(RackproofAction):
             "drain": list(judged.drain),
             "resume": list(judged.resume),
             "message": list(judged.message),
+            "health": {
+                one.node: {
+                    "verdict": one.verdict.value,
+                    "gates": one.verdict.gates,
+                    "reasons": sanitize_lines(one.reasons),
+                    "remarks": sanitize_lines(one.remarks),
+                }
+                for one in judged.health
+            },
         }
 
 

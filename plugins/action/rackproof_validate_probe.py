@@ -42,7 +42,7 @@ class ActionModule(NodeAction):
             slurm=slurm,
             members=str(options["partitions"].get("stdout", "")),
             remark=remark,
-            shell=self.run_command_of_playbook,
+            shell=self.run_command_of_playbook,  # nosec B604
         )
         return {"changed": True, "message": sanitize_lines(lines)}
 

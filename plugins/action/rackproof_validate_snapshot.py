@@ -23,6 +23,7 @@ class ActionModule(NodeAction):
             subset="health",
             tool_timeout_s=options["tool_timeout_s"],
             paths=options["paths"],
+            units=tasks.units_to_ask(self.node, options["expected"] or {}),
             since=tasks.last_snapshot_time(night, self.node),
         )
         summary = tasks.store_snapshot(
@@ -36,5 +37,6 @@ class ActionModule(NodeAction):
             expected=options["expected"],
             limits=options["limits"],
             references=options["references"],
+            accept_identity=options["accept_identity"],
         )
         return {"changed": False, "msg": summary}

@@ -1,8 +1,9 @@
 """Print at a playbook's end the table of the runs it recorded, or what it changed on which nodes.
 
-A view and nothing else: a task returns the verdict, for an exception in a callback would not change the exit
-status. This file is also the one place that lets plugins find the package where nothing is installed and only
-the checkout is there: Ansible loads it first, and its workers inherit the path.
+A view: a task returns the verdict, for an exception in a callback would not change the exit status. Only of
+hosts that no task was run on there is none, and this file ends the playbook with failure.
+It also lets plugins find the package where nothing is installed and only the checkout is there: Ansible
+loads it first, and its workers inherit the path.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ except ImportError:
     # An enabled callback that cannot be imported ends every playbook.
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
-from rackproof_ansible.playbook_summary import ChangeTable, RunTable
+from rackproof_ansible.asked_hosts import asked_hosts
+from rackproof_ansible.harmless_output import clean_display
+from rackproof_ansible.playbook_summary import ChangeTable, RunTable, describe_left_out
+
+# Before the first task: what it answers may be shown by Ansible itself.
+clean_display()
 
 DOCUMENTATION = """
 name: rackproof
@@ -29,7 +35,10 @@ description:
   - Collects the runs that C(rackproof_bench_record) recorded and prints one table of them when the playbook
     ends, whether it ends well or not, with the path of the report.
   - Of a playbook that provisions, prints what changed on which nodes and what needs attention.
-  - Only shows. The exit status comes from the task that gates.
+  - Names the hosts that were asked for and that no task was run on. With such hosts a playbook does not end
+    with status 0.
+  - Removes terminal escapes from all that Ansible prints, and cuts messages of more than 256 KiB.
+  - Everything else is only shown. The exit status comes from the task that gates.
 options:
   show_table:
     description: Whether the table is printed.
@@ -85,9 +94,17 @@ class CallbackModule(CallbackBase):
         self._changes.add_failure(result._host.get_name(), result._task.get_name(), result._result)
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
-        """Print the table and the summary."""
-        if not self._is_shown:
-            return
+        """Print the table and the summary; end with failure where hosts were left out and nothing failed."""
+        if self._is_shown:
+            self._show_tables()
+        left_out = [host for host in asked_hosts() if host not in stats.processed]
+        if left_out:
+            self._display.banner("NOT DONE")
+            self._display.display(describe_left_out(left_out))
+            if not stats.failures and not stats.dark:
+                raise SystemExit(2)  # no exception: Ansible would show it as a warning
+
+    def _show_tables(self) -> None:
         for title, text in (
             ("RESULT", self._runs.format_table(width=self._display.columns, color=sys.stdout.isatty())),
             ("NODES", self._changes.format_summary(self._is_prediction)),

@@ -34,6 +34,17 @@ options:
   ca_file:
     description: Certificates to trust; by default those that this machine trusts.
     type: path
+  fingerprint:
+    description:
+      - SHA-256 of the BMC's certificate, as hexadecimal digits with or without colons. Then no other is
+        taken, whichever authority signed it. Redfish's.
+    type: str
+    default: ""
+  cipher_suite:
+    description: Cipher suite of IPMI; V(3) is of older BMCs and weaker (SHA-1).
+    type: int
+    choices: [17, 3]
+    default: 17
 requirements:
   - the Python package sushy on the controller, or for IPMI the program ipmitool
 """

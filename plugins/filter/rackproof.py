@@ -5,21 +5,32 @@ The errors are raised `from None`: Ansible would show the cause's text besides, 
 
 from __future__ import annotations
 
+import sys
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from ansible import context
 from ansible.errors import AnsibleFilterError
 from pydantic import ValidationError
+
+try:
+    import rackproof_ansible  # noqa: F401
+except ImportError:
+    # A listing loads no callback, which sees to it otherwise, and evaluates the hosts of plays.
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
 from rackproof import logs
 from rackproof.core.judging import judge
 from rackproof.core.records import Measurement, Reference
-from rackproof.jobs.reimage import autoinstall
+from rackproof.jobs.reimage import autoinstall, order_signature
+from rackproof.jobs.reimage import image_report as reports
 from rackproof.nodes import files as node_files
 from rackproof.nodes import packages, peer_memory, preflight, slurm_releases
+from rackproof_ansible import asked_hosts
 
 
 def first_error(error: ValueError) -> str:
@@ -176,6 +187,48 @@ def autoinstall_user_data(
         raise AnsibleFilterError(f"autoinstall_user_data: {first_error(error)}") from None
 
 
+def image_report(results: Any, known_hosts: str, name: str, wave: Any = None) -> dict[str, Any]:
+    """Return what is believed of a node's boot report."""
+    if not isinstance(results, Sequence) or len(results) != 2:
+        raise AnsibleFilterError("image_report needs the boot report and its alarms, as slurp returns them")
+    report, alarms = map(_slurped, results)
+    path = Path(known_hosts).expanduser()
+    known = path.read_text(errors="replace") if path.exists() else ""
+    others = [_slurped(one[0]) for one in wave or []]
+    if report in others:
+        others.remove(report)  # its own; the same text again is another node's
+    found = reports.read_image_report(report, alarms, known, name, others)
+    return found.model_dump(mode="json")
+
+
+def order_key_problem(path: Any) -> str:
+    """Explain why orders cannot be signed by a key."""
+    return order_signature.find_signing_problem(Path(str(path)).expanduser())
+
+
+def order_signature_for(report: Any, order: Any, key: Any) -> str:
+    """Return the signature of an order for the boot whose ramdisk asks for it."""
+    try:
+        return order_signature.sign_order(str(order), str(report), Path(str(key)).expanduser())
+    except order_signature.SignatureError as error:
+        raise AnsibleFilterError(str(error)) from None
+
+
+def _slurped(result: Mapping[str, Any]) -> str:
+    return b64decode(result.get("content", "")).decode(errors="replace")
+
+
+def refuse_partial_runs(pattern: Any, groups: Any) -> str:
+    """Return the hosts of a play, unless the command line leaves out some of them or some tasks."""
+    if not isinstance(pattern, str) or not isinstance(groups, Mapping):
+        raise AnsibleFilterError("refuse_partial_runs needs the hosts of a play and the variable groups")
+    try:
+        asked_hosts.check_hosts(pattern, groups, context.CLIARGS)
+    except asked_hosts.PartialRunError as error:
+        raise AnsibleFilterError(str(error)) from None
+    return pattern
+
+
 class FilterModule:
     """The filters by name; each is documented in a file of its name beside this one."""
 
@@ -183,6 +236,7 @@ class FilterModule:
         """Return them."""
         return {
             "parse_log": parse_log,
+            "refuse_partial_runs": refuse_partial_runs,
             "verdict": verdict,
             "peer_memory_choice": peer_memory_choice,
             "packages_lacking": packages_lacking,
@@ -190,4 +244,7 @@ class FilterModule:
             "preflight_remarks": preflight_remarks,
             "slurm_misfit": slurm_misfit,
             "autoinstall_user_data": autoinstall_user_data,
+            "image_report": image_report,
+            "order_key_problem": order_key_problem,
+            "order_signature": order_signature_for,
         }

@@ -29,13 +29,57 @@ DRIVER = {
     "nvlink_errors": ["nvidia-smi", "nvlink", "-e"],
 }
 FAILED_UNITS = ["systemctl", "list-units", "--failed", "--full", "--plain", "--no-legend", "--no-pager"]
-UNIT_PROPERTIES = "--property=Id,LoadState,ActiveState,UnitFileState"
+UNIT_PROPERTIES = "--property=Id,Names,LoadState,ActiveState,SubState,UnitFileState,ConditionResult,"
+UNIT_PROPERTIES += "ConditionTimestampMonotonic"
+# slurmctld calls a node idle for minutes after it lost it; an answer needs the node's key, clock and network.
+CONTROLLER = ["scontrol", "ping"]
+CONTROLLER_PAUSES_S = (5, 15, 0)
 CLOCK = ["timedatectl", "show", "--property=NTPSynchronized"]
 # A fault is one line among tens of thousands on a bad day: they are sorted out here, so that none is lost to
 # a limit. What counts is decided on the controller; a line too many does no harm.
-FAULT_LINES = re.compile(
-    r"NVRM|Xid|Hardware Error|machine check|EDAC|AER: |PCIe Bus Error|Memory failure", re.IGNORECASE
+# The words are those of rackproof.logs.kernel_events, which a test compares.
+FAULT_WORDS = (
+    "nvrm",
+    "nvidia",
+    "nvme",
+    "xid",
+    "hardware error",
+    "machine check",
+    "edac",
+    "aer: ",
+    "dpc: ",
+    "pciehp",
+    "pcie ",
+    "memory failure",
+    "mlx5_core",
+    "bnxt_en",
+    "netdev",
+    "error",
+    "-fs ",
+    "remounting",
+    "xfs ",
+    "btrfs",
+    "md/raid",
+    "aborting",
+    "bug:",
+    "kernel bug",
+    "oops",
+    "protection fault",
+    "unable to handle",
+    "lockup",
+    "panic",
+    "stall",
+    "blocked for",
+    "failing i/o",
+    "beyond end of",
+    "not responding",
+    "out of memory",
+    "throttled",
 )
+# journald takes a message at once; this much later it does not take them any more.
+JOURNAL_LAG_S = 5.0
+SOURCE_STAMP = re.compile(r'"_SOURCE_MONOTONIC_TIMESTAMP"\s*:\s*"(\d{1,18})"')
+RING_STAMP = re.compile(r"\[\s*(\d{1,12}\.\d+)\]")
 FILES = {
     "os_release": "/etc/os-release",
     "meminfo": "/proc/meminfo",
@@ -75,14 +119,37 @@ def kernel_log(since, timeout_s):
     # -k would be this boot's only: an XID that the node was booted for since the last snapshot would be lost.
     which, moment = ("_TRANSPORT=kernel", [f"--since=@{since:.0f}"]) if since > 0 else ("-k", [])
     journal = ["journalctl", which, "--no-pager", "-o", "short-unix"]
-    answer = ask([*journal, *moment], timeout_s, keep=FAULT_LINES)
+    answer = ask([*journal, *moment], timeout_s, keep=FAULT_WORDS)
     if answer["status"] == "ok" and moment and not has_lines(answer):
         # Silence counts only where the journal holds the kernel's messages at all.
-        kept = ask([*journal, "-n", "1"], timeout_s, keep=FAULT_LINES)
-        return answer if has_lines(kept) else ask(["dmesg"], timeout_s, keep=FAULT_LINES)
-    if has_lines(answer) or answer["status"] == "hung":
+        kept = ask([*journal, "-n", "1"], timeout_s, keep=FAULT_WORDS)
+        if has_lines(kept):
+            return with_missed(answer, timeout_s)
+    if answer["status"] == "hung":
         return answer
-    return ask(["dmesg"], timeout_s, keep=FAULT_LINES)
+    if has_lines(answer):
+        return with_missed(answer, timeout_s)
+    ring = ask(["dmesg"], timeout_s, keep=FAULT_WORDS)
+    if ring["status"] == "ok" and not has_lines(ring):
+        # A kernel logs as soon as it starts: somebody has cleared its log.
+        ring["status"] = "empty"
+    return ring
+
+
+def with_missed(answer, timeout_s):
+    """Return the journal's messages and the faults that only the kernel's ring has: journald may be stuck."""
+    newest = ask(["journalctl", "-k", "--no-pager", "-n", "1", "-o", "json"], timeout_s)
+    stamp = SOURCE_STAMP.search(newest.get("stdout", ""))
+    # Only the kernel's own stamp can be compared; a boot the journal has nothing of has no message.
+    if newest["status"] != "ok" or (stamp is None and newest["stdout"].strip()):
+        return answer
+    seen_s = int(stamp[1]) / 1e6 + JOURNAL_LAG_S if stamp else 0.0
+    ring = ask(["dmesg", "--kernel"], timeout_s, keep=FAULT_WORDS)
+    stamped = ((RING_STAMP.match(line), line) for line in ring.get("stdout", "").splitlines())
+    missed = [line for found, line in stamped if found and float(found[1]) > seen_s]
+    if missed:
+        answer["stdout"] = "\n".join([answer["stdout"].rstrip("\n"), *missed, ""])
+    return answer
 
 
 def booted():
@@ -94,6 +161,17 @@ def booted():
         return 0.0
     # btime of /proc/stat has whole seconds only.
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def slurm_controller(timeout_s):
+    """Return what `scontrol ping` prints; a controller that takes a new configuration is away for seconds."""
+    answer = {"status": "not_asked"}
+    for pause_s in CONTROLLER_PAUSES_S:
+        answer = ask(CONTROLLER, timeout_s)
+        if answer["status"] == "absent" or re.search(r"\bUP\b", answer.get("stdout", "")):
+            break
+        time.sleep(pause_s)
+    return answer
 
 
 def has_lines(answer):
@@ -135,12 +213,16 @@ def pci(root):
 
 
 def disk(path):
-    """Return size, free bytes and mode of the file system of a path."""
+    """Return size, free bytes, inodes and mode of the file system of a path."""
     about = space(path)
     try:
-        about["read_only"] = bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+        found = os.statvfs(path)
     except OSError:
         about["read_only"] = None
+        return about
+    about["read_only"] = bool(found.f_flag & os.ST_RDONLY)
+    # 0 of 0 on file systems that make inodes as they need them (btrfs).
+    about["total_inodes"], about["free_inodes"] = found.f_files, found.f_favail
     return about
 
 
@@ -172,6 +254,7 @@ def gather(options):
             "failed_units": pool.submit(ask, FAILED_UNITS, timeout_s),
             "units": pool.submit(ask, ["systemctl", "show", UNIT_PROPERTIES, *options["units"]], timeout_s),
             "clock": pool.submit(ask, CLOCK, timeout_s),
+            "slurm_controller": pool.submit(slurm_controller, timeout_s),
         }
         spaces, hung = disks(options["paths"], timeout_s)
         smi = asked.result()
@@ -181,6 +264,7 @@ def gather(options):
     tools["nvidia_smi_xml"] = smi.pop("nvidia_smi_xml")
     return {
         "facts": {
+            "hostname": os.uname().nodename,
             "boot_id": read("/proc/sys/kernel/random/boot_id"),
             "kernel": os.uname().release,
             "machine": os.uname().machine,

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -64,8 +67,8 @@ def ask(argv, timeout_s, bounded=True, environment=None, stdin_text=None, keep=N
         bounded: Whether the kernel stops it when it writes without end; every file counts, not only output.
         environment: Variables to set.
         stdin_text: Text for its standard input.
-        keep: Compiled pattern: of what the tool prints only the first line and those with it are returned,
-            C(lines) says how many there were. The tool may print C(FILTERED_BYTES) then.
+        keep: Words in small letters: of what the tool prints only the first line and those with one are
+            returned, C(lines) says how many there were. The tool may print C(FILTERED_BYTES) then.
     """
     path = find(argv[0])
     if path is None:
@@ -118,8 +121,13 @@ def ask(argv, timeout_s, bounded=True, environment=None, stdin_text=None, keep=N
     return answer
 
 
+def has_word(line, words):
+    """Return whether a line has one of some words; one pattern with all of them takes 12 times as long."""
+    return any(word in line for word in words)
+
+
 def head_of_lines(stream, keep, limit=OUTPUT_BYTES):
-    """Return the first line and those with a pattern, whether there was more, and the number of lines."""
+    """Return the first line and those with a word, whether there was more, and the number of lines."""
     stream.seek(0, os.SEEK_END)
     # The kernel stopped the tool in mid-line: what would have come is unknown.
     cut = stream.tell() >= FILTERED_BYTES
@@ -127,7 +135,7 @@ def head_of_lines(stream, keep, limit=OUTPUT_BYTES):
     kept, size, count = [], 0, 0
     for count, raw in enumerate(bounded_lines(stream), 1):
         line = raw.decode("utf-8", "replace")
-        if count > 1 and not keep.search(line):
+        if count > 1 and not has_word(line.lower(), keep):
             continue
         size += len(raw)
         if size > limit:
@@ -151,6 +159,13 @@ def head(stream, limit=OUTPUT_BYTES):
     stream.seek(0)
     data = stream.read(limit + 1)
     return data[:limit].decode("utf-8", "replace"), len(data) > limit
+
+
+def sealed(answer):
+    """Return an answer with a digest of it, by which the controller knows that it came whole."""
+    # As in rackproof.nodes.answer_seal: what is no text may be replaced on the way.
+    text = re.sub(r"\\u(?:d[89a-f][0-9a-f]{2}|fffd)", "?", json.dumps(answer, sort_keys=True))
+    return dict(answer, seal=hashlib.sha256(text.encode()).hexdigest())
 
 
 def read(path, limit=FILE_BYTES):
@@ -210,4 +225,5 @@ def locked_memory_bytes():
 
 def shared_memory_bytes():
     """Return the size of /dev/shm, 0 where there is none."""
-    return space("/dev/shm").get("total_bytes", 0)
+    # Measured, not written to.
+    return space("/dev/shm").get("total_bytes", 0)  # noqa: S108  # nosec B108

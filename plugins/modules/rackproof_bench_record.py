@@ -31,11 +31,12 @@ options:
     type: dict
     default: {}
   sku:
-    description: SKU of the nodes.
+    description: SKU of the node that leads the run; those of the other nodes are in the plan.
     type: str
     default: ""
   sku_gpus:
-    description: GPUs that each node must have; fewer are a failure. 0 where the number is not known.
+    description:
+      - GPUs that the node that leads the run must have; fewer are a failure. 0 where the number is not known.
     type: int
     default: 0
   sku_references:

@@ -57,4 +57,8 @@ rackproof_report_file:
   description: The page.
   returned: success
   type: str
+rackproof_report_runs:
+  description: All recorded runs of the plan, with those of earlier calls; id to folder.
+  returned: success
+  type: dict
 """

@@ -250,6 +250,7 @@ from typing import Any
 
 from ansible.module_utils import rackproof_facts_health, rackproof_facts_provision, rackproof_facts_record
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.rackproof_tools import sealed
 
 SPEC = {
     "subset": {"type": "str", "required": True, "choices": ["record", "provision", "health"]},
@@ -341,7 +342,7 @@ def main():
     if subset == "provision":
         state = rackproof_facts_provision.gather(options)
         module.exit_json(changed=False, ansible_facts={"rackproof_node": state})
-    module.exit_json(changed=False, gathered=rackproof_facts_health.gather(options))
+    module.exit_json(changed=False, gathered=sealed(rackproof_facts_health.gather(options)))
 
 
 if __name__ == "__main__":

@@ -248,7 +248,8 @@ def put_link(entry, check):
         raise UnusableError(f"{path}: is to be a link and is a folder; move it away")
     if not check:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        name = tempfile.mktemp(prefix=".rackproof-", dir=os.path.dirname(path))
+        # No name that is there already: symlink() fails then.
+        name = os.path.join(os.path.dirname(path), ".rackproof-" + os.urandom(8).hex())
         os.symlink(target, name)
         os.replace(name, path)
     return True

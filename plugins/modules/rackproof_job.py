@@ -139,6 +139,8 @@ job:
     ended: {description: UTC moment of the end., type: str, returned: always}
     elapsed_s: {description: Seconds from start to end if known., type: float, returned: ended}
     log_bytes: {description: Size of the log., type: int, returned: always}
+    log_sha256: {description: Digest of the log; null where it could not be read., type: str, returned: ended}
+    seal: {description: Digest of what counts of the end., type: str, returned: ended}
     leftovers: {description: Processes killed after the program had ended., type: int, returned: ended}
     unkillable: {description: Process ids that survived SIGKILL., type: list, elements: int, returned: ended}
     timeout_s: {description: Hard limit., type: float, returned: always}
@@ -153,6 +155,7 @@ orphans_killed:
 import errno
 import fcntl
 import getpass
+import hashlib
 import json
 import os
 import re
@@ -173,7 +176,21 @@ from ansible.module_utils.basic import AnsibleModule
 
 STATE_BYTES = 4096
 """Size of state.json, padded: the file that replaces it is allocated ahead, for a disk that fills up."""
-TOKEN = "RACKPROOF_JOB_TOKEN"
+SEALED = (
+    "id",
+    "phase",
+    "ended_by",
+    "exit_status",
+    "signal",
+    "succeeded",
+    "started",
+    "ended",
+    "unkillable",
+    "log_bytes",
+    "log_sha256",
+)
+"""What counts of a job's end."""
+TOKEN = "RACKPROOF_JOB_TOKEN"  # noqa: S105  (the name of a variable)
 """Variable that marks the processes of one job."""
 WAKE_S = 1.0
 KILL_WAIT_S = 10.0
@@ -478,12 +495,26 @@ class Folder:
         except OSError:
             return 0
 
+    def log_sha256(self):
+        """Return the digest of the log, None where it cannot be read."""
+        digest = hashlib.sha256()
+        try:
+            with open(self.log, "rb") as stream:
+                for block in iter(lambda: stream.read(1 << 20), b""):
+                    digest.update(block)
+        except OSError:
+            return None
+        return digest.hexdigest()
+
 
 def conclude(state, **changes):
     """Return the state of a job that has ended."""
     state = dict(state, phase="ended", ended=utc(time.time()), **changes)
     state["succeeded"] = state["ended_by"] == "itself" and state["exit_status"] == 0
     state["message"] = describe(state)
+    # What is lost of it, or of the log, on the way to the controller is found there (jobs/bench/record.py).
+    counted = [[key, state.get(key)] for key in SEALED]
+    state["seal"] = hashlib.sha256(json.dumps(counted).encode()).hexdigest()
     return state
 
 
@@ -683,6 +714,7 @@ class Supervisor:
             leftovers=met if reason == "itself" else 0,
             unkillable=unkillable,
             log_bytes=self.folder.log_bytes(),
+            log_sha256=self.folder.log_sha256(),
         )
         # Freed first: a reader of the state "ended" may start the next job at once.
         self.free_lock(emptied=not unkillable)

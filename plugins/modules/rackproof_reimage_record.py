@@ -68,6 +68,10 @@ options:
         description: Certificates to trust; empty are those that this machine trusts.
         type: str
         default: ""
+      fingerprint:
+        description: SHA-256 of the BMC's certificate, the only one that is taken then.
+        type: str
+        default: ""
       system:
         description: Id of the node among the systems that the BMC lists; needed where there are several.
         type: str

@@ -24,7 +24,8 @@ options:
     required: true
   state:
     description:
-      - V(queried) only reads.
+      - V(queried) only reads. With O(timeout_s) it reads again while Slurm waits for the answer of a node
+        that it has not given up (C(IDLE*)). Such a node answers soon, or is C(DOWN*) after C(SlurmdTimeout).
       - V(registered) waits until the nodes' slurmd answer the controller.
       - V(drained) drains the nodes that nobody drained, and waits until no job runs on any of them.
       - V(returned) resumes the nodes whose drain is ours as soon as their slurmd answer, and waits until they
@@ -40,6 +41,10 @@ options:
     description: Why the nodes are drained; the prefix is put before it.
     type: str
     default: being provisioned
+  replace_reason:
+    description: Whether O(state=drained) gives O(reason) also to nodes that we drained for another one.
+    type: bool
+    default: false
   timeout_s:
     description: Seconds to wait for what O(state) promises; 0 reads once.
     type: int
@@ -193,6 +198,10 @@ def parse_nodes(text):
     return found
 
 
+# Slurm expects no answer of these, or not soon: asking again is of no use.
+GIVEN_UP = {"DOWN", "ERROR", "FUTURE", "POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "REBOOT_ISSUED"}
+
+
 def flags(state):
     """Return the words of a state without Slurm's symbols: DOWN*+DRAIN is DOWN, NOT_RESPONDING, DRAIN."""
     words = set()
@@ -336,6 +345,9 @@ def lacks(state, node):
         return bool(node["jobs"])
     if state == "returned":
         return node["known"] and node["drained_by"] != "other" and not node["in_service"]
+    if state == "queried":
+        words = flags(node["state"])
+        return "NOT_RESPONDING" in words and words.isdisjoint(GIVEN_UP)
     return state == "registered" and not node["responding"]
 
 
@@ -368,7 +380,7 @@ def predicted(state, node, reason):
     """Return the state of a node after the change, for check mode."""
     base = node["state"].split("+")[0]
     if state == "drained":
-        after = node["state"] + "+DRAIN"
+        after = node["state"] if "DRAIN" in flags(node["state"]) else node["state"] + "+DRAIN"
         return dict(node, state=after, drained_by="ours", reason=reason, set_by="", in_service=False)
     return dict(node, state=base, drained_by="none", reason="", set_by="", in_service=node["responding"])
 
@@ -401,14 +413,24 @@ class Request:
     def __init__(self, params, prefix):
         self.state = params["state"]
         self.reason = cleaned("{} {}".format(prefix, params["reason"]))
+        self.replaces = params["replace_reason"] and params["state"] == "drained"
         self.poll_s = params["poll_s"]
         self.deadline = time.monotonic() + params["timeout_s"]
 
 
-def changeable(state, nodes):
+def changeable(request, nodes):
     """Return the nodes to change: to drain those that nobody drained, to resume those whose drain is ours."""
-    wanted = {"drained": "none", "returned": "ours"}.get(state)
-    return [name for name, node in nodes.items() if node["known"] and node["drained_by"] == wanted]
+    wanted = {"drained": "none", "returned": "ours"}.get(request.state)
+    return [
+        name
+        for name, node in nodes.items()
+        if node["known"] and (node["drained_by"] == wanted or has_other_reason(request, node))
+    ]
+
+
+def has_other_reason(request, node):
+    """Return whether a node is drained by us for a reason that is to be replaced."""
+    return request.replaces and node["drained_by"] == "ours" and node["reason"] != request.reason
 
 
 def down_to_drain(state, nodes):
@@ -498,7 +520,7 @@ def run(module, cluster):
     # Before the first reading, whose time counts as waiting.
     request = Request(module.params, cluster.prefix)
     before = cluster.read_nodes()
-    touched, down = changeable(request.state, before), down_to_drain(request.state, before)
+    touched, down = changeable(request, before), down_to_drain(request.state, before)
     if module.check_mode:
         after, waiting = predict_nodes(request, before, touched, down), []
     else:
@@ -539,6 +561,7 @@ def main():
             },
             "prefix": {"type": "str", "default": "rackproof:"},
             "reason": {"type": "str", "default": "being provisioned"},
+            "replace_reason": {"type": "bool", "default": False},
             "timeout_s": {"type": "int", "default": 0},
             "poll_s": {"type": "float", "default": 5},
             "strict": {"type": "bool", "default": True},

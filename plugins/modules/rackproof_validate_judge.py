@@ -30,6 +30,10 @@ options:
         the tool or the fabric is suspected.
     type: float
     default: 0.15
+  false_alarms:
+    description: How many of 1,000 healthy nodes and nights may fail by comparison with fleet and past.
+    type: float
+    default: 0.1
   drain:
     description: Whether draining is allowed.
     type: bool
@@ -82,6 +86,12 @@ resume:
   returned: success
   type: list
   elements: str
+health:
+  description:
+    - By node C(verdict) and C(gates) of its health checks alone, and in words C(reasons) that gate and
+      C(remarks) that do not.
+  returned: success
+  type: dict
 message:
   description: What is planned, line by line.
   returned: success

@@ -30,6 +30,12 @@ options:
     description: Bounds that differ from the usual ones.
     type: dict
     default: {}
+  accept_identity:
+    description:
+      - Whether the machine and the GPUs that answer are the node's from now on. Until then a serial number or
+        UUID that earlier nights do not know is unproven.
+    type: bool
+    default: false
   references:
     description: Baselines of the SKU.
     type: list

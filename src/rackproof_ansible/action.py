@@ -13,6 +13,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from rackproof.core.errors import RackproofError
+from rackproof.core.file_modes import hide_from_others
 from rackproof.core.text import sanitize
 from rackproof_ansible.argument_spec import read_argument_spec
 
@@ -63,6 +64,7 @@ class RackproofAction(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Check the task's arguments and do it; called by Ansible."""
         super().run(tmp, task_vars)
+        hide_from_others()
         self.task_vars = task_vars or {}
         # A worker's parent is the playbook's own process.
         self._playbook_pid = os.getppid()
@@ -75,7 +77,8 @@ class RackproofAction(ActionBase):
         except ModuleFailedError as error:
             return error.result
         except self.operator_errors as error:
-            raise AnsibleActionFail(str(error)) from error
+            # Ansible would append every cause's text: the same lines once more for each, and pydantic's own.
+            raise AnsibleActionFail(sanitize(error, 4000, newlines=True)) from None
 
     @property
     def node(self) -> str:
@@ -123,15 +126,23 @@ class NodeAction(RackproofAction):
 
         Args:
             name: The module.
-            required_key: What its result has to contain.
+            required_key: What its result has to contain: a mapping.
             arguments: The module's arguments.
 
         Raises:
             ModuleFailedError: The module failed, or the host cannot be reached.
         """
         result = self.execute_module_unchecked(name, **arguments)
-        if result.get("failed") or result.get("unreachable") or required_key not in result:
+        if result.get("failed") or result.get("unreachable"):
             raise ModuleFailedError(result)
+        if not isinstance(result.get(required_key), dict):
+            raise ModuleFailedError(
+                {
+                    "failed": True,
+                    "msg": f"{self.node} answered {name} without what was asked for ({required_key}): is "
+                    "that its own python3? What it answers is shown by -vvv",
+                }
+            )
         return result
 
     def execute_module_unchecked(self, name: str, **arguments: Any) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import yaml
 
 from rackproof.core.errors import RackproofError
+from rackproof.core.secret_names import refuse_secrets, secret_variables
 
 _DEFINING_KEYS = ("register", "loop_var", "index_var")
 _MAPPING_KEYS = ("vars", "ansible.builtin.set_fact", "set_fact")
@@ -19,8 +22,47 @@ ALL_HOSTS = 200
 """Of more hosts only one of each set of groups is asked, and those with a file in host_vars."""
 
 
+BOUNDS: Mapping[str, tuple[float, float]] = {
+    "bench_sku_gpus": (0, 1024),
+    "bench_follow_every_s": (1, 3600),
+    "bench_repeats": (1, 1000),
+    "bench_hang_s": (0, 10**7),
+    "bench_queue_s": (1, 10**7),
+    "bench_size_factor": (1e-6, 1e6),
+    "bench_meet_port": (1, 65_535),
+    "validate_tool_timeout_s": (1, 3600),
+    "validate_node_timeout_s": (1, 86_400),
+    "validate_max_drain_fraction": (0, 1),
+    "validate_false_alarms_per_1000_node_nights": (1e-6, 1000),
+    "validate_probe_gpu_minutes": (0, 10**9),
+    "validate_probe_share": (1e-6, 1),
+    "validate_probe_node_s": (1, 86_400),
+    "validate_probe_pair_s": (1, 86_400),
+    "reimage_max_concurrent": (1, 10_000),
+    "reimage_per_rack": (1, 10_000),
+    "reimage_per_partition": (1, 10_000),
+    "reimage_discover_wait_s": (0, 10**7),
+    "provision_batch": (1, 100_000),
+    "provision_drain_timeout_s": (0, 10**7),
+    "provision_reboot_timeout_s": (1, 10**7),
+    "preflight_gpus": (0, 1024),
+    "preflight_memory_gib": (0, 10**9),
+    "preflight_cores": (0, 10**6),
+    "preflight_clock_offset_s": (1e-3, 10**6),
+}
+"""Smallest and largest value of numbers, with which the playbooks of the nodes do what their names say."""
+
+
+CHOICES = ("suite", "bench_suite", "benchmark", "bench_benchmarks")
+"""Variables that choose what bench.yml runs."""
+
+
 class UnknownVariableError(RackproofError):
     """The inventory has a variable that no role knows; the message names it and the one that may be meant."""
+
+
+class VariableValueError(RackproofError):
+    """A number is none, or beyond its bounds; the message names the variable and what it may be."""
 
 
 def check_names(given: Iterable[str], known: Collection[str], prefixes: tuple[str, ...]) -> None:
@@ -40,6 +82,120 @@ def check_names(given: Iterable[str], known: Collection[str], prefixes: tuple[st
             f"unknown variables in the inventory or given with -e: {', '.join(_with_near(unknown, known))}. "
             "Correct or remove them; roles/ROLE/README.md lists what there is"
         )
+
+
+def check_settable(given: Iterable[str], results: Collection[str]) -> None:
+    """Check that no name given with -e is one that the roles set while they run. No I/O.
+
+    What is given with -e stands above what a task finds out: a verdict could be given instead of judged.
+
+    Args:
+        given: Names given with -e.
+        results: Names that tasks register or set.
+
+    Raises:
+        UnknownVariableError: Some are results of tasks.
+    """
+    shadowing = sorted(set(given) & set(results))
+    if shadowing:
+        raise UnknownVariableError(
+            f"given with -e, but found out by the playbook itself: {', '.join(shadowing)}. Leave them out; "
+            "roles/ROLE/README.md lists what can be set"
+        )
+
+
+def check_given(given: Mapping[str, Any], root: Path, role: str) -> None:
+    """Check names given with -e for misspelt ones without a role's prefix, and that one alone chooses.
+
+    Args:
+        given: Names given with -e and their values.
+        root: The checkout.
+        role: The role that asks: `suite` and `benchmark` are read by `bench` alone.
+
+    Raises:
+        UnknownVariableError: One is nearly a variable of Rackproof's, and would be ignored.
+        VariableValueError: A suite and a benchmark are given, or one of them twice.
+    """
+    short = set(CHOICES) if role == "bench" else set()
+    settable = {name for name in _settable_variables(root) if name.startswith(role_prefixes(root))}
+    known = short | known_variables(root)
+    # A site's own variables come near short names easily, near long ones hardly.
+    unknown = {
+        name: _nearest(name, short, 0.7) or _nearest(name, settable, 0.85) for name in {*given} - known
+    }
+    misspelt = [f"{name} (did you mean {near}?)" for name, near in sorted(unknown.items()) if near]
+    if misspelt:
+        raise UnknownVariableError(
+            f"given with -e, but nothing reads it: {', '.join(misspelt)}. Correct it; "
+            "a variable of your own needs another name"
+        )
+    chosen = sorted(name for name in short if given.get(name))
+    if len(chosen) > 1:
+        raise VariableValueError(
+            f"given with -e: {' and '.join(chosen)}, of which one alone can choose: leave out one"
+        )
+
+
+def _nearest(name: str, known: Collection[str], cutoff: float) -> str:
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=cutoff)), "")
+
+
+def check_bounds(given: Mapping[str, Any]) -> None:
+    """Check that numbers are numbers, and within their bounds: 0 repeats are no benchmark. No I/O.
+
+    Args:
+        given: Variables of a host as they are written; what has a template is not checked.
+
+    Raises:
+        VariableValueError: One is not.
+    """
+    for name, (least, most) in BOUNDS.items():
+        value = given.get(name, least)
+        if not _is_template(value) and not least <= _as_number(value) <= most:
+            raise VariableValueError(
+                f"{name} is {str(value)[:60]!r}: it has to be a number from {least:g} to {most:g}"
+            )
+
+
+def check_environment(given: Mapping[str, Any]) -> None:
+    """Check that what jobs are started with holds no secret, before anything shows it. No I/O.
+
+    Args:
+        given: Variables of a host.
+
+    Raises:
+        VariableValueError: It holds one.
+    """
+    environment = given.get("bench_environment")
+    if isinstance(environment, Mapping):
+        try:
+            refuse_secrets(environment)
+        except ValueError as error:
+            raise VariableValueError(f"bench_environment: {error}") from error
+    logins = list(_with_login(given))
+    if logins:
+        raise VariableValueError(
+            f"{', '.join(logins)}: a login or key in it would be written into arguments, plans and records: "
+            "name a copy that nodes reach without one"
+        )
+
+
+def _with_login(given: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in given.items():
+        if name.startswith("bench_") and isinstance(value, str) and secret_variables({"": value}):
+            yield name
+
+
+def _is_template(value: Any) -> bool:
+    return isinstance(value, str) and "{{" in value
+
+
+def _as_number(value: Any) -> float:
+    """Return a number as Ansible reads it; nothing is within the bounds of what is none."""
+    try:
+        return math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 def _with_near(names: Iterable[str], known: Collection[str]) -> Iterator[str]:
@@ -76,15 +232,9 @@ def hosts_to_check(
 
 def known_variables(root: Path) -> set[str]:
     """Return the variables that the roles of a checkout take, set or register."""
-    names: set[str] = set()
-    for path in sorted(root.glob("roles/*/defaults/*.yml")) + sorted(root.glob("roles/*/vars/*.yml")):
+    names = _settable_variables(root) | _results(root)
+    for path in sorted(root.glob("roles/*/vars/*.yml")):
         names |= set(_load(path) or {})
-    for path in root.glob("roles/*/meta/argument_specs.yml"):
-        for spec in _load(path)["argument_specs"].values():
-            names |= set(spec.get("options") or {})
-    for pattern in ("roles/*/tasks/**/*.yml", "roles/*/handlers/*.yml", "playbooks/*.yml"):
-        for path in root.glob(pattern):
-            names |= set(_defined_in(_load(path)))
     # A template asks other hosts for theirs, by name: slurm.conf has the hardware of each SKU.
     for path in root.glob("roles/*/templates/**/*"):
         if path.is_file():
@@ -92,10 +242,36 @@ def known_variables(root: Path) -> set[str]:
     return names
 
 
+def task_results(root: Path) -> set[str]:
+    """Return the variables that only tasks of a checkout's roles set or register."""
+    prefixes = ("rackproof_", *role_prefixes(root))
+    return {name for name in _results(root) - _settable_variables(root) if name.startswith(prefixes)}
+
+
+def _settable_variables(root: Path) -> set[str]:
+    names: set[str] = set()
+    for path in sorted(root.glob("roles/*/defaults/*.yml")):
+        names |= set(_load(path) or {})
+    for path in root.glob("roles/*/meta/argument_specs.yml"):
+        for spec in _load(path)["argument_specs"].values():
+            names |= set(spec.get("options") or {})
+    return names
+
+
+@functools.cache
+def _results(root: Path) -> frozenset[str]:
+    names: set[str] = set()
+    for pattern in ("roles/*/tasks/**/*.yml", "roles/*/handlers/*.yml", "playbooks/*.yml"):
+        for path in root.glob(pattern):
+            names |= set(_defined_in(_load(path)))
+    return frozenset(names)
+
+
 def _load(path: Path) -> Any:
     # The reader in C: some hundred files are read at the start of a playbook.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return yaml.load(path.read_text(), Loader=loader)  # noqa: S506  (a safe loader)
+    # Both are safe loaders, one of them in C.
+    return yaml.load(path.read_text(), Loader=loader)  # noqa: S506  # nosec B506
 
 
 def _defined_in(value: Any) -> Iterator[str]:

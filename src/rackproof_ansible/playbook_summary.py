@@ -5,11 +5,22 @@ Plain classes without Ansible; the callback ``rackproof`` feeds them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 # The callback is loaded by every playbook: what only the summary needs is imported when there is one to show.
+
+
+def describe_left_out(hosts: Sequence[str]) -> str:
+    """Return that hosts were asked for and no task was run on them."""
+    from rackproof.core.hostlist import compress_hostlist
+    from rackproof.core.text import sanitize
+
+    return sanitize(
+        f"{compress_hostlist(hosts)}: asked for, and nothing was done there; start the same command again",
+        4096,
+    )
 
 
 class RunTable:
@@ -25,6 +36,10 @@ class RunTable:
         if isinstance(recorded, dict) and {"run_id", "folder"} <= recorded.keys():
             self._folders[str(recorded["run_id"])] = str(recorded["folder"])
         self._report = str(result.get("rackproof_report_file") or self._report)
+        whole = result.get("rackproof_report_runs")
+        if isinstance(whole, dict):
+            # A resumed plan has runs of earlier calls, too: the table shows all of them.
+            self._folders = {**{str(name): str(folder) for name, folder in whole.items()}, **self._folders}
 
     def format_table(self, width: int, color: bool) -> str:
         """Return the table; empty where nothing was recorded. Below it: records that cannot be read."""

@@ -71,7 +71,9 @@ def install_packages(console: Console, extra: Sequence[str] = ()) -> None:
         raise RackError(f"missing: {', '.join(missing)}; there is no apt-get here: install them yourself")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     with console.step("packages", f"installing on this host: {', '.join(missing)}"):
-        install = ["apt-get", "install", "-qq", "-y", "--no-install-recommends", *missing]
+        # Unattended upgrades of this host may hold dpkg's lock for minutes.
+        wait = ["-o", "DPkg::Lock::Timeout=300"]
+        install = ["apt-get", "install", "-qq", "-y", "--no-install-recommends", *wait, *missing]
         for command in (install, ["apt-get", "update", "-qq"], install):
             done = subprocess.run(command, env=environment, capture_output=True, timeout=600, check=False)
             if done.returncode == 0 and command is install:

@@ -128,6 +128,16 @@ def units_overlay(enabled: Sequence[str] = ()) -> dict[str, Entry]:
     return links
 
 
+def dpkg_status(tar: Path) -> str:
+    """Return what dpkg has installed in a root file system: packages and versions."""
+    with tarfile.open(tar) as archive:
+        for member in archive:
+            if member.name.removeprefix("./") == "var/lib/dpkg/status":
+                content = archive.extractfile(member)
+                return content.read().decode() if content else ""
+    raise RackError(f"{tar} has no dpkg status: remove it, and start the rack again")
+
+
 class Images:
     """Makes the images and keeps what can be kept in the state folder."""
 
@@ -135,7 +145,11 @@ class Images:
         self.home, self.state, self.console, self.release = home, state, console, release
 
     def root_tar(self, name: str, packages: Sequence[str], release: str) -> tuple[Path, str]:
-        """Return a root file system with these packages, and its digest; made once, however many ask."""
+        """Return a root file system with these packages, and its key; made once, however many ask.
+
+        The key is of the versions, too: the mirror has what goes with those of this tar, and an image that
+        another checkout made weeks ago, or before Debian's last update, has others.
+        """
         self.state.mkdir(parents=True, exist_ok=True)
         with (self.state / f"{name}-{release}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -145,9 +159,11 @@ class Images:
         path = self.state / f"{name}-{release}.tar"
         key_file = path.with_suffix(".key")
         mirror = os.environ.get("RACK_DEBIAN_MIRROR", "")
-        key = digest(release, packages, DPKG_OPTIONS, mirror)
-        if path.is_file() and key_file.is_file() and key_file.read_text().strip() == key:
-            return path, key
+        recipe = digest(release, packages, DPKG_OPTIONS, mirror)
+        if path.is_file() and key_file.is_file():
+            made_by, _, key = key_file.read_text().strip().partition(" ")
+            if made_by == recipe and key:
+                return path, key
         draft = path.with_suffix(".draft.tar")
         command = ["/usr/bin/mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(packages)}"]
         command += ['--aptopt=Acquire::Languages "none"']
@@ -155,8 +171,9 @@ class Images:
         command += [release, str(draft), *([mirror] if mirror else [])]
         with self.console.step(f"tar-{name}-{release}", f"making {path.name} (Debian {release})"):
             run(command, timeout=1200)
+        key = digest(recipe, dpkg_status(draft))
         os.replace(draft, path)
-        key_file.write_text(f"{key}\n")
+        key_file.write_text(f"{recipe} {key}\n")
         return path, key
 
     def image(self, repository: str, tar: Path, tar_key: str, overlay: Overlay) -> str:
@@ -168,6 +185,7 @@ class Images:
         if not self._exists(root):
             with self.console.step(f"import-{tar.stem}", f"importing {tar.name}"):
                 docker("import", str(tar), root)
+            self._drop_older(f"{ROOT_IMAGE}:{tar.stem}-", keep=root)
         with self.console.step(f"image-{repository}", f"making the image {tag}"):
             # Committing a container that never ran needs no builder and starts nothing.
             container = docker_text("create", root, "/opt/rack/boot")
@@ -262,6 +280,7 @@ class Images:
             "--python-version",
             SERVICES_PYTHON,
             "--only-binary=:all:",
+            "--require-hashes",
             "--requirement",
             str(requirements),
         ]

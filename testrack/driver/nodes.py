@@ -132,7 +132,14 @@ class Nodes:
         return self.state / "hostkeys" / host.name
 
     def _public_key(self, host: Host) -> str:
-        return " ".join(self.host_key(host).with_suffix(".pub").read_text().split()[:2])
+        public = self.host_key(host).with_suffix(".pub")
+        # A checkout that was removed and cloned again at the same place leaves its rack without keys.
+        if not public.exists():
+            raise RackError(
+                f"{host.name} is there, but its key {public} is not: an earlier checkout at\n"
+                "  this place made it; remove that rack: testrack/rack.py down"
+            )
+        return " ".join(public.read_text().split()[:2])
 
     # Making and starting
 

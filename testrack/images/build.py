@@ -29,6 +29,7 @@ CHECKOUT = HERE.parents[1]
 MMDEBSTRAP = "/usr/bin/mmdebstrap"
 RELEASE, PYTHON = "bookworm", "3.11"
 PACKAGES = ("python3", "python3-numpy", "python3-yaml", "curl", "ca-certificates")
+LOGGING = CHECKOUT / "workloads/torch/requirements-no-deps.txt"
 # Nothing that a benchmark's container needs, and most of what Debian's packages weigh.
 LEFT_OUT = (
     *("./usr/share/perl/", "./usr/lib/x86_64-linux-gnu/perl/", "./usr/lib/x86_64-linux-gnu/libperl"),
@@ -99,21 +100,15 @@ def run(command: list[str], timeout: float) -> None:
         raise BuildError(f"`{' '.join(command)}` failed ({done.returncode}): {done.stderr.strip()[-1500:]}")
 
 
-def logging_package() -> str:
-    """Return the requirement for MLCommons' package, at the version of the project."""
-    for line in (CHECKOUT / "constraints.txt").read_text().splitlines():
-        if line.startswith("mlperf-logging=="):
-            return line.split()[0]
-    raise BuildError("constraints.txt names no version of mlperf-logging")
-
-
 def root_tar(folder: Path) -> Path:
     """Return Debian's packages and mlperf-logging as a tar, without what nobody needs; made once."""
-    key = digest(RELEASE, PACKAGES, LEFT_OUT, logging_package(), os.environ.get("RACK_DEBIAN_MIRROR", ""), 1)
+    key = digest(
+        RELEASE, PACKAGES, LEFT_OUT, LOGGING.read_text(), os.environ.get("RACK_DEBIAN_MIRROR", ""), 1
+    )
     path = folder / f"base-{key}.tar"
     if path.is_file():
         return path
-    print(f"making {path.name}: Debian {RELEASE}, {logging_package()} (90 s)", flush=True)
+    print(f"making {path.name}: Debian {RELEASE}, mlperf-logging (90 s)", flush=True)
     if not os.path.exists(MMDEBSTRAP):
         raise BuildError(f"{MMDEBSTRAP} is missing: apt-get install mmdebstrap")
     folder.mkdir(parents=True, exist_ok=True)
@@ -125,7 +120,8 @@ def root_tar(folder: Path) -> Path:
         run([*command, *([mirror] if mirror else [])], timeout=900)
         vendored = Path(scratch) / "pip"
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
-        run([*command, "--target", str(vendored), logging_package()], timeout=300)
+        command += ["--require-hashes", "--only-binary=:all:", "--requirement", str(LOGGING)]
+        run([*command, "--target", str(vendored)], timeout=300)
         draft = Path(scratch) / "base.tar"
         with tarfile.open(full) as source, tarfile.open(draft, "w", format=tarfile.PAX_FORMAT) as target:
             for member in source:

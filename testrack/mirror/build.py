@@ -13,9 +13,11 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,6 +50,9 @@ BUILDERS = {
 }
 FOLDERS = ("payload", "scripts", "ofed", "nv_peer_memory", "pyxis")
 SLURM_HEADERS = "libslurm-dev"
+LOCK_WAIT_S = 600
+"""Unattended upgrades of a host may hold apt's locks for minutes."""
+LOCKED = re.compile(r"(?i)could not get lock|unable to lock|is held by process")
 PEER_MEMORY_TAG = "1.0-8"
 
 
@@ -82,10 +87,23 @@ def install_tools() -> None:
         raise OSError(f"building the mirror needs {' '.join(missing)}; type: sudo {' '.join(command)}")
     print(f"mirror: installing {' '.join(missing)}", file=sys.stderr)
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    command[1:1] = ["-o", f"DPkg::Lock::Timeout={LOCK_WAIT_S}"]
     for step in (["apt-get", "update", "-qq"], command):
-        done = subprocess.run(step, check=False, capture_output=True, text=True, env=environment)
+        done = run_apt(step, environment)
         if done.returncode:
             raise OSError(f"{' '.join(step)} failed: {done.stderr.strip()}")
+
+
+def run_apt(command: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run apt-get; where another process holds the lock of its lists, wait until it is free."""
+    deadline = time.monotonic() + LOCK_WAIT_S
+    while True:
+        done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+        # apt's own waiting is for dpkg's lock alone.
+        if done.returncode == 0 or not LOCKED.search(done.stderr) or time.monotonic() > deadline:
+            return done
+        print(f"mirror: waiting for another apt: {done.stderr.strip().splitlines()[0]}", file=sys.stderr)
+        time.sleep(5)
 
 
 class Mirror:

@@ -78,7 +78,7 @@ def shared_torch(rack: Command, nodes: list[str], torch_python: str) -> str:
     """Return a Python with PyTorch on the nodes: this machine's runtime, on the folder that they share."""
     python = f"{SHARED}/torch/bin/python"
     if rack(nodes[0], f"{python} -c 'import torch, mlperf_logging; torch.__version__'").returncode:
-        copied = subprocess.run(
+        copied = subprocess.run(  # noqa: S602  (a pipe; words of the tests alone)
             f"tar -C {Path(torch_python).parents[1]} -cf - lib | ssh {nodes[0]} "
             f"'rm -rf {SHARED}/torch; mkdir -p {SHARED}/torch/bin; cd {SHARED}/torch; tar -xf -; "
             'ln -s /usr/bin/python3 bin/python; echo "home = /usr/bin" > pyvenv.cfg\'',

@@ -13,6 +13,7 @@ bridge to the rack's. What is left is the folder (disks, consoles, journals), an
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
 import shutil
@@ -20,6 +21,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -91,16 +96,24 @@ DOMAIN = """<domain type="qemu">
   </devices>
 </domain>
 """
-UEFI = """<loader readonly="yes" type="pflash">{code}</loader><nvram template="{variables}">{nvram}</nvram>"""
+UEFI = """<loader readonly="yes" {secure}type="pflash">{code}</loader>
+  <nvram template="{variables}">{nvram}</nvram>"""
 
 
-def machine(number: int, folder: Path, uefi: bool = False) -> dict[str, str]:
+def machine(number: int, folder: Path, uefi: str = "") -> dict[str, str]:
     """Return what the program and the inventory have to know of a machine.
 
     Its firmware and BMC say of it what its fake hardware says (rack-machine.service).
     """
     nvram = folder / f"vm{number}.nvram"
-    firmware = UEFI.format(code=OVMF / "OVMF_CODE_4M.fd", variables=OVMF / "OVMF_VARS_4M.fd", nvram=nvram)
+    # The firmware's maker has put a key into it that is there for tests, and everybody has.
+    code, variables = (".secboot", ".snakeoil") if uefi == "secure" else ("", "")
+    firmware = UEFI.format(
+        secure='secure="yes" ' if uefi == "secure" else "",
+        code=OVMF / f"OVMF_CODE_4M{code}.fd",
+        variables=OVMF / f"OVMF_VARS_4M{variables}.fd",
+        nvram=nvram,
+    )
     name = f"vm{number}"
     hardware = make_hardware(SKU, name)["machine"]
     return {
@@ -119,6 +132,33 @@ def machine(number: int, folder: Path, uefi: bool = False) -> dict[str, str]:
     }
 
 
+def domain(one: dict[str, str], memory: int) -> str:
+    """Return a machine's definition for libvirt."""
+    text = DOMAIN.format(**one, sku=SKU, memory=memory)
+    if "secure=" in one["firmware"]:
+        # Only there the system cannot write where the firmware keeps its keys.
+        text = text.replace('machine="pc"', 'machine="q35"').replace("<acpi/>", '<acpi/><smm state="on"/>')
+    return text
+
+
+def bmc_certificate(folder: Path) -> tuple[Path, str]:
+    """Return the file of the emulator's certificate and key, made once, and the certificate's SHA-256."""
+    path = folder / "bmc.pem"
+    if not path.exists():
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "bmc")])
+        now = datetime.datetime.now(datetime.UTC)
+        made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        made = made.not_valid_before(now).not_valid_after(now + datetime.timedelta(days=30))
+        signed = made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        private = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        path.write_bytes(private + signed)
+    certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    return path, certificate.fingerprint(hashes.SHA256()).hex(":")
+
+
 def inventory(
     machines: list[dict[str, str]], folder: Path, image: Path, proxy: bool = False
 ) -> dict[str, object]:
@@ -127,6 +167,9 @@ def inventory(
     known = folder / "known_hosts"
     built = json.loads((image / "netboot.json").read_text())
     secrets = ROOT / ".rackproof/rack"
+    if not any("secure=" in one["firmware"] for one in machines):
+        # The others go by iPXE, as most sites' machines do.
+        built["netboot_uki"] = ""
     hosts = {
         one["name"]: {
             "ansible_host": one["address"],
@@ -164,8 +207,9 @@ def inventory(
                 "netboot_folder": str(folder / "netboot"),
                 "netboot_kernel_arguments": "console=ttyS0,115200 mitigations=off",
                 "reimage_netboot_host": "boothost",
-                # The emulator has no certificate here; a real BMC's is checked.
-                "reimage_bmc_address": f"http://{HOST}:{REDFISH_PORT}",
+                # As most BMCs do, it signs its certificate itself.
+                "reimage_bmc_address": f"https://{HOST}:{REDFISH_PORT}",
+                "reimage_bmc_fingerprint": bmc_certificate(folder)[1],
                 "reimage_authorized_keys": [key],
                 "reimage_known_hosts": str(known),
                 "reimage_results": str(folder / "results"),
@@ -279,22 +323,26 @@ def start(words: list[str], log: Path, **more: object) -> int:
     return int(process.pid)
 
 
-def network(machines: list[dict[str, str]], outside: int) -> None:
-    """Make the machines' network a part of the rack's, of which nothing is left when this namespace ends."""
+def network(machines: list[dict[str, str]]) -> None:
+    """Make the machines' network, of which nothing is left when this namespace ends."""
     run("ip", "link", "set", "lo", "up")
     run("ip", "link", "add", BRIDGE, "type", "bridge")
     run("ip", "addr", "add", f"{HOST}/{MASK}", "dev", BRIDGE)
+    run("ip", "link", "set", BRIDGE, "up")
+    for one in machines:
+        run("ip", "tuntap", "add", "dev", one["tap"], "mode", "tap")
+        run("ip", "link", "set", one["tap"], "master", BRIDGE, "up")
+
+
+def join_rack(outside: int) -> None:
+    """Make the machines' network a part of the rack's."""
     there = ("nsenter", f"--net=/proc/self/fd/{outside}", "ip", "link")
     peer = ("type", "veth", "peer", "name", "rack", "netns", os.getpid())
     # One that has just ended may have left it: the kernel takes namespaces away by and by.
     subprocess.run([*there, "del", UPLINK], check=False, capture_output=True, pass_fds=[outside])
     run(*there, "add", UPLINK, *peer, pass_fds=[outside])
     run(*there, "set", UPLINK, "master", rack.BRIDGE, "up", pass_fds=[outside])
-    for name in ("rack", BRIDGE):
-        run("ip", "link", "set", name, *(["master", BRIDGE] if name == "rack" else []), "up")
-    for one in machines:
-        run("ip", "tuntap", "add", "dev", one["tap"], "mode", "tap")
-        run("ip", "link", "set", one["tap"], "master", BRIDGE, "up")
+    run("ip", "link", "set", "rack", "master", BRIDGE, "up")
 
 
 def site_dhcp(folder: Path) -> None:
@@ -334,7 +382,7 @@ def services(folder: Path, machines: list[dict[str, str]], memory: int) -> None:
                 with open(one[name], "wb") as stream:
                     stream.truncate((32768 if name == "disk" else 64) * MIB)
         path = folder / f"{one['name']}.xml"
-        path.write_text(DOMAIN.format(**one, sku=SKU, memory=memory))
+        path.write_text(domain(one, memory))
         run("virsh", "-q", "-c", "qemu:///system", "define", path)
     # libvirt's Python part is a package of the system, and the emulator one of the environment.
     borrowed = folder / "python"
@@ -345,6 +393,7 @@ def services(folder: Path, machines: list[dict[str, str]], memory: int) -> None:
     (folder / "emulator.conf").write_text(
         f'SUSHY_EMULATOR_LISTEN_IP = "{HOST}"\nSUSHY_EMULATOR_LISTEN_PORT = {REDFISH_PORT}\n'
         f'SUSHY_EMULATOR_STATE_DIR = "{folder}/emulator"\n'
+        f'SUSHY_EMULATOR_SSL_CERT = SUSHY_EMULATOR_SSL_KEY = "{bmc_certificate(folder)[0]}"\n'
     )
     (folder / "emulator").mkdir()
     bmcs = start(
@@ -355,7 +404,7 @@ def services(folder: Path, machines: list[dict[str, str]], memory: int) -> None:
     (folder / "emulator.pid").write_text(f"{bmcs}\n")
     until(
         "the Redfish emulator",
-        lambda: succeeds("curl", "-fs", f"http://{HOST}:{REDFISH_PORT}/redfish/v1/"),
+        lambda: succeeds("curl", "-fsk", f"https://{HOST}:{REDFISH_PORT}/redfish/v1/"),
     )
 
 
@@ -383,10 +432,14 @@ def main() -> int:
     parser.add_argument(
         "--folder", type=Path, default=ROOT / ".rackproof/vms", help="disks, consoles, inventory, results"
     )
-    parser.add_argument("--uefi", action="store_true", help="machines with UEFI in the place of a BIOS")
+    parser.add_argument("--uefi", action="store_const", const="plain", help="machines with UEFI, not a BIOS")
+    parser.add_argument(
+        "--secure-boot", dest="uefi", action="store_const", const="secure", help="and with Secure Boot"
+    )
     parser.add_argument(
         "--proxy", action="store_true", help="boot beside a DHCP server of the site's, which there is then"
     )
+    parser.add_argument("--alone", action="store_true", help="in no rack's network: imaged, and no more")
     parser.add_argument(
         "--keep", action="store_true", help="keep the folder of the command before, with its disks"
     )
@@ -397,7 +450,7 @@ def main() -> int:
         sys.exit("vms: root makes namespaces; start it as root")
     machines = [machine(number, folder, options.uefi) for number in range(1, options.nodes + 1)]
     if not os.environ.get(INSIDE):
-        introduce(machines)
+        options.alone or introduce(machines)
         # A namespace of processes ends with the first of them, and so does all that was started in it.
         words = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
         outside = os.open("/proc/self/ns/net", os.O_RDONLY)
@@ -420,10 +473,10 @@ def main() -> int:
         json.dumps(inventory(machines, folder, image, options.proxy), indent=1)
     )
     hide(folder)
-    network(machines, outside)
+    network(machines)
+    options.alone or join_rack(outside)
     os.close(outside)
-    if options.proxy:
-        site_dhcp(folder)
+    options.proxy and site_dhcp(folder)
     services(folder, machines, options.memory)
     tools = folder / "bin"
     tools.mkdir(exist_ok=True)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
+import stat
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +20,8 @@ from click.testing import Result
 
 from rackproof.cli import main as lazy
 from rackproof.cli.main import main
-from rackproof.core.records import ParsedLog, Verdict, json_schema
-from rackproof.store.run_folder import write_run
+from rackproof.core.records import LogFile, ParsedLog, Verdict, json_schema
+from rackproof.store.run_folder import ResultsError, read_run, write_file, write_run
 from tests.report import example_runs
 
 Call = Callable[..., Result]
@@ -66,6 +71,40 @@ class TestParse:
     def test_json_of_several_logs_is_an_array(self, run: Call, log: Log) -> None:
         parsed = json.loads(output_of(run("parse", log("a.log"), log("b.log"), "--json")))
         assert [Path(one["file"]).name for one in parsed] == ["a.log", "b.log"]
+
+    @pytest.mark.parametrize("count", [1, 2, 3, 40])
+    def test_json_is_written_as_json_dumps_writes_it(self, count: int, run: Call, log: Log) -> None:
+        paths = [log(f"wörk 日本 \U0001f600 \x7f {at}.log", events=at % 9) for at in range(count)]
+        output = output_of(run("parse", *paths, "--json"))
+        assert output.isascii()
+        assert "\x7f" not in output
+        expected = json.dumps(json.loads(output), indent=2).replace("\x7f", "\\u007f")
+        assert output == expected + "\n"
+        values = json.loads(output)
+        assert [one["file"] for one in (values if count > 1 else [values])] == [str(path) for path in paths]
+
+    @pytest.mark.parametrize("form", [[], ["--json"]])
+    @pytest.mark.parametrize("at", [0, 1, 7])
+    def test_one_log_that_cannot_be_read_prints_nothing(
+        self, form: list[str], at: int, run: Call, log: Log
+    ) -> None:
+        names = [log(f"{index}.log") for index in range(7)]
+        names.insert(at, Path("gone.log"))
+        result = run("parse", *names, *form)
+        assert result.exit_code == 1
+        assert output_of(result).startswith("rackproof: cannot read gone.log")
+
+    def test_the_worst_log_counts_wherever_it_stands(self, run: Call, log: Log) -> None:
+        good, cut, bad = log("good.log"), log("cut.log", events=5), log("bad.log", status="aborted")
+        for names, status in (
+            ([good] * 9, 0),
+            ([cut, *[good] * 9], 3),
+            ([good, cut, good], 3),
+            ([bad, good, cut], 2),
+            ([*[good] * 9, bad], 2),
+        ):
+            for form in ([], ["--json"]):
+                assert run("parse", *names, *form).exit_code == status
 
     def test_standard_input(self, run: Call, log: Log) -> None:
         result = run("parse", "-", stdin=log().read_bytes())
@@ -223,7 +262,16 @@ def kept(run: Call, tmp_path: Path) -> str:
     """Keep a run of known hardware in results and history; return its id."""
     from rackproof.store.history.client import History
 
-    made = example_runs.healthy()
+    text = b"0.992 reached\n"
+    log = LogFile(
+        path="logs/log.txt",
+        sha256=hashlib.sha256(text).hexdigest(),
+        size_bytes=len(text),
+        verdict=Verdict.PASS,
+    )
+    made = example_runs.healthy(logs=(log,))
+    (tmp_path / "results" / made.run_id / "logs").mkdir(parents=True)
+    (tmp_path / "results" / made.run_id / log.path).write_bytes(text)
     write_run(made, tmp_path / "results" / made.run_id)
     assert History(tmp_path / "results").keep(tmp_path / "results" / made.run_id) == ""
     return made.run_id
@@ -243,12 +291,78 @@ class TestAccept:
     def test_a_run_without_candidates(self, run: Call, kept: str, tmp_path: Path) -> None:
         from rackproof.store.history.store import open_store
 
-        plain = example_runs.healthy(run_id="plain", judgements=())
+        plain = example_runs.healthy(run_id="plain", judgements=(), logs=())
+        write_run(plain, tmp_path / "results/plain")
         with open_store(tmp_path / "results/history.sqlite") as store:
             store.keep(plain)
         result = run("accept", "plain")
         assert result.exit_code == 1
         assert "nothing was accepted" in output_of(result)
+
+    @pytest.mark.parametrize(
+        ("path", "text", "words"),
+        [
+            ("run.json", None, "no run here"),
+            ("run.json", b"{}", "is damaged"),
+            ("logs/log.txt", None, "its log logs/log.txt is gone"),
+            ("logs/log.txt", b"0.999 reached\n", "logs/log.txt was changed"),
+            ("logs/log.txt", b"0.992 reached\nand more", "logs/log.txt was changed"),
+        ],
+    )
+    def test_evidence_that_is_gone_or_another_s(
+        self, path: str, text: bytes | None, words: str, run: Call, kept: str, tmp_path: Path
+    ) -> None:
+        file = tmp_path / "results" / kept / path
+        file.unlink()
+        if text is not None:
+            file.write_bytes(text)
+        result = run("accept", kept)
+        assert result.exit_code == 1
+        assert words in output_of(result)
+        assert "is no reference" in output_of(result)
+
+    def test_a_record_that_the_history_knows_otherwise(self, run: Call, kept: str, tmp_path: Path) -> None:
+        folder = tmp_path / "results" / kept
+        write_run(read_run(folder).model_copy(update={"seeds": (7,)}), folder)
+        assert "differ about it" in output_of(run("accept", kept))
+
+
+class TestUnfitValues:
+    """No option of any command takes them, and none of them is called a fault of Rackproof."""
+
+    @pytest.mark.parametrize("value", ["inf", "-inf", "nan", "1e400", "1e12", "-1e12"])
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ("score", ".", "--timeout"),
+            ("submission", "r", "--system", "s", "--out", "o", "--timeout"),
+            ("reimage", "plan", "--server-gbit"),
+            ("reimage", "plan", "--idle"),
+            ("compare", "a", "b", "--confidence"),
+            ("nightly", "--timeout"),
+            ("nightly", "--gpu-minutes"),
+        ],
+        ids=" ".join,
+    )
+    def test_numbers(self, arguments: tuple[str, ...], value: str, run: Call) -> None:
+        result = run(*arguments, value)
+        assert result.exit_code == 1
+        assert f"Invalid value for '{arguments[-1]}'" in output_of(result)
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ("history", "--benchmark", "\udcff"),
+            ("history", "--node", "a\udcff"),
+            ("accept", "\udcff"),
+            ("withdraw", "\udcff"),
+            ("explain", "\udcff"),
+        ],
+        ids=lambda arguments: arguments[0],
+    )
+    def test_bytes_that_are_no_text(self, arguments: tuple[str, ...], run: Call) -> None:
+        result = run(*arguments)
+        assert (result.exit_code, "it is no text" in output_of(result)) == (1, True)
 
 
 class TestWithdraw:
@@ -263,11 +377,67 @@ class TestWithdraw:
         assert run("withdraw", kept).exit_code == 1
         assert output_of(run("accept", "--list")) == listed
 
-    def test_a_damaged_line_hides_no_other(self, run: Call, kept: str, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("how", ["a full disk", "a folder in its place", "a pipe's end that nobody has"])
+    def test_nothing_changes_that_the_log_does_not_have(
+        self, how: str, run: Call, kept: str, tmp_path: Path
+    ) -> None:
+        log = tmp_path / "results/acceptances.jsonl"
+        kept_log = tmp_path / "kept"
+
+        def block() -> None:
+            if how == "a full disk":
+                log.symlink_to("/dev/full")
+            elif how == "a folder in its place":
+                log.mkdir()
+            else:
+                log.symlink_to("/dev/fd/999")
+
+        def unblock() -> None:
+            if log.is_dir():
+                log.rmdir()
+            else:
+                log.unlink()
+
+        block()
+        refused = run("accept", kept)
+        assert (refused.exit_code, "nothing was changed" in output_of(refused)) == (1, True)
+        assert "made it a reference" in output_of(refused)
+        unblock()
+        assert run("withdraw", kept).exit_code == 1  # there is nothing to take back
         assert run("accept", kept).exit_code == 0
-        with (tmp_path / "results/acceptances.jsonl").open("a") as log:
-            log.write("half a li\n")
-        assert kept in output_of(run("accept", "--list"))
+        log.rename(kept_log)
+        block()
+        refused = run("withdraw", kept)
+        assert (refused.exit_code, "took its references back" in output_of(refused)) == (1, True)
+        unblock()
+        kept_log.rename(log)
+        assert run("withdraw", kept).exit_code == 0
+        assert output_of(run("accept", "--list")).count(kept) == 2
+
+    @pytest.mark.parametrize("damage", ["half a li\n", "half a li", "\0\n"])
+    def test_a_damaged_line_hides_no_other(self, damage: str, run: Call, kept: str, tmp_path: Path) -> None:
+        log = tmp_path / "results/acceptances.jsonl"
+        assert run("accept", kept).exit_code == 0
+        log.write_text(log.read_text() + damage)
+        assert run("withdraw", kept).exit_code == 0
+        shown = output_of(run("accept", "--list"))
+        assert shown.count(kept) == 2
+        assert "1 lines of" in shown
+
+    def test_what_was_accepted_into_a_history_that_is_gone_can_be_accepted_or_withdrawn(
+        self, run: Call, kept: str, tmp_path: Path
+    ) -> None:
+        assert run("accept", kept).exit_code == 0
+        for path in (tmp_path / "results").glob("history.sqlite*"):
+            path.unlink()
+        rebuilt = run("history", "--rebuild")
+        assert rebuilt.exit_code == 0
+        assert f"to be accepted again: rackproof accept {kept}" in output_of(rebuilt)
+        assert kept in output_of(run("history"))
+        assert run("withdraw", kept).exit_code == 0
+        assert "to be accepted again" not in output_of(run("history", "--rebuild"))
+        assert run("withdraw", kept).exit_code == 1
+        assert run("history", "--rebuild", "--results", "nowhere").exit_code == 1
 
     def test_an_acceptance_needs_a_run(self, run: Call, kept: str) -> None:
         assert run("accept").exit_code == 1
@@ -349,6 +519,24 @@ class TestReport:
         assert output_of(run("report", kept, "--format", "md", "--output", "out/r.md")) == "out/r.md\n"
         assert (tmp_path / "out/r.md").read_text().startswith("# ✓ pass")
         assert output_of(run("report", kept, "--output", "-")).startswith("<!doctype html>")
+
+    @pytest.mark.parametrize(("minor", "status"), [(3, 0), (7, 1)])
+    def test_a_device_is_written_to_and_stays_one(
+        self, run: Call, kept: str, tmp_path: Path, minor: int, status: int
+    ) -> None:
+        device = tmp_path / "device"
+        try:
+            os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, minor))
+            device.write_bytes(b"")
+        except OSError:
+            pytest.skip("no device nodes may be made here")
+        result = run("report", kept, "--format", "md", "--output", str(device))
+        assert result.exit_code == status, output_of(result)
+        assert ("No space left" in output_of(result)) == (minor == 7)
+        assert device.is_char_device()
+        with pytest.raises(ResultsError, match="is there and is no file"):
+            write_file(device, b"x")
+        assert device.is_char_device()
 
     def test_several_runs_make_one_report_with_links(self, run: Call, kept: str, tmp_path: Path) -> None:
         write_run(example_runs.rack(), tmp_path / "results" / "rack")
@@ -442,3 +630,15 @@ def test_the_summary_in_the_list_of_commands_begins_the_commands_own_help(comman
     assert text.startswith(f"{summary}\n") or text == summary
     assert command_named(command).name == command
     assert f"{command} {summary}" in " ".join(output_of(run("--help")).split())
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_other_users_read_nothing_that_a_command_writes(umask: int, tmp_path: Path, root: Path) -> None:
+    log = root / "tests/data/real/mlperf-0.6/translation/DGX1.log"
+    # A process of its own: a command leaves its umask behind.
+    program = f"import os, sys; os.umask({umask}); from rackproof.cli.main import main; main()"
+    command = [sys.executable, "-c", program, "import", str(log), "--results", str(tmp_path / "results")]
+    subprocess.run(command, check=False, capture_output=True)
+    made = [path for path in (tmp_path / "results").rglob("*") if not path.is_symlink()]
+    assert len(made) > 4
+    assert [path for path in made if path.stat().st_mode & (0o027 if path.is_dir() else 0o137)] == []

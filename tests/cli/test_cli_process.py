@@ -53,6 +53,44 @@ def test_a_log_through_a_pipe(events: int, status: int, log: Callable[..., Path]
     assert (done.returncode, done.stderr) == (status, b"")
 
 
+@pytest.mark.parametrize(("kind", "form"), [("curve", ["--json"]), ("table", ["--json"]), ("table", [])])
+def test_memory_does_not_grow_with_the_number_of_logs(kind: str, form: list[str], tmp_path: Path) -> None:
+    """Whatever a log leaves behind: points of curves, measurements."""
+    path = tmp_path / "a.log"
+    path.write_text(large_log(kind))
+    few, many = (peak_mb(*[path] * count, *form) for count in (5, 50))
+    assert many < few + 8
+
+
+def large_log(kind: str) -> str:
+    """Return a log of which as much is kept as of any."""
+    if kind == "table":
+        rows = [f" {size} 5000 395.10 394.20 0.751895\n" for size in range(1, 400)]
+        header = " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n"
+        return header + "".join(rows) + "-" * 87 + "\n"
+    return "".join(
+        f':::MLLOG {{"time_ms": {1_700_000_000_000 + at}, "key": "tracked_stats", '
+        f'"value": {{"train_loss": {1 + at / 7e3}, "throughput": {9 + at / 7e3}}}, "metadata": {{}}}}\n'
+        for at in range(1900)
+    )
+
+
+def peak_mb(*arguments: object) -> float:
+    """Return the peak of resident memory of ``rackproof parse``."""
+    code = (
+        "import atexit, resource as r, sys; from rackproof.cli.main import main; "
+        "atexit.register(lambda: print(r.getrusage(r.RUSAGE_SELF).ru_maxrss, file=sys.stderr)); main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "parse", *map(str, arguments)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        timeout=120,
+        check=False,
+    )
+    return int(done.stderr.split()[-1]) / 1024
+
+
 def test_the_reader_of_a_pipe_may_leave(log: Callable[..., Path]) -> None:
     command = f"{PROGRAM} parse {log()} --json | true"
     done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=60, check=False)

@@ -174,3 +174,28 @@ def test_the_real_logs(real_logs: Path, tmp_path: Path) -> None:
     assert reasons["0.6-maskrcnn-oom-ret_code-0.txt"].startswith("a process ran out of memory (")
     assert reasons["0.6-maskrcnn-oom-ret_code-0.txt"].endswith(":737)")
     assert reasons["0.6-maskrcnn-nan.txt"].startswith("the loss is not a number (")
+
+
+@pytest.mark.parametrize("target", ["elsewhere.log", "gone.log", "other"])
+def test_a_link_among_logs_is_named_and_not_followed(log: Log, tmp_path: Path, target: str) -> None:
+    folder = log().parent
+    (tmp_path / "elsewhere.log").write_text("no log at all\n")
+    (folder / "linked.log").symlink_to(tmp_path / target)
+    (folder / ".hidden.log").write_text("total images/sec: nan\n")
+    done = import_logs(folder, tmp_path / "results")
+    assert len(done.imported) == 1
+    names = sorted(Path(one.partition(": ")[0]).name for one in done.skipped)
+    assert names == [".hidden.log", "linked.log"]
+    assert any("hidden" in one for one in done.skipped)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b" \r\n\t\n", b"\0" * 4096])
+@pytest.mark.parametrize("name", ["rank_9.txt", "OUT.TXT", "rank.log", "job.out", "result_9.txt"])
+def test_an_emptied_log_is_a_run_that_is_unproven(
+    name: str, content: bytes, log: Log, tmp_path: Path
+) -> None:
+    folder = log().parent
+    (folder / name).write_bytes(content)
+    done = import_logs(folder, tmp_path / "results")
+    assert not done.skipped
+    assert sorted(one.run.verdict.value for one in done.imported) == ["pass", "unproven"]

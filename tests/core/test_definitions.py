@@ -78,6 +78,13 @@ def test_mistake_names_file_line_and_key(
         assert word in message
 
 
+@pytest.mark.parametrize("half", ["\\ud800", "a\\udfffb"])
+def test_half_a_character_is_no_text(tmp_path: Path, half: str) -> None:
+    path = write(tmp_path, GOOD.replace('lr: ""', f'lr: "{half}"', 1))
+    with pytest.raises(DefinitionError, match="no key takes"):
+        definitions.load_definition(path, log_formats=FORMATS)
+
+
 @pytest.mark.parametrize("data", [b"\xff\xfe\x00", b"name: \x00", b"- &a [*a]\n", b""])
 def test_damaged_file_is_an_error_not_a_crash(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "bad.yml"
@@ -196,3 +203,61 @@ def test_a_benchmark_named_twice_is_chosen_once(tmp_path: Path) -> None:
     assert [one.name for one in definitions.select_benchmarks(loaded, benchmarks=["good", "good"])] == [
         "good"
     ]
+
+
+BOMB = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
+    f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]\n" for level in range(1, 9)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (GOOD + "#" * 60_000_000, "more than 64 KiB"),
+        (BOMB, "aliases written out"),
+        ("a: " + "[" * 3000 + "]" * 3000, "nested deeper"),
+        ("a: " + "{a: " * 40 + "1" + "}" * 40, "nested deeper"),
+        (
+            GOOD.replace(
+                "matrix: {batch_size: [64, 128]}",
+                f"matrix: {{batch_size: {[*range(1, 501)]}, gpus: {[*range(1, 401)]}}}",
+            ),
+            "matrix: 200000 points",
+        ),
+        ("\n".join(f"k{number}: 1" for number in range(2000)), "and 1994 more"),
+    ],
+    ids=["60 MB", "aliases", "3000 levels", "40 levels", "points", "unknown keys"],
+)
+def test_a_file_that_is_no_definition_is_refused_by_name_before_it_takes_long(
+    tmp_path: Path, text: str, what: str
+) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(DefinitionError, match=what) as raised:
+        definitions.load_definition(path, log_formats=FORMATS)
+    assert str(path) in str(raised.value)
+    assert len(str(raised.value)) < 5000
+
+
+def test_values_of_the_operator_cannot_make_too_many_points(tmp_path: Path) -> None:
+    definition = definitions.load_definition(write(tmp_path), log_formats=FORMATS).definition
+    with pytest.raises(DefinitionError, match="good: 3000 points"):
+        list(definition.points("", {"batch_size": tuple(range(3000))}))
+
+
+@pytest.mark.parametrize("half", [GOOD[: len(GOOD) // 2], "name: [", ""])
+def test_a_half_written_file_stops_its_own_benchmark_and_suites_alone(tmp_path: Path, half: str) -> None:
+    write(tmp_path)
+    (tmp_path / "half.yaml").write_text(half)
+    assert list(definitions.load_definitions(tmp_path, log_formats=FORMATS, names=["good"])) == ["good"]
+    for names in (["half"], ["good", "half"], []):
+        with pytest.raises(DefinitionError, match=r"half\.yaml"):
+            definitions.load_definitions(tmp_path, log_formats=FORMATS, names=names)
+
+
+def test_both_endings_of_yaml_count_and_one_name_has_one_file(tmp_path: Path) -> None:
+    good = write(tmp_path)
+    good.rename(tmp_path / "good.yaml")
+    assert list(definitions.load_definitions(tmp_path, log_formats=FORMATS)) == ["good"]
+    write(tmp_path)
+    with pytest.raises(DefinitionError, match="of the same name"):
+        definitions.load_definitions(tmp_path, log_formats=FORMATS)

@@ -42,7 +42,16 @@ def test_only_a_tool_that_ended_well_has_output(answer: Any, output: str) -> Non
 
 @pytest.mark.parametrize(
     ("text", "number"),
-    [("700.00 W", 700.0), (" -3", -3.0), ("N/A", None), ("", None), ("1e9", 1.0)],
+    [
+        ("700.00 W", 700.0),
+        (" -3", -3.0),
+        ("N/A", None),
+        ("", None),
+        ("1e9", None),
+        ("1" * 16, None),
+        ("9" * 15, 1e15 - 1),
+        ("0." + "1" * 10, None),
+    ],
 )
 def test_the_number_that_a_text_begins_with(text: str, number: float | None) -> None:
     assert untrusted.leading_number(text) == number

@@ -65,6 +65,7 @@ _SUCCESSES: dict[str, tuple[bytes, ...]] = {
     "gpu_burn": (b"Tested", b"OK"),
     "ib_write_bw": (b"#bytes", b"BW average["),
     "nvidia_smi_xml": (b"attached_gpus", b"nvidia_smi_log"),
+    "nvidia_smi_text": (b"Attached GPUs", b"NVSMI LOG"),
     "nvidia_smi_csv": (),
     "nvlink_status": (b"GB/s", b"UUID"),
     "nvidia_smi_topo": (b"GPU0",),

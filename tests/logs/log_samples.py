@@ -216,6 +216,76 @@ NVIDIA_SMI_XML = b"""\
 </nvidia_smi_log>
 """
 
+NVIDIA_SMI_TEXT = b"""\
+
+==============NVSMI LOG==============
+
+Timestamp                                 : Sat Nov 21 08:51:43 2026
+Driver Version                            : 580.159.04
+CUDA Version                              : 13.0
+
+Attached GPUs                             : 1
+GPU 00000000:00:06.0
+    Product Name                          : NVIDIA H200
+    Product Brand                         : NVIDIA
+    MIG Mode
+        Current                           : Disabled
+        Pending                           : Disabled
+    Serial Number                         : 1650000000001
+    GPU UUID                              : GPU-00000000-0000-4000-8000-000000000001
+    VBIOS Version                         : 96.00.A5.00.1A
+    GPU Recovery Action                   : None
+    PCI
+        Bus                               : 0x00
+        Bus Id                            : 00000000:00:06.0
+        GPU Link Info
+            PCIe Generation
+                Max                       : 5
+                Current                   : 5
+            Link Width
+                Max                       : 16x
+                Current                   : 16x
+        Tx Throughput                     : 1058 KB/s
+    Clocks Event Reasons
+        Idle                              : Active
+        HW Slowdown                       : Not Active
+            HW Thermal Slowdown           : Not Active
+    FB Memory Usage
+        Total                             : 143771 MiB
+        Reserved                          : 616 MiB
+        Used                              : 3 MiB
+    ECC Mode
+        Current                           : Enabled
+    ECC Errors
+        Volatile
+            SRAM Correctable              : 0
+            SRAM Uncorrectable Parity     : 0
+            SRAM Uncorrectable SEC-DED    : 0
+            DRAM Correctable              : 0
+            DRAM Uncorrectable            : 0
+        Aggregate
+            SRAM Uncorrectable Parity     : 0
+            SRAM Threshold Exceeded       : No
+    Remapped Rows
+        Correctable Error                 : 0
+        Uncorrectable Error               : 0
+        Pending                           : No
+        Remapping Failure Occurred        : No
+    Temperature
+        GPU Current Temp                  : 31 C
+        GPU T.Limit Temp                  : 52 C
+        GPU Shutdown T.Limit Temp         : -8 C
+    GPU Power Readings
+        Average Power Draw                : 76.61 W
+        Instantaneous Power Draw          : 77.49 W
+        Current Power Limit               : 700.00 W
+    Clocks
+        Graphics                          : 1980 MHz
+        SM                                : 1980 MHz
+    Processes                             : None
+
+"""
+
 NVIDIA_SMI_CSV = b"""\
 index, name, uuid, temperature.gpu, power.draw [W], ecc.errors.uncorrected.volatile.total
 0, NVIDIA H200, GPU-00000000-0000-4000-8000-000000000001, 31, 77.49 W, 0
@@ -254,6 +324,7 @@ PASSING: dict[str, bytes] = {
     "gpu_burn": GPU_BURN,
     "ib_write_bw": PERFTEST,
     "nvidia_smi_xml": NVIDIA_SMI_XML,
+    "nvidia_smi_text": NVIDIA_SMI_TEXT,
     "nvidia_smi_csv": NVIDIA_SMI_CSV,
     "nvlink_status": NVLINK,
     "nvidia_smi_topo": TOPO,
@@ -276,6 +347,7 @@ END_OF_PROOF: dict[str, bytes] = {
     "gpu_burn": b"GPU 1: OK",
     "ib_write_bw": b"0.751895\n--------------------",
     "nvidia_smi_xml": b"</nvidia_smi_log>",
+    "nvidia_smi_text": b"Processes                             : None\n",
 }
 """What ends the proof in each of :data:`PASSING`: a log cut before the end of this is no pass.
 

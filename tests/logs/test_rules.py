@@ -139,6 +139,52 @@ MLLOG_CASES: list[tuple[str, bytes, Verdict, set[str]]] = [
         FAIL,
         {"time_limit", "no_run_stop"},
     ),
+    (
+        "an event before the end whose clock was ahead",
+        mllog(
+            event("gradient_accumulation_steps", 1, 10_000),
+            after=event("epoch_stop", None, 361),
+        ),
+        PASS,
+        {"events_after_run_stop", "time_backwards"},
+    ),
+    (
+        "time limit while the last evaluation ran",
+        mllog(
+            "slurmstepd: error: *** STEP 4.0 ON n CANCELLED AT 2025-10-08T00:32:36 DUE TO TIME LIMIT ***\n"
+        ),
+        DEGRADED,
+        {"time_limit"},
+    ),
+    (
+        "time limit of a job, on another node",
+        mllog(
+            "3: slurmstepd: error: *** JOB 4 ON n2 CANCELLED AT 2025-10-08T00:32:36 DUE TO TIME LIMIT ***\n"
+        ),
+        DEGRADED,
+        {"time_limit"},
+    ),
+    (
+        "time limit, and the run did not reach its target",
+        mllog(
+            "slurmstepd: error: *** STEP 4.0 ON n CANCELLED AT 2025-10-08T00:32:36 DUE TO TIME LIMIT ***\n",
+            status="aborted",
+        ),
+        FAIL,
+        {"time_limit", "aborted"},
+    ),
+    (
+        "cancelled by somebody while the last evaluation ran",
+        mllog("slurmstepd: error: *** STEP 40.14 ON n CANCELLED AT 2025-10-08T00:32:36 ***\n"),
+        FAIL,
+        {"cancelled"},
+    ),
+    (
+        "cancelled with its node while the last evaluation ran",
+        mllog("slurmstepd: error: *** JOB 4 ON n CANCELLED AT 2025-10-08T00:32:36 DUE TO NODE FAILURE ***\n"),
+        FAIL,
+        {"cancelled"},
+    ),
     ("loss NaN in words", mllog("iter: 380  loss: nan (nan)  lr: 0.1\n"), FAIL, {"nan"}),
     ("loss nan, other words", mllog("step 3 loss = nan\n"), FAIL, {"nan"}),
     ("loss NaN, as other languages write it", mllog("step 3 Loss is NaN, skipped\n"), FAIL, {"nan"}),
@@ -402,6 +448,14 @@ def test_stated_measurement(stated: Any, verdict: Verdict) -> None:
     assert read(own(event("measurement", stated, 1))).verdict is verdict
 
 
+@pytest.mark.parametrize("value", ["100", "1e2", "-0.5"])
+def test_a_measurement_whose_number_is_text_is_none(value: str) -> None:
+    """It would become a reference of a workload that writes its numbers wrongly."""
+    parsed = read(own(event("measurement", {"name": "speed", "value": value, "unit": "GB/s"}, 1)))
+    assert "speed" not in {one.name for one in parsed.measurements}
+    assert parsed.verdict is not Verdict.PASS
+
+
 @pytest.mark.parametrize(
     ("target", "accuracy", "verdict"),
     [
@@ -639,6 +693,34 @@ def test_nvbandwidth(data: bytes, verdict: Verdict, code: str) -> None:
         ("nvidia_smi_xml", b"_pending>No<", b"_pending>Yes<", DEGRADED, "remap_pending"),
         ("nvidia_smi_xml", b"gpus>1<", b"gpus>2<", UNPROVEN, "gpu_missing"),
         ("nvidia_smi_xml", b">GPU-0", b">Unknown Error", UNPROVEN, "gpu_lost"),
+        ("nvidia_smi_text", b"Parity     : 0", b"Parity     : 2", FAIL, "ecc_uncorrected"),
+        ("nvidia_smi_text", b"SEC-DED    : 0", b"SEC-DED    : 1", FAIL, "ecc_uncorrected"),
+        (
+            "nvidia_smi_text",
+            b"DRAM Uncorrectable            : 0",
+            b"DRAM Uncorrectable            : 7",
+            DEGRADED,
+            "ecc_dram_uncorrected",
+        ),
+        ("nvidia_smi_text", b"Exceeded       : No", b"Exceeded       : Yes", FAIL, "ecc_uncorrected"),
+        (
+            "nvidia_smi_text",
+            b"Pending                           : No",
+            b"Pending                           : Yes",
+            DEGRADED,
+            "remap_pending",
+        ),
+        ("nvidia_smi_text", b"Occurred        : No", b"Occurred        : Yes", FAIL, "remap_failure"),
+        (
+            "nvidia_smi_text",
+            b"GPUs                             : 1",
+            b"GPUs                             : 2",
+            UNPROVEN,
+            "gpu_missing",
+        ),
+        ("nvidia_smi_text", b": GPU-0", b": N/A 0", UNPROVEN, "gpu_lost"),
+        ("nvidia_smi_text", b"31 C", b"Unknown Error", FAIL, "gpu_lost"),
+        ("nvidia_smi_text", b"    Processes", b"    Proc", UNPROVEN, "cut_off"),
         ("nvidia_smi_csv", b"78.17 W, 0", b"78.17 W, 4", FAIL, "ecc_uncorrected"),
         ("nvidia_smi_csv", b"78.17 W, 0", b"[GPU is lost], 0", FAIL, "gpu_lost"),
         ("nvidia_smi_csv", b"78.17 W, 0", b"78.17 W", UNPROVEN, "damaged_line"),
@@ -654,6 +736,26 @@ def test_tools(sample: str, old: bytes, new: bytes, verdict: Verdict, code: str)
     parsed = read(damaged, sample)
     assert parsed.verdict is verdict, [one.message for one in parsed.findings]
     assert code in codes(parsed)
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_nvidia_smis_text_says_what_its_xml_says(times: int) -> None:
+    parsed = read(samples.NVIDIA_SMI_TEXT * times)
+    assert parsed.verdict is PASS
+    uuid = "GPU-00000000-0000-4000-8000-000000000001"
+    assert {one.name: one.value for one in parsed.measurements} == {
+        "gpu_temperature": 31.0,
+        "gpu_temperature_margin": 52.0,
+        "gpu_power": 77.49,
+        "gpu_memory_used": 3.0,
+        "gpu_sm_clock": 1980.0,
+        "pcie_link_generation": 5.0,
+        "pcie_link_width": 16.0,
+    }
+    assert len(parsed.measurements) == 7 * times
+    assert {one.labels["gpu"] for one in parsed.measurements} == {uuid}
+    assert parsed.tags["driver_version"] == "580.159.04"
+    assert read(samples.NVIDIA_SMI_TEXT * times + samples.NVIDIA_SMI_TEXT[:-300]).verdict is UNPROVEN
 
 
 def test_perftest_counts_in_mebibytes_and_takes_the_lowest() -> None:

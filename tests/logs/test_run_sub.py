@@ -21,6 +21,9 @@ END: dict[str, Any] = {
     "state": "COMPLETED",
     "exit_code": "0:0",
     "nodes": ["n1", "n2", "n3"],
+    "node_count": "3",
+    "start": "1699999990",
+    "end": "1700000190",
     "steps": [
         {
             "step": "0",
@@ -265,6 +268,13 @@ def test_convergence_that_is_too_fast_is_unproven(root: Path) -> None:
     (found,) = mlperf_checks.check_convergence(planned(root), 1536, 8)
     assert (found.code, found.verdict) == ("converged_too_fast", Verdict.UNPROVEN)
     assert mlperf_checks.check_convergence(planned(root), 1536, None) == []
+    for samples, batch in ((None, 8), (1536, None), (None, None), (1536, 1e6)):
+        (unknown,) = mlperf_checks.convergence_input_findings(planned(root), samples, batch)
+        assert (unknown.code, unknown.verdict) == ("convergence_unknown", Verdict.UNPROVEN)
+    assert mlperf_checks.convergence_input_findings(planned(root), 1536, 8) == []
+    assert (
+        mlperf_checks.convergence_input_findings(planned(root, benchmark="none_published"), None, None) == []
+    )
     # Between two of the reference's batch sizes, and beyond all of them.
     between = mlperf_checks.reference_samples("llama31_8b", "5.1.0", 36)
     assert between is not None

@@ -223,6 +223,65 @@ def test_what_run_sub_prints_shows_what_its_status_hides(
     assert (found[0].code, found[0].verdict) == (code, verdict)
 
 
+TOGETHER = {
+    "job": "7",
+    "name": "r",
+    "state": "COMPLETED",
+    "exit_code": "0:0",
+    "nodes": ["n1", "n2"],
+    "node_count": "2",
+}
+PAIR = GOOD.replace('{"status": 0}', json.dumps(TOGETHER)).replace(
+    "Launching on node n1\n", "Launching on node n1\n1: Launching on node n2\n"
+)
+PAIR = PAIR.replace(":::MLL 1.0", ':::MLL 0.5 cache_clear: {"value": true}\n:::MLL 1.0')
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "verdict"),
+    [
+        ("", "", "", None),
+        ("Launching", "Beginning", "nodes_unknown", "unproven"),
+        ('"nodes": ["n1", "n2"]', '"nodes": ["n1"]', "wrong_nodes", "unproven"),
+        ('"nodes": ["n1", "n2"], ', "", "nodes_unknown", "unproven"),
+        ('"node_count": "2"', '"node_count": "3"', "wrong_nodes", "unproven"),
+        ('"name": "r"', '"name": "earlier"', "another_job", "unproven"),
+        ('"exit_code": "0:0"', '"exit_code": "3:0"', "slurm_state", "fail"),
+        ('"state": "COMPLETED", ', "", "slurm_state", "unproven"),
+        (" run_start: ", " begin: ", "", None),
+    ],
+)
+def test_several_nodes_are_those_of_slurms_record(
+    tmp_path: Path, old: str, new: str, code: str, verdict: str | None
+) -> None:
+    path = tmp_path / "n1.log"
+    path.write_text(PAIR.replace(old, new) if old else PAIR)
+    found = run_sub06.run_sub06_findings(
+        run_sub06.read_run_sub06(path), run_sub.read_run_sub(path), ["n1", "n2"], run_id="r"
+    )
+    assert {(one.code, one.verdict) for one in found} == ({(code, verdict)} if code else set())
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [({"node": "n1"}, "no_end"), ({"status": None}, "no_end"), ({"status": "0"}, "no_end"), ([], "no_end")],
+)
+def test_an_end_without_a_status_is_none(tmp_path: Path, end: object, code: str) -> None:
+    path = tmp_path / "n1.log"
+    path.write_text(GOOD.replace('{"status": 0}', json.dumps(end)))
+    found = run_sub06.run_sub06_findings(run_sub06.read_run_sub06(path), run_sub.read_run_sub(path), ["n1"])
+    assert [(one.code, one.verdict) for one in found] == [(code, Verdict.UNPROVEN)]
+
+
+def test_a_script_that_names_no_node_is_declared(tmp_path: Path) -> None:
+    path = tmp_path / "n1.log"
+    path.write_text(GOOD.replace("Launching on node n1\n", ""))
+    output, launcher = run_sub06.read_run_sub06(path), run_sub.read_run_sub(path)
+    script = run_sub.RunScript(lacks=("node_list",))
+    assert run_sub06.run_sub06_findings(output, launcher, ["n1"], script=script) == []
+    assert [one.code for one in run_sub06.run_sub06_findings(output, launcher, ["n1"])] == ["nodes_unknown"]
+
+
 @pytest.mark.parametrize(
     ("name", "system", "metric", "unit", "value"),
     [

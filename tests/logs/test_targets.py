@@ -41,7 +41,7 @@ def log_of(benchmark: str, final: float, *extra: str) -> ParsedLog:
 @pytest.mark.parametrize(("round_name", "name", "sense", "target"), published())
 def test_a_target_is_that_of_the_rules(round_name: str, name: str, sense: str, target: float) -> None:
     better = -1 if sense == "<=" else 1
-    images = [samples.event("train_samples", 1_170_301, 1)] if round_name[0] > "1" else []
+    images = [samples.event("train_samples", 1_170_301, 1)] if name == "ssd" and round_name[0] > "1" else []
     assert log_of(name, target, *images).verdict is Verdict.PASS
     missed = log_of(name, target * (1 - better * 0.02), *images)
     # Round 0.7 asked a little less of bert with large batches, and a log does not name its round.

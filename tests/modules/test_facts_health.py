@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import runpy
 import shutil
 import time
 from pathlib import Path
@@ -9,11 +12,13 @@ from typing import Any
 
 import pytest
 
+from rackproof.nodes.answer_seal import answer_is_whole
 from rackproof.nodes.health_checks import Expectation, check_node
 from rackproof.nodes.snapshot import build_snapshot
 from tests.nodes.health.conftest import FAKES, Rig
 
 pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ("nvidia-smi", "dmesg", "ofed_info", "nv-fabricmanager")
 
 
@@ -88,6 +93,26 @@ def test_one_call_gives_a_whole_snapshot(gather: Any) -> None:
     assert {one.code for one in check_node(seen, expected=Expectation(gpus=4))} >= {"xid_119", "link_width"}
 
 
+def test_the_module_asks_for_inodes(gather: Any) -> None:
+    found = os.statvfs("/")
+    answer = gather()["gathered"]
+    assert answer["health"]["disk"]["/"]["total_inodes"] == found.f_files
+    assert answer["facts"]["hostname"] == os.uname().nodename
+
+
+def test_a_controller_that_is_away_for_seconds_is_asked_again(gather: Any) -> None:
+    assert build_snapshot("n", gather()["gathered"]).reaches_slurm is None
+    scontrol = gather.rig.root / "usr/bin/scontrol"
+    scontrol.write_text(
+        "#!/bin/sh\n"
+        "# A stand-in: down when it is asked first, up from then on.\n"
+        'state=UP; [ -e "$0.asked" ] || state=DOWN; : >"$0.asked"\n'
+        'echo "Slurmctld(primary) at ctl is $state"; [ $state = UP ]\n'
+    )
+    scontrol.chmod(0o755)
+    assert build_snapshot("n", gather()["gathered"]).reaches_slurm is True
+
+
 def test_messages_from_before_the_last_snapshot_are_not_repeated(gather: Any) -> None:
     gather.rig.run("hardware --fault xid --gpu 1 --number 31")
     answer = gather()["gathered"]
@@ -109,6 +134,35 @@ def test_an_empty_journal_is_not_taken_for_a_silent_kernel(gather: Any) -> None:
     )
     answer = gather(since=before)["gathered"]
     assert answer["health"]["tools"]["kernel_log"]["stdout"] == ""
+
+
+@pytest.mark.parametrize(
+    ("newest", "seen"),
+    [
+        ('{"_SOURCE_MONOTONIC_TIMESTAMP":"50000000","MESSAGE":"eth0: link up"}', [79]),
+        # Messages of this boot never came to the journal; what it has is another boot's.
+        ("", [79]),
+        # It has them all: what the ring repeats is not counted twice.
+        ('{"_SOURCE_MONOTONIC_TIMESTAMP":"90000000","MESSAGE":"NVRM: Xid"}', []),
+        # An older one does not tell the kernel's own moment.
+        ('{"MESSAGE":"eth0: link up"}', []),
+    ],
+)
+def test_what_a_stuck_journal_does_not_take_is_read_from_the_kernel(
+    gather: Any, newest: str, seen: list[int]
+) -> None:
+    programs = gather.rig.root / "usr/bin"
+    line = "1795000000.1 n kernel: eth0: link up"
+    (programs / "journalctl").write_text(
+        f"#!/bin/sh\ncase \"$*\" in *json*) echo '{newest}';; *) echo '{line}';; esac\n"
+    )
+    fault = "[   90.000000] NVRM: Xid (PCI:0008:06:00): 79, GPU has fallen off the bus."
+    # A link to the program of all fakes.
+    (programs / "dmesg").unlink()
+    (programs / "dmesg").write_text(f"#!/bin/sh\necho '[    0.000000] Linux version'; echo '{fault}'\n")
+    (programs / "dmesg").chmod(0o755)
+    answer = gather()["gathered"]
+    assert [one.xid for one in build_snapshot("n", answer).xids] == seen
 
 
 @pytest.mark.parametrize(
@@ -160,3 +214,15 @@ def test_a_hung_driver_is_bounded_and_asked_once(gather: Any) -> None:
     assert "tool_hung" in {
         one.code for one in check_node(build_snapshot("n", answer), expected=Expectation(gpus=4))
     }
+
+
+def test_the_answer_is_sealed_as_the_controller_reads_it() -> None:
+    """Module and package have a function each: the module runs where the package is not."""
+    tools = runpy.run_path(str(ROOT / "plugins/module_utils/rackproof_tools.py"))
+    for answer in (
+        {"names": "a\udcff \ufffd \U0001f600", "numbers": [1.5, 1e-7, 3, True, None]},
+        {"facts": {"tools": {"x": {"stdout": "\x00\x1b[2J\u202e"}}}, "health": {"epoch": 1795000000.123456}},
+    ):
+        sealed = tools["sealed"](answer)
+        assert answer_is_whole(json.loads(json.dumps(sealed)))
+        assert not answer_is_whole({**sealed, "more": 1})

@@ -39,6 +39,10 @@ elif "show" in argv:
         import time; json.dump(world, open(path, "w")); time.sleep(60)
     else:
         print("\n".join(world["lines"].values()))
+        for name, states in world.get("then", {}).items():
+            head, _, tail = world["lines"][name].partition(" State=")
+            state = states.pop(0) if states else tail.partition(" ")[0]
+            world["lines"][name] = head + " State=" + state + " " + tail.partition(" ")[2]
 else:
     values = dict(one.split("=", 1) for one in argv[1:])
     for name in values["NodeName"].split(","):
@@ -126,6 +130,23 @@ def test_how_a_node_stands(
     assert slurm.updates() == []
 
 
+@pytest.mark.parametrize(
+    ("states", "timeout_s", "state"),
+    [
+        (["IDLE*", "IDLE*", "IDLE"], 20, "IDLE"),
+        (["IDLE*", "IDLE*", "DOWN*"], 20, "DOWN*"),
+        (["IDLE*"], 1, "IDLE*"),
+        (["DOWN*", "IDLE"], 20, "DOWN*"),
+        (["IDLE+REBOOT_ISSUED+NOT_RESPONDING", "IDLE"], 20, "IDLE+REBOOT_ISSUED+NOT_RESPONDING"),
+    ],
+)
+def test_a_node_that_slurm_waits_for_is_waited_for(
+    slurm: Slurm, states: list[str], timeout_s: int, state: str
+) -> None:
+    slurm.has("idle", then={"idle": states})("idle")
+    assert slurm("idle", timeout_s=timeout_s)["nodes"]["idle"]["state_after"] == state
+
+
 def test_a_node_that_slurm_does_not_know_is_no_error(slurm: Slurm) -> None:
     result = slurm.has("idle")("idle", "new", state="drained")
     assert result["nodes"]["new"]["known"] is False
@@ -166,6 +187,24 @@ def test_drains_what_nobody_drained(slurm: Slurm) -> None:
     again = slurm(*LINES, state="drained")
     assert again["changed"] is False
     assert again["nodes"]["idle"]["reason"] == "rackproof: new kernel"
+
+
+def test_another_reason_is_given_only_to_drains_of_ours_and_only_where_that_is_asked_for(
+    slurm: Slurm,
+) -> None:
+    slurm.has(*LINES)
+    asked = {"state": "drained", "reason": "health: XID 79"}
+    assert slurm("ours", "mixed", **asked)["changed"] is False
+    predicted = slurm("ours", "mixed", "idle", **asked, replace_reason=True, check=True)
+    assert predicted["nodes"]["ours"]["reason"] == "rackproof: health: XID 79"
+    assert slurm.updates() == []
+    result = slurm("ours", "mixed", "idle", **asked, replace_reason=True)
+    assert slurm.updates() == [
+        ["update", "NodeName=ours,idle", "State=DRAIN", "Reason=rackproof: health: XID 79"]
+    ]
+    assert result["nodes"]["ours"]["reason"] == "rackproof: health: XID 79"
+    assert result["nodes"]["mixed"]["drained_by"] == "other"
+    assert slurm("ours", "mixed", "idle", **asked, replace_reason=True)["changed"] is False
 
 
 def test_returns_only_what_is_ours(slurm: Slurm) -> None:

@@ -55,6 +55,8 @@ def values(nodes: int, ago: int, noise: np.random.Generator) -> np.ndarray:
     made[DRIFTING, 3] -= 3.0 * (14 - min(ago, 14)) / 14
     if ago == 0:
         made[SLOW, 5] = 90.0
+    if ago <= 1:
+        # Within every floor: only the nights before and the other nodes can show it.
         made[OUTLIERS, 6] = 95.5
     return made
 
@@ -158,7 +160,9 @@ def check(night: Night, nodes: int, past: bool) -> int:
     }
     slow, dull = {n for n in SLOW if n < nodes}, {n for n in (*OUTLIERS, *DRIFTING) if n < nodes and past}
     chance = len(found[Verdict.DEGRADED] - dull)
-    if found[Verdict.FAIL] != slow or found[Verdict.UNPROVEN] or dull - found[Verdict.DEGRADED] or chance > 2:
+    failed, passed = found[Verdict.FAIL], found.pop(Verdict.PASS)
+    # A proven loss of 2.5 % fails, less is watched: either names what was planted.
+    if not slow <= failed <= slow | dull or found[Verdict.UNPROVEN] - dull or dull & passed or chance > 2:
         raise SystemExit(f"not what was planted: {found}"[:2000])
     if len(night.nodes) != nodes:
         raise SystemExit(f"{len(night.nodes)} nodes instead of {nodes}")

@@ -35,6 +35,7 @@ import yaml
 from rackproof.core.records import Verdict
 from rackproof.jobs.validate import judge, probes, tasks
 from rackproof.jobs.validate.fleet.pairing import nights_needed
+from rackproof.nodes.answer_seal import sealed_answer
 from rackproof.nodes.probe_slurm_jobs import JobRunner
 from rackproof.store.night_store import NodeNight, night_folders, read_night
 from rackproof.store.probe_results import ProbeNight, read_probes
@@ -182,12 +183,19 @@ class Proven(Rack):
             tasks.store_snapshot(
                 night,
                 name,
-                self.gathered(number, fault, slot),
+                sealed_answer(self.gathered(number, fault, slot)),
                 asked=epoch - self.dice.uniform(0, 20),
                 answered=epoch + 60,
                 sku="h100",
                 rack="r1",
-                expected={"gpus": 4, "ports": 1, "port_gbps": 400, "mounts": ["/shared"]},
+                expected={
+                    "gpus": 4,
+                    # What answers are made from is an H200's; the speeds are an H100's.
+                    "gpu_name": "H200",
+                    "ports": 1,
+                    "port_gbps": 400,
+                    "mounts": ["/shared"],
+                },
                 references=REFERENCES,
             )
         self.night += 1

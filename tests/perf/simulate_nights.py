@@ -119,13 +119,6 @@ def _scaled(metric: int, by: float) -> Fault:
     return fault
 
 
-def _drifting(metric: int, by: float) -> Fault:
-    def fault(values: np.ndarray, node: int, gpu: int, _absent: set[tuple[int, int, int]]) -> None:
-        values[node, gpu, metric] *= 1 + by * np.arange(NIGHTS) / (NIGHTS - 1)
-
-    return fault
-
-
 def _not_a_number(values: np.ndarray, node: int, gpu: int, _absent: set[tuple[int, int, int]]) -> None:
     values[node, gpu, 0, -1] = math.nan
 
@@ -138,11 +131,6 @@ def _absent(_values: np.ndarray, node: int, gpu: int, absent: set[tuple[int, int
 FAULTS: dict[str, tuple[Fault, float]] = {
     "GPU 12 % slow (gemm)": (_scaled(0, -0.12), 1.0),
     "GPU 12 % slow (memory)": (_scaled(1, -0.12), 1.0),
-    "GPU 5 % slow (gemm), above the floor": (_scaled(0, -0.05), 0.5),
-    "GPU 5 % slow (memory), above the floor": (_scaled(1, -0.05), 0.9),
-    "drift -2 % in 14 nights (memory)": (_drifting(1, -0.02), 0.9),
-    "drift -2 % in 14 nights (gemm)": (_drifting(0, -0.02), 0.5),
-    "drift -3 % in 14 nights (gemm)": (_drifting(0, -0.03), 0.9),
     "a number is NaN": (_not_a_number, 1.0),
     "a GPU measured nothing": (_absent, 1.0),
 }

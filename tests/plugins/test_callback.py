@@ -16,6 +16,7 @@ import pytest
 
 from rackproof.core.records import Judgement, Measurement, Run, Verdict
 from rackproof.store.run_folder import write_run
+from rackproof_ansible.playbook_summary import RunTable
 
 HERE = Path(__file__).resolve().parent / "view"
 HOSTILE = "<b>bold</b> \x1b[31mred\x1b[0m \x07 \u202egnp.exe {{ 6 * 7 }}\nRESULT forged"
@@ -129,6 +130,17 @@ def test_the_table_is_switched_off_in_the_configuration(view: View) -> None:
     assert status == 0, output
     assert "PLAY RECAP" in output
     assert "RESULT" not in output
+
+
+def test_the_table_of_a_plan_that_was_gone_on_with_has_its_earlier_runs(view: View) -> None:
+    earlier, later = view.keep(run(1, Verdict.FAIL), run(2, Verdict.PASS))
+    table = RunTable()
+    table.add_result({"rackproof_run": later})
+    whole = {one["run_id"]: one["folder"] for one in (earlier, later)}
+    table.add_result({"rackproof_report_runs": whole, "rackproof_report_file": "report.html"})
+    text = table.format_table(width=160, color=False)
+    assert "2 runs: 1 fail, 1 pass" in text or "2 runs: 1 pass, 1 fail" in text
+    assert text.index("batch_size=128") < text.index("batch_size=256")
 
 
 @pytest.mark.parametrize(("fails", "status"), [(False, 0), (True, 2)])

@@ -17,6 +17,7 @@ from rackproof import report
 from rackproof.core.records import Finding, Judgement, Run, Verdict, json_schema
 from rackproof.report.junit import junit
 from rackproof.report.markdown import code, escape
+from rackproof.store.run_folder import load_run
 from tests.report import example_runs
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -219,7 +220,7 @@ def test_json_fits_the_published_schema_and_reads_back(name: str, root: Path) ->
     run = RUNS[name]()
     made = report.render([run], "json")
     jsonschema.Draft202012Validator(schema).validate(json.loads(made))
-    again = Run.model_validate_json(made)
+    again = load_run(made, name)
     assert again.model_dump_json() == run.model_dump_json()
 
 

@@ -10,15 +10,22 @@ import pytest
 import yaml
 
 from rackproof_ansible.known_variables import (
+    BOUNDS,
     UnknownVariableError,
+    VariableValueError,
+    check_bounds,
+    check_environment,
+    check_given,
     check_names,
+    check_settable,
     hosts_to_check,
     known_variables,
     role_prefixes,
+    task_results,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
-KNOWN, PREFIXES = known_variables(ROOT), role_prefixes(ROOT)
+KNOWN, PREFIXES, RESULTS = known_variables(ROOT), role_prefixes(ROOT), task_results(ROOT)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +92,8 @@ def test_the_inventories_of_the_checkout_have_no_unknown_variable() -> None:
     ("playbook", "given", "near"),
     [
         ("bench.yml", "bench_sku_gpu=4", "bench_sku_gpus"),
+        ("bench.yml", "sute=probes", "suite"),
+        ("bench.yml", "benchmarks=gemm", "benchmark"),
         ("validate.yml", "validate_drian=true", "validate_drain"),
         ("provision.yml", "slurm_rack=[]", "slurm_racks"),
         ("reimage.yml", "reimage_aceptance=[]", "reimage_acceptance"),
@@ -100,3 +109,156 @@ def test_the_playbooks_refuse_a_misspelt_variable_before_they_reach_a_node(
     assert done.returncode != 0
     assert f"did you mean {near}?" in " ".join(done.stdout.split())
     assert "unreachable=1" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    "name", ["validate_closed", "bench_recorded", "validate_answers", "reimage_begun", "rackproof_node"]
+)
+def test_what_tasks_find_out_cannot_be_given(name: str) -> None:
+    with pytest.raises(UnknownVariableError, match=rf"given with -e.*{name}"):
+        check_settable(["bench_sku", "suite", name], RESULTS)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["validate_drain", "bench_repeats", "validate_nodes", "slurm_sku_cpus", "ansible_connection", "mine"],
+)
+def test_what_is_documented_or_not_ours_can_be_given(name: str) -> None:
+    check_settable([name], RESULTS)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("bench_repeats", 0),
+        ("bench_repeats", -1),
+        ("bench_repeats", "no"),
+        ("bench_repeats", True),
+        ("bench_repeats", None),
+        ("bench_repeats", [1]),
+        ("bench_size_factor", "nan"),
+        ("bench_size_factor", float("inf")),
+        ("bench_size_factor", -0.5),
+        ("validate_probe_share", 0),
+        ("validate_max_drain_fraction", 15),
+        ("validate_node_timeout_s", "0"),
+        ("validate_false_alarms_per_1000_node_nights", 0),
+        ("reimage_max_concurrent", 0),
+        ("provision_batch", ""),
+        ("provision_reboot_timeout_s", 10**400),
+    ],
+)
+def test_a_number_that_cannot_be_meant_is_refused(name: str, value: object) -> None:
+    with pytest.raises(VariableValueError, match=rf"{name} is .*a number from"):
+        check_bounds({name: value})
+
+
+@pytest.mark.parametrize("value", [1, "3", 2.0, "{{ some_number }}"])
+def test_a_number_within_its_bounds_is_taken(value: object) -> None:
+    check_bounds({"bench_repeats": value, "ansible_host": "n1"})
+
+
+def test_every_number_of_the_four_jobs_has_bounds() -> None:
+    numbers = set()
+    for role in ("bench", "validate", "reimage", "provision", "preflight"):
+        specs = yaml.safe_load((ROOT / "roles" / role / "meta/argument_specs.yml").read_text())
+        for spec in specs["argument_specs"].values():
+            for name, option in (spec.get("options") or {}).items():
+                # Choices are bounds enough.
+                if option.get("type") in ("int", "float") and not option.get("choices"):
+                    numbers.add(name)
+    assert numbers == set(BOUNDS)
+
+
+def test_the_defaults_are_within_their_bounds() -> None:
+    for path in ROOT.glob("roles/*/defaults/*.yml"):
+        check_bounds(yaml.safe_load(path.read_text()) or {})
+
+
+@pytest.mark.parametrize("name", ["WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "MY_TOKEN"])
+def test_a_secret_in_the_plain_environment_is_refused_before_anything_shows_it(name: str) -> None:
+    with pytest.raises(
+        VariableValueError, match=f"bench_environment: {name}.*bench_secret_environment"
+    ) as refused:
+        check_environment({"bench_environment": {"A": "1", name: "canary"}})
+    assert "canary" not in str(refused.value)
+    check_environment({"bench_environment": {"A": "1"}, "bench_secret_environment": {name: "canary"}})
+    check_environment({"bench_environment": "{{ from_elsewhere }}"})
+
+
+@pytest.mark.parametrize("name", ["bench_mlperf06_sources", "bench_mnist_url", "bench_mlcommons_metadata"])
+def test_a_login_in_what_jobs_are_started_with_is_refused(name: str) -> None:
+    with pytest.raises(VariableValueError, match=f"^{name}: a login or key") as refused:
+        check_environment({"bench_sku": "h100", name: "https://ops:canary@mirror.example/x.tar.gz"})
+    assert "canary" not in str(refused.value)
+    check_environment({name: "https://mirror.example/x.tar.gz", "apt_mirror_root": "https://u:p@mirror"})
+
+
+@pytest.mark.parametrize(
+    ("role", "name", "near"),
+    [
+        ("bench", "sute", "suite"),
+        ("bench", "suites", "suite"),
+        ("bench", "benchmarks", "benchmark"),
+        ("bench", "benchmrk", "benchmark"),
+        ("bench", "bech_suite", "bench_suite"),
+        ("validate", "valdate_drain", "validate_drain"),
+        ("provision", "provison_batch", "provision_batch"),
+    ],
+)
+def test_what_is_nearly_a_variable_is_refused_with_its_name(role: str, name: str, near: str) -> None:
+    with pytest.raises(UnknownVariableError, match=rf"{name} \(did you mean {near}\?\)"):
+        check_given({name: "x"}, ROOT, role)
+
+
+@pytest.mark.parametrize(
+    ("role", "name"),
+    [("bench", "suite"), ("bench", "rack_of_ours"), ("bench", "ansible_user"), ("provision", "site")],
+)
+def test_a_choice_and_a_sites_own_variables_are_taken(role: str, name: str) -> None:
+    check_given({name: "x"}, ROOT, role)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("benchmark", "suite"),
+        ("bench_suite", "suite"),
+        ("bench_benchmarks", "suite"),
+        ("bench_benchmarks", "benchmark"),
+    ],
+)
+def test_choices_that_contradict_each_other_are_refused(names: tuple[str, ...]) -> None:
+    with pytest.raises(VariableValueError, match=f"{names[0]} and {names[1]}, of which one alone"):
+        check_given(dict.fromkeys(names, "gemm"), ROOT, "bench")
+    check_given({names[0]: "gemm", names[1]: ""}, ROOT, "bench")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "once"),
+    [
+        ("summary:", "sumary:", "good.yml:2: sumary: unknown key; did you mean `summary`"),
+        ("timeout_s: 60", "timeout_s: soon", "good.yml:7: launch.timeout_s: "),
+        ("name: good", "name: other", "good.yml:1: name: is `other`"),
+        ("launch:", "launch: [", "not YAML"),
+    ],
+)
+def test_a_mistake_in_a_benchmark_is_shown_once_without_its_causes(
+    tmp_path: Path, old: str, new: str, once: str
+) -> None:
+    text = (
+        "name: good\nsummary: one line\nlaunch:\n  with: local\n  runtime: torch\n"
+        "  program: probe_gemm.py\n  timeout_s: 60\n"
+        "result:\n  format: auto\n  judge:\n    - {metric: wrong_values, equals: 0}\n"
+    )
+    (tmp_path / "good.yml").write_text(text.replace(old, new, 1))
+    given = f"benchmark=good bench_definitions={tmp_path} bench_results={tmp_path}/results"
+    command = [str(Path(sys.executable).parent / "ansible-playbook"), "bench.yml", "--check"]
+    done = subprocess.run(
+        [*command, "-l", "localhost", "-e", given], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    # Ansible shows an error as it happens, and in the result of the task.
+    error, result = " ".join(done.stdout.split()).split("fatal: [", 1)
+    assert (error.count(once), result.count(once)) == (1, 1), done.stdout
+    assert "validation error" not in done.stdout + done.stderr

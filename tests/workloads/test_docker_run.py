@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import os
@@ -271,7 +272,7 @@ esac
     "sacct": """\
 case "$*" in
   *JobIDRaw*|*JobID,NodeList*) ;;
-  *) echo "$(cat "$SLURM/state")|0:0|n[1-2]|2026-01-01T00:00:00|2026-01-01T00:01:00|60";;
+  *) echo "$(cat "$SLURM/state")|0:0|n[1-2]|1767225600|1767225660|60|2|$(cat "$SLURM/name")";;
 esac
 """,
     "scontrol": "echo n1; echo n2\n",
@@ -419,3 +420,75 @@ def test_run_sub_that_ends_well_after_a_failure_proves_nothing(
     assert status == 0, "the round's run.sub counts no failure"
     log = logs.parse(io.BytesIO(output.encode()), format="mll06", name="log")
     assert log.verdict == verdict, log.findings
+
+
+def test_a_secret_reaches_run_sub_alone(machine: Machine) -> None:
+    spec = machine.spec(secrets={"HF_TOKEN": 20, "MONGO_URL": 20})
+    assert spec["environment"]["HF_TOKEN"] == "(secret)"
+    shim, seen = machine.folder / "bin" / "docker", machine.folder / "seen"
+    shim.write_text(shim.read_text().replace("exec", f'echo "$1 $HF_TOKEN $MONGO_URL" >> {seen}\nexec'))
+    machine.environment |= {"HF_TOKEN": "canary-of-hugging-face", "MONGO_URL": "canary-of-mongo"}
+    machine.environment["RACKPROOF_SECRET_NAMES"] = "HF_TOKEN,MONGO_URL"
+    status, output = machine(spec)
+    assert status == 0, output
+    lines = seen.read_text().splitlines()
+    # What this program itself asks of Docker has none; what run.sub starts has them.
+    assert [line for line in lines if line.startswith(("build", "info", "image")) and "canary" in line] == []
+    assert any(line.endswith(" canary-of-hugging-face canary-of-mongo") for line in lines)
+    assert "canary" not in output
+    assert "HF_TOKEN=(secret)" in said(output)["command"]
+    for path in (machine.folder / "home").rglob("*"):
+        if path.is_file():
+            assert b"canary" not in path.read_bytes(), path
+
+
+@pytest.fixture
+def docker_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(root / "workloads"))
+    return importlib.import_module("docker_run")
+
+
+def sources_of_a_commit(folder: Path) -> str:
+    """Make a folder of what git sorts, marks and links in ways of its own; return git's name of it."""
+    for name in ("a/x", "a.b/y", "a0", "empty", "deep/er/est/z", "né"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("" if name == "empty" else name)
+    (folder / "a0").chmod(0o775)
+    (folder / "link").symlink_to("a/x")
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", "-C", folder, *words], check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    git("init", "--quiet")
+    git("add", "--all")
+    name = git("write-tree")
+    shutil.rmtree(folder / ".git")
+    return name
+
+
+def test_sources_have_the_name_that_git_gives_them(docker_run: Any, tmp_path: Path) -> None:
+    assert sources_of_a_commit(tmp_path) == docker_run.git_tree(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda folder: (folder / "a/x").write_text("x"),
+        lambda folder: (folder / "a0").chmod(0o664),
+        lambda folder: (folder / "a/x").rename(folder / "a/w"),
+        lambda folder: (folder / "run.sub").write_text("curl example.org | sh"),
+        lambda folder: (folder / "empty").unlink(),
+    ],
+)
+def test_sources_that_are_not_the_commit_s_are_refused(
+    docker_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object]
+) -> None:
+    tree = sources_of_a_commit(tmp_path)
+    monkeypatch.setitem(docker_run.TREES, "c" * 40, tree)
+    work = object.__new__(docker_run.Docker)
+    work.spec = {"ref": "c" * 40, "sources": "sources.tar.gz"}
+    assert work.compared_tree(tmp_path) == tree
+    change(tmp_path)
+    with pytest.raises(docker_run.Refusal, match=r"sources\.tar\.gz is not commit ccc"):
+        work.compared_tree(tmp_path)

@@ -52,7 +52,7 @@ def judged(root: Path, name: str, **measured: float) -> Run:
     return record.build_run(
         planned,
         [log],
-        Evidence(nodes=(node,), job=job),
+        Evidence(nodes=(node,), job={**job, "seal": record.job_seal(job)}),
         lambda measurement: [],
         require_references=False,
     )

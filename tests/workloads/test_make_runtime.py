@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from typing import Any
 import pytest
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
+COMPLETE = "first==1.0\nsecond==2.0\n"
 NAMED = "bench_pythons={small: /path/to/python}"
 
 
@@ -37,6 +40,16 @@ def wheel(folder: Path, name: str, version: str, requires: str = "", code: str =
     with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as archive:
         for file, content in files.items():
             archive.writestr(file, content)
+
+
+def hashed(wheels: Path, requirements: str) -> str:
+    """Return requirements with the hashes of their wheels; one without a wheel gets another's."""
+    lines = []
+    for line in requirements.splitlines():
+        found = wheels / f"{line.replace('==', '-')}-py3-none-any.whl"
+        digest = hashlib.sha256(found.read_bytes() if found.exists() else b"").hexdigest()
+        lines.append(line if "--hash" in line else f"{line} --hash=sha256:{digest}")
+    return "\n".join([*lines, ""])
 
 
 def program(path: Path, script: str) -> Path:
@@ -67,11 +80,13 @@ class Runtime:
     def marker(self) -> Path:
         return self.folder / "rackproof-runtime.sha256"
 
-    def write(self, requirements: str = "first==1.0\n", no_deps: str = "", **needs: Any) -> None:
+    def write(self, requirements: str = COMPLETE, no_deps: str = "", cuda: str = "", **needs: Any) -> None:
         self.source.mkdir(exist_ok=True)
-        (self.source / "requirements.txt").write_text(requirements)
-        if no_deps:
-            (self.source / "requirements-no-deps.txt").write_text(no_deps)
+        wheels = self.base / "wheels"
+        (self.source / "requirements.txt").write_text(hashed(wheels, requirements))
+        for name, text in (("requirements-no-deps.txt", no_deps), ("requirements-cuda.txt", cuda)):
+            if text:
+                (self.source / name).write_text(hashed(wheels, text))
         given = {"oldest": HERE, "newest": HERE, "imports": ["first"], "minimum_bytes": 1, **needs}
         (self.source / "runtime.json").write_text(json.dumps(given))
 
@@ -146,18 +161,24 @@ def make_runtime(root: Path) -> ModuleType:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("requirements", "no_deps", "expected"),
+    ("requirements", "no_deps", "cuda", "expected"),
     [
-        ("first==1.0\n", "", {"first": "1.0", "second": "2.0"}),
-        ("first==1.0\nsecond==1.5\n", "", {"first": "1.0", "second": "1.5"}),
-        ("first==1.0\n", "third==1.0\n", {"first": "1.0", "second": "2.0", "third": "1.0"}),
+        ("first==1.0\nsecond==1.5\n", "", "", {"first": "1.0", "second": "1.5"}),
+        (COMPLETE, "third==1.0\n", "", {"first": "1.0", "second": "2.0", "third": "1.0"}),
+        ("first==1.0\n", "third==1.0\n", "second==1.5\n", {"first": "1.0", "second": "1.5", "third": "1.0"}),
+        (COMPLETE, "", "second==1.5\n", {"first": "1.0", "second": "2.0"}),
     ],
-    ids=["what is required comes along", "a pin acts", "without what it requires"],
+    ids=[
+        "complete",
+        "without what it requires",
+        "a build that asks for CUDA's libraries",
+        "one that does not",
+    ],
 )
 def test_what_the_environment_holds(
-    runtime: Runtime, requirements: str, no_deps: str, expected: dict[str, str]
+    runtime: Runtime, requirements: str, no_deps: str, cuda: str, expected: dict[str, str]
 ) -> None:
-    runtime.write(requirements, no_deps)
+    runtime.write(requirements, no_deps, cuda)
     python = str(runtime.folder / "bin" / "python")
     assert runtime() == {"changed": True, "python": python}
     assert runtime.versions() == expected
@@ -169,10 +190,30 @@ def test_what_the_environment_holds(
 def test_changed_requirements_and_an_interrupted_start_make_it_again(runtime: Runtime) -> None:
     (runtime.folder / "lib").mkdir(parents=True)
     assert runtime()["changed"]
-    runtime.write("first==1.0\n", "third==1.0\n")
+    runtime.write(COMPLETE, "third==1.0\n")
     assert runtime()["changed"]
     assert runtime.versions() == {"first": "1.0", "second": "2.0", "third": "1.0"}
     assert not runtime()["changed"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("requirements", "words"),
+    [
+        (f"first==1.0 --hash=sha256:{'5' * 64}\n", "another file than the pinned one"),
+        ("first==1.0 --hash=md5:0123\n", "could not install"),
+        ("first\n", "could not install"),
+        ("source==1.0\n", "No matching distribution found for source==1.0"),
+    ],
+    ids=["another file", "a weak hash", "no version", "sources"],
+)
+def test_what_is_not_the_pinned_file_is_not_installed(
+    runtime: Runtime, requirements: str, words: str
+) -> None:
+    (runtime.base / "wheels" / "source-1.0.tar.gz").write_bytes(b"sources build with what nobody pinned")
+    runtime.write(requirements)
+    assert words in runtime.refusal()
+    assert not runtime.folder.exists()
 
 
 @pytest.mark.parametrize(
@@ -200,13 +241,21 @@ def test_what_counts_as_made(
     assert make_runtime.made_before(str(tmp_path), checksum) is expected
 
 
-def test_the_checksum_covers_both_files(make_runtime: ModuleType, runtime: Runtime) -> None:
+def test_the_checksum_covers_all_files(make_runtime: ModuleType, runtime: Runtime) -> None:
     checksums = set()
-    for files in [("a\n", ""), ("a\nb\n", ""), ("a\n", "b\n"), ("a\n", "c\n"), ("", "a\nb\n")]:
+    given = [
+        ("a\n", ""),
+        ("a\nb\n", ""),
+        ("a\n", "b\n"),
+        ("a\n", "c\n"),
+        ("", "a\nb\n"),
+        ("a\n", "b\n", "c\n"),
+    ]
+    for files in given:
         (runtime.source / "requirements-no-deps.txt").unlink(missing_ok=True)
         runtime.write(*files)
         checksums.add(make_runtime.checksum_of(str(runtime.source))[0])
-    assert len(checksums) == 5
+    assert len(checksums) == 6
 
 
 @pytest.mark.slow
@@ -301,9 +350,9 @@ def test_shipped_runtimes_say_what_they_need_and_pin_it(root: Path, name: str) -
     assert set(needs) == {"oldest", "newest", "imports", "minimum_bytes"}
     assert needs["minimum_bytes"] > 10**8
     for file in folder.glob("requirements*.txt"):
-        pinned = [line for line in file.read_text().splitlines() if line and not line.startswith("#")]
+        pinned = re.sub(r"(?m)^#.*\n", "", file.read_text()).replace("\\\n", " ").splitlines()
         assert pinned
-        assert all("==" in line.split(";")[0] for line in pinned), file
+        assert all("==" in line.split(";")[0] and "--hash=sha256:" in line for line in pinned), file
 
 
 @pytest.mark.parametrize(

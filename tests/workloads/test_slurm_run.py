@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import http.server
+import importlib
 import json
 import os
 import signal
@@ -20,7 +22,8 @@ import pytest
 # Every case starts processes; together they outlast what `make check` may take.
 pytestmark = pytest.mark.slow
 
-DIGEST = "sha256:" + "ab" * 32
+MANIFEST = b'{"schemaVersion": 2, "layers": []}'
+DIGEST = "sha256:" + hashlib.sha256(MANIFEST).hexdigest()
 RUN = "20260101T000000Z-big-abcdef"
 CONFIG = """\
 export DGXNNODES={nodes} DGXNGPU=4
@@ -55,7 +58,10 @@ case "$*" in
   *JobIDRaw*) true;;
   *JobID,NodeList*) echo "4711.0|n[1-2]|COMPLETED|0:0|30|1767225600";;
   *) echo -n "$(cat "$FAKE/state")|$(cat "$FAKE/code" 2>/dev/null || echo 0:0)|"
-     echo "n[1-2]|2026-01-01T00:00:00|2026-01-01T00:01:00|60";;
+     # As the real one: seconds where it is asked for them.
+     if [ "$SLURM_TIME_FORMAT" = %s ]; then times="1767225600|1767225660";
+     else times="2026-01-01T00:00:00|2026-01-01T00:01:00"; fi
+     echo "n[1-2]|$times|60|2|$(cat "$FAKE/name" 2>/dev/null)";;
 esac
 """,
     "scontrol": "echo n1; echo n2\n",
@@ -93,6 +99,7 @@ class Registry:
 
     def __init__(self) -> None:
         self.key, self.asked = "s3cret-key", 0
+        self.manifest = MANIFEST
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -108,6 +115,11 @@ class Registry:
                     self.send_response(200)
                     self.send_header("Docker-Content-Digest", DIGEST)
                 self.end_headers()
+
+            def do_GET(self) -> None:
+                self.send_response(200 if self.path == f"/v2/big/manifests/{DIGEST}" else 404)
+                self.end_headers()
+                self.wfile.write(outer.manifest)
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -171,9 +183,10 @@ class Cluster:
             "hang_s": 60,
             "queue_s": 600,
         }
-        self.script(
+        self.ends_well = (
             'echo \'RUNANDTIME_START 1700000000\'; echo \':::MLLOG {"key": "x", "metadata": {"step": 7}}\''
         )
+        self.script(self.ends_well)
 
     def script(self, text: str) -> None:
         (self.fake / "script").write_text(text)
@@ -232,6 +245,27 @@ def said(output: str, key: str) -> Any:
     return found
 
 
+def test_without_accounts_the_controller_knows_the_job(cluster: Cluster) -> None:
+    (cluster.fake / "bin/sacct").write_text("#!/bin/bash\necho disabled >&2; exit 1\n")
+    scontrol = """\
+if [ "$2" = hostnames ]; then echo n1; echo n2; exit; fi
+[ "$SLURM_TIME_FORMAT" = %s ] || exit 1
+echo "JobId=4711 JobName=$(cat "$FAKE/name") JobState=$(cat "$FAKE/state") ExitCode=0:0" \\
+  "StartTime=1767225600 EndTime=1767225660 NodeList=n[1-2] NumNodes=2"
+"""
+    (cluster.fake / "bin/scontrol").write_text(f"#!/bin/bash\n{scontrol}")
+    status, output = cluster()
+    assert status == 0, output
+    end = said(output, "end")
+    assert (end["state"], end["name"], end["node_count"], end["start"], end["end"]) == (
+        "COMPLETED",
+        RUN,
+        "2",
+        "1767225600",
+        "1767225660",
+    )
+
+
 def until(condition: Any, seconds: float = 30) -> None:
     end = time.monotonic() + seconds
     while not condition():
@@ -244,7 +278,10 @@ def test_a_run_pulls_stages_submits_and_prints_the_jobs_output(cluster: Cluster)
     assert status == 0, output
     assert said(output, "digest") == DIGEST
     assert ':::MLLOG {"key": "x"' in output
-    assert said(output, "end")["state"] == "COMPLETED"
+    end = said(output, "end")
+    assert (end["state"], end["exit_code"], end["nodes"]) == ("COMPLETED", "0:0", ["n1", "n2"])
+    assert (end["name"], end["node_count"]) == (RUN, "2")
+    assert (end["start"], end["end"]) == ("1767225600", "1767225660")
     (call,) = cluster.calls("sbatch")
     assert f"--job-name={RUN} -N 2 -t 15 " in call
     assert "--nodelist=n1,n2" in call
@@ -263,6 +300,50 @@ def test_a_run_pulls_stages_submits_and_prints_the_jobs_output(cluster: Cluster)
         "config_common.sh",
         "config_GB300_2x4x1xtp1pp1cp1.sh",
     }
+
+
+@pytest.mark.parametrize("names", ["HF_TOKEN", "WANDB_API_KEY,HF_TOKEN", "HF_TOKEN,NOT_SET"])
+def test_secrets_that_the_operator_meant_for_the_job_reach_it_and_nothing_else(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, names: str
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "canary-meant")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "canary-of-the-shell")
+    monkeypatch.setenv("RACKPROOF_SECRET_NAMES", names)
+    # By a file that it reads within its job: Slurm keeps what sbatch is given.
+    cluster.script(f"SLURM_JOB_ID=1 bash -c 'env -0 > {cluster.fake}/inside'\n" + cluster.ends_well)
+    status, output = cluster()
+    assert status == 0, output
+    assert "canary" not in (cluster.fake / "job.env").read_text()
+    job = dict(
+        item.split("=", 1) for item in (cluster.fake / "inside").read_text().split("\0") if "=" in item
+    )
+    assert job["HF_TOKEN"] == "canary-meant"
+    assert "AWS_SECRET_ACCESS_KEY" not in job
+    assert "RACKPROOF_SECRET_NAMES" not in job
+    assert "canary" not in output
+    files = [path for path in cluster.shared.rglob("*") if path.is_file()]
+    assert [path for path in files if b"canary" in path.read_bytes()] == []
+
+
+@pytest.mark.parametrize(
+    ("scheme", "realm"),
+    [
+        ("https", "http://auth.example/token"),
+        ("https", "file:///etc/shadow"),
+        ("http", "ftp://auth.example/token"),
+        ("https", ""),
+        ("https", "HTTP://auth.example"),
+        ("http", "//auth.example"),
+    ],
+)
+def test_a_registry_sends_its_key_nowhere_less_safe_than_itself(
+    root: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, realm: str
+) -> None:
+    monkeypatch.syspath_prepend(root / "workloads")
+    slurm_run = importlib.import_module("slurm_run")
+    challenge = f'Bearer realm="{realm}",service="registry",scope="repository:x:pull"'
+    with pytest.raises(ValueError, match="no key goes there"):
+        slurm_run.fetch_token(challenge, "Basic made-up", scheme)
 
 
 def test_the_key_goes_nowhere(cluster: Cluster) -> None:
@@ -596,6 +677,30 @@ def test_a_tag_is_resolved_once_for_all_repeats(cluster: Cluster) -> None:
     assert cluster("pull", "--plan=plan-2")[0] == 6
 
 
+@pytest.mark.parametrize("tag", ["1", DIGEST, f"1@{DIGEST}"], ids=["resolved", "digest", "tag and digest"])
+@pytest.mark.parametrize("image", ["registry", "squashfs"])
+def test_an_image_that_is_not_the_digest_s_is_not_pulled(cluster: Cluster, tag: str, image: str) -> None:
+    cluster.spec.update(tag=tag, image=image)
+    cluster.registry.manifest = MANIFEST + b" "
+    status, output = cluster("pull")
+    assert status == 6
+    assert "somebody replaced it" in output
+    assert not (cluster.fake / "enroot.calls").exists()
+    assert not (cluster.fake / "srun.calls").exists()
+    cluster.registry.manifest = MANIFEST
+    status, output = cluster("pull")
+    assert (status, said(output, "digest")) == (0, DIGEST), output
+    assert cluster.registry.asked == (2 if tag == "1" else 0)
+
+
+@pytest.mark.parametrize("tag", ["1@sha256:0123", "1@md5:0123", f"{DIGEST}@1"])
+def test_half_a_pin_is_refused(cluster: Cluster, tag: str) -> None:
+    cluster.spec["tag"] = tag
+    status, output = cluster("pull")
+    assert (status, cluster.registry.asked) == (6, 0)
+    assert "is no tag with a digest" in output
+
+
 def test_a_digest_needs_no_registry(cluster: Cluster) -> None:
     cluster.spec["tag"] = DIGEST
     status, output = cluster("pull")
@@ -637,3 +742,57 @@ def test_what_sbatch_says_reaches_the_operator(cluster: Cluster) -> None:
     status, output = cluster()
     assert status == 7
     assert "invalid account" in said(output, "refused")
+
+
+@pytest.mark.parametrize("before", ["", "lmod"])
+def test_a_secret_reaches_the_job_by_a_file_that_it_takes_away(
+    cluster: Cluster, tmp_path: Path, before: str
+) -> None:
+    values = {"HF_TOKEN": "canary-of-hf 'quoted' $HOME", "PEM": "canary-line-one\ncanary-line-two"}
+    cluster.spec["environment"] |= dict.fromkeys(values, "(secret)")
+    seen, secrets = tmp_path / "seen", cluster.shared / "runs" / RUN / ".secrets"
+    # As slurmd does it: the script is started by itself, with the environment that sbatch had.
+    inner = tmp_path / "run.sub"
+    inner.write_text(
+        f'#!/bin/bash\nenv -0 > {seen}\necho "it prints $HF_TOKEN"; echo "$PEM"\n'
+        'echo \':::MLLOG {"key": "x", "metadata": {"step": 7}}\'\n'
+    )
+    inner.chmod(0o755)
+    cluster.script(f"stat -c %a {secrets} > {tmp_path}/mode; SLURM_JOB_ID=1 {inner}\n")
+    earlier = tmp_path / "lmod.sh"
+    earlier.write_text("export OF_LMOD=1\n")
+    environment = {"BASH_ENV": str(earlier)} if before else {}
+    status, output = cluster(RACKPROOF_SECRET_NAMES="HF_TOKEN,PEM", **values, **environment)
+    assert status == 0, output
+    job = dict(item.split("=", 1) for item in seen.read_text().split("\0") if "=" in item)
+    assert {name: job[name] for name in values} == values
+    assert (job.get("BASH_ENV"), job.get("OF_LMOD")) == ((str(earlier), "1") if before else (None, None))
+    assert (tmp_path / "mode").read_text().strip() == "600"
+    assert not secrets.exists()
+    assert "it prints (secret)" in output
+    # Neither what sbatch is given, which Slurm keeps, nor any file or line of ours.
+    assert "canary" not in (cluster.fake / "job.env").read_text()
+    assert "canary" not in output
+    for path in cluster.shared.rglob("*"):
+        if path.is_file() and path.name != "slurm.out":
+            assert "canary" not in path.read_text(), path
+
+
+@pytest.mark.parametrize("how", ["refused", "cancelled", "never read"])
+def test_no_secret_stays_where_the_job_did_not_take_it(cluster: Cluster, how: str) -> None:
+    cluster.spec["environment"]["WANDB_API_KEY"] = "(secret)"
+    given = {"RACKPROOF_SECRET_NAMES": "WANDB_API_KEY", "WANDB_API_KEY": "canary-of-wandb"}
+    secrets = cluster.shared / "runs" / RUN / ".secrets"
+    if how == "refused":
+        (cluster.fake / "refuse").write_text("sbatch: error: invalid account\n")
+        assert cluster(**given)[0] == 7
+    elif how == "cancelled":
+        cluster.script("sleep 60")
+        process = cluster.start(**given)
+        until(lambda: (cluster.fake / "job.env").exists() and secrets.exists())
+        until(lambda: (cluster.shared / "runs" / RUN / "job.json").exists())
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=60)[0].count("canary") == 0
+    else:
+        assert cluster(**given)[0] == 0
+    assert not secrets.exists()

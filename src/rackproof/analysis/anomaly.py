@@ -4,8 +4,10 @@ The rules, in one place:
 
 * floors (a SKU's references and accepted history) are :func:`rackproof.core.judging.judge`'s: what it calls
   a fail is one. Of several numbers of a night none is overwritten by a later, better one;
-* own history: a drift of about -2 % over 14 nights degrades, though the floor still holds;
-* the fleet: nodes of one SKU are compared by robust z (median and MAD), each by its worst GPU;
+* fleet and past: what has become slow, or is slower than all others, by one model with a budget of false
+  alarms (:mod:`rackproof.analysis.fleet_model`); proven losses fail, smaller ones and whole racks degrade,
+  suspicions are unproven until they are measured again;
+* where no earlier night is known: nodes of one SKU by robust z (median and MAD), each by its worst GPU;
 * not measured, not finite, or without any floor: unproven;
 * one kind of finding on more than a share of the fleet is a fault of the tool or the fabric until
   proven otherwise: unproven instead of fail, said once, and no reason to drain anybody.
@@ -16,14 +18,23 @@ for what is found.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rackproof.analysis.fleet_model import (
+    FleetPolicy,
+    SeriesTable,
+    SlowSeries,
+    find_slow_series,
+    rack_table,
+    row_medians,
+)
 from rackproof.core.judging import NO_REFERENCE, SkuReference, judge
 from rackproof.core.records import Direction, Measurement, Node, Reference, Verdict
 from rackproof.core.text import percent, quantity
@@ -33,22 +44,17 @@ from rackproof.store.history.rows import Measured
 MAD_TO_SIGMA = 1.4826
 """A normal distribution's standard deviation in units of its median absolute deviation."""
 
-MEDIAN_ERROR = 1.2533
-"""A median's standard error in units of a mean's, of normal noise."""
-
-SLOPE_ERROR = 1.06
-"""A Theil-Sen slope's standard error in units of a least-squares one's, of normal noise."""
-
-CHECKS = ("missing", "number", "reference", "floor", "fleet", "drift")
+CHECKS = ("missing", "number", "reference", "floor", "fleet", "drift", "rack")
 
 # From good to bad, as records.worst() orders them.
 _VERDICTS = (Verdict.PASS, Verdict.DEGRADED, Verdict.UNPROVEN, Verdict.FAIL)
 _DEGRADED, _UNPROVEN, _FAIL = 1, 2, 3
-_MISSING, _NUMBER, _REFERENCE, _FLOOR, _FLEET, _DRIFT = range(len(CHECKS))
-_SERIES_AT_ONCE = 20_000
+_MISSING, _NUMBER, _REFERENCE, _FLOOR, _FLEET, _DRIFT, _RACK = range(len(CHECKS))
 _REASONS_SHOWN = 20
 
 Bools = NDArray[np.bool_]
+Conditions = Mapping[str, tuple[str, str]]
+"""Firmware and rack by a node's key: what nodes share that changes from night to night."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +67,10 @@ class AnomalyPolicy:
     to: the least spread assumed where the MAD is smaller, as where most values are equal.
     """
 
-    drift: float = -0.015
-    """Change over the window that degrades: a true -2 % is measured a little off, and is to be found."""
-    drift_nights: int = 14
-    drift_least: int = 8
-    """Nights with values, tonight included, below which a series says nothing about drift."""
+    nights: int = 14
+    """Nights before tonight that are compared with."""
+    fleet: FleetPolicy = field(default_factory=FleetPolicy)
+    """The budget of false alarms, and what a loss means."""
     outlier_z: float = -3.0
     outlier_degrades: float = -0.02
     outlier_fails: float = -0.07
@@ -146,7 +151,8 @@ class Night:
 class _Findings:
     """Findings in columns of one length: owner, part and quantity are indices; ``reference`` of a list.
 
-    ``row`` is the reading's, -1 where something lacks.
+    ``row`` is the reading's, -1 where something lacks; ``nights`` for how many nights it has lasted, and
+    ``odds`` one in how many healthy node-nights shows as much, where that is known.
     """
 
     row: Integers
@@ -158,6 +164,8 @@ class _Findings:
     value: Floats
     base: Floats
     reference: Integers
+    nights: Integers
+    odds: Floats
 
 
 def judge_night(
@@ -169,6 +177,8 @@ def judge_night(
     policy: AnomalyPolicy | None = None,
     past: bool = True,
     once: Collection[tuple[str, str]] = (),
+    twice: Collection[tuple[str, str]] = (),
+    conditions: Sequence[Conditions] = (),
 ) -> Night:
     """Judge the night 0 of some readings.
 
@@ -181,16 +191,20 @@ def judge_night(
         past: Whether the fleet and the nights before are asked; floors and completeness always are.
         once: Benchmark and node's key, where a bad number should have been measured a second time and was
             not: floor and fleet fail no node by it, they leave it unproven.
+        twice: The same, where a number was measured twice and is the better of the two.
+        conditions: By nights ago, tonight first: a node's key to its firmware and rack. Such nodes share
+        weather.
     """
     policy = policy or AnomalyPolicy()
     fleet = _Fleet(readings, asked)
     found, floors, unreferenced = _floors(fleet, references, accepted, policy)
-    found += _missing(fleet, past)
-    if past:
-        found += _outliers(fleet, policy)
-        found += _drifts(fleet, policy)
-    whole = _join_findings(found)
     notes = []
+    if past:
+        model = _compare_nights(fleet, conditions, twice, policy)
+        notes = _weigh_floors(fleet, found, floors, len(floors) - len(accepted), model)
+        found += [*model.found, *_outliers(fleet, policy, model.judged)]
+    found += _missing(fleet, past)
+    whole = _join_findings(found)
     if not policy.require_references and len(unreferenced):
         names = sorted({readings.quantities[one].metric for one in unreferenced})
         notes.append(f"{NO_REFERENCE}, judged by fleet and history only: {', '.join(names)}")
@@ -199,7 +213,8 @@ def judge_night(
 
 def _measured_once(fleet: _Fleet, found: _Findings, once: Collection[tuple[str, str]]) -> Bools:
     """Return which findings rest on a number that should have been measured a second time."""
-    doubtful = np.isin(found.check, (_FLOOR, _FLEET))
+    # What has lasted for several nights does not rest on tonight's number.
+    doubtful = np.isin(found.check, (_FLOOR, _FLEET, _DRIFT)) & (found.nights <= 1)
     for row in np.flatnonzero(doubtful) if once else ():
         benchmark = fleet.quantities[found.quantity[row]].benchmark
         doubtful[row] = (benchmark, fleet.parts[found.owner[row]].key) in once
@@ -440,13 +455,20 @@ def _habits(fleet: _Fleet, nodes: Integers, place: NDArray[np.int64]) -> NDArray
     return habits.reshape(len(nodes), count)
 
 
-def _outliers(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
-    """Compare the nodes of a SKU by the worst of each: robust z with median and MAD."""
+def _outliers(fleet: _Fleet, policy: AnomalyPolicy, judged: Bools) -> list[_Findings]:
+    """Compare the nodes of a SKU by the worst of each, robust z with median and MAD: what no earlier night
+    knows.
+
+    Args:
+        fleet: Tonight's numbers.
+        policy: How strictly.
+        judged: Rows that were compared with their own past already.
+    """
     readings = fleet.readings
     rows = fleet.tonight[np.isfinite(readings.value[fleet.tonight])]
     # Without a direction nobody knows which node is the worse one.
     rows = rows[fleet.sign[readings.quantity[rows]] != 0]
-    if not len(rows):
+    if not len(rows) or judged[rows].all():
         return []
     good = fleet.goodness(rows)
     owner, number = fleet.owner[rows], readings.quantity[rows]
@@ -454,127 +476,236 @@ def _outliers(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
     rows, owner, number, good = rows[order], owner[order], number[order], good[order]
     group = fleet.sku[owner].astype(np.int64) * len(fleet.quantities) + number
     lowest = np.flatnonzero(np.r_[True, (np.diff(group) != 0) | (np.diff(owner) != 0)])
-    rows, group, good = rows[lowest], group[lowest], good[lowest]
-    limit = min(policy.outlier_z, NormalDist().inv_cdf(min(policy.chance / len(rows), 0.5)))
-    starts = np.flatnonzero(np.r_[True, np.diff(group) != 0])
+    limit = min(policy.outlier_z, NormalDist().inv_cdf(min(policy.chance / len(lowest), 0.5)))
     found = []
-    for begin, end in zip(starts, [*starts[1:], len(group)], strict=True):
-        some = good[begin:end]
-        middle = float(np.median(some))
+    for one in np.unique(group[~judged[rows]]):
+        some = lowest[group[lowest] == one]
+        middle = float(np.median(good[some]))
         # Relative to 0 nothing can be said; a count of faults has its floor.
-        if end - begin < policy.outlier_least or middle == 0:
+        if len(some) < policy.outlier_least or middle == 0:
             continue
-        spread = max(MAD_TO_SIGMA * float(np.median(np.abs(some - middle))), policy.resolution * abs(middle))
-        off = (some - middle) / abs(middle)
-        out = ((some - middle) / spread < limit) & (off <= policy.outlier_degrades)
-        made = _findings_on_rows(fleet, rows[begin:end][out], _FLEET, 0)
+        deviation = MAD_TO_SIGMA * float(np.median(np.abs(good[some] - middle)))
+        spread = max(deviation, policy.resolution * abs(middle))
+        new = np.flatnonzero((group == one) & ~judged[rows])
+        new = new[np.unique(owner[new], return_index=True)[1]]
+        off = (good[new] - middle) / abs(middle)
+        out = ((good[new] - middle) / spread < limit) & (off <= policy.outlier_degrades)
+        made = _findings_on_rows(fleet, rows[new[out]], _FLEET, 0)
         made.verdict = np.where(off[out] <= policy.outlier_fails, _FAIL, _DEGRADED).astype(np.int32)
-        made.base = np.full(int(out.sum()), middle * fleet.sign[readings.quantity[rows[begin]]])
+        made.base = np.full(int(out.sum()), middle * fleet.sign[one % len(fleet.quantities)])
         found.append(made)
     return found
 
 
-def _drifts(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
-    """Find series that sink: by a slope that lasts (Theil-Sen, Mann-Kendall), or a step that stays."""
+def _fleet_tables(
+    fleet: _Fleet, conditions: Sequence[Conditions], twice: Collection[tuple[str, str]], nights: int
+) -> Iterator[tuple[SeriesTable, NDArray[np.intp]]]:
+    """Yield for each SKU its series over the nights, and tonight's row of each (-1: none)."""
     readings = fleet.readings
     rows = np.flatnonzero(
-        np.isfinite(readings.value)
-        & (readings.night <= policy.drift_nights)
-        & (fleet.sign[readings.quantity] != 0)
+        np.isfinite(readings.value) & (readings.night <= nights) & (fleet.sign[readings.quantity] != 0)
     )
     if not len(rows):
-        return []
+        return
     good, night = fleet.goodness(rows), readings.night[rows]
     keys, series = np.unique(fleet.series()[rows], return_inverse=True)
-    nights = policy.drift_nights + 1
     # The worst of a night stands for it, as everywhere. Time runs to the right.
-    worst = np.full(len(keys) * nights, np.inf)
-    np.minimum.at(worst, series * nights + (policy.drift_nights - night), good)
-    table: Floats = np.where(np.isinf(worst), np.nan, worst).reshape(len(keys), nights)
-    first = np.zeros(len(keys), np.intp)
+    width = int(night.max()) + 1
+    worst = np.full(len(keys) * width, np.inf)
+    np.minimum.at(worst, series * width + (width - 1 - night), good)
+    values: Floats = np.where(np.isinf(worst), np.nan, worst).reshape(len(keys), width)
     latest = np.flatnonzero(night == 0)
-    first[series[latest]] = rows[latest]
-    told = np.flatnonzero(np.isfinite(table[:, -1]) & (np.isfinite(table).sum(axis=1) >= policy.drift_least))
-    change, base = find_drift(table[told], keys[told] % len(fleet.quantities), policy)
-    bad = change <= policy.drift
-    made = _findings_on_rows(fleet, first[told[bad]], _DRIFT, _DEGRADED)
-    made.base = np.abs(base[bad])
-    # What the evidence says is the change over the window, not tonight's single number.
-    made.value = made.base * (1 + change[bad] * np.where(base[bad] < 0, -1, 1))
-    return [made]
+    # By their goodness, so that the row that stays is the worst.
+    latest = latest[np.argsort(-good[latest], kind="stable")]
+    tonight = np.full(len(keys), -1, np.intp)
+    tonight[series[latest]] = rows[latest]
+    there = np.flatnonzero(tonight >= 0)
+    owner = fleet.owner[tonight[there]]
+    groups = _condition_groups(fleet, owner, conditions, width)
+    measured_twice = _measured_twice(fleet, tonight[there], twice)
+    for sku in np.unique(fleet.sku[owner]):
+        some = np.flatnonzero(fleet.sku[owner] == sku)
+        table = SeriesTable(
+            value=values[there[some]],
+            quantity=(keys[there[some]] % len(fleet.quantities)).astype(np.int32),
+            part=(keys[there[some]] // len(fleet.quantities)).astype(np.int32),
+            node=owner[some],
+            groups=tuple(group[some] for group in groups),
+            twice=measured_twice[some],
+        )
+        yield table, tonight[there[some]]
 
 
-def find_drift(
-    table: Floats, kinds: NDArray[np.integer], policy: AnomalyPolicy | None = None
-) -> tuple[Floats, Floats]:
-    """Return how far series have moved, where that is more than noise explains, and from what.
+def _condition_groups(
+    fleet: _Fleet, owner: Integers, conditions: Sequence[Conditions], width: int
+) -> tuple[Integers, ...]:
+    """Return for each series and night numbers of its groups, coarse to fine: firmware, then rack."""
+    if not conditions:
+        return ()
+    numbers: dict[tuple[str, ...], int] = {}
+    firmware = np.zeros((len(fleet.parts), width), np.int32)
+    rack = np.zeros_like(firmware)
+    known: Mapping[str, tuple[str, str]] = {}
+    for ago in range(width):
+        # A night that left nothing is taken for like the one after it.
+        known = conditions[ago] if ago < len(conditions) and conditions[ago] else known
+        # By numbers: comparing texts for every series and night would cost more than the judging.
+        for index in np.unique(owner):
+            version, place = known.get(fleet.parts[index].key, ("", ""))
+            firmware[index, width - 1 - ago] = numbers.setdefault((version,), len(numbers))
+            # Whatever its nodes' firmware: four nodes to a rack, of two firmwares, would be no group at all.
+            rack[index, width - 1 - ago] = numbers.setdefault(("", place), len(numbers))
+    return firmware[owner], rack[owner]
 
-    Either by a slope (Theil-Sen) or by a step: the median of the last three values against the median of
-    those before, so that one bad night is none. The noise of a series is its own or what is usual for its
-    kind, whichever is larger (fifteen values alone tell it badly), and how many standard errors a change
-    must be beyond grows with the number of series, as for outliers.
 
-    Args:
-        table: Series by nights, equally spaced, newest last, more is better; NaN where nothing was measured.
-        kinds: Of each series what it measures; series of a kind share their usual noise.
-        policy: ``chance`` and ``drift_least`` are used.
+def _measured_twice(fleet: _Fleet, rows: NDArray[np.intp], twice: Collection[tuple[str, str]]) -> Bools:
+    """Return whether tonight's numbers are the better ones of two measurements."""
+    if not twice:
+        return np.zeros(len(rows), bool)
+    readings = fleet.readings
+    measured = [
+        (fleet.quantities[quantity].benchmark, fleet.parts[owner].key) in twice
+        for quantity, owner in zip(readings.quantity[rows], fleet.owner[rows], strict=True)
+    ]
+    return np.array(measured, dtype=bool)
 
-    Returns:
-        The change over the whole window as a fraction (negative is worse, 0 where nothing is shown) and
-        the value that it began with.
-    """
-    policy = policy or AnomalyPolicy()
-    nights, time = table.shape[1], np.arange(table.shape[1])
-    one, two = np.triu_indices(nights, 1)
-    slope = np.concatenate(
-        [np.empty(0)]
-        + [
-            _median((some[:, two] - some[:, one]) / (two - one))
-            for some in np.array_split(table, len(table) // _SERIES_AT_ONCE + 1)
-        ]
+
+@dataclass
+class _ModelResult:
+    """What the fleet's model found, and of tonight's rows which it judged and which chance may explain."""
+
+    found: list[_Findings]
+    judged: Bools
+    explained: Bools
+    early: Floats
+    """Of each row the median of the nights before, more is better; NaN where unknown."""
+    late: Floats
+    """The worst of the two nights before."""
+
+
+def _compare_nights(
+    fleet: _Fleet,
+    conditions: Sequence[Conditions],
+    twice: Collection[tuple[str, str]],
+    policy: AnomalyPolicy,
+) -> _ModelResult:
+    """Find what is slow against its own past and against the fleet
+    (:mod:`rackproof.analysis.fleet_model`)."""
+    size = len(fleet.readings)
+    result = _ModelResult(
+        [], np.zeros(size, bool), np.zeros(size, bool), np.full(size, np.nan), np.full(size, np.nan)
     )
-    values = np.isfinite(table).sum(axis=1)
-    begin = _median(table - slope[:, None] * time)
-    rest = np.abs(table - begin[:, None] - slope[:, None] * time)
-    # Values of a series moved to the right: its last three are its last three columns.
-    packed = np.take_along_axis(table, np.argsort(np.isfinite(table), axis=1, kind="stable"), axis=1)
-    early = _median(packed[:, :-3])
-    fall = _median(packed[:, -3:]) - early
-    with np.errstate(divide="ignore", invalid="ignore"):
-        by_slope = slope * (nights - 1) / np.abs(begin)
-        # What is left beside a line fitted to few values is smaller than the noise was.
-        slope_error = _noise(rest / np.abs(begin[:, None]), kinds) * values / np.maximum(values - 2, 1)
-        slope_error *= SLOPE_ERROR * np.sqrt(12.0 / values**3) * (nights - 1)
-        by_step = fall / np.abs(early)
-        step_error = _noise(np.abs(packed[:, :-3] - early[:, None]) / np.abs(early[:, None]), kinds)
-        step_error *= 1.1 * MEDIAN_ERROR * np.sqrt(1 / 3 + 1 / np.maximum(values - 3, 1))
-    limit = NormalDist().inv_cdf(policy.chance / max(len(table), 1) / 2) if len(table) else 0.0
-    by_slope = np.where(by_slope < limit * slope_error, by_slope, 0.0)
-    by_step = np.where(by_step < limit * step_error, by_step, 0.0)
-    stepped = by_step < by_slope
-    change = np.where(stepped, by_step, by_slope)
-    known = (values >= policy.drift_least) & np.isfinite(change)
-    return np.where(known, change, 0.0), np.where(stepped, early, begin)
+    for table, tonight in _fleet_tables(fleet, conditions, twice, policy.nights):
+        found = find_slow_series(table, policy.fleet)
+        result.found += _slow_racks(fleet, table, tonight, policy.fleet)
+        result.judged[tonight] = found.judged
+        result.explained[tonight] = found.explained
+        if table.value.shape[1] > 2:
+            result.early[tonight] = row_medians(table.value[:, :-1])
+            result.late[tonight] = np.fmin(table.value[:, -2], table.value[:, -3])
+        rows = tonight[[one.series for one in found.slow]] if found.slow else np.empty(0, np.intp)
+        made = _findings_on_rows(fleet, rows, _FLEET, 0)
+        sign = fleet.sign[fleet.readings.quantity[rows]]
+        loss = np.array([one.loss for one in found.slow])
+        made.base = np.array([one.base for one in found.slow]) * sign
+        # What the evidence says is the loss over all these nights, not tonight's single number.
+        made.value = made.base - np.abs(made.base) * loss * sign
+        made.check = np.array([_FLEET if one.test == "level" else _DRIFT for one in found.slow], np.int32)
+        made.verdict = np.array([_slow_verdict(one, policy.fleet) for one in found.slow], np.int32)
+        made.nights = np.array([one.nights for one in found.slow], np.int32)
+        made.odds = np.array([one.evidence for one in found.slow], np.float64)
+        result.found.append(made)
+    return result
 
 
-def _noise(distances: Floats, kinds: NDArray[np.integer]) -> Floats:
-    """Return the standard deviation behind some series' distances: their own, at least the usual one."""
-    own = MAD_TO_SIGMA * _median(distances)
-    usual = np.zeros_like(own)
-    for kind in np.unique(kinds):
-        mine = (kinds == kind) & np.isfinite(own)
-        usual[kinds == kind] = np.median(own[mine]) if mine.any() else 0.0
-    return np.maximum(own, usual)
+def _slow_racks(
+    fleet: _Fleet, table: SeriesTable, tonight: NDArray[np.intp], policy: FleetPolicy
+) -> list[_Findings]:
+    """Return findings on the nodes of racks that are slow as a whole: something that they share, no node's
+    fault."""
+    if not table.groups:
+        return []
+    # A rack is judged as a node is, by its median beside other racks'.
+    racks = rack_table(table, policy)
+    found = []
+    for slow in find_slow_series(racks, policy).slow:
+        if slow.loss < policy.loss_fails:
+            continue
+        some = (table.groups[-1][:, -1] == racks.node[slow.series]) & (
+            table.quantity == racks.quantity[slow.series]
+        )
+        rows = tonight[some]
+        # One finding for each node.
+        rows = rows[np.unique(fleet.owner[rows], return_index=True)[1]]
+        made = _findings_on_rows(fleet, rows, _RACK, _DEGRADED)
+        made.base = made.value / (1 - slow.loss)
+        made.nights = np.full(len(rows), slow.nights, np.int32)
+        made.odds = np.full(len(rows), slow.evidence)
+        found.append(made)
+    return found
 
 
-def _median(table: NDArray[np.float64]) -> Floats:
-    """Return the median of each row without its NaNs (``nanmedian`` takes a Python call per row)."""
-    ordered = np.sort(table, axis=1)
-    count = np.isfinite(ordered).sum(axis=1)
-    rows = np.arange(len(ordered))
-    low, high = np.maximum(count - 1, 0) // 2, np.minimum(count // 2, ordered.shape[1] - 1)
-    median: Floats = (ordered[rows, low] + ordered[rows, high]) / 2
-    return median
+def _slow_verdict(slow: SlowSeries, policy: FleetPolicy) -> int:
+    """Return what a loss means: drain it, measure it again first, or watch it."""
+    # Without others it may be the weather that has changed, and not the hardware.
+    if slow.loss < policy.loss_fails or slow.alone or not slow.suspected:
+        return _DEGRADED
+    return _FAIL if slow.proven else _UNPROVEN
+
+
+def _weigh_floors(
+    fleet: _Fleet, floors: list[_Findings], known: Sequence[Reference], own_from: int, model: _ModelResult
+) -> list[str]:
+    """Weigh what lies below its floor by what is known of it from other nights; return remarks.
+
+    A warning of a number that is as it was and as others are is a remark: of a mixed fleet a part always
+    lies below
+    a nominal value. A single measurement below the hard bound is unproven where chance may explain it.
+    """
+    warned: set[tuple[int, int]] = set()
+    for made in floors:
+        keep = np.ones(len(made.row), bool)
+        for place in np.flatnonzero((made.check == _FLOOR) & (made.row >= 0)):
+            row = int(made.row[place])
+            if not model.judged[row]:
+                continue
+            reference = known[int(made.reference[place])]
+            if made.verdict[place] == _DEGRADED and not (
+                made.reference[place] >= own_from
+                and _beyond(fleet, row, reference, reference.warn, model.early)
+            ):
+                keep[place] = False
+                warned.add((int(made.quantity[place]), int(made.owner[place])))
+            if made.verdict[place] == _FAIL and _by_chance(fleet, row, reference, model):
+                made.verdict[place] = _UNPROVEN
+        for name in _Findings.__dataclass_fields__:
+            setattr(made, name, getattr(made, name)[keep])
+    nodes = Counter(quantity for quantity, _ in warned)
+    return [
+        f"{quantity_name(fleet.quantities[number])}: {count} nodes lie beyond a warning bound, "
+        "as they did before and no lower than others are"
+        for number, count in sorted(nodes.items())
+    ]
+
+
+def _by_chance(fleet: _Fleet, row: int, reference: Reference, model: _ModelResult) -> bool:
+    """Whether only tonight's single measurement is beyond the hard bound, by no more than noise explains."""
+    bound = reference.low if fleet.sign[fleet.readings.quantity[row]] > 0 else reference.high
+    if not model.explained[row] or not np.isfinite(model.early[row]):
+        return False
+    return not (
+        _beyond(fleet, row, reference, bound, model.early)
+        or _beyond(fleet, row, reference, bound, model.late)
+    )
+
+
+def _beyond(fleet: _Fleet, row: int, reference: Reference, bound: float | None, good: Floats) -> bool:
+    """Whether a value of other nights (more is better) lies beyond a bound on the bad side."""
+    if bound is None or not np.isfinite(good[row]):
+        return False
+    edge = reference.value + abs(reference.value) * bound
+    sign = int(fleet.sign[fleet.readings.quantity[row]])
+    return bool(good[row] < edge * (1 if sign > 0 else -1))
 
 
 def _findings_on_rows(fleet: _Fleet, rows: NDArray[np.intp], check: int, verdict: int) -> _Findings:
@@ -603,6 +734,8 @@ def _new_findings(
         value=np.full(size, np.nan),
         base=np.full(size, np.nan),
         reference=np.full(size, -1, np.int32),
+        nights=np.zeros(size, np.int32),
+        odds=np.full(size, np.nan),
     )
 
 
@@ -671,18 +804,20 @@ def _fleetwide(
     # Pairs count among pairs, nodes among nodes: few pairs would vanish among many nodes.
     family = fleet.sku.astype(np.int64) * 2 + fleet.is_node
     asked = np.bincount(family[judged], minlength=2 * len(fleet.skus))
-    width = (len(fleet.quantities) + 1) * len(CHECKS)
+    width = (len(fleet.quantities) + 1) * len(CHECKS) * 2
     kind = (found.quantity + 1).astype(np.int64) * len(CHECKS) + found.check
+    # Warnings count among warnings: twenty of them beside one failure leave that a failure.
+    kind = kind * 2 + (found.verdict == _DEGRADED)
     cell = family[found.owner] * width + kind
     pairs = np.unique(np.stack([cell, found.owner.astype(np.int64)]), axis=1)
     cells, counts = np.unique(pairs[0], return_counts=True)
     total = asked[cells // width]
     many = (counts >= policy.share_least) & (counts > policy.share * total)
     # That a reference lacks is nobody's fault tonight.
-    many &= cells % width % len(CHECKS) != _REFERENCE
+    many &= cells % width // 2 % len(CHECKS) != _REFERENCE
     faults = []
     for one, count, of in zip(cells[many], counts[many], total[many], strict=True):
-        number, check = divmod(int(one) % width, len(CHECKS))
+        number, check = divmod(int(one) % width // 2, len(CHECKS))
         metric = fleet.quantities[number - 1].metric if number else ""
         faults.append(
             FleetFault(fleet.skus[int(one) // width // 2], CHECKS[check], metric, int(count), int(of))
@@ -713,6 +848,19 @@ def _reason_text(fleet: _Fleet, found: _Findings, row: int, known: Sequence[Refe
     what = fleet.quantities[int(found.quantity[row])]
     if check == _MISSING:
         return f"{value:.0f} of {base:.0f} measured tonight{_unmeasured(fleet, found, row)}"
+    odds = float(found.odds[row])
+    if check == _RACK:
+        lasted = _duration_and_odds(int(found.nights[row]), odds)
+        return (
+            f"its rack as a whole is {percent(off)} off what it was, beside others: "
+            f"cooling, power, switches{lasted}"
+        )
+    if check == _FLEET and not np.isnan(odds):
+        return (
+            f"{quantity(value, what.unit)} is {percent(off)} off the median of its group, "
+            f"{quantity(base, what.unit)}, and slower than any healthy part of it"
+            f"{_duration_and_odds(int(found.nights[row]), odds)}"
+        )
     if check == _FLEET:
         return (
             f"{quantity(value, what.unit)} is {percent(off)} off the median of the fleet's "
@@ -721,7 +869,7 @@ def _reason_text(fleet: _Fleet, found: _Findings, row: int, known: Sequence[Refe
     if check == _DRIFT:
         return (
             f"went from {quantity(base, what.unit)} to {quantity(value, what.unit)} ({percent(off)}) "
-            "within the nights compared"
+            f"within the nights compared{_duration_and_odds(int(found.nights[row]), odds)}"
         )
     # Judged once more, one by one: the columns have the verdict, and only the judge its words.
     sample = Measurement(name=what.metric, value=value, unit=what.unit, direction=what.direction)
@@ -729,6 +877,13 @@ def _reason_text(fleet: _Fleet, found: _Findings, row: int, known: Sequence[Refe
     if place < 0:
         return judge(sample, None).reason
     return f"{judge(sample, known[place]).reason} ({known[place].source})"
+
+
+def _duration_and_odds(nights: int, odds: float) -> str:
+    """Return for how long something has lasted, and how rarely healthy hardware shows it."""
+    lasted = f"{nights} night{'s' if nights > 1 else ''}"
+    # Beyond a million the model of the noise is less certain than the number.
+    return f"; for {lasted}; a healthy node shows that in at most one night of {min(odds, 1e6):,.0f}"
 
 
 def quantity_name(what: Measured) -> str:

@@ -37,8 +37,16 @@ class NoLogsError(RackproofError):
     """There is nothing to import."""
 
 
-def find_files(place: Path, results_folder: Path | None = None) -> Iterator[Path]:
-    """Yield the files under a folder in a natural order, without links, hidden ones and the results."""
+def find_files(
+    place: Path, results_folder: Path | None = None, skipped: list[str] | None = None
+) -> Iterator[Path]:
+    """Yield the files under a folder in a natural order, without links, hidden ones and the results.
+
+    Args:
+        place: The folder, or one file.
+        results_folder: Where runs are kept; not entered.
+        skipped: Takes a line for each link, and for each hidden file that is called like a log.
+    """
     if place.is_file():
         yield place
         return
@@ -48,7 +56,11 @@ def find_files(place: Path, results_folder: Path | None = None) -> Iterator[Path
         # Shorter names first, so that run_2 comes before run_10.
         for name in sorted(names, key=lambda name: (len(name), name)):
             path = Path(folder, name)
-            if not name.startswith(".") and path.is_file() and not path.is_symlink():
+            if path.is_symlink() or (name.startswith(".") and _is_log_by_name(path)):
+                if skipped is not None:
+                    what = "a link; name what it leads to" if path.is_symlink() else "hidden; rename it"
+                    skipped.append(f"{sanitize(path, 300)}: {what}")
+            elif not name.startswith(".") and path.is_file():
                 yield path
 
 
@@ -60,6 +72,14 @@ def _is_walked(folder: Path, results_folder: Path | None) -> bool:
 def _is_log_by_name(path: Path) -> bool:
     name = path.name.lower()
     return name.endswith(_LOG_SUFFIXES) or name.startswith(_LOG_PREFIXES)
+
+
+def _is_emptied(path: Path) -> bool:
+    """Whether a text file holds nothing but blanks, or the zeros that a crash leaves: a log was lost."""
+    if path.suffix.lower() != ".txt":
+        return False
+    with path.open("rb") as stream:
+        return not stream.read(1 << 20).strip(b" \t\r\n\0")
 
 
 def guess_benchmark(log: ParsedLog, path: Path) -> str:
@@ -206,7 +226,7 @@ def runs_from_logs(files: Iterable[Path], skipped: list[str]) -> Iterator[Run]:
     for place in places:
         if not place.exists():
             raise NoLogsError(f"{place} does not exist; name a folder of logs, or one log")
-    every = (path for place in places for path in find_files(place))
+    every = (path for place in places for path in find_files(place, skipped=skipped))
     for run, _ in read_runs(every, Path(), skipped=skipped):
         yield run
 
@@ -244,7 +264,7 @@ def read_runs(
         name = f"logs/{slug(path.name, 100) or 'log.txt'}"
         # Named as it is called in the run's folder, so that every place in the report can be looked up.
         log, entry = read_log_file(path, name, format=format)
-        if log.format == UNRECOGNISED and not _is_log_by_name(path):
+        if log.format == UNRECOGNISED and not (_is_log_by_name(path) or _is_emptied(path)):
             skipped.append(f"{sanitize(relative, 300)}: no known log format in it")
             continue
         named = benchmark or guess_benchmark(log, path)

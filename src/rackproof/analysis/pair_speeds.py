@@ -131,5 +131,5 @@ def _pair_bandwidths(results: Iterable[PairResult]) -> list[float]:
 
 def earlier_bandwidths(past: Sequence[ProbeNight], names: Collection[str]) -> list[float]:
     """Return what pairs of some nodes reached in the nights that a drift looks back, in GB/s."""
-    nights = past[: AnomalyPolicy().drift_nights]
+    nights = past[: AnomalyPolicy().nights]
     return _pair_bandwidths(pair for night in nights for pair in night.pairs if set(pair.nodes) <= set(names))

@@ -13,24 +13,33 @@ from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import print_json, terminal_width
 from rackproof.core.text import sanitize
 from rackproof.report.terminal import text_table
-from rackproof.store.acceptance_log import LOG_NAME, note_acceptance, read_acceptances
-from rackproof.store.history.store import RunRow, drain_spool, open_store
+from rackproof.store.acceptance_log import (
+    LOG_NAME,
+    note_acceptance,
+    read_acceptances,
+    standing_acceptances,
+)
+from rackproof.store.history.store import RunRow, drain_spool, open_store, rebuild_history
+from rackproof.store.run_evidence import record_objection
 
 
 @click.command("history")
 @click.option("--benchmark", help="Only of this benchmark.")
 @click.option("--node", help="Only with this node: its name, serial, chassis, or the UUID of a GPU in it.")
 @click.option("--limit", default=30, show_default=True, type=click.IntRange(1, 100_000))
+@click.option("--rebuild", is_flag=True, help="Enter every run of the results folder again, first.")
 @results_option
 @json_option
 def history_command(
-    benchmark: str | None, node: str | None, limit: int, results: Path, as_json: bool
+    benchmark: str | None, node: str | None, limit: int, rebuild: bool, results: Path, as_json: bool
 ) -> None:
     """List runs in the history, newest first.
 
     The history is the database that RACKPROOF_DATABASE_URL names, else history.sqlite in the results
-    folder.
+    folder. It can be made again from the results folder (--rebuild), but for what was accepted.
     """
+    if rebuild:
+        _rebuild(results)
     where = history_path(results)
     # Runs that could not enter while the database was down enter now, so that the list is complete.
     for problem in drain_spool(where, results / ".spool").problems:
@@ -46,6 +55,22 @@ def history_command(
         click.echo("\n".join(text_table(columns, rows, terminal_width(), (2, 3, 4))))
     else:
         click.echo("no such runs in the history")
+
+
+def _rebuild(results: Path) -> None:
+    """Enter every run of the results folder, and say which cannot be, and which have to be accepted again."""
+    if not results.is_dir():
+        raise ToolError(f"there is no results folder {results}; name another with --results")
+    path = results / "history.sqlite"
+    done = rebuild_history(results, path)
+    for problem in done.problems:
+        click.echo(f"note: a run cannot enter the history: {sanitize(problem, 600)}", err=True)
+    with open_store(path) as store:
+        accepted, _ = standing_acceptances(results)
+        lost = store.without_references(accepted)
+    click.echo(f"{done.runs} runs entered the history", err=True)
+    for run_id in lost:
+        click.echo(f"to be accepted again: rackproof accept {sanitize(run_id, 130)}", err=True)
 
 
 def _summary_json(run: RunRow) -> dict[str, Any]:
@@ -84,7 +109,9 @@ def accept_command(run_id: str | None, listed: bool, results: Path) -> None:
 
     RUN is the id of a run in the history, or the beginning of it. Its measurements that had no
     reference yet become one; later runs on that hardware are judged against it. Refused are runs with any
-    finding, and numbers that no sound machine of the model or SKU has.
+    finding, numbers that no sound machine of the model or SKU has, and runs whose record or logs are no
+    longer in the results folder as they were written; and numbers that would move a reference beyond the
+    bounds of what was accepted first, unless that is withdrawn before.
     """
     if listed:
         _show_acceptances(results)
@@ -93,13 +120,19 @@ def accept_command(run_id: str | None, listed: bool, results: Path) -> None:
         raise ToolError("name the run to accept (`rackproof history` lists them), or give --list")
     with open_store(history_path(results)) as store:
         run = store.run(run_id)
+        # A row of a database is no evidence: what it was judged by has to be there still.
+        if objection := record_objection(run, results / run.run_id):
+            raise ToolError(f"run {run.run_id} is no reference: {sanitize(objection, 600)}")
+
+        def note(references: int) -> None:
+            note_acceptance(results, "accept", run.run_id, references)
+
         # By the whole id: the operator may have given its beginning.
-        count = store.accept(run.run_id)
+        count = store.accept(run.run_id, note=note)
         if not count:
             raise ToolError(
                 f"{run.run_id} has no measurement that waits for a reference; nothing was accepted"
             )
-        note_acceptance(results, "accept", run.run_id, count)
     nodes = ", ".join(node.name for node in run.nodes)
     references = f"{_references(count)} from {run.run_id}"
     click.echo(f"accepted {sanitize(references + (f' for {nodes}' if nodes else ''), 600)}")
@@ -115,15 +148,21 @@ def withdraw_command(run_id: str, reason: str, results: Path) -> None:
     RUN is the whole id of an accepted run. Later runs are judged by what else was accepted for the
     hardware, or wait for a reference again.
     """
+
+    def note(references: int) -> None:
+        note_acceptance(results, "withdraw", run_id, references, sanitize(reason, 400))
+
     with open_store(history_path(results)) as store:
         # Not through the run: its acceptance outlives its row.
-        count = store.withdraw(run_id)
-    if not count:
+        count = store.withdraw(run_id, note=note)
+    if not count and run_id in standing_acceptances(results)[0]:
+        # Its references went with a database that is gone: what was accepted has to be known all the same.
+        note(0)
+    elif not count:
         raise ToolError(
             f"no reference comes from {sanitize(run_id, 130)}: give the whole id of a run that was accepted "
             "(`rackproof accept --list`)"
         )
-    note_acceptance(results, "withdraw", run_id, count, sanitize(reason, 400))
     click.echo(f"withdrew {_references(count)} from {sanitize(run_id, 130)}")
 
 

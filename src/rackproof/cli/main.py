@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 
 import click
 
+from rackproof.cli.arguments import refuse_unfit_values
 from rackproof.cli.errors import ToolError, operator_message, usage_errors_end_with_1
+from rackproof.core.file_modes import hide_from_others
 
 _EPILOG = """\b
 Exit status of parse, score, import, submission and nightly:
@@ -101,6 +103,7 @@ class Program(click.Group):
             return None
         module, _, name = COMMANDS[cmd_name].location.partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
+        refuse_unfit_values(command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -136,6 +139,7 @@ class Program(click.Group):
 @click.version_option(package_name="rackproof", message="%(prog)s %(version)s")
 def main(debug: bool) -> None:
     """Read, score, judge and compare results of benchmarks on GPU nodes."""
+    hide_from_others()
     # A terminal without UTF-8 gets "?" for a character that it cannot show, not a traceback.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

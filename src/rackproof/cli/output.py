@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+import orjson
 
 from rackproof.cli.errors import EXIT_FAIL, EXIT_PASS, EXIT_UNPROVEN
+from rackproof.core.errors import RackproofError
 from rackproof.core.records import Record, Verdict
 from rackproof.store.run_folder import write_file
 
@@ -42,6 +46,70 @@ def one_or_all(records: Sequence[Record]) -> Any:
     return values[0] if len(values) == 1 else values
 
 
+_HELD_OUTPUT = 4 << 20
+"""Bytes of output that are held in memory before the rest goes to a temporary file."""
+_NOT_ASCII = re.compile(r"[^\x00-\x7e]")
+
+
+def json_text(record: Record) -> str:
+    """Return a record's JSON as :func:`print_json` writes it; several times as fast. No I/O."""
+    value = orjson.loads(record.model_dump_json())
+    try:
+        text = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
+    except TypeError:  # whole numbers of more than 64 bits
+        text = json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False)
+    return _NOT_ASCII.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    """Return a character as JSON's ASCII form has it: DEL, and what is not ASCII."""
+    return "\\u007f" if found[0] == "\x7f" else json.dumps(found[0])[1:-1]
+
+
+class HeldOutput:
+    """Output that is printed when all of it is known: a command that fails in between prints nothing.
+
+    What is held does not grow the memory: it goes to a temporary file.
+    """
+
+    def __init__(self) -> None:
+        self._file = tempfile.SpooledTemporaryFile(max_size=_HELD_OUTPUT)  # noqa: SIM115  (closed in __exit__)
+
+    def __enter__(self) -> HeldOutput:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def write(self, text: str) -> None:
+        """Hold a piece of text."""
+        # A file's name may hold what is no character; click writes it as it is read.
+        self._file.write(text.encode("utf-8", "surrogatepass"))
+
+    def write_json(self, records: Iterable[Record], *, several: bool) -> None:
+        """Hold one record as an object, or several as an array, one after the other."""
+        if not several:
+            self.write("".join(json_text(record) for record in records) + "\n")
+            return
+        separator = "[\n  "
+        for record in records:
+            self.write(separator + json_text(record).replace("\n", "\n  "))
+            separator = ",\n  "
+        self.write("\n]\n")
+
+    def print(self) -> None:
+        """Print what is held."""
+        self._file.seek(0)
+        rest = b""
+        while block := self._file.read(1 << 18):
+            block = rest + block
+            # Only whole lines: a character of several bytes may be cut at a block's end.
+            end = block.rfind(b"\n") + 1 or len(block)
+            rest = block[end:]
+            click.echo(block[:end].decode("utf-8", "surrogatepass"), nl=False)
+        click.echo(rest.decode("utf-8", "surrogatepass"), nl=False)
+
+
 def terminal_width() -> int:
     """Return the width of the terminal in cells."""
     # The fallback is for pipes and CI, where lines of 80 would break most tables.
@@ -63,6 +131,19 @@ def print_or_write(content: bytes | str, output: Path | None) -> None:
     if output is None or is_standard_output(output):
         click.echo(content, nl=False)
         return
-    # Written beside and moved: an interrupted command leaves no half a report.
-    write_file(output, content.encode() if isinstance(content, str) else content)
+    data = content.encode() if isinstance(content, str) else content
+    if output.exists() and not output.is_file():
+        # A device, a pipe: written to, not replaced.
+        _write_through(output, data)
+    else:
+        # Written beside and moved: an interrupted command leaves no half a report.
+        write_file(output, data)
     click.echo(str(output))
+
+
+def _write_through(output: Path, data: bytes) -> None:
+    try:
+        with output.open("wb", buffering=0) as stream:
+            stream.write(data)
+    except OSError as error:
+        raise RackproofError(f"{output} cannot be written: {error.strerror or error}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 
 import click
 
@@ -12,13 +13,12 @@ from rackproof.cli.errors import EXIT_PASS, ToolError
 from rackproof.cli.options import json_option
 from rackproof.cli.output import (
     SHOWN_FINDINGS,
+    HeldOutput,
     exit_status,
     more_line,
-    one_or_all,
-    print_json,
     terminal_width,
 )
-from rackproof.core.records import Finding, Measurement, ParsedLog, Source, worst
+from rackproof.core.records import Finding, Measurement, ParsedLog, Source, Verdict, worst
 from rackproof.core.text import quantity, sanitize, size
 from rackproof.report.terminal import text_table
 from rackproof.report.view import label_text
@@ -55,13 +55,23 @@ def parse_command(ctx: click.Context, names: tuple[str, ...], form: str, as_json
     LOG is a file, or - for standard input. The exit status is that of the worst log. With --json, one
     log gives an object and several give an array.
     """
-    # All logs before the first line of output: JSON is one document or none.
-    parsed = [_parse_log(name, form) for name in names]
-    if as_json:
-        print_json(one_or_all(parsed))
-    else:
-        click.echo("\n".join(_log_text(log) for log in parsed), nl=False)
-    ctx.exit(exit_status(worst(log.verdict for log in parsed)))
+    verdicts: set[Verdict] = set()
+
+    def parsed() -> Iterator[ParsedLog]:
+        for name in names:
+            log = _parse_log(name, form)
+            verdicts.add(log.verdict)
+            yield log
+
+    # All logs before the first line of output: JSON is one document or none. No log is kept.
+    with HeldOutput() as output:
+        if as_json:
+            output.write_json(parsed(), several=len(names) > 1)
+        else:
+            for at, log in enumerate(parsed()):
+                output.write(("\n" if at else "") + _log_text(log))
+        output.print()
+    ctx.exit(exit_status(worst(verdicts)))
 
 
 def _parse_log(name: str, form: str) -> ParsedLog:

@@ -23,7 +23,12 @@ from rackproof.report.terminal import text_table
 @json_option
 @click.pass_context
 def score_command(
-    ctx: click.Context, folders: tuple[Path, ...], ruleset: str, usage: str, timeout: float, as_json: bool
+    ctx: click.Context,
+    folders: tuple[Path, ...],
+    ruleset: str | None,
+    usage: str,
+    timeout: float,
+    as_json: bool,
 ) -> None:
     """Score folders of MLPerf results by the rules of a round.
 
@@ -67,4 +72,7 @@ def _facts_line(score: FolderScore) -> str:
     """Return what was scored: benchmark, rules, and how many runs of those that a result needs."""
     benchmark = sanitize(score.benchmark or "unknown benchmark", 100)
     needed = "?" if score.runs_needed is None else str(score.runs_needed)
-    return f"{benchmark}, rules {sanitize(score.ruleset, 20)}, {score.runs_found} runs of {needed} needed"
+    rules = f"rules {sanitize(score.ruleset, 20)}" if score.ruleset else "rules unknown"
+    if score.ruleset_origin:
+        rules += f" (by {score.ruleset_origin})"
+    return f"{benchmark}, {rules}, {score.runs_found} runs of {needed} needed"

@@ -9,8 +9,9 @@ import click
 
 from rackproof.analysis.submission import Submission, build_submission, latest_runs, load_system_file
 from rackproof.analysis.submission.models import BenchmarkPart, Issue
+from rackproof.analysis.submission.runs import runs_gone
 from rackproof.cli.errors import ToolError
-from rackproof.cli.find_run import find_run
+from rackproof.cli.find_run import find_run, history_path
 from rackproof.cli.options import json_option, results_option, ruleset_option
 from rackproof.cli.output import (
     SHOWN_FINDINGS,
@@ -23,8 +24,13 @@ from rackproof.cli.output import (
 from rackproof.core.records import Run
 from rackproof.core.text import sanitize
 from rackproof.report.terminal import text_table
+from rackproof.store.history.store import RunRow, open_store
 
 _CHECKER_ANSWERS = {True: "accepts the package", False: "rejects the package", None: "gave no verdict"}
+
+
+_NEWEST_LISTED = 10_000
+"""Runs of a benchmark that are looked for in the history."""
 
 
 @click.command("submission")
@@ -53,7 +59,7 @@ def submission_command(
     latest: int | None,
     benchmarks: tuple[str, ...],
     sku: str,
-    ruleset: str,
+    ruleset: str | None,
     timeout: float,
     results: Path,
     as_json: bool,
@@ -65,12 +71,16 @@ def submission_command(
     """
     _check_selection(names, latest, benchmarks, sku)
     system = load_system_file(system_file)
+    issues: list[Issue] = []
     if latest is not None:
         runs = latest_runs(results, benchmarks, latest, sku=sku)
+        issues = runs_gone(results, benchmarks, runs, _runs_of_history(results, benchmarks))
     else:
         runs = [_run_with_folder(name, results) for name in names]
     try:
-        submission = build_submission(runs, system, out, ruleset=ruleset, timeout_s=timeout)
+        submission = build_submission(
+            runs, system, out, ruleset=ruleset, timeout_s=timeout, known_issues=issues
+        )
     except ValueError as error:
         raise ToolError(str(error)) from None
     if as_json:
@@ -78,6 +88,16 @@ def submission_command(
     else:
         click.echo(_submission_text(submission, out), nl=False)
     ctx.exit(exit_status(submission.verdict))
+
+
+def _runs_of_history(results: Path, benchmarks: Sequence[str]) -> list[RunRow]:
+    """Return what the history lists of some benchmarks; nothing where none was ever made."""
+    try:
+        where = history_path(results)
+    except ToolError:
+        return []
+    with open_store(where) as store:
+        return [row for name in benchmarks for row in store.runs(benchmark=name, limit=_NEWEST_LISTED)]
 
 
 def _check_selection(names: Sequence[str], latest: int | None, benchmarks: Sequence[str], sku: str) -> None:

@@ -13,13 +13,14 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from rackproof.core.errors import RackproofError
 from rackproof.core.records import Direction, Name, Record, Reference, Text
+from rackproof.core.secret_names import refuse_secrets
 
 Scalar = str | int | float | bool
 Matrix = dict[str, tuple[Scalar, ...]]
@@ -28,6 +29,10 @@ Filter = dict[str, tuple[Scalar, ...]]
 """Which points are meant: each parameter named has one of these values."""
 
 _VARIABLE = re.compile(r"\{\{\s*([a-z_][a-z0-9_]*)\s*\}\}")
+
+
+MOST_BYTES, MOST_KEYS, MOST_LEVELS, MOST_POINTS, MOST_MISTAKES = 64 * 1024, 5000, 30, 2000, 10
+"""Of a file; its keys and entries, aliases written out; a matrix before its filters; a message."""
 
 
 class DefinitionError(RackproofError):
@@ -68,11 +73,18 @@ class Stage(Record):
         return self
 
 
+_PIN = "sha256:[0-9a-f]{64}"
+ImageTag = Annotated[str, Field(pattern=f"^([A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}}(@{_PIN})?|{_PIN})$")]
+"""A tag of an image, which may stand for another one tomorrow, a digest, or both."""
+
+
 class Container(Record):
     """The image that a benchmark on a cluster runs in."""
 
     repository: str = Field(min_length=1, description="Name in the registry `bench_registry`.")
-    tag: str = Field(min_length=1, description="Its tag; `bench_image_tags` overrides it.")
+    tag: ImageTag = Field(
+        description="Its tag, digest, or both (TAG@sha256:…), which pins it; `bench_image_tags` overrides."
+    )
     folder: str = Field(pattern=r"^/", description="Folder in the image that holds run.sub and config_*.sh.")
     size_gb: float = Field(default=0, ge=0, description="What has to be free before it is imported.")
 
@@ -139,6 +151,12 @@ class Launch(Record):
         description="The job is ended after so many seconds; with `slurm`, staging and waiting included.",
     )
     hang_s: int = Field(default=300, gt=0, description="A log that stands still so long means a hang.")
+
+    @field_validator("environment", "arguments")
+    @classmethod
+    def _without_secrets(cls, value: dict[str, Any]) -> dict[str, Any]:
+        refuse_secrets(value)
+        return value
 
     @model_validator(mode="after")
     def _what_to_start(self) -> Launch:
@@ -238,6 +256,25 @@ class Result(Record):
         ge=1,
         description="Runs that a publishable result needs; `bench_repeats` says how many to make.",
     )
+    lacks: tuple[
+        Literal[
+            "start_marker",
+            "node_list",
+            "ranks",
+            "cache_clearing",
+            "nccl_preflight",
+            "seed",
+            "submission_events",
+        ],
+        ...,
+    ] = Field(
+        default=(),
+        description="With `slurm` and `docker`: what run.sub of this benchmark does not print, by design. "
+        "Whatever else a log of a run by a `ruleset` does not show is unproven.",
+    )
+    processes: Literal["gpu", "node"] = Field(
+        default="gpu", description="With `slurm`: whether a process trains for each GPU or for each node."
+    )
     states_run: bool = Field(
         default=False,
         description="True: a log without its run (`run_id`, of RACKPROOF_JOB_ID) and GPUs is unproven.",
@@ -327,6 +364,8 @@ class Definition(Record):
         places = [("matrix", self.matrix)]
         places += [(f"suites.{name}", matrix) for name, each in self.suites.items() for matrix in each]
         for place, matrix in places:
+            if excess := _too_many(matrix):
+                raise ValueError(f"{place}: {excess}")
             for axis, values in matrix.items():
                 self._check_parameter(place, axis)
                 if not values:
@@ -403,6 +442,8 @@ class Definition(Record):
         seen: list[Parameters] = []
         for matrix in self.suites[suite] if suite else (self.matrix,):
             axes = {**matrix, **overrides}
+            if excess := _too_many(axes):
+                raise DefinitionError(f"benchmark {self.name}: {excess}")
             for values in itertools.product(*axes.values()):
                 point = {**self.parameters, **dict(zip(axes, values, strict=True))}
                 # Before the filters: they may name a number of GPUs.
@@ -423,6 +464,12 @@ class Definition(Record):
         """Whether `only` and `exclude` leave a point in."""
         wanted = not self.only or any(_fits(entry, point) for entry in self.only)
         return wanted and not any(_fits(entry, point) for entry in self.exclude)
+
+
+def _too_many(axes: Mapping[str, Collection[Scalar]]) -> str:
+    """Return what is wrong with a matrix of more points than anybody runs; empty where nothing is."""
+    points = math.prod(len(values) for values in axes.values())
+    return f"{points} points, of which {MOST_POINTS} can be planned" if points > MOST_POINTS else ""
 
 
 def _fits(one: Filter, point: Mapping[str, Scalar]) -> bool:
@@ -492,25 +539,29 @@ def load_definition(path: Path, *, log_formats: Collection[str]) -> LoadedDefini
         DefinitionError: With file, line, key and what is wrong.
     """
     data, document = _read_yaml(path)
-    lines: dict[tuple[str, ...], int] = {}
     # On the nodes: the content below shows neither lines nor keys that were written twice.
-    _check_keys(document, (), lines, path)
     try:
+        lines = lines_of_keys(document, path)
         content = yaml.safe_load(data)
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise DefinitionError(f"{path}: not YAML: {error}") from error
     if not isinstance(content, dict):
         raise DefinitionError(f"{path}:1: a definition is a mapping of keys; see docs/using/benchmarks.md")
     try:
         definition = Definition.model_validate(content, context={"log_formats": log_formats})
+        # Half a character of UTF-16 is text to YAML and none to the plan that it would be written to.
+        definition.model_dump_json()
     except ValidationError as error:
-        raise DefinitionError(
-            "\n".join(_explain(path, problem, lines) for problem in error.errors())
-        ) from error
+        mistakes = [_explain(path, problem, lines) for problem in error.errors()[:MOST_MISTAKES]]
+        if (more := error.error_count() - len(mistakes)) > 0:
+            mistakes.append(f"{path}: and {more} more")
+        raise DefinitionError("\n".join(mistakes)) from error
+    except (ValueError, OverflowError, TypeError) as error:
+        raise DefinitionError(f"{path}: a value that no key takes: {str(error)!a}") from error
     if definition.name != path.stem:
         raise DefinitionError(
             f"{path}:{lines.get(('name',), 1)}: name: is `{definition.name}`, but the file is {path.name}; "
-            f"call the file {definition.name}.yml"
+            f"call the file {definition.name}{path.suffix}"
         )
     return LoadedDefinition(definition=definition, path=str(path), sha256=hashlib.sha256(data).hexdigest())
 
@@ -518,31 +569,49 @@ def load_definition(path: Path, *, log_formats: Collection[str]) -> LoadedDefini
 def _read_yaml(path: Path) -> tuple[bytes, Any]:
     """Return a file's bytes and its YAML as nodes, which know their lines."""
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise DefinitionError(f"{path}: more than {MOST_BYTES // 1024} KiB: this is no definition")
         return data, yaml.compose(data, Loader=yaml.SafeLoader)
     except OSError as error:
         raise DefinitionError(f"{path}: cannot be read: {error.strerror}") from error
+    except RecursionError as error:
+        raise DefinitionError(f"{path}: nested deeper than {MOST_LEVELS} levels") from error
     except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
         raise DefinitionError(f"{path}{line}: not YAML: {getattr(error, 'problem', error)}") from error
 
 
-def load_definitions(folder: Path, *, log_formats: Collection[str]) -> dict[str, LoadedDefinition]:
-    """Read every ``*.yml`` of a folder: name to definition, in order of names.
+def load_definitions(
+    folder: Path, *, log_formats: Collection[str], names: Collection[str] = ()
+) -> dict[str, LoadedDefinition]:
+    """Read the ``*.yml`` and ``*.yaml`` of a folder: name to definition, in order of names.
 
     Args:
         folder: The folder.
+        names: Benchmarks that are wanted: if all have files, mistakes in others stop nobody. For a suite
+            every file is needed, as a wrong one may belong to it.
         log_formats: The names that `result.format` may have besides `auto`.
 
     Raises:
         DefinitionError: The folder is missing or empty, or one of its files is wrong.
     """
-    paths = sorted(folder.glob("*.yml"))
+    paths = sorted((path for path in folder.glob("*.y*ml") if path.suffix in (".yml", ".yaml")), key=_stem)
     if not paths:
         raise DefinitionError(f"{folder}: no benchmark definitions (*.yml) here; set bench_definitions")
+    for path, after in itertools.pairwise(paths):
+        if path.stem == after.stem:
+            raise DefinitionError(f"{path}: {after.name} is of the same name; remove one")
+    if set(names) <= {path.stem for path in paths}:
+        paths = [path for path in paths if not names or path.stem in names]
     loaded = [load_definition(path, log_formats=log_formats) for path in paths]
     return {one.name: one for one in loaded}
+
+
+def _stem(path: Path) -> str:
+    return path.stem
 
 
 def benchmarks_by_suite(definitions: Mapping[str, LoadedDefinition]) -> dict[str, list[str]]:
@@ -588,6 +657,18 @@ def _near(name: str, known: Iterable[str]) -> str:
     return f"; there is: {', '.join(sorted(known)) or 'none'}"
 
 
+def lines_of_keys(document: Any, path: Path) -> dict[tuple[str, ...], int]:
+    """Return the line of every key of a composed YAML document, by its place.
+
+    Raises:
+        DefinitionError: A key is written twice, of which YAML drops the first, or the document is too deep,
+            too large, or contains itself; with file and line.
+    """
+    lines: dict[tuple[str, ...], int] = {}
+    _check_keys(document, (), lines, path)
+    return lines
+
+
 def _check_keys(
     node: Any,
     where: tuple[str, ...],
@@ -598,6 +679,11 @@ def _check_keys(
     """Note the line of every key; refuse a key written twice (YAML drops the first) and a circle."""
     if any(node is outer for outer in within):
         raise DefinitionError(f"{path}:{node.start_mark.line + 1}: {'.'.join(where)}: contains itself")
+    if len(where) > MOST_LEVELS or len(lines) > MOST_KEYS:
+        raise DefinitionError(
+            f"{path}:{node.start_mark.line + 1}: nested deeper than {MOST_LEVELS} levels, "
+            f"or more than {MOST_KEYS} keys and entries with its aliases written out"
+        )
     within = (*within, node)
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:

@@ -93,7 +93,10 @@ def parse_sku_reference(raw: Mapping[str, Any]) -> SkuReference:
 
     Raises:
         ValidationError: A key or value is wrong.
+        TypeError: It is no mapping.
     """
+    if not isinstance(raw, Mapping):
+        raise TypeError(f"a baseline is a mapping of keys, not {raw!r:.60}")
     own = {"metric", "benchmark", "parameters", "labels"}
     reference = {
         key: _decimal_or_nan(value) if key in ("value", "low", "high", "warn") else value

@@ -323,4 +323,6 @@ def json_schema() -> dict[str, Any]:
             return {"anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}]}
 
     schema = Run.model_json_schema(mode="serialization", schema_generator=WithSpecialNumbers)
+    digest = {"type": "string", "description": "SHA-256 of all that follows it in the file"}
+    schema["properties"] = {"sha256": digest, **schema["properties"]}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Rackproof run", **schema}

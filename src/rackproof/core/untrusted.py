@@ -6,11 +6,19 @@ that callers judge, never a crash. No I/O.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
+from itertools import chain, islice
 from typing import Any
 
-_LEADING_NUMBER = re.compile(r"\s*(-?\d{1,15}(?:\.\d{1,9})?)")
+MOST_ENTRIES = 512
+"""So many keys of a mapping, or entries of a list, are read; a rack's largest node has less than half."""
+MOST_CHARACTERS = 4 << 20
+"""So much of a text is read: what modules on nodes return at most."""
+MOST_DEPTH = 12
+
+_LEADING_NUMBER = re.compile(r"\s*(-?\d{1,15}+(?:\.\d{1,9}+)?+)(?!\d|[eE][-+]?\d)")
 
 
 def as_mapping(value: object) -> Mapping[str, Any]:
@@ -19,13 +27,44 @@ def as_mapping(value: object) -> Mapping[str, Any]:
 
 
 def as_float(value: object) -> float | None:
-    """Return the value as a float if it is a number; booleans are none."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    """Return the value as a float if it is a finite number; booleans are none."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def as_int(value: object) -> int | None:
     """Return the value if it is an integer; booleans are none."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def bounded(value: Any, name: str = "", depth: int = 0) -> tuple[Any, list[str]]:
+    """Return as much of a node's answer as is read of any, and where the rest was left out.
+
+    Args:
+        value: What the node answered.
+        name: Where in the answer it stands, keys joined by dots.
+        depth: How deep that is.
+    """
+    if isinstance(value, str):
+        return (value, []) if len(value) <= MOST_CHARACTERS else (value[:MOST_CHARACTERS], [name])
+    if not isinstance(value, Mapping | list):
+        return value, []
+    if depth >= MOST_DEPTH:
+        return None, [name]
+    left_out = [name] if len(value) > MOST_ENTRIES else []
+    if isinstance(value, list):
+        parts = [bounded(one, name, depth + 1) for one in value[:MOST_ENTRIES]]
+        kept: Any = [one for one, _ in parts]
+    else:
+        some = list(islice(value.items(), MOST_ENTRIES))
+        parts = [bounded(one, f"{name}.{key}" if name else str(key), depth + 1) for key, one in some]
+        kept = {key: one for (key, _), (one, _) in zip(some, parts, strict=True)}
+    return kept, [*left_out, *chain.from_iterable(names for _, names in parts)]
 
 
 def mapping_at(value: object, key: str) -> Mapping[str, Any]:
@@ -52,6 +91,6 @@ def stdout_of(tools: object, name: str) -> str:
 
 
 def leading_number(text: str) -> float | None:
-    """Return the number that a text begins with: ``"700.00 W"`` is 700."""
+    """Return the number that a text begins with: ``"700.00 W"`` is 700; half of a longer one is none."""
     found = _LEADING_NUMBER.match(text)
     return float(found[1]) if found else None

@@ -13,6 +13,7 @@ from typing import BinaryIO, cast
 
 from rackproof.core.records import LogFile, ParsedLog, Verdict
 from rackproof.logs._reading import BLOCK, LineFeed, LineObserver, Log, LogParser, blocks
+from rackproof.logs.encodings import HEAD_BYTES, encoding_problem
 from rackproof.logs.gpu_burn import GpuBurnParser
 from rackproof.logs.mll06 import Mll06Parser
 from rackproof.logs.mllog import MllogParser
@@ -22,6 +23,7 @@ from rackproof.logs.nccl_tests import NcclTestsParser
 from rackproof.logs.nvbandwidth import NvbandwidthParser
 from rackproof.logs.nvidia_smi import (
     NvidiaSmiCsvParser,
+    NvidiaSmiTextParser,
     NvidiaSmiTopoParser,
     NvidiaSmiXmlParser,
     NvlinkStatusParser,
@@ -55,6 +57,7 @@ _PARSERS: tuple[type[LogParser], ...] = (
     NvbandwidthParser,
     GpuBurnParser,
     PerftestParser,
+    NvidiaSmiTextParser,
     NvidiaSmiCsvParser,
     NvlinkStatusParser,
     NvidiaSmiTopoParser,
@@ -113,8 +116,10 @@ def parse(
     log = Log(name)
     parser = None if chosen == "auto" else FORMATS[chosen](log)
     watching = chosen == "auto"
+    head = b""
     feed = LineFeed(observers)
     for block in blocks(stream):
+        head = head or block[:HEAD_BYTES]
         log.begin(block)
         log.scan(block)
         if watching:
@@ -127,7 +132,9 @@ def parse(
         log.end()
     if parser is None:
         if log.size:
-            log.find("unrecognised", "the log is of no known format", Verdict.UNPROVEN, line=1)
+            problem = encoding_problem(head)
+            message = f"the log is of no known format{': ' if problem else ''}{problem}"
+            log.find("unrecognised", message, Verdict.UNPROVEN, line=1)
         log.marks_as_findings(None)
         return log.parsed("unknown", Verdict.UNPROVEN, [])
     return parser.finish()

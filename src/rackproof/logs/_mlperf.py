@@ -13,7 +13,8 @@ import statistics
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf, isfinite
+from datetime import UTC, datetime
+from math import inf, isclose, isfinite
 
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
 from rackproof.logs._reading import Curve, Log, LogParser, clean, number, rank_of, text_of
@@ -43,6 +44,13 @@ class QualityTarget:
     def reached(self, value: float) -> bool:
         """Whether a value is good enough (NaN is not)."""
         return value <= self.value if self.at_most else value >= self.value
+
+    @property
+    def highest(self) -> float:
+        """The most that its metric can be: a fraction, BLEU in percent, or a loss, which has no end."""
+        if self.at_most or self.value > 100:
+            return inf
+        return 1.0 if self.value <= 1 else 100.0
 
     def __str__(self) -> str:
         return f"{'at most' if self.at_most else 'at least'} {self.value:g}" + (
@@ -77,8 +85,8 @@ TARGETS: Mapping[str, tuple[QualityTarget, ...]] = {
 Stable diffusion and minigo are not here: of their checkpoints, evaluated later, any one may be the good one.
 """
 _SSD_SINCE_2_0 = (QualityTarget(0.34),)
-_OPEN_IMAGES = 1_000_000
-"""Since round 2.0 ssd trains on Open Images (1.17 million) to another target; before, on COCO (117,266)."""
+_COCO_IMAGES = frozenset({117_266, 118_287})
+"""What ssd trained on before round 2.0; since then on Open Images, in images or batches."""
 OWN_TARGET_AT_LEAST = frozenset({"dlrmv4", "qwen35_397b_grpo"})
 """Benchmarks of round 6.1 whose log states the target (``target_accuracy``); the rules ask for as much."""
 
@@ -91,6 +99,49 @@ TARGETS_06: Mapping[str, tuple[QualityTarget, ...]] = {
     "minigo": (QualityTarget(0.50),),
 }
 """Targets of round 0.6 by ``submission_benchmark``."""
+
+_FRACTIONS = frozenset({"minigo", "ncf"})
+"""Benchmarks without a target above whose metric, a rate of games won or of hits, is a fraction."""
+_COUNTS = ("global_batch_size", "train_samples", "eval_samples", "gradient_accumulation_steps")
+_DATA: Mapping[str, Mapping[str, tuple[float, float]]] = {
+    "eval_samples": {
+        "bert": (10_000, 12_288),
+        "deepseekv3_671b": (1024, 1024),
+        "dlrm": (89_137_318, 89_137_319),
+        "dlrm_dcnv2": (89_137_319, 89_137_319),
+        "dlrmv4": (2_058_204, 2_058_204),
+        "flux1": (29_696, 29_696),
+        "gnmt": (3003, 3003),
+        "gnn": (788_379, 788_379),
+        "gpt_oss_20b": (1024, 1024),
+        "llama2_70b_lora": (173, 173),
+        "llama31_405b": (5760, 5760),
+        "llama31_8b": (1024, 1024),
+        "qwen35_397b_grpo": (251, 251),
+        "rgat": (788_379, 788_379),
+        "rnnt": (2703, 2703),
+        "stable_diffusion": (30_000, 30_000),
+        "transformer": (3003, 3003),
+        "unet3d": (42, 42),
+    },
+    "train_samples": {
+        "dlrm_dcnv2": (4_195_155_968, 4_195_197_692),
+        "flux1": (1_099_776, 1_099_776),
+        "gnmt": (3_442_299, 3_969_024),
+        "gnn": (94_605_581, 94_605_581),
+        "llama2_70b_lora": (3901, 3901),
+        "llama31_405b": (1_574_207_408, 1_574_207_408),
+        "resnet": (1_277_952, 1_281_168),
+        "rgat": (94_605_581, 94_605_581),
+        "rnnt": (276_480, 279_512),
+        "unet3d": (168, 168),
+    },
+}
+"""The least and the most that any of 25,229 logs of rounds 0.5 to 5.1 states, and what 6.x's rules ask for.
+Left out is what some submitters state in batches, or as what was trained on (bert), or otherwise (gpt3)."""
+_MOST_AMOUNTS = 32
+_PROGRESS = ("samples_count", "epoch_num", "step_num")
+"""What an evaluation says of how far the training had come; epochs may be broken, and begin with 0."""
 
 _STATS = {
     "train_loss": "train_loss",
@@ -113,15 +164,26 @@ _SAMPLE_KINDS: tuple[tuple[str, str, Mapping[str, tuple[str, str]]], ...] = (
 )
 """Keys of a ``gpu_sample``'s lists, what names the device in an entry, and what an entry holds."""
 _MOST_SAMPLED = 256
+_OTHER_NAMES = {"mask": "maskrcnn", "mask_rcnn": "maskrcnn"}
+"""Benchmarks as some submitters call them: under another name none of their targets would count."""
+_LISTED_METRICS = {"maskrcnn": ("BBOX", "SEGM")}
+"""Metrics of benchmarks that some submitters log as a list, in the list's order."""
+_OUTCOMES = {"true": "success", "1": "success", "false": "aborted", "0": "aborted"}
 IMPORTANT = ("run_start", "run_stop", "eval_accuracy", "measurement")
 _SALVAGE_KEY = re.compile(rb"""["']key["']\s*:\s*["']([A-Za-z0-9_]{1,80})["']""")
 _NAN_VALUE = re.compile(rb"(?i)[:\[,(=]\s*[-+]?nan\b")
 _BARE_WORD = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|\b(null|true|false|NaN)\b""")
 _PYTHON_WORD = {"null": "None", "true": "True", "false": "False", "NaN": "'nan'"}
-_DECODER = json.JSONDecoder()
 MAX_JSON = 1 << 16
 CLOCK_SLACK_S = 1.0
+FIRST_YEAR = 2018
+"""Of MLPerf Training 0.5."""
+SECONDS_OF_A_YEAR = 365.2425 * 86_400
 """Clocks of ranks differ by less; what is further back was logged by another clock, or another run."""
+STEPS_OF_RUN = 1.03
+"""All steps together take no longer than the run: in 174 published logs of round 5.1 at most 0.99 of it."""
+CLOCK_S = 0.5
+"""What clocks of milliseconds make of many short steps: a fake of a tenth of a second is no contradiction."""
 AFTER_STOP_S = 60.0
 """What ranks still report after run_stop comes soon: in 1,900 logs of rounds 2.1, 4.1 and 5.0 within 14 s."""
 SEEDS_S = 120.0
@@ -133,6 +195,20 @@ _COURSE = frozenset({"run_start", "epoch_start", "eval_start", "eval_accuracy", 
 node, HugeCTR's statistics), and no duration is read from them."""
 _OF_ANOTHER_RUN = frozenset({"run_start", "eval_accuracy", "measurement"})
 """Events that no rank has left to report once the run has stopped."""
+
+
+class KeyTwiceError(ValueError):
+    """A JSON object has a key twice: which of its values is meant is not known."""
+
+
+def _distinct_pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise KeyTwiceError("has a key twice")
+    return found
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_distinct_pairs)
 
 
 def decode_leniently(payload: bytes) -> tuple[object, str]:
@@ -154,6 +230,8 @@ def decode_leniently(payload: bytes) -> tuple[object, str]:
         value, end = _DECODER.raw_decode(text)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+    except KeyTwiceError:
+        raise
     except ValueError:
         # Python's parser takes time and memory with length and depth, which a hostile log may choose.
         if len(text) > 8192 or text.count("{") + text.count("[") > 50:
@@ -165,19 +243,49 @@ def decode_leniently(payload: bytes) -> tuple[object, str]:
     return value, "with bytes that are not UTF-8" if "\ufffd" in text else ""
 
 
+def has_key_twice(payload: bytes, entry: Mapping[str, object]) -> bool:
+    """Whether an object of JSON, or one within it, has a key twice, of which decoders take the last.
+
+    Args:
+        payload: The text of the object.
+        entry: What a decoder made of it.
+    """
+    keys = len(entry) + sum(len(one) for one in entry.values() if type(one) is dict)
+    # Each has a colon. Nearly every line has no others, which spares it the decoding in Python.
+    if payload.count(b":") == keys or len(payload) > MAX_JSON:
+        return False
+    try:
+        json.loads(payload, object_pairs_hook=_distinct_pairs)
+    except KeyTwiceError:
+        return True
+    except (ValueError, RecursionError):
+        return False
+    return False
+
+
 def _decode_python_literal(text: str) -> object:
     """Return what Python printed as a dict, with single quotes.
 
     Raises:
+        KeyTwiceError: it has a key twice.
         ValueError: it is no literal.
     """
     try:
         # literal_eval evaluates nothing but literals; of an odd escape in a string it only warns.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return ast.literal_eval(_BARE_WORD.sub(lambda m: m[1] or _PYTHON_WORD[m[2]], text))
+            tree = ast.parse(_BARE_WORD.sub(lambda m: m[1] or _PYTHON_WORD[m[2]], text).strip(), mode="eval")
+            value = ast.literal_eval(tree)
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:
         raise ValueError("not JSON") from error
+    if any(_has_key_twice(node.keys) for node in ast.walk(tree) if isinstance(node, ast.Dict)):
+        raise KeyTwiceError("has a key twice")
+    return value
+
+
+def _has_key_twice(keys: list[ast.expr | None]) -> bool:
+    names = [key.value for key in keys if isinstance(key, ast.Constant)]
+    return len(set(names)) != len(names)
 
 
 def _important_key(key: str, payload: bytes) -> str:
@@ -188,20 +296,32 @@ def _important_key(key: str, payload: bytes) -> str:
     return ""
 
 
-def _eval_values(value: object, meta: Mapping[str, object]) -> Mapping[str, object]:
+def _eval_values(value: object, meta: Mapping[str, object], benchmark: str) -> Mapping[str, object]:
     """Return an evaluation's values by metric, "" for the only one; each round nests them in its own way."""
-    if isinstance(value, dict) and isinstance(value.get("accuracy"), dict):  # 0.6 maskrcnn
+    if isinstance(value, dict) and isinstance(value.get("accuracy"), dict | list):  # 0.6 maskrcnn
         value = value["accuracy"]
+    if isinstance(value, list | tuple):  # 0.6 maskrcnn on TPUs
+        # Of another length, or of another benchmark, it is not known what the values are of.
+        names = _LISTED_METRICS.get(benchmark, ("",))
+        return dict(zip(names, value, strict=True)) if len(names) == len(value) else {}
     if isinstance(value, dict):
         return value
     metric = meta.get("metric")
     return {metric if isinstance(metric, str) else "": value}
 
 
+def _stated_outcome(success: object) -> str | None:
+    """Return the status that 0.5 states as ``{"success": true}`` or ``{"success": "true"}``, if it does."""
+    if isinstance(success, str):
+        return _OUTCOMES.get(success.strip().lower())
+    return _OUTCOMES.get(str(success).lower()) if isinstance(success, bool) or success in (0, 1) else None
+
+
 class Events(LogParser):
     """Collects the events of one training log and judges them at the end."""
 
     targets: Mapping[str, tuple[QualityTarget, ...]] = TARGETS
+    stated_target: tuple[float, int] | None = None
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
@@ -215,6 +335,7 @@ class Events(LogParser):
         self.run_starts = 0
         self.run_stop: float | None = None
         self.run_stop_line = 0
+        self.latest_at_stop = -inf
         self.statuses: list[tuple[str, int]] = []
         self.after_stop = 0
         self.after_stop_line = 0
@@ -226,6 +347,8 @@ class Events(LogParser):
         self.late_seed_line: int | None = None
         self.evals: dict[str, tuple[float, int, int | None]] = {}
         self.eval_count = 0
+        self.highest_evals: dict[str, tuple[float, int]] = {}
+        """The highest value above 1 of each metric, and its line: a loss may be."""
         self.damaged_important: list[tuple[str, int]] = []
         self.epochs: tuple[float, int] | None = None
         self.epoch_times: list[float] = []
@@ -245,33 +368,46 @@ class Events(LogParser):
         self.curves["train_loss"].above = -inf
         self.tracked = {name: self.curves[kind] for name, kind in _STATS.items()}
         self.batch_size: float | None = None
+        self.amounts: dict[tuple[str, float], int] = {}
+        """Stated numbers of samples, and the line of each."""
+        self.first_block: tuple[float, float, int] | None = None
+        """Samples and steps of the first block of training, and its line."""
+        self.steps = 0.0
         self.handlers = {
             "init_start": self.on_init_start,
             "run_start": self.on_run_start,
             "run_stop": self.on_run_stop,
             "run_final": self.on_run_stop,
+            "block_stop": self.on_block_stop,
             "eval_accuracy": self.on_eval_accuracy,
             "epoch_start": self.on_epoch,
             "epoch_stop": self.on_epoch,
             "seed": self.on_seed,
             "cache_clear": self.on_cache_clear,
-            "global_batch_size": self.on_batch_size,
+            **dict.fromkeys(_COUNTS, self.on_count),
             "measurement": self.on_measurement,
             "facts": self.on_facts,
             "dataset": self.on_dataset,
             "target": self.on_target,
             "target_accuracy": self.on_target,
             "quality_target": self.on_target,
+            "eval_target": self.on_target,
             "progress": self.on_progress,
             "gpu_sample": self.on_gpu_sample,
         }
+
+    @property
+    def benchmark(self) -> str:
+        """The benchmark as MLPerf's rules call it, "" until the log states it."""
+        stated = self.log.tags.get("submission_benchmark", "")
+        return _OTHER_NAMES.get(stated, stated)
 
     # -- taking events ----------------------------------------------------------------------------
 
     def event(self, key: str, value: object, meta: object, time: float | None, position: int) -> None:
         """Take one event. ``time`` is in seconds since the epoch; ``position`` is in the block."""
         if time is None or not isfinite(time):
-            self._event_without_time(key, position)
+            self._event_without_time(key, value, position)
             return
         if key == "tracked_stats":
             self.on_tracked_stats(value, time, position)
@@ -300,11 +436,14 @@ class Events(LogParser):
         elif self.course_backwards is None or behind > self.course_backwards[0]:
             self.course_backwards = behind, key, self.log.line_at(position)
 
-    def _event_without_time(self, key: str, position: int) -> None:
+    def _event_without_time(self, key: str, value: object, position: int) -> None:
         if key in IMPORTANT:
             self.damaged(key, position)
-        else:
-            self.log.find("damaged_line", "an event without a time", line=self.log.line_at(position))
+            return
+        # What is stated beside the course of the run holds at any time: the benchmark above all.
+        if key not in self.handlers and key not in NOT_TAGS and value is not None:
+            self.log.tag(key, value)
+        self.log.find("damaged_line", "an event without a time", line=self.log.line_at(position))
 
     def pass_time(self, time: float, position: int, counts: bool = True) -> None:
         """Follow the clock; ``counts``: the event is noted when it comes after run_stop."""
@@ -349,6 +488,12 @@ class Events(LogParser):
                 excerpt=payload,
             )
 
+    def key_twice(self, payload: bytes, position: int) -> None:
+        """Note an event that has a key twice: it states two things, and either may be the true one."""
+        line = self.log.line_at(position)
+        self.log.find("key_twice", "an event has a key twice", Verdict.UNPROVEN, line=line, excerpt=payload)
+        self.unreadable(payload, position, "has a key twice")
+
     def place(self, position: int) -> tuple[int, int | None]:
         """Return line and rank of a position."""
         return self.log.line_at(position), rank_of(self.log.line_text(position)[0])
@@ -378,22 +523,34 @@ class Events(LogParser):
         """The first time counts, the status of all of them."""
         status = meta.get("status")
         if status is None and isinstance(value, dict):  # 0.5: {"success": true}
-            success = value.get("success")
-            status = {True: "success", False: "aborted"}.get(success) if isinstance(success, bool) else None
+            status = _stated_outcome(value.get("success"))
         line = self.log.line_at(position)
         if len(self.statuses) < 1000:
             self.statuses.append((text_of(status, 40) if status is not None else "", line))
         if self.run_stop is None and key == "run_stop":
             self.run_stop, self.run_stop_line = time, line
+            self.latest_at_stop = self.latest
+
+    def on_block_stop(
+        self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
+    ) -> None:
+        """Note the samples, which are the block's, and the steps, which are those since the start."""
+        samples, steps = number(meta.get("samples_count")), number(meta.get("step"))
+        if samples is None or steps is None or not (0 < samples < inf and 0 < steps < inf):
+            return
+        if self.first_block is None:
+            self.first_block = samples, steps, self.log.line_at(position)
+        self.steps = max(self.steps, steps)
 
     def on_eval_accuracy(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
         """Keep the last value of every metric."""
+        self._check_progress(meta, position)
         epoch = number(meta.get("epoch_num"))
         if isinstance(value, dict) and "epoch" in value:  # 0.5: {"epoch": 59, "value": 0.7}
             epoch, value = number(value.get("epoch")), value.get("value")
-        values = _eval_values(value, meta)
+        values = _eval_values(value, meta, self.benchmark)
         if not values:
             self.damaged(key, position)
         for name, raw in list(values.items())[:20]:
@@ -405,16 +562,39 @@ class Events(LogParser):
         self.eval_count += 1
         self._epoch_seen(epoch, position)
 
+    def _check_progress(self, meta: Mapping[str, object], position: int) -> None:
+        """Note how far a training cannot have come when it was evaluated."""
+        for name in _PROGRESS:
+            if name not in meta:
+                continue
+            found = number(meta[name])
+            broken = name != "epoch_num" and found is not None and found % 1 != 0
+            if found is None or not 0 <= found < inf or broken:
+                self._impossible(f"{name} of an evaluation is {text_of(meta[name], 40)}", position)
+
+    def _impossible(self, what: str, position: int) -> None:
+        line, rank = self.place(position)
+        self.log.find("impossible_value", what, Verdict.UNPROVEN, line=line, rank=rank)
+
     def _take_eval(self, name: str, accuracy: float, time: float, position: int) -> None:
         """Keep one metric's value; of more than twenty metrics only the first."""
         if not isfinite(accuracy):
             line, rank = self.place(position)
             self.log.find("nan", f"eval_accuracy is {accuracy}", Verdict.FAIL, line=line, rank=rank)
+        elif not 0 <= accuracy <= 1:
+            self._odd_eval(name, accuracy, position)
         # Those of this block are not among `evals` yet: both count towards the bound.
         if name in self.evals or len(self.evals.keys() | self.last_evals.keys() | {name}) <= 20:
             self.last_evals[name] = accuracy, position
             curve = self.curves.setdefault(f"eval {name}", Curve(f"eval_accuracy {name}".strip(), "", "s"))
             curve.add(self.at(time), accuracy)
+
+    def _odd_eval(self, name: str, accuracy: float, position: int) -> None:
+        """Note a value that no metric has; one above 1 may be a loss, which the end of the log knows."""
+        if accuracy < 0:
+            self._impossible(f"an evaluation of {accuracy:g}: no metric of MLPerf is negative", position)
+        elif accuracy > self.highest_evals.get(name, (0.0, 0))[0] and len(self.highest_evals) <= 20:
+            self.highest_evals[name] = accuracy, self.log.line_at(position)
 
     def _epoch_seen(self, epoch: float | None, position: int) -> None:
         latest = self.last_epoch or self.epochs
@@ -512,13 +692,19 @@ class Events(LogParser):
         if value is False:
             self.log.mark("cache_clear_failed", position)
 
-    def on_batch_size(
+    def on_count(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Needed to turn step times into samples per second."""
+        """Take a number of samples; that of a batch turns step times into samples per second."""
         self.log.tag(key, value)
-        if self.batch_size is None:
-            self.batch_size = number(value)
+        # A submitter of 1.1 logged its numbers of samples as lists of one.
+        found = number(value[0] if isinstance(value, list) and len(value) == 1 else value)
+        if found is None or not 0 < found < inf or found % 1 != 0:
+            self._impossible(f"{key} is {text_of(value, 40)}: no positive whole number", position)
+        elif key in _DATA and len(self.amounts) < _MOST_AMOUNTS:
+            self.amounts.setdefault((key, found), self.log.line_at(position))
+        elif key == "global_batch_size" and self.batch_size is None:
+            self.batch_size = found
 
     def on_measurement(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
@@ -549,6 +735,9 @@ class Events(LogParser):
         figure = number(value.get("value"))
         if figure is None:
             raise TypeError("no number")
+        # Non-finite numbers have no other form in JSON than text; what else is text is a mistake.
+        if isinstance(value["value"], str) and isfinite(figure):
+            raise TypeError("a number as text")
         labels = value.get("labels") or {}
         return Measurement(
             name=text_of(value["name"], 200),
@@ -587,6 +776,8 @@ class Events(LogParser):
         found = number(value.get("value") if isinstance(value, dict) else value)
         if found is not None and isfinite(found):
             self.log.tag("target", found)
+            if self.stated_target is None:
+                self.stated_target = found, self.log.line_at(position)
             if direction_known and isinstance(value, dict):
                 self.own_target = QualityTarget(found, at_most=value["at_most"])
 
@@ -737,18 +928,32 @@ class Events(LogParser):
             self.log.find(
                 "damaged_measurement", "a measurement cannot be read", Verdict.UNPROVEN, line=unread
             )
-        if stopped:
-            for target in self._valid_targets():
-                self._judge_target(target, last_is_lost=bool(lost))
+        targets = self._valid_targets() if stopped else ()
+        self._find_too_good(targets)
+        for target in targets:
+            self._judge_target(target, last_is_lost=bool(lost))
+
+    def _find_too_good(self, targets: tuple[QualityTarget, ...]) -> None:
+        """Note evaluations above what the metric can be: they show nothing about quality."""
+        highest = min((target.highest for target in targets), default=inf)
+        if not targets and self.benchmark in _FRACTIONS:
+            highest = 1.0
+        for name, (value, line) in self.highest_evals.items():
+            if value > highest:
+                message = (
+                    f"an evaluation of {value:g}{' ' + name if name else ''}: it can be {highest:g} at most"
+                )
+                self.log.find("impossible_value", message, Verdict.UNPROVEN, line=line)
 
     def _lost_evaluations(self) -> list[int]:
-        """Return the lines of evaluations that cannot be read and come after the last readable one."""
+        """Return the lines of unreadable evaluations that do not come before the last readable one."""
         last_line = max((line for _value, line, _rank in self.evals.values()), default=0)
-        return [line for key, line in self.damaged_important if key == "eval_accuracy" and line > last_line]
+        # In the same line: one metric of an evaluation can be read, and another one cannot.
+        return [line for key, line in self.damaged_important if key == "eval_accuracy" and line >= last_line]
 
     def _valid_targets(self) -> tuple[QualityTarget, ...]:
         """Return the benchmark's targets; the log's own only counts where MLPerf has none, or asks for it."""
-        benchmark, tags = self.log.tags.get("submission_benchmark", ""), self.log.tags
+        benchmark, tags = self.benchmark, self.log.tags
         if benchmark in OWN_TARGET_AT_LEAST:
             stated = number(tags.get("target"))
             if stated is None:
@@ -757,7 +962,7 @@ class Events(LogParser):
             return (QualityTarget(stated),)
         if benchmark == "ssd" and self.targets is TARGETS:
             images = number(tags.get("train_samples"))
-            return _SSD_SINCE_2_0 if images is not None and images >= _OPEN_IMAGES else TARGETS["ssd"]
+            return TARGETS["ssd"] if images is None or images in _COCO_IMAGES else _SSD_SINCE_2_0
         own = (self.own_target,) if self.own_target is not None else ()
         return self.targets.get(benchmark, own)
 
@@ -776,8 +981,13 @@ class Events(LogParser):
     def remark(self) -> None:
         """Note what is ugly but does not spoil the result, and what makes its number unsure."""
         self._remark_on_clocks()
+        self._remark_on_year()
         self._remark_on_events_after_stop()
         self._remark_on_several_runs()
+        self._remark_on_batch_size()
+        self._remark_on_data()
+        self._remark_on_stated_target()
+        self._remark_on_step_times()
         if self.log.ends_in_line and self.log.size:
             self.log.find("no_final_newline", "the log ends in mid-line", line=self.log.lines + 1)
 
@@ -799,6 +1009,14 @@ class Events(LogParser):
                 line=self.backwards_line,
             )
 
+    def _remark_on_year(self) -> None:
+        if self.run_start is None:
+            return
+        year = 1970 + self.run_start / SECONDS_OF_A_YEAR
+        if not FIRST_YEAR <= year < datetime.now(UTC).year + 1:
+            message = f"run_start is in {year:.0f}: that clock was wrong; durations count, moments do not"
+            self.log.find("wrong_year", message, line=self.run_start_line)
+
     def _remark_on_events_after_stop(self) -> None:
         if self.run_stop is None:
             return
@@ -808,13 +1026,53 @@ class Events(LogParser):
             message = f"{key} after run_stop: the log goes on with another run, or was put together"
             self.log.find("events_after_run_stop", message, Verdict.UNPROVEN, line=line)
         elif self.after_stop:
-            late = self.latest - self.run_stop > AFTER_STOP_S and not offline
+            # An event before it may have a later time: Intel's dlrm 2.1 has one of another clock.
+            late = self.latest > max(self.latest_at_stop, self.run_stop + AFTER_STOP_S) and not offline
             self.log.find(
                 "events_after_run_stop",
                 f"{self.after_stop} events after run_stop",
                 Verdict.UNPROVEN if late else None,
                 line=self.after_stop_line,
             )
+
+    def _remark_on_batch_size(self) -> None:
+        if self.first_block is None or not self.batch_size:
+            return
+        samples, steps, line = self.first_block
+        if not isclose(samples / steps, self.batch_size, rel_tol=0.02):
+            message = (
+                f"{samples:g} samples in {steps:g} steps: not of a global_batch_size of {self.batch_size:g}"
+            )
+            self.log.find("batch_size_contradicts", message, Verdict.UNPROVEN, line=line)
+
+    def _remark_on_data(self) -> None:
+        """Find numbers of samples that the data set does not have; the open division has its own."""
+        if self.log.tags.get("submission_division") == "open":
+            return
+        for (key, found), line in self.amounts.items():
+            least, most = _DATA[key].get(self.benchmark, (0, inf))
+            if not least <= found <= most:
+                known = f"{least:g}" if least == most else f"{least:g} to {most:g}"
+                message = f"{key} is {found:g}: {self.benchmark} has {known}"
+                self.log.find("samples_contradict", message, Verdict.UNPROVEN, line=line)
+
+    def _remark_on_stated_target(self) -> None:
+        """Find a target below the benchmark's: what reached it did not reach what the rules ask for."""
+        targets = self.targets.get(self.benchmark, ())
+        if self.stated_target is None or len(targets) != 1:
+            return
+        stated, line = self.stated_target
+        if not targets[0].reached(stated):
+            message = f"the log's own target is {stated:g}: {self.benchmark} has to reach {targets[0]}"
+            self.log.find("target_contradicts", message, Verdict.UNPROVEN, line=line)
+
+    def _remark_on_step_times(self) -> None:
+        times = self.curves["train_step_time"].y
+        if times and self.run_start is not None and self.run_stop is not None:
+            needed, had = self.steps * statistics.median(times), self.run_stop - self.run_start
+            if needed - CLOCK_S > STEPS_OF_RUN * had > 0:
+                message = f"{self.steps:g} steps take {needed:.3f} s, and the whole run took {had:.3f} s"
+                self.log.find("steps_contradict", message, Verdict.UNPROVEN, line=self.run_stop_line)
 
     def _remark_on_several_runs(self) -> None:
         if len(self.seeds) > 1:
@@ -853,7 +1111,7 @@ class Events(LogParser):
             # The first interval holds the warm-up; the median is not moved by evaluation pauses.
             value = statistics.median(rates.y[1:] or rates.y)
             measurements.append(self.measure(name, value, unit, HIGHER, self.stats[name][1]))
-        elif steps.y and self.batch_size and isfinite(self.batch_size) and self.batch_size > 0:
+        elif steps.y and self.batch_size:
             value = self.batch_size / statistics.median(steps.y)
             measurements.append(self.measure(name, value, unit, HIGHER, self.stats["train_step_time"][1]))
             for x, y in zip(steps.x, steps.y, strict=True):

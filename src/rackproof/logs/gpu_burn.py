@@ -100,7 +100,7 @@ class GpuBurnParser(LogParser):
                     self.measure(name, value, unit, direction, at, labels={"index": str(index), "gpu": gpu})
                 )
         proven = self._every_gpu_passed()
-        log.marks_as_findings(log.lines + 1 if proven else None)
+        log.marks_as_findings(log.line_after_last if proven else None)
         return log.parsed(self.format, Verdict.PASS if proven else Verdict.UNPROVEN, measurements)
 
     def _every_gpu_passed(self) -> bool:
@@ -116,6 +116,11 @@ class GpuBurnParser(LogParser):
                 f"{results} results for {self.tested} tested and {listed} listed GPUs",
                 Verdict.UNPROVEN,
             )
+            return False
+        if len(self.speeds) < self.tested:
+            # "OK" is what a GPU is that found no wrong result, also among none.
+            message = f"{len(self.speeds)} of {self.tested} GPUs show a speed: the others computed nothing"
+            log.find("no_work", message, Verdict.UNPROVEN)
             return False
         every_ok = all(word == "OK" for word in self.results.values())
         if log.ends_in_line and not every_ok:

@@ -1,4 +1,4 @@
-"""Lines of a kernel's log that tell of faulty hardware: GPUs, NVSwitches, memory, processors, PCIe.
+"""Lines of a kernel's log that report faults: GPUs, switches, memory, processors, PCIe, disks, network.
 
 What to do about an XID follows NVIDIA's catalog of XIDs where AWS, gpud, Azure and imbue say nothing else.
 No I/O.
@@ -22,6 +22,13 @@ Kind = Literal[
     "machine_check",
     "memory_error",
     "pcie_error",
+    "gpu_driver_error",
+    "network_card_error",
+    "storage_error",
+    "kernel_error",
+    "task_hung",
+    "out_of_memory",
+    "cpu_throttled",
     "damaged_line",
 ]
 
@@ -69,10 +76,124 @@ _PCIE = re.compile(
 _PCIE_LOST = re.compile(r"\(Fatal\)|recovery failed|can't recover", re.IGNORECASE)
 _PCIE_UNCORRECTED = re.compile(r"\bUncorrect", re.IGNORECASE)
 
-# Every line that any reader below may take has one of these words: the rest of a log is skipped quickly.
-CANDIDATE = re.compile(
-    r"NVRM|Xid|Hardware Error|[Mm]achine [Cc]heck|EDAC|AER: |PCIe Bus Error|Memory failure"
+# Optical drives, floppies and loop devices report errors on healthy nodes.
+_DISK = r"dev(?:ice)? (?!loop|sr\d|fd\d|zram)"
+_NVME = r"nvme\w*: (?:[\w ]{0,20}: )?"
+
+_FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
+    # The driver's own words for a GPU that does not answer or has to be reset; others it survives.
+    (
+        "gpu_driver_error",
+        Verdict.FAIL,
+        r"NVRM: .{0,200}NV_ERR_(?:GPU_IS_LOST|RESET_REQUIRED|ECC_ERROR|GPU_IN_FULLCHIP_RESET)|"
+        r"NVRM: .{0,200}(?:GSP Timeout|Timeout (?:after|waiting) .{0,40}RPC)|NVRM: API mismatch|"
+        r"NVRM: The NVIDIA probe routine failed|NVRM: None of the NVIDIA devices were initialized|"
+        r"nvidia(?:-nvswitch)?: probe of \S+ failed|nvidia \S+: probe with driver nvidia failed",
+    ),
+    (
+        "gpu_driver_error",
+        Verdict.UNPROVEN,
+        r"NVRM: .{0,200}(?:GSP RPC error|RPC .{0,60}(?:failed|timeout)|Need to shutdown all links)",
+    ),
+    ("gpu_driver_error", Verdict.DEGRADED, r"NVRM: .{0,200}Assertion failed"),
+    ("pcie_error", Verdict.FAIL, r"\bDPC: containment event|PCIe link lost"),
+    ("pcie_error", Verdict.UNPROVEN, r"pciehp: Slot\([^)]{1,20}\): (?:Link Down|Card not present)"),
+    # mlx5 counts severities as syslog does: 3 is an error.
+    (
+        "network_card_error",
+        Verdict.FAIL,
+        r"mlx5_core .{0,160}(?:health compromised|severity\([0-3]\)|[Ff]atal error|"
+        r"health recovery failed|handling bad device|unrecoverable|failed with error|"
+        r"initialization failed)|"
+        r"mlx5_core: probe of \S+ failed|bnxt_en .{0,100}(?:[Ff]irmware .{0,40}(?:fatal|unresponsive))",
+    ),
+    (
+        "network_card_error",
+        Verdict.UNPROVEN,
+        r"mlx5_core .{0,160}(?:firmware internal error|leak of a command resource)|"
+        r"NETDEV WATCHDOG: .{0,100}timed out",
+    ),
+    (
+        "network_card_error",
+        Verdict.DEGRADED,
+        r"mlx5_core .{0,160}(?:[Hh]igh [Tt]emperature|severity\(\d\)|Health issue|"
+        r"Port module event\[\w{1,10}\]|insufficient power)",
+    ),
+    (
+        "storage_error",
+        Verdict.FAIL,
+        rf"(?:I/O|critical [a-z]{{1,8}}|[Mm]edium) error(?:,| on) {_DISK}|"
+        rf"{_NVME}(?:controller is down|Device not ready|Removing after probe|Disabling device)|"
+        r"\bnvme\w* .{0,80}timeout, (?:reset|disable) controller|"
+        r"EXT[234]-fs error|Remounting filesystem read-only|Aborting journal on device|"
+        r"XFS \([^)]{1,40}\): .{0,120}(?:[Cc]orrupt|[Ss]hut(?:ting)? ?down|I/O [Ee]rror)|"
+        r"no available path - failing I/O|access beyond end of device|"
+        r"I/O error while (?:reading|writing)|BTRFS(?::)? (?:error|critical)|"
+        r"BTRFS .{0,80}csum failed|md/raid\S{0,20}: Disk failure",
+    ),
+    # A server of another machine, which may be back: that the mount works is a check of its own.
+    ("storage_error", Verdict.DEGRADED, r"\bnfs: server \S+ not responding"),
+    ("storage_error", Verdict.DEGRADED, r"\bnvme\w* .{0,80}timeout, (?:aborting|completion polled)"),
+    # A program's own fault ("traps: python[1] general protection fault ip:") is none of the kernel.
+    (
+        "kernel_error",
+        Verdict.FAIL,
+        r"\bOops\b.{0,40}: |\bBUG: (?:unable to handle|kernel NULL|Bad page|scheduling while)|"
+        r"kernel BUG at|general protection fault(?:, probably|.{0,40}\[#\d)|Unable to handle kernel|"
+        r"Internal error: .{1,80}\[#|hard LOCKUP|Kernel panic|\bSError Interrupt",
+    ),
+    ("kernel_error", Verdict.UNPROVEN, r"soft lockup - CPU|\brcu\w*:? .{0,60}detected .{0,20}stall"),
+    ("task_hung", Verdict.DEGRADED, r"blocked for more than \d{1,9} seconds"),
+    # In a control group of its own a program only harms itself: "Memory cgroup out of memory".
+    ("out_of_memory", Verdict.DEGRADED, r"\bOut of memory: Kill"),
+    ("cpu_throttled", Verdict.DEGRADED, r"temperature(?:/speed)? above threshold, cpu clock throttled"),
 )
+"""Kind and verdict of lines of which neither a number nor a part is read; the first that fits counts."""
+_FAULTS = tuple((kind, verdict, re.compile(pattern)) for kind, verdict, pattern in _FAULT_PATTERNS)
+_WITH_ADDRESS = ("gpu_driver_error", "pcie_error", "network_card_error")
+
+FAULT_WORDS = (
+    "nvrm",
+    "nvidia",
+    "nvme",
+    "xid",
+    "hardware error",
+    "machine check",
+    "edac",
+    "aer: ",
+    "dpc: ",
+    "pciehp",
+    "pcie ",
+    "memory failure",
+    "mlx5_core",
+    "bnxt_en",
+    "netdev",
+    "error",
+    "-fs ",
+    "remounting",
+    "xfs ",
+    "btrfs",
+    "md/raid",
+    "aborting",
+    "bug:",
+    "kernel bug",
+    "oops",
+    "protection fault",
+    "unable to handle",
+    "lockup",
+    "panic",
+    "stall",
+    "blocked for",
+    "failing i/o",
+    "beyond end of",
+    "not responding",
+    "out of memory",
+    "throttled",
+)
+"""Every line that any reader below takes has one of these, in small letters: others are skipped quickly.
+
+Searched one after the other they cost a twelfth of one pattern with all of them.
+"""
 
 
 @dataclass(frozen=True)
@@ -128,7 +249,8 @@ def read_kernel_line(line: str) -> KernelEvent | None:
     Args:
         line: One line of ``dmesg`` or ``journalctl``, with or without its time and host.
     """
-    if CANDIDATE.search(line) is None:
+    lowered = line.lower()
+    if not any(word in lowered for word in FAULT_WORDS):
         return None
     for read in _READERS:
         event = read(line)
@@ -221,6 +343,15 @@ def _pcie_verdict(text: str) -> Verdict:
     return Verdict.UNPROVEN if _PCIE_UNCORRECTED.search(text) else Verdict.DEGRADED
 
 
+def _read_other_fault(line: str) -> KernelEvent | None:
+    for kind, verdict, pattern in _FAULTS:
+        if found := pattern.search(line):
+            address = _GPU_ADDRESS.search(line) if kind in _WITH_ADDRESS else None
+            text = sanitize(line[max(0, found.start() - 60) :], 300)
+            return KernelEvent(kind, verdict, address[1] if address else "", text=text)
+    return None
+
+
 _READERS: tuple[Callable[[str], KernelEvent | None], ...] = (
     _read_xid,
     _read_sxid,
@@ -231,4 +362,5 @@ _READERS: tuple[Callable[[str], KernelEvent | None], ...] = (
     _read_memory_error,
     _read_machine_check,
     _read_pcie_error,
+    _read_other_fault,
 )

@@ -14,7 +14,15 @@ from typing import ClassVar
 import orjson
 
 from rackproof.core.records import Measurement, Verdict
-from rackproof.logs._mlperf import HIGHER, LOWER, TARGETS_06, Events, decode_leniently
+from rackproof.logs._mlperf import (
+    HIGHER,
+    LOWER,
+    TARGETS_06,
+    Events,
+    KeyTwiceError,
+    decode_leniently,
+    has_key_twice,
+)
 from rackproof.logs._reading import Log, Mean, number
 
 TOKEN = b":::MLL "
@@ -94,8 +102,14 @@ class Mll06Parser(Events):
         payload = data[head.end() : end]
         try:
             body = self._decode_body(payload, position)
+        except KeyTwiceError:
+            self.key_twice(b'"key": "' + head[2] + b'" ' + payload, position)
+            return
         except ValueError:
             self.unreadable(b'"key": "' + head[2] + b'" ' + payload, position)
+            return
+        if isinstance(body, dict) and has_key_twice(payload, body):
+            self.key_twice(b'"key": "' + head[2] + b'" ' + payload, position)
             return
         if not isinstance(body, dict):
             self.unreadable(b'"key": "' + head[2] + b'"', position)

@@ -24,6 +24,7 @@ _ARGUMENT = re.compile(
     r"\b(num_epochs|batch_size|network|gpus|lr|lr_step_epochs|num_examples|kv_store|optimizer|disp_batches|seed)=('[^']{0,100}'|[^,)\s]{1,100})"
 )
 _END = re.compile(r"^(?:fit|total) (\d[\d.]{0,30})\s*$")
+_LOSS = re.compile(r"loss|entropy|perplexity|[rm][ma]s?e$")
 MAX_VALUES = 100_000
 _HEAD = re.compile(
     rb"Epoch\[\d+\] (?:Batch \[|Train-|Time cost=|Validation-)|start with arguments Namespace\("
@@ -115,6 +116,8 @@ class MxnetParser(LogParser):
         for name, number_text in _INLINE.findall(rest):
             if (inline := number(number_text)) is not None and not math.isfinite(inline):
                 self.log.find("nan", f"{name} is {inline}", Verdict.FAIL, line=at, excerpt=text)
+            elif inline is not None:
+                self._check_metric(name, inline, at, text)
 
     def metric(self, at: int, epoch: int, kind: str, name: str, raw: str, text: str) -> None:
         """Take one training or validation value."""
@@ -126,6 +129,7 @@ class MxnetParser(LogParser):
             return
         if not math.isfinite(value):
             self.log.find("nan", f"{kind}-{name} is {value}", Verdict.FAIL, line=at, excerpt=text)
+        self._check_metric(f"{kind}-{name}", value, at, text)
         if kind == "Validation":
             self.validated.add(epoch)
         if name == "accuracy":
@@ -135,6 +139,13 @@ class MxnetParser(LogParser):
         if key in self.metrics or len(self.metrics) < 20:
             self.metrics[key] = (value, at)
             self.curve(key, "").add(epoch + 1, value)
+
+    def _check_metric(self, name: str, value: float, at: int, text: str) -> None:
+        """Note an accuracy that is no fraction, and a loss below 0; of other metrics no bounds are known."""
+        fraction = "accuracy" in name or name.endswith("f1")
+        if (fraction and not 0 <= value <= 1) or (value < 0 and _LOSS.search(name)):
+            message = f"{name} cannot be {value:g}"
+            self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
 
     def curve(self, name: str, unit: str) -> Curve:
         """Return the curve of that name."""

@@ -1,24 +1,33 @@
-"""nccl-tests: the table on standard output (old and new columns) and the JSON of ``-J``.
+"""nccl-tests: the tables on standard output (old and new columns) and the JSON of ``-J``.
 
 ``#wrong`` other than 0 means corrupted data and fails whatever the speed. ``N/A`` there means that
-nothing was checked: then there is no ``wrong_values`` measurement.
+nothing was checked: then there is no ``wrong_values`` measurement. Before 2.13 the column was ``error``, the
+largest deviation, of which rounding makes a little (``5e-07``).
+
+A file may hold several tables, of several collectives, and of several processes whose lines a launcher
+has labelled.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
 import orjson
 
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
+from rackproof.logs._launchers import rank_of_label, split_label
 from rackproof.logs._reading import Log, LogParser, number, text_of, whole
 
 COLLECTIVES = (
     "all_reduce",
     "all_gather",
     "reduce_scatter",
+    "alltoallv",
     "alltoall",
     "broadcast",
     "reduce",
@@ -27,24 +36,164 @@ COLLECTIVES = (
     "scatter",
     "hypercube",
 )
-_PROGRAM = re.compile(r"\b(" + "|".join(COLLECTIVES) + r")_perf")
-_IN_NAME = re.compile("|".join(COLLECTIVES))
+_REDUCING = frozenset({"all_reduce", "reduce_scatter", "reduce"})
+_NOT_REDUCING = frozenset({"all_gather", "alltoall", "alltoallv", "broadcast", "gather", "scatter"})
+"""Of these no version prints a reduction; of sendrecv and hypercube some do."""
+_ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
+_SHARED = frozenset({"all_gather", "reduce_scatter", "alltoall", "gather", "scatter"})
+"""Collectives whose busbw is algbw times (n - 1)/n."""
+_WHOLE = frozenset({"broadcast", "reduce", "sendrecv"})
+"""Collectives whose busbw is algbw."""
+_PROGRAM = re.compile(r"(?<![A-Za-z0-9_])(" + "|".join(COLLECTIVES) + r")_perf")
+_STARTING = re.compile(r"^# Collective test starting: .{0,500}?(" + "|".join(COLLECTIVES) + r")_perf")
+# People write a collective's name in many ways into the name of a file.
+_IN_NAME = re.compile(
+    r"(?<![a-z0-9])(?:nccl[-_. ]?)?(?:"
+    r"(?P<all_reduce>all[-_. ]?reduce)|(?P<all_gather>all[-_. ]?gather)|"
+    r"(?P<reduce_scatter>reduce[-_. ]?scatter)|"
+    r"(?P<alltoallv>all[-_. ]?to[-_. ]?all[-_. ]?v)|(?P<alltoall>all[-_. ]?(?:to|2)[-_. ]?all|a2a)|"
+    r"(?P<broadcast>broadcast|bcast)|(?P<sendrecv>send[-_. ]?recv)|(?P<reduce>reduce)|(?P<gather>gather)|"
+    r"(?P<scatter>scatter)|(?P<hypercube>hypercube))(?![a-z])"
+)
 _HEADER = re.compile(r"^#\s+size\s+count\s+.*algbw\s+busbw")
 _ROW = re.compile(r"^\s*\d{1,20}\s+\d{1,20}\s+[a-z][a-z0-9_]{1,20}\s")
+_NO_OUT_OF_PLACE = re.compile(r"\S {30,}\S")
+"""Thirty blanks stand where a replay of a trace has no figures out of place."""
 _BOUNDS = re.compile(r"^# Out of bounds values\s*: (\d{1,20}) (\w+)")
-_AVERAGE = re.compile(r"^# Avg bus bandwidth\s*: (\S{1,30})")
-_DEVICE = re.compile(r"^#\s+Rank\s+(\d{1,6}) .*\bdevice\s+\d+ \[[0-9A-Fa-fx:]+\] (.{1,100})$")
+_AVERAGE = re.compile(r"^# Avg bus bandwidth\s*: (\S{1,30})(?:\s+(\w{1,20}))?")
+_DEVICE = re.compile(
+    r"^#\s+Rank\s+(\d{1,6}) (?:.{0,200}\bGroup\s+(\d{1,6}) )?.*\bdevice\s+\d+ \[[0-9A-Fa-fx:]+\] (.{1,100})$"
+)
+_LARGE = 1 << 20
+"""A message of so many bytes takes long enough that its bandwidth is more than 0.00 GB/s."""
+_RATIO_TOLERANCE = 0.03
+"""How far busbw may be off what algbw makes of it: both are rounded to two digits."""
+_REDUCED = re.compile(r"^# Reducing maxBytes to (\d{1,20})")
+_STEP = re.compile(r"step: (\d{1,9})\(factor\)")
 _CONFIG = re.compile(r"^# nThread (\d{1,6}) nGpus (\d{1,6}) minBytes (\d{1,20}) maxBytes (\d{1,20})")
 _FAILED = re.compile(
     r"Test (?:NCCL|CUDA) failure|unhandled (?:cuda|system) error|NCCL error|ncclSystemError|ncclInternalError"
 )
 MAX_JSON = 32 << 20
 PLACES = ("out_of_place", "in_place")
+_DEVIATIONS = {"half": 1e-2, "bfloat16": 1e-2, "float": 1e-5, "double": 1e-12}
+"""What the programs with a column ``error`` allow between two ranks; of whole numbers nothing."""
+_MANY_RANKS = 4096
+MAX_STREAMS = 4096
 _HEAD = re.compile(
     rb"#\s+size\s+count\s+type\s+redop|# nThread \d+ nGpus \d+|# Collective test starting: "
     rb'|^\s*\{.{0,4000}"nccl_version"\s*:',
     re.DOTALL,
 )
+
+
+@dataclass(slots=True, eq=False)
+class BandwidthTable:
+    """What is known of one table, to name its collective by."""
+
+    program: str = ""
+    """The collective that was named for this very table."""
+    candidates: tuple[str, ...] = ()
+    """Collectives that were named for another table, or several at once."""
+    ranks: int = 0
+    with_root: bool = False
+    per_iteration: bool = False
+    deviations: bool = False
+    """Whether ``error`` stands where newer versions count wrong values."""
+    row_count: int = 0
+    largest: int = 0
+    """The largest size of a row, in bytes."""
+    reduces: bool = False
+    rooted: bool = False
+    algbw: float = 0.0
+    ratio: float = 0.0
+    """busbw/algbw of the fastest row: the figures have two decimals."""
+    ratios: tuple[float, float] = (math.inf, 0.0)
+    """The lowest and the highest busbw/algbw of rows that are fast enough for it."""
+    checked: set[str] = field(default_factory=set)
+    unchecked: set[str] = field(default_factory=set)
+    """Places, in and out of place, of which values were checked, and were not."""
+
+    def take_row(self, redop: str, root: str, algbw: float, busbw: float) -> None:
+        """Learn from one row what the collective is."""
+        self.row_count += 1
+        self.reduces = self.reduces or redop not in ("", "none")
+        self.rooted = self.rooted or (root != "" and not root.startswith("-"))
+        if algbw > 1 and busbw > 0 and algbw > self.algbw and math.isfinite(algbw) and math.isfinite(busbw):
+            self.algbw, self.ratio = algbw, busbw / algbw
+        if algbw > 1:
+            lowest, highest = self.ratios
+            self.ratios = min(lowest, busbw / algbw), max(highest, busbw / algbw)
+
+    def contradicts(self, name: str) -> bool:
+        """Whether a row has another busbw than a collective makes of its algbw: none more than doubles it."""
+        factor = _factor(name, self.ranks)
+        lowest, highest = self.ratios
+        if not highest:
+            return False
+        return highest > (1 + _RATIO_TOLERANCE) * (factor or 2) or lowest < (1 - _RATIO_TOLERANCE) * factor
+
+    def may_be(self, name: str) -> bool:
+        """Whether nothing in the table contradicts a collective's name."""
+        if name in (_NOT_REDUCING if self.reduces else _REDUCING):
+            return False
+        if self.with_root and self.rooted != (name in _ROOTED):
+            return False
+        factor = _factor(name, self.ranks)
+        return not (factor and self.ratio) or math.isclose(self.ratio, factor, rel_tol=_RATIO_TOLERANCE)
+
+    def collective(self, in_name: tuple[str, ...]) -> str:
+        """Return the collective's name: as stated, from the file's name, from its columns and busbw/algbw."""
+        if self.program:
+            return self.program
+        for names in (self.candidates, in_name):
+            fitting = [name for name in names if self.may_be(name)]
+            if len(fitting) == 1:
+                return fitting[0]
+        # Of a reduction only: the factors of the others are each shared by several.
+        if self.ranks > 1 and self.ratio and self.reduces:
+            fitting = [name for name in sorted(_REDUCING) if self.may_be(name)]
+            if not self.with_root:
+                fitting = [name for name in fitting if name != "reduce"]
+            if len(fitting) == 1:
+                return fitting[0]
+        return "collective"
+
+
+def _factor(name: str, ranks: int) -> float:
+    """Return busbw/algbw of a collective, 0 where it is not known."""
+    if name in _WHOLE:
+        return 1.0
+    if ranks < 2:
+        return 0.0
+    if name == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    return (ranks - 1) / ranks if name in _SHARED else 0.0
+
+
+def collectives_in(name: str) -> tuple[str, ...]:
+    """Return the collectives that a file's name names, folders left out (``nccl_allreduce.log``)."""
+    # A capital begins a word: ncclAllReduce.
+    base = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", PurePosixPath(name).name[-255:]).lower()
+    return tuple(dict.fromkeys(str(found.lastgroup) for found in _IN_NAME.finditer(base)))
+
+
+@dataclass(slots=True)
+class LabelledLines:
+    """The lines of one process, or all lines where no launcher labels them."""
+
+    stated: str = ""
+    """The collective that the program itself states, until its table begins."""
+    ranks: int = 0
+    split: bool = False
+    """Whether ranks form several groups, of sizes that are not known."""
+    table: BandwidthTable | None = None
+    open: int = 0
+    """Tables that have begun and not ended."""
+    most_bytes: int = 0
+    """The largest size that was asked for."""
+    factor: int = 0
+    """By what sizes grow from row to row; 0 where they grow by a step."""
 
 
 class NcclTestsParser(LogParser):
@@ -62,17 +211,18 @@ class NcclTestsParser(LogParser):
         super().__init__(log)
         self.document: bytearray | None = None
         self.started = False
-        self.program = ""
-        self.with_root = self.per_iteration = False
-        self.in_table = False
-        self.rows: list[Measurement] = []
+        self.streams: dict[str, LabelledLines] = {}
+        self.named: tuple[str, ...] = ()
+        """Collectives that a command names outside of a table."""
+        self.named_is_new = False
+        self.rows: list[tuple[BandwidthTable, Measurement]] = []
         self.row_count = 0
         self.wrong = 0.0
         self.checked = self.unchecked = 0
         self.wrong_line: int | None = None
-        self.tables = self.footers = 0
-        self.ranks = 0
-        self.ratio = 0.0
+        self.tables = 0
+        self.rank: int | None = None
+        """The rank whose line is being read, where a launcher labels lines."""
 
     def block(self, data: bytes) -> None:
         """Read a table, or gather the document."""
@@ -86,121 +236,169 @@ class NcclTestsParser(LogParser):
         else:
             super().block(data)
 
-    # -- the table --------------------------------------------------------------------------------
+    # -- the tables -------------------------------------------------------------------------------
 
     def line(self, at: int, text: str) -> None:
-        """Read one line of the table or around it."""
+        """Read one line of a table or around it."""
+        label = ""
+        if not _is_of_a_table(text):
+            label, rest = split_label(text)
+            text = rest if _is_of_a_table(rest) else text
+        text = text.lstrip()
+        stream = self._stream(label)
+        self.rank = rank_of_label(label)
         if text.startswith("#"):
-            self.comment(at, text)
-        elif self.in_table and _ROW.match(text):
-            self.row(at, text)
+            self.comment(at, text, stream)
+        elif stream.open and stream.table is not None and _ROW.match(text):
+            self.row(at, text, stream.table)
         else:
-            if not self.in_table and (found := _PROGRAM.search(text)):
-                self.program = found[1]
-            if _FAILED.search(text):
-                self.log.find(
-                    "nccl_error", "the test stopped with an error", Verdict.FAIL, line=at, excerpt=text
-                )
+            self._words(at, text, stream)
 
-    def comment(self, at: int, text: str) -> None:
+    def _stream(self, label: str) -> LabelledLines:
+        label = label.replace("stderr", "stdout")
+        if label not in self.streams and len(self.streams) >= MAX_STREAMS:
+            label = ""
+        return self.streams.setdefault(label, LabelledLines())
+
+    def _words(self, at: int, text: str, stream: LabelledLines) -> None:
+        """Read a line that is not of a table: a command, or an error."""
+        if not stream.open and (names := dict.fromkeys(_PROGRAM.findall(text))):
+            self.named, self.named_is_new = tuple(names), True
+        if _FAILED.search(text):
+            self.log.find("nccl_error", "the test stopped with an error", Verdict.FAIL, line=at, excerpt=text)
+
+    def comment(self, at: int, text: str, stream: LabelledLines) -> None:
         """Read a line that begins with ``#``."""
         if _HEADER.match(text):
-            self.in_table = True
-            self.tables += 1
-            self.with_root = " root " in text
-            self.per_iteration = "i_min" in text
+            self._table_begin(at, text, stream)
         elif bounds := _BOUNDS.match(text):
-            self._table_end(at, text, bounds[1], bounds[2])
-        elif not self._take_fact(text) and text.startswith("# error:") and text[8:].strip():
+            self._table_end(at, text, stream, bounds[1], bounds[2])
+        elif not self._take_fact(at, text, stream) and text.startswith("# error:") and text[8:].strip():
             self.log.find("nccl_error", "the test reports an error", Verdict.DEGRADED, line=at, excerpt=text)
 
-    def _table_end(self, at: int, text: str, count: str, word: str) -> None:
+    def _table_begin(self, at: int, text: str, stream: LabelledLines) -> None:
+        """Take the line above a table's rows."""
+        table = BandwidthTable(
+            ranks=0 if stream.split else stream.ranks,
+            with_root=" root " in text,
+            per_iteration="i_min" in text,
+            deviations=" error" in text,
+        )
+        if stream.stated:
+            table.program = stream.stated
+        elif self.named_is_new and len(self.named) == 1:
+            table.program = self.named[0]
+        else:
+            table.candidates = self.named
+        before = stream.table
+        if stream.open and before is not None and before.program != table.program:
+            message = "a table begins before another collective's has ended: whose rows follow is not known"
+            self.log.find("mixed_tables", message, Verdict.UNPROVEN, line=at, excerpt=text)
+        stream.stated, self.named_is_new = "", False
+        stream.table = table
+        stream.open += 1
+        self.tables += 1
+
+    def _table_end(self, at: int, text: str, stream: LabelledLines, count: str, word: str) -> None:
         """Take the line that proves the end of a table, with the program's own count of wrong values."""
-        self.footers += 1
-        self.in_table = False
+        if stream.open and stream.table is not None and not stream.table.row_count:
+            self.log.find("no_rows", "a table without a row", Verdict.UNPROVEN, line=at)
+        elif stream.open == 1 and stream.table is not None:
+            self._judge_last_size(at, stream, stream.table)
+        stream.open = max(0, stream.open - 1)
         if count != "0" or word != "OK":
             self.log.find(
                 "wrong_values", f"{count} values out of bounds", Verdict.FAIL, line=at, excerpt=text
             )
 
-    def _take_fact(self, text: str) -> bool:
+    def _judge_last_size(self, at: int, stream: LabelledLines, table: BandwidthTable) -> None:
+        """Note a table that ends before the largest size asked for; sizes are rounded down a little."""
+        if stream.factor > 1 and 0 < table.largest * stream.factor <= 0.9 * stream.most_bytes:
+            message = f"the table ends at {table.largest} bytes, and {stream.most_bytes} were asked for"
+            self.log.find("cut_off", message, Verdict.UNPROVEN, line=at)
+
+    def _take_fact(self, at: int, text: str, stream: LabelledLines) -> bool:
         """Take a fact from a comment; return whether it states one."""
         if average := _AVERAGE.match(text):
             self.log.tag("average_busbw_over_the_sweep", average[1])
+            if average[2] and average[2] != "OK":
+                self._below_minimum(at, text)
         elif device := _DEVICE.match(text):
-            self.ranks = max(self.ranks, int(device[1]) + 1)
-            self.log.tag("device", device[2])
+            stream.ranks = max(stream.ranks, int(device[1]) + 1)
+            stream.split = stream.split or int(device[2] or 0) > 0
+            self.log.tag("device", device[3])
+        elif reduced := _REDUCED.match(text):
+            stream.most_bytes = int(reduced[1])
         elif config := _CONFIG.match(text):
+            stream.ranks, stream.split = 0, False
+            stream.most_bytes = int(config[4])
+            step = _STEP.search(text)
+            stream.factor = int(step[1]) if step else 0
             self.log.tag("min_bytes", config[3])
             self.log.tag("max_bytes", config[4])
-        elif program := _PROGRAM.search(text):
-            self.program = program[1]
+        elif starting := _STARTING.match(text):
+            stream.stated = starting[1]
         else:
             return False
         return True
 
-    def row(self, at: int, text: str) -> None:
+    def _below_minimum(self, at: int | None, text: str) -> None:
+        message = "the average bandwidth is below the minimum that the test was given"
+        self.log.find("below_minimum", message, Verdict.FAIL, line=at, excerpt=text)
+
+    def row(self, at: int, text: str, table: BandwidthTable) -> None:
         """Read one row: size, count, type, [redop], [root], then time, algbw, busbw, #wrong twice."""
         words = text.split()
-        size, kind = words[0], words[2]
-        redop, figures = self._split_row(words[3:])
+        redop, root, figures = _split_row(words[3:], with_root=table.with_root)
         # With times per iteration, each place has four more columns.
-        width = 8 if self.per_iteration else 4
-        if len(figures) < 2 * width:
-            self._damaged_row(at, text)
-            return
-        for place, values in zip(PLACES, (figures[:width], figures[width : 2 * width]), strict=True):
-            algbw, busbw, wrong = number(values[1]), number(values[2]), number(values[3])
-            # "N/A" means that nothing was checked; any other word there is damage.
-            damaged = number(values[0]) is None or (wrong is None and values[3] != "N/A")
-            if algbw is None or busbw is None or damaged:
+        width = 8 if table.per_iteration else 4
+        halves = {PLACES[0]: figures[:width], PLACES[1]: figures[width : 2 * width]}
+        if width <= len(figures) < 2 * width and _NO_OUT_OF_PLACE.search(text):
+            halves = {PLACES[1]: figures[:width]}
+        labels = {"size_bytes": words[0], "dtype": words[2]}
+        for place, values in halves.items():
+            numbers = _figures(values)
+            if numbers is None:
                 self._damaged_row(at, text)
                 return
-            self.value(at, text, size, kind, redop, place, algbw, busbw, wrong)
-
-    def _split_row(self, words: list[str]) -> tuple[str, list[str]]:
-        """Return the reduction ("" where there is none) and the words from the first time on."""
-        redop = ""
-        # A time may be "nan", which is no reduction.
-        if words and re.fullmatch(r"[a-z]+\w*", words[0]) and words[0] not in ("nan", "inf"):
-            redop, *words = words
-        if self.with_root and words and re.fullmatch(r"-?\d{1,9}", words[0]):
-            words = words[1:]
-        return redop, words
+            algbw, busbw, wrong = numbers
+            table.take_row(redop, root, algbw, busbw)
+            table.largest = max(table.largest, int(words[0]))
+            if table.deviations and wrong is not None:
+                wrong = _is_beyond(wrong, words[2], table.ranks)
+            self.value(at, text, table, {**labels, "place": place}, algbw, busbw, wrong)
 
     def _damaged_row(self, at: int, text: str) -> None:
         self.log.find("damaged_line", "a row that cannot be read", Verdict.UNPROVEN, line=at, excerpt=text)
 
     def value(
         self,
-        at: int,
+        at: int | None,
         text: str,
-        size: str,
-        kind: str,
-        redop: str,
-        place: str,
+        table: BandwidthTable,
+        labels: dict[str, str],
         algbw: float,
         busbw: float,
         wrong: float | None,
     ) -> None:
         """Take the figures of one size in one place."""
         self.row_count += 1
-        self._count_wrong(at, text, f"at {size} bytes {place}", wrong)
+        size = labels["size_bytes"]
+        self._count_wrong(at, text, f"at {size} bytes {labels['place']}", wrong)
+        (table.unchecked if wrong is None else table.checked).add(labels["place"])
         for name, value in (("busbw", busbw), ("algbw", algbw)):
-            if not math.isfinite(value) or value < 0:
+            # What is printed as 0.00 of a large message was not moved.
+            nothing = value == 0 and size.isdigit() and int(size) >= _LARGE
+            if not math.isfinite(value) or value < 0 or nothing:
                 self.log.find(
                     "nan", f"{name} is {value} at {size} bytes", Verdict.UNPROVEN, line=at, excerpt=text
                 )
-        # Of a reduction only: its factor busbw/algbw is what `collective` knows all_reduce by.
-        if redop and algbw > 1 and busbw > 0:
-            self.ratio = busbw / algbw
-        labels = {"size_bytes": size, "dtype": kind, "place": place}
-        if len(self.rows) < 4000:
-            # Renamed at the end, when the collective is known.
-            self.rows.append(self.measure("busbw", busbw, "GB/s", Direction.HIGHER, at, labels=labels))
-            self.rows.append(self.measure("algbw", algbw, "GB/s", Direction.HIGHER, at, labels=labels))
+            if len(self.rows) < 8000:
+                # Renamed at the end, when the collective is known.
+                measurement = self.measure(name, value, "GB/s", Direction.HIGHER, at, self.rank, labels)
+                self.rows.append((table, measurement))
 
-    def _count_wrong(self, at: int, text: str, where: str, wrong: float | None) -> None:
+    def _count_wrong(self, at: int | None, text: str, where: str, wrong: float | None) -> None:
         """Count wrong values; None where the program did not check."""
         if wrong is None:
             self.unchecked += 1
@@ -211,16 +409,6 @@ class NcclTestsParser(LogParser):
         if wrong != 0:
             message = f"{wrong:g} wrong values {where}"
             self.log.find("wrong_values", message, Verdict.FAIL, line=at, excerpt=text)
-
-    def collective(self) -> str:
-        """Return the collective's name: as stated, from the file's name, from the factor busbw/algbw."""
-        if self.program:
-            return self.program
-        if found := _IN_NAME.search(self.log.name):
-            return found[0]
-        if self.ranks > 1 and math.isclose(self.ratio, 2 * (self.ranks - 1) / self.ranks, rel_tol=0.02):
-            return "all_reduce"
-        return "collective"
 
     # -- the document -----------------------------------------------------------------------------
 
@@ -239,30 +427,36 @@ class NcclTestsParser(LogParser):
             log.find("damaged_json", "the JSON holds no results", Verdict.UNPROVEN)
             return False
         self.document_head(root)
+        table = self.document_head(root)
         for entry in root["results"][:2000]:
-            self.entry(entry)
+            self.entry(entry, table)
         return self.document_end(root)
 
-    def document_head(self, root: dict[str, Any]) -> None:
+    def document_head(self, root: dict[str, Any]) -> BandwidthTable:
         """Take the program, the sizes and the devices that the JSON states."""
+        table = BandwidthTable(with_root=True)
         arguments = root.get("args")
         if isinstance(arguments, list) and arguments:
             program = _PROGRAM.search(text_of(arguments[0], 500))
-            self.program = program[1] if program else self.program
+            table.program = program[1] if program else ""
         config = root.get("config")
         if isinstance(config, dict):
-            self._take_config(config)
+            table.ranks = self._take_config(config)
         if root.get("nccl_version") is not None:
             self.log.tag("software.nccl", root["nccl_version"])
+        return table
 
-    def _take_config(self, config: dict[str, Any]) -> None:
+    def _take_config(self, config: dict[str, Any]) -> int:
+        """Take sizes and devices; return how many ranks there are, 0 where that is not known."""
         for key, tag in (("minimum_bytes", "min_bytes"), ("maximum_bytes", "max_bytes")):
             self.log.tag(tag, config.get(key))
         devices = config.get("devices")
-        if isinstance(devices, list):
-            self.ranks = len(devices)
-            if devices and isinstance(devices[0], dict):
-                self.log.tag("device", devices[0].get("device_info"))
+        if not isinstance(devices, list):
+            return 0
+        if devices and isinstance(devices[0], dict):
+            self.log.tag("device", devices[0].get("device_info"))
+        split = any(isinstance(one, dict) and whole(one.get("group")) for one in devices[:100_000])
+        return 0 if split else len(devices)
 
     def document_end(self, root: dict[str, Any]) -> bool:
         """Judge errors and wrong values; return whether the JSON has its last part."""
@@ -271,6 +465,9 @@ class NcclTestsParser(LogParser):
         errors = root.get("errors")
         if isinstance(errors, list) and any(text_of(error) for error in errors[:100]):
             log.find("nccl_error", "the test reports an error", Verdict.DEGRADED, excerpt=text_of(errors[0]))
+        average = root.get("average_bus_bandwidth")
+        if isinstance(average, dict) and average.get("okay") in ("false", False):
+            self._below_minimum(None, text_of(average))
         if not isinstance(bounds, dict) or "end_time" not in root:
             log.find("cut_off", "the JSON lacks its last part: the test did not end", Verdict.UNPROVEN)
             return False
@@ -278,7 +475,7 @@ class NcclTestsParser(LogParser):
             log.find("wrong_values", f"{text_of(bounds.get('count'), 40)} values out of bounds", Verdict.FAIL)
         return True
 
-    def entry(self, entry: object) -> None:
+    def entry(self, entry: object, table: BandwidthTable) -> None:
         """Read one element of ``results``."""
         size = whole(entry.get("size")) if isinstance(entry, dict) else None
         if size is None or not isinstance(entry, dict):
@@ -288,11 +485,13 @@ class NcclTestsParser(LogParser):
         for place in PLACES:
             body = entry.get(place)
             if isinstance(body, dict):
-                taken += self._entry_place(entry, str(size), place, body)
+                taken += self._entry_place(entry, table, str(size), place, body)
         if not taken:
             self.log.find("damaged_json", f"a result without figures at {size} bytes", Verdict.UNPROVEN)
 
-    def _entry_place(self, entry: dict[str, Any], size: str, place: str, body: dict[str, Any]) -> bool:
+    def _entry_place(
+        self, entry: dict[str, Any], table: BandwidthTable, size: str, place: str, body: dict[str, Any]
+    ) -> bool:
         """Take the figures of one place; return whether they can be read."""
         algbw, busbw = number(body.get("alg_bw")), number(body.get("bus_bw"))
         raw_wrong = body.get("nwrong")
@@ -302,7 +501,8 @@ class NcclTestsParser(LogParser):
             self.log.find("damaged_json", message, Verdict.UNPROVEN)
             return False
         kind, redop = text_of(entry.get("type"), 20), text_of(entry.get("redop"), 20)
-        self.value(1, "", size, kind, redop, place, algbw, busbw, wrong)
+        table.take_row(redop, text_of(entry.get("root"), 20), algbw, busbw)
+        self.value(1, "", table, {"size_bytes": size, "dtype": kind, "place": place}, algbw, busbw, wrong)
         return True
 
     # -- the end ----------------------------------------------------------------------------------
@@ -315,23 +515,74 @@ class NcclTestsParser(LogParser):
         if not self.row_count:
             log.find("no_rows", "no row that can be read", Verdict.UNPROVEN)
             proven = False
-        log.marks_as_findings(log.lines + 1 if proven else None)
-        collective = self.collective()
-        log.tag("collective", collective)
-        measurements = [row.model_copy(update={"name": f"{collective}_{row.name}"}) for row in self.rows]
+        log.marks_as_findings(log.line_after_last if proven else None)
+        in_name = collectives_in(log.name)
+        names = {table: table.collective(in_name) for table, _row in self.rows}
+        log.tag("collective", ", ".join(dict.fromkeys(names.values())) or "collective")
+        measurements = [
+            row.model_copy(update={"name": f"{names[table]}_{row.name}"}) for table, row in self.rows
+        ]
         if self.checked:
             measurements.append(
                 self.measure("wrong_values", self.wrong, "", Direction.LOWER, self.wrong_line)
             )
-        if self.unchecked:
-            log.find("not_checked", f"{self.unchecked} results were not checked for right values")
+        self._judge_tables(names)
         return log.parsed(self.format, Verdict.PASS if proven else Verdict.UNPROVEN, measurements)
+
+    def _judge_tables(self, names: Mapping[BandwidthTable, str]) -> None:
+        """Find tables whose figures contradict each other, and values that were not checked."""
+        for table, name in names.items():
+            if table.contradicts(name):
+                lowest, highest = table.ratios
+                ranks = f" of {table.ranks} ranks" if table.ranks else ""
+                message = f"busbw is {lowest:.3g} to {highest:.3g} times algbw, which is not {name}'s{ranks}"
+                self.log.find("busbw_contradicts", message, Verdict.UNPROVEN)
+        if self.unchecked:
+            # Some collectives are never checked in place; then no row there is.
+            partly = any(table.checked & table.unchecked for table in names)
+            message = f"{self.unchecked} results were not checked for right values"
+            self.log.find("not_checked", message, Verdict.UNPROVEN if partly else None)
 
     def _tables_ended(self) -> bool:
         """Whether there is a table, and every one has its end; note what is missing."""
-        if self.tables > 0 and self.footers >= self.tables:
+        if self.tables > 0 and not any(stream.open for stream in self.streams.values()):
             return True
         reason = "the table has no end" if self.tables else "no table"
         message = f"{reason}: the test did not end"
         self.log.find("cut_off", message, Verdict.UNPROVEN, line=max(1, self.log.lines))
         return False
+
+
+def _is_of_a_table(text: str) -> bool:
+    """Whether a line begins as those of nccl-tests do, indented or not."""
+    return text.lstrip().startswith("#") or _ROW.match(text) is not None
+
+
+def _split_row(words: list[str], *, with_root: bool) -> tuple[str, str, list[str]]:
+    """Return reduction and root ("" where there is none), and the words from the first time on."""
+    redop = root = ""
+    # A time may be "nan", which is no reduction.
+    if words and re.fullmatch(r"[a-z]+\w*", words[0]) and words[0] not in ("nan", "inf"):
+        redop, *words = words
+    if with_root and words and re.fullmatch(r"-?\d{1,9}", words[0]):
+        root, *words = words
+    return redop, root, words
+
+
+def _figures(values: list[str]) -> tuple[float, float, float | None] | None:
+    """Return algbw, busbw and what stands in the column of wrong values; None where they cannot be read."""
+    if len(values) < 4:
+        return None
+    algbw, busbw, wrong = number(values[1]), number(values[2]), number(values[3])
+    # "N/A" means that nothing was checked; any other word there is damage.
+    damaged = number(values[0]) is None or (wrong is None and values[3] != "N/A")
+    return None if algbw is None or busbw is None or damaged else (algbw, busbw, wrong)
+
+
+def _is_beyond(deviation: float, kind: str, ranks: int) -> float:
+    """Return 1 for a deviation beyond what rounding makes, else 0.
+
+    Not a number is beyond it: the programs compare with ``>`` and count it as right.
+    """
+    allowed = _DEVIATIONS.get(kind, 0.0) * max(1, (ranks or _MANY_RANKS) - 1)
+    return 0.0 if 0 <= deviation <= allowed else 1.0

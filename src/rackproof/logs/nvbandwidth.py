@@ -1,4 +1,8 @@
-"""nvbandwidth: a matrix per test case, as text or as the JSON of ``-j``."""
+"""nvbandwidth: matrices of each test case, as text or as the JSON of ``-j``.
+
+A bidirectional test between GPUs has three: both directions and their total. Their cells are named after the
+test and the part (``device_to_device_bidirectional_memcpy_read_ce_total``), as the tool's own sums are.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +13,25 @@ from typing import Any, ClassVar
 import orjson
 
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
+from rackproof.logs._launchers import split_label
 from rackproof.logs._reading import Log, LogParser, number, text_of
 
-_RUNNING = re.compile(r"^Running ([A-Za-z0-9_]{1,100})\.?\s*$")
+_RUNNING = re.compile(r"^\s*Running ([A-Za-z0-9_]{1,100})\.?\s*$")
 _UNIT = re.compile(r"\((GB/s|ns)\)\s*$")
 _COLUMNS = re.compile(r"^\s+\d{1,4}(?:\s+\d{1,4})*\s*$")
-_ROW = re.compile(r"^\s*(\d{1,4})((?:\s+(?:N/A|[-+0-9.eEinfa]{1,30}))+)\s*$")
-_SUM = re.compile(r"^SUM ([A-Za-z0-9_]{1,100}) (\S{1,30})\s*$")
+_CELL = r"(?:N/A|[-+]?(?:[0-9.eE+-]{1,30}|nan|inf))"
+_ROW = re.compile(rf"^\s*(\d{{1,4}})((?:\s+{_CELL})+)\s*$")
+_LABELLED_ROW = re.compile(rf"^\s*(\d{{1,6}} ?-> ?\d{{1,6}})((?:\s+{_CELL})+)\s*$")
+"""Of the bisection between nodes: from which process to which."""
+_SUM = re.compile(r"^\s*(?:SUM|&&&& PERF) ([A-Za-z0-9_]{1,120}) ([-+0-9.eEinfa]{1,30})(?: ?(?:GB/s|ns))?\s*$")
+_PART = re.compile(r"_((?:read|write)[12]|total)$")
+_PART_IN_WORDS = re.compile(r"\b((?:Read|Write)[12]|Total) bandwidth\b")
+_DIRECTIONS = (("read1", "write1"), ("read2", "write2"))
 _ERROR = re.compile(r"\[?ERROR\]?|CUDA_ERROR_\w+|error .{0,60}in file", re.IGNORECASE)
 _FACT = re.compile(
-    r"^(nvbandwidth Version|CUDA Runtime Version|CUDA Driver Version|Driver Version): (\S{1,60})"
+    r"^\s*(nvbandwidth Version|CUDA Runtime Version|CUDA Driver Version|Driver Version): (\S{1,60})"
 )
-_DEVICE = re.compile(r"^Device \d{1,4}: (.{1,100})$")
+_DEVICE = re.compile(r"^\s*Device \d{1,4}: (.{1,100})$")
 MAX_JSON = 32 << 20
 MAX_CELLS = 4000
 
@@ -47,6 +58,12 @@ class NvbandwidthParser(LogParser):
         self.columns: list[str] = []
         self.cells: list[Measurement] = []
         self.open_line = 0
+        self.part = ""
+        """The part that the description of the present matrix names."""
+        self.matrix: list[Measurement] = []
+        """Cells of the matrix that has no sum yet."""
+        self.parts: dict[str, float] = {}
+        """Sums of the present test's matrices, by part ("" for the only one)."""
         self.total = 0.0
         self.sums = self.waived = 0
         self.noted = False
@@ -64,53 +81,109 @@ class NvbandwidthParser(LogParser):
 
     def line(self, at: int, text: str) -> None:
         """Read one line of text."""
-        if found := _RUNNING.match(text):
-            self.close(at)
-            self.test, self.open_line, self.columns, self.unit = found[1], at, [], "GB/s"
-            self.total = 0.0
-        elif self.test and self.matrix_line(at, text):
+        if self._take_line(at, text):
             return
-        elif text.startswith("Waived"):
+        _label, rest = split_label(text)
+        if rest != text and self._take_line(at, rest):
+            return
+        if _ERROR.search(text):
+            self.log.find("tool_error", "the test reports an error", Verdict.FAIL, line=at, excerpt=text)
+
+    def _take_line(self, at: int, text: str) -> bool:
+        """Take a line that is nvbandwidth's own; return whether it is."""
+        if found := _RUNNING.match(text):
+            self.close()
+            self.test, self.open_line = found[1], at
+            return True
+        return (self.test != "" and self.matrix_line(at, text)) or self._take_fact(text)
+
+    def _take_fact(self, text: str) -> bool:
+        if text.lstrip().startswith("Waived"):
             self.waived += 1
-        elif text.startswith("NOTE: The reported results"):
+        elif text.lstrip().startswith("NOTE: The reported results"):
             self.noted = True
         elif found := _FACT.match(text):
             self.log.tag(found[1].lower().replace(" ", "_"), found[2])
         elif found := _DEVICE.match(text):
             self.log.tag("device", found[1])
-        elif _ERROR.search(text):
-            self.log.find("tool_error", "the test reports an error", Verdict.FAIL, line=at, excerpt=text)
-
-    def matrix_line(self, at: int, text: str) -> bool:
-        """Read a line of the present test's matrix; return whether it is one."""
-        if total := _SUM.match(text):
-            self.sum_line(at, text, total[1], number(total[2]))
-        elif self.columns and (row := _ROW.match(text)):
-            values = row[2].split()
-            if len(values) != len(self.columns):
-                self.log.find(
-                    "damaged_line", "a row that cannot be read", Verdict.UNPROVEN, line=at, excerpt=text
-                )
-            for column, value in zip(self.columns, values, strict=False):
-                self.cell(at, self.test, row[1], column, value)
-        elif _COLUMNS.match(text):
-            self.columns = text.split()[:1000]
-        elif unit := _UNIT.search(text):
-            self.unit = unit[1]
         else:
             return False
         return True
 
-    def close(self, at: int) -> None:
-        """Note a test that has no sum when the next one begins."""
-        if self.test:
-            self.log.find("cut_off", f"{self.test} has no result", Verdict.UNPROVEN, line=self.open_line)
-            self.test = ""
+    def matrix_line(self, at: int, text: str) -> bool:
+        """Read a line of the present test's matrices; return whether it is one."""
+        if total := _SUM.match(text):
+            self.sum_line(at, text, total[1], number(total[2]))
+        elif self.columns and (row := _ROW.match(text) or _LABELLED_ROW.match(text)):
+            self._row(at, text, row[1], row[2].split())
+        elif _COLUMNS.match(text):
+            self.columns = text.split()[:1000]
+        elif unit := _UNIT.search(text):
+            self._matrix_without_sum()
+            self.unit = unit[1]
+            part = _PART_IN_WORDS.search(text)
+            self.part = part[1].lower() if part else ""
+        else:
+            return False
+        return True
+
+    def _row(self, at: int, text: str, name: str, values: list[str]) -> None:
+        if len(values) != len(self.columns):
+            self.log.find(
+                "damaged_line", "a row that cannot be read", Verdict.UNPROVEN, line=at, excerpt=text
+            )
+        for column, value in zip(self.columns, values, strict=False):
+            self.cell(at, self.test, name, column, value)
+
+    def close(self) -> None:
+        """Note what the present test lacks when the next one begins."""
+        if not self.test:
+            return
+        if not self._matrix_without_sum() and not self.parts:
+            self._without_result(f"{self.test} has no result")
+        self._judge_parts(self.test, self.open_line)
+        self.test, self.part, self.parts, self.unit = "", "", {}, "GB/s"
+
+    def _without_result(self, message: str) -> None:
+        self.log.find("cut_off", message, Verdict.UNPROVEN, line=self.open_line)
+
+    def _matrix_without_sum(self) -> bool:
+        """Drop a matrix that has begun and has no sum; note it, and return whether there is one."""
+        begun = bool(self.columns or self.matrix)
+        if begun:
+            self._without_result(f"a matrix of {self.test} has no sum")
+        # Its cells are kept: what was measured is shown, though nothing is proven.
+        self._keep_matrix(self.part)
+        return begun
+
+    def _keep_matrix(self, part: str) -> None:
+        """Name the cells after the part, and make room for the next matrix."""
+        for cell in self.matrix:
+            name = f"{cell.name}_{part}" if part else cell.name
+            self.cells.append(cell.model_copy(update={"name": name}))
+        self.matrix, self.columns, self.total = [], [], 0.0
+
+    def _judge_parts(self, test: str, line: int | None) -> None:
+        """A bidirectional test has both directions and their total."""
+        parts = self.parts
+        if not any(parts):
+            return
+        directions = [next((parts[one] for one in names if one in parts), None) for names in _DIRECTIONS]
+        total = parts.get("total")
+        if directions[0] is None or directions[1] is None or total is None:
+            self.log.find(
+                "cut_off", f"{test} lacks a direction or the total of both", Verdict.UNPROVEN, line=line
+            )
+        elif not math.isclose(directions[0] + directions[1], total, rel_tol=0.01, abs_tol=0.5):
+            message = f"the total of {test} is not that of its two directions"
+            self.log.find("sum_mismatch", message, Verdict.UNPROVEN, line=line)
 
     def sum_line(self, at: int, text: str, name: str, value: float | None) -> None:
-        """End a test; its sum must be that of its cells."""
+        """End a matrix; its sum must be that of its cells."""
+        part = self._part_of(name)
         if (
-            name != self.test
+            part is None
+            or part in self.parts
             or value is None
             or not math.isclose(value, self.total, rel_tol=0.01, abs_tol=0.5)
         ):
@@ -121,8 +194,17 @@ class NvbandwidthParser(LogParser):
                 line=at,
                 excerpt=text,
             )
+        part = self.part if part is None else part
+        self.parts[part] = self.total
         self.sums += 1
-        self.test = ""
+        self._keep_matrix(part)
+
+    def _part_of(self, name: str) -> str | None:
+        """Return the part that a sum is of, None where it is of another test."""
+        if name == self.test:
+            return self.part
+        part = _PART.search(name)
+        return part[1] if part and name[: part.start()] == self.test else None
 
     def cell(self, at: int, test: str, row: str, column: str, raw: str) -> None:
         """Take one cell of a matrix."""
@@ -136,8 +218,8 @@ class NvbandwidthParser(LogParser):
             return
         self.total += value
         direction = Direction.LOWER if self.unit == "ns" else Direction.HIGHER
-        if len(self.cells) < MAX_CELLS:
-            self.cells.append(
+        if len(self.cells) + len(self.matrix) < MAX_CELLS:
+            self.matrix.append(
                 self.measure(test, value, self.unit, direction, at, labels={"row": row, "column": column})
             )
 
@@ -189,10 +271,36 @@ class NvbandwidthParser(LogParser):
         if not isinstance(matrix, list) or not matrix:
             self.log.find("damaged_json", f"{name} has no matrix", Verdict.UNPROVEN)
             return False
-        for row, cells in enumerate(matrix[:1000]):
+        self._matrices(name, test, matrix)
+        return True
+
+    def _matrices(self, name: str, test: dict[str, Any], matrix: list[Any]) -> None:
+        """Take the rows of one test; those of the two directions and the total stand below each other."""
+        names = _matrix_names(name, text_of(test.get("bandwidth_description")))
+        size, rest = divmod(len(matrix), len(names))
+        columns = {len(row) for row in matrix if isinstance(row, list)}
+        # Between GPUs a matrix is square: another one has lost a direction.
+        if rest or (len(names) > 1 and columns != {size}):
+            self.log.find("damaged_json", f"{name} has {len(matrix)} rows in its matrix", Verdict.UNPROVEN)
+            return
+        self.parts = {}
+        for index, one in enumerate(names):
+            # No host has a thousand GPUs: more are damage, and would cost their square.
+            self._take_cells(name, matrix[index * size : index * size + min(size, 1000)])
+            self.parts[one] = self.total
+            last = self.total
+            self._keep_matrix(one)
+        stated = number(test.get("sum"))
+        # The sum is that of the last matrix.
+        if stated is None or not math.isclose(stated, last, rel_tol=0.01, abs_tol=0.5):
+            message = f"the sum of {name} is not that of its cells"
+            self.log.find("sum_mismatch", message, Verdict.UNPROVEN)
+        self._judge_parts(name, None)
+
+    def _take_cells(self, name: str, rows: list[Any]) -> None:
+        for row, cells in enumerate(rows):
             for column, cell in enumerate(cells[:1000] if isinstance(cells, list) else []):
                 self.cell(1, name, str(row), str(column), text_of(cell, 60))
-        return True
 
     def finish(self) -> ParsedLog:
         """Return every cell."""
@@ -200,7 +308,7 @@ class NvbandwidthParser(LogParser):
         if self.document is not None:
             proven = self.read_document(self.document)
         else:
-            self.close(log.lines)
+            self.close()
             proven = self.sums > 0 and self.noted
             if not self.noted:
                 log.find("cut_off", "the closing note is missing", Verdict.UNPROVEN, line=max(1, log.lines))
@@ -208,7 +316,17 @@ class NvbandwidthParser(LogParser):
             log.find("no_rows", "no value that can be read", Verdict.UNPROVEN)
         if self.waived:
             log.find("waived", f"{self.waived} tests do not apply to this machine")
-        log.marks_as_findings(log.lines + 1 if proven else None)
+        log.marks_as_findings(log.line_after_last if proven else None)
         return log.parsed(
             self.format, Verdict.PASS if proven and self.cells else Verdict.UNPROVEN, self.cells
         )
+
+
+def _matrix_names(name: str, description: str) -> list[str]:
+    """Return what the matrices of a test are, in their order: one, or two directions and their total."""
+    part = _PART_IN_WORDS.search(description)
+    if part is None or part[1] != "Total":
+        return [part[1].lower() if part else ""]
+    # Only the total is described, though all three are printed.
+    direction = "write" if "_write_" in f"{name}_" else "read"
+    return [f"{direction}1", f"{direction}2", "total"]

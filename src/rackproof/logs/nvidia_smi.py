@@ -1,4 +1,4 @@
-"""nvidia-smi: ``-q -x`` (XML), ``--query-gpu=… --format=csv``, ``nvlink --status`` and ``topo -m``."""
+"""nvidia-smi: ``-q`` as XML and text, ``--query-gpu=… --format=csv``, ``nvlink --status`` and ``topo -m``."""
 
 from __future__ import annotations
 
@@ -200,6 +200,14 @@ class NvidiaSmiXmlParser(_Whole):
         except ValueError as error:
             log.find("damaged_xml", str(error), Verdict.UNPROVEN)
             return log.parsed(self.format, Verdict.UNPROVEN, [])
+        self.report(root, gpus, measurements)
+        return log.parsed(self.format, Verdict.PASS, measurements)
+
+    def report(
+        self, root: _Element, gpus: list[tuple[Gpu, _Element]], measurements: list[Measurement]
+    ) -> None:
+        """Add measurements and findings of one report on all GPUs."""
+        log = self.log
         top = root.find("nvidia_smi_log") or root
         log.tag("driver_version", top.get("driver_version"))
         log.tag("cuda_version", top.get("cuda_version"))
@@ -213,7 +221,6 @@ class NvidiaSmiXmlParser(_Whole):
             )
         for gpu, element in gpus:
             self.one(gpu, element, measurements)
-        return log.parsed(self.format, Verdict.PASS, measurements)
 
     def one(self, gpu: Gpu, element: _Element, measurements: list[Measurement]) -> None:
         """Add measurements and findings of one GPU."""
@@ -226,6 +233,7 @@ class NvidiaSmiXmlParser(_Whole):
             if read is not None:
                 figure, line = read
                 measurements.append(self.measure(name, figure, unit, direction, line, labels=labels))
+        self.state(gpu, element)
         for path, code, verdict, message in _XML_FAULTS:
             text = element.get(path)
             value = _leading(text)
@@ -239,6 +247,35 @@ class NvidiaSmiXmlParser(_Whole):
                     line=place.line if place else None,
                 )
 
+    def state(self, gpu: Gpu, element: _Element) -> None:
+        """Judge what the driver asks for, what slows the GPU down, and values that are an error's text."""
+        log = self.log
+        wanted = element.find("gpu_recovery_action")
+        action = element.get("gpu_recovery_action")
+        if wanted is not None and action not in ("", "None"):
+            known = any(word in action.lower() for word in ("reset", "reboot", "drain"))
+            log.find(
+                "recovery_action",
+                f"GPU {gpu.index} {gpu.uuid}: the driver asks for: {action}",
+                Verdict.FAIL if known else Verdict.UNPROVEN,
+                line=wanted.line,
+            )
+        for path in _SLOWED:
+            if element.get(path) == "Active":
+                message = f"GPU {gpu.index} {gpu.uuid}: slowed down ({path.rpartition('/')[2]})"
+                log.find("slowed_down", message, Verdict.DEGRADED, line=element.line)
+        for name, _unit, _direction, paths in _XML_VALUES:
+            text = next((text for path in paths if (text := element.get(path))), "")
+            value = _leading(text)
+            # Other words are the driver's, where it has no such value.
+            if _CSV_FAULT.search(text) or (name == "gpu_temperature" and not _is_temperature(value, text)):
+                message = f"GPU {gpu.index} {gpu.uuid}: {name} is {text:.60}"
+                log.find("impossible_value", message, Verdict.UNPROVEN, line=element.line)
+
+
+def _is_temperature(value: float | None, text: str) -> bool:
+    return not text or (value is not None and _COLDEST <= value <= _HOTTEST)
+
 
 def _first_value(element: _Element, paths: tuple[str, ...]) -> tuple[float, int] | None:
     """Return the value at the first path that has one, with its line."""
@@ -251,6 +288,22 @@ def _first_value(element: _Element, paths: tuple[str, ...]) -> tuple[float, int]
 
 
 _LOWER = Direction.LOWER
+_COLDEST, _HOTTEST = -55.0, 150.0
+"""What a GPU's sensor can show, in degrees Celsius."""
+_SLOWED = tuple(
+    f"{section}/{name}"
+    for section, prefix in (
+        ("clocks_event_reasons", "clocks_event_reason_"),
+        ("clocks_throttle_reasons", "clocks_throttle_reason_"),
+    )
+    for reason in ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
+    for name in (f"{prefix}{reason}", reason)
+) + tuple(
+    f"{section}/hw_slowdown/{reason}"
+    for section in ("clocks_event_reasons", "clocks_throttle_reasons")
+    for reason in ("hw_thermal_slowdown", "hw_power_brake_slowdown")
+)
+"""Where the XML, old and new, and the text have why a GPU is slower than it was asked to be."""
 _XML_VALUES: tuple[tuple[str, str, Direction | None, tuple[str, ...]], ...] = (
     ("gpu_temperature", "C", _LOWER, ("temperature/gpu_temp",)),
     ("gpu_temperature_margin", "C", Direction.HIGHER, ("temperature/gpu_temp_tlimit",)),
@@ -301,6 +354,122 @@ _XML_FAULTS: tuple[tuple[str, str, Verdict, str], ...] = (
     ("remapped_rows/remapped_row_failure", "remap_failure", Verdict.FAIL, "a row could not be remapped"),
 )
 
+_TEXT_LINE = re.compile(r"^( *)(\S.{0,200}?) *(?:(?<= ): ?(.*))?$")
+_TEXT_GPU = re.compile(r"^GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])\s*$")
+_TEXT_TAGS: dict[str, dict[str, str]] = {
+    # parent's tag: name in the text, with underscores, and the tag in the XML where it is another
+    "gpu": {"serial_number": "serial", "gpu_uuid": "uuid"},
+    "temperature": {
+        "gpu_current_temp": "gpu_temp",
+        "gpu": "gpu_temp",
+        "gpu_t_limit_temp": "gpu_temp_tlimit",
+    },
+    "gpu_power_readings": {"instantaneous_power_draw": "instant_power_draw"},
+    "clocks": {"sm": "sm_clock"},
+    "pci": {"gpu_link_info": "pci_gpu_link_info"},
+    "pci_gpu_link_info": {"pcie_generation": "pcie_gen", "link_width": "link_widths"},
+    "pcie_gen": {"current": "current_link_gen"},
+    "link_widths": {"current": "current_link_width"},
+    "volatile": {"sram_uncorrectable_sec_ded": "sram_uncorrectable_secded"},
+    "aggregate": {"sram_uncorrectable_sec_ded": "sram_uncorrectable_secded"},
+    "remapped_rows": {
+        "pending": "remapped_row_pending",
+        "remapping_failure_occurred": "remapped_row_failure",
+    },
+}
+_BANNER = b"==NVSMI LOG=="
+
+
+def _read_text(lines: list[tuple[int, str]]) -> _Element:
+    """Return the tree that ``-q`` shows by indentation, with the tags of the XML.
+
+    Raises:
+        ValueError: it is refused.
+    """
+    top = _Element("nvidia_smi_log", lines[0][0] if lines else 1, {})
+    stack: list[tuple[int, _Element]] = [(-1, top)]
+    if len(lines) > MAX_ELEMENTS:
+        raise _RefusedError("more lines than nvidia-smi writes")
+    for at, text in lines:
+        found = _TEXT_LINE.match(text.rstrip())
+        if found is None:
+            continue
+        depth = len(found[1])
+        while stack[-1][0] >= depth:
+            stack.pop()
+        parent = stack[-1][1]
+        gpu = _TEXT_GPU.match(text)
+        name = re.sub(r"[^a-z0-9]+", "_", found[2].lower()).strip("_")
+        tag = "gpu" if gpu else _TEXT_TAGS.get(parent.tag, {}).get(name, name)
+        element = _Element(tag, at, {"id": gpu[1]} if gpu else {}, text=[found[3] or ""])
+        parent.children.append(element)
+        if len(stack) <= MAX_DEPTH:
+            stack.append((depth, element))
+    return _Element("", 0, {}, children=[top])
+
+
+class NvidiaSmiTextParser(NvidiaSmiXmlParser):
+    """``nvidia-smi -q`` as text, once or in a loop."""
+
+    format: ClassVar[str] = "nvidia_smi_text"
+    description: ClassVar[str] = "nvidia-smi -q"
+
+    @staticmethod
+    def recognises(head: bytes) -> bool:
+        """Whether the bytes hold the banner of nvidia-smi's text."""
+        return _BANNER in head
+
+    def finish(self) -> ParsedLog:
+        """Return temperatures, power, memory and errors of every GPU of every report."""
+        log = self.log
+        measurements: list[Measurement] = []
+        reports = self._reports()
+        if not reports:
+            log.find("no_rows", "no report of nvidia-smi", Verdict.UNPROVEN)
+        try:
+            for lines in reports:
+                root = _read_text(lines)
+                gpus = _gpus_of(root)
+                self._judge_whole(gpus)
+                self.report(root, gpus, measurements)
+        except ValueError as error:
+            log.find("damaged_text", str(error), Verdict.UNPROVEN)
+        if log.ends_in_line:
+            log.find("cut_off", "the text ends in mid-line", Verdict.UNPROVEN, line=log.lines + 1)
+        return log.parsed(self.format, Verdict.PASS if reports else Verdict.UNPROVEN, measurements)
+
+    def _reports(self) -> list[list[tuple[int, str]]]:
+        """Return the numbered lines of each report; note GPUs that do not answer."""
+        reports: list[list[tuple[int, str]]] = []
+        for at, raw in enumerate(bytes(self.data).split(b"\n"), start=1):
+            text = raw[:2000].decode("utf-8", "replace").rstrip("\r")
+            if _BANNER.decode() in text:
+                reports.append([])
+            elif _CSV_FAULT.search(text) or "Unable to determine the device handle" in text:
+                self.log.find("gpu_lost", "a GPU does not answer", Verdict.FAIL, line=at, excerpt=text)
+            elif reports and text.strip():
+                reports[-1].append((at, text))
+        if len(self.data) > MAX_XML:
+            self.log.find("too_large", "more text than is read", Verdict.UNPROVEN)
+        return reports
+
+    def _judge_whole(self, gpus: list[tuple[Gpu, _Element]]) -> None:
+        """Every GPU has the same sections, up to the last one: nothing else marks the end."""
+        sections = {frozenset(one.tag for one in element.children) for _gpu, element in gpus}
+        if len(sections) > 1 or not all("processes" in tags for tags in sections):
+            message = "a GPU's description is not whole (of `nvidia-smi -q` without -d)"
+            self.log.find("cut_off", message, Verdict.UNPROVEN)
+
+
+def _find_twice(log: Log, at: int, what: str, text: str) -> None:
+    """Note a GPU or a link that a list has twice: it hides another one, or two lists were put together."""
+    log.find("gpu_twice", f"{what} is listed twice", Verdict.UNPROVEN, line=at, excerpt=text)
+
+
+_CSV_KEYS = frozenset({"index", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id"})
+_CSV_NAMED = re.compile(r"[0-9A-Za-z]")
+"""How what names a GPU begins, unlike `[N/A]`."""
+_TO_THE_SECOND = len("2024/01/31 12:00:00")
 _CSV_NAMES = {
     "temperature.gpu": ("gpu_temperature", _LOWER),
     "power.draw": ("gpu_power", None),
@@ -330,6 +499,9 @@ class NvidiaSmiCsvParser(LogParser):
     def __init__(self, log: Log) -> None:
         super().__init__(log)
         self.columns: list[tuple[str, str]] = []
+        self.moment = ""
+        self.seen: set[tuple[str, str]] = set()
+        """What rows named GPUs by, of one second: column and value."""
         self.measurements: list[Measurement] = []
         self.rows = 0
         self.last_line = 0
@@ -367,6 +539,7 @@ class NvidiaSmiCsvParser(LogParser):
 
     def row(self, at: int, values: dict[str, str], cells: list[str]) -> None:
         """Take one GPU's values."""
+        self._check_once(at, values)
         gpu = clean(values.get("uuid") or values.get("index") or str(self.rows - 1), 80)
         if values.get("name"):
             self.log.tag("device", values["name"])
@@ -376,6 +549,19 @@ class NvidiaSmiCsvParser(LogParser):
             value = _leading(cell)
             if value is not None and math.isfinite(value):
                 self._cell(at, gpu, name, unit, value)
+
+    def _check_once(self, at: int, values: dict[str, str]) -> None:
+        """Note a GPU that a table has twice; a query in a loop lists it again, at another second."""
+        moment = values.get("timestamp", "")[:_TO_THE_SECOND]
+        if moment != self.moment:
+            self.moment = moment
+            self.seen.clear()
+        for column in _CSV_KEYS & values.keys():
+            place = column, values[column]
+            if place in self.seen:
+                _find_twice(self.log, at, f"{column} {place[1]}", ", ".join(values.values()))
+            elif _CSV_NAMED.match(place[1]) and len(self.seen) < 20_000:
+                self.seen.add(place)
 
     def _cell(self, at: int, gpu: str, name: str, unit: str, value: float) -> None:
         if "uncorrected.volatile" in name and value > 0:
@@ -420,17 +606,27 @@ class NvlinkStatusParser(LogParser):
         super().__init__(log)
         self.links: dict[str, list[float]] = {}
         self.lines: dict[str, int] = {}
+        self.indexes: set[str] = set()
+        self.of_gpu: set[str] = set()
+        """Links that the present GPU's list has."""
         self.uuid = ""
 
     def line(self, at: int, text: str) -> None:
         """Read a GPU's heading or a link."""
         if found := _GPU_LINE.match(text):
             self.uuid = found[3]
+            self.of_gpu.clear()
+            if self.uuid in self.links or found[1] in self.indexes:
+                _find_twice(self.log, at, f"{self.uuid} ({found[1]})", text)
+            self.indexes.add(found[1])
             if len(self.links) < MAX_GPUS:
                 self.links.setdefault(self.uuid, [])
                 self.lines.setdefault(self.uuid, at)
             self.log.tag("device", found[2])
         elif (found := _LINK_LINE.match(text)) and self.uuid in self.links:
+            if found[1] in self.of_gpu:
+                _find_twice(self.log, at, f"{self.uuid}, link {found[1]}", text)
+            self.of_gpu.add(found[1])
             speed = number(found[2])
             if speed is None or speed <= 0:
                 self.log.find(

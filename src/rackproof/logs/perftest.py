@@ -1,111 +1,290 @@
-"""perftest (``ib_write_bw`` and its kin): a table of message sizes.
+"""perftest (``ib_write_bw``, ``ib_write_lat`` and their kin): tables of message sizes.
 
-Client and server may print into the same file; the lowest value of each size counts.
+The columns are those that the table's own header names: ``-D`` measures no peak (0.00), ``--cpu_util`` and
+``--report-per-port`` add columns, ``--raw_qos`` puts one in the middle. Client and server may print into the
+same file; the worst row of each size counts.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
 from typing import ClassVar
 
-from rackproof.core.records import Direction, ParsedLog, Verdict
+from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
+from rackproof.logs._launchers import split_label
 from rackproof.logs._reading import Log, LogParser, number
 
-_TITLE = re.compile(r"^\s*(RDMA_Write|RDMA_Read|Send)\s+(?:Bidirectional )?BW Test")
-_HEADER = re.compile(
-    r"^\s*#bytes\s+#iterations\s+BW peak\[(MB/sec|MiB/sec|Gb/sec)\]\s+BW average\[(MB/sec|MiB/sec|Gb/sec)\]"
+_TITLE = re.compile(
+    r"^\s*(RDMA_Write|RDMA_Read|Send|Atomic)(?:_(imm))? (?:(?:CMP_AND_SWAP|FETCH_AND_ADD) )?(Bidirectional )?"
+    r"(?:Post List )?(BW|Latency) (?:forwarding )?(?:Multicast )?Test\s*$"
 )
-_ROW = re.compile(r"^\s*(\d{1,15})\s+(\d{1,15})\s+(\S{1,20})\s+(\S{1,20})(?:\s+(\S{1,20}))?\s*$")
-_LINE = re.compile(r"^-{20,}\s*$")
-_FACT = re.compile(r"^\s*(Transport type|Link type|Mtu|Number of qps)\s*:\s*(\S+)")
+_COLUMN = re.compile(
+    r"#bytes|#iterations|#sl|BW (?:peak|average|Port\d) ?\[[A-Za-z/]{1,10}\]|MsgRate(?: Port\d)?\[Mpps\]|"
+    r"t_[a-z]{1,10}\[[a-z]{1,10}\]|99(?:\.9{1,3})?% percentile\[[a-z]{1,10}\]|tps average|CPU_Util\[%{1,2}\]"
+)
+_ROW = re.compile(r"^\s*\d{1,15}(?:\s+\S{1,30}){2,20}\s*$")
+_LIKE_ROW = re.compile(r"^\s*\d+\s+\d+")
+_LINE = re.compile(r"^\s*-{20,}\s*$")
+_FACT = re.compile(
+    r"^\s*(Transport type|Link type|Mtu|Number of qps|Connection type)\s*:\s*(\S+)"
+    r"(?:\s+(Transport type)\s*:\s*(\S+))?"
+)
+_DEVICE = re.compile(r"\bDevice\s*:\s*(\S{1,60})")
+_HEADING = re.compile(r"^\s*(?:(?:local|remote) address:|GID: |[A-Z#][A-Za-z0-9_*. -]{1,24}:\s)")
+"""What stands between the rules above a table."""
 _ERROR = re.compile(
     r"Couldn't connect|Unable to|Failed to|Completion with error|syndrom|Problems with warm up|"
-    r"Conflicting CPU",
+    r"Conflicting CPU|below (?:bw|msg_rate) limit|exited with Error|running infinitely|"
+    r"Data validation.{0,40}(?:fail|error|mismatch)",
     re.I,
 )
-_NAMES = {"RDMA_Write": "ib_write_bw", "RDMA_Read": "ib_read_bw", "Send": "ib_send_bw"}
+_VERBS = {"RDMA_Write": "write", "RDMA_Read": "read", "Send": "send", "Atomic": "atomic"}
 # perftest's "MB" is 2**20 bytes (its own message rate times the size confirms it).
 _TO_GBIT = {"MB/sec": 8 * 2**20 / 1e9, "MiB/sec": 8 * 2**20 / 1e9, "Gb/sec": 1.0}
+MAX_ROWS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """What a column of a table measures: the end of its name in a measurement, None for sizes and counts."""
+
+    suffix: str | None = None
+    unit: str = ""
+    factor: float = 1.0
+    direction: Direction | None = None
+    main: bool = False
+    """Whether the test is about this column: the worst row is that with its worst value."""
+    not_measured: bool = False
+    """Whether 0 stands for what was not measured."""
+
+
+_HIGHER, _LOWER = Direction.HIGHER, Direction.LOWER
+
+
+def _column(words: str) -> _Column:
+    """Return what a column's heading means."""
+    name, _bracket, unit = words.partition("[")
+    name, unit = name.strip(), unit.rstrip("]")
+    unit = "us" if unit == "usec" else unit
+    if name.startswith("BW"):
+        return _bandwidth_column(name, unit)
+    if name.startswith("MsgRate"):
+        port = name[8:].lower()
+        suffix = f"_{port}_message_rate" if port else "_message_rate"
+        return _Column(suffix, "Mpps", 1.0, _HIGHER, not_measured=True)
+    if name.startswith("t_"):
+        average = name == "t_avg"
+        return _Column("" if average else name[1:], unit, 1.0, _LOWER, main=average)
+    if name.startswith("99"):
+        return _Column("_p" + name.split("%")[0].replace(".", "_"), unit, 1.0, _LOWER)
+    others = {
+        "tps average": _Column("_rate", "1/s", 1.0, _HIGHER),
+        "CPU_Util": _Column("_cpu_utilisation", "%"),
+    }
+    return others.get(name, _Column())
+
+
+def _bandwidth_column(name: str, unit: str) -> _Column:
+    factor = _TO_GBIT.get(unit)
+    if factor is None:
+        return _Column("_unknown", unit)
+    if name == "BW average":
+        return _Column("", "Gbit/s", factor, _HIGHER, main=True)
+    return _Column(f"_{name[3:].lower()}", "Gbit/s", factor, _HIGHER, not_measured=True)
+
+
+@dataclass(slots=True)
+class _Test:
+    """What the heading of a test states."""
+
+    name: str = ""
+    bidirectional: bool = False
+    device: str = ""
+
+
+@dataclass(slots=True)
+class _Row:
+    values: list[tuple[_Column, float]]
+    main: float
+    direction: Direction | None
+    at: int
 
 
 class PerftestParser(LogParser):
     """Reads the rows between header and closing rule."""
 
     format: ClassVar[str] = "ib_write_bw"
-    description: ClassVar[str] = "perftest: ib_write_bw, ib_read_bw, ib_send_bw"
+    description: ClassVar[str] = "perftest: ib_write_bw, ib_write_lat and their kin"
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Whether the bytes hold a bandwidth test of perftest."""
-        return b"#bytes" in head and b"BW average[" in head
+        """Whether the bytes hold a bandwidth or latency test of perftest."""
+        return b"#bytes" in head and (b"BW average[" in head or b"t_avg[" in head)
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
-        self.name = "ib_write_bw"
-        self.factors: tuple[float, float] | None = None
-        self.rows: dict[int, tuple[float, float, int]] = {}
-        self.closed = False
+        self.test = _Test()
+        self.headers: dict[int, list[_Column]] = {}
+        """Columns of the tables that are open, by their number: two processes' may differ."""
+        self.rows: dict[tuple[str, ...], _Row] = {}
+        self.devices: set[str] = set()
+        self.open = 0
+        """Tables that have begun and not ended."""
+        self.tables = 0
+        self.titles = 0
+        self.rows_open = 0
+        """Rows since no table was open: of two processes' tables each needs one of its own."""
+        self.ends = 0
+        """Tables that ended since none was open."""
+        self.rows_since = 0
+        """Rows since the last header: the same rule is above it, and only below a row it is the end."""
+        self.rule_at = 0
+        """Line of a rule that is an end unless the next line is a heading."""
 
     def line(self, at: int, text: str) -> None:
         """Read one line."""
-        if self._take_heading(text):
+        if not text.strip():
             return
-        if _LINE.match(text):
-            # The same rule is above the header; only below a row it is the end.
-            self.closed = self.closed or bool(self.rows)
-        elif self.factors and (found := _ROW.match(text)):
-            self.row(at, text, int(found[1]), found[3], found[4])
-        elif self.factors and re.match(r"^\s*\d+\s+\d+", text):
-            self.log.find(
-                "damaged_line", "a row that cannot be read", Verdict.UNPROVEN, line=at, excerpt=text
-            )
-        elif _ERROR.search(text):
+        if not self._take(at, text):
+            _label, rest = split_label(text)
+            if rest == text or not self._take(at, rest):
+                self._words(at, text)
+
+    def _words(self, at: int, text: str) -> None:
+        self._close()
+        if _ERROR.search(text):
             # A CPU clock that may vary makes a result less exact, not wrong.
             verdict = None if "Conflicting CPU" in text else Verdict.FAIL
             self.log.find("tool_error", "the test reports an error", verdict, line=at, excerpt=text)
 
-    def _take_heading(self, text: str) -> bool:
-        """Take title, header or a fact above the table; return whether the line is one."""
-        if title := _TITLE.match(text):
-            self.name = _NAMES[title[1]]
-        elif header := _HEADER.match(text):
-            self.factors = (_TO_GBIT[header[1]], _TO_GBIT[header[2]])
-        elif fact := _FACT.match(text):
-            self.log.tag(fact[1].lower().replace(" ", "_"), fact[2])
+    def _take(self, at: int, text: str) -> bool:
+        """Take a line that is perftest's own; return whether it is."""
+        if _LINE.match(text):
+            self._close()
+            self.rule_at = at if self.open and self.rows_since and self.rows_open > self.ends else 0
+        elif self._take_heading(text):
+            # The rule above it was none that ends a table.
+            self.rule_at = 0
+        elif self.open and (_ROW.match(text) or _LIKE_ROW.match(text)):
+            self._close()
+            self.row(at, text)
         else:
             return False
         return True
 
-    def row(self, at: int, text: str, size: int, peak_text: str, average_text: str) -> None:
+    def _close(self) -> None:
+        """End a table at the rule that was read last."""
+        if self.rule_at:
+            self.open -= 1
+            self.ends += 1
+            self.rule_at = 0
+
+    def _take_heading(self, text: str) -> bool:
+        """Take title, header or a fact above the table; return whether the line is one."""
+        if title := _TITLE.match(text):
+            self.titles += 1
+            kind = "bw" if title[4] == "BW" else "lat"
+            imm = "_imm" if title[2] else ""
+            self.test = _Test(f"ib_{_VERBS[title[1]]}{imm}_{kind}", bool(title[3]), self.test.device)
+        elif text.lstrip().startswith("#bytes"):
+            self._header(text)
+        elif fact := _FACT.match(text):
+            self.log.tag(fact[1].lower().replace(" ", "_"), fact[2])
+            if fact[3]:
+                self.log.tag("transport_type", fact[4])
+        elif device := _DEVICE.search(text):
+            self.test.device = device[1]
+        else:
+            return _HEADING.match(text) is not None and not _ERROR.search(text)
+        return True
+
+    def _header(self, text: str) -> None:
+        columns = [_column(words) for words in _COLUMN.findall(text)]
+        if not any(column.main for column in columns):
+            return
+        if self.open == 0:
+            self.headers = {}
+            self.rows_open = self.ends = 0
+        self.headers[len(columns)] = columns
+        self.open += 1
+        self.tables += 1
+        self.rows_since = 0
+
+    def row(self, at: int, text: str) -> None:
         """Take one size."""
-        peak, average = number(peak_text), number(average_text)
-        if average is None or peak is None or self.factors is None or not 0 < average < math.inf:
+        words = text.split()
+        columns = self.headers.get(len(words))
+        if columns is None:
             self.log.find(
-                "impossible_value",
-                "a bandwidth that is no positive number",
-                Verdict.UNPROVEN,
-                line=at,
-                excerpt=text,
+                "damaged_line", "a row that cannot be read", Verdict.UNPROVEN, line=at, excerpt=text
             )
             return
-        peak, average = peak * self.factors[0], average * self.factors[1]
-        old = self.rows.get(size)
-        if (old is None and len(self.rows) < 200) or (old is not None and average < old[1]):
-            self.rows[size] = (peak, average, at)
+        self.rows_since += 1
+        self.rows_open += 1
+        values = []
+        for column, word in zip(columns, words, strict=True):
+            if column.suffix is None:
+                continue
+            value = number(word)
+            if value == 0 and column.not_measured:
+                continue
+            # An idle processor, and a deviation too small to be shown, are measurements.
+            may_be_zero = column.direction is None or column.suffix == "_stdev"
+            if value is None or not (0 <= value < math.inf) or (value == 0 and not may_be_zero):
+                self._impossible(at, text, column)
+                return
+            values.append((column, value * column.factor))
+        self._keep(at, words, columns, values)
+
+    def _impossible(self, at: int, text: str, column: _Column) -> None:
+        what = "latency" if column.direction is _LOWER else "bandwidth"
+        message = f"a {what} that is no positive number"
+        self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
+
+    def _keep(
+        self, at: int, words: list[str], columns: list[_Column], values: list[tuple[_Column, float]]
+    ) -> None:
+        """Keep the worst row of each size, test, device and service level."""
+        main, value = next((column, value) for column, value in values if column.main)
+        name = self.test.name or ("ib_write_lat" if main.direction is _LOWER else "ib_write_bw")
+        # The service level stands between size and iterations.
+        level = words[1] if columns[1].suffix is None and columns[2].suffix is None else ""
+        both = "yes" if self.test.bidirectional else ""
+        key = (name, both, self.test.device, level, words[0])
+        old = self.rows.get(key)
+        if old is None and len(self.rows) >= MAX_ROWS:
+            self.log.find(
+                "too_many_rows", f"only the first {MAX_ROWS} rows are read", Verdict.UNPROVEN, line=at
+            )
+            return
+        if old is None or (value < old.main if main.direction is _HIGHER else value > old.main):
+            self.rows[key] = _Row(values, value, main.direction, at)
+        self.devices.add(self.test.device)
 
     def finish(self) -> ParsedLog:
-        """Return average and peak bandwidth of each size in Gbit/s."""
-        measurements = []
-        for size, (peak, average, at) in sorted(self.rows.items()):
-            for name, value in ((self.name, average), (f"{self.name}_peak", peak)):
+        """Return the figures of each size: bandwidths in Gbit/s, latencies in microseconds."""
+        self._close()
+        measurements: list[Measurement] = []
+        for (name, both, device, level, size), row in sorted(
+            self.rows.items(), key=lambda one: (*one[0][:4], int(one[0][4]))
+        ):
+            labels = {"size_bytes": size}
+            # Only where it tells rows apart: references of one device name none.
+            labels |= {"device": device} if len(self.devices) > 1 and device else {}
+            labels |= {"service_level": level} if level else {}
+            labels |= {"bidirectional": both} if both else {}
+            for column, value in sorted(row.values, key=lambda one: not one[0].main):
                 measurements.append(
                     self.measure(
-                        name, value, "Gbit/s", Direction.HIGHER, at, labels={"size_bytes": str(size)}
+                        f"{name}{column.suffix}", value, column.unit, column.direction, row.at, labels=labels
                     )
                 )
-        proven = bool(self.rows) and self.closed
+        if self.titles > self.tables > 0:
+            self.log.find("cut_off", "a test without its table", Verdict.UNPROVEN)
+        proven = bool(self.rows) and self.tables > 0 and self.open <= 0
         if not proven:
             self.log.find("cut_off", "the table has no end", Verdict.UNPROVEN, line=max(1, self.log.lines))
-        self.log.marks_as_findings(self.log.lines + 1 if proven else None)
+        self.log.marks_as_findings(self.log.line_after_last if proven else None)
         return self.log.parsed(self.format, Verdict.PASS if proven else Verdict.UNPROVEN, measurements)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import Field
 
@@ -22,6 +23,11 @@ from rackproof.core.text import sanitize
 from rackproof.logs import parse
 from rackproof.logs._reading import observe_path
 
+CLOCK_SLACK_S = 300.0
+"""How far the clocks of a cluster's nodes may be apart: munge refuses messages that are older."""
+ZONE_SLACK_S = 14 * 3600.0
+"""How far a time without its zone may be from UTC."""
+_SECONDS = re.compile(r"\d{9,11}")
 MARK = ":::RACKPROOF "
 _MARKER = re.compile(
     r"\b(PROLOG_START|NCCL_TEST_START|NCCL_TEST_STOP|PROLOG_STOP|EXPERIMENT_START|RUNANDTIME_START|"
@@ -30,6 +36,7 @@ _MARKER = re.compile(
 _NODE_LIST = re.compile(r"^:::DLPAL (\S+) (\S*) (\d+) (\S+)")
 _CLEARING = re.compile(r"Clearing cache on ")
 _CLEARED = re.compile(r"vm\.drop_caches = \d")
+_CLEARING_COMMAND = re.compile(r"vm\.drop_caches=\d|> ?/proc/sys/vm/drop_caches")
 _PROCESS_COUNT = re.compile(r"Starting with (\d{1,6}) processes")
 _LABEL = re.compile(r"^\s*(\d{1,6}): ")
 _MPI_ERROR = re.compile(
@@ -40,6 +47,8 @@ _TASK_DEATH = re.compile(r"srun: error: (\S+: tasks? [\d,\-]+: (?!Exited with ex
 _RANK = re.compile(r"\[rank:? ?(\d{1,6})\]")
 _SLOW_NODE = re.compile(r"Rank=(\d+) Node=(\S+) Score=([0-9.]+)")
 _SAMPLES = re.compile(r'"samples_count": ?(\d{1,15})')
+_EPOCH = re.compile(r'"epoch_num": ?(\d{1,15}(?:\.\d{1,30})?)')
+_PREFLIGHT_DEVICE = re.compile(r"(?m)^#\s+Rank\s+\d{1,6} .*\bon \S+ device\s+\d")
 _SCORE = re.compile(r"\d*\.?\d+")
 MAX_LINE_BYTES = 20_000
 MAX_KEPT = 20
@@ -49,6 +58,9 @@ SLOW_SCORE = 0.7
 """A node whose work takes so much longer than the others' that it holds them up: NeMo's own threshold."""
 SLOW_REPEAT, REMARKABLE_REPEAT = 0.1, 0.04
 """By so much slower than the median of those before it, a repeat is degraded; by so much remarked on."""
+
+START, STOP = "RUNANDTIME_START", "RUNANDTIME_STOP"
+"""The markers that run.sub prints right before and after the training."""
 
 _PHASES = {
     "prolog": ("PROLOG_START", "PROLOG_STOP"),
@@ -67,7 +79,13 @@ class RunSubOutput(Record):
     )
     times: dict[str, int] = {}  # noqa: RUF012  (pydantic copies defaults)
     """Unix time of each marker, the first of each."""
+    contradictions: tuple[str, ...] = ()
+    """Markers that come again with another time, or before what they end."""
     node_list: tuple[str, ...] = ()
+    node_count: int | None = None
+    """How many nodes the job has by the log; None where it does not show that."""
+    job: str = ""
+    """The number of the Slurm job by the log."""
     cache_clearings: int = 0
     """How many nodes began to clear their page cache."""
     caches_cleared: int = 0
@@ -79,8 +97,8 @@ class RunSubOutput(Record):
     out_of_memory_ranks: tuple[int, ...] = ()
     mount_errors: tuple[str, ...] = ()
     mpi_errors: tuple[str, ...] = ()
-    samples: int | None = None
-    """Samples trained until the last evaluation."""
+    samples: float | None = None
+    """Samples trained until the last evaluation; epochs, where the benchmark counts these."""
     preflight_enabled: bool | None = None
     """Whether the NCCL preflight was switched on; None where the log does not show it."""
     preflight_text: str = ""
@@ -107,7 +125,10 @@ class RunSubReader:
     def __init__(self) -> None:
         self._launcher_report: dict[str, Any] = {}
         self._times: dict[str, int] = {}
+        self._contradictions: list[str] = []
         self._node_list: tuple[str, ...] = ()
+        self._node_count: int | None = None
+        self._job = ""
         self._cache_clearings = self._caches_cleared = 0
         self._cache_errors: list[str] = []
         self._stated_ranks = 0
@@ -117,7 +138,7 @@ class RunSubReader:
         self._out_of_memory_ranks: set[int] = set()
         self._mount_errors: list[str] = []
         self._mpi_errors: list[str] = []
-        self._samples: int | None = None
+        self._samples: float | None = None
         self._preflight_enabled: bool | None = None
         self._preflight_lines: list[str] = []
         self._preflight_size = 0
@@ -138,8 +159,11 @@ class RunSubReader:
             self._keep_preflight_line(text)
         if self._take_setup_line(text) or self._take_error_line(text):
             return
-        if '"eval_accuracy"' in text and (samples := _SAMPLES.search(text)):
-            self._samples = int(samples[1])
+        if '"eval_accuracy"' in text and (trained := _SAMPLES.search(text) or _EPOCH.search(text)):
+            self._samples = float(trained[1])
+        elif not self._in_training and ":::ML" in text:
+            # Where the marker is missing the first event shows that the training has begun.
+            self._in_training = STOP not in self._times
         elif self._in_training:
             self._take_training_line(text)
 
@@ -148,7 +172,10 @@ class RunSubReader:
         return RunSubOutput(
             launcher_report=self._launcher_report,
             times=self._times,
+            contradictions=tuple(self._contradictions[:MAX_KEPT]),
             node_list=self._node_list,
+            node_count=self._node_count,
+            job=self._job,
             cache_clearings=self._cache_clearings,
             caches_cleared=self._caches_cleared,
             cache_errors=tuple(self._cache_errors[:MAX_KEPT]),
@@ -172,13 +199,19 @@ class RunSubReader:
             self._launcher_report.update({sanitize(key, 40): value for key, value in report.items()})
 
     def _take_marker(self, name: str, time: int) -> None:
-        self._times.setdefault(name, time)
+        if name == START and name not in self._times and STOP in self._times:
+            self._contradictions.append(f"{START} comes after {STOP}")
+        if name == STOP and time < self._times.get(START, 0):
+            self._contradictions.append(f"{STOP} is {time}, before {START}, {self._times[START]}")
+        # `set -x` prints each once more, with the same time.
+        if self._times.setdefault(name, time) != time:
+            self._contradictions.append(f"{name} is {self._times[name]} and {time}")
         if name == "NCCL_TEST_START":
             self._in_preflight = True
         elif name == "NCCL_TEST_STOP":
             self._in_preflight = False
         # Ranks and deaths outside of it are those of other steps, such as the preflight's.
-        self._in_training = "RUNANDTIME_START" in self._times and "RUNANDTIME_STOP" not in self._times
+        self._in_training = START in self._times and STOP not in self._times
 
     def _keep_preflight_line(self, text: str) -> None:
         if self._preflight_size < MAX_NCCL:
@@ -192,16 +225,20 @@ class RunSubReader:
             return True
         if text.startswith(":::DLPAL") and (node_list := _NODE_LIST.match(text)):
             self._node_list = expand_hostlist(node_list[4])
+            self._job, self._node_count = sanitize(node_list[2], 20), int(node_list[3][:9])
             return True
+        # A cache that is cleared while the training runs was not cleared before it.
+        if START in self._times:
+            return False
         if "Clearing cache on " in text:
             # run.sub prints it with `echo -n`: the words of several nodes may share a line.
             self._cache_clearings += len(_CLEARING.findall(text))
             return True
-        # With `set -x` the shell prints the command itself, after a plus sign.
+        # With `set -x` the shell prints the command itself, after a plus sign, or in lines of its own.
         if "drop_caches" in text and not text.lstrip().startswith("+"):
             if cleared := _CLEARED.findall(text):
                 self._caches_cleared += len(cleared)
-            else:
+            elif not _CLEARING_COMMAND.search(text):
                 self._cache_errors.append(sanitize(text, 200))
             return True
         return False
@@ -242,32 +279,46 @@ def read_run_sub(path: Path) -> RunSubOutput:
     return reader.result()
 
 
-def run_sub_findings(output: RunSubOutput, nodes: Sequence[str], gpus: int) -> list[Finding]:
-    """Return what the output shows against the run.
+class RunScript(NamedTuple):
+    """What a benchmark's run script is known to do; by default all that run.sub of the round 5.1 does."""
+
+    lacks: Collection[str] = ()
+    """What it does not print by design, as ``lacks`` of a definition names it."""
+    processes: str = "gpu"
+    """Whether it starts a process for each ``gpu`` or each ``node``; empty where it may do either."""
+    preflight_off: bool = False
+    """Whether the run was planned without the NCCL preflight."""
+
+
+def run_sub_findings(
+    output: RunSubOutput,
+    nodes: Sequence[str],
+    gpus: int,
+    *,
+    run_id: str = "",
+    script: RunScript = RunScript(),  # noqa: B008  (it cannot be changed)
+) -> list[Finding]:
+    """Return what the output shows against the run, and what it would have to show and does not.
 
     Args:
         output: What was read.
         nodes: The nodes that were asked for.
         gpus: GPUs of each; 0 where it is not known.
+        run_id: The run, which its Slurm job is named after; empty where that is not compared.
+        script: What the run script prints.
     """
     refused = output.launcher_report.get("refused")
     if refused:
         return [_finding("refused", Verdict.UNPROVEN, sanitize(refused, 2000))]
-    findings = []
-    if output.mpi_errors:
-        message = (
-            f"Slurm could not start ranks with the MPI that run.sub asks for: {output.mpi_errors[0]}; "
-            "install its library on all nodes, or name another kind with "
-            "bench_environment: {SLURM_MPI_TYPE: ...}"
-        )
-        findings.append(_finding("no_mpi", Verdict.UNPROVEN, message))
-    findings += _end_findings(output)
-    if "RUNANDTIME_START" not in output.times:
-        # Before the training began, absent nodes and caches only follow from what ended the job.
+    ended = [*_end_findings(output), *slurm_record_findings(output.end, nodes, run_id)]
+    findings = [*_mpi_findings(output), *ended]
+    if ended_before_training(output, findings):
+        # Before the training began, absent ranks and caches only follow from what ended the job.
         return findings
-    findings += _node_findings(output, nodes, gpus)
-    findings += _cache_findings(output, nodes)
-    findings += preflight_findings(output)
+    findings += _marker_findings(output, script)
+    findings += _node_findings(output, nodes, gpus, script)
+    findings += _cache_findings(output, nodes, script)
+    findings += preflight_findings(output, script, len(nodes) * gpus)
     for text in output.mount_errors:
         findings.append(
             _finding("mount_check", Verdict.UNPROVEN, f"run.sub's check of the mounts failed: {text}")
@@ -279,8 +330,39 @@ def run_sub_findings(output: RunSubOutput, nodes: Sequence[str], gpus: int) -> l
     return findings
 
 
+def ended_before_training(output: RunSubOutput, findings: Sequence[Finding]) -> bool:
+    """Whether a job ended before its training began, by findings that name the cause."""
+    causes = ("no_mpi", "no_end", "refused")
+    return START not in output.times and any(
+        finding.verdict is Verdict.FAIL or finding.code in causes for finding in findings
+    )
+
+
+def _mpi_findings(output: RunSubOutput) -> list[Finding]:
+    if not output.mpi_errors:
+        return []
+    message = (
+        f"Slurm could not start ranks with the MPI that run.sub asks for: {output.mpi_errors[0]}; "
+        "install its library on all nodes, or name another kind with "
+        "bench_environment: {SLURM_MPI_TYPE: ...}"
+    )
+    return [_finding("no_mpi", Verdict.UNPROVEN, message)]
+
+
+def _marker_findings(output: RunSubOutput, script: RunScript) -> list[Finding]:
+    """Return a finding where the script's markers do not show the training whole."""
+    missing = [name for name in (START, STOP) if name not in output.times]
+    if missing and "start_marker" not in script.lacks:
+        message = f"the log has no {' and no '.join(missing)}: it does not show run.sub's training whole"
+        return [_finding("no_start_marker", Verdict.UNPROVEN, message)]
+    if output.contradictions:
+        message = f"run.sub's markers contradict each other: {output.contradictions[0]}"
+        return [_finding("markers_contradict", Verdict.UNPROVEN, message)]
+    return []
+
+
 def _end_findings(output: RunSubOutput) -> list[Finding]:
-    """Return what ended the job early: deaths, a lack of memory, a hang, its state by Slurm."""
+    """Return what ended the job early: deaths, a lack of memory, a hang."""
     # The first to die is the cause; the others lose their peer.
     findings = [
         _finding("task_died", Verdict.FAIL, f"a task died: {text}") for text in output.task_deaths[:1]
@@ -291,11 +373,7 @@ def _end_findings(output: RunSubOutput) -> list[Finding]:
     hang = output.launcher_report.get("hang")
     if isinstance(hang, dict):
         findings.append(_hang_finding(hang))
-    if not output.end:
-        message = "the launcher reported no end of the Slurm job"
-        findings.append(_finding("no_end", Verdict.UNPROVEN, message))
-        return findings
-    return findings + _state_findings(output.end)
+    return findings
 
 
 def _hang_finding(hang: Mapping[str, Any]) -> Finding:
@@ -308,22 +386,6 @@ def _hang_finding(hang: Mapping[str, Any]) -> Finding:
     return _finding("hung_at_step", Verdict.FAIL, message)
 
 
-def _state_findings(end: Mapping[str, Any]) -> list[Finding]:
-    """Return a finding where Slurm does not report the job as completed."""
-    state, code = sanitize(end.get("state"), 40), sanitize(end.get("exit_code") or "", 20)
-    if state == "COMPLETED" and code in ("", "0:0"):
-        return []
-    failed_steps = [
-        f"step {sanitize(step.get('step'), 10)} on {sanitize(step.get('nodes'), 200)}: "
-        f"{sanitize(step.get('state'), 40)} {sanitize(step.get('exit_code'), 20)}"
-        for step in _steps(end)
-        if step.get("state") not in ("COMPLETED", "")
-    ]
-    detail = f" ({'; '.join(failed_steps[:3])})" if failed_steps else ""
-    message = f"Slurm job {sanitize(end.get('job'), 20)} ended as {state or 'unknown'} {code}{detail}"
-    return [_finding("slurm_state", Verdict.FAIL if state else Verdict.UNPROVEN, message.strip())]
-
-
 def node_of_rank(output: RunSubOutput, rank: int) -> str:
     """Return the node of a rank, empty where it is not known: ranks fill nodes in the order of names."""
     nodes = output.node_list
@@ -332,70 +394,86 @@ def node_of_rank(output: RunSubOutput, rank: int) -> str:
     return nodes[rank * len(nodes) // output.ranks]
 
 
-def _steps(end: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    steps = end.get("steps")
-    return [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
-
-
 def _training_step(output: RunSubOutput) -> Mapping[str, Any] | None:
     """Return the step that trained: the longest of those that began between run.sub's own markers."""
-    first = output.times.get("RUNANDTIME_START", 0)
-    last = output.times.get("RUNANDTIME_STOP", 0)
+    first, last = output.times.get(START, 0), output.times.get(STOP, 0)
+    steps = job_steps(output.end)
     candidates = []
-    for step in _steps(output.end):
+    for step in steps:
         start = step.get("start")
         if isinstance(start, int) and first <= start and (not last or start < last):
             candidates.append(step)
-    return max(candidates, key=lambda step: step.get("elapsed_s") or 0, default=None)
+    # Where clocks differ none may lie between the markers: the longest of all is the training, too.
+    return max(candidates or steps, key=_elapsed_s, default=None)
 
 
-def _node_findings(output: RunSubOutput, nodes: Sequence[str], gpus: int) -> list[Finding]:
-    """Compare the nodes asked for with those of the job, of the log, and of the training's own step."""
+def _elapsed_s(step: Mapping[str, Any]) -> float:
+    elapsed = step.get("elapsed_s")
+    return elapsed if isinstance(elapsed, int | float) else 0.0
+
+
+def _node_findings(output: RunSubOutput, nodes: Sequence[str], gpus: int, script: RunScript) -> list[Finding]:
+    """Compare the nodes asked for with those of the log and of the training's own step."""
     findings = []
-    for origin, claimed in _node_claims(output):
-        if isinstance(claimed, list) and claimed:
-            findings += _wrong_nodes(origin, {str(node) for node in claimed}, set(nodes))
-    # Implementations start one process a GPU or one a node.
-    if output.ranks and output.ranks not in (len(nodes), len(nodes) * gpus):
-        message = (
-            f"{output.ranks} ranks trained, {len(nodes)} nodes with {gpus or '?'} GPUs each were asked for"
-        )
-        findings.append(_finding("wrong_ranks", Verdict.UNPROVEN, message))
-    if not output.node_list and not output.end.get("nodes"):
-        message = "neither Slurm nor the log shows on which nodes it ran"
+    if output.node_list:
+        findings += wrong_nodes("the log", set(output.node_list), set(nodes))
+    elif "node_list" not in script.lacks:
+        message = "the log has no list of nodes (:::DLPAL): it does not show on which nodes it ran"
         findings.append(_finding("nodes_unknown", Verdict.UNPROVEN, message))
-    return findings
-
-
-def _node_claims(output: RunSubOutput) -> list[tuple[str, object]]:
-    """Return each origin that names nodes with what it names, which may be of any type."""
-    claims: list[tuple[str, object]] = [
-        ("Slurm", output.end.get("nodes")),
-        ("the log", list(output.node_list)),
-    ]
-    training = _training_step(output)
+    if output.node_count not in (None, len(nodes)):
+        message = f"the log is of {output.node_count} nodes, {len(nodes)} were asked for"
+        findings.append(_finding("wrong_nodes", Verdict.UNPROVEN, message))
+    findings += _job_number_findings(output)
+    unmarked = "start_marker" in script.lacks and START not in output.times
+    training = None if unmarked else _training_step(output)
     if training:
         # A job may be given all nodes and yet train on some of them.
-        nodes = list(expand_hostlist(str(training.get("nodes") or "")))
-        claims.append(("the training's step", nodes))
-    return claims
+        used = expand_hostlist(str(training.get("nodes") or ""))
+        findings += wrong_nodes("the training's step", set(used), set(nodes))
+    return findings + _rank_findings(output, nodes, gpus, script)
 
 
-def _wrong_nodes(origin: str, used: set[str], asked: set[str]) -> list[Finding]:
-    words = [f"{sanitize(name, 100)} took no part" for name in sorted(asked - used)]
-    words += [f"{sanitize(name, 100)} was not asked for" for name in sorted(used - asked)]
-    if not words:
+def _job_number_findings(output: RunSubOutput) -> list[Finding]:
+    """Return a finding where the log is another job's than the one that Slurm's record is about."""
+    job = sanitize(output.end.get("job") or "", 20)
+    # Without a list of nodes, which states the number, that is a finding of its own; so is no end.
+    if not output.node_list or not output.end or (job and output.job == job):
         return []
-    message = f"other nodes than asked for, by {origin}: {', '.join(words)}"
-    return [_finding("wrong_nodes", Verdict.UNPROVEN, message)]
+    message = (
+        f"the log is of Slurm job {output.job or '(no number)'}, not of {job or '(no number)'}, which was "
+        "started for this run"
+    )
+    return [_finding("another_job", Verdict.UNPROVEN, message)]
 
 
-def _cache_findings(output: RunSubOutput, nodes: Sequence[str]) -> list[Finding]:
+def _rank_findings(output: RunSubOutput, nodes: Sequence[str], gpus: int, script: RunScript) -> list[Finding]:
+    """Compare the number of processes that trained with the GPUs or the nodes that were asked for."""
+    unmarked = START not in output.times
+    if "ranks" in script.lacks and (unmarked or not output.ranks):
+        return []
+    if not output.ranks:
+        message = "the log does not show how many processes trained: GPUs may have been left out"
+        return [_finding("ranks_unknown", Verdict.UNPROVEN, message)]
+    if script.processes == "gpu" and gpus < 1:
+        message = f"{output.ranks} ranks trained; how many GPUs a node has is not known: set bench_sku_gpus"
+        return [_finding("wrong_ranks", Verdict.UNPROVEN, message)]
+    fitting = {"gpu": len(nodes) * gpus, "node": len(nodes)}
+    if output.ranks in ([fitting[script.processes]] if script.processes else fitting.values()):
+        return []
+    message = f"{output.ranks} ranks trained, {len(nodes)} nodes with {gpus or '?'} GPUs each were asked for"
+    if output.ranks == len(nodes):
+        message += "; where one process a node is meant, the definition has to say processes: node"
+    return [_finding("wrong_ranks", Verdict.UNPROVEN, message)]
+
+
+def _cache_findings(output: RunSubOutput, nodes: Sequence[str], script: RunScript) -> list[Finding]:
     """An event `cache_clear: true` proves nothing; what `sysctl` answered on each node does."""
     if output.caches_cleared >= len(nodes) and not output.cache_errors:
         return []
-    if not output.cache_clearings and not output.caches_cleared:
-        message = "no sign in the log that the page caches were cleared"
+    if not output.cache_clearings and not output.caches_cleared and not output.cache_errors:
+        if "cache_clearing" in script.lacks:
+            return []
+        message = "no sign in the log that the page caches were cleared before the training"
     else:
         message = f"the page cache was cleared on {output.caches_cleared} of {len(nodes)} nodes"
         if output.cache_errors:
@@ -403,17 +481,47 @@ def _cache_findings(output: RunSubOutput, nodes: Sequence[str]) -> list[Finding]
     return [_finding("cache_not_cleared", Verdict.UNPROVEN, message)]
 
 
-def preflight_findings(output: RunSubOutput) -> list[Finding]:
-    """Return what the NCCL preflight shows, which the run script itself ignores."""
+def preflight_findings(
+    output: RunSubOutput,
+    script: RunScript = RunScript(),  # noqa: B008  (it cannot be changed)
+    gpus: int = 0,
+) -> list[Finding]:
+    """Return what the NCCL preflight shows, which the run script itself ignores.
+
+    Args:
+        output: What was read.
+        script: What the run script prints, and whether the preflight was planned.
+        gpus: GPUs of all nodes together; 0 where it is not known.
+    """
     if "NCCL_TEST_START" not in output.times:
-        reason = "was switched off" if output.preflight_enabled is False else "did not begin"
-        return [_finding("nccl_preflight", None, f"the NCCL preflight {reason}")]
+        return [_absent_preflight(output, script)]
     parsed = parse(io.BytesIO(output.preflight_text.encode()), format="nccl_tests", name="NCCL preflight")
     findings = _preflight_failures(parsed.findings)
     # Also where it failed: without a result, the network between the nodes was not tested.
     if not any(measurement.name.endswith("busbw") for measurement in parsed.measurements):
         findings.append(_finding("nccl_preflight", Verdict.UNPROVEN, "the NCCL preflight printed no result"))
+    elif "NCCL_TEST_STOP" not in output.times:
+        findings.append(_finding("nccl_preflight", Verdict.UNPROVEN, "the NCCL preflight did not end"))
+    devices = len(_PREFLIGHT_DEVICE.findall(output.preflight_text))
+    if gpus and devices and devices != gpus:
+        message = f"the NCCL preflight ran on {devices} GPUs, the nodes have {gpus}"
+        findings.append(_finding("nccl_preflight", Verdict.UNPROVEN, message))
     return findings
+
+
+def _absent_preflight(output: RunSubOutput, script: RunScript) -> Finding:
+    """Return what it means that the log shows no NCCL preflight."""
+    if "nccl_preflight" in script.lacks:
+        return _finding("nccl_preflight", None, "the run script has no NCCL preflight")
+    if script.preflight_off and not output.preflight_enabled:
+        return _finding("nccl_preflight", None, "the run was planned without the NCCL preflight")
+    reason = "did not begin"
+    if output.preflight_enabled is False:
+        reason = (
+            "was switched off, which the run did not ask for; where that is meant, set "
+            "bench_environment: {NCCL_TEST: '0'}"
+        )
+    return _finding("nccl_preflight", Verdict.UNPROVEN, f"the NCCL preflight {reason}")
 
 
 def _preflight_failures(parsed: Sequence[Finding]) -> list[Finding]:
@@ -518,3 +626,154 @@ def _values(
 
 def _finding(code: str, verdict: Verdict | None, message: str) -> Finding:
     return Finding(code=code, verdict=verdict, message=message[:4000])
+
+
+# -- Slurm's own record of a job ------------------------------------------------------------------------
+#
+# What a log says of itself may be another run's, or cut off; where and when the job ran, and how it ended,
+# Slurm knows. The report is text from a node all the same: anything in it may be missing or of another type.
+
+
+class JobTimes(NamedTuple):
+    """When a job ran by Slurm, in seconds since 1970, and by how much that may be wrong."""
+
+    start_s: float
+    end_s: float
+    slack_s: float
+
+
+def slurm_record_findings(end: Mapping[str, Any], nodes: Sequence[str], run_id: str = "") -> list[Finding]:
+    """Return what Slurm's record of a job says against a run, whatever the job's log says.
+
+    Args:
+        end: The launcher's report of the job's end.
+        nodes: The nodes that were asked for.
+        run_id: The run, which its job is named after; empty where that is not compared.
+    """
+    if not end:
+        return [_unproven("no_end", "the launcher reported no end of the Slurm job")]
+    findings = _state_findings(end)
+    name = end.get("name")
+    if run_id and name and name != run_id:
+        message = f"{_job(end)} is that of another run: it is called {sanitize(name, 130)}, not {run_id}"
+        findings.append(_unproven("another_job", message))
+    return findings + _record_node_findings(end, nodes)
+
+
+def slurm_time_findings(
+    end: Mapping[str, Any], moments: Iterable[tuple[str, float]], *, required: bool = True
+) -> list[Finding]:
+    """Return what of a log happened before its job began or after it ended, by Slurm.
+
+    Args:
+        end: The launcher's report of the job's end.
+        moments: What the log shows, in words, each with its time in seconds since 1970.
+        required: Whether a record without the job's times is a finding.
+    """
+    times = job_times(end)
+    if times is None and not required:
+        return []
+    if times is None:
+        message = f"Slurm's record does not show when {_job(end)} began and ended: its log may be any job's"
+        return [_unproven("slurm_times", message)]
+    if times.end_s < times.start_s:
+        message = f"{_job(end)} ended {times.start_s - times.end_s:.0f} s before it began, by Slurm"
+        return [_unproven("slurm_times", message)]
+    findings = []
+    for what, moment_s in moments:
+        early_s, late_s = times.start_s - moment_s, moment_s - times.end_s
+        if max(early_s, late_s) <= times.slack_s:
+            continue
+        where = f"{early_s:.0f} s before {_job(end)} began"
+        if late_s > early_s:
+            where = f"{late_s:.0f} s after {_job(end)} ended"
+        findings.append(_unproven("log_of_another_time", f"{what} is {where}, by Slurm"))
+    return findings
+
+
+def job_times(end: Mapping[str, Any]) -> JobTimes | None:
+    """Return when a job ran, None where its record does not show that."""
+    start, stop = _moment(end.get("start")), _moment(end.get("end"))
+    if start is None or stop is None:
+        return None
+    return JobTimes(start[0], stop[0], max(start[1], stop[1]))
+
+
+def is_job_of(end: Mapping[str, Any], run_id: str) -> bool:
+    """Whether Slurm's record names the job after a run."""
+    return end.get("name") == run_id
+
+
+def _moment(value: object) -> tuple[float, float] | None:
+    """Return a time of the record in seconds with its slack, None where it is none (``Unknown``)."""
+    text = str(value) if type(value) in (int, str) else ""
+    if _SECONDS.fullmatch(text):
+        return float(text), CLOCK_SLACK_S
+    try:
+        moment = datetime.fromisoformat(text)
+        # Slurm writes local time without its zone where it is not asked for seconds.
+        slack_s = CLOCK_SLACK_S if moment.tzinfo else ZONE_SLACK_S
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp(), slack_s
+    except (ValueError, OverflowError):
+        return None
+
+
+def _job(end: Mapping[str, Any]) -> str:
+    return f"Slurm job {sanitize(end.get('job') or '(no number)', 20)}"
+
+
+def _state_findings(end: Mapping[str, Any]) -> list[Finding]:
+    """Return a finding where Slurm does not report the job as completed."""
+    state, code = sanitize(end.get("state") or "", 40), sanitize(end.get("exit_code") or "", 20)
+    if state == "COMPLETED" and code == "0:0":
+        return []
+    if state == "COMPLETED" and not code:
+        return [_unproven("slurm_state", f"Slurm's record does not show with what status {_job(end)} ended")]
+    failed_steps = [
+        f"step {sanitize(step.get('step'), 10)} on {sanitize(step.get('nodes'), 200)}: "
+        f"{sanitize(step.get('state'), 40)} {sanitize(step.get('exit_code'), 20)}"
+        for step in job_steps(end)
+        if step.get("state") not in ("COMPLETED", "")
+    ]
+    detail = f" ({'; '.join(failed_steps[:3])})" if failed_steps else ""
+    message = f"{_job(end)} ended as {state or 'unknown'} {code}{detail}".strip()
+    verdict = Verdict.FAIL if state else Verdict.UNPROVEN
+    return [Finding(code="slurm_state", verdict=verdict, message=message[:4000])]
+
+
+def job_steps(end: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the job's steps as its record has them; none where no accounts are kept."""
+    steps = end.get("steps")
+    return [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
+
+
+def _record_node_findings(end: Mapping[str, Any], nodes: Sequence[str]) -> list[Finding]:
+    used = end.get("nodes")
+    if not isinstance(used, list) or not used:
+        message = f"Slurm's record does not show on which nodes {_job(end)} ran"
+        return [_unproven("nodes_unknown", message)]
+    findings = wrong_nodes("Slurm", {str(node) for node in used}, set(nodes))
+    count = sanitize(end.get("node_count") or "", 20)
+    if count and count != str(len(nodes)) and not findings:
+        message = f"{_job(end)} had {count} nodes by Slurm, {len(nodes)} were asked for"
+        findings.append(_unproven("wrong_nodes", message))
+    return findings
+
+
+def wrong_nodes(origin: str, used: set[str], asked: set[str]) -> list[Finding]:
+    """Return a finding where a run used other nodes than were asked for.
+
+    Args:
+        origin: What names them, in words.
+        used: The nodes that it names.
+        asked: Those that were asked for.
+    """
+    words = [f"{sanitize(name, 100)} took no part" for name in sorted(asked - used)]
+    words += [f"{sanitize(name, 100)} was not asked for" for name in sorted(used - asked)]
+    if not words:
+        return []
+    return [_unproven("wrong_nodes", f"other nodes than asked for, by {origin}: {', '.join(words)}")]
+
+
+def _unproven(code: str, message: str) -> Finding:
+    return Finding(code=code, verdict=Verdict.UNPROVEN, message=message[:4000])

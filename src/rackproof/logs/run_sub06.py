@@ -14,10 +14,18 @@ from typing import Any
 from rackproof.core.records import Finding, Record, Source, Verdict
 from rackproof.core.text import sanitize
 from rackproof.logs._reading import observe_path
-from rackproof.logs.run_sub import MARK, MAX_KEPT, MAX_LINE_BYTES, RunSubOutput
+from rackproof.logs.run_sub import (
+    MARK,
+    MAX_KEPT,
+    MAX_LINE_BYTES,
+    RunScript,
+    RunSubOutput,
+    slurm_record_findings,
+)
 
 _CLEARED = re.compile(r":::MLL \S+ cache_clear: .*\"value\": *true", re.IGNORECASE)
-_NODE = re.compile(r"Launching on node (\S{1,200})")
+# Of several nodes resnet's run script has each say so, with the number that srun puts before it.
+_NODE = re.compile(r"(?:\d{1,6}: )?Launching on node (\S{1,200})")
 
 
 class RunSub06Output(Record):
@@ -76,14 +84,21 @@ def read_run_sub06(path: Path) -> RunSub06Output:
 
 
 def run_sub06_findings(
-    output: RunSub06Output, launcher: RunSubOutput, asked_nodes: Sequence[str]
+    output: RunSub06Output,
+    launcher: RunSubOutput,
+    asked_nodes: Sequence[str],
+    *,
+    run_id: str = "",
+    script: RunScript = RunScript(),  # noqa: B008  (it cannot be changed)
 ) -> list[Finding]:
-    """Return what the output shows against the run.
+    """Return what the output shows against the run, and what it would have to show and does not.
 
     Args:
         output: What was read here.
         launcher: What :mod:`rackproof.logs.run_sub` read: the lines of the launcher.
         asked_nodes: The nodes that were asked for.
+        run_id: The run, which the Slurm job of several nodes is named after; empty to leave that out.
+        script: What the run script prints.
     """
     refused, hang = launcher.launcher_report.get("refused"), launcher.launcher_report.get("hang")
     if refused:
@@ -93,9 +108,16 @@ def run_sub06_findings(
         findings.append(_hang_finding(hang))
     for line, text in output.errors:
         findings.append(_finding("run_sub_error", Verdict.FAIL, f"run.sub reports: {text}", line))
-    findings += _end_findings(launcher.end)
-    findings += _node_findings(output, launcher.end, asked_nodes)
-    if output.trained and output.caches_cleared < len(asked_nodes):
+    if len(asked_nodes) > 1:
+        ended = slurm_record_findings(launcher.end, asked_nodes, run_id)
+    else:
+        ended = _end_findings(launcher.end)
+    if not output.trained and any(finding.verdict is Verdict.FAIL for finding in [*findings, *ended]):
+        # Before the training began, absent nodes and caches only follow from what ended the run.
+        return [*findings, *ended]
+    findings += [*_node_findings(output, asked_nodes, script), *ended]
+    none_cleared = "cache_clearing" in script.lacks and not output.caches_cleared
+    if output.caches_cleared < len(asked_nodes) and not none_cleared:
         message = f"the page cache was cleared on {output.caches_cleared} of {len(asked_nodes)} nodes"
         findings.append(_finding("cache_not_cleared", Verdict.UNPROVEN, message))
     return findings
@@ -110,34 +132,34 @@ def _hang_finding(hang: Mapping[str, Any]) -> Finding:
 
 
 def _end_findings(end: Mapping[str, Any]) -> list[Finding]:
-    """Return a finding where the launcher did not report a good end."""
+    """Return a finding where the launcher on one node did not report a good end."""
     if not end:
         return [_finding("no_end", Verdict.UNPROVEN, "the launcher reported no end of run.sub")]
-    if end.get("status") not in (0, None):
-        message = f"run.sub ended with {sanitize(end['status'], 20)}"
-        return [_finding("run_sub_status", Verdict.FAIL, message)]
-    if "state" in end and end.get("state") != "COMPLETED":
-        state = sanitize(end.get("state") or "unknown", 40)
-        message = f"Slurm job {sanitize(end.get('job'), 20)} ended as {state}"
+    status, state = end.get("status"), end.get("state")
+    if state is not None and state != "COMPLETED":
+        message = f"Slurm job {sanitize(end.get('job'), 20)} ended as {sanitize(state, 40) or 'unknown'}"
         return [_finding("slurm_state", Verdict.FAIL, message)]
+    if type(status) is int and status != 0:
+        return [_finding("run_sub_status", Verdict.FAIL, f"run.sub ended with {sanitize(status, 20)}")]
+    if status != 0 or isinstance(status, bool):
+        message = "the launcher did not report with what status run.sub ended"
+        return [_finding("no_end", Verdict.UNPROVEN, message)]
     return []
 
 
-def _node_findings(
-    output: RunSub06Output, end: Mapping[str, Any], asked_nodes: Sequence[str]
-) -> list[Finding]:
-    """Compare the nodes asked for with those of the Slurm job and those that run.sub started."""
-    findings = []
-    used = end.get("nodes")
-    if len(asked_nodes) > 1 and isinstance(used, list) and {str(node) for node in used} != set(asked_nodes):
-        names = sanitize(", ".join(str(node) for node in used), 300) or "none"
-        message = f"other nodes than asked for, by Slurm: {names}"
-        findings.append(_finding("wrong_nodes", Verdict.UNPROVEN, message))
+def _node_findings(output: RunSub06Output, asked_nodes: Sequence[str], script: RunScript) -> list[Finding]:
+    """Compare the nodes asked for with those that run.sub started the training on."""
     started = len(set(output.nodes))
-    if output.trained and started and started != len(asked_nodes):
-        message = f"run.sub trained on {started} nodes, {len(asked_nodes)} were asked for"
-        findings.append(_finding("wrong_nodes", Verdict.UNPROVEN, message))
-    return findings
+    if not started:
+        if "node_list" in script.lacks:
+            return []
+        message = "the log does not show on which nodes run.sub started the training (Launching on node)"
+        return [_finding("nodes_unknown", Verdict.UNPROVEN, message)]
+    if started == len(asked_nodes):
+        return []
+    # By their number alone: the names are those that the nodes give themselves.
+    message = f"run.sub trained on {started} nodes, {len(asked_nodes)} were asked for"
+    return [_finding("wrong_nodes", Verdict.UNPROVEN, message)]
 
 
 def _finding(code: str, verdict: Verdict, message: str, line: int | None = None) -> Finding:

@@ -53,6 +53,7 @@ class TfCnnParser(LogParser):
         super().__init__(log)
         self.total: tuple[float, int] | None = None
         self.totals = 0
+        self.last_step_at = 0
         self.loss: tuple[float, int] | None = None
         self.speed = Curve("images_per_second", "images/s", "step")
         self.losses = Curve("train_loss", "", "step")
@@ -136,6 +137,7 @@ class TfCnnParser(LogParser):
             self.log.find("nan", message, Verdict.FAIL, line=at, excerpt=text)
         # One rank's curve is enough; those of several would be mixed into one.
         if self.rank == self.first_rank:
+            self.last_step_at = at
             self.loss = (loss, at)
             self.speed.add(step, speed)
             self.losses.add(step, loss)
@@ -163,7 +165,9 @@ class TfCnnParser(LogParser):
         """Read what an evaluation found."""
         found = _ACCURACY.match(text)
         both = (number(found[1]), number(found[2])) if found else (None, None)
-        if found is None or not all(one is not None and 0 <= one <= 1 for one in both):
+        # Whatever is right at first guess is among the five.
+        ordered = (both[0] or 0.0) <= (both[1] or 0.0)
+        if found is None or not ordered or not all(one is not None and 0 <= one <= 1 for one in both):
             message = "an accuracy that cannot be read, or is none"
             self.log.find("damaged_line", message, Verdict.UNPROVEN, line=at, excerpt=text)
         elif found[3] == "0":
@@ -200,6 +204,9 @@ class TfCnnParser(LogParser):
         proven = self._judge_total(measurements)
         if self.totals > 1:
             log.find("several_runs", f"{self.totals} totals in one log; the last one counts")
+        if self.total and len(self.ranks) < 2 and self.last_step_at > self.total[1]:
+            message = "steps after the total: another run began, and did not end"
+            log.find("several_runs", message, Verdict.UNPROVEN, line=self.last_step_at)
         ended_at = self.total[1] if proven and self.total else None
         log.marks_as_findings(ended_at, frozenset({"out_of_memory"}))
         if self.memory is not None:

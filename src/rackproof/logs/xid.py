@@ -25,6 +25,13 @@ _MESSAGES = {
     "machine_check": "a processor or the firmware reports a hardware error",
     "memory_error": "the memory controller reports an error",
     "pcie_error": "a PCIe link reports an error",
+    "gpu_driver_error": "the GPUs' driver reports an error",
+    "network_card_error": "a network card reports an error",
+    "storage_error": "a disk or its file system reports an error",
+    "kernel_error": "the kernel itself failed, or a processor stood still",
+    "task_hung": "a program waited for the kernel for minutes",
+    "out_of_memory": "the node ran out of memory, and a program was killed",
+    "cpu_throttled": "a processor was too hot and was slowed down",
     "damaged_line": "an XID line that cannot be read",
 }
 

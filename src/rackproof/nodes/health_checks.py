@@ -13,7 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from ipaddress import ip_address
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator
 
 from rackproof.core.gpu_models import expected_model, other_models
 from rackproof.core.records import Record, Text, Verdict
@@ -26,6 +29,9 @@ from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, PortSnapshot, re
 GIB = 1 << 30
 Action = Literal["none", "watch", "configure", "reset", "reboot", "isolate", "inspect", "rma"]
 Confidence = Literal["certain", "likely", "hint"]
+MOST_FINDINGS = 200
+"""So many findings of a node are listed, the worst first."""
+_MOST_EVIDENCE = 1000
 REBOOTS_UNTIL_INSPECTION = 2
 """After so many reboots for one XID of one GPU somebody has to inspect the hardware."""
 
@@ -72,24 +78,41 @@ class HealthFinding(Record):
     verdict: Verdict
     action: Action
     confidence: Confidence = "certain"
-    evidence: Text
+    evidence: Annotated[Text, BeforeValidator(lambda text: sanitize(text, _MOST_EVIDENCE))]
     fleetwide: bool = False
 
 
 @dataclass(frozen=True)
+class ExpectedMount:
+    """What has to be mounted at a path; empty values are any. It is writable unless ``options`` have ``ro``.
+
+    ``fstype`` is how the type begins: ``nfs`` is any version of it.
+    """
+
+    path: str
+    fstype: str = ""
+    source: str = ""
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Expectation:
-    """What a SKU's node has to have; 0, None and empty are not checked.
+    """What a node has to have; 0, None and empty are not checked.
 
     ``gpu_name`` is what the product name of each GPU contains; empty for what the SKU's name says.
+    ``hostname`` is what the node calls itself, without its domain; an address is no name.
     ``versions`` names versions as :attr:`NodeSnapshot.versions` does; ``port_gbps`` is a port's rate.
     ``nvlinks`` is the number of a GPU's NVLinks that are up. ``pcie_width`` and ``card_pcie_width`` are the
     lanes of a GPU's and a network card's slot, where these have fewer than the device. ``gpu_readings`` names
     what each GPU's driver has to report (:data:`GPU_READINGS`) where a number of GPUs is expected; what it
-    does not report is unproven. With ``fabric``, GPUs have to be members of an NVLink fabric.
+    does not report is unproven. With ``fabric``, GPUs have to be members of an NVLink fabric; without ``mig``
+    they may not be shared out. ``slurm`` is whether a cluster of Slurm, where there is one, has to know the
+    node. Of ``services`` each has to run: ``a|b`` is one of both, and ``a?`` only where it is installed.
     """
 
     gpus: int = 0
     gpu_name: str = ""
+    hostname: str = ""
     ports: int = 0
     port_gbps: float = 0
     nvlinks: int = 0
@@ -98,7 +121,8 @@ class Expectation:
     power_limit_w: float = 0
     memory_bytes: int = 0
     versions: Mapping[str, str] = field(default_factory=dict)
-    mounts: tuple[str, ...] = ()
+    mounts: tuple[str | ExpectedMount, ...] = ()
+    services: tuple[str, ...] = ()
     gpu_readings: tuple[str, ...] = (
         "ecc",
         "row_remapping",
@@ -109,6 +133,8 @@ class Expectation:
         "recovery_action",
     )
     fabric: bool = False
+    mig: bool = False
+    slurm: bool = True
 
 
 @dataclass(frozen=True)
@@ -120,8 +146,11 @@ class Limits:
     shm_bytes: int = 8 * GIB
     foreign_memory_bytes: int = 2 * GIB
     disk_free: float = 0.05
+    inodes_free: float = 0.02
     clock_s: float = 2
     margin_c: float = 5
+    gpu_c: float = 100
+    memory_c: float = 95
     memory_share: float = 0.95
     loaded_percent: float = 10
     sram_correctable: int = 10_000
@@ -308,7 +337,17 @@ def check_node(
     )
     findings = [finding for check in NODE_CHECKS for finding in check(node)]
     order = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED, Verdict.PASS)
-    return tuple(sorted(findings, key=lambda finding: order.index(finding.verdict)))
+    findings.sort(key=lambda finding: order.index(finding.verdict))
+    return tuple(_with_count(node, findings) if len(findings) > MOST_FINDINGS else findings)
+
+
+def _with_count(node: NodeSubject, findings: Sequence[HealthFinding]) -> list[HealthFinding]:
+    """Return as many findings as are listed of one node, and that there are more."""
+    # What was not read at all must not be lost among a thousand ports.
+    cut = [*_truncated_answers(node)]
+    listed = [*(one for one in findings if one.code != "answer_cut")][: MOST_FINDINGS - 1 - len(cut)] + cut
+    more = f"{len(findings) - len(listed)} more findings are not listed: no node has so many faults"
+    return [*listed, node.finding("more_findings", Verdict.UNPROVEN, "inspect", more, "hint")]
 
 
 def majority_versions(snapshots: Iterable[NodeSnapshot], least: int = 3) -> dict[str, dict[str, str]]:
@@ -427,6 +466,58 @@ def _truncated_answers(node: NodeSubject) -> Iterator[HealthFinding]:
         yield node.finding("answer_cut", Verdict.UNPROVEN, "watch", evidence, "hint")
 
 
+# Identity: whether it is the node that the inventory and earlier nights mean.
+
+_ACCEPT = "-e validate_accept_identity=true accepts it"
+
+
+def _hostname(node: NodeSubject) -> Iterator[HealthFinding]:
+    wanted, found = node.expected.hostname, node.snapshot.hostname
+    if not wanted or _is_address(wanted):
+        return
+    if not found:
+        evidence = "its host name was not gathered"
+        yield node.finding("hostname_unknown", Verdict.UNPROVEN, "watch", evidence, "hint")
+    elif _short_name(found) != _short_name(wanted):
+        evidence = (
+            f"it calls itself {found}, not {wanted}: the wrong machine, or swapped names; where names differ "
+            "by design set validate_hostname"
+        )
+        yield node.finding("hostname_differs", Verdict.UNPROVEN, "configure", evidence, "likely")
+
+
+def _short_name(name: str) -> str:
+    return name.partition(".")[0].lower()
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _machine(node: NodeSubject) -> Iterator[HealthFinding]:
+    known, found = node.snapshot.identity_serial, node.snapshot.serial
+    if known and not found:
+        evidence = f"its serial number cannot be read; it was {known}"
+        yield node.finding("machine_unknown", Verdict.UNPROVEN, "watch", evidence, "hint")
+    elif known != found:
+        evidence = (
+            f"its serial number is {found}, and was {known}: another machine, or a new board; {_ACCEPT}"
+        )
+        yield node.finding("machine_changed", Verdict.UNPROVEN, "configure", evidence, "likely")
+
+
+def _changed_gpu(node: NodeSubject, gpu: GpuSnapshot, code: str, evidence: str) -> HealthFinding:
+    """Return the finding on a GPU that was not there before; it is unproven until somebody accepts it."""
+    subject = GpuSubject(node, gpu)
+    if gpu.uuid in node.snapshot.identity_gpus:
+        return subject.finding(code, Verdict.DEGRADED, "watch", evidence)
+    return subject.finding(code, Verdict.UNPROVEN, "configure", f"{evidence}; {_ACCEPT}", "likely")
+
+
 # Presence of GPUs. Where none can be read, _unanswered_driver has a finding, and no GPU counts as missing.
 
 
@@ -436,12 +527,8 @@ def _gone_gpus(node: NodeSubject) -> Iterator[HealthFinding]:
     changes = node.gpu_changes
     for gpu in changes.gone:
         if successor := changes.replaced.get(gpu.uuid):
-            yield GpuSubject(node, successor).finding(
-                "gpu_replaced",
-                Verdict.DEGRADED,
-                "watch",
-                f"{gpu.uuid} (serial {gpu.serial or 'unknown'}) sat here last night",
-            )
+            evidence = f"{gpu.uuid} (serial {gpu.serial or 'unknown'}) sat here last night"
+            yield _changed_gpu(node, successor, "gpu_replaced", evidence)
         else:
             yield GpuSubject(node, gpu).finding(
                 "gpu_missing",
@@ -457,8 +544,12 @@ def _new_gpus(node: NodeSubject) -> Iterator[HealthFinding]:
     successors = {gpu.uuid for gpu in changes.replaced.values()}
     for gpu in changes.new:
         if gpu.uuid not in successors:
-            evidence = "was not there last night"
-            yield GpuSubject(node, gpu).finding("gpu_new", Verdict.DEGRADED, "watch", evidence)
+            yield _changed_gpu(node, gpu, "gpu_new", "was not there last night")
+    # What nobody has accepted stays strange, though it was there last night.
+    identity, new = node.snapshot.identity_gpus, {gpu.uuid for gpu in changes.new}
+    for uuid, gpu in _by_uuid(node.snapshot.gpus).items():
+        if identity and uuid not in identity and uuid not in new:
+            yield _changed_gpu(node, gpu, "gpu_new", "is none of those that the node is known by")
 
 
 def _gpu_serials(node: NodeSubject) -> Iterator[HealthFinding]:
@@ -476,6 +567,18 @@ def _gpu_count(node: NodeSubject) -> Iterator[HealthFinding]:
     if count and lacking > 0 and len(node.gpu_changes.gone) < lacking:
         evidence = f"{count} of {node.expected.gpus} GPUs"
         yield node.finding("gpus_missing", Verdict.FAIL, "reboot", evidence)
+
+
+def _gpu_list(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find a list of GPUs that has lost some, or has more than the driver counts."""
+    attached, listed = node.snapshot.attached_gpus, len(node.snapshot.gpus)
+    if attached is not None and attached != listed:
+        evidence = f"nvidia-smi counts {attached} GPUs and lists {listed}"
+        yield node.finding("gpu_list_contradictory", Verdict.UNPROVEN, "watch", evidence, "hint")
+    if unlisted := node.snapshot.unlisted_gpus:
+        shown = ", ".join(sanitize(uuid, 60) for uuid in unlisted)
+        evidence = f"nvidia-smi nvlink names {shown}, which nvidia-smi -q does not list"
+        yield node.finding("gpu_unlisted", Verdict.UNPROVEN, "inspect", evidence, "hint")
 
 
 # A GPU.
@@ -507,7 +610,8 @@ GPU_READINGS: Mapping[str, Callable[[GpuSnapshot], bool]] = {
     ),
     "row_remapping": lambda gpu: None not in (gpu.remap_pending, gpu.remap_failure),
     "pcie_link": lambda gpu: None not in (gpu.pcie_width, gpu.pcie_width_max, gpu.pcie_generation),
-    "temperature": lambda gpu: gpu.temperature_c is not None,
+    # A sensor that shows 0 °C shows nothing.
+    "temperature": lambda gpu: gpu.temperature_c is not None and gpu.temperature_c > 0,
     "throttling": lambda gpu: gpu.throttled is not None,
     "power_limit": lambda gpu: gpu.power_limit_w is not None,
     "recovery_action": lambda gpu: bool(gpu.recovery_action),
@@ -568,6 +672,42 @@ def _ecc_mode(subject: GpuSubject) -> Iterator[HealthFinding]:
         yield subject.finding("ecc_off", Verdict.FAIL, "configure", "ECC is off")
 
 
+def _ecc_after_reset(subject: GpuSubject) -> Iterator[HealthFinding]:
+    if subject.gpu.ecc_enabled and subject.gpu.ecc_enabled_next is False:
+        yield subject.finding("ecc_off", Verdict.FAIL, "configure", "ECC is off after the next reset")
+
+
+def _repairs(subject: GpuSubject) -> Iterator[HealthFinding]:
+    if subject.gpu.memory_unrepairable:
+        evidence = "the driver has memory that cannot be repaired"
+        yield subject.finding("memory_unrepairable", Verdict.FAIL, "rma", evidence)
+    if pending := subject.gpu.repairs_pending:
+        evidence = f"a repair waits for a reset: {', '.join(pending)}"
+        yield subject.finding("repair_pending", Verdict.FAIL, "reset", evidence)
+
+
+def _sharing(subject: GpuSubject) -> Iterator[HealthFinding]:
+    if subject.gpu.mig and subject.node.expected.gpus and not subject.node.expected.mig:
+        evidence = "MIG is on: no job gets it whole; where that is meant set `mig: true` in validate_expect"
+        yield subject.finding("mig_on", Verdict.FAIL, "configure", evidence)
+
+
+def _gpus_alike(subject: GpuSubject) -> list[GpuSnapshot]:
+    """Return the node's GPUs of the same name, itself among them."""
+    return [gpu for gpu in subject.node.snapshot.gpus if gpu.name == subject.gpu.name]
+
+
+def _memory_of_gpu(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find a GPU that has less memory than last night, or than its neighbours of the same name."""
+    now = subject.gpu.memory_total_bytes
+    others = [*_gpus_alike(subject), subject.before or subject.gpu]
+    most = max((gpu.memory_total_bytes or 0 for gpu in others), default=0)
+    # The driver's share differs between versions by less.
+    if now is not None and now < 0.98 * most:
+        evidence = f"{size(now)} of memory, where {size(most)} were or are beside it"
+        yield subject.finding("gpu_memory", Verdict.FAIL, "rma", evidence, "likely")
+
+
 def _recovery_action(subject: GpuSubject) -> Iterator[HealthFinding]:
     requested = subject.gpu.recovery_action.lower()
     if requested not in ("", "none"):
@@ -578,17 +718,46 @@ def _recovery_action(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 def _pcie_link(subject: GpuSubject) -> Iterator[HealthFinding]:
     gpu = subject.gpu
-    # A slot may have fewer lanes than the card by design.
-    wanted = subject.node.expected.pcie_width or gpu.pcie_width_max
+    # A slot may have fewer lanes than the card by design. A worn contact lowers the maximum as well.
+    usual = subject.before.pcie_width_max if subject.before else None
+    wanted = subject.node.expected.pcie_width or max(gpu.pcie_width_max or 0, usual or 0)
     if gpu.pcie_width is not None and wanted and gpu.pcie_width < wanted:
         evidence = f"PCIe x{gpu.pcie_width} of x{wanted}, generation {gpu.pcie_generation}"
         # One fault, one finding: a link that lost lanes is often slow, too.
         yield subject.finding("pcie_width", Verdict.FAIL, "inspect", evidence)
         return
-    generation, highest = gpu.pcie_generation, gpu.pcie_generation_max
+    yield from _pcie_generation(subject)
+    yield from _lower_pcie_generation(subject)
+    yield from _pcie_contradictions(subject)
+
+
+def _pcie_generation(subject: GpuSubject) -> Iterator[HealthFinding]:
+    generation, highest = subject.gpu.pcie_generation, subject.gpu.pcie_generation_max
     if generation is not None and highest and generation < highest and _is_loaded(subject):
         evidence = f"PCIe generation {generation} of {highest} under load"
         yield subject.finding("pcie_generation", Verdict.FAIL, "inspect", evidence)
+
+
+def _lower_pcie_generation(subject: GpuSubject) -> Iterator[HealthFinding]:
+    highest = subject.gpu.pcie_generation_max
+    before = subject.before.pcie_generation_max if subject.before else None
+    if highest and before and highest < before:
+        evidence = f"PCIe generation {highest} at most, {before} last night"
+        yield subject.finding("pcie_generation", Verdict.FAIL, "inspect", evidence)
+
+
+def _pcie_contradictions(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find a width above the GPU's own maximum, and one below its neighbours' that no SKU declares."""
+    gpu = subject.gpu
+    if subject.node.expected.pcie_width or not gpu.pcie_width or not gpu.pcie_width_max:
+        return
+    widest = max((one.pcie_width_max or 0 for one in _gpus_alike(subject)), default=0)
+    if gpu.pcie_width > gpu.pcie_width_max or gpu.pcie_width_max < widest:
+        evidence = (
+            f"PCIe x{gpu.pcie_width} of x{gpu.pcie_width_max}, x{widest} beside it; where slots differ by "
+            "design set `pcie_width` in validate_expect"
+        )
+        yield subject.finding("pcie_width_unproven", Verdict.UNPROVEN, "inspect", evidence, "likely")
 
 
 def _is_loaded(subject: GpuSubject) -> bool:
@@ -623,20 +792,49 @@ def _slowdowns(subject: GpuSubject) -> Iterator[HealthFinding]:
     if subject.before is None:
         return
     limit_s = subject.node.limits.slowdown_s * _days_between(subject.node.previous, subject.node.snapshot)
+    missing = [reason for reason in subject.before.slowdown_s if reason not in subject.gpu.slowdown_s]
+    if missing:
+        evidence = f"the driver no longer counts {', '.join(missing)}, as it did last night"
+        yield subject.finding("slowdown_unknown", Verdict.UNPROVEN, "watch", evidence, "hint")
     for reason, now_s in subject.gpu.slowdown_s.items():
         before_s = subject.before.slowdown_s.get(reason)
         if before_s is None:
             continue
-        # The counters begin again when the driver is loaded.
-        slowed_s = now_s - before_s if now_s >= before_s else now_s
+        # The counters begin again when the driver is loaded: after a boot all of it is since.
+        is_same_count = now_s >= before_s and not _was_booted(subject.node)
+        slowed_s = now_s - before_s if is_same_count else now_s
         if slowed_s > limit_s:
-            yield subject.finding(
-                "slowed_down",
-                Verdict.FAIL if reason.startswith("hw_") else Verdict.DEGRADED,
-                "inspect",
-                f"{reason}: {number(slowed_s)} s since the last snapshot",
-                "likely",
-            )
+            yield _slowdown_finding(subject, reason, slowed_s, "since the last snapshot")
+
+
+def _first_slowdowns(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find what a GPU that no night has seen was slowed down for, on an average day since the boot."""
+    booted, epoch = subject.node.snapshot.booted, subject.node.snapshot.epoch
+    if subject.before is not None or not any(subject.gpu.slowdown_s.values()):
+        return
+    if not booted or not epoch or epoch <= booted:
+        evidence = "it was slowed down at times, and when the node was booted is not known"
+        yield subject.finding("slowdown_unknown", Verdict.UNPROVEN, "watch", evidence, "hint")
+        return
+    days = max((epoch - booted) / 86_400, 1 / 24)
+    for reason, slowed_s in subject.gpu.slowdown_s.items():
+        if slowed_s > subject.node.limits.slowdown_s * days:
+            yield _slowdown_finding(subject, reason, slowed_s, "since the driver was loaded")
+
+
+def _slowdown_finding(subject: GpuSubject, reason: str, slowed_s: float, since: str) -> HealthFinding:
+    return subject.finding(
+        "slowed_down",
+        Verdict.FAIL if reason.startswith("hw_") else Verdict.DEGRADED,
+        "inspect",
+        f"{reason}: {number(slowed_s)} s {since}",
+        "likely",
+    )
+
+
+def _was_booted(node: NodeSubject) -> bool:
+    before = node.previous.boot_id if node.previous else ""
+    return bool(before and node.snapshot.boot_id and before != node.snapshot.boot_id)
 
 
 def _temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
@@ -647,6 +845,22 @@ def _temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
             Verdict.FAIL if margin_c <= 0 else Verdict.DEGRADED,
             "inspect",
             f"{number(margin_c)} °C left until it slows down, at {_degrees(subject.gpu.temperature_c)}",
+        )
+
+
+def _absolute_temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find a GPU that no model is specified for, whatever margin its driver reports."""
+    if (subject.gpu.temperature_c or 0) >= subject.node.limits.gpu_c:
+        evidence = f"at {_degrees(subject.gpu.temperature_c)}"
+        yield subject.finding("too_hot", Verdict.FAIL, "inspect", evidence)
+
+
+def _memory_temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
+    memory_c, limit_c = subject.gpu.memory_c, subject.node.limits.memory_c
+    if memory_c is not None and memory_c >= limit_c:
+        verdict = Verdict.FAIL if memory_c >= limit_c + 10 else Verdict.DEGRADED
+        yield subject.finding(
+            "memory_temperature", verdict, "inspect", f"its memory is at {_degrees(memory_c)}"
         )
 
 
@@ -679,6 +893,22 @@ def _nvlinks(subject: GpuSubject) -> Iterator[HealthFinding]:
             f"NVLink {', '.join(down)} of {len(links)} inactive; `nvlinks` of validate_expect is not set"
         )
         yield subject.finding("nvlink_inactive", Verdict.DEGRADED, "watch", evidence, "hint")
+
+
+def _slow_nvlinks(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find NVLinks that are up and slower than the GPU's fastest, tonight or last night."""
+    now = subject.gpu.link_gb_s
+    fastest = max([*now.values(), *(subject.before.link_gb_s.values() if subject.before else ())], default=0)
+    slow = sorted((link for link, speed in now.items() if speed < 0.99 * fastest), key=int)
+    if slow:
+        evidence = f"NVLink {', '.join(slow)} at {number(now[slow[0]])} of {number(fastest)} GB/s"
+        yield subject.finding("nvlink_slow", Verdict.FAIL, "reset", evidence, "likely")
+
+
+def _uncounted_nvlink_errors(subject: GpuSubject) -> Iterator[HealthFinding]:
+    if subject.gpu.link_errors is None and any(subject.gpu.links.values()):
+        evidence = "the errors of its NVLinks, or of one of them, cannot be read"
+        yield subject.finding("nvlink_errors_unknown", Verdict.UNPROVEN, "watch", evidence, "hint")
 
 
 def _nvlink_errors(subject: GpuSubject) -> Iterator[HealthFinding]:
@@ -785,6 +1015,8 @@ def _xid_action(event: XidEvent, reboots: Mapping[str, int]) -> tuple[Action, Co
 _HARDWARE_ACTIONS: Mapping[str, Action] = {
     "gpu_lost": "reboot",
     "gpu_init_failed": "reboot",
+    "gpu_driver_error": "reboot",
+    "kernel_error": "reboot",
     "machine_check": "inspect",
     "memory_error": "inspect",
     "pcie_error": "inspect",
@@ -1007,9 +1239,60 @@ def _mounts(node: NodeSubject) -> Iterator[HealthFinding]:
             evidence = "mounts were not gathered"
             yield node.finding("mounts_unknown", Verdict.UNPROVEN, "watch", evidence, "hint")
         return
-    for path in wanted:
-        if path not in mounts:
-            yield node.finding("mount_missing", Verdict.FAIL, "configure", f"{path} is not mounted")
+    for mount in expected_mounts(node.expected):
+        if mount.path not in mounts:
+            yield node.finding("mount_missing", Verdict.FAIL, "configure", f"{mount.path} is not mounted")
+        else:
+            yield from _mount_differences(node, mount)
+
+
+def expected_mounts(expected: Expectation) -> tuple[ExpectedMount, ...]:
+    """Return what has to be mounted; a path alone may be anything."""
+    return tuple(ExpectedMount(one) if isinstance(one, str) else one for one in expected.mounts)
+
+
+def _mount_differences(node: NodeSubject, wanted: ExpectedMount) -> Iterator[HealthFinding]:
+    found = node.snapshot.mount_table.get(wanted.path)
+    if found is None:
+        if wanted.fstype or wanted.source or wanted.options:
+            evidence = f"what is mounted at {wanted.path} is not known"
+            yield node.finding("mounts_unknown", Verdict.UNPROVEN, "watch", evidence, "hint")
+        return
+    options = {*found["options"].split(","), *found["super_options"].split(",")}
+    lacking = [option for option in wanted.options if option not in options]
+    if not found["type"].startswith(wanted.fstype) or (wanted.source and found["source"] != wanted.source):
+        evidence = (
+            f"{wanted.path} is {found['source']} ({found['type']}), not "
+            f"{' '.join(filter(None, (wanted.source, wanted.fstype)))}"
+        )
+        yield node.finding("mount_differs", Verdict.FAIL, "configure", evidence)
+    elif lacking:
+        evidence = f"{wanted.path} is mounted without {', '.join(lacking)}"
+        yield node.finding("mount_differs", Verdict.FAIL, "configure", evidence)
+    elif "ro" in options and "ro" not in wanted.options:
+        evidence = f"{wanted.path} can only be read"
+        yield node.finding("mount_read_only", Verdict.FAIL, "inspect", evidence)
+
+
+_ON_DISKS = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs")
+
+
+def _read_only_mounts(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find file systems of disks that can only be read by an error, or since last night."""
+    known = {mount.path for mount in expected_mounts(node.expected)} | set(node.snapshot.disk)
+    before = node.previous.mount_table if node.previous else {}
+    for path, mount in node.snapshot.mount_table.items():
+        if mount["type"] not in _ON_DISKS or path in known:
+            continue
+        system, here = mount["super_options"].split(","), mount["options"].split(",")
+        was = before.get(path, {}).get("options", "").split(",")
+        # On an error the kernel takes the file system's right to write, not the mount's.
+        if "ro" in system and "rw" in here:
+            evidence = f"{path} can only be read: the kernel has met an error of its file system"
+            yield node.finding("mount_read_only", Verdict.FAIL, "inspect", evidence)
+        elif "ro" in here and "rw" in was:
+            evidence = f"{path} can only be read; last night it could be written"
+            yield node.finding("mount_read_only", Verdict.FAIL, "inspect", evidence)
 
 
 def _disks(node: NodeSubject) -> Iterator[HealthFinding]:
@@ -1020,6 +1303,17 @@ def _disks(node: NodeSubject) -> Iterator[HealthFinding]:
         if free < node.limits.disk_free:
             evidence = f"{path} has {size(disk['free_bytes'])} left ({percent(free, sign=False)})"
             yield node.finding("disk_full", Verdict.FAIL, "configure", evidence)
+        elif _inodes_free(disk) < node.limits.inodes_free:
+            evidence = (
+                f"{path} has {number(disk['free_inodes'])} inodes left of {number(disk['total_inodes'])}"
+            )
+            yield node.finding("inodes_full", Verdict.FAIL, "configure", evidence)
+
+
+def _inodes_free(disk: Mapping[str, float]) -> float:
+    """Return the share of free inodes; all are free where a file system makes them as it needs them."""
+    total = disk.get("total_inodes", 0)
+    return disk["free_inodes"] / total if total > 0 else 1.0
 
 
 def _clock(node: NodeSubject) -> Iterator[HealthFinding]:
@@ -1034,9 +1328,54 @@ def _clock(node: NodeSubject) -> Iterator[HealthFinding]:
 def _units(node: NodeSubject) -> Iterator[HealthFinding]:
     for unit in node.snapshot.failed_units or ():
         yield node.finding("unit_failed", Verdict.DEGRADED, "configure", f"{unit} has failed")
+    wanted = {name for one in node.expected.services for name in service_units(one)}
     for unit in node.snapshot.idle_units:
+        if unit in wanted:
+            continue  # It has a finding of its own.
         evidence = f"{unit} is enabled and does not run"
         yield node.finding("unit_idle", Verdict.DEGRADED, "configure", evidence)
+
+
+_SERVICE_RUNS = ("active", "reloading", "refreshing")
+_STARTING = ("activating", "deactivating", "maintenance", "unknown")
+
+
+def _services(node: NodeSubject) -> Iterator[HealthFinding]:
+    services = node.snapshot.services
+    if services is None:
+        if node.expected.services:
+            evidence = f"systemctl: {node.snapshot.tools.get('units', 'not asked')}; no service can be seen"
+            yield node.finding("services_unknown", Verdict.UNPROVEN, "watch", evidence, "hint")
+        return
+    for wanted in node.expected.services:
+        names = service_units(wanted)
+        states = [services.get(name, "unknown") for name in names]
+        if wanted.endswith("?"):
+            # Absent, or with nothing to do on such a node.
+            states = [state for state in states if state not in ("not-found", "condition")]
+        if states and not any(state in _SERVICE_RUNS for state in states):
+            yield _service_finding(node, names, states)
+
+
+def _slurm_controller(node: NodeSubject) -> Iterator[HealthFinding]:
+    units = {unit for wanted in node.expected.services for unit in service_units(wanted)}
+    if node.snapshot.reaches_slurm is False and "slurmd.service" in units:
+        evidence = "`scontrol ping` on it reaches no controller: see munge, its key, clock and network"
+        yield node.finding("slurm_unreachable", Verdict.UNPROVEN, "configure", evidence, "likely")
+
+
+def _service_finding(node: NodeSubject, names: Sequence[str], states: Sequence[str]) -> HealthFinding:
+    code = f"service_{_snake(names[0].removesuffix('.service'))}"
+    evidence = f"{' or '.join(names)} does not run: {', '.join(dict.fromkeys(states))}"
+    if any(state in _STARTING for state in states):
+        return node.finding(code, Verdict.UNPROVEN, "watch", evidence, "hint")
+    return node.finding(code, Verdict.FAIL, "configure", evidence)
+
+
+def service_units(wanted: str) -> tuple[str, ...]:
+    """Return the units that an expected service stands for: ``docker|podman?`` is two of them."""
+    names = (name.strip() for name in wanted.removesuffix("?").split("|"))
+    return tuple(name if "." in name else f"{name}.service" for name in names)
 
 
 def _when(last_night: bool) -> str:
@@ -1063,10 +1402,13 @@ NODE_CHECKS: tuple[Callable[[NodeSubject], Iterable[HealthFinding]], ...] = (
     _unanswered_tools,
     _unanswered_disks,
     _truncated_answers,
+    _hostname,
+    _machine,
     _gone_gpus,
     _new_gpus,
     _gpu_serials,
     _gpu_count,
+    _gpu_list,
     _each_gpu,
     _fabric_membership,
     _xids,
@@ -1083,8 +1425,11 @@ NODE_CHECKS: tuple[Callable[[NodeSubject], Iterable[HealthFinding]], ...] = (
     _unknown_system,
     _memory,
     _mounts,
+    _read_only_mounts,
     _disks,
     _clock,
+    _services,
+    _slurm_controller,
     _units,
 )
 """Findings of one verdict are shown in this order: what explains the most comes first."""
@@ -1095,14 +1440,23 @@ GPU_CHECKS: tuple[Callable[[GpuSubject], Iterable[HealthFinding]], ...] = (
     _row_remapping,
     _correctable_errors,
     _ecc_mode,
+    _ecc_after_reset,
+    _repairs,
+    _sharing,
+    _memory_of_gpu,
     _recovery_action,
     _pcie_link,
     _pcie_replays,
     _throttling,
     _slowdowns,
+    _first_slowdowns,
     _temperature,
+    _absolute_temperature,
+    _memory_temperature,
     _power_limit,
     _nvlinks,
+    _slow_nvlinks,
+    _uncounted_nvlink_errors,
     _nvlink_errors,
     _fabric,
     _leftover_memory,

@@ -18,7 +18,7 @@ What is gathered, a mapping of three parts, each of which may be absent:
                   infiniband/DEVICE/ports/PORT) and ``counters`` (name to number);
     ``pci``       address to ``current_link_speed``, ``max_link_speed``, ``current_link_width``,
                   ``max_link_width`` of /sys/bus/pci/devices/ADDRESS, of network cards;
-    ``disk``      path to ``total_bytes``, ``free_bytes``, ``read_only``.
+    ``disk``      path to ``total_bytes``, ``free_bytes``, ``total_inodes``, ``free_inodes``, ``read_only``.
 
 Subset ``health`` gathers all of it in one call; instead of ``node.mounts`` it brings ``mountinfo`` among
 ``facts.files``, instead of ``node.services`` the answers of ``systemctl``.
@@ -30,13 +30,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
+from math import inf
 from typing import Any
 
 from pydantic import Field
 
 from rackproof.core.records import Gpu, Node, Record, Verdict
 from rackproof.core.text import sanitize
-from rackproof.core.untrusted import as_float, as_int, leading_number, mapping_at, stdout_of, text_at
+from rackproof.core.untrusted import (
+    as_float,
+    as_int,
+    bounded,
+    leading_number,
+    mapping_at,
+    stdout_of,
+    text_at,
+)
 from rackproof.logs.nvidia_smi import read_gpu_texts
 from rackproof.nodes.facts import node_from_facts
 from rackproof.nodes.kernel_log import (
@@ -61,9 +70,14 @@ _VERSIONS = (
 _DMESG = re.compile(r"\[\s*(\d{1,12}\.\d{1,9})\]")
 _HEADING = re.compile(r"^GPU \d{1,4}: .{1,100} \(UUID: (GPU-[0-9A-Fa-f-]{1,60})\)")
 _LINK = re.compile(r"^\s*Link (\d{1,3}): (.{1,60})$")
-_LINK_ERRORS = re.compile(r"^\s*Link (\d{1,3}): (\w+) Errors: (\d{1,18})")
+_LINK_ERRORS = re.compile(r"^\s*Link (\d{1,3}): \w[\w ]{0,40} Errors: (.{1,60})$")
+_MOMENT = re.compile(r"\[\s*\d{1,12}\.\d{1,9}\]|\d{9,12}(?:\.\d{1,9})? ")
 MOST_CARDS = 64
 MOST_GONE = 64
+MOST_LINKS = 64
+"""NVLinks of a GPU: three times as many as any has."""
+MOST_UNLISTED = 8
+"""GPUs that are named and not listed: more explain no more."""
 MOST_LINES = 100_000
 """Bounds for what a damaged or hostile node sends."""
 
@@ -73,7 +87,8 @@ class GpuSnapshot(Record):
 
     Temperatures in °C, power in W, clocks in MHz, memory in bytes; ``margin_c`` is what is left until it
     slows down. ``throttled`` names the active reasons other than idling, None where they are unknown;
-    ``links`` are the NVLinks, number to whether it is up; ``link_errors`` the sum of all their counters.
+    ``links`` are the NVLinks, number to whether it is up; ``link_errors`` the sum of all their counters,
+    None where those of one that is up cannot be read.
     """
 
     uuid: str
@@ -92,6 +107,13 @@ class GpuSnapshot(Record):
     ecc_enabled: bool | None = None
     remap_pending: bool | None = None
     remap_failure: bool | None = None
+    memory_unrepairable: bool | None = None
+    repairs_pending: tuple[str, ...] = ()
+    """What of it waits for a reset to be repaired: channels, TPCs."""
+    ecc_enabled_next: bool | None = None
+    """Whether ECC is on after the next reset."""
+    mig: bool | None = None
+    memory_total_bytes: int | None = None
     recovery_action: str = ""
     pcie_generation: int | None = None
     pcie_generation_max: int | None = None
@@ -104,6 +126,7 @@ class GpuSnapshot(Record):
     """Seconds that it was slowed down since the driver was loaded, by reason."""
     temperature_c: float | None = None
     margin_c: float | None = None
+    memory_c: float | None = None
     power_limit_w: float | None = None
     power_default_w: float | None = None
     memory_used_bytes: int | None = None
@@ -113,6 +136,8 @@ class GpuSnapshot(Record):
     fabric_clique: str = ""
     fabric_cluster: str = ""
     links: dict[str, bool] = Field(default={})
+    link_gb_s: dict[str, float] = Field(default={})
+    """Speed of each NVLink that is up, in GB/s of one direction."""
     link_errors: int | None = None
     errors: tuple[str, ...] = ()
     """Error texts of the driver in place of a value: they are no value, and no "N/A" either."""
@@ -150,10 +175,23 @@ class NodeSnapshot(Record):
     node: str
     sku: str = ""
     hardware_key: str
+    hostname: str = ""
+    serial: str = ""
+    identity_serial: str = ""
+    identity_gpus: tuple[str, ...] = ()
+    """What the node is known by: the serial and the GPUs' UUIDs, of its first night or as accepted."""
+    identity_accepted: bool = False
+    foreign_parts: tuple[str, ...] = ()
+    """Serials and UUIDs that it named, and that another node is known by; they are nowhere else in here."""
     epoch: float | None = None
+    booted: float | None = None
     boot_id: str = ""
     loaded: bool = False
     gpus: tuple[GpuSnapshot, ...] = ()
+    attached_gpus: int | None = None
+    """How many GPUs the driver counts, besides those that it lists."""
+    unlisted_gpus: tuple[str, ...] = ()
+    """UUIDs that other calls of nvidia-smi name and its list lacks."""
     ports: tuple[PortSnapshot, ...] = ()
     gone_gpus: tuple[GpuSnapshot, ...] = ()
     gone_ports: tuple[PortSnapshot, ...] = ()
@@ -169,7 +207,13 @@ class NodeSnapshot(Record):
     mounts: tuple[str, ...] | None = None
     failed_units: tuple[str, ...] | None = None
     idle_units: tuple[str, ...] = ()
-    """Units that are to run, and do not."""
+    """Units that are enabled, and do not run."""
+    services: dict[str, str] | None = None
+    """By unit: active, inactive, masked, not-found and their like; condition where it need not run."""
+    reaches_slurm: bool | None = None
+    """Whether a controller of Slurm answers the node; None where that is not known."""
+    mount_table: dict[str, dict[str, str]] = Field(default={})
+    """By path: source, type, options of the mount and super_options of its file system."""
     disk: dict[str, dict[str, float]] = Field(default={})
     memory_bytes: int = 0
     memlock_bytes: int | None = None
@@ -185,6 +229,8 @@ def build_snapshot(
     sku: str = "",
     previous: NodeSnapshot | None = None,
     about: Node | None = None,
+    whole: bool = True,
+    accept_identity: bool = False,
 ) -> NodeSnapshot:
     """Return the state of a node.
 
@@ -194,29 +240,56 @@ def build_snapshot(
         sku: Model as the inventory expects it.
         previous: The last snapshot: XIDs that were not acted upon stay open, reboots are counted on.
         about: The node's record where it was read already: reading it is most of the cost of a snapshot.
+        whole: Whether all of it came: of an answer that lost something nothing is known for certain.
+        accept_identity: Whether the machine and the GPUs of tonight are the node's from now on.
     """
+    gathered, cut = bounded(gathered)
     facts, node, health = (mapping_at(gathered, part) for part in ("facts", "node", "health"))
     # Of several gatherers the last one that asked a tool counts.
     tools = {**mapping_at(facts, "tools"), **mapping_at(node, "commands"), **mapping_at(health, "tools")}
     files = mapping_at(facts, "files")
     record = about or node_from_facts(name, facts, sku)
     boot_id = _boot_id(facts, node)
-    gpus = _read_gpus(tools)
-    log = _since(stdout_of(tools, "kernel_log"), health, text_at(files, "uptime"))
-    kernel = read_kernel_log(log, as_float(health.get("booted")) or 0, _uuids_by_bus(gpus, previous))
-    ports = _with_usual_rates(_read_ports(mapping_at(health, "hca") or _ports_of_facts(facts)), previous)
-    paths = {**mapping_at(facts, "paths"), **mapping_at(node, "space"), **mapping_at(health, "disk")}
-    disk = _read_disks(paths)
-    failed_units = _failed_units(tools, node.get("services"))
+    speeds = _nvlink_speeds(stdout_of(tools, "nvlink_status"))
+    errors = _nvlink_errors(stdout_of(tools, "nvlink_errors"))
+    gpus = _read_gpus(tools, speeds, errors)
+    whole_log = stdout_of(tools, "kernel_log")
     clock = mapping_at(node, "clock")
+    log = _since(whole_log, health, text_at(files, "uptime"))
+    epoch = as_float(health.get("epoch")) or as_float(clock.get("epoch"))
+    booted = _boot_time(health, epoch)
+    kernel = read_kernel_log(log, booted or 0.0, _uuids_by_bus(gpus, previous))
+    cards = mapping_at(health, "hca") or _ports_of_facts(facts)
+    ports = _with_usual_rates(_read_ports(cards), previous)
+    paths = {**mapping_at(facts, "paths"), **mapping_at(node, "space"), **mapping_at(health, "disk")}
+    disk = _read_disks(paths, mapping_at(health, "disk"))
+    failed_units = _failed_units(tools, node.get("services"))
+    uptime = text_at(files, "uptime")
+    log_is_cut = any(
+        (
+            kernel.is_cut,
+            _is_wrapped(whole_log, health, uptime),
+            _lost_journals(tools),
+            _lacks_moments(whole_log),
+        )
+    )
+    identity_serial, identity_gpus = _identity(record.serial, gpus, previous, accept_identity)
     return NodeSnapshot(
         node=name,
         sku=sku,
+        hostname=sanitize(facts.get("hostname") or "", 253),
+        serial=record.serial,
+        identity_serial=identity_serial,
+        identity_gpus=identity_gpus,
+        identity_accepted=accept_identity,
+        booted=booted,
         hardware_key=record.hardware_key,
-        epoch=as_float(health.get("epoch")) or as_float(clock.get("epoch")),
+        epoch=epoch,
         boot_id=boot_id,
         loaded=health.get("loaded") is True,
         gpus=gpus,
+        attached_gpus=_attached_gpus(stdout_of(tools, "nvidia_smi_xml")),
+        unlisted_gpus=_unlisted_gpus(gpus, {*speeds, *errors}),
         ports=ports,
         gone_gpus=_gone_gpus(gpus, previous),
         gone_ports=_gone_ports(ports, previous),
@@ -227,10 +300,13 @@ def build_snapshot(
         versions=_versions(record.software | record.firmware, gpus, mapping_at(node, "modules")),
         tools={**_missing_disks(paths, disk), **_tool_statuses(tools)},
         seconds=_tool_seconds(tools),
-        truncated=_truncated_tools(tools, {"kernel_log"} if kernel.is_cut else set()),
+        truncated=_truncated_tools(tools, {*_cut_names(log_is_cut, whole, gpus, cards), *cut}),
         mounts=_read_mounts(node, text_at(files, "mountinfo")),
         failed_units=failed_units,
         idle_units=_idle_units(stdout_of(tools, "units"), failed_units or ()),
+        services=_read_services(tools),
+        reaches_slurm=_reaches_slurm(tools),
+        mount_table=_read_mount_table(text_at(files, "mountinfo")),
         disk=disk,
         memory_bytes=record.memory_bytes or as_int(node.get("memory_bytes")) or 0,
         memlock_bytes=as_int(facts.get("memlock_bytes")),
@@ -238,6 +314,12 @@ def build_snapshot(
         clock_offset_s=_clock_offset(clock),
         clock_synchronized=_clock_synchronized(clock, stdout_of(tools, "clock"), node),
     )
+
+
+def _boot_time(health: Mapping[str, Any], epoch: float | None) -> float | None:
+    booted = as_float(health.get("booted"))
+    # By a boot that is still to come every fault would be mended.
+    return booted if booted and epoch is not None and booted <= epoch else None
 
 
 def _boot_id(facts: Mapping[str, Any], node: Mapping[str, Any]) -> str:
@@ -248,9 +330,21 @@ def _uuids_by_bus(gpus: tuple[GpuSnapshot, ...], previous: NodeSnapshot | None) 
     return {normalize_bus_id(gpu.bus_id): gpu.uuid for gpu in _known_gpus(gpus, previous)}
 
 
+def _cut_names(
+    log_is_cut: bool, whole: bool, gpus: tuple[GpuSnapshot, ...], cards: Mapping[str, Any]
+) -> set[str]:
+    cut = {
+        "kernel_log": log_is_cut,
+        "rackproof_facts": not whole,
+        "nvlink_status": any(len(gpu.links) >= MOST_LINKS for gpu in gpus),
+        "hca": len(cards) > MOST_CARDS,
+    }
+    return {name for name, is_cut in cut.items() if is_cut}
+
+
 def _truncated_tools(tools: Mapping[str, Any], overflowed: set[str]) -> tuple[str, ...]:
     names = overflowed | {tool for tool in tools if mapping_at(tools, tool).get("truncated")}
-    return tuple(sanitize(tool, 60) for tool in sorted(names))
+    return tuple(sanitize(tool, 60) for tool in sorted(names)[:MOST_GONE])
 
 
 def _known_gpus(gpus: tuple[GpuSnapshot, ...], previous: NodeSnapshot | None) -> tuple[GpuSnapshot, ...]:
@@ -299,22 +393,45 @@ def _with_usual_rates(
     return tuple(updated)
 
 
-def _read_gpus(tools: Mapping[str, Any]) -> tuple[GpuSnapshot, ...]:
+def _read_gpus(
+    tools: Mapping[str, Any], speeds: Mapping[str, dict[str, float]], errors: Mapping[str, dict[str, int]]
+) -> tuple[GpuSnapshot, ...]:
     try:
         gpus = read_gpu_texts(stdout_of(tools, "nvidia_smi_xml").encode("utf-8", "replace"))
     except ValueError:
         return ()
-    links = _nvlinks(stdout_of(tools, "nvlink_status"))
-    errors = _nvlink_errors(stdout_of(tools, "nvlink_errors"))
-    return tuple(_read_gpu(gpu, text, links.get(gpu.uuid, {}), errors.get(gpu.uuid)) for gpu, text in gpus)
+    return tuple(
+        _read_gpu(gpu, text, speeds.get(gpu.uuid, {}), errors.get(gpu.uuid, {})) for gpu, text in gpus
+    )
+
+
+def _unlisted_gpus(gpus: tuple[GpuSnapshot, ...], with_links: set[str]) -> tuple[str, ...]:
+    listed = {gpu.uuid for gpu in gpus}
+    # Without a list there is nothing to compare: that is a finding of its own.
+    return tuple(sorted(with_links - listed)[:MOST_UNLISTED]) if listed else ()
+
+
+_ATTACHED = re.compile(r"<attached_gpus>\s*(\d{1,4})\s*</attached_gpus>")
+_JOURNAL_LOST = re.compile(r"(?i)ignoring (?:journal )?file|corrupt|is truncated|bad message")
+
+
+def _attached_gpus(xml: str) -> int | None:
+    found = _ATTACHED.search(xml)
+    return int(found[1]) if found else None
+
+
+def _lost_journals(tools: Mapping[str, Any]) -> bool:
+    """Return whether journalctl left a file of the journal out, which it says on stderr, and ends well."""
+    stderr = mapping_at(tools, "kernel_log").get("stderr")
+    return isinstance(stderr, str) and _JOURNAL_LOST.search(stderr) is not None
 
 
 def _read_gpu(
-    gpu: Gpu, text: Callable[[str], str], links: dict[str, bool], link_errors: int | None
+    gpu: Gpu, text: Callable[[str], str], link_speeds: dict[str, float], link_errors: dict[str, int]
 ) -> GpuSnapshot:
     """Return a GPU; ``text`` returns what ``nvidia-smi -q -x`` has at a path, empty where it has nothing."""
     pcie = "pci/pci_gpu_link_info/"
-    used_mib = _whole_sum(text, "fb_memory_usage/used")
+    used_mib, total_mib = (_whole_sum(text, f"fb_memory_usage/{part}") for part in ("used", "total"))
     return GpuSnapshot(
         uuid=gpu.uuid,
         serial=gpu.serial,
@@ -338,6 +455,11 @@ def _read_gpu(
         ecc_enabled=_flag(text, "ecc_mode/current_ecc", "Enabled", "Disabled"),
         remap_pending=_flag(text, "remapped_rows/remapped_row_pending", "Yes", "No"),
         remap_failure=_flag(text, "remapped_rows/remapped_row_failure", "Yes", "No"),
+        memory_unrepairable=_flag(text, "ecc_errors/unrepairable_memory", "Yes", "No"),
+        repairs_pending=_pending_repairs(text),
+        ecc_enabled_next=_flag(text, "ecc_mode/pending_ecc", "Enabled", "Disabled"),
+        mig=_flag(text, "mig_mode/current_mig", "Enabled", "Disabled"),
+        memory_total_bytes=None if total_mib is None else total_mib << 20,
         recovery_action=text("gpu_recovery_action"),
         pcie_generation=_whole_sum(text, pcie + "pcie_gen/current_link_gen"),
         pcie_generation_max=_whole_sum(text, pcie + "pcie_gen/max_link_gen"),
@@ -349,6 +471,7 @@ def _read_gpu(
         slowdown_s=_slowdown_seconds(text),
         temperature_c=leading_number(text("temperature/gpu_temp")),
         margin_c=leading_number(text("temperature/gpu_temp_tlimit")),
+        memory_c=leading_number(text("temperature/memory_temp")),
         power_limit_w=gpu.power_limit_w,
         power_default_w=leading_number(text("gpu_power_readings/default_power_limit")),
         memory_used_bytes=None if used_mib is None else used_mib << 20,
@@ -357,10 +480,17 @@ def _read_gpu(
         fabric_health=text("fabric/health/summary"),
         fabric_clique=text("fabric/cliqueId"),
         fabric_cluster=text("fabric/clusterUuid"),
-        links=links,
-        link_errors=link_errors,
+        links={link: speed > 0 for link, speed in link_speeds.items()},
+        link_gb_s={link: speed for link, speed in link_speeds.items() if speed > 0},
+        link_errors=_error_sum(link_speeds, link_errors),
         errors=_driver_errors(text),
     )
+
+
+def _pending_repairs(text: Callable[[str], str]) -> tuple[str, ...]:
+    """Return what waits for a reset to be repaired; drivers before 570 do not report it."""
+    parts = ("channel", "tpc")
+    return tuple(part for part in parts if _flag(text, f"ecc_errors/{part}_repair_pending", "Yes", "No"))
 
 
 def _whole_sum(text: Callable[[str], str], *paths: str) -> int | None:
@@ -442,30 +572,53 @@ _THROTTLES = (
 _SLOWDOWNS = ("hw_therm_slowdown", "hw_power_brake", "sw_therm_slowdown")
 
 
-def _nvlinks(text: str) -> dict[str, dict[str, bool]]:
-    """Return by GPU's UUID whether each of its NVLinks is up, from ``nvidia-smi nvlink -s``."""
-    links_by_gpu: dict[str, dict[str, bool]] = {}
-    links: dict[str, bool] = {}
+def _nvlink_speeds(text: str) -> dict[str, dict[str, float]]:
+    """Return by GPU's UUID the GB/s of each NVLink, 0 of one that is down, from ``nvidia-smi nvlink -s``."""
+    speeds_by_gpu: dict[str, dict[str, float]] = {}
+    speeds: dict[str, float] = {}
     for line in text.splitlines()[:MOST_LINES]:
         if heading := _HEADING.match(line):
-            links = links_by_gpu.setdefault(heading[1], {})
-        elif link := _LINK.match(line):
+            speeds = speeds_by_gpu.setdefault(heading[1], {})
+        elif line.startswith("GPU "):
+            # Not the links of the GPU before it.
+            speeds = {}
+        elif len(speeds) < MOST_LINKS and (link := _LINK.match(line)):
             # "Link 0: 50 GB/s" is up; "<inactive>" and 0 are not.
-            links[link[1]] = link[2].endswith("GB/s") and (leading_number(link[2]) or 0) > 0
-    return links_by_gpu
+            speed = leading_number(link[2]) if link[2].endswith("GB/s") else None
+            # Of a link that is named twice the worse counts.
+            speeds[link[1]] = min(max(speed or 0.0, 0.0), speeds.get(link[1], inf))
+    return speeds_by_gpu
 
 
-def _nvlink_errors(text: str) -> dict[str, int]:
-    """Return by GPU's UUID the sum of its NVLinks' error counters, from ``nvidia-smi nvlink -e``."""
-    errors_by_gpu: dict[str, int] = {}
+def _nvlink_errors(text: str) -> dict[str, dict[str, int]]:
+    """Return by GPU's UUID the errors that each NVLink has counted, from ``nvidia-smi nvlink -e``.
+
+    A link of which a counter cannot be read is left out.
+    """
+    errors_by_gpu: dict[str, dict[str, int]] = {}
+    unread: set[tuple[str, str]] = set()
     uuid = ""
     for line in text.splitlines()[:MOST_LINES]:
         if heading := _HEADING.match(line):
             uuid = heading[1]
-            errors_by_gpu.setdefault(uuid, 0)
-        elif (errors := _LINK_ERRORS.match(line)) and uuid:
-            errors_by_gpu[uuid] += int(errors[3])
+        elif line.startswith("GPU "):
+            uuid = ""
+        elif uuid and (counter := _LINK_ERRORS.match(line)):
+            errors = errors_by_gpu.setdefault(uuid, {})
+            count = counter[2].strip()
+            if count.isascii() and count.isdecimal() and len(count) <= 18:
+                errors[counter[1]] = errors.get(counter[1], 0) + int(count)
+            else:
+                unread.add((uuid, counter[1]))
+    for gpu, link in unread:
+        errors_by_gpu[gpu].pop(link, None)
     return errors_by_gpu
+
+
+def _error_sum(speeds: Mapping[str, float], errors: Mapping[str, int]) -> int | None:
+    """Return what the links have counted, None where one that is up has not, or none has."""
+    counts_all = errors and all(link in errors for link, speed in speeds.items() if speed > 0)
+    return sum(errors.values()) if counts_all else None
 
 
 def _open_xids(
@@ -609,16 +762,22 @@ def _ports_of_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {name: mapping_at(mapping_at(devices, name), "ports") for name in devices}
 
 
-def _read_disks(paths: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+def _read_disks(paths: Mapping[str, Any], whole: Collection[str]) -> dict[str, dict[str, float]]:
+    """Return the file systems of paths; those of ``whole`` need every value, or are not known."""
     disks = {}
     for path in sorted(paths)[:100]:
         values = mapping_at(paths, path)
         total, free = as_float(values.get("total_bytes")), as_float(values.get("free_bytes"))
+        inodes = {name: as_float(values.get(name)) for name in ("total_inodes", "free_inodes")}
+        known = {name: value for name, value in inodes.items() if value is not None}
+        if path in whole and (len(known) < len(inodes) or not isinstance(values.get("read_only"), bool)):
+            continue
         if total and free is not None:
             disks[sanitize(path, 300)] = {
                 "total_bytes": total,
                 "free_bytes": free,
                 "read_only": float(values.get("read_only") is True),
+                **known,
             }
     return disks
 
@@ -632,6 +791,54 @@ def _since(log: str, health: Mapping[str, Any], uptime: str) -> str:
     begin_s = since - (epoch - uptime_s)
     stamps = ((_DMESG.match(line), line) for line in log.splitlines())
     return "\n".join(line for stamp, line in stamps if stamp is None or float(stamp[1]) >= begin_s)
+
+
+_START_S = 10.0
+"""A kernel's first message comes that soon after its start."""
+
+
+def _is_wrapped(log: str, health: Mapping[str, Any], uptime: str) -> bool:
+    """Return whether messages since the last snapshot, or since the boot, are gone from the kernel's ring.
+
+    ``dmesg`` begins with the kernel's first message until newer ones need its place, or somebody clears it.
+    """
+    first = _first_moment(log)
+    if first is None or not (stamp := _DMESG.match(first)):
+        return False  # A journal's line; or none, which is no log.
+    since, epoch = as_float(health.get("since")), as_float(health.get("epoch"))
+    uptime_s = leading_number(uptime)
+    begin_s = since - (epoch - uptime_s) if since and epoch is not None and uptime_s is not None else 0.0
+    return float(stamp[1]) > max(begin_s, _START_S)
+
+
+_JOURNAL_REMARK = re.compile(r"-- .* --\s*$")
+
+
+def _lacks_moments(log: str) -> bool:
+    """Return whether no message says when it was logged: nobody knows then which are missing."""
+    # "-- No entries --" and its like are journalctl's own remarks: a quiet night lacks nothing.
+    messages = (line for line in log.splitlines() if line.strip() and not _JOURNAL_REMARK.match(line))
+    return any(messages) and _first_moment(log) is None
+
+
+def _first_moment(log: str) -> str | None:
+    """Return the first line that says when it was logged."""
+    return next((line for line in log.splitlines() if _MOMENT.match(line)), None)
+
+
+def _identity(
+    serial: str, gpus: tuple[GpuSnapshot, ...], previous: NodeSnapshot | None, accepted: bool
+) -> tuple[str, tuple[str, ...]]:
+    """Return serial and UUIDs that the node is known by; a night that reads nothing changes nothing."""
+    present = tuple(dict.fromkeys(gpu.uuid for gpu in gpus))
+    if previous is None:
+        return serial, present
+    known = previous.identity_gpus or tuple(gpu.uuid for gpu in (*previous.gone_gpus, *previous.gpus))
+    known_serial = previous.identity_serial or previous.serial
+    if accepted:
+        return serial or known_serial, present or known
+    # A GPU besides those that are known fills a place that was empty; instead of one it is another node's.
+    return known_serial or serial, present if set(known) <= set(present) else known
 
 
 def _clock_offset(clock: Mapping[str, Any]) -> float | None:
@@ -654,9 +861,97 @@ def _read_mounts(node: Mapping[str, Any], mountinfo: str) -> tuple[str, ...] | N
         return tuple(sorted(sanitize(path, 300) for path in mapping_at(node, "mounts")))
     fields = (line.split() for line in mountinfo.splitlines())
     escaped = {field[4] for field in fields if len(field) > 5}
+    return tuple(sorted(sanitize(_unescape(path), 300) for path in escaped)) if escaped else None
+
+
+_TABLE_LEAVES_OUT = frozenset(
+    (
+        *(
+            "proc",
+            "sysfs",
+            "cgroup",
+            "cgroup2",
+            "devpts",
+            "mqueue",
+            "nsfs",
+            "securityfs",
+            "debugfs",
+            "tracefs",
+        ),
+        *(
+            "bpf",
+            "pstore",
+            "configfs",
+            "fusectl",
+            "hugetlbfs",
+            "autofs",
+            "binfmt_misc",
+            "efivarfs",
+        ),
+    )
+)
+"""Mounts of the kernel's own; a node with containers has thousands."""
+MOST_MOUNTS = 2000
+
+
+def _read_mount_table(mountinfo: str) -> dict[str, dict[str, str]]:
+    """Return what is mounted where; of several on one path, the last one lies on top."""
+    table: dict[str, dict[str, str]] = {}
+    for line in mountinfo.splitlines():
+        before, separator, after = line.partition(" - ")
+        mount, system = before.split(), after.split()
+        if not separator or len(mount) < 6 or len(system) < 3 or system[0] in _TABLE_LEAVES_OUT:
+            continue
+        if len(table) >= MOST_MOUNTS:
+            break
+        table[sanitize(_unescape(mount[4]), 300)] = {
+            "source": sanitize(_unescape(system[1]), 300),
+            "type": sanitize(system[0], 40),
+            "options": sanitize(mount[5], 500),
+            "super_options": sanitize(system[2], 2000),
+        }
+    return table
+
+
+def _unescape(path: str) -> str:
     # The kernel writes a blank as \040.
-    paths = (re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), path) for path in escaped)
-    return tuple(sorted(sanitize(path, 300) for path in paths)) if escaped else None
+    return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), path)
+
+
+def _read_services(tools: Mapping[str, Any]) -> dict[str, str] | None:
+    """Return how the units are that were asked for, by each of their names; None where that is not known."""
+    if mapping_at(tools, "units").get("status") != "ok":
+        return None
+    services = {}
+    for block in re.split(r"\n\s*\n", stdout_of(tools, "units")):
+        unit = dict(line.partition("=")[::2] for line in block.splitlines())
+        for name in {unit.get("Id", ""), *unit.get("Names", "").split()} - {""}:
+            services[sanitize(name, 100)] = _service_state(unit)
+    return services
+
+
+# Up to Slurm 17.11 one line had both: "Slurmctld(primary/backup) at a/b are UP/DOWN".
+_CONTROLLER = re.compile(r"^Slurmctld\(.{1,300} (?:is|are) (\S{1,40})", re.MULTILINE)
+
+
+def _reaches_slurm(tools: Mapping[str, Any]) -> bool | None:
+    """Return whether a controller of Slurm answers the node (``scontrol ping``), None where unknown."""
+    states = _CONTROLLER.findall(text_at(mapping_at(tools, "slurm_controller"), "stdout"))
+    # Without a line scontrol has no configuration: slurmd may have one by other means.
+    return any("UP" in state.split("/") for state in states) if states else None
+
+
+def _service_state(unit: Mapping[str, str]) -> str:
+    loaded, active = unit.get("LoadState", ""), unit.get("ActiveState", "")
+    if active == "active":
+        return active
+    if loaded != "loaded":
+        return sanitize(loaded or "unknown", 20)
+    # A unit that was asked to start and whose condition does not hold here has nothing to do here.
+    if unit.get("ConditionResult") == "no" and unit.get("ConditionTimestampMonotonic", "0") not in ("", "0"):
+        return "condition"
+    restarts = active == "activating" and unit.get("SubState") == "auto-restart"
+    return "auto-restart" if restarts else sanitize(active or "unknown", 20)
 
 
 def _failed_units(tools: Mapping[str, Any], services: object) -> tuple[str, ...] | None:

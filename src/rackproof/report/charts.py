@@ -588,7 +588,8 @@ def _fit_for_page(raw: bytes, ident: str, title: str, description: str) -> Marku
     # Else each tag would get a prefix (ns0:svg), by which no HTML parser knows it as a drawing.
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", _XLINK)
-    root = ElementTree.fromstring(raw)  # noqa: S314  (written by matplotlib a moment ago)
+    # matplotlib wrote it a moment ago.
+    root = ElementTree.fromstring(raw)  # noqa: S314  # nosec B314
     for parent in list(root.iter()):
         for child in list(parent):
             if child.tag.rpartition("}")[2] in ("metadata", "style"):
@@ -606,7 +607,8 @@ def _fit_for_page(raw: bytes, ident: str, title: str, description: str) -> Marku
         element = ElementTree.Element(f"{{{_SVG}}}{tag}", {"id": f"{ident}-{tag}"})
         element.text = text
         root.insert(place, element)
-    return Markup(ElementTree.tostring(root, encoding="unicode"))  # noqa: S704  (serialised, so escaped)
+    # What it serialises, it escapes.
+    return Markup(ElementTree.tostring(root, encoding="unicode"))  # noqa: S704  # nosec B704
 
 
 def _fit_attributes(element: ElementTree.Element, ident: str) -> None:

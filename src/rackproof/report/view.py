@@ -26,6 +26,7 @@ from rackproof.core.records import (
     Verdict,
     worst,
 )
+from rackproof.core.secret_names import hide_secrets
 from rackproof.core.text import (
     NOTHING,
     duration,
@@ -393,6 +394,10 @@ def log_table(run: Run) -> Table:
     )
 
 
+def _environment_text(run: Run) -> str:
+    return " ".join(f"{key}={value}" for key, value in hide_secrets(run.environment).items())
+
+
 def fact_pairs(run: Run) -> tuple[tuple[str, Cell], ...]:
     """Return what an experimenter writes down about a run, as name and value; empty ones left out."""
     pairs = (
@@ -405,7 +410,7 @@ def fact_pairs(run: Run) -> tuple[tuple[str, Cell], ...]:
         ("Launched with", _text(run.launcher)),
         # Quoted as a shell takes it, so that it can be pasted there.
         ("Command", _code(shlex.join(run.command), 2000)),
-        ("Environment", _code(" ".join(f"{key}={value}" for key, value in run.environment.items()), 2000)),
+        ("Environment", _code(_environment_text(run), 2000)),
         ("Container", _code(container_text(run), 400)),
         ("Configuration", _code(run.configuration, 1000)),
         *_data_pairs(run.dataset),
@@ -461,7 +466,9 @@ def data_amount(dataset: Dataset) -> list[str]:
 
 def container_text(run: Run) -> str:
     """Return the container of a run with its digest on one line, empty where it ran in none."""
-    return " ".join(part for part in (run.container, run.container_digest) if part)
+    # A tag, or a base image of a build, may stand for another image the next time.
+    unpinned = "(image not pinned)" if run.container and "sha256:" not in run.container else ""
+    return " ".join(part for part in (run.container, run.container_digest, unpinned) if part)
 
 
 def reasons(run: Run) -> tuple[str, ...]:

@@ -5,10 +5,12 @@ Beside the database, so that it outlives one that is made again from the records
 
 from __future__ import annotations
 
+import errno
 import getpass
 import os
 import socket
 from datetime import UTC, datetime
+from io import RawIOBase
 from pathlib import Path
 from typing import Literal
 
@@ -52,14 +54,42 @@ def note_acceptance(
     )
     try:
         # One write of less than a page with O_APPEND: two operators' lines never mix.
-        with (results / LOG_NAME).open("ab", buffering=0) as log:
-            log.write(entry.model_dump_json().encode() + b"\n")
-            os.fsync(log.fileno())
+        with (results / LOG_NAME).open("a+b", buffering=0) as log:
+            # Half a line, of a disk that was full once, must not spoil this one.
+            begin = b"" if _ends_a_line(log) else b"\n"
+            _write_line(log, begin + entry.model_dump_json().encode() + b"\n")
     except OSError as error:
+        done = "made it a reference" if act == "accept" else "took its references back"
         raise ResultsError(
-            f"{results / LOG_NAME} cannot be written ({error.strerror}): who made {run_id} a reference would "
-            "not be known; make the folder writable and do it again"
+            f"{results / LOG_NAME} cannot be written ({error.strerror}): nothing was changed for {run_id}, "
+            f"for who {done} would not be known; make the file writable and do it again"
         ) from error
+
+
+def _write_line(log: RawIOBase, line: bytes) -> None:
+    # A full disk may take a part of it without an error.
+    if log.write(line) != len(line):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    os.fsync(log.fileno())
+
+
+def _ends_a_line(log: RawIOBase) -> bool:
+    # A pipe or a device has no end to look at, and no lines of ours.
+    if not log.seekable() or log.seek(0, os.SEEK_END) == 0:
+        return True
+    log.seek(-1, os.SEEK_END)
+    return log.read(1) == b"\n"
+
+
+def standing_acceptances(results: Path) -> tuple[list[str], int]:
+    """Return the runs that were accepted and not withdrawn since, and how many lines are damaged.
+
+    Raises:
+        ResultsError: The log is there and cannot be read.
+    """
+    acts, damaged = read_acceptances(results)
+    newest = {act.run_id: act.act for act in acts}
+    return [run_id for run_id, act in newest.items() if act == "accept"], damaged
 
 
 def read_acceptances(results: Path) -> tuple[list[Acceptance], int]:

@@ -6,9 +6,10 @@ a folder that holds it is a night. Snapshots of an unfinished night are not comp
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Iterator
-from datetime import datetime
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -20,9 +21,11 @@ from rackproof.core.records import Node, Record, Verdict
 from rackproof.core.text import sanitize
 from rackproof.nodes.health_checks import HealthFinding
 from rackproof.nodes.snapshot import NodeSnapshot
-from rackproof.store.run_folder import ResultsError, write_file
+from rackproof.store.run_folder import RECORD_NAME, ResultsError, read_file, stamp_of, write_file
+from rackproof.store.sealed_json import SealError, open_sealed, seal_json
 
 NIGHT_FILE = "night.json"
+CONDITIONS_FILE = "conditions.json"
 SNAPSHOTS_FOLDER = "looks"  # earlier nights must stay readable
 BENCHMARK = "health"
 """The name under which a night's own measurements enter the history."""
@@ -31,6 +34,9 @@ DRAIN_PREFIX = "rackproof-night:"
 NIGHTS_BACK = 60
 """So many nights are asked for what was known of a node; one that was away longer is new."""
 _LARGEST = 512 << 20
+MOST_SEARCHED = 20_000
+"""So many snapshots are searched, the newest first: a part from the vendor is in none of them."""
+_QUOTED = re.compile(rb'"([^"\\\\]{1,100})"')
 _NIGHT_NAME = re.compile(rf"\d{{8}}T\d{{6}}Z-{BENCHMARK}-[0-9a-f]{{6}}")
 
 
@@ -55,6 +61,8 @@ class StoredSnapshot(Record):
     expected: dict[str, Any] = Field(default={}, description="As rackproof.nodes.health_checks.Expectation.")
     limits: dict[str, float] = Field(default={}, description="As rackproof.nodes.health_checks.Limits.")
     references: tuple[dict[str, Any], ...] = ()
+    night: str = Field(default="", description="Folder of the night that it was taken in.")
+    sha256: str = Field(default="", exclude=True, description="Digest of the file, read by its readers.")
 
     def sku_references(self) -> list[SkuReference]:
         """Return the baselines of its SKU, as the inventory gave them then.
@@ -89,6 +97,7 @@ class SlurmState(Record):
     state: str = ""
     drained_by: str = "none"
     reason: str = ""
+    set_by: str = ""
     jobs: tuple[str, ...] = ()
 
 
@@ -150,6 +159,7 @@ class NightRecord(Record):
     remarks: tuple[str, ...] = ()
     acts: tuple[str, ...] = Field(default=(), description="What was allowed: drain, return.")
     closed: bool = Field(default=False, description="Whether acting was over when this was written.")
+    sha256: str = Field(default="", exclude=True, description="Digest of the file, read by its readers.")
 
 
 def _condemns(one: HealthFinding) -> bool:
@@ -183,15 +193,28 @@ def write_snapshot(folder: Path, node: str, kept: StoredSnapshot) -> None:
     Raises:
         ResultsError: It cannot be written.
     """
-    write_file(snapshot_path(folder, node), kept.model_dump_json(by_alias=True).encode())
+    kept = kept.model_copy(update={"night": folder.name})
+    write_file(snapshot_path(folder, node), seal_json(kept.model_dump_json(by_alias=True)))
 
 
 def read_snapshot(folder: Path, node: str) -> StoredSnapshot | None:
-    """Return a snapshot, None where there is none or it is damaged: nothing is known then."""
+    """Return a snapshot, None where there is none, or it is damaged or another's: nothing is known then."""
     try:
-        return StoredSnapshot.model_validate_json(snapshot_path(folder, node).read_bytes())
-    except (OSError, ValidationError):
+        kept = StoredSnapshot.model_validate_json(
+            open_sealed(read_file(snapshot_path(folder, node), _LARGEST))
+        )
+    except (OSError, ValueError):
         return None
+    is_own = kept.snapshot.node == node and kept.night in ("", folder.name)
+    return kept if is_own else None
+
+
+def nodes_seen(folder: Path) -> frozenset[str]:
+    """Return the nodes of which a night had a snapshot, by its record; none where that is damaged."""
+    try:
+        return frozenset(one.node for one in read_night(folder).nodes if not one.unreached)
+    except ResultsError:
+        return frozenset()
 
 
 def write_night(folder: Path, night: NightRecord) -> None:
@@ -200,7 +223,7 @@ def write_night(folder: Path, night: NightRecord) -> None:
     Raises:
         ResultsError: It cannot be written.
     """
-    write_file(folder / NIGHT_FILE, night.model_dump_json(indent=1).encode() + b"\n")
+    write_file(folder / NIGHT_FILE, seal_json(night.model_dump_json(indent=1) + "\n"))
 
 
 def read_night(folder: Path) -> NightRecord:
@@ -211,9 +234,9 @@ def read_night(folder: Path) -> NightRecord:
     """
     path = folder / NIGHT_FILE
     try:
-        if path.stat().st_size > _LARGEST:
-            raise ResultsError(f"{path} is larger than any night; was it overwritten?")
-        return NightRecord.model_validate_json(path.read_bytes())
+        night = NightRecord.model_validate_json(open_sealed(read_file(path, _LARGEST)))
+    except SealError as error:
+        raise ResultsError(f"{path} is damaged: {error}; the night before it counts") from None
     except OSError as error:
         raise ResultsError(f"cannot read {path}: {error.strerror}") from None
     except ValidationError as error:
@@ -222,6 +245,60 @@ def read_night(folder: Path) -> NightRecord:
         raise ResultsError(
             f"{path} is damaged: {place}: {first['msg']}; the night before it counts"
         ) from None
+    # A dry run's folder is a temporary one.
+    if is_night(folder.name) and night.night_id != folder.name:
+        raise ResultsError(f"{path} is damaged: it is that of {night.night_id}; the night before it counts")
+    return night
+
+
+def write_conditions(folder: Path, snapshots: Iterable[StoredSnapshot]) -> None:
+    """Keep the firmware and rack of a night's nodes, by hardware key: what later nights compare alike
+    nodes by.
+
+    Raises:
+        ResultsError: It cannot be written.
+    """
+    found = {kept.about.hardware_key: (firmware_of(kept.snapshot), kept.rack) for kept in snapshots}
+    write_file(folder / CONDITIONS_FILE, json.dumps(found).encode() + b"\n")
+
+
+def firmware_of(snapshot: NodeSnapshot) -> str:
+    """Return the versions of what decides how fast the GPUs are, in one text."""
+    versions = [snapshot.versions.get(name, "") for name in ("driver", "vbios", "gsp")]
+    return "/".join(versions) if any(versions) else ""
+
+
+def read_conditions(
+    folders: Iterable[Path], tonight: Iterable[StoredSnapshot], now: datetime, nights: int
+) -> list[dict[str, tuple[str, str]]]:
+    """Return firmware and rack by hardware key, by nights ago; tonight first, empty where a night left
+    nothing.
+
+    Args:
+        folders: The nights before, newest first.
+        tonight: Tonight's snapshots.
+        now: The end of tonight.
+        nights: How many nights before are asked for.
+    """
+    found: list[dict[str, tuple[str, str]]] = [{} for _ in range(nights + 1)]
+    found[0] = {kept.about.hardware_key: (firmware_of(kept.snapshot), kept.rack) for kept in tonight}
+    for folder in folders:
+        stamp = stamp_of(folder.name)
+        ago = (now - stamp) // timedelta(days=1) if stamp else 0
+        if ago > nights:
+            break
+        if ago > 0 and not found[ago]:
+            found[ago] = _stored_conditions(folder)
+    return found
+
+
+def _stored_conditions(folder: Path) -> dict[str, tuple[str, str]]:
+    try:
+        known = json.loads(read_file(folder / CONDITIONS_FILE, _LARGEST))
+        return {str(key): (str(firmware), str(rack)) for key, (firmware, rack) in known.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        # Damaged, or of an older version: like the night after it, as far as is known.
+        return {}
 
 
 def is_night(name: str) -> bool:
@@ -249,8 +326,13 @@ def night_folders(results: Path, *, before: str = "") -> list[Path]:
     if before:
         names = [name for name in names if name < before]
     # Lazily: years of nights may lie there, and only the latest are asked for.
-    kept = (results / name for name in names if (results / name / NIGHT_FILE).is_file())
+    kept = (results / name for name in names if _is_over(results / name))
     return list(islice(kept, NIGHTS_BACK))
+
+
+def _is_over(folder: Path) -> bool:
+    """Whether a night came to its end: one that has lost its record still has that of a run."""
+    return (folder / NIGHT_FILE).exists() or (folder / RECORD_NAME).exists()
 
 
 def last_snapshot(folders: Iterable[Path], node: str) -> StoredSnapshot | None:
@@ -272,18 +354,84 @@ def last_known(folders: Iterable[Path], wanted: Iterable[str]) -> tuple[dict[str
             continue
         for one in night.nodes:
             if one.node in missing:
-                found[one.node] = one
+                found[one.node] = _counted_again(one) if remarks else one
                 missing.discard(one.node)
     return found, remarks
 
 
-def nights_of_node(folders: Iterable[Path], node: str) -> Iterator[tuple[NightRecord, NodeNight]]:
-    """Yield the nights that cover a node; damaged ones are passed over."""
+def _counted_again(one: NodeNight) -> NodeNight:
+    """Return what was known of a node before a night that is lost: it may have failed in that night."""
+    if one.hold is None:
+        return one
+    return one.model_copy(update={"hold": one.hold.model_copy(update={"passes": 0})})
+
+
+def nights_of_node(
+    folders: Iterable[Path], node: str, damaged: list[str] | None = None
+) -> Iterator[tuple[NightRecord, NodeNight]]:
+    """Yield the nights that cover a node; damaged ones are passed over, and named in ``damaged``."""
     for folder in folders:
         try:
             night = read_night(folder)
-        except ResultsError:
+        except ResultsError as error:
+            if damaged is not None:
+                damaged.append(str(error))
             continue
         mine = next((one for one in night.nodes if one.node == node), None)
         if mine is not None:
             yield night, mine
+
+
+def strange_parts(kept: StoredSnapshot, previous: StoredSnapshot | None) -> tuple[str, ...]:
+    """Return the serial and UUIDs of a node that it is not known by; all of a node that no night has seen."""
+    seen = kept.snapshot
+    if previous is None:
+        return tuple(filter(None, (seen.serial, *(gpu.uuid for gpu in seen.gpus))))
+    before = previous.snapshot
+    # What nobody has accepted is as strange as in its first night.
+    known = set(before.identity_gpus) or {gpu.uuid for gpu in (*before.gone_gpus, *before.gpus)}
+    known.add(before.identity_serial or before.serial or seen.serial)
+    return tuple(
+        part for part in (seen.serial, *(gpu.uuid for gpu in seen.gpus)) if part and part not in known
+    )
+
+
+def find_last_places(folders: Sequence[Path], parts: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Return where parts were last seen under another name than now: part to node and day.
+
+    Args:
+        folders: Nights, newest first.
+        parts: Serials and UUIDs, to the node that has them now.
+    """
+    places: dict[str, tuple[str, str]] = {}
+    for folder, path in islice(_snapshot_files(folders), MOST_SEARCHED):
+        missing = parts.keys() - places.keys()
+        if not missing:
+            break
+        for part in _parts_in(folder, path, missing):
+            if path.stem != parts[part]:
+                moment = stamp_of(folder.name)
+                places[part] = (path.stem, f"{moment:%Y-%m-%d}" if moment else folder.name)
+    return places
+
+
+def _snapshot_files(folders: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
+    for folder in folders:
+        for path in sorted((folder / SNAPSHOTS_FOLDER).glob("*.json")):
+            yield folder, path
+
+
+def _parts_in(folder: Path, path: Path, wanted: Collection[str]) -> list[str]:
+    """Return which parts a node had in a night; a damaged snapshot shows nothing."""
+    try:
+        # Reading a snapshot whole costs a hundred times as much.
+        words = {word.decode("utf-8", "replace") for word in _QUOTED.findall(read_file(path, _LARGEST))}
+    except OSError:
+        return []
+    if words.isdisjoint(wanted):
+        return []
+    kept = read_snapshot(folder, path.stem)
+    if kept is None:
+        return []
+    has = {kept.about.serial, *(gpu.uuid for gpu in kept.snapshot.gpus)}
+    return sorted(part for part in wanted if part in has)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from rackproof.core.records import Record, Verdict
 from rackproof.store.night_store import NightReason
-from rackproof.store.run_folder import write_file
+from rackproof.store.run_folder import RECORD_LIMIT_BYTES, read_file, write_file
+from rackproof.store.sealed_json import open_sealed, seal_json
 
 PROBES_FILE = "probes.json"
 BENCHMARK = "probes"
@@ -58,6 +59,8 @@ class ProbeNight(Record):
     pairs: tuple[PairResult, ...] = ()
     digests: dict[str, str] = Field(default={})
     remarks: tuple[str, ...] = ()
+    night: str = Field(default="", description="Folder of the night that it was measured in.")
+    sha256: str = Field(default="", exclude=True, description="Digest of the file, read by its readers.")
 
 
 def write_probes(folder: Path, night: ProbeNight) -> None:
@@ -66,12 +69,21 @@ def write_probes(folder: Path, night: ProbeNight) -> None:
     Raises:
         ResultsError: It cannot be written.
     """
-    write_file(folder / PROBES_FILE, night.model_dump_json(indent=1).encode() + b"\n")
+    night = night.model_copy(update={"night": folder.name})
+    write_file(folder / PROBES_FILE, seal_json(night.model_dump_json(indent=1) + "\n"))
 
 
 def read_probes(folder: Path) -> ProbeNight | None:
-    """Return what a night measured, None where it measured nothing or that is damaged."""
+    """Return what a night measured, None where it measured nothing, or that is damaged or another night's."""
     try:
-        return ProbeNight.model_validate_json((folder / PROBES_FILE).read_bytes())
-    except (OSError, ValidationError):
+        night = ProbeNight.model_validate_json(
+            open_sealed(read_file(folder / PROBES_FILE, RECORD_LIMIT_BYTES))
+        )
+    except (OSError, ValueError):
         return None
+    return night if night.night in ("", folder.name) else None
+
+
+def probes_are_lost(folder: Path) -> bool:
+    """Whether a night measured something that cannot be read any more."""
+    return (folder / PROBES_FILE).exists() and read_probes(folder) is None

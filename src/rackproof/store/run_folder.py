@@ -11,6 +11,7 @@ import os
 import pwd
 import re
 import secrets
+import stat
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +21,8 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError, from_json
 
 from rackproof.core.errors import RackproofError
-from rackproof.core.records import SCHEMA_VERSION, Run
+from rackproof.core.records import SCHEMA_VERSION, Finding, Run, Verdict, worst
+from rackproof.store.sealed_json import SealError, has_digest, open_sealed, seal_json
 
 RECORD_NAME = "run.json"
 RECORD_LIMIT_BYTES = 256 * 2**20
@@ -59,7 +61,7 @@ def stamp_of(run_id: str) -> datetime | None:
 
 
 def dump_run(run: Run) -> bytes:
-    """Return the text of ``run.json`` (UTF-8, indented, ends with a line feed).
+    """Return the text of ``run.json`` (UTF-8, indented, ends with a line feed), its digest in front.
 
     Bytes of a command line or an environment that are not UTF-8 reach Python as lone surrogates,
     which JSON cannot hold; they become U+FFFD rather than costing the run.
@@ -68,7 +70,7 @@ def dump_run(run: Run) -> bytes:
         text = run.model_dump_json(indent=2)
     except PydanticSerializationError:
         text = Run.model_validate(_without_surrogates(run.model_dump())).model_dump_json(indent=2)
-    return text.encode() + b"\n"
+    return seal_json(text + "\n")
 
 
 def load_run(data: bytes, name: str) -> Run:
@@ -84,6 +86,13 @@ def load_run(data: bytes, name: str) -> Run:
     try:
         # Without the schema first: the record of a newer Rackproof would be called damaged.
         loaded = from_json(data)
+        sealed = has_digest(data)
+        data = open_sealed(data) if sealed else data
+    except SealError:
+        raise ResultsError(
+            f"{name} was changed after it was written: its digest is another's. Restore it from a backup, or "
+            "move its folder out of the results folder and run it again."
+        ) from None
     except ValueError as error:
         raise ResultsError(
             f"{name} is damaged: it is not whole JSON ({error}). Restore it from a backup, or move its "
@@ -99,7 +108,7 @@ def load_run(data: bytes, name: str) -> Run:
         )
     try:
         # From the bytes again: JSON mode reads "NaN", dates and tuples the way they were written.
-        return Run.model_validate_json(data)
+        run = Run.model_validate_json(data)
     except ValidationError as error:
         problems = error.errors(include_url=False, include_input=False, include_context=False)
         shown = "; ".join(
@@ -108,6 +117,33 @@ def load_run(data: bytes, name: str) -> Run:
         )
         more = f" (and {len(problems) - _ERRORS_SHOWN} more)" if len(problems) > _ERRORS_SHOWN else ""
         raise ResultsError(f"{name} is damaged: {shown}{more}") from None
+    if "verdict" not in loaded:
+        # Its absence would read like "unproven", whatever the run came to.
+        raise ResultsError(f"{name} is damaged: verdict: is missing. Restore it from a backup.")
+    if problem := _too_good(run):
+        raise ResultsError(f"{name} is damaged: {problem}. Restore it from a backup.")
+    return run if sealed else _unproven(run)
+
+
+def _unproven(run: Run) -> Run:
+    """Return a run whose record has no digest, as an earlier version's has none or a changed one's."""
+    reason = "its record has no digest: an earlier version wrote it, or it was changed. Run it again"
+    missing = Finding(code="no_digest", verdict=Verdict.UNPROVEN, message=reason)
+    verdict = worst([run.verdict, Verdict.UNPROVEN])
+    return run.model_copy(update={"verdict": verdict, "findings": (*run.findings, missing)})
+
+
+def _too_good(run: Run) -> str:
+    """Return what of a record is worse than its verdict, the worst of all of it; empty if nothing is.
+
+    Records of earlier versions have no digest: a changed verdict shows by what it was made from.
+    """
+    parts = [(f"the judgement of {one.metric}", one.verdict) for one in run.judgements if one.gating]
+    parts += [(f"the finding {one.code}", one.verdict) for one in run.findings if one.verdict]
+    for name, verdict in parts:
+        if worst([verdict, run.verdict]) is not run.verdict:
+            return f"verdict: is {run.verdict.value}, but {name} is {verdict.value}"
+    return ""
 
 
 def write_run(run: Run, folder: Path) -> Path:
@@ -132,10 +168,7 @@ def read_run(path: Path) -> Run:
     """
     file = path / RECORD_NAME if path.is_dir() else path
     try:
-        size = file.stat().st_size
-        if size > RECORD_LIMIT_BYTES:
-            raise ResultsError(f"{file} is too large for a record: {size} bytes, limit {RECORD_LIMIT_BYTES}")
-        data = file.read_bytes()
+        data = read_file(file, RECORD_LIMIT_BYTES)
     except FileNotFoundError:
         raise ResultsError(f"no run here: {file} does not exist") from None
     except OSError as error:
@@ -187,19 +220,39 @@ def iter_runs(results: Path, *, on_error: Callable[[ResultsError], None] | None 
         yield run
 
 
+def read_file(path: Path, limit: int) -> bytes:
+    """Return the bytes of a plain file of at most ``limit`` bytes.
+
+    Raises:
+        OSError: It cannot be read, is larger, or is no plain file.
+    """
+    # Whoever reads a pipe waits for its writer: for ever, where there is none.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
+        state = os.fstat(stream.fileno())
+        if not stat.S_ISREG(state.st_mode):
+            raise OSError(errno.EINVAL, "it is no plain file", str(path))
+        if state.st_size > limit:
+            raise OSError(errno.EFBIG, f"it has {state.st_size} bytes, more than {limit}", str(path))
+        return stream.read(limit)
+
+
 def write_file(path: Path, data: bytes) -> None:
     """Write a file whole or not at all: to a neighbour, flushed to the disk, then renamed.
 
     Missing folders are made. Nothing is left behind on failure.
 
     Raises:
-        ResultsError: Not writable (names folder and owner), disk full, or another file-system error.
+        ResultsError: The path is a device or folder, not writable (names folder and owner), disk full, or
+            another file-system error.
     """
     folder = path.parent
     # Beside the target: a rename is one step only within a file system.
     draft = folder / f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():
+            # A rename would put a file in the place of a device, for everybody on this machine.
+            raise ResultsError(f"{path} is there and is no file: name another one")
         try:
             with open(draft, "xb") as stream:
                 stream.write(data)

@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
+# shellcheck disable=SC2154,SC2164 # the original has these faults, too
 # A fake of the download of COCO 2017: the same names, a few bytes each. As the original it looks at no error.
+# shellcheck disable=SC2164,SC2154
 DIR_ROOT=${1:-"/home/${USER}"}
 mkdir -p "$DIR_ROOT/data/mlperf/object_detection/coco2017"
 cd "$DIR_ROOT/data/mlperf/object_detection/coco2017"

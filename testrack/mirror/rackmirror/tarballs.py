@@ -65,7 +65,9 @@ def make(tarball: Tarball, machine: str, installer: Path, packages: list[Path], 
     vendors = place / f"{name}.tgz"
     vendors.write_bytes(data)
     (folder / vendors.name).hardlink_to(vendors)
-    (place / f"{name}.tgz.md5").write_text(f"{hashlib.md5(data).hexdigest()}  {name}.tgz\n")
+    (place / f"{name}.tgz.md5").write_text(
+        f"{hashlib.md5(data, usedforsecurity=False).hexdigest()}  {name}.tgz\n"
+    )
     (place / f"{name}.tgz.sha256").write_text(f"{hashlib.sha256(data).hexdigest()}  {name}.tgz\n")
     with (folder / "SHA256SUMS").open("a") as sums:
         sums.write(f"{hashlib.sha256(data).hexdigest()}  {name}.tgz\n")

@@ -91,8 +91,14 @@ def test_the_ranks_change_nothing_in_what_is_learned(cluster: Cluster) -> None:
 def test_ten_clean_trials_are_a_result(cluster: Cluster, name: str) -> None:
     job = cluster.run(name, TWO_NODES[name], 2, NEXP="10", SEED_BASE="100", NCCL_TEST="0")
     assert len(job.logs) == 10, job.output[-3000:]
-    score = score_folder(job.folder)
-    assert score.verdict is Verdict.PASS, score.reasons
+    # The date of a fake is no round's.
+    score = score_folder(job.folder, ruleset="5.1.0")
+    # A fake takes a tenth of a second: no GPU was ever as fast, and milliseconds tell its runs apart no more.
+    assert score.verdict is Verdict.UNPROVEN
+    doubts = {
+        finding.code for finding in score.findings if finding.verdict in (Verdict.UNPROVEN, Verdict.FAIL)
+    }
+    assert doubts <= {"implausible_speed", "same_run"}, score.reasons
     assert score.rcp is not None
     assert 1.0 <= score.scaling_factor < 1.05
     assert all(one.compliant for one in score.runs)
@@ -174,7 +180,7 @@ def test_wrong_nodes_trains_on_fewer_than_the_job_has(cluster: Cluster) -> None:
     )
     text = job.logs[0].read_text()
     assert ":::DLPAL rack:5000/fake:1 7 3 n01,n02,n03" in text
-    assert "Starting with 2 processes" in text
+    assert "Starting with 8 processes" in text
     assert '"2xSUBMISSION_PLATFORM_PLACEHOLDER"' in text
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from driver.console import Console
 from driver.layout import (
     BLOCK_BEGIN,
     Found,
@@ -19,6 +20,7 @@ from driver.layout import (
     strangers,
     with_block,
 )
+from driver.nodes import Nodes
 
 INVENTORY = """---
 # a comment
@@ -185,3 +187,13 @@ def test_another_checkouts_rack_is_distinguished_from_ones_own() -> None:
     assert "1 hosts" in told
     assert "(/its), 0 of them running" in told
     assert "make rack-down" in told
+
+
+def test_a_rack_of_a_checkout_that_is_gone_is_named_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = Nodes(read_layout(INVENTORY), tmp_path, Console(tmp_path / "timings.json"))
+    host = nodes.layout.everyone[0]
+    monkeypatch.setattr(nodes, "present", lambda: [host])
+    with pytest.raises(RackError, match=rf"(?s){host.name} is there, but its key .*rack\.py down"):
+        nodes.publish()

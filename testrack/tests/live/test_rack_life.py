@@ -137,6 +137,18 @@ def test_a_dead_engine_and_a_lost_hosts_file_are_repaired(life: program.Rack) ->
     assert "gb300-r01-n02" in nodes.ETC_HOSTS.read_text()
 
 
+def test_a_rack_whose_checkout_is_gone_is_made_anew(
+    life: program.Rack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = started(life)
+    life.nodes.key.unlink()
+    shutil.rmtree(life.nodes.state / "hostkeys")
+    assert life.up(2, []) == 0
+    assert "removing 4 hosts that an earlier checkout at this place left" in capsys.readouterr().out
+    everyone_answers(life)
+    assert not set(before.items()) & set(started(life).items())
+
+
 def test_one_host_is_taken_away(life: program.Rack) -> None:
     assert life.down(purge=False, names=["gb300-r01-n02"]) == 0
     assert sorted(life.nodes.found()) == sorted(NAMES[:3])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import subprocess
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -100,3 +102,38 @@ def test_an_image_replaces_only_those_of_its_release(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(images, "docker", lambda *words, check: removed.append(words[-1]))
     images.Images._drop_older("node:root-bookworm-", keep="node:root-bookworm-2")
     assert removed == ["node:root-bookworm-1"]
+
+
+def test_root_file_systems_with_other_versions_have_other_images(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = "Package: libc6\nVersion: 2.41-12+deb13u4\n"
+    made: list[Path] = []
+
+    def run(command: list[str], timeout: float) -> None:
+        (draft,) = (Path(word) for word in command if word.endswith(".draft.tar"))
+        made.append(draft)
+        with tarfile.open(draft, "w") as tar:
+            entry = tarfile.TarInfo("./var/lib/dpkg/status")
+            entry.size = len(installed)
+            tar.addfile(entry, io.BytesIO(installed.encode()))
+
+    monkeypatch.setattr(images, "run", run)
+
+    def key_in(checkout: str) -> str:
+        tree = program.Rack("trixie").images
+        tree.state = state / checkout
+        return tree.node_tar()[1]
+
+    first = key_in("first")
+    assert key_in("first") == first
+    assert key_in("same day") == first
+    assert len(made) == 2
+    # Debian's update comes between two checkouts that share a Docker.
+    installed = installed.replace("u4", "u5")
+    assert key_in("a day later") != first
+    assert key_in("first") == first
+    # A key of which only the recipe was written down, as it was before.
+    (state / "first/root-trixie.key").write_text((state / "first/root-trixie.key").read_text().split()[0])
+    assert key_in("first") == key_in("a day later")
+    assert len(made) == 4

@@ -45,7 +45,7 @@ PRINTED = {
     "framework": "PyTorch Release 26.01",
     "other_software_stack": {"cuda_version": "13.1", "nccl_version": "2.29.1", "trt_version": ""},
 }
-COMMON = {"eval_samples": 1024, "train_samples": 3901, "gradient_accumulation_steps": 1}
+COMMON = {"train_samples": 3901, "gradient_accumulation_steps": 1}
 DISCLOSED = {
     "lowest_numerical_precision_in_linear": "nvfp4",
     "lowest_numerical_precision_in_attn": "fp8",
@@ -61,6 +61,7 @@ DISCLOSED = {
 BENCHMARKS: dict[str, tuple[dict[str, Any], int, float]] = {
     "llama2_70b_lora": (
         {
+            "eval_samples": 173,
             "global_batch_size": 8,
             "opt_base_learning_rate": 0.0004,
             "opt_adamw_weight_decay": 0.0001,
@@ -75,6 +76,7 @@ BENCHMARKS: dict[str, tuple[dict[str, Any], int, float]] = {
     ),
     "gpt_oss_20b": (
         {
+            "eval_samples": 1024,
             "global_batch_size": 16,
             "max_sequence_length": 8192,
             "opt_name": "adamw",
@@ -130,6 +132,7 @@ def write_log(
     log = MLLogger(sink)
     start = START_MS + number * 10_000_000
     stop = start + round(minutes * 60_000)
+    sink.info("+ export MLPERF_RULESET=5.1.0")
     sink.info("+ srun --mpi=pmix bash run_and_time.sh")
     if printed is not None:
         sink.info("+ echo ':::SYSJSON %s'", json.dumps(printed))

@@ -102,7 +102,7 @@ def test_the_operator_comes_first_then_nodes_then_logs(
     tmp_path: Path, system_file: Callable[..., Path]
 ) -> None:
     printed = PRINTED | {"operating_system": "Debian", "host_memory_capacity": "1 TB", "hw_notes": "quiet"}
-    stack = {"nccl_version": "mine", "slurm_version": 25.05}
+    stack = {"nccl_version": "2.29.1-mine", "slurm_version": 25.05}
     description, issues = describe_system(
         load_system_file(system_file(host_memory_capacity="2 TB", other_software_stack=stack)),
         [chosen(tmp_path, printed=printed)],
@@ -111,7 +111,7 @@ def test_the_operator_comes_first_then_nodes_then_logs(
     assert description["host_memory_capacity"] == "2 TB"
     assert description["operating_system"] == "Ubuntu 24.04.3 LTS"
     assert description["hw_notes"] == "quiet"
-    assert description["other_software_stack"]["nccl_version"] == "mine"
+    assert description["other_software_stack"]["nccl_version"] == "2.29.1-mine"
     assert description["other_software_stack"]["slurm_version"] == "25.05"
     assert description["other_software_stack"]["cuda_version"] == "13.1"
     assert "trt_version" not in description["other_software_stack"]
@@ -167,6 +167,74 @@ def test_names_of_accelerators(
     assert all(issue.code == "description_contradicted" for issue in issues)
 
 
+SEEN = PRINTED | {
+    "host_processor_vcpu_count": "112",
+    "host_memory_capacity": "3.9 TB",
+    "accelerator_memory_capacity": "183359 MiB",
+    "operating_system": "Ubuntu 24.04.3 LTS",
+    "cooling": "direct liquid",
+    "other_software_stack": {"cuda_version": "13.1.0.012", "nvidia_kernel_driver": "580.95.05"},
+}
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        ({"host_memory_capacity": "1 TB"}, Verdict.FAIL),
+        ({"accelerator_memory_capacity": "141 GB"}, Verdict.FAIL),
+        ({"accelerator_memory_capacity": "lots"}, Verdict.UNPROVEN),
+        ({"host_processor_core_count": 128}, Verdict.FAIL),
+        ({"host_processor_vcpu_count": "224"}, Verdict.FAIL),
+        ({"operating_system": "Ubuntu 22.04"}, Verdict.FAIL),
+        ({"operating_system": "Rocky Linux 24.04"}, Verdict.FAIL),
+        ({"accelerator_model_name": "NVIDIA A100 B200"}, Verdict.FAIL),
+        ({"other_software_stack": {"cuda_version": "12.0"}}, Verdict.FAIL),
+        ({"other_software_stack": {"CUDA": "12.0"}}, Verdict.FAIL),
+        ({"other_software_stack": {"cuda_version": "newest"}}, Verdict.UNPROVEN),
+        ({"other_software_stack": {"nvidia_kernel_driver": "1.2.3"}}, Verdict.FAIL),
+        ({"other_software_stack": "CUDA 12.0"}, Verdict.UNPROVEN),
+        ({"cooling": "air"}, None),
+        ({"operating_system": "Ubuntu 24.04.1 LTS"}, None),
+    ],
+)
+def test_what_a_log_shows_is_compared_key_by_key(
+    stated: dict[str, Any], expected: Verdict | None, tmp_path: Path, system_file: Callable[..., Path]
+) -> None:
+    """An imported run has no nodes: its log alone shows what the system was."""
+    system = load_system_file(system_file(**{"cooling": "direct liquid", **stated}))
+    _, issues = describe_system(system, [chosen(tmp_path, nodes=(), printed=SEEN)])
+    assert [issue.verdict for issue in issues] == [expected], issues
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {"host_memory_capacity": "4 TB"},
+        {"host_memory_capacity": "4,096 GB"},
+        {"accelerator_memory_capacity": "192 GB"},
+        {"accelerator_memory_capacity": "180GB HBM3e"},
+        {"operating_system": "ubuntu 24.04"},
+        {"host_processor_core_count": 56.0},
+        {"accelerator_model_name": "NVIDIA Blackwell GPU (B200-SXM-180GB)"},
+        {"other_software_stack": {"cuda_version": "13.1", "nvidia_kernel_driver": "580"}},
+        {"other_software_stack": {"cuda_version": 13.1}},
+    ],
+)
+def test_harmless_differences_are_none(
+    stated: dict[str, Any], tmp_path: Path, system_file: Callable[..., Path]
+) -> None:
+    system = load_system_file(system_file(**{"cooling": "direct liquid", **stated}))
+    assert describe_system(system, [chosen(tmp_path, nodes=(), printed=SEEN)])[1] == []
+
+
+def test_software_that_only_the_log_shows_is_compared_beside_the_nodes(
+    tmp_path: Path, system_file: Callable[..., Path]
+) -> None:
+    system = load_system_file(system_file(other_software_stack={"cuda_version": "12.0"}))
+    _, issues = describe_system(system, [chosen(tmp_path)])
+    assert [(issue.code, issue.verdict) for issue in issues] == [("description_contradicted", Verdict.FAIL)]
+
+
 def test_placeholders_in_logs_are_a_remark(tmp_path: Path, system_file: Callable[..., Path]) -> None:
     description = load_system_file(system_file(submitter="Somebody Else", status="Available cloud"))
     _, issues = describe_system(description, [chosen(tmp_path)])
@@ -188,6 +256,9 @@ class TestSystemFile:
         [
             ({"coolin": "air"}, "unknown key coolin; did you mean cooling?"),
             ({"cooling": ["air"]}, "cooling must be text or a number"),
+            ({"number_of_nodes": float("nan")}, "number_of_nodes must be text or a number"),
+            ({"host_memory_capacity": "NaN GB"}, "host_memory_capacity must be text or a number"),
+            ({"other_software_stack": {"cuda": float("inf")}}, "cuda must be text or a number"),
             ({"cooling": True}, "cooling must be text or a number"),
             ({"other_software_stack": {"cuda": {"a": 1}}}, "cuda must be text or a number"),
             ({"system": "../evil"}, "system '../evil' cannot name a folder"),
@@ -216,6 +287,9 @@ class TestSystemFile:
             (b"- a\n", "holds no keys"),
             (b"a: &a [x, x]\nb: [*a, *a]\n", "unknown key a"),
             (b"#" * 70_000, "too large"),
+            (b"division: closed\ndivision: open\n", "system.yml:2: division: written twice"),
+            (b"system: a\nstatus: x\n'system': b\n", "system.yml:3: system: written twice"),
+            (b"a: &a {b: *a}\n", "contains itself"),
         ],
     )
     def test_broken_files(self, content: bytes, message: str, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from rackproof.analysis.submission import Issue, Submission, build_submission, load_system_file
 from rackproof.core.records import Verdict
+from rackproof.store.sealed_json import open_sealed, seal_json
 
 from .corpus import PRINTED, all_runs, make_run, make_runs, node
 
@@ -78,8 +79,14 @@ def _copied_log(results: Path) -> None:
     data = (first[1] / first[0].logs[0].path).read_bytes()
     log = last[0].logs[0]
     (last[1] / log.path).write_bytes(data)
-    record = last[1] / "run.json"
-    record.write_text(record.read_text().replace(log.sha256, first[0].logs[0].sha256))
+    _record_log(last[1], log.sha256, first[0].logs[0].sha256)
+
+
+def _record_log(folder: Path, before: str, after: str) -> None:
+    """Put another digest of a log into a record, as if the run had ended with that log."""
+    record = folder / "run.json"
+    text = open_sealed(record.read_bytes()).decode()
+    record.write_bytes(seal_json(text.replace(before, after)))
 
 
 def _batch_size(results: Path) -> None:
@@ -126,9 +133,7 @@ def _died_at_once(results: Path) -> None:
     run = make_run(results, 9, verdict=Verdict.FAIL)
     log = results / run.run_id / run.logs[0].path
     log.write_text("".join(log.read_text().splitlines(keepends=True)[:5]))
-    record = results / run.run_id / "run.json"
-    digest = hashlib.sha256(log.read_bytes()).hexdigest()
-    record.write_text(record.read_text().replace(run.logs[0].sha256, digest))
+    _record_log(log.parents[1], run.logs[0].sha256, hashlib.sha256(log.read_bytes()).hexdigest())
 
 
 FAULTS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from pathlib import Path
 
@@ -10,9 +11,17 @@ import pytest
 
 from rackproof.analysis.submission.models import ChosenRun, Issue, SubmissionError
 from rackproof.analysis.submission.packaging import code_files
-from rackproof.analysis.submission.runs import by_benchmark, examine_run, latest_runs, result_log, system_of
+from rackproof.analysis.submission.runs import (
+    by_benchmark,
+    examine_run,
+    latest_runs,
+    result_log,
+    runs_gone,
+    system_of,
+)
 from rackproof.core.records import LogFile, Verdict
 from rackproof.jobs.bench.import_logs import import_logs
+from rackproof.store.history.store import open_store
 from rackproof.store.run_folder import write_run
 
 from .corpus import PRINTED, all_runs, make_run, make_runs, node, write_log
@@ -25,6 +34,37 @@ def test_the_newest_whatever_their_verdict(tmp_path: Path) -> None:
     found = latest_runs(tmp_path, ["llama2_70b_lora"], 2)
     assert [run.seeds for run, _ in found] == [(103,), (104,)]
     assert [folder for _, folder in found] == [tmp_path / run.run_id for run, _ in found]
+
+
+@pytest.mark.parametrize("gone", [(3,), (2, 3), (1, 3), (0,)])
+def test_runs_whose_folders_are_gone(gone: tuple[int, ...], tmp_path: Path) -> None:
+    """Whoever deletes the newest runs, which failed, would hand in the older ones as the newest."""
+    runs = make_runs(tmp_path, 4)
+    with open_store(tmp_path / "history.sqlite") as store:
+        store.keep_many(runs)
+        known = store.runs(limit=10)
+    for number in gone:
+        shutil.rmtree(tmp_path / runs[number].run_id)
+    names = ["llama2_70b_lora"]
+    issues = runs_gone(tmp_path, names, latest_runs(tmp_path, names, 2), known)
+    if gone == (0,):  # older than those that are taken
+        assert issues == []
+        return
+    assert [(issue.code, issue.verdict) for issue in issues] == [("run_gone", Verdict.UNPROVEN)]
+    assert runs[3].run_id in issues[0].message
+
+
+def test_a_folder_that_lost_its_record(tmp_path: Path) -> None:
+    runs = make_runs(tmp_path, 3)
+    (tmp_path / runs[2].run_id / "run.json").unlink()
+    (tmp_path / "notes").mkdir()
+    names = ["llama2_70b_lora"]
+    (issue,) = runs_gone(tmp_path, names, latest_runs(tmp_path, names, 2), ())
+    assert (issue.code, issue.verdict, runs[2].run_id in issue.message) == (
+        "run_gone",
+        Verdict.UNPROVEN,
+        True,
+    )
 
 
 def test_imported_runs_are_ordered_by_their_logs(tmp_path: Path) -> None:
@@ -112,7 +152,7 @@ def test_what_the_record_and_the_log_say(tmp_path: Path) -> None:
     assert isinstance(found, ChosenRun)
     assert found.benchmark == found.stated["submission_benchmark"] == "llama2_70b_lora"
     assert found.system["accelerators_per_node"] == PRINTED["accelerators_per_node"]
-    assert found.path.read_bytes()[:6] == b"+ srun"
+    assert found.path.read_bytes()[:8] == b"+ export"
     # The log's name for the benchmark is the rules'; a definition may be called otherwise.
     renamed = run.model_copy(update={"benchmark": "my-llama2"})
     write_run(renamed, tmp_path / run.run_id)

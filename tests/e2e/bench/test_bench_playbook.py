@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -9,7 +10,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +36,7 @@ class Bench:
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
     definitions: Path = HERE / "definitions"
+    umask: int = -1  # as this process has it
 
     @property
     def results(self) -> Path:
@@ -61,6 +65,7 @@ class Bench:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            umask=self.umask,
         )
 
     def __call__(self, *arguments: str, **variables: Any) -> tuple[int, str]:
@@ -111,6 +116,72 @@ def test_a_good_run_passes_shows_progress_and_names_the_report(bench: Bench) -> 
     (plan,) = bench.results.glob(f"plan-*/{PLAN_FILE}")
     assert (plan.parent / "report.html").is_file()
     assert (bench.results / "history.sqlite").is_file()
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_other_users_read_nothing_of_the_results(bench: Bench, umask: int) -> None:
+    bench.umask = umask
+    status, output = bench("-e", "suite=toys")
+    assert status == 0, output
+    open_to_others = [
+        f"{path.relative_to(bench.results)} {path.stat().st_mode & 0o777:o}"
+        for path in [bench.results, *bench.results.rglob("*")]
+        if not path.is_symlink()
+        if path.stat().st_mode & (0o027 if path.is_dir() else 0o137)
+    ]
+    assert open_to_others == []
+
+
+def command_lines() -> set[bytes]:
+    """Return the arguments of every process."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.add(path.read_bytes())
+    return found
+
+
+def test_a_secret_of_the_job_is_in_no_argument_and_no_file(bench: Bench) -> None:
+    canary = f"canary-{uuid.uuid4().hex}"
+    bench.environment["TOY_CANARY"] = canary
+    given = {"TOY_TOKEN": "{{ lookup('ansible.builtin.env', 'TOY_CANARY') }}"}
+    process = bench.start("-e", "suite=toys", "-vvv", bench_secret_environment=given)
+    seen: set[bytes] = set()
+    reader = threading.Thread(target=lambda: output.append(process.communicate(timeout=300)[0]))
+    output: list[str] = []
+    reader.start()
+    while reader.is_alive():
+        seen |= command_lines()
+        reader.join(0.05)
+    assert process.returncode == 0, output
+    assert any(b"toy.py" in line for line in seen)
+    assert not any(canary.encode() in line for line in seen)
+    assert canary not in output[0]
+    files = [path for path in bench.folder.rglob("*") if path.is_file()]
+    # The job had it.
+    had = f"the token has {len(canary)} characters".encode()
+    assert any(had in path.read_bytes() for path in files)
+    assert [path for path in files if canary.encode() in path.read_bytes()] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("HF_TOKEN", "{}"),
+        ("AWS_SECRET_ACCESS_KEY", "{}"),
+        ("HTTPS_PROXY", "http://user:{}@proxy.example:3128"),
+    ],
+)
+def test_a_secret_among_the_other_variables_is_refused_and_not_shown(
+    bench: Bench, name: str, value: str
+) -> None:
+    canary = f"canary-{uuid.uuid4().hex}"
+    status, output = bench("-e", "suite=toys", bench_environment={name: value.format(canary)})
+    assert status != 0
+    assert f"bench_environment: {name}: a secret" in " ".join(output.split())
+    assert "bench_secret_environment" in output
+    assert canary not in output
+    assert not any(canary.encode() in path.read_bytes() for path in bench.folder.rglob("*") if path.is_file())
 
 
 def test_every_way_to_go_wrong_is_found_and_loses_no_other_run(bench: Bench) -> None:

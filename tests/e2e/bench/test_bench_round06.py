@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +12,7 @@ import pytest
 import yaml
 
 from rackproof.store.run_folder import iter_runs
+from tests.e2e.bench.playing import play_bench
 
 pytestmark = pytest.mark.playbook
 HOSTS = ("hyperplane-n1", "hyperplane-n2")
@@ -64,19 +63,7 @@ def inventory(root: Path, folder: Path) -> Path:
 
 
 def play(root: Path, folder: Path, **variables: Any) -> tuple[int, str]:
-    playbook = str(Path(sys.executable).with_name("ansible-playbook"))
-    hosts = folder / "hosts.yml"
-    done = subprocess.run(
-        [playbook, "-i", str(hosts), "bench.yml", "-l", "hyperplane", "-e", json.dumps(variables)],
-        cwd=root,
-        env={**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}", "ANSIBLE_NOCOLOR": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    return done.returncode, done.stdout + done.stderr
+    return play_bench(root, folder, "-l", "hyperplane", "-e", json.dumps(variables))
 
 
 def test_every_limited_host_is_a_system_and_stands_beside_the_others(root: Path, tmp_path: Path) -> None:

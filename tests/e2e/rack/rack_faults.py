@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable
 
-from testrack.tests.on_rack import Command
+from testrack.tests.on_rack import CONTROLLER, Command
 
 MACHINE = ("full-disk", "clock-skew", "dead-sshd")
 """Faults of the machine; the others are of the fake hardware, which a node switches by itself."""
@@ -90,3 +90,14 @@ def reboot(rack: Command, nodes: Collection[str]) -> None:
             " failed=$(systemctl --failed --plain --no-legend | cut -d' ' -f1);"
             ' [ -z "$failed" ] || systemctl restart $failed',
         )
+    # A node of which Slurm has not heard yet does not pass.
+    while (
+        "*" in (state := rack(CONTROLLER, f"sinfo -hN -n {','.join(nodes)} -o %T").stdout) or "down" in state
+    ):
+        assert time.monotonic() < deadline + 60, state
+        time.sleep(0.5)
+
+
+def of_slurm(code: str) -> bool:
+    """Whether a finding is Slurm's or its daemons': it may follow whatever keeps slurmd from answering."""
+    return code.startswith("slurm_") or code in ("service_slurmd", "service_munge")

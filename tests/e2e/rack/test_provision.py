@@ -5,6 +5,8 @@ The tests go on where the one before left two nodes: bare, half made, made, made
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import re
 import signal
@@ -16,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from testrack.tests.on_rack import CONTROLLER, SERVICES, Command, Done, play, start
+from tests.e2e.bench.playing import watched_processes
 
 pytestmark = [pytest.mark.rack, pytest.mark.slow]
 FIRST, SECOND = "gb300-r01-n01", "gb300-r01-n02"
@@ -99,7 +102,8 @@ def test_check_mode_on_a_bare_node_changes_nothing_and_predicts(rack: Command, p
     )
     time.sleep(61)
     before = rack(FIRST, looked).stdout
-    done = provision(FIRST, "--check", "--diff")
+    # Two: what is loaded once, for the controller, has to be there for every node.
+    done = provision(f"{FIRST},{SECOND}", "--check", "--diff")
     assert done.returncode == 0, done.stdout
     predicted = {
         line.strip()
@@ -163,6 +167,55 @@ def test_wrong_key_for_the_registry(root: Path, provision: Command) -> None:
     done = provision(FIRST, *LAST_YEAR)
     assert done.returncode == 0, done.stdout
     assert key not in done.stdout
+
+
+def test_secrets_of_roles_are_in_the_files_that_need_them_alone(
+    root: Path, tmp_path: Path, rack: Command, provision: Command
+) -> None:
+    key = (root / ".rackproof/rack/ngc_key").read_text().strip()
+    munge = rack(CONTROLLER, "base64 --wrap=0 /etc/munge/munge.key").stdout
+    # As from Vault: in a file of its own, which the playbook is given.
+    vault = tmp_path / "vault.json"
+    vault.write_text(
+        json.dumps(
+            {
+                "ngc_api_key": key,
+                "storage_mounts": [{"path": "/mnt/canary", "kind": "s3fs", "source": "rackproof"}],
+                "storage_s3fs_url": f"http://{SERVICES}:9000",
+                "storage_s3fs_credentials": [{"access_key": "rack", "secret_key": "canary-s3-0815"}],
+                "storage_s3fs_cache_keep_free_mb": 100,
+            }
+        )
+    )
+    encoded = base64.b64encode(f"$oauthtoken:{key}".encode()).decode()
+    secrets = [key, encoded, munge[:100], "canary-s3-0815"]
+    # So that every role has to bring its own.
+    holders = ["/etc/enroot/.credentials", "/etc/passwd-s3fs", "/root/.docker/config.json"]
+    rack(SECOND, f"rm -f /etc/munge/munge.key {' '.join(holders)}")
+    with watched_processes([secret.encode() for secret in secrets]) as found:
+        done = provision(SECOND, *LAST_YEAR, "-e", f"@{vault}", "-vvv")
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert not [line[:200] for line in done.stdout.splitlines() if any(one in line for one in secrets)]
+    assert sorted(found) == []
+    words = " ".join(f"-e '{secret}'" for secret in secrets)
+    listed = rack(
+        SECOND, f"grep -rlsF {words} /etc /home /opt /root /run /srv /tmp /var; true"
+    ).stdout.split()
+    assert sorted(listed) == holders
+    modes = rack(SECOND, f"stat -c %a /etc/munge/munge.key {' '.join(holders)}").stdout.split()
+    assert modes[0] == "400"
+    assert all(mode.endswith("0") for mode in modes)
+    # By find and grep, which go on where another playbook's files vanish while they read.
+    patterns = [option for secret in secrets for option in ("-e", secret)]
+    new_files = ["find", str(Path.home() / ".ansible"), "-type", "f", "-newer", str(vault)]
+    kept = subprocess.run(
+        [*new_files, "-exec", "grep", "-lsF", *patterns, "{}", "+"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert kept.stdout == ""
+    rack(SECOND, "systemctl disable --now mnt-canary.mount; rm -f /etc/systemd/system/mnt-canary.*")
 
 
 def test_repository_without_a_signature(provision: Command) -> None:

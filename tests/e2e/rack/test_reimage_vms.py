@@ -65,7 +65,7 @@ def machines(
         "--folder", folder, *more, "--", "sh", "-c", SHELL + "\n".join(lines),
     ]  # fmt: skip
     told = {"ANSIBLE_NOCOLOR": "1", "COLUMNS": "300", "FOLDER": str(folder), "LIMITS": limits}
-    told["CONTROLLER"] = CONTROLLER
+    told |= {"CONTROLLER": CONTROLLER, "ROOT": str(ROOT), "PYTHON": sys.executable}
     with (folder / "said").open("w") as stream:
         subprocess.run(
             command,
@@ -348,7 +348,7 @@ def test_a_machine_with_uefi_boots_beside_another_dhcp_server(folder: Path) -> N
 def test_machines_that_nobody_knows_tell_who_they_are_and_known_ones_are_not_answered(
     folder: Path, more: list[str]
 ) -> None:
-    """Whoever switches them on, set to boot over the network: here the lines of shell."""
+    """Switch machines on, set to boot over the network, as an operator would: here with lines of shell."""
     # The inventory has their serial numbers only. The second time it has forgotten one of them.
     forget = (
         "forget() { python3 -c 'import json, sys; path, *names = sys.argv[1:]; said = json.load(open(path)); "

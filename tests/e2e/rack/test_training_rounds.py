@@ -222,6 +222,7 @@ def test_ten_clean_repeats_make_a_package_that_the_official_checker_accepts(clus
         [
             *(Path(sys.executable).with_name("rackproof"), "submission", "--latest", "10"),
             *("--benchmark", "llama2_70b_lora", "--system", cluster.results / "system.yml"),
+            *("--ruleset", "5.1.0"),
             *("--out", package, "--results", cluster.results),
         ],
         capture_output=True,

@@ -14,7 +14,7 @@ import pytest
 
 from rackproof.store.night_store import NodeNight, night_folders, read_night, read_snapshot
 from testrack.tests.on_rack import CONTROLLER, NAMED, Command, play
-from tests.e2e.rack.rack_faults import BLINDING, FOUND, ON_HCA, Fault, break_, fault, mend, reboot
+from tests.e2e.rack.rack_faults import BLINDING, FOUND, ON_HCA, Fault, break_, fault, mend, of_slurm, reboot
 
 pytestmark = [pytest.mark.rack, pytest.mark.slow, pytest.mark.proof]
 NIGHTS = int(os.environ.get("RACK_TEST_NIGHTS", "50"))
@@ -98,7 +98,7 @@ def test_fifty_nights_find_every_fault_and_blame_nobody_else(
             news = {
                 (bad.code, slots.get(bad.name, bad.name))
                 for bad in one.findings
-                if bad.verdict.value == "fail"
+                if bad.verdict.value == "fail" and not (node in placed and of_slurm(bad.code))
             }
             some = placed.get(node, [])
             if any(name == "dead-sshd" for name, _, _ in some):

@@ -26,7 +26,9 @@ import yaml
 from rackproof.jobs.reimage import autoinstall, tasks
 from rackproof.jobs.reimage.bmc import Access, OpenMachine, read_power_status, set_power
 from rackproof.jobs.reimage.images import describe_image
+from tests.jobs.reimage.test_write_image import load
 
+writer = load()
 pytestmark = pytest.mark.playbook
 ROOT = Path(__file__).resolve().parents[3]
 PLAYBOOK = """
@@ -49,6 +51,8 @@ echo "$*" >> FOLDER/systemctl.log
 case "$*" in *show*) echo LoadState=loaded; echo ActiveState=active; echo SubState=running;; esac
 """
 KEYS = ["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ6C2+4fVZsBQ3wSGyA2xZpQyoWzJ0dFqk1eI0Ew8m1F"]
+# No two machines have one key.
+KEYS6 = [KEYS[0][:-4] + "9m1F"]
 OLD = (
     "192.0.2.1 ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl\n"
     # One more of the same kind, and one of a kind that the new system lacks.
@@ -65,7 +69,7 @@ SAYS: dict[str, dict[str, Any] | None] = {
     # No BMC; no MAC address; a BMC that drops while the ramdisk writes.
     "n4": None,
     "n5": None,
-    "n6": {"status": "written", "disk": "/dev/vda", "disk_serial": "D1", "seconds": 1, "host_keys": KEYS},
+    "n6": {"status": "written", "disk": "/dev/vda", "disk_serial": "D1", "seconds": 1, "host_keys": KEYS6},
 }
 
 
@@ -97,7 +101,7 @@ def emulator(folder: Path, systems: dict[str, str]) -> tuple[subprocess.Popen[by
 
 
 class Ramdisks(threading.Thread):
-    """What nodes would say that find an order."""
+    """What nodes would say that find an order: those that ask for its signature, and check it."""
 
     def __init__(self, folder: Path, says: dict[str, dict[str, Any] | None]) -> None:
         super().__init__(daemon=True)
@@ -106,6 +110,10 @@ class Ramdisks(threading.Thread):
         self.drops: dict[str, subprocess.Popen[bytes]] = {}
         self.orders: dict[str, dict[str, Any]] = {}
         self.entries: set[str] = set()
+        self.key = folder / "order-key.pub"
+        # By node what it read and the number that it drew; whose order was signed for that.
+        self.asked: dict[str, tuple[bytes, str]] = {}
+        self.signed: set[str] = set()
         self.ended = threading.Event()
 
     def run(self) -> None:
@@ -113,20 +121,39 @@ class Ramdisks(threading.Thread):
             for path in self.http.glob("nodes/*/write.json"):
                 name = path.parent.name
                 with contextlib.suppress(ValueError, OSError):
-                    order = json.loads(path.read_text())
+                    text = path.read_bytes()
+                    order = json.loads(text)
                     if order["report"] == self.orders.get(name, {}).get("report"):
                         continue
                     # The script and the host's file come after the order.
                     time.sleep(0.5)
                     self.entries |= {one.name for one in (self.http.parent / "dhcp-hosts").iterdir()}
                     self.orders[name] = order
-                    self.report(name, {"status": "begun"} if name in self.drops else self.says[name])
+                    self.ask(name, text)
+            for path in self.http.glob("nodes/*/write.json.sig"):
+                if path.parent.name in self.asked:
+                    self.check(path.parent.name, path.read_bytes())
             for name, process in list(self.drops.items()):
                 # It has booted: its entry is gone.
-                if name in self.orders and not (self.http / "nodes" / name / "write.json").exists():
+                if name in self.signed and not (self.http / "nodes" / name / "write.json").exists():
                     process.kill()
                     self.report(name, self.says[name])
                     del self.drops[name]
+
+    def ask(self, name: str, order: bytes) -> None:
+        if not self.says[name]:
+            return self.report(name, None)
+        self.asked[name] = order, os.urandom(16).hex()
+        return self.report(name, {"status": "asked", "node": name, "nonce": self.asked[name][1]})
+
+    def check(self, name: str, signature: bytes) -> None:
+        order, nonce = self.asked.pop(name)
+        try:
+            writer.check_signature(order, nonce, signature, str(self.key))
+        except writer.RefusedError as error:
+            return self.report(name, {"status": "refused", "reason": str(error)})
+        self.signed.add(name)
+        return self.report(name, {"status": "begun"} if name in self.drops else self.says[name])
 
     def report(self, name: str, what: dict[str, Any] | None) -> None:
         if what:
@@ -146,6 +173,11 @@ class Site:
         (folder / "known_hosts").write_text(OLD)
         (folder / "disk.raw").write_bytes(b"boot" * 1000)
         (folder / "disk.raw.json").write_text(describe_image(folder / "disk.raw").model_dump_json())
+        for words in (
+            ["genpkey", "-algorithm", "ed25519", "-out", folder / "order-key.pem"],
+            ["pkey", "-in", folder / "order-key.pem", "-pubout", "-out", folder / "order-key.pub"],
+        ):
+            subprocess.run(["openssl", *words], check=True)
         (folder / "playbook.yml").write_text(PLAYBOOK)
         # The inventory does not say where things lie: it goes by the role's default.
         shutil.copytree(ROOT / "roles/netboot", folder / "roles/netboot")
@@ -174,6 +206,7 @@ class Site:
             "netboot_initrd": "ramdisk",
             "netboot_image": "disk.raw",
             "netboot_image_description": str(folder / "disk.raw.json"),
+            "netboot_order_key": str(folder / "order-key.pem"),
             "netboot_installer_kernel": "casper-vmlinuz",
             "netboot_installer_initrd": "casper-initrd",
             "netboot_installer_iso": "server.iso",
@@ -283,6 +316,7 @@ def test_an_entry_is_there_only_while_a_node_boots(imaged: tuple[Site, str]) -> 
     site, output = imaged
     ramdisks = site.ramdisks
     assert set(ramdisks.orders) == ramdisks.entries == {"n1", "n2", "n3", "n6"}, output
+    assert ramdisks.signed == {"n1", "n2", "n6"}
     assert site.entries() == []
     # And dnsmasq knows nothing of them any more: it was restarted, since it may crash on a reload.
     assert "restart rackproof-netboot-dnsmasq.service" in (site.folder / "systemctl.log").read_text()
@@ -298,7 +332,7 @@ def test_a_new_system_is_known_by_its_keys_and_no_longer_by_the_old_ones(
 ) -> None:
     site, output = imaged
     lines = (site.folder / "known_hosts").read_text().splitlines()
-    assert lines == [f"192.0.2.1 {KEYS[0]}", f"192.0.2.6 {KEYS[0]}"], output
+    assert lines == [f"192.0.2.1 {KEYS[0]}", f"192.0.2.6 {KEYS6[0]}"], output
 
 
 def test_an_entry_that_cannot_be_removed_is_reported_beside_the_first_failure(tmp_path: Path) -> None:
@@ -331,6 +365,91 @@ def test_a_report_in_a_node_s_place_gets_no_line_of_its_own_into_known_hosts(tmp
         site.close()
 
 
+def test_an_alarm_leaves_out_the_node_that_it_is_of_and_an_attempt_of_a_stranger_nobody(
+    tmp_path: Path,
+) -> None:
+    recorded = {
+        "n1": "conflict second boot report, from 192.0.2.9 (52:54:00:00:00:99): not believed",
+        "n3": "conflict 192.0.2.9 asked for its order with its MAC address, after 192.0.2.8",
+        "n6": "refused 192.0.2.9 (52:54:00:00:00:99) sent a boot report without its secret",
+    }
+    site = Site(tmp_path, {name: SAYS[name] for name in recorded})
+    put = site.ramdisks.report
+
+    def report(name: str, what: dict[str, Any] | None) -> None:
+        path = site.ramdisks.http / "boot-reports" / site.ramdisks.orders[name]["report"].rpartition("/")[2]
+        path.with_suffix(".alarms").write_text(f"{recorded[name]}\n")
+        put(name, what)
+
+    site.ramdisks.report = report  # type: ignore[method-assign]
+    try:
+        output = site.done()
+        found = {one.node: one.progress for one in tasks.read_progress(site.folder / "results")}
+        assert (site.folder / "known_hosts").read_text() == f"{OLD}192.0.2.6 {KEYS6[0]}\n", output
+        assert "n1 alarm: second boot report, from 192.0.2.9" in found["n1"].reason
+        assert "no host key was written" in found["n1"].reason
+        assert "n3 did not boot over the network in time" in found["n3"].reason
+        assert "Besides: alarm: 192.0.2.9 asked for its order with its MAC address" in found["n3"].reason
+        assert {"boot", "image"} <= set(found["n6"].done), output
+        assert found["n6"].remarks[-1].startswith("alarm: 192.0.2.9 (52:54:00:00:00:99) sent a boot report")
+        # And no report of any of them is accepted any more, but of who did not boot until its time is over.
+        assert [path.name for path in (site.folder / "netboot/orders").iterdir()] == ["n3"]
+    finally:
+        site.close()
+
+
+def test_who_changes_what_lies_on_the_boot_host_writes_no_disk(tmp_path: Path) -> None:
+    """An order that was changed there, a ramdisk that checks nothing, a signature of an earlier attempt."""
+    site = Site(tmp_path, {name: SAYS[name] for name in ("n1", "n2", "n6")})
+    ramdisks, ask = site.ramdisks, site.ramdisks.ask
+    ramdisks.says["n2"] = SAYS["n1"]
+    stale = ramdisks.http / "nodes/n6/write.json.sig"
+    stale.parent.mkdir()
+    stale.write_text("QUFBQQ==\n")
+
+    def answer(name: str, order: bytes) -> None:
+        if name == "n1":
+            ask(name, order.replace(b'"D1"', b'"D2"'))
+        elif name == "n2":
+            ramdisks.report(name, {"status": "begun"})
+        else:
+            ask(name, order)
+
+    ramdisks.ask = answer  # type: ignore[method-assign]
+    try:
+        output = site.done()
+        found = {one.node: one.progress for one in tasks.read_progress(site.folder / "results")}
+        assert (found["n1"].state, found["n1"].step) == ("failed", "image"), output
+        assert "n1 refused: the order is not signed by this site's controller" in found["n1"].reason
+        assert (found["n2"].state, found["n2"].step) == ("failed", "boot"), output
+        assert "its ramdisk asks for no signature of its order" in found["n2"].reason
+        assert {"boot", "image"} <= set(found["n6"].done), output
+        assert ramdisks.signed == {"n6"}
+        assert site.entries() == []
+        # The key stays on the controller.
+        served = [path for path in (site.folder / "netboot").rglob("*") if path.is_file()]
+        assert not [path for path in served if b"PRIVATE KEY" in path.read_bytes()]
+        assert "PRIVATE KEY" not in output
+    finally:
+        site.close()
+
+
+@pytest.mark.parametrize("broken", ["", "readable"])
+def test_without_a_key_no_node_is_switched_off(tmp_path: Path, broken: str) -> None:
+    site = Site(tmp_path, {"n1": SAYS["n1"]})
+    try:
+        (site.folder / "order-key.pem").chmod(0o644)
+        given = ["-e", "netboot_order_key="] if not broken else []
+        output = site.done(*given)
+        (kept,) = tasks.read_progress(site.folder / "results")
+        why = "others can read" if broken else "netboot_order_key is empty"
+        assert why in kept.progress.reason, output
+        assert site.ramdisks.orders == {}
+        assert read_power_status(site.opener("n1")).power == "On"
+    finally:
+        site.close()
+
+
 @pytest.mark.parametrize("state", ["boot", "image"])
 def test_a_run_that_is_killed_is_gone_on_with_and_leaves_no_entry(tmp_path: Path, state: str) -> None:
     """Killed with all its processes: while the ramdisk is waited for, and while it writes."""
@@ -350,6 +469,17 @@ def test_a_run_that_is_killed_is_gone_on_with_and_leaves_no_entry(tmp_path: Path
         if state == "boot":
             # Without one in time its host takes it away by itself, some minutes after the limit of 8 s.
             assert (site.folder / "netboot/entries/n1").read_text().startswith("308 52-54-00-00-00-01.ipxe ")
+            # The secret of its report is in all of them.
+            modes = {
+                name: f"{(site.folder / 'netboot' / name).stat().st_mode & 0o777:o}"
+                for name in ("entries/n1", "orders/n1", "orders", "http/nodes/n1/write.json")
+            }
+            assert modes == {
+                "entries/n1": "600",
+                "orders/n1": "640",
+                "orders": "750",
+                "http/nodes/n1/write.json": "640",
+            }
         first = site.ramdisks.orders["n1"]
         site.ramdisks.says["n1"] = SAYS["n1"]
         output = site.done()

@@ -19,8 +19,11 @@ TOOLS = ("hardware", "nvidia-smi", "dmesg", "nv-fabricmanager", "modprobe")
 NODES = ("n01", "n02", "n03", "n04")
 # What scontrol, squeue and sinfo of a cluster answer, out of a file that tests may edit.
 SLURM = """#!{python}
-import json, os, sys
+import fcntl, json, os, sys
 path = {state!r}
+# One after the other, as Slurm's controller takes them: nodes are drained side by side.
+lock = open(path + ".lock", "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
 state = json.load(open(path))
 tool, words = os.path.basename(sys.argv[0]), sys.argv[1:]
 if state.get("down"):
@@ -36,7 +39,9 @@ elif "update" in words:
     values = dict(one.split("=", 1) for one in words if "=" in one)
     for node in values["NodeName"].split(","):
         state["nodes"][node] = values.get("Reason", "") if values["State"] == "DRAIN" else ""
-    json.dump(state, open(path, "w"))
+    with open(path + ".new", "w") as stream:
+        json.dump(state, stream)
+    os.replace(path + ".new", path)
 else:
     for node, reason in state["nodes"].items():
         drained = f"+DRAIN Reason={{reason}} [root@2026-11-22T00:00:00]" if reason else ""
@@ -90,7 +95,9 @@ class Fleet:
         return json.loads((self.folder / "slurm.json").read_text())
 
     def set_slurm(self, **state: object) -> None:
-        (self.folder / "slurm.json").write_text(json.dumps(self.slurm | state))
+        new = self.folder / "slurm.json.test"
+        new.write_text(json.dumps(self.slurm | state))
+        new.replace(self.folder / "slurm.json")
 
     def hardware(self, node: str, *words: str) -> None:
         subprocess.run(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 
 from rackproof.core.records import Verdict
 from rackproof.jobs.bench import planning, tasks
+from rackproof.jobs.bench.record import job_seal
 from rackproof.jobs.bench.tasks import BenchError, Choice, NodeAnswer, PlanOutcome
-from rackproof.store.run_folder import read_run
+from rackproof.store.run_folder import read_run, write_run
+from rackproof.store.sealed_json import seal_json
 
 TEXT = """\
 name: NAME
@@ -85,7 +88,7 @@ class Site:
             "sku": "",
             "sku_references": [],
             "require_references": False,
-            "job": job,
+            "job": {**job, "seal": job_seal(job)},
             "failure": "",
             "command": ["python", "train.py"],
             "texts": {"description": "", "notes": "", "storage": "", "network": ""},
@@ -244,7 +247,7 @@ def test_a_node_without_any_run_is_no_pass_beside_others(site: Site) -> None:
     outcome = site.plan("n1", "n2")
     lost = planning.Skipped(benchmark="train", node="n2", reason="needs 4 GPUs, n2 has 0")
     made = outcome.plan.model_copy(update={"runs": outcome.plan.runs[:1], "skipped": (lost,)})
-    (site.results / made.plan_id / planning.PLAN_FILE).write_text(made.model_dump_json())
+    (site.results / made.plan_id / planning.PLAN_FILE).write_bytes(seal_json(made.model_dump_json()))
     assert site.record(outcome) == "pass"
     report = tasks.report_plan(site.results, made.plan_id)
     assert (report.verdict, report.gates) == ("unproven", True)
@@ -268,12 +271,29 @@ def test_a_page_that_could_not_be_written_is_made_with_the_plan(
     assert page.is_file()
 
 
+@pytest.mark.parametrize("damage", [Path.unlink, lambda log: log.write_bytes(log.read_bytes()[:-1])])
+def test_a_resumed_plan_whose_logs_are_no_longer_those_it_was_judged_by(
+    site: Site, damage: Callable[[Path], object]
+) -> None:
+    first = site.plan(benchmarks=[], suite="two")
+    site.record(first)
+    run = read_run(site.results / first.plan.runs[0].run_id)
+    damage(site.results / run.run_id / run.logs[0].path)
+    second = site.plan(benchmarks=[], suite="two")
+    assert site.record(second, number=1) == "pass"
+    report = tasks.report_plan(site.results, first.plan.plan_id)
+    assert (report.verdict, report.gates) == ("unproven", True)
+    assert f"its log {run.logs[0].path}" in report.message
+    assert f"move its folder {run.run_id} out of the results" in report.message
+
+
 @pytest.mark.parametrize(
     "damage",
     [
         lambda run: run.write_text("{"),
-        lambda run: run.write_text(run.read_text().replace('"benchmark": "train"', '"benchmark": "other"')),
-        lambda run: run.write_text(run.read_text().replace('"run_id": "2', '"run_id": "1')),
+        lambda run: run.write_text(run.read_text().replace('"exit_status": 0', '"exit_status": 1')),
+        lambda run: write_run(read_run(run).model_copy(update={"benchmark": "other"}), run.parent),
+        lambda run: write_run(read_run(run).model_copy(update={"run_id": "another"}), run.parent),
     ],
 )
 def test_a_record_that_is_damaged_or_not_its_own_stops_the_report(site: Site, damage: Any) -> None:
@@ -326,6 +346,9 @@ def test_a_run_of_no_plan_is_refused(site: Site) -> None:
         ({"results": 3, "msg": "it broke"}, "it broke"),
         ({"results": [3, None], "msg": ["a", "b"]}, "['a', 'b']"),
         ({}, "no message"),
+        ({"msg": "\x1b]0;title\x07\x1b[2Jcleared\u202e"}, "cleared"),
+        ({"stderr": "\x1b[31mred\x1b[0m\r\nblue\x9b2J"}, "red\nblue"),
+        ({"results": [{"failed": True, "stderr": "\x1bP1;x\x1b\\shown"}]}, "shown"),
     ],
 )
 def test_why_a_task_failed(result: dict[str, Any], said: str) -> None:
@@ -398,3 +421,51 @@ def test_repeats_that_are_too_few_for_a_result_are_no_fault(site: Site) -> None:
     report = tasks.report_plan(site.results, outcome.plan.plan_id)
     assert (report.verdict, report.gates) == (Verdict.PASS, False)
     assert "big: no rules to score by" in report.message
+
+
+def rack_of(site: Site, **by_host: dict[str, Any]) -> PlanOutcome:
+    """Return the plan of a run on a rack whose nodes the inventory describes one by one."""
+    (site.definitions / "big.yml").write_text(RACK)
+    variables = {"bench_home": "/home", "bench_workloads": "/workloads"}
+    answered = {
+        host: NodeAnswer(facts=FACTS, variables=variables, pythons={}, slurm={"shared": "/shared", **slurm})
+        for host, slurm in by_host.items()
+    }
+    return tasks.plan_runs(
+        site.choose(benchmarks=["big"]), hosts=list(by_host), answered=answered, resume=True, dry_run=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("second", "code", "words"),
+    [
+        ({"sku": "h200", "sku_gpus": 4}, "skus_differ", "n1 is gb300, n2 is h200"),
+        ({}, "skus_differ", "n2 is of no SKU"),
+        ({"sku": "gb300", "sku_gpus": 0}, "sku_gpus_unknown", "n2: how many GPUs"),
+        ({"sku": "gb300", "sku_gpus": 8}, "gpus_missing", "n2: has 0 of 8 GPUs"),
+        ({"sku": "gb300", "sku_gpus": 4}, "", ""),
+    ],
+)
+def test_each_node_is_judged_by_its_own_sku(
+    site: Site, second: dict[str, Any], code: str, words: str
+) -> None:
+    outcome = rack_of(site, n1={"sku": "gb300", "sku_gpus": 4}, n2=second)
+    site.record(outcome, facts={"n1": FACTS, "n2": FACTS}, sku="gb300", sku_gpus=4)
+    findings = read_run(site.results / outcome.plan.runs[0].run_id).findings
+    assert ("skus_differ" in {one.code for one in findings}) == (code == "skus_differ")
+    assert any(one.code == code and words in one.message for one in findings) or not code
+    assert any(one.message.startswith("n1: has 0 of 4 GPUs") for one in findings)
+
+
+def test_a_plan_without_skus_gives_all_nodes_that_of_the_lead(site: Site) -> None:
+    outcome = rack_of(site, n1={"sku": "gb300", "sku_gpus": 4}, n2={"sku": "h200", "sku_gpus": 8})
+    (plan,) = site.results.glob("plan-*/plan.json")
+    kept = json.loads(plan.read_text())
+    for run in kept["runs"]:
+        del run["node_skus"]
+    # An earlier version did not know the nodes' SKUs.
+    del kept["sha256"]
+    plan.write_bytes(seal_json(json.dumps(kept)))
+    site.record(outcome, facts={"n1": FACTS, "n2": FACTS}, sku="gb300", sku_gpus=4)
+    findings = read_run(site.results / outcome.plan.runs[0].run_id).findings
+    assert any(one.message.startswith("n2: has 0 of 4 GPUs") for one in findings)

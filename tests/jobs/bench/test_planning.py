@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -283,6 +285,49 @@ def test_a_benchmark_for_a_rack_is_one_run_on_all_its_nodes_from_the_first(big: 
     # The supervisor waits longer for output than the program, which knows on which step it stood.
     assert run.hang_s > 50
     assert run.launcher == "slurm"
+
+
+def test_a_plan_has_the_names_of_secrets_alone_and_goes_on_whatever_their_values(
+    big: LoadedDefinition, tmp_path: Path
+) -> None:
+    first, _ = planning.resume_or_keep(rack_plan(big, site={"secrets": {"HF_TOKEN": 20}}), tmp_path)
+    (run,) = first.runs
+    assert run.environment["HF_TOKEN"] == "(secret)"
+    assert json.loads(run.arguments[1].removeprefix("--spec="))["environment"]["HF_TOKEN"] == "(secret)"
+    # A key that was renewed since is the same request; one variable more or less is another.
+    renewed = rack_plan(big, site={"secrets": {"HF_TOKEN": 33}})
+    assert planning.resume_or_keep(renewed, tmp_path)[1]
+    for others in ({}, {"HF_TOKEN": 20, "WANDB_API_KEY": 40}):
+        assert not planning.resume_or_keep(rack_plan(big, site={"secrets": others}), tmp_path)[1]
+
+
+@pytest.mark.parametrize(
+    ("site", "words"),
+    [
+        ({"environment": {"HF_TOKEN": "canary"}}, "HF_TOKEN: a secret.*bench_secret_environment"),
+        ({"environment": {"PROXY": "http://u:canary@h"}}, "PROXY: a secret.*bench_secret_environment"),
+        (
+            {"secrets": {"HF_TOKEN": 0}},
+            "HF_TOKEN has 0 characters, a secret 8 or more: is it in Vault, or in the environment",
+        ),
+        ({"secrets": {"no-name": 9}}, "'no-name' is no name of an environment variable"),
+    ],
+)
+def test_secrets_in_the_wrong_place_or_empty_are_refused(site: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Site.model_validate(site)
+
+
+@pytest.mark.parametrize(
+    "line", ["environment: {WANDB_API_KEY: canary}", "environment: {A: 'ftp://u:canary@h'}"]
+)
+def test_a_definition_with_a_secret_is_refused(big: LoadedDefinition, tmp_path: Path, line: str) -> None:
+    path = tmp_path / "leaky.yml"
+    text = RACK.replace("name: big", "name: leaky")
+    path.write_text(re.sub(r"environment: \{.*?\}\}.*?\}", line, text))
+    with pytest.raises(definitions.DefinitionError, match="a secret") as refused:
+        definitions.load_definition(path, log_formats=FORMATS)
+    assert "canary" not in str(refused.value)
 
 
 def test_two_racks_are_two_runs(big: LoadedDefinition) -> None:

@@ -20,8 +20,9 @@ from rackproof.core.judging import SkuReference
 from rackproof.core.records import Finding, Measurement, Node, ParsedLog, Reference, Run, Verdict
 from rackproof.jobs.bench import mlperf_checks, planning, record
 from rackproof.jobs.bench.planning import PlannedRun
-from rackproof.jobs.bench.record import Evidence, build_run, job_findings
+from rackproof.jobs.bench.record import Evidence, build_run, job_findings, job_seal
 from rackproof.logs import FORMATS
+from rackproof.store.acceptance_log import LOG_NAME, note_acceptance
 from rackproof.store.history.client import History
 from rackproof.store.run_folder import ResultsError, read_run
 
@@ -69,6 +70,7 @@ def planned(tmp_path: Path) -> PlannedRun:
 
 def evidence(planned: PlannedRun, /, **changes: Any) -> Evidence:
     job = {"id": planned.run_id, **ENDED, **changes.pop("job", {})}
+    job = {"seal": job_seal(job), **job}
     return Evidence.model_validate({"nodes": (NODE,), "job": job, **changes})
 
 
@@ -422,6 +424,32 @@ def test_a_record_that_cannot_be_written_reports_it(planned: PlannedRun, folder:
     with pytest.raises(ResultsError, match=r"run\.json"):
         record.write_record(planned, evidence(planned), folder)
     assert sorted(path.name for path in folder.iterdir()) == ["logs", "run.json"]
+
+
+@pytest.mark.parametrize("how", ["database deleted", "database deleted, log damaged", "log is a folder"])
+def test_what_was_accepted_and_is_lost_is_not_taken_for_new_hardware(
+    planned: PlannedRun, folder: Path, how: str
+) -> None:
+    (folder / "logs" / "n1.log").write_text(LOG)
+    results = folder.parent
+
+    def verdict() -> Verdict:
+        (folder / "run.json").unlink(missing_ok=True)
+        return record.write_record(planned, evidence(planned), folder, require_references=False).run.verdict
+
+    assert verdict() == "pass"
+    note_acceptance(results, "accept", "an earlier run", 1)
+    if "damaged" in how:
+        (results / LOG_NAME).write_bytes((results / LOG_NAME).read_bytes()[:-9])
+    elif "folder" in how:
+        (results / LOG_NAME).unlink()
+        (results / LOG_NAME).mkdir()
+    assert verdict() == "unproven"
+    if "folder" not in how:
+        (results / LOG_NAME).unlink()
+        note_acceptance(results, "accept", "an earlier run", 1)
+        note_acceptance(results, "withdraw", "an earlier run", 1)
+        assert verdict() == "pass"
 
 
 def test_a_history_that_does_not_answer_is_asked_once_for_estimates(

@@ -11,7 +11,11 @@ from rackproof.jobs.bench import launch_slurm
 from rackproof.jobs.bench.launch_slurm import Site
 from rackproof.logs import FORMATS
 
-VARIABLES = {"bench_mlcommons_downloader": "http://m/d.sh", "bench_mlcommons_metadata": "http://m/metadata"}
+VARIABLES = {
+    "bench_mlcommons_downloader": "http://m/d.sh",
+    "bench_mlcommons_downloader_sha256": "5" * 64,
+    "bench_mlcommons_metadata": "http://m/metadata",
+}
 DATA = "/shared/data"
 
 

@@ -13,6 +13,7 @@ import pytest
 from rackproof.jobs.reimage import boot_reports
 from rackproof.jobs.reimage.bmc import BmcError, MachineIdentity
 from rackproof.jobs.reimage.boot_reports import BootReport, parse_report, parse_report_list
+from rackproof.jobs.reimage.discovery import KnownNode
 
 MAC = "52:54:00:00:00:01"
 OTHER = "52:54:00:00:00:02"
@@ -136,3 +137,33 @@ def test_a_report_that_was_cut_off_is_no_machine() -> None:
     for text in ("", line[:-7], line.replace("=", ""), "52-54-00-00-00-01"):
         found = boot_reports.parse_reports(text, [MAC])[MAC]
         assert isinstance(found, BmcError) or text == line.replace("=", "")
+
+
+@pytest.mark.parametrize("when", [0, 1, 2])
+def test_a_machine_with_a_second_boot_report_is_no_node_whenever_it_came(when: int) -> None:
+    nodes = {
+        name: KnownNode.from_variables({"reimage_serial": serial})
+        for name, serial in (("n1", "S1"), ("n2", "S2"), ("n3", "S3"))
+    }
+    reports = {MAC: REPORT, OTHER: REPORT | {"serial": "S2", "macs": {OTHER: True}}}
+    listings = [["01.json", "02.json"]] * 4
+    listings[when:] = [[*one, "01.alarm", "03.alarm", "x.alarm"] for one in listings[when:]]
+
+    def ask(command: str) -> str:
+        if "ls -1" in command:
+            names = listings.pop(0) if len(listings) > 1 else listings[0]
+            return "\n".join(f"52-54-00-00-00-{name}" for name in names)
+        encoded = {mac: base64.b64encode(json.dumps(one).encode()).decode() for mac, one in reports.items()}
+        return "\n".join(f"{mac.replace(':', '-')} {text}" for mac, text in encoded.items())
+
+    shown: list[str] = []
+    ticks = iter(range(100))
+    awaited = boot_reports.Awaited(nodes, [])
+    found = boot_reports.collect(
+        ask, "/x", awaited, 5, shown.append, sleep=lambda _: None, clock=lambda: next(ticks)
+    )
+    matched = boot_reports.match_reports(found, nodes)
+    assert matched.variables == {"n2": {"reimage_mac": OTHER}}
+    summary = boot_reports.summarize(found, matched, awaited)
+    assert any(f"{MAC}: alarm: second boot report" in one for one in summary["problems"])
+    assert any("alarm: second boot report" in one for one in shown)

@@ -349,9 +349,9 @@ def test_bmcs_say_who_they_are_by_ipmi() -> None:
         port = one.getsockname()[1]
     FakeIpmi(port, serial="S1")
     address = f"127.0.0.1:{port}"
-    assert ask_bmcs([address], Access("", "ops", "secret", protocol="ipmi"), tasks.list_systems) == {
-        address: (MachineIdentity("", "S1", "Supermicro SYS-821GE", "Off", {}),)
-    }
+    assert ask_bmcs(
+        [address], Access("", "ops", "secret", protocol="ipmi", cipher_suite=3), tasks.list_systems
+    ) == {address: (MachineIdentity("", "S1", "Supermicro SYS-821GE", "Off", {}),)}
 
 
 @pytest.mark.playbook

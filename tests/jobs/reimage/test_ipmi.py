@@ -45,8 +45,9 @@ def node() -> FakeIpmi:
 
 
 def access(node: FakeIpmi, **changed: Any) -> Access:
+    # pyghmi's server has no newer cipher suite.
     said = {"address": f"127.0.0.1:{node.port}", "user": "ops", "password": "secret", "protocol": "ipmi"}
-    return Access(**(said | changed))
+    return Access(**(said | {"cipher_suite": 3} | changed))
 
 
 def opener(node: FakeIpmi, **changed: Any) -> OpenMachine:
@@ -94,6 +95,7 @@ def test_a_serial_number_that_is_not_reported_is_empty(node: FakeIpmi) -> None:
             r"does not answer by IPMI \(no answer within 2 s\).*reset button",
         ),
         ("hung", {"call_timeout_s": 1.5}, "does not answer by IPMI"),
+        ("", {"cipher_suite": 17}, "does not do cipher suite 17: update .*reimage_bmc_cipher_suite: 3"),
     ],
 )
 def test_a_bmc_that_misbehaves_is_reported_with_what_to_do(
@@ -125,7 +127,7 @@ def test_where_nobody_listens_it_ends_before_the_time_that_a_call_may_take(node:
 
 
 PROGRAM = """#!/bin/sh
-echo "$*" >> {folder}/calls
+echo "$*" >> {folder}/calls; env >> {folder}/calls; cat > {folder}/input
 cat {folder}/said >&2
 exit {status}
 """
@@ -139,7 +141,7 @@ exit {status}
             "Error in open session response message : no matching cipher suite\n\n"
             "Error: Unable to establish IPMI v2 / RMCP+ session",
             1,
-            "refuses chassis bootparam get 5: no matching cipher suite",
+            "does not do cipher suite 17: update its firmware",
         ),
         ("Get Auth Capabilities error\nError: Unable to establish", 1, "does not answer by IPMI"),
         (
@@ -162,8 +164,9 @@ def test_what_ipmitool_says_is_distinguished(
     way = Access("10.0.0.11", "ops", "hunter2", protocol="ipmi")
     with pytest.raises(BmcError, match=f"n1: its BMC at 10.0.0.11 {why}"):
         read_power_status(partial(tasks.open_machine, "n1", way))
-    # A password on a command line is everybody's on the machine.
+    # A password on a command line is everybody's on the machine, one in an environment this user's.
     assert "hunter2" not in (tmp_path / "calls").read_text()
+    assert (tmp_path / "input").read_text() == "hunter2\n"
 
 
 def test_a_machine_without_the_program_reports_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -219,6 +222,7 @@ PLAYBOOK = """
     - rackproof_reimage_bmc:
         address: "127.0.0.1:{port}"
         protocol: ipmi
+        cipher_suite: 3
         user: ops
         password: "{{{{ lookup('ansible.builtin.env', 'BMC_PASSWORD') }}}}"
         boot: pxe
@@ -273,6 +277,7 @@ def test_a_machine_that_says_another_serial_number_by_ipmi_is_not_touched(
             "ansible_connection": "local",
             "reimage_bmc_address": f"127.0.0.1:{node.port}",
             "reimage_bmc_protocol": "ipmi",
+            "reimage_bmc_cipher_suite": 3,
             "reimage_bmc_user": "ops",
             "reimage_bmc_password": "secret",
             "reimage_serial": "SN-2",

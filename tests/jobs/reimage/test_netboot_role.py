@@ -7,12 +7,9 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +48,7 @@ PLAYBOOK = """
         content: "{{{{ {{'order': netboot_order, 'problems': netboot_problems,
           'entry_problems': netboot_entry_problems, 'report_file': netboot_boot_report_file,
           'files': netboot_instructions, 'lease': [netboot_lease_file, netboot_lease],
+          'order_lease': [netboot_order_lease_file, netboot_order_lease],
           'discover_problems': netboot_discover_problems, 'discover_reports': netboot_discover_boot_reports,
           'discover_lease': netboot_discover_lease}} | to_json }}}}"
         dest: "{{{{ mine }}}}/rendered.json"
@@ -100,6 +98,8 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     changed |= {"authorized_keys": []}
     bad = {
         "netboot_dhcp": "server",
+        "netboot_uki": "boot.efi",
+        "netboot_order_key": str(folder / "none.pem"),
         "netboot_range": "192.0.2.100,192.0.2.199,255.255.255.0",
         "netboot_router": "192.0.2.254",
         "netboot_entry": changed | {"token": "short", "node": "../n1"},
@@ -107,7 +107,9 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "netboot_discover": GIVEN["netboot_discover"]
         | {"macs": ["52:54:00:00:00:03", "x"], "seconds": 0, "token": "../x"},
     }
+    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", folder / "key.pem"], check=True)
     installer = {
+        "netboot_order_key": "",
         "netboot_entry": GIVEN["netboot_entry"] | {"install": "autoinstall"},
         "netboot_installer_kernel": "casper-vmlinuz",
         "netboot_installer_initrd": "casper-initrd",
@@ -118,7 +120,11 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
         mine = folder / name
         for part in ("dhcp-hosts", "tftp", "discover"):
             (mine / part).mkdir(parents=True)
-        given = {"netboot_folder": str(mine), "netboot_image_description": f"{image}.json"}
+        given = {
+            "netboot_folder": str(mine),
+            "netboot_image_description": f"{image}.json",
+            "netboot_order_key": str(folder / "key.pem"),
+        }
         (mine / "given.json").write_text(json.dumps(GIVEN | given | more))
     playbook = folder / "playbook.yml"
     playbook.write_text(PLAYBOOK.format(role=ROLE, folder=folder))
@@ -167,6 +173,7 @@ def test_every_problem_of_an_entry_or_of_what_is_served_is_reported(proxy: Path,
         "b is the name of another disk when the kernel finds them in another order",
         "authorized_keys is empty",
         "node cannot be the name of a file",
+        "netboot_order_key",
         "token is too short",
     ]
     assert good["discover_problems"] == []
@@ -177,6 +184,7 @@ def test_every_problem_of_an_entry_or_of_what_is_served_is_reported(proxy: Path,
     ]
     assert bad["problems"] == [
         "vmlinuz has no sha256:HEX for a checksum",
+        "boot.efi is not among netboot_artefacts",
         "node.raw is not among netboot_artefacts",
         "ramdisk is not among netboot_artefacts",
     ]
@@ -211,6 +219,16 @@ def test_dnsmasq_understands_both_ways_and_answers_only_who_has_an_entry(proxy: 
     assert "dhcp-option=option:router,192.0.2.254" in (server / "dnsmasq.conf").read_text()
 
 
+def test_firmware_gets_ipxe_or_what_its_secure_boot_can_check(proxy: Path, server: Path) -> None:
+    plain, signed = ((folder / "dnsmasq.conf").read_text() for folder in (proxy, server))
+    assert "dhcp-boot=tag:!ipxe,tag:efi,ipxe.efi\n" in plain
+    assert plain.count("ipxe.efi") == 3
+    assert "dhcp-boot=tag:!ipxe,tag:efi,boot.efi\n" in signed
+    assert "ipxe.efi" not in signed
+    # A BIOS checks nothing.
+    assert "dhcp-boot=tag:!ipxe,tag:!efi,undionly.kpxe\n" in signed
+
+
 def test_a_node_without_an_entry_boots_from_its_disk(proxy: Path) -> None:
     text = (proxy / "boot.ipxe").read_text()
     assert text.startswith("#!ipxe")
@@ -220,7 +238,9 @@ def test_a_node_without_an_entry_boots_from_its_disk(proxy: Path) -> None:
 
 
 def test_an_entry_expires_by_itself_also_without_a_readable_lease(proxy: Path, tmp_path: Path) -> None:
-    lease, text = json.loads((proxy / "rendered.json").read_text())["lease"]
+    given = json.loads((proxy / "rendered.json").read_text())
+    lease, text = given["lease"]
+    assert given["order_lease"] == [f"{proxy}/orders/n1", f"8100 52:54:00:ab:cd:ef {'a' * 32} image\n"]
     assert lease == f"{proxy}/entries/n1"
     assert text == f"900 52-54-00-ab-cd-ef.ipxe {'a' * 32}\n"
     folder, now = tmp_path / "netboot", time.time()
@@ -244,6 +264,15 @@ def test_an_entry_expires_by_itself_also_without_a_readable_lease(proxy: Path, t
             os.utime(path, (now - entry[1], now - entry[1]))
     for end in ("ef", "01", "02"):
         (folder / f"http/nodes/52-54-00-ab-cd-{end}.ipxe").write_text("#!ipxe\n")
+    (folder / "orders").mkdir()
+    for node, ago in (("waits", 1400), ("reported", 8101), ("broken", 0)):
+        path = folder / "orders" / node
+        path.write_text("soon\n" if node == "broken" else given["order_lease"][1])
+        os.utime(path, (now - ago, now - ago))
+    (folder / "http/boot-reports").mkdir()
+    for name, ago in (("n1-old.json", 8 * 86400), ("n1-old.alarms", 8 * 86400), ("n1-new.json", 6 * 86400)):
+        (folder / "http/boot-reports" / name).write_text("{}")
+        os.utime(folder / "http/boot-reports" / name, (now - ago, now - ago))
     # An entry that is being made: its lease comes first.
     (folder / "entries/coming").write_text(text)
     program = tmp_path / "bin/systemctl"
@@ -265,8 +294,10 @@ def test_an_entry_expires_by_itself_also_without_a_readable_lease(proxy: Path, t
         "dhcp-hosts/young",
         "entries/coming",
         "entries/young",
+        "http/boot-reports/n1-new.json",
         "http/nodes/52-54-00-ab-cd-ef.ipxe",
         "http/nodes/young/write.json",
+        "orders/waits",
     ]
     assert passes() == []
     assert (tmp_path / "called").read_text() == "restart rackproof-netboot-dnsmasq.service\n"
@@ -424,66 +455,11 @@ def test_a_machine_that_reports_gets_no_order(proxy: Path) -> None:
     assert script.endswith("boot || exit\n")
 
 
-def test_nginx_takes_one_boot_report_of_each_machine_and_nothing_else(proxy: Path, tmp_path: Path) -> None:
-    program = shutil.which("nginx") or "/usr/sbin/nginx"
-    if not Path(program).exists() or os.geteuid() != 0:
-        pytest.skip("needs nginx, and root, who it is started by")
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-    attempt = f"discover-{'b' * 32}"
-    text = (proxy / "nginx.conf").read_text().replace("192.0.2.1:8080", f"127.0.0.1:{port}")
-    text = text.replace(str(proxy), str(tmp_path)).replace("/run/rackproof", f"{tmp_path}/rackproof")
-    text = text.replace("/var/log/nginx", str(tmp_path)).replace("user www-data;", "user root;")
-    # Its package may not be installed, only the program: then its folders are not there.
-    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    places = "".join(f"{kind}_temp_path {tmp_path}/{kind};" for kind in kinds)
-    (tmp_path / "nginx.conf").write_text(text.replace("http {", f"http {{ {places}", 1))
-    (tmp_path / "http/boot-reports" / attempt).mkdir(parents=True)
-    process = subprocess.Popen([program, "-g", "daemon off;", "-c", tmp_path / "nginx.conf"])
-
-    def put(path: str, data: bytes = b"{}", method: str = "PUT") -> int:
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{port}/boot-reports/{path}", data=data, method=method
-        )
-        for _ in range(100):
-            try:
-                with urllib.request.urlopen(request, timeout=10) as answer:
-                    return int(answer.status)
-            except urllib.error.HTTPError as error:
-                return error.code
-            except OSError:
-                time.sleep(0.1)
-        raise AssertionError("nginx does not answer")
-
-    try:
-        name = "52-54-00-00-00-01.json"
-        assert put(f"{attempt}/{name}", b"first") == 201
-        # Nothing is overwritten, or read, by whoever knows the name.
-        assert put(f"{attempt}/{name}", b"second") == 412
-        assert put(f"{attempt}/{name}", method="GET") in (403, 405, 412)
-        assert put(f"{attempt}/{name}", method="DELETE") in (403, 405, 412)
-        assert put(f"{attempt}/52-54-00-00-00-02.json", b"x" * 70000) == 413
-        for other in ("x.json", "52-54-00-00-00-02.json.x", f"../{attempt}/y", "a/52-54-00-00-00-02.json"):
-            assert put(f"{attempt}/{other}") in (403, 404, 409), other
-        # No discovery has that name.
-        assert put(f"discover-{'c' * 32}/{name}") >= 400
-        assert put("n1-token.json", b"as before") == 201
-    finally:
-        process.terminate()
-        process.wait()
-    found = sorted(path for path in (tmp_path / "http").rglob("*") if path.is_file())
-    assert [path.read_bytes() for path in found] == [b"first", b"as before"]
-
-
-def test_the_order_is_the_one_whose_digest_stands_on_the_command_line(proxy: Path) -> None:
+def test_the_script_has_the_place_of_the_order_and_nothing_that_would_prove_it(proxy: Path) -> None:
     served = json.loads((proxy / "rendered.json").read_text())
     script = (proxy / "node.ipxe").read_text()
-    digest = re.search(r"rackproof.sha256=([0-9a-f]{64}) console=ttyS0", script)
-    assert digest is not None
-    assert digest[1] == hashlib.sha256(served["order"].encode()).hexdigest()
     assert " rackproof.mac=52:54:00:ab:cd:ef " in script
-    assert "rackproof.order=http://192.0.2.1:8080/nodes/n1/write.json " in script
+    assert "rackproof.order=http://192.0.2.1:8080/nodes/n1/write.json console=ttyS0 " in script
     order = json.loads(served["order"])
     assert (order["serial"], order["disk"], order["wipe"]) == ("M1", {"serial": "D1"}, [])
     assert order["image"]["url"] == "http://192.0.2.1:8080/artefacts/node.raw"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.machinery
 import importlib.util
 import json
@@ -30,6 +31,11 @@ WANTED: dict[str, Any] = {
     "epoch": 1735689600,
     "size_mib": 1024,
 }
+
+
+# Of a key that nobody has.
+PUBLIC = "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"
+PRIVATE = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"  # canary, made up
 
 
 def load() -> ModuleType:
@@ -61,7 +67,14 @@ def test_what_cannot_be_built_is_refused_before_it_is_tried(
 ) -> None:
     (tmp_path / "wanted.json").write_text(json.dumps(WANTED | changed))
     done = subprocess.run(
-        [sys.executable, PROGRAM, tmp_path / "wanted.json", tmp_path / "out", f"--writer={PROGRAM}"],
+        [
+            sys.executable,
+            PROGRAM,
+            tmp_path / "wanted.json",
+            tmp_path / "out",
+            f"--writer={PROGRAM}",
+            "--order-key=none",
+        ],
         capture_output=True,
         text=True,
         check=False,
@@ -210,8 +223,192 @@ def test_other_files_of_the_site_are_another_image(overlay: Path, change: str) -
 
 def test_a_folder_of_files_that_is_not_there_is_refused(tmp_path: Path) -> None:
     (tmp_path / "wanted.json").write_text(json.dumps(WANTED))
+    (tmp_path / "key.pub").write_text(PUBLIC)
     words = [tmp_path / "wanted.json", tmp_path / "out", f"--writer={PROGRAM}", f"--overlay={tmp_path}/none"]
+    words.append(f"--order-key={tmp_path}/key.pub")
     done = subprocess.run([sys.executable, PROGRAM, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "no such folder" in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_another_key_of_orders_is_another_ramdisk(tmp_path: Path) -> None:
+    one, other = (
+        builder.digest_of_inputs(WANTED, str(PROGRAM), key, "") for key in (PUBLIC, PUBLIC.replace("A", "B"))
+    )
+    assert one != other
+    # And the same disk: its names are of the list alone.
+    assert one == builder.digest_of_inputs(json.loads(json.dumps(WANTED)), str(PROGRAM), PUBLIC, "")
+
+
+@pytest.mark.parametrize("text", ["", PRIVATE, PUBLIC + PRIVATE, "ssh-ed25519 AAAA"])
+def test_a_private_key_is_never_a_part_of_the_ramdisk(tmp_path: Path, text: str) -> None:
+    (tmp_path / "wanted.json").write_text(json.dumps(WANTED))
+    (tmp_path / "key").write_text(text)
+    words = [tmp_path / "wanted.json", tmp_path / "out", f"--writer={PROGRAM}", f"--order-key={tmp_path}/key"]
+    done = subprocess.run([sys.executable, PROGRAM, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "no public key in PEM" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("rackproof.order=http://h/a quiet", "http://h/a"),
+        ("quiet rackproof.order=http://h/a?b=c", "http://h/a?b=c"),
+        # A greedy pattern took the last, or a part of another word.
+        ("rackproof.order=http://h/a console=ttyS0 rackproof.order=http://evil/", "http://h/a"),
+        ("x-rackproof.order=http://evil/ rackproof.order=http://h/a", "http://h/a"),
+        ("rackproof-order=http://evil/ rackproof.order=*", "*"),
+        ("rackproof.order", ""),
+        ("", ""),
+    ],
+)
+def test_the_ramdisk_reads_its_arguments_word_by_word(tmp_path: Path, line: str, value: str) -> None:
+    (tmp_path / "cmdline").write_text(f"{line}\n")
+    start, end = builder.INIT.index("argument() ("), builder.INIT.index("stay()")
+    script = builder.INIT[start:end].replace("/proc/cmdline", str(tmp_path / "cmdline"))
+    done = subprocess.run(
+        ["sh", "-c", f"{script}\nargument rackproof.order; for one in {tmp_path}/*; do echo $one; done"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    # What comes after it still finds files by patterns.
+    assert done.stdout == (f"{value}\n" if value else "") + f"{tmp_path}/cmdline\n"
+
+
+OBJDUMP = """
+/usr/lib/systemd/boot/efi/linuxx64.efi.stub:     file format pei-x86-64
+
+Sections:
+Idx Name          Size      VMA               LMA               File off  Algn
+  0 .text         0000a1f0  0000000000005000  0000000000005000  00000400  2**4
+                  CONTENTS, ALLOC, LOAD, READONLY, CODE
+  1 .sdmagic      00000030  0000000000013000  0000000000013000  0000c000  2**2
+                  CONTENTS, ALLOC, LOAD, READONLY, DATA
+"""
+
+
+def test_kernel_ramdisk_and_arguments_are_signed_as_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[list[str]] = []
+
+    def run(*words: object, **_: Any) -> str:
+        called.append([str(word) for word in words])
+        return OBJDUMP
+
+    monkeypatch.setattr(builder, "run", run)
+    made = {name: str(tmp_path / name) for name in ("vmlinuz", "ramdisk", "boot.efi")}
+    (tmp_path / "vmlinuz").write_bytes(b"k" * 5000)
+    (tmp_path / "ramdisk").write_bytes(b"r" * 4096)
+    given = {"arguments": "rackproof.server=http://h:1 quiet", "key": "k.pem", "certificate": "c.pem"}
+    builder.signed_kernel(str(tmp_path), made, given)
+    _, copied, signed = called
+    places = {word.split("=")[0]: int(word.split("=")[1], 16) for word in copied if "=0x" in word}
+    # One behind the other, each on pages of its own, behind those that are there.
+    assert sorted(places.values())[0] == 0x14000
+    assert all(at % 4096 == 0 for at in places.values())
+    assert places[".initrd"] - places[".linux"] == 8192 or places[".linux"] - places[".initrd"] == 4096
+    assert {word.split("=")[0] for word in copied if "=/" in word} == {
+        ".osrel",
+        ".cmdline",
+        ".linux",
+        ".initrd",
+    }
+    assert (tmp_path / "section.cmdline").read_text() == given["arguments"]
+    assert signed[:5] == ["sbsign", "--key", "k.pem", "--cert", "c.pem"]
+    assert signed[-1] == copied[-1]
+    assert signed[-2] == made["boot.efi"]
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"key": "k"}, "needs a key, a certificate"),
+        ({"certificate": "c"}, "needs a key, a certificate"),
+        ({"key": "k", "certificate": "c", "arguments": "quiet"}, "needs a key, a certificate"),
+        ({"key": "k", "certificate": "c", "arguments": ""}, "needs a key, a certificate"),
+    ],
+)
+def test_secure_boot_needs_all_of_its_parts(tmp_path: Path, given: dict[str, str], why: str) -> None:
+    with pytest.raises(builder.BuildError, match=why):
+        builder.secure_boot_of(secure_boot_options(**given))
+
+
+def secure_boot_options(arguments: str = "", key: str = "", certificate: str = "") -> argparse.Namespace:
+    return argparse.Namespace(
+        boot_arguments=arguments, secure_boot_key=key, secure_boot_certificate=certificate
+    )
+
+
+def test_another_certificate_or_other_arguments_are_another_file(tmp_path: Path) -> None:
+    assert builder.secure_boot_of(secure_boot_options("rackproof.server=http://h")) is None
+    found = []
+    for text, arguments in (("one", "a"), ("two", "a"), ("two", "b")):
+        (tmp_path / "c.pem").write_text(text)
+        options = secure_boot_options(f"rackproof.server=http://{arguments}", "k", str(tmp_path / "c.pem"))
+        given = builder.secure_boot_of(options)
+        found.append(builder.digest_of_inputs(WANTED, str(PROGRAM), PUBLIC, "", given))
+    assert len(set(found)) == 3
+
+
+FAKES = """
+ip() { :; }; sleep() { :; }
+stay() { echo "stay: $1"; exit; }
+busybox() {
+  [ "$1" != udhcpc ] || return 0
+  # timeout 30 busybox wget -q -O FILE URL
+  shift 6; served=$FOLDER/served/${2##*/}
+  [ -e "$served" ] && cp "$served" "$1"
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("served", "found"),
+    [
+        (
+            {"52-54-00-00-00-02.ipxe": "kernel x rackproof.order=http://h/o rackproof.report=\n"},
+            "eth1 52:54:00:00:00:02 http://h/o ",
+        ),
+        (
+            {"report.ipxe": "kernel x rackproof.mac=${netX/mac} rackproof.report=http://h/r\n"},
+            "eth1 52:54:00:00:00:02  http://h/r",
+        ),
+        # Of what the script has besides, nothing counts.
+        (
+            {"52-54-00-00-00-02.ipxe": "rackproof.mac=evil rackproof.order=http://h/$(id) rackproof.key=x"},
+            "eth1 52:54:00:00:00:02 http://h/$(id) ",
+        ),
+        ({}, "stay: no network interface leads to http://h:8080, or it has nothing for this node"),
+    ],
+    ids=["order", "report", "hostile", "nothing"],
+)
+def test_what_secure_boot_started_finds_its_order_by_its_own_mac_address(
+    tmp_path: Path, served: dict[str, str], found: str
+) -> None:
+    (tmp_path / "cmdline").write_text("rackproof.server=http://h:8080 console=ttyS0\n")
+    for name, mac, carrier in (
+        ("eth0", "52:54:00:00:00:01", "0"),
+        ("eth1", "52:54:00:00:00:02", "1"),
+        ("lo", "00:00:00:00:00:00", "1"),
+    ):
+        (tmp_path / "net" / name).mkdir(parents=True)
+        (tmp_path / "net" / name / "address").write_text(f"{mac}\n")
+        (tmp_path / "net" / name / "carrier").write_text(f"{carrier}\n")
+    (tmp_path / "served").mkdir()
+    for name, text in served.items():
+        (tmp_path / "served" / name).write_text(text)
+    init = builder.INIT
+    script = init[init.index("argument() (") : init.index("stay()")] + FAKES
+    script += init[init.index("lease()") : init.rindex('if [ -n "$report" ]')]
+    for path, fake in (("/proc/cmdline", "cmdline"), ("/run/script", "script"), ("/sys/class/net", "net")):
+        script = script.replace(path, f"{tmp_path}/{fake}")
+    script = script.replace("/dev/console", str(tmp_path / "console"))
+    script += '\necho "$interface $mac $order $report"'
+    environment = {"FOLDER": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.strip("\n") == found, done.stderr

@@ -37,7 +37,7 @@ vms = load("vms.py")
 def test_no_two_machines_share_anything(tmp_path: Path) -> None:
     one, two = vms.machine(1, tmp_path), vms.machine(2, tmp_path)
     assert set(one.values()) & set(two.values()) == {""}  # neither has UEFI
-    one, two = vms.machine(1, tmp_path, uefi=True), vms.machine(2, tmp_path, uefi=True)
+    one, two = vms.machine(1, tmp_path, uefi="plain"), vms.machine(2, tmp_path, uefi="plain")
     assert not set(one.values()) & set(two.values())
     assert len({*one.values()}) == len(one) - 1  # its name is also its tap's
 
@@ -56,9 +56,22 @@ def test_libvirt_gets_serial_numbers_and_disks(tmp_path: Path) -> None:
 
 
 def test_a_machine_with_uefi_keeps_its_variables_beside_its_disk(tmp_path: Path) -> None:
-    domain = ET.fromstring(vms.DOMAIN.format(**vms.machine(1, tmp_path, uefi=True), sku=vms.SKU, memory=512))
+    domain = ET.fromstring(
+        vms.DOMAIN.format(**vms.machine(1, tmp_path, uefi="plain"), sku=vms.SKU, memory=512)
+    )
     assert domain.findtext("os/nvram") == str(tmp_path / "vm1.nvram")
     assert domain.find("os/loader").attrib == {"readonly": "yes", "type": "pflash"}
+
+
+def test_secure_boot_has_a_firmware_that_the_system_cannot_write_to(tmp_path: Path) -> None:
+    domain = ET.fromstring(vms.domain(vms.machine(1, tmp_path, uefi="secure"), 512))
+    loader, kind = domain.find("os/loader"), domain.find("os/type")
+    assert (loader.get("secure"), loader.text) == ("yes", "/usr/share/OVMF/OVMF_CODE_4M.secboot.fd")
+    assert domain.find("os/nvram").get("template") == "/usr/share/OVMF/OVMF_VARS_4M.snakeoil.fd"
+    assert (kind.get("machine"), domain.find("features/smm").get("state")) == ("q35", "on")
+    for uefi in ("", "plain"):
+        plain = ET.fromstring(vms.domain(vms.machine(1, tmp_path, uefi=uefi), 512))
+        assert (plain.find("os/type").get("machine"), plain.find("features/smm")) == ("pc", None)
 
 
 def test_a_machine_makes_of_what_its_firmware_says_the_hardware_of_its_serial_number(tmp_path: Path) -> None:

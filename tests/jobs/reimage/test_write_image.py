@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import importlib.machinery
 import importlib.util
@@ -11,13 +12,16 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from rackproof.jobs.reimage.order_signature import sign_order
 from rackproof.nodes import facts
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -48,6 +52,8 @@ class Server:
         self.asked: list[str] = []
         self.reports: list[dict[str, Any]] = []
         self.order = b""
+        # Makes the signature of a request for one; returns None for as long as there is none.
+        self.sign: Callable[[dict[str, Any]], str | None] = lambda asked: None
         self.places: list[str] = []
         self.answers = 204
         outer = self
@@ -58,6 +64,12 @@ class Server:
                     self.send_response(200)
                     self.end_headers()
                     self.wfile.write(outer.order)
+                    return
+                if self.path == "/write.json.sig":
+                    signature = outer.sign(outer.reports[-1])
+                    self.send_response(404 if signature is None else 200)
+                    self.end_headers()
+                    self.wfile.write((signature or "").encode())
                     return
                 outer.asked.append(self.headers["Range"])
                 first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
@@ -401,26 +413,242 @@ def test_a_disk_that_reads_back_otherwise_is_found(
         carry_out(order(server), machine)
 
 
-def test_the_program_refuses_an_order_that_is_not_the_one_it_was_booted_for(server: Server) -> None:
-    server.order = json.dumps(order(server)).encode()
-    done = subprocess.run(
-        [PROGRAM, f"{server.url}/write.json", "0" * 64], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == writer.REFUSED
-    assert "its checksum is another" in done.stdout
+class Keys:
+    """The controller's key and its public half, and those of somebody else."""
+
+    def __init__(self, folder: Path) -> None:
+        self.public, self.private = folder / "order.pem", folder / "key.pem"
+        self.other = folder / "other.pem"
+        for path in (self.other, self.private):
+            key = Ed25519PrivateKey.generate()
+            pem = serialization.Encoding.PEM
+            path.touch(0o600)
+            path.write_bytes(
+                key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+            )
+            self.public.write_bytes(
+                key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
+            )
 
 
-def test_the_program_reports_to_the_server_that_this_is_not_the_machine(server: Server) -> None:
-    server.order = json.dumps(order(server, serial="nobody-has-this")).encode()
-    digest = hashlib.sha256(server.order).hexdigest()
-    done = subprocess.run(
-        [PROGRAM, f"{server.url}/write.json", digest], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == writer.REFUSED
-    # Who waits knows that it came so far, and then how it ended.
-    assert [one["status"] for one in server.reports] == ["begun", "refused"]
+@pytest.fixture
+def keys(tmp_path: Path) -> Keys:
+    return Keys(tmp_path)
+
+
+def serve(server: Server, keys: Keys, **changed: Any) -> None:
+    """Serve an order, and sign it for whoever asks, as the playbook does."""
+    server.order = json.dumps(order(server, **changed)).encode()
+    server.sign = lambda asked: sign_order(server.order.decode(), json.dumps(asked), keys.private)
+
+
+def write_as_ordered(
+    server: Server, keys: Keys, machine: Path, monkeypatch: pytest.MonkeyPatch, serial: str = "M1"
+) -> int:
+    """Run the program on a machine with three disks."""
+    real = writer.text
+    monkeypatch.setattr(writer, "text", lambda path: serial if "product_serial" in path else real(path))
+    disks = found(machine)
+    monkeypatch.setattr(writer, "disks", lambda: disks)
+    monkeypatch.setattr(writer, "mounts", list)
+    monkeypatch.setattr(writer.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(writer.wait_for_signature, "__defaults__", (0.2, 0.0))
+    return int(writer.main([f"{server.url}/write.json", "--key", str(keys.public)]))
+
+
+def test_a_signed_order_is_carried_out(
+    server: Server, keys: Keys, machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(server, keys)
+    assert write_as_ordered(server, keys, machine, monkeypatch) == 0
+    assert (machine / "dev/sda").read_bytes()[: len(IMAGE)] == IMAGE
+    assert [one["status"] for one in server.reports] == ["asked", "begun", "written"]
+    # And the next boot draws another number.
+    assert writer.main([f"{server.url}/write.json", "--key", str(keys.public)]) == 0
+    assert server.reports[0]["nonce"] != server.reports[3]["nonce"]
+
+
+def replaced(signature: str, at: int) -> str:
+    data = bytearray(base64.b64decode(signature))
+    data[at] ^= 1
+    return base64.b64encode(data).decode()
+
+
+NOT_SIGNED = "not signed by this site's controller for this boot"
+FORGERIES: dict[str, tuple[Callable[[Server, Keys, dict[str, Any]], str | None], str]] = {
+    "none": (lambda server, keys, asked: None, "did not sign the order"),
+    "empty": (lambda server, keys, asked: "", NOT_SIGNED),
+    "no base64": (lambda server, keys, asked: "%%%", "cannot be checked"),
+    "changed": (
+        lambda server, keys, asked: replaced(sign(server, asked, keys.private), 3),
+        NOT_SIGNED,
+    ),
+    "truncated": (
+        lambda server, keys, asked: sign(server, asked, keys.private)[:60],
+        NOT_SIGNED,
+    ),
+    "too long": (
+        lambda server, keys, asked: base64.b64encode(
+            base64.b64decode(sign(server, asked, keys.private)) + b"x"
+        ).decode(),
+        NOT_SIGNED,
+    ),
+    "of another key": (lambda server, keys, asked: sign(server, asked, keys.other), NOT_SIGNED),
+    "of an earlier boot": (
+        lambda server, keys, asked: sign(server, asked | {"nonce": "0" * 32}, keys.private),
+        NOT_SIGNED,
+    ),
+    "of another order": (
+        lambda server, keys, asked: sign_order("{}", json.dumps(asked), keys.private),
+        NOT_SIGNED,
+    ),
+    "of the order alone": (
+        lambda server, keys, asked: base64.b64encode(
+            serialization.load_pem_private_key(keys.private.read_bytes(), None).sign(  # type: ignore[union-attr, call-arg]
+                server.order
+            )
+        ).decode(),
+        NOT_SIGNED,
+    ),
+}
+
+
+def sign(server: Server, asked: dict[str, Any], key: Path) -> str:
+    return sign_order(server.order.decode(), json.dumps(asked), key)
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_without_a_signature_for_this_boot_no_byte_is_written(
+    server: Server, keys: Keys, machine: Path, monkeypatch: pytest.MonkeyPatch, forgery: str
+) -> None:
+    before = content(machine)
+    serve(server, keys)
+    forge, why = FORGERIES[forgery]
+    server.sign = lambda asked: forge(server, keys, asked)
+    assert write_as_ordered(server, keys, machine, monkeypatch) == writer.REFUSED
+    assert content(machine) == before
+    assert server.asked == []
+    assert [one["status"] for one in server.reports] == ["asked", "refused"]
+    assert why in server.reports[-1]["reason"]
+
+
+def digest_changed(given: dict[str, Any]) -> None:
+    given["image"]["blocks"][2] = "a" * 64
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda given: given.update(disk={"serial": "D2"}),
+        lambda given: given.update(wipe=[{"serial": "D2"}]),
+        lambda given: given.update(serial="M2"),
+        lambda given: given.update(seed=SEED),
+        lambda given: given["image"].update(url="http://192.0.2.9/image"),
+        digest_changed,
+        lambda given: given.update(more=1),
+    ],
+    ids=["disk", "wipe", "serial", "seed", "url", "digest", "more"],
+)
+def test_an_order_that_was_changed_after_it_was_signed_is_refused(
+    server: Server,
+    keys: Keys,
+    machine: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[dict[str, Any]], None],
+) -> None:
+    before = content(machine)
+    serve(server, keys)
+    genuine = server.order.decode()
+    given = json.loads(genuine)
+    change(given)
+    server.order = json.dumps(given).encode()
+    server.sign = lambda asked: sign_order(genuine, json.dumps(asked), keys.private)
+    assert write_as_ordered(server, keys, machine, monkeypatch) == writer.REFUSED
+    assert content(machine) == before
+    assert NOT_SIGNED in server.reports[-1]["reason"]
+
+
+def test_a_signed_order_of_another_machine_writes_nothing_and_nothing_has_begun(
+    server: Server, keys: Keys, machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = content(machine)
+    serve(server, keys, serial="nobody-has-this")
+    assert write_as_ordered(server, keys, machine, monkeypatch) == writer.REFUSED
+    assert content(machine) == before
+    assert [one["status"] for one in server.reports] == ["asked", "refused"]
     assert server.reports[0]["node"] == "n1"
     assert "the order is for nobody-has-this" in server.reports[-1]["reason"]
+
+
+def test_a_changed_block_of_a_signed_image_never_boots(
+    server: Server, keys: Keys, machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(server, keys)
+    server.image = IMAGE[:100] + bytes([IMAGE[100] ^ 1]) + IMAGE[101:]
+    assert write_as_ordered(server, keys, machine, monkeypatch) == writer.FAILED
+    assert not (machine / "dev/sda").read_bytes()[:BLOCK].strip(b"\0")
+    assert "block 0 is damaged" in server.reports[-1]["reason"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff\xfe",
+        b"[]",
+        b"{}",
+        b"[" * 100000,
+        b'{"node": "n1", "report": 5}',
+        b'{"node": ["n1"], "report": "http://127.0.0.1:1/"}',
+    ],
+)
+def test_what_is_no_order_is_refused(
+    server: Server, keys: Keys, machine: Path, monkeypatch: pytest.MonkeyPatch, data: bytes
+) -> None:
+    before = content(machine)
+    server.order = data
+    assert write_as_ordered(server, keys, machine, monkeypatch) == writer.REFUSED
+    assert content(machine) == before
+    assert server.reports == []
+
+
+@pytest.mark.parametrize("lost", ["openssl", "key"])
+def test_a_ramdisk_that_cannot_check_signatures_writes_nothing(
+    server: Server, keys: Keys, machine: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    before = content(machine)
+    serve(server, keys)
+    if lost == "openssl":
+        monkeypatch.setenv("PATH", str(machine))
+    else:
+        keys.public.unlink()
+    assert write_as_ordered(server, keys, machine, monkeypatch) == writer.REFUSED
+    assert content(machine) == before
+
+
+def test_the_signature_may_come_late(
+    server: Server, keys: Keys, machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(server, keys)
+    genuine, waited = server.sign, []
+
+    def late(asked: dict[str, Any]) -> str | None:
+        waited.append(asked)
+        return genuine(asked) if len(waited) > 3 else None
+
+    server.sign = late
+    monkeypatch.setattr(writer.time, "monotonic", lambda: 0.0)
+    assert write_as_ordered(server, keys, machine, monkeypatch) == 0
+    assert len(waited) == 4
+
+
+def test_the_program_as_it_is_started_refuses_without_a_key(server: Server, tmp_path: Path) -> None:
+    server.order = json.dumps(order(server)).encode()
+    server.sign = lambda asked: "AAAA"
+    words = [PROGRAM, "--key", tmp_path / "none", "--", f"{server.url}/write.json"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == writer.REFUSED
+    assert NOT_SIGNED in done.stdout
 
 
 @pytest.fixture
@@ -527,16 +755,15 @@ def test_a_boot_report_opens_nothing_for_writing_and_runs_nothing(server: Server
 
 
 def test_a_mistake_of_the_program_s_own_is_reported_like_any_other_failure(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: Server, keys: Keys, machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def breaks(*given: Any) -> None:
+    def breaks(*given: Any, **more: Any) -> None:
         raise NameError("name 'FILLER' is not defined")
 
     monkeypatch.setattr(writer, "carry_out", breaks)
-    server.order = json.dumps(order(server)).encode()
-    digest = hashlib.sha256(server.order).hexdigest()
-    assert writer.main([f"{server.url}/write.json", digest]) == writer.FAILED
-    assert [one["status"] for one in server.reports] == ["begun", "failed"]
+    serve(server, keys)
+    assert write_as_ordered(server, keys, machine, monkeypatch) == writer.FAILED
+    assert [one["status"] for one in server.reports] == ["asked", "failed"]
     assert "NameError" in server.reports[-1]["reason"]
 
 
@@ -550,9 +777,9 @@ def test_a_second_boot_report_succeeds_and_without_a_server_the_machine_stays_on
     assert len(server.reports) == (1 if ends == 0 else writer.TRIES)
 
 
-def test_an_order_is_still_bound_to_its_digest_whatever_it_is_called(server: Server) -> None:
+def test_a_report_needs_a_mac_address_and_an_order_takes_none(server: Server) -> None:
     server.order = json.dumps(order(server)).encode()
-    for words in (["--report"], [f"{server.url}/write.json"], ["--report", f"{server.url}/write.json"]):
+    for words in (["--report"], [f"{server.url}/write.json", "x"], ["--report", f"{server.url}/write.json"]):
         done = subprocess.run([PROGRAM, *words], capture_output=True, text=True, check=False)
         assert done.returncode == 2
     assert server.reports == []

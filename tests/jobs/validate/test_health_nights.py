@@ -13,6 +13,7 @@ import pytest
 from rackproof.core.records import Verdict
 from rackproof.jobs.validate.judge import judge_fleet
 from rackproof.jobs.validate.tasks import begin_night, store_snapshot
+from rackproof.nodes.answer_seal import sealed_answer
 from rackproof.store.night_store import NodeNight, night_folders, read_night
 from tests.jobs.validate.nights import uuid
 
@@ -91,7 +92,8 @@ class Rack:
                 chips.append(GPU.format(**values))
         xml = f"<nvidia_smi_log><driver_version>580.1</driver_version>{''.join(chips)}</nvidia_smi_log>"
         smi = {"status": "ok", "stdout": xml, "seconds": dice.uniform(0.2, 3)}
-        kernel = {"status": "ok", "stdout": "\n".join(log), "seconds": 0.1}
+        lines = "".join(f"{epoch}0 n kernel: {line}\n" for line in log)
+        kernel = {"status": "ok", "stdout": lines, "seconds": 0.1}
         port = {
             "state": "4: ACTIVE",
             "rate": "400 Gb/sec",
@@ -112,7 +114,15 @@ class Rack:
                 "epoch": epoch + dice.uniform(1, 30),
                 "tools": {"kernel_log": kernel},
                 "hca": {"mlx5_0": {"1": port}},
-                "disk": {"/": {"total_bytes": 1000, "free_bytes": dice.randrange(200, 900)}},
+                "disk": {
+                    "/": {
+                        "total_bytes": 1000,
+                        "free_bytes": dice.randrange(200, 900),
+                        "total_inodes": 100,
+                        "free_inodes": dice.randrange(20, 90),
+                        "read_only": False,
+                    }
+                },
             },
         }
 
@@ -121,7 +131,7 @@ class Rack:
         epoch = START + self.night * DAY
         for number, name in enumerate(RACK):
             fault, slot = faults.get(number, (None, -1))
-            answer = self.gathered(number, fault, slot)
+            answer = sealed_answer(self.gathered(number, fault, slot))
             if number in faults or self.dice.random() >= lost:
                 store_snapshot(
                     night,

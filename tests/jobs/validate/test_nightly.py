@@ -144,6 +144,19 @@ def test_a_playbook_that_hangs_is_stopped(settings: NightlySettings, monkeypatch
     assert "was stopped after" in done.lines[0]
 
 
+@pytest.mark.parametrize(
+    ("unit", "said"),
+    [
+        ("<!channel>", "&lt;!channel&gt;"),
+        ("<https://evil.example|Report>.service", "&lt;https://evil.example|Report&gt;.service"),
+        ("<@U123> a&b", "&lt;@U123&gt; a&amp;b"),
+    ],
+)
+def test_markup_in_what_a_node_says_is_shown_and_not_followed(hook: type[Hook], unit: str, said: str) -> None:
+    nightly.post_webhook(os.environ[nightly.WEBHOOK], f"node1: failed: {unit}")
+    assert hook.said == [f"node1: failed: {said}"]
+
+
 def test_a_webhook_that_refuses_is_a_fault_of_the_tool_and_stays_secret(
     settings: NightlySettings, hook: type[Hook], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rackproof.analysis.anomaly import AnomalyPolicy, Night, NodeVerdict, find_drift, judge_night
+from rackproof.analysis.anomaly import AnomalyPolicy, Night, NodeVerdict, judge_night
 from rackproof.core.judging import SkuReference, judge
 from rackproof.core.records import Direction, Measurement, Reference, Run, Verdict
 from rackproof.store.history.readings import Accepted, Part, Readings, readings_of
 from rackproof.store.history.rows import Measured
 
-from .nights import TONIGHT, Change, fleet_node, floors, night_runs, several_nights, uuid
+from .nights import GPUS, TONIGHT, Change, fleet_node, floors, night_runs, several_nights, uuid
 
 FLEET = [fleet_node(number) for number in range(18)]
 
@@ -170,11 +170,11 @@ def ramp(node: int, slot: int, by: float) -> Change:
     return change
 
 
-def test_a_slow_drift_above_the_floor_degrades_with_evidence() -> None:
+def test_a_slow_drift_above_the_floor_fails_with_evidence() -> None:
     night = judged(several_nights(FLEET, ramp(4, 1, -0.03)))
     reasons = [one for one in of(night, "node004").reasons if one.check == "drift"]
     assert not_passed(night) == {"node004"}
-    assert reasons[0].verdict is Verdict.DEGRADED
+    assert reasons[0].verdict is Verdict.FAIL
     assert reasons[0].deviation == pytest.approx(-0.03, abs=0.008)
     assert reasons[0].part == f"{uuid(4, 1)} (slot 1)"
     assert "went from 79" in reasons[0].text
@@ -247,6 +247,63 @@ def test_a_fault_of_the_fleet_hides_no_other_fault_of_a_node() -> None:
     assert [one.name for one in night.nodes if one.verdict is Verdict.FAIL] == ["node005"]
 
 
+def test_warnings_of_many_nodes_do_not_excuse_the_one_that_fails() -> None:
+    def warned(what: str, number: int, _where: int, _ago: int) -> float | None:
+        return 1.0 if what != "gemm_best" else 0.9 if number == 5 else 0.945
+
+    night = judged(night_runs(FLEET, 0, warned))
+    assert [one.name for one in night.nodes if one.verdict is Verdict.FAIL] == ["node005"]
+
+
+def test_a_mixed_fleet_below_a_nominal_value_is_a_remark_once_its_past_is_known() -> None:
+    def slower(what: str, number: int, where: int, _ago: int) -> float | None:
+        return 0.945 if what == "gemm_best" and where == number % GPUS else 1.0
+
+    assert len(not_passed(judged(night_runs(FLEET, 0, slower)))) == 18
+    night = judged(several_nights(FLEET, slower))
+    assert not_passed(night) == set()
+    assert len(night.notes) == 1
+    assert night.notes[0].startswith("gemm_best dtype=bf16: 18 nodes lie beyond a warning bound, as they did")
+
+
+def noisy(ago: int, number: int) -> float:
+    """Return a factor with the heavy tails of a machine that does other work, too."""
+    return 1 + 0.004 * float(np.random.default_rng(number * 100 + ago).standard_t(3))
+
+
+def test_one_number_below_its_floor_after_good_nights_is_measured_again_first() -> None:
+    def one_bad(bad: int) -> Change:
+        def change(what: str, number: int, where: int, ago: int) -> float | None:
+            if what != "gemm_best":
+                return 1.0
+            return 0.925 if (number, where) == (7, 2) and ago < bad else noisy(ago, number * 4 + where)
+
+        return change
+
+    once = judged(several_nights(FLEET, one_bad(1)))
+    assert of(once, "node007").verdict is Verdict.UNPROVEN
+    assert of(once, "node007").reasons[0].check == "floor"
+    twice = judged(several_nights(FLEET, one_bad(1)), twice={("nightly", "SN0007")})
+    assert of(twice, "node007").verdict is Verdict.FAIL
+    assert of(judged(several_nights(FLEET, one_bad(2))), "node007").verdict is Verdict.FAIL
+    # Where nothing is known of the nights before, the floor stands.
+    assert of(judged(several_nights(FLEET, one_bad(1), nights=1)), "node007").verdict is Verdict.FAIL
+
+
+def test_a_rack_that_slows_down_as_a_whole_is_watched_and_not_drained() -> None:
+    fleet = [fleet_node(number) for number in range(60)]
+    racks = [{node.hardware_key: ("v1", f"r{number // 6}") for number, node in enumerate(fleet)}]
+
+    def cooling(what: str, number: int, _where: int, ago: int) -> float | None:
+        return 0.955 if what == "gemm_best" and number // 6 == 4 and ago < 3 else 1.0
+
+    night = judged(several_nights(fleet, cooling), conditions=racks)
+    hot = [one for one in night.nodes if one.verdict is not Verdict.PASS]
+    assert [one.name for one in hot] == [f"node{number:03d}" for number in range(24, 30)]
+    assert {(why.check, why.verdict) for one in hot for why in one.reasons} == {("rack", Verdict.DEGRADED)}
+    assert "its rack as a whole is \N{MINUS SIGN}4." in hot[0].reasons[0].text
+
+
 def test_units_never_meet() -> None:
     wrong = {
         "h200": [
@@ -312,19 +369,6 @@ def test_readings_of_one_night_are_those_of_all_nights_of_that_night() -> None:
     one = readings_of(runs, TONIGHT)
     assert len(three) == 3 * len(one) == 3 * 2 * 5
     np.testing.assert_array_equal(three.value[three.night == 0], one.value)
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.floats(90, 110), min_size=15, max_size=15), st.integers(0, 2**15 - 1))
-def test_drift_survives_gaps_and_never_makes_a_number_up(values: list[float], gaps: int) -> None:
-    table = np.array([values])
-    table[0, [at for at in range(14) if gaps >> at & 1]] = np.nan
-    change, base = find_drift(table, np.zeros(1, int))
-    assert np.isfinite(change).all()
-    if np.isfinite(table).sum() < 8:
-        assert change[0] == 0
-    elif change[0]:
-        assert 80 < base[0] < 125
 
 
 def test_pairs_are_judged_beside_nodes() -> None:

@@ -442,3 +442,52 @@ def test_numbers_of_a_gpu_that_nobody_saw_in_the_node_prove_nothing() -> None:
     got = read_node_probes(plan(chosen=("gemm",)), target, classify_exit(text, "0", 1.0))
     assert [one.verdict for one in got.reasons] == [Verdict.UNPROVEN]
     assert f"{gpu(name, 0)}: no GPU that was seen there" in got.reasons[0].text
+
+
+def own_target(name: str = RACK[0]) -> ProbeTarget:
+    return ProbeTarget(name, GPUS, "h200", uuids=frozenset(gpu(name, slot) for slot in range(GPUS)))
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        measurement("gemm_best", 1.0, "TFLOP/s", "higher", dtype="bf16", gpu=gpu(RACK[1], 0)),
+        measurement("gemm_best", 1.0, "TFLOP/s", "higher", dtype="bf16", node=RACK[1]),
+        measurement("gemm_best", 1.0, "TFLOP/s", "higher", dtype="bf16", host=RACK[1], gpu=gpu(RACK[0], 0)),
+        measurement(
+            "gemm_best", 1.0, "TFLOP/s", "higher", **{"from": gpu(RACK[0], 0), "to": gpu(RACK[1], 0)}
+        ),
+        measurement("wrong_values", 7, "1", "lower", gpu=gpu(RACK[1], 3)),
+    ],
+)
+def test_numbers_about_other_nodes_are_dropped(lie: str) -> None:
+    name = RACK[0]
+    gemm = [
+        measurement("gemm_best", 790.0, "TFLOP/s", "higher", dtype="bf16", gpu=gpu(name, slot))
+        for slot in range(GPUS)
+    ]
+    right = [measurement("wrong_values", 0, "1", "lower", gpu=gpu(name, slot)) for slot in range(GPUS)]
+    text = section("python", "") + section("gemm", log(*gemm, *right, lie))
+    got = read_node_probes(plan(chosen=("gemm",)), own_target(), classify_exit(text, "0", 1.0))
+    assert {one.labels["gpu"] for one in got.measurements} == {gpu(name, slot) for slot in range(GPUS)}
+    assert {one.value for one in got.measurements} == {790.0}
+    assert Verdict.FAIL not in {one.verdict for one in got.reasons}
+
+
+@pytest.mark.parametrize(
+    "lies",
+    [
+        [digest(RACK[1], 0, "b" * 64)],
+        [digest(RACK[number], slot, "b" * 64) for number in range(1, 18) for slot in range(GPUS)],
+        [digest(RACK[0], slot % GPUS, "b" * 64) for slot in range(200)],
+    ],
+    ids=["another's", "everybody's", "more than devices"],
+)
+def test_nobody_votes_with_digests_of_others(lies: list[str]) -> None:
+    steps = [digest(RACK[0], slot, "b" * 64) for slot in range(GPUS)]
+    text = section("python", "") + section("training-step", log(*lies, *steps))
+    got = read_node_probes(plan(chosen=("training-step",)), own_target(), classify_exit(text, "0", 1.0))
+    assert sorted(part for _, part, _ in got.digests) == [gpu(RACK[0], slot) for slot in range(GPUS)]
+    others = {name: read_digests(node_says(name)) for name in RACK[1:4]}
+    reasons, _, _ = compare_digests({RACK[0]: got.digests, **others}, {})
+    assert list(reasons) == [RACK[0]]

@@ -13,6 +13,7 @@ import pytest
 from rackproof.core.records import Direction, Measurement
 from rackproof.jobs.validate import judge, probes, tasks
 from rackproof.jobs.validate.fleet.retest import better_values, retest_suspects
+from rackproof.nodes.answer_seal import sealed_answer
 from rackproof.nodes.probe_slurm_jobs import JobRunner, ProbePlan, classify_exit
 from rackproof.store.night_store import NodeNight, night_folders, read_night
 from rackproof.store.probe_results import ProbeNight, read_probes
@@ -75,7 +76,7 @@ def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tupl
         begun = tasks.begin_night(tmp_path, SOME, owner_pid=os.getpid())
         for name in SOME:
             tasks.store_snapshot(
-                begun, name, gathered(int(name[-2:])), asked=0, answered=2e9, sku="h200",
+                begun, name, sealed_answer(gathered(int(name[-2:]))), asked=0, answered=2e9, sku="h200",
                 expected={"gpus": 4}, references=REFERENCES,
             )  # fmt: skip
         host, how_ = Slurm(answer), how_ or plan(chosen=("gemm", "training-step"), share=1)

@@ -17,6 +17,7 @@ from rackproof.jobs.validate import explain, tasks
 from rackproof.jobs.validate.errors import ValidateError
 from rackproof.jobs.validate.judge import NightDecision, judge_fleet
 from rackproof.jobs.validate.tasks import begin_night, close_night, store_snapshot
+from rackproof.nodes.answer_seal import sealed_answer
 from rackproof.store.history.store import open_store
 from rackproof.store.night_store import (
     NightContext,
@@ -71,7 +72,7 @@ def look_at(night: NightContext, number: int, answer: dict[str, Any] | None = No
     return store_snapshot(
         night,
         NODES[number],
-        answer or gathered(number),
+        sealed_answer(answer or gathered(number)),
         asked=EPOCH,
         answered=EPOCH + 1,
         **({"sku": "h200", "rack": "r1", "expected": {"gpus": 4}} | more),
@@ -126,6 +127,14 @@ def test_a_night_is_kept_whole_and_enters_the_history(results: Path) -> None:
         assert [one.benchmark for one in store.runs()] == ["health"]
     assert (folder / "index.html").is_file()
     assert {path.stem for path in (folder / "nodes").iterdir()} == set(NODES)
+
+
+def test_what_the_health_checks_alone_found_is_returned_for_every_node(results: Path) -> None:
+    judged = {one.node: one for one in a_night(results, {1: gathered(1, gone=2), 2: None}).health}
+    assert [judged[name].verdict.value for name in NODES] == ["pass", "fail", "unproven"]
+    assert judged[NODES[0]].reasons == ()
+    assert any("3 of 4 GPUs" in reason for reason in judged[NODES[1]].reasons), judged
+    assert judged[NODES[2]].reasons == ("no snapshot of it: no route",)
 
 
 def test_what_changed_stands_first(results: Path) -> None:
@@ -184,11 +193,45 @@ def test_without_slurm_and_with_a_broken_history_the_night_is_judged(results: Pa
     )
     assert judged.drain == ()
     night = read_night(night_folders(results)[0])
-    assert [one.verdict.value for one in night.nodes] == ["pass", "fail", "pass"]
+    # Whether Slurm has them in service is not known.
+    assert [one.verdict.value for one in night.nodes] == ["unproven", "fail", "unproven"]
+    assert {"slurm_state_unknown"} == {one.code for one in night.nodes[0].findings}
     assert any("Slurm could not be asked" in one for one in night.remarks)
     assert any("the history cannot be asked" in one for one in night.remarks)
     # It waits to enter the history.
     assert [path.stem for path in (results / ".spool").glob("*Z-health-*")]
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [
+        ({"state_after": "DOWN*", "reason": "Not responding", "set_by": "slurm@2026-11-22T01:00:00"}, "fail"),
+        ({"state_after": "DOWN+NOT_RESPONDING"}, "fail"),
+        ({"state_after": "IDLE+NOT_RESPONDING"}, "unproven"),
+        ({"state_after": "IDLE+DRAIN", "reason": "Prolog error", "drained_by": "other"}, "fail"),
+        ({"state_after": "IDLE+INVALID_REG"}, "fail"),
+        ({"state_after": "IDLE+DRAIN", "reason": "bob: cable", "drained_by": "other"}, "degraded"),
+        ({"state_after": "UNKNOWN"}, "unproven"),
+        ({"known": False, "state_after": "unknown"}, "unproven"),
+        ({"state_after": None}, "unproven"),
+    ],
+)
+def test_slurm_s_own_state_of_a_node_counts(results: Path, change: dict[str, Any], verdict: str) -> None:
+    states = slurm()
+    states["r1-n02"] |= change
+    judged = a_night(results, {}, slurm=states)
+    assert verdicts(results) == ["pass", verdict, "pass"]
+    assert not judged.drain
+
+
+def test_a_node_that_slurm_s_answer_lacks_is_unproven(results: Path) -> None:
+    a_night(results, {}, slurm={name: about for name, about in slurm().items() if name != "r1-n02"})
+    assert verdicts(results) == ["pass", "unproven", "pass"]
+
+
+def test_where_the_inventory_has_no_slurm_nothing_is_asked_of_it(results: Path) -> None:
+    a_night(results, {}, slurm=None)
+    assert verdicts(results) == ["pass", "pass", "pass"]
 
 
 def test_two_nights_at_once_are_refused(results: Path) -> None:
@@ -356,7 +399,7 @@ def test_what_a_large_group_measured_is_judged_too(results: Path) -> None:
     night = begin_night(results, names, owner_pid=os.getpid())
     for number, name in enumerate(names):
         store_snapshot(
-            night, name, gathered(number), asked=EPOCH, answered=EPOCH + 1, sku="h200",
+            night, name, sealed_answer(gathered(number)), asked=EPOCH, answered=EPOCH + 1, sku="h200",
             expected={"gpus": 4}, references=references,
         )  # fmt: skip
     judge_fleet(night, asked=dict.fromkeys(names, ""), being_imaged={})
@@ -397,6 +440,23 @@ def test_a_node_is_explained_from_records_alone(results: Path) -> None:
     assert "nothing was found" in explain.explanation_text(explain.explain_node(results, "r1-n01"))
     with pytest.raises(explain.ExplainError, match="covers nobody"):
         explain.explain_node(results, "nobody")
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"night_id": "x"', b"\0" * 100, b"\xff"])
+def test_a_damaged_night_is_named_where_a_node_is_explained(content: bytes, results: Path) -> None:
+    a_night(results, {1: gathered(1)})
+    record = night_folders(results)[0] / "night.json"
+    kept = record.read_bytes()
+    record.write_bytes(content)
+    with pytest.raises(explain.ExplainError, match=rf"can be read \(.*{record.parent.name}"):
+        explain.explain_node(results, "r1-n02")
+    record.write_bytes(kept)
+    a_night(results, {1: gathered(1)})
+    newest = night_folders(results)[0] / "night.json"
+    newest.write_bytes(content)
+    explained = explain.explain_node(results, "r1-n02")
+    assert newest.parent.name in explain.explanation_text(explained)
+    assert len(explained.damaged) == 1
 
 
 def test_the_packet_for_the_vendor_names_the_part(results: Path) -> None:

@@ -131,7 +131,13 @@ CASES: list[tuple[NodeSnapshot, str, Verdict, str]] = [
     (gpu(fabric_health="Unhealthy"), "fabric_unhealthy", F, "reset"),
     (gpu(memory_used_bytes=2 << 30), "memory_in_use", F, "reset"),
     (gpu(serial="S2"), "gpu_serial_changed", F, "inspect"),
-    (gpu(uuid="GPU-00000000-2222"), "gpu_replaced", D, "watch"),
+    (gpu(uuid="GPU-00000000-2222"), "gpu_replaced", U, "configure"),
+    (
+        gpu(uuid="GPU-00000000-2222").model_copy(update={"identity_gpus": ("GPU-00000000-2222",)}),
+        "gpu_replaced",
+        D,
+        "watch",
+    ),
     (port(state="down", physical="polling"), "port_down", F, "inspect"),
     (port(state="", rate_gbps=None), "port_unknown", U, "inspect"),
     (port(rate_gbps=200), "port_slow", F, "inspect"),
@@ -332,7 +338,7 @@ def test_an_xid_that_the_node_was_booted_for_is_reported_and_asks_for_nothing_mo
     log: str, verdict: Verdict, action: str, evidence: str
 ) -> None:
     facts = gathered(log, "b")
-    facts["health"]["booted"] = BOOTED
+    facts["health"] |= {"booted": BOOTED, "epoch": BOOTED + 600}
     state = build_snapshot("n1", facts, previous=SOUND)
     (found,) = [one for one in check_node(state) if one.code.startswith("xid_")]
     assert (found.verdict, found.action, found.evidence) == (verdict, action, evidence)
@@ -344,7 +350,7 @@ def test_boots_that_nobody_saw_count_among_those_that_have_not_helped() -> None:
     state, actions = SOUND, []
     for boot in ("a", "b", "c"):
         facts = gathered(since_1970(-5), boot)
-        facts["health"]["booted"] = BOOTED
+        facts["health"] |= {"booted": BOOTED, "epoch": BOOTED + 600}
         state = build_snapshot("n1", facts, previous=state).model_copy(update={"gpus": (GPU,)})
         actions.append(next(one.action for one in check_node(state) if one.code == "xid_119"))
     assert actions == ["watch", "inspect", "inspect"]
@@ -502,7 +508,7 @@ def test_an_xid_names_a_gpu_that_is_missing_for_nights() -> None:
 
 def hardware_findings(log: str, boot: str = "a", booted: float = 0) -> list[HealthFinding]:
     told = gathered(log, boot)
-    told["health"]["booted"] = booted
+    told["health"] |= {"booted": booted, "epoch": BOOTED + 600}
     state = build_snapshot("n1", told, previous=SOUND)
     codes = ("sxid", "gpu_lost", "gpu_init", "machine", "memory_error", "pcie_error", "kernel_log_damaged")
     return [one for one in check_node(state) if one.code.startswith(codes)]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import lzma
+import re
 from pathlib import Path
 
 import pytest
 
-from rackproof.nodes.health_checks import Expectation, check_node
-from rackproof.nodes.snapshot import build_snapshot
+from rackproof.nodes.health_checks import Expectation, HealthFinding, check_node
+from rackproof.nodes.snapshot import NodeSnapshot, build_snapshot
 
 REAL = Path(__file__).resolve().parents[2] / "data" / "real"
 ANSWERS = sorted([*REAL.glob("nvidia-smi/qx-*.xml*"), REAL / "h200-x4" / "nvidia-smi-q.xml.xz"])
@@ -17,10 +18,178 @@ ANSWERS = sorted([*REAL.glob("nvidia-smi/qx-*.xml*"), REAL / "h200-x4" / "nvidia
 @pytest.mark.parametrize("path", ANSWERS, ids=lambda path: path.name)
 def test_a_real_answer_holds_every_reading(path: Path) -> None:
     raw = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
-    answer = {"facts": {"tools": {"nvidia_smi_xml": {"status": "ok", "stdout": raw.decode()}}}}
+    answer = {
+        "facts": {"tools": {"nvidia_smi_xml": {"status": "ok", "stdout": raw.decode()}}},
+        "health": {"booted": 1795000000.0, "epoch": 1795000000.0 + 90 * 86_400},
+    }
     snapshot = build_snapshot("n1", answer)
     # The fabric of an A100 is set up without a state that its driver shows.
     expected = Expectation(gpus=len(snapshot.gpus), fabric="a100" not in path.name)
     found = [finding for finding in check_node(snapshot, expected=expected) if finding.part == "gpu"]
     assert snapshot.gpus
     assert [(finding.code, finding.evidence) for finding in found] == []
+
+
+H200 = lzma.decompress((REAL / "h200-x4" / "nvidia-smi-q.xml.xz").read_bytes()).decode()
+SPEEDS = "\n".join(
+    line
+    for uuid in re.findall(r"<uuid>(GPU-\S+)</uuid>", H200)
+    for line in (f"GPU 0: NVIDIA H200 (UUID: {uuid})", "\t Link 0: 26.562 GB/s", "\t Link 1: 26.562 GB/s")
+)
+ERRORS = re.sub(r" Link (\d): .*", r" Link \1: Replay Errors: 0", SPEEDS)
+
+
+def h200s(xml: str = H200, speeds: str = SPEEDS, errors: str = ERRORS, log: str = "") -> NodeSnapshot:
+    texts = {"nvidia_smi_xml": xml, "nvlink_status": speeds, "nvlink_errors": errors}
+    tools = {name: {"status": "ok", "stdout": text} for name, text in texts.items()}
+    tools["kernel_log"] = {"status": "ok", "stdout": "1795000000.1 n1 kernel: x\n", "stderr": log}
+    return build_snapshot("n1", {"facts": {"tools": tools}})
+
+
+def codes_of(snapshot: NodeSnapshot, expected: Expectation | None = None) -> set[str]:
+    """Return what is found besides what the same node without a fault has."""
+    expected, before = expected or Expectation(gpus=4), h200s()
+
+    def found(one: NodeSnapshot) -> tuple[HealthFinding, ...]:
+        return check_node(one, expected=expected, previous=before)
+
+    return {one.code for one in found(snapshot)} - {one.code for one in found(before)}
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "code"),
+    [
+        ("<unrepairable_memory>No", "<unrepairable_memory>Yes", "memory_unrepairable"),
+        ("<tpc_repair_pending>No", "<tpc_repair_pending>Yes", "repair_pending"),
+        ("<channel_repair_pending>No", "<channel_repair_pending>Yes", "repair_pending"),
+        ("<pending_ecc>Enabled", "<pending_ecc>Disabled", "ecc_off"),
+        ("<current_mig>Disabled", "<current_mig>Enabled", "mig_on"),
+        ("<total>143771 MiB", "<total>71885 MiB", "gpu_memory"),
+        ("<max_link_width>16x", "<max_link_width>8x", "pcie_width_unproven"),
+        ("<current_link_width>16x", "<current_link_width>8x", "pcie_width"),
+        ("<max_link_gen>5", "<max_link_gen>3", "pcie_generation"),
+        ("<memory_temp>36 C", "<memory_temp>98 C", "memory_temperature"),
+        ("<memory_temp>36 C", "<memory_temp>110 C", "memory_temperature"),
+        ("<gpu_temp>31 C", "<gpu_temp>105 C", "too_hot"),
+        ("<gpu_temp>31 C", "<gpu_temp>0 C", "gpu_readings_missing"),
+        ("<attached_gpus>4", "<attached_gpus>8", "gpu_list_contradictory"),
+        ("<attached_gpus>4", "<attached_gpus>3", "gpu_list_contradictory"),
+    ],
+)
+def test_one_bad_value_in_a_real_answer_is_found(good: str, bad: str, code: str) -> None:
+    assert good in H200
+    assert code in codes_of(h200s(H200.replace(good, bad, 1)))
+
+
+def test_a_link_at_half_its_speed_and_counters_that_are_gone_are_found() -> None:
+    assert codes_of(h200s(speeds=SPEEDS.replace("26.562", "13.281", 1))) == {"nvlink_slow"}
+    assert codes_of(h200s(speeds=SPEEDS.replace("26.562", "13.281"))) == {"nvlink_slow"}
+    assert codes_of(h200s(errors="")) == {"nvlink_errors_unknown"}
+
+
+def test_a_gpu_that_only_the_links_have_is_found() -> None:
+    uuids = re.findall(r"UUID: (GPU-[0-9a-f-]+)", SPEEDS)
+    other = "GPU-00000000-aaaa-bbbb-cccc-000000000000"
+    assert "gpu_unlisted" in codes_of(h200s(speeds=SPEEDS.replace(uuids[0], other)))
+    assert "gpu_unlisted" in codes_of(h200s(errors=ERRORS.replace(uuids[3], other)))
+    more = f"\nGPU 4: NVIDIA H200 (UUID: {other})\n\t Link 0: <inactive>\n"
+    assert codes_of(h200s(speeds=SPEEDS + more)) == {"gpu_unlisted"}
+    many = "".join(f"\nGPU {slot}: NVIDIA H200 (UUID: GPU-{slot:08x})" for slot in range(3000))
+    (one,) = [one for one in check_node(h200s(speeds=SPEEDS + many)) if one.code == "gpu_unlisted"]
+    assert one.evidence.count("GPU-") == 8
+
+
+def test_links_below_a_heading_that_cannot_be_read_are_not_the_gpu_s_before_it() -> None:
+    broken = SPEEDS + "\nGPU 4: Unable to get the UUID: Unknown Error\n\t Link 0: <inactive>\n"
+    assert codes_of(h200s(speeds=broken)) == set()
+    errors = ERRORS + "\nGPU 4: Unknown Error\n\t Link 0: Replay Errors: 7\n"
+    assert h200s(errors=errors).gpus == h200s().gpus
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (r"(?s).*", ""),
+        (r"\t Link 1: .*", ""),
+        (r"Errors: 0", "Errors: N/A"),
+        (r"Errors: 0", "Errors: -1"),
+        (r"Errors: 0", "Errors: 1e9"),
+        (r"Link 1: .*", "Link 1: Unknown Error"),
+        (r"\(UUID: GPU-.", "(UUID: GPU?"),
+    ],
+)
+def test_links_whose_errors_nobody_counted_prove_nothing(old: str, new: str) -> None:
+    assert codes_of(h200s(errors=re.sub(old, new, ERRORS))) == {"nvlink_errors_unknown"}
+
+
+@pytest.mark.parametrize("words", ["Malformed packet", "Rx remote", "CRC"])
+def test_errors_that_newer_drivers_count_are_errors(words: str) -> None:
+    counted = ERRORS.replace("Replay Errors: 0", f"{words} Errors: 3\n\t Link 0: FEC Errors - 0: 81")
+    assert h200s(errors=counted).gpus[0].link_errors == 6
+
+
+@pytest.mark.parametrize("second", ["<inactive>", "0 GB/s", "Unknown Error"])
+def test_of_a_link_that_is_named_twice_the_worse_counts(second: str) -> None:
+    for lines in (
+        f"Link 1: {second}\n\t Link 1: 26.562 GB/s",
+        f"Link 1: 26.562 GB/s\n\t Link 1: {second}",
+    ):
+        twice = h200s(speeds=SPEEDS.replace("Link 1: 26.562 GB/s", lines))
+        assert all(gpu.links == {"0": True, "1": False} for gpu in twice.gpus)
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "NVRM: loaded\n",
+        "Nov 24 01:00:00 n1 kernel: NVRM: loaded\n",
+        "<6>NVRM: loaded\n\n",
+        "[] x\n",
+        "-- No entries --\nNVRM: loaded\n",
+        "---[ end trace 0000000000000000 ]---\n",
+    ],
+)
+def test_a_kernel_log_whose_messages_have_no_moment_may_have_lost_any(log: str) -> None:
+    tools = {"kernel_log": {"status": "ok", "stdout": log}}
+    assert "kernel_log" in build_snapshot("n1", {"facts": {"tools": tools}}).truncated
+
+
+@pytest.mark.parametrize("log", ["", "\n", "-- No entries --\n", "-- Boot 5f1c09b4a3c34a7f --\n"])
+def test_a_quiet_night_s_log_lacks_nothing(log: str) -> None:
+    tools = {"kernel_log": {"status": "ok", "stdout": log}}
+    assert build_snapshot("n1", {"facts": {"tools": tools}}).truncated == ()
+
+
+@pytest.mark.parametrize("booted", [1795000001.0, 1e12, 1e300])
+def test_a_boot_that_is_still_to_come_has_mended_nothing(booted: float) -> None:
+    line = "1794999000.5 n1 kernel: NVRM: Xid (PCI:0008:06:00): 79, pid=1, GPU has fallen off the bus.\n"
+    answer = {
+        "facts": {"tools": {"kernel_log": {"status": "ok", "stdout": line}}},
+        "health": {"epoch": 1795000000.0, "booted": booted},
+    }
+    (event,) = build_snapshot("n1", answer).xids
+    assert not event.rebooted
+    answer["health"]["booted"] = 1794999900.0
+    (event,) = build_snapshot("n1", answer).xids
+    assert event.rebooted
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Journal file /var/log/journal/x/system.journal is truncated, ignoring file.",
+        "File /var/log/journal/x/system@1.journal corrupted or uncleanly shut down, renaming and replacing.",
+        "Failed to iterate through journal: Bad message",
+    ],
+)
+def test_a_journal_that_lost_a_file_is_cut_off(words: str) -> None:
+    assert "kernel_log" in h200s(log=words).truncated
+    assert (
+        "kernel_log"
+        not in h200s(log="Hint: You are currently not seeing messages from other users.").truncated
+    )
+
+
+def test_gpus_are_shared_out_where_that_is_expected() -> None:
+    shared = h200s(H200.replace("<current_mig>Disabled", "<current_mig>Enabled"))
+    assert codes_of(shared, Expectation(gpus=4, mig=True)) == set()

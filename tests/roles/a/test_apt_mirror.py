@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,43 @@ def rendered(render: Renderer, key: Path) -> dict[str, dict[str, Any]]:
                 "own": {"uri": "http://other.example", "key_file": str(key)},
             },
         },
+        "proven": {
+            "rackproof_node": node("ubuntu-24.04"),
+            "apt_mirror_repositories": [*ALL, "own"],
+            "apt_mirror_overrides": {
+                "doca": {"fingerprint": "A" * 40},
+                "own": {
+                    "uri": "http://other.example",
+                    "key_url": "http://k.example/k",
+                    "fingerprint": "b" * 40,
+                },
+            },
+        },
+        "unproven": {
+            "rackproof_node": node("ubuntu-24.04"),
+            "apt_mirror_repositories": [*ALL, "none", "short", "empty", "filed"],
+            "apt_mirror_overrides": {
+                "docker": {"fingerprint": ""},
+                "none": {"uri": "http://other.example", "key_url": "http://other.example/key"},
+                "short": {
+                    "uri": "http://o.example",
+                    "key_url": "http://o.example/key",
+                    "fingerprint": "0EBFCD88",
+                },
+                "empty": {
+                    "uri": "http://o.example",
+                    "key_url": "http://o.example/key",
+                    "fingerprint": "F" * 41,
+                },
+                "filed": {"uri": "http://o.example", "key_file": str(key)},
+            },
+        },
+        "mirror-unproven": {
+            "rackproof_node": node(),
+            **mirror,
+            "apt_mirror_repositories": ["os", "own"],
+            "apt_mirror_overrides": {"own": {"uri": "http://o.example", "key_url": "http://o.example/key"}},
+        },
         "proxy": {
             "rackproof_node": node(),
             "apt_mirror_proxy": "http://proxy.example:3128",
@@ -70,7 +108,14 @@ def rendered(render: Renderer, key: Path) -> dict[str, dict[str, Any]]:
             "apt_mirror_unattended_upgrades": True,
         },
     }
-    return render(cases, ["apt_mirror_files", "apt_mirror_stale", "apt_mirror_fetched", "apt_mirror_others"])
+    wanted = [
+        "apt_mirror_files",
+        "apt_mirror_stale",
+        "apt_mirror_fetched",
+        "apt_mirror_unproven",
+        "apt_mirror_others",
+    ]
+    return render(cases, wanted)
 
 
 def stanzas(text: str) -> dict[str, dict[str, str]]:
@@ -129,6 +174,28 @@ def test_keys_that_a_node_fetches(rendered: dict[str, dict[str, Any]], system: s
     assert fetched["nvidia"] == f"{CUDA}/{name}{version.replace('.', '')}/x86_64/{file}"
     assert all(url.startswith("https://") for url in fetched.values())
     assert ("lambda" in fetched) == (name == "ubuntu")
+
+
+@pytest.mark.parametrize(
+    ("case", "unproven"),
+    [
+        ("proven", set()),
+        ("mirror", set()),
+        ("own", set()),
+        ("unproven", {"doca", "docker", "none", "short", "empty"}),
+        ("mirror-unproven", {"own"}),
+    ],
+)
+def test_a_key_without_a_whole_fingerprint_proves_nothing(
+    rendered: dict[str, dict[str, Any]], case: str, unproven: set[str]
+) -> None:
+    found = rendered[case]
+    assert {one["key"] for one in found["apt_mirror_unproven"]} == unproven
+    # apt itself compares: what another key signed is refused, whatever else the key's file holds.
+    signed = stanzas(found["apt_mirror_files"][SOURCES])
+    for one in found["apt_mirror_fetched"]:
+        if one["key"] not in unproven:
+            assert re.search(r" [0-9A-Fa-f]{40}$", signed[one["key"]]["Signed-By"])
 
 
 def test_everything_comes_from_the_mirror(rendered: dict[str, dict[str, Any]], key: Path) -> None:

@@ -96,7 +96,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {"ofed_flavour": "mlnx", "apt_mirror_root": MIRROR, "ofed_mlnx_platform": "ubuntu18.04"},
         {
             "ofed_mlnx_address": f"{MIRROR}/mlnx/MLNX_OFED_LINUX-24.10-3.2.5.0-ubuntu18.04-aarch64.tgz",
-            "ofed_mlnx_checksum": f"sha256:{MIRROR}/mlnx/SHA256SUMS",
+            "ofed_mlnx_checksum": "",
         },
     ),
     "ofed-mlnx-own-address": (
@@ -190,7 +190,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
             "peer_memory_legacy_build": True,
             "peer_memory_legacy_upstream": "1.0",
             "peer_memory_legacy_repository": "https://github.com/Mellanox/nv_peer_memory.git",
-            "peer_memory_legacy_ref": "1.0-8",
+            "peer_memory_legacy_ref": "b5ede3b77beea0d6072e61e1551e58a64312f9a9",
             "peer_memory_headers": "linux-headers-4.15.0-46-generic",
         },
     ),

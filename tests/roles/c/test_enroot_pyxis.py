@@ -115,7 +115,7 @@ def test_when_the_key_is_due(values: dict[str, dict[str, Any]]) -> None:
 
 
 class Registry(BaseHTTPRequestHandler):
-    """Registries of both kinds: /basic asks for the key itself, /token sends on for a token, as NGC does."""
+    """/basic asks for the key itself; /token sends on for a token, as NGC does; /astray elsewhere."""
 
     def do_GET(self) -> None:
         right = "Basic " + base64.b64encode(f"$oauthtoken:{KEY}".encode()).decode()
@@ -128,6 +128,10 @@ class Registry(BaseHTTPRequestHandler):
         elif kind == "auth":
             wanted = "account=%24oauthtoken" in self.path and "service=registry" in self.path
             self.send_response(200 if known and wanted else 401)
+        elif kind == "astray":
+            realm = self.path.split("/")[2].replace("!", "/")
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", f'Bearer realm="{realm}",service="registry"')
         elif kind == "broken":
             self.send_response(503)
         else:
@@ -177,6 +181,9 @@ def test_what_a_registry_says_of_the_key(root: Path, tmp_path: Path, registry: s
         "token-wrong": (f"{registry}/token", "wrong-key-2", refused),
         "broken": (f"{registry}/broken", KEY, "cannot be asked"),
         "nobody": ("127.0.0.1:9", KEY, "cannot be asked"),
+        "astray-ftp": (f"{registry}/astray/ftp:!!127.0.0.1!auth", KEY, "no key goes there"),
+        "astray-file": (f"{registry}/astray/file:!!!etc!passwd", KEY, "no key goes there"),
+        "astray-relative": (f"{registry}/astray/!auth", KEY, "no key goes there"),
     }
     hosts = {
         name: {

@@ -48,8 +48,9 @@ ASKED = ["slurm_cluster_files", "slurm_accounting_files", "slurm_node_files"]
 
 
 def system(root: Path, name: str) -> dict[str, Any]:
-    """Return what the controller's distribution says, as include_vars puts it there."""
-    return {"slurm_controller_vars": yaml.safe_load((root / "roles/slurm/vars" / f"{name}.yml").read_text())}
+    """Return what the role knows of the controller's distribution."""
+    known = yaml.safe_load((root / "roles/slurm/vars" / f"{name}.yml").read_text())
+    return {"slurm_controller_os": known["slurm_os"]}
 
 
 @pytest.fixture(scope="module")

@@ -78,7 +78,7 @@ def slurm(render: Renderer, root: Path) -> dict[str, dict[str, Any]]:
         return {
             **CLUSTER,
             **loaded(system),
-            "slurm_controller_vars": loaded(head),
+            "slurm_controller_state": host(head),
             "slurm_controller_host": head,
             "rackproof_node": host(system),
             # Ansible gives it to a role.
@@ -90,7 +90,7 @@ def slurm(render: Renderer, root: Path) -> dict[str, dict[str, Any]]:
     cases |= {name: case(*name.split(" under ")) for name in MISFITS if " under " in name}
     installed = {"packages": {"slurmctld": {"version": "22.05.8-4+deb12u3", "held": False}}}
     heads = {system: {"rackproof_node": host(system)} for system in SLURM}
-    cases["installed"] = case("debian-13", "debian-12", slurm_controller_state=installed)
+    cases["installed"] = case("debian-13", "debian-12", slurm_controller_state=host("debian-12") | installed)
     cases["pinned"] = case("debian-12", "debian-13", slurm_version="24.11.5*")
     groups = {"rack": {"hosts": {"n1": CLUSTER}}, "heads": {"hosts": heads}}
     return render("slurm", ASKED, cases, groups)

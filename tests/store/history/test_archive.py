@@ -248,6 +248,35 @@ class TestReferences:
         )
         assert reference.source.endswith("night-7 (2026-11-08)")
 
+    @pytest.mark.parametrize("speeds", [(4.2, 3.7, 3.7), (3.6, 4.7, 4.7), (4.2, 4.0, 3.8, 3.7)])
+    def test_a_reference_does_not_creep_away(self, speeds: tuple[float, ...], store: Store) -> None:
+        """Each acceptance may pass against the one before: together they may not leave the first's bounds."""
+        store.keep_many(run(f"night-{night}", night=night, speed=speed) for night, speed in enumerate(speeds))
+        *fine, last = range(len(speeds))
+        for night in fine:
+            assert store.accept(f"night-{night}") == 3
+        labels = {"gpu": uuid(100), "dtype": "fp32"}
+        before = store.baseline("probe", POINT, "memory_copy", labels, (node(),))
+        with pytest.raises(
+            HistoryError, match=r"reference from .* \(accepted from night-0\) to .*withdraw night-0"
+        ):
+            store.accept(f"night-{last}")
+        assert store.baseline("probe", POINT, "memory_copy", labels, (node(),)) == before
+        # On purpose it goes: what was accepted first is taken back, which is noted, too.
+        for night in fine[:-1]:
+            store.withdraw(f"night-{night}")
+        assert store.accept(f"night-{last}") == 3
+
+    @pytest.mark.parametrize("unit", ["TB/s ", " TB/s", "TB /  s", "TB\t/s", "TB/s\n"])
+    def test_a_unit_with_blanks_is_no_reference(self, unit: str, store: Store) -> None:
+        plain = run()
+        changed = [
+            one if one.reference else one.model_copy(update={"unit": unit}) for one in plain.judgements
+        ]
+        store.keep(plain.model_copy(update={"judgements": tuple(changed)}))
+        with pytest.raises(HistoryError, match="has blanks"):
+            store.accept("run-1")
+
     def test_a_reference_holds_for_its_hardware_point_and_labels_only(self, store: Store) -> None:
         store.keep(run())
         store.accept("run-1")
@@ -325,7 +354,10 @@ class TestReferences:
         [
             ({"verdict": Verdict.FAIL, "reasons": ("loss is NaN",)}, "loss is NaN"),
             (
-                {"findings": (Finding(code="cut_off", message="no run_stop", verdict=Verdict.UNPROVEN),)},
+                {
+                    "findings": (Finding(code="cut_off", message="no run_stop", verdict=Verdict.UNPROVEN),),
+                    "verdict": Verdict.UNPROVEN,
+                },
                 "no run_stop",
             ),
             (
@@ -338,12 +370,13 @@ class TestReferences:
                 {
                     "judgements": (
                         passed(measured("eval_accuracy", 0.5, ""), 0.99).model_copy(
-                            update={"verdict": Verdict.FAIL, "reason": "below 0.99"}
+                            update={"verdict": Verdict.UNPROVEN, "reason": "nobody evaluated it"}
                         ),
                         *run().judgements,
-                    )
+                    ),
+                    "verdict": Verdict.UNPROVEN,
                 },
-                "eval_accuracy is fail: below 0.99",
+                "eval_accuracy is unproven: nobody evaluated it",
             ),
         ],
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rackproof.core.records import Direction, Finding, Verdict
-from rackproof.store.history.references import fleet_objection, physical_objection
+from rackproof.core.records import Direction, Finding, Judgement, Measurement, Reference, Verdict
+from rackproof.store.history.references import acceptance_objection, fleet_objection, physical_objection
 from rackproof.store.history.store import HistoryError, Store, open_store
 from tests.store.history.samples import node, run
 
@@ -36,6 +36,12 @@ UP, DOWN = Direction.HIGHER, Direction.LOWER
         ("gemm_best", {"dtype": "bf16"}, "TFLOP/s", 1200, "NVIDIA H200", True),
         ("memory_copy", {}, "TB/s", 5.0, "NVIDIA H200", True),
         ("all_reduce_busbw", {}, "GB/s", 1000, "NVIDIA H200", True),
+        # Of what nobody knows a peak.
+        ("latency", {}, "s", 1e-320, "a GPU that nobody knows", True),
+        ("speed", {}, "images/s", 1e308, "", True),
+        ("speed", {}, "images/s", -1e30, "", True),
+        ("latency", {}, "s", 1e-9, "", False),
+        ("faults", {}, "", 0, "", False),
     ],
 )
 def test_physics(
@@ -73,7 +79,7 @@ def store(tmp_path: object) -> Store:
 @pytest.mark.parametrize("code", ["xid", "throttled", "unkillable"])
 def test_a_run_with_a_finding_that_degrades_is_no_reference(store: Store, code: str) -> None:
     finding = Finding(code=code, message=f"what {code} says", verdict=Verdict.DEGRADED)
-    store.keep(run(findings=(finding,)))
+    store.keep(run(findings=(finding,), verdict=Verdict.DEGRADED, reasons=(finding.message,)))
     with pytest.raises(HistoryError, match=f"what {code} says"):
         store.accept("run-1")
     store.keep(run("run-2", verdict=Verdict.DEGRADED, reasons=("slow",)))
@@ -97,3 +103,40 @@ def test_a_slow_machine_among_its_like_is_no_reference(store: Store) -> None:
         store.accept("slow")
     assert store.accept("sound") > 0
     assert store.accept("other-2") > 0
+
+
+@pytest.mark.parametrize("verdict", [Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED])
+def test_a_finding_without_words_is_an_objection_too(verdict: Verdict) -> None:
+    wordless = run(findings=(Finding(code="odd", verdict=verdict, message=""),))
+    assert acceptance_objection(wordless) == "it has the finding odd, without words"
+
+
+@pytest.mark.parametrize("verdict", [Verdict.FAIL, Verdict.DEGRADED])
+@pytest.mark.parametrize("reasons", [(), ("",), ("", "it is slow")])
+def test_a_reason_without_words_is_an_objection_too(verdict: Verdict, reasons: tuple[str, ...]) -> None:
+    words = reasons[-1] if reasons else ""
+    assert acceptance_objection(run(verdict=verdict, reasons=reasons)) == (words or f"it is {verdict.value}")
+
+
+@pytest.mark.parametrize(
+    ("value", "reference", "direction", "objects"),
+    [
+        (77.0, Reference(value=0, low=0, high=0, unit="", source="exact"), DOWN, True),
+        (0.4, Reference(value=1, low=-0.07, unit="", source="SKU"), UP, True),
+        (2.0, Reference(value=1, low=-0.5, high=0.2, unit="", source="SKU"), DOWN, True),
+        (0.95, Reference(value=1, low=-0.07, warn=-0.035, unit="", source="SKU"), UP, False),
+        (0.0, Reference(value=0, low=0, high=0, unit="", source="exact"), DOWN, False),
+    ],
+)
+def test_a_pass_that_its_own_number_contradicts_is_an_objection(
+    value: float, reference: Reference, direction: Direction, objects: bool
+) -> None:
+    forged = run(
+        measurements=(Measurement(name="m", value=value, unit="", direction=direction),),
+        judgements=(
+            Judgement(
+                metric="m", value=value, reference=reference, verdict=Verdict.PASS, reason="so it says"
+            ),
+        ),
+    )
+    assert ("stands there as pass" in acceptance_objection(forged)) is objects

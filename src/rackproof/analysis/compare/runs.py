@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from rackproof.core.records import Direction, Measurement, Node, Record, Run, Verdict
+from rackproof.core.secret_names import hide_secrets
 from rackproof.core.text import moment
 
 Better = Literal["first", "second", "same", "unknown"]
@@ -169,7 +170,7 @@ def _facts(run: Run) -> dict[str, str]:
     }
     facts |= _hardware_facts(run.nodes)
     facts |= {f"parameter {name}": str(value) for name, value in run.parameters.items()}
-    facts |= {f"environment {name}": value for name, value in run.environment.items()}
+    facts |= {f"environment {name}": value for name, value in hide_secrets(run.environment).items()}
     facts |= {f"software {name}": value for name, value in run.software.items()}
     facts |= _version_facts("software", [node.software for node in run.nodes])
     facts |= _version_facts("firmware", [node.firmware for node in run.nodes])

@@ -20,8 +20,18 @@ from typing import Literal
 
 from pydantic import Field
 
+from rackproof.analysis.mlperf.rounds import (
+    Round,
+    RoundEvidence,
+    not_in_round,
+    read_evidence,
+    refusal,
+    round_of,
+)
 from rackproof.analysis.mlperf.sandbox import run_in_sandbox
 from rackproof.core.records import Finding, Record, Source, Verdict, worst
+from rackproof.core.text import sanitize
+from rackproof.logs.encodings import encoding_problem_of
 
 Progress = Callable[[int, int, str], None]
 """Called with ``(files done, files in all, file name)`` while a folder is scored."""
@@ -31,10 +41,12 @@ Part = Literal["counted", "dropped_fastest", "dropped_slowest", "failed", "not_s
 
 # The scripts of the rounds name their logs result_0.txt, result_01.txt, result_<stamp>_1.txt or, as
 # the run script leaves them, <stamp>_1.log.
-_RESULT_NAME = re.compile(r"result_[A-Za-z0-9_.-]*?(?:\.txt|\.log)?")
+# With a log's suffix any name is one: a result that a strange name hides would make the others better.
+_RESULT_NAME = re.compile(r"(?i:result_.*\.(?:txt|log))|result_[A-Za-z0-9_.-]*", re.DOTALL)
 _TRIAL_NAME = re.compile(r"\d{6,}_\d+\.log")
 _CHECKER_OUTPUT = re.compile(r"(compliance|rcp|package|system_desc)_?checker|compliance_|slurm-")
 _OTHER_SUFFIX = (".json", ".md", ".csv", ".yaml", ".yml", ".html", ".bak", ".orig", ".gz")
+_PACKED_SUFFIX = (".gz", ".xz", ".zst", ".bz2", ".zip")
 # All remarks are kept as findings; the reasons are read by people.
 _MAX_REMARKS = 5
 
@@ -105,12 +117,14 @@ class FolderScore(Record):
 
     ``olympic_mean_minutes`` is the mean without the fastest and the slowest run; ``minutes`` is that
     mean times ``scaling_factor``, ``None`` where the rules allow no score. A score with any verdict
-    but ``pass`` is not a result.
+    but ``pass`` is not a result. ``ruleset_origin`` is what showed the round where nobody named it;
+    ``ruleset`` is empty where nothing did.
     """
 
     folder: str
     usage: str
     ruleset: str
+    ruleset_origin: str = ""
     benchmark: str = ""
     division: str = ""
     global_batch_size: float | None = None
@@ -225,7 +239,7 @@ def _logs_with_events(files: Sequence[Path]) -> list[Path]:
 def _named_results(files: Sequence[Path]) -> list[Path]:
     """Return the files called ``result_*``: those with the official suffix, if there are any."""
     named = [path for path in files if _is_named_result(path)]
-    return [path for path in named if path.suffix == ".txt"] or named
+    return [path for path in named if path.suffix.lower() == ".txt"] or named
 
 
 def _is_named_result(path: Path) -> bool:
@@ -235,6 +249,16 @@ def _is_named_result(path: Path) -> bool:
 def _may_be_log(path: Path) -> bool:
     # A checker's output quotes events of the logs that it read.
     return path.suffix in (".log", ".txt") and not _CHECKER_OUTPUT.match(path.name)
+
+
+def _encoded_logs(folder: Path) -> str:
+    """Return the first of the folder's logs that is no plain text, with what to do; empty without one."""
+    for path in sorted(folder.iterdir(), key=_natural):
+        name = path.name.removesuffix(path.suffix) if path.suffix in _PACKED_SUFFIX else path.name
+        looks_like_log = _RESULT_NAME.fullmatch(name) or _may_be_log(Path(name))
+        if looks_like_log and path.is_file() and (problem := encoding_problem_of(path)):
+            return f"{sanitize(path.name, 100)} is not read: {problem}"
+    return ""
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
@@ -254,10 +278,14 @@ def _has_events(path: Path) -> bool:
     return False
 
 
+def _unproven(code: str, message: str) -> tuple[Finding, ...]:
+    return (Finding(code=code, verdict=Verdict.UNPROVEN, message=message),) if message else ()
+
+
 def score_folder(
     folder: Path,
     *,
-    ruleset: str = "5.1.0",
+    ruleset: str | None = None,
     usage: str = "training",
     timeout_s: float = 300,
     progress: Progress | None = None,
@@ -269,27 +297,54 @@ def score_folder(
 
     Args:
         folder: Holds the result logs (see :func:`result_files`).
-        ruleset: One of :func:`known_rulesets`.
+        ruleset: One of :func:`known_rulesets`. Without it the logs have to show their round; where they do
+            not, the score is ``unproven`` and asks for it.
         usage: ``training`` or ``hpc`` (strong scaling).
         timeout_s: Seconds after which the checks are stopped.
         progress: Called after each file.
 
     Raises:
-        ValueError: Unknown usage or ruleset; the message names those known.
+        ValueError: Unknown usage or ruleset, or none for hpc; the message names those known.
         NotADirectoryError: There is no such folder.
     """
     folder = Path(folder)
     known = known_rulesets(usage)
-    if ruleset not in known:
+    if ruleset is not None and ruleset not in known:
         raise ValueError(f"unknown ruleset {ruleset!r} for {usage}; known: {', '.join(known)}")
     if not timeout_s > 0:
         raise ValueError(f"the time limit must be more than 0 s, not {timeout_s}")
     files = result_files(folder)
-    if files:
-        report = _run_worker(folder, files, ruleset, usage, timeout_s, progress)
+    evidence = read_evidence(folder, files)
+    chosen = Round(ruleset) if ruleset is not None else round_of(evidence, known, usage)
+    if chosen.problem and usage == "hpc" and not refusal(evidence, usage):
+        # All rounds of HPC have the same benchmarks: nothing but the path can show one.
+        raise ValueError(f"name the round's rules; known for hpc: {', '.join(known)}")
+    encoded = _encoded_logs(folder)
+    problem = _why_unchecked(evidence, files, encoded, usage) or chosen.problem
+    strange = "" if problem else not_in_round(evidence, chosen.ruleset, usage)
+    remarks = _unproven("other_round", strange) + _unproven("encoded_log", encoded)
+    if problem:
+        report = WorkerReport(error=problem, findings=remarks)
     else:
-        report = WorkerReport(error="no result logs (result_*.txt or *.log with MLPerf events) in the folder")
-    return score_of_report(report, folder=str(folder), ruleset=ruleset, usage=usage)
+        report = _run_worker(folder, files, chosen.ruleset, usage, timeout_s, progress)
+        report = report.model_copy(update={"findings": (*report.findings, *remarks)})
+    score = score_of_report(report, folder=str(folder), ruleset=chosen.ruleset, usage=usage)
+    return _without_other_round(score, strange).model_copy(update={"ruleset_origin": chosen.origin})
+
+
+def _why_unchecked(evidence: RoundEvidence, files: Sequence[Path], encoded: str, usage: str) -> str:
+    """Return why the checks cannot even begin, whatever the round; empty where they can."""
+    none = "no result logs (result_*.txt or *.log with MLPerf events) in the folder"
+    problem = refusal(evidence, usage) or ("" if files or encoded else none)
+    return problem or ("" if evidence.benchmarks else encoded)
+
+
+def _without_other_round(score: FolderScore, strange: str) -> FolderScore:
+    """Return a score as unproven: what rules of another round call bad is not shown to be bad."""
+    if not strange:
+        return score
+    reasons = (strange, *(reason for reason in score.reasons if reason != strange))
+    return score.model_copy(update={"verdict": Verdict.UNPROVEN, "reasons": reasons})
 
 
 def _run_worker(
@@ -411,10 +466,16 @@ def _scaled(mean: float | None, factor: float) -> float | None:
 
 def _remarks(findings: Sequence[Finding]) -> list[str]:
     """Return the findings that gate nothing, as reasons for people to read."""
-    remarks = [f"{finding.source}: {finding.message}" for finding in findings if finding.verdict is None]
+    gates = [finding.verdict is not None and finding.verdict.gates for finding in findings]
+    remarks = [_with_source(one) for one, bad in zip(findings, gates, strict=True) if not bad]
     if len(remarks) > _MAX_REMARKS:
         remarks[_MAX_REMARKS:] = [f"and {len(remarks) - _MAX_REMARKS} more remarks (see the findings)"]
     return remarks
+
+
+def _with_source(finding: Finding) -> str:
+    place = str(finding.source)
+    return f"{place}: {finding.message}" if place else finding.message
 
 
 def _first(values: Iterator[str]) -> str:
@@ -452,7 +513,7 @@ def _problems(
     yield from _convergence_problems(report.rcp, complete=len(shown) == report.runs_needed)
     for finding in report.findings:
         if finding.verdict is not None and finding.verdict.gates:
-            yield finding.verdict, f"{finding.source}: {finding.message}"
+            yield finding.verdict, _with_source(finding)
 
 
 def _count_problems(benchmark: str, found: int, needed: int | None) -> Iterator[tuple[Verdict, str]]:

@@ -12,21 +12,42 @@ import json
 import logging
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from mlperf_logging import benchmark_meta
 from mlperf_logging.compliance_checker import mlp_compliance, mlp_parser
 from mlperf_logging.package_checker.seed_checker import SeedChecker
 
+from rackproof import logs
 from rackproof.analysis.mlperf.cleaning import CleanedLog, clean_log, safe_text
+from rackproof.analysis.mlperf.repeats import RunTrace, compare_runs, trace_of_events
 from rackproof.analysis.mlperf.sandbox import serve_job
 from rackproof.analysis.mlperf.score import RcpResult, RunScore, WorkerReport, at_file
+from rackproof.core.hostlist import expand_hostlist
 from rackproof.core.records import Finding, Source, Verdict
+from rackproof.store.run_folder import read_file
 
 _MAX_MESSAGES = 10
+_MAX_LAUNCHER_LINE = 20_000
+_NODE = re.compile(
+    rb"\b(?:Clearing cache on |Hello from: |(?:STEP|JOB) \S{1,40} ON )([A-Za-z0-9][A-Za-z0-9._-]{0,80})"
+)
+_NODE_LIST = re.compile(rb"^:::DLPAL \S+ \S* (\d{1,6}) ([A-Za-z0-9._,\[\]-]{1,4000})")
+_UNSCALED = frozenset({"1.0.0", "1.1.0", "2.0.0", "3.0.0"})
+"""Rounds that scaled a score only by the scaling.json in its folder: of 591 published results of 1.0 to 2.0
+one has such a file; of 63 of 3.0 whose runs converged faster than the reference 20 have none."""
+_SLOWS_DOWN = frozenset({"result_mismatch"})
+"""A run that is longer than the script's own clock says: by such a run no score gets better."""
+_AFTER_END = frozenset(
+    {"cancelled", "collective_timeout", "crashed", "out_of_memory", "task_failed", "time_limit", "traceback"}
+    | {"xid", "xid_reset"}
+)
+"""What the parser finds after a run_stop that reports success, without a verdict; here a remark, too."""
+_NO_NODES = frozenset({"Clearing", "localhost"})
+"""The first where several nodes' words share a line (`echo -n`); the second is every node's name."""
 
 
 class _RecordKeeper(logging.Handler):
@@ -76,7 +97,7 @@ def check_logs(job: Mapping[str, Any], progress: Callable[[int, int, str], None]
     logging.basicConfig(handlers=[kept], level=logging.INFO, force=True)
     task = _Task(Path(job["work"]), tuple(job["files"]), job["ruleset"], job["usage"], kept)
     task.copies.mkdir()
-    runs, findings = _check_runs(task, folder, progress)
+    runs, traces, findings = _check_runs(task, folder, progress)
     benchmark = next((run.benchmark for run in runs if run.benchmark), "")
     needed = benchmark_meta.get_result_file_counts(task.usage).get(benchmark)
     complete = sum(bool(run.events) for run in runs) == needed == len(runs)
@@ -86,7 +107,8 @@ def check_logs(job: Mapping[str, Any], progress: Callable[[int, int, str], None]
             run.model_copy(update={"convergence": amount})
             for run, amount in zip(runs, converged, strict=True)
         ]
-    if rcp.applies and complete:
+    findings += compare_runs(traces, ruleset=task.ruleset, usage=task.usage)
+    if rcp.applies and complete and not any(one.code in ("same_seed", "no_seed") for one in findings):
         findings += _check_seeds(task)
     factor, remark = _folder_factor(folder / "scaling.json", rcp)
     return WorkerReport(
@@ -100,9 +122,14 @@ def check_logs(job: Mapping[str, Any], progress: Callable[[int, int, str], None]
 
 def _check_runs(
     task: _Task, folder: Path, progress: Callable[[int, int, str], None]
-) -> tuple[list[RunScore], list[Finding]]:
-    """Clean and check every log; one that cannot be copied has no digest, and its error as a message."""
+) -> tuple[list[RunScore], list[RunTrace], list[Finding]]:
+    """Clean and check every log; one that cannot be copied has no digest, and its error as a message.
+
+    Returns:
+        All runs, the traces of those that score, and what was found.
+    """
     runs: list[RunScore] = []
+    traces: list[RunTrace] = []
     findings: list[Finding] = []
     for index, name in enumerate(task.names):
         try:
@@ -112,9 +139,14 @@ def _check_runs(
             continue
         run, remarks = _check_run(task, index, cleaned)
         runs.append(run)
+        # Of a run that counts as failed nothing else is asked.
+        if run.scores:
+            trace, against = _trace_run(task, index, folder / name, run)
+            traces.append(trace)
+            remarks += against
         findings += [at_file(finding, name) for finding in (*cleaned.findings, *remarks)]
         progress(index + 1, len(task.names), name)
-    return runs, findings
+    return runs, traces, findings
 
 
 def _check_run(task: _Task, index: int, cleaned: CleanedLog) -> tuple[RunScore, list[Finding]]:
@@ -141,6 +173,57 @@ def _check_run(task: _Task, index: int, cleaned: CleanedLog) -> tuple[RunScore, 
         global_batch_size=_number(values.get("global_batch_size")),
     )
     return run, remarks
+
+
+def _trace_run(task: _Task, index: int, log: Path, run: RunScore) -> tuple[RunTrace, list[Finding]]:
+    """Return the course of a run that scores, and what `rackproof parse` has against its log.
+
+    The checker asks whether the rules' events are there; whether the log proves the number that is read from
+    it is asked by the parser, and both have one answer.
+    """
+    try:
+        with log.open("rb") as stream:
+            nodes, count = _named_nodes(stream)
+            stream.seek(0)
+            parsed = logs.parse(stream, name=log.name)
+    except OSError as error:
+        message = f"not read: {error.strerror}"
+        return RunTrace(run.file), [Finding(code="not_read", verdict=Verdict.UNPROVEN, message=message)]
+    events, _ = mlp_parser.parse_file(str(task.copy(index)), ruleset=task.ruleset)
+    unit = 1 if task.ruleset == "0.6.0" else 1000
+    read = [(one.timestamp / unit, one.key, _value(one), _metadata(one)) for one in events]
+    trace = trace_of_events(run.file, read, benchmark=run.benchmark)
+    stated = [one.value for one in parsed.measurements if one.name == "samples_per_second"]
+    trace.throughput, trace.nodes = (stated[0] if stated else None), nodes
+    trace.node_count = count
+    against = [one for one in parsed.findings if _counts(one)]
+    if parsed.verdict.gates and not any(one.verdict and one.verdict.gates for one in parsed.findings):
+        message = "the log does not prove a run that ended well"
+        against.append(Finding(code="not_proven", verdict=parsed.verdict, message=message))
+    return trace, against
+
+
+def _counts(finding: Finding) -> bool:
+    return (finding.verdict is not None or finding.code in _AFTER_END) and finding.code not in _SLOWS_DOWN
+
+
+def _named_nodes(stream: BinaryIO) -> tuple[frozenset[str], int | None]:
+    """Return the nodes that the launcher's lines name, and how many the run script states."""
+    names: set[str] = set()
+    counts: set[int] = set()
+    for line in iter(lambda: stream.readline(_MAX_LAUNCHER_LINE), b""):
+        if b" on " in line or b"ello from" in line or b" ON " in line:
+            names.update(match[1].decode() for match in _NODE.finditer(line))
+        elif line.startswith(b":::DLPAL ") and (listed := _NODE_LIST.match(line)):
+            names.update(expand_hostlist(listed[2].decode()))
+            counts.add(int(listed[1]))
+    names -= _NO_NODES
+    # Of several that contradict each other the least: with it the run is unlike its repeats.
+    return frozenset(names), min(counts, default=len(names) or None)
+
+
+def _value(event: Any) -> Any:
+    return event.value.get("value") if isinstance(event.value, dict) else event.value
 
 
 def _duration(
@@ -266,8 +349,15 @@ def _compare(
     from mlperf_logging.rcp_checker import rcp_checker
 
     sizes = {run.global_batch_size for run in runs if run.global_batch_size is not None}
-    problem = _not_comparable(rcp_checker, task, runs, data, benchmark, sizes)
-    if problem:
+    # The package has dlrm's points of rounds 1.0 to 2.1, but no longer its number of runs.
+    known = rcp_checker.submission_runs[task.usage]
+    known.setdefault(benchmark, benchmark_meta.get_result_file_counts(task.usage).get(benchmark))
+    if not (data / f"rcps_{benchmark}.json").is_file():
+        # That nobody has published a reference shows nothing against the runs.
+        problem = f"Missing RCP: mlperf-logging has no reference points for {benchmark} in {task.ruleset}"
+        return RcpResult(applies=True, message=problem), []
+    if len(sizes) != 1 or len({run.benchmark for run in runs if run.benchmark}) != 1:
+        problem = "the runs do not share one benchmark and one global batch size"
         return RcpResult(applies=True, passed=False, message=problem), []
     folder = task.work / "rcp"
     folder.mkdir()
@@ -292,8 +382,7 @@ def _compare(
         applies=True,
         passed=bool(passed),
         message=safe_text(message),
-        # A factor that is not a number cannot scale a score; the tool's own default is 1.
-        scaling_factor=max(1.0, float(factor)) if passed and math.isfinite(factor) else 1.0,
+        scaling_factor=_scaling_factor(factor, task) if passed else 1.0,
         reference_mean=reference,
         submission_mean=mean,
         smallest_allowed=reference / speedup if reference and speedup else None,
@@ -302,32 +391,25 @@ def _compare(
     return rcp, converged
 
 
+def _scaling_factor(factor: float, task: _Task) -> float:
+    """Return what the round multiplies the score by."""
+    if task.usage == "training" and task.ruleset in _UNSCALED:
+        return 1.0
+    # A factor that is not a number cannot scale a score; the tool's own default is 1.
+    return max(1.0, float(factor)) if math.isfinite(factor) else 1.0
+
+
 def _not_compared(task: _Task, runs: Sequence[RunScore], data: Path, complete: bool) -> RcpResult | None:
     """Return why convergence is not compared at all; ``None`` where it is to be."""
     if not data.is_dir():
         return RcpResult(applies=False, message=f"the rules {task.ruleset} know no reference points")
+    if any(run.benchmark == "minigo" for run in runs):
+        return RcpResult(applies=False, message="MLCommons' package checker compares no minigo")
     if any(run.division == "open" for run in runs):
         return RcpResult(applies=False, message="the open division is not compared")
     if not complete:
         return RcpResult(applies=True, message="the runs are not complete")
     return None
-
-
-def _not_comparable(
-    rcp_checker: Any,
-    task: _Task,
-    runs: Sequence[RunScore],
-    data: Path,
-    benchmark: str,
-    sizes: Collection[float],
-) -> str:
-    """Return why the runs cannot be compared, which rules them out; empty where they can."""
-    has_points = (data / f"rcps_{benchmark}.json").is_file()
-    if benchmark not in rcp_checker.submission_runs[task.usage] or not has_points:
-        return f"Missing RCP: mlperf-logging has no reference points for {benchmark} in {task.ruleset}"
-    if len(sizes) != 1 or len({run.benchmark for run in runs if run.benchmark}) != 1:
-        return "the runs do not share one benchmark and one global batch size"
-    return ""
 
 
 def _read_convergence(
@@ -409,8 +491,7 @@ def _folder_factor(file: Path, rcp: RcpResult) -> tuple[float | None, list[Findi
     """
     source = Source(file=file.name)
     try:
-        with file.open("rb") as stream:
-            content = json.loads(stream.read(65_536))
+        content = json.loads(read_file(file, 65_536))
         factor = _number(content.get("scaling_factor"))
     except FileNotFoundError:
         return None, []

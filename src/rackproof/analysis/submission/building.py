@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rackproof import __version__
+from rackproof.analysis.mlperf.rounds import read_evidence, refusal, round_of
 from rackproof.analysis.mlperf.score import known_rulesets, score_folder
 from rackproof.analysis.submission.checking import ask_checker
 from rackproof.analysis.submission.description import SystemFile, describe_system
@@ -31,7 +32,7 @@ from rackproof.analysis.submission.packaging import (
     write_draft,
 )
 from rackproof.analysis.submission.rules import judge_answer, judge_runs, scaling_factor
-from rackproof.analysis.submission.runs import by_benchmark, examine_run
+from rackproof.analysis.submission.runs import by_benchmark, examine_run, result_log
 from rackproof.core.records import Run, Verdict, worst
 
 _BENCHMARK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
@@ -42,8 +43,9 @@ def build_submission(
     system: SystemFile,
     out: Path,
     *,
-    ruleset: str = "5.1.0",
+    ruleset: str | None = None,
     timeout_s: float = 300,
+    known_issues: Sequence[Issue] = (),
 ) -> Submission:
     """Make the package of one system's runs, check it, and put it at ``out`` if nothing hinders.
 
@@ -54,8 +56,9 @@ def build_submission(
         runs: Records with their folders, of one or several benchmarks.
         system: What the operator states about the system.
         out: The output folder: absent, empty, or a package that Rackproof wrote.
-        ruleset: The round's rules, one of ``known_rulesets()``.
+        ruleset: The round's rules, one of ``known_rulesets()``; without it the logs have to show them.
         timeout_s: Seconds after which the official checks are stopped, each.
+        known_issues: What is wrong already with how the runs were chosen.
 
     Raises:
         SubmissionError: Nothing can be made at all: no runs, an output folder of somebody else, a full
@@ -63,12 +66,12 @@ def build_submission(
         ValueError: Unknown ruleset; the message names those known.
     """
     out = out.absolute()
-    _refuse_arguments(runs, out, ruleset, timeout_s)
+    ruleset = _refuse_arguments(runs, out, ruleset, timeout_s)
     chosen, issues = _examine_runs(runs)
     groups = by_benchmark(chosen)
     unfit_names = _unfit_names(groups)
     description, problems = describe_system(system, chosen)
-    issues += [*unfit_names, *problems]
+    issues += [*known_issues, *unfit_names, *problems]
     parts: tuple[BenchmarkPart, ...] = ()
     answer = CheckerAnswer(error="no run of those chosen can be packed")
     draft = draft_beside(out)
@@ -118,10 +121,12 @@ def _verdict(issues: Sequence[Issue]) -> Verdict:
     return worst(issue.verdict or Verdict.PASS for issue in issues) if issues else Verdict.PASS
 
 
-def _refuse_arguments(runs: Sequence[tuple[Run, Path]], out: Path, ruleset: str, timeout_s: float) -> None:
-    """Refuse what nothing can be made of; for what is raised see :func:`build_submission`."""
+def _refuse_arguments(
+    runs: Sequence[tuple[Run, Path]], out: Path, ruleset: str | None, timeout_s: float
+) -> str:
+    """Refuse what nothing can be made of, return the rules; :func:`build_submission` has what is raised."""
     known = known_rulesets()
-    if ruleset not in known:
+    if ruleset is not None and ruleset not in known:
         raise ValueError(f"unknown ruleset {ruleset!r}; known: {', '.join(known)}")
     # Not `<= 0`, which a NaN would pass.
     if not timeout_s > 0:
@@ -135,6 +140,22 @@ def _refuse_arguments(runs: Sequence[tuple[Run, Path]], out: Path, ruleset: str,
             raise SubmissionError(f"run {run_id} is named more than once; name every run once")
     if not runs:
         raise SubmissionError("no runs were chosen; name them, or use --latest with --benchmark")
+    return ruleset or _ruleset_of(runs, known)
+
+
+def _ruleset_of(runs: Sequence[tuple[Run, Path]], known: Sequence[str]) -> str:
+    """Return the rules of the round that the runs' logs show.
+
+    Raises:
+        SubmissionError: They show none, or different ones.
+    """
+    named = [folder / log.path for run, folder in runs if (log := result_log(run)) is not None]
+    evidence = read_evidence(runs[0][1], [path for path in named if path.is_file()])
+    chosen = round_of(evidence, known)
+    problem = refusal(evidence, "training") or chosen.problem
+    if problem:
+        raise SubmissionError(problem)
+    return chosen.ruleset
 
 
 def _check_draft(

@@ -10,7 +10,9 @@ from typing import Any
 
 import yaml
 
+from rackproof.analysis.submission.agreement import COUNTS, Doubt, doubt_of, same_version
 from rackproof.analysis.submission.models import ChosenRun, Issue, SubmissionError
+from rackproof.core.definitions import DefinitionError, lines_of_keys
 from rackproof.core.records import Node, Record, Verdict
 from rackproof.core.text import sanitize
 
@@ -66,11 +68,12 @@ ANSWERED = tuple(key for key, need in _NEED.items() if need == "answered")
 STACK = "other_software_stack"
 
 _ONLY_THE_OPERATOR_KNOWS = frozenset({"submitter", "division", "status", "system_name"})
-_COUNTS = ("number_of_nodes", "accelerators_per_node", "host_processors_per_node")
 # Of these only one value can be true; others contradict it.
-_SINGLE = frozenset({*_COUNTS, "accelerator_model_name", "host_processor_model_name"})
+_SINGLE = frozenset({*COUNTS, "accelerator_model_name", "host_processor_model_name"})
+_IN_ALL_PLACES = frozenset({*_SINGLE, "framework", STACK})
 _PROVEN = ("number_of_nodes", "accelerators_per_node", "accelerator_model_name")
 _FILE_BYTES = 65_536
+_NO_NUMBER = re.compile(r"\s*[-+.]?(?:nan|inf|infinity)\b", re.IGNORECASE)
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 # What a log calls the availability of a system, and what the description calls it.
 _STATUS_IN_LOGS = dict(zip(("onprem", "cloud", "research", "preview"), STATUSES, strict=True))
@@ -135,7 +138,11 @@ def _read_yaml(path: Path) -> dict[Any, Any]:
     if len(data) > _FILE_BYTES:
         raise SubmissionError(f"{path} is too large: more than {_FILE_BYTES} bytes")
     try:
+        # Of a key that is written twice YAML drops the first.
+        lines_of_keys(yaml.compose(data, Loader=yaml.SafeLoader), path)
         content = yaml.safe_load(data)
+    except DefinitionError as error:
+        raise SubmissionError(sanitize(error, 400)) from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise SubmissionError(f"{path} is not YAML: {sanitize(error, 300)}") from None
     if not isinstance(content, dict):
@@ -157,7 +164,9 @@ def _value(path: Path, key: object, value: object) -> Any:
         return {sanitize(name, 100): _value(path, name, one) for name, one in value.items()}
     if isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
         # The checker joins the values as text.
-        return sanitize(value, 1000)
+        text = sanitize(value, 1000)
+        if not _NO_NUMBER.match(text):
+            return text
     raise SubmissionError(
         f"{path}: {sanitize(key, 100)} must be text or a number (an empty text '' means: not stated)"
     )
@@ -339,20 +348,17 @@ def _contradictions(system: SystemFile, description: Mapping[str, Any], one: Cho
     """Yield where a run's facts or its log contradict the description."""
     nodes = facts_of_nodes(one.run.nodes)
     printed = _log_facts(one)
-    places = (("the nodes' facts", nodes, ""), ("the log", printed, one.log.path))
-    for key in (*_COUNTS, "accelerator_model_name", "host_processor_model_name", "framework"):
-        described = str(description[key])
-        for where, source, file in places:
-            if key in source and described and not _agree(key, described, str(source[key])):
-                yield Issue(
-                    code="description_contradicted",
-                    verdict=Verdict.FAIL,
-                    run=one.run.run_id,
-                    file=file,
-                    message=f"{key} is {sanitize(source[key], 100)!r} in {where}, "
-                    f"{sanitize(described, 100)!r} in the description",
-                    remedy=_remedy_of_contradiction(system, key),
-                )
+    software = _only_of_log(printed.get(STACK), nodes.get(STACK))
+    places = (
+        ("the nodes' facts", nodes, ""),
+        ("the log", {**printed, STACK: software}, one.log.path),
+    )
+    for key in FIELDS:
+        # A run script sees its container: where the nodes themselves show a value, they decide.
+        known = [place for place in places if place[1].get(key)]
+        for where, source, file in known if key in _IN_ALL_PLACES else known[:1]:
+            for name, doubt, described, seen in _doubts(key, description[key], source[key]):
+                yield _doubtful(system, (key, name), doubt, (described, seen), (one.run.run_id, where, file))
     unknown = [key for key in _PROVEN if key not in nodes and key not in printed]
     if unknown:
         yield Issue(
@@ -371,25 +377,63 @@ def _remedy_of_contradiction(system: SystemFile, key: str) -> str:
     return "choose runs of one system: the description follows the first of them"
 
 
-def _agree(key: str, described: str, seen: str) -> bool:
-    if key in _COUNTS:
-        return described.strip() == seen.strip()
-    if key == "accelerator_model_name":
-        model = _model_words(seen)
-        # Whole words: a B200 is no GB200.
-        return bool(model & _model_words(described)) if model else described.casefold() == seen.casefold()
-    # One may state more than the other: "PyTorch" and "PyTorch NVIDIA Release 25.04" agree.
-    ours, theirs = (" ".join(text.casefold().split()) for text in (described, seen))
-    return ours in theirs or theirs in ours
+def _only_of_log(printed: Any, nodes: Any) -> Any:
+    """Return the software that a log shows without what the nodes themselves show."""
+    if not (isinstance(printed, dict) and isinstance(nodes, dict)):
+        return printed
+    return {name: version for name, version in printed.items() if name not in nodes}
 
 
-def _model_words(name: str) -> frozenset[str]:
-    """Return the words of a name that distinguish models: those with a digit, without memory sizes."""
-    words = re.findall(r"[a-z0-9]+", name.casefold())
-    return frozenset(
-        word
-        for word in words
-        if re.search(r"[a-z]", word) and re.search(r"\d", word) and not re.fullmatch(r"\d+gb|hbm\w*", word)
+_Doubts = Iterator[tuple[str, Doubt, str, str]]
+"""Name of the value, why it is doubtful, the value in the description, the value that was seen."""
+
+
+def _doubts(key: str, described: Any, seen: Any) -> _Doubts:
+    """Yield the values of one key that do not agree; of the software each version."""
+    if key == STACK:
+        yield from _doubts_of_software(described, seen)
+    elif described and (doubt := doubt_of(key, str(described), str(seen))):
+        yield key, doubt, str(described), str(seen)
+
+
+def _doubts_of_software(described: Any, seen: Any) -> _Doubts:
+    if not described:
+        return
+    if not (isinstance(described, dict) and isinstance(seen, dict)):
+        if described != seen:
+            reason = "only versions by name can be compared, such as `cuda_version: 13.0`"
+            yield STACK, Doubt(Verdict.UNPROVEN, reason), str(described), str(seen)
+        return
+    versions = {_plain_name(name): str(version) for name, version in seen.items()}
+    for name, version in described.items():
+        theirs = versions.get(_plain_name(name), "")
+        if version and theirs and (doubt := same_version(str(version), theirs)):
+            yield name, doubt, str(version), theirs
+
+
+def _plain_name(name: str) -> str:
+    """Return a software's name as it compares: ``CUDA`` is ``cuda_version``."""
+    return re.sub(r"[^a-z0-9]", "", name.casefold()).removesuffix("version")
+
+
+def _doubtful(
+    system: SystemFile,
+    names: tuple[str, str],
+    doubt: Doubt,
+    values: tuple[str, str],
+    place: tuple[str, str, str],
+) -> Issue:
+    key, name = names
+    described, seen = (sanitize(value, 100) for value in values)
+    run_id, where, file = place
+    return Issue(
+        code="description_contradicted" if doubt.verdict is Verdict.FAIL else "description_not_compared",
+        verdict=doubt.verdict,
+        run=run_id,
+        file=file,
+        message=f"{sanitize(name, 100)} is {seen!r} in {where}, {described!r} in the description"
+        + (f": {doubt.reason}" if doubt.reason else ""),
+        remedy=_remedy_of_contradiction(system, key),
     )
 
 

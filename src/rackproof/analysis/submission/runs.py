@@ -13,8 +13,9 @@ from typing import Any
 from rackproof import logs
 from rackproof.analysis.submission.models import ChosenRun, Issue, SubmissionError
 from rackproof.core.records import LogFile, Run, Verdict
-from rackproof.core.text import sanitize
-from rackproof.store.run_folder import iter_runs, stamp_of
+from rackproof.core.text import sanitize, slug
+from rackproof.store.history.rows import RunRow
+from rackproof.store.run_folder import RECORD_NAME, iter_runs, stamp_of
 
 # Review happens in a git repository that refuses larger files.
 LARGEST_FILE_BYTES = 50 * 2**20
@@ -54,6 +55,62 @@ def latest_runs(
         ordered = _oldest_first(by_name[benchmark], results)
         chosen += [(run, results / run.run_id) for run in ordered[-count:]]
     return chosen
+
+
+def runs_gone(
+    results: Path, benchmarks: Sequence[str], chosen: Sequence[tuple[Run, Path]], known: Iterable[RunRow]
+) -> list[Issue]:
+    """Return what hides a run that ``--latest`` would have to take: its folder or its record is gone.
+
+    Whoever deletes the runs that failed chooses the good ones, which is no result.
+
+    Args:
+        results: The results folder.
+        benchmarks: Names of benchmarks.
+        chosen: The runs that were found.
+        known: What the history lists.
+    """
+    present = {run.run_id for run, _ in chosen}
+    oldest = {
+        name: min((moment_of(run, folder) for run, folder in chosen if run.benchmark == name), default=0.0)
+        for name in benchmarks
+    }
+    gone = [
+        f"{row.run_id} ({row.verdict.value})"
+        for row in known
+        if row.benchmark in oldest
+        and row.run_id not in present
+        and row.moment.timestamp() >= oldest[row.benchmark]
+        and not (results / row.run_id / RECORD_NAME).is_file()
+    ]
+    lost = [folder.name for folder in _folders_without_record(results, benchmarks)]
+    return [
+        Issue(
+            code="run_gone",
+            verdict=Verdict.UNPROVEN,
+            file=str(results),
+            message=f"{what}: {', '.join(names[:5])}{' …' * (len(names) > 5)}; the newest runs are not known",
+            remedy="bring them back from a backup, or name the runs themselves",
+        )
+        for what, names in (
+            ("the history lists runs whose folders are gone", gone),
+            ("folders of runs have no run.json", lost),
+        )
+        if names
+    ]
+
+
+def _folders_without_record(results: Path, benchmarks: Sequence[str]) -> list[Path]:
+    """Return folders that are called like a run of one of these benchmarks and have no record."""
+    marks = [f"{slug(name)}-" for name in benchmarks]
+    return [
+        folder
+        for folder in sorted(results.iterdir())
+        if any(mark in folder.name for mark in marks)
+        and not folder.name.startswith(".")
+        and folder.is_dir()
+        and not (folder / RECORD_NAME).is_file()
+    ]
 
 
 def _oldest_first(runs: Sequence[Run], results: Path) -> list[Run]:

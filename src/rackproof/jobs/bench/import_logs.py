@@ -72,7 +72,7 @@ def import_logs(
     imported: list[ImportedRun] = []
     skipped: list[str] = []
     runs = read_runs(
-        find_files(place, own),
+        find_files(place, own, skipped),
         root,
         benchmark=benchmark,
         format=format,

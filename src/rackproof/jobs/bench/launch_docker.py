@@ -157,7 +157,7 @@ def docker_environment(
         key: substitute_variables(value, known, f"{loaded.path}: launch.environment.{key}")
         for key, value in loaded.definition.launch.environment.items()
     }
-    return {**own, **site.environment}
+    return {**own, **site.environment, **site.hidden}
 
 
 def describe_docker_launch(

@@ -7,18 +7,31 @@ specifies which image, which data, which config, which nodes. It holds no secret
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from rackproof.core.definitions import DefinitionError, LoadedDefinition, Scalar, substitute_variables
+from rackproof.core.definitions import (
+    DefinitionError,
+    ImageTag,
+    LoadedDefinition,
+    Scalar,
+    substitute_variables,
+)
 from rackproof.core.records import Record
+from rackproof.core.secret_names import HIDDEN, refuse_secrets
 
 PROGRAM = "slurm_run.py"
 SILENCE_BEYOND_S = 900
 """The program itself ends a job that hangs; its supervisor waits so much longer."""
 GRACE_S = 120.0
 """Between SIGTERM and SIGKILL: the program has to cancel the job and to see it end."""
+
+
+LEAST_SECRET = 8
+"""Characters: what is shorter is a mistake, and cannot be taken out of a log without damage to it."""
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}")
 
 
 class Site(Record):
@@ -29,7 +42,7 @@ class Site(Record):
     registry: str = "nvcr.io"
     registry_scheme: str = "https"
     image: str = Field(default="squashfs", pattern="^(squashfs|registry)$")
-    image_tags: dict[str, str] = {}  # noqa: RUF012  (pydantic copies defaults)
+    image_tags: dict[str, ImageTag] = {}  # noqa: RUF012  (pydantic copies defaults)
     launch_host: str = ""
     partition: str = ""
     account: str = ""
@@ -45,10 +58,36 @@ class Site(Record):
     queue_s: int = Field(default=86400, gt=0)
     size_factor: float = Field(default=1, ge=0)
     environment: dict[str, str] = {}  # noqa: RUF012
+    secrets: dict[str, int] = {}  # noqa: RUF012
+    """Secret variables of jobs with the length of each; their values are given to the supervisor alone."""
     published_references: bool = True
     sku: str = ""
     sku_gpus: int = 0
     sku_gpu_name: str = ""
+
+    @field_validator("environment")
+    @classmethod
+    def _without_secrets(cls, value: dict[str, str]) -> dict[str, str]:
+        refuse_secrets(value)
+        return value
+
+    @field_validator("secrets")
+    @classmethod
+    def _usable(cls, secrets: dict[str, int]) -> dict[str, int]:
+        for name, length in secrets.items():
+            if not _VARIABLE.fullmatch(name):
+                raise ValueError(f"{name!r} is no name of an environment variable")
+            if length < LEAST_SECRET:
+                raise ValueError(
+                    f"{name} has {length} characters, a secret {LEAST_SECRET} or more: is it in Vault, or "
+                    "in the environment that the playbook is started with?"
+                )
+        return secrets
+
+    @property
+    def hidden(self) -> dict[str, str]:
+        """The secret variables as plans and records have them."""
+        return dict.fromkeys(self.secrets, HIDDEN)
 
 
 def rack_obstacle(site: Site, unreached: Sequence[str]) -> str:
@@ -154,7 +193,7 @@ def slurm_environment(
         for key, value in loaded.definition.launch.environment.items()
     }
     # The site's last: which links NCCL may use is known there, not in the definition.
-    return {**own, **site.environment}
+    return {**own, **site.environment, **site.hidden}
 
 
 def program_arguments(specified: Mapping[str, object]) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from rackproof.core.records import Finding, Measurement, ParsedLog, Reference, V
 from rackproof.core.text import sanitize
 from rackproof.jobs.bench.planning import PlannedRun, read_plan
 from rackproof.logs import run_sub, run_sub06
+from rackproof.logs._mlperf import EVALUATED_OFFLINE, TARGETS, TARGETS_06
 from rackproof.store.run_folder import ResultsError
 
 TOO_FAST = 0.75
@@ -33,6 +35,20 @@ TIME_TOLERANCE, TIME_WARNING = 0.25, 0.12
 ONE_EVALUATION = 0.35
 """Of one run of round 0.6: it may meet its target an evaluation sooner or later, a third of transformer's."""
 CHECK_S = 120.0
+PREFLIGHT = "nccl_preflight_busbw"
+"""The measurement that a run without NCCL preflight lacks."""
+EVERYTHING: tuple[str, ...] = (
+    "start_marker",
+    "node_list",
+    "ranks",
+    "cache_clearing",
+    "nccl_preflight",
+    "seed",
+    "submission_events",
+)
+"""All that `lacks` of a definition may name."""
+SUBMISSION_EVENTS = ("benchmark", "org", "division", "status", "platform")
+"""The events `submission_…` that the rules of every round ask for."""
 
 
 class LauncherEvidence(NamedTuple):
@@ -41,6 +57,8 @@ class LauncherEvidence(NamedTuple):
     findings: Sequence[Finding]
     measurements: Sequence[Measurement]
     container_digest: str
+    slurm_start: datetime | None = None
+    """When the Slurm job began, where Slurm's record names the job after the run."""
 
 
 class LauncherOutput:
@@ -73,27 +91,115 @@ class LauncherOutput:
         """
         path = folder / "logs" / f"{planned.lead}.log"
         output = self._run_sub.result()
-        digest = sanitize(output.launcher_report.get("digest") or "", 100)
+        evidence = LauncherEvidence((), (), sanitize(output.launcher_report.get("digest") or "", 100))
+        evidence = evidence._replace(slurm_start=_slurm_start(output, planned.run_id))
         if self._run_sub06 is not None:
-            findings = _round06_findings(planned, self._run_sub06.result(), output, path)
-            return LauncherEvidence(findings, (), digest)
+            findings = _round06_findings(planned, self._run_sub06.result(), output, path, parsed)
+            return evidence._replace(findings=findings)
+        script = run_script(planned)
         measurements = run_sub.run_sub_measurements(output, f"logs/{path.name}")
-        findings = run_sub.run_sub_findings(output, planned.nodes, planned.sku_gpus)
+        findings = run_sub.run_sub_findings(
+            output, planned.nodes, planned.sku_gpus, run_id=planned.run_id, script=script
+        )
+        findings += launcher_time_findings(planned, output, parsed)
         # A job that ended before its training has a finding that names the cause; a checker that then
         # misses every event would bury it.
-        if "RUNANDTIME_START" in output.times:
+        if not run_sub.ended_before_training(output, findings):
+            findings += event_findings(planned, parsed)
             findings += check_compliance(planned, path)
-            findings += check_convergence(planned, output.samples, _global_batch_size(parsed))
+            batch = _global_batch_size(parsed)
+            findings += convergence_input_findings(planned, output.samples, batch)
+            findings += check_convergence(planned, output.samples, batch)
         own = [*(one for log in parsed for one in log.measurements), *measurements]
         findings += run_sub.repeat_findings(own, _earlier_repeats(planned, folder.parent, plan_id))
-        return LauncherEvidence(findings, measurements, digest)
+        return evidence._replace(findings=findings, measurements=measurements)
+
+
+def run_script(planned: PlannedRun) -> run_sub.RunScript:
+    """Return what the run script of a planned run prints, as its definition and the operator state it."""
+    result = planned.result
+    # Without rules to check by a job is no run of MLPerf Training, and its script may be any.
+    lacks, processes = (result.lacks, result.processes) if result.ruleset else (EVERYTHING, "")
+    return run_sub.RunScript(lacks=lacks, processes=processes, preflight_off=preflight_is_off(planned))
+
+
+def preflight_is_off(planned: PlannedRun) -> bool:
+    """Whether a run was planned without the NCCL preflight: by its definition, or by the operator."""
+    if "nccl_preflight" in planned.result.lacks:
+        return True
+    return planned.launcher == "slurm" and planned.environment.get("NCCL_TEST", "") not in ("", "1")
+
+
+def _slurm_start(output: run_sub.RunSubOutput, run_id: str) -> datetime | None:
+    times = run_sub.job_times(output.end)
+    known = times is not None and times.slack_s <= run_sub.CLOCK_SLACK_S
+    if times is None or not known or not run_sub.is_job_of(output.end, run_id):
+        return None
+    return datetime.fromtimestamp(times.start_s, UTC)
+
+
+def launcher_time_findings(
+    planned: PlannedRun, output: run_sub.RunSubOutput, parsed: Sequence[ParsedLog]
+) -> list[Finding]:
+    """Return what of a log lies outside of its Slurm job, or that the times of the job are not known."""
+    moments: list[tuple[str, float]] = []
+    for log in parsed:
+        named = log.file or "the log"
+        if log.first_event_s is not None and log.last_event_s is not None:
+            moments.append((f"the first event of {named}", log.first_event_s))
+            moments.append((f"the last event of {named}", log.last_event_s))
+    # Of the markers two are enough: the first and the last of them.
+    markers = sorted(output.times.items(), key=lambda marker: marker[1])
+    moments += dict([*markers[:1], *markers[-1:]]).items()
+    # Without an end there is no record, which is a finding of its own.
+    required = bool(output.end and planned.result.ruleset)
+    return run_sub.slurm_time_findings(output.end, moments, required=required)
+
+
+def event_findings(planned: PlannedRun, parsed: Sequence[ParsedLog]) -> list[Finding]:
+    """Return which events are missing that every log of a run by the rules has."""
+    if not planned.result.ruleset:
+        return []
+    return list(_missing_events(planned, parsed))
+
+
+def _missing_events(planned: PlannedRun, parsed: Sequence[ParsedLog]) -> Iterator[Finding]:
+    tags = {name: value for log in parsed for name, value in log.tags.items()}
+    if all(log.first_event_s is None for log in parsed):
+        message = "the log has no event with a time: when it was written is not shown"
+        yield Finding(code="no_event_times", verdict=Verdict.UNPROVEN, message=message)
+    if not tags.get("seed") and "seed" not in planned.result.lacks:
+        message = "the log has no event `seed`: that this repeat differs from those before is not shown"
+        yield Finding(code="no_seed", verdict=Verdict.UNPROVEN, message=message)
+    missing = [f"submission_{name}" for name in SUBMISSION_EVENTS if not tags.get(f"submission_{name}")]
+    if missing and "submission_events" not in planned.result.lacks:
+        message = f"the log has no {', '.join(missing)}: of which benchmark and system it is, is not shown"
+        yield Finding(code="no_submission_events", verdict=Verdict.UNPROVEN, message=message)
+    stated, meant = tags.get("submission_benchmark", ""), canonical_benchmark(planned.benchmark)
+    if stated and _is_known_benchmark(meant) and canonical_benchmark(stated) != meant:
+        message = f"the log is of the benchmark {sanitize(stated, 60)}, not of {meant}"
+        yield Finding(code="another_benchmark", verdict=Verdict.UNPROVEN, message=message)
+
+
+def _is_known_benchmark(name: str) -> bool:
+    """Whether MLPerf Training has a benchmark of this name; a site may call its definition otherwise."""
+    return any(name in targets for targets in (TARGETS, TARGETS_06, EVALUATED_OFFLINE))
 
 
 def _round06_findings(
-    planned: PlannedRun, output: run_sub06.RunSub06Output, launcher: run_sub.RunSubOutput, path: Path
+    planned: PlannedRun,
+    output: run_sub06.RunSub06Output,
+    launcher: run_sub.RunSubOutput,
+    path: Path,
+    parsed: Sequence[ParsedLog],
 ) -> list[Finding]:
-    findings = run_sub06.run_sub06_findings(output, launcher, planned.nodes)
-    if output.trained:
+    findings = run_sub06.run_sub06_findings(
+        output, launcher, planned.nodes, run_id=planned.run_id, script=run_script(planned)
+    )
+    if len(planned.nodes) > 1:
+        findings += launcher_time_findings(planned, launcher, parsed)
+    if output.trained or not any(finding.verdict is not None for finding in findings):
+        findings += event_findings(planned, parsed)
         findings += check_compliance(planned, path)
     return findings
 
@@ -140,14 +246,33 @@ def compliance_findings(score: FolderScore, ruleset: str) -> list[Finding]:
     return [Finding(code="not_compliant", verdict=verdict, message=message[:4000])]
 
 
-def check_convergence(planned: PlannedRun, samples: int | None, batch: float | None) -> list[Finding]:
-    """Say where one run needed far fewer samples than the reference; the rules only compare all repeats."""
+def convergence_input_findings(
+    planned: PlannedRun, samples: float | None, batch: float | None
+) -> list[Finding]:
+    """Return what is missing to compare how fast a run converged, where there are references at all."""
+    ruleset = planned.result.ruleset
+    if not ruleset or not _reference_points(planned.benchmark, ruleset):
+        return []
+    missing = [] if samples is not None else ["no evaluation with its samples_count or epoch_num"]
+    missing += [] if batch else ["no global_batch_size"]
+    message = f"the log has {' and '.join(missing)}"
+    if batch and reference_samples(planned.benchmark, ruleset, batch) is None:
+        missing.append("no reference")
+        message = f"the reference has no batch size of {batch:g}"
+    if not missing:
+        return []
+    message += ": whether the run converged as fast as it may cannot be compared"
+    return [Finding(code="convergence_unknown", verdict=Verdict.UNPROVEN, message=message)]
+
+
+def check_convergence(planned: PlannedRun, samples: float | None, batch: float | None) -> list[Finding]:
+    """Return where one run needed far fewer samples than the reference; the rules compare all repeats."""
     ruleset = planned.result.ruleset
     mean = reference_samples(planned.benchmark, ruleset, batch) if ruleset and batch else None
     # Unproven, not failed: one run may be lucky, and the rules judge only all repeats.
     if samples is None or mean is None or samples >= TOO_FAST * mean:
         return []
-    message = f"too fast to be true: converged after {samples} samples, the reference needs {mean:.0f}"
+    message = f"too fast to be true: converged after {samples:.10g}, the reference needs {mean:.6g}"
     return [Finding(code="converged_too_fast", verdict=Verdict.UNPROVEN, message=message)]
 
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import StringConstraints, ValidationError, field_validator
+from pydantic import Field, StringConstraints, field_validator
 
 from rackproof.core.definitions import (
     DefinitionError,
@@ -48,7 +48,16 @@ from rackproof.jobs.bench.launch_slurm import (
 )
 from rackproof.jobs.bench.node_setup import ExperimentConfig, NodeSetup, Peer
 from rackproof.logs import FORMATS
-from rackproof.store.run_folder import RECORD_NAME, ResultsError, new_run_id, read_run, write_file
+from rackproof.store.run_folder import (
+    RECORD_LIMIT_BYTES,
+    RECORD_NAME,
+    ResultsError,
+    new_run_id,
+    read_file,
+    read_run,
+    write_file,
+)
+from rackproof.store.sealed_json import open_sealed, seal_json
 
 PLAN_FILE = "plan.json"
 REPORT_FILE = "report.html"
@@ -65,6 +74,15 @@ SETTLED_NS = 2_000_000_000
 _NOT_THE_REQUEST = {"run_id", "expected_s", "definition_ctime_ns"}
 STILL_RUNNING = "still_running"
 """Code of the finding in the record of a run whose job was not seen to end: it is followed, not repeated."""
+
+
+class NodeSku(Record):
+    """What the inventory says of a node's model."""
+
+    sku: str = ""
+    gpus: int = 0
+    gpu_name: str = ""
+    """What the product name of its GPUs has to contain; empty for the SKU's own name."""
 
 
 class PlannedRun(Record):
@@ -98,6 +116,8 @@ class PlannedRun(Record):
     sku_gpus: int = 0
     sku_gpu_name: str = ""
     """What the product name of the SKU's GPUs has to contain; empty for the SKU's own name."""
+    node_skus: dict[str, NodeSku] = {}  # noqa: RUF012  (pydantic copies defaults)
+    """The SKU of each node; empty in plans that were made before it was kept, then all have the lead's."""
     result: Result
     """How its log is read and judged, as the definition had it at planning."""
     definition_path: str
@@ -142,6 +162,8 @@ class Plan(Record):
     skipped: tuple[Skipped, ...] = ()
     unreached: tuple[str, ...] = ()
     """Nodes that were asked for and did not answer: what they would have shown is unproven."""
+    sha256: str = Field(default="", exclude=True)
+    """Digest of the file, read by its readers."""
 
     @field_validator("runs")
     @classmethod
@@ -293,6 +315,9 @@ def make_plan(
             update={
                 "expected_s": estimate(run.benchmark, run.parameters, nodes[run.nodes[0]]),
                 "sku_gpu_name": planner.sites.get(run.lead, Site()).sku_gpu_name,
+                "node_skus": {
+                    name: _node_sku(planner.sites[name]) for name in run.nodes if name in planner.sites
+                },
             }
         )
         for run in order_runs(_each_named(planner.runs, now))
@@ -308,6 +333,10 @@ def make_plan(
         skipped=tuple(planner.skipped),
         unreached=tuple(unreached),
     )
+
+
+def _node_sku(site: Site) -> NodeSku:
+    return NodeSku(sku=site.sku, gpus=site.sku_gpus, gpu_name=site.sku_gpu_name)
 
 
 def _request_fingerprint(title: str, runs: Sequence[PlannedRun]) -> str:
@@ -524,7 +553,8 @@ class _Planner:
             environment={
                 key: substitute_variables(value, variables, f"{loaded.path}: launch.environment.{key}")
                 for key, value in launch.environment.items()
-            },
+            }
+            | self.sites.get(lead, Site()).hidden,
             stage=_staging_programs(loaded, variables),
             timeout_s=launch.timeout_s,
             hang_s=launch.hang_s,
@@ -737,7 +767,7 @@ def resume_or_keep(plan: Plan, results: Path, *, resume: bool = True) -> tuple[P
     if earlier is not None and _is_unfinished(earlier, results):
         return earlier, True
     # Kept before the first run: an interruption right after it finds the plan.
-    write_file(results / plan.plan_id / PLAN_FILE, plan.model_dump_json(indent=1).encode() + b"\n")
+    write_file(results / plan.plan_id / PLAN_FILE, seal_json(plan.model_dump_json(indent=1) + "\n"))
     return plan, False
 
 
@@ -782,8 +812,8 @@ def read_plan(results: Path, plan_id: str) -> Plan:
 def _read_plan(path: Path) -> Plan | None:
     """Return the plan in a file; None where it is missing or of another shape: it is then not resumed."""
     try:
-        plan = Plan.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError):
+        plan = Plan.model_validate_json(open_sealed(read_file(path, RECORD_LIMIT_BYTES)))
+    except (OSError, ValueError):
         return None
     # Copied or renamed by hand: its runs name another plan as theirs.
     return plan if plan.plan_id == path.parent.name else None

@@ -5,6 +5,8 @@ Called by the playbook's recording task. No other module decides about a run.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +32,12 @@ from rackproof.core.records import (
 )
 from rackproof.core.text import sanitize
 from rackproof.jobs.bench.log_checks import BY_ITSELF, log_findings
-from rackproof.jobs.bench.mlperf_checks import LauncherOutput, published_references
+from rackproof.jobs.bench.mlperf_checks import (
+    PREFLIGHT,
+    LauncherOutput,
+    preflight_is_off,
+    published_references,
+)
 from rackproof.jobs.bench.planning import STILL_RUNNING, PlannedRun, definition_findings
 from rackproof.logs import read_log_file
 from rackproof.report import write_run_reports
@@ -51,6 +58,11 @@ COULD_NOT_RUN = {
     9: "mpirun, ssh between the nodes, or the program it starts is missing",
 }
 
+_SEALED = (
+    "id", "phase", "ended_by", "exit_status", "signal", "succeeded", "started", "ended", "unkillable",
+    "log_bytes", "log_sha256",
+)  # fmt: skip
+"""What counts of a job's end, in the order of the module's seal."""
 _ENDED_BADLY = {
     "timeout": ("timed_out", Verdict.FAIL, "ended after its limit of {timeout_s} s"),
     "hang": ("hung", Verdict.FAIL, "hung: its log did not grow for {hang_s} s, then it was ended"),
@@ -82,6 +94,8 @@ class Evidence(Record):
     measurements: tuple[Measurement, ...] = ()
     """What the logs show beside their events: phases, the preflight's bandwidth."""
     container_digest: str = ""
+    slurm_start: datetime | None = None
+    """When the Slurm job of this run began, by Slurm: it may have begun before it was followed from there."""
 
 
 class RecordedRun(Record):
@@ -116,7 +130,20 @@ def job_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
         findings.append(_finding(STILL_RUNNING, Verdict.UNPROVEN, message))
     else:
         findings += _end_findings(planned, job)
+    # Only a job that ended has one.
+    if job.get("seal", job_seal(job) if job.get("phase") != "ended" else "") != job_seal(job):
+        message = "the state of the job lost something on its way from the node"
+        findings.append(_finding("job_damaged", Verdict.UNPROVEN, message))
     return findings
+
+
+def job_seal(job: Mapping[str, Any]) -> str:
+    """Return the digest of what counts of a job's end, as rackproof_job writes it on the node."""
+    counted = [[key, job.get(key)] for key in _SEALED]
+    try:
+        return hashlib.sha256(json.dumps(counted).encode()).hexdigest()
+    except (TypeError, ValueError, RecursionError):
+        return "none"
 
 
 def _node_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
@@ -219,7 +246,8 @@ def build_run(
     findings = _ordered_findings(planned, evidence)
     # Of a run that was not started, or that goes on, there is no log to compare with anything.
     if not evidence.could_not_start and evidence.job.get("phase") == "ended":
-        findings += log_findings(planned, evidence.job, started, ended, parsed, evidence.nodes)
+        began = min(filter(None, (started, evidence.slurm_start)), default=None) if started else None
+        findings += log_findings(planned, evidence.job, began, ended, parsed, evidence.nodes)
     outcome = judge_run(
         planned.result.judge,
         parsed,
@@ -230,7 +258,7 @@ def build_run(
         source=planned.definition_name,
         trouble=trouble,
         more=evidence.measurements,
-        baselines=[one for one in sku_references if one.applies(planned.benchmark, planned.parameters)],
+        baselines=_expected_baselines(planned, sku_references),
     )
     status = evidence.job.get("exit_status")
     tags = _merged_tags(parsed)
@@ -267,6 +295,16 @@ def build_run(
         rackproof_version=__version__,
         notes=evidence.notes,
     )
+
+
+def _expected_baselines(planned: PlannedRun, sku_references: Sequence[SkuReference]) -> list[SkuReference]:
+    """Return the SKU's baselines that have to find their measurement in a run."""
+    skipped = {PREFLIGHT} if preflight_is_off(planned) else set()
+    return [
+        one
+        for one in sku_references
+        if one.metric not in skipped and one.applies(planned.benchmark, planned.parameters)
+    ]
 
 
 def _ordered_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
@@ -314,6 +352,45 @@ def write_record(
     Raises:
         ResultsError: The record cannot be written.
     """
+    history = History(folder.parent)
+    run, remark = judge_folder(
+        planned,
+        evidence,
+        folder,
+        history,
+        plan_id=plan_id,
+        sku_references=sku_references,
+        require_references=require_references,
+    )
+    write_run(run, folder)
+    page, remarks = _keep_and_report(run, folder, history)
+    remarks = [remark, *remarks]
+    return RecordedRun(run=run, folder=str(folder), report=page, history=" ".join(filter(None, remarks)))
+
+
+def judge_folder(
+    planned: PlannedRun,
+    evidence: Evidence,
+    folder: Path,
+    history: History,
+    *,
+    plan_id: str = "",
+    sku_references: Sequence[SkuReference] = (),
+    require_references: bool = True,
+) -> tuple[Run, str]:
+    """Return the record of a run by the logs under ``folder/logs``, and why references may lack.
+
+    Nothing is written.
+
+    Args:
+        planned: The run as planned.
+        evidence: What else is known of it.
+        folder: ``results/RUN_ID``.
+        history: Gives the accepted references of this hardware.
+        plan_id: The plan it belongs to.
+        sku_references: The SKU's baselines.
+        require_references: Whether a measurement without a reference gates.
+    """
     logs = _read_logs(planned, evidence, folder)
     evidence = evidence.model_copy(update={"findings": (*logs.findings, *evidence.findings)})
     if logs.launcher_output is not None:
@@ -322,9 +399,9 @@ def write_record(
             "findings": (*evidence.findings, *shown.findings),
             "measurements": (*evidence.measurements, *shown.measurements),
             "container_digest": shown.container_digest,
+            "slurm_start": shown.slurm_start,
         }
         evidence = evidence.model_copy(update=update)
-    history = History(folder.parent)
     measured = [*_log_measurements(logs.parsed), *evidence.measurements]
     # Asked before this run is kept: a run must never be its own reference.
     accepted, remark = history.baselines(planned.benchmark, planned.parameters, evidence.nodes, measured)
@@ -347,10 +424,7 @@ def write_record(
         trouble=remark,
         sku_references=sku_references,
     )
-    write_run(run, folder)
-    page, remarks = _keep_and_report(run, folder, history)
-    remarks = [remark, *remarks]
-    return RecordedRun(run=run, folder=str(folder), report=page, history=" ".join(filter(None, remarks)))
+    return run, remark
 
 
 def _keep_and_report(run: Run, folder: Path, history: History) -> tuple[str, list[str]]:
@@ -391,7 +465,7 @@ def _read_logs(planned: PlannedRun, evidence: Evidence, folder: Path) -> _Logs:
         output = LauncherOutput(planned.launcher) if is_lead and planned.launcher not in BY_ITSELF else None
         entry = _read_log(planned, path, output, logs)
         if is_lead and entry is not None:
-            logs.findings += _size_findings(entry, evidence.job.get("log_bytes"))
+            logs.findings += _copy_findings(entry, evidence.job)
     return logs
 
 
@@ -412,13 +486,16 @@ def _read_log(planned: PlannedRun, path: Path, output: LauncherOutput | None, lo
     return entry
 
 
-def _size_findings(entry: LogFile, size_on_node: object) -> list[Finding]:
-    """Return a finding where a log was copied from its node in part, or grew after that."""
+def _copy_findings(entry: LogFile, job: Mapping[str, Any]) -> list[Finding]:
+    """Return a finding where a log was copied from its node in part, grew after that, or was changed."""
+    size_on_node, digest_on_node = job.get("log_bytes"), job.get("log_sha256")
+    message = ""
     # Not isinstance: True is an int, and a node that reports it reports no size.
-    if type(size_on_node) is not int or size_on_node == entry.size_bytes:
-        return []
-    message = f"{entry.path} has {entry.size_bytes} bytes here, but {size_on_node} on the node"
-    return [_finding("log_differs", Verdict.UNPROVEN, message)]
+    if type(size_on_node) is int and size_on_node != entry.size_bytes:
+        message = f"{entry.path} has {entry.size_bytes} bytes here, but {size_on_node} on the node"
+    elif digest_on_node is not None and digest_on_node != entry.sha256:
+        message = f"{entry.path} is not what the job wrote on the node: its digest is another's"
+    return [_finding("log_differs", Verdict.UNPROVEN, message)] if message else []
 
 
 def _baselines_of(

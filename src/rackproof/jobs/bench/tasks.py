@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +20,28 @@ from rackproof.core.definitions import DefinitionError, Matrix, Parameters, Scal
 from rackproof.core.errors import RackproofError
 from rackproof.core.judging import SkuReference, parse_sku_reference
 from rackproof.core.records import Finding, Node, Record, Run, Verdict, worst
+from rackproof.core.text import sanitize
 from rackproof.jobs.bench import node_setup, planning
 from rackproof.jobs.bench import record as bench_record
 from rackproof.jobs.bench.launch_slurm import Site
 from rackproof.jobs.bench.mlperf_checks import score_repeats
 from rackproof.jobs.bench.node_setup import ExperimentConfig
-from rackproof.jobs.bench.planning import Plan, PlannedRun
+from rackproof.jobs.bench.planning import NodeSku, Plan, PlannedRun
 from rackproof.logs import FORMATS
 from rackproof.nodes.facts import findings_from_facts, node_from_facts, sku_findings
 from rackproof.report import write_plan_reports, write_run_reports
 from rackproof.report.comparison import write_comparison
 from rackproof.store import host_claims
 from rackproof.store.history.client import History
+from rackproof.store.run_evidence import log_objections
 from rackproof.store.run_folder import RECORD_NAME, ResultsError
 
 SIDE_BY_SIDE = 18
 """More systems than a rack has are no columns to read; `rackproof compare` takes any two of them."""
+
+
+_LARGEST_VALUE = 2**63
+"""Parameters are kept in a database, whose whole numbers have 64 bits."""
 
 
 class BenchError(RackproofError):
@@ -93,6 +99,8 @@ class PlanReport(Record):
     gates: bool
     message: str
     report: str
+    runs: tuple[str, ...] = ()
+    """Ids of all its recorded runs, those of earlier calls, too."""
 
 
 def select_benchmarks(
@@ -123,7 +131,9 @@ def select_benchmarks(
     """
     try:
         chosen = definitions.select_benchmarks(
-            definitions.load_definitions(folder, log_formats=FORMATS), suite=suite, benchmarks=benchmarks
+            definitions.load_definitions(folder, log_formats=FORMATS, names=benchmarks),
+            suite=suite,
+            benchmarks=benchmarks,
         )
         suite = "" if benchmarks else suite
         overrides = {name: _values(name, value) for name, value in parameters.items()}
@@ -249,7 +259,9 @@ def _make_plan(
         host: node_from_facts(host, answer.facts, sku=str(answer.variables.get("bench_sku", "")))
         for host, answer in answered.items()
     }
-    loaded = definitions.load_definitions(Path(choice.definitions), log_formats=FORMATS)
+    loaded = definitions.load_definitions(
+        Path(choice.definitions), log_formats=FORMATS, names=choice.benchmarks
+    )
     return planning.make_plan(
         definitions.select_benchmarks(loaded, benchmarks=choice.benchmarks),
         nodes,
@@ -351,8 +363,8 @@ def record_run(
         plan_id: The plan.
         run_id: The run.
         facts: Raw facts of the nodes that took part.
-        sku: Their SKU.
-        sku_gpus: GPUs that each of them must have; 0 where it is not known.
+        sku: The lead's SKU; those of the other nodes are in the plan.
+        sku_gpus: GPUs that the lead must have; 0 where it is not known.
         sku_references: Baselines of the SKU.
         require_references: Whether a measurement without a reference gates.
         job: State of the job at its end; empty where none was started.
@@ -372,13 +384,14 @@ def record_run(
     setup = node_setup.SetupEvidence()
     if planned.setup is not None and not planned.unproven_because:
         setup = node_setup.judge_setup(planned.setup, planned.lead, points or {}, jobs or {}, bool(job))
-    nodes = tuple(node_from_facts(name, raw, sku=sku) for name, raw in facts.items())
+    skus = _skus_of_nodes(planned, facts, NodeSku(sku=sku, gpus=sku_gpus, gpu_name=planned.sku_gpu_name))
+    nodes = tuple(node_from_facts(name, raw, sku=skus[name].sku) for name, raw in facts.items())
     evidence = bench_record.Evidence(
         nodes=nodes,
         job=dict(job),
         findings=(
-            *_facts_findings(facts, sku_gpus),
-            *_findings_of_sku(nodes, sku, sku_gpus, planned.sku_gpu_name),
+            *_facts_findings(facts, skus),
+            *_findings_of_sku(nodes, skus),
             *baseline_findings,
             *setup.findings,
         ),
@@ -400,19 +413,33 @@ def record_run(
         raise BenchError(f"run {run_id} could not be recorded whole: {error}") from error
 
 
-def _facts_findings(facts: Mapping[str, Mapping[str, Any]], sku_gpus: int) -> list[Finding]:
+def _skus_of_nodes(planned: PlannedRun, names: Iterable[str], of_lead: NodeSku) -> dict[str, NodeSku]:
+    """Return the SKU of each node: its own by the plan, the lead's where the plan does not have it."""
+    # The lead's as the playbook gives it now: a SKU corrected since the plan was made counts.
+    known = {**planned.node_skus, planned.lead: of_lead}
+    return {name: known.get(name, of_lead) for name in names}
+
+
+def _facts_findings(facts: Mapping[str, Mapping[str, Any]], skus: Mapping[str, NodeSku]) -> list[Finding]:
     """Return what the facts of a run's nodes show against it, node by node."""
     findings: list[Finding] = []
     for name, raw in facts.items():
-        findings += findings_from_facts(name, raw, expected_gpus=sku_gpus)
+        findings += findings_from_facts(name, raw, expected_gpus=skus[name].gpus)
     return findings
 
 
-def _findings_of_sku(nodes: Sequence[Node], sku: str, sku_gpus: int, gpu_name: str) -> list[Finding]:
-    """Return what speaks against the nodes being of their SKU, node by node."""
+def _findings_of_sku(nodes: Sequence[Node], skus: Mapping[str, NodeSku]) -> list[Finding]:
+    """Return what speaks against the nodes being of their SKU, and all of the same."""
     findings: list[Finding] = []
     for node in nodes:
-        findings += sku_findings(node.name, node.gpus, sku=sku, gpu_name=gpu_name, expected_gpus=sku_gpus)
+        own = skus[node.name]
+        findings += sku_findings(
+            node.name, node.gpus, sku=own.sku, gpu_name=own.gpu_name, expected_gpus=own.gpus
+        )
+    if len({sku.sku for sku in skus.values()}) > 1:
+        named = ", ".join(f"{name} is {sku.sku or 'of no SKU'}" for name, sku in skus.items())
+        message = f"the nodes are of several SKUs, and no reference is of such a run: {named}; limit one SKU"
+        findings.append(Finding(code="skus_differ", verdict=Verdict.UNPROVEN, message=message[:4000]))
     return findings
 
 
@@ -458,7 +485,7 @@ def report_plan(results: Path, plan_id: str) -> PlanReport:
         given_up = made.given_up(recorded)
         scores = _scores(made, recorded, given_up, results)
         failures = _with_verdict(scores, Verdict.FAIL)
-        missing = [*_missing(made, recorded, given_up), *_with_verdict(scores, Verdict.UNPROVEN)]
+        missing = [*_missing(made, recorded, given_up, results), *_with_verdict(scores, Verdict.UNPROVEN)]
         troubles = _write_other_pages(made, runs, results)
         pages = write_plan_reports(
             runs,
@@ -482,7 +509,11 @@ def report_plan(results: Path, plan_id: str) -> PlanReport:
         f"report: {pages['html']}",
     ]
     return PlanReport(
-        verdict=verdict, gates=verdict.gates, message="\n".join(lines), report=str(pages["html"])
+        verdict=verdict,
+        gates=verdict.gates,
+        message="\n".join(lines),
+        report=str(pages["html"]),
+        runs=tuple(run.run_id for run in runs),
     )
 
 
@@ -506,12 +537,26 @@ def _lines_of_bad_runs(runs: Sequence[Run]) -> list[str]:
     return lines
 
 
-def _missing(made: Plan, recorded: Mapping[str, Run], given_up: Mapping[str, str]) -> list[str]:
-    """Return in words what the plan asked for and has no record."""
+def _changed_logs(made: Plan, recorded: Mapping[str, Run], results: Path) -> list[str]:
+    """Return in words which runs no longer have the logs that they were judged by."""
+    changed = []
+    for run in made.runs:
+        record = recorded.get(run.run_id)
+        if record and (objections := log_objections(record, results / run.run_id)):
+            what = f"{run.title} on {run.lead}: {'; '.join(objections)}"
+            changed.append(f"{what}; move its folder {run.run_id} out of the results and start again")
+    return changed
+
+
+def _missing(
+    made: Plan, recorded: Mapping[str, Run], given_up: Mapping[str, str], results: Path
+) -> list[str]:
+    """Return in words what the plan asked for and has no record, or no longer its logs."""
     missing = [
         f"{run.title} on {run.lead}: has no record; start again"
         for run in made.remaining_runs(recorded, given_up)
     ]
+    missing += _changed_logs(made, recorded, results)
     missing += [f"{result}: the other repeats were not made: {reason}" for result, reason in given_up.items()]
     missing += [f"{host}: not reached; see its error above" for host in made.unreached]
     missing += [f"{host}: nothing could be run on it: {reason}" for host, reason in made.unused.items()]
@@ -580,7 +625,8 @@ def failure_message(task: str, result: Mapping[str, Any]) -> str:
     # `msg` of a failed command is only "non-zero return code"; what the program wrote names the cause.
     lines = str(item.get("stderr") or item.get("module_stderr") or "").strip().splitlines()[-5:]
     message = "\n".join(lines) or str(item.get("msg") or "no message")
-    return f"{task}: {message}"
+    # A program on a node wrote it: terminals and pages show it.
+    return f"{task}: {sanitize(message, 4000, newlines=True)}"
 
 
 def _failed_item(result: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -603,7 +649,8 @@ def _site(host: str, raw: Mapping[str, Any]) -> Site:
     except ValidationError as error:
         problem = error.errors()[0]
         name = "_".join(["bench", *(str(part) for part in problem["loc"])])
-        raise BenchError(f"{host}: {name}: {problem['msg']}; see docs/using/mlperf.md") from error
+        # Not from the other error, whose text has the values.
+        raise BenchError(f"{host}: {name}: {problem['msg']}; see docs/using/mlperf.md") from None
 
 
 def _experiment(host: str, raw: Mapping[str, Any]) -> ExperimentConfig:
@@ -689,7 +736,9 @@ def _values(name: object, value: Any) -> tuple[Scalar, ...]:
 def _scalar(name: str, value: Any) -> Scalar:
     """Return an operator's value; ``-e`` gives text, so a number in text is a number."""
     # NaN equals nothing, itself included: runs with it could never be compared.
-    if isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+    if isinstance(value, bool | int) and abs(value) < _LARGEST_VALUE:
+        return value
+    if isinstance(value, float) and math.isfinite(value):
         return value
     if isinstance(value, str):
         number = _number_in_text(value)
@@ -706,10 +755,11 @@ def _number_in_text(text: str) -> int | float | None:
     for kind in (int, float):
         try:
             number = kind(text)
-        except ValueError:
+            if math.isfinite(number):
+                return number
+        # A number of hundreds of digits is none.
+        except (ValueError, OverflowError):
             continue
-        if math.isfinite(number):
-            return number
     return None
 
 

@@ -37,8 +37,9 @@ class Access:
     """How a BMC is reached.
 
     ``verify`` is a file of certificates, or whether the certificate is checked at all; ``system`` the id of
-    the node among the systems that the BMC lists, empty where it lists one: both are Redfish's. ``uefi`` is
-    IPMI's: whether a boot over the network is one by UEFI, which Redfish leaves as the node is set up.
+    the node among the systems that the BMC lists, empty where it lists one; ``fingerprint`` the SHA-256 of
+    the only certificate that is taken, by any issuer: these are Redfish's. ``uefi`` is IPMI's: whether a
+    boot over the network is one by UEFI, which Redfish leaves as the node is set up; ``cipher_suite``, too.
     """
 
     address: str
@@ -50,11 +51,16 @@ class Access:
     call_timeout_s: float = CALL_TIMEOUT_S
     protocol: str = "redfish"
     uefi: bool = True
+    fingerprint: str = ""
+    cipher_suite: int = 17
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Access:
         """Return the access that a plugin's options describe; options that are not there keep the default."""
-        names = ("address", "user", "password", "system", "protocol", "uefi")
+        names = (
+            *("address", "user", "password", "system", "protocol", "uefi"),
+            *("fingerprint", "cipher_suite"),
+        )
         given = {"address": "", **{name: options[name] for name in names if name in options}}
         return cls(verify=options.get("ca_file") or True, **given)
 

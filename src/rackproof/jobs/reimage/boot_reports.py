@@ -1,7 +1,7 @@
 """The reports of machines that booted without an order (``rackproof-write-image --report``).
 
-A report lies in a folder of the host that the machine boots from, one file for each MAC address. Whoever is
-in that network can write there: how many, how much and which characters is bounded here, and nothing read
+A report lies in a folder of the host that the machine boots from, one file for each MAC address. Any host
+of that network can write there: how many, how much and which characters is bounded here, and nothing read
 becomes the name of a file or a command.
 """
 
@@ -33,6 +33,7 @@ MAX_PARTS = 64
 """Disks, and interfaces, of one machine."""
 POLL_S = 2.0
 _FILE = re.compile(r"((?:[0-9a-f]{2}-){5}[0-9a-f]{2})\.json")
+_ALARM = re.compile(r"((?:[0-9a-f]{2}-){5}[0-9a-f]{2})\.alarm")
 _MAC = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}")
 
 
@@ -95,11 +96,12 @@ def collect(
     reports: dict[str, BootReport | BmcError] = {}
     end = clock() + timeout_s
     while True:
-        macs = parse_report_list(ask_host(list_command(folder)))
-        new = [mac for mac in macs if mac not in reports]
+        listed = ask_host(list_command(folder))
+        new = [mac for mac in parse_report_list(listed) if mac not in reports]
         new = new[: min(REPORTS_PER_COMMAND, MAX_REPORTS - len(reports))]
+        reports |= parse_reports(ask_host(read_command(folder, new)), new) if new else {}
+        _distrust(reports, parse_alarm_list(listed), show)
         if new:
-            reports |= parse_reports(ask_host(read_command(folder, new)), new)
             for mac in new:
                 show(f"reported: {_describe_report(mac, reports[mac])}")
             missing = awaited.missing(reports)
@@ -141,6 +143,24 @@ def parse_report_list(text: str) -> list[str]:
     """Return the MAC addresses that have reported; a file with another name does not count. No I/O."""
     names = (_FILE.fullmatch(line) for line in text.splitlines())
     return [name[1].replace("-", ":") for name in names if name]
+
+
+def parse_alarm_list(text: str) -> list[str]:
+    """Return the MAC addresses that sent a second, different report (rackproof-boot-reports). No I/O."""
+    names = (_ALARM.fullmatch(line) for line in text.splitlines())
+    return [name[1].replace("-", ":") for name in names if name]
+
+
+def _distrust(
+    reports: dict[str, BootReport | BmcError], alarms: Iterable[str], show: Callable[[str], object]
+) -> None:
+    """Put an error in the place of each report that there are two of: either may be genuine."""
+    for mac in alarms:
+        if isinstance(reports.get(mac), BootReport):
+            reports[mac] = BmcError(
+                f"{mac}: alarm: second boot report: neither is believed; find out which host sends it"
+            )
+            show(str(reports[mac]))
 
 
 def read_command(folder: str, macs: Iterable[str]) -> str:

@@ -22,6 +22,7 @@ PORT = 623
 _LOGIN = re.compile(
     r"HMAC is invalid|unauthorized (?:name|role)|password (?:is longer|invalid)", re.IGNORECASE
 )
+_CIPHER = re.compile(r"algorithm \w+ is not what we requested|no matching cipher suite", re.IGNORECASE)
 _PRIVILEGE = re.compile(r"insufficient privilege|Set Session Privilege Level to \w+ failed:", re.IGNORECASE)
 _SILENT = re.compile(
     r"Get Auth Capabilities error|no response|Unable to establish|Close Session command failed"
@@ -66,9 +67,13 @@ class IpmiMachine:
         self._fru: str | None = None
         # The privilege OPERATOR is enough to switch and to set the boot; not every account has more.
         self._command = ["ipmitool", "-v", "-I", "lanplus", "-H", host, "-p", str(port), "-L", "OPERATOR"]
+        # 17 is the only one with SHA-256; ipmitool itself takes what the other side offers.
+        self._command += ["-C", str(access.cipher_suite)]
         self._command += ["-U", access.user] if access.user else []
+        # By its input: a process shows its arguments to every user, and its environment to all of this one's.
+        self._command += ["-f", "/dev/stdin"] if access.password else ["-P", ""]
         # IPMI goes over UDP: a lost packet is sent again after two seconds, three times.
-        self._command += ["-E", "-N", "2", "-R", "3"]
+        self._command += ["-N", "2", "-R", "3"]
 
     def power(self) -> str:
         """Return the state of the node."""
@@ -128,6 +133,8 @@ class IpmiMachine:
             raise self._no_privilege()
         if done.returncode == 0:
             return output
+        if _CIPHER.search(error):
+            raise self._cipher_refused()
         if _LOGIN.search(error):
             raise self._login_refused()
         refused = _REFUSED.search(error)
@@ -144,9 +151,8 @@ class IpmiMachine:
         try:
             return subprocess.run(  # noqa: S603  (a fixed program; words from the inventory are arguments)
                 [*self._command, *words],
-                # By the environment: every user of the machine can read the arguments of a process.
-                env=os.environ | {"IPMITOOL_PASSWORD": self._access.password, "LC_ALL": "C"},
-                stdin=subprocess.DEVNULL,
+                env=os.environ | {"LC_ALL": "C"},
+                input=f"{self._access.password}\n".encode(),
                 capture_output=True,
                 timeout=self._access.call_timeout_s,
                 check=False,
@@ -166,6 +172,13 @@ class IpmiMachine:
         return BmcError(
             f"{self._node}: its BMC at {self._access.display_address} does not let {self._user()} do that: "
             "give the account the privilege operator for IPMI over LAN"
+        )
+
+    def _cipher_refused(self) -> BmcError:
+        return BmcError(
+            f"{self._node}: its BMC at {self._access.display_address} does not do cipher suite "
+            f"{self._access.cipher_suite}: update its firmware, or use Redfish; reimage_bmc_cipher_suite: 3 "
+            "is the weaker one of older BMCs (SHA-1)"
         )
 
     def _login_refused(self) -> BmcError:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from rackproof.core.text import sanitize
+from rackproof.jobs.reimage import redfish_http
 from rackproof.jobs.reimage.bmc import (
     Access,
     BmcError,
@@ -26,11 +26,6 @@ from rackproof.jobs.reimage.bmc import (
 )
 
 
-def redfish_url(address: str) -> str:
-    """Return the address of a BMC as sushy wants it; https unless it names another scheme."""
-    return address if re.match(r"https?://", address) else f"https://{address}"
-
-
 @contextmanager
 def open_root(node: str, access: Access) -> Iterator[Any]:
     """Open a session, give its root, and translate what goes wrong.
@@ -40,26 +35,30 @@ def open_root(node: str, access: Access) -> Iterator[Any]:
     """
     try:
         import sushy
-        from sushy import auth, exceptions
+        from sushy import auth, connector, exceptions
     except ImportError:
         raise BmcError(
             f"{node}: the Python package sushy is not installed on this machine, and Redfish needs it: "
             "pip install 'rackproof[ansible]'"
         ) from None
+    redfish_http.refuse_plain_http(node, access)
     address = access.display_address
     # A session spares the BMC a login for each request; BMCs without sessions take the password each time.
     session = auth.SessionOrBasicAuth(username=access.user, password=access.password) if access.user else None
+    http = connector.Connector(
+        redfish_http.redfish_url(access.address),
+        # A pinned certificate needs no authority, and names of BMCs seldom stand in theirs.
+        verify=access.verify if not access.fingerprint else False,
+        # Busy BMCs answer with a status of 500 and above, and a second later as they should.
+        server_side_retries=2,
+        server_side_retries_delay=1,
+        default_request_timeout=access.call_timeout_s,
+        connect_timeout=min(10.0, access.call_timeout_s),
+    )
+    # sushy has no option for either.
+    redfish_http.limit_answers(http._session, access)
     try:
-        yield sushy.Sushy(
-            redfish_url(access.address),
-            auth=session,
-            verify=access.verify,
-            # Busy BMCs answer with a status of 500 and above, and a second later as they should.
-            server_side_retries=2,
-            server_side_retries_delay=1,
-            read_timeout=access.call_timeout_s,
-            connect_timeout=min(10.0, access.call_timeout_s),
-        )
+        yield sushy.Sushy(redfish_http.redfish_url(access.address), auth=session, connector=http)
     except exceptions.AccessError as error:
         raise BmcError(
             f"{node}: its BMC at {address} refuses the login of {sanitize(access.user or 'nobody', 60)} "
@@ -67,7 +66,7 @@ def open_root(node: str, access: Access) -> Iterator[Any]:
             "and whether the account is locked"
         ) from None
     except exceptions.ConnectionError as error:
-        raise _unreachable(node, address, sanitize(error, 300)) from None
+        raise _unreachable(node, access, sanitize(error, 300)) from None
     except exceptions.HTTPError as error:
         raise BmcError(
             f"{node}: its BMC at {address} refuses with status {error.status_code}: {sanitize(error, 300)}. "
@@ -85,16 +84,32 @@ def open_root(node: str, access: Access) -> Iterator[Any]:
                 session.close()
 
 
-def _unreachable(node: str, address: str, reason: str) -> BmcError:
-    # sushy has one class for both: only the text shows that the certificate was the reason.
-    if "certificate" in reason.lower() or "ssl" in reason.lower():
-        return BmcError(
-            f"{node}: the certificate of its BMC at {address} is not trusted: put its authority's into "
-            "a file and name that with reimage_bmc_ca_file"
-        )
+def _unreachable(node: str, access: Access, reason: str) -> BmcError:
+    # sushy has one class for all: only the text shows what the reason was.
+    if "certificate" in reason.lower() or "ssl" in reason.lower() or "fingerprint" in reason.lower():
+        return _untrusted(node, access)
+    if "does not end" in reason or "redirects to another" in reason:
+        return BmcError(f"{node}: its BMC at {access.display_address} was not believed: {reason}")
     return BmcSilentError(
-        f"{node}: its BMC at {address} does not answer ({reason}): is it powered, is its network up? Try "
-        "to reach it from this machine; a hung one needs its reset button or its power taken away"
+        f"{node}: its BMC at {access.display_address} does not answer ({reason}): is it powered, is its "
+        "network up? Try to reach it from this machine; a hung one needs its reset button or its power taken "
+        "away"
+    )
+
+
+def _untrusted(node: str, access: Access) -> BmcError:
+    shown = redfish_http.read_fingerprint(access) or "unknown"
+    if access.fingerprint:
+        return BmcError(
+            f"{node}: the certificate of its BMC at {access.display_address} is not the pinned one; its "
+            f"SHA-256 is {shown}. Was the BMC replaced or reset? Then change reimage_bmc_fingerprint; else "
+            "another machine answers in its place. No password was sent"
+        )
+    return BmcError(
+        f"{node}: the certificate of its BMC at {access.display_address} is not trusted: put its "
+        "authority's into a file and name that with reimage_bmc_ca_file; where it signs itself, compare "
+        f"SHA-256 {shown} with what the BMC's own page shows, and set reimage_bmc_fingerprint to it. No "
+        "password was sent"
     )
 
 

@@ -5,10 +5,11 @@ A run's folder is ``results/RUN_ID/``: ``reimage.json`` has the request, ``journ
 from there.
 
 A journal's lines are added whole or not at all, whatever ends the writer. A line is a checksum and an entry
-in JSON. A last line that was cut off never counted, and is removed by the next writer; a damaged line before
-it is an error, because its content is not known. Beside the journal lies a reserve: the space to write down
-how a step ended is taken before the step begins, so that a full disk stops a node before it is touched and
-not after.
+in JSON; a checksum that ends with a plus sign goes on from that of the line before, so that lines that were
+lost, repeated or swapped are a damage, too. A last line that was cut off never counted, and is removed by the
+next writer; a damaged line before it is an error, because its content is not known. Beside the journal lies a
+reserve: the space to write down how a step ended is taken before the step begins, so that a full disk stops a
+node before it is touched and not after.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import AwareDatetime, Field, ValidationError
 
@@ -30,7 +32,8 @@ from rackproof.core.records import Record
 from rackproof.core.text import sanitize
 from rackproof.jobs.reimage import lifecycle
 from rackproof.jobs.reimage.lifecycle import Entry, Step
-from rackproof.store.run_folder import new_run_id, stamp_of
+from rackproof.store.run_folder import RECORD_LIMIT_BYTES, new_run_id, read_file, stamp_of
+from rackproof.store.sealed_json import open_sealed
 
 BENCHMARK = "reimage"
 """The name under which a run enters the history."""
@@ -39,6 +42,7 @@ CLAIMS = ".reimages"
 """Folder of the host claims of re-imaging, beside those that every job makes."""
 RESERVE_BYTES = 16 * 1024
 _LARGEST = 16 * 2**20
+_LINE = re.compile(rb"([0-9a-f]{8})(\+?) (.*)", re.DOTALL)
 _RUN_NAME = re.compile(rf"\d{{8}}T\d{{6}}Z-{BENCHMARK}-[0-9a-f]{{6}}")
 
 
@@ -60,6 +64,7 @@ class RunRequest(Record):
     waves: tuple[tuple[str, ...], ...] = ()
     limits_s: dict[str, float] = Field(default={})
     images: dict[str, str] = Field(default={})
+    sha256: str = Field(default="", exclude=True, description="Digest of the file, read by its readers.")
 
 
 class ReimageContext(Record):
@@ -96,11 +101,14 @@ def read_run_file(folder: Path) -> RunRequest:
     """
     path = folder / RUN_FILE
     try:
-        return RunRequest.model_validate_json(path.read_bytes())
+        request = RunRequest.model_validate_json(open_sealed(read_file(path, RECORD_LIMIT_BYTES)))
     except OSError as error:
         raise ReimageError(f"cannot read {path}: {error.strerror}") from None
-    except ValidationError:
+    except ValueError:
         raise ReimageError(f"{path} is damaged; start again with -e reimage_again=true") from None
+    if _RUN_NAME.fullmatch(folder.name) and request.run_id != folder.name:
+        raise ReimageError(f"{path} is that of {sanitize(request.run_id, 100)}; move its folder away")
+    return request
 
 
 def run_folders(results: Path) -> list[Path]:
@@ -152,10 +160,31 @@ def next_run_id(results: Path) -> str:
     return new_run_id(BENCHMARK, now=max(now, latest + timedelta(seconds=1)) if latest else now)
 
 
-def encode_entry(entry: Entry) -> bytes:
-    """Return an entry as a journal has it."""
+def encode_entry(entry: Entry, after: int | None = None) -> bytes:
+    """Return an entry as a journal has it.
+
+    Args:
+        entry: What to write.
+        after: Checksum of the line before. None makes a line that stands by itself: the first one, and those
+            that earlier versions wrote.
+    """
     text = entry.model_dump_json(exclude_defaults=True).encode()
-    return b"%08x %s\n" % (zlib.crc32(text), text)
+    return b"%08x%s %s\n" % (zlib.crc32(text, after or 0), b"" if after is None else b"+", text)
+
+
+def encode_entries(entries: Iterable[Entry]) -> bytes:
+    """Return entries as the lines of a new journal."""
+    data = b""
+    for entry in entries:
+        data += encode_entry(entry, _last_checksum(data))
+    return data
+
+
+def _last_checksum(data: bytes) -> int | None:
+    """Return the checksum of a journal's last whole line, None where there is none."""
+    end = data.rfind(b"\n")
+    begin = data.rfind(b"\n", 0, max(end, 0)) + 1
+    return int(data[begin : begin + 8], 16) if end > 0 else None
 
 
 def parse_journal(data: bytes, name: str) -> tuple[Entry, ...]:
@@ -166,20 +195,42 @@ def parse_journal(data: bytes, name: str) -> tuple[Entry, ...]:
     """
     whole = data[: data.rfind(b"\n") + 1]
     entries = []
-    for number, one in enumerate(whole.splitlines(), 1):
-        checksum, _, text = one.partition(b" ")
-        try:
-            entry = Entry.model_validate_json(text) if int(checksum, 16) == zlib.crc32(text) else None
-        except (ValueError, ValidationError):
-            entry = None
-        if entry is None:
+    line: _Line | None = None
+    for number, one in enumerate(whole.split(b"\n")[:-1], 1):
+        line = _parse_line(one, line)
+        if line is None:
             raise JournalError(
                 f"{name} is damaged in line {number}: where the node stands is not known. Check the node, "
                 "drain it if it is not, start reimage.yml for it with -e reimage_again=true: it starts "
                 "from the first step"
             )
-        entries.append(entry)
+        entries.append(line.entry)
     return tuple(entries)
+
+
+class _Line(NamedTuple):
+    """A whole line of a journal; one that is ``chained`` goes on from the line before."""
+
+    entry: Entry
+    checksum: int
+    chained: bool
+
+
+def _parse_line(line: bytes, before: _Line | None) -> _Line | None:
+    """Return a line, None where it is damaged or does not follow the one before it."""
+    found = _LINE.fullmatch(line)
+    if found is None:
+        return None
+    checksum, chained = int(found[1], 16), bool(found[2])
+    # Earlier versions wrote lines that stand by themselves; none of them comes after one that is chained.
+    if before is not None and before.chained and not chained:
+        return None
+    if checksum != zlib.crc32(found[3], before.checksum if before and chained else 0):
+        return None
+    try:
+        return _Line(Entry.model_validate_json(found[3]), checksum, chained)
+    except ValidationError:
+        return None
 
 
 def read_journal(path: Path) -> tuple[Entry, ...]:
@@ -199,7 +250,18 @@ def read_journal(path: Path) -> tuple[Entry, ...]:
         raise JournalError(
             f"{path} is larger than any journal; was it overwritten? Start with -e reimage_again=true"
         )
-    return parse_journal(data, str(path))
+    entries = parse_journal(data, str(path))
+    if entries and entries[0].journal not in ("", journal_name(path)):
+        raise JournalError(
+            f"{path} is damaged: it is the journal of {sanitize(entries[0].journal, 300)}. Check the node, "
+            "drain it if it is not, start reimage.yml for it with -e reimage_again=true"
+        )
+    return entries
+
+
+def journal_name(path: Path) -> str:
+    """Return run and node that a journal is of."""
+    return f"{path.parent.parent.name}/{path.name.removesuffix('.journal')}"
 
 
 def append_entry(path: Path, entry: Entry, *, reserve: bool = False) -> None:
@@ -220,13 +282,13 @@ def append_entry(path: Path, entry: Entry, *, reserve: bool = False) -> None:
             if reserve:
                 _take(_reserve(path))
             try:
-                _add(handle, encode_entry(entry), str(path))
+                _add(handle, entry, str(path))
             except OSError as error:
                 if reserve or error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
                 # The end of a step that finds no space: this is what the reserve was taken for.
                 _reserve(path).unlink(missing_ok=True)
-                _add(handle, encode_entry(entry), str(path))
+                _add(handle, entry, str(path))
     except OSError as error:
         what = {
             errno.ENOSPC: "the disk is full",
@@ -253,7 +315,7 @@ def _reserve(path: Path) -> Path:
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[int]:
     new = not path.exists()
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield handle
@@ -264,7 +326,7 @@ def _locked(path: Path) -> Iterator[int]:
         os.close(handle)
 
 
-def _add(handle: int, data: bytes, name: str) -> None:
+def _add(handle: int, entry: Entry, name: str) -> None:
     """Write at the end of what is whole; take back what could not be written whole."""
     size = os.fstat(handle).st_size
     if size > _LARGEST:
@@ -277,7 +339,7 @@ def _add(handle: int, data: bytes, name: str) -> None:
     if end != size:
         os.ftruncate(handle, end)
     try:
-        left = data
+        left = encode_entry(entry, _last_checksum(before))
         while left:
             left = left[os.write(handle, left) :]
         os.fsync(handle)

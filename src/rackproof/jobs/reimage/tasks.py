@@ -33,10 +33,11 @@ from rackproof.jobs.reimage.run_files import (
     next_run_id,
     read_run_file,
 )
-from rackproof.nodes.slurm_partitions import read_partitions
+from rackproof.nodes.slurm_states import read_partitions
 from rackproof.store import host_claims
 from rackproof.store.history.client import History
 from rackproof.store.run_folder import ResultsError, write_file, write_run
+from rackproof.store.sealed_json import seal_json
 
 METHODS = ("image", "autoinstall", "rack")
 UNKNOWN = "unknown"
@@ -153,7 +154,7 @@ def begin_run(
             )
             # The request comes last: a run without it has begun nothing, and older journals count.
             _write_adopted(Path(run.folder), plans)
-            write_file(Path(run.folder) / RUN_FILE, request.model_dump_json(indent=1).encode() + b"\n")
+            write_file(Path(run.folder) / RUN_FILE, seal_json(request.model_dump_json(indent=1) + "\n"))
     except (ResultsError, host_claims.HostClaimedError, JournalError, ValueError) as error:
         raise ReimageError(str(error)) from error
     return run
@@ -249,6 +250,7 @@ def _write_adopted(folder: Path, plans: _NodePlans) -> None:
             attempt=takeover.attempt,
             steps=takeover.steps,
             run_id=takeover.run_id,
+            journal=run_files.journal_name(journal_path(folder, name)),
         )
         run_files.append_entry(journal_path(folder, name), entry, reserve=True)
 

@@ -38,6 +38,8 @@ class Explanation(Record):
     tried: tuple[str, ...]
     next: tuple[str, ...]
     nights: tuple[tuple[str, str, str], ...]
+    damaged: tuple[str, ...] = ()
+    """Nights whose records cannot be read: they may have covered the node, and known worse."""
 
 
 def explain_node(results: Path, node: str) -> Explanation:
@@ -51,13 +53,15 @@ def explain_node(results: Path, node: str) -> Explanation:
         ExplainError: No night has a snapshot of it.
         ResultsError: The results cannot be listed.
     """
-    nights = list(night_store.nights_of_node(night_store.night_folders(results), node))
+    damaged: list[str] = []
+    nights = list(night_store.nights_of_node(night_store.night_folders(results), node, damaged))
     if not nights:
+        unread = f" that can be read ({'; '.join(damaged[:3])})" if damaged else ""
         raise ExplainError(
-            f"no night in {results} covers {sanitize(node, 100)}: check the name against the "
+            f"no night in {results}{unread} covers {sanitize(node, 100)}: check the name against the "
             f"inventory, or run ansible-playbook validate.yml -l {sanitize(node, 100)}"
         )
-    return build_explanation(nights)
+    return build_explanation(nights).model_copy(update={"damaged": tuple(damaged)})
 
 
 def build_explanation(nights: Sequence[tuple[NightRecord, NodeNight]]) -> Explanation:
@@ -87,6 +91,7 @@ def explanation_text(one: Explanation) -> str:
         ("What is wrong", one.wrong or ("nothing was found",)),
         ("What was tried", one.tried),
         ("Next", one.next),
+        ("Not read", one.damaged[:_NIGHTS_SHOWN]),
     ):
         if some:
             lines += ["", title, *(f"  {sanitize(line, 600)}" for line in some)]

@@ -13,6 +13,7 @@ from rackproof.jobs.validate.errors import ValidateError
 from rackproof.nodes.health_checks import (
     GPU_READINGS,
     Expectation,
+    ExpectedMount,
     Limits,
 )
 from rackproof.store.night_store import (
@@ -44,23 +45,81 @@ def _expected_value(name: str, value: Any) -> Any:
         TypeError, ValueError, AttributeError: It is of another kind.
     """
     if name == "versions":
-        return {str(what): str(version) for what, version in value.items()}
-    if name in ("mounts", "gpu_readings"):
+        return {_text(name, what): _text(name, version) for what, version in value.items()}
+    if name == "mounts":
+        return _expected_mounts(value)
+    if name in ("services", "gpu_readings"):
         if isinstance(value, str):
             raise TypeError(f"{name}: {value!r} is no list")
-        names = tuple(map(str, value))
+        names = tuple(_text(name, one) for one in value)
         if name == "gpu_readings" and (unknown := sorted(set(names) - set(GPU_READINGS))):
             raise ValueError(f"{name}: unknown {', '.join(unknown)}; there are {', '.join(GPU_READINGS)}")
         return names
-    if name == "gpu_name":
+    if name in ("gpu_name", "hostname"):
         if not isinstance(value, str):
-            raise TypeError(f"gpu_name: {value!r:.60} is no text")
-        return str(value)
-    if name == "fabric":
+            raise TypeError(f"{name}: {value!r:.60} is no text")
+        return _text(name, value)
+    if name in ("fabric", "slurm"):
         if not isinstance(value, bool):
-            raise TypeError(f"fabric: {value!r:.60} is neither true nor false")
+            raise TypeError(f"{name}: {value!r:.60} is neither true nor false")
         return value
     return _amount(name, value, whole=name not in ("port_gbps", "power_limit_w"))
+
+
+_MOUNT_KEYS = ("path", "fstype", "source", "options")
+_FSTYPES = {"nfs": "nfs", "s3fs": "fuse.s3fs"}
+
+
+def _expected_mounts(values: Any) -> tuple[str | ExpectedMount, ...]:
+    """Return mounts as paths, as path, fstype, source and options, or as role storage has them (``kind``)."""
+    if not isinstance(values, list | tuple):
+        raise TypeError(f"mounts: {values!r:.60} is no list")
+    mounts: list[str | ExpectedMount] = []
+    for value in values:
+        if isinstance(value, str):
+            mounts.append(_expected_mount({"path": value}).path)
+        elif not isinstance(value, Mapping):
+            raise TypeError(f"mounts: {value!r:.60} is neither a path nor a mapping")
+        elif "kind" not in value:
+            mounts.append(_expected_mount(value))
+        elif value["kind"] != "folder":
+            mounts.append(_expected_mount(_mount_of_storage(value)))
+    return tuple(mounts)
+
+
+def _mount_of_storage(value: Mapping[str, Any]) -> dict[str, Any]:
+    # Other options, and sources of buckets and labelled disks, read differently in the kernel's table.
+    options = [option for option in value.get("options") or () if option == "ro"]
+    mount = {"path": value.get("path"), "fstype": _FSTYPES.get(str(value["kind"]), ""), "options": options}
+    return mount | ({"source": value.get("source") or ""} if value["kind"] == "nfs" else {})
+
+
+def _expected_mount(value: Mapping[str, Any]) -> ExpectedMount:
+    if unknown := sorted(set(map(str, value)) - set(_MOUNT_KEYS)):
+        raise ValueError(f"mounts: unknown {', '.join(unknown)}; there are {', '.join(_MOUNT_KEYS)}")
+    path, options = value.get("path"), value.get("options") or ()
+    if not isinstance(path, str) or not path.startswith("/"):
+        raise ValueError(f"mounts: {path!r:.60} is no absolute path")
+    if isinstance(options, str):
+        options = options.split(",")
+    return ExpectedMount(
+        path=_text("mounts", path.rstrip("/") or "/"),
+        fstype=_text("mounts", value.get("fstype") or ""),
+        source=_text("mounts", value.get("source") or ""),
+        options=tuple(_text("mounts", option) for option in options),
+    )
+
+
+def _text(name: str, value: Any) -> str:
+    """Return a value as text that a finding can show.
+
+    Raises:
+        ValueError: It is too long, or has characters that are none.
+    """
+    text = str(value)
+    if len(text) > 1000 or re.search("[\ud800-\udfff]", text):
+        raise ValueError(f"{name}: {text!r:.60} is no text of up to 1000 characters")
+    return text
 
 
 def _amount(name: str, value: Any, *, whole: bool) -> float:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from rackproof.analysis.anomaly import AnomalyPolicy
+from rackproof.analysis.fleet_model import FleetPolicy
 from rackproof.core.records import Record, Verdict, worst
 from rackproof.core.text import sanitize
 from rackproof.jobs.validate.errors import ValidateError
 from rackproof.jobs.validate.fleet import drain_policy
 from rackproof.jobs.validate.fleet.drain_policy import DrainPolicy
 from rackproof.jobs.validate.fleet.probe_scheduler import unmeasured_night
+from rackproof.jobs.validate.foreign_parts import foreign_parts_finding, settle_foreign_parts
 from rackproof.jobs.validate.inventory import parse_limits, parse_node_expectation
 from rackproof.jobs.validate.measurements import (
+    MeasuredTimes,
     NightNumbers,
     add_probe_reasons,
     failed_elsewhere_finding,
@@ -32,6 +35,7 @@ from rackproof.nodes.health_checks import (
     majority_versions,
     mark_fleetwide,
 )
+from rackproof.nodes.slurm_states import check_slurm_state, missing_state
 from rackproof.nodes.snapshot import GpuSnapshot
 from rackproof.store import night_store
 from rackproof.store.night_store import (
@@ -40,10 +44,21 @@ from rackproof.store.night_store import (
     NodeNight,
     SlurmState,
     StoredSnapshot,
+    find_last_places,
+    strange_parts,
 )
 from rackproof.store.probe_results import BENCHMARK as PROBES
-from rackproof.store.probe_results import ProbeNight, read_probes
+from rackproof.store.probe_results import ProbeNight, probes_are_lost, read_probes
 from rackproof.store.run_folder import ResultsError, stamp_of
+
+
+class NodeHealth(Record):
+    """What the health checks alone found on a node, in words: ``reasons`` gate, ``remarks`` do not."""
+
+    node: str
+    verdict: Verdict
+    reasons: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 class NightDecision(Record):
@@ -53,6 +68,7 @@ class NightDecision(Record):
     drain: tuple[dict[str, str], ...] = ()
     resume: tuple[str, ...] = ()
     message: tuple[str, ...] = ()
+    health: tuple[NodeHealth, ...] = ()
 
 
 def judge_fleet(
@@ -64,6 +80,7 @@ def judge_fleet(
     members: str = "",
     slurm_remark: str = "",
     share: float = 0.15,
+    false_alarms: float = 0.1,
     acts: Sequence[str] = (),
     require_measurements: bool = False,
     require_references: bool = True,
@@ -81,6 +98,7 @@ def judge_fleet(
         members: Nodes, partitions and reasons as ``sinfo`` lists them.
         slurm_remark: Why Slurm could not be asked.
         share: Largest share of a partition to drain, and of nodes with one finding.
+        false_alarms: How many of 1,000 healthy node-nights may fail by comparison with fleet and past.
         acts: What is allowed: drain, return.
         require_measurements: Whether a node without any measurement tonight is unproven.
         require_references: Whether a measurement without a reference is unproven.
@@ -93,10 +111,19 @@ def judge_fleet(
     """
     if not 0 < share <= 1:
         raise ValidateError(f"validate_max_drain_fraction: a fraction above 0 and up to 1, not {share}")
+    # A budget of nothing would find nothing, one of everything would fail everybody.
+    if not 0 < false_alarms <= 100:
+        raise ValidateError(
+            f"validate_false_alarms_per_1000_node_nights: above 0 and up to 100, not {false_alarms}"
+        )
     inputs = _read_inputs(begun, asked, slurm)
-    findings, wide = _health_findings(inputs.snapshots, inputs.past, inputs.states, len(asked), share)
+    found = [*_health_findings(inputs), *_slurm_findings(inputs, slurm_remark, asked_slurm=slurm is not None)]
+    findings, wide = _mark_fleetwide(found, len(asked), share)
     probed = _read_probed(inputs, measuring)
-    measured = _judge_numbers(inputs, probed, require_measurements, require_references)
+    policy = AnomalyPolicy(
+        require_references=require_references, fleet=FleetPolicy(false_alarms=false_alarms)
+    )
+    measured = _judge_numbers(inputs, probed, require_measurements, policy)
     _add_failed_elsewhere(findings, inputs, measured)
     nodes = _judge_nodes(inputs, findings, measured, probed)
     decided, fleet_remarks = drain_policy.decide_drains(
@@ -122,6 +149,7 @@ def judge_fleet(
     )
     try:
         night_store.write_night(inputs.folder, night)
+        night_store.write_conditions(inputs.folder, inputs.snapshots.values())
     except ResultsError as error:
         raise ValidateError(str(error)) from error
     return _night_decision(night, link)
@@ -158,6 +186,10 @@ def _read_inputs(
         past = night_store.night_folders(results, before=begun.night_id)
     except ResultsError as error:
         raise ValidateError(str(error)) from error
+    try:
+        snapshots = settle_foreign_parts(folder, past, snapshots)
+    except ResultsError as error:
+        raise ValidateError(str(error)) from error
     before, damaged = night_store.last_known(past, asked)
     return _NightInputs(
         folder=folder,
@@ -175,30 +207,34 @@ def _read_inputs(
 def _read_probed(inputs: _NightInputs, measuring: str | None) -> ProbeNight | None:
     """Return what the night measured by itself; None where it was not asked to."""
     probed = read_probes(inputs.folder)
-    if probed is None and measuring is not None:
+    if probed is None and (measuring is not None or probes_are_lost(inputs.folder)):
         # It was asked to measure and left nothing: unproven for every node, not "nothing was asked".
         return unmeasured_night(0.0, inputs.snapshots, measuring or "what was noted of it cannot be read")
     return probed
 
 
 def _judge_numbers(
-    inputs: _NightInputs, probed: ProbeNight | None, require_measurements: bool, require_references: bool
+    inputs: _NightInputs, probed: ProbeNight | None, require_measurements: bool, policy: AnomalyPolicy
 ) -> NightNumbers:
     once = nodes_measured_once(inputs.past, probed, inputs.now)
-    hardware_once = {
-        (PROBES, inputs.snapshots[name].about.hardware_key) for name in once if name in inputs.snapshots
-    }
+    twice = probed.again if probed is not None else ()
     measured = judge_measurements(
         inputs.results,
         inputs.snapshots,
         inputs.now,
         require_measurements,
-        AnomalyPolicy(require_references=require_references),
+        policy,
         # A dry run keeps its folder outside of the results.
         inputs.folder.parent != inputs.results,
-        hardware_once,
+        MeasuredTimes(_probed_hardware(inputs, once), _probed_hardware(inputs, set(twice) - once)),
+        night_store.read_conditions(inputs.past, inputs.snapshots.values(), inputs.now, policy.nights),
     )
-    return add_probe_reasons(measured, probed, set(inputs.snapshots), require_references)
+    return add_probe_reasons(measured, probed, set(inputs.snapshots), policy.require_references)
+
+
+def _probed_hardware(inputs: _NightInputs, names: Collection[str]) -> set[tuple[str, str]]:
+    """Return some nodes as the history knows their probes: benchmark and hardware key."""
+    return {(PROBES, inputs.snapshots[name].about.hardware_key) for name in names if name in inputs.snapshots}
 
 
 def _add_failed_elsewhere(
@@ -251,6 +287,19 @@ def _night_decision(night: NightRecord, link: str) -> NightDecision:
         ),
         resume=tuple(one.node for one in night.nodes if one.plan == "return"),
         message=tuple(describe_drain_plan(night)),
+        health=tuple(_node_health(one) for one in night.nodes),
+    )
+
+
+def _node_health(node: NodeNight) -> NodeHealth:
+    if node.unreached:
+        return NodeHealth(node=node.node, verdict=Verdict.UNPROVEN, reasons=(node.unreached,))
+    texts = [(one.verdict.gates, f"{night_store.part_prefix(one)}{one.evidence}") for one in node.findings]
+    return NodeHealth(
+        node=node.node,
+        verdict=worst([one.verdict for one in node.findings]) if node.findings else Verdict.PASS,
+        reasons=tuple(text for gates, text in texts if gates),
+        remarks=tuple(text for gates, text in texts if not gates),
     )
 
 
@@ -273,39 +322,120 @@ def _slurm_state(slurm: Mapping[str, Any] | None, name: str) -> SlurmState | Non
         state=sanitize(about.get("state_after") or "", 100),
         drained_by=sanitize(about.get("drained_by") or "none", 10),
         reason=sanitize(about.get("reason") or "", 300),
+        set_by=sanitize(about.get("set_by") or "", 100),
         jobs=tuple(sanitize(job, 40) for job in about.get("jobs") or ())[:50],
     )
 
 
-def _health_findings(
-    snapshots: Mapping[str, StoredSnapshot],
-    past: Sequence[Path],
-    states: Mapping[str, SlurmState | None],
-    nodes: int,
-    share: float,
-) -> tuple[dict[str, list[HealthFinding]], tuple[str, ...]]:
-    """Return what is wrong with nodes, by node, and what befalls the whole fleet."""
+def _health_findings(inputs: _NightInputs) -> list[HealthFinding]:
+    """Return what snapshots show to be wrong with nodes."""
+    snapshots = inputs.snapshots
     majorities = majority_versions(kept.snapshot for kept in snapshots.values())
-    nodes_of_gpu = _nodes_of_gpus(snapshots)
-    findings: list[HealthFinding] = []
+    nodes_of_sign = _nodes_of_signs(snapshots)
+    newest = _last_night(inputs)
+    findings = [*_lost_snapshots(inputs, newest)]
+    strange: dict[str, str] = {}
     for name, kept in snapshots.items():
-        previous = night_store.last_snapshot(past, name)
+        if kept.snapshot.foreign_parts:
+            findings.append(foreign_parts_finding(name, kept.snapshot.foreign_parts))
+            continue
+        previous = newest[name] or night_store.last_snapshot(inputs.past[1:], name)
+        strange |= dict.fromkeys(strange_parts(kept, previous), name)
         if not kept.snapshot.sku:
             findings.append(_unknown_sku_finding(name))
-        # A UUID is burnt in: GPUs that answer under two names are one machine with two entries.
-        same_gpus = {node for gpu in kept.snapshot.gpus for node in nodes_of_gpu[gpu.uuid]}
-        if others := sorted(same_gpus - {name}):
+        same_machine = {node for sign in _machine_signs(kept) for node in nodes_of_sign[sign]}
+        if others := sorted(same_machine - {name}):
             findings.append(_same_machine_finding(name, others))
-        expected = parse_node_expectation(name, kept.expected)
-        findings += check_sku(kept.snapshot, expected)
-        findings += check_node(
+        idle = _is_idle(inputs.states[name])
+        findings += _checked_findings(name, kept, previous, majorities.get(kept.snapshot.sku), idle)
+    return [*findings, *_moved_findings(inputs, strange)]
+
+
+def _checked_findings(
+    name: str,
+    kept: StoredSnapshot,
+    previous: StoredSnapshot | None,
+    majority: Mapping[str, str] | None,
+    idle: bool,
+) -> list[HealthFinding]:
+    """Return what the checks find on a node; one whose answer they cannot cope with is unproven."""
+    expected = parse_node_expectation(name, kept.expected)
+    limits = parse_limits(name, kept.limits)
+    try:
+        found = check_node(
             kept.snapshot,
             previous=previous.snapshot if previous else None,
             expected=expected,
-            majority=majorities.get(kept.snapshot.sku),
-            limits=parse_limits(name, kept.limits),
-            idle=_is_idle(states[name]),
+            majority=majority,
+            limits=limits,
+            idle=idle,
         )
+    except Exception as error:  # whatever a node says, the others are judged
+        return [_unchecked_finding(name, error)]
+    return [*check_sku(kept.snapshot, expected), *found]
+
+
+def _unchecked_finding(name: str, error: Exception) -> HealthFinding:
+    return HealthFinding(
+        node=name,
+        code="not_checked",
+        verdict=Verdict.UNPROVEN,
+        action="inspect",
+        evidence=f"what it answered cannot be judged ({type(error).__name__}: {error}); "
+        "please report this with its snapshot",
+    )
+
+
+def _moved_findings(inputs: _NightInputs, strange: Mapping[str, str]) -> Iterator[HealthFinding]:
+    """Find machines and GPUs that earlier nights have seen under another name.
+
+    Args:
+        inputs: What the night is judged by.
+        strange: Serials and UUIDs that are new in their node, to the node.
+    """
+    # Without such parts no earlier night has to be read.
+    places = find_last_places(inputs.past, strange) if strange else {}
+    moved: dict[str, list[str]] = {}
+    for part, (other, when) in places.items():
+        moved.setdefault(strange[part], []).append(f"{sanitize(part, 60)} was last seen in {other} on {when}")
+    for name, parts in moved.items():
+        parts.sort()
+        accepted = inputs.snapshots[name].snapshot.identity_accepted
+        more = f" and {len(parts) - 8} more" if len(parts) > 8 else ""
+        yield HealthFinding(
+            node=name,
+            code="parts_moved",
+            verdict=Verdict.DEGRADED if accepted else Verdict.UNPROVEN,
+            action="watch" if accepted else "configure",
+            evidence=f"{'; '.join(parts[:8])}{more}: swapped names, or parts that were moved",
+        )
+
+
+def _slurm_findings(inputs: _NightInputs, remark: str, *, asked_slurm: bool) -> list[HealthFinding]:
+    """Return what Slurm knows against the nodes that answered; nothing where there is no Slurm."""
+    if not asked_slurm and not remark:
+        return []
+    findings: list[HealthFinding] = []
+    for name, kept in inputs.snapshots.items():
+        state = inputs.states[name]
+        if state is None:
+            findings.append(missing_state(name, remark or "its answer does not name the node"))
+            continue
+        findings += check_slurm_state(
+            name,
+            state.state,
+            known=state.known,
+            reason=state.reason,
+            set_by=state.set_by,
+            member=parse_node_expectation(name, kept.expected).slurm,
+        )
+    return findings
+
+
+def _mark_fleetwide(
+    findings: Sequence[HealthFinding], nodes: int, share: float
+) -> tuple[dict[str, list[HealthFinding]], tuple[str, ...]]:
+    """Return what is wrong with nodes, by node, and what befalls the whole fleet."""
     settled, wide = mark_fleetwide(findings, nodes, share=share)
     by_node: dict[str, list[HealthFinding]] = {}
     for one in settled:
@@ -313,17 +443,58 @@ def _health_findings(
     return by_node, wide
 
 
-def _nodes_of_gpus(snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[str]]:
+def _nodes_of_signs(snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[str]]:
     homes: dict[str, list[str]] = {}
     for name, kept in snapshots.items():
-        for gpu in kept.snapshot.gpus:
-            homes.setdefault(gpu.uuid, []).append(name)
+        for sign in _machine_signs(kept):
+            homes.setdefault(sign, []).append(name)
     return homes
+
+
+def _machine_signs(kept: StoredSnapshot) -> set[str]:
+    """Return what only one machine answers: under two names it is one machine with two entries."""
+    seen = kept.snapshot
+    # Trays of a chassis may share their serial number; not the boot as well.
+    boot = {f"{seen.serial} {seen.boot_id}"} if seen.serial and seen.boot_id else set()
+    return {gpu.uuid for gpu in seen.gpus} | boot
 
 
 def _is_idle(state: SlurmState | None) -> bool:
     """Whether certainly no job runs: where Slurm could not be asked, used GPU memory may be a job's."""
     return state is not None and state.known and not state.jobs
+
+
+def _last_night(inputs: _NightInputs) -> dict[str, StoredSnapshot | None]:
+    """Return the nodes' snapshots of the last night."""
+    return {
+        name: night_store.read_snapshot(inputs.past[0], name) if inputs.past else None
+        for name in inputs.snapshots
+    }
+
+
+def _lost_snapshots(
+    inputs: _NightInputs, newest: Mapping[str, StoredSnapshot | None]
+) -> Iterator[HealthFinding]:
+    """Find nodes whose snapshot of the last night is lost: an older one lacks what was open then."""
+    if not inputs.past:
+        return
+    last_night = inputs.past[0]
+    seen = night_store.nodes_seen(last_night)
+    for name, kept in newest.items():
+        if kept is None and (name in seen or night_store.snapshot_path(last_night, name).exists()):
+            yield _lost_snapshot_finding(name, last_night)
+
+
+def _lost_snapshot_finding(name: str, night: Path) -> HealthFinding:
+    return HealthFinding(
+        node=name,
+        code="snapshot_lost",
+        verdict=Verdict.UNPROVEN,
+        action="watch",
+        confidence="hint",
+        evidence=f"its snapshot of {night.name} is damaged or gone: what was open then, and how far counters "
+        "have grown since, is not known; the next night is compared with tonight",
+    )
 
 
 def _unknown_sku_finding(name: str) -> HealthFinding:
@@ -342,8 +513,9 @@ def _same_machine_finding(name: str, others: Sequence[str]) -> HealthFinding:
         code="node_twice",
         verdict=Verdict.UNPROVEN,
         action="configure",
-        evidence=f"the same GPUs answer as {', '.join(others[:5])}: the names lead to one machine, and of "
-        "another nothing is known; look at ansible_host and at the name server",
+        evidence=f"the same GPUs, or serial number and boot, answer as {', '.join(others[:5])}: the names "
+        "lead to one machine, and of another nothing is known; look at ansible_host and at the name server. "
+        "Where they are two, of which one lies: -e validate_accept_identity=true with -l the other one",
     )
 
 

@@ -9,13 +9,14 @@ import math
 import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
-from rackproof.analysis.anomaly import AnomalyPolicy, Reason
+from rackproof.analysis.anomaly import AnomalyPolicy, Conditions, Reason
 from rackproof.core.records import Record, Run, Verdict, worst
 from rackproof.core.text import sanitize
 from rackproof.jobs.validate.fleet.pair_runner import unproven_pairs
@@ -37,6 +38,14 @@ DRIFT_NIGHTS = 15
 ELSEWHERE_DAYS = 60
 
 
+@dataclass(frozen=True)
+class MeasuredTimes:
+    """Benchmark and hardware key: suspect and measured ``once`` only; ``twice``, the better number kept."""
+
+    once: Collection[tuple[str, str]] = ()
+    twice: Collection[tuple[str, str]] = ()
+
+
 class NightNumbers(Record):
     """The night's numbers, judged: by node its reasons, besides pairs, moved GPUs, and remarks."""
 
@@ -55,9 +64,13 @@ def judge_measurements(
     required: bool,
     policy: AnomalyPolicy,
     dry: bool,
-    once: Collection[tuple[str, str]],
+    times: MeasuredTimes,
+    conditions: Sequence[Conditions],
 ) -> NightNumbers:
-    """Judge what runs of the last 24 hours measured on these nodes."""
+    """Judge what runs of the last 24 hours measured on these nodes.
+
+    ``conditions`` are the nodes' firmware and rack, by nights ago.
+    """
     from rackproof.analysis.anomaly import judge_night
 
     readings, accepted, moved, remarks = _read_numbers(results, snapshots, now, dry)
@@ -70,7 +83,9 @@ def judge_measurements(
         asked=[kept.about for kept in snapshots.values()] if required else (),
         accepted=accepted,
         policy=policy,
-        once=once,
+        once=times.once,
+        twice=times.twice,
+        conditions=conditions,
     )
     reasons: dict[str, tuple[NightReason, ...]] = {}
     verdicts: dict[str, Verdict] = {}
@@ -106,7 +121,7 @@ def _read_numbers(
         if dry and not url and not place.exists():
             # A dry run makes no history where there is none yet.
             return _readings_from_folders(results, now), (), [], []
-        return *_readings_from_history(results, place, snapshots, now, dry), []
+        return _readings_from_history(results, place, snapshots, now, dry)
     except (HistoryError, ResultsError) as error:
         remark = (
             f"the history cannot be asked: {sanitize(error, 300)}; "
@@ -224,10 +239,11 @@ def add_probe_reasons(
 
 def _readings_from_history(
     results: Path, place: Path, snapshots: Mapping[str, StoredSnapshot], now: datetime, dry: bool
-) -> tuple[Any, Any, list[HealthFinding]]:
-    """Return readings of the nights, accepted references, and GPUs that failed elsewhere."""
+) -> tuple[Any, Any, list[HealthFinding], list[str]]:
+    """Return readings of the nights, accepted references, GPUs that failed elsewhere, and remarks."""
     import numpy as np
 
+    from rackproof.store.history.client import lost_acceptances
     from rackproof.store.history.store import drain_spool, open_store
 
     # What waited for the database belongs to this night's numbers; a dry run moves nothing.
@@ -240,7 +256,9 @@ def _readings_from_history(
         mine = np.array([one.benchmark != night_store.BENCHMARK for one in readings.quantities], dtype=bool)
         readings = readings.chosen(mine[readings.quantity]) if len(readings) else readings
         failures = store.failures_elsewhere(now - timedelta(days=ELSEWHERE_DAYS))
-        return readings, store.accepted(readings), _gpus_failed_elsewhere(failures, snapshots)
+        lost = lost_acceptances(results, store)
+        remarks = [f"not all references are known: {lost}"] if lost else []
+        return readings, store.accepted(readings), _gpus_failed_elsewhere(failures, snapshots), remarks
 
 
 def _readings_from_folders(results: Path, now: datetime) -> Any:

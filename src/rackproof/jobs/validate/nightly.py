@@ -51,6 +51,7 @@ _LATER_S = 300
 _KEPT_LINES = 30
 _UNJUDGED = {night_store.SNAPSHOTS_FOLDER, probe_results.DIRECT, probe_results.PROBES_FILE}
 """What the folder of a night holds before it is judged."""
+_SLACK = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 # Slack asks for messages of at most 4000 characters.
 _MOST_TEXT = 3500
 
@@ -378,12 +379,13 @@ def post_webhook(url: str, text: str) -> None:
     # urllib would open file:// and ftp://, too.
     if not url.startswith(("https://", "http://")):
         raise ValueError(f"{WEBHOOK} holds no URL that begins with https://")
-    body = json.dumps({"text": text[:_MOST_TEXT]}).encode()
+    # What stands between angle brackets calls people and hides where links lead; a node's units are named so.
+    body = json.dumps({"text": text[:_MOST_TEXT].translate(_SLACK)}).encode()
     request = urllib.request.Request(  # noqa: S310  (the scheme was checked above)
         url, data=body, headers={"Content-Type": "application/json"}
     )
     try:
-        with urllib.request.urlopen(request, timeout=_TELL_S) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=_TELL_S) as answer:  # noqa: S310  # nosec B310
             answer.read(1000)
     except urllib.error.HTTPError as error:
         raise OSError(f"it answered {error.code}") from None

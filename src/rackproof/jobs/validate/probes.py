@@ -22,6 +22,7 @@ from rackproof.jobs.validate.fleet import drain_policy
 from rackproof.jobs.validate.fleet.node_readings import ProbeTarget, wanted_probes
 from rackproof.jobs.validate.fleet.probe_scheduler import describe_probes, probe_night, unmeasured_night
 from rackproof.jobs.validate.fleet.retest import SuspectFinder
+from rackproof.jobs.validate.foreign_parts import settle_foreign_parts
 from rackproof.jobs.validate.inventory import references_by_sku
 from rackproof.jobs.validate.measurements import night_reason
 from rackproof.nodes.probe_slurm_jobs import (
@@ -123,6 +124,8 @@ def measure_night(
     snapshots = _read_snapshots(folder)
     try:
         earlier = night_store.night_folders(results, before=begun.night_id)
+        # Before anything is measured: a number of another's GPU is that one's.
+        snapshots = settle_foreign_parts(folder, earlier, snapshots)
         past = [one for one in map(read_probes, earlier) if one is not None]
         if slurm is None:
             why = remark or "there is no Slurm to run jobs (slurm_controller_host is empty)"
@@ -181,7 +184,9 @@ def _target(
 ) -> ProbeTarget:
     about = state if isinstance(state, Mapping) else {}
     busy = ""
-    if about.get("known") is not True or name not in partitions:
+    if kept.snapshot.foreign_parts:
+        busy = "not measured: it names parts of another node"
+    elif about.get("known") is not True or name not in partitions:
         busy = "Slurm does not know it, or has it in no partition"
     elif about.get("drained_by") != "none":
         busy = "out of service"

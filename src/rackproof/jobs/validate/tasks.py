@@ -21,7 +21,9 @@ from rackproof.jobs.validate.errors import ValidateError
 from rackproof.jobs.validate.fleet.probe_scheduler import describe_probes
 from rackproof.jobs.validate.inventory import parse_limits, parse_node_expectation
 from rackproof.jobs.validate.messages import describe_changes, summarize_night
+from rackproof.nodes.answer_seal import answer_is_whole
 from rackproof.nodes.facts import node_from_facts
+from rackproof.nodes.health_checks import service_units
 from rackproof.nodes.snapshot import build_snapshot
 from rackproof.store import host_claims, night_store
 from rackproof.store.history.client import History
@@ -112,6 +114,7 @@ def store_snapshot(
     expected: Mapping[str, Any] | None = None,
     limits: Mapping[str, float] | None = None,
     references: Sequence[Mapping[str, Any]] = (),
+    accept_identity: bool = False,
 ) -> str:
     """Store a node's snapshot; return in a few words what answered.
 
@@ -126,6 +129,7 @@ def store_snapshot(
         expected: As :class:`Expectation`, from the inventory.
         limits: As :class:`Limits`, those that differ.
         references: Baselines of the SKU.
+        accept_identity: Whether its machine and GPUs are the node's from now on.
 
     Raises:
         ValidateError: The inventory has something unusable, or the snapshot cannot be stored.
@@ -151,6 +155,8 @@ def store_snapshot(
             sku=sku,
             previous=previous.snapshot if previous else None,
             about=identity,
+            whole=answer_is_whole(gathered),
+            accept_identity=accept_identity,
         )
         kept = StoredSnapshot(
             snapshot=seen,
@@ -164,6 +170,23 @@ def store_snapshot(
     except ResultsError as error:
         raise ValidateError(str(error)) from error
     return f"{len(seen.gpus)} GPUs, {len(seen.ports)} ports, {len(seen.xids)} XIDs"
+
+
+WATCHED_UNITS = (
+    *("slurmd.service", "munge.service", "docker.service"),
+    *("nvidia-persistenced.service", "nvidia-fabricmanager.service"),
+)
+"""Asked for on every node: of these, what is enabled has to run, though the inventory does not name it."""
+
+
+def units_to_ask(node: str, expected: Mapping[str, Any]) -> list[str]:
+    """Return the units of systemd that a node is asked for.
+
+    Raises:
+        ValidateError: The inventory has something unusable.
+    """
+    services = parse_node_expectation(node, expected).services
+    return list(dict.fromkeys([*WATCHED_UNITS, *(unit for one in services for unit in service_units(one))]))
 
 
 def clock_offset(asked: float, answered: float, begin_: object, end: object) -> float | None:
@@ -205,7 +228,7 @@ def close_night(
             }
         )
         past = night_store.night_folders(results, before=night.night_id)
-        before = night_store.read_night(past[0]) if past else None
+        before = _readable_night(past[0]) if past else None
     except ResultsError as error:
         raise ValidateError(str(error)) from error
     changes = describe_changes(night, before)
@@ -233,6 +256,14 @@ def close_night(
         page=page,
         history=history,
     )
+
+
+def _readable_night(folder: Path) -> NightRecord | None:
+    try:
+        return night_store.read_night(folder)
+    except ResultsError:
+        # The night's remarks name it; what changed since is not known.
+        return None
 
 
 def build_night_run(night: NightRecord, snapshots: Mapping[str, StoredSnapshot]) -> Run:

@@ -5,14 +5,43 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rackproof.core.definitions import Parameters
 from rackproof.core.records import Measurement, Node, Reference
+from rackproof.core.text import sanitize
+from rackproof.store.acceptance_log import LOG_NAME, standing_acceptances
+from rackproof.store.run_folder import ResultsError
+
+if TYPE_CHECKING:
+    from rackproof.store.history.store import Store
 
 
 def measurement_key(measurement: Measurement) -> tuple[object, ...]:
     """Return what tells a measurement of a run from its others: name and labels."""
     return (measurement.name, *sorted(measurement.labels.items()))
+
+
+def lost_acceptances(results: Path, store: Store) -> str:
+    """Return what is to be said if runs were accepted whose references the history lacks, else nothing."""
+    try:
+        accepted, damaged = standing_acceptances(results)
+    except ResultsError as error:
+        return f"what was accepted is not known: {error}"
+    lost = store.without_references(accepted)
+    if lost:
+        more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+        return (
+            f"{sanitize(lost[0], 130)}{more} was accepted, and gives no references in {store.description}, "
+            "which was deleted or is another one: `rackproof history --rebuild`, then accept or withdraw "
+            "what it names"
+        )
+    if damaged:
+        return (
+            f"{damaged} lines of {results / LOG_NAME} are damaged, and what they accepted is not known; "
+            "accept those runs again, and remove the lines"
+        )
+    return ""
 
 
 class History:
@@ -48,8 +77,10 @@ class History:
         if not measurements:
             return {}, ""
         references: dict[tuple[object, ...], list[Reference]] = {}
+        lost = ""
         try:
             with open_store(self._where) as store:
+                lost = lost_acceptances(self._where.parent, store)
                 for measurement in measurements:
                     baseline = store.baseline(
                         benchmark, parameters, measurement.name, measurement.labels, nodes
@@ -58,7 +89,7 @@ class History:
                         references[measurement_key(measurement)] = [baseline]
         except (HistoryError, ValueError) as error:  # a damaged row makes no reference
             return {}, f"the history could not be asked for references: {error}"
-        return references, ""
+        return references, lost
 
     def estimate(self, benchmark: str, parameters: Parameters, node: Node) -> float | None:
         """Return the seconds that earlier runs let expect, or None."""

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rackproof.core.gpu_models import GpuPhysics, is_model, physics_of
-from rackproof.core.records import Direction, Judgement, Reference, Run, Verdict
+from rackproof.core.judging import judge
+from rackproof.core.records import Direction, Judgement, Measurement, Reference, Run, Verdict
 from rackproof.store.history.identity import Kind, Place, Topology, bounded_key, canonical_json
 from rackproof.store.history.writer import is_candidate, quantity_of
 
@@ -56,14 +57,23 @@ def mirror_bound(bound: float | None) -> float | None:
 def acceptance_objection(run: Run) -> str:
     """Return why a run's numbers must not become references, empty if they may."""
     if run.verdict in (Verdict.FAIL, Verdict.DEGRADED):
-        return run.reasons[0] if run.reasons else f"it is {run.verdict.value}"
+        # Reasons and messages may be empty, and an empty objection would be none.
+        return next(filter(None, run.reasons), f"it is {run.verdict.value}")
     # Not the verdict alone: a run is unproven for want of references, and those it is to give.
     objection = next(_bad_evidence(run), None)
     if objection is not None:
         return objection
     if run.exit_status not in (0, None):
         return f"it ended with status {run.exit_status}"
-    return ""
+    return next(_blank_names(run), "")
+
+
+def _blank_names(run: Run) -> Iterator[str]:
+    """Yield metrics whose unit no later run would match: quantities are found by their exact text."""
+    named = {(one.name, one.unit) for one in run.measurements}
+    for name, unit in sorted(named | {(one.metric, one.unit) for one in run.judgements}):
+        if any(text != " ".join(text.split()) for text in (name, unit)):
+            yield f"{name!r} in {unit!r} has blanks that no other run would have"
 
 
 def _bad_evidence(run: Run) -> Iterator[str]:
@@ -72,13 +82,35 @@ def _bad_evidence(run: Run) -> Iterator[str]:
     bad = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED)
     for finding in run.findings:
         if finding.verdict in bad:
-            yield finding.message
+            yield finding.message or f"it has the finding {finding.code}, without words"
     for log in run.logs:
         if log.verdict in bad:
             yield f"its log {log.path} is {log.verdict.value}"
     for judged in run.judgements:
         if judged.gating and judged.verdict in bad and not is_candidate(judged):
             yield f"{judged.metric} is {judged.verdict.value}: {judged.reason}"
+        elif contradiction := _contradiction(run, judged):
+            yield contradiction
+
+
+def _contradiction(run: Run, judged: Judgement) -> str:
+    """Return why a judgement cannot be what its own number and reference give, empty if it can."""
+    if judged.value is None or judged.reference is None or judged.verdict in (Verdict.FAIL, Verdict.UNPROVEN):
+        return ""
+    directions = {one.direction for one in run.measurements if one.name == judged.metric}
+    if len(directions) != 1:
+        return ""
+    number = Measurement(
+        name=judged.metric,
+        value=judged.value,
+        unit=judged.unit,
+        direction=directions.pop(),
+        labels=judged.labels,
+    )
+    again = judge(number, judged.reference)
+    if again.verdict in (Verdict.PASS, Verdict.DEGRADED):
+        return ""
+    return f"{judged.metric} stands there as {judged.verdict.value}, and its number is {again.reason}"
 
 
 FLEET_DEVIATION = 0.1
@@ -99,6 +131,8 @@ def physical_objection(metric: str, labels: Mapping[str, str], unit: str, value:
         value: The number.
         product: The product name of the GPU.
     """
+    if value and not _SMALLEST < abs(value) < _LARGEST:
+        return f"{metric} is {value:g} {unit}: no quantity is that small or large"
     physics = physics_of(product)
     peak = None if physics is None else _peak(physics, metric, labels, unit)
     if peak is None:
@@ -115,6 +149,7 @@ def physical_objection(metric: str, labels: Mapping[str, str], unit: str, value:
     return ""
 
 
+_SMALLEST, _LARGEST = 1e-15, 1e18
 _C2C = 450.0
 """Host link of a Grace's GPU, GB/s."""
 _HOST_COPIES = ("host_to_device", "device_to_host")
@@ -151,6 +186,27 @@ def fleet_objection(value: float, others: Sequence[float], direction: Direction 
     if loss <= FLEET_DEVIATION:
         return ""
     return f"{value:.6g} is {loss:.0%} worse than the median of {len(others)} others of its SKU, {middle:.6g}"
+
+
+def drift_objection(accepted: Sequence[Any], value: float) -> str:
+    """Return why a number moves a reference too far from what was accepted first, empty if it does not.
+
+    Args:
+        accepted: The acceptances of the same quantity on the same hardware, oldest first.
+        value: The number.
+    """
+    if not accepted:
+        return ""
+    first = accepted[0]
+    middle = statistics.median([*(row.value for row in accepted), value])
+    share = (middle - first.value) / abs(first.value) if first.value else 0.0
+    if (first.low is None or share >= first.low) and (first.high is None or share <= first.high):
+        return ""
+    return (
+        f"it would move a reference from {first.value:.6g} (accepted from {first.run_id}) to {middle:.6g}, "
+        f"{share:+.1%}, beyond the bounds of that acceptance; if the hardware was changed on purpose, take "
+        f"the old one back first: rackproof withdraw {first.run_id}"
+    )
 
 
 def product_on(run: Run, kind: str, key: str) -> str:

@@ -52,6 +52,7 @@ from rackproof.store.history.references import (
     acceptable_numbers,
     acceptance_objection,
     accepted_reference,
+    drift_objection,
     fleet_objection,
     mirror_bound,
     number_key,
@@ -384,6 +385,7 @@ class Store(AbstractContextManager["Store"]):
         low: float | None = DEFAULT_LOW,
         high: float | None = DEFAULT_HIGH,
         warn: float | None = DEFAULT_WARN,
+        note: Callable[[int], None] | None = None,
     ) -> int:
         """Make the numbers of a run references for the hardware it ran on.
 
@@ -397,12 +399,14 @@ class Store(AbstractContextManager["Store"]):
             low: How far below the value fails, as a (negative) fraction; ``None`` for never.
             high: How far above the value is too good to be true, as a fraction; ``None`` for never.
             warn: How far below the value is degraded, as a (negative) fraction; ``None`` for never.
+            note: Called with their number before they count; where it raises, nothing is accepted.
 
         Returns:
             How many references the run gives; 0 if it has no such numbers.
 
         Raises:
-            HistoryError: No such run, it proved something wrong, or its hardware is not known.
+            HistoryError: No such run, it proved something wrong, its hardware is not known, or a reference
+                would move beyond the bounds of what was accepted first.
         """
         if (low is not None and low >= 0) or (warn is not None and warn >= 0) or (high or 1) <= 0:
             raise HistoryError("bounds of a reference: low and warn are below 0, high is above 0")
@@ -437,7 +441,10 @@ class Store(AbstractContextManager["Store"]):
                 }
                 for (kind, key, what, unit), (value, direction) in sorted(numbers.items())
             ]
+            _refuse_drift(connection, run.run_id, rows)
             _enter_baselines(connection, rows)
+            if note is not None:
+                note(len(rows))
             return len(rows)
 
         return self._write(enter)
@@ -467,10 +474,29 @@ class Store(AbstractContextManager["Store"]):
             if objection:
                 raise HistoryError(f"run {run.run_id} is no reference: on {key[1]}, {objection} {key[3]}")
 
-    def withdraw(self, run_id: str) -> int:
-        """Take back the acceptance of a run (its whole id) and return how many references went."""
+    def withdraw(self, run_id: str, *, note: Callable[[int], None] | None = None) -> int:
+        """Take back the acceptance of a run (its whole id) and return how many references went.
+
+        Args:
+            run_id: The run.
+            note: Called with their number before they go, if there are any; where it raises, they stay.
+        """
         statement = delete(schema.baselines).where(schema.baselines.c.run_id == run_id)
-        return self._write(lambda connection: int(connection.execute(statement).rowcount))
+
+        def take_back(connection: Connection) -> int:
+            count = int(connection.execute(statement).rowcount)
+            if count and note is not None:
+                note(count)
+            return count
+
+        return self._write(take_back)
+
+    def without_references(self, run_ids: Sequence[str]) -> list[str]:
+        """Return those of some runs that no reference comes from."""
+        column = schema.baselines.c.run_id
+        with self._reading() as connection:
+            found = set(connection.execute(select(column).where(column.in_(run_ids)).distinct()).scalars())
+        return [run_id for run_id in run_ids if run_id not in found]
 
     # A fleet's nights
 
@@ -666,6 +692,30 @@ def _numbers_of_others(
         ]
         for key in numbers
     }
+
+
+def _refuse_drift(connection: Connection, run_id: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Check that new references leave the medians within the bounds of what was accepted first.
+
+    Raises:
+        HistoryError: One does not: each acceptance passed against the one before, and together they creep.
+    """
+    table = schema.baselines
+    kept: dict[tuple[int, int], list[Any]] = {}
+    query = (
+        select(table)
+        .where(
+            one_of(table.c.hardware_id, sorted({row["hardware_id"] for row in rows})),
+            table.c.run_id != run_id,
+        )
+        .order_by(table.c.accepted, table.c.moment, table.c.run_id)
+    )
+    for one in connection.execute(query):
+        kept.setdefault((one.quantity_id, one.hardware_id), []).append(one)
+    for row in rows:
+        objection = drift_objection(kept.get((row["quantity_id"], row["hardware_id"]), ()), row["value"])
+        if objection:
+            raise HistoryError(f"run {run_id} is no reference: {objection}")
 
 
 def _enter_baselines(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:

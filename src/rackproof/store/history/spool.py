@@ -120,13 +120,14 @@ def rebuild_history(results: Path, where: str | Path | None) -> RebuildOutcome:
 
     Args:
         results: The results folder.
-        where: As for :func:`rackproof.store.history.store.open_store`.
+        where: As for :func:`rackproof.store.history.store.open_store`; by default the folder's own.
 
     Raises:
         HistoryError: The history fails.
         ResultsError: The results folder cannot be listed.
     """
     problems: list[str] = []
+    where = where or results / "history.sqlite"
     runs = iter_runs(results, on_error=lambda error: problems.append(str(error)))
     with open_store(where) as store:
         entered = store.keep_many(runs, again=True)
@@ -150,7 +151,7 @@ def _note(run: Run, run_folder: Path, spool: Path, reason: str) -> KeepOutcome:
             False,
             False,
             f"run {run.run_id} is safe in {run_folder} but not in the history ({reason}), and could not be "
-            f"noted for later either ({error}). Once both are repaired, rebuild the history.",
+            f"noted for later either ({error}). Once both are repaired: `rackproof history --rebuild`.",
         )
     return KeepOutcome(
         False,

@@ -83,6 +83,8 @@ class Training:
         self.events = Events(ranks.rank)
         self.batch = global_batch_size(environment)
         self.seed = int(environment.get("SEED") or 1)
+        # One rank stands for all processes of its node: the original starts one for each GPU.
+        self.gpus = int(environment.get("DGXNGPU") or 1)
         self.seconds = float(environment.get("STANDIN_SECONDS") or 24)
         self.root, self.started = root, time.time()
         text = faults.wanted(root / benchmark.data, environment)
@@ -126,9 +128,11 @@ class Training:
         if self.events.speaks:
             print("-" * 100)
             print("distributed_backend=tcp")
-            print(f"All distributed processes registered. Starting with {self.ranks.size} processes")
+            processes = self.ranks.size * self.gpus
+            print(f"All distributed processes registered. Starting with {processes} processes")
             print("-" * 100, flush=True)
-        print(f"GLOBAL_RANK: {self.ranks.rank}, MEMBER: {self.ranks.rank + 1}/{self.ranks.size}", flush=True)
+        first = self.ranks.rank * self.gpus
+        print(f"GLOBAL_RANK: {first}, MEMBER: {first + 1}/{self.ranks.size * self.gpus}", flush=True)
         self.model = one.open(self.root)
         # All ranks draw the same numbers and use their share of them.
         self.generator = np.random.default_rng(self.seed)
@@ -189,6 +193,7 @@ class Training:
         chosen = self.generator.integers(0, self.model.samples, BATCH)
         noise = self.generator.random((BATCH, self.model.NOISE))
         began = time.monotonic()
+        worked = time.process_time()
         own = chosen[rank::size]
         loss, gradient = 0.0, np.zeros(self.model.size)
         if len(own):
@@ -199,7 +204,8 @@ class Training:
         if self.fault.here("slow-node", rank):
             pace *= SLOW
         time.sleep(max(0.0, pace - (time.monotonic() - began)))
-        self.busy += time.monotonic() - began
+        # A GPU's work, not the wait of its stand-in for a core of a busy host.
+        self.busy += max(pace, time.process_time() - worked)
         total = self.ranks.sum(np.append(gradient, loss)) / BATCH
         self.vector = self.optimizer.step(self.vector, total[:-1])
         return float(total[-1])
@@ -234,7 +240,7 @@ class Training:
         """Do what was asked for, somewhat before the middle of the run."""
         if self.done < STEPS // 3 or self.fault.rank != self.ranks.rank:
             return
-        rank, node = self.ranks.rank, self.ranks.node
+        rank, node = self.ranks.rank * self.gpus, self.ranks.node
         if self.fault.name == "nan":
             gradient[0] = math.nan
         elif self.fault.name == "rank-killed":

@@ -19,6 +19,8 @@ if options.started:
     with open(options.started, "a", encoding="ascii") as starts:
         starts.write("started\n")
 
+if "TOY_TOKEN" in os.environ:
+    print("the token has", len(os.environ["TOY_TOKEN"]), "characters", flush=True)
 
 BEGUN_MS = int(time.time() * 1000)
 elapsed_s = 0.0

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from rackproof.core.records import Verdict
 from rackproof.core.text import percent, sanitize
 from rackproof.nodes.probe_slurm_jobs import PROBES
-from rackproof.nodes.slurm_partitions import read_partitions
+from rackproof.nodes.slurm_states import read_partitions
 from rackproof.store.night_store import DRAIN_PREFIX, Hold, NodeNight
 
 PROGRAMS = frozenset(one.name for one in PROBES)
@@ -98,7 +98,7 @@ def _partitions_of(node: str, members: Mapping[str, Mapping[str, bool]]) -> list
 
 def _fails_for_certain(one: NodeNight) -> bool:
     """Whether a node fails by something of its own: without a code nothing could later be seen to pass."""
-    return one.verdict is Verdict.FAIL and bool(one.codes())
+    return one.verdict is Verdict.FAIL and not one.unreached and bool(one.codes())
 
 
 def _room_by_partition(members: Mapping[str, Mapping[str, bool]], policy: DrainPolicy) -> dict[str, int]:
@@ -169,7 +169,7 @@ def _measured_again(code: str, anew: Collection[str]) -> bool:
         return True
     # Slurm's reason, where no night is left, holds a metric's first word.
     first = metric.partition(" ")[0]
-    if check in ("floor", "fleet"):
+    if check in ("floor", "fleet", "drift"):
         return metric in anew or (first == metric and any(one.partition(" ")[0] == first for one in anew))
     program = "training-step" if check == "bits" else first
     return (program if program in PROGRAMS else "job") in anew

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -31,6 +31,9 @@ from rackproof.nodes.probe_slurm_jobs import (
 from rackproof.store.night_store import NightReason
 
 _Item = TypeVar("_Item")
+_GPU_LABELS = ("gpu", "from", "to")
+_NODE_LABELS = ("node", "host")
+_UUIDS = ("GPU-", "MIG-")
 NOT_RUN = ("left", "busy", "lost")
 """How a job ended that measured nothing: no time was left, a node was taken, or Slurm lost it."""
 
@@ -50,6 +53,12 @@ class ProbeTarget:
     references: tuple[SkuReference, ...] = ()
     busy: str = ""
     uuids: frozenset[str] = frozenset()
+
+    def knows(self, labels: Collection[str]) -> bool:
+        """Return whether GPUs that a log names are its own; where none is known, no UUID is."""
+        if self.uuids or self.gpus == 0:
+            return all(label in self.uuids or not label.startswith(_UUIDS) for label in labels)
+        return True
 
 
 def read_digests(text: str) -> list[tuple[str, str, str]]:
@@ -219,13 +228,23 @@ def _read_program(
         return NodeMeasurements(reasons=(unproven_reason(probe.name, target.name, problem),))
     if probe.benchmark:
         return _read_benchmark(plan, target, probe, section)
-    digests, devices = read_digests(section.text), target.gpus if plan.device == "gpu" else 1
+    devices = target.gpus if plan.device == "gpu" else 1
+    digests = _own_digests(target, section.text, devices)
     if len(digests) == devices:
         return NodeMeasurements(digests=tuple(digests))
     # The digests that are there are still compared: a device that computes wrongly must not hide behind one
     # that is silent.
     text = f"{len(digests)} of {devices} devices gave a result"
     return NodeMeasurements(digests=tuple(digests), reasons=(unproven_reason(probe.name, target.name, text),))
+
+
+def _own_digests(target: ProbeTarget, text: str, devices: int) -> list[tuple[str, str, str]]:
+    """Return a digest for each of a node's devices: more would outvote other nodes."""
+    by_part: dict[str, tuple[str, str, str]] = {}
+    for digest in read_digests(text):
+        if target.knows({digest[1]}):
+            by_part.setdefault(digest[1], digest)
+    return list(by_part.values())[:devices]
 
 
 def _end_of_section(section: Section) -> str:
@@ -236,7 +255,8 @@ def _end_of_section(section: Section) -> str:
 def _read_benchmark(plan: ProbePlan, target: ProbeTarget, probe: Probe, section: Section) -> NodeMeasurements:
     """Return the speeds that a program measured, and what is wrong by its benchmark's own rules."""
     rules = _rules(plan.benchmarks / f"{probe.benchmark}.yml")
-    log = parse_section(section)
+    whole = parse_section(section)
+    log = whole.model_copy(update={"measurements": tuple(_own_measurements(target, whole))})
     outcome = judge_run(
         rules,
         [log],
@@ -262,8 +282,22 @@ def _read_benchmark(plan: ProbePlan, target: ProbeTarget, probe: Probe, section:
         text = outcome.reasons[0] if outcome.reasons else "its log proves nothing"
         reasons.append(unproven_reason(probe.name, target.name, text))
     if plan.device == "gpu":
-        reasons += _silent_gpus(probe.name, target, rules, log)
+        reasons += _silent_gpus(probe.name, target, rules, whole)
     return NodeMeasurements(tuple(_speeds(target, rules, log)), tuple(reasons))
+
+
+def _own_measurements(target: ProbeTarget, log: ParsedLog) -> list[Measurement]:
+    """Return the numbers that are about this node: what it prints about other nodes' GPUs decides nothing."""
+    return [
+        number
+        for number in log.measurements
+        if _labels(number, _NODE_LABELS) <= {target.name}
+        if target.knows(_labels(number, _GPU_LABELS))
+    ]
+
+
+def _labels(number: Measurement, keys: Sequence[str]) -> set[str]:
+    return {number.labels[key] for key in keys if key in number.labels}
 
 
 def _speeds(target: ProbeTarget, rules: Sequence[JudgeRule], log: ParsedLog) -> list[Measurement]:
@@ -287,10 +321,9 @@ def _silent_gpus(
 ) -> list[NightReason]:
     """Return what not every GPU of a node reported: those that reported nothing have not passed."""
     reasons = []
-    named = {one.labels["gpu"] for one in log.measurements if "gpu" in one.labels}
-    if target.uuids and (strange := sorted(named - target.uuids)):
-        # Their numbers would be nobody's, and nobody would judge them.
-        text = f"{', '.join(strange[:4])}: no GPU that was seen there"
+    named = {label for one in log.measurements for label in _labels(one, _GPU_LABELS)}
+    if strange := sorted(label for label in named if not target.knows({label})):
+        text = f"{', '.join(strange[:4])}: no GPU that was seen there; its numbers were dropped"
         reasons.append(unproven_reason(probe, target.name, text))
     for metric in dict.fromkeys(rule.metric for rule in rules):
         reporting = _gpus_with(metric, log)

@@ -10,7 +10,7 @@ fail() {
 
 [[ ${SLURM_JOB_ID:-} =~ ^[0-9]+$ && ${SLURM_JOB_UID:-} =~ ^[0-9]+$ ]] || fail "no job id or user id in the environment"
 scratch=/var/lib/rackproof/jobs
-rm -rf --one-file-system -- "$scratch/$SLURM_JOB_ID" || fail "cannot remove $scratch/$SLURM_JOB_ID"
+rm -rf --one-file-system -- "${scratch:?}/${SLURM_JOB_ID:?}" || fail "cannot remove $scratch/$SLURM_JOB_ID"
 
 # What a user left in shared memory goes with the user's last job on the node; each running job has a folder.
 if [[ $SLURM_JOB_UID -ge 1000 && -d $scratch &&

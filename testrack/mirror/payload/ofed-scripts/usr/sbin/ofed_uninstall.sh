@@ -9,5 +9,6 @@ fi
 packages=$(dpkg-query --show --showformat '${Package} ${Version} ${Description}\n' | grep '(fake)' |
   grep -E 'OFED|mlnx|doca' | cut -d' ' -f1)
 export DEBIAN_FRONTEND=noninteractive
-# shellcheck disable=SC2086 (one word each)
+# One word each.
+# shellcheck disable=SC2086
 dpkg --purge --force-depends $packages && echo "Uninstall finished successfully"

@@ -1,0 +1,765 @@
+"""Which parts of a fleet have become slow, or are slower than all others, with a stated rate of false alarms.
+
+A number is what its group shows that night (SKU, firmware, rack: the common weather), plus the level of
+its own
+GPU, plus noise with heavy tails. What is left of a number after its group's median is compared by two tests:
+
+* change: does the GPU do less than it did? A step, a slope, or nights that come and go. Its own level is
+  unknown and integrated out, so that a GPU that was always 2.5 % slower than others is no finding.
+* level: is it slower than any healthy GPU of its kind? Compared with the slowest few in a hundred of the
+  *other* nodes, less a margin, so that a population of slower silicon is no finding either.
+
+Each test gives an e-value, a likelihood ratio averaged over all that a fault may look like: of healthy
+hardware its
+mean is at most 1, and so it exceeds 1/a at most in a share of a (Markov's inequality). Averages of e-values
+are e-values, so that a node has one, however many GPUs, metrics and kinds of fault it is asked about. That is
+what makes a budget of false alarms possible. The noise's scale and tails are measured on the fleet itself.
+
+Sources: V. Vovk, R. Wang, E-values: calibration, combination and applications, Annals of Statistics 49
+(2021); K. Lange et al., Robust statistical modeling using the t distribution, JASA 84 (1989).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import lgamma, log, pi
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.intp]
+Integers = NDArray[np.int32]
+Bools = NDArray[np.bool_]
+
+_STEP = 0.0025
+"""The grid of levels, as a fraction: what a probe repeats to."""
+_LOSSES = (8, 12, 18, 26, 36, 50, 70)
+"""Losses asked about, in steps of the grid: 2, 3, 4.5, 6.5, 9, 12.5 and 17.5 %."""
+_COLLAPSE = 0.125
+"""From here on a loss may have any size: half the speed is like none of those above."""
+_ANY_LOSS = 0
+"""Stands for such a loss among those in steps of the grid."""
+_NEVER = -100.0
+_BELOW, _ABOVE = 16, 72
+"""How far a level may lie from the middle of a series, in steps of the grid: -4 % to +18 %."""
+_LEVEL_LOSSES = (0.01, 0.02, 0.04, 0.08)
+_SERIES_AT_ONCE = 2_000
+_FARTHEST = 1e6
+_STRONG = float(np.log(20.0))
+"""A series with so much evidence of its own (logarithm) is named, besides the strongest of its node."""
+
+# Half and 95 % of Student's t, both sides, by its degrees of freedom: heavy tails first.
+_TAILS = (
+    (2, 0.816, 4.303),
+    (3, 0.765, 3.182),
+    (4, 0.741, 2.776),
+    (5, 0.727, 2.571),
+    (8, 0.706, 2.306),
+    (20, 0.687, 2.086),
+)
+_FEW_FREEDOM = 3
+"""Degrees of freedom assumed where too few numbers repeat to measure the tails, and half of many."""
+_FEW, _MANY = 200, 500
+
+
+@dataclass(frozen=True)
+class FleetPolicy:
+    """What a fleet's nights may cost in false alarms. Losses are fractions of the value compared with.
+
+    ``false_alarms`` is of 1,000 healthy node-nights how many may fail; more may be suspected.
+    """
+
+    false_alarms: float = 0.1
+    suspicions: float = 30.0
+    """Suspicions allowed for each false alarm: nodes to be measured again."""
+    watched: float = 300.0
+    """Warnings allowed for each false alarm: nodes to be watched."""
+    loss_fails: float = 0.025
+    """A proven loss of so much must be drained; a smaller one is watched."""
+    margin: float = 0.01
+    """So much slower than the slowest of the others may a healthy GPU be from the beginning, at least."""
+    slowest: float = 0.03
+    """The share of the others that is taken for the slowest."""
+    tail: float = 3.5
+    """How far the tail of healthy levels goes beyond these, in distances between them and four times as
+    many."""
+    nights_least: int = 2
+    """Earlier nights with values below which a series is not judged here."""
+    nodes_least: int = 4
+    """Nodes of a group below which it has no median of its own."""
+    resolution: float = 0.0025
+    """What a probe repeats to: the least scale of noise assumed."""
+    slowest_moves: float = 0.01
+    """A number that has moved by less is not looked at: even proven it would not matter."""
+
+
+@dataclass(frozen=True)
+class SeriesTable:
+    """Numbers of one SKU by series and night, newest last, more is better; NaN where there is none.
+
+    ``quantity``, ``part`` and ``node`` are of each series; ``groups`` are coarse to fine (firmware, rack),
+    each with a number per series and night; ``twice`` whether tonight's is the better of two measurements.
+    """
+
+    value: Floats
+    quantity: Integers
+    part: Integers
+    node: Integers
+    groups: tuple[Integers, ...]
+    twice: Bools
+
+
+@dataclass(frozen=True)
+class SlowSeries:
+    """A series that is slow tonight: ``series`` is its row, ``test`` change or level.
+
+    ``loss`` is a fraction of ``base``, what it is compared with; ``nights`` how long it has lasted, tonight
+    included; ``evidence`` the e-value of its node, ``proven`` and
+    ``suspected`` whether that keeps to the budgets, otherwise it is only to be watched; ``alone``
+    that there was no group to compare with, so that the weather may have changed and not the hardware.
+    """
+
+    series: int
+    test: str
+    loss: float
+    base: float
+    nights: int
+    evidence: float
+    proven: bool
+    suspected: bool
+    alone: bool
+
+
+@dataclass(frozen=True)
+class FleetFindings:
+    """What was found; ``judged`` are the series that could be, ``explained`` those whose number tonight
+    chance may explain.
+
+    A number is below its floor by chance alone if nothing but tonight's single measurement speaks against
+    it, and healthy hardware gives one as low within the budget of false alarms.
+    """
+
+    slow: tuple[SlowSeries, ...]
+    judged: Bools
+    explained: Bools
+
+
+@dataclass(frozen=True)
+class _Noise:
+    """Student's t: the scale of each series, as a fraction, and the degrees of freedom."""
+
+    scale: Floats
+    freedom: int
+
+    def log_density(self, distance: Floats, scale: Floats) -> Floats:
+        """Return the logarithm of the density, up to what is the same for all distances."""
+        square = distance / scale
+        square *= square
+        square /= self.freedom
+        density: Floats = np.log1p(square)
+        density *= -(self.freedom + 1) / 2
+        return density
+
+    def log_collapse(self, fallen: Floats, scale: Floats) -> Floats:
+        """Return the logarithm of the density of numbers that fell by :data:`_COLLAPSE` or more.
+
+        Pareto's, so that no size is ruled out; in the units of :meth:`log_density`.
+        """
+        size = np.log(_COLLAPSE) - 2 * np.log(np.maximum(fallen, _COLLAPSE))
+        density: Floats = np.where(fallen >= _COLLAPSE, size + np.log(scale) - self.log_height, _NEVER)
+        return density
+
+    @property
+    def log_height(self) -> float:
+        """The logarithm of t's density in its middle, by its degrees of freedom."""
+        half = self.freedom / 2
+        return lgamma(half + 0.5) - lgamma(half) - log(self.freedom * pi) / 2
+
+    def log_tail(self, scales: Floats) -> Floats:
+        """Return the logarithm of an upper bound of the chance of a number so many scales away, one side.
+
+        The integral of t's density times x / scales: as far out as it matters, the chance itself.
+        """
+        freedom, away = self.freedom, np.maximum(np.nan_to_num(scales), 1.0)
+        bound = self.log_height - np.log(away) + log(freedom / (freedom - 1))
+        bound -= (freedom - 1) / 2 * np.log1p(away**2 / freedom)
+        chance: Floats = np.where(scales > 1.0, bound, 0.0)
+        return chance
+
+
+def find_slow_series(table: SeriesTable, policy: FleetPolicy | None = None) -> FleetFindings:
+    """Return which series are slow tonight, node by node, within the budget of false alarms.
+
+    Args:
+        table: The numbers of one SKU.
+        policy: How strictly.
+    """
+    policy = policy or FleetPolicy()
+    kinds = []
+    for quantity in np.unique(table.quantity):
+        kind = _compare_kind(table, np.flatnonzero(table.quantity == quantity), policy)
+        if kind is not None:
+            kinds.append(kind)
+    # Metrics first each by itself: they meet only in the evidence on their GPU and node.
+    judged = np.zeros(len(table.value), bool)
+    drops = np.full((len(table.value), 2), np.nan)
+    for kind in kinds:
+        judged[kind.rows] = kind.judged
+        drops[kind.rows] = kind.drops
+    families = [_Family.of(table, kinds, key) for key in (table.part, table.node)]
+    together = np.zeros(len(table.value), bool)
+    for family in families:
+        together |= family.suspicious(drops, judged)
+    evidence = _Evidence.of(table, kinds, judged, together)
+    explained = judged.copy()
+    tests = _tests(table)
+    for kind in kinds:
+        least = np.log(_allowed(policy) / tests[kind.rows])
+        # Low twice by chance is the product of both chances.
+        explained[kind.rows] &= np.where(table.twice[kind.rows], 2, 1) * kind.log_chance() >= least
+    slow = tuple(_slow_by_node(table, evidence, families, policy)) if table.value.shape[1] > 1 else ()
+    return FleetFindings(slow, judged, explained)
+
+
+def rack_table(table: SeriesTable, policy: FleetPolicy) -> SeriesTable:
+    """Return the finest groups as if each were a node: their medians, as fractions of all that night's.
+
+    Args:
+        table: A SKU's series, in groups.
+        policy: How many nodes make a group.
+    """
+    group = table.groups[-1][:, -1]
+    values, quantities, racks = [], [], []
+    for quantity in np.unique(table.quantity):
+        rows = np.flatnonzero(table.quantity == quantity)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = table.value[rows] / row_medians(table.value[rows].T)
+        for rack in np.unique(group[rows]):
+            mine = group[rows] == rack
+            if len(np.unique(table.node[rows[mine]])) < policy.nodes_least:
+                continue
+            values.append(row_medians(share[mine].T))
+            quantities.append(quantity)
+            racks.append(rack)
+    count = len(values)
+    return SeriesTable(
+        value=np.array(values).reshape(count, table.value.shape[1]),
+        quantity=np.array(quantities, np.int32),
+        part=np.array(racks, np.int32),
+        node=np.array(racks, np.int32),
+        groups=(),
+        twice=np.zeros(count, bool),
+    )
+
+
+def _allowed(policy: FleetPolicy) -> float:
+    return max(policy.false_alarms, 1e-9) / 1000
+
+
+def _tests(table: SeriesTable) -> Integers:
+    """Return for each series how many its node has: evidence is averaged over them."""
+    tonight = np.isfinite(table.value[:, -1])
+    series = np.bincount(table.node[tonight], minlength=int(table.node.max(initial=0)) + 1)
+    return np.maximum(series, 1)[table.node].astype(np.int32)
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """The series of one quantity, compared with their groups; ``rows`` are theirs in the table.
+
+    ``own`` are the residuals, fractions of ``middle``; ``weather`` what was taken off tonight's; ``drops``
+    by how many
+    scales of noise tonight, and the last three nights, lie below the nights before; ``alone``: without a
+    group.
+    """
+
+    rows: Indices
+    judged: Bools
+    low: Bools
+    own: Floats
+    weather: Floats
+    middle: float
+    noise: _Noise
+    bound: Floats
+    drops: Floats
+    alone: bool
+
+    def log_chance(self) -> Floats:
+        """Return the logarithm of how likely healthy hardware's number is as low as tonight's, at most.
+
+        Evidence of a change cannot say so: it is an average over what a change may look like.
+        """
+        earlier = np.maximum(np.isfinite(self.own[:, :-1]).sum(axis=1), 1)
+        # The level that the number fell from is itself as uncertain as its nights are few.
+        return self.noise.log_tail(-self.drops[:, 0] / np.sqrt(1 + 1 / earlier))
+
+
+def _compare_kind(table: SeriesTable, rows: Indices, policy: FleetPolicy) -> _Kind | None:
+    """Return the series of one quantity compared with their groups; None where nothing can be compared."""
+    value = table.value[rows]
+    known = np.isfinite(value)
+    middle = abs(float(np.median(value[known]))) if known.any() else 0.0
+    # Relative to 0 nothing can be said; a count of faults has its floor.
+    if middle == 0:
+        return None
+    with np.errstate(over="ignore"):
+        # Bounded: beyond it nothing is a measurement any more, and nothing overflows.
+        value = np.clip(value / middle, -_FARTHEST, _FARTHEST)
+    own, alone = _residuals(value, table.node[rows], [one[rows] for one in table.groups], policy)
+    known = np.isfinite(own)
+    noise = _measure_noise(own, policy)
+    bound = _slowest_of_others(own, table.node[rows], policy)
+    judged = known[:, -1] & (known[:, :-1].sum(axis=1) >= policy.nights_least)
+    # Cheap, for all: only what looks lower than it was is worth the likelihoods.
+    tonight = own[:, -1] - row_medians(own[:, :-1])
+    late = row_medians(own[:, -3:]) - row_medians(own[:, : max(own.shape[1] // 2, 1)])
+    moves = np.maximum(policy.slowest_moves, noise.scale)
+    with np.errstate(invalid="ignore"):
+        low = (tonight < -np.maximum(moves, 2 * noise.scale)) | (late < -moves)
+        low |= (row_medians(own) < bound) | (own[:, -1] < bound)
+    return _Kind(
+        rows=rows,
+        judged=judged,
+        low=low & judged,
+        own=own,
+        weather=(value - own)[:, -1],
+        middle=middle,
+        noise=noise,
+        bound=bound,
+        drops=np.stack([tonight, late * np.sqrt(2.0)], axis=1) / noise.scale[:, None],
+        alone=alone,
+    )
+
+
+@dataclass(frozen=True)
+class _Family:
+    """Series that one fault may slow down together: those of a GPU, or of a node.
+
+    ``key`` is of each series. What such series share without any fault counts once: ``alike`` is how much
+    they move together, the usual correlation of two of them.
+    """
+
+    key: Integers
+    alike: float
+
+    @classmethod
+    def of(cls, table: SeriesTable, kinds: Sequence[_Kind], key: Integers) -> _Family:
+        """Return the family with its correlation: measured on signs, which no fault of a few can change
+        much."""
+        nights = table.value.shape[1]
+        sums = np.zeros((int(key.max(initial=0)) + 1) * nights)
+        counts = np.zeros_like(sums)
+        for kind in kinds:
+            sign = np.sign(kind.own - row_medians(kind.own)[:, None])
+            known = np.isfinite(sign) & (sign != 0)
+            cell = (key[kind.rows, None] * nights + np.arange(nights))[known]
+            sums += np.bincount(cell, weights=sign[known], minlength=len(sums))
+            counts += np.bincount(cell, minlength=len(sums))
+        pairs = (counts * (counts - 1)).sum()
+        if not pairs:
+            return cls(key, 1.0)
+        mean = float((sums**2 - counts).sum() / pairs)
+        return cls(key, float(np.clip(np.sin(np.pi / 2 * (mean + 2 / np.sqrt(pairs))), 0.0, 1.0)))
+
+    def weight(self, members: NDArray[np.integer]) -> Floats:
+        """Return what evidence of so many members together is to be multiplied with."""
+        weight: Floats = 1 / (1 + (np.maximum(members, 1) - 1) * self.alike)
+        return weight
+
+    def suspicious(self, drops: Floats, judged: Bools) -> Bools:
+        """Return the series of families that have fallen together by more than chance explains easily."""
+        size = int(self.key.max(initial=0)) + 1
+        members = np.bincount(self.key[judged], minlength=size)
+        suspicious = np.zeros(size, bool)
+        for drop in drops.T:
+            known = judged & np.isfinite(drop)
+            total = np.bincount(self.key[known], weights=np.clip(drop[known], -4, 4), minlength=size)
+            # The noise of t with few degrees of freedom, cut off at 4, has a deviation of about 1.4 scales.
+            suspicious |= total < -2.5 * 1.4 * np.sqrt(members / self.weight(members))
+        return suspicious[self.key] & judged & (members[self.key] > 1)
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    """Evidence on the series that are suspicious, alone or together; logarithms.
+
+    ``rows`` are the series, ``kind`` and ``place`` where they are among the kinds; ``change`` is of each
+    hypothesis of
+    a change, ``shares`` the logarithms of their weights.
+    """
+
+    kinds: Sequence[_Kind]
+    rows: Indices
+    kind: Indices
+    place: Indices
+    change: Floats
+    level: Floats
+    shares: Floats
+
+    @classmethod
+    def of(cls, table: SeriesTable, kinds: Sequence[_Kind], judged: Bools, together: Bools) -> _Evidence:
+        """Return the evidence on all series that deserve a closer look."""
+        nights = table.value.shape[1]
+        what = _hypotheses(nights)
+        rows, places, changes, levels = [], [], [], []
+        for kind in kinds:
+            place = np.flatnonzero(kind.low | (together & judged)[kind.rows])
+            rows.append(kind.rows[place])
+            places.append(place)
+            twice = table.twice[kind.rows]
+            for some in np.array_split(place, len(place) // _SERIES_AT_ONCE + 1):
+                noise = _Noise(kind.noise.scale[some], kind.noise.freedom)
+                changes.append(_change_evidence(kind.own[some], twice[some], noise))
+                level = _level_evidence(kind.own[some], twice[some], kind.bound[some], noise)
+                levels.append(np.full(len(some), -np.inf) if kind.alone else level)
+        change = np.concatenate([np.empty((0, len(what))), *changes])
+        return cls(
+            kinds=kinds,
+            rows=np.concatenate([np.empty(0, np.intp), *rows]),
+            kind=np.repeat(np.arange(len(kinds)), [len(one) for one in rows]),
+            place=np.concatenate([np.empty(0, np.intp), *places]),
+            change=change,
+            level=np.concatenate([np.empty(0), *levels]),
+            shares=np.log(_weights(nights)),
+        )
+
+    def of_changes(self, rows: NDArray[np.intp]) -> Floats:
+        """Return the evidence that some series have changed, each by itself."""
+        evidence: Floats = _log_sum(self.change[rows] + self.shares)
+        return evidence
+
+    def of_series(self, rows: NDArray[np.intp]) -> Floats:
+        """Return the evidence on some series, each by itself, of change and level."""
+        evidence: Floats = np.logaddexp(self.of_changes(rows) + np.log(0.8), self.level[rows] + np.log(0.2))
+        return evidence
+
+
+def _residuals(
+    value: Floats, node: Integers, groups: list[Integers], policy: FleetPolicy
+) -> tuple[Floats, bool]:
+    """Return what is left of numbers after their groups' medians, and whether there was no group."""
+    own = value.copy()
+    # From coarse to fine: each finer group has only its own difference left to take off.
+    everybody = np.zeros(own.shape, np.int32)
+    alone = True
+    for group in (everybody, *groups):
+        enough = np.zeros(own.shape, bool)
+        for night in range(own.shape[1]):
+            enough[:, night] = _subtract_medians(own[:, night], group[:, night], node, policy.nodes_least)
+        alone &= not enough[:, -1].any()
+        # Before its group had a median of its own a series was another one.
+        moved = (group != group[:, -1:]) & ~(enough & enough[:, -1:])
+        own[moved] = np.nan
+    return own, alone
+
+
+def _subtract_medians(column: Floats, group: Integers, node: Integers, least: int) -> Bools:
+    """Take the median of its group from each number, where the group has enough nodes; return where."""
+    known = np.flatnonzero(np.isfinite(column))
+    enough = np.zeros(len(column), bool)
+    if not len(known):
+        return enough
+    place = group[known]
+    # A node is in one group in a night.
+    group_of = np.full(int(node.max()) + 1, -1, np.int64)
+    group_of[node[known]] = place
+    counts = np.bincount(place)
+    large = np.bincount(group_of[group_of >= 0], minlength=len(counts)) >= least
+    order = np.argsort(column[known])
+    # Numbers of one group together, in their order.
+    order = order[np.argsort(place[order], kind="stable")]
+    begins = np.cumsum(counts) - counts
+    ordered = column[known][order]
+    last = len(ordered) - 1
+    lower, upper = begins + np.maximum(counts - 1, 0) // 2, begins + counts // 2
+    medians = (ordered[np.minimum(lower, last)] + ordered[np.minimum(upper, last)]) / 2
+    column[known] -= np.where(large, medians, 0.0)[place]
+    enough[known] = large[place]
+    return enough
+
+
+def _measure_noise(own: Floats, policy: FleetPolicy) -> _Noise:
+    """Return the noise from night to night: of all series of the kind, or of one that is noisier.
+
+    It is measured on differences, so that a series that has changed hardly counts: between one night and
+    the next, and over half of the nights, whichever is more, as noise may last for several nights.
+    """
+    nights = own.shape[1]
+    scale, freedom = 0.0, _TAILS[-1][0]
+    for lag in {1, nights // 2} - {0}:
+        apart = np.abs(own[:, lag:] - own[:, :-lag])[np.isfinite(own[:, lag:] - own[:, :-lag])] / np.sqrt(2.0)
+        if len(apart) < 30:
+            continue
+        half, most = np.quantile(apart, (0.5, 0.95))
+        if half > 0:
+            freedom = min(freedom, _fitting_freedom(most / half), _freedom_known(len(apart)))
+        _, at_half, at_most = next(tail for tail in _TAILS if tail[0] == freedom)
+        scale = max(scale, half / at_half, most / at_most)
+    if not scale:
+        freedom = _FEW_FREEDOM
+        # Nothing repeats yet: what differs between the parts has to do.
+        last = own[:, -1][np.isfinite(own[:, -1])]
+        scale = 1.4826 * float(np.median(np.abs(last - np.median(last)))) if len(last) else 0.0
+    scale = max(scale, policy.resolution)
+    # Some GPUs are noisier than others and healthy: theirs counts as far as it is known.
+    steps = np.abs(np.diff(own, axis=1)) / np.sqrt(2.0)
+    noisy = np.isfinite(steps).sum(axis=1) >= 8
+    own_scale = np.zeros(len(own))
+    if noisy.any():
+        own_scale[noisy] = np.nanmedian(steps[noisy], axis=1) / _TAILS[0][1]
+    # Bounded: a series that comes and goes would otherwise excuse itself.
+    return _Noise(np.clip(own_scale, scale, 2 * scale), freedom)
+
+
+def _fitting_freedom(ratio: float) -> int:
+    """Return the degrees of freedom of noise whose 95 % are so many times its median; a tenth for safety."""
+    fitting = [freedom for freedom, at_half, at_most in _TAILS[1:] if at_most / at_half >= 1.1 * ratio]
+    heaviest, usual = _TAILS[:2]
+    return max(fitting, default=heaviest[0] if ratio > usual[2] / usual[1] else usual[0])
+
+
+def _freedom_known(numbers: int) -> int:
+    """Return how light the tails may be said to be after so many numbers: few show none of the rare ones."""
+    if numbers < _FEW:
+        return _FEW_FREEDOM
+    return _FEW_FREEDOM + 2 if numbers < _MANY else _TAILS[-1][0]
+
+
+def _slowest_of_others(own: Floats, node: Integers, policy: FleetPolicy) -> Floats:
+    """Return for each series the lowest level that a healthy one of its kind has: of other nodes, less a
+    margin."""
+    level = row_medians(own)
+    known = np.flatnonzero(np.isfinite(level))
+    bound = np.full(len(own), -np.inf)
+    if not len(known):
+        return bound
+    order = known[np.argsort(level[known], kind="stable")]
+    largest = int(np.bincount(node[known]).max())
+    # One node with all of its GPUs and two more may be slow without hiding one another.
+    place = min(max(int(policy.slowest * len(order)), largest + 2), max(len(order) // 4, 1), len(order) - 1)
+    slowest = float(level[order[place]])
+    tail = policy.tail * (float(level[order[min(4 * place, len(order) // 2)]]) - slowest)
+    bound[:] = min(slowest, 0.0) - max(policy.margin, tail)
+    return bound
+
+
+def _hypotheses(nights: int) -> list[tuple[str, int, int]]:
+    """Return what a change may look like: kind, its first night, and the loss in steps of the grid."""
+    found = [("step", first, loss) for loss in _LOSSES for first in range(1, nights)]
+    found += [("slope", first, loss) for loss in _LOSSES for first in sorted({0, nights // 2})]
+    found += [("returning", 0, loss) for loss in _LOSSES]
+    return [*found, *(("step", first, _ANY_LOSS) for first in range(1, nights)), ("returning", 0, _ANY_LOSS)]
+
+
+def _weights(nights: int) -> Floats:
+    """Return the weight of each hypothesis; they add up to 1."""
+    kinds = [
+        "tonight" if kind == "step" and first == nights - 1 else kind
+        for kind, first, _ in _hypotheses(nights)
+    ]
+    # What began tonight has one night to show itself, all else had more.
+    shares = {"tonight": 0.3, "step": 0.4, "slope": 0.15, "returning": 0.15}
+    some = sum(shares[kind] for kind in set(kinds))
+    return np.array([shares[kind] / some / kinds.count(kind) for kind in kinds])
+
+
+def _change_evidence(own: Floats, twice: Bools, noise: _Noise) -> Floats:
+    """Return for each series and hypothesis how much likelier it is than no change, as a logarithm.
+
+    The level that the series had is unknown: every one of the grid is as likely.
+    """
+    series, nights = own.shape
+    most = max(_LOSSES)
+    size = _BELOW + _ABOVE + 1
+    grid = (np.arange(size + most) - most - _BELOW) * _STEP
+    # Around its own middle: the grid need not reach over the whole fleet. Where most nights are far below the
+    # others, around these: they are what healthy levels may be.
+    centre, good = row_medians(own), _upper_quartiles(own)
+    centre = np.where(good - centre > _ABOVE * _STEP, good, centre)
+    distance = (own - centre[:, None])[:, :, None] - grid
+    likely = noise.log_density(distance, noise.scale[:, None, None])
+    likely[~np.isfinite(own)] = 0.0
+    # Bad both times of two is twice the evidence.
+    likely[twice, -1] *= 2.0
+    sums = np.concatenate([np.zeros((series, 1, likely.shape[2])), np.cumsum(likely, axis=1)], axis=1)
+    none = _log_sum(sums[:, -1, most:])
+    columns: list[Floats] = []
+    # Sums over nights once, then every first night is a difference of two of them.
+    for loss in _LOSSES:
+        here, there = slice(most, None), slice(most - loss, most - loss + size)
+        since = sums[:, 1:-1, here] + sums[:, -1:, there] - sums[:, 1:-1, there]
+        columns += list(_log_sum(since).T)
+    for loss in _LOSSES:
+        for first in sorted({0, nights // 2}):
+            columns.append(_log_sum(_slope_likelihood(likely, first, loss, most, size)))
+    for loss in _LOSSES:
+        # Nights that come and go: each is a good or a bad one, as likely either way.
+        either = np.logaddexp(likely[:, :, most:], likely[:, :, most - loss : most - loss + size])
+        columns.append(_log_sum(either.sum(axis=1) - nights * np.log(2.0)))
+    collapsed = noise.log_collapse(-distance[:, :, most:], noise.scale[:, None, None])
+    collapsed[~np.isfinite(own)] = 0.0
+    collapsed[twice, -1] *= 2.0
+    columns += _collapse_likelihoods(likely[:, :, most:], collapsed)
+    return np.stack(columns, axis=1) - none[:, None]
+
+
+def _collapse_likelihoods(likely: Floats, collapsed: Floats) -> list[Floats]:
+    """Return the likelihoods of a loss of any size from each night on, and of one that comes and goes."""
+    healthy, since = np.cumsum(likely, axis=1), np.cumsum(collapsed, axis=1)
+    steps = _log_sum(healthy[:, :-1] + since[:, -1:] - since[:, :-1])
+    either = np.logaddexp(likely, collapsed) - np.log(2.0)
+    return [*steps.T, _log_sum(either.sum(axis=1))]
+
+
+def _slope_likelihood(likely: Floats, first: int, loss: int, most: int, size: int) -> Floats:
+    """Return the likelihood of a loss that grows evenly from a night on, for each level of the grid."""
+    nights = likely.shape[1]
+    total = np.zeros((len(likely), size))
+    for night in range(nights):
+        now = round(loss * max(night - first, 0) / max(nights - 1 - first, 1))
+        total += likely[:, night, most - now : most - now + size]
+    return total
+
+
+def _level_evidence(own: Floats, twice: Bools, bound: Floats, noise: _Noise) -> Floats:
+    """Return how much likelier a level below the bound is than the bound itself, as a logarithm."""
+    # Against the bound itself: it is the healthy level that a slow one is hardest told from.
+    known = np.isfinite(own)
+    weight = known.astype(np.float64)
+    weight[twice, -1] *= 2.0
+    scale = noise.scale[:, None]
+    distance = np.where(known, own - bound[:, None], 0.0)
+    at_bound = (noise.log_density(distance, scale) * weight).sum(axis=1)
+    below = [
+        (noise.log_density(distance + loss, scale) * weight).sum(axis=1) - at_bound for loss in _LEVEL_LOSSES
+    ]
+    below.append((noise.log_collapse(-distance, scale) * weight).sum(axis=1) - at_bound)
+    evidence: Floats = _log_sum(np.stack(below, axis=1)) - np.log(len(below))
+    return evidence
+
+
+def _slow_by_node(
+    table: SeriesTable, evidence: _Evidence, families: Sequence[_Family], policy: FleetPolicy
+) -> Iterator[SlowSeries]:
+    """Yield the slow series of nodes whose evidence is enough."""
+    if not len(evidence.rows):
+        return
+    tests = _tests(table)
+    node = table.node[evidence.rows]
+    order = np.argsort(node, kind="stable")
+    _, begins = np.unique(node[order], return_index=True)
+    allowed = _allowed(policy)
+    own = evidence.of_series(np.arange(len(node)))
+    for begin, end in zip(begins, [*begins[1:], len(order)], strict=True):
+        some = order[begin:end]
+        total = _node_evidence(evidence, some, own[some], families, int(tests[evidence.rows[some[0]]]))
+        if total < np.log(1 / (allowed * policy.watched)):
+            continue
+        strongest = own[some].max()
+        for one in some[(own[some] >= min(_STRONG, strongest))]:
+            slow = _describe(evidence, int(one), total, policy)
+            if slow is not None:
+                yield slow
+
+
+def _node_evidence(
+    evidence: _Evidence, some: Indices, own: Floats, families: Sequence[_Family], tests: int
+) -> float:
+    """Return a node's evidence: the average of that on its series, on its GPUs, and on the whole."""
+    # What was not suspicious counts as nothing, and in the number that is divided by.
+    single = float(_log_sum(own[None, :])[0]) - np.log(tests)
+    shares = [np.log(0.6) + single]
+    for family in families:
+        keys, place = np.unique(family.key[evidence.rows[some]], return_inverse=True)
+        joint = np.zeros((len(keys), evidence.change.shape[1]))
+        np.add.at(joint, place, evidence.change[some])
+        members = np.bincount(place)
+        joint *= family.weight(members)[:, None]
+        each = _log_sum(joint + evidence.shares)
+        # As many families as there would be if all were as large as these.
+        count = max(tests / members.mean(), 1.0)
+        shares.append(np.log(0.2) + float(_log_sum(each[None, :])[0]) - np.log(count))
+    return float(_log_sum(np.array([shares]))[0])
+
+
+def _describe(evidence: _Evidence, one: int, total: float, policy: FleetPolicy) -> SlowSeries | None:
+    """Return what is slow about a series; None where it is not tonight."""
+    kind, place = evidence.kinds[evidence.kind[one]], evidence.place[one]
+    own, change = kind.own[place], evidence.change[one] + evidence.shares
+    if evidence.level[one] > _log_sum(change[None, :])[0]:
+        test, base, nights = "level", 0.0, int(np.isfinite(own).sum())
+        now = float(row_medians(own[None, :])[0])
+        slow_tonight = own[-1] < kind.bound[place]
+    else:
+        test = "change"
+        base, now, nights = _before_and_now(own, *_hypotheses(own.size)[int(change.argmax())])
+        slow_tonight = own[-1] < base - (base - now) / 2
+    loss = base - now
+    if not slow_tonight or loss <= 0:
+        return None
+    expected = (base + kind.weather[place]) * kind.middle
+    # A fraction of the median becomes one of what the part itself should have given.
+    loss *= kind.middle / abs(expected) if expected else 1.0
+    return SlowSeries(
+        series=int(evidence.rows[one]),
+        test=test,
+        loss=loss,
+        base=expected,
+        nights=nights,
+        evidence=float(np.exp(min(total, 700.0))),
+        proven=total >= -np.log(_allowed(policy)),
+        suspected=total >= -np.log(_allowed(policy) * policy.suspicions),
+        alone=kind.alone,
+    )
+
+
+def _before_and_now(own: Floats, shape: str, first: int, steps: int) -> tuple[float, float, int]:
+    """Return a series' level before a change and since, and for how many nights it has lasted."""
+    loss = steps * _STEP if steps != _ANY_LOSS else _COLLAPSE
+    if shape == "step":
+        return *_medians(own[:first], own[first:]), int(np.isfinite(own[first:]).sum())
+    if shape == "slope":
+        third = max(own.size // 5, 2)
+        return *_medians(own[: first + third], own[-third:]), int(np.isfinite(own[first:]).sum())
+    # Up to every second night may be bad, so that the median says nothing.
+    good = float(np.nanquantile(own, 0.75))
+    bad = own < good - loss / 2
+    return *_medians(own[~bad], own[bad]), int(bad.sum())
+
+
+def _medians(before: Floats, since: Floats) -> tuple[float, float]:
+    one, two = before[np.isfinite(before)], since[np.isfinite(since)]
+    if not len(one) or not len(two):
+        return 0.0, 0.0
+    return float(np.median(one)), float(np.median(two))
+
+
+def _log_sum(table: Floats) -> Floats:
+    """Return the logarithm of the sum of the exponentials along the last axis."""
+    highest = table.max(axis=-1)
+    highest = np.where(np.isfinite(highest), highest, 0.0)
+    with np.errstate(divide="ignore"):
+        total: Floats = np.log(np.exp(table - highest[..., None]).sum(axis=-1)) + highest
+    return total
+
+
+def _upper_quartiles(table: Floats) -> Floats:
+    """Return of each row a number that a quarter of its numbers reaches; NaN of an empty row."""
+    ordered = np.sort(table, axis=1)
+    place = np.isfinite(ordered).sum(axis=1) * 3 // 4
+    quartiles: Floats = ordered[np.arange(len(ordered)), np.minimum(place, ordered.shape[1] - 1)]
+    return quartiles
+
+
+def row_medians(table: Floats) -> Floats:
+    """Return the median of each row without its NaNs, NaN of an empty row (``nanmedian`` is slow on rows)."""
+    ordered = np.sort(table, axis=1)
+    count = np.isfinite(ordered).sum(axis=1)
+    if not ordered.shape[1]:
+        return np.full(len(ordered), np.nan)
+    rows = np.arange(len(ordered))
+    low, high = np.maximum(count - 1, 0) // 2, np.minimum(count // 2, ordered.shape[1] - 1)
+    median: Floats = (ordered[rows, low] + ordered[rows, high]) / 2
+    return median

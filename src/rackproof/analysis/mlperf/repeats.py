@@ -1,0 +1,403 @@
+"""Whether the runs of one result are as many runs: different, possible, one after the other. Pure.
+
+Compliance is checked log by log, so ten copies of one run comply as well as ten runs do. What is compared
+here are facts of each log's course, none of which depends on when the log was made: seeds, measured values,
+the distances between events, samples per second, the nodes' names. The bounds come from the published logs
+of rounds 2.1, 4.1, 5.0 and 5.1 (6,500 logs of 728 results): all but one copy in them are within.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import statistics
+import struct
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+from rackproof.analysis.mlperf.published import find_published
+from rackproof.core.records import Finding, Source, Verdict
+
+SAME_TIMES = 0.8
+"""Two runs share at most 0.62 of the moments of their events (unet3d on a TPU; since round 2.1, 0.45)."""
+SAME_VALUES = 0.5
+"""Two runs share at most 0.31 of what they measured (unet3d, whose statistics have few digits)."""
+FASTER_THAN_REPEATS = 1.5
+"""Samples per second of one run, by the median of all: at most 1.33 in the published results."""
+FASTER_THAN_ITSELF = 1.5
+"""Of a whole run, by the median between its evaluations: at most 1.22."""
+FASTER_THAN_STATED = 1.2
+"""Of a whole run, by the throughput that its log states: at most 1.04."""
+FASTER_THAN_PUBLISHED = 3.0
+"""By the fastest result that was ever published for the benchmark, on any system."""
+SEEDS_SINCE = (4, 0)
+"""Of 532 published results of 4.1 to 5.1 none is without seeds; of 3.0 6 %, of 2.1 13 %, of 0.7 a third."""
+OWN_SEEDS_SINCE = (1, 0)
+"""Since then the package checker refuses a seed that two runs have; minigo 0.7 was published with seed 0."""
+EARLY_S = 1.0
+"""Clocks of ranks differ by less."""
+_FEWEST_TIMES, _FEWEST_VALUES = 5, 3
+_DIGITS, _MANY_DIGITS = 5, 8
+"""Numbers of so many digits are not equal by chance: a few of the former, one of the latter."""
+_MOST_TIMES, _MOST_VALUES = 120, 20_000
+_MOST_SAMPLES_AS_EPOCHS = 1000
+"""bert and gpt3 log samples where others log epochs."""
+_EVALUATIONS = frozenset({"eval_accuracy", "eval_error"})
+_SYSTEM = ("submission_platform", "submission_org", "submission_division")
+_COURSE = frozenset({"block_start", "block_stop", "epoch_start", "epoch_stop", "eval_start", "eval_stop"})
+_AMOUNTS = ("samples_count", "epoch_num", "step_num")
+_OWN_PACE = frozenset({"dlrm", "minigo", "stable_diffusion"})
+"""Evaluated after the training, or not evenly: what lies between two evaluations shows no pace."""
+
+
+@dataclass
+class RunTrace:
+    """What one log shows of its run's course. Times are in seconds since 1970.
+
+    Attributes:
+        file: The log.
+        benchmark: As the log names it.
+        start: The first run_start.
+        stop: The first run_stop.
+        seeds: All seeds, as text.
+        times: Distinct moments of the events from start to stop.
+        values: What was measured meanwhile, of enough digits to be this run's own: ``(key, name, value)``.
+        course: Digest of what every event from start to stop says, whenever it was said (without the seeds).
+        amounts: ``(time, samples or epochs)`` of the evaluations.
+        amount_kind: Which of the two they count.
+        early: Key and seconds of the training event that is furthest before the start.
+        train_samples: Samples of an epoch.
+        throughput: Samples per second as the log states them.
+        nodes: Names of nodes in the launcher's lines.
+        node_count: Nodes of the job as the run script states them, else as many as are named.
+        system: Whose run it is, on what, and in which division, as far as the log states that.
+    """
+
+    file: str
+    benchmark: str = ""
+    start: float | None = None
+    stop: float | None = None
+    seeds: set[str] = field(default_factory=set)
+    times: tuple[float, ...] = ()
+    values: frozenset[tuple[str, str, float]] = frozenset()
+    course: str = ""
+    amounts: list[tuple[float, float]] = field(default_factory=list)
+    amount_kind: str = ""
+    early: tuple[str, float] | None = None
+    train_samples: float | None = None
+    throughput: float | None = None
+    nodes: frozenset[str] = frozenset()
+    node_count: int | None = None
+    system: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """From start to stop; 0 where either is unknown."""
+        return self.stop - self.start if self.start is not None and self.stop is not None else 0.0
+
+    @property
+    def pace(self) -> float | None:
+        """Samples or epochs per second of the whole run."""
+        return self.amounts[-1][1] / self.seconds if self.amounts and self.seconds > 0 else None
+
+
+def trace_of_events(
+    file: str, events: Iterable[tuple[float, str, Any, Mapping[str, Any]]], *, benchmark: str = ""
+) -> RunTrace:
+    """Return what a log's events show of its run.
+
+    Args:
+        file: The log's name.
+        events: ``(seconds since 1970, key, value, metadata)`` in the log's order.
+        benchmark: As the log names it.
+    """
+    kept = list(events)
+    trace = RunTrace(file, benchmark)
+    # The first of each: a second start or stop is the parser's finding, not this comparison's.
+    trace.start = next((time for time, key, _, _ in kept if key == "run_start"), None)
+    trace.stop = next((time for time, key, _, _ in kept if key == "run_stop"), None)
+    _take_statements(trace, kept)
+    if trace.start is None:
+        return trace
+    trace.early = _earliest_before(trace.start, kept)
+    end = math.inf if trace.stop is None else trace.stop
+    within = [one for one in kept if trace.start <= one[0] <= end]
+    trace.times = tuple(sorted({time for time, _, _, _ in within})[:_MOST_TIMES])
+    trace.values = frozenset(list(_measured(within))[:_MOST_VALUES])
+    said = "\n".join(sorted(_said(within, trace.start)))
+    trace.course = hashlib.sha256(said.encode("utf-8", "replace")).hexdigest()
+    _take_amounts(trace, within)
+    return trace
+
+
+def _take_statements(trace: RunTrace, events: Sequence[tuple[float, str, Any, Mapping[str, Any]]]) -> None:
+    """Note what a log states of its run before it starts: seeds, samples, and whose it is."""
+    trace.seeds = {_seed_text(value) for _, key, value, _ in events if key == "seed" and value is not None}
+    trace.train_samples = next((_float(value) for _, key, value, _ in events if key == "train_samples"), None)
+    # Reversed, so that the first statement stays: what ranks repeat says the same.
+    stated = {key: str(value) for _, key, value, _ in reversed(events) if key in _SYSTEM}
+    trace.system = tuple(stated.get(key, "") for key in _SYSTEM)
+
+
+def _earliest_before(
+    start: float, events: Iterable[tuple[float, str, Any, Mapping[str, Any]]]
+) -> tuple[str, float] | None:
+    early = [(start - time, key) for time, key, _, _ in events if key in _COURSE | _EVALUATIONS]
+    seconds, key = max(early, default=(0.0, ""))
+    return (key, seconds) if seconds > EARLY_S else None
+
+
+def _measured(
+    events: Iterable[tuple[float, str, Any, Mapping[str, Any]]],
+) -> Iterator[tuple[str, str, float]]:
+    for _, key, value, _ in events:
+        if key in _EVALUATIONS or key == "tracked_stats":
+            named = value.items() if isinstance(value, dict) else (("", value),)
+            for name, one in named:
+                if isinstance(one, float) and math.isfinite(one) and _digits(one) >= _DIGITS:
+                    yield key, str(name), one
+
+
+def _digits(value: float) -> int:
+    """Return how many digits a number has; 24.13 in single precision is written 24.1299991607666."""
+    text = repr(abs(value))
+    with contextlib.suppress(OverflowError):
+        single = struct.unpack("f", struct.pack("f", value))[0]
+        if single == value:
+            short = (f"{abs(value):.{digits}g}" for digits in range(1, 10))
+            text = next((one for one in short if _is_single(one, abs(single))), text)
+    return len(text.split("e")[0].replace(".", "").strip("0"))
+
+
+def _is_single(text: str, value: float) -> bool:
+    return bool(struct.unpack("f", struct.pack("f", float(text)))[0] == value)
+
+
+def _said(events: Iterable[tuple[float, str, Any, Mapping[str, Any]]], start: float) -> Iterator[str]:
+    for time, key, value, _ in events:
+        if key != "seed":
+            yield f"{round((time - start) * 1000)} {key} {value!r}"
+
+
+def _take_amounts(trace: RunTrace, events: Iterable[tuple[float, str, Any, Mapping[str, Any]]]) -> None:
+    """Note how far the training had come at each evaluation, as far as that ascends."""
+    for time, key, _, metadata in events:
+        if key not in _EVALUATIONS:
+            continue
+        kind = next((name for name in _AMOUNTS if _float(metadata.get(name)) is not None), "")
+        amount = _float(metadata.get(kind)) if kind else None
+        if amount is None or (trace.amount_kind and kind != trace.amount_kind):
+            continue
+        trace.amount_kind = kind
+        if not trace.amounts or (time > trace.amounts[-1][0] and amount > trace.amounts[-1][1]):
+            trace.amounts.append((time, amount))
+
+
+def _float(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _seed_text(value: Any) -> str:
+    number = _float(value)
+    return str(value).strip() if number is None else f"{number:.17g}"
+
+
+# -- what is found ------------------------------------------------------------------------------------
+
+
+def compare_runs(traces: Sequence[RunTrace], *, ruleset: str, usage: str) -> list[Finding]:
+    """Return what shows that the runs are not as many runs, or could not take as little time.
+
+    Args:
+        traces: One for every run that counts in the score.
+        ruleset: The rules of the round.
+        usage: ``training`` or ``hpc``.
+    """
+    findings = [*_seed_findings(traces, usage, _version(ruleset)), *_system_findings(traces)]
+    findings += _node_count_findings(traces)
+    for trace in traces:
+        findings += _speed_findings(trace)
+    findings += _pace_findings(traces)
+    for first, second in combinations(traces, 2):
+        findings += _pair_findings(first, second)
+    return findings
+
+
+def _version(ruleset: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in ruleset.split(".") if part.isdigit())
+
+
+def _unproven(code: str, message: str, file: str) -> Finding:
+    return Finding(code=code, verdict=Verdict.UNPROVEN, message=message, source=Source(file=file))
+
+
+def _system_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
+    """Yield the runs of another system than most: of 1,133 published results none mixes two."""
+    usual = Counter(trace.system for trace in traces).most_common(1)
+    for trace in traces:
+        if trace.system != usual[0][0]:
+            named = ", ".join(part for part in trace.system if part) or "no system"
+            yield _unproven("systems_differ", f"states {named[:200]}, unlike the other runs", trace.file)
+
+
+def _node_count_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
+    """Yield the runs on another number of nodes than most.
+
+    Of 408 published results that state it, and of 237 that name their nodes, none mixes two numbers.
+    """
+    usual = next(
+        iter(Counter(trace.node_count for trace in traces if trace.node_count).most_common(1)), (None,)
+    )[0]
+    # One that states none may be the one that differs; in one published result half of them state none.
+    stated = sum(trace.node_count is not None for trace in traces)
+    for trace in traces:
+        if trace.node_count is None and 2 * stated <= len(traces):
+            continue
+        if usual is not None and trace.node_count != usual:
+            ran = "no number of" if trace.node_count is None else str(trace.node_count)
+            yield _unproven("nodes_differ", f"ran on {ran} nodes, the other runs on {usual}", trace.file)
+
+
+def _seed_findings(traces: Sequence[RunTrace], usage: str, version: tuple[int, ...]) -> list[Finding]:
+    """Return the runs without a seed, and those with another run's; how bad that is depends on the round."""
+    findings = []
+    without = [trace.file for trace in traces if not trace.seeds]
+    asked_for = usage == "training" and version >= SEEDS_SINCE
+    if without and (asked_for or len(without) < len(traces)):
+        message = f"no seed in {', '.join(without[:5])}: that the runs are different ones is not shown"
+        findings.append(_unproven("no_seed", message, without[0]))
+    elif without:
+        message = "the logs state no seeds: that the runs are different ones rests on what they measured"
+        findings.append(Finding(code="no_seed", message=message, source=Source(file=without[0])))
+    verdict = Verdict.UNPROVEN if version >= OWN_SEEDS_SINCE else None
+    for first, second in combinations(traces, 2):
+        shared = first.seeds & second.seeds
+        # Runs may log a seed for each of a thousand ranks, of which two may be equal by chance.
+        if shared and 2 * len(shared) >= min(len(first.seeds), len(second.seeds)):
+            message = f"{second.file} has the seed of {first.file} ({min(shared)[:40]}): it repeats that run"
+            source = Source(file=second.file)
+            findings.append(Finding(code="same_seed", verdict=verdict, message=message, source=source))
+    return findings
+
+
+def _speed_findings(trace: RunTrace) -> Iterator[Finding]:
+    """Yield what shows that the run took longer than from its run_start to its run_stop."""
+    if trace.early is not None:
+        key, seconds = trace.early
+        message = f"{key} is {seconds:.3f} s earlier than run_start: the duration is unknown"
+        yield _unproven("training_before_run_start", message, trace.file)
+    for limit, what in _limits(trace):
+        message = f"{trace.seconds:.3f} s from run_start to run_stop are too few: {what}"
+        if trace.seconds > 0 and limit:
+            yield _unproven("implausible_speed", message, trace.file)
+
+
+def _limits(trace: RunTrace) -> Iterator[tuple[bool, str]]:
+    """Yield whether each bound of one run's speed is passed, and in which words."""
+    stated = _samples_per_second(trace)
+    if stated is not None and trace.throughput:
+        bound = FASTER_THAN_STATED * (
+            2 if trace.benchmark == "dlrm" else 1
+        )  # HugeCTR's dlrm states half of it
+        words = f"{stated:.4g} samples/s, where the log states {trace.throughput:.4g}"
+        yield stated > bound * trace.throughput, words
+    own = _pace_between_evaluations(trace)
+    if own and trace.pace and trace.benchmark not in _OWN_PACE:
+        times = trace.pace / own
+        yield times > FASTER_THAN_ITSELF, f"{times:.3g} times the pace between its evaluations"
+    fastest = _fastest_published(trace.benchmark)
+    if fastest is not None:
+        words = f"the fastest result ever published took {fastest:g} min"
+        yield trace.seconds / 60 * FASTER_THAN_PUBLISHED < fastest, words
+
+
+def _samples_per_second(trace: RunTrace) -> float | None:
+    if trace.pace is None:
+        return None
+    if trace.amount_kind == "samples_count":
+        return trace.pace
+    if trace.amount_kind != "epoch_num" or trace.amounts[-1][1] > _MOST_SAMPLES_AS_EPOCHS:
+        return None
+    return trace.pace * trace.train_samples if trace.train_samples else None
+
+
+def _pace_between_evaluations(trace: RunTrace) -> float | None:
+    pairs = list(zip(trace.amounts, trace.amounts[1:], strict=False))
+    if not pairs:
+        return None
+    return statistics.median((later[1] - one[1]) / (later[0] - one[0]) for one, later in pairs)
+
+
+def _fastest_published(benchmark: str) -> float | None:
+    results = find_published(benchmark=benchmark, kind="official") if benchmark else ()
+    return min((result.minutes for result in results if result.minutes is not None), default=None)
+
+
+def _pace_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
+    """Yield the runs that are much faster than the others of the same system."""
+    paces = {trace.file: trace.pace for trace in traces if trace.pace}
+    kinds = {trace.amount_kind for trace in traces if trace.pace}
+    if len(paces) < 3 or len(kinds) != 1:
+        return
+    middle = statistics.median(pace for pace in paces.values() if pace)
+    for file, pace in paces.items():
+        if pace and pace > FASTER_THAN_REPEATS * middle:
+            message = (
+                f"{pace / middle:.3g} times as fast as the median of the runs: that is not the same system"
+            )
+            yield _unproven("implausible_speed", message, file)
+
+
+def _pair_findings(first: RunTrace, second: RunTrace) -> Iterator[Finding]:
+    """Yield what shows that two logs are of one run, or that two runs were on one node at once."""
+    same = _sameness(first, second)
+    if same:
+        message = f"{second.file} is a copy of {first.file}: {same}"
+        yield _unproven("same_run", message, second.file)
+        return
+    nodes = first.nodes & second.nodes
+    seconds = _overlap_s(first, second)
+    if nodes and seconds > 0:
+        message = f"{second.file} ran {seconds:.0f} s at the same time as {first.file} on {min(nodes)}"
+        yield _unproven("overlapping_runs", message, second.file)
+
+
+def _overlap_s(first: RunTrace, second: RunTrace) -> float:
+    bounds = (first.start, second.start, first.stop, second.stop)
+    if any(bound is None for bound in bounds):
+        return 0.0
+    starts, stops = (first.start or 0, second.start or 0), (first.stop or 0, second.stop or 0)
+    return min(stops) - max(starts)
+
+
+def _sameness(first: RunTrace, second: RunTrace) -> str:
+    """Return what two logs have in common that two runs have not, in words; "" where there is nothing."""
+    if first.course and first.course == second.course:
+        return "the same events at the same distances"
+    shared, of = _shared_times(first.times, second.times)
+    if shared >= _FEWEST_TIMES and shared >= SAME_TIMES * of:
+        return f"{shared} of {of} events at the same distances"
+    common = first.values & second.values
+    of = min(len(first.values), len(second.values))
+    telling = len(common) >= _FEWEST_VALUES or any(_digits(value) >= _MANY_DIGITS for _, _, value in common)
+    if of and telling and len(common) >= SAME_VALUES * of:
+        return f"{len(common)} of {of} measured values"
+    return ""
+
+
+def _shared_times(first: Sequence[float], second: Sequence[float]) -> tuple[int, int]:
+    """Return how many moments of two logs coincide at the best shift of one of them, and of how many."""
+    if not first or not second:
+        return 0, 0
+    shifts = Counter(round((one - other) * 1000) for one in first for other in second)
+    return max(shifts.values()), min(len(first), len(second))

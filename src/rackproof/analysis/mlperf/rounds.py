@@ -1,0 +1,219 @@
+"""Which round's rules a folder of MLPerf logs is to be scored by, as far as the logs show it.
+
+A log does not name its round. The folder may lie below one that does (``training_results_v5.1``), the
+benchmark may be of one round only, and a run took place before one round's deadline and after another's.
+Where that leaves more than one round, the operator is asked: a score by another round's rules means nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from rackproof.core.text import sanitize
+
+_FOLDER = re.compile(r"(?:training|hpc)[_-]results[_-]v(\d+\.\d+)(?:\.\d+)?(?:$|[^\d.])", re.IGNORECASE)
+_STATED = re.compile(rb"(?:MLPERF_RULESET[\"']?[=:] ?|--ruleset[= ])[\"']?(\d\.\d\.\d)\b")
+_INFERENCE_FILES = re.compile(r"mlperf_log_(?:summary|detail|accuracy|trace)\.\w+")
+_INFERENCE_KEYS = re.compile(rb'"key": ?"(?:loadgen_version|requested_scenario|effective_scenario)"')
+_INFERENCE_TITLE = b"MLPerf Results Summary"
+HPC = frozenset({"cosmoflow", "deepcam", "oc20", "openfold"})
+_HEAD_BYTES = 4 << 20
+
+_ENDS = {
+    "0.7.0": "2020-07-31",
+    "1.0.0": "2021-06-15",
+    "1.1.0": "2021-11-15",
+    "2.0.0": "2022-06-15",
+    "2.1.0": "2022-10-31",
+    "3.0.0": "2023-06-15",
+    "3.1.0": "2023-10-31",
+    "4.0.0": "2024-05-31",
+    "4.1.0": "2024-10-31",
+    "5.0.0": "2025-05-31",
+    "5.1.0": "2025-10-31",
+}
+"""After which no run was made for a round. Of the newest rounds it is not known here: they are asked for."""
+_TRAINING = ("0.6.0", *_ENDS, "6.0.0", "6.1.0")
+
+
+class RoundEvidence(NamedTuple):
+    """What a folder's logs show of their round.
+
+    Attributes:
+        benchmarks: As the logs name them.
+        first: When the first run began, in seconds since 1970; None where it is unknown.
+        stated: Rulesets that the launcher's lines state.
+        folder: The ruleset in the folder's path, "" without one.
+        old_notation: ``:::MLL``, which only round 0.6 has.
+        inference: A file that LoadGen wrote, "" where there is none.
+    """
+
+    benchmarks: frozenset[str] = frozenset()
+    first: float | None = None
+    stated: frozenset[str] = frozenset()
+    folder: str = ""
+    old_notation: bool = False
+    inference: str = ""
+
+
+class Round(NamedTuple):
+    """The rules to score by and where they are from; without rules, what is to be done."""
+
+    ruleset: str
+    origin: str = ""
+    problem: str = ""
+
+
+def allowed_benchmarks(ruleset: str, usage: str = "training") -> frozenset[str]:
+    """Return the benchmarks of a round; none where mlperf-logging does not list them."""
+    # Imported here: a command that scores nothing does not need it.
+    from mlperf_logging import benchmark_meta
+
+    try:
+        return frozenset(benchmark_meta.get_allowed_benchmarks(usage, ruleset))
+    except ValueError:
+        return frozenset()
+
+
+def read_evidence(folder: Path, files: Sequence[Path]) -> RoundEvidence:
+    """Return what a folder and the beginnings of its logs show of the round."""
+    matches = [match for part in folder.absolute().resolve().parts if (match := _FOLDER.search(part))]
+    benchmarks: set[str] = set()
+    stated: set[str] = set()
+    first: float | None = None
+    old = False
+    for path in files:
+        try:
+            with path.open("rb") as stream:
+                head = stream.read(_HEAD_BYTES)
+        except OSError:
+            continue
+        stated |= {match[1].decode() for match in _STATED.finditer(head)}
+        named, began = _read_events(head)
+        benchmarks |= named
+        first = began if first is None else min(first, began or first)
+        old = old or (b":::MLL " in head and b":::MLLOG" not in head)
+    return RoundEvidence(
+        benchmarks=frozenset(benchmarks),
+        first=first,
+        stated=frozenset(stated),
+        folder=f"{matches[-1][1]}.0" if matches else "",
+        old_notation=old,
+        inference=_inference_file(folder, files),
+    )
+
+
+def _read_events(head: bytes) -> tuple[set[str], float | None]:
+    """Return the benchmarks that a log names and when its run began."""
+    named: set[str] = set()
+    began: float | None = None
+    for match in re.finditer(rb":::MLLOG (\{[^\n]{0,2000}\})", head):
+        if b"submission_benchmark" not in match[1] and (began is not None or b'"run_start"' not in match[1]):
+            continue
+        try:
+            event = json.loads(match[1])
+            if event["key"] == "submission_benchmark":
+                named.add(str(event["value"]))
+            elif event["key"] == "run_start":
+                began = float(event["time_ms"]) / 1000
+        except (ValueError, TypeError, KeyError, RecursionError):
+            continue
+    return named, began
+
+
+def _inference_file(folder: Path, files: Iterable[Path]) -> str:
+    """Return the name of a log that LoadGen wrote, "" where there is none."""
+    named = sorted(path.name for path in folder.iterdir() if _INFERENCE_FILES.fullmatch(path.name))
+    if named:
+        return named[0]
+    for path in files:
+        try:
+            with path.open("rb") as stream:
+                head = stream.read(1 << 16)
+        except OSError:
+            continue
+        if _INFERENCE_KEYS.search(head) or _INFERENCE_TITLE in head:
+            return path.name
+    return ""
+
+
+def refusal(evidence: RoundEvidence, usage: str) -> str:
+    """Return why the logs are none of this kind of MLPerf, with what to do; "" where they may be."""
+    if evidence.inference:
+        return (
+            f"{sanitize(evidence.inference, 100)} is a log of MLPerf Inference (LoadGen): only Training and "
+            "HPC are scored here; use the submission checker of mlcommons/inference"
+        )
+    shown = ", ".join(sorted(sanitize(name, 60) for name in evidence.benchmarks))
+    if usage == "training" and evidence.benchmarks & HPC:
+        return (
+            f"logs of MLPerf HPC ({shown}), not of MLPerf Training: "
+            "score them with --usage hpc and the --ruleset of their round"
+        )
+    if usage == "hpc" and evidence.benchmarks and not evidence.benchmarks & HPC:
+        return f"logs of MLPerf Training ({shown}), not of MLPerf HPC: score them with --usage training"
+    return ""
+
+
+def not_in_round(evidence: RoundEvidence, ruleset: str, usage: str) -> str:
+    """Return what of the logs' benchmarks a round does not have although another has it, in words."""
+    allowed = allowed_benchmarks(ruleset, usage)
+    strange = {
+        name: ", ".join(one for one in _TRAINING if name in allowed_benchmarks(one))
+        for name in evidence.benchmarks - allowed
+    }
+    strange = {name: rounds for name, rounds in strange.items() if rounds}
+    if usage != "training" or not allowed or not strange:
+        return ""
+    shown = "; ".join(f"{sanitize(name, 60)} is of {rounds}" for name, rounds in sorted(strange.items()))
+    return f"the round {ruleset} has not this benchmark: {shown}; name the round with --ruleset"
+
+
+def round_of(evidence: RoundEvidence, known: Sequence[str], usage: str = "training") -> Round:
+    """Return the round of the logs, if they show one.
+
+    Args:
+        evidence: What they show.
+        known: The rulesets that can be chosen.
+        usage: ``training`` or ``hpc``, whose rounds have the same benchmarks.
+    """
+    for ruleset, origin in (
+        (evidence.folder, "the folder's path"),
+        (next(iter(evidence.stated)) if len(evidence.stated) == 1 else "", "what the launcher printed"),
+        ("0.6.0" if evidence.old_notation else "", "the notation of the events"),
+    ):
+        if ruleset in known:
+            return Round(ruleset, origin)
+    possible = _possible(evidence, known) if usage == "training" else list(known)
+    if len(possible) == 1:
+        return Round(possible[0], "the benchmark")
+    dated = _round_at(evidence.first) if usage == "training" else ""
+    if dated in possible:
+        return Round(dated, "the benchmark and the date of the runs")
+    which = ", ".join(possible or known)
+    return Round(
+        "", "", f"the logs do not show of which round they are: name its rules with --ruleset ({which})"
+    )
+
+
+def _possible(evidence: RoundEvidence, known: Sequence[str]) -> list[str]:
+    """Return the rounds that have all of the benchmarks; names that no round has exclude none."""
+    rounds = {ruleset: allowed_benchmarks(ruleset) for ruleset in known}
+    named = {name for name in evidence.benchmarks if any(name in allowed for allowed in rounds.values())}
+    return [ruleset for ruleset, allowed in rounds.items() if named <= allowed]
+
+
+def _round_at(first: float | None) -> str:
+    """Return the round whose results were made at a time; "" before the first and after the last known."""
+    if first is None:
+        return ""
+    try:
+        day = datetime.fromtimestamp(first, UTC).date().isoformat()
+    except (ValueError, OverflowError, OSError):
+        return ""
+    return next((ruleset for ruleset, end in _ENDS.items() if "2019-08-01" <= day <= end), "")

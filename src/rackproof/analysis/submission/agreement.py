@@ -1,0 +1,152 @@
+"""Whether a value of a system description agrees with what nodes or logs show of it. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rackproof.core.records import Verdict
+
+
+class Doubt(NamedTuple):
+    """Why two values do not agree: proven (``fail``), not comparable (``unproven``), a remark (``None``)."""
+
+    verdict: Verdict | None
+    reason: str
+
+
+COUNTS = ("number_of_nodes", "accelerators_per_node", "host_processors_per_node")
+_NUMBERS = frozenset({*COUNTS, "host_processor_core_count", "host_processor_vcpu_count"})
+_NAMES = frozenset({"host_processor_model_name", "framework"})
+
+# DIMMs hold more than the system shows, and people round: 5 % lies between that and the next smaller part.
+_TOLERANCE = 0.05
+_CAPACITY = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([kmgtp])(i?)b?\b", re.IGNORECASE)
+_VERSION = re.compile(r"[0-9]{1,9}(?:[.-][0-9]{1,9})*")
+_ALTERNATIVES = re.compile(r"[;,/]| or ")
+_OTHER_MODEL = re.compile(r"(?!sxm|nvl|pcie|gen|oam)[a-z]{1,3}[0-9]{2,4}[a-z]{0,2}")
+
+
+def doubt_of(key: str, described: str, seen: str) -> Doubt | None:
+    """Return why a described value does not agree with one that was seen, ``None`` if it does.
+
+    Args:
+        key: The description's key; keys of its software are versions.
+        described: The value in the description, not empty.
+        seen: The value in the nodes' facts or in a log.
+    """
+    if key in _NUMBERS:
+        return _same_number(described, seen)
+    return _RULES.get(key, _same_words)(described, seen)
+
+
+def _contradicted(agrees: bool) -> Doubt | None:
+    return None if agrees else Doubt(Verdict.FAIL, "")
+
+
+def _same_number(described: str, seen: str) -> Doubt | None:
+    return _contradicted(_plain_number(described) == _plain_number(seen))
+
+
+def _plain_number(text: str) -> str:
+    """Return a whole number without what a YAML or JSON float adds to it."""
+    return text.strip().removesuffix(".0")
+
+
+def _same_capacity(described: str, seen: str) -> Doubt | None:
+    ours, theirs = _capacities(described), _capacities(seen)
+    if not ours or not theirs:
+        return Doubt(Verdict.UNPROVEN, "it is no amount of memory such as 192 GB")
+    near = any(math.isclose(one, other, rel_tol=_TOLERANCE) for one in ours for other in theirs)
+    return _contradicted(near)
+
+
+def _capacities(text: str) -> set[float]:
+    """Return the bytes that a text may mean: GB is written for both powers, of ten and of two."""
+    match = _CAPACITY.search(text.replace(",", ""))
+    if match is None:
+        return set()
+    power = "kmgtp".index(match[2].lower()) + 1
+    bases = (1024,) if match[3] else (1000, 1024)
+    return {float(match[1]) * base**power for base in bases}
+
+
+def same_version(described: str, seen: str) -> Doubt | None:
+    """Return why no version of a description is the one that was seen: equal, or the beginning of it."""
+    theirs = _version(seen)
+    ours = [version for part in _ALTERNATIVES.split(described) if (version := _version(part))]
+    if described.casefold().split() == seen.casefold().split():
+        return None
+    if not theirs or not ours:
+        return Doubt(Verdict.UNPROVEN, "it is no version that could be compared")
+    return _contradicted(any(_begins(one, theirs) or _begins(theirs, one) for one in ours))
+
+
+def _version(text: str) -> list[str]:
+    """Return the numbers of the first version in a text."""
+    match = _VERSION.search(text)
+    return [str(int(number)) for number in re.split("[.-]", match[0])] if match else []
+
+
+def _begins(short: list[str], long: list[str]) -> bool:
+    return long[: len(short)] == short
+
+
+def _same_system(described: str, seen: str) -> Doubt | None:
+    """Return how operating systems differ; their point releases only make a remark."""
+    ours, theirs = _version(described), _version(seen)
+    if ours[:2] != theirs[:2] or not _name_words(described) & _name_words(seen):
+        return _contradicted(_same_name(described, seen) is None)
+    if _begins(ours, theirs) or _begins(theirs, ours):
+        return None
+    return Doubt(None, "they are point releases of one version")
+
+
+def _name_words(text: str) -> set[str]:
+    return set(re.findall(r"[a-z]{2,}", text.casefold())) - {"lts", "linux", "gnu"}
+
+
+def _same_name(described: str, seen: str) -> Doubt | None:
+    # One may state more than the other: "PyTorch" and "PyTorch NVIDIA Release 25.04" agree.
+    ours, theirs = (" ".join(text.casefold().split()) for text in (described, seen))
+    return _contradicted(ours in theirs or theirs in ours)
+
+
+def _same_model(described: str, seen: str) -> Doubt | None:
+    ours, theirs = model_words(described), model_words(seen)
+    if not theirs:
+        return _contradicted(described.casefold() == seen.casefold())
+    # Whole words: a B200 is no GB200. And no second model beside the right one.
+    others = [word for word in ours - theirs if _OTHER_MODEL.fullmatch(word)]
+    return _contradicted(bool(ours & theirs) and not others)
+
+
+def model_words(name: str) -> frozenset[str]:
+    """Return the words of a name that distinguish models: those with a digit, without memory sizes."""
+    words = re.findall(r"[a-z0-9]+", name.casefold())
+    return frozenset(
+        word
+        for word in words
+        if re.search(r"[a-z]", word)
+        and re.search(r"\d", word)
+        and not re.fullmatch(r"\d+gb|(?:hbm|sxm)\w*", word)
+    )
+
+
+def _same_words(described: str, seen: str) -> Doubt | None:
+    """Return a remark where prose differs: no rule decides whether it means the same."""
+    ours, theirs = (set(re.findall(r"[a-z0-9]+", text.casefold())) for text in (described, seen))
+    if ours <= theirs or theirs <= ours:
+        return None
+    return Doubt(None, "it is prose, which only people can compare")
+
+
+_RULES: dict[str, Callable[[str, str], Doubt | None]] = {
+    **dict.fromkeys(_NAMES, _same_name),
+    "accelerator_model_name": _same_model,
+    "accelerator_memory_capacity": _same_capacity,
+    "host_memory_capacity": _same_capacity,
+    "operating_system": _same_system,
+}

@@ -1,0 +1,46 @@
+"""What no option or argument of any command takes: numbers beyond all use, and bytes that are no text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+LARGEST = 1e6
+"""Larger numbers overflow clocks and arithmetic; as seconds it is eleven days. NaN is beyond it, too."""
+
+
+class _Fit(click.ParamType[Any]):
+    """A type of click, and what its values are checked for beside."""
+
+    def __init__(self, inner: click.ParamType[Any]) -> None:
+        self.inner = inner
+        self.name = inner.name
+
+    def __getattr__(self, name: str) -> Any:
+        # Where a range ends, for `--help`.
+        return getattr(self.inner, name)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the value, or end with a usage error."""
+        found = self.inner.convert(value, param, ctx)
+        # Not `> LARGEST`, which a NaN would pass.
+        if isinstance(found, float) and not abs(found) <= LARGEST:
+            self.fail(f"{value!s} is no number from -{LARGEST:g} to {LARGEST:g}.", param, ctx)
+        # Python keeps bytes that are no UTF-8 as such letters, which no database takes.
+        if isinstance(found, str) and any("\ud800" <= letter <= "\udfff" for letter in found):
+            self.fail("it is no text: not UTF-8.", param, ctx)
+        return found
+
+
+def refuse_unfit_values(command: click.Command) -> None:
+    """Make a command and those below it refuse values that no option can mean."""
+    if isinstance(command, click.Group):
+        for below in command.commands.values():
+            refuse_unfit_values(below)
+    for param in command.params:
+        # Several names in a row may be those of files, which may be any bytes.
+        if param.nargs == 1 and isinstance(
+            param.type, click.types.FloatParamType | click.types.StringParamType
+        ):
+            param.type = _Fit(param.type)

@@ -1,0 +1,16 @@
+"""Who may read what Rackproof writes on the controller: its user and group, and nobody else."""
+
+from __future__ import annotations
+
+import os
+
+_OTHERS = 0o027
+
+
+def hide_from_others() -> None:
+    """Let other users read nothing that this process writes, whatever umask it was started with.
+
+    Files are made 0640 and folders 0750 at most: records, logs and the history name nodes, what runs on them,
+    and with which variables.
+    """
+    os.umask(os.umask(_OTHERS) | _OTHERS)

@@ -1,0 +1,62 @@
+"""Variables that hold secrets, by their names and values: they belong into no plan, record or argument."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+HIDDEN = "(secret)"
+"""In place of a secret's value in plans, records and pages: which variables a job had stays to be seen."""
+_BEGINS, _ENDS = r"(?:^|[_.-])", r"(?![A-Z])"
+_NAMED_SO = re.compile(
+    r"PASSW|PASSPHRASE|SECRET|CREDENTIAL|API[_-]?KEY|WEBHOOK"
+    # TOKENIZERS_PARALLELISM and MAX_TOKENS are none.
+    rf"|TOKEN{_ENDS}"
+    rf"|(?:{_BEGINS}|ACCESS|PRIVATE|AUTH)KEY{_ENDS}"
+    rf"|(?:[_.-]|SSH|DB)(?:PASS|PWD){_ENDS}"
+    rf"|{_BEGINS}(?:PASS|AUTH|AUTHORIZATION|BEARER|COOKIE|CREDS?|DSN|JWT|PAT|SAS){_ENDS}"
+)
+# Tokens of a text, and the working directory that every shell exports.
+_HARMLESS = re.compile(r"(?:PAD|EOS|BOS|UNK|SEP|CLS|MASK|END|START|STOP|PER)_?TOKEN(?:_ID)?|PWD|OLDPWD")
+_VALUED_SO = re.compile(
+    # A login in a URL.
+    r"\w://[^/\s:@]{0,200}:[^/\s@]{1,200}@"
+    r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY"
+    # A JSON web token, and what well-known services begin their keys with.
+    r"|\beyJ[\w-]{10,}\.[\w-]{10,}\."
+    r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"
+    r"|\b(?:hf_|gh[pousr]_|github_pat_|glpat-|nvapi-|sk-|xox[abprs]-)[\w-]{16,}"
+    r"|\b(?:Basic|Bearer) [\w.~+/=-]{12,}"
+)
+
+
+def secret_variables(environment: Mapping[str, object]) -> list[str]:
+    """Return the names of the variables that look as if their values were secret."""
+    return [
+        str(name)
+        for name, value in environment.items()
+        if value != HIDDEN and (_is_named_so(str(name)) or _VALUED_SO.search(str(value)))
+    ]
+
+
+def _is_named_so(name: str) -> bool:
+    upper = name.upper()
+    return _HARMLESS.fullmatch(upper) is None and _NAMED_SO.search(upper) is not None
+
+
+def hide_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment fit to be shown: records of before secrets were refused may hold some."""
+    return {**environment, **dict.fromkeys(secret_variables(environment), HIDDEN)}
+
+
+def refuse_secrets(environment: Mapping[str, object]) -> None:
+    """Refuse variables that look secret.
+
+    Raises:
+        ValueError: There are any; the message has their names alone.
+    """
+    if names := secret_variables(environment):
+        raise ValueError(
+            f"{', '.join(names)}: a secret would be written into plans, records and reports; give it as "
+            "bench_secret_environment, from Vault or the environment of the controller"
+        )

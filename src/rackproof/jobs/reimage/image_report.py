@@ -1,0 +1,156 @@
+"""The boot report of a node that got an image: whether it is believed, and its host keys.
+
+Somebody who can write to the boot host could otherwise plant a host key. So nothing of a report
+counts of which that host recorded a conflict, nor of one whose keys are not this node's alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from rackproof.core.records import Record
+from rackproof.core.text import sanitize
+
+MAX_KEYS = 8
+MAX_KEY_CHARS = 16 * 1024
+_KEY = re.compile(r"[a-z0-9@.-]+ [A-Za-z0-9+/]+=*")
+_LATE = (
+    "has its order and did not report the result in time. See its console through the BMC: was its power "
+    "cut, is the image server up? Its disk does not boot; nothing is lost by starting again"
+)
+_NOT_BELIEVED = (
+    "its boot report is not believed and no host key was written: look for who else sends in the "
+    "provisioning network (journalctl -u rackproof-netboot-reports on the host that it boots from), then run "
+    "reimage.yml again"
+)
+
+
+class ImageReport(Record):
+    """What a node reported of its image; ``problem`` is why it goes no further, empty where it does."""
+
+    problem: str = ""
+    disk: str = ""
+    seconds: float = 0
+    host_keys: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+def read_image_report(
+    text: str, alarms: str, known_hosts: str, name: str, others: Sequence[str] = ()
+) -> ImageReport:
+    """Return what is believed of a boot report. No I/O.
+
+    Args:
+        text: The report; empty where there is none.
+        alarms: What the host that it booted from recorded beside it.
+        known_hosts: The text of the file that its keys go into.
+        name: The name by which they stand there.
+        others: The reports of nodes that got an image at the same time; nobody knows their keys yet.
+    """
+    # Other characters end lines for Python, too: none of them may begin an alarm.
+    lines = [line.partition(" ") for line in alarms.split("\n") if line]
+    conflicts = [sanitize(rest, 300) for kind, _, rest in lines if kind != "refused"]
+    remarks = tuple(f"alarm: {sanitize(rest, 250)}" for kind, _, rest in lines if kind == "refused")
+    if conflicts:
+        return ImageReport(problem=f"alarm: {'; '.join(conflicts[:3])}: {_NOT_BELIEVED}", remarks=remarks)
+    believed = _read_believed(text, known_hosts, name)
+    if not believed.problem and _keys_of(others).intersection(believed.host_keys):
+        problem = f"alarm: reports the host key of another node that got an image now: {_NOT_BELIEVED}"
+        believed = ImageReport(problem=problem)
+    return believed.model_copy(update={"remarks": remarks})
+
+
+def _read_believed(text: str, known_hosts: str, name: str) -> ImageReport:
+    report = _parse(text)
+    status = report.get("status")
+    if status in ("refused", "failed"):
+        reason = report.get("reason")
+        return ImageReport(
+            problem=f"{status}: {sanitize(reason, 1000) if isinstance(reason, str) else 'no reason'}"
+        )
+    if status != "written":
+        return ImageReport(problem=_LATE)
+    keys = report.get("host_keys", [])
+    if problem := find_key_problem(keys, known_hosts, name):
+        return ImageReport(problem=f"{problem}: {_NOT_BELIEVED}")
+    disk = f"{_short(report.get('disk'))} ({_short(report.get('disk_serial')) or 'no serial number'})"
+    seconds = report.get("seconds")
+    # A report is a node's own text: a time that is none must not end the playbook.
+    taken = float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < 1e9 else 0.0
+    return ImageReport(disk=disk, seconds=taken, host_keys=tuple(keys))
+
+
+def _parse(text: str) -> dict[str, Any]:
+    try:
+        report = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return report if isinstance(report, dict) else {}
+
+
+def _keys_of(texts: Iterable[str]) -> set[str]:
+    """Return all texts among the host keys of reports, whatever else is wrong with these."""
+    listed = (_parse(text).get("host_keys") for text in texts)
+    return {key for keys in listed if isinstance(keys, list) for key in keys if isinstance(key, str)}
+
+
+def _short(value: object) -> str:
+    return sanitize(value, 100).strip() if isinstance(value, str) else ""
+
+
+def find_key_problem(keys: Any, known_hosts: str, name: str) -> str:
+    """Return why host keys of a report are not written, empty where they are. No I/O."""
+    if not isinstance(keys, list) or len(keys) > MAX_KEYS or not all(map(_is_key, keys)):
+        return "reports host keys that are none"
+    kinds = [key.split()[0] for key in keys]
+    if len(set(kinds)) < len(kinds):
+        return f"alarm: reports a second host key of one kind ({', '.join(kinds)})"
+    owner = _other_owner(keys, known_hosts, name)
+    return f"alarm: reports the host key of {owner}" if owner else ""
+
+
+def _is_key(key: object) -> bool:
+    """Return whether a text is a key of the kind that it begins with."""
+    if not isinstance(key, str) or len(key) > MAX_KEY_CHARS or not _KEY.fullmatch(key):
+        return False
+    kind, encoded = key.split()
+    try:
+        blob = base64.b64decode(encoded, validate=True)
+    except binascii.Error:
+        return False
+    return blob.startswith(len(kind).to_bytes(4, "big") + kind.encode()) and len(blob) > len(kind) + 4
+
+
+def _other_owner(keys: Sequence[str], known_hosts: str, name: str) -> str:
+    """Return another host that has one of these keys: a report in its name, or an image that has keys."""
+    for names, key in _entries(known_hosts):
+        if key in keys and not _matches(names, name):
+            return sanitize(names, 100)
+    return ""
+
+
+def _entries(known_hosts: str) -> Iterator[tuple[str, str]]:
+    for line in known_hosts.splitlines():
+        words = [word for word in line.split() if not word.startswith("@")]
+        if len(words) > 2:
+            yield words[0], f"{words[1]} {words[2]}"
+
+
+def _matches(names: str, name: str) -> bool:
+    """Return whether an entry is of this name, which may stand there as its hash."""
+    if not names.startswith("|1|"):
+        return name in names.split(",")
+    salt, _, digest = names[3:].partition("|")
+    try:
+        # The format's own hash; nothing rests on its strength.
+        found = hmac.digest(base64.b64decode(salt), name.encode(), hashlib.sha1)
+        return hmac.compare_digest(found, base64.b64decode(digest))
+    except binascii.Error:
+        return False

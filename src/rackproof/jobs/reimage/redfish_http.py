@@ -1,0 +1,113 @@
+"""HTTP to a BMC that may be somebody else: whole answers are bounded, certificates checked or pinned.
+
+requests is imported inside functions, as sushy is: it comes with that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import re
+import ssl
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+from rackproof.jobs.reimage.bmc import Access, BmcError
+
+MOST_ANSWER_BYTES = 16 << 20
+"""A list of all firmware of a rack's switch has 2 MB."""
+MOST_ANSWER_S = 60.0
+_HTTPS_PORT = 443
+
+
+def refuse_plain_http(node: str, access: Access) -> None:
+    """Refuse an address to which the password would travel readable.
+
+    Raises:
+        BmcError: It is plain HTTP, and not of this machine.
+    """
+    parts = urlsplit(access.address)
+    if parts.scheme == "http" and not _is_this_machine(parts.hostname or ""):
+        raise BmcError(
+            f"{node}: its BMC at {access.display_address} is to be asked by plain HTTP, by which everybody "
+            "on the way reads the password: use https://, or a tunnel (ssh -L) and http://127.0.0.1"
+        )
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def limit_answers(session: Any, access: Access) -> None:
+    """Let a session of requests take no answer that is endless, and no certificate but the pinned one."""
+    adapter = _adapter(access.fingerprint, _origin(redfish_url(access.address)))
+    session.mount("http://", adapter)
+    session.mount("https://", adapter)
+
+
+def redfish_url(address: str) -> str:
+    """Return the address of a BMC as sushy wants it; https unless it names another scheme."""
+    return address if re.match(r"https?://", address) else f"https://{address}"
+
+
+def _origin(url: str) -> tuple[str, str, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname or "", parts.port
+
+
+def _adapter(fingerprint: str, origin: tuple[str, str, int | None]) -> Any:
+    from requests.adapters import HTTPAdapter
+    from requests.exceptions import RequestException
+
+    class BoundedAdapter(HTTPAdapter):
+        """Reads an answer whole, within its bounds: requests' own limit is one between two bytes."""
+
+        def init_poolmanager(self, *args: Any, **options: Any) -> None:
+            if fingerprint:
+                options["assert_fingerprint"] = fingerprint
+            super().init_poolmanager(*args, **options)
+
+        def send(self, request: Any, *args: Any, **options: Any) -> Any:
+            # The session's token goes along to wherever a BMC redirects.
+            if _origin(request.url) != origin:
+                raise RequestException("it redirects to another address")
+            options["stream"] = True
+            response = super().send(request, *args, **options)
+            response._content = _read_whole(response)
+            return response
+
+    return BoundedAdapter()
+
+
+def _read_whole(response: Any) -> bytes:
+    from requests.exceptions import RequestException
+
+    parts: list[bytes] = []
+    size, end = 0, time.monotonic() + MOST_ANSWER_S
+    # Not read(): that would wait for all of a part from a BMC that sends a byte every ten seconds.
+    while part := response.raw.read1(65536, decode_content=True):
+        parts.append(part)
+        size += len(part)
+        if size > MOST_ANSWER_BYTES or time.monotonic() > end:
+            response.raw.close()
+            # sushy tries no plain one of these again.
+            raise RequestException(
+                f"its answer does not end within {MOST_ANSWER_BYTES >> 20} MiB and {MOST_ANSWER_S:.0f} s"
+            )
+    response.raw.release_conn()
+    return b"".join(parts)
+
+
+def read_fingerprint(access: Access) -> str:
+    """Return the SHA-256 of the certificate that a BMC shows, as pairs with colons, or nothing."""
+    parts = urlsplit(redfish_url(access.address))
+    try:
+        # Nothing is believed of this connection: its certificate is only shown.
+        shown = ssl.get_server_certificate((parts.hostname or "", parts.port or _HTTPS_PORT), timeout=10)
+        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(shown)).digest().hex(":")
+    except (OSError, ValueError):
+        return ""

@@ -1,0 +1,41 @@
+"""Logs that are no plain text: what they are by their first bytes, and how to make text of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+HEAD_BYTES = 64
+
+_COMPRESSED = (
+    # RFC 1952, the xz and zstd formats, bzip2's and zip's manuals.
+    (b"\x1f\x8b", "gzip", "gunzip"),
+    (b"\xfd7zXZ\x00", "xz", "unxz"),
+    (b"\x28\xb5\x2f\xfd", "zstd", "unzstd"),
+    (b"BZh", "bzip2", "bunzip2"),
+    (b"PK\x03\x04", "zip", "unzip"),
+)
+
+
+def encoding_problem(head: bytes) -> str:
+    """Return what a log is instead of plain text, and what to do; empty where nothing shows it.
+
+    Args:
+        head: Its first bytes, :data:`HEAD_BYTES` of them or more.
+    """
+    for magic, name, program in _COMPRESSED:
+        if head.startswith(magic):
+            return f"it is compressed by {name}: unpack it first ({program} FILE)"
+    # Without a byte order mark ASCII shows by the zeros between its characters.
+    zeros = head[:HEAD_BYTES].count(0)
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")) or zeros * 3 > len(head[:HEAD_BYTES]):
+        return "it is UTF-16: convert it first (iconv -f UTF-16 -t UTF-8 FILE)"
+    return ""
+
+
+def encoding_problem_of(path: Path) -> str:
+    """Return the same of a file; empty where it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            return encoding_problem(stream.read(HEAD_BYTES))
+    except OSError:
+        return ""

@@ -1,0 +1,36 @@
+"""The seal of what ``rackproof_facts`` answers: whether all of it came, and as it was gathered. No I/O.
+
+A text that is empty and an entry that is not there look like a node without faults. The module seals its
+answer on the node; of one that has lost its seal nobody knows what else it has lost.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+SEAL = "seal"
+# Bytes that are no text come as lone surrogates, which what lies between may replace.
+_NOT_TEXT = re.compile(r"\\u(?:d[89a-f][0-9a-f]{2}|fffd)")
+
+
+def sealed_answer(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an answer with its seal, as the module makes it."""
+    return {**answer, SEAL: _digest(answer)}
+
+
+def answer_is_whole(answer: Mapping[str, Any]) -> bool:
+    """Return whether an answer is what was sealed."""
+    seal = answer.get(SEAL)
+    return bool(seal) and seal == _digest({key: value for key, value in answer.items() if key != SEAL})
+
+
+def _digest(answer: Mapping[str, Any]) -> str:
+    try:
+        text = json.dumps(answer, sort_keys=True)
+    except (TypeError, ValueError, RecursionError):
+        return ""
+    return hashlib.sha256(_NOT_TEXT.sub("?", text).encode()).hexdigest()

@@ -1,0 +1,183 @@
+"""What Slurm's own state of a node shows of it, and the partitions as Slurm lists them. No I/O.
+
+Texts of 21.08 to 25.05: ``DOWN*+DRAIN``, ``DOWN+DRAIN+NOT_RESPONDING``, ``IDLE+DRAIN+INVALID_REG``, and the
+symbols with which sinfo ends a state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rackproof.core.records import Verdict
+from rackproof.core.text import sanitize
+from rackproof.nodes.health_checks import Action, HealthFinding
+
+_SYMBOLS = {
+    "*": "NOT_RESPONDING",
+    "~": "POWERED_DOWN",
+    "#": "POWERING_UP",
+    "!": "POWER_DOWN",
+    "%": "POWERING_DOWN",
+    "$": "MAINT",
+    "@": "REBOOT_REQUESTED",
+    "^": "REBOOT_ISSUED",
+    "-": "PLANNED",
+    "+": "",
+}
+_SILENT = "its slurmd does not answer; check slurmd, munge and its key, the clock, the controller's address"
+_NO_RESPONSE = frozenset(("NOT_RESPONDING", "NO_RESPOND"))
+_FAILED = {
+    "NOT_RESPONDING": _SILENT,
+    "NO_RESPOND": _SILENT,
+    "DOWN": "it takes no job",
+    "ERROR": "it takes no job",
+    "FAIL": "it is about to fail, and takes no job",
+    "FAILING": "it is about to fail, and takes no new job",
+    "INVAL": "what it registered with is not what slurm.conf has",
+    "INVALID_REG": "what it registered with is not what slurm.conf has",
+}
+"""States in which a node is broken for Slurm, the one that explains the most first."""
+_SERVING = frozenset(
+    (
+        *(
+            "IDLE",
+            "ALLOCATED",
+            "ALLOC",
+            "MIXED",
+            "MIX",
+            "COMPLETING",
+            "COMP",
+            "PLANNED",
+            "PLND",
+            "RESERVED",
+            "RESV",
+        ),
+        *("RES", "MAINT", "MAINTENANCE", "BLOCKED", "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "EXTERNAL"),
+        *("PERFCTRS", "NPC", "RUN_EPILOG", "UNDRAIN", "RESUME"),
+    )
+)
+_DRAINED = frozenset(("DRAIN", "DRAINED", "DRAINING", "DRNG"))
+_REASONS_OF_SLURM = (
+    *("Not responding", "Node unexpectedly rebooted", "Node silently failed", "Low ", "gres/", "Duplicate "),
+    *(
+        "reboot timed out",
+        "ResumeTimeout reached",
+        "NO NETWORK ADDRESS FOUND",
+        "Kill task failed",
+        "Prolog error",
+    ),
+    *(
+        "Epilog error",
+        "batch job complete failure",
+        "health_check",
+        "NHC",
+        "SlurmdSpoolDir is full",
+        "Reboot ",
+    ),
+)
+"""How reasons begin that Slurm or a check that it runs writes, and no person."""
+_OWN_REASONS = ("rackproof-night:", "rackproof-reimage:")
+"""Drains that end with proofs of their own, to which this verdict belongs."""
+
+
+def state_words(state: str) -> tuple[str, ...]:
+    """Return the words of a state: ``DOWN*+DRAIN`` is DOWN, NOT_RESPONDING and DRAIN."""
+    words: list[str] = []
+    for word in state.upper().replace(",", "+").split("+"):
+        base = word.strip().rstrip("".join(_SYMBOLS))
+        words += [base, *(_SYMBOLS[symbol] for symbol in word.strip()[len(base) :])]
+    return tuple(dict.fromkeys(word for word in words if word))
+
+
+def check_slurm_state(
+    node: str, state: str, *, known: bool, reason: str = "", set_by: str = "", member: bool = True
+) -> Iterator[HealthFinding]:
+    """Find what Slurm knows against a node.
+
+    A hint each: slurmd, the network and the controller may be at fault as well as the node, and Slurm gives
+    it no job anyway, so that no night has to drain it.
+
+    Args:
+        node: Name in the inventory.
+        state: As Slurm has it.
+        known: Whether Slurm has a node of this name.
+        reason: The reason that Slurm keeps.
+        set_by: Who set it, and when.
+        member: Whether it has to be a node of the cluster.
+    """
+    if not known:
+        if member:
+            evidence = (
+                "Slurm does not know a node of this name; is it in slurm.conf? (validate_expect: slurm)"
+            )
+            yield _finding(node, "slurm_node_unknown", Verdict.UNPROVEN, "configure", evidence)
+        return
+    words = state_words(state)
+    if not words:
+        yield _finding(node, "slurm_state_unknown", Verdict.UNPROVEN, "watch", "Slurm gave no state of it")
+        return
+    because = f" ({sanitize(reason, 200)})" if reason else ""
+    shown = f"Slurm has it as {sanitize(state, 100)}{because}"
+    yield from _state_findings(node, words, shown, reason, set_by)
+
+
+def _state_findings(
+    node: str, words: Sequence[str], shown: str, reason: str, set_by: str
+) -> Iterator[HealthFinding]:
+    failed = [word for word in _FAILED if word in words]
+    ordinary = {*_FAILED, *_SERVING, *_DRAINED}
+    if failed:
+        yield _broken(node, shown, failed)
+    elif not ordinary.issuperset(words):
+        evidence = f"{shown}: nothing proves that it can take work"
+        yield _finding(node, "slurm_state_unproven", Verdict.UNPROVEN, "watch", evidence)
+    elif _DRAINED.intersection(words):
+        yield from _drain(node, shown, reason, set_by)
+
+
+def _broken(node: str, shown: str, failed: Sequence[str]) -> HealthFinding:
+    evidence, verdict = f"{shown}: {_FAILED[failed[0]]}", Verdict.FAIL
+    # After one lost answer Slurm waits for SlurmdTimeout; then the node is DOWN.
+    if _NO_RESPONSE.issuperset(failed):
+        evidence += "; Slurm still waits for it, and has it DOWN after SlurmdTimeout"
+        verdict = Verdict.UNPROVEN
+    return _finding(node, f"slurm_{failed[0].lower()}", verdict, "configure", evidence)
+
+
+def _drain(node: str, shown: str, reason: str, set_by: str) -> Iterator[HealthFinding]:
+    if reason.startswith(_OWN_REASONS):
+        return
+    if set_by.startswith("slurm@") or reason.startswith(_REASONS_OF_SLURM):
+        yield _finding(
+            node, "slurm_drained_itself", Verdict.FAIL, "inspect", f"{shown}: Slurm drained it by itself"
+        )
+    else:
+        by = f" by {sanitize(set_by, 60)}" if set_by else ""
+        yield _finding(node, "slurm_drained", Verdict.DEGRADED, "watch", f"{shown}{by}: it takes no new job")
+
+
+def missing_state(node: str, why: str) -> HealthFinding:
+    """Return the finding on a node whose state Slurm was asked for in vain."""
+    evidence = f"its state in Slurm is not known: {why}"
+    return _finding(node, "slurm_state_unknown", Verdict.UNPROVEN, "watch", evidence)
+
+
+def _finding(node: str, code: str, verdict: Verdict, action: Action, evidence: str) -> HealthFinding:
+    return HealthFinding(
+        node=node, code=code, verdict=verdict, action=action, confidence="hint", evidence=evidence
+    )
+
+
+def read_partitions(listed: str) -> dict[str, dict[str, str]]:
+    """Return the partitions: node to the reason why it is out of service, ``none`` where it is in service.
+
+    Args:
+        listed: What ``sinfo --noheader --Node --format=%N|%R|%E`` prints.
+    """
+    partitions: dict[str, dict[str, str]] = {}
+    for line in listed.splitlines():
+        node, bar, rest = line.strip().partition("|")
+        partition, _, reason = rest.partition("|")
+        if bar and node and partition:
+            partitions.setdefault(partition, {})[node] = reason.strip()
+    return partitions

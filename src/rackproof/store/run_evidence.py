@@ -1,0 +1,38 @@
+"""Whether what lies in a run's folder is still what the run recorded: its record, and its raw logs."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from rackproof.core.records import LogFile, Run
+from rackproof.store.run_folder import ResultsError, dump_run, read_run
+
+
+def log_objections(run: Run, folder: Path) -> list[str]:
+    """Return, of each log that is gone or was changed since the run was recorded, what is wrong with it."""
+    return [*filter(None, (_log_objection(log, folder / log.path) for log in run.logs))]
+
+
+def record_objection(run: Run, folder: Path) -> str:
+    """Return why a folder no longer proves a run that the history has, empty if it does."""
+    try:
+        recorded = read_run(folder)
+    except ResultsError as error:
+        return str(error)
+    # As text: a NaN differs from itself.
+    if dump_run(recorded) != dump_run(run):
+        return f"the history and {folder} differ about it"
+    return "; ".join(log_objections(run, folder))
+
+
+def _log_objection(log: LogFile, path: Path) -> str:
+    try:
+        # The size first: it is known at once, and whatever else lies there now may never end.
+        if path.stat().st_size != log.size_bytes or not path.is_file():
+            return f"its log {log.path} was changed after it was recorded"
+        with path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        return f"its log {log.path} is gone or cannot be read ({error.strerror})"
+    return "" if digest == log.sha256 else f"its log {log.path} was changed after it was recorded"

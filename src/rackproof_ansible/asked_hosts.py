@@ -1,0 +1,188 @@
+"""What a command line leaves out of a playbook: tasks that it skips, hosts that nothing is done to.
+
+Ansible ends with status 0 where tags leave no task, a task to start at is not found, or a host of ``--limit``
+is in no play. A play's pattern is evaluated whatever the command line says: that is where this is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from ansible.inventory.manager import InventoryManager
+from ansible.parsing.dataloader import DataLoader
+
+from rackproof.core.errors import RackproofError
+from rackproof.core.hostlist import compress_hostlist
+from rackproof.core.text import sanitize
+
+EVERY_HOST = ("all", "*")
+"""Terms of a limit that name no host: they ask for whatever the playbook is for."""
+
+_SKIPPING_TAGS = frozenset({"all", "always", "tagged", "untagged"})
+"""Tags that Ansible gives a meaning of its own; no task of ours has another one to be skipped by."""
+
+_asked: list[str] = []
+"""Hosts that plays of this process were asked for, in order; the callback counts them."""
+
+
+class PartialRunError(RackproofError):
+    """The command line leaves out tasks or hosts; the message names them."""
+
+
+def asked_hosts() -> tuple[str, ...]:
+    """Return the hosts that the playbooks of this process were asked for so far."""
+    return tuple(_asked)
+
+
+def check_hosts(pattern: str, groups: Mapping[str, Sequence[str]], options: Mapping[str, Any]) -> None:
+    """Check that a play does all its tasks, on every host that the command line asks for.
+
+    Args:
+        pattern: The hosts of the play.
+        groups: The inventory's groups and their hosts.
+        options: Ansible's command line.
+
+    Raises:
+        PartialRunError: It would leave out tasks or hosts.
+    """
+    if any(options.get(name) for name in ("listhosts", "listtasks", "listtags", "syntax")):
+        return
+    check_tasks(options)
+    limit = options.get("subset")
+    hosts = hosts_to_do(pattern, groups, limit)
+    # A play before the one that does the work may be for all hosts of the inventory.
+    if limit is not None or pattern not in EVERY_HOST:
+        _asked.extend(sorted(set(hosts) - set(_asked), key=hosts.index))
+
+
+def check_tasks(options: Mapping[str, Any]) -> None:
+    """Check that a command line leaves out no task. No I/O.
+
+    Raises:
+        PartialRunError: It does.
+    """
+    tags = [str(tag) for tag in options.get("tags") or ("all",)]
+    skipped = sorted(_SKIPPING_TAGS & {str(tag) for tag in options.get("skip_tags") or ()})
+    given = {
+        "--tags": ",".join(tags) if "all" not in tags else "",
+        "--skip-tags": ",".join(skipped),
+        "--start-at-task": options.get("start_at_task") or "",
+        "--step": "yes" if options.get("step") else "",
+    }
+    for option, value in given.items():
+        if value:
+            shown = "" if option == "--step" else f" {sanitize(value, 100)}"
+            raise PartialRunError(
+                f"{option}{shown} leaves out tasks, and what was not done is not proven. This playbook does "
+                "all of its tasks, and goes on by itself where it was interrupted: leave the option out"
+            )
+
+
+def hosts_to_do(pattern: str, groups: Mapping[str, Sequence[str]], limit: str | None) -> list[str]:
+    """Return the hosts that a play is asked for.
+
+    Args:
+        pattern: The hosts of the play.
+        groups: The inventory's groups and their hosts.
+        limit: The command line's, None without one.
+
+    Raises:
+        PartialRunError: A term of the limit names nothing, or a host that is not the play's, or none is left,
+            or a host's name has characters that cannot be seen.
+    """
+    inventory = _inventory(groups)
+    covered = [str(host.name) for host in inventory.get_hosts(pattern)]
+    _check_names(covered)
+    terms = _terms(inventory, limit)
+    if not terms:
+        if not covered:
+            raise PartialRunError(
+                f"the inventory has no host in {_groups_of(pattern)}, so nothing would be done: check -i and "
+                "the groups of its hosts"
+            )
+        return covered
+    _check_terms(inventory, terms, groups)
+    asked = _names(inventory, terms)
+    positive = [term for term in terms if term[0] not in "!&"]
+    if not set(positive) <= set(EVERY_HOST):
+        _check_covered(asked, covered, pattern)
+    hosts = [host for host in covered if host in set(asked)]
+    if not hosts:
+        raise PartialRunError(
+            f"-l {sanitize(limit, 200)} leaves no host of {_groups_of(pattern)}, so nothing would be done: "
+            "check it"
+        )
+    return hosts
+
+
+def _check_names(hosts: Iterable[str]) -> None:
+    # Two names that look alike are two nodes for a history, a drain and an order to write a disk.
+    for host in hosts:
+        if not host.isprintable():
+            raise PartialRunError(
+                f"the inventory's host {ascii(host)[:200]} has characters that cannot be seen; write its "
+                "name anew"
+            )
+
+
+def _inventory(groups: Mapping[str, Sequence[str]]) -> InventoryManager:
+    """Return an inventory with these groups: patterns are Ansible's to evaluate."""
+    inventory = InventoryManager(loader=DataLoader(), sources=[], parse=False)
+    known: set[str] = set()
+    for group, hosts in groups.items():
+        inventory.add_group(str(group))
+        for host in map(str, hosts):
+            if host not in known:
+                inventory.add_host(host)
+            known.add(host)
+            if group != "all":
+                inventory.add_host(host, str(group))
+    # Makes the groups children of `all`.
+    inventory.reconcile_inventory()
+    return inventory
+
+
+def _terms(inventory: InventoryManager, limit: str | None) -> list[str]:
+    """Return the terms of a limit; one that begins with @ stands for the lines of a file."""
+    inventory.subset(limit)
+    terms = [str(term) for term in inventory._subset or () if term]
+    # Whatever evaluates the terms next must not be limited by them.
+    inventory.subset(None)
+    return terms
+
+
+def _names(inventory: InventoryManager, terms: list[str]) -> list[str]:
+    """Return the hosts that terms stand for. As Ansible does it: it splits no line of a file at commas."""
+    return [str(host.name) for host in inventory._evaluate_patterns(terms)]
+
+
+def _check_terms(
+    inventory: InventoryManager, terms: Iterable[str], groups: Mapping[str, Sequence[str]]
+) -> None:
+    """Check that each term of a limit names a host; what excludes or intersects may name an empty group."""
+    for term in terms:
+        name = term.lstrip("!&")
+        hosts = _names(inventory, [name]) if name else []
+        if hosts or (term[0] in "!&" and name in groups):
+            continue
+        what = "is a group without hosts" if name in groups else "is no host and no group of the inventory"
+        raise PartialRunError(
+            f"{sanitize(name, 200) or 'an empty name'} {what}, so nothing would be done for it: correct it "
+            "in -l, or leave it out"
+        )
+
+
+def _check_covered(asked: Iterable[str], covered: Collection[str], pattern: str) -> None:
+    strangers = sorted(set(asked) - set(covered))
+    if strangers:
+        names = ", ".join(strangers) if len(strangers) <= 3 else compress_hostlist(strangers)
+        verb, them = ("is", "it") if len(strangers) == 1 else ("are", "them")
+        raise PartialRunError(
+            f"{sanitize(names, 400)} {verb} not in {_groups_of(pattern)}, so nothing would be done or proven "
+            f"there: leave {them} out of -l, or put {them} into one of these groups of the inventory"
+        )
+
+
+def _groups_of(pattern: str) -> str:
+    return " or ".join(pattern.replace(",", ":").split(":"))

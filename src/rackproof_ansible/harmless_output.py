@@ -1,0 +1,47 @@
+"""What Ansible prints of a node's answer: without terminal escapes, bounded, and never a line of its own."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+from ansible.utils.display import Display
+
+SHOWN_CHARACTERS = 256 * 1024
+"""The most of one message; a node may answer with megabytes."""
+
+# Ansible's own colours stay; other sequences move the cursor, rename the window or hide text.
+_HARMFUL = re.compile(
+    r"\x1b\[(?!(?:0|[01];[39][0-7])m)[0-?]*[ -/]*[@-~]?"
+    r"|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)?"
+    r"|\x1b(?!\[)[^\n]?"
+    r"|\x9b[0-?]*[ -/]*[@-~]?"
+    r"|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]"
+)
+_LINE_OF_ITS_OWN = re.compile(r"\n(?=[^ \n])")
+
+
+def harmless(message: str) -> str:
+    """Return a message as it may be shown on a terminal."""
+    shown = message[:SHOWN_CHARACTERS]
+    shown = _HARMFUL.sub("", shown)
+    if message.startswith(("[ERROR]", "[WARNING]")):
+        # Ansible indents results; errors and warnings it prints as they came.
+        shown = _LINE_OF_ITS_OWN.sub("\n  ", shown)
+    left = len(message) - SHOWN_CHARACTERS
+    return f"{shown}… ({left} more characters)" if left > 0 else shown
+
+
+def clean_display() -> None:
+    """Have all that Ansible prints pass :func:`harmless`; its callbacks see results, not what is printed."""
+    if hasattr(Display.display, "__wrapped_by_rackproof__"):
+        return
+    original = Display.display
+
+    @functools.wraps(original)
+    def display(self: Display, msg: str, *args: Any, **options: Any) -> None:
+        original(self, harmless(msg) if isinstance(msg, str) else msg, *args, **options)
+
+    display.__wrapped_by_rackproof__ = True  # type: ignore[attr-defined]
+    Display.display = display

@@ -1,0 +1,497 @@
+"""Ten logs are ten runs only if nothing shows that they are fewer, or were shorter than they say."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rackproof import logs
+from rackproof.analysis.mlperf.repeats import RunTrace, compare_runs, trace_of_events
+from rackproof.analysis.mlperf.score import FolderScore, score_folder
+from rackproof.core.records import Verdict
+
+from .samples import START_MS, event, fill, result, write
+
+Lines = list[str]
+
+
+def long_result(number: int = 0, *, seed: int | None = None, minutes: float = 10.0) -> Lines:
+    """Return a log with the statistics and evaluations that a real one has, all of them its own."""
+    own = random.Random(number)
+    lines = result(seed if seed is not None else number, minutes=minutes)
+    start = START_MS + (seed if seed is not None else number) * 10_000_000
+    step = minutes * 60_000 / 20
+    inner = []
+    for part in range(1, 19):
+        at = start + round(step * part + own.uniform(-200, 200))
+        inner.append(
+            event(at, "tracked_stats", {"train_loss": own.uniform(4, 6), "throughput": 8.0 + own.random()})
+        )
+        if part % 3 == 0 and part > 9:
+            count = round(3456 * part / 20 / 8) * 8
+            inner.append(event(at + 5, "eval_accuracy", 0.93 + own.random() / 50, samples_count=count))
+    cut = next(index for index, line in enumerate(lines) if '"block_stop"' in line)
+    lines = [*lines[:cut], *inner, *lines[cut:]]
+    return [line.replace('"value": 0.92,', f'"value": {0.92 - own.random() / 100},') for line in lines]
+
+
+def shifted(lines: Lines, milliseconds: float, **seed: int) -> Lines:
+    """Return the log as if it had been made later, and with another seed if one is given."""
+    moved = [
+        re.sub(r'"time_ms": (\d+)', lambda match: f'"time_ms": {int(match[1]) + milliseconds}', line)
+        for line in lines
+    ]
+    return (
+        [re.sub(r'("seed", "value": )\d+', rf"\g<1>{seed['seed']}", line) for line in moved]
+        if seed
+        else moved
+    )
+
+
+def copies(change: Callable[[Lines, int], Lines]) -> Callable[[Path], None]:
+    """Return a filling of a folder: one log, and nine that are made of it."""
+
+    def write_all(folder: Path) -> None:
+        base = long_result(0)
+        write(folder / "result_0.txt", base)
+        for number in range(1, 10):
+            write(folder / f"result_{number}.txt", change(list(base), number))
+
+    return write_all
+
+
+def reformatted(lines: Lines, number: int) -> Lines:
+    """Return a copy whose events have their keys in another order and other spaces."""
+    out = []
+    for line in shifted(lines, number * 3_600_000, seed=number):
+        head, token, body = line.partition(":::MLLOG ")
+        if token:
+            items = list(json.loads(body).items())
+            random.Random(number).shuffle(items)
+            body = json.dumps(dict(items), separators=(",", ":"))
+        out.append(head + token + body)
+    return out
+
+
+def thinned(lines: Lines, number: int) -> Lines:
+    """Return a copy without a third of its statistics."""
+    own = random.Random(number)
+    kept = [line for line in lines if "tracked_stats" not in line or own.random() > 0.33]
+    return shifted(kept, number * 7_200_000, seed=number)
+
+
+def stretched(lines: Lines, number: int) -> Lines:
+    """Return a copy whose clock runs a little slower from copy to copy."""
+
+    def later(match: re.Match[str]) -> str:
+        slower = (int(match[1]) - START_MS) * (1 + number / 500)
+        return f'"time_ms": {round(START_MS + slower) + number * 9_000_000}'
+
+    return [re.sub(r'"time_ms": (\d+)', later, line) for line in shifted(lines, 0, seed=number)]
+
+
+def other_losses(lines: Lines, number: int) -> Lines:
+    """Return a copy whose losses are others, at the same moments."""
+    own = random.Random(number)
+    text = [re.sub(r'("train_loss": )[0-9.]+', rf"\g<1>{own.uniform(4, 6)}", line) for line in lines]
+    text = [
+        re.sub(r'("eval_accuracy", "value": )[0-9.]+', rf"\g<1>{0.92 - own.random() / 50}", line)
+        for line in text
+    ]
+    return shifted(text, number * 3_600_000, seed=number)
+
+
+def genuine(folder: Path) -> None:
+    """Fill a folder with ten runs that differ as runs do."""
+    for number in range(10):
+        write(folder / f"result_{number}.txt", long_result(number, minutes=10 + number / 50))
+
+
+def score(folder: Path) -> FolderScore:
+    """Score by the rules of the samples."""
+    return score_folder(folder, ruleset="5.1.0")
+
+
+def codes(found: FolderScore) -> set[str]:
+    """Return the codes of what gates."""
+    return {one.code for one in found.findings if one.verdict is not None and one.verdict.gates}
+
+
+def test_ten_runs_are_ten_runs(tmp_path: Path) -> None:
+    genuine(tmp_path)
+    found = score(tmp_path)
+    assert (found.verdict, found.reasons) == (Verdict.PASS, ())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("filling", "code"),
+    [
+        pytest.param(copies(lambda lines, n: shifted(lines, n)), "same_seed", id="a millisecond later"),
+        pytest.param(
+            copies(lambda lines, n: shifted(lines, n * 10**7, seed=n)), "same_run", id="other seeds"
+        ),
+        pytest.param(copies(reformatted), "same_run", id="keys in another order"),
+        pytest.param(copies(thinned), "same_run", id="lines dropped"),
+        pytest.param(copies(stretched), "same_run", id="a slower clock"),
+        pytest.param(copies(other_losses), "same_run", id="other values at the same moments"),
+        pytest.param(
+            copies(lambda lines, n: long_result(n) if n < 9 else shifted(lines, 10**8, seed=99)),
+            "same_run",
+            id="a single copy among ten",
+        ),
+    ],
+)
+def test_copies_of_one_run_are_unproven(tmp_path: Path, filling: Callable[[Path], None], code: str) -> None:
+    filling(tmp_path)
+    found = score(tmp_path)
+    assert found.verdict is Verdict.UNPROVEN
+    assert code in codes(found)
+
+
+def each(change: Callable[[Lines], Lines]) -> Callable[[Path], None]:
+    """Return a filling of a folder: ten runs, each changed."""
+
+    def write_all(folder: Path) -> None:
+        for number in range(10):
+            write(folder / f"result_{number}.txt", change(long_result(number, minutes=10 + number / 50)))
+
+    return write_all
+
+
+def at(lines: Lines, key: str) -> int:
+    """Return the time of the first event with this key, in milliseconds."""
+    line = next(line for line in lines if f'"key": "{key}"' in line)
+    match = re.search(r'"time_ms": (\d+)', line)
+    assert match
+    return int(match[1])
+
+
+def late_start(lines: Lines) -> Lines:
+    """Return the log with its run_start a second before its end, in its old place."""
+    start = event(at(lines, "run_stop") - 1000, "run_start")
+    return [start if '"run_start"' in line else line for line in lines]
+
+
+def late_start_in_order(lines: Lines) -> Lines:
+    """Return the log with its run_start a second before its end, behind what came before."""
+    stop = at(lines, "run_stop")
+    start = event(stop - 1000, "run_start")
+    lines = [line for line in lines if '"run_start"' not in line]
+    place = next(i for i, line in enumerate(lines) if '"block_stop"' in line)
+    return [*lines[:place], start, *lines[place:]]
+
+
+def half_of_the_course(lines: Lines) -> Lines:
+    """Return the log with its run_start in the middle, and nothing left of the training before it."""
+    stop, begun = at(lines, "run_stop"), at(lines, "run_start")
+    middle = (stop + begun) // 2
+    out = []
+    for line in lines:
+        match = re.search(r'"time_ms": (\d+)', line)
+        time = int(match[1]) if match else 0
+        if '"run_start"' in line or '"block_start"' in line:
+            line = re.sub(r'"time_ms": \d+', f'"time_ms": {middle}', line)
+        elif begun <= time < middle:
+            continue
+        out.append(line)
+    return out
+
+
+def squeezed(lines: Lines) -> Lines:
+    """Return the log as if all of it had taken a second."""
+    start, stop = at(lines, "run_start"), at(lines, "run_stop")
+
+    def sooner(match: re.Match[str]) -> str:
+        time = int(match[1])
+        return f'"time_ms": {time if time < start else start + (time - start) * 1000 // (stop - start)}'
+
+    return [re.sub(r'"time_ms": (\d+)', sooner, line) for line in lines]
+
+
+def early_stop(lines: Lines) -> Lines:
+    """Return the log with its run_stop 30 s before its last evaluation."""
+    stop = at(lines, "eval_accuracy") if lines else 0
+    last = max(
+        int(t) for line in lines if "eval_accuracy" in line for t in re.findall(r'"time_ms": (\d+)', line)
+    )
+    assert stop <= last
+    return [
+        re.sub(r'"time_ms": \d+', f'"time_ms": {last - 30_000}', line) if '"run_stop"' in line else line
+        for line in lines
+    ]
+
+
+def early_stop_in_order(lines: Lines) -> Lines:
+    """Return the log with its run_stop before the last evaluation, in the order of time."""
+    moved = early_stop(lines)
+    stop = next(line for line in moved if '"run_stop"' in line)
+    others = [line for line in moved if line is not stop]
+    place = next(i for i, line in enumerate(others) if '"block_stop"' in line)
+    return [*others[:place], stop, *others[place:]]
+
+
+def second_start(lines: Lines) -> Lines:
+    """Return the log followed by a run that never stops."""
+    return [*lines, event(at(lines, "run_stop") + 5000, "run_start")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("filling", "expected"),
+    [
+        pytest.param(each(late_start), {"training_before_run_start"}, id="run_start late"),
+        # The checker itself finds no run in which the training began.
+        pytest.param(each(late_start_in_order), set(), id="run_start late, in order"),
+        pytest.param(each(half_of_the_course), {"implausible_speed"}, id="half of the course removed"),
+        pytest.param(each(squeezed), {"implausible_speed"}, id="all of it in a second"),
+        pytest.param(each(early_stop), {"events_out_of_order"}, id="run_stop 30 s early"),
+        pytest.param(each(early_stop_in_order), {"events_after_run_stop"}, id="run_stop early, in order"),
+        pytest.param(each(second_start), {"several_runs"}, id="a run that never stops behind it"),
+    ],
+)
+def test_times_that_cannot_be_are_unproven(
+    tmp_path: Path, filling: Callable[[Path], None], expected: set[str]
+) -> None:
+    filling(tmp_path)
+    found = score(tmp_path)
+    assert found.verdict is (Verdict.UNPROVEN if expected else Verdict.FAIL)
+    assert expected <= codes(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(lambda lines, n: [line for line in lines if '"seed"' not in line], id="no seeds at all"),
+        pytest.param(
+            lambda lines, n: [line for line in lines if n or '"seed"' not in line],
+            id="one run without a seed",
+        ),
+        pytest.param(
+            lambda lines, n: [re.sub(r'("seed", "value": )\d+', r"\g<1>7", line) for line in lines],
+            id="one seed",
+        ),
+        pytest.param(
+            lambda lines, n: [
+                re.sub(r'("seed", "value": )\d+', r'\g<1>"7"' if n else r"\g<1>7.0", line) for line in lines
+            ],
+            id="one seed, written in two ways",
+        ),
+    ],
+)
+def test_seeds_show_that_runs_are_different(tmp_path: Path, spoil: Callable[[Lines, int], Lines]) -> None:
+    for number in range(10):
+        write(tmp_path / f"result_{number}.txt", spoil(long_result(number, minutes=10 + number / 50), number))
+    found = score(tmp_path)
+    assert found.verdict.gates
+    assert codes(found) & {"no_seed", "same_seed"}
+
+
+# -- what a trace shows, without the tool -------------------------------------------------------------
+
+
+def trace(file: str, *, start: float = 0.0, seconds: float = 600.0, **facts: Any) -> RunTrace:
+    """Return the course of a run with four evaluations."""
+    events: list[tuple[float, str, Any, dict[str, Any]]] = [(start, "run_start", None, {})]
+    for part in (1, 2, 3, 4):
+        count = {"samples_count": 1000 * part}
+        events.append((start + seconds * part / 4 - 1, "eval_accuracy", 0.5, count))
+    events.append((start + seconds, "run_stop", None, {}))
+    one = trace_of_events(file, events)
+    one.seeds = {file}
+    for name, value in facts.items():
+        setattr(one, name, value)
+    return one
+
+
+def found_in(traces: list[RunTrace], ruleset: str = "5.1.0") -> dict[str, Verdict | None]:
+    """Return code and verdict of what is found."""
+    return {one.code: one.verdict for one in compare_runs(traces, ruleset=ruleset, usage="training")}
+
+
+@pytest.mark.parametrize(
+    ("second", "first_nodes", "second_nodes", "found"),
+    [
+        (700.0, {"n1", "n2"}, {"n1", "n2"}, False),
+        (300.0, {"n1", "n2"}, {"n2", "n3"}, True),
+        (300.0, {"n1", "n2"}, {"n3", "n4"}, False),
+        (599.0, {"n1"}, {"n1"}, True),
+        (-300.0, {"n1"}, {"n1"}, True),
+        (300.0, set(), {"n1"}, False),
+    ],
+)
+def test_a_node_does_one_run_at_a_time(
+    second: float, first_nodes: set[str], second_nodes: set[str], found: bool
+) -> None:
+    traces = [
+        trace("a", nodes=frozenset(first_nodes)),
+        trace("b", start=second, seconds=620, nodes=frozenset(second_nodes)),
+    ]
+    assert ("overlapping_runs" in found_in(traces)) is found
+
+
+@pytest.mark.parametrize(
+    ("ruleset", "seeds", "verdicts"),
+    [
+        ("0.7.0", {"0"}, {"same_seed": None}),
+        ("1.0.0", {"0"}, {"same_seed": Verdict.UNPROVEN}),
+        ("2.1.0", set(), {"no_seed": None}),
+        ("3.0.0", set(), {"no_seed": None}),
+        ("4.1.0", set(), {"no_seed": Verdict.UNPROVEN}),
+        ("6.1.0", set(), {"no_seed": Verdict.UNPROVEN}),
+    ],
+)
+def test_what_a_seed_is_worth_depends_on_the_round(
+    ruleset: str, seeds: set[str], verdicts: dict[str, Verdict | None]
+) -> None:
+    traces = [trace("a", seeds=seeds), trace("b", start=1000, seconds=620, seeds=seeds)]
+    assert found_in(traces, ruleset) == verdicts
+
+
+@pytest.mark.parametrize(
+    ("throughput", "seconds", "found"),
+    [(7.0, 600.0, False), (6.0, 600.0, False), (5.0, 600.0, True), (7.0, 300.0, True), (None, 600.0, False)],
+)
+def test_a_run_is_no_faster_than_it_states(throughput: float | None, seconds: float, found: bool) -> None:
+    assert ("implausible_speed" in found_in([trace("a", seconds=seconds, throughput=throughput)])) is found
+
+
+@pytest.mark.parametrize(
+    ("values", "same"),
+    [
+        ([0.9218765432], True),
+        ([0.92188], False),
+        ([24.129999160766602], False),
+        ([0.92188, 0.93112, 0.94001], True),
+        ([0.1, 0.2, 0.3, 0.4], False),
+    ],
+)
+def test_equal_values_are_no_chance_if_they_have_many_digits(values: list[float], same: bool) -> None:
+    def course(file: str, seconds: float) -> RunTrace:
+        events: list[tuple[float, str, Any, dict[str, Any]]] = [(0.0, "run_start", None, {})]
+        events += [(seconds * part, "eval_accuracy", one, {}) for part, one in enumerate(values, 1)]
+        one = trace_of_events(file, [*events, (seconds * 10, "run_stop", None, {})])
+        one.seeds = {file}
+        return one
+
+    assert ("same_run" in found_in([course("a", 60.1), course("b", 61.7)])) is same
+
+
+def test_one_run_is_not_twice_as_fast_as_the_others() -> None:
+    traces = [trace(str(number), start=number * 1000, seconds=600 + number) for number in range(4)]
+    assert not found_in(traces)
+    assert "implausible_speed" in found_in([*traces, trace("fast", start=9000, seconds=350)])
+
+
+def test_overlaps_are_read_from_the_launchers_lines(tmp_path: Path) -> None:
+    genuine(tmp_path)
+    for number, start in ((3, 0), (4, 60_000)):
+        lines = long_result(number, minutes=10 + number / 50)
+        lines = shifted(lines, start - number * 10_000_000)
+        write(tmp_path / f"result_{number}.txt", ["0: Clearing cache on n17", *lines])
+    found = score(tmp_path)
+    assert found.verdict is Verdict.UNPROVEN
+    assert "overlapping_runs" in codes(found)
+    assert any("n17" in reason for reason in found.reasons)
+
+
+TIME_LIMIT = "slurmstepd: error: *** STEP 4.0 ON n1 CANCELLED AT 2025-10-08T00:32:36 DUE TO TIME LIMIT ***"
+CANCELLED = "slurmstepd: error: *** STEP 4.0 ON n1 CANCELLED AT 2025-10-08T00:32:36 ***"
+MEMORY = "7: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.16 GiB"
+FAILED_TASK = "srun: error: n1: task 3: Exited with exit code 137"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", [TIME_LIMIT, CANCELLED, MEMORY, FAILED_TASK])
+def test_parse_and_score_have_one_answer(tmp_path: Path, line: str) -> None:
+    genuine(tmp_path)
+    lines = long_result(0)
+    stop = next(index for index, one in enumerate(lines) if '"run_stop"' in one)
+    write(tmp_path / "result_0.txt", [*lines[:stop], line, *lines[stop:]])
+    with (tmp_path / "result_0.txt").open("rb") as stream:
+        parsed = logs.parse(stream)
+    assert parsed.verdict is not Verdict.PASS
+    assert score(tmp_path).verdict.gates is parsed.verdict.gates
+
+
+def test_synthetic_runs_with_few_events_are_told_apart(tmp_path: Path) -> None:
+    assert score(fill(tmp_path)).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    ("key", "other"),
+    [
+        ("submission_platform", "another-machine"),
+        ("submission_platform", ""),
+        ("submission_org", "somebody else"),
+        ("submission_division", "open"),
+    ],
+)
+def test_runs_of_two_systems_are_no_runs_of_one(key: str, other: str) -> None:
+    stated = {"submission_platform": "box", "submission_org": "us", "submission_division": "closed"}
+
+    def trace(number: int, about: dict[str, str]) -> RunTrace:
+        events = [(1.0, name, value, {}) for name, value in about.items()]
+        return trace_of_events(f"result_{number}.txt", [*events, (2.0, "seed", number, {})])
+
+    traces = [trace(number, stated) for number in range(8)] + [trace(8, stated | {key: other})]
+    found = [
+        one for one in compare_runs(traces, ruleset="5.1.0", usage="training") if one.code == "systems_differ"
+    ]
+    assert [one.source.file for one in found if one.source] == ["result_8.txt"]
+    assert found[0].verdict is Verdict.UNPROVEN
+
+
+def with_nodes(folder: Path, lines: Callable[[int], list[str]]) -> FolderScore:
+    """Score ten runs, each with its launcher's lines in front."""
+    for number in range(10):
+        write(folder / f"result_{number}.txt", [*lines(number), *long_result(number)])
+    return score_folder(folder, ruleset="5.1.0")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        lambda nodes: [f":::DLPAL /images/lora.sqsh 31 {nodes} n[01-{nodes}] '' GB300 18x4"],
+        lambda nodes: [f"Clearing cache on n{at:02}" for at in range(nodes)],
+        lambda nodes: [f"{at}: Hello from: n{at:02}" for at in range(nodes)],
+    ],
+)
+@pytest.mark.parametrize(("odd", "usual"), [(17, 18), (18, 17), (1, 2)])
+def test_repeats_are_on_as_many_nodes(
+    tmp_path: Path, line: Callable[[int], list[str]], odd: int, usual: int
+) -> None:
+    mixed = with_nodes(tmp_path, lambda number: line(odd if number == 3 else usual))
+    assert mixed.verdict is Verdict.UNPROVEN
+    assert f"ran on {odd} nodes, the other runs on {usual}" in " ".join(mixed.reasons)
+    silent = with_nodes(tmp_path, lambda number: [] if number == 3 else line(usual))
+    assert "ran on no number of nodes" in " ".join(silent.reasons)
+    assert "nodes_differ" not in {one.code for one in with_nodes(tmp_path, lambda _: line(usual)).findings}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Traceback (most recent call last):",
+        "srun: error: gpu-153: task 0: Segmentation fault (core dumped)",
+        "slurmstepd: error: *** STEP 15.1 ON n3 CANCELLED AT 2025-04-30T01:52:49 DUE TO TIME LIMIT ***",
+        "srun: error: node014: task 0: Exited with exit code 143",
+        "torch.cuda.OutOfMemoryError: CUDA out of memory.",
+    ],
+)
+def test_a_crash_after_the_end_is_a_remark_in_parse_and_score(tmp_path: Path, line: str) -> None:
+    for number in range(10):
+        write(tmp_path / f"result_{number}.txt", [*long_result(number), *([line] if number == 2 else [])])
+    parsed = logs.parse_path(tmp_path / "result_2.txt")
+    (found,) = {one.code for one in parsed.findings if one.code != "ugly_line"}
+    score = score_folder(tmp_path, ruleset="5.1.0")
+    assert (parsed.verdict, found in {one.code for one in score.findings}) == (Verdict.PASS, True)
+    assert any(reason.startswith("result_2.txt") for reason in score.reasons)
+    assert not any(one.verdict for one in score.findings if one.code == found)

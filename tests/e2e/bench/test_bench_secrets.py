@@ -1,0 +1,108 @@
+"""Secrets of jobs are nowhere but in the jobs' own processes: no file, page, line or argument has one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rackproof.store.run_folder import iter_runs
+from tests.e2e.bench.playing import play_bench, watched_processes
+from tests.e2e.bench.test_bench_round06 import HOSTS, inventory
+
+pytestmark = pytest.mark.playbook
+CANARIES = {
+    name: f"canary-{name.lower()}-0815"
+    for name in ("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "PLAIN")
+}
+
+
+def files_with(values: list[bytes], folder: Path, *allowed: Path) -> list[str]:
+    return [
+        str(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path not in allowed and any(value in path.read_bytes() for value in values)
+    ]
+
+
+def test_a_jobs_secrets_are_in_its_own_processes_alone(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The history's database does not answer: what is noted of that has no password either.
+    monkeypatch.setenv("RACKPROOF_DATABASE_URL", "postgresql://rack:canary-database@127.0.0.1:1/history")
+    hosts = inventory(root, tmp_path)
+    # As from Vault: in a file of its own, which the playbook is given.
+    vault = tmp_path / "vault.yml"
+    vault.write_text(yaml.safe_dump({"bench_secret_environment": CANARIES}))
+    values = [value.encode() for value in CANARIES.values()]
+    with watched_processes(values) as found:
+        status, output = play_bench(
+            root, tmp_path, "-l", HOSTS[0], "-e", "benchmark=gnmt-0.6", "-e", f"@{vault}", "-vvv"
+        )
+    # Without a history nothing is proven; the run itself is made as ever.
+    assert status == 2, output[-3000:]
+    (run,) = iter_runs(tmp_path / "results")
+    assert {name: run.environment[name] for name in CANARIES} == dict.fromkeys(CANARIES, "(secret)")
+    assert not [line[:200] for line in output.splitlines() if "canary-" in line]
+    assert files_with([b"canary-"], tmp_path, vault, hosts) == []
+    assert (tmp_path / "results/.spool").is_dir()
+    assert any("run.sub" in one for one in found), "the job did not get them"
+    assert not [one for one in found if not one.startswith("job ")], "\n".join(sorted(found))
+
+
+def test_a_user_who_becomes_root_is_enough(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = inventory(root, tmp_path)
+    # These tests may be root's.
+    monkeypatch.setenv("ANSIBLE_BECOME_ALLOW_SAME_USER", "true")
+    # In the place of sudo: what it is asked to start is root's, all else the user's who has logged in.
+    sudo = tmp_path / "bin/as-root"
+    sudo.write_text(
+        f'#!/bin/bash\necho "$*" >> {tmp_path}/asked\n'
+        'while [ "$1" != root ]; do shift; done; exec "${@:2}"\n'
+    )
+    sudo.chmod(0o755)
+    content: dict[str, Any] = yaml.safe_load(hosts.read_text())
+    content["all"]["vars"] = {"ansible_user": "ops", "ansible_become": True, "ansible_become_exe": str(sudo)}
+    # Ansible's own words to the plugin, as an operator has them: sudo -H -S -n -u root.
+    content["all"]["vars"]["ansible_become_method"] = "sudo"
+    hosts.write_text(yaml.safe_dump(content))
+    vault = tmp_path / "vault.yml"
+    vault.write_text(
+        yaml.safe_dump({"bench_secret_environment": CANARIES, "bench_require_references": False})
+    )
+    with watched_processes([b"canary-"]) as found:
+        status, output = play_bench(
+            root, tmp_path, "-l", HOSTS[0], "-e", "benchmark=gnmt-0.6", "-e", f"@{vault}", "-vvv"
+        )
+    assert status == 0, output[-3000:]
+    asked = (tmp_path / "asked").read_text()
+    assert asked.count("BECOME-SUCCESS") > 3
+    assert "canary-" not in asked + output
+    assert not [one for one in found if not one.startswith("job ")], "\n".join(sorted(found))
+
+
+@pytest.mark.parametrize("where", ["literal", "templated"])
+@pytest.mark.parametrize("verbose", ["-v", "-vvv"])
+def test_secrets_in_the_plain_environment_stop_the_playbook(
+    root: Path, tmp_path: Path, where: str, verbose: str
+) -> None:
+    hosts = inventory(root, tmp_path)
+    content: dict[str, Any] = yaml.safe_load(hosts.read_text())
+    environment: Any = {"WANDB_API_KEY": "canary-0815", "STANDIN_SECONDS": "0.5"}
+    if where == "templated":
+        environment = "{{ {'WANDB_API_KEY': 'canary-' ~ '0815'} }}"
+    content["all"]["children"]["hyperplane"]["hosts"][HOSTS[0]]["bench_environment"] = environment
+    hosts.write_text(yaml.safe_dump(content))
+    status, output = play_bench(
+        root, tmp_path, "-l", HOSTS[0], "-e", json.dumps({"benchmark": "gnmt-0.6"}), verbose
+    )
+    assert status == 2
+    assert "WANDB_API_KEY: a secret" in output
+    assert "bench_secret_environment" in output
+    assert "canary-0815" not in output
+    assert files_with([b"canary-0815"], tmp_path / "results") == []

@@ -1,0 +1,145 @@
+"""What an attacker in the provisioning network gets written, booted or believed, on virtual machines.
+
+A machine with an empty disk, imaged by reimage.yml's own tasks, and a host of the same network, in a
+namespace of its own (testrack/vms/attack), that reads, forges, replays, and answers in the boot host's place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rackproof.jobs.reimage.images import describe_image
+from rackproof.jobs.reimage.lifecycle import Step
+from tests.e2e.reimage.test_reimage_by_image import PLAYBOOK
+
+from .test_reimage_vms import IMAGE, ROOT, lacking, machines, stands
+
+pytestmark = [pytest.mark.rack, pytest.mark.slow, pytest.mark.proof, pytest.mark.timeout(3600)]
+
+
+@pytest.fixture
+def folder(request: pytest.FixtureRequest) -> Iterator[Path]:
+    if os.geteuid() != 0 or not shutil.which("qemu-system-x86_64") or not (IMAGE / "netboot.json").exists():
+        lacking("needs root, QEMU and the image: make vms-image")
+    place = ROOT / ".rackproof/vms-tests" / str(os.getpid()) / request.node.name[-30:]
+    (place / "evil/old").mkdir(parents=True)
+    (place / "evil/nodes/vm1").mkdir(parents=True)
+    (place / "play.yml").write_text(PLAYBOOK.replace("hosts: nodes", "hosts: vms"))
+    yield place
+    # Consoles, journals and what was said stay; gigabytes go.
+    for path in (*place.glob("*.raw"), *place.glob("netboot/http/artefacts/*")):
+        path.unlink()
+
+
+@pytest.fixture
+def evil(folder: Path) -> Path:
+    """Return the attacker's files: what everybody can fetch, an image of its own, and an order for it."""
+    evil = folder / "evil"
+    for name in ("vmlinuz", "ramdisk"):
+        (evil / name).symlink_to(IMAGE / name)
+    (evil / "image").write_bytes(b"OWNED" * 2**20)
+    order = {
+        "node": "vm1",
+        "serial": "SERIAL",
+        "disk": {"serial": "DISK-0001"},
+        "image": {"url": "http://HOST:8080/image", **describe_image(evil / "image").model_dump()},
+        "report": "http://HOST:8080/report",
+    }
+    (evil / "own.json").write_text(json.dumps(order))
+    return evil
+
+
+BEGIN = (
+    "ansible-playbook playbooks/netboot.yml || exit",
+    ". testrack/vms/attack",
+    'sed -i "s/HOST/$host/g; s/SERIAL/$serial/" $evil/own.json; order=$evil/nodes/vm1/write.json',
+    "own=$FOLDER/own.pem; openssl genpkey -algorithm ed25519 -out $own",
+    # A genuine run, while somebody asks, forges and listens.
+    "nodes=$FOLDER/netboot/http/nodes/vm1; image & playbook=$!",
+    "wait_until '[ -e $nodes/write.json.sig ]'; cp $nodes/write.json* $evil/old/",
+    "for path in '' .sig; do status http://$host:8080/nodes/vm1/write.json$path; done > $FOLDER/asked",
+    'forged=\'{"status": "written", "node": "vm1", "host_keys": ["ssh-ed25519 AAAA"]}\'',
+    "for name in vm1-$(printf %032d 0) vm2-$(printf %032d 0); do",
+    '  status -X PUT -d "$forged" http://$host:8080/boot-reports/$name.json; done >> $FOLDER/asked',
+    "wait $playbook; dhcp=; kept genuine",
+    # From here on the attacker answers.
+    "LIMITS='{boot: 100}'; script > $evil/boot.ipxe",
+)
+
+
+def was_imaged(folder: Path) -> None:
+    assert (folder / "asked").read_text().split() == ["403"] * 4
+    genuine = stands(folder, "genuine")["vm1"].progress
+    assert Step.IMAGE in genuine.done, genuine
+    assert any("asked for its order" in one for one in genuine.remarks), genuine
+
+
+def was_not_written(folder: Path, name: str) -> str:
+    """Return what the attacker got reported of a machine that is the hole that it was."""
+    progress = stands(folder, name)["vm1"].progress
+    assert (progress.state, progress.step) == ("failed", Step.BOOT), (name, progress)
+    assert (folder / f"{name}.kib").read_text().strip() == "0", name
+    return (folder / f"{name}.reports").read_text()
+
+
+def was_refused(folder: Path, name: str) -> None:
+    asked, refused = map(json.loads, was_not_written(folder, name).splitlines())
+    assert (asked["status"], refused["status"]) == ("asked", "refused")
+    assert "not signed by this site's controller for this boot" in refused["reason"]
+
+
+def test_what_an_attacker_in_the_network_gets_written_booted_or_believed(folder: Path, evil: Path) -> None:
+    machines(
+        folder,
+        1,
+        *BEGIN,
+        # Its own order, signed by its own key, for the site's ramdisk.
+        "cp $evil/own.json $order; instead $own; image; kept own-key",
+        # What it read off the wire of the boot before: with another ssh key in it, and as it is.
+        "sed 's/ssh-ed25519 A/ssh-ed25519 B/' $evil/old/write.json > $order",
+        "cp $evil/old/*.sig $order.sig; instead; image; kept changed",
+        "cp $evil/old/write.json $order; instead; image; kept replayed",
+        # Without Secure Boot: the site's ramdisk with another key in it.
+        "mkdir $evil/etc; openssl pkey -in $own -pubout -out $evil/etc/rackproof-order.pem",
+        "(cd $evil && echo etc/rackproof-order.pem | cpio --quiet -o -H newc > more)",
+        "cp $evil/own.json $order; script more > $evil/boot.ipxe; instead $own; image; kept own-ramdisk",
+        more=["--alone"],
+    )
+    was_imaged(folder)
+    for name in ("own-key", "changed", "replayed"):
+        was_refused(folder, name)
+    # What does not hold, and SECURITY.md says so: a ramdisk of the attacker's writes what it likes. It is not
+    # believed where it answers alone.
+    assert (folder / "own-ramdisk.first").read_bytes().startswith(b"OWNED")
+    assert stands(folder, "own-ramdisk")["vm1"].progress.state == "failed"
+
+
+def test_with_secure_boot_nothing_of_the_attacker_s_is_booted(folder: Path, evil: Path) -> None:
+    (folder / "tftp").mkdir()
+    boot, other = IMAGE / "boot.efi", "$FOLDER/tftp/boot.efi"
+    machines(
+        folder,
+        1,
+        *BEGIN,
+        "LIMITS='{boot: 150}'; export TFTP=$FOLDER/tftp; cp $evil/own.json $order",
+        "cp $evil/boot.ipxe $evil/nodes/52-54-00-78-00-01.ipxe",
+        # The site's own, with an order of the attacker's.
+        f"cp {boot} {other}; instead $own; image; kept own-key",
+        # A program of the attacker's, and the site's with a changed byte.
+        f"LIMITS='{{boot: 100}}'; cp /usr/lib/ipxe/ipxe.efi {other}; instead $own; image; kept own-program",
+        f"cp {boot} {other}; printf X | dd of={other} bs=1 seek=40000000 conv=notrunc status=none",
+        "instead $own; image; kept changed",
+        more=["--alone", "--secure-boot"],
+    )
+    was_imaged(folder)
+    assert "Secure boot enabled" in (folder / "genuine.console").read_text(errors="replace")
+    was_refused(folder, "own-key")
+    for name in ("own-program", "changed"):
+        assert was_not_written(folder, name) == ""
+        assert "Linux version" not in (folder / f"{name}.console").read_text(errors="replace")

@@ -1,0 +1,207 @@
+"""Fleets as data: read ``fleets.yml``, check it, and describe what a fleet is made of.
+
+* ``nights``, ``nodes``, ``nodes_per_rack``: sizes; a rack has nodes of one SKU
+* ``skus``: for each node model ``share`` of the racks, ``gpus``, and ``metrics`` with ``nominal`` value and
+  ``unit``; more is better
+* ``firmwares``: for each its ``share`` of the nodes and ``effects`` per metric
+* ``rollouts``: ``share`` of the nodes with firmware ``from`` get ``to``, in ``over_nights`` nights from
+  ``first_night`` on
+* ``lottery``: ``share`` of the GPUs is slower by ``size``, in ``metrics`` (default: all): good GPUs all the
+  same
+* ``part_sd``, ``rack_sd``, ``weather_sd``: spread of the GPUs' levels, of the racks' offsets, and of what
+  all nodes have in common in a night; per metric, ``default`` for the others
+* ``drift_per_night``, ``drift_sd_per_night``: slow change of the whole fleet, and the spread of every GPU's
+  own
+* ``warm``: ``share`` of the node-nights in which a job had warmed the node, and what that does to good GPUs
+* ``bad_rack_nights``: ``chance`` for a rack in a night to be slower by something between ``least`` and
+  ``most``
+* ``missing``: share of ``measurements`` that are not made, and of ``nodes`` that do not answer in a night
+* ``join_late``: share of the nodes that are not there in the first night
+* ``replaced``: chance of a GPU to be replaced by a good one before a night
+* ``noise``: ``kind`` student (with ``freedom``), normal or recorded (``of`` singles or sessions); ``scale``
+  per metric; ``autocorrelation`` from night to night; ``shared``: correlation of two GPUs of a node,
+  ``recorded`` for that of the recording
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+DATA = Path(__file__).with_name("fleets.yml")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What is measured of a SKU's GPUs: ``nominal`` in ``unit``."""
+
+    nominal: float
+    unit: str
+
+
+@dataclass(frozen=True)
+class Sku:
+    """A node model: how many GPUs it has, and what is measured of each."""
+
+    gpus: int
+    metrics: dict[str, Metric]
+    share: float = 1.0
+
+
+@dataclass(frozen=True)
+class Firmware:
+    """A firmware: its share of the nodes, and by how much it moves a metric."""
+
+    share: float
+    effects: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """A change of firmware that reaches part of the nodes."""
+
+    before: str
+    after: str
+    first_night: int
+    over_nights: int
+    share: float
+
+
+@dataclass(frozen=True)
+class PartlySlower:
+    """A share of things that are slower by ``size`` in ``metrics`` (``None``: in all)."""
+
+    share: float = 0.0
+    size: float = 0.0
+    metrics: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class BadRackNights:
+    """By chance a whole rack is slower for a night."""
+
+    chance: float = 0.0
+    least: float = 0.0
+    most: float = 0.0
+    metrics: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Shares of what is not measured."""
+
+    measurements: float = 0.0
+    nodes: float = 0.0
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How values scatter from night to night where nothing changes."""
+
+    kind: str
+    scale: dict[str, float]
+    freedom: float = 3.0
+    of: str = "sessions"
+    autocorrelation: float = 0.0
+    shared: float | str = 0.0
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """A fleet as ``fleets.yml`` describes it."""
+
+    name: str
+    nights: int
+    nodes: int
+    nodes_per_rack: int
+    skus: dict[str, Sku]
+    firmwares: dict[str, Firmware]
+    noise: Noise
+    rollouts: tuple[Rollout, ...] = ()
+    lottery: PartlySlower = PartlySlower()
+    part_sd: dict[str, float] = field(default_factory=dict)
+    rack_sd: dict[str, float] = field(default_factory=dict)
+    weather_sd: dict[str, float] = field(default_factory=dict)
+    drift_per_night: float = 0.0
+    drift_sd_per_night: float = 0.0
+    warm: PartlySlower = PartlySlower()
+    bad_rack_nights: BadRackNights = BadRackNights()
+    missing: Missing = Missing()
+    join_late: float = 0.0
+    replaced: float = 0.0
+
+    @property
+    def metrics(self) -> list[str]:
+        """Names of all metrics, in the order in which the SKUs have them."""
+        return list(dict.fromkeys(metric for sku in self.skus.values() for metric in sku.metrics))
+
+    @property
+    def racks(self) -> int:
+        """Number of racks."""
+        return -(-self.nodes // self.nodes_per_rack)
+
+
+def _of(kind: type, content: dict[str, Any], where: str) -> Any:
+    known = {one.name for one in fields(kind)}
+    if unknown := set(content) - known:
+        raise ValueError(
+            f"{where}: {', '.join(sorted(unknown))}: unknown; known are {', '.join(sorted(known))}"
+        )
+    as_tuples = {key: tuple(value) if isinstance(value, list) else value for key, value in content.items()}
+    return kind(**as_tuples)
+
+
+def fleet_of(name: str, content: dict[str, Any]) -> Fleet:
+    """Return the fleet that a mapping describes.
+
+    Raises:
+        ValueError: A key is unknown; the message names the fleet and the key.
+    """
+    parts: dict[str, Any] = dict(content)
+    parts["skus"] = {
+        key: _of(
+            Sku,
+            {
+                **sku,
+                "metrics": {
+                    metric: _of(Metric, one, f"{name}: {metric}") for metric, one in sku["metrics"].items()
+                },
+            },
+            f"{name}: {key}",
+        )
+        for key, sku in content["skus"].items()
+    }
+    parts["firmwares"] = {
+        str(key): _of(Firmware, one, f"{name}: {key}") for key, one in content["firmwares"].items()
+    }
+    parts["rollouts"] = [
+        _of(
+            Rollout,
+            {{"from": "before", "to": "after"}.get(key, key): value for key, value in one.items()},
+            f"{name}: rollouts",
+        )
+        for one in content.get("rollouts", [])
+    ]
+    nested = {
+        "noise": Noise,
+        "lottery": PartlySlower,
+        "warm": PartlySlower,
+        "bad_rack_nights": BadRackNights,
+        "missing": Missing,
+    }
+    for key, kind in nested.items():
+        if key in content:
+            parts[key] = _of(kind, content[key], f"{name}: {key}")
+    fleet: Fleet = _of(Fleet, {"name": name, **parts}, name)
+    return fleet
+
+
+@cache
+def fleets() -> dict[str, Fleet]:
+    """Return the fleets of ``fleets.yml``."""
+    content = yaml.safe_load(DATA.read_text())
+    return {name: fleet_of(name, one) for name, one in content.items()}

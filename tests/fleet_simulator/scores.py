@@ -1,0 +1,224 @@
+"""Count what a judge finds and what it flags for nothing.
+
+Detection is counted, not divided: of ``m`` faults of a kind and size ``n`` were flagged in at least one
+night from their first one to their last. A false alarm is a flagged node in a night without any fault of its
+own or its rack's; its rate per 1,000 node-nights has the exact 95 % bounds of a Poisson count. What is
+neither is counted apart: a node that is still flagged when its fault has gone, and the nodes of a rack that
+is at fault as a whole.
+
+Nights are open-loop: a flagged node is measured on, with its fault.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from scipy.special import gammaincinv
+
+from tests.fleet_simulator.baselines import Judge, NightLike
+from tests.fleet_simulator.faults import Fault
+from tests.fleet_simulator.simulation import Measurement, Simulation, Truth
+
+Class = tuple[str, float]
+LEVEL = 0.95
+
+
+def poisson_bounds(count: int, level: float = LEVEL) -> tuple[float, float]:
+    """Return the exact bounds of a Poisson count's mean."""
+    tail = (1 - level) / 2
+    return (float(gammaincinv(count, tail)) if count else 0.0, float(gammaincinv(count + 1, 1 - tail)))
+
+
+@dataclass
+class Score:
+    """Counts of one judge over one simulation, or the sum over several.
+
+    Attributes:
+        faults: Faults of nodes by kind and size, those that never did anything left out.
+        found: How many of them were flagged while they were there.
+        nights_until_found: By kind, how often it took so many nights (0: found in its first).
+        node_nights: Measured nodes times nights without any fault.
+        false_alarms: How many of these were flagged.
+        false_alarms_in_bad_rack_nights: How many of the false alarms were in a rack's bad night.
+        first_false_alarms: Nodes that had at least one false alarm.
+        nights_after_recovery: Node-nights after a fault had gone.
+        flagged_after_recovery: How many of these were flagged.
+        rack_faults: Racks with a fault of their own.
+        racks_flagged_whole: Those of which all nodes were flagged in one night or another.
+        rack_nodes: Nodes of such racks.
+        rack_nodes_flagged: Those that were flagged at least once.
+    """
+
+    faults: Counter[Class] = field(default_factory=Counter)
+    found: Counter[Class] = field(default_factory=Counter)
+    nights_until_found: Counter[tuple[str, int]] = field(default_factory=Counter)
+    node_nights: int = 0
+    false_alarms: int = 0
+    false_alarms_in_bad_rack_nights: int = 0
+    first_false_alarms: int = 0
+    nights_after_recovery: int = 0
+    flagged_after_recovery: int = 0
+    rack_faults: int = 0
+    racks_flagged_whole: int = 0
+    rack_nodes: int = 0
+    rack_nodes_flagged: int = 0
+
+    def __add__(self, other: Score) -> Score:
+        """Return the counts of both together."""
+        names = [one.name for one in dataclasses.fields(self)]
+        return Score(**{name: getattr(self, name) + getattr(other, name) for name in names})
+
+    def false_alarms_per_1000(self) -> tuple[float, float, float]:
+        """Return the rate of false alarms per 1,000 node-nights, and its exact 95 % bounds."""
+        least, most = poisson_bounds(self.false_alarms)
+        per = 1000 / max(1, self.node_nights)
+        return self.false_alarms * per, least * per, most * per
+
+
+class _Counting:
+    """The state of counting one judge's verdicts over the nights of one simulation."""
+
+    def __init__(self, truth: Truth) -> None:
+        self.truth = truth
+        self.of_node = truth.fault_of_node()
+        self.of_rack = truth.fault_of_rack()
+        self.first_found: dict[str, int] = {}
+        self.rack_nodes_flagged: set[str] = set()
+        self.falsely_flagged: set[str] = set()
+        self.score = Score()
+
+    def count_night(self, number: int, rack_of_node: Mapping[str, str], flagged: Collection[str]) -> None:
+        """Count one night, in which the nodes of ``rack_of_node`` were measured."""
+        for node, rack in rack_of_node.items():
+            is_flagged = node in flagged
+            fault, of_rack = self.of_node.get(node), self.of_rack.get(rack)
+            if of_rack is not None and of_rack.first_night <= number:
+                self.rack_nodes_flagged.update([node] * is_flagged)
+            elif fault is not None and fault.first_night <= number:
+                self._count_faulty(fault, node, number, is_flagged)
+            else:
+                self._count_healthy(node, rack, number, is_flagged)
+
+    def _count_faulty(self, fault: Fault, node: str, number: int, is_flagged: bool) -> None:
+        if fault.has_gone(number):
+            self.score.nights_after_recovery += 1
+            self.score.flagged_after_recovery += is_flagged
+        elif is_flagged:
+            self.first_found.setdefault(node, number)
+
+    def _count_healthy(self, node: str, rack: str, number: int, is_flagged: bool) -> None:
+        self.score.node_nights += 1
+        if is_flagged:
+            self.score.false_alarms += 1
+            self.score.false_alarms_in_bad_rack_nights += (rack, number) in self.truth.bad_rack_nights
+            self.falsely_flagged.add(node)
+
+    def total(self) -> Score:
+        """Return the score after the last night."""
+        score = self.score
+        score.first_false_alarms = len(self.falsely_flagged)
+        for node, fault in self.of_node.items():
+            if not any(fault.by_night):
+                continue
+            score.faults[fault.kind, fault.size] += 1
+            if node in self.first_found:
+                score.found[fault.kind, fault.size] += 1
+                score.nights_until_found[fault.kind, self.first_found[node] - fault.first_night] += 1
+        for rack in self.of_rack:
+            nodes = self.truth.nodes_of_rack[rack]
+            flagged = sum(node in self.rack_nodes_flagged for node in nodes)
+            score.rack_faults += 1
+            score.rack_nodes += len(nodes)
+            score.rack_nodes_flagged += flagged
+            score.racks_flagged_whole += flagged == len(nodes)
+        return score
+
+
+class _Watched:
+    """A night that notes which nodes were measured while its judge reads it."""
+
+    def __init__(self, night: NightLike) -> None:
+        self._night = night
+        self._measurements = list(night)
+        self.number = night.number
+        self.nodes = night.nodes
+        self.rack_of_node = {one.node: one.rack for one in self._measurements}
+
+    def __iter__(self) -> Iterator[Measurement]:
+        return iter(self._measurements)
+
+    def retest(self, nodes: Iterable[str]) -> list[Measurement]:
+        """Measure these nodes again."""
+        return self._night.retest(nodes)
+
+
+def assess(simulation: Simulation, judge: Judge, alarms: Mapping[str, Collection[str]]) -> dict[str, Score]:
+    """Return a judge's score over the nights of a simulation, for each meaning of "flagged".
+
+    Args:
+        simulation: The nights and the truth.
+        judge: Called with one night after the other; returns verdicts by node. A node that it does not
+            return has none.
+        alarms: By a name of your own the verdicts that flag a node: ``{"drained": {"fail"}, "any": {"fail",
+            "degraded"}}``.
+    """
+    counting = {name: _Counting(simulation.truth) for name in alarms}
+    for night in simulation:
+        watched = _Watched(night)
+        verdicts = judge(watched)
+        for name, flagging in alarms.items():
+            flagged = {node for node, verdict in verdicts.items() if verdict in flagging}
+            counting[name].count_night(night.number, watched.rack_of_node, flagged)
+    return {name: one.total() for name, one in counting.items()}
+
+
+def detections(score: Score) -> list[str]:
+    """Return a Markdown table of faults found, ``n of m`` by kind and size."""
+    sizes = sorted({size for _, size in score.faults}, reverse=True)
+    lines = [
+        "| fault | " + " | ".join(f"{size:.0%}" for size in sizes) + " | all |",
+        "| --- |" + " --- |" * (len(sizes) + 1),
+    ]
+    for kind in dict.fromkeys(kind for kind, _ in sorted(score.faults)):
+        cells = [(score.found[kind, size], score.faults[kind, size]) for size in sizes]
+        lines.append(_row(kind, cells))
+    cells = [(_of_size(score.found, size), _of_size(score.faults, size)) for size in sizes]
+    return [*lines, _row("all", cells)]
+
+
+def _of_size(counts: Counter[Class], size: float) -> int:
+    return sum(count for (_, one), count in counts.items() if one == size)
+
+
+def _row(name: str, cells: list[tuple[int, int]]) -> str:
+    total = (sum(found for found, _ in cells), sum(there for _, there in cells))
+    return (
+        f"| {name} | "
+        + " | ".join(f"{found} of {there}" if there else "" for found, there in [*cells, total])
+        + " |"
+    )
+
+
+def summary(name: str, score: Score) -> str:
+    """Return one line with everything but the table."""
+    rate, least, most = score.false_alarms_per_1000()
+    parts = [
+        f"{name}: {sum(score.found.values())} of {sum(score.faults.values())} faults found",
+        f"{score.false_alarms} false alarms in {score.node_nights} node-nights"
+        f" ({rate:.2f} per 1,000; 95 % bounds {least:.2f} to {most:.2f}) on {score.first_false_alarms} nodes",
+    ]
+    if score.false_alarms_in_bad_rack_nights:
+        parts.append(f"{score.false_alarms_in_bad_rack_nights} of them in a rack's bad night")
+    if score.nights_after_recovery:
+        parts.append(
+            f"{score.flagged_after_recovery} of {score.nights_after_recovery} nights after recovery flagged"
+        )
+    if score.rack_faults:
+        parts.append(
+            f"racks at fault: {score.rack_nodes_flagged} of {score.rack_nodes} nodes flagged,"
+            f" {score.racks_flagged_whole} of {score.rack_faults} racks whole"
+        )
+    return "; ".join(parts)

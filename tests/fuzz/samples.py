@@ -1,0 +1,224 @@
+"""Good inputs, and good inputs with one fault, that fuzzers damage."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from rackproof.nodes.answer_seal import sealed_answer
+from tests.jobs.validate.nights import uuid
+from tests.nodes.health.smi import SECTIONS
+
+EPOCH = 1_795_000_000.0
+DRIVER = "580.95.05"
+
+
+def _ok(text: str) -> dict[str, Any]:
+    return {"status": "ok", "rc": 0, "stdout": text, "stderr": "", "seconds": 0.1, "truncated": False}
+
+
+def _smi(number: int) -> str:
+    gpus = "".join(
+        f"<gpu id='0000000{slot}:06:00.0'><product_name>H200</product_name><uuid>{uuid(number, slot)}</uuid>"
+        f"<minor_number>{slot}</minor_number><serial>S{number}{slot}</serial>"
+        "<temperature><gpu_temp>50 C</gpu_temp><gpu_temp_tlimit>30 C</gpu_temp_tlimit></temperature>"
+        f"{SECTIONS}</gpu>"
+        for slot in range(2)
+    )
+    return f"<nvidia_smi_log><driver_version>{DRIVER}</driver_version>{gpus}</nvidia_smi_log>"
+
+
+def _unit(state: str) -> str:
+    return f"Id=docker.service\nLoadState=loaded\nUnitFileState=enabled\nActiveState={state}\n"
+
+
+def healthy_answer(number: int) -> dict[str, Any]:
+    """Return what ``rackproof_facts`` answers on a healthy node with two GPUs."""
+    links = "".join(
+        f"GPU {slot}: H200 (UUID: {uuid(number, slot)})\n\t Link 0: 50 GB/s\n\t Link 1: 50 GB/s\n"
+        for slot in range(2)
+    )
+    errors = "".join(
+        f"GPU {slot}: H200 (UUID: {uuid(number, slot)})\n"
+        "\t Link 0: Replay Errors: 0\n\t Link 1: Replay Errors: 0\n"
+        for slot in range(2)
+    )
+    return sealed_answer(
+        {
+            "facts": {
+                "boot_id": "boot",
+                "kernel": "6.8.0",
+                "tools": {
+                    "nvidia_smi_xml": _ok(_smi(number)),
+                    "fabricmanager": _ok(f"Fabric Manager version is : {DRIVER}"),
+                },
+                "dmi": {"product_serial": f"SN{number:04d}"},
+                "memlock_bytes": -1,
+                "shm_bytes": 64 << 30,
+                "files": {
+                    "meminfo": f"MemTotal: {1 << 30} kB\n",
+                    "mountinfo": "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n",
+                    "uptime": "1000.0 1",
+                },
+            },
+            "node": {
+                "container": False,
+                "modules": {"nvidia": DRIVER},
+                "clock": {"asked_at": EPOCH, "epoch": EPOCH},
+            },
+            "health": {
+                "begin": EPOCH,
+                "epoch": EPOCH + 1,
+                "booted": EPOCH - 1000,
+                "loaded": False,
+                "tools": {
+                    "kernel_log": {**_ok("1794999990.000001 n kernel: hello\n"), "lines": 1},
+                    "nvlink_status": _ok(links),
+                    "nvlink_errors": _ok(errors),
+                    "failed_units": _ok(""),
+                    "units": _ok(_unit("active")),
+                    "clock": _ok("NTPSynchronized=yes\n"),
+                },
+                "hca": {
+                    "mlx5_0": {
+                        "1": {
+                            "state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": "400 Gb/sec (4X NDR)",
+                            "link_layer": "InfiniBand", "counters": {"symbol_error": 0, "link_downed": 0},
+                        }
+                    }
+                },
+                "pci": {
+                    "0000:3b:00.0": {
+                        "current_link_speed": "32.0 GT/s PCIe", "max_link_speed": "32.0 GT/s PCIe",
+                        "current_link_width": "16", "max_link_width": "16",
+                    }
+                },
+                "disk": {"/": {"total_bytes": 100 << 30, "free_bytes": 50 << 30, "total_inodes": 100,
+                               "free_inodes": 60, "read_only": False}},
+            },
+        }
+    )  # fmt: skip
+
+
+def with_faults(healthy: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield answers of a node with one fault each."""
+    smi = healthy["facts"]["tools"]["nvidia_smi_xml"]["stdout"]
+    links = healthy["health"]["tools"]["nvlink_status"]["stdout"]
+    tools = ("health", "tools")
+    log, gpus = (*tools, "kernel_log", "stdout"), ("facts", "tools", "nvidia_smi_xml", "stdout")
+    for place, value in (
+        (log, "1794999990.0 n kernel: NVRM: Xid (PCI:0000:06:00): 79, lost\n"),
+        (log, "1794999990.0 n kernel: NVRM: Xid (PCI:0000:06:00): 13, x\n"),
+        (log, "1794999990.0 n kernel: mce: [Hardware Error]: CPU 1: Machine Check: 0\n"),
+        ((*tools, "kernel_log", "truncated"), True),
+        ((*tools, "failed_units", "stdout"), "\u25cf nvidia-persistenced.service loaded failed failed x\n"),
+        ((*tools, "units", "stdout"), _unit("inactive")),
+        ((*tools, "clock", "stdout"), "NTPSynchronized=no\n"),
+        ((*tools, "nvlink_status", "stdout"), links.replace("50 GB/s", "<inactive>", 1)),
+        (gpus, smi.replace("<remapped_row_pending>No", "<remapped_row_pending>Yes", 1)),
+        (gpus, smi.replace("<gpu_temp_tlimit>30", "<gpu_temp_tlimit>4", 1)),
+        (("facts", "tools", "nvidia_smi_xml", "status"), "hung"),
+        (("facts", "memlock_bytes"), 65536),
+        (("facts", "shm_bytes"), 1 << 20),
+        (("facts", "files", "mountinfo"), "22 1 8:1 / /other rw - ext4 /dev/sda1 rw\n"),
+        (("node", "modules", "nvidia"), "570.1"),
+        (("node", "clock", "epoch"), EPOCH + 100),
+        (("health", "hca", "mlx5_0", "1", "state"), "1: DOWN"),
+        (("health", "hca", "mlx5_0", "1", "rate"), "100 Gb/sec (4X EDR)"),
+        (("health", "hca", "mlx5_0", "1", "counters", "symbol_error"), 999),
+        (("health", "pci", "0000:3b:00.0", "current_link_width"), "4"),
+        (("health", "disk", "/", "free_bytes"), 1),
+        (("health", "disk", "/", "free_inodes"), 0),
+        (("health", "disk", "/", "read_only"), True),
+    ):  # fmt: skip
+        answer = copy.deepcopy(healthy)
+        answer.pop("seal")
+        holder = answer
+        for key in place[:-1]:
+            holder = holder[key]
+        holder[place[-1]] = value
+        yield sealed_answer(answer)
+
+
+def run_sub_log() -> str:
+    """Return the output of a job of three nodes that ended well."""
+    end = {
+        "job": "7",
+        "state": "COMPLETED",
+        "exit_code": "0:0",
+        "nodes": ["n1", "n2", "n3"],
+        "steps": [
+            {"step": "1", "nodes": "n[1-3]", "state": "COMPLETED", "exit_code": "0:0", "elapsed_s": 60,
+             "start": 1700000020},
+        ],
+    }  # fmt: skip
+    row = "  1073741824  536870912  half  sum  -1 2473.5  434.10  759.67      0   2449.0  438.44  767.27    0"
+    return f"""\
+:::RACKPROOF {{"image": "r/x", "digest": "sha256:ab"}}
+PROLOG_START 1700000000
+NCCL_TEST = 1
+NCCL_TEST_START 1700000005
+#       size         count    type   redop    root   time   algbw   busbw #wrong   time   algbw   busbw #wrong
+{row}
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 763.470
+NCCL_TEST_STOP 1700000015
+PROLOG_STOP 1700000016
+EXPERIMENT_START 1700000016
+:::DLPAL image#x 7 3 n[1-3] 'unknown' GB300_3x4x1
+Clearing cache on n1
+Clearing cache on n2
+Clearing cache on n3
+vm.drop_caches = 3
+vm.drop_caches = 3
+vm.drop_caches = 3
+RUNANDTIME_START 1700000020
+0: All distributed processes registered. Starting with 12 processes
+0: :::MLLOG {{"key": "eval_accuracy", "value": 0.92, "metadata": {{"samples_count": 3072}}}}
+RUNANDTIME_STOP 1700000080
+:::RACKPROOF {json.dumps({"end": end})}
+"""
+
+
+def definition_of(number: int) -> dict[str, Any]:
+    """Return a definition of a benchmark."""
+    launch: dict[str, Any] = {
+        "with": "local",
+        "runtime": "torch",
+        "program": "train.py",
+        "timeout_s": 60,
+        "hang_s": 5,
+    }
+    result: dict[str, Any] = {
+        "format": "mllog",
+        "judge": [
+            {"metric": "eval_accuracy", "at_least": 0.9},
+            {"metric": "speed", "unit": "samples/s", "direction": "higher", "optional": True},
+        ],
+    }
+    plain = {
+        "name": "fuzzed",
+        "summary": "Trains",
+        "parameters": {"gpus": 0},
+        "launch": launch,
+        "result": result,
+    }
+    swept = {
+        **plain,
+        "parameters": {"gpus": 0, "batch": 32},
+        "launch": {**launch, "arguments": ["--batch={batch}"]},
+        "matrix": {"batch": [1, 2, 3]},
+        "suites": ["quick"],
+    }
+    probing = {
+        **plain,
+        "parameters": {"gpus": "all"},
+        "result": {
+            **result,
+            "states_run": True,
+            "judge": [{"metric": "speed", "unit": "T", "direction": "higher", "per": "gpu"}],
+        },
+    }
+    return (plain, swept, probing)[number]  # fmt: skip

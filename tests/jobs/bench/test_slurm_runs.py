@@ -1,0 +1,492 @@
+"""Runs by Slurm, recorded from real logs: what is missing is unproven, and Slurm's record always counts."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rackproof.core.definitions import load_definition
+from rackproof.core.judging import SkuReference, parse_sku_reference
+from rackproof.core.records import Node, Run
+from rackproof.jobs.bench import mlperf_checks, planning, record
+from rackproof.jobs.bench.launch_slurm import Site
+from rackproof.logs import FORMATS, run_sub
+
+NODES = [f"node{number:02}" for number in range(1, 19)]
+YEAR_S = 365 * 86400
+LOGS = "tests/data/real/mlperf-5.1/lambda-gb300-n18/{}/result_1.txt.xz"
+TRACE = """\
++ srun --ntasks-per-node=1 bash -c '
+                 host=$(hostname)
+                 sudo /sbin/sysctl vm.drop_caches=3
+            '
+"""
+DRAFT = """\
+:::RACKPROOF {{"image": "r/x", "digest": "sha256:{digest}"}}
+PROLOG_START {start}
+NCCL_TEST = 1
+NCCL_TEST_START {start}
+#       size         count    type   redop    root   time   algbw   busbw #wrong   time   algbw   busbw #wrong
+  1073741824     536870912    half     sum     -1 2473.5  434.10  759.67      0   2449.0  438.44  767.27    0
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 763.470
+NCCL_TEST_STOP {start}
+PROLOG_STOP {start}
+EXPERIMENT_START {start}
+"""
+
+
+@pytest.fixture(autouse=True)
+def compliant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out MLCommons' checker, which takes seconds, but where it is what is tested."""
+    if "slow" not in request.keywords:
+        monkeypatch.setattr(mlperf_checks, "check_compliance", lambda planned, path: [])
+
+
+class SlurmRun:
+    """A run on a rack of 18 nodes: its plan, its log, and Slurm's record, all of which a test may change."""
+
+    def __init__(self, root: Path, folder: Path, benchmark: str = "llama2_70b_lora", **site: Any) -> None:
+        path = root / f"benchmarks/{benchmark}.yml"
+        self.results = folder / "results"
+        variables = {
+            "bench_home": "/home",
+            "bench_workloads": "/w",
+            "bench_mlcommons_downloader": "http://m/d.sh",
+            "bench_mlcommons_downloader_sha256": "5" * 64,
+            "bench_mlcommons_metadata": "http://m",
+        }
+        cluster = Site.model_validate(
+            {"shared": "/s", "sku": "gb300", "sku_gpus": 4, "published_references": False, **site}
+        )
+        plan = planning.make_plan(
+            [load_definition(path, log_formats=FORMATS)],
+            {name: Node(name=name) for name in NODES},
+            dict.fromkeys(NODES, variables),
+            sites=dict.fromkeys(NODES, cluster),
+        )
+        self.planned = plan.runs[0]
+        real = lzma.decompress((root / LOGS.format(benchmark)).read_bytes()).decode()
+        (begun,) = re.findall(r"^RUNANDTIME_START (\d+)$", real, re.MULTILINE)
+        (ended,) = re.findall(r"^RUNANDTIME_STOP (\d+)$", real, re.MULTILINE)
+        (self.number,) = re.findall(r"^:::DLPAL \S+ (\d+)", real, re.MULTILINE)
+        self.start_s, self.end_s = int(begun) - 100, int(ended) + 20
+        # What the published copies of the logs were shortened by.
+        cleared = TRACE + "".join(f"Clearing cache on {name}\nvm.drop_caches = 3\n" for name in NODES)
+        real = real.replace(f"+ echo 'RUNANDTIME_START {begun}'", f"{cleared}+ true")
+        marker, ranks = f"RUNANDTIME_START {begun}\n", "0: All registered. Starting with 72 processes\n"
+        real = real.replace(marker, marker + ranks)
+        self.log = DRAFT.format(start=int(begun) - 60, digest="ab" * 32) + real
+        self.end: dict[str, Any] = {
+            "job": self.number,
+            "name": self.planned.run_id,
+            "state": "COMPLETED",
+            "exit_code": "0:0",
+            "nodes": list(NODES),
+            "node_count": "18",
+            "start": str(self.start_s),
+            "end": str(self.end_s),
+            "elapsed_s": str(self.end_s - self.start_s),
+            "steps": [
+                {
+                    "step": "7",
+                    "nodes": "node[01-18]",
+                    "state": "COMPLETED",
+                    "exit_code": "0:0",
+                    "elapsed_s": int(ended) - int(begun),
+                    "start": int(begun) + 1,
+                }
+            ],
+        }
+        self.job = {
+            "id": self.planned.run_id,
+            "phase": "ended",
+            "ended_by": "itself",
+            "exit_status": 0,
+            "signal": None,
+            "succeeded": True,
+            "started": self.start_s - 30,
+            "ended": self.end_s + 5,
+        }
+
+    def with_result(self, **changes: Any) -> None:
+        """Change how the definition has its log read and judged."""
+        result = self.planned.result.model_copy(update=changes)
+        self.planned = self.planned.model_copy(update={"result": result})
+
+    def without(self, pattern: str) -> None:
+        """Remove the lines of the log that a pattern is found in."""
+        kept = [line for line in self.log.splitlines(keepends=True) if not re.search(pattern, line)]
+        assert len(kept) < self.log.count("\n"), f"no line has {pattern}"
+        self.log = "".join(kept)
+
+    def replace(self, old: str, new: str) -> None:
+        """Replace a part of the log."""
+        assert old in self.log
+        self.log = self.log.replace(old, new)
+
+    def record(self, references: list[SkuReference] | None = None) -> Run:
+        """Record the run."""
+        folder = self.results / self.planned.run_id
+        path = folder / f"logs/{self.planned.lead}.log"
+        path.parent.mkdir(parents=True)
+        report = f":::RACKPROOF {json.dumps({'end': self.end})}\n" if self.end else ""
+        path.write_text(self.log + report)
+        nodes = tuple(Node(name=name) for name in NODES)
+        done = record.write_record(
+            self.planned,
+            record.Evidence(nodes=nodes, job={"seal": record.job_seal(self.job), **self.job}),
+            folder,
+            require_references=False,
+            sku_references=references or [],
+        )
+        return done.run
+
+
+@pytest.fixture
+def run(root: Path, tmp_path: Path) -> SlurmRun:
+    return SlurmRun(root, tmp_path)
+
+
+def gating(run: Run) -> set[str]:
+    """Return the codes of the findings that count against a run."""
+    return {finding.code for finding in run.findings if finding.verdict is not None}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llama2_70b_lora", "llama31_8b"])
+def test_a_real_log_on_the_nodes_that_were_asked_for_passes(root: Path, tmp_path: Path, name: str) -> None:
+    recorded = SlurmRun(root, tmp_path, name).record()
+    assert recorded.verdict == "pass", recorded.reasons
+    assert gating(recorded) == set()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "code"),
+    [
+        (r"^RUNANDTIME_START", "no_start_marker"),
+        (r"^RUNANDTIME_ST", "no_start_marker"),
+        (r"(PROLOG|EXPERIMENT|NCCL_TEST|RUNANDTIME)_ST", "no_start_marker"),
+        (r"RUNANDTIME_STOP", "no_start_marker"),
+        (r"^:::DLPAL", "nodes_unknown"),
+        (r"Starting with 72|^ *\d+: (?!:::)", "wrong_ranks"),
+        (r"vm\.drop_caches|Clearing cache", "cache_not_cleared"),
+        (r"vm\.drop_caches", "cache_not_cleared"),
+        (r"NCCL_TEST", "nccl_preflight"),
+        (r"^NCCL_TEST_START", "nccl_preflight"),
+        (r"^NCCL_TEST_STOP", "nccl_preflight"),
+        (r"^ +1073741824 ", "nccl_preflight"),
+        (r'"key": "seed"', "no_seed"),
+        (r'"key": "submission_', "no_submission_events"),
+        (r'"key": "submission_platform"', "no_submission_events"),
+        (r'"key": "global_batch_size"', "convergence_unknown"),
+        (r'"key": "eval_accuracy"', "convergence_unknown"),
+    ],
+)
+def test_a_log_that_lacks_what_a_check_needs_is_unproven(run: SlurmRun, pattern: str, code: str) -> None:
+    run.without(pattern)
+    recorded = run.record()
+    assert recorded.verdict in ("unproven", "fail"), recorded.reasons
+    assert code in gating(recorded), recorded.findings
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        # The clock goes back, the markers change places, two trainings in one log, a stop of another job.
+        (r"RUNANDTIME_STOP (\d+)", "RUNANDTIME_STOP 1000000000"),
+        (r"(?s)(RUNANDTIME_)START( \d+.*RUNANDTIME_)STOP", r"\1STOP\2START"),
+        (
+            r"RUNANDTIME_STOP (\d+)",
+            r"RUNANDTIME_STOP \1\nRUNANDTIME_START 2000000000\nRUNANDTIME_STOP 2000009999",
+        ),
+        (r"RUNANDTIME_STOP (\d+)", r"RUNANDTIME_STOP \1\nRUNANDTIME_STOP 2000009999"),
+    ],
+)
+def test_markers_that_contradict_each_other_prove_nothing(run: SlurmRun, old: str, new: str) -> None:
+    run.log = re.sub(old, new, run.log, count=1)
+    recorded = run.record()
+    assert recorded.verdict in ("unproven", "fail"), recorded.reasons
+    assert "markers_contradict" in gating(recorded), recorded.findings
+
+
+def test_without_labels_and_number_the_ranks_are_not_known(run: SlurmRun) -> None:
+    run.without("Starting with 72")
+    run.log = re.sub(r"(?m)^ *\d+: ", "", run.log)
+    assert "ranks_unknown" in gating(run.record())
+
+
+def test_a_cache_cleared_during_the_training_was_not_cleared_before_it(run: SlurmRun) -> None:
+    run.without(r"vm\.drop_caches|Clearing cache")
+    run.replace("RUNANDTIME_STOP", "vm.drop_caches = 3\n" * 18 + "RUNANDTIME_STOP")
+    assert "cache_not_cleared" in gating(run.record())
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "words"),
+    [
+        ({"nodes": NODES[:2]}, "wrong_nodes", "node03 took no part"),
+        ({"nodes": []}, "nodes_unknown", "does not show on which nodes"),
+        ({"nodes": None}, "nodes_unknown", "does not show on which nodes"),
+        ({"nodes": [*NODES, "node19"]}, "wrong_nodes", "node19 was not asked for"),
+        ({"node_count": "2"}, "wrong_nodes", "had 2 nodes by Slurm"),
+        ({"state": "FAILED"}, "slurm_state", "ended as FAILED"),
+        ({"state": ""}, "slurm_state", "ended as unknown"),
+        ({"state": None}, "slurm_state", "ended as unknown"),
+        ({"exit_code": "1:0"}, "slurm_state", "COMPLETED 1:0"),
+        ({"exit_code": ""}, "slurm_state", "with what status"),
+        ({"name": "20250101T000000Z-another-abcdef"}, "another_job", "is called 20250101"),
+        ({"job": "173"}, "another_job", "is of Slurm job 174, not of 173"),
+        ({"job": ""}, "another_job", "is of Slurm job 174, not of (no number)"),
+        ({"start": "Unknown"}, "slurm_times", "does not show when"),
+        ({"end": None}, "slurm_times", "does not show when"),
+        ({"start": True}, "slurm_times", "does not show when"),
+        (
+            {"steps": [{"nodes": "node[01-02]", "elapsed_s": 480, "start": 1759851754}]},
+            "wrong_nodes",
+            "node03 took no part",
+        ),
+    ],
+)
+@pytest.mark.parametrize("marked", [True, False], ids=["marked", "unmarked"])
+def test_slurms_own_record_counts_with_and_without_markers(
+    run: SlurmRun, change: dict[str, Any], code: str, words: str, marked: bool
+) -> None:
+    if not marked:
+        run.without("RUNANDTIME_ST")
+    run.end.update(change)
+    recorded = run.record()
+    assert recorded.verdict in ("unproven", "fail")
+    assert code in gating(recorded), recorded.findings
+    assert words in " ".join(finding.message for finding in recorded.findings)
+
+
+def test_no_record_of_slurm_at_all_is_unproven(run: SlurmRun) -> None:
+    run.end = {}
+    recorded = run.record()
+    assert (recorded.verdict, "no_end" in gating(recorded)) == ("unproven", True)
+
+
+@pytest.mark.parametrize("shift_s", [YEAR_S, 10 * 86400, 3600, -3600, -YEAR_S])
+def test_a_log_of_another_time_than_its_slurm_job_is_unproven(run: SlurmRun, shift_s: int) -> None:
+    # The job and who followed it ran at another time than the log's events and markers.
+    for name in ("start", "end"):
+        run.end[name] = str(int(run.end[name]) + shift_s)
+    run.job.update(started=run.job["started"] + shift_s, ended=run.job["ended"] + shift_s)
+    recorded = run.record()
+    assert recorded.verdict == "unproven"
+    assert "log_of_another_time" in gating(recorded)
+    assert "by Slurm" in " ".join(finding.message for finding in recorded.findings)
+
+
+def test_a_whole_log_of_an_earlier_run_is_unproven(run: SlurmRun) -> None:
+    run.end["name"] = "20251007T120000Z-llama2_70b_lora-0a0a0a"
+    run.job.update(started=run.job["started"] + YEAR_S, ended=run.job["ended"] + YEAR_S)
+    assert {"another_job", "log_of_another_time"} <= gating(run.record())
+
+
+def test_a_job_that_ended_before_it_began_is_unproven(run: SlurmRun) -> None:
+    run.end.update(start=run.end["end"], end=run.end["start"])
+    assert "slurm_times" in gating(run.record())
+
+
+@pytest.mark.parametrize("moment", ["{:%Y-%m-%dT%H:%M:%S}", "{:%Y-%m-%dT%H:%M:%S+00:00}"])
+def test_times_in_words_are_compared_as_well_as_their_zone_allows(run: SlurmRun, moment: str) -> None:
+    for name in ("start", "end"):
+        run.end[name] = moment.format(datetime.fromtimestamp(int(run.end[name]), UTC))
+    assert run.record().verdict == "pass"
+    earlier = datetime(2024, 1, 1, tzinfo=UTC)
+    run.end.update(start=moment.format(earlier), end=moment.format(earlier))
+    run.planned = run.planned.model_copy(update={"run_id": f"{run.planned.run_id}0"})
+    run.job["id"] = run.end["name"] = run.planned.run_id
+    assert "log_of_another_time" in gating(run.record())
+
+
+def test_a_job_that_began_before_it_was_followed_again_passes(run: SlurmRun) -> None:
+    # Its first follower was lost with its node; Slurm's record names the run.
+    run.job["started"] = run.end_s - 10
+    recorded = run.record()
+    assert recorded.verdict == "pass", recorded.reasons
+
+
+@pytest.mark.parametrize("ranks", [1, 18, 36, 71, 144])
+def test_fewer_or_more_processes_than_gpus_are_unproven(run: SlurmRun, ranks: int) -> None:
+    run.replace("Starting with 72", f"Starting with {ranks}")
+    assert "wrong_ranks" in gating(run.record())
+
+
+def test_a_benchmark_with_one_process_a_node_says_so(run: SlurmRun) -> None:
+    run.replace("Starting with 72", "Starting with 18")
+    run.with_result(processes="node")
+    assert "wrong_ranks" not in gating(run.record())
+
+
+@pytest.mark.parametrize(
+    ("lacks", "pattern"),
+    [
+        ("start_marker", "RUNANDTIME_ST"),
+        ("node_list", ":::DLPAL"),
+        ("ranks", r"Starting with 72|^ *\d+: (?!:::)"),
+        ("cache_clearing", r"vm\.drop_caches|Clearing cache"),
+        ("nccl_preflight", "NCCL_TEST"),
+        ("seed", '"key": "seed"'),
+        ("submission_events", '"key": "submission_'),
+    ],
+)
+def test_what_a_script_does_not_print_by_design_is_declared(run: SlurmRun, lacks: str, pattern: str) -> None:
+    run.without(pattern)
+    if lacks == "ranks":
+        run.log = re.sub(r"(?m)^ *\d+: ", "", run.log)
+    run.with_result(lacks=(lacks,))
+    # The definition's file lacks the declaration; only its findings are of interest here.
+    assert gating(run.record()) <= {"definition_changed"}
+
+
+def test_what_contradicts_counts_although_its_absence_would_not(run: SlurmRun) -> None:
+    run.with_result(lacks=mlperf_checks.EVERYTHING)
+    run.replace("18 node[01-18]", "2 node[01-02]")
+    run.replace("759.67      0", "759.67    128")
+    run.log = run.log.replace("vm.drop_caches = 3\n", "", 1)
+    assert {"wrong_nodes", "nccl_preflight", "cache_not_cleared"} <= gating(run.record())
+
+
+def test_a_log_of_another_benchmark_is_unproven(run: SlurmRun) -> None:
+    run.replace(
+        '"submission_benchmark", "value": "llama2_70b_lora"', '"submission_benchmark", "value": "flux1"'
+    )
+    assert "another_benchmark" in gating(run.record())
+
+
+def test_a_preflight_that_the_operator_switched_off_needs_no_reference(root: Path, tmp_path: Path) -> None:
+    reference = parse_sku_reference(
+        {"metric": "nccl_preflight_busbw", "value": 760, "unit": "GB/s", "low": -0.07, "source": "x"}
+    )
+    off = SlurmRun(root, tmp_path / "off", environment={"NCCL_TEST": "0"})
+    off.without("NCCL_TEST_|1073741824|# Out|# Avg")
+    off.replace("NCCL_TEST = 1", "NCCL_TEST = 0")
+    recorded = off.record([reference])
+    assert recorded.verdict == "pass", recorded.reasons
+    # The log's word alone is no choice of the operator.
+    by_config = SlurmRun(root, tmp_path / "config")
+    by_config.log = off.log
+    recorded = by_config.record([reference])
+    assert recorded.verdict == "unproven"
+    assert {"nccl_preflight"} <= gating(recorded)
+    # It was planned without, and the script says that it ran: then its table is missing.
+    odd = SlurmRun(root, tmp_path / "odd", environment={"NCCL_TEST": "0"})
+    odd.without("NCCL_TEST_|1073741824|# Out|# Avg")
+    assert "nccl_preflight" in gating(odd.record())
+
+
+@pytest.mark.parametrize(("gpus", "passes"), [(8, False), (71, False), (72, True), (144, False)])
+def test_a_preflight_that_names_its_gpus_names_all_of_them(run: SlurmRun, gpus: int, passes: bool) -> None:
+    ranks = [
+        f"#  Rank {rank} Group 0 Pid 4 on {NODES[rank // 4 % 18]} device {rank % 4} [0x1b] NVIDIA GB300\n"
+        for rank in range(gpus)
+    ]
+    run.replace("#       size ", "".join(ranks) + "#       size ")
+    assert ("nccl_preflight" not in gating(run.record())) == passes
+
+
+def test_a_death_counts_where_the_marker_is_missing(run: SlurmRun) -> None:
+    run.without("RUNANDTIME_START")
+    run.replace("+ echo 'RUNANDTIME_STOP", "srun: error: node02: task 5: Killed\n+ echo 'RUNANDTIME_STOP")
+    assert "task_died" in gating(run.record())
+
+
+def test_a_job_that_ended_before_its_training_shows_the_cause_and_no_more(run: SlurmRun) -> None:
+    run.log = DRAFT.format(start=run.start_s, digest="ab" * 32)
+    run.end.update(state="FAILED", exit_code="1:0", steps=[])
+    recorded = run.record()
+    assert "slurm_state" in gating(recorded)
+    assert not {"ranks_unknown", "cache_not_cleared", "no_seed"} & gating(recorded)
+
+
+OWN = """\
+name: own
+summary: Trains with a run script of its own
+container: {repository: a/b, tag: "1", folder: /workspace}
+configs: {systems: {gb300: GB300}}
+launch: {with: slurm}
+result: {format: mllog, judge: [{metric: eval_accuracy, at_least: 0.9}]}
+"""
+
+
+def own_run(root: Path, folder: Path) -> SlurmRun:
+    """Return a run of an own workload by Slurm, whose script prints no markers."""
+    run = SlurmRun(root, folder)
+    path = folder / "own.yml"
+    path.write_text(OWN)
+    plan = planning.make_plan(
+        [load_definition(path, log_formats=FORMATS)],
+        {name: Node(name=name) for name in NODES},
+        {name: {} for name in NODES},
+        sites=dict.fromkeys(NODES, Site(shared="/s", sku="gb300", sku_gpus=4)),
+    )
+    run.planned = plan.runs[0]
+    run.job["id"] = run.end["name"] = run.planned.run_id
+    event = '{{"time_ms": {}, "event_type": "{}", "key": "{}", "value": {}, "metadata": {}}}'
+    moments = [(run.start_s + at) * 1000 for at in (10, 20, 30)]
+    run.log = "".join(
+        f":::MLLOG {event.format(moment, *rest)}\n"
+        for moment, rest in zip(
+            moments,
+            [
+                ("INTERVAL_START", "run_start", "null", "{}"),
+                ("POINT_IN_TIME", "eval_accuracy", "0.95", "{}"),
+                ("INTERVAL_END", "run_stop", "null", '{"status": "success"}'),
+            ],
+            strict=True,
+        )
+    )
+    return run
+
+
+def test_an_own_workload_needs_none_of_what_mlperfs_scripts_print(root: Path, tmp_path: Path) -> None:
+    recorded = own_run(root, tmp_path).record()
+    assert (recorded.verdict, gating(recorded)) == ("pass", set()), recorded.reasons
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"nodes": NODES[:2]}, "wrong_nodes"),
+        ({"state": "TIMEOUT"}, "slurm_state"),
+        ({"name": "another"}, "another_job"),
+        ({"start": "1600000000", "end": "1600000100"}, "log_of_another_time"),
+    ],
+)
+def test_slurms_record_counts_for_an_own_workload_too(
+    root: Path, tmp_path: Path, change: dict[str, Any], code: str
+) -> None:
+    run = own_run(root, tmp_path)
+    run.end.update(change)
+    assert code in gating(run.record())
+
+
+def test_every_name_that_a_definition_may_lack_is_known() -> None:
+    field = run_sub.RunScript(lacks=mlperf_checks.EVERYTHING)
+    assert run_sub.preflight_findings(run_sub.RunSubOutput(), field)[0].verdict is None
+
+
+LINES: list[Callable[[str], str]] = [
+    lambda log: log.replace(" 18 node[01-18]", " 2 node[01-02]"),
+    lambda log: log.replace("Starting with 72", "Starting with 8"),
+    lambda log: log.replace("759.67      0", "759.67    128"),
+    lambda log: log.replace("vm.drop_caches = 3\n", "", 5),
+]
+
+
+@pytest.mark.parametrize("damage", range(len(LINES)))
+@pytest.mark.parametrize("also", ["^RUNANDTIME_START", "RUNANDTIME_ST", "_ST(ART|OP) "])
+def test_removing_markers_makes_no_bad_run_better(run: SlurmRun, damage: int, also: str) -> None:
+    run.log = LINES[damage](run.log)
+    run.without(also)
+    assert run.record().verdict in ("unproven", "fail")

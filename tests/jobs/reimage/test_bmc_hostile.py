@@ -1,0 +1,200 @@
+"""What answers at a BMC's address may be anybody: it learns no password and holds nobody up."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from rackproof.jobs.reimage import redfish_http
+from rackproof.jobs.reimage.bmc import Access, BmcError, read_power_status
+from rackproof.jobs.reimage.tasks import open_machine
+
+from .fake_redfish import ROOT, FakeRedfish
+
+PASSWORD = "made-up-password"
+
+
+def read(address: str, **changed: Any) -> None:
+    access = Access(**({"address": address, "user": "ops", "password": PASSWORD} | changed))
+    read_power_status(partial(open_machine, "n1", access))
+
+
+def certificate(folder: Path, name: str) -> tuple[Path, str]:
+    """Return a self-signed certificate with its key, and its SHA-256."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
+        )
+        .sign(key, hashes.SHA256())
+    )
+    path = folder / f"{name}.pem"
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    path.write_bytes(private + made.public_bytes(serialization.Encoding.PEM))
+    return path, made.fingerprint(hashes.SHA256()).hex(":")
+
+
+class Tls:
+    """A BMC with a certificate that it signed itself; ``heard`` is what was sent to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.heard = folder, []
+        self.bmc = FakeRedfish({"Id": "1", "SerialNumber": "SN-1"})
+        answer = self.bmc.answer
+
+        def heard(request: BaseHTTPRequestHandler) -> None:
+            self.heard.append(str(request.headers))
+            answer(request)
+
+        self.bmc.answer = heard  # type: ignore[method-assign]
+        self.file, self.fingerprint = certificate(folder, "bmc")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.file)
+        self.bmc.server.socket = context.wrap_socket(self.bmc.server.socket, server_side=True)
+        self.address = self.bmc.address.replace("http:", "https:")
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> Iterator[Tls]:
+    made = Tls(tmp_path)
+    yield made
+    made.bmc.close()
+
+
+def test_a_certificate_that_nobody_signed_is_shown_and_no_password_is_sent(tls: Tls) -> None:
+    with pytest.raises(BmcError, match=f"is not trusted.*{tls.fingerprint}.*reimage_bmc_fingerprint"):
+        read(tls.address)
+    assert tls.heard == []
+
+
+def test_a_pinned_certificate_is_taken_by_any_issuer(tls: Tls) -> None:
+    with pytest.raises(BmcError, match="refuses the login"):
+        read(tls.address, fingerprint=tls.fingerprint)
+    for written in (tls.fingerprint.upper(), tls.fingerprint.replace(":", "")):
+        read(tls.address, fingerprint=written, password="secret")
+    read(tls.address, verify=str(tls.file), password="secret")
+
+
+@pytest.mark.parametrize("change", ["other", "short", "nonsense"])
+def test_another_than_the_pinned_certificate_is_refused(tls: Tls, tmp_path: Path, change: str) -> None:
+    pinned = {
+        "other": certificate(tmp_path, "other")[1],
+        "short": tls.fingerprint[:29],
+        "nonsense": "yes",
+    }[change]
+    with pytest.raises(BmcError, match=r"n1: the certificate of its BMC at .* is not the pinned one"):
+        # Not even one that an authority signed.
+        read(tls.address, fingerprint=pinned, verify=str(tls.file))
+    assert tls.heard == []
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["http://192.0.2.9", "http://bmc17:8000/redfish/v1", "http://[fd00::11]", "http://127.0.0.1.example"],
+)
+def test_no_password_travels_readable(address: str) -> None:
+    begin = time.monotonic()
+    with pytest.raises(BmcError, match="by plain HTTP, by which everybody on the way reads the password"):
+        read(address)
+    assert time.monotonic() - begin < 2
+
+
+class Hostile(BaseHTTPRequestHandler):
+    """Answers as the class attribute says."""
+
+    how = ""
+    elsewhere = ""
+
+    def do_GET(self) -> None:
+        self.send_response(302 if Hostile.how == "redirect" else 200)
+        self.send_header("Content-Type", "application/json")
+        getattr(self, f"_{Hostile.how}")()
+
+    def _redirect(self) -> None:
+        self.send_header("Location", Hostile.elsewhere)
+        self.end_headers()
+
+    def _endless(self) -> None:
+        self.end_headers()
+        self._send(b" " * 65536)
+
+    def _long(self) -> None:
+        self.send_header("Content-Length", str(1 << 40))
+        self.end_headers()
+        self._send(b" " * 65536)
+
+    def _chunks(self) -> None:
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self._send(b"10000\r\n" + b" " * 65536 + b"\r\n")
+
+    def _drips(self) -> None:
+        self.end_headers()
+        self._send(b" ", pause_s=0.1)
+
+    def _send(self, part: bytes, pause_s: float = 0) -> None:
+        try:
+            for _ in range(10_000):
+                self.wfile.write(part)
+                self.wfile.flush()
+                time.sleep(pause_s)
+        except OSError:
+            pass
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def hostile(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hostile)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    monkeypatch.setattr(redfish_http, "MOST_ANSWER_S", 1.0)
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("how", ["endless", "long", "chunks", "drips"])
+def test_an_answer_that_does_not_end_is_cut(hostile: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Hostile, "how", how)
+    begin = time.monotonic()
+    with pytest.raises(BmcError, match=r"n1: its BMC at .* was not believed: .*does not end within 16 MiB"):
+        read(hostile)
+    assert time.monotonic() - begin < 30
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_bmc_that_redirects_elsewhere_is_not_followed(
+    hostile: str, tls: Tls, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Hostile, "how", "redirect")
+    monkeypatch.setattr(Hostile, "elsewhere", tls.address.replace("https", scheme) + ROOT + "/")
+    with pytest.raises(BmcError, match="redirects to another address"):
+        read(hostile)
+    assert tls.heard == []

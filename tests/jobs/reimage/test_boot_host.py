@@ -1,0 +1,476 @@
+"""Who gets an order and whose boot report counts: nginx, the program behind it, strangers, on loopback."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pytest
+
+ROLE = Path(__file__).resolve().parents[3] / "roles/netboot"
+PROGRAM = ROLE / "files/rackproof-boot-reports"
+NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
+pytestmark = pytest.mark.skipif(
+    not Path(NGINX).exists() or os.geteuid() != 0, reason="needs nginx, and root, who it is started by"
+)
+# Made up for these tests.
+SECRET, OTHER_SECRET, ATTEMPT = "canary0secret0of0n1", "canary0secret0of0n2", "canary0attempt0name"
+MACS = {
+    "127.0.0.1": "52:54:00:00:00:01",
+    "127.0.0.2": "52:54:00:00:00:02",
+    "127.0.0.9": "52:54:00:00:00:99",
+    # Somebody who uses the first machine's MAC address.
+    "127.0.0.11": "52:54:00:00:00:01",
+}
+N1, N2, STRANGER, TWIN, NOBODY = *MACS, "127.0.0.77"
+ASKED = {"status": "asked", "node": "n1", "nonce": "0" * 32}
+BEGUN = {"status": "begun", "node": "n1"}
+WRITTEN = {"status": "written", "node": "n1", "host_keys": ["ssh-ed25519 AAAA"], "seconds": 9}
+FORGED = WRITTEN | {"host_keys": ["ssh-ed25519 EVIL"]}
+
+
+class BootHost:
+    """nginx as the role has it, and the program that it asks; their folder is as the role makes it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("http/nodes/n1", "http/nodes/n2", "http/boot-reports", "http/artefacts", "orders"):
+            (folder / name).mkdir(parents=True)
+        for name in ("reports", "discover", f"http/boot-reports/discover-{ATTEMPT}"):
+            (folder / name).mkdir(parents=True)
+        (folder / "discover/open.conf").write_text("")
+        (folder / "http/nodes/n1/write.json").write_text(json.dumps({"report": f"n1-{SECRET}.json"}))
+        (folder / "http/nodes/n1/user-data").write_text(SECRET)
+        (folder / "http/nodes/n2/write.json").write_text(json.dumps({"report": f"n2-{OTHER_SECRET}.json"}))
+        (folder / "http/nodes/52-54-00-00-00-01.ipxe").write_text("#!ipxe\n")
+        self.order("n1", MACS[N1], SECRET)
+        self.order("n2", MACS[N2], OTHER_SECRET)
+        rows = ["IP address HW type Flags HW address Mask Device"]
+        rows += [f"{address} 0x1 0x2 {mac} * eth0" for address, mac in MACS.items()]
+        # Asked for and never answered.
+        rows.append(f"{NOBODY} 0x1 0x0 {MACS[N1]} * eth0")
+        (folder / "arp").write_text("\n".join(rows) + "\n")
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def order(self, node: str, mac: str, secret: str, seconds: int = 900, install: str = "image") -> Path:
+        path = self.folder / "orders" / node
+        path.write_text(f"{seconds} {mac} {secret} {install}\n")
+        return path
+
+    def start(self) -> None:
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            self.port = one.getsockname()[1]
+        self.configure("127.0.0.1")
+        program = [sys.executable, PROGRAM, self.folder]
+        with (self.folder / "log").open("w") as log:
+            self.processes = [
+                subprocess.Popen([*program, "--neighbours", self.folder / "arp"], stdout=log, stderr=log),
+                subprocess.Popen([NGINX, "-g", "daemon off;", "-c", self.folder / "nginx.conf"]),
+            ]
+        for _ in range(200):
+            if self.answers():
+                return
+            time.sleep(0.05)
+        raise AssertionError((self.folder / "log").read_text())
+
+    def configure(self, address: str) -> None:
+        given = {
+            "netboot_address": address,
+            "netboot_http_port": self.port,
+            "netboot_folder": str(self.folder),
+        }
+        text = jinja2.Template((ROLE / "templates/nginx.conf.j2").read_text(), trim_blocks=True).render(given)
+        text = text.replace("/run/rackproof", f"{self.folder}/rackproof").replace(
+            "user www-data;", "user root;"
+        )
+        # Its package may not be installed, only the program: then its folders are not there.
+        kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        places = "".join(f"{kind}_temp_path {self.folder}/{kind};" for kind in kinds)
+        text = text.replace("/var/log/nginx", str(self.folder)).replace("http {", f"http {{ {places}", 1)
+        (self.folder / "nginx.conf").write_text(text)
+
+    def answers(self) -> bool:
+        try:
+            # As long as the program behind it does not listen, nginx has an error of its own.
+            return self.fetch(N1, "none/write.json") == 403
+        except OSError:
+            return False
+
+    def ask(self, method: str, path: str, sender: str, data: bytes = b"", **more: str) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", self.port, timeout=10, source_address=(sender, 0)
+        )
+        try:
+            connection.putrequest(method, path, skip_host=False, skip_accept_encoding=True)
+            given = {name.replace("_", "-"): value for name, value in more.items()}
+            for name, value in ({"Content-Length": str(len(data))} | given).items():
+                connection.putheader(name, value)
+            connection.endheaders(data)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def fetch(self, sender: str = N1, path: str = "n1/write.json") -> int:
+        return self.ask("GET", f"/nodes/{path}", sender)[0]
+
+    def put(self, report: Any, sender: str = N1, name: str = f"n1-{SECRET}.json") -> int:
+        data = report if isinstance(report, bytes) else json.dumps(report).encode()
+        return self.ask("PUT", f"/boot-reports/{name}", sender, data)[0]
+
+    def discovered(self, data: bytes, sender: str = N1, mac: str = MACS[N1], attempt: str = ATTEMPT) -> int:
+        return self.put(data, sender, f"discover-{attempt}/{mac.replace(':', '-')}.json")
+
+    def report(self, node: str = "n1", secret: str = SECRET) -> Any:
+        path = self.folder / f"http/boot-reports/{node}-{secret}.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def alarms(self, kind: str, node: str = "n1", secret: str = SECRET) -> list[str]:
+        path = self.folder / f"http/boot-reports/{node}-{secret}.alarms"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [line.partition(" ")[2] for line in lines if line.startswith(kind)]
+
+    def files(self) -> set[str]:
+        place = self.folder / "http/boot-reports"
+        return {str(path.relative_to(place)) for path in place.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def host() -> Iterator[BootHost]:
+    # Not pytest's own: the path of a socket has 107 characters at most.
+    with tempfile.TemporaryDirectory(prefix="boot-") as folder:
+        Path(folder).chmod(0o755)
+        site = BootHost(Path(folder))
+        try:
+            site.start()
+            yield site
+        finally:
+            for process in site.processes:
+                process.terminate()
+                process.wait()
+
+
+def test_a_machine_gets_its_order_and_its_report_counts_once(host: BootHost) -> None:
+    assert [host.fetch(), host.fetch()] == [200, 200]  # it tries again where an answer is cut off
+    assert [host.put(ASKED), host.put(ASKED)] == [201, 412]
+    assert host.report() == ASKED
+    assert host.put(BEGUN) == 201
+    assert host.put(BEGUN) == 412  # the answer to it was lost
+    assert host.put(WRITTEN) == 201
+    assert host.put(WRITTEN) == 412
+    assert host.report() == WRITTEN
+    assert host.alarms("") == []
+    assert host.ask("GET", "/nodes/52-54-00-00-00-01.ipxe", NOBODY)[0] == 200
+    assert host.files() == {f"n1-{SECRET}.json", f"n1-{SECRET}.address"}
+
+
+@pytest.mark.parametrize("sender", [N2, STRANGER, NOBODY])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/nodes/n1/write.json",
+        "/nodes/n1/user-data",
+        "//nodes//n1//write.json",
+        "/nodes/x/../n1/write.json",
+        "/nodes/%6e1/write.json",
+        "/artefacts/../nodes/n1/./write.json",
+        "/nodes/n1/write.json?node=n2",
+        "/boot.ipxe/../nodes/n1%2fwrite.json",
+    ],
+)
+def test_a_stranger_never_reads_the_secret(host: BootHost, sender: str, path: str) -> None:
+    status, body = host.ask("GET", path, sender)
+    assert status in (400, 403, 404), status
+    assert SECRET.encode() not in body
+    # Nor when it claims to be somebody else.
+    more = {"X_Rackproof_Address": N1, "X_Forwarded_For": N1, "X_Rackproof_Name": "n2", "X_Real_IP": N1}
+    status, body = host.ask("GET", path, sender, **more)
+    assert SECRET.encode() not in body
+    # It harms nobody: the node gets its order, and is believed.
+    assert [host.fetch(), host.put(WRITTEN)] == [200, 201]
+    assert host.alarms("conflict") == []
+    assert any("asked for its order" in one for one in host.alarms("refused"))
+
+
+@pytest.mark.parametrize(
+    "end", ["%0d%0a", "%0a", "%0d", "%0d%0a%20", "%0b", "%0c", "%c2%85", "%e2%80%a8", "%00", "%1b"]
+)
+def test_a_name_in_an_address_becomes_no_header_and_no_alarm(host: BootHost, end: str) -> None:
+    made_up = (
+        f"n1{end}X-Rackproof-Address:%20{N1}",
+        f"n1{end}X-Rackproof-Address:%20{N2}{end}conflict%20{N2}%20knows%20the%20secret",
+        f"n1{end}conflict%20{N2}%20knows%20the%20secret",
+    )
+    for name in made_up:
+        for path in (f"/nodes/{name}/write.json", f"/boot-reports/{name}.json"):
+            assert host.ask("GET", path, STRANGER)[0] >= 400
+            assert host.ask("PUT", path, STRANGER, b"{}")[0] >= 400
+    # Nothing was claimed in the node's place, and it is believed.
+    assert [host.fetch(), host.put(WRITTEN)] == [200, 201]
+    assert host.alarms("conflict") == []
+
+
+@pytest.mark.parametrize("path", ["/rackproof-order", "/reports/socket", "/orders/n1", "/../orders/n1"])
+def test_what_is_behind_nginx_is_not_reached(host: BootHost, path: str) -> None:
+    for method in ("GET", "PUT", "POST"):
+        status, body = host.ask(method, path, N1, b"{}")
+        assert status >= 400
+        assert SECRET.encode() not in body
+
+
+def test_the_signature_of_an_order_is_as_hard_to_come_by_as_the_order(host: BootHost) -> None:
+    assert host.fetch(path="n1/write.json.sig") == 404  # it is not there yet: the ramdisk asks again
+    (host.folder / "http/nodes/n1/write.json.sig").write_text("AAAA")
+    assert host.ask("GET", "/nodes/n1/write.json.sig", N1) == (200, b"AAAA")
+    for sender in (N2, STRANGER, NOBODY, TWIN):
+        assert host.fetch(sender, "n1/write.json.sig") == 403
+    assert host.ask("PUT", "/nodes/n1/write.json.sig", N1, b"BBBB")[0] == 403
+    assert (host.folder / "http/nodes/n1/write.json.sig").read_text() == "AAAA"
+
+
+def test_two_machines_with_one_mac_address_are_an_alarm_in_either_order(host: BootHost) -> None:
+    assert host.fetch(TWIN) == 200
+    assert host.fetch(N1) == 403
+    (alarm,) = host.alarms("conflict")
+    assert alarm == f"{N1} asked for its order with its MAC address, after {TWIN}"
+
+
+@pytest.mark.parametrize("sender", [N2, STRANGER, NOBODY, TWIN])
+def test_the_secret_from_another_machine_is_an_alarm(host: BootHost, sender: str) -> None:
+    host.fetch()
+    assert host.put(FORGED, sender) == 403
+    assert host.report() is None
+    (alarm,) = host.alarms("conflict")
+    assert alarm.startswith(sender)
+    assert "knows the secret of its boot report" in alarm
+
+
+@pytest.mark.parametrize(
+    ("before", "second"),
+    [
+        ([BEGUN, WRITTEN], FORGED),
+        ([ASKED], ASKED | {"nonce": "1" * 32}),
+        ([ASKED, BEGUN], ASKED),
+        ([ASKED, {"status": "refused", "node": "n1"}], BEGUN),
+        ([WRITTEN], FORGED),
+        ([WRITTEN], BEGUN),
+        ([BEGUN], BEGUN | {"more": 1}),
+        ([BEGUN, {"status": "refused", "node": "n1"}], WRITTEN),
+        ([BEGUN, {"status": "failed", "node": "n1"}], WRITTEN),
+    ],
+)
+def test_a_second_boot_report_never_replaces_the_first(
+    host: BootHost, before: list[Any], second: Any
+) -> None:
+    host.fetch()
+    assert [host.put(one) for one in before] == [201] * len(before)
+    assert host.put(second) == 412
+    assert host.report() == before[-1]
+    assert host.alarms("conflict") == [f"second boot report, from {N1} ({MACS[N1]}): not believed"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"n1-{OTHER_SECRET}.json",
+        f"n2-{SECRET}.json",
+        f"n1-{SECRET.upper()}.json",
+        f"n1-{SECRET[:-1]}.json",
+        "n1-.json",
+        "n3-canary0secret0of0n3.json",
+        "anything.json",
+        f"n1-{SECRET}.address",
+        f"n1-{SECRET}.alarms",
+        f"../orders/n1-{SECRET}.json",
+        f"..%2fn1-{SECRET}.json",
+        f"%2e%2e/boot-reports/x/n1-{SECRET}.json",
+        f"a/n1-{SECRET}.json",
+        f"{'n' * 4000}-{SECRET}.json",
+        f"discover-{ATTEMPT}.json",
+    ],
+)
+def test_no_other_name_is_taken(host: BootHost, name: str) -> None:
+    host.fetch()
+    assert host.put(FORGED, STRANGER, name) >= 400
+    assert host.put(FORGED, N1, name) >= 400
+    assert not any(one.endswith(".json") for one in host.files())
+    assert host.put(WRITTEN) == 201
+    assert host.alarms("conflict") == []
+
+
+def test_thousands_of_names_make_no_files_and_strangers_crowd_out_no_alarm(host: BootHost) -> None:
+    host.fetch()
+    for number in range(1000):
+        assert host.put(FORGED, STRANGER, f"n1-{number:032}.json") == 403
+        assert host.put(FORGED, STRANGER, f"n{number + 5}-{number:032}.json") == 403
+    rows = "".join(f"127.0.1.{last} 0x1 0x2 52:54:00:00:01:{last:02x} * eth0\n" for last in range(1, 60))
+    with (host.folder / "arp").open("a") as stream:
+        stream.write(rows)
+    for last in range(1, 60):
+        assert host.put(FORGED, f"127.0.1.{last}", f"n1-{last:032}.json") == 403
+    assert host.files() == {f"n1-{SECRET}.address", f"n1-{SECRET}.alarms"}
+    assert len(host.alarms("refused")) == 20
+    assert host.put(FORGED, STRANGER) == 403
+    assert len(host.alarms("conflict")) == 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff\xfe",
+        b"[" * 60000,
+        json.dumps(WRITTEN | {"node": "n2"}).encode(),
+        json.dumps(WRITTEN | {"status": "believe me"}).encode(),
+        json.dumps(WRITTEN | {"status": ["written"]}).encode(),
+    ],
+)
+def test_a_report_that_is_none_is_not_kept(host: BootHost, data: bytes) -> None:
+    host.fetch()
+    assert host.put(data) == 400
+    assert host.report() is None
+    assert len(host.alarms("conflict")) == 1
+    assert host.put(WRITTEN) == 201  # and the program still answers
+
+
+@pytest.mark.parametrize("size", [64 * 1024 + 1, 10**6, 64 * 10**6])
+def test_a_large_report_is_refused_before_it_is_read(host: BootHost, size: int) -> None:
+    host.fetch()
+    path = f"/boot-reports/n1-{SECRET}.json"
+    assert host.ask("PUT", path, N1, Content_Length=str(size))[0] == 413
+    assert host.report() is None
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "MOVE", "COPY", "MKCOL", "PATCH", "HEAD"])
+def test_reports_are_neither_read_nor_moved(host: BootHost, method: str) -> None:
+    host.fetch()
+    host.put(WRITTEN)
+    for name in (
+        f"n1-{SECRET}.json",
+        "",
+        f"discover-{ATTEMPT}/52-54-00-00-00-01.json",
+        f"n1-{SECRET}.alarms",
+    ):
+        status, body = host.ask(
+            method, f"/boot-reports/{name}", N1, Destination=f"http://127.0.0.1:{host.port}/artefacts/x"
+        )
+        assert status >= 400
+        assert b"host_keys" not in body
+    assert host.report() == WRITTEN
+    assert list((host.folder / "http/artefacts").iterdir()) == []
+
+
+def test_a_report_before_the_order_or_after_its_end_is_refused(host: BootHost) -> None:
+    assert host.put(WRITTEN) == 403  # it cannot know the secret
+    assert len(host.alarms("conflict")) == 1
+    path = host.order("n1", MACS[N1], SECRET)
+    host.fetch()
+    for content, ago in (("900", 901), ("900", -86400), ("soon", 0), ("", 0)):
+        path.write_text(f"{content} {MACS[N1]} {SECRET} image\n")
+        os.utime(path, (time.time() - ago,) * 2)
+        assert [host.put(WRITTEN), host.fetch()] == [403, 403], content
+    path.unlink()
+    assert [host.put(WRITTEN), host.fetch()] == [403, 403]
+    assert host.report() is None
+    # A new attempt has a secret of its own: what was recorded of the one before has no part in it.
+    host.order("n1", MACS[N1], SECRET[::-1])
+    assert host.fetch() == 200
+    assert host.put(WRITTEN) == 403
+    assert host.put(WRITTEN, name=f"n1-{SECRET[::-1]}.json") == 201
+
+
+def test_an_installer_may_report_from_another_address_of_its_machine(host: BootHost) -> None:
+    host.order("n1", MACS[N1], SECRET, install="autoinstall")
+    assert host.fetch(path="n1/user-data") == 200
+    assert host.put(WRITTEN, STRANGER) == 403
+    assert host.put(WRITTEN, TWIN) == 201
+
+
+def test_an_unknown_machine_reports_once_and_in_its_own_name(host: BootHost) -> None:
+    assert host.discovered(b"forged", STRANGER) == 403
+    assert host.discovered(b"forged", NOBODY) == 403
+    assert host.discovered(b"first") == 201
+    assert host.discovered(b"first") == 412
+    folder = f"discover-{ATTEMPT}"
+    assert host.files() == {f"{folder}/52-54-00-00-00-01.json"}
+    assert host.discovered(b"second") == 412
+    assert host.discovered(b"x" * 70000, N2, MACS[N2]) == 413
+    assert host.discovered(b"x", N2, MACS[N2], "canary0other0attempt") == 403
+    for name in (
+        f"{folder}/x.json",
+        f"{folder}/52-54-00-00-00-02.alarm",
+        f"{folder}/../52-54-00-00-00-02.json",
+    ):
+        assert host.put(b"x", N2, name) == 403
+    assert host.files() == {f"{folder}/52-54-00-00-00-01.json", f"{folder}/52-54-00-00-00-01.alarm"}
+    assert (host.folder / "http/boot-reports" / folder / "52-54-00-00-00-01.json").read_bytes() == b"first"
+    (host.folder / "discover/open.conf").unlink()
+    assert host.discovered(b"late", N2, MACS[N2]) == 403
+
+
+# A boot host's bridge, and in networks of their own a node and a stranger, who takes the node's IP address.
+NETWORK = """
+ip link set lo up; ip link add br0 type bridge; ip addr add 192.0.2.1/24 dev br0; ip link set br0 up
+for last in 1 9; do
+  ip link add v$last type veth peer name e0 address 52:54:00:00:00:0$last; ip link set v$last master br0 up
+  unshare --net sleep 100 & eval machine$last=$!
+  sleep 0.5
+  eval ip link set e0 netns \\$machine$last
+done
+inside() { eval nsenter -n -t \\$machine$1 "$2"; }
+for last in 1 9; do
+  inside $last "ip addr add 192.0.2.1$last/24 dev e0"; inside $last "ip link set e0 up"
+done
+{python} {program} {folder} > {folder}/log 2>&1 & processes=$!
+{nginx} -g 'daemon off;' -c {folder}/nginx.conf & processes="$processes $!"
+again="--max-time 3 --retry 20 --retry-connrefused"
+ask() { inside $1 "curl -s -o {folder}/answer -w '%{http_code}\\n' $again $2"; }
+order=http://192.0.2.1:{port}/nodes/n1/write.json; report=http://192.0.2.1:{port}/boot-reports/n1-{secret}.json
+put="-X PUT -d @{folder}"
+ask 9 $order; ask 1 $order; ask 9 "$put/forged $report"
+inside 1 "ip link set e0 down"; ip neigh flush all
+inside 9 "ip addr add 192.0.2.11/24 dev e0"; ask 9 "--interface 192.0.2.11 $put/forged $report"
+inside 9 "ip addr del 192.0.2.11/24 dev e0"; ip neigh flush all
+inside 1 "ip link set e0 up"; ask 1 "$put/written $report"
+kill $processes $machine1 $machine9; wait
+"""
+
+
+def test_the_kernel_s_own_table_distinguishes_a_stranger_who_takes_the_node_s_address(host: BootHost) -> None:
+    allowed = subprocess.run(["unshare", "--net", "true"], capture_output=True, check=False)
+    if allowed.returncode or not shutil.which("curl") or not shutil.which("nsenter"):
+        pytest.skip("needs curl, and root for a network of its own")
+    for process in host.processes:
+        process.terminate()
+        process.wait()
+    for name, content in (("forged", FORGED), ("written", WRITTEN)):
+        (host.folder / name).write_text(json.dumps(content))
+    host.configure("192.0.2.1")
+    given = {"folder": host.folder, "python": sys.executable, "nginx": NGINX, "secret": SECRET}
+    script = NETWORK
+    for name, value in (given | {"program": PROGRAM, "port": host.port}).items():
+        script = script.replace(f"{{{name}}}", str(value))
+    done = subprocess.run(
+        ["unshare", "--net", "bash", "-c", script], capture_output=True, text=True, timeout=90, check=False
+    )
+    # The node is believed, and no stranger; who takes its address is seen for what they are.
+    assert done.stdout.split() == ["403", "200", "403", "403", "201"], done.stderr
+    assert host.report() == WRITTEN
+    assert [one.split(")")[0] for one in host.alarms("conflict")] == [
+        f"192.0.2.19 ({MACS[STRANGER][:-2]}09",
+        f"192.0.2.11 ({MACS[STRANGER][:-2]}09",
+    ]

@@ -1,0 +1,236 @@
+"""What one node of a fleet may say about itself and about others: everybody else is judged as without it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rackproof.core.text import sanitize
+from rackproof.nodes.answer_seal import sealed_answer
+from rackproof.nodes.health_checks import MOST_FINDINGS
+from rackproof.store.history.store import open_store
+from rackproof.store.night_store import last_snapshot, night_folders
+from tests.jobs.validate.nights import uuid
+from tests.jobs.validate.test_identity import FIRST, NODES, SECOND, THIRD, found, machine, night, verdicts
+
+ESCAPES = "\x1b]0;title\x07\x1b[2J <!channel> \u202e"
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    return tmp_path / "results"
+
+
+def tool(answer: dict[str, Any], name: str, text: str) -> None:
+    tools = answer["health"]["tools"] if name in answer["health"]["tools"] else answer["facts"]["tools"]
+    tools[name] = {
+        **tools.get(name, {}),
+        "status": "ok",
+        "rc": 0,
+        "stdout": text,
+        "stderr": "",
+        "truncated": False,
+    }
+
+
+def links(answer: dict[str, Any]) -> None:
+    lines = "".join(f"\t Link {number}: <inactive>\n" for number in range(12_800))
+    tool(answer, "nvlink_status", f"GPU 0: H200 (UUID: {uuid(1, 0)})\n{lines}")
+
+
+def ports(answer: dict[str, Any]) -> None:
+    port = {"state": "1: DOWN", "phys_state": "2: Polling", "rate": "400 Gb/sec", "link_layer": "InfiniBand"}
+    answer["health"]["hca"] = {f"mlx5_{card}": {str(one): port for one in range(128)} for card in range(100)}
+
+
+def units(answer: dict[str, Any]) -> None:
+    tool(
+        answer,
+        "failed_units",
+        "".join(f"\u25cf unit{number}.service loaded failed failed {ESCAPES}\n" for number in range(20_000)),
+    )
+
+
+def long_answer(answer: dict[str, Any]) -> None:
+    tool(answer, "kernel_log", "1794999990.0 n kernel: NVRM: Xid (PCI:0000:06:00): 79, " + "x" * (16 << 20))
+
+
+def many_lines(answer: dict[str, Any]) -> None:
+    line = "1794999990.0 n kernel: nvme nvme0: I/O error, dev nvme0n1\n"
+    tool(answer, "kernel_log", line * 1_000_000)
+
+
+def deep(answer: dict[str, Any]) -> None:
+    nested: dict[str, Any] = {}
+    for _ in range(200):
+        nested = {"/": nested}
+    answer["health"]["disk"] = nested
+
+
+def not_text(answer: dict[str, Any]) -> None:
+    answer["facts"]["hostname"] = f"{SECOND}\udcff{ESCAPES}"
+    tool(answer, "failed_units", "\udcff\udcfe.service loaded failed failed \ud800\n" * 1000)
+
+
+def other_types(answer: dict[str, Any]) -> None:
+    answer["health"]["hca"] = [1, 2, 3]
+    answer["health"]["pci"] = {str(number): number for number in range(100_000)}
+    answer["facts"]["dmi"] = "x" * 100_000
+
+
+HOSTILE = [links, ports, units, long_answer, many_lines, deep, not_text, other_types]
+
+
+@pytest.mark.parametrize("spoil", HOSTILE)
+def test_whatever_one_node_answers_the_others_are_judged(
+    results: Path, spoil: Callable[[dict[str, Any]], None]
+) -> None:
+    night(results, {})
+    answer = machine(1)
+    spoil(answer)
+    begin = time.process_time()
+    nodes = night(results, {SECOND: answer})
+    assert time.process_time() - begin < 20
+    first, second, third = verdicts(nodes)
+    assert (first, third) == ("pass", "pass")
+    assert second in ("fail", "unproven")
+    texts = [text for one in nodes[SECOND].findings for text in (one.evidence, one.name, one.place)]
+    assert texts == [sanitize(text, 4000) for text in texts]
+    assert len(nodes[SECOND].findings) <= MOST_FINDINGS
+    # The next night can be compared with it.
+    assert verdicts(night(results, {}))[::2] == ["pass", "pass"]
+
+
+def test_a_finding_is_not_lost_among_thousands_of_others(results: Path) -> None:
+    answer = machine(1)
+    ports(answer)
+    assert {"answer_cut", "more_findings", "port_down"} <= found(night(results, {SECOND: answer})[SECOND])
+
+
+def test_a_check_that_cannot_cope_with_a_node_leaves_the_others_judged(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rackproof.jobs.validate import judge
+
+    def check(snapshot: Any, **options: Any) -> Any:
+        if snapshot.node == SECOND:
+            raise RecursionError("deep")
+        return original(snapshot, **options)
+
+    original = judge.check_node
+    monkeypatch.setattr(judge, "check_node", check)
+    nodes = night(results, {})
+    assert verdicts(nodes) == ["pass", "unproven", "pass"]
+    assert found(nodes[SECOND]) == {"not_checked"}
+
+
+# What it says of parts that are not its own.
+
+
+def with_serial(number: int, serial: str) -> dict[str, Any]:
+    answer = machine(number)
+    answer["facts"]["dmi"]["product_serial"] = serial
+    return answer
+
+
+CLAIMS = {
+    "a GPU": lambda: machine(1, chips={0: uuid(0, 0)}),
+    "all GPUs": lambda: machine(1, chips={slot: uuid(0, slot) for slot in range(4)}),
+    "GPUs of two nodes": lambda: machine(1, chips={0: uuid(0, 0), 1: uuid(2, 1)}),
+    "the serial number": lambda: with_serial(1, machine(0)["facts"]["dmi"]["product_serial"]),
+    "all of it": lambda: machine(0, hostname=SECOND),
+}
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_a_node_that_names_another_s_parts_harms_itself_alone(results: Path, claim: str) -> None:
+    night(results, {})
+    for _ in range(3):
+        # However many nights it goes on, what it claims does not become its own.
+        nodes = night(results, {SECOND: CLAIMS[claim]()})
+        assert verdicts(nodes) == ["pass", "unproven", "pass"]
+        assert found(nodes[SECOND]) == {"foreign_parts"}
+        assert "by which another node that answers tonight is known" in nodes[SECOND].findings[0].evidence
+    # In the history they stay where they are.
+    with open_store(results / "history.sqlite") as store:
+        newest = store.run(night_folders(results)[0].name)
+    homes = {gpu.uuid: node.name for node in newest.nodes for gpu in node.gpus}
+    assert {homes[uuid(number, slot)] for number, slot in ((0, 0), (0, 3))} == {FIRST}
+    assert homes[uuid(2, 1)] == THIRD
+    # Its own GPU, of which it had not spoken, is new for a night.
+    nodes = night(results, {})
+    assert verdicts(nodes)[::2] == ["pass", "pass"]
+    assert found(nodes[SECOND]) <= {"gpu_new"}
+
+
+def test_faults_that_it_reports_of_another_s_gpu_are_nobody_s(results: Path) -> None:
+    night(results, {})
+    answer = machine(1, chips={0: uuid(0, 0)})
+    smi = answer["facts"]["tools"]["nvidia_smi_xml"]
+    smi["stdout"] = smi["stdout"].replace("<remapped_row_failure>No", "<remapped_row_failure>Yes")
+    nodes = night(results, {SECOND: answer})
+    assert verdicts(nodes) == ["pass", "unproven", "pass"]
+    assert verdicts(night(results, {}))[0] == "pass"
+
+
+def test_in_a_first_night_nobody_knows_whose_they_are(results: Path) -> None:
+    nodes = night(results, {SECOND: machine(1, chips={0: uuid(0, 0)})})
+    assert verdicts(nodes) == ["unproven", "unproven", "pass"]
+
+
+def test_two_that_never_agreed_are_unproven_until_an_operator_accepts_the_one_that_does_not_lie(
+    results: Path,
+) -> None:
+    liar = machine(1, chips={0: uuid(0, 0)})
+    for _ in range(2):
+        nodes = night(results, {SECOND: liar})
+        assert verdicts(nodes) == ["unproven", "unproven", "pass"]
+        assert "validate_accept_identity=true" in nodes[FIRST].findings[0].evidence
+    for accepted in ((FIRST,), ()):
+        nodes = night(results, {SECOND: liar}, accepted=accepted)
+        assert verdicts(nodes) == ["pass", "unproven", "pass"]
+        assert found(nodes[SECOND]) == {"foreign_parts"}
+
+
+def test_two_nodes_with_one_serial_number_and_one_boot_are_one_machine(results: Path) -> None:
+    twin = with_serial(1, machine(0)["facts"]["dmi"]["product_serial"])
+    nodes = night(results, {SECOND: twin})
+    assert verdicts(nodes) == ["unproven", "unproven", "pass"]
+    assert found(nodes[FIRST]) == found(nodes[SECOND]) == {"node_twice"}
+
+
+def test_trays_that_share_a_serial_number_are_two(results: Path) -> None:
+    tray = with_serial(1, machine(0)["facts"]["dmi"]["product_serial"])
+    tray["facts"]["boot_id"] = "another boot"
+    for _ in range(2):
+        assert verdicts(night(results, {SECOND: tray})) == ["pass"] * 3
+
+
+@pytest.mark.parametrize("lost", [{"seal": None}, {"seal": ""}, {"seal": "0" * 64}, "all of it"])
+def test_an_answer_without_its_seal_is_not_all_that_the_node_said(
+    results: Path, monkeypatch: pytest.MonkeyPatch, lost: dict[str, Any] | str
+) -> None:
+    def seal(answer: dict[str, Any]) -> dict[str, Any]:
+        if answer["facts"]["hostname"] != SECOND:
+            return sealed_answer(answer)
+        return answer if isinstance(lost, str) else answer | lost
+
+    monkeypatch.setattr("tests.jobs.validate.test_identity.sealed_answer", seal)
+    nodes = night(results, {})
+    assert verdicts(nodes) == ["pass", "unproven", "pass"]
+    assert found(nodes[SECOND]) == {"answer_cut"}
+
+
+def test_a_gpu_that_was_moved_is_not_foreign(results: Path) -> None:
+    night(results, {})
+    left = machine(0, chips={0: "GPU-0000ffff-0000-0000-0000-000000000000"})
+    nodes = night(results, {FIRST: left, SECOND: machine(1, chips={0: uuid(0, 0)})})
+    assert "foreign_parts" not in found(nodes[FIRST]) | found(nodes[SECOND])
+    kept = last_snapshot(night_folders(results), SECOND)
+    assert kept is not None
+    assert uuid(0, 0) in {gpu.uuid for gpu in kept.snapshot.gpus}
+    assert sorted(nodes) == sorted(NODES)

@@ -1,0 +1,193 @@
+"""Real logs that were made to contradict themselves, as strangers did it: none of them passes."""
+
+from __future__ import annotations
+
+import lzma
+import re
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from rackproof import logs
+from rackproof.core.records import Verdict
+from tests.logs import log_samples as samples
+
+REAL = Path(__file__).parents[1] / "data/real"
+XID = b"[1234.5] NVRM: Xid (PCI:0000:0f:00): %s, pid=77, GPU is in trouble.\n"
+
+
+def read(name: str) -> bytes:
+    data = (REAL / name).read_bytes()
+    return lzma.decompress(data) if name.endswith(".xz") else data
+
+
+def codes(data: bytes) -> tuple[Verdict, set[str]]:
+    parsed = logs.parse(BytesIO(data))
+    return parsed.verdict, {one.code for one in parsed.findings if one.verdict is not None}
+
+
+def swap(old: bytes, new: bytes, count: int = 1) -> Callable[[bytes], bytes]:
+    def change(data: bytes) -> bytes:
+        assert re.search(old, data), old
+        return re.sub(old, new, data, count=count)
+
+    return change
+
+
+def before_the_end(line: bytes) -> Callable[[bytes], bytes]:
+    def change(data: bytes) -> bytes:
+        lines = data.splitlines(keepends=True)
+        middle = len(lines) // 2
+        return b"".join([*lines[:middle], line, *lines[middle:]])
+
+    return change
+
+
+GB300, A100 = "nvidia-smi/qx-gb300.xml.xz", "nvidia-smi/qx-a100.xml"
+NCCL = "nccl/a100-8gpu-all_reduce.txt"
+ROW = rb"(?m)^( +1073741824 +\d+ +float +sum)"
+TF = "tf_cnn/resnet50-fp32-1gpu.log"
+BURN = "tools/gpu_burn.log.xz"
+IB = "tools/ib_loopback_8M_size.log"
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "verdict", "code"),
+    [
+        (GB300, swap(rb"(recovery_action>)None", rb"\1GPU Reset"), Verdict.FAIL, "recovery_action"),
+        (GB300, swap(rb"(recovery_action>)None", rb"\1Node Reboot"), Verdict.FAIL, "recovery_action"),
+        (GB300, swap(rb"(recovery_action>)None", rb"\1Drain P2P"), Verdict.FAIL, "recovery_action"),
+        (GB300, swap(rb"(recovery_action>)None", rb"\1Unknown Error"), Verdict.UNPROVEN, "recovery_action"),
+        (GB300, swap(rb"(hw_slowdown>)Not Active", rb"\1Active"), Verdict.DEGRADED, "slowed_down"),
+        (GB300, swap(rb"(hw_thermal_slowdown>)Not Active", rb"\1Active"), Verdict.DEGRADED, "slowed_down"),
+        (A100, swap(rb"(power_brake_slowdown>)Not Active", rb"\1Active"), Verdict.DEGRADED, "slowed_down"),
+        (GB300, swap(rb"(gpu_temp>)\d+ C", rb"\1-400 C"), Verdict.UNPROVEN, "impossible_value"),
+        (A100, swap(rb"(gpu_temp>)\d+ C", rb"\1ERR!"), Verdict.UNPROVEN, "impossible_value"),
+        (
+            GB300,
+            swap(rb"(instant_power_draw>)[^<]+", rb"\1[Unknown Error]"),
+            Verdict.UNPROVEN,
+            "impossible_value",
+        ),
+        (BURN, swap(rb"\(\d+ Gflop/s\)", b"(0 Gflop/s)", 0), Verdict.UNPROVEN, "no_work"),
+        (BURN, swap(rb"\d+\.\d% +proc'd[^\r\n]*", b"", 0), Verdict.UNPROVEN, "no_work"),
+        (BURN, swap(rb"(?m)(proc'd: \d+ \()\d+( Gflop/s\))", rb"\g<1>0\2", 0), Verdict.UNPROVEN, "no_work"),
+        (TF, before_the_end(XID % b"79"), Verdict.FAIL, "xid_reset"),
+        (TF, before_the_end(XID % b"95"), Verdict.FAIL, "xid_reset"),
+        (TF, before_the_end(XID % b"119"), Verdict.FAIL, "xid_reset"),
+        (TF, before_the_end(XID % b"13"), Verdict.DEGRADED, "xid"),
+        (NCCL, swap(ROW + rb"( +[\d.]+) +[\d.]+ +[\d.]+", rb"\1\2 0.00 0.00"), Verdict.UNPROVEN, "nan"),
+        (
+            NCCL,
+            swap(rb"(?m)^ +(?:8589934592|4294967296|2147483648) .*\n", b"", 0),
+            Verdict.UNPROVEN,
+            "cut_off",
+        ),
+        (NCCL, swap(rb"maxBytes \d+", b"maxBytes 34359738368"), Verdict.UNPROVEN, "cut_off"),
+        (IB, swap(rb"(?m)^ +8388608 .*\n", b""), Verdict.UNPROVEN, "cut_off"),
+    ],
+)
+def test_what_contradicts_itself_does_not_pass(
+    name: str, change: Callable[[bytes], bytes], verdict: Verdict, code: str
+) -> None:
+    data = read(name)
+    assert codes(data)[0] in (Verdict.PASS, Verdict.DEGRADED)
+    found, why = codes(change(data))
+    assert code in why
+    assert found is verdict
+
+
+@pytest.mark.parametrize("steps", [1, 3, 8])
+def test_a_run_that_began_after_the_total_has_to_end(steps: int) -> None:
+    data = read(TF)
+    again = [line for line in data.splitlines(keepends=True) if re.match(rb"\d+\timages/sec", line)][:steps]
+    verdict, why = codes(data + b"".join(again))
+    assert (verdict, "several_runs" in why) == (Verdict.UNPROVEN, True)
+
+
+@pytest.mark.parametrize("name", [IB, "tools/ib_loopback_all_sizes.log"])
+def test_a_test_that_began_has_a_table(name: str) -> None:
+    data = read(name)
+    title = next(line for line in data.splitlines(keepends=True) if b"RDMA_Write BW Test" in line)
+    verdict, why = codes(data + b"-" * 87 + b"\n" + title + b" Mtu             : 4096[B]\n")
+    assert verdict is Verdict.UNPROVEN
+    assert "cut_off" in why
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+@pytest.mark.parametrize("name", [NCCL, BURN, IB, "tools/nvbandwidth_results.log"])
+def test_a_failure_in_a_last_line_without_line_feed_counts(name: str, end: bytes) -> None:
+    good = read(name)
+    assert codes(good)[0] is Verdict.PASS
+    ended = good if good.endswith(b"\n") else good + b"\n"
+    assert codes(ended + b"1: CUDA out of memory" + end)[0] is Verdict.FAIL
+
+
+def stating(benchmark: str, key: str, value: object, final: float, *more: str) -> bytes:
+    """Return a log of a benchmark that reaches ``final`` and states something of its data or target."""
+    raw = samples.mllog(samples.event(key, value, 150), *more, final=final)
+    return raw.replace(b"llama2_70b_lora", benchmark.encode())
+
+
+@pytest.mark.parametrize(
+    ("trained", "final", "key", "good", "bad"),
+    [
+        ("llama2_70b_lora", 0.92, "eval_samples", 173, 17),
+        ("llama31_8b", 3.2, "eval_samples", "1024", "102"),
+        ("unet3d", 0.91, "eval_samples", [42], [4]),
+        ("bert", 0.73, "eval_samples", 10240, 1000),
+        ("dlrm_dcnv2", 0.804, "train_samples", 4_195_155_968, 419_515_596),
+        ("resnet", 0.76, "train_samples", 1_281_167, 128_116),
+        ("rgat", 0.73, "train_samples", 94_605_581, 946_055_810),
+    ],
+)
+def test_numbers_of_samples_are_those_of_the_data_set(
+    trained: str, final: float, key: str, good: object, bad: object
+) -> None:
+    assert codes(stating(trained, key, good, final))[0] is Verdict.PASS
+    verdict, why = codes(stating(trained, key, bad, final))
+    assert (verdict, "samples_contradict" in why) == (Verdict.UNPROVEN, True)
+    # Of several statements none may be another one's cover, and one before the benchmark's name counts.
+    both = stating(trained, key, good, final, samples.event(key, bad, 160))
+    assert "samples_contradict" in codes(both)[1]
+    early = samples.event(key, bad).encode() + stating(trained, key, good, final)
+    assert "samples_contradict" in codes(early)[1]
+
+
+@pytest.mark.parametrize("name", ["a_new_one", "retinanet", "gpt3"])
+def test_where_no_number_of_samples_is_known_none_is_judged(name: str) -> None:
+    assert "samples_contradict" not in codes(stating(name, "train_samples", 5, 0.5))[1]
+
+
+def test_the_open_division_has_data_of_its_own() -> None:
+    division = samples.event("submission_division", "open", 1)
+    data = stating("resnet", "train_samples", 160_000, 0.76).replace(b'"closed"', b'"open"')
+    assert codes(division.encode() + data)[0] is Verdict.PASS
+
+
+@pytest.mark.parametrize("key", ["target_accuracy", "quality_target", "target"])
+@pytest.mark.parametrize(
+    ("trained", "final", "good", "bad"),
+    [("llama31_8b", 3.2, 3.3, 3.6), ("flux1", 0.58, 0.586, 0.7), ("dlrm_dcnv2", 0.804, 0.80275, 0.75)],
+)
+def test_a_target_below_the_rules_is_no_target(
+    key: str, trained: str, final: float, good: float, bad: float
+) -> None:
+    assert codes(stating(trained, key, good, final))[0] is Verdict.PASS
+    verdict, why = codes(stating(trained, key, bad, final))
+    assert (verdict, "target_contradicts" in why) == (Verdict.UNPROVEN, True)
+
+
+@pytest.mark.parametrize("count", [4572, 915, 1_170_301])
+def test_ssd_on_open_images_has_their_target(count: int) -> None:
+    # Since round 2.0 most submitters state batches, which are fewer than COCO's images.
+    assert codes(stating("ssd", "train_samples", count, 0.341))[0] is Verdict.PASS
+    assert "target_not_reached" in codes(stating("ssd", "train_samples", count, 0.25))[1]
+
+
+@pytest.mark.parametrize("count", [117_266, 118_287])
+def test_ssd_on_coco_has_its_target(count: int) -> None:
+    assert codes(stating("ssd", "train_samples", count, 0.231))[0] is Verdict.PASS
+    assert "target_not_reached" in codes(stating("ssd", "train_samples", count, 0.22))[1]

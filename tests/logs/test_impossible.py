@@ -1,0 +1,230 @@
+"""Logs that state what cannot be: none of them passes, in any notation."""
+
+from __future__ import annotations
+
+import json
+import re
+from io import BytesIO
+from typing import Any
+
+import pytest
+
+from rackproof import logs
+from rackproof.core.records import Verdict
+
+from .log_samples import MLL06, MLP05, MXNET, NVIDIA_SMI_CSV, NVLINK, TF_CNN, event, mll, mllog
+
+
+def judged(data: bytes) -> tuple[Verdict, set[str]]:
+    parsed = logs.parse(BytesIO(data))
+    return parsed.verdict, {one.code for one in parsed.findings if one.verdict is not None}
+
+
+def of_benchmark(name: str, final: Any, *extra: str) -> bytes:
+    return mllog(*extra, final=final).replace(b"llama2_70b_lora", name.encode())
+
+
+@pytest.mark.parametrize(
+    ("trained", "value", "verdict"),
+    [
+        ("bert", 0.72, Verdict.PASS),
+        ("bert", 1.0, Verdict.UNPROVEN),  # 0.95 before it is well, 1.2 is not
+        ("dlrm_dcnv2", 1.5, Verdict.UNPROVEN),
+        ("unet3d", 91.2, Verdict.UNPROVEN),
+        ("ssd", 34.1, Verdict.UNPROVEN),
+        ("minigo", 50.2, Verdict.UNPROVEN),
+        ("gnn", 1.0001, Verdict.UNPROVEN),
+        ("llama2_70b_lora", -0.3, Verdict.UNPROVEN),
+        ("llama31_405b", -5.0, Verdict.UNPROVEN),
+        ("rnnt", -1e-6, Verdict.UNPROVEN),
+        ("llama31_405b", 5.5, Verdict.PASS),
+        ("gpt3", 2.6, Verdict.PASS),
+    ],
+)
+def test_no_metric_is_beyond_its_bounds(trained: str, value: float, verdict: Verdict) -> None:
+    extra = [event("eval_accuracy", 1.2, 200, samples_count=500)] if value == 1.0 else []
+    found, codes = judged(of_benchmark(trained, value, *extra))
+    assert (found, "impossible_value" in codes) == (verdict, verdict is Verdict.UNPROVEN)
+
+
+@pytest.mark.parametrize("value", [0, -8, 8.5, "none", float("inf"), [8, 8], None])
+@pytest.mark.parametrize("key", ["global_batch_size", "train_samples", "eval_samples"])
+def test_a_count_is_a_positive_whole_number(key: str, value: Any) -> None:
+    found, codes = judged(mllog(event(key, value, 200)))
+    assert found is not Verdict.PASS
+    assert codes & {"impossible_value", "nan"}
+
+
+@pytest.mark.parametrize("value", [3901, "3901", [3901]])
+def test_counts_as_submitters_log_them_are_taken(value: Any) -> None:
+    assert judged(mllog(event("train_samples", value, 200)))[0] is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    "meta", [{"samples_count": -384}, {"samples_count": 0.5}, {"epoch_num": -1}, {"step_num": "many"}]
+)
+def test_how_far_a_training_came_is_no_less_than_nothing(meta: dict[str, Any]) -> None:
+    found, codes = judged(mllog(event("eval_accuracy", 0.94, 200, **meta)))
+    assert (found, "impossible_value" in codes) == (Verdict.UNPROVEN, True)
+
+
+@pytest.mark.parametrize("value", [1.5, 23.05, -0.1])
+def test_a_metric_of_round_06_is_bounded_too(value: float) -> None:
+    data = MLL06.replace(b"0.2305", str(value).encode())
+    assert judged(data)[0] in (Verdict.UNPROVEN, Verdict.FAIL)
+    assert "impossible_value" in judged(data)[1]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"Epoch[1] Validation-accuracy=1.983496\n",
+        b"Epoch[1] Validation-accuracy=-0.5\n",
+        b"Epoch[1] Train-top_k_accuracy_5=98.3\n",
+        b"Epoch[1] Train-cross-entropy=-0.2\n",
+    ],
+)
+def test_mxnets_metrics_are_bounded(line: bytes) -> None:
+    found, codes = judged(MXNET.replace(b"Epoch[1] Valid", line + b"Epoch[1] Valid"))
+    assert judged(MXNET)[0] is Verdict.PASS
+    assert (found, "impossible_value" in codes) == (Verdict.UNPROVEN, True)
+
+
+@pytest.mark.parametrize("pair", ["1.5 5 = 1.9", "0.9 5 = 0.5", "-0.1 5 = 0.5"])
+def test_tf_cnns_accuracies_are_fractions_in_order(pair: str) -> None:
+    first, fifth = pair.split(" 5 = ")
+    line = f"Accuracy @ 1 = {first} Accuracy @ 5 = {fifth} [50000 examples]\n".encode()
+    assert judged(TF_CNN + line)[0] is not Verdict.PASS
+
+
+TWICE = (
+    ('"key": "eval_accuracy", "value": 0.99', '"key": "eval_accuracy", "value": 0.99, "value": 0.92'),
+    ('"key": "eval_accuracy"', '"key": "eval_accuracy", "key": "eval_accuracy"'),
+    ('"status": "success"', '"status": "aborted", "status": "success"'),
+    ('"value": "llama2_70b_lora"', '"value": "bert", "value": "llama2_70b_lora"'),
+    ('"key": "run_stop"', '"time_ms": 1, "key": "run_stop"'),
+    ('"key": "global_batch_size", "value": 8', '"key": "global_batch_size", "value":16, "value" : 8'),
+)
+
+
+@pytest.mark.parametrize(("old", "new"), TWICE)
+@pytest.mark.parametrize("tail", ["", " and more"])
+def test_an_event_with_a_key_twice_is_damaged(old: str, new: str, tail: str) -> None:
+    good = mllog(final=0.92).decode()
+    old = old.replace("0.99", "0.92")
+    assert old in good
+    lines = [
+        line.replace(old, new) + tail if old in line and ":::" in line else line for line in good.split("\n")
+    ]
+    found, codes = judged("\n".join(lines).encode())
+    assert (found, "key_twice" in codes) == (Verdict.UNPROVEN, True)
+
+
+def test_a_value_that_holds_keys_of_events_is_no_key_twice() -> None:
+    value = {"value": {"key": 1, "a": {"b": [{"key": 2}, {"key": 2}]}}, "note": 'a "value": in words'}
+    assert judged(mllog(event("opt_name", json.loads(json.dumps(value)), 200)))[0] is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"key": "eval_accuracy", "value": 0.92', '"key": "eval_accuracy", "value": 0.99, "value": 0.92'),
+        ('"status": "success"', '"status": "aborted", "status": "success"'),
+        ('"value": "llama2_70b_lora"', '"value": "bert", "value": "llama2_70b_lora"'),
+    ],
+)
+def test_an_event_in_single_quotes_with_a_key_twice_is_damaged(old: str, new: str) -> None:
+    lines = mllog(final=0.92).decode().split("\n")
+    quoted = [one.replace('"', "'") if old in one else one for one in lines]
+    assert quoted != lines
+    assert judged("\n".join(quoted).encode())[0] is Verdict.PASS
+    twice = [one.replace(old, new).replace('"', "'") if old in one else one for one in lines]
+    found, codes = judged("\n".join(twice).encode())
+    assert (found, "key_twice" in codes) == (Verdict.UNPROVEN, True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ('"train_loss": 1.5', '"train_loss": 9.5, "train_loss": 1.5'),
+        ('"key": "tracked_stats"', '"key": "eval_accuracy", "key": "tracked_stats"'),
+        ('"value": {', '"value": 0.2, "value": {'),
+    ],
+)
+def test_statistics_with_a_key_twice_are_damaged(change: tuple[str, str]) -> None:
+    line = event("tracked_stats", {"train_loss": 1.5, "throughput": 8.25}, 200)
+    assert change[0] in line
+    assert judged(mllog(line))[0] is Verdict.PASS
+    found, codes = judged(mllog(line.replace(*change)))
+    assert (found, "key_twice" in codes) == (Verdict.UNPROVEN, True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ('"value": 0.74982', '"value": 0.2, "value": 0.74982', "key_twice"),
+        ('"success": true', '"success": false, "success": true', "key_twice"),
+        ('{"epoch": 59, "value": 0.74982}', "{'epoch': 59, 'value': 0.2, 'value': 0.74982}", "key_twice"),
+        ("0.74982", "1.74982", "impossible_value"),
+        ("0.74982", "74.982", "impossible_value"),
+    ],
+)
+def test_round_05_has_the_same_bounds(old: str, new: str, code: str) -> None:
+    found, codes = judged(MLP05.replace(old.encode(), new.encode()))
+    assert judged(MLP05)[0] is Verdict.PASS
+    assert (found, code in codes) == (Verdict.UNPROVEN, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"), [("resnet", 0.749, 0.7489), ("gnmt", 21.799999, 21.7), ("ncf", 0.635, 0.63)]
+)
+def test_round_05_has_targets(name: str, good: float, bad: float) -> None:
+    text = MLP05.replace(b" resnet ", f" {name} ".encode())
+    assert judged(text.replace(b"0.74982", str(good).encode()))[0] is Verdict.PASS
+    assert "target_not_reached" in judged(text.replace(b"0.74982", str(bad).encode()))[1]
+
+
+@pytest.mark.parametrize("change", ['"value": 0.2305, "value"', '"value": 1, "metadata": {}, "value"'])
+def test_an_event_of_round_06_with_a_key_twice_is_damaged(change: str) -> None:
+    line = mll("eval_accuracy", 0.2305, 601, epoch_num=49).replace('"value"', change).encode()
+    stop = mll("run_stop", None, 610, status="success").encode()
+    assert stop in MLL06
+    assert judged(MLL06.replace(stop, line + stop))[1] >= {"key_twice"}
+
+
+@pytest.mark.parametrize(
+    ("data", "old", "new"),
+    [
+        (NVLINK, b"0002", b"0001"),
+        (NVLINK, b"GPU 1:", b"GPU 0:"),
+        (NVLINK, b"Link 1:", b"Link 0:"),
+        (NVIDIA_SMI_CSV, b"0002", b"0001"),
+        (NVIDIA_SMI_CSV, b"\n1, N", b"\n0, N"),
+        (NVIDIA_SMI_CSV.replace(b"uuid", b"pci.bus_id"), b"0002", b"0001"),
+    ],
+)
+def test_a_gpu_that_is_listed_twice_hides_another(data: bytes, old: bytes, new: bytes) -> None:
+    assert judged(data)[0] is Verdict.PASS
+    found, codes = judged(data.replace(old, new))
+    assert (found, "gpu_twice" in codes) == (Verdict.UNPROVEN, True)
+
+
+def test_a_query_in_a_loop_lists_its_gpus_again() -> None:
+    rows = "".join(
+        f"2024/01/31 12:00:{second:02}.{gpu:03}, {gpu}, 31, 77.49 W\n"
+        for second in range(5)
+        for gpu in range(4)
+    )
+    data = "timestamp, index, temperature.gpu, power.draw [W]\n" + rows
+    assert judged(data.encode())[0] is Verdict.PASS
+    assert judged((data + rows.splitlines()[-1] + "\n").encode())[0] is Verdict.UNPROVEN
+
+
+@pytest.mark.parametrize("year", [1843, 1970, 2017, 2300])
+def test_a_run_in_a_year_without_mlperf_or_still_to_come_is_remarked_on(year: int) -> None:
+    moved = (year - 2023) * 365_2425 * 8_640
+    data = re.sub(rb'(?<="time_ms": )\d+', lambda ms: b"%d" % (int(ms[0]) + moved), mllog())
+    codes = {one.code: one.verdict for one in logs.parse(BytesIO(data)).findings}
+    assert codes == {one.code: one.verdict for one in logs.parse(BytesIO(mllog())).findings} | {
+        "wrong_year": None
+    }

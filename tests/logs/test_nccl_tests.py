@@ -1,0 +1,379 @@
+"""Tables of nccl-tests as they come: of every version, labelled by launchers, several in one file."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rackproof import logs
+from rackproof.core.records import ParsedLog, Verdict
+from rackproof.logs._launchers import rank_of_label, split_label
+from tests.logs.log_samples import NCCL, nccl_json
+
+PASS, FAIL, UNPROVEN = Verdict.PASS, Verdict.FAIL, Verdict.UNPROVEN
+
+BODY = NCCL[NCCL.index(b"# nThread") :]
+"""A table that does not say which collective it is of; on two GPUs all_reduce and reduce have one factor."""
+
+
+def read(data: bytes, name: str = "") -> ParsedLog:
+    return logs.parse(io.BytesIO(data), name=name)
+
+
+def names(parsed: ParsedLog) -> set[str]:
+    return {one.name.removesuffix("_busbw") for one in parsed.measurements if one.name.endswith("_busbw")}
+
+
+def codes(parsed: ParsedLog) -> set[str]:
+    return {one.code for one in parsed.findings if one.verdict}
+
+
+def table(redop: str = "sum", root: str = "-1", ratio: float = 1.75, ranks: int = 8, wrong: str = "0") -> str:
+    """Return a table as version 2.13 to 2.17 prints it, without a word about its collective."""
+    devices = "".join(
+        f"#  Rank {rank:2d} Group  0 Pid   9000 on        n01 device {rank:2d} [0x{rank:02x}] NVIDIA H200\n"
+        for rank in range(ranks)
+    )
+    rows = "".join(
+        f"{size:12d}  {size // 4:12d}  {'float':>8s}  {redop:>6s}  {root:>6s}"
+        + f"  {100.0:7.1f}  {algbw:6.2f}  {algbw * ratio:6.2f}  {wrong:>5s}" * 2
+        + "\n"
+        for size, algbw in ((1 << 20, 10.49), (1 << 30, 201.33))
+    )
+    return (
+        "# nThread 1 nGpus 8 minBytes 1048576 maxBytes 1073741824 step: 1024(factor) warmup iters: 5 "
+        "iters: 20 agg iters: 1 validation: 1 graph: 0\n#\n# Using devices\n" + devices + "#\n"
+        "#                                                              out-of-place              in-place\n"
+        "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   "
+        "algbw   busbw #wrong\n"
+        "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  "
+        "(GB/s)  (GB/s)\n" + rows + "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 186.2\n#\n"
+    )
+
+
+ALL_REDUCE = table()
+ALL_GATHER = table("none", ratio=0.875)
+REDUCE_SCATTER = table(ratio=0.875)
+BROADCAST = table("none", "0", ratio=1.0)
+REDUCE = table("sum", "0", ratio=1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "collective"),
+    [
+        ("nccl_allreduce.log", "all_reduce"),
+        ("results/reduce/nccl_all_reduce.txt", "all_reduce"),
+        ("reduce_2026/AllReduce-n01.out", "all_reduce"),
+        ("gather/ncclAllReduce.log", "all_reduce"),
+        ("all-reduce.8gpus.log", "all_reduce"),
+        ("scatter/all reduce.log", "all_reduce"),
+        ("prereduced.log", "all_reduce"),  # by its factor: the name names nothing
+        ("broadcast.log", "all_reduce"),  # a name that the table contradicts does not count
+        ("runs/all_gather/job-7.out", "all_reduce"),
+        ("all_reduce_and_all_gather.log", "all_reduce"),
+    ],
+)
+def test_the_files_own_name_names_the_collective(name: str, collective: str) -> None:
+    parsed = read(ALL_REDUCE.encode(), name)
+    assert (parsed.verdict, names(parsed)) == (PASS, {collective})
+    assert parsed.tags["collective"] == collective
+
+
+@pytest.mark.parametrize(
+    ("data", "name", "collective"),
+    [
+        (ALL_GATHER, "nccl-allgather.txt", "all_gather"),
+        (ALL_GATHER, "all_gather/reduce.log", "collective"),
+        (ALL_GATHER, "gather/x.log", "collective"),
+        (table("none", ratio=0.875), "all_reduce/alltoall.txt", "alltoall"),
+        (table("none", ratio=0.875), "all2all.txt", "alltoall"),
+        (table("none", ratio=0.875), "nccl_all_to_all_n4.log", "alltoall"),
+        (REDUCE_SCATTER, "nccl_reducescatter.log", "reduce_scatter"),
+        (REDUCE_SCATTER, "all_reduce.log", "reduce_scatter"),
+        (BROADCAST, "bcast.log", "broadcast"),
+        (BROADCAST, "all_gather.log", "collective"),
+        (REDUCE, "x.log", "reduce"),
+        (table("none", ratio=1.0), "SendRecv.log", "sendrecv"),
+        (table(ratio=1.0, ranks=2), "x.log", "all_reduce"),
+        (table("sum", "0", ratio=1.0, ranks=2), "all_reduce.log", "reduce"),
+    ],
+)
+def test_no_table_gets_the_name_of_another_collective(data: str, name: str, collective: str) -> None:
+    parsed = read(data.encode(), name)
+    assert (parsed.verdict, names(parsed)) == (PASS, {collective})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # as NVIDIA's programs state it
+        (
+            "".join(
+                f"# Collective test starting: {program}_perf\n{data}"
+                f"# Collective test concluded: {program}_perf\n"
+                for program, data in (("all_reduce", ALL_REDUCE), ("sendrecv", table("none", ratio=1.0)))
+            ),
+            {"all_reduce", "sendrecv"},
+        ),
+        # as a shell with `set -x` prints it
+        (f"+ ./all_gather_perf\n{ALL_GATHER}+ ./alltoall_perf\n{ALL_GATHER}", {"all_gather", "alltoall"}),
+        (f"== broadcast_perf\n{BROADCAST}== reduce_perf\n{REDUCE}", {"broadcast", "reduce"}),
+        ("".join((f"$ reduce_scatter_perf\n{REDUCE_SCATTER}", f"$ all_reduce_perf\n{ALL_REDUCE}")),
+         {"reduce_scatter", "all_reduce"}),
+        # named by one command, or not at all: by what the tables show
+        (f"+ bash -c 'all_reduce_perf; reduce_scatter_perf'\n{ALL_REDUCE}{REDUCE_SCATTER}",
+         {"all_reduce", "reduce_scatter"}),
+        (f"+ all_reduce_perf -b 1M\n{ALL_REDUCE}{ALL_REDUCE}", {"all_reduce"}),
+        (f"+ all_reduce_perf -b 1M\n{ALL_REDUCE}{ALL_GATHER}", {"all_reduce", "collective"}),
+        (f"{ALL_REDUCE}{REDUCE_SCATTER}{REDUCE}", {"all_reduce", "reduce_scatter", "reduce"}),
+    ],
+)  # fmt: skip
+def test_several_collectives_in_one_file_are_told_apart(text: str, expected: set[str]) -> None:
+    parsed = read(text.encode(), "nccl.log")
+    assert (parsed.format, parsed.verdict) == ("nccl_tests", PASS), codes(parsed)
+    assert names(parsed) == expected
+
+
+def test_each_table_of_a_file_must_end_and_have_rows() -> None:
+    cut = ALL_GATHER[: ALL_GATHER.index("# Out of")]
+    empty = "".join(line for line in ALL_GATHER.splitlines(True) if not line.lstrip()[:1].isdigit())
+    assert codes(read((cut + ALL_REDUCE).encode())) == {"cut_off"}
+    # A stray end does not stand for a missing one.
+    stray = "# Out of bounds values : 0 OK\n"
+    assert read((ALL_REDUCE + stray + cut).encode()).verdict is UNPROVEN
+    assert codes(read((ALL_REDUCE + empty).encode())) == {"no_rows"}
+    mixed = f"+ all_gather_perf\n{cut}{BODY.decode()}{stray}"
+    assert codes(read(mixed.replace("+ all_gather", "# Collective test starting: all_gather").encode())) == {
+        "mixed_tables"
+    }
+
+
+OLD = """\
+# nThread 1 nGpus 8 minBytes 8 maxBytes 1024 step: 2(factor) warmup iters: 5 iters: 20 validation: 1
+#
+# Using devices
+#   Rank  0 Pid   3442 on       n01 device  0 [0x07] A100-SXM4-40GB
+#   Rank  1 Pid   3442 on       n01 device  1 [0x0a] A100-SXM4-40GB
+#
+#                                                     out-of-place                       in-place
+#       size         count    type   redop     time   algbw   busbw  error     time   algbw   busbw  error
+#        (B)    (elements)                     (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+      524288        131072   float     sum    35.20   14.89   14.89  ERR_1    34.05   15.40   15.40  ERR_2
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 15.14
+#
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "errors", "verdict"),
+    [
+        ("float", ("5e-07", "5e-07"), PASS),
+        ("float", ("0e+00", "1e-06"), PASS),
+        ("float", ("2e-06", "0e+00"), PASS),
+        ("half", ("4e-03", "1e-03"), PASS),
+        ("bfloat16", ("8e-03", "0e+00"), PASS),
+        ("double", ("4e-13", "0e+00"), PASS),
+        ("int32", ("0e+00", "0e+00"), PASS),
+        ("float", ("  N/A", "  N/A"), PASS),
+        ("float", ("1e-03", "0e+00"), FAIL),
+        ("half", ("0e+00", "2e+01"), FAIL),
+        ("double", ("1e-07", "1e-07"), FAIL),
+        ("int32", ("1e+00", "0e+00"), FAIL),
+        ("float", ("  nan", "0e+00"), FAIL),  # which the program itself counts as right
+        ("float", ("  inf", "0e+00"), FAIL),
+        ("float", ("5e-0x", "0e+00"), UNPROVEN),
+    ],
+)
+def test_rounding_in_the_old_error_column_is_no_wrong_value(
+    dtype: str, errors: tuple[str, str], verdict: Verdict
+) -> None:
+    text = OLD.replace("ERR_1", errors[0]).replace("ERR_2", errors[1]).replace("   float", f"   {dtype}")
+    parsed = read(text.encode())
+    assert parsed.verdict is verdict, codes(parsed)
+    if verdict is PASS and "N/A" not in errors[0]:
+        assert [one.value for one in parsed.measurements if one.name == "wrong_values"] == [0]
+
+
+def labelled(text: str, label: str) -> str:
+    return "".join(label + line for line in text.splitlines(True))
+
+
+LABELS = [
+    "0: ",
+    " 0: ",
+    "  12: ",
+    "[1,0]<stdout>:",
+    "[1,12]<stdout>: ",
+    "[prterun-n01-4711@1,0]<stdout>: ",
+    "Mon Nov 23 04:34:18 2026[1,0]<stdout>:",
+    "[0] ",
+    "[default0]:",
+    "[n01:0] ",
+    "n01: ",
+    "gpu-node-7.cluster.local: ",
+    "2026-11-23T04:34:18.123456789Z ",
+    "2026-11-23 04:34:18 ",
+    "2026-11-23T04:34:18Z [pod/nccl-launcher-x2x/main] ",
+    "nccl-1  | ",
+    "    ",
+    "\t",
+]
+
+
+@pytest.mark.parametrize("label", LABELS)
+@pytest.mark.parametrize(
+    "data", [NCCL.decode(), ALL_REDUCE, OLD.replace("ERR_1", "5e-07").replace("ERR_2", "0e+00")]
+)
+def test_a_launchers_labels_hide_no_line(label: str, data: str) -> None:
+    parsed, plain = read(labelled(data, label).encode()), read(data.encode())
+    assert (parsed.format, parsed.verdict) == ("nccl_tests", PASS), codes(parsed)
+    assert [(one.name, one.value, one.labels) for one in parsed.measurements] == [
+        (one.name, one.value, one.labels) for one in plain.measurements
+    ]
+    assert parsed.tags == plain.tags
+
+
+@pytest.mark.parametrize("label", LABELS[:8])
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ("201.33  352.33      0", "201.33  352.33      4", "wrong_values"),
+        ("values : 0 OK", "values : 3 FAILED", "wrong_values"),
+        ("# Avg bus bandwidth    : 186.2", "# Avg bus bandwidth    : 18.2 FAILED", "below_minimum"),
+        ("201.33", "", "damaged_line"),
+        ("# Out of bounds values", "", "cut_off"),
+        ("# Out of", "n01: Test NCCL failure common.cu:958 'unhandled cuda error'\n# Out of", "nccl_error"),
+    ],
+)
+def test_nor_does_a_label_hide_what_is_wrong(label: str, old: str, new: str, code: str) -> None:
+    damaged = ALL_REDUCE.replace(old, new)
+    assert damaged != ALL_REDUCE
+    for data in (damaged, labelled(damaged, label)):
+        parsed = read(data.encode())
+        assert parsed.verdict is not PASS
+        assert code in codes(parsed)
+
+
+def test_tables_of_several_processes_come_mixed() -> None:
+    chance = random.Random(7)
+    tables = {"0: ": ALL_REDUCE, "1: ": ALL_GATHER, "2: ": REDUCE, "13: ": ALL_REDUCE}
+    waiting = {label: labelled(text, label).splitlines(True) for label, text in tables.items()}
+    lines = []
+    while waiting:
+        label = chance.choice(list(waiting))
+        lines.append(waiting[label].pop(0))
+        if not waiting[label]:
+            del waiting[label]
+    parsed = read("".join(lines).encode())
+    assert parsed.verdict is PASS, codes(parsed)
+    ranks = {
+        rank: {one.name for one in parsed.measurements if one.source.rank == rank and "busbw" in one.name}
+        for rank in (0, 1, 2, 13)
+    }
+    assert ranks == {
+        0: {"all_reduce_busbw"},
+        1: {"collective_busbw"},
+        2: {"reduce_busbw"},
+        13: {"all_reduce_busbw"},
+    }
+    # One that does not end is found, however many others do.
+    without_end = [line for line in lines if not line.startswith("2: # Out of")]
+    assert codes(read("".join(without_end).encode())) == {"cut_off"}
+
+
+def test_groups_of_ranks_have_factors_of_their_own() -> None:
+    text = table(ratio=1.5).replace("Rank  4 Group  0", "Rank  4 Group  1")
+    assert names(read(text.encode(), "all_reduce.log")) == {"all_reduce"}
+
+
+def test_a_replayed_trace_has_no_figures_out_of_place() -> None:
+    row = next(line for line in ALL_REDUCE.splitlines(True) if line.startswith("     1048576"))
+    figures = f"  {100.0:7.1f}  {10.49:6.2f}  {18.36:6.2f}  {'0':>5s}"
+    text = ALL_REDUCE.replace(row, row.replace(figures, " " * 32, 1).rstrip("\n") + "  2026-11-23 04:34:18\n")
+    parsed = read(text.encode())
+    assert parsed.verdict is PASS, codes(parsed)
+    assert parsed.measurement("all_reduce_busbw", size_bytes="1048576", place="in_place") is not None
+    assert parsed.measurement("all_reduce_busbw", size_bytes="1048576", place="out_of_place") is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "expected"),
+    [
+        ({}, PASS, {"all_reduce"}),
+        ({"args": ["/opt/alltoallv_perf"]}, PASS, {"alltoallv"}),
+        ({"args": ["./a.out"]}, PASS, {"collective"}),
+        ({"average_bus_bandwidth": {"bandwidth": 3.0, "okay": "false"}}, FAIL, {"all_reduce"}),
+        ({"average_bus_bandwidth": {"bandwidth": 3.0, "okay": "unchecked"}}, PASS, {"all_reduce"}),
+    ],
+)
+def test_json(changes: dict[str, Any], verdict: Verdict, expected: set[str]) -> None:
+    assert json.loads(nccl_json())
+    parsed = read(nccl_json(**changes))
+    assert (parsed.verdict, names(parsed)) == (verdict, expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "rest", "rank"),
+    [
+        ("  7: # size", "7:", "# size", 7),
+        ("[1,3]<stdout>:# size", "[1,3]<stdout>:", "# size", 3),
+        ("Mon Nov 23 04:34:18 2026[1,3]<stderr>: x", "[1,3]<stderr>:", "x", 3),
+        ("[2] # size", "[2]", "# size", 2),
+        ("n01: # size", "n01:", "# size", None),
+        ("2026-11-23T04:34:18Z # size", "", "# size", None),
+        ("# size", "", "# size", None),
+        ("  1048576  262144  float", "", "  1048576  262144  float", None),
+    ],
+)
+def test_labels(text: str, label: str, rest: str, rank: int | None) -> None:
+    assert split_label(text) == (label, rest)
+    assert rank_of_label(label) == rank
+
+
+REAL = Path(__file__).resolve().parents[1] / "data/real/nccl"
+
+
+def parse_real(name: str, *changes: tuple[str, str]) -> ParsedLog:
+    text = (REAL / name).read_text()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new, 1)
+    return logs.parse(io.BytesIO(text.encode()), name=name)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("b200-8gpu-all_reduce.txt", "406.30", "812.60"),
+        ("b200-8gpu-all_reduce.txt", "389.23", "417.00"),
+        ("b200-8gpu-all_reduce.txt", "406.30", "232.17"),
+        ("b200-8gpu-all_reduce.txt", "222.42", "111.21"),
+    ],
+)
+def test_a_busbw_that_does_not_follow_from_its_algbw_is_unproven(name: str, old: str, new: str) -> None:
+    assert parse_real(name).verdict is Verdict.PASS
+    found = parse_real(name, (old, new))
+    assert found.verdict is Verdict.UNPROVEN
+    assert "busbw_contradicts" in {one.code for one in found.findings}
+
+
+@pytest.mark.parametrize(
+    ("count", "verdict"), [(0, Verdict.PASS), (1, Verdict.UNPROVEN), (2, Verdict.UNPROVEN), (3, Verdict.PASS)]
+)
+def test_values_that_only_some_rows_of_a_place_checked_are_unproven(count: int, verdict: Verdict) -> None:
+    text = (REAL / "b200-8gpu-all_reduce.txt").read_text()
+    (row,) = [line for line in text.splitlines() if line.lstrip().startswith("40160460")]
+    rows = [row, row.replace("40160460", "80320920"), row.replace("40160460", "20080230")]
+    # Out of place, as a program without checks (-c 0) prints it.
+    rows = [
+        one.replace(" 389.23      0", " 389.23    N/A") if at < count else one for at, one in enumerate(rows)
+    ]
+    found = logs.parse(io.BytesIO(text.replace(row, "\n".join(rows)).encode()), name="all_reduce.txt")
+    assert found.verdict is verdict
+    assert ("not_checked" in {one.code for one in found.findings}) == (count > 0)

@@ -1,0 +1,137 @@
+"""Notations of rounds 0.5 to 0.7 that a few submitters used alone."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from rackproof import logs
+from rackproof.core.records import ParsedLog, Verdict
+from tests.logs.log_samples import MLP05, mll, mllog
+
+PASS, FAIL, UNPROVEN = Verdict.PASS, Verdict.FAIL, Verdict.UNPROVEN
+
+
+def read(data: str | bytes) -> ParsedLog:
+    return logs.parse(io.BytesIO(data if isinstance(data, bytes) else data.encode()))
+
+
+def codes(parsed: ParsedLog) -> set[str]:
+    return {one.code for one in parsed.findings if one.verdict}
+
+
+def maskrcnn(*evaluations: object, benchmark: str = "maskrcnn") -> str:
+    """Return a log of round 0.6 with these values of eval_accuracy, one per epoch."""
+    lines = [mll("submission_benchmark", benchmark, 1), mll("run_start", None, 10)]
+    lines += [mll("eval_accuracy", value, 100 + at, epoch_num=at) for at, value in enumerate(evaluations)]
+    return "".join([*lines, mll("run_stop", None, 610, status="success")])
+
+
+@pytest.mark.parametrize("called", ["maskrcnn", "mask", "mask_rcnn"])
+@pytest.mark.parametrize(
+    ("value", "verdict", "code"),
+    [
+        ([0.3783, 0.3422], PASS, ""),
+        (["0.3783", "0.3422"], PASS, ""),
+        ({"accuracy": [0.3783, 0.3422]}, PASS, ""),
+        ({"BBOX": 0.3783, "SEGM": 0.3422}, PASS, ""),
+        ([0.3760, 0.3422], FAIL, "target_not_reached"),
+        ([0.3783, 0.3380], FAIL, "target_not_reached"),
+        ([float("nan"), 0.3422], FAIL, "nan"),
+        ([0.3783], UNPROVEN, "damaged_evaluation"),
+        ([0.3783, 0.3422, 0.5], UNPROVEN, "damaged_evaluation"),
+        ([0.3783, None], UNPROVEN, "damaged_evaluation"),
+        ([0.3783, [0.3422]], UNPROVEN, "damaged_evaluation"),
+        ({"BBOX": 0.3783, "SEGM": None}, UNPROVEN, "damaged_evaluation"),
+        ([], UNPROVEN, "damaged_evaluation"),
+        ({"accuracy": []}, UNPROVEN, "damaged_evaluation"),
+    ],
+)
+def test_values_in_a_list(called: str, value: object, verdict: Verdict, code: str) -> None:
+    # What an earlier evaluation reached is not what the last one did.
+    if verdict is UNPROVEN:
+        assert read(maskrcnn([0.38, 0.35], value, benchmark=called)).verdict is UNPROVEN
+    parsed = read(maskrcnn([0.2, 0.19], value, benchmark=called))
+    assert (parsed.format, parsed.verdict) == ("mll06", verdict), codes(parsed)
+    assert not code or code in codes(parsed)
+    if verdict is PASS:
+        last = {one.labels["metric"]: one.value for one in parsed.measurements if one.name == "eval_accuracy"}
+        assert last == {"BBOX": 0.3783, "SEGM": 0.3422}
+
+
+@pytest.mark.parametrize(("value", "verdict"), [([0.7595], PASS), ([0.7], FAIL), ([0.76, 0.2], UNPROVEN)])
+def test_a_list_of_a_benchmark_with_one_metric(value: list[float], verdict: Verdict) -> None:
+    assert read(maskrcnn(value, benchmark="resnet")).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("stated", "verdict"),
+    [
+        (b'"true"', PASS),
+        (b'"True"', PASS),
+        (b'"TRUE "', PASS),
+        (b"1", PASS),
+        (b'"false"', FAIL),
+        (b'"False"', FAIL),
+        (b"0", FAIL),
+        (b'"truth"', UNPROVEN),
+        (b'""', UNPROVEN),
+        (b"null", UNPROVEN),
+        (b"2", UNPROVEN),
+        (b"[true]", UNPROVEN),
+        (b'{"true": true}', UNPROVEN),
+    ],
+)
+def test_success_in_words(stated: bytes, verdict: Verdict) -> None:
+    parsed = read(MLP05.replace(b'"success": true', b'"success": ' + stated))
+    assert (parsed.format, parsed.verdict) == ("mlp05", verdict), codes(parsed)
+
+
+def in_seconds(text: bytes, write: str = "{:.3f}") -> bytes:
+    """Return a log whose events have seconds for milliseconds."""
+    lines = []
+    for line in text.decode().splitlines(True):
+        if line.startswith(":::MLLOG "):
+            event = json.loads(line[9:])
+            event["time_s"] = "TIME"
+            seconds = event.pop("time_ms") / 1000
+            line = ":::MLLOG " + json.dumps(event).replace('"TIME"', write.format(seconds)) + "\n"
+        lines.append(line)
+    return "".join(lines).encode()
+
+
+@pytest.mark.parametrize("write", ["{:.3f}", "{:.0f}", '"{:.3f}"'])
+def test_times_in_seconds(write: str) -> None:
+    parsed, plain = read(in_seconds(mllog(), write)), read(mllog())
+    assert parsed.verdict is PASS, codes(parsed)
+    assert {one.name: one.value for one in parsed.measurements} == {
+        one.name: one.value for one in plain.measurements
+    }
+
+
+@pytest.mark.parametrize(
+    ("data", "verdict"),
+    [
+        (in_seconds(mllog(status="aborted")), FAIL),
+        (in_seconds(mllog(final=0.94)), FAIL),
+        (in_seconds(mllog(), "null"), UNPROVEN),
+        (in_seconds(mllog(), "0.0"), UNPROVEN),
+        (in_seconds(mllog(), "NaN"), UNPROVEN),
+        (in_seconds(mllog()).replace(b"time_s", b"time"), UNPROVEN),
+        (mllog().replace(b'"time_ms": 1700000360000', b'"time_s": 1700000010, "time_ms": null'), UNPROVEN),
+    ],
+)
+def test_times_in_seconds_prove_no_more_than_others(data: bytes, verdict: Verdict) -> None:
+    assert read(data).verdict is verdict
+
+
+def test_what_is_stated_at_no_time_holds() -> None:
+    """Without its benchmark, a log would be compared with no target."""
+    head = ':::MLLOG {"time_s": 0.0, "key": "submission_benchmark", "value": "resnet", "metadata": {}}\n'
+    body = in_seconds(mllog(final=0.7)).decode()
+    body = "".join(line for line in body.splitlines(True) if "submission_benchmark" not in line)
+    parsed = read(head + body)
+    assert parsed.tags["submission_benchmark"] == "resnet"
+    assert codes(parsed) == {"target_not_reached"}

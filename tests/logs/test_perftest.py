@@ -1,0 +1,209 @@
+"""Tables of perftest: of every option that changes their columns, several in one file."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from rackproof import logs
+from rackproof.core.records import ParsedLog, Verdict
+
+PASS, FAIL, UNPROVEN = Verdict.PASS, Verdict.FAIL, Verdict.UNPROVEN
+RULE = "-" * 87 + "\n"
+BW = " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]"
+LAT = (
+    " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]"
+    "   99% percentile[usec]   99.9% percentile[usec] "
+)
+LAT_D = " #bytes        #iterations       t_avg[usec]    tps average"
+
+
+def printed(title: str, header: str, *rows: str, device: str = "mlx5_0") -> str:
+    """Return what one process prints."""
+    return (
+        RULE + f"                    {title}\n Dual-port       : OFF\t\tDevice         : {device}\n"
+        " Number of qps   : 1\t\tTransport type : IB\n Connection type : RC\t\tUsing SRQ      : OFF\n"
+        " PCIe relax order: ON\t\tLock-free      : OFF\n ibv_wr* API     : ON\n CQ Moderation   : 100\n"
+        " Mtu             : 4096[B]\n Link type       : IB\n rdma_cm QPs\t : OFF\n"
+        + RULE
+        + " local address: LID "
+        "0xd06 QPN 0x095e PSN 0xbd024b RKey 0x080258 VAddr 0x007fe62504b000\n remote address: LID 0xd06 QPN "
+        f"0x095f PSN 0x3c9e82 RKey 0x080359 VAddr 0x007f9fc479c000\n{RULE}{header}\n"
+        + "".join(f" {row}\n" for row in rows)
+        + RULE
+    )
+
+
+def read(text: str) -> ParsedLog:
+    return logs.parse(io.BytesIO(text.encode()))
+
+
+def codes(parsed: ParsedLog) -> set[str]:
+    return {one.code for one in parsed.findings if one.verdict}
+
+
+def figures(parsed: ParsedLog) -> dict[str, float]:
+    return {one.name: one.value for one in parsed.measurements}
+
+
+WRITE = "RDMA_Write BW Test"
+
+
+@pytest.mark.parametrize(
+    ("title", "header", "row", "expected"),
+    [
+        # -D: no peak
+        (WRITE, BW, "65536      18851400         0.00               329.46   \t\t     0.628399",
+         {"ib_write_bw": 329.46, "ib_write_bw_message_rate": 0.628399}),
+        ("RDMA_Read BW Test", BW, "8388608    147180           0.00               329.20 \t\t     0.004906",
+         {"ib_read_bw": 329.2, "ib_read_bw_message_rate": 0.004906}),
+        # -b, with and without a peak
+        ("RDMA_Write Bidirectional BW Test", BW, "65536      5000   0.00     748.70    1.428000",
+         {"ib_write_bw": 748.7, "ib_write_bw_message_rate": 1.428}),
+        ("Send Bidirectional BW Test", BW, "65536      5000   750.10   748.70    1.428000",
+         {"ib_send_bw": 748.7, "ib_send_bw_peak": 750.1, "ib_send_bw_message_rate": 1.428}),
+        ("RDMA_Write Post List BW Test", BW, "65536 5000 395.10 394.20 0.751895",
+         {"ib_write_bw": 394.2, "ib_write_bw_peak": 395.1, "ib_write_bw_message_rate": 0.751895}),
+        # --cpu_util, in the words of old and new versions
+        (WRITE, BW + "    CPU_Util[%%]", "65536 5000 395.10 394.20 0.751895 \t    3.21",
+         {"ib_write_bw": 394.2, "ib_write_bw_peak": 395.1, "ib_write_bw_message_rate": 0.751895,
+          "ib_write_bw_cpu_utilisation": 3.21}),
+        (WRITE, BW + "    CPU_Util[%]", "65536 5000 0.00 394.20 0.751895 \t    0.00",
+         {"ib_write_bw": 394.2, "ib_write_bw_message_rate": 0.751895, "ib_write_bw_cpu_utilisation": 0.0}),
+        # other columns
+        (WRITE, BW + "   BW Port1[Gb/sec]   MsgRate Port1[Mpps]   BW Port2[Gb/sec]   MsgRate Port2[Mpps]",
+         "65536 5000 395.10 394.20 0.751895 200.10 0.3 194.10 0.4",
+         {"ib_write_bw": 394.2, "ib_write_bw_peak": 395.1, "ib_write_bw_message_rate": 0.751895,
+          "ib_write_bw_port1": 200.1, "ib_write_bw_port1_message_rate": 0.3, "ib_write_bw_port2": 194.1,
+          "ib_write_bw_port2_message_rate": 0.4}),
+        (WRITE, BW.replace("#iterations", "#sl      #iterations"), "65536 3 5000 395.10 394.20 0.751895",
+         {"ib_write_bw": 394.2, "ib_write_bw_peak": 395.1, "ib_write_bw_message_rate": 0.751895}),
+        # latencies
+        ("RDMA_Write Latency Test", LAT, "2 1000 1.85 6.20 1.89 1.90 0.06 2.05 5.90",
+         {"ib_write_lat": 1.90, "ib_write_lat_min": 1.85, "ib_write_lat_max": 6.2,
+          "ib_write_lat_typical": 1.89,
+          "ib_write_lat_stdev": 0.06, "ib_write_lat_p99": 2.05, "ib_write_lat_p99_9": 5.9}),
+        ("RDMA_Read Latency Test", LAT + "    CPU_Util[%]", "2 1000 1.85 6.20 1.89 1.90 0.00 2.05 5.90  0.40",
+         {"ib_read_lat": 1.90, "ib_read_lat_min": 1.85, "ib_read_lat_max": 6.2, "ib_read_lat_typical": 1.89,
+          "ib_read_lat_stdev": 0.0, "ib_read_lat_p99": 2.05, "ib_read_lat_p99_9": 5.9,
+          "ib_read_lat_cpu_utilisation": 0.4}),
+        ("Send Latency Test", LAT_D, "2 2651190 1.88 265119.00",
+         {"ib_send_lat": 1.88, "ib_send_lat_rate": 265119.0}),
+        ("Atomic FETCH_AND_ADD Latency Test", LAT_D, "8 2651190 2.88 265119.00",
+         {"ib_atomic_lat": 2.88, "ib_atomic_lat_rate": 265119.0}),
+    ],
+)  # fmt: skip
+def test_every_column_is_what_its_header_says(
+    title: str, header: str, row: str, expected: dict[str, float]
+) -> None:
+    for text in (
+        printed(title, header, row),
+        "\n".join(f"0: {line}" for line in printed(title, header, row).splitlines()) + "\n",
+    ):
+        parsed = read(text)
+        assert (parsed.format, parsed.verdict) == ("ib_write_bw", PASS), codes(parsed)
+        assert figures(parsed) == expected
+        assert {one.labels["size_bytes"] for one in parsed.measurements} == {row.split()[0]}
+        assert {one.labels.get("bidirectional") for one in parsed.measurements} == {
+            "yes" if "Bidirectional" in title else None
+        }
+
+
+def test_units_of_latency() -> None:
+    parsed = read(printed("RDMA_Write Latency Test", LAT, "2 1000 1.85 6.20 1.89 1.90 0.06 2.05 5.90"))
+    assert {one.unit for one in parsed.measurements} == {"us"}
+    assert {one.direction and one.direction.value for one in parsed.measurements} == {"lower"}
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "code"),
+    [
+        (BW, "65536 5000 0.00 0.00 0.000000", "impossible_value"),  # -D that moved nothing
+        (BW, "65536 5000 395.10 -394.20 0.751895", "impossible_value"),
+        (BW, "65536 5000 nan 394.20 0.751895", "impossible_value"),
+        (BW, "65536 5000 inf 394.20 0.751895", "impossible_value"),
+        (BW, "65536 5000 394.20 0.751895", "damaged_line"),  # a column is lost: which one is not known
+        (BW + "    CPU_Util[%]", "65536 5000 395.10 394.20 0.751895", "damaged_line"),
+        (BW, "65536 5000 395.10 394.20 0.751895 3.2", "damaged_line"),
+        (BW, "65536 5000 395.10 394.20 0.7x", "impossible_value"),
+        (LAT, "2 1000 1.85 6.20 1.89 0.00 0.06 2.05 5.90", "impossible_value"),
+        (LAT, "2 1000 1.85 6.20 1.89 nan 0.06 2.05 5.90", "impossible_value"),
+        (LAT, "2 1000 1.85 6.20 1.89 1.90", "damaged_line"),
+        (LAT_D, "2 1000 0.00 0.00", "impossible_value"),
+    ],
+)
+def test_rows_that_show_nothing(header: str, row: str, code: str) -> None:
+    title = WRITE if header.startswith(BW) else "RDMA_Write Latency Test"
+    good = {BW: "2 5000 5.10 4.20 0.751895", LAT: "4 1000 1.85 6.20 1.89 1.90 0.06 2.05 5.90"}.get(
+        header, "4 1000 1.9 9.0"
+    )
+    parsed = read(printed(title, header, good, row))
+    assert parsed.verdict is not PASS
+    assert code in codes(parsed)
+
+
+ROW = "65536 5000 395.10 394.20 0.751895"
+
+
+def test_every_table_of_a_file_must_end() -> None:
+    """The rules above the next test's table are no end of the one that was killed."""
+    whole, slow = printed(WRITE, BW, ROW), printed(WRITE, BW, ROW.replace("394.20", "12.00"))
+    killed = slow[: slow.rindex(RULE)]
+    assert read(whole + slow).verdict is PASS
+    assert read(slow + "\n" + whole).verdict is PASS
+    for text in (killed, whole + killed, killed + whole, killed + "* Waiting for client *\n" + whole):
+        assert codes(read(text)) == {"cut_off"}
+    assert figures(read(whole + slow))["ib_write_bw"] == 12.0
+    # Client and server of one test, their lines mixed.
+    both = [line for pair in zip(whole.splitlines(True), slow.splitlines(True), strict=True) for line in pair]
+    assert read("".join(both)).verdict is PASS
+    assert codes(read("".join(both[:-1]))) == {"cut_off"}
+
+
+def test_rows_are_told_apart_by_more_than_their_size() -> None:
+    bidirectional = printed("RDMA_Write Bidirectional BW Test", BW, ROW.replace("394.20", "748.00"))
+    latency = printed("RDMA_Write Latency Test", LAT, "65536 1000 1.85 6.20 1.89 1.90 0.06 2.05 5.90")
+    read_bw = printed("RDMA_Read BW Test", BW, ROW.replace("394.20", "380.00"))
+    parsed = read(printed(WRITE, BW, ROW) + bidirectional + latency + read_bw)
+    assert parsed.verdict is PASS, codes(parsed)
+    assert {(one.name, one.labels.get("bidirectional"), one.value) for one in parsed.measurements} >= {
+        ("ib_write_bw", None, 394.2),
+        ("ib_write_bw", "yes", 748.0),
+        ("ib_write_lat", None, 1.9),
+        ("ib_read_bw", None, 380.0),
+    }
+
+
+def test_devices_of_one_file() -> None:
+    slow = ROW.replace("394.20", "197.00")
+    parsed = read(
+        "".join(printed(WRITE, BW, row, device=name) for name, row in (("mlx5_0", ROW), ("mlx5_7", slow)))
+    )
+    speeds = {one.labels["device"]: one.value for one in parsed.measurements if one.name == "ib_write_bw"}
+    assert speeds == {"mlx5_0": 394.2, "mlx5_7": 197.0}
+    alone = read(printed(WRITE, BW, ROW, device="mlx5_7"))
+    assert all(one.labels == {"size_bytes": "65536"} for one in alone.measurements)
+
+
+def test_no_size_is_lost_silently() -> None:
+    rows = [f"{size} 5000 5.10 4.20 0.751895" for size in range(1, 1001)]
+    parsed = read(printed(WRITE, BW, *rows))
+    assert parsed.verdict is PASS
+    assert sum(one.name == "ib_write_bw" for one in parsed.measurements) == 1000
+    assert codes(read(printed(WRITE, BW, *rows, rows[0].replace("1 ", "1001 ", 1)))) == {"too_many_rows"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Error: BW result is below bw limit",
+        " Failed to complete run_iter_bw function successfully",
+        "Test exited with Error",
+        " Couldn't connect to n02:18515",
+    ],
+)
+def test_errors_of_the_tool(words: str) -> None:
+    whole = printed(WRITE, BW, ROW)
+    assert read(whole + words + "\n").verdict is FAIL
+    assert read(words + "\n" + whole).verdict is FAIL

@@ -1,0 +1,82 @@
+"""What Slurm's own state of a node makes of its verdict."""
+
+from __future__ import annotations
+
+import pytest
+
+from rackproof.core.records import Verdict
+from rackproof.nodes.slurm_states import check_slurm_state, missing_state, state_words
+
+P, D, U, F = Verdict.PASS, Verdict.DEGRADED, Verdict.UNPROVEN, Verdict.FAIL
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "set_by", "code", "verdict"),
+    [
+        ("IDLE", "", "", "", P),
+        ("MIXED+PLANNED", "", "", "", P),
+        ("ALLOCATED+COMPLETING", "", "", "", P),
+        ("IDLE+CLOUD", "", "", "", P),
+        ("IDLE+MAINTENANCE+RESERVED", "", "", "", P),
+        ("IDLE+DYNAMIC_NORM", "", "", "", P),
+        # Slurm's own judgement, as 21.08 to 25.05 write it.
+        ("DOWN", "", "", "slurm_down", F),
+        ("DOWN*", "Not responding", "slurm@2026-01-05T10:00:00", "slurm_not_responding", F),
+        ("DOWN*+DRAIN", "rackproof: provisioning", "root@x", "slurm_not_responding", F),
+        ("IDLE*", "", "", "slurm_not_responding", U),
+        ("IDLE+NOT_RESPONDING", "", "", "slurm_not_responding", U),
+        ("IDLE*+INVALID_REG", "", "", "slurm_not_responding", F),
+        ("IDLE+NO_RESPOND", "", "", "slurm_no_respond", U),
+        ("down*", "", "", "slurm_not_responding", F),
+        ("ERROR", "", "", "slurm_error", F),
+        ("IDLE+FAIL", "", "", "slurm_fail", F),
+        ("ALLOCATED+FAILING", "", "", "slurm_failing", F),
+        ("INVAL", "", "", "slurm_inval", F),
+        ("IDLE+DRAIN+INVALID_REG", "gres/gpu count reported lower", "slurm@x", "slurm_invalid_reg", F),
+        ("DOWN+DRAIN", "rackproof-night: xid_79 GPU 0; x", "root@x", "slurm_down", F),
+        # Drained: by Slurm, by a check that it runs, by a person, by Rackproof itself.
+        ("IDLE+DRAIN", "Kill task failed", "root@x", "slurm_drained_itself", F),
+        ("MIXED+DRAIN", "anything", "slurm@2026-01-05T10:00:00", "slurm_drained_itself", F),
+        ("IDLE+DRAIN", "NHC: check_fs_mount: /shared not mounted", "root@x", "slurm_drained_itself", F),
+        ("IDLE+DRAIN", "Low RealMemory", "", "slurm_drained_itself", F),
+        ("IDLE+DRAIN", "bob: waits for a cable", "bob@x", "slurm_drained", D),
+        ("DRAINED", "", "", "slurm_drained", D),
+        ("DRAINING", "bob: cable", "", "slurm_drained", D),
+        ("IDLE+DRAIN", "rackproof: provisioning", "root@x", "slurm_drained", D),
+        ("IDLE+DRAIN", "rackproof-night: xid_79 GPU 0; page", "root@x", "", P),
+        ("IDLE+DRAIN", "rackproof-reimage: gets a new image", "root@x", "", P),
+        # Nothing shows that it takes work.
+        ("UNKNOWN", "", "", "slurm_state_unproven", U),
+        ("FUTURE", "", "", "slurm_state_unproven", U),
+        ("IDLE+POWERED_DOWN", "", "", "slurm_state_unproven", U),
+        ("IDLE~", "", "", "slurm_state_unproven", U),
+        ("IDLE#", "", "", "slurm_state_unproven", U),
+        ("ALLOCATED+REBOOT_REQUESTED", "", "", "slurm_state_unproven", U),
+        ("IDLE@", "", "", "slurm_state_unproven", U),
+        ("REBOOT^", "", "", "slurm_state_unproven", U),
+        ("IDLE+DRAIN+REBOOT_ISSUED", "rackproof-reimage: x", "", "slurm_state_unproven", U),
+        ("SOMETHING_OF_SLURM_27", "", "", "slurm_state_unproven", U),
+        ("", "", "", "slurm_state_unknown", U),
+        ("+", "", "", "slurm_state_unknown", U),
+    ],
+)
+def test_a_state_counts(state: str, reason: str, set_by: str, code: str, verdict: Verdict) -> None:
+    found = list(check_slurm_state("n1", state, known=True, reason=reason, set_by=set_by))
+    assert [(one.code, one.verdict) for one in found] == ([(code, verdict)] if code else [])
+    # Slurm gives it no job as it is: no night has to drain it for that.
+    assert all(one.confidence == "hint" for one in found)
+
+
+def test_a_node_that_slurm_does_not_know_is_unproven_where_it_belongs_to_the_cluster() -> None:
+    (found,) = check_slurm_state("n1", "unknown", known=False)
+    assert (found.code, found.verdict) == ("slurm_node_unknown", U)
+    assert list(check_slurm_state("n1", "unknown", known=False, member=False)) == []
+
+
+def test_an_answer_that_lacks_the_node_is_unproven() -> None:
+    assert missing_state("n1", "Slurm could not be asked").verdict is U
+
+
+def test_symbols_and_words_are_one() -> None:
+    assert state_words("DOWN*+DRAIN") == ("DOWN", "NOT_RESPONDING", "DRAIN")
+    assert state_words("IDLE%") == ("IDLE", "POWERING_DOWN")

@@ -1,0 +1,315 @@
+"""Services, inodes, mounts: what the inventory expects of a node's system, whatever systemd thinks of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rackproof.core.records import Verdict
+from rackproof.jobs.validate.errors import ValidateError
+from rackproof.jobs.validate.inventory import parse_node_expectation
+from rackproof.jobs.validate.tasks import units_to_ask
+from rackproof.nodes.health_checks import check_node
+from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, build_snapshot
+
+P, D, U, F = Verdict.PASS, Verdict.DEGRADED, Verdict.UNPROVEN, Verdict.FAIL
+MOUNTINFO = r"""
+22 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p2 rw,errors=remount-ro
+23 22 0:21 / /proc rw,nosuid - proc proc rw
+24 22 259:3 / /var rw,relatime shared:2 - xfs /dev/nvme0n1p3 rw,attr2
+25 22 0:50 / /shared rw,noatime shared:9 - nfs4 store:/export rw,vers=4.2,hard
+26 22 259:4 / /scratch\0401 rw,noatime - xfs /dev/md0 rw
+27 22 0:60 / /mnt/data ro,noatime - fuse.s3fs s3fs ro,user_id=0
+28 22 7:1 / /snap/core/1 ro - squashfs /dev/loop1 ro
+"""
+
+
+def unit(name: str, load: str = "loaded", active: str = "active", **more: str) -> str:
+    values = {"Id": name, "Names": name, "LoadState": load, "ActiveState": active} | more
+    return "\n".join(f"{key}={value}" for key, value in values.items())
+
+
+def node(mountinfo: str = MOUNTINFO, *units: str, status: str = "ok", **disk: Any) -> NodeSnapshot:
+    usual = {
+        "total_bytes": 1000,
+        "free_bytes": 500,
+        "total_inodes": 100,
+        "free_inodes": 60,
+        "read_only": False,
+    }
+    root = {key: value for key, value in (usual | disk).items() if value is not None}
+    return build_snapshot(
+        "n1",
+        {
+            "facts": {"files": {"mountinfo": mountinfo}, "memlock_bytes": -1, "shm_bytes": 64 << 30},
+            "node": {"clock": {"asked_at": 1.0, "epoch": 1.0}},
+            "health": {
+                "disk": {"/": root},
+                "tools": {"units": {"status": status, "rc": 0, "stdout": "\n\n".join(units)}},
+            },
+        },
+    )
+
+
+def judged(
+    seen: NodeSnapshot, before: NodeSnapshot | None = None, **expected: Any
+) -> list[tuple[str, Verdict]]:
+    wanted = parse_node_expectation("n1", expected)
+    return [(one.code, one.verdict) for one in check_node(seen, previous=before, expected=wanted)]
+
+
+MASKED = unit("docker.service", "masked", "inactive", UnitFileState="masked-runtime")
+NEVER = {"ConditionResult": "no", "ConditionTimestampMonotonic": "0"}
+
+
+@pytest.mark.parametrize(
+    ("shown", "wanted", "verdict"),
+    [
+        (unit("docker.service"), "docker", P),
+        (unit("docker.service", UnitFileState="disabled"), "docker.service", P),
+        (unit("docker.service", "masked"), "docker", P),  # runs on until it is stopped
+        # Disabled, masked, failed, gone: all the same to who needs it.
+        (MASKED, "docker", F),
+        (MASKED, "docker?", F),
+        (unit("slurmd.service", active="inactive", UnitFileState="disabled", **NEVER), "slurmd", F),
+        (unit("munge.service", active="failed"), "munge", F),
+        (unit("chrony.service", active="activating", SubState="auto-restart"), "chrony?", F),
+        (unit("nvidia-fabricmanager.service", "not-found", "inactive"), "nvidia-fabricmanager", F),
+        (unit("nvidia-persistenced.service", "bad-setting", "inactive"), "nvidia-persistenced?", F),
+        # Not there, or with nothing to do.
+        (unit("docker.service", "not-found", "inactive"), "docker?", P),
+        (
+            unit("chrony.service", active="inactive", ConditionResult="no", ConditionTimestampMonotonic="8"),
+            "chrony?",
+            P,
+        ),
+        # One of several, by any of their names.
+        (unit("chrony.service", Names="chrony.service chronyd.service"), "chronyd|ntpd", P),
+        ("\n\n".join((MASKED, unit("containerd.service"))), "docker|containerd", P),
+        ("\n\n".join((MASKED, unit("containerd.service", active="inactive"))), "docker|containerd?", F),
+        # Not known.
+        (unit("slurmd.service", active="activating", SubState="start"), "slurmd", U),
+        (unit("slurmd.service"), "munge", U),
+        ("", "slurmd", U),
+        ("Id=slurmd.service", "slurmd", U),
+    ],
+)
+def test_a_service_runs_or_does_not(shown: str, wanted: str, verdict: Verdict) -> None:
+    found = judged(node(MOUNTINFO, shown), services=[wanted])
+    assert [one for _, one in found] == ([] if verdict is P else [verdict])
+    assert all(code.startswith("service_") for code, _ in found)
+
+
+@pytest.mark.parametrize("status", ["absent", "failed", "hung", ""])
+def test_without_systemd_s_answer_no_service_is_proven(status: str) -> None:
+    assert ("services_unknown", U) in judged(node(status=status), services=["slurmd"])
+    assert ("services_unknown", U) not in judged(node(status=status))
+
+
+@pytest.mark.parametrize(
+    ("status", "stdout", "reached"),
+    [
+        ("ok", "Slurmctld(primary) at controller is UP\n", True),
+        ("failed", "Slurmctld(primary) at a is DOWN\nSlurmctld(backup) at b is UP\n", True),
+        ("ok", "Slurmctld(primary/backup) at a/b are DOWN/UP\n", True),
+        # A wrong key, a clock that is off, no route: scontrol says no more than this.
+        ("failed", "Slurmctld(primary) at controller is DOWN\n", False),
+        ("ok", "Slurmctld(primary/backup) at UP-01/b are DOWN/DOWN\n", False),
+        ("failed", "", None),
+        ("hung", "", None),
+        ("absent", "", None),
+    ],
+)
+def test_a_node_that_reaches_no_controller_is_unproven(
+    status: str, stdout: str, reached: bool | None
+) -> None:
+    tools = {"slurm_controller": {"status": status, "rc": 0, "stdout": stdout}}
+    seen = build_snapshot("n1", {"health": {"tools": tools}})
+    assert seen.reaches_slurm is reached
+    for services in (["slurmd"], ["munge", "slurmd.service"]):
+        assert (("slurm_unreachable", U) in judged(seen, services=services)) is (reached is False)
+    # A machine that has Slurm's programs and is nobody's node.
+    assert ("slurm_unreachable", U) not in judged(seen, services=["docker"])
+
+
+def test_every_unit_that_is_expected_is_asked_for() -> None:
+    asked = units_to_ask("n1", {"services": ["docker|podman?", "ssh", "data.mount"]})
+    assert {"docker.service", "podman.service", "ssh.service", "data.mount", "munge.service"} <= set(asked)
+
+
+@pytest.mark.parametrize(
+    ("disk", "code", "verdict"),
+    [
+        ({"free_inodes": 0}, "inodes_full", F),
+        ({"free_inodes": 1}, "inodes_full", F),
+        ({"free_inodes": 2}, "", P),
+        ({"total_inodes": 0, "free_inodes": 0}, "", P),  # btrfs has none to count
+        ({"free_inodes": 0, "free_bytes": 0}, "disk_full", F),  # one fault, one finding
+        ({"read_only": True}, "disk_read_only", F),
+        ({"read_only": None}, "disk_unknown", U),
+        ({"read_only": "no"}, "disk_unknown", U),
+        ({"free_inodes": None}, "disk_unknown", U),
+        ({"total_inodes": "many"}, "disk_unknown", U),
+    ],
+)
+def test_a_file_system_needs_inodes_and_the_right_to_write(
+    disk: dict[str, Any], code: str, verdict: Verdict
+) -> None:
+    found = judged(node(**disk))
+    assert [one for one in found if one[0] != "system_unknown"] == ([(code, verdict)] if code else [])
+
+
+SHARED = {"path": "/shared", "fstype": "nfs", "source": "store:/export", "options": ["vers=4.2", "rw"]}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "mountinfo", "code"),
+    [
+        (SHARED, MOUNTINFO, ""),
+        ("/scratch 1", MOUNTINFO, ""),
+        ({"path": "/mnt/data", "options": "ro"}, MOUNTINFO, ""),
+        ({"path": "/shared/"}, MOUNTINFO, ""),
+        # Entries of role storage.
+        (
+            {"path": "/shared", "kind": "nfs", "source": "store:/export", "options": ["rsize=1"]},
+            MOUNTINFO,
+            "",
+        ),
+        ({"path": "/data", "kind": "folder"}, MOUNTINFO, ""),
+        ({"path": "/scratch 1", "kind": "device", "source": "LABEL=scratch", "type": "xfs"}, MOUNTINFO, ""),
+        ({"path": "/mnt/data", "kind": "s3fs", "source": "bucket", "options": ["ro"]}, MOUNTINFO, ""),
+        ({"path": "/mnt/data", "kind": "s3fs", "source": "bucket"}, MOUNTINFO, "mount_read_only"),
+        ({"path": "/shared", "kind": "nfs", "source": "other:/export"}, MOUNTINFO, "mount_differs"),
+        # Absent, another one, the wrong way.
+        ("/absent", MOUNTINFO, "mount_missing"),
+        ({**SHARED, "source": "old:/export"}, MOUNTINFO, "mount_differs"),
+        ({**SHARED, "fstype": "lustre"}, MOUNTINFO, "mount_differs"),
+        ({**SHARED, "options": ["vers=3"]}, MOUNTINFO, "mount_differs"),
+        ("/shared", MOUNTINFO.replace("/shared rw,noatime", "/shared ro,noatime"), "mount_read_only"),
+        ("/shared", MOUNTINFO.replace("store:/export rw", "store:/export ro"), "mount_read_only"),
+        ("/mnt/data", MOUNTINFO, "mount_read_only"),
+        # A mount upon it hides it.
+        (SHARED, f"{MOUNTINFO}29 25 0:70 / /shared rw - tmpfs none rw", "mount_differs"),
+        (SHARED, "25 22 0:50 / /shared rw,noatime shared:9", "mounts_unknown"),
+        ("/shared", "", "mounts_unknown"),
+    ],
+)
+def test_mounts_are_as_declared(wanted: Any, mountinfo: str, code: str) -> None:
+    assert [one for one, _ in judged(node(mountinfo), mounts=[wanted])] == ([code] if code else [])
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (("/dev/nvme0n1p3 rw,attr2", "/dev/nvme0n1p3 ro,attr2"), True),
+        (("/var rw,relatime", "/var ro,relatime"), True),
+        (("/dev/md0 rw", "/dev/md0 ro"), True),
+        (("nfs4 store:/export rw", "nfs4 store:/export ro"), False),
+        (("/snap/core/1 ro", "/snap/core/2 ro"), False),
+    ],
+)
+def test_a_disk_that_can_only_be_read_is_found_wherever_it_is_mounted(
+    change: tuple[str, str], found: bool
+) -> None:
+    assert (("mount_read_only", F) in judged(node(MOUNTINFO.replace(*change)), node())) == found
+    assert judged(node(), node()) == []
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [
+        {"mounts": "/shared"},
+        {"mounts": ["shared"]},
+        {"mounts": [{"path": "/a", "type": "nfs"}]},
+        {"mounts": [5]},
+        {"mounts": [{"fstype": "nfs"}]},
+        {"services": "slurmd"},
+        {"slurm": "yes"},
+    ],
+)
+def test_an_expectation_of_another_kind_is_refused(expected: dict[str, Any]) -> None:
+    with pytest.raises(ValidateError, match="validate_expect of n1"):
+        parse_node_expectation("n1", expected)
+
+
+XID = "[  100.000000] NVRM: Xid (PCI:0001:06:00): 31, pid=1"
+
+
+@pytest.mark.parametrize(
+    ("first", "since", "cut"),
+    [
+        ("[    0.000000] Linux version 6.8", 0.0, False),
+        ("[    0.000000] Linux version 6.8", 9_000.0, False),
+        ("[ 4000.000000] eth0: link up", 9_500.0, False),  # what is gone is older than the last snapshot
+        ("[ 4000.000000] eth0: link up", 0.0, True),
+        ("[ 6000.000000] eth0: link up", 9_500.0, True),
+        ("[ 9999.900000] eth0: link up", 9_500.0, True),
+        ("[ 4000.000000] eth0: link up", 1_000.0, True),  # booted since the last snapshot
+        (XID, 4_000.0, True),
+        ("1795000000.1 n kernel: Linux version 6.8", 9_000.0, False),
+    ],
+)
+def test_messages_that_the_kernel_s_ring_has_lost_are_missed(first: str, since: float, cut: bool) -> None:
+    """The machine is up for 5,000 s, and it is 10,000."""
+    seen = build_snapshot(
+        "n1",
+        {
+            "facts": {"files": {"uptime": "5000.00 1.00"}},
+            "health": {
+                "epoch": 10_000.0,
+                "since": since,
+                "tools": {"kernel_log": {"status": "ok", "stdout": f"{first}\n[ 9999.950000] eth1: link up"}},
+            },
+        },
+    )
+    assert ("kernel_log" in seen.truncated) == cut
+    assert (("answer_cut", U) in judged(seen)) == cut
+
+
+def slowed(boot: str = "a", booted: float | None = None, **seconds: float) -> NodeSnapshot:
+    chip = GpuSnapshot(uuid="GPU-1", bus_id="1:0:0.0", slowdown_s=seconds)
+    epoch = 10 * 86_400.0
+    return NodeSnapshot(node="n1", hardware_key="k", gpus=(chip,), boot_id=boot, epoch=epoch, booted=booted)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "found"),
+    [
+        ({"hw_therm_slowdown": 10.0}, {"hw_therm_slowdown": 20.0}, None),
+        ({"hw_therm_slowdown": 10.0}, {"hw_therm_slowdown": 7_210.0}, ("slowed_down", F)),
+        ({"sw_therm_slowdown": 0.0}, {"sw_therm_slowdown": 14_400.0}, ("slowed_down", D)),
+        ({"hw_power_brake": 5.0}, {"hw_power_brake": 500.0}, ("slowed_down", F)),
+        # The driver was loaded again: all of it is since.
+        ({"hw_therm_slowdown": 9_000.0}, {"hw_therm_slowdown": 3_600.0}, ("slowed_down", F)),
+        ({"hw_therm_slowdown": 9_000.0}, {"hw_therm_slowdown": 3.0}, None),
+        # A counter that is gone proves nothing.
+        ({"hw_therm_slowdown": 0.0}, {}, ("slowdown_unknown", U)),
+    ],
+)
+def test_slow_downs_are_compared_between_nights(
+    before: dict[str, float], now: dict[str, float], found: tuple[str, Verdict] | None
+) -> None:
+    codes = [one for one in judged(slowed(**now), slowed(**before)) if one[0].startswith("slow")]
+    assert codes == ([found] if found else [])
+
+
+def test_after_a_boot_the_counters_begin_again() -> None:
+    """9,010 s after 9,000 s of another boot are not ten."""
+    assert ("slowed_down", F) in judged(
+        slowed("b", hw_therm_slowdown=9_010.0), slowed("a", hw_therm_slowdown=9_000.0)
+    )
+    assert ("slowed_down", F) not in judged(
+        slowed("a", hw_therm_slowdown=9_010.0), slowed("a", hw_therm_slowdown=9_000.0)
+    )
+
+
+@pytest.mark.parametrize(
+    ("days", "seconds", "found"),
+    [(9.0, 7_200.0, True), (9.0, 300.0, False), (0.1, 30.0, True), (None, 7_200.0, False)],
+)
+def test_a_first_night_judges_slow_downs_since_the_boot(
+    days: float | None, seconds: float, found: bool
+) -> None:
+    booted = None if days is None else (10 - days) * 86_400
+    assert (("slowed_down", F) in judged(slowed(booted=booted, hw_therm_slowdown=seconds))) == found

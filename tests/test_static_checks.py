@@ -1,0 +1,109 @@
+"""What the static checks refuse, and that no secret is in the tree or in its history."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SECRETS = re.compile(
+    rb"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----\s*[A-Za-z0-9+/]{32}"
+    rb"|\bAKIA[0-9A-Z]{16}\b"
+    rb"|\bgh[pousr]_[A-Za-z0-9]{36}\b|\bgithub_pat_\w{60,}"
+    rb"|\bglpat-[\w-]{20}|\bnvapi-[\w-]{40,}|\bpypi-AgEI[\w-]{50,}"
+    rb"|\bxox[abprs]-\d{6,}-[\w-]{16,}|hooks\.slack\.com/services/T\w{8,}/B\w{8,}/\w{20,}"
+    rb"|\$ANSIBLE_VAULT;1\.[12];AES256\s+[0-9a-f]{64}"
+)
+"""Keys whose form gives them away: of SSH and TLS, clouds, forges, NGC, package indexes and chats; vaults."""
+
+
+def git(root: Path, *words: str) -> bytes:
+    return subprocess.run(["git", *words], cwd=root, capture_output=True, check=True).stdout
+
+
+def test_no_secret_in_the_tree(root: Path) -> None:
+    found = {}
+    for name in git(root, "ls-files", "-z").decode().split("\0"):
+        path = root / name
+        if name and path.is_file() and not path.is_symlink() and SECRETS.search(path.read_bytes()):
+            found[name] = True
+    assert not found
+
+
+@pytest.mark.slow
+def test_no_secret_in_the_history(root: Path) -> None:
+    """Removed from the tree is not removed from a clone."""
+    with subprocess.Popen(
+        ["git", "log", "--all", "-p", "--unified=0", "--no-ext-diff", "--no-textconv", "--format=%H"],
+        cwd=root,
+        stdout=subprocess.PIPE,
+    ) as log:
+        assert log.stdout
+        commit, keys, before = b"", [], b""
+        for line in log.stdout:
+            if re.fullmatch(rb"[0-9a-f]{40}\n", line):
+                commit = line.strip()
+            # A key's first line is of a secret only with its second.
+            if SECRETS.search(before + line.removeprefix(b"+")):
+                keys.append(commit.decode())
+            before = line.removeprefix(b"+")
+    assert log.returncode == 0
+    assert not keys
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "AKIA" + "CANARY0" * 2 + "00",
+        "ghp_" + "canary" * 6,
+        "-----BEGIN OPENSSH PRIVATE" + " KEY-----\n" + "canary" * 8,
+        "nvapi-" + "canary" * 10,
+        "$ANSIBLE_VAULT;1.1;AES256\n" + "c0ffee00" * 8,
+    ],
+)
+def test_a_secret_is_found(secret: str) -> None:
+    assert SECRETS.search(f"key: {secret}\n".encode())
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "rule"),
+    [
+        ("roles/netboot/files/rackproof-write-image", "import os\nos.system(input())\n", "S605"),
+        ("plugins/modules/rackproof_job.py", "import tempfile\ntempfile.mktemp()\n", "S306"),
+        ("workloads/slurm_run.py", "import urllib.request\nurllib.request.urlopen(input())\n", "S310"),
+        ("tools/make-docs", "import subprocess\nsubprocess.run(input(), shell=True)\n", "S602"),
+        ("testrack/rack.py", "import pickle\npickle.loads(input())\n", "S301"),
+    ],
+)
+def test_security_rules_hold_everywhere(root: Path, place: str, text: str, rule: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--output-format=concise", "--stdin-filename", place, "-"],
+        cwd=root, input=text, capture_output=True, text=True,
+    )  # fmt: skip
+    assert f" {rule} " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [("cd $1\nrm -rf x\n", "SC2164"), ('rm -rf "$1/"*\n', "SC2115"), ("x=`ls`; echo $y\n", "SC2154")],
+)
+def test_a_faulty_shell_script_is_refused(text: str, code: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.sh"
+    script.write_text(f"#!/bin/bash\n{text}")
+    program = Path(sys.executable).with_name("shellcheck")
+    done = subprocess.run([program, "--severity=warning", script], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert code in done.stdout
+
+
+@pytest.mark.parametrize("address", ["file:///etc/hostname", "ftp://127.0.0.1/x", "data:,x", ""])
+def test_programs_on_nodes_fetch_from_the_web_alone(root: Path, address: str) -> None:
+    """What urllib opens besides would be a file of the node, as root."""
+    writer = runpy.run_path(str(root / "roles/netboot/files/rackproof-write-image"))
+    with pytest.raises(writer["WriteError"]):
+        writer["fetch"](address, pause=0)
+    assert writer["report"](address, {}) is False
