@@ -1,6 +1,6 @@
 # Rackproof's one task file. `make` alone lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help structure vm vms vms-image one-or-two venv runtimes bench check lint unit test test-rack proofs nights perf fuzz audit constraints docs clean molecule rack rack-down rack-status long rack-of-tests rack-provisioned rack-and-scenarios rack-tests
+.PHONY: help structure vms-image venv runtimes bench check lint unit test prove suites nights fleets perf fuzz audit constraints docs clean clean-cache molecule scenarios rack rack-down rack-status
 SHELL := /bin/bash
 BIN := .venv/bin
 # Ansible refuses to start in a locale that is not UTF-8 or was never generated; every system has this one.
@@ -11,12 +11,8 @@ RACK := $(firstword $(wildcard .venv/bin/python) python3) testrack/rack.py
 PYTEST ?=
 # What Molecule proves: every folder with something to converge.
 SCENARIOS := $(patsubst molecule/%/converge.yml,%,$(wildcard molecule/*/converge.yml))
-# Marks of tests that take more than a moment.
-LONG := slow or browser or postgres or playbook or torch
-# Nodes of the rack of `make test`: two for its tests, one for each scenario but the one that makes its own.
-NODES_TESTED := 8
-VMS := tests/e2e/rack/test_reimage_vms.py tests/e2e/rack/test_boot_attacks.py
-PROVISIONING := testrack/tests/live/test_images.py testrack/tests/live/test_mirror.py tests/e2e/rack/test_provision.py
+# One for each scenario but the one that makes its own, and two for the tests beside them.
+SCENARIO_NODES := 8
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -53,51 +49,16 @@ structure:  ## Print the rooms of the package, the imports between them, and wha
 	@tools/structure
 
 unit: venv  ## Fast tests
-	$(BIN)/pytest -q --numprocesses=auto -m 'not ($(LONG)) and not rack' $(PYTEST)
+	$(BIN)/pytest -q --numprocesses=auto --suite fast $(PYTEST)
 
-test: venv  ## Everything that CI runs, fast tests first; the rack's part needs root
-	@tools/install-test-packages
-	@$(MAKE) --no-print-directory -j2 --output-sync=target lint unit
-	@$(MAKE) --no-print-directory -j2 long rack-provisioned
-	@$(MAKE) --no-print-directory rack-and-scenarios
+test:  ## The gate: lint, fast tests, the four jobs on a rack of two nodes; needs root (12 min from nothing, 6 after that)
+	@began=$$(date +%s) && $(MAKE) --no-print-directory venv && PROOF_BEGAN=$$began $(BIN)/python -m tools.proof gate
 
-# A file's tests share what it makes once (a browser, a database server, a trained network): one worker has them all.
-long: venv
-	@$(MAKE) --no-print-directory runtimes
-	$(BIN)/pytest -q --numprocesses=2 --dist=loadfile --durations=15 -m '($(LONG)) and not rack and not proof' $(PYTEST)
+prove: venv  ## All other suites that are not green (SUITE=nights for one, FORCE=1 for green ones, too); `make suites` lists them
+	@$(BIN)/python -m tools.proof prove
 
-# The first start of a rack is downloads, mostly: it goes on beside the tests that need none.
-rack-of-tests:
-	@$(RACK) up --nodes $(NODES_TESTED)
-
-# What provisions the rack's controller comes first, and waits for the most part: beside the tests that need no rack.
-rack-provisioned: venv rack-of-tests
-	$(BIN)/pytest -v --durations=10 -m 'rack and not proof' --timeout=1800 $(PROVISIONING) $(PYTEST)
-
-# The tests of trainings and nights share two nodes; the scenarios have nodes of their own.
-rack-and-scenarios: venv
-	@$(MAKE) --no-print-directory -j3 --keep-going rack-tests $(addprefix scenario-,$(SCENARIOS))
-	@$(RACK) down
-
-test-rack: venv rack-provisioned  ## What needs the test rack: its own tests, provisioning and its faults, every role's scenarios
-	@$(MAKE) --no-print-directory rack-and-scenarios
-
-rack-tests: venv
-	$(BIN)/pytest -v --durations=10 -m 'rack and not proof' --timeout=1800 $(addprefix --ignore=,$(PROVISIONING) $(VMS)) $(PYTEST)
-
-proofs: venv  ## Longer proofs on a provisioned rack: every misbehaviour of a training, every moment to be killed (15 min)
-	$(BIN)/pytest -m proof --timeout=1800 $(PYTEST)
-
-# In a namespace of their own, in the network of a rack, of whose Slurm cluster they become nodes.
-vm: SELECTED := rack and not proof
-vm: one-or-two  ## A virtual machine from an empty disk to a node that takes jobs by reimage.yml, needs root, no KVM: 12 min
-vms: SELECTED := rack
-vms: one-or-two  ## Two of them, once more from the running system, what may go wrong on the way, and an attacker: 80 min
-
-one-or-two: venv vms-image
-	@$(RACK) up --nodes 1
-	@RACK_TEST_NODES=gb300-r01-n01 $(BIN)/pytest -v --durations=10 -m '$(SELECTED)' $(VMS) $(PYTEST); \
-	  status=$$?; $(RACK) down; exit $$status
+suites: venv  ## Show which suites are green for the files as they are, and what each proves
+	@$(BIN)/python -m tools.proof suites
 
 # What they boot from; of what it is made stands in testrack/vms/vars.yml.
 vms-image: venv
@@ -108,9 +69,12 @@ vms-image: venv
 	rm -rf .rackproof/vms-overlay && testrack/vms/overlay .rackproof/vms-overlay
 	PATH="$(CURDIR)/$(BIN):$$PATH" ansible-playbook playbooks/image.yml -e @testrack/vms/vars.yml
 
-# Three at a time: most of a scenario is waiting. Each has a node of its own; the controller is everybody's.
-molecule: venv rack-of-tests  ## Every role's scenarios on the test rack (SCENARIO=upgrade for one); needs root
-	@$(MAKE) --no-print-directory -j3 --keep-going --output-sync=target $(addprefix scenario-,$(or $(SCENARIO),$(SCENARIOS)))
+# Most of a scenario is waiting. Each has a node of its own; the controller is shared.
+scenarios: $(addprefix scenario-,$(SCENARIOS))
+
+molecule: venv  ## One role's scenarios on the test rack (SCENARIO=upgrade); needs root; all of them: make prove SUITE=scenarios
+	@$(RACK) up --nodes $(SCENARIO_NODES)
+	@$(MAKE) --no-print-directory $(addprefix scenario-,$(or $(SCENARIO),$(SCENARIOS)))
 
 scenario-%: venv
 	PATH="$(CURDIR)/$(BIN):$$PATH" molecule test -s $* --destroy=never
@@ -150,3 +114,6 @@ constraints: venv  ## Renew constraints.txt and the runtimes' requirements: the 
 
 clean:  ## Remove what make made; results and staged data stay
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .rackproof/runtimes
+
+clean-cache:  ## Remove what racks of every checkout share on this machine: root file systems, mirror, images
+	@$(RACK) down --purge

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tools.proof.suites import FAST, read_table, suite_of
+
 ROOT = Path(__file__).resolve().parent
 pytest_plugins = ["testrack.tests.rack_fixtures"]
 
@@ -39,6 +41,29 @@ ALLOWED_SKIPS = (
     "four provisioned nodes are needed",
 )
 """How the reasons begin that a test may be skipped for in CI. A skip for any other reason fails there."""
+
+TABLE = read_table()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--suite", choices=[FAST, *TABLE], help="only the tests of this suite (tools/proof/suites.toml)"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the tests of the suite that is asked for."""
+    wanted = config.getoption("--suite")
+    if not wanted:
+        return
+    kept, others = [], []
+    for item in items:
+        path = item.path.relative_to(ROOT).as_posix()
+        marks = {mark.name for mark in item.iter_markers()}
+        (kept if suite_of(path, marks, TABLE) == wanted else others).append(item)
+    items[:] = kept
+    config.hook.pytest_deselected(items=others)
+
 
 OWN_UMASK = os.umask(0o022)
 os.umask(OWN_UMASK)

@@ -4,21 +4,21 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
-import fcntl
 import importlib.util
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from driver import cache
+from driver.claim import changing, connected_addresses, refuse_if_claimed
 from driver.console import Console
 from driver.engine import Engine, docker, install_packages
 from driver.faults import (
@@ -30,12 +30,13 @@ from driver.faults import (
     switch_machine,
 )
 from driver.images import RELEASES, Images, overlay_tar
-from driver.layout import RACK_GROUP, Found, Host, RackError, plan, read_layout, strangers
+from driver.layout import RACK_GROUP, Found, Host, RackError, foreign_hosts, plan, read_layout
 from driver.nodes import Nodes, answers, in_parallel
 
 HOME = Path(__file__).resolve().parent
 CHECKOUT = HOME.parent
 STATE = CHECKOUT / ".rackproof" / "rack"
+CACHE = cache.folder()
 
 
 class Rack:
@@ -44,10 +45,10 @@ class Rack:
     def __init__(self, release: str) -> None:
         self.console = Console(STATE / "timings.json")
         self.layout = read_layout((CHECKOUT / "inventory" / "hosts.yml").read_text())
-        self.mirror = STATE / "mirror"
-        self.engine = Engine(STATE, HOME / "node" / "runc-rack")
+        self.mirror = STATE / "mirror"  # leads into the cache
+        self.engine = Engine(CACHE / "engine", HOME / "node" / "runc-rack")
         self.nodes = Nodes(self.layout, STATE, self.console)
-        self.images = Images(HOME, STATE, self.console, release)
+        self.images = Images(HOME, CACHE, self.console, release)
 
     def up(self, nodes: int | None, also: list[str]) -> int:
         """Bring up what is missing."""
@@ -80,16 +81,32 @@ class Rack:
         return 0
 
     def _found(self) -> dict[str, Found]:
-        """Return the rack's containers; another checkout's have other keys and another mirror."""
+        """Return this checkout's containers; what another one left is taken away, unless it is in use."""
         found = self.nodes.found()
-        if message := strangers(found, str(self.nodes.state)):
-            raise RackError(message)
-        if found and not self.nodes.key.exists():
-            # A checkout was removed, with its keys, and cloned again at the same place.
-            self.console.say(f"removing {len(found)} hosts that an earlier checkout at this place left ...")
-            self.nodes.down()
-            return {}
-        return found
+        home = str(self.nodes.state)
+        foreign = foreign_hosts(found, home)
+        if foreign:
+            self._refuse_if_connected(foreign)
+            words = f"removing {len(foreign)} hosts that another checkout left ({foreign[0].home})"
+        elif found and not self.nodes.key.exists():
+            words = f"removing {len(found)} hosts that an earlier checkout at this place left"
+        else:
+            return found
+        self.console.say(f"{words} ...")
+        self.nodes.down()
+        self.nodes.withdraw()
+        return {}
+
+    def _refuse_if_connected(self, hosts: list[Found]) -> None:
+        """Raise RackError where this machine has a connection to one of the hosts: it is in use."""
+        names = {self.layout.host(one.name).address: one.name for one in hosts if self.layout.has(one.name)}
+        open_to = connected_addresses(Path("/proc/net/tcp").read_text(), names)
+        if open_to:
+            raise RackError(
+                f"the rack of another checkout ({hosts[0].home}) is in use: there is a connection to "
+                f"{names[open_to[0]]}. End what runs there and wait a minute, for ssh keeps connections; "
+                "or take the rack away: make rack-down"
+            )
 
     def _tell_older(self, found: dict[str, Found]) -> None:
         """Say which nodes were made before the fakes were changed."""
@@ -113,7 +130,7 @@ class Rack:
             mounts = {}
             if any(host.kind == "services" for host in create):
                 images["services"] = self.images.services()
-                mounts["services"] = [f"type=bind,source={self.mirror},target=/srv/mirror,readonly"]
+                mounts["services"] = [f"type=bind,source={self.mirror.resolve()},target=/srv/mirror,readonly"]
             self.nodes.make_network()
 
             def make(host: Host) -> None:
@@ -129,27 +146,33 @@ class Rack:
     def build_mirror(self) -> None:
         """Build what the services' host serves on port 80; its own builder knows what is out of date."""
         self.images.node_tar()
-        command = [sys.executable, str(HOME / "mirror" / "build.py"), "--out", str(self.mirror)]
-        for tar in (STATE / f"root-{release}.tar" for release in RELEASES):
-            command += ["--rootfs", str(tar)] if tar.is_file() else []
-        with self.console.step("mirror", "building the mirror where it is out of date"):
-            if subprocess.run(command, check=False).returncode != 0:
-                raise RackError("the mirror cannot be built; its builder says why above")
+        tars = [tar for tar in (CACHE / f"root-{release}.tar" for release in RELEASES) if tar.is_file()]
+        keys = [tar.with_suffix(".key").read_text() for tar in tars]
+        with cache.folder_for(CACHE, "mirror", cache.tree_digest(HOME / "mirror", *keys)) as kept:
+            command = [sys.executable, str(HOME / "mirror" / "build.py"), "--out", str(kept / "mirror")]
+            for tar in tars:
+                command += ["--rootfs", str(tar)]
+            with self.console.step("mirror", "building the mirror where it is out of date"):
+                if subprocess.run(command, check=False).returncode != 0:
+                    raise RackError("the mirror cannot be built; its builder says why above")
+            for name in ("mirror", "mirror.asc"):
+                cache.link(STATE / name, kept / name)
 
     def fill_registry(self) -> None:
         """Push the fakes of NGC's images, and serve what their data scripts fetch."""
-        images = STATE / "images"
         services = next(host.name for host in self.layout.everyone if host.kind == "services")
-        steps = [
-            ("build.py", "--out", str(images)),
-            ("push.py", "--registry", f"{services}:5000", "--images", str(images)),
-        ]
-        with self.console.step("images", "filling the registry where it lacks an image"):
-            for program, *words in steps:
-                command = [sys.executable, str(HOME / "images" / program), *words]
-                if subprocess.run(command, check=False).returncode != 0:
-                    raise RackError(f"the registry cannot be filled; images/{program} says why above")
-            shutil.copytree(images / "downloads", self.mirror / "mlcommons", dirs_exist_ok=True)
+        with cache.folder_for(CACHE, "images", cache.tree_digest(HOME / "images")) as images:
+            steps = [
+                ("build.py", "--out", str(images)),
+                ("push.py", "--registry", f"{services}:5000", "--images", str(images)),
+            ]
+            with self.console.step("images", "filling the registry where it lacks an image"):
+                for program, *words in steps:
+                    command = [sys.executable, str(HOME / "images" / program), *words]
+                    if subprocess.run(command, check=False).returncode != 0:
+                        raise RackError(f"the registry cannot be filled; images/{program} says why above")
+                cache.link(STATE / "images", images)
+                shutil.copytree(images / "downloads", self.mirror / "mlcommons", dirs_exist_ok=True)
 
     def prepare(self) -> None:
         """Make what another release than the rack's own lacks: minutes, before the rack is locked."""
@@ -198,6 +221,7 @@ class Rack:
         if purge:
             # Root file systems, mirror, keys; last, because what says which engine to stop lies there, too.
             shutil.rmtree(self.nodes.state, ignore_errors=True)
+            shutil.rmtree(CACHE, ignore_errors=True)
         return 0
 
     def status(self, as_json: bool) -> int:
@@ -300,19 +324,6 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-@contextlib.contextmanager
-def alone(console: Console) -> Iterator[None]:
-    """Let one command change the rack at a time."""
-    STATE.mkdir(parents=True, exist_ok=True)
-    with (STATE / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            console.say("another command is changing the rack; waiting for it to end ...")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def check_machine() -> None:
     """Refuse where a rack cannot be."""
     if sys.platform != "linux":
@@ -339,9 +350,10 @@ def main(argv: list[str]) -> int:
             "refresh": rack.refresh,
             "down": lambda: rack.down(options.purge, options.names),
         }
+        refuse_if_claimed()
         if options.command == "renew":
             rack.prepare()
-        with alone(rack.console):
+        with changing(rack.console):
             return work[options.command]()
     except RackError as error:
         print(f"rack: {error}", file=sys.stderr)

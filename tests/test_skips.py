@@ -31,7 +31,7 @@ def outcomes(root: Path, folder: Path, reason: str, ci: str) -> tuple[dict[str, 
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", "--continue-on-collection-errors"],
         cwd=folder,
-        env={**os.environ, "CI": ci, "PYTEST_ADDOPTS": ""},
+        env={**os.environ, "CI": ci, "PYTEST_ADDOPTS": "", "PYTHONPATH": str(root)},
         capture_output=True,
         text=True,
         check=False,

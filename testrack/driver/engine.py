@@ -93,7 +93,9 @@ class Engine:
     """The engine, with the files of one that this program started."""
 
     def __init__(self, state: Path, runtime: Path, options: Sequence[str] = ()) -> None:
-        self.runtime = runtime
+        self.runtime_source = runtime
+        # Beside the engine's files: a checkout may go while its containers are still there.
+        self.runtime = state / runtime.name
         self.options = options  # more of them for a dockerd that is started here
         self.exec_root = Path("/var/run/docker")
         self.config = state / "daemon.json"
@@ -123,6 +125,7 @@ class Engine:
 
     def start(self, console: Console) -> None:
         """Make sure that an engine runs which can start this rack's containers."""
+        self._put_runtime()
         if not self.answers():
             self._launch(console)
         if wrapper_needed():
@@ -135,8 +138,14 @@ class Engine:
                     "or stop it: this program then starts its own"
                 )
 
+    def _put_runtime(self) -> None:
+        """Put the runtime where every checkout's engine finds it."""
+        self.runtime.parent.mkdir(parents=True, exist_ok=True)
+        draft = self.runtime.with_suffix(".new")
+        shutil.copy(self.runtime_source, draft)
+        draft.replace(self.runtime)
+
     def _launch(self, console: Console) -> None:
-        self.config.parent.mkdir(parents=True, exist_ok=True)
         self.config.write_text(
             json.dumps({"log-level": "warn", "runtimes": {RUNTIME: {"path": str(self.runtime)}}}, indent=1)
             + "\n"
@@ -157,6 +166,8 @@ class Engine:
                     SOCKET,
                     "--exec-root",
                     str(self.exec_root),
+                    # A killed rack stays dead until a command starts it; reboots of its nodes still work.
+                    "--restart=false",
                     *self.options,
                 ],
                 stdin=subprocess.DEVNULL,

@@ -7,7 +7,6 @@ import hashlib
 import io
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -16,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from driver.cache import folder_for
 from driver.console import Console
 from driver.engine import docker, docker_text, run
 from driver.layout import RackError
@@ -139,7 +139,7 @@ def dpkg_status(tar: Path) -> str:
 
 
 class Images:
-    """Makes the images and keeps what can be kept in the state folder."""
+    """Makes the images; what can be kept is kept in the cache, which `state` names."""
 
     def __init__(self, home: Path, state: Path, console: Console, release: str) -> None:
         self.home, self.state, self.console, self.release = home, state, console, release
@@ -269,27 +269,30 @@ class Images:
     def s3_packages(self) -> Path:
         """Return the folder with moto and what it needs, for the Python of the services' host; made once."""
         requirements = self.home / "svc/requirements.txt"
-        folder = self.state / "s3-packages"
-        key_file = self.state / "s3-packages.key"
         key = digest(requirements.read_text(), SERVICES_PYTHON)
-        if folder.is_dir() and key_file.is_file() and key_file.read_text().strip() == key:
-            return folder
-        shutil.rmtree(folder, ignore_errors=True)
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
-        command += [
-            "--python-version",
-            SERVICES_PYTHON,
-            "--only-binary=:all:",
-            "--require-hashes",
-            "--requirement",
-            str(requirements),
+        with folder_for(self.state, "s3-packages", key, copied=False) as folder:
+            if not (folder / ".ready").exists():
+                self._install_s3_packages(requirements, folder)
+                (folder / ".ready").touch()
+        return folder
+
+    def _install_s3_packages(self, requirements: Path, folder: Path) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--upgrade",
+            "--target",
+            str(folder),
         ]
+        command += ["--python-version", SERVICES_PYTHON, "--only-binary=:all:"]
+        command += ["--require-hashes", "--requirement", str(requirements)]
         with self.console.step("s3-packages", "fetching moto, which plays S3"):
             done = subprocess.run(command, capture_output=True, timeout=600, check=False)
         if done.returncode != 0:
-            shutil.rmtree(folder, ignore_errors=True)
             raise RackError(
                 f"`{' '.join(command)}` failed: {done.stderr.decode(errors='replace').strip()[-1500:]}"
             )
-        key_file.write_text(f"{key}\n")
-        return folder

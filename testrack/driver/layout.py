@@ -102,6 +102,10 @@ class Layout:
             raise RackError(f"--also {','.join(unknown)}: there are {', '.join(sorted(self.also))}")
         return [self.controller, self.services, *self.nodes[:number], *(self.also[sku] for sku in also)]
 
+    def has(self, name: str) -> bool:
+        """Whether the rack can have a host of that name."""
+        return any(host.name == name for host in self.everyone)
+
     def host(self, name: str) -> Host:
         """Return the host of that name."""
         for host in self.everyone:
@@ -184,19 +188,9 @@ def plan(wanted: Iterable[Host], found: Mapping[str, Found], silent: Collection[
     return result
 
 
-def strangers(found: Mapping[str, Found], home: str) -> str:
-    """Return what to tell somebody whose machine has hosts of another checkout's rack; "" where none is.
-
-    The names are the same: one machine has one rack, whoever started it.
-    """
-    others = [one for one in found.values() if one.home not in ("", home)]
-    if not others:
-        return ""
-    running = sum(one.state == "running" for one in others)
-    return (
-        f"{len(others)} hosts of another checkout's rack are here ({others[0].home}), {running} of them "
-        "running; is it in use? `make rack-down`, here or there, takes it away; then start this one again"
-    )
+def foreign_hosts(found: Mapping[str, Found], home: str) -> list[Found]:
+    """Return the containers that another checkout made. The names are the same: one machine has one rack."""
+    return [one for one in found.values() if one.home not in ("", home)]
 
 
 def with_block(text: str, lines: Iterable[str]) -> str:

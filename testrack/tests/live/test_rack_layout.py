@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from driver import cache, claim
+from driver.claim import connected_addresses
 from driver.console import Console
 from driver.layout import (
     BLOCK_BEGIN,
@@ -12,12 +17,12 @@ from driver.layout import (
     Host,
     RackError,
     expand,
+    foreign_hosts,
     group_hosts,
     hosts_lines,
     plan,
     read_layout,
     ssh_config,
-    strangers,
     with_block,
 )
 from driver.nodes import Nodes
@@ -181,12 +186,81 @@ def test_lines_and_ssh_configuration_name_every_host() -> None:
 
 def test_another_checkouts_rack_is_distinguished_from_ones_own() -> None:
     mine = {name: Found(name, "running", "i", "/mine") for name in ("n01", "n02")}
-    assert strangers(mine, "/mine") == ""
-    assert strangers({"n01": Found("n01", "exited")}, "/mine") == "", "made before hosts said whose they are"
-    told = strangers(mine | {"n03": Found("n03", "exited", "i", "/its")}, "/mine")
-    assert "1 hosts" in told
-    assert "(/its), 0 of them running" in told
-    assert "make rack-down" in told
+    assert foreign_hosts(mine, "/mine") == []
+    assert foreign_hosts({"n01": Found("n01", "exited")}, "/mine") == [], "made before hosts had a home"
+    other = Found("n03", "exited", "i", "/its")
+    assert foreign_hosts(mine | {"n03": other}, "/mine") == [other]
+
+
+TCP = """\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid
+   0: 0100007F:0CEA 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0
+   1: 014D12C6:9C40 0B4D12C6:0016 01 00000000:00000000 02:000A7214 00000000     0
+   2: 014D12C6:9C41 0C4D12C6:0016 06 00000000:00000000 03:00000F2A 00000000     0
+   3: 0200000A:9C42 0D00000A:0016 01 00000000:00000000 02:000A7214 00000000     0
+   4: damaged
+"""
+
+
+@pytest.mark.parametrize(
+    ("addresses", "open_to"),
+    [
+        (["198.18.77.11"], ["198.18.77.11"]),
+        (["198.18.77.12"], []),  # closed, and waiting
+        (["127.0.0.1", "192.0.2.1"], []),
+        (["10.0.0.13", "198.18.77.11", "192.0.2.1"], ["10.0.0.13", "198.18.77.11"]),
+        ([], []),
+    ],
+)
+def test_open_connections_are_read_from_the_kernels_table(addresses: list[str], open_to: list[str]) -> None:
+    assert connected_addresses(TCP, addresses) == open_to
+
+
+def test_a_claim_is_seen_by_others_and_ends_with_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim, "LOCKS", tmp_path)
+    assert claim.read_user() == (0, "")
+    program = (
+        "import sys, time; from pathlib import Path\n"
+        "sys.path.insert(0, 'testrack'); from driver import claim, console\n"
+        f"claim.LOCKS = Path({str(tmp_path)!r})\n"
+        "with claim.claim(Path('/its'), console.Console(claim.LOCKS / 'timings')):\n"
+        "    print('claimed', flush=True); time.sleep(600)"
+    )
+    folder = Path(__file__).resolve().parents[3]
+    with subprocess.Popen([sys.executable, "-c", program], cwd=folder, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"claimed\n"
+        assert claim.read_user() == (other.pid, "/its")
+        with pytest.raises(RackError, match=f"process {other.pid} runs a gate or suite of /its"):
+            claim.refuse_if_claimed()
+        monkeypatch.setenv(claim.USER_VARIABLE, str(other.pid))
+        claim.refuse_if_claimed()
+        other.kill()
+    assert claim.read_user() == (0, "")
+
+
+def test_folders_of_the_cache_are_bounded_and_begin_as_a_copy(tmp_path: Path) -> None:
+    for number, key in enumerate(("a", "b", "c", "a")):
+        with cache.folder_for(tmp_path, "mirror", key) as folder:
+            os.utime(folder, (number, number))
+            assert folder == tmp_path / f"mirror-{key}"
+            assert (folder / "first").exists() == (number > 0)
+            (folder / "first").touch()
+            os.utime(folder, (number, number))
+    assert sorted(one.name for one in tmp_path.glob("mirror-*")) == ["mirror-a", "mirror-c"]
+    with cache.folder_for(tmp_path, "mirror", "d", copied=False) as folder:
+        assert list(folder.iterdir()) == []
+
+
+def test_a_name_leads_to_the_cache_whatever_was_there(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "file").touch()
+    for _ in range(2):
+        cache.link(tmp_path / "old", tmp_path / "kept")
+        assert (tmp_path / "old").resolve() == tmp_path / "kept"
 
 
 def test_a_rack_of_a_checkout_that_is_gone_is_named_with_what_to_do(

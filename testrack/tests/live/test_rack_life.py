@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,18 +30,19 @@ def life(
     place = tmp_path_factory.mktemp("life")
     state = place / "state"
     state.mkdir()
+    cache = place / "cache"
+    cache.mkdir()
     images = program.Rack("bookworm").images
     for tar, _ in (images.node_tar(), images.services_tar()):
         # Temporary files may lie on a file system of their own, where nothing can be linked.
-        shutil.copy2(tar, state / tar.name)
-        shutil.copy(tar.with_suffix(".key"), state)
-    packages = images.s3_packages()
-    os.symlink(packages, state / packages.name)
-    shutil.copy(packages.with_suffix(".key"), state)
+        shutil.copy2(tar, cache / tar.name)
+        shutil.copy(tar.with_suffix(".key"), cache)
+    shutil.copytree(images.s3_packages(), cache / images.s3_packages().name)
     (place / "hosts").write_text(HOSTS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "SOCKET", f"unix://{place}/docker.sock")
         patch.setattr(program, "STATE", state)
+        patch.setattr(program, "CACHE", cache)
         patch.setattr(nodes, "ETC_HOSTS", place / "hosts")
         patch.setattr(nodes, "SSH_CONFIG", place / "ssh_config.d/rack.conf")
         for module in (layout, nodes):
@@ -135,6 +137,34 @@ def test_a_dead_engine_and_a_lost_hosts_file_are_repaired(life: program.Rack) ->
     assert life.engine.own_pid() not in (None, pid)
     everyone_answers(life)
     assert "gb300-r01-n02" in nodes.ETC_HOSTS.read_text()
+
+
+def test_a_rack_that_was_killed_does_not_start_by_itself(life: program.Rack) -> None:
+    pid = life.engine.own_pid()
+    assert pid
+    os.kill(pid, signal.SIGKILL)
+    life.engine.start(life.console)
+    assert {one.state for one in life.nodes.found().values()} == {"exited"}
+    assert life.up(2, []) == 0
+    everyone_answers(life)
+
+
+def test_a_rack_that_another_checkout_left_is_taken_away(
+    life: program.Rack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = started(life)
+    monkeypatch.setattr(life.nodes, "state", tmp_path)
+    monkeypatch.setattr(life.nodes, "key", tmp_path / "id_ed25519")
+    monkeypatch.setattr(life.nodes, "known_hosts", tmp_path / "known_hosts")
+    in_use = socket.create_connection((life.layout.nodes[0].address, 22))
+    with pytest.raises(layout.RackError, match="is in use: there is a connection to gb300-r01-n01"):
+        life.up(2, [])
+    in_use.close()
+    assert started(life) == before
+    assert life.up(2, []) == 0
+    assert "removing 4 hosts that another checkout left" in capsys.readouterr().out
+    everyone_answers(life)
+    assert not set(before.items()) & set(started(life).items())
 
 
 def test_a_rack_whose_checkout_is_gone_is_made_anew(

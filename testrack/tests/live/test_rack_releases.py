@@ -17,7 +17,8 @@ from driver.layout import Host
 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(program, "STATE", tmp_path)
+    monkeypatch.setattr(program, "STATE", tmp_path / "state")
+    monkeypatch.setattr(program, "CACHE", tmp_path)
     return tmp_path
 
 
@@ -56,6 +57,7 @@ def test_the_mirror_serves_every_release_that_is_whole(state: Path, monkeypatch:
     rack = program.Rack("trixie")
     for name in ("root-trixie.tar", "root-bookworm.draft.tar", "root-other.tar"):
         (state / name).touch()
+    (state / "root-trixie.key").write_text("recipe key")
     commands: list[list[str]] = []
     monkeypatch.setattr(rack.images, "node_tar", lambda: None)
 
@@ -78,7 +80,7 @@ def test_what_takes_minutes_is_made_before_the_rack_is_locked(
     seen: list[str] = []
 
     @contextlib.contextmanager
-    def alone(console: object) -> Iterator[None]:
+    def changing(console: object) -> Iterator[None]:
         seen.append("locked")
         yield
 
@@ -87,8 +89,9 @@ def test_what_takes_minutes_is_made_before_the_rack_is_locked(
         return 0
 
     monkeypatch.setattr(program, "check_machine", lambda: None)
+    monkeypatch.setattr(program, "refuse_if_claimed", lambda: None)
     monkeypatch.setattr(program, "install_packages", lambda console: None)
-    monkeypatch.setattr(program, "alone", alone)
+    monkeypatch.setattr(program, "changing", changing)
     monkeypatch.setattr(program.Rack, "build_mirror", lambda rack: seen.append("mirror"))
     monkeypatch.setattr(program.Rack, "renew", renew)
     assert program.main(["--release", release, "renew", "gb300-r01-n18"]) == 0

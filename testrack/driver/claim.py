@@ -1,0 +1,92 @@
+"""The one rack of this machine: which command changes it, and which gate or suite works with it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from driver.console import Console
+from driver.layout import RackError
+
+LOCKS = Path("/run/lock/rackproof-rack")
+USER_VARIABLE = "RACKPROOF_PROOF"
+"""Process id of the gate or suite that claimed the rack; it hands it to the commands that it starts."""
+ESTABLISHED = "01"
+
+
+def read_user() -> tuple[int, str]:
+    """Return the process that claimed the rack and its checkout; 0 and "" where none lives.
+
+    The claim is a lock of the kernel's: it ends with its process, however that is killed.
+    """
+    try:
+        with (LOCKS / "use").open("r+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                claim = json.loads(lock.read() or "{}")
+                return int(claim.get("pid", 1)), str(claim.get("checkout", "?"))
+    except (OSError, ValueError):
+        pass
+    return 0, ""
+
+
+def refuse_if_claimed() -> None:
+    """Raise RackError where the gate or a suite of another process works with the rack."""
+    pid, checkout = read_user()
+    if pid and os.environ.get(USER_VARIABLE) != str(pid):
+        raise RackError(
+            f"the rack is in use: process {pid} runs a gate or suite of {checkout} on it; "
+            "try again when that has ended"
+        )
+
+
+@contextlib.contextmanager
+def claim(checkout: Path, say: Console) -> Iterator[None]:
+    """Claim the rack for this process and the commands that it starts; wait while another one has it."""
+    LOCKS.mkdir(parents=True, exist_ok=True)
+    with (LOCKS / "use").open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid, other = read_user()
+            say.say(f"the rack is in use by process {pid} of {other}; waiting for it to end ...")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.truncate(0)
+        lock.write(json.dumps({"pid": os.getpid(), "checkout": str(checkout)}))
+        lock.flush()
+        yield
+
+
+@contextlib.contextmanager
+def changing(console: Console) -> Iterator[None]:
+    """Let one command change the rack at a time, whichever checkout it is from."""
+    LOCKS.mkdir(parents=True, exist_ok=True)
+    with (LOCKS / "change").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            console.say("another command is changing the rack; waiting for it to end ...")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def connected_addresses(table: str, addresses: Collection[str]) -> list[str]:
+    """Return the addresses to which this machine has an open connection.
+
+    Args:
+        table: The text of /proc/net/tcp: a heading, then local address, remote address, state in columns 1 to
+            3, where an IPv4 address is four bytes in hexadecimal digits, the last one first.
+        addresses: IPv4 addresses to look for.
+    """
+    found = set()
+    for line in table.splitlines()[1:]:
+        columns = line.split()
+        if len(columns) > 3 and columns[3] == ESTABLISHED:
+            digits = columns[2].partition(":")[0]
+            found.add(".".join(str(byte) for byte in reversed(bytes.fromhex(digits))))
+    return sorted(found & set(addresses))

@@ -1,0 +1,125 @@
+"""The four jobs on two bare nodes of the rack, in the order of a node's life: a tour, and the gate's way.
+
+Each step types what an operator types. Ahead of this, `make rack NODES=2` has started two bare nodes, a Slurm
+controller without Slurm, and a host that plays the vendors: mirror, registry and storage.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rackproof.jobs.reimage import tasks
+from rackproof.store.night_store import NodeNight, night_folders, read_night
+from rackproof.store.run_folder import iter_runs
+from testrack.tests.on_rack import CONTROLLER, Command, Done, play
+
+pytestmark = [pytest.mark.rack, pytest.mark.slow, pytest.mark.timeout(1800)]
+BAD, GOOD = NODES = ["gb300-r01-n01", "gb300-r01-n02"]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder that keeps what the four jobs find: each of them reads what the others left."""
+    return tmp_path_factory.mktemp("results")
+
+
+@pytest.fixture(scope="module")
+def job(root: Path) -> Callable[..., Done]:
+    """Run one of the four playbooks on nodes, with variables as `-e` gives them."""
+    return lambda playbook, nodes, **given: play(root, playbook, nodes, given=given, timeout=1500)
+
+
+def changes(done: Done, node: str) -> int:
+    """Return how many tasks changed something on a node."""
+    found = re.search(rf"^{node}\s+: ok=\d+\s+changed=(\d+)", done.stdout, re.MULTILINE)
+    assert found, done.stdout
+    return int(found[1])
+
+
+def state_in_slurm(rack: Command, node: str) -> str:
+    """Return the state of a node and the reason for it."""
+    return rack(CONTROLLER, f"sinfo --noheader --Node --nodes {node} --format '%T %E'").stdout.strip()
+
+
+def test_1_provision_makes_cluster_nodes_of_bare_ones(
+    rack: Command, driver: Command, job: Callable[..., Done]
+) -> None:
+    """ansible-playbook provision.yml -l gb300-r01-n01,gb300-r01-n02"""
+    if rack(BAD, "command -v slurmd").returncode == 0:
+        done = driver("renew", *NODES)
+        assert done.returncode == 0, done.stdout + done.stderr
+    done = job("provision.yml", NODES)
+    assert done.returncode == 0, done.stdout
+    jobs = rack(CONTROLLER, "srun --nodes 2 --gpus-per-node 4 nvidia-smi --list-gpus").stdout
+    assert len(set(re.findall(r"UUID: (GPU-\S+)\)", jobs))) == 8, jobs
+
+
+def test_2_provision_again_changes_nothing(job: Callable[..., Done]) -> None:
+    done = job("provision.yml", NODES)
+    assert done.returncode == 0, done.stdout
+    assert [changes(done, node) for node in NODES] == [0, 0]
+
+
+def test_3_bench_runs_a_training_on_both_and_judges_it(results: Path, job: Callable[..., Done]) -> None:
+    """ansible-playbook bench.yml -l gb300-r01-n01,gb300-r01-n02 -e benchmark=llama31_8b"""
+    # Slurm's MPI of this release, and how many seconds the fake training takes.
+    environment = {"SLURM_MPI_TYPE": "pmi2", "STANDIN_SECONDS": "12"}
+    done = job(
+        "bench.yml", NODES, benchmark="llama31_8b", bench_results=str(results), bench_environment=environment
+    )
+    assert done.returncode == 0, done.stdout
+    (run,) = iter_runs(results)
+    assert (run.verdict.value, run.launcher, [node.name for node in run.nodes]) == ("pass", "slurm", NODES)
+    names = {one.name for one in run.measurements}
+    assert names >= {"eval_accuracy", "time_to_train", "nccl_preflight_busbw"}
+
+
+def validate(job: Callable[..., Done], results: Path) -> tuple[Done, dict[str, NodeNight]]:
+    """Validate both nodes as every night does, and return what was found on each."""
+    done = job(
+        "validate.yml", NODES, validate_results=str(results), validate_drain=True, validate_return=True
+    )
+    assert night_folders(results), done.stdout
+    return done, {one.node: one for one in read_night(night_folders(results)[0]).nodes}
+
+
+def test_4_a_night_finds_the_planted_fault_and_drains_its_node(
+    results: Path, rack: Command, driver: Command, job: Callable[..., Done]
+) -> None:
+    """ansible-playbook validate.yml -l gb300-r01-n01,gb300-r01-n02 -e validate_drain=true"""
+    done, found = validate(job, results)
+    assert done.returncode == 0, done.stdout
+    assert {one.verdict.value for one in found.values()} == {"pass"}
+    # From now on a link of the third GPU has half of its lanes.
+    assert driver("fault", BAD, "link-trained-down", "--gpu", "2").returncode == 0
+    done, found = validate(job, results)
+    assert done.returncode == 2, done.stdout
+    assert (found[BAD].verdict.value, found[BAD].did) == ("fail", "drained")
+    assert found[GOOD].verdict.value == "pass"
+    (why,) = [one for one in found[BAD].findings if one.verdict.value == "fail"]
+    assert (why.code, why.place[:5]) == ("pcie_width", "GPU 2")
+    assert re.match("drained .*rackproof-night: pcie_width GPU 2", state_in_slurm(rack, BAD))
+    assert state_in_slurm(rack, GOOD) == "idle none"
+
+
+def test_5_reimage_makes_it_anew_and_nights_return_it(
+    results: Path, rack: Command, job: Callable[..., Done]
+) -> None:
+    """ansible-playbook reimage.yml -l gb300-r01-n01"""
+    boot = "cat /proc/sys/kernel/random/boot_id"
+    before = rack(BAD, boot).stdout
+    done = job("reimage.yml", [BAD], reimage_method="rack", reimage_results=str(results))
+    assert done.returncode == 0, done.stdout
+    assert rack(BAD, boot).stdout not in ("", before)
+    (found,) = tasks.read_progress(results)
+    assert (found.node, found.progress.state) == (BAD, "returned")
+    # A night drained it: it stays so until that very link was well twice, here and in the next night.
+    assert "rackproof-night: pcie_width" in state_in_slurm(rack, BAD)
+    done, nights = validate(job, results)
+    assert done.returncode == 0, done.stdout
+    assert nights[BAD].did == "returned to service"
+    assert state_in_slurm(rack, BAD) == "idle none"

@@ -1,0 +1,208 @@
+"""The gate and the suites: no test is lost, a change makes the right suites stale, a red part ends all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tools.proof import runner, suites
+from tools.proof.runner import Lanes, Part
+from tools.proof.suites import FAST, Suite, input_files, read_table, state_of, suite_of
+
+TABLE = read_table()
+
+
+@pytest.mark.parametrize(
+    ("path", "marks", "suite"),
+    [
+        ("tests/core/test_records.py", [], FAST),
+        ("tests/core/test_records.py", ["parametrize"], FAST),
+        ("tests/core/test_records.py", ["slow"], "processes"),
+        ("tests/e2e/bench/test_bench_playbook.py", ["slow", "playbook"], "playbooks"),
+        ("tests/e2e/browser/test_browser_reports.py", ["browser", "slow"], "browser-and-database"),
+        ("tests/workloads/test_mnist.py", ["torch", "slow"], "workloads"),
+        ("tests/e2e/rack/test_four_jobs.py", ["rack", "slow"], "four-jobs"),
+        ("tests/e2e/rack/test_validate.py", ["rack", "slow", "torch"], "nights"),
+        ("tests/e2e/rack/test_training_rounds.py", ["rack", "slow"], "trainings"),
+        ("tests/e2e/rack/test_training_rounds.py", ["rack", "slow", "proof"], "proofs"),
+        ("tests/e2e/rack/test_reimage_vms.py", ["rack", "proof"], "vm"),
+        ("testrack/tests/live/test_rack_life.py", ["rack", "slow"], "rack"),
+        ("testrack/tests/live/test_rack_layout.py", [], FAST),
+    ],
+)
+def test_a_test_belongs_to_one_suite(path: str, marks: list[str], suite: str) -> None:
+    assert suite_of(path, marks, TABLE) == suite
+
+
+def test_what_needs_a_rack_is_in_a_suite_that_has_one(root: Path) -> None:
+    for folder in ("tests", "testrack/tests"):
+        for path in (root / folder).rglob("test_*.py"):
+            if "mark.rack" in path.read_text() and path.name != "test_suites.py":
+                name = suite_of(path.relative_to(root).as_posix(), ["rack"], TABLE)
+                assert name != FAST, path
+                assert TABLE[name].rack, path
+
+
+@pytest.mark.parametrize("suite", TABLE.values(), ids=list(TABLE))
+def test_what_a_suite_names_is_there(root: Path, suite: Suite) -> None:
+    for path in suite.paths:
+        assert (root / path).exists(), path
+    for pattern in suite.files:
+        assert list(root.glob(pattern)), pattern
+    assert suite.minutes <= 15 or suite.only_named
+    assert suites.modules_of(suite, root) or not suite.modules
+
+
+@pytest.mark.parametrize(
+    ("changed", "stale", "not_stale"),
+    [
+        ("roles/ofed/tasks/main.yml", {"scenarios", "provisioning", "vm"}, {"trainings", "nights", "fuzz"}),
+        (
+            "src/rackproof/report/html.py",
+            {"browser-and-database", "playbooks"},
+            {"trainings", "nights", "vm"},
+        ),
+        (
+            "src/rackproof/jobs/bench/planning.py",
+            {"trainings", "playbooks"},
+            {"provisioning", "vm", "nights"},
+        ),
+        ("src/rackproof/logs/xid.py", {"trainings", "playbooks", "fuzz"}, {"rack"}),
+        ("benchmarks/llama31_8b.yml", {"trainings", "playbooks"}, {"nights", "provisioning", "scenarios"}),
+        ("testrack/rack.py", {"rack", "trainings", "nights", "vm", "scenarios"}, {"browser-and-database"}),
+        ("workloads/probe_gemm.py", {"workloads", "trainings", "nights"}, {"provisioning", "rack"}),
+        ("docs/using/cli.md", {"processes"}, {"trainings", "nights", "fuzz", "scenarios"}),
+        ("molecule/upgrade/converge.yml", {"scenarios"}, {"provisioning", "trainings", "playbooks"}),
+        ("constraints.txt", set(TABLE), set()),
+    ],
+)
+def test_a_change_makes_the_suites_stale_that_depend_on_it(
+    root: Path, changed: str, stale: set[str], not_stale: set[str]
+) -> None:
+    assert (root / changed).is_file()
+    depend = {name for name, suite in TABLE.items() if changed in input_files(suite, root)}
+    assert depend >= stale
+    assert not depend & not_stale
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """Return a checkout with one file."""
+    folder = tmp_path / "checkout"
+    (folder / "roles").mkdir(parents=True)
+    (folder / "roles" / "main.yml").write_text("one\n")
+    (folder / ".gitignore").write_text("ignored\n.rackproof\n")
+    subprocess.run(["git", "init", "-q", folder], check=True)
+    return folder
+
+
+def test_a_suite_is_green_for_the_files_that_it_was_green_for(checkout: Path, tmp_path: Path) -> None:
+    suite = Suite("one", "", (), 1, paths=("roles",))
+
+    def state() -> str:
+        suites.working_tree.cache_clear()
+        return state_of(suite, checkout, tmp_path)
+
+    def digest() -> str:
+        suites.working_tree.cache_clear()
+        return suites.digest_inputs(suite, checkout)
+
+    assert state() == "never"
+    suites.write_record("one", {"result": "green", "inputs": digest()}, tmp_path)
+    assert state() == "green"
+    (checkout / "other").write_text("what it does not depend on")
+    (checkout / "roles" / "ignored").write_text("what git ignores")
+    assert state() == "green"
+    (checkout / "roles" / "main.yml").write_text("two\n")
+    assert state() == "stale"
+    (checkout / "roles" / "main.yml").write_text("one\n")
+    (checkout / "roles" / "new.yml").write_text("a file that is not committed yet\n")
+    assert state() == "stale"
+    suites.write_record("one", {"result": "red", "inputs": digest()}, tmp_path)
+    assert state() == "red"
+    (tmp_path / "one.json").write_text("{damaged")
+    assert state() == "never"
+    assert (
+        state_of(Suite("two", "", (), 1, needs="no-such-program"), checkout, tmp_path)
+        == "needs no-such-program"
+    )
+
+
+def test_the_trees_hash_is_that_of_the_commit(checkout: Path) -> None:
+    before = suites.tree_hash(checkout)
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", "-C", str(checkout)]
+    subprocess.run([*git, "add", "--all"], check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "one"], check=True)
+    done = subprocess.run([*git, "rev-parse", "HEAD^{tree}"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == before == suites.tree_hash(checkout)
+
+
+@pytest.fixture
+def lanes(tmp_path: Path) -> Lanes:
+    return Lanes(tmp_path, dict(os.environ), lambda text: None)
+
+
+def part(tmp_path: Path, name: str, *commands: str, limit_s: float = 300) -> Part:
+    return Part(name, commands, limit_s, log=tmp_path / f"{name}.log")
+
+
+def test_parts_of_a_lane_run_in_a_row_and_are_counted(tmp_path: Path, lanes: Lanes) -> None:
+    one = part(
+        tmp_path, "one", "echo '== 3 passed, 1 skipped in 2.0s =='; touch made", "echo '4 passed in 1s'"
+    )
+    two = part(tmp_path, "two", "test -e made")
+    assert lanes.run([[one, two]])
+    assert [(one.state, one.tests), (two.state, two.tests)] == [("green", 7), ("green", 0)]
+    table = runner.format_table([one, two], 9)
+    assert table.splitlines()[-1].split() == ["in", "all", "9", "7"]
+
+
+def test_a_red_part_ends_the_others_and_all_that_they_started(tmp_path: Path, lanes: Lanes) -> None:
+    # Started in a session of its own, as the tests start playbooks.
+    slow = part(tmp_path, "slow", "setsid sleep 1234.5 & echo $! > pid; sleep 1235")
+    red = part(tmp_path, "red", "while [ ! -s pid ]; do sleep 0.1; done; echo reason; exit 3", "touch never")
+    last = part(tmp_path, "last", "touch never")
+    assert not lanes.run([[slow, last], [red]])
+    assert [one.state for one in (slow, red, last)] == ["ended", "red", "waits"]
+    assert not (tmp_path / "never").exists()
+    assert not runner.is_alive(int((tmp_path / "pid").read_text()))
+
+
+def test_a_part_that_hangs_is_ended_at_its_limit(tmp_path: Path, lanes: Lanes) -> None:
+    hangs = part(tmp_path, "hangs", "trap '' INT; while true; do sleep 1; done", limit_s=0.5)
+    hangs_not = part(tmp_path, "next", "true")
+    runner_grace = runner.GRACE_S
+    try:
+        runner.GRACE_S = 1
+        assert not lanes.run([[hangs, hangs_not]])
+    finally:
+        runner.GRACE_S = runner_grace
+    assert [hangs.state, hangs_not.state] == ["red", "waits"]
+
+
+def test_what_a_killed_gate_left_is_ended_and_nothing_else(tmp_path: Path) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    environment = dict(os.environ)
+    environment.pop("PROOF_OF_A_TEST", None)
+    left = subprocess.Popen(["sleep", "1236"], env=environment | {"PROOF_OF_A_TEST": str(gone.pid)})
+    other = subprocess.Popen(["sleep", "1237"], env=environment)
+    # A gate that lives: its command line names the module.
+    gate = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)  # tools.proof"])
+    its = subprocess.Popen(["sleep", "1238"], env=environment | {"PROOF_OF_A_TEST": str(gate.pid)})
+    try:
+        deadline = time.monotonic() + 300
+        while "sleep" not in runner.end_leftovers("PROOF_OF_A_TEST"):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert left.wait(300) == -9
+        assert [one.poll() for one in (other, gate, its)] == [None, None, None]
+    finally:
+        for one in (left, other, gate, its):
+            one.kill()
+            one.wait()

@@ -1,0 +1,1 @@
+"""The gate and the suites of proofs: `make test`, `make prove`, `make suites`."""

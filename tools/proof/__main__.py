@@ -1,0 +1,228 @@
+"""Run the gate, run suites, or show which of them are green for the files as they are.
+
+python -m tools.proof gate      what every change has to pass: `make test`
+python -m tools.proof prove     the suites that are not green, or SUITE=NAME,NAME; FORCE=1 again: `make prove`
+python -m tools.proof suites    the state of each suite: `make suites`
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tools.proof.runner import Lanes, Part, end_leftovers, format_table
+from tools.proof.suites import (
+    RECORDS,
+    ROOT,
+    Suite,
+    digest_inputs,
+    read_record,
+    read_table,
+    state_of,
+    tree_hash,
+    write_record,
+)
+
+sys.path.insert(0, str(ROOT / "testrack"))
+from driver.claim import USER_VARIABLE, claim
+from driver.console import Console
+
+FREE_GIB = 6
+"""Disk that the gate needs at most: the rack's caches and images, its containers, the environment."""
+LIMIT_FACTOR = 10
+"""A part is ended after so many times what it takes on two idle cores."""
+LIMIT_MAX_S = 75 * 60
+RACK = ".venv/bin/python testrack/rack.py"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command; return its exit status."""
+    commands: dict[str, Callable[[], int]] = {"gate": run_gate, "prove": run_suites, "suites": show_suites}
+    if len(argv) != 1 or argv[0] not in commands:
+        print(__doc__, file=sys.stderr)
+        return 2
+    # As Ctrl-C: parts are ended, the rack is left as it is, the next call goes on.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return commands[argv[0]]()
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on from here", file=sys.stderr)
+        return 130
+
+
+class Proof:
+    """One call of the gate or of `make prove`."""
+
+    def __init__(self) -> None:
+        began = os.environ.get("PROOF_BEGAN", "")
+        self.began = float(began) if began.isdecimal() else time.time()
+        self.console = Console(RECORDS / "timings.json")
+        self.environment = os.environ | {
+            "PATH": f"{ROOT / '.venv/bin'}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONUNBUFFERED": "1",
+            USER_VARIABLE: str(os.getpid()),
+        }
+        self.lanes = Lanes(ROOT, self.environment, self.console.say)
+        if ended := end_leftovers(USER_VARIABLE):
+            self.console.say(f"ended what a killed gate or suite had left: {', '.join(ended)}")
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds since the command was typed."""
+        return time.time() - self.began
+
+    def check_disk(self) -> None:
+        """Exit where the disk is too full to end what is begun here."""
+        for path in (ROOT, Path("/var/lib")):
+            free = shutil.disk_usage(path).free / 2**30
+            if free < FREE_GIB:
+                sys.exit(
+                    f"{free:.1f} GiB are free on the disk of {path}; the gate needs {FREE_GIB}. "
+                    "`make clean-cache` removes what is kept for racks; old clones are the usual reason"
+                )
+
+    def part(self, name: str, *commands: str, minutes: float) -> Part:
+        """Return a part with its limit, and the time that it took the last time."""
+        expected = float(read_record("timings").get(name, 0))
+        limit = min(minutes * 60 * LIMIT_FACTOR, LIMIT_MAX_S)
+        return Part(name, commands, limit, expected, RECORDS / f"{name}.log")
+
+
+def run_gate() -> int:
+    """Run what every change has to pass, print the table, keep the record; return the exit status."""
+    proof = Proof()
+    proof.check_disk()
+    tree = tree_hash()
+    suite = read_table()["four-jobs"]
+    installation = proof.part("environment", minutes=1)
+    installation.state, installation.seconds = "green", proof.seconds
+    tests = ".venv/bin/pytest -q --numprocesses=auto --suite fast"
+    packages = proof.part("packages", "tools/install-test-packages fast", minutes=2)
+    left = [
+        proof.part("lint", "make --no-print-directory lint", minutes=3),
+        proof.part("fast tests", f"{tests} {os.environ.get('PYTEST', '')}", minutes=4),
+    ]
+    right = [
+        proof.part("rack", f"{RACK} down", f"{RACK} up --nodes {suite.rack}", minutes=4),
+        proof.part("four jobs", pytest_command(suite), f"{RACK} down", minutes=suite.minutes),
+    ]
+    parts = [packages, *left, *right]
+    try:
+        with claim(ROOT, proof.console):
+            green = proof.lanes.run([[packages]]) and proof.lanes.run([left, right])
+            if not green:
+                proof.lanes = Lanes(ROOT, proof.environment, proof.console.say)
+                proof.lanes.run([[proof.part("rack down", f"{RACK} down", minutes=1)]])
+    finally:
+        result = "green" if all(part.state == "green" for part in parts) else "red"
+        keep("gate", {"tree": tree, "result": result, "seconds": round(proof.seconds)}, parts)
+    print(
+        f"\n{format_table([installation, *parts], proof.seconds)}\n\nthe gate is {result}: {tree}", flush=True
+    )
+    print(f"{sum(part.tests for part in parts)} passed, {int(result != 'green')} failed", flush=True)
+    return int(result != "green")
+
+
+def keep(name: str, record: dict[str, object], parts: Sequence[Part]) -> None:
+    """Keep the record of a suite or the gate, and how long its green parts took."""
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    write_record(name, {"inputs": record["tree"], **record, "at": now})
+    took = {part.name: round(part.seconds) for part in parts if part.state == "green"}
+    write_record("timings", read_record("timings") | took)
+
+
+def pytest_command(suite: Suite) -> str:
+    """Return the command that runs a suite's tests."""
+    return f".venv/bin/pytest -v --durations=10 --suite {suite.name}"
+
+
+def suite_part(proof: Proof, suite: Suite) -> Part:
+    """Return the part that runs a suite, with its rack."""
+    rack = [f"{RACK} down"] if suite.fresh else []
+    rack += [f"{RACK} up --nodes {suite.rack}"] if suite.rack else []
+    commands = [command.replace("{tests}", pytest_command(suite)) for command in suite.run]
+    return proof.part(suite.name, *rack, *commands, minutes=suite.minutes)
+
+
+def chosen_suites(table: dict[str, Suite]) -> list[Suite]:
+    """Return the suites to run: those of SUITE, or all that are not green; with FORCE=1 green ones, too."""
+    words = [word for word in os.environ.get("SUITE", "").replace(",", " ").split() if word]
+    unknown = sorted(set(words) - set(table))
+    if unknown:
+        sys.exit(f"SUITE={unknown[0]}: no such suite; there are {', '.join(table)}")
+    named = [table[word] for word in words] or [one for one in table.values() if not one.only_named]
+    if os.environ.get("FORCE"):
+        return named
+    return [suite for suite in named if state_of(suite) != "green"]
+
+
+def run_suites() -> int:
+    """Run the suites that are not green, rack and others side by side; return the exit status."""
+    proof = Proof()
+    proof.check_disk()
+    suites = [suite for suite in chosen_suites(read_table()) if not suite.lacking or print_lacking(suite)]
+    if not suites:
+        print("nothing to do: every suite is green for these files; FORCE=1 runs them again")
+        return 0
+    by_part = {suite.name: (suite_part(proof, suite), suite, digest_inputs(suite)) for suite in suites}
+    tree = tree_hash()
+
+    def after(part: Part) -> None:
+        if part.state in ("green", "red"):
+            inputs = by_part[part.name][2]
+            record = {"inputs": inputs, "tree": tree, "result": part.state, "seconds": round(part.seconds)}
+            keep(part.name, record, [part])
+
+    lanes = [
+        [part for part, suite, _ in by_part.values() if not suite.rack],
+        [part for part, suite, _ in by_part.values() if suite.rack],
+    ]
+    parts = [part for lane in lanes for part in lane]
+    if lanes[1]:
+        with claim(ROOT, proof.console):
+            green = proof.lanes.run(lanes, after)
+            proof.lanes = Lanes(ROOT, proof.environment, proof.console.say)
+            proof.lanes.run([[proof.part("rack down", f"{RACK} down", minutes=1)]])
+    else:
+        green = proof.lanes.run(lanes, after)
+    print(f"\n{format_table(parts, proof.seconds)}\n", flush=True)
+    if not green:
+        print("a suite is red: `make prove` goes on with those that are not green", file=sys.stderr)
+    return int(not green)
+
+
+def print_lacking(suite: Suite) -> bool:
+    """Say that a suite cannot run here; return False."""
+    print(f"{suite.name} was not run: it needs {suite.lacking}, which this machine lacks", file=sys.stderr)
+    return False
+
+
+def show_suites() -> int:
+    """Print the state of every suite; return 0."""
+    row = "{:<22}{:<18}{:<27}{:>8}  {}"
+    print(row.format("suite", "state", "when", "seconds", "what it proves"))
+    record = read_record("gate")
+    state = record.get("result", "never")
+    if state == "green" and record.get("tree") != tree_hash():
+        state = "stale"
+    print(
+        row.format(
+            "gate", state, record.get("at", ""), record.get("seconds", ""), "lint, fast tests, four-jobs"
+        )
+    )
+    for suite in read_table().values():
+        record = read_record(suite.name)
+        when, seconds = record.get("at", ""), record.get("seconds", f"~{suite.minutes * 60:.0f}")
+        named = " (only with SUITE=)" if suite.only_named else ""
+        print(row.format(suite.name, state_of(suite), when, seconds, suite.proves + named))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

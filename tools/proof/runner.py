@@ -1,0 +1,228 @@
+"""Run parts of the gate, or suites, side by side: progress, a limit each, an end to all when one fails."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+HEARTBEAT_S = 30
+GRACE_S = 15
+SHOWN_LINES = 200
+PR_SET_PDEATHSIG = 1
+COUNT = re.compile(r"^(?:=+ )?.*?\b(\d+) passed", re.MULTILINE)
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Part:
+    """Something to run: shell commands in a row."""
+
+    name: str
+    commands: Sequence[str]
+    limit_s: float
+    expected_s: float = 0
+    log: Path = Path(os.devnull)
+    state: str = "waits"  # waits, runs, green, red, ended
+    seconds: float = 0
+    tests: int = 0
+    begun: float = 0
+
+    def finish(self, state: str) -> None:
+        """Keep how the part ended, how long it took, and how many tests passed in it."""
+        self.state = state
+        self.seconds = time.monotonic() - self.begun
+        self.tests = sum(int(number) for number in COUNT.findall(read_end(self.log, 1 << 20)))
+
+
+def read_end(path: Path, size: int) -> str:
+    """Return the last bytes of a file as text; "" where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - size))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def end_with_parent() -> None:
+    """Have the kernel end this process when the one that started it ends, however that is."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Lanes:
+    """Lists of parts that run side by side; the parts of one lane run in a row."""
+
+    def __init__(self, root: Path, environment: dict[str, str], say: Say) -> None:
+        self.root, self.environment, self.say = root, environment, say
+        self.failed = threading.Event()
+        self.running: list[Part] = []
+
+    def run(self, lanes: Iterable[Sequence[Part]], after: Callable[[Part], None] = lambda part: None) -> bool:
+        """Run the lanes, call ``after`` with each part that ended; return whether every part was green."""
+        threads = [
+            threading.Thread(target=self._run_lane, args=(lane, after), daemon=True) for lane in lanes if lane
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            self._watch(threads)
+        except BaseException:
+            self.failed.set()
+            for thread in threads:
+                thread.join(GRACE_S * 3)
+            raise
+        return not self.failed.is_set()
+
+    def _watch(self, threads: Sequence[threading.Thread]) -> None:
+        told = time.monotonic()
+        while any(thread.is_alive() for thread in threads):
+            time.sleep(0.2)
+            if time.monotonic() - told > HEARTBEAT_S:
+                told = time.monotonic()
+                self.say("; ".join(_progress(part) for part in list(self.running)) or "waiting")
+
+    def _run_lane(self, lane: Sequence[Part], after: Callable[[Part], None]) -> None:
+        for part in lane:
+            if self.failed.is_set():
+                return
+            self._run_part(part)
+            after(part)
+            if part.state != "green":
+                self.failed.set()
+                return
+
+    def _run_part(self, part: Part) -> None:
+        part.state, part.begun = "runs", time.monotonic()
+        part.log.parent.mkdir(parents=True, exist_ok=True)
+        about = f", about {part.expected_s:.0f} s" if part.expected_s else ""
+        self.say(f"{part.name} begins{about} (its output: {part.log})")
+        self.running.append(part)
+        state = "green"
+        with part.log.open("wb") as log:
+            for command in part.commands:
+                state = self._run_command(part, command, log)
+                if state != "green":
+                    break
+        part.finish(state)
+        self.running.remove(part)
+        self._print_end(part)
+
+    def _run_command(self, part: Part, command: str, log: IO[bytes]) -> str:
+        """Run one command of a part; return its state."""
+        # Of a single command a shell becomes that command itself: that is what ends with this process.
+        process = subprocess.Popen(
+            ["bash", "-c", command],
+            cwd=self.root,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=end_with_parent,
+        )
+        while (status := process.poll()) is None:
+            if self.failed.is_set():
+                end_tree(process)
+                return "ended"
+            if time.monotonic() - part.begun > part.limit_s:
+                self.say(f"{part.name} did not end within {part.limit_s / 60:.0f} min")
+                end_tree(process)
+                return "red"
+            time.sleep(0.2)
+        return "green" if status == 0 else "red"
+
+    def _print_end(self, part: Part) -> None:
+        if part.state == "ended":
+            self.say(f"{part.name} was ended after {part.seconds:.0f} s: another part is red")
+            return
+        self.say(f"{part.name} is {part.state} after {part.seconds:.0f} s")
+        lines = read_end(part.log, 1 << 20).splitlines()
+        for line in lines[-SHOWN_LINES:] if part.state == "red" else lines[-1:]:
+            print(f"  {line}", flush=True)
+
+
+def _progress(part: Part) -> str:
+    spent = time.monotonic() - part.begun
+    return f"{part.name}: {spent:.0f} s" + (f" of about {part.expected_s:.0f}" if part.expected_s else "")
+
+
+def end_tree(process: subprocess.Popen[bytes]) -> None:
+    """End a process and all that it started: with time to clean up first, then without."""
+    children = descendants(process.pid)
+    for number in (signal.SIGINT, signal.SIGKILL):
+        for pid in [process.pid, *children]:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_S)
+        children = [pid for pid in children if is_alive(pid)]
+        if not children and process.poll() is not None:
+            return
+    process.wait()
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and whose end nothing has read yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (OSError, IndexError):
+        return False
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes that a process started, and those that they started."""
+    parents: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+    found = [pid]
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == one]
+    return found[1:]
+
+
+def end_leftovers(variable: str) -> list[str]:
+    """End what a gate or suite that was killed left running; return the names of the programs.
+
+    Args:
+        variable: Environment variable with the process id of the gate or suite, which all that it starts has.
+            The container engine is left: it serves others, too, and the rack's own command stops it.
+    """
+    ended = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            found = re.search(rb"(?:^|\0)%s=(\d+)\0" % variable.encode(), path.read_bytes())
+            name = path.with_name("comm").read_text().strip()
+            if found and not name.startswith(("dockerd", "containerd")) and not _is_proof(int(found[1])):
+                os.kill(int(path.parent.name), signal.SIGKILL)
+                ended.append(name)
+    return sorted(ended)
+
+
+def _is_proof(pid: int) -> bool:
+    """Whether that process lives and is a gate or `make prove`."""
+    try:
+        return b"tools.proof" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def format_table(parts: Sequence[Part], total_s: float) -> str:
+    """Return the table of parts: name, state, seconds, tests."""
+    rows = [(part.name, part.state, f"{part.seconds:.0f}", str(part.tests or "")) for part in parts]
+    rows.append(("in all", "", f"{total_s:.0f}", str(sum(part.tests for part in parts))))
+    width = max(len(name) for name, *_ in rows) + 2
+    heading = f"{'part':<{width}}{'result':<8}{'seconds':>8}{'tests':>8}"
+    lines = [f"{name:<{width}}{state:<8}{seconds:>8}{tests:>8}" for name, state, seconds, tests in rows]
+    return "\n".join([heading, *lines])

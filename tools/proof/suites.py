@@ -1,0 +1,193 @@
+"""The table of suites: which test belongs to which, and whether a suite was green for the inputs of now."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import grimp
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLE = Path(__file__).with_name("suites.toml")
+RECORDS = ROOT / ".rackproof" / "suites"
+FAST = "fast"
+"""The suite of the tests that no entry of the table takes; the gate runs it, with lint and four-jobs."""
+COMMON = ("conftest.py", "constraints.txt", "pyproject.toml", "tools/make-venv")
+PACKAGES = ("rackproof", "rackproof_ansible")
+
+
+@dataclass(frozen=True)
+class Suite:
+    """An entry of the table; suites.toml describes the keys."""
+
+    name: str
+    proves: str
+    run: tuple[str, ...]
+    minutes: float
+    files: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    rack: int = 0
+    fresh: bool = False
+    needs: str = ""
+    only_named: bool = False
+
+    @property
+    def lacking(self) -> str:
+        """Return the program that this machine lacks for the suite, or ""."""
+        return "" if not self.needs or shutil.which(self.needs) else self.needs
+
+
+def read_table(text: str | None = None) -> dict[str, Suite]:
+    """Return the suites by name, in the order of the table.
+
+    Raises:
+        TypeError: An entry lacks a key or has one that is unknown.
+    """
+    entries = tomllib.loads(TABLE.read_text() if text is None else text)
+    return {name: Suite(name=name, **_tuples(entry)) for name, entry in entries.items()}
+
+
+def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+
+
+def suite_of(path: str, marks: Collection[str], table: Mapping[str, Suite]) -> str:
+    """Return the name of a test's suite: the first of the table that takes its file or one of its marks."""
+    for suite in table.values():
+        if any(fnmatch(path, pattern) for pattern in suite.files) or set(suite.marks) & set(marks):
+            return suite.name
+    return FAST
+
+
+# Inputs of a suite
+
+
+@cache
+def working_tree(root: Path) -> tuple[str, ...]:
+    """Return the files of the checkout that git tracks or does not ignore, as paths relative to it."""
+    done = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=root,
+        capture_output=True,
+        check=True,
+    )
+    names = {name for name in done.stdout.decode(errors="surrogateescape").split("\0") if name}
+    return tuple(sorted(name for name in names if (root / name).is_file()))
+
+
+@cache
+def _graph(root: Path) -> grimp.ImportGraph:
+    del root  # one graph a checkout; the packages are installed from it
+    return grimp.build_graph(*PACKAGES, cache_dir=None)
+
+
+def modules_of(suite: Suite, root: Path) -> set[str]:
+    """Return the modules of the package on which a suite depends, by the imports."""
+    graph = _graph(root)
+    found: set[str] = set()
+    for name in suite.modules:
+        for module in {name} | graph.find_descendants(name):
+            found |= {module} | graph.find_upstream_modules(module)
+    return {module for module in found if not _below(module, suite.without)}
+
+
+def _below(module: str, packages: Iterable[str]) -> bool:
+    return any(module == one or module.startswith(f"{one}.") for one in packages)
+
+
+def input_files(suite: Suite, root: Path = ROOT) -> list[str]:
+    """Return the files on which a suite depends, relative to the checkout."""
+    modules = modules_of(suite, root) if suite.modules else set()
+    return [name for name in working_tree(root) if _is_input(name, suite, modules, root)]
+
+
+def _is_input(name: str, suite: Suite, modules: set[str], root: Path) -> bool:
+    if name in COMMON or any(name == one or name.startswith(f"{one}/") for one in suite.paths):
+        return True
+    if name.startswith("src/"):
+        return _module_name(name, root) in modules
+    if not name.startswith(("tests/", "testrack/tests/")):
+        return False
+    return any(fnmatch(name, pattern) for pattern in suite.files) or _has_mark(root / name, suite.marks)
+
+
+def _module_name(name: str, root: Path) -> str:
+    """Return the module that a file is; of a template or another file of data, the package that holds it."""
+    path = Path(name)
+    if path.suffix != ".py" or path.stem == "__init__":
+        path = path.parent
+        while not (root / path / "__init__.py").is_file() and len(path.parts) > 1:
+            path = path.parent
+    return ".".join(path.with_suffix("").parts[1:])
+
+
+def _has_mark(path: Path, marks: Collection[str]) -> bool:
+    """Whether a file of tests has one of the marks; a helper belongs to every suite that has marks."""
+    if path.suffix != ".py" or not marks:
+        return False
+    return not path.name.startswith("test_") or any(f"mark.{one}" in path.read_text() for one in marks)
+
+
+def digest_inputs(suite: Suite, root: Path = ROOT) -> str:
+    """Return the SHA-256 of a suite's entry in the table and of all its input files."""
+    state = hashlib.sha256(repr(suite).encode())
+    for name in input_files(suite, root):
+        state.update(f"\n{name}\n".encode(errors="surrogateescape"))
+        state.update(hashlib.sha256((root / name).read_bytes()).digest())
+    return state.hexdigest()
+
+
+def tree_hash(root: Path = ROOT) -> str:
+    """Return git's hash of the tree as it would be committed now, untracked files included."""
+    index = root / ".rackproof" / "suites" / ".index"
+    index.parent.mkdir(parents=True, exist_ok=True)
+    index.unlink(missing_ok=True)
+    options: dict[str, Any] = {"cwd": root, "capture_output": True, "check": True, "text": True}
+    options["env"] = os.environ | {"GIT_INDEX_FILE": str(index)}
+    subprocess.run(["git", "add", "--all"], **options)
+    done = subprocess.run(["git", "write-tree"], **options)
+    index.unlink(missing_ok=True)
+    return str(done.stdout).strip()
+
+
+# Records
+
+
+def read_record(name: str, records: Path = RECORDS) -> dict[str, Any]:
+    """Return the record of a suite's last run, {} where there is none that can be read."""
+    try:
+        record = json.loads((records / f"{name}.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def write_record(name: str, record: Mapping[str, Any], records: Path = RECORDS) -> None:
+    """Keep the record of a suite's run, whole or not at all."""
+    records.mkdir(parents=True, exist_ok=True)
+    draft = records / f".{name}.new"
+    draft.write_text(json.dumps(record, indent=1) + "\n")
+    draft.replace(records / f"{name}.json")
+
+
+def state_of(suite: Suite, root: Path = ROOT, records: Path = RECORDS) -> str:
+    """Return "green" for the inputs of now, "stale" for others, "red", "never", or what the suite needs."""
+    record = read_record(suite.name, records)
+    if not record:
+        return f"needs {suite.lacking}" if suite.lacking else "never"
+    if record.get("result") != "green":
+        return "red"
+    return "green" if record.get("inputs") == digest_inputs(suite, root) else "stale"
