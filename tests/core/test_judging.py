@@ -378,6 +378,55 @@ def test_what_the_sku_has_a_reference_for_has_to_be_measured(
     assert verdict_with_baselines([measured(100, dtype="bf16")], *baselines) == verdict
 
 
+DTYPES = [{"metric": "gemm_best", "labels": {"dtype": dtype}} for dtype in ("bf16", "fp8")]
+
+
+@pytest.mark.parametrize(
+    ("logged", "references", "verdict"),
+    [
+        # A run on GPUs: the rule of the processor asks for none of the GPU's references.
+        (("bf16", "fp8"), DTYPES, "pass"),
+        (("bf16", "fp8"), DTYPES[:1], "pass"),
+        (("bf16", "fp8"), [{"metric": "gemm_best"}], "pass"),
+        # The rules of the GPU still ask for them, the optional one too.
+        (("bf16",), DTYPES, "unproven"),
+        (("fp8",), DTYPES, "unproven"),
+        (("fp8",), DTYPES[1:], "unproven"),
+        (("bf16",), [{"metric": "gemm_best"}], "unproven"),
+        ((), DTYPES, "unproven"),
+        # What the processor has a reference for, its rule asks for.
+        (("bf16", "fp8"), [{"metric": "gemm_best", "labels": {"device": "cpu"}}], "unproven"),
+        (("bf16", "fp8"), [{"metric": "gemm_best", "labels": {"device": "cpu", "dtype": "fp32"}}], "unproven"),
+    ],
+)
+def test_the_rule_of_the_processor_asks_for_no_reference_of_gpus(
+    logged: Sequence[str], references: Sequence[dict[str, object]], verdict: str
+) -> None:
+    rules = [
+        JudgeRule(metric="gemm_best", labels={"dtype": "bf16"}, direction=UP, needs_gpus=1),
+        JudgeRule(metric="gemm_best", labels={"dtype": "fp8"}, direction=UP, needs_gpus=1, optional=True),
+        JudgeRule(metric="gemm_best", labels={"device": "cpu"}, direction=UP, optional=True),
+    ]
+    baselines = [
+        SkuReference.model_validate({**one, "reference": reference(low=-0.1)}) for one in references
+    ]
+    log = ParsedLog(
+        format="test",
+        measurements=tuple(measured(100, "gemm_best", dtype=dtype, gpu="GPU-1") for dtype in logged),
+        verdict=Verdict.PASS,
+    )
+    found = judge_run(
+        rules,
+        [log],
+        [],
+        lambda one: [each.reference for each in baselines if each.fits("gemm", {}, one)],
+        parameters={"gpus": 1},
+        require_references=False,
+        baselines=baselines,
+    )
+    assert found.verdict == verdict, found.reasons
+
+
 @pytest.mark.parametrize(
     ("value", "unit", "direction", "verdict"),
     [

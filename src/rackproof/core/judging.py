@@ -8,6 +8,7 @@ The rules, in one place:
 * a bound on the bad side beyond which more than half of the speed may be lost: ``unproven``;
 * a speed or a time that is negative or nothing at all: ``unproven``;
 * a measurement missing for which the SKU has a baseline: ``unproven``, whether its rule is optional or not;
+  a baseline without the label ``device`` is of GPUs, so no rule of another device has to find it;
 * beyond the bound on the good side: too good to be true, so ``unproven`` until explained;
 * where several measurements match a rule (one per GPU), each is judged, so the lowest decides.
 """
@@ -41,6 +42,8 @@ _TOO_GOOD = "too good to be true, check the measurement"
 WIDEST_LOSS = 0.5
 """A bound that allows to lose more than this fraction of a speed finds no fault."""
 _TIME_UNITS = frozenset({"s", "ms", "us", "ns", "min", "minutes", "h"})
+_OTHER_DEVICE = "device"
+"""The label of what no GPU measured, such as ``device: cpu``; measurements of GPUs and their links lack it."""
 _DECIMAL = re.compile(r"\s*[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*")
 
 
@@ -325,7 +328,8 @@ def _lacking_measurements(
     """Return a judgement for each baseline of the SKU that a rule applies to and no measurement meets.
 
     A format or a size that the SKU has a baseline for is one that its hardware has: a log without it lacks
-    it, even where the rule is optional because other hardware may not have it.
+    it, even where the rule is optional because other hardware may not have it. The rules of the processor
+    are left out: a run on GPUs measures nothing there, and their own rules ask for the same baseline.
     """
     missing = []
     for baseline in baselines:
@@ -338,9 +342,11 @@ def _lacking_measurements(
     return missing
 
 
-def _compatible(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    """Whether one measurement can carry both labels."""
-    return all(other.get(name, value) == value for name, value in one.items())
+def _compatible(of_rule: Mapping[str, str], of_baseline: Mapping[str, str]) -> bool:
+    """Whether one measurement can be what a rule asks for and what a baseline is of."""
+    if _OTHER_DEVICE in of_rule and _OTHER_DEVICE not in of_baseline:
+        return False
+    return all(of_baseline.get(name, value) == value for name, value in of_rule.items())
 
 
 def _matching_measurements(rule: JudgeRule, measurements: Iterable[Measurement]) -> list[Measurement]:

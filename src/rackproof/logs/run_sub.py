@@ -517,11 +517,9 @@ def _absent_preflight(output: RunSubOutput, script: RunScript) -> Finding:
         return _finding("nccl_preflight", None, "the run was planned without the NCCL preflight")
     reason = "did not begin"
     if output.preflight_enabled is False:
-        reason = (
-            "was switched off, which the run did not ask for; where that is meant, set "
-            "bench_environment: {NCCL_TEST: '0'}"
-        )
-    return _finding("nccl_preflight", Verdict.UNPROVEN, f"the NCCL preflight {reason}")
+        reason = "was switched off, which the run did not ask for"
+    remedy = "where that is meant, set bench_environment: {NCCL_TEST: '0'}"
+    return _finding("nccl_preflight", Verdict.UNPROVEN, f"the NCCL preflight {reason}; {remedy}")
 
 
 def _preflight_failures(parsed: Sequence[Finding]) -> list[Finding]:

@@ -37,6 +37,8 @@ ONE_EVALUATION = 0.35
 CHECK_S = 120.0
 PREFLIGHT = "nccl_preflight_busbw"
 """The measurement that a run without NCCL preflight lacks."""
+PREFLIGHT_CODE = "nccl_preflight"
+"""The code of a finding about the preflight itself."""
 EVERYTHING: tuple[str, ...] = (
     "start_marker",
     "node_list",

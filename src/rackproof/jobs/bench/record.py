@@ -34,6 +34,7 @@ from rackproof.core.text import sanitize
 from rackproof.jobs.bench.log_checks import BY_ITSELF, log_findings
 from rackproof.jobs.bench.mlperf_checks import (
     PREFLIGHT,
+    PREFLIGHT_CODE,
     LauncherOutput,
     preflight_is_off,
     published_references,
@@ -258,7 +259,7 @@ def build_run(
         source=planned.definition_name,
         trouble=trouble,
         more=evidence.measurements,
-        baselines=_expected_baselines(planned, sku_references),
+        baselines=_expected_baselines(planned, sku_references, findings),
     )
     status = evidence.job.get("exit_status")
     tags = _merged_tags(parsed)
@@ -297,9 +298,13 @@ def build_run(
     )
 
 
-def _expected_baselines(planned: PlannedRun, sku_references: Sequence[SkuReference]) -> list[SkuReference]:
+def _expected_baselines(
+    planned: PlannedRun, sku_references: Sequence[SkuReference], findings: Sequence[Finding]
+) -> list[SkuReference]:
     """Return the SKU's baselines that have to find their measurement in a run."""
-    skipped = {PREFLIGHT} if preflight_is_off(planned) else set()
+    # A preflight that is missing or failed has a finding that gates, with the cause and the remedy.
+    explained = any(one.code == PREFLIGHT_CODE and one.verdict and one.verdict.gates for one in findings)
+    skipped = {PREFLIGHT} if explained or preflight_is_off(planned) else set()
     return [
         one
         for one in sku_references
