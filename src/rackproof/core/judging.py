@@ -43,7 +43,7 @@ WIDEST_LOSS = 0.5
 """A bound that allows to lose more than this fraction of a speed finds no fault."""
 _TIME_UNITS = frozenset({"s", "ms", "us", "ns", "min", "minutes", "h"})
 _OTHER_DEVICE = "device"
-"""The label of what no GPU measured, such as ``device: cpu``; measurements of GPUs and their links lack it."""
+"""The label of what no GPU measured, such as ``device: cpu``; what GPUs and their links measured lacks it."""
 _DECIMAL = re.compile(r"\s*[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*")
 
 

@@ -101,7 +101,7 @@ def findings_from_facts(name: str, raw: Mapping[str, Any], *, expected_gpus: int
 def sku_findings(
     name: str, gpus: Sequence[Gpu], *, sku: str, gpu_name: str = "", expected_gpus: int = 0
 ) -> tuple[Finding, ...]:
-    """Return what speaks against a node being of its SKU: other GPUs, or a SKU of which too little is known.
+    """Return what speaks against a node being of its SKU: other or more GPUs, or too little known of the SKU.
 
     Args:
         name: Name of the node.
@@ -116,6 +116,9 @@ def sku_findings(
     if sku and expected_gpus < 1:
         text = f"{name}: how many GPUs SKU {sku} has is not known: set bench_sku_gpus in its group_vars"
         findings.append(_finding("sku_gpus_unknown", text, Verdict.UNPROVEN, "", source))
+    elif sku and (count := len({gpu.uuid for gpu in gpus})) > expected_gpus:
+        text = f"{name}: has {count} GPUs, SKU {sku} has {expected_gpus}; correct its SKU in the inventory"
+        findings.append(_finding("sku_gpus_exceeded", text, Verdict.UNPROVEN, "", source))
     model = expected_model(sku, gpu_name)
     others = other_models((gpu.name for gpu in gpus), model) if model else []
     if not model:

@@ -301,11 +301,18 @@ def _replacements(gone: Iterable[GpuSnapshot], new: Iterable[GpuSnapshot]) -> di
 
 
 def check_sku(snapshot: NodeSnapshot, expected: Expectation) -> Iterator[HealthFinding]:
-    """Find GPUs of another model than the SKU's, and a SKU whose number of GPUs is not known."""
+    """Find GPUs of another model than the SKU's, more of them, and a SKU whose number of GPUs is not known.
+
+    A node with more GPUs than its SKU is of another one, which may expect more of each GPU: of a slice with
+    one GPU no NVLink is expected, of the whole machine each.
+    """
     node, sku = NodeSubject(snapshot, None, expected, {}, Limits(), False), snapshot.sku
     if sku and not expected.gpus:
         evidence = f"how many GPUs SKU {sku} has is not known (bench_sku_gpus)"
         yield node.finding("sku_gpus_unknown", Verdict.UNPROVEN, "configure", evidence, "hint")
+    elif sku and (count := len({gpu.uuid for gpu in snapshot.gpus})) > expected.gpus:
+        evidence = f"{count} GPUs, SKU {sku} has {expected.gpus}: it is of another SKU (bench_sku_gpus)"
+        yield node.finding("sku_gpus_exceeded", Verdict.UNPROVEN, "configure", evidence, "likely")
     model = expected_model(sku, expected.gpu_name)
     if model and (others := other_models((gpu.name for gpu in snapshot.gpus), model)):
         shown = ", ".join(other or "no product name" for other in others)

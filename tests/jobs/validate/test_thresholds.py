@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +84,25 @@ def test_what_is_left_open_is_a_gap() -> None:
     ]
 
 
+SLICE = re.compile(r"(\w+)_x[124]")
+
+
+def shipped_skus(root: Path) -> dict[str, dict[str, Any]]:
+    """Return the variables of each SKU; those of a slice are its own over those of the whole machine."""
+    files = {
+        path.stem.removeprefix("sku_"): yaml.safe_load(path.read_text())
+        for path in (root / "inventory/group_vars").glob("sku_*.yml")
+    }
+    wholes = {name: found[1] for name in files if (found := SLICE.fullmatch(name))}
+    return {name: {**files[wholes[name]], **own} if name in wholes else own for name, own in files.items()}
+
+
 def inventory(root: Path) -> tuple[ReferenceSlip, ...]:
     skus = {
-        path.stem.removeprefix("sku_"): yaml.safe_load(path.read_text())["bench_sku_references"]
-        for path in (root / "inventory/group_vars").glob("sku_*.yml")
+        # A slice has GPUs of the same model: what their references cannot exceed is the same, too.
+        name: one["bench_sku_references"]
+        for name, one in shipped_skus(root).items()
+        if not SLICE.fullmatch(name)
     }
     assert skus
     units: dict[str, str] = {}
@@ -119,4 +135,21 @@ def test_every_sku_of_the_inventory_is_known_and_covered_but_for_what_nobody_pub
     }
     found = {(one.sku, one.text) for one in inventory(root) if one.kind == "gap"}
     assert found <= allowed
-    assert {path.stem[4:] for path in (root / "inventory/group_vars").glob("sku_*.yml")} <= set(PHYSICS)
+    assert {name for name in shipped_skus(root) if not SLICE.fullmatch(name)} <= set(PHYSICS)
+
+
+def test_what_a_sku_expects_of_links_follows_from_what_it_is(root: Path) -> None:
+    """Whole machines, NVL72 and slices of several GPUs have links and a fabric; a slice of one has none."""
+    # V100 know no fabric, and their links are not counted.
+    skus = {name: one for name, one in shipped_skus(root).items() if name not in ("dgx1", "hyperplane")}
+    groups = yaml.safe_load((root / "inventory/hosts.yml").read_text())["all"]["children"]
+    for name, one in skus.items():
+        several, expect = one["bench_sku_gpus"] > 1, one["validate_expect"]
+        assert (expect["nvlinks"], expect["fabric"]) == ((18, True) if several else (0, False)), name
+        if found := SLICE.fullmatch(name):
+            whole = skus[found[1]]
+            assert name in one["bench_sku"].replace("-", "_")
+            assert one["bench_sku_gpus"] == int(name[-1]) < whole["bench_sku_gpus"]
+            # Its group is below that of the whole machine, so that the references reach it.
+            assert f"sku_{name}" in groups[f"sku_{found[1]}"]["children"]
+            assert one["bench_sku_references"] is whole["bench_sku_references"]

@@ -358,7 +358,7 @@ def published_references(planned: PlannedRun, measurement: Measurement) -> list[
         middle = _middle_result(newest, lambda result: result.minutes)
         return [middle.reference("minutes", tolerance=TIME_TOLERANCE, warn=TIME_WARNING)] if middle else []
     measured = [result for result in newest if result.throughput is not None]
-    middle = _middle_result(measured, lambda result: result.throughput)
+    middle = _middle_result(measured, lambda result: -(result.throughput or 0.0))
     return [middle.reference("throughput")] if middle else []
 
 
@@ -375,12 +375,17 @@ def _newest_round(planned: PlannedRun) -> list[PublishedResult]:
 
 
 def _middle_result(
-    results: Sequence[PublishedResult], value: Callable[[PublishedResult], float | None]
+    results: Sequence[PublishedResult], effort: Callable[[PublishedResult], float | None]
 ) -> PublishedResult | None:
-    """Return of several submitters' results the one in the middle: a best one is a tuned machine's."""
+    """Return of several submitters' results the one in the middle: a best one is a tuned machine's.
+
+    Args:
+        results: The results.
+        effort: A number that is higher for a slower one; of two in the middle the slower one counts.
+    """
     if not results:
         return None
-    return sorted(results, key=lambda result: value(result) or 0.0)[len(results) // 2]
+    return sorted(results, key=lambda result: effort(result) or 0.0)[len(results) // 2]
 
 
 def _published_06(planned: PlannedRun, measurement: Measurement) -> list[Reference]:
