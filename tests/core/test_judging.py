@@ -396,7 +396,11 @@ DTYPES = [{"metric": "gemm_best", "labels": {"dtype": dtype}} for dtype in ("bf1
         ((), DTYPES, "unproven"),
         # What the processor has a reference for, its rule asks for.
         (("bf16", "fp8"), [{"metric": "gemm_best", "labels": {"device": "cpu"}}], "unproven"),
-        (("bf16", "fp8"), [{"metric": "gemm_best", "labels": {"device": "cpu", "dtype": "fp32"}}], "unproven"),
+        (
+            ("bf16", "fp8"),
+            [{"metric": "gemm_best", "labels": {"device": "cpu", "dtype": "fp32"}}],
+            "unproven",
+        ),
     ],
 )
 def test_the_rule_of_the_processor_asks_for_no_reference_of_gpus(
@@ -407,9 +411,7 @@ def test_the_rule_of_the_processor_asks_for_no_reference_of_gpus(
         JudgeRule(metric="gemm_best", labels={"dtype": "fp8"}, direction=UP, needs_gpus=1, optional=True),
         JudgeRule(metric="gemm_best", labels={"device": "cpu"}, direction=UP, optional=True),
     ]
-    baselines = [
-        SkuReference.model_validate({**one, "reference": reference(low=-0.1)}) for one in references
-    ]
+    baselines = [SkuReference.model_validate({**one, "reference": reference(low=-0.1)}) for one in references]
     log = ParsedLog(
         format="test",
         measurements=tuple(measured(100, "gemm_best", dtype=dtype, gpu="GPU-1") for dtype in logged),

@@ -1,0 +1,309 @@
+"""Judges a case of the corpus as bench.yml and validate.yml do: by the functions that their plugins call.
+
+What a case is, and what its keys mean, is in README.md beside this file.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+from rackproof.core.records import Run, Verdict
+from rackproof.jobs.bench import tasks as bench_tasks
+from rackproof.jobs.bench.record import job_seal
+from rackproof.jobs.validate import judge
+from rackproof.jobs.validate import tasks as validate_tasks
+from rackproof.nodes.answer_seal import sealed_answer
+from rackproof.store.night_store import NightRecord, read_night
+
+ROOT = Path(__file__).resolve().parents[2]
+CORPUS = Path(__file__).resolve().parent
+CASE_FILE = "case.yml"
+_RUN_ID = re.compile(r'"key": "run_id", "value": "([A-Za-z0-9._-]{1,120})"')
+_GPU_TOOLS = {"nvidia-smi.xml": "nvidia_smi_xml"}
+_HEALTH_TOOLS = {
+    "nvlink-status.txt": "nvlink_status",
+    "nvlink-errors.txt": "nvlink_errors",
+    "kernel-log.txt": "kernel_log",
+}
+
+
+class Expected(BaseModel):
+    """What is right."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    verdict: Verdict
+    codes: tuple[str, ...] = ()
+
+
+class Case(BaseModel):
+    """One case, as its ``case.yml`` has it; a path that begins with tests/ is one of the checkout."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    what: str = Field(min_length=10)
+    source: str = Field(min_length=5)
+    kind: Literal["run", "night"]
+    healthy: bool
+    expected: Expected
+    not_seen: str = ""
+    assumed: str = ""
+    why: str = ""
+    sku: tuple[str, ...] = ()
+    variables: dict[str, Any] = {}
+    nodes: dict[str, str] = {}
+    benchmark: str = ""
+    definitions: str = "benchmarks"
+    parameters: dict[str, Any] = {}
+    logs: dict[str, str] = {}
+    job: dict[str, Any] = {}
+    slurm: dict[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The verdict of a case, the codes of all that counts against it, and the reasons in words."""
+
+    verdict: Verdict
+    codes: tuple[str, ...]
+    reasons: tuple[str, ...]
+
+
+def case_names() -> list[str]:
+    """Return the names of all cases, in order."""
+    return sorted(path.parent.name for path in (CORPUS / "cases").glob(f"*/{CASE_FILE}"))
+
+
+def read_case(name: str) -> Case:
+    """Return a case.
+
+    Raises:
+        ValidationError: Its file has an unknown key or a wrong value.
+    """
+    return Case.model_validate(yaml.safe_load((CORPUS / "cases" / name / CASE_FILE).read_text()))
+
+
+def judge_case(name: str, results: Path) -> Judged:
+    """Judge a case in a results folder of its own.
+
+    Args:
+        name: The case.
+        results: An empty folder.
+    """
+    case = read_case(name)
+    variables = sku_variables(case.sku) | case.variables
+    if case.kind == "run":
+        return _judge_run(name, case, variables, results)
+    return _judge_night(name, case, variables, results)
+
+
+def sku_variables(names: Sequence[str]) -> dict[str, Any]:
+    """Return the variables of SKUs as the inventory has them, the later SKU's before the earlier one's."""
+    variables: dict[str, Any] = {}
+    for name in names:
+        path = ROOT / f"inventory/group_vars/sku_{name}.yml"
+        variables |= yaml.safe_load(path.read_text())
+    return variables
+
+
+def read_text(folder: Path, path: str) -> str:
+    """Return a file's text, unpacked where only its compressed form is there; line ends stay as they are."""
+    base = ROOT if path.startswith(("tests/", "docs/")) else folder
+    plain, packed = base / path, base / f"{path}.xz"
+    raw = plain.read_bytes() if plain.exists() else lzma.decompress(packed.read_bytes())
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def machine_answer(name: str) -> dict[str, Any]:
+    """Return what a machine answered, as ``rackproof_facts`` returns it: ``health`` and ``record``.
+
+    Of a machine of which only the tools' output is kept, what else a night asks for is as on a healthy node.
+    """
+    folder = CORPUS / "machines" / name
+    if (folder / "answer.json.xz").exists():
+        answer: dict[str, Any] = json.loads(read_text(folder, "answer.json"))
+        return answer
+    about: dict[str, Any] = yaml.safe_load((folder / "machine.yml").read_text())
+    inside = {key: read_text(folder, path) for key, path in about.get("files", {}).items()}
+    absent = {"status": "absent", "rc": None, "stdout": "", "stderr": "", "seconds": 0.0}
+    gpu_tools = {
+        name: _tool_answer(inside[key]) if key in inside else absent for key, name in _GPU_TOOLS.items()
+    }
+    health_tools = {name: _tool_answer(inside[key]) for key, name in _HEALTH_TOOLS.items() if key in inside}
+    facts = {"boot_id": "boot-1", "tools": gpu_tools, "files": {}, "memlock_bytes": -1, "shm_bytes": 64 << 30}
+    epoch = datetime.fromisoformat(about["taken"]).timestamp()
+    health = {"begin": epoch, "epoch": epoch, "booted": epoch - 86_400, "tools": health_tools}
+    health["disk"] = {
+        "/": {
+            "total_bytes": 1000,
+            "free_bytes": 500,
+            "total_inodes": 1000,
+            "free_inodes": 500,
+            "read_only": False,
+        }
+    }
+    return {"record": facts, "health": {"facts": facts, "node": {}, "health": health}}
+
+
+def _tool_answer(text: str) -> dict[str, Any]:
+    return {"status": "ok", "rc": 0, "stdout": text, "stderr": "", "seconds": 0.5}
+
+
+def _judge_run(name: str, case: Case, variables: Mapping[str, Any], results: Path) -> Judged:
+    """Plan, record and judge a run."""
+    facts = {
+        node: machine_answer(machine)["record"] if machine else {} for node, machine in case.nodes.items()
+    }
+    sku, gpus = variables.get("bench_sku", ""), int(variables.get("bench_sku_gpus", 0))
+    references = variables.get("bench_sku_references", [])
+    choice = bench_tasks.select_benchmarks(
+        ROOT / case.definitions,
+        results,
+        suite="",
+        benchmarks=[case.benchmark],
+        parameters=case.parameters,
+        sku_references=references,
+        hosts=list(case.nodes),
+        owner_pid=None,
+    )
+    site = {
+        "sku": sku,
+        "sku_gpus": gpus,
+        "sku_gpu_name": variables.get("bench_sku_gpu_name", ""),
+        "shared": "/s",
+    }
+    site |= {"environment": variables.get("bench_environment", {})}
+    outcome = bench_tasks.plan_runs(
+        choice,
+        hosts=list(case.nodes),
+        answered={
+            node: bench_tasks.NodeAnswer(
+                facts=raw, variables=_definition_variables(sku), pythons={}, slurm=site
+            )
+            for node, raw in facts.items()
+        },
+        resume=False,
+        dry_run=False,
+    )
+    (planned,) = outcome.plan.runs
+    for node, path in case.logs.items():
+        _write_log(results / planned.run_id / "logs" / f"{node}.log", name, path, planned.run_id, case.slurm)
+    recorded = bench_tasks.record_run(
+        results,
+        outcome.plan.plan_id,
+        planned.run_id,
+        facts=facts,
+        sku=sku,
+        sku_gpus=gpus,
+        sku_references=references,
+        require_references=bool(variables.get("bench_require_references", True)),
+        job=_job_state(case.job, planned.run_id),
+        failure="",
+        command=[],
+        texts={},
+    )
+    run = recorded.run
+    return Judged(run.verdict, _codes_of_run(run), run.reasons)
+
+
+def _definition_variables(sku: str) -> dict[str, Any]:
+    """Return what definitions may name, as the role bench sets it."""
+    defaults = yaml.safe_load((ROOT / "roles/bench/defaults/main.yml").read_text())
+    plain = {name: value for name, value in defaults.items() if isinstance(value, str) and "{{" not in value}
+    return {
+        **plain,
+        "bench_home": "/b",
+        "bench_workloads": "/b/workloads",
+        "bench_data": "/b/data",
+        "bench_sku": sku,
+    }
+
+
+def _write_log(path: Path, name: str, kept: str, run_id: str, slurm: Mapping[str, Any]) -> None:
+    """Write a log where its run has it: with the id of the run that was planned here, and Slurm's record."""
+    text = read_text(CORPUS / "cases" / name, kept)
+    if stated := _RUN_ID.search(text):
+        text = text.replace(stated[1], run_id)
+    if slurm:
+        text += f":::RACKPROOF {json.dumps({'end': {**slurm, 'name': slurm.get('name', run_id)}})}\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+
+
+def _job_state(job: Mapping[str, Any], run_id: str) -> dict[str, Any]:
+    """Return the state of a job as its supervisor writes it, sealed; a case has what is not a good end."""
+    state = {
+        "id": run_id,
+        "phase": "ended",
+        "ended_by": "itself",
+        "exit_status": 0,
+        "signal": None,
+        "succeeded": job.get("exit_status", 0) == 0,
+        **{key: value.isoformat() if isinstance(value, datetime) else value for key, value in job.items()},
+    }
+    return {**state, "seal": job_seal(state)}
+
+
+def _codes_of_run(run: Run) -> tuple[str, ...]:
+    """Return the codes of what counts against a run; a measurement's is its name and its verdict."""
+    bad = {one.code for one in run.findings if one.verdict is not None and one.verdict is not Verdict.PASS}
+    bad |= {
+        f"{one.metric}:{one.verdict.value}"
+        for one in run.judgements
+        if one.gating and one.verdict is not Verdict.PASS
+    }
+    return tuple(sorted(bad))
+
+
+def _judge_night(name: str, case: Case, variables: Mapping[str, Any], results: Path) -> Judged:
+    """Take the snapshots of a night, judge and close it."""
+    night = validate_tasks.begin_night(results, list(case.nodes), owner_pid=os.getpid())
+    expected = {
+        "gpus": variables.get("bench_sku_gpus", 0),
+        "gpu_name": variables.get("bench_sku_gpu_name", ""),
+        "slurm": False,
+        **variables.get("validate_expect", {}),
+    }
+    for node, machine in case.nodes.items():
+        gathered = machine_answer(machine)["health"]
+        begin, epoch = gathered["health"]["begin"], gathered["health"]["epoch"]
+        validate_tasks.store_snapshot(
+            night,
+            node,
+            sealed_answer({key: value for key, value in gathered.items() if key != "seal"}),
+            asked=begin - 0.1,
+            answered=epoch + 0.1,
+            sku=variables.get("bench_sku", ""),
+            expected=expected,
+            limits=variables.get("validate_limits", {}),
+            references=variables.get("bench_sku_references", []),
+        )
+    judge.judge_fleet(
+        night,
+        asked=dict.fromkeys(case.nodes, ""),
+        being_imaged={},
+        require_references=bool(variables.get("bench_require_references", True)),
+    )
+    summary = validate_tasks.close_night(night, did={})
+    record = read_night(Path(night.folder))
+    return Judged(summary.verdict, _codes_of_night(record), _reasons_of_night(record))
+
+
+def _codes_of_night(night: NightRecord) -> tuple[str, ...]:
+    found = {one.code for node in night.nodes for one in node.findings if one.verdict is not Verdict.PASS}
+    return tuple(sorted(found | {one.code for node in night.nodes for one in node.reasons}))
+
+
+def _reasons_of_night(night: NightRecord) -> tuple[str, ...]:
+    return tuple(f"{one.code}: {one.evidence}" for node in night.nodes for one in node.findings)

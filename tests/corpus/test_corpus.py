@@ -1,0 +1,58 @@
+"""Every case of the corpus, judged as a rack's user would have it judged."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rackproof.core.records import Verdict
+from tests.corpus import judging
+
+NAMES = judging.case_names()
+
+
+@pytest.fixture(autouse=True)
+def no_flushing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the flushing of files to the disk, which takes longer than the judging."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_case_is_judged_right(name: str, tmp_path: Path) -> None:
+    case, judged = judging.read_case(name), judging.judge_case(name, tmp_path)
+    assert judged.verdict is case.expected.verdict, judged.reasons
+    assert judged.codes == tuple(sorted(case.expected.codes)), judged.reasons
+
+
+def test_a_case_says_why_where_its_verdict_is_not_what_its_machine_is() -> None:
+    """Healthy is a pass, unhealthy is none; what differs is explained, so that no gap is silent."""
+    for name in NAMES:
+        case = judging.read_case(name)
+        passes = case.expected.verdict is Verdict.PASS
+        if case.healthy:
+            assert passes or case.why, f"{name}: healthy, and no pass; say why"
+            assert not case.not_seen, name
+        else:
+            assert not passes or case.not_seen, f"{name}: not healthy, and a pass; say not_seen"
+
+
+def test_what_is_not_seen_is_listed() -> None:
+    section = (judging.CORPUS / "README.md").read_text().partition("## Not seen")[2]
+    listed = {line.split("`")[1] for line in section.splitlines() if line.startswith("| `")}
+    assert listed == {name for name in NAMES if judging.read_case(name).not_seen}
+
+
+def test_no_kept_machine_is_without_a_case() -> None:
+    used = {machine for name in NAMES for machine in judging.read_case(name).nodes.values()}
+    assert used == {path.name for path in (judging.CORPUS / "machines").iterdir()}
+
+
+def test_the_corpus_holds_what_racks_are_made_of() -> None:
+    """A case that is taken out is missed: each kind has to be there, healthy and not."""
+    cases = [judging.read_case(name) for name in NAMES]
+    assert len(cases) >= 100
+    for kind in ("run", "night"):
+        for healthy in (True, False):
+            assert sum(case.kind == kind and case.healthy is healthy for case in cases) >= 10, (kind, healthy)
