@@ -100,3 +100,22 @@ def test_a_sku_without_a_number_of_gpus_is_unproven(sku: str) -> None:
     assert (found.code, found.verdict) == ("sku_gpus_unknown", "unproven")
     (nightly,) = check_sku(NodeSnapshot(node="n1", hardware_key="S1", sku=sku), Expectation())
     assert (nightly.code, nightly.verdict) == ("sku_gpus_unknown", "unproven")
+
+
+def test_more_gpus_than_the_sku_has_are_unproven_in_benchmarks_and_nights() -> None:
+    gpus = tuple(Gpu(index=at, uuid=f"GPU-{at}", name="NVIDIA H200") for at in range(8))
+    (found,) = sku_findings("n1", gpus, sku="h200-x1", expected_gpus=1)
+    assert (found.code, found.verdict) == ("sku_gpus_exceeded", "unproven")
+    assert "n1: has 8 GPUs, SKU h200-x1 has 1" in found.message
+    assert sku_findings("n1", gpus, sku="h200", expected_gpus=8) == ()
+    # Too few have a finding of their own.
+    assert sku_findings("n1", gpus[:4], sku="h200", expected_gpus=8) == ()
+    snapshot = NodeSnapshot(
+        node="n1",
+        hardware_key="S1",
+        sku="h200-x1",
+        gpus=tuple(GpuSnapshot(uuid=gpu.uuid, name=gpu.name) for gpu in gpus),
+    )
+    (nightly,) = check_sku(snapshot, Expectation(gpus=1))
+    assert (nightly.code, nightly.verdict) == ("sku_gpus_exceeded", "unproven")
+    assert list(check_sku(snapshot, Expectation(gpus=8))) == []

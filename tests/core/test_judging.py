@@ -394,6 +394,8 @@ DTYPES = [{"metric": "gemm_best", "labels": {"dtype": dtype}} for dtype in ("bf1
         (("fp8",), DTYPES[1:], "unproven"),
         (("bf16",), [{"metric": "gemm_best"}], "unproven"),
         ((), DTYPES, "unproven"),
+        # A measurement of the processor is none of the GPU's, however fast it is.
+        (("bf16", "fp8 cpu"), DTYPES, "unproven"),
         # What the processor has a reference for, its rule asks for.
         (("bf16", "fp8"), [{"metric": "gemm_best", "labels": {"device": "cpu"}}], "unproven"),
         (
@@ -414,7 +416,12 @@ def test_the_rule_of_the_processor_asks_for_no_reference_of_gpus(
     baselines = [SkuReference.model_validate({**one, "reference": reference(low=-0.1)}) for one in references]
     log = ParsedLog(
         format="test",
-        measurements=tuple(measured(100, "gemm_best", dtype=dtype, gpu="GPU-1") for dtype in logged),
+        measurements=tuple(
+            measured(
+                100, "gemm_best", **dict(zip(("dtype", "device"), one.split(), strict=False)), gpu="GPU-1"
+            )
+            for one in logged
+        ),
         verdict=Verdict.PASS,
     )
     found = judge_run(

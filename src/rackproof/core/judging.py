@@ -335,11 +335,18 @@ def _lacking_measurements(
     for baseline in baselines:
         if baseline.metric != rule.metric or not _compatible(rule.labels, baseline.labels):
             continue
-        if not any(baseline.labels.items() <= one.labels.items() for one in matching):
+        if not any(_meets(baseline, one) for one in matching):
             text = "the log holds no such measurement, for which the SKU has a reference"
             labels = {**rule.labels, **baseline.labels}
             missing.append(_unproven(rule, text).model_copy(update={"labels": labels}))
     return missing
+
+
+def _meets(baseline: SkuReference, measurement: Measurement) -> bool:
+    """Whether a measurement is what a baseline is of; the processor's is no GPU's, whatever else it is of."""
+    if _OTHER_DEVICE in measurement.labels and _OTHER_DEVICE not in baseline.labels:
+        return False
+    return baseline.labels.items() <= measurement.labels.items()
 
 
 def _compatible(of_rule: Mapping[str, str], of_baseline: Mapping[str, str]) -> bool:
