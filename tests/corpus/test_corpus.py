@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,18 @@ def test_what_is_not_seen_is_listed() -> None:
 def test_no_kept_machine_is_without_a_case() -> None:
     used = {machine for name in NAMES for machine in judging.read_case(name).nodes.values()}
     assert used == {path.name for path in (judging.CORPUS / "machines").iterdir()}
+
+
+# The publishers of nvidia-smi's answers, and this project, replaced theirs.
+REPLACED = re.compile(r"0*|N/A|16500000000\d\d")
+
+
+def test_no_kept_answer_has_the_serial_number_of_a_real_gpu() -> None:
+    for machine in (judging.CORPUS / "machines").iterdir():
+        # Those of the rack's nodes are made up.
+        if not machine.name.startswith("rack-"):
+            found = re.findall(r"<serial>([^<]*)", str(judging.machine_answer(machine.name)))
+            assert [one for one in found if not REPLACED.fullmatch(one)] == [], machine.name
 
 
 def test_the_corpus_holds_what_racks_are_made_of() -> None:
