@@ -173,6 +173,17 @@ def test_a_red_part_ends_the_others_and_all_that_they_started(tmp_path: Path, la
     assert not runner.is_alive(int((tmp_path / "pid").read_text()))
 
 
+def test_suites_go_on_beside_and_behind_a_red_one(tmp_path: Path, lanes: Lanes) -> None:
+    red = part(tmp_path, "red", "exit 3")
+    behind = part(tmp_path, "behind", "touch made")
+    beside = part(tmp_path, "beside", "while [ ! -e made ]; do sleep 0.1; done")
+    lanes.go_on = True
+    seen: list[str] = []
+    assert not lanes.run([[red, behind], [beside]], lambda one: seen.append(one.name))
+    assert [red.state, behind.state, beside.state] == ["red", "green", "green"]
+    assert sorted(seen) == ["behind", "beside", "red"]
+
+
 def test_a_part_that_hangs_is_ended_at_its_limit(tmp_path: Path, lanes: Lanes) -> None:
     hangs = part(tmp_path, "hangs", "trap '' INT; while true; do sleep 1; done", limit_s=0.5)
     hangs_not = part(tmp_path, "next", "true")

@@ -61,15 +61,19 @@ def end_with_parent() -> None:
 
 
 class Lanes:
-    """Lists of parts that run side by side; the parts of one lane run in a row."""
+    """Lists of parts that run side by side; the parts of one lane run in a row.
 
-    def __init__(self, root: Path, environment: dict[str, str], say: Say) -> None:
-        self.root, self.environment, self.say = root, environment, say
+    A red part ends all others, or none where they are to go on.
+    """
+
+    def __init__(self, root: Path, environment: dict[str, str], say: Say, *, go_on: bool = False) -> None:
+        self.root, self.environment, self.say, self.go_on = root, environment, say, go_on
         self.failed = threading.Event()
         self.running: list[Part] = []
 
     def run(self, lanes: Iterable[Sequence[Part]], after: Callable[[Part], None] = lambda part: None) -> bool:
         """Run the lanes, call ``after`` with each part that ended; return whether every part was green."""
+        lanes = [list(lane) for lane in lanes]
         threads = [
             threading.Thread(target=self._run_lane, args=(lane, after), daemon=True) for lane in lanes if lane
         ]
@@ -82,7 +86,7 @@ class Lanes:
             for thread in threads:
                 thread.join(GRACE_S * 3)
             raise
-        return not self.failed.is_set()
+        return all(part.state == "green" for lane in lanes for part in lane)
 
     def _watch(self, threads: Sequence[threading.Thread]) -> None:
         told = time.monotonic()
@@ -98,7 +102,7 @@ class Lanes:
                 return
             self._run_part(part)
             after(part)
-            if part.state != "green":
+            if part.state != "green" and not self.go_on:
                 self.failed.set()
                 return
 
