@@ -23,7 +23,8 @@ class Console:
 
     def say(self, text: str) -> None:
         """Print one line."""
-        print(f"[{self.elapsed:5.1f} s] {text}", flush=True)
+        # In one write: parts of the gate print at the same time.
+        print(f"[{self.elapsed:5.1f} s] {text}\n", end="", flush=True)
 
     def _known(self) -> dict[str, float]:
         try:

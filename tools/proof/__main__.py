@@ -48,7 +48,8 @@ def main(argv: Sequence[str]) -> int:
         print(__doc__, file=sys.stderr)
         return 2
     # As Ctrl-C: parts are ended, the rack is left as it is, the next call goes on.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler)
     try:
         return commands[argv[0]]()
     except KeyboardInterrupt:

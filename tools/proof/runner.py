@@ -148,7 +148,7 @@ class Lanes:
 
     def _print_end(self, part: Part) -> None:
         if part.state == "ended":
-            self.say(f"{part.name} was ended after {part.seconds:.0f} s: another part is red")
+            self.say(f"{part.name} was ended after {part.seconds:.0f} s")
             return
         self.say(f"{part.name} is {part.state} after {part.seconds:.0f} s")
         lines = read_end(part.log, 1 << 20).splitlines()

@@ -6,8 +6,9 @@ controller without Slurm, and a host that plays the vendors: mirror, registry an
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from rackproof.jobs.reimage import tasks
 from rackproof.store.night_store import NodeNight, night_folders, read_night
 from rackproof.store.run_folder import iter_runs
 from testrack.tests.on_rack import CONTROLLER, Command, Done, play
+from tests.e2e.rack.fake_boots import FakeBoots
 
 pytestmark = [pytest.mark.rack, pytest.mark.slow, pytest.mark.timeout(1800)]
 BAD, GOOD = NODES = ["gb300-r01-n01", "gb300-r01-n02"]
@@ -106,17 +108,31 @@ def test_4_a_night_finds_the_planted_fault_and_drains_its_node(
     assert state_in_slurm(rack, GOOD) == "idle none"
 
 
-def test_5_reimage_makes_it_anew_and_nights_return_it(
-    results: Path, rack: Command, job: Callable[..., Done]
+@pytest.fixture
+def boots(root: Path, tmp_path: Path, driver: Command, rack: Command) -> Iterator[FakeBoots]:
+    """Give the node that is to be imaged a BMC, and a host to boot from."""
+    boots = FakeBoots(root, tmp_path, driver, BAD)
+    yield boots
+    boots.close()
+
+
+def test_5_reimage_by_its_bmc_makes_it_anew_and_a_night_returns_it(
+    root: Path, results: Path, rack: Command, job: Callable[..., Done], boots: FakeBoots
 ) -> None:
     """ansible-playbook reimage.yml -l gb300-r01-n01"""
     boot = "cat /proc/sys/kernel/random/boot_id"
     before = rack(BAD, boot).stdout
-    done = job("reimage.yml", [BAD], reimage_method="rack", reimage_results=str(results))
+    serial = rack(BAD, "dmidecode --string system-serial-number").stdout.strip()
+    given = {"reimage_results": str(results), "reimage_acceptance": []} | boots.variables(serial)
+    inventories = ("-i", "inventory/hosts.yml", "-i", str(boots.folder / "boothost.json"))
+    path = f"{boots.folder / 'bin'}:{os.environ['PATH']}"
+    done = play(root, "reimage.yml", [BAD], *inventories, given=given, timeout=1500, PATH=path)
     assert done.returncode == 0, done.stdout
     assert rack(BAD, boot).stdout not in ("", before)
     (found,) = tasks.read_progress(results)
     assert (found.node, found.progress.state) == (BAD, "returned")
+    assert boots.ramdisk.signed == {BAD}
+    assert "written to /dev/vda (D1) in 1 s" in found.progress.remarks
     # A night drained it: it stays so until that very link was well twice, here and in the next night.
     assert "rackproof-night: pcie_width" in state_in_slurm(rack, BAD)
     done, nights = validate(job, results)

@@ -1,0 +1,92 @@
+"""Network boot of a node of the rack: a real Redfish emulator is its BMC, and a ramdisk is played.
+
+The rack's nodes are containers, which cannot boot from a network. What reimage.yml does is real: it asks
+the BMC, writes the node's entry and order on the boot host (this machine), signs, waits and reads the boot
+report. In the place of the ramdisk, this program checks the signature by the real ramdisk's own code, and
+has the rack throw the node away.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from rackproof.jobs.reimage.images import describe_image
+from testrack.tests.on_rack import Command
+from tests.e2e.reimage.test_reimage_by_image import SYSTEMCTL, Ramdisks, emulator
+
+BOOT_HOST = "boothost"
+SYSTEM = "27946b59-9e44-4fa7-8e91-f3527a1ef001"
+MAC = "52:54:00:00:00:01"
+
+
+class RackRamdisk(Ramdisks):
+    """The ramdisk of a node of the rack: an order that is signed is carried out by `rack.py renew`."""
+
+    def __init__(self, root: Path, folder: Path, driver: Command, node: str) -> None:
+        super().__init__(folder, {node: {"status": "written", "disk": "/dev/vda", "seconds": 1}})
+        self.host_key, self.driver = root / ".rackproof/rack/hostkeys" / f"{node}.pub", driver
+
+    def report(self, name: str, what: dict[str, Any] | None) -> None:
+        """Report; what was written is a bare node with the host key that the report names."""
+        if what and what["status"] == "written":
+            done = self.driver("renew", name)
+            assert done.returncode == 0, done.stdout + done.stderr
+            key = " ".join(self.host_key.read_text().split()[:2])
+            what = what | {"disk_serial": "D1", "host_keys": [key]}
+        super().report(name, what)
+
+
+class FakeBoots:
+    """A boot host with an image, a BMC and a ramdisk for one node of the rack."""
+
+    def __init__(self, root: Path, folder: Path, driver: Command, node: str) -> None:
+        self.folder = folder
+        for name in ("netboot/dhcp-hosts", "netboot/http/nodes", "netboot/http/boot-reports", "bin", "bmc"):
+            (folder / name).mkdir(parents=True)
+        systemctl = folder / "bin/systemctl"
+        systemctl.write_text(SYSTEMCTL.replace("FOLDER", str(folder)))
+        systemctl.chmod(0o755)
+        (folder / "disk.raw").write_bytes(b"boot" * 1000)
+        (folder / "disk.raw.json").write_text(describe_image(folder / "disk.raw").model_dump_json())
+        private, public = folder / "order-key.pem", folder / "order-key.pub"
+        for words in (
+            ["genpkey", "-algorithm", "ed25519", "-out", private],
+            ["pkey", "-in", private, "-pubout", "-out", public],
+        ):
+            subprocess.run(["openssl", *words], check=True)
+        host = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+        (folder / "boothost.json").write_text(json.dumps({"all": {"hosts": {BOOT_HOST: host}}}))
+        self.bmc, self.address = emulator(folder / "bmc", {node: SYSTEM})
+        self.ramdisk = RackRamdisk(root, folder, driver, node)
+        self.ramdisk.start()
+        self.known_hosts = root / ".rackproof/rack/known_hosts"
+
+    def variables(self, serial: str) -> dict[str, Any]:
+        """Return what an inventory has of the boot host, and of a node with this serial number."""
+        return {
+            "netboot_folder": str(self.folder / "netboot"),
+            "netboot_address": "192.0.2.254",
+            "netboot_kernel": "vmlinuz",
+            "netboot_initrd": "ramdisk",
+            "netboot_image": "disk.raw",
+            "netboot_image_description": str(self.folder / "disk.raw.json"),
+            "netboot_order_key": str(self.folder / "order-key.pem"),
+            "reimage_netboot_host": BOOT_HOST,
+            "reimage_known_hosts": str(self.known_hosts),
+            "reimage_authorized_keys": ["ssh-ed25519 AAAA ops"],
+            "reimage_bmc_address": self.address,
+            "reimage_bmc_system": SYSTEM,
+            "reimage_mac": MAC,
+            "reimage_serial": serial,
+            "reimage_disk": {"serial": "D1"},
+        }
+
+    def close(self) -> None:
+        """End the ramdisk and the BMC."""
+        self.ramdisk.ended.set()
+        self.bmc.terminate()
+        self.bmc.wait()
