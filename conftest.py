@@ -37,7 +37,7 @@ ALLOWED_SKIPS = (
     "files of a tmpfs live in memory only",
     "nobody else may enter this checkout",
     "this machine has nvidia-smi",
-    # `make proofs` names the nodes.
+    # `make prove SUITE=proofs` needs them.
     "four provisioned nodes are needed",
 )
 """How the reasons begin that a test may be skipped for in CI. A skip for any other reason fails there."""
