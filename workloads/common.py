@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gpu_state
 import samples
 
 try:
@@ -341,6 +342,7 @@ def run(
     work: Callable[[argparse.Namespace, Rank, Log], None],
     *,
     sampled: bool = False,
+    gpu_states: bool = False,
 ) -> int:
     """Run a workload: as supervisor start the ranks, as a rank do the work.
 
@@ -350,6 +352,8 @@ def run(
         plan: Checks the options without a framework; returns the number of ranks.
         work: What a rank does.
         sampled: Whether utilisation, power and clocks of the GPUs that ``--gpus`` names are logged meanwhile.
+        gpu_states: Whether it is logged before and after the run what else uses the GPUs of ``--device`` and
+            ``--gpus``.
 
     Returns:
         The exit status.
@@ -359,7 +363,7 @@ def run(
         if IS_RANK:
             return _work(options, work)
         name = benchmark if isinstance(benchmark, str) else benchmark(options)
-        return _supervise(name, options, plan, sampled)
+        return _supervise(name, options, plan, sampled, gpu_states)
     except Refusal as refusal:
         print(f"error: {refusal}", file=sys.stderr, flush=True)
         return refusal.status
@@ -421,7 +425,11 @@ _WATCHED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
 def _supervise(
-    name: str, options: argparse.Namespace, plan: Callable[[argparse.Namespace], int], sampled: bool
+    name: str,
+    options: argparse.Namespace,
+    plan: Callable[[argparse.Namespace], int],
+    sampled: bool,
+    gpu_states: bool,
 ) -> int:
     started = time.time()
     log = Log()
@@ -446,6 +454,8 @@ def _supervise(
             "started": started,
         }
         environment = {**os.environ, _STATE: json.dumps(state)}
+        watched = chosen_by_device(options.device, options.gpus) if gpu_states else []
+        _log_gpu_states(log, "begin", watched)
         # A session of its own: Ctrl-C reaches the supervisor alone, and a rank's children end with it.
         ranks.extend(
             subprocess.Popen(
@@ -463,6 +473,10 @@ def _supervise(
         stopped = folder / "stopped"
         if status == 0 and stopped.is_file():
             log.end("run_stop", time_ms=int(stopped.read_text()), status="success")
+            if watched:
+                # Until then nvidia-smi's utilisation is that of the ranks, which are gone.
+                time.sleep(gpu_state.SETTLE_S)
+            _log_gpu_states(log, "end", watched)
         else:
             status = status or EXIT_ERROR
             reason = reason or "all ranks ended without finishing the run"
@@ -477,6 +491,13 @@ def _supervise(
             sampler.stop()
         shutil.rmtree(folder, ignore_errors=True)
     return status
+
+
+def _log_gpu_states(log: Log, moment: str, watched: list[Gpu]) -> None:
+    """Log what uses each GPU while no rank of this run does; without GPUs nothing is asked or logged."""
+    if watched:
+        for state in gpu_state.read_states([gpu.uuid for gpu in watched]):
+            log.event("gpu_state", {"moment": moment, **state})
 
 
 def _wait(ranks: list[subprocess.Popen[bytes]], time_limit: float, folder: Path) -> tuple[int, str]:

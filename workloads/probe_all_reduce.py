@@ -222,4 +222,4 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(common.run("probe_all_reduce", parser(), plan, probe))
+    sys.exit(common.run("probe_all_reduce", parser(), plan, probe, gpu_states=True))

@@ -92,4 +92,4 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(common.run("probe_host_device_bandwidth", parser(), plan, probe))
+    sys.exit(common.run("probe_host_device_bandwidth", parser(), plan, probe, gpu_states=True))

@@ -62,4 +62,4 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(common.run("probe_peer_bandwidth", parser(), plan, probe))
+    sys.exit(common.run("probe_peer_bandwidth", parser(), plan, probe, gpu_states=True))

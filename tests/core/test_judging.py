@@ -128,6 +128,19 @@ FAST = reference(low=-0.07, high=0.25)
 ACCURATE = measured(0.995, "accuracy", "")
 
 
+def test_a_candidate_counts_only_against_a_reference() -> None:
+    """A rule of a figure that few SKUs have a reference for; a figure that is no number always counts."""
+    rule = SPEED.model_copy(update={"candidate": True})
+    accurate = [QUALITY, rule], [ACCURATE, measured(96)]
+    assert run(*accurate)[0] == "pass"
+    assert "kept as candidate" in run(*accurate)[1][0]
+    assert run([QUALITY, SPEED], accurate[1])[0] == "unproven"
+    assert run(*accurate, references=[FAST])[0] == "pass"
+    assert run([QUALITY, rule], [ACCURATE, measured(50)], references=[FAST])[0] == "fail"
+    assert run([QUALITY, rule], [ACCURATE], references=[FAST])[0] == "unproven"
+    assert run([QUALITY, rule], [ACCURATE, measured(math.nan)])[0] == "unproven"
+
+
 @pytest.mark.parametrize(
     ("case", "expected", "word"),
     [

@@ -65,6 +65,7 @@ class Case(BaseModel):
     nodes: dict[str, str] = {}
     benchmark: str = ""
     definitions: str = "benchmarks"
+    result: dict[str, Any] = {}
     parameters: dict[str, Any] = {}
     logs: dict[str, str] = {}
     job: dict[str, Any] = {}
@@ -167,8 +168,10 @@ def _judge_run(name: str, case: Case, variables: Mapping[str, Any], results: Pat
     }
     sku, gpus = variables.get("bench_sku", ""), int(variables.get("bench_sku_gpus", 0))
     references = variables.get("bench_sku_references", [])
+    definitions = results / "definitions"
+    write_definition(case, definitions)
     choice = bench_tasks.select_benchmarks(
-        ROOT / case.definitions,
+        definitions,
         results,
         suite="",
         benchmarks=[case.benchmark],
@@ -215,6 +218,14 @@ def _judge_run(name: str, case: Case, variables: Mapping[str, Any], results: Pat
     )
     run = recorded.run
     return Judged(run.verdict, _codes_of_run(run), run.reasons)
+
+
+def write_definition(case: Case, folder: Path) -> None:
+    """Write the definition of a case's benchmark into a new folder, with the case's own ``result`` keys."""
+    definition = yaml.safe_load((ROOT / case.definitions / f"{case.benchmark}.yml").read_text())
+    definition["result"] |= case.result
+    folder.mkdir(parents=True)
+    (folder / f"{case.benchmark}.yml").write_text(yaml.safe_dump(definition, sort_keys=False))
 
 
 def _definition_variables(sku: str) -> dict[str, Any]:

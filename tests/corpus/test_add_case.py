@@ -37,14 +37,15 @@ def results_of(name: str, folder: Path) -> Path:
     return record.parent
 
 
+OLD = ["--result", "{states_gpu_use: false}"]
 OWN = ["--no-references", "--definitions", "tests/data/real/runs/definitions"]
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("h100-x2-gemm-alone", ["--healthy", "--sku", "h100,h100_x2"]),
-        ("h200-d-gemm-half", ["--faulty", "--sku", "h200,h200_x1"]),
+        ("h100-x2-gemm-alone", ["--healthy", "--sku", "h100,h100_x2", *OLD]),
+        ("h200-d-gemm-half", ["--faulty", "--sku", "h200,h200_x1", *OLD]),
         ("gb300-x72-llama2-failed", ["--faulty", "--sku", "gb300"]),
         ("own-local-02-fail", ["--faulty", *OWN]),
         ("own-local-05-fail", ["--faulty", *OWN]),

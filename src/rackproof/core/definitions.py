@@ -190,6 +190,11 @@ class JudgeRule(Record):
     equals: float | str | None = Field(default=None, description="The value must be exactly this.")
     needs_gpus: int = Field(default=0, ge=0, description="Applies to runs on at least so many GPUs.")
     optional: bool = Field(default=False, description="True: absent is not a finding (hardware without fp8).")
+    candidate: bool = Field(
+        default=False,
+        description="True: without a reference it is kept as a candidate and does not count, even where "
+        "references are required (`bench_require_references`).",
+    )
     per: Literal["", "gpu", "pair"] = Field(
         default="",
         description="gpu, pair: each planned GPU (label `gpu`), or pair (`from`, `to`), has to have one.",
@@ -278,6 +283,11 @@ class Result(Record):
     states_run: bool = Field(
         default=False,
         description="True: a log without its run (`run_id`, of RACKPROOF_JOB_ID) and GPUs is unproven.",
+    )
+    states_gpu_use: bool = Field(
+        default=False,
+        description="True: a log that does not state (`gpu_state`) what else used each of its GPUs before "
+        "and after the run is unproven.",
     )
     judge: tuple[JudgeRule, ...] = Field(min_length=1, description="What is judged; never nothing.")
 

@@ -387,7 +387,8 @@ def _judge_by_references(
     if known:
         return [judge(measurement, reference, direction=rule.direction) for reference in known]
     # The first run of new hardware has no reference and is kept as a candidate, so the lack need not gate.
-    gating = require_references or bool(trouble) or not measurement.finite
+    required = require_references and not rule.candidate
+    gating = required or bool(trouble) or not measurement.finite
     lacking = f"no reference is known, for {trouble}" if trouble else NO_REFERENCE
     return [judge(measurement, None, direction=rule.direction, gating=gating, lacking=lacking)]
 

@@ -17,7 +17,8 @@ from datetime import UTC, datetime
 from math import inf, isclose, isfinite
 
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
-from rackproof.logs._reading import Curve, Log, LogParser, clean, number, rank_of, text_of
+from rackproof.logs._reading import MAX_EXCERPT, Curve, Log, LogParser, clean, number, rank_of, text_of
+from rackproof.logs.gpu_use import MOMENTS, read_gpu_state
 
 HIGHER, LOWER = Direction.HIGHER, Direction.LOWER
 NOT_TAGS = frozenset(
@@ -175,6 +176,8 @@ _NAN_VALUE = re.compile(rb"(?i)[:\[,(=]\s*[-+]?nan\b")
 _BARE_WORD = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|\b(null|true|false|NaN)\b""")
 _PYTHON_WORD = {"null": "None", "true": "True", "false": "False", "NaN": "'nan'"}
 MAX_JSON = 1 << 16
+MAX_GPUS = 4000
+"""Characters of the list of UUIDs of a run's GPUs."""
 CLOCK_SLACK_S = 1.0
 FIRST_YEAR = 2018
 """Of MLPerf Training 0.5."""
@@ -193,6 +196,8 @@ EVALUATED_OFFLINE = frozenset({"stable_diffusion", "minigo"})
 _COURSE = frozenset({"run_start", "epoch_start", "eval_start", "eval_accuracy", "eval_stop", "run_stop"})
 """Events that a run logs in the order of time. Others come from buffers, seconds later (cache_clear of each
 node, HugeCTR's statistics), and no duration is read from them."""
+_LOGGED_AFTER_STOP = frozenset({"run_stop", "status", "gpu_state"})
+"""Every rank writes its own end, and probes read their GPUs once more: no events after the end."""
 _OF_ANOTHER_RUN = frozenset({"run_start", "eval_accuracy", "measurement"})
 """Events that no rank has left to report once the run has stopped."""
 
@@ -394,6 +399,7 @@ class Events(LogParser):
             "eval_target": self.on_target,
             "progress": self.on_progress,
             "gpu_sample": self.on_gpu_sample,
+            "gpu_state": self.on_gpu_state,
         }
 
     @property
@@ -416,8 +422,7 @@ class Events(LogParser):
             self._note_after_stop(key, position)
         elif key in _COURSE:
             self._follow_course(key, time, position)
-        # Every rank writes its own run_stop: those of the others are no events after the end.
-        self.pass_time(time, position, counts=key not in ("run_stop", "status"))
+        self.pass_time(time, position, counts=key not in _LOGGED_AFTER_STOP)
         handler = self.handlers.get(key)
         if handler is not None:
             handler(key, value, meta if type(meta) is dict else {}, time, position)
@@ -754,7 +759,9 @@ class Events(LogParser):
         """Software versions that the workload reports."""
         if isinstance(value, dict):
             for name, one in list(value.items())[:100]:
-                self.log.tag(f"software.{text_of(name)}", one)
+                # The UUIDs of eight GPUs are 327 characters; cut short, the last ones would be no GPU's.
+                limit = MAX_GPUS if name == "gpus" else MAX_EXCERPT
+                self.log.tag(f"software.{text_of(name)}", one, limit=limit)
 
     def on_dataset(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
@@ -817,6 +824,36 @@ class Events(LogParser):
                 self.curves[place] = Curve(curve_name, unit, "s")
                 self.curves[place].labels = {label: device}
             self.curves[place].add(self.at(time), figure)
+
+    def on_gpu_state(
+        self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
+    ) -> None:
+        """Find what else than the run used a GPU; a state that holds all evidence becomes a tag."""
+        line, rank = self.place(position)
+        state = read_gpu_state(value)
+        if state is None:
+            message = "a state of a GPU does not say of which GPU or moment it is"
+            self.log.find("gpu_use_unknown", message, Verdict.UNPROVEN, line=line, rank=rank)
+            return
+        where = f"GPU {state.gpu} {MOMENTS[state.moment]}"
+        if state.shared:
+            message = (
+                f"{where}: {'; '.join(state.shared)}. Something else uses this GPU, so its speed proves "
+                "nothing: end that program, then run the benchmark again"
+            )
+            self.log.find("gpu_shared", message, Verdict.UNPROVEN, line=line, rank=rank)
+        if state.missing:
+            message = (
+                f"{where}: nvidia-smi did not give {', '.join(state.missing)}; whether something else used "
+                "this GPU is not known. Call nvidia-smi on the node"
+            )
+            self.log.find("gpu_use_unknown", message, Verdict.UNPROVEN, line=line, rank=rank)
+        else:
+            self.log.tag(f"gpu_state.{state.moment}.{state.gpu}", "read")
+        if state.slowdowns:
+            reasons = ", ".join(state.slowdowns)
+            message = f"{where}: its clocks were lowered by {reasons}; check its cooling and power"
+            self.log.find("gpu_slowed", message, line=line, rank=rank)
 
     # -- the end ----------------------------------------------------------------------------------
 

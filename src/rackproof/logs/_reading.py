@@ -401,11 +401,11 @@ class Log:
             )
         )
 
-    def tag(self, key: str, value: object) -> None:
+    def tag(self, key: str, value: object, *, limit: int = MAX_EXCERPT) -> None:
         """Keep the first value of a tag; bounded in number and length."""
         key = clean(key, 100)
         if key and key not in self.tags and len(self.tags) < MAX_TAGS:
-            self.tags[key] = text_of(value)
+            self.tags[key] = text_of(value, limit)
 
     def source(self, line: int | None, rank: int | None = None) -> Source:
         """Return where something was read."""

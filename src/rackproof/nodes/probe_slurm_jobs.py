@@ -95,7 +95,7 @@ FABRIC_PROBE = Probe(
     ("--sizes-mib", "64,1024", "--seconds", "5"),
     ("--ranks", "1", "--sizes-mib", "1", "--seconds", "1"),
 )  # fmt: skip
-SHARED_FILES = ("common.py", "samples.py")
+SHARED_FILES = ("common.py", "gpu_state.py", "samples.py")
 
 
 @dataclass(frozen=True)

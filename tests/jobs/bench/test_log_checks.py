@@ -140,3 +140,40 @@ def test_a_program_that_does_not_state_its_run_need_not(planned: PlannedRun) -> 
     other = planned.model_copy(update={"result": result})
     assert codes(other, tags={"run_id": None, "software.gpus": None}) == set()
     assert "log_of_another_run" in codes(other, tags={"run_id": "another"})
+
+
+def states(*uuids: str, moments: tuple[str, ...] = ("begin", "end")) -> dict[str, str]:
+    return {f"gpu_state.{moment}.{uuid}": "read" for moment in moments for uuid in uuids}
+
+
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        (states(*UUIDS), set()),
+        ({}, {"gpu_use_not_stated"}),
+        (states(*UUIDS, moments=("begin",)), {"gpu_use_not_stated"}),
+        (states(*UUIDS, moments=("end",)), {"gpu_use_not_stated"}),
+        (states(*UUIDS[:3]), {"gpu_use_not_stated"}),
+        (states(*UUIDS[:3], "GPU-of-another-node"), {"gpu_use_not_stated"}),
+        # A GPU that the program does not state to have used is known by its measurement.
+        (
+            {**states(*UUIDS[:3]), "software.gpus": ",".join(UUIDS[:3])},
+            {"gpu_use_not_stated", "gpus_not_measured"},
+        ),
+        ({**states(), "software.gpus": None}, {"gpu_use_not_stated", "gpus_not_named"}),
+    ],
+)
+def test_a_log_states_what_else_used_each_gpu_before_and_after(
+    planned: PlannedRun, tags: dict[str, str | None], expected: set[str]
+) -> None:
+    result = planned.result.model_copy(update={"states_gpu_use": True})
+    assert codes(planned.model_copy(update={"result": result}), tags=tags) == expected
+    # Another program's log need not.
+    assert codes(planned, tags=tags) == expected - {"gpu_use_not_stated"}
+
+
+def test_the_probes_have_to_state_what_else_used_their_gpus(root: Path) -> None:
+    names = ("gemm", "memory-bandwidth", "host-device-bandwidth", "peer-bandwidth", "all-reduce")
+    for name in names:
+        loaded = definitions.load_definition(root / f"benchmarks/{name}.yml", log_formats=FORMATS)
+        assert loaded.definition.result.states_gpu_use, name

@@ -10,6 +10,7 @@ from rackproof.core.definitions import JudgeRule
 from rackproof.core.records import Finding, Measurement, Node, ParsedLog, Verdict
 from rackproof.core.text import sanitize
 from rackproof.jobs.bench.planning import PlannedRun
+from rackproof.logs.gpu_use import MOMENTS
 
 BY_ITSELF = ("local", "mpirun")
 """Their program writes its end to its own log; others only report on Slurm or a container."""
@@ -87,15 +88,37 @@ def _run_id_findings(planned: PlannedRun, logs: Iterable[ParsedLog]) -> Iterator
 def _gpu_findings(planned: PlannedRun, logs: Sequence[ParsedLog], nodes: Sequence[Node]) -> Iterator[Finding]:
     there = {gpu.uuid for node in nodes for gpu in node.gpus}
     wanted = planned_gpus(planned, len(there))
-    if not wanted:
-        return
     measurements = list(chain.from_iterable(log.measurements for log in logs))
     stated = _stated_gpus(logs)
+    if planned.result.states_gpu_use:
+        yield from _gpu_use_findings(logs, stated | _measured_gpus(measurements))
+    if not wanted:
+        return
     if stated or planned.result.states_run:
         yield from _coverage_findings("the log", stated, there, wanted)
     for rule in planned.result.judge:
         if rule.per and not _is_absent(rule, measurements):
             yield from _rule_findings(rule, measurements, there, wanted)
+
+
+def _measured_gpus(measurements: Iterable[Measurement]) -> set[str]:
+    """Return the UUIDs that measurements are labelled with."""
+    return {one.labels[key] for one in measurements for key in ("gpu", "from", "to") if one.labels.get(key)}
+
+
+def _gpu_use_findings(logs: Sequence[ParsedLog], gpus: set[str]) -> Iterator[Finding]:
+    """Return a finding for each moment at which the log does not state what else used a GPU of the run."""
+    for moment, text in MOMENTS.items():
+        silent = sorted(
+            gpu for gpu in gpus if not any(f"gpu_state.{moment}.{gpu}" in log.tags for log in logs)
+        )
+        if silent:
+            names = ", ".join(sanitize(gpu, 60) for gpu in silent[:4])
+            yield _unproven(
+                "gpu_use_not_stated",
+                f"the log does not state what else used {len(silent)} of {len(gpus)} GPUs {text} ({names}): "
+                "call nvidia-smi on the node, then run the benchmark again",
+            )
 
 
 def _stated_gpus(logs: Iterable[ParsedLog]) -> set[str]:

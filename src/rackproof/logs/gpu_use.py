@@ -1,0 +1,106 @@
+"""What a ``gpu_state`` of a log shows: whether something else than the run used a GPU. No I/O.
+
+Rackproof's probes log a state of each GPU before their ranks start and after they ended, when whatever uses
+the GPU is not theirs. A reading that is missing is never taken for that of an idle GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rackproof.logs._reading import number, text_of
+
+MOMENTS = {"begin": "before the run", "end": "after the run"}
+BUSY_PERCENT = 5.0
+"""An idle GPU shows 0 %; a neighbour that takes a tenth of the time shows 10 %."""
+FOREIGN_MEMORY_MIB = 256.0
+"""An idle H100 or H200 shows 0 MiB beside what the driver reserves, a neighbour's context 714 to 723 MiB."""
+_SLOWDOWNS = {
+    0x8: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+}
+"""NVML's bits of reasons that an idle GPU has only where something is wrong with its cooling or its power."""
+_EVIDENCE = {
+    "processes": "its compute processes",
+    "memory_used_mib": "its memory in use",
+    "utilisation_percent": "its utilisation",
+}
+_MOST_NAMED = 4
+
+
+@dataclass(frozen=True)
+class GpuState:
+    """One GPU at one moment.
+
+    ``gpu`` is its UUID and ``moment`` a key of :data:`MOMENTS`. ``missing`` names what of the evidence could
+    not be read, ``shared`` the evidence that something else used the GPU, ``slowdowns`` why its clocks were
+    lowered.
+    """
+
+    gpu: str
+    moment: str
+    missing: tuple[str, ...]
+    shared: tuple[str, ...]
+    slowdowns: tuple[str, ...]
+
+
+def read_gpu_state(value: object) -> GpuState | None:
+    """Return what the value of a ``gpu_state`` event shows; None where it names no GPU or no moment."""
+    if not isinstance(value, Mapping):
+        return None
+    gpu, moment = value.get("gpu"), value.get("moment")
+    if not isinstance(gpu, str) or not gpu or not isinstance(moment, str) or moment not in MOMENTS:
+        return None
+    memory_mib, used_percent = _reading(value, "memory_used_mib"), _reading(value, "utilisation_percent")
+    processes = value.get("processes")
+    known = {
+        "processes": isinstance(processes, list),
+        "memory_used_mib": memory_mib is not None,
+        "utilisation_percent": used_percent is not None and used_percent <= 100,
+    }
+    shared = _process_evidence(processes)
+    if memory_mib is not None and memory_mib > FOREIGN_MEMORY_MIB:
+        shared.append(f"{memory_mib:g} MiB of its memory were in use")
+    if used_percent is not None and used_percent >= BUSY_PERCENT:
+        shared.append(f"it was busy {used_percent:g} % of the time")
+    return GpuState(
+        gpu=text_of(gpu, 60),
+        moment=moment,
+        missing=tuple(text for key, text in _EVIDENCE.items() if not known[key]),
+        shared=tuple(shared),
+        slowdowns=_slowdowns(value.get("throttle")),
+    )
+
+
+def _reading(value: Mapping[str, object], key: str) -> float | None:
+    """Return a finite reading of 0 or more; text is none."""
+    raw = value.get(key)
+    found = None if isinstance(raw, str) else number(raw)
+    return found if found is not None and math.isfinite(found) and found >= 0 else None
+
+
+def _process_evidence(processes: object) -> list[str]:
+    """Return in words which processes were on the GPU; an entry of any shape is one."""
+    if not isinstance(processes, list) or not processes:
+        return []
+    named = ", ".join(_process_text(process) for process in processes[:_MOST_NAMED])
+    more = f" and {len(processes) - _MOST_NAMED} more" if len(processes) > _MOST_NAMED else ""
+    return [f"it had the compute process {named}{more}"]
+
+
+def _process_text(process: object) -> str:
+    if not isinstance(process, Mapping):
+        return text_of(process, 60)
+    return f"{text_of(process.get('pid'), 20)} ({text_of(process.get('name'), 60)})"
+
+
+def _slowdowns(raw: object) -> tuple[str, ...]:
+    """Return the reasons that NVML's bits name; none where the bits are not known."""
+    bits = None if isinstance(raw, str) else number(raw)
+    if bits is None or not math.isfinite(bits) or not 0 <= bits < 2**63:
+        return ()
+    return tuple(text for bit, text in _SLOWDOWNS.items() if int(bits) & bit)

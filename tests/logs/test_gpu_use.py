@@ -1,0 +1,169 @@
+"""States of GPUs in a log: what else used a GPU makes its run unproven, and so does what is not known."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from rackproof import logs
+from rackproof.core.records import ParsedLog, Verdict
+from rackproof.logs.gpu_use import read_gpu_state
+from tests.logs.log_samples import event, mllog
+
+UUID = "GPU-9c3f5a52-4a2d-5c9b-9a55-1f3ac6f4b9a1"
+IDLE: dict[str, Any] = {
+    "moment": "begin",
+    "gpu": UUID,
+    "memory_used_mib": 0.0,
+    "utilisation_percent": 0.0,
+    "sm_clock_mhz": 345.0,
+    "temperature_c": 31.0,
+    "power_w": 77.36,
+    "throttle": 1.0,
+    "processes": [],
+}
+TAG = f"gpu_state.begin.{UUID}"
+
+
+def read(value: Any) -> ParsedLog:
+    return logs.parse(io.BytesIO(mllog(event("gpu_state", value, 60))))
+
+
+def codes(parsed: ParsedLog) -> dict[str, Verdict | None]:
+    return {one.code: one.verdict for one in parsed.findings if one.code.startswith("gpu_")}
+
+
+def test_an_idle_gpu_has_no_finding_and_is_noted() -> None:
+    parsed = read(IDLE)
+    assert codes(parsed) == {}
+    assert parsed.tags[TAG] == "read"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        # Four figures of an idle GPU of a rack with the driver's services, the last the largest that is idle.
+        {"memory_used_mib": 4},
+        {"memory_used_mib": 256},
+        {"utilisation_percent": 4.9},
+        {"throttle": None, "sm_clock_mhz": None, "temperature_c": None, "power_w": None},
+    ],
+)
+def test_what_an_idle_gpu_may_show(changes: dict[str, Any]) -> None:
+    assert codes(read({**IDLE, **changes})) == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        # The three neighbours of the captures, as nvidia-smi showed them.
+        ({"memory_used_mib": 723, "utilisation_percent": 6}, ["723 MiB", "busy 6 %"]),
+        ({"memory_used_mib": 720, "utilisation_percent": 43}, ["720 MiB", "busy 43 %"]),
+        ({"memory_used_mib": 714}, ["714 MiB"]),
+        ({"utilisation_percent": 10}, ["busy 10 %"]),
+        ({"utilisation_percent": 5}, ["busy 5 %"]),
+        ({"memory_used_mib": 256.1}, ["256.1 MiB"]),
+        ({"processes": [{"pid": 4711, "memory_mib": 8, "name": "python"}]}, ["4711 (python)"]),
+        ({"processes": [{"pid": None, "name": None}]}, ["compute process"]),
+        ({"processes": ["?"]}, ["compute process ?"]),
+        ({"processes": [{"pid": at, "name": "a"} for at in range(9)]}, ["3 (a) and 5 more"]),
+        ({"processes": [{"pid": 1, "name": "\x1b[2Jowned"}]}, ["1 (owned)"]),
+    ],
+)
+def test_a_shared_gpu_is_unproven(changes: dict[str, Any], words: list[str]) -> None:
+    parsed = read({**IDLE, **changes})
+    assert codes(parsed) == {"gpu_shared": Verdict.UNPROVEN}
+    (finding,) = [one for one in parsed.findings if one.code == "gpu_shared"]
+    assert finding.source.line
+    for text in (*words, UUID, "before the run", "run the benchmark again"):
+        assert text in finding.message
+
+
+def test_after_the_run_it_counts_as_before_and_is_no_event_of_another_run() -> None:
+    text = mllog(after=event("gpu_state", {**IDLE, "moment": "end"}, 3))
+    parsed = logs.parse(io.BytesIO(text))
+    assert codes(parsed) == {}
+    assert "events_after_run_stop" not in {one.code for one in parsed.findings}
+    busy = mllog(after=event("gpu_state", {**IDLE, "moment": "end", "utilisation_percent": 45}, 3))
+    assert codes(logs.parse(io.BytesIO(busy))) == {"gpu_shared": Verdict.UNPROVEN}
+
+
+WORSE: list[Any] = [None, "0", "nan", "", True, {}, -1, "[N/A]"]
+DAMAGED = [(key, value) for key in ("memory_used_mib", "utilisation_percent", "processes") for value in WORSE]
+DAMAGED += [("memory_used_mib", []), ("utilisation_percent", [])]
+
+
+@pytest.mark.parametrize(("key", "value"), DAMAGED)
+@pytest.mark.parametrize("base", [IDLE, {**IDLE, "memory_used_mib": 720, "utilisation_percent": 43}])
+def test_less_evidence_is_never_better(key: str, value: Any, base: dict[str, Any]) -> None:
+    """A reading that is absent, null or of another shape never counts as that of an idle GPU."""
+    absent = {name: one for name, one in base.items() if name != key}
+    for damaged in ({**base, key: value}, absent):
+        parsed = read(damaged)
+        assert Verdict.UNPROVEN in codes(parsed).values()
+        assert TAG not in parsed.tags
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 101, 1e999])
+def test_a_utilisation_that_cannot_be_is_none(value: float) -> None:
+    assert Verdict.UNPROVEN in codes(read({**IDLE, "utilisation_percent": value})).values()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [],
+        "x",
+        3,
+        {},
+        {**IDLE, "gpu": None},
+        {**IDLE, "gpu": ""},
+        {**IDLE, "moment": "middle"},
+        {"gpu": UUID},
+    ],
+    ids=repr,
+)
+def test_a_state_of_no_gpu_or_moment_proves_nothing(value: Any) -> None:
+    parsed = read(value)
+    assert codes(parsed) == {"gpu_use_unknown": Verdict.UNPROVEN}
+    assert not [tag for tag in parsed.tags if tag.startswith("gpu_state")]
+
+
+def test_a_moment_of_another_type_is_none() -> None:
+    assert read_gpu_state({**IDLE, "moment": ["begin"]}) is None
+
+
+def test_a_second_state_does_not_hide_the_first() -> None:
+    text = mllog(event("gpu_state", {**IDLE, "utilisation_percent": 45}, 60), event("gpu_state", IDLE, 61))
+    assert codes(logs.parse(io.BytesIO(text))) == {"gpu_shared": Verdict.UNPROVEN}
+
+
+@pytest.mark.parametrize(
+    ("bits", "words"),
+    [
+        (0x8, "hardware slowdown"),
+        (0x20, "software thermal slowdown"),
+        (0xC0, "hardware thermal slowdown, power brake"),
+        (0x1, ""),
+        (0x4, ""),
+        (None, ""),
+        ("0x8", ""),
+        (float("nan"), ""),
+        (1e300, ""),
+    ],
+)
+def test_lowered_clocks_are_a_remark(bits: Any, words: str) -> None:
+    parsed = read({**IDLE, "throttle": bits})
+    assert codes(parsed) == ({"gpu_slowed": None} if words else {})
+    if words:
+        assert words in next(one.message for one in parsed.findings if one.code == "gpu_slowed")
+
+
+def test_the_list_of_eight_gpus_is_whole() -> None:
+    uuids = ",".join(UUID[:-1] + str(number) for number in range(8))
+    parsed = logs.parse(io.BytesIO(mllog(event("facts", {"gpus": uuids, "python": "3" * 999}, 2))))
+    assert parsed.tags["software.gpus"] == uuids
+    assert len(parsed.tags["software.python"]) == 200

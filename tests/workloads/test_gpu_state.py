@@ -1,0 +1,182 @@
+"""What uses a GPU before and after a probe: how nvidia-smi's answers are read, whatever they are."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+UUID, OTHER = "GPU-9c3f5a52-4a2d-5c9b-9a55-1f3ac6f4b9a1", "GPU-0bd2a7c1-6d5f-51a0-b4f2-8f1e7c0a2d33"
+IDLE = f"{UUID}, 0, 0, 345, 31, 77.36, 0x0000000000000001\n"
+BUSY = f"{UUID}, 723, 45, 1980, 58, 473.11, 0x0000000000000000\n"
+
+
+@pytest.fixture(scope="module")
+def gpu_state(root: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("gpu_state", root / "workloads/gpu_state.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class FakeNvidiaSmi:
+    """Answers queries in order, the last answer again and again; an exception is raised."""
+
+    def __init__(self, rows: list[str | Exception], processes: str | Exception = "") -> None:
+        self.rows, self.processes = rows, processes
+        self.asked: list[list[str]] = []
+
+    def __call__(self, options: list[str], seconds: float) -> str:
+        self.asked.append(options)
+        assert 0 < seconds <= 10
+        answer = self.processes
+        if "query-gpu" in options[0]:
+            answer = self.rows.pop(0) if len(self.rows) > 1 else self.rows[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def state_of(gpu_state: ModuleType, ask: Callable[[list[str], float], str], uuid: str = UUID) -> Any:
+    (state,) = gpu_state.read_states([uuid], ask, lambda _: None)
+    return state
+
+
+EVIDENCE = ("memory_used_mib", "utilisation_percent", "processes")
+
+
+def test_an_idle_gpu(gpu_state: ModuleType) -> None:
+    assert state_of(gpu_state, FakeNvidiaSmi([IDLE])) == {
+        "gpu": UUID,
+        "memory_used_mib": 0.0,
+        "utilisation_percent": 0.0,
+        "sm_clock_mhz": 345.0,
+        "temperature_c": 31.0,
+        "power_w": 77.36,
+        "throttle": 1.0,
+        "processes": [],
+    }
+
+
+def test_a_neighbour_in_the_same_container_and_in_another(gpu_state: ModuleType) -> None:
+    own = f"{UUID}, 4711, 714, /opt/a, b/python3\n{OTHER}, 12, 8, x\n"
+    state = state_of(gpu_state, FakeNvidiaSmi([BUSY], own))
+    assert (state["memory_used_mib"], state["utilisation_percent"]) == (723.0, 45.0)
+    assert state["processes"] == [{"pid": 4711, "memory_mib": 714.0, "name": "/opt/a, b/python3"}]
+    # What nvidia-smi prints in a container whose processes it may not name.
+    hidden = state_of(gpu_state, FakeNvidiaSmi([BUSY], f"{UUID}, 4711, [N/A], [Not Found]\n"))
+    assert hidden["processes"] == [{"pid": 4711, "memory_mib": None, "name": "[Not Found]"}]
+
+
+def test_utilisation_is_the_median_of_the_readings(gpu_state: ModuleType) -> None:
+    rows = [IDLE.replace(", 0, 0,", f", 0, {used},") for used in (100, 10, 0, 12, 11)]
+    assert state_of(gpu_state, FakeNvidiaSmi(list(rows)))["utilisation_percent"] == 11
+    # One reading that is missing is no reading of 0.
+    rows[3] = IDLE.replace(", 0, 0,", ", 0, [N/A],")
+    assert state_of(gpu_state, FakeNvidiaSmi(list(rows)))["utilisation_percent"] is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "missing"),
+    [
+        ("", EVIDENCE[:2]),
+        ("\n\n", EVIDENCE[:2]),
+        ("No devices were found\n", EVIDENCE[:2]),
+        (IDLE.replace(UUID, OTHER), EVIDENCE[:2]),
+        (IDLE + IDLE, EVIDENCE[:2]),
+        (IDLE + BUSY, EVIDENCE[:2]),
+        (IDLE.rpartition(",")[0], EVIDENCE[:2]),
+        (IDLE.strip() + ", 7", EVIDENCE[:2]),
+        (IDLE.replace(", 0, 0,", ", [N/A], [N/A],"), EVIDENCE[:2]),
+        (IDLE.replace(", 0, 0,", ", 0, [N/A],"), EVIDENCE[1:2]),
+        (IDLE.replace(", 0, 0,", ", nan, inf,"), EVIDENCE[:2]),
+        (IDLE.replace(", 0, 0,", ", -1, 1e999,"), EVIDENCE[:2]),
+        (IDLE.replace(", 0, 0,", ", 0 MiB, 0 %,"), EVIDENCE[:2]),
+        (IDLE.replace(", 0, 0,", ", 1_0, ,"), EVIDENCE[:2]),
+        (IDLE.replace(", 0, 0,", ", [Unknown Error], [GPU is lost],"), EVIDENCE[:2]),
+        (IDLE.replace("0x0000000000000001", "0x" + "f" * 999), ()),
+        (IDLE.replace("0x0000000000000001", "[N/A]"), ()),
+        ("\x1b[2J" + IDLE, EVIDENCE[:2]),
+    ],
+)
+def test_what_cannot_be_read_is_missing(gpu_state: ModuleType, rows: str, missing: tuple[str, ...]) -> None:
+    state = state_of(gpu_state, FakeNvidiaSmi([rows]))
+    assert tuple(key for key in EVIDENCE if state[key] is None) == missing
+
+
+@pytest.mark.parametrize(
+    "processes",
+    [
+        "garbage\n",
+        f"{UUID}, x, 1, python\n",
+        f"{UUID}, ², 1, python\n",
+        f"{UUID}, 12\n",
+        f"{UUID}, 12, 5, python\nInsufficient Permissions\n",
+        subprocess.CalledProcessError(9, "nvidia-smi"),
+    ],
+)
+def test_a_damaged_list_of_processes_is_no_empty_one(
+    gpu_state: ModuleType, processes: str | Exception
+) -> None:
+    state = state_of(gpu_state, FakeNvidiaSmi([IDLE], processes))
+    assert state["processes"] is None
+    assert state["memory_used_mib"] == 0
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileNotFoundError("nvidia-smi"),
+        PermissionError("nvidia-smi"),
+        subprocess.TimeoutExpired("nvidia-smi", 10),
+        subprocess.CalledProcessError(255, "nvidia-smi"),
+    ],
+)
+def test_without_nvidia_smi_all_is_missing(gpu_state: ModuleType, error: Exception) -> None:
+    ask = FakeNvidiaSmi([error])
+    state = state_of(gpu_state, ask)
+    assert {key for key, value in state.items() if value is not None} == {"gpu"}
+    # Neither name of the field helps, and nothing else is asked.
+    assert len(ask.asked) == 2
+
+
+def test_an_older_driver_has_another_name_for_the_reasons(gpu_state: ModuleType) -> None:
+    ask = FakeNvidiaSmi([subprocess.CalledProcessError(2, "nvidia-smi"), IDLE])
+    assert state_of(gpu_state, ask)["throttle"] == 1
+    names = [options[0].rpartition(",")[2] for options in ask.asked if "query-gpu" in options[0]]
+    assert names == ["clocks_event_reasons.active"] + ["clocks_throttle_reasons.active"] * 5
+
+
+def test_a_tool_that_dies_between_two_readings_leaves_no_utilisation(gpu_state: ModuleType) -> None:
+    ask = FakeNvidiaSmi([IDLE, subprocess.CalledProcessError(255, "nvidia-smi")])
+    assert state_of(gpu_state, ask)["utilisation_percent"] is None
+
+
+def test_all_calls_together_have_a_time_limit(gpu_state: ModuleType) -> None:
+    now = [0.0]
+    ask = FakeNvidiaSmi([IDLE])
+
+    def slow(options: list[str], seconds: float) -> str:
+        now[0] += 4.0
+        return ask(options, seconds)
+
+    (state,) = gpu_state.read_states([UUID], slow, lambda _: None, lambda: now[0])
+    assert len(ask.asked) == 3
+    assert state["processes"] is None
+
+
+def test_the_tool_itself_is_bounded(gpu_state: ModuleType, tmp_path: Path, monkeypatch: Any) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\nexec sleep 60\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(subprocess.TimeoutExpired):
+        gpu_state.ask_nvidia_smi(gpu_state.GPU_QUERIES[0], 0.2)

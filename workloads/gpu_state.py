@@ -1,0 +1,161 @@
+"""What uses the GPUs before and after a run: other processes, memory, utilisation, clocks.
+
+Standard library only. The supervisor asks nvidia-smi before its ranks start and after they ended, so that
+whatever is seen there belongs to something else. A container does not see the processes of others: there,
+memory in use and utilisation show them.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+Ask = Callable[[list[str], float], str]
+"""Runs nvidia-smi with options within seconds, and returns what it printed.
+
+Raises:
+    OSError: It is not there, or does not start.
+    subprocess.SubprocessError: It ended badly or not in time.
+"""
+
+READINGS = 5
+FEWEST_READINGS = 3
+BETWEEN_S = 0.2
+SETTLE_S = 1.2
+"""How long after a run utilisation is still that of the run: nvidia-smi averages over up to a second."""
+TIME_LIMIT_S = 10.0
+"""How long all calls of one moment may take together."""
+MOST_PROCESSES = 16
+KEYS = ("memory_used_mib", "utilisation_percent", "sm_clock_mhz", "temperature_c", "power_w", "throttle")
+"""What a state says of a GPU, in the order of the cells; ``throttle`` has NVML's bits."""
+_FORM = "--format=csv,noheader,nounits"
+_FIELDS = "uuid,memory.used,utilization.gpu,clocks.sm,temperature.gpu,power.draw"
+GPU_QUERIES = (
+    [f"--query-gpu={_FIELDS},clocks_event_reasons.active", _FORM],
+    [f"--query-gpu={_FIELDS},clocks_throttle_reasons.active", _FORM],
+)
+"""The same question as drivers from 535 on and older ones name its last field."""
+PROCESS_QUERY = ["--query-compute-apps=gpu_uuid,pid,used_memory,process_name", _FORM]
+
+
+def ask_nvidia_smi(options: list[str], seconds: float) -> str:
+    """Return what nvidia-smi prints.
+
+    Raises:
+        OSError: It is not there, or does not start.
+        subprocess.SubprocessError: It ended badly or not in time.
+    """
+    done = subprocess.run(
+        ["nvidia-smi", *options],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=max(seconds, 0.1),
+        check=True,
+    )
+    return done.stdout.decode("utf-8", "replace")
+
+
+def number_of_cell(text: str) -> float | None:
+    """Return the number of a cell; None for "[N/A]" and all else that is no finite number of 0 or more."""
+    text = text.strip()
+    try:
+        # Bits are printed as 0x0000000000000001.
+        value = float(int(text, 16)) if text.lower().startswith("0x") else float(text)
+    except (ValueError, OverflowError):
+        return None
+    return value if math.isfinite(value) and value >= 0 and "_" not in text else None
+
+
+def read_gpu_rows(text: str) -> dict[str, dict[str, float | None]]:
+    """Return the fields of each GPU by UUID; a row that is damaged, or a second one, gives none."""
+    rows: dict[str, dict[str, float | None]] = {}
+    nothing: dict[str, float | None] = dict.fromkeys(KEYS)
+    for line in text.splitlines():
+        uuid, *cells = (cell.strip() for cell in line.split(","))
+        if len(cells) != len(KEYS) or uuid in rows:
+            rows[uuid] = dict(nothing)
+            continue
+        rows[uuid] = {key: number_of_cell(cells[at]) for at, key in enumerate(KEYS)}
+    return rows
+
+
+def read_processes(text: str) -> list[dict[str, Any]] | None:
+    """Return the compute processes, each with its GPU; None where a line is no process."""
+    found = []
+    for line in text.splitlines():
+        # The name comes last: it may hold commas.
+        cells = [cell.strip() for cell in line.split(",", 3)]
+        if not line.strip():
+            continue
+        if len(cells) != 4 or not cells[1].isdecimal():
+            return None
+        uuid, pid, memory, name = cells
+        found.append({"gpu": uuid, "pid": int(pid), "memory_mib": number_of_cell(memory), "name": name[:100]})
+    return found
+
+
+def read_states(
+    uuids: Iterable[str],
+    ask: Ask = ask_nvidia_smi,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[dict[str, Any]]:
+    """Return the state of each GPU, read for about a second.
+
+    Utilisation is the median of :data:`READINGS` readings, all else is of the last one; ``processes`` are the
+    compute processes on the GPU. What could not be read is None. It takes :data:`TIME_LIMIT_S` at most, and
+    raises nothing for whatever nvidia-smi does.
+
+    Args:
+        uuids: The GPUs.
+        ask: Runs nvidia-smi.
+        sleep: Waits between readings.
+        clock: Seconds that only grow.
+    """
+    end = clock() + TIME_LIMIT_S
+
+    def answer(options: list[str]) -> str | None:
+        if clock() >= end:
+            return None
+        try:
+            return ask(options, end - clock())
+        except (OSError, subprocess.SubprocessError):
+            return None
+
+    readings: list[dict[str, dict[str, float | None]]] = []
+    queries = list(GPU_QUERIES)
+    while queries and len(readings) < READINGS:
+        text = answer(queries[0])
+        if text is None:
+            # The driver does not know a field's name, or the tool is missing or hangs: later it does, too.
+            queries.pop(0)
+            continue
+        readings.append(read_gpu_rows(text))
+        if len(readings) < READINGS:
+            sleep(BETWEEN_S)
+    listed = answer(PROCESS_QUERY) if readings else None
+    processes = None if listed is None else read_processes(listed)
+    return [_state(uuid, readings, processes) for uuid in uuids]
+
+
+def _state(
+    uuid: str, readings: list[dict[str, dict[str, float | None]]], processes: list[dict[str, Any]] | None
+) -> dict[str, Any]:
+    """Return the state of one GPU from all readings."""
+    state: dict[str, Any] = {"gpu": uuid}
+    last = readings[-1].get(uuid, {}) if readings else {}
+    for key in KEYS:
+        state[key] = last.get(key)
+    used = [reading.get(uuid, {}).get("utilisation_percent") for reading in readings]
+    known = [one for one in used if one is not None]
+    enough = len(known) == len(used) >= FEWEST_READINGS
+    state["utilisation_percent"] = statistics.median_high(known) if enough else None
+    state["processes"] = None
+    if processes is not None:
+        own = [one for one in processes if one["gpu"] == uuid][:MOST_PROCESSES]
+        state["processes"] = [{key: one[key] for key in ("pid", "memory_mib", "name")} for one in own]
+    return state
