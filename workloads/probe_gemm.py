@@ -3,7 +3,9 @@
 
 One process per GPU, all at once, on normally distributed data (zeros run faster than real data will).
 ``gemm`` is every point of the sweep, ``gemm_best`` the best per format, ``gemm_fixed`` one shape that is
-always the same. A product of an M x K and a K x N matrix counts 2 M N K operations.
+always the same. ``gemm_sustained`` and ``gemm_p95`` are of products back to back for a second, in which a
+neighbour that takes a part of the time shows. A product of an M x K and a K x N matrix counts 2 M N K
+operations.
 """
 
 from __future__ import annotations
@@ -29,6 +31,12 @@ CPU_FIXED = 1024
 MOST_SECONDS = 0.05
 PAUSE_S = 0.2
 """A GPU computes a point in a short burst after a pause: later its power limit sets the speed."""
+
+SUSTAINED = {"fp32": GPU_FIXED, "bf16": 16384}
+"""Format and size of the products that run back to back; fp32 stays below the power limit."""
+SUSTAINED_S = 1.0
+SLOW_SHARE = 0.05
+"""``gemm_p95`` is the rate of the fastest product among this share of the slowest ones."""
 
 ROWS_CHECKED = 64
 TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2, "fp16": 1e-2, "fp8": 2e-1}
@@ -82,6 +90,12 @@ def supported(dtype: str, device: torch.device) -> bool:
     return capability >= needed
 
 
+def _kind(dtype: str) -> torch.dtype:
+    """Return the type of the values of a product."""
+    kinds = {"bf16": torch.bfloat16, "fp8": torch.bfloat16, "fp16": torch.float16}
+    return kinds.get(dtype, torch.float32)
+
+
 def product(dtype: str, size: int, device: torch.device) -> tuple[Any, Any, Callable[[Any], Any]]:
     """Return two random matrices and the function that multiplies them into a given output."""
     torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
@@ -97,8 +111,7 @@ def product(dtype: str, size: int, device: torch.device) -> tuple[Any, Any, Call
             )
 
     else:
-        kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(dtype, torch.float32)
-        left, right = left.to(kind), right.to(kind)
+        left, right = left.to(_kind(dtype)), right.to(_kind(dtype))
 
         def multiply(out: Any) -> Any:
             return torch.mm(left, right, out=out)
@@ -114,8 +127,7 @@ def measure(dtype: str, size: int, device: torch.device, seconds: float) -> tupl
         rows), and the number of wrong values.
     """
     left, right, multiply = product(dtype, size, device)
-    kind = torch.bfloat16 if dtype == "fp8" else left.dtype
-    first = torch.full((size, size), math.nan, device=device, dtype=kind)
+    first = torch.full((size, size), math.nan, device=device, dtype=_kind(dtype))
     multiply(first)
     last = torch.full_like(first, math.nan)
     if device.type == "cuda":
@@ -132,6 +144,44 @@ def measure(dtype: str, size: int, device: torch.device, seconds: float) -> tupl
     wrong = int((~(difference.abs() <= bound)).sum()) + int((~((last - first).abs() <= bound)).sum())
     error = float(difference.norm() / exact.norm())
     return 2.0 * size**3 / time_s / 1e12, error, wrong
+
+
+def slow_seconds(times_s: list[float]) -> float:
+    """Return the 95th percentile of times in seconds: at least one in twenty took so long or longer."""
+    return sorted(times_s)[len(times_s) - max(1, math.ceil(SLOW_SHARE * len(times_s)))]
+
+
+def sustained(dtype: str, size: int, device: torch.device) -> tuple[float, float]:
+    """Run products back to back for :data:`SUSTAINED_S` on a GPU, each timed by events.
+
+    Returns:
+        TFLOP/s of all products over the time that all took, and of the one at the 95th percentile of times.
+    """
+    _, _, multiply = product(dtype, size, device)
+    out = torch.empty((size, size), device=device, dtype=_kind(dtype))
+    for _ in range(3):
+        multiply(out)
+    torch.cuda.synchronize(device)
+    # Queued at once: a host that is late would look like a neighbour on the GPU.
+    count = max(20, min(2000, round(SUSTAINED_S / common.median_seconds(lambda: multiply(out), device, 0.0))))
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+    marks[0].record()
+    for mark in marks[1:]:
+        multiply(out)
+        mark.record()
+    torch.cuda.synchronize(device)
+    times_s = [marks[at].elapsed_time(marks[at + 1]) / 1e3 for at in range(count)]
+    work = 2.0 * size**3 / 1e12
+    return work * count / sum(times_s), work / slow_seconds(times_s)
+
+
+def log_sustained(dtype: str, device: torch.device, log: Log, labels: dict[str, str]) -> None:
+    """Log what products back to back reach, in the formats and the size of :data:`SUSTAINED`."""
+    size = SUSTAINED[dtype]
+    labels = {"dtype": dtype, "shape": f"{size}x{size}x{size}", **labels}
+    mean, slow = sustained(dtype, size, device)
+    log.measurement("gemm_sustained", mean, "TFLOP/s", HIGHER, **labels)
+    log.measurement("gemm_p95", slow, "TFLOP/s", HIGHER, **labels)
 
 
 def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
@@ -159,6 +209,8 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
         worst = math.nan if any(math.isnan(error) for error in errors) else max(errors)
         log.measurement("max_relative_error", worst, "1", LOWER, dtype=dtype, **labels)
         log.measurement("wrong_values", wrong, "1", LOWER, dtype=dtype, **labels)
+        if found and SUSTAINED.get(dtype) in sizes:
+            log_sustained(dtype, device, log, labels)
         log.progress("gemm", done + 1, len(dtypes))
     if skipped := [dtype for dtype in wanted if dtype not in dtypes]:
         common.say(f"not supported here, so not measured: {', '.join(skipped)}")
@@ -166,4 +218,4 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(common.run("probe_gemm", parser(), plan, probe))
+    sys.exit(common.run("probe_gemm", parser(), plan, probe, gpu_states=True))
