@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import re
 import xml.etree.ElementTree as ElementTree
@@ -12,6 +13,7 @@ import pytest
 
 from rackproof.core.records import Verdict
 from rackproof.logs import parse, read_gpus
+from rackproof.logs.gpu_use import read_gpu_state
 from rackproof.nodes.facts import findings_from_facts, node_from_facts
 from testrack.tests.fakes.fake_paths import shape
 
@@ -312,3 +314,28 @@ def test_gpus_keep_their_names_between_tools(node: Callable) -> None:
     assert re.findall(r"Device UUID: (\S+)", node.ok("dcgmi discovery -l")) == listed
     slots = [line.split()[0] for line in node.ok("lspci -D -d 10de:").splitlines()]
     assert [f"0000{slot}".upper() for slot in slots] == [gpu.bus_id.upper() for gpu in gpus]
+
+
+@pytest.mark.parametrize("sku", ["h100", "h200", "gb300"])
+def test_the_probes_read_an_idle_gpu_of_the_rack(sku: str, root: Path, make: Callable) -> None:
+    """Both questions that probes ask have an answer, with no neighbour on any GPU."""
+    spec = importlib.util.spec_from_file_location("gpu_state", root / "workloads/gpu_state.py")
+    gpu_state = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(gpu_state)
+    node = make(sku)
+    uuids = node.ok("nvidia-smi --query-gpu=uuid --format=csv,noheader").split()
+    states = gpu_state.read_states(
+        uuids, lambda options, seconds: node.ok(["nvidia-smi", *options]), lambda _: None
+    )
+    assert [state["gpu"] for state in states] == uuids
+    for state in states:
+        assert all(value is not None for value in state.values())
+        read = read_gpu_state({"moment": "begin", **state})
+        assert (read.missing, read.shared, read.slowdowns) == ((), (), ())
+    # Both drivers' names of the last field are known to this one.
+    assert (
+        len(
+            {node.ok(["nvidia-smi", *query, "-i", "0"]).rpartition(",")[2] for query in gpu_state.GPU_QUERIES}
+        )
+        == 1
+    )

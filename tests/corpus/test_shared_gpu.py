@@ -1,0 +1,88 @@
+"""A probe's log with the state of its GPU: each line and field that is taken away makes no better verdict.
+
+The log is that of a healthy H200 of the corpus, to which the events are added that the probe logs today.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rackproof.core.records import Verdict
+from tests.corpus import judging
+
+CASE = "h200-c-gemm-alone"
+IDLE = {
+    "memory_used_mib": 0.0,
+    "utilisation_percent": 0.0,
+    "sm_clock_mhz": 345.0,
+    "temperature_c": 31.0,
+    "power_w": 77.36,
+    "throttle": 1.0,
+    "processes": [],
+}
+BUSY = {
+    **IDLE,
+    "memory_used_mib": 723.0,
+    "utilisation_percent": 45.0,
+    "processes": [{"pid": 4711, "memory_mib": 714.0, "name": "python3"}],
+}
+Judge = Callable[[dict[str, Any] | None, dict[str, Any] | None], judging.Judged]
+
+
+@pytest.fixture
+def judge_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
+    """Return a function that judges the log with these states before and after the run; None: no event."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    source = judging.CORPUS
+    raw = yaml.safe_load((source / "cases" / CASE / judging.CASE_FILE).read_text())
+    del raw["result"]
+    lines = judging.read_text(source / "cases" / CASE, raw["logs"]["localhost"]).splitlines(keepends=True)
+    (facts,) = [json.loads(line.partition(":::MLLOG ")[2]) for line in lines if '"key": "facts"' in line]
+    corpus = tmp_path / "corpus"
+    (corpus / "cases" / CASE).mkdir(parents=True)
+    (corpus / "machines").symlink_to(source / "machines")
+    (corpus / "cases" / CASE / judging.CASE_FILE).write_text(yaml.safe_dump(raw))
+    monkeypatch.setattr(judging, "CORPUS", corpus)
+
+    def event(moment: str, state: dict[str, Any]) -> str:
+        value = {"moment": moment, "gpu": facts["value"]["gpus"], **state}
+        last = json.loads(lines[-1].partition(":::MLLOG ")[2])["time_ms"]
+        time_ms = facts["time_ms"] - 1 if moment == "begin" else last + 1
+        return f":::MLLOG {json.dumps({**facts, 'time_ms': time_ms, 'key': 'gpu_state', 'value': value})}\n"
+
+    def judge(begin: dict[str, Any] | None, end: dict[str, Any] | None) -> judging.Judged:
+        first = next(at for at, line in enumerate(lines) if '"key": "facts"' in line)
+        text = [*lines[:first], *([event("begin", begin)] if begin is not None else []), *lines[first:]]
+        text += [event("end", end)] if end is not None else []
+        (corpus / "cases" / CASE / "localhost.log").write_text("".join(text))
+        results = tmp_path / f"results-{len(list(tmp_path.iterdir()))}"
+        results.mkdir()
+        return judging.judge_case(CASE, results)
+
+    return judge
+
+
+def test_an_idle_gpu_passes_and_a_shared_one_does_not(judge_with: Judge) -> None:
+    assert judge_with(IDLE, IDLE).verdict is Verdict.PASS
+    for states in ((BUSY, IDLE), (IDLE, BUSY), (BUSY, BUSY)):
+        judged = judge_with(*states)
+        assert (judged.verdict, judged.codes) == (Verdict.UNPROVEN, ("gpu_shared",))
+        assert "723 MiB" in judged.reasons[0]
+
+
+@pytest.mark.parametrize("state", [IDLE, BUSY], ids=["idle", "busy"])
+def test_a_state_that_is_taken_away_makes_no_better_verdict(judge_with: Judge, state: dict[str, Any]) -> None:
+    for states in ((None, state), (state, None), (None, None)):
+        judged = judge_with(*states)
+        assert judged.verdict is Verdict.UNPROVEN, states
+        assert "gpu_use_not_stated" in judged.codes
+    for key in ("memory_used_mib", "utilisation_percent", "processes"):
+        for damaged in ({**state, key: None}, {one: two for one, two in state.items() if one != key}):
+            assert judge_with(damaged, state).verdict is Verdict.UNPROVEN, key
