@@ -126,6 +126,50 @@ print("caught")
 """
 
 
+SUSTAINED = """
+import torch
+import probe_gemm
+
+times = [1.0] * 18 + [3.0, 2.0]
+assert probe_gemm.slow_seconds(times) == 3.0
+assert probe_gemm.slow_seconds([1.0] * 95 + [2.0] * 5) == 2.0
+assert probe_gemm.slow_seconds([1.0] * 96 + [2.0] * 4) == 1.0
+assert probe_gemm.slow_seconds([4.0]) == 4.0
+
+# A GPU whose clock ticks once per product, and that a neighbour has in every tenth one for as long again.
+now = [0.0]
+class Event:
+    def __init__(self, enable_timing):
+        self.at = None
+    def record(self):
+        self.at = now[0]
+    def elapsed_time(self, other):
+        return (other.at - self.at) * 1e3
+real, calls = torch.mm, [0]
+def timed(left, right, out):
+    calls[0] += 1
+    now[0] += 0.02 if calls[0] % 10 else 0.04
+    return real(left, right, out=out)
+torch.mm = timed
+torch.cuda.Event, torch.cuda.synchronize = Event, lambda device: None
+probe_gemm.common.median_seconds = lambda call, device, seconds: 0.02
+mean, slow = probe_gemm.sustained("fp32", 64, torch.device("cpu"))
+alone = 2.0 * 64**3 / 1e12 / 0.02
+assert abs(mean / alone - 1 / 1.1) < 1e-6, mean / alone
+assert abs(slow / alone - 0.5) < 1e-6, slow / alone
+print("seen")
+"""
+
+
+def test_products_back_to_back_show_a_neighbour(root: Path, torch_python: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(root / "workloads"), "RACKPROOF_WORKLOAD_RANK": "0"}
+    done = subprocess.run(
+        [torch_python, "-c", SUSTAINED], capture_output=True, text=True, timeout=120, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "seen"
+
+
 def test_checks_catch_wrong_values(root: Path, torch_python: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(root / "workloads"), "RACKPROOF_WORKLOAD_RANK": "0"}
     done = subprocess.run(
