@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -180,3 +182,66 @@ def test_the_tool_itself_is_bounded(gpu_state: ModuleType, tmp_path: Path, monke
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     with pytest.raises(subprocess.TimeoutExpired):
         gpu_state.ask_nvidia_smi(gpu_state.GPU_QUERIES[0], 0.2)
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {workloads!r})
+import common
+
+common.gpus = lambda: [common.Gpu(0, {uuid!r}, "NVIDIA H200")]
+
+def work(options, rank, log):
+    common.mark_start(rank, log)
+    if options.seed == 3:
+        raise ValueError("broken")
+    common.mark_stop(rank)
+
+plan = lambda options: max(1, len(common.chosen_by_device(options.device, options.gpus)))
+sys.exit(common.run("probe", common.probe_parser("", 1.0), plan, work, gpu_states=True))
+"""
+TOOL = """#!/bin/sh
+case "$1" in
+--query-gpu=*clocks_event_reasons.active) echo '{idle}' ;;
+--query-compute-apps=*) ;;
+*) exit 2 ;;
+esac
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "tool", "expected"),
+    [
+        ([], TOOL, ["begin 0.0", "init_stop", "run_stop", "end 0.0"]),
+        # Without an answer the run goes on; its log proves nothing.
+        ([], "#!/bin/sh\nexit 9\n", ["begin None", "init_stop", "run_stop", "end None"]),
+        # After a run that failed nothing more is asked.
+        (["--seed", "3"], TOOL, ["begin 0.0", "init_stop", "run_stop"]),
+        # On the CPU no GPU is used.
+        (["--device", "cpu"], TOOL, ["init_stop", "run_stop"]),
+    ],
+    ids=["idle", "no answer", "failed", "cpu"],
+)
+def test_a_probe_states_its_gpu_before_its_ranks_start_and_after_they_ended(
+    root: Path, tmp_path: Path, arguments: list[str], tool: str, expected: list[str]
+) -> None:
+    path = tmp_path / "nvidia-smi"
+    path.write_text(tool.format(idle=IDLE.strip()))
+    path.chmod(0o755)
+    script = tmp_path / "probe.py"
+    script.write_text(SCRIPT.format(workloads=str(root / "workloads"), uuid=UUID))
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = [sys.executable, str(script), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    assert done.returncode == (1 if "3" in arguments else 0), done.stderr
+    found = []
+    for line in done.stdout.splitlines():
+        if line.startswith(":::MLLOG "):
+            event = json.loads(line[len(":::MLLOG ") :])
+            if event["key"] == "gpu_state":
+                assert event["value"]["gpu"] == UUID
+                found.append(f"{event['value']['moment']} {event['value']['memory_used_mib']}")
+            elif event["key"] in ("init_stop", "run_stop"):
+                found.append(event["key"])
+    assert found == expected
