@@ -27,7 +27,9 @@ FEWEST_READINGS = 3
 BETWEEN_S = 0.2
 SETTLE_S = 1.2
 """How long after a run utilisation is still that of the run: nvidia-smi averages over up to a second."""
-TIME_LIMIT_S = 10.0
+SLOW_S = 4.0
+"""After this time the fewest readings are enough: without persistence a call takes a second for each GPU."""
+TIME_LIMIT_S = 30.0
 """How long all calls of one moment may take together."""
 MOST_PROCESSES = 16
 KEYS = ("memory_used_mib", "utilisation_percent", "sm_clock_mhz", "temperature_c", "power_w", "throttle")
@@ -91,7 +93,7 @@ def read_processes(text: str) -> list[dict[str, Any]] | None:
         cells = [cell.strip() for cell in line.split(",", 3)]
         if not line.strip():
             continue
-        if len(cells) != 4 or not cells[1].isdecimal():
+        if len(cells) != 4 or not cells[0].startswith("GPU-") or not cells[1].isdecimal():
             return None
         uuid, pid, memory, name = cells
         found.append({"gpu": uuid, "pid": int(pid), "memory_mib": number_of_cell(memory), "name": name[:100]})
@@ -106,9 +108,9 @@ def read_states(
 ) -> list[dict[str, Any]]:
     """Return the state of each GPU, read for about a second.
 
-    Utilisation is the median of :data:`READINGS` readings, all else is of the last one; ``processes`` are the
-    compute processes on the GPU. What could not be read is None. It takes :data:`TIME_LIMIT_S` at most, and
-    raises nothing for whatever nvidia-smi does.
+    Utilisation is the median of :data:`READINGS` readings, or of :data:`FEWEST_READINGS` where calls are slow;
+    all else is of the last one. ``processes`` are the compute processes on the GPU. What could not be read is
+    None. It takes :data:`TIME_LIMIT_S` at most, and raises nothing for whatever nvidia-smi does.
 
     Args:
         uuids: The GPUs.
@@ -116,7 +118,8 @@ def read_states(
         sleep: Waits between readings.
         clock: Seconds that only grow.
     """
-    end = clock() + TIME_LIMIT_S
+    begin = clock()
+    end = begin + TIME_LIMIT_S
 
     def answer(options: list[str]) -> str | None:
         if clock() >= end:
@@ -135,6 +138,8 @@ def read_states(
             queries.pop(0)
             continue
         readings.append(read_gpu_rows(text))
+        if len(readings) >= FEWEST_READINGS and clock() - begin > SLOW_S:
+            break
         if len(readings) < READINGS:
             sleep(BETWEEN_S)
     listed = answer(PROCESS_QUERY) if readings else None

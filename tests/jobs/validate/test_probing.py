@@ -33,6 +33,7 @@ from tests.jobs.validate.probes import (
     Slurm,
     digest,
     gpu,
+    line,
     log,
     measurement,
     node_says,
@@ -433,6 +434,22 @@ def test_a_gpu_that_said_nothing_has_not_passed(speeds: int, checked: int) -> No
     (why,) = got.reasons
     assert why.verdict is Verdict.UNPROVEN
     assert "3 of 4 GPUs gave a result" in why.text
+
+
+@pytest.mark.parametrize(("used_percent", "shared"), [(0, False), (45, True)])
+def test_a_gpu_that_something_else_uses_proves_nothing(used_percent: int, shared: bool) -> None:
+    name = RACK[0]
+    gemm = [
+        measurement("gemm_best", 790.0, "TFLOP/s", "higher", dtype="bf16", gpu=gpu(name, slot))
+        for slot in range(GPUS)
+    ]
+    right = [measurement("wrong_values", 0, "1", "lower", gpu=gpu(name, slot)) for slot in range(GPUS)]
+    state = {"moment": "begin", "gpu": gpu(name, 2), "memory_used_mib": 4, "processes": []}
+    stated = line("gpu_state", {**state, "utilisation_percent": used_percent})
+    text = section("python", "") + section("gemm", log(stated, *gemm, *right))
+    got = read_node_probes(plan(chosen=("gemm",)), own_target(), classify_exit(text, "0", 1.0))
+    assert [one.verdict for one in got.reasons] == [Verdict.UNPROVEN] * shared
+    assert all(gpu(name, 2) in one.text and "busy 45 %" in one.text for one in got.reasons)
 
 
 def test_numbers_of_a_gpu_that_nobody_saw_in_the_node_prove_nothing() -> None:
