@@ -108,7 +108,7 @@ def read_states(
 ) -> list[dict[str, Any]]:
     """Return the state of each GPU, read for about a second.
 
-    Utilisation is the median of :data:`READINGS` readings, or of :data:`FEWEST_READINGS` where calls are slow;
+    Utilisation is the median of :data:`READINGS` readings, of :data:`FEWEST_READINGS` where calls are slow;
     all else is of the last one. ``processes`` are the compute processes on the GPU. What could not be read is
     None. It takes :data:`TIME_LIMIT_S` at most, and raises nothing for whatever nvidia-smi does.
 
