@@ -1,7 +1,7 @@
 """reimage.yml on virtual machines with empty disks, in the test rack's network.
 
-From BMC and network boot to a node that takes jobs: one machine in the suite vm; two machines, and what may go
-wrong on the way, in the suite vms.
+From BMC and network boot to a node that takes jobs: one machine in the suite vm; two machines, and what
+may go wrong on the way, in the suite vms.
 """
 
 from __future__ import annotations

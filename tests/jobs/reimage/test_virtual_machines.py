@@ -1,4 +1,4 @@
-"""What the suite vms starts: machines that differ, an inventory that lacks nothing, units that start and end."""
+"""What the suite vms starts: machines that differ, a whole inventory, units that start and end."""
 
 from __future__ import annotations
 
