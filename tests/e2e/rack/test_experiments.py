@@ -115,9 +115,10 @@ class Lab:
 
 
 def provisioned(ssh: Command) -> list[str]:
-    """Return the nodes that can be used: those named, or those of the rack that provision.yml has been on."""
-    there = set(ssh(CONTROLLER, "sinfo --noheader -N -o %N").stdout.split())
-    return [name for name in NAMED or FOUR if name in there]
+    """Return the nodes that can be used: of those named, or of the first four, those that Slurm has idle."""
+    # A smaller rack has the others in its configuration only: they are down.
+    states = ssh(CONTROLLER, "sinfo --noheader -N -o '%N %T'").stdout.splitlines()
+    return [name for name in NAMED or FOUR if f"{name} idle" in states]
 
 
 @pytest.fixture(scope="module")
