@@ -46,7 +46,7 @@ def refuse_if_claimed() -> None:
 
 
 @contextlib.contextmanager
-def claim(checkout: Path, say: Console) -> Iterator[None]:
+def claim(checkout: Path, console: Console) -> Iterator[None]:
     """Claim the rack for this process and the commands that it starts; wait while another one has it."""
     LOCKS.mkdir(parents=True, exist_ok=True)
     with (LOCKS / "use").open("a+") as lock:
@@ -54,7 +54,7 @@ def claim(checkout: Path, say: Console) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             pid, other = read_user()
-            say.say(f"the rack is in use by process {pid} of {other}; waiting for it to end ...")
+            console.say(f"the rack is in use by process {pid} of {other}; waiting for it to end ...")
             fcntl.flock(lock, fcntl.LOCK_EX)
         lock.truncate(0)
         lock.write(json.dumps({"pid": os.getpid(), "checkout": str(checkout)}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -64,6 +65,18 @@ def play(
     process = start(root, playbook, nodes, *words, given=given, **environment)
     said, _ = process.communicate(timeout=timeout)
     return subprocess.CompletedProcess(process.args, process.returncode, said, "")
+
+
+def changes(done: Done, node: str) -> int:
+    """Return how many tasks of a playbook changed something on a node."""
+    found = re.search(rf"^{node}\s+: ok=\d+\s+changed=(\d+)", done.stdout, re.MULTILINE)
+    assert found, done.stdout
+    return int(found[1])
+
+
+def state_in_slurm(rack: Command, node: str) -> str:
+    """Return a node's state and the reason for it."""
+    return rack(CONTROLLER, f"sinfo --noheader --Node --nodes {node} --format '%T %E'").stdout.strip()
 
 
 def trust(ssh: Command, mark: str, nodes: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tools.proof.runner import Lanes, Part, end_leftovers, format_table
@@ -94,6 +95,12 @@ class Proof:
         limit = min(minutes * 60 * LIMIT_FACTOR, LIMIT_MAX_S)
         return Part(name, commands, limit, expected, RECORDS / f"{name}.log")
 
+    def take_rack_down(self) -> None:
+        """Take the rack down, after whatever became of the parts."""
+        Lanes(ROOT, self.environment, self.console.say).run(
+            [[self.part("rack down", f"{RACK} down", minutes=1)]]
+        )
+
 
 def run_gate() -> int:
     """Run what every change has to pass, print the table, keep the record; return the exit status."""
@@ -101,6 +108,7 @@ def run_gate() -> int:
     proof.check_disk()
     tree = tree_hash()
     suite = read_table()["four-jobs"]
+    inputs = Inputs(digest_inputs(suite), tree)
     installation = proof.part("environment", minutes=1)
     installation.state, installation.seconds = "green", proof.seconds
     tests = ".venv/bin/pytest -q --numprocesses=auto --suite fast"
@@ -118,11 +126,12 @@ def run_gate() -> int:
         with claim(ROOT, proof.console):
             green = proof.lanes.run([[packages]]) and proof.lanes.run([left, right])
             if not green:
-                proof.lanes = Lanes(ROOT, proof.environment, proof.console.say)
-                proof.lanes.run([[proof.part("rack down", f"{RACK} down", minutes=1)]])
+                proof.take_rack_down()
     finally:
         result = "green" if all(part.state == "green" for part in parts) else "red"
-        keep("gate", {"tree": tree, "result": result, "seconds": round(proof.seconds)}, parts)
+        keep("gate", Inputs(tree, tree), result, proof.seconds, parts)
+        if right[-1].state in ("green", "red"):
+            keep(suite.name, inputs, right[-1].state, right[-1].seconds, [])
     print(
         f"\n{format_table([installation, *parts], proof.seconds)}\n\nthe gate is {result}: {tree}", flush=True
     )
@@ -130,10 +139,25 @@ def run_gate() -> int:
     return int(result != "green")
 
 
-def keep(name: str, record: dict[str, object], parts: Sequence[Part]) -> None:
-    """Keep the record of a suite or the gate, and how long its green parts took."""
+@dataclass(frozen=True)
+class Inputs:
+    """What a run began with: the digest of its input files, and git's hash of the tree."""
+
+    digest: str
+    tree: str
+
+
+def keep(name: str, inputs: Inputs, result: str, seconds: float, parts: Sequence[Part]) -> None:
+    """Keep the record of a suite or the gate, and how long its green parts took.
+
+    What ran while files were changed is green for neither the old nor the new ones: its record names no inputs.
+    """
+    record = {"inputs": inputs.digest, "tree": inputs.tree}
+    if tree_hash() != inputs.tree:
+        record = {"inputs": "", "tree": ""}
+        print(f"files were changed while {name} ran: it counts for none; run it again", file=sys.stderr)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    write_record(name, {"inputs": record["tree"], **record, "at": now})
+    write_record(name, {**record, "result": result, "seconds": round(seconds), "at": now})
     took = {part.name: round(part.seconds) for part in parts if part.state == "green"}
     write_record("timings", read_record("timings") | took)
 
@@ -172,25 +196,22 @@ def run_suites() -> int:
         print("nothing to do: every suite is green for these files; FORCE=1 runs them again")
         return 0
     proof.lanes.go_on = True
-    by_part = {suite.name: (suite_part(proof, suite), suite, digest_inputs(suite)) for suite in suites}
     tree = tree_hash()
+    inputs = {suite.name: Inputs(digest_inputs(suite), tree) for suite in suites}
 
     def after(part: Part) -> None:
         if part.state in ("green", "red"):
-            inputs = by_part[part.name][2]
-            record = {"inputs": inputs, "tree": tree, "result": part.state, "seconds": round(part.seconds)}
-            keep(part.name, record, [part])
+            keep(part.name, inputs[part.name], part.state, part.seconds, [part])
 
     lanes = [
-        [part for part, suite, _ in by_part.values() if not suite.rack],
-        [part for part, suite, _ in by_part.values() if suite.rack],
+        [suite_part(proof, suite) for suite in suites if not suite.rack],
+        [suite_part(proof, suite) for suite in suites if suite.rack],
     ]
     parts = [part for lane in lanes for part in lane]
     if lanes[1]:
         with claim(ROOT, proof.console):
             green = proof.lanes.run(lanes, after)
-            proof.lanes = Lanes(ROOT, proof.environment, proof.console.say)
-            proof.lanes.run([[proof.part("rack down", f"{RACK} down", minutes=1)]])
+            proof.take_rack_down()
     else:
         green = proof.lanes.run(lanes, after)
     print(f"\n{format_table(parts, proof.seconds)}\n", flush=True)

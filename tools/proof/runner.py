@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import re
 import signal
@@ -18,7 +17,8 @@ from typing import IO
 HEARTBEAT_S = 30
 GRACE_S = 15
 SHOWN_LINES = 200
-PR_SET_PDEATHSIG = 1
+END_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
+"""Has the kernel end a command when the program that started it ends, however that is."""
 COUNT = re.compile(r"^(?:=+ )?.*?\b(\d+) passed", re.MULTILINE)
 
 Say = Callable[[str], None]
@@ -55,11 +55,6 @@ def read_end(path: Path, size: int) -> str:
         return ""
 
 
-def end_with_parent() -> None:
-    """Have the kernel end this process when the one that started it ends, however that is."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 class Lanes:
     """Lists of parts that run side by side; the parts of one lane run in a row.
 
@@ -89,11 +84,11 @@ class Lanes:
         return all(part.state == "green" for lane in lanes for part in lane)
 
     def _watch(self, threads: Sequence[threading.Thread]) -> None:
-        told = time.monotonic()
+        shown = time.monotonic()
         while any(thread.is_alive() for thread in threads):
             time.sleep(0.2)
-            if time.monotonic() - told > HEARTBEAT_S:
-                told = time.monotonic()
+            if time.monotonic() - shown > HEARTBEAT_S:
+                shown = time.monotonic()
                 self.say("; ".join(_progress(part) for part in list(self.running)) or "waiting")
 
     def _run_lane(self, lane: Sequence[Part], after: Callable[[Part], None]) -> None:
@@ -126,14 +121,13 @@ class Lanes:
         """Run one command of a part; return its state."""
         # Of a single command a shell becomes that command itself: that is what ends with this process.
         process = subprocess.Popen(
-            ["bash", "-c", command],
+            [*END_WITH_PARENT, "bash", "-c", command],
             cwd=self.root,
             env=self.environment,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=end_with_parent,
         )
         while (status := process.poll()) is None:
             if self.failed.is_set():
@@ -204,8 +198,12 @@ def end_leftovers(variable: str) -> list[str]:
             The container engine is left: it serves others, too, and the rack's own command stops it.
     """
     ended = []
+    # Elsewhere the number is another process's: a container may run a gate of its own.
+    here = os.readlink("/proc/self/ns/pid")
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
+            if os.readlink(path.with_name("ns") / "pid") != here:
+                continue
             found = re.search(rb"(?:^|\0)%s=(\d+)\0" % variable.encode(), path.read_bytes())
             name = path.with_name("comm").read_text().strip()
             if found and not name.startswith(("dockerd", "containerd")) and not _is_proof(int(found[1])):

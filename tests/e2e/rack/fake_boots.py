@@ -9,14 +9,12 @@ has the rack throw the node away.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from rackproof.jobs.reimage.images import describe_image
 from testrack.tests.on_rack import Command
-from tests.e2e.reimage.test_reimage_by_image import SYSTEMCTL, Ramdisks, emulator
+from tests.e2e.reimage.test_reimage_by_image import Ramdisks, emulator, make_boot_folder
 
 BOOT_HOST = "boothost"
 SYSTEM = "27946b59-9e44-4fa7-8e91-f3527a1ef001"
@@ -45,19 +43,8 @@ class FakeBoots:
 
     def __init__(self, root: Path, folder: Path, driver: Command, node: str) -> None:
         self.folder = folder
-        for name in ("netboot/dhcp-hosts", "netboot/http/nodes", "netboot/http/boot-reports", "bin", "bmc"):
-            (folder / name).mkdir(parents=True)
-        systemctl = folder / "bin/systemctl"
-        systemctl.write_text(SYSTEMCTL.replace("FOLDER", str(folder)))
-        systemctl.chmod(0o755)
-        (folder / "disk.raw").write_bytes(b"boot" * 1000)
-        (folder / "disk.raw.json").write_text(describe_image(folder / "disk.raw").model_dump_json())
-        private, public = folder / "order-key.pem", folder / "order-key.pub"
-        for words in (
-            ["genpkey", "-algorithm", "ed25519", "-out", private],
-            ["pkey", "-in", private, "-pubout", "-out", public],
-        ):
-            subprocess.run(["openssl", *words], check=True)
+        make_boot_folder(folder)
+        (folder / "bmc").mkdir()
         host = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
         (folder / "boothost.json").write_text(json.dumps({"all": {"hosts": {BOOT_HOST: host}}}))
         self.bmc, self.address = emulator(folder / "bmc", {node: SYSTEM})

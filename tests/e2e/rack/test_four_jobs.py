@@ -16,7 +16,7 @@ import pytest
 from rackproof.jobs.reimage import tasks
 from rackproof.store.night_store import NodeNight, night_folders, read_night
 from rackproof.store.run_folder import iter_runs
-from testrack.tests.on_rack import CONTROLLER, Command, Done, play
+from testrack.tests.on_rack import CONTROLLER, Command, Done, changes, play, state_in_slurm
 from tests.e2e.rack.fake_boots import FakeBoots
 
 pytestmark = [pytest.mark.rack, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -33,18 +33,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def job(root: Path) -> Callable[..., Done]:
     """Run one of the four playbooks on nodes, with variables as `-e` gives them."""
     return lambda playbook, nodes, **given: play(root, playbook, nodes, given=given, timeout=1500)
-
-
-def changes(done: Done, node: str) -> int:
-    """Return how many tasks changed something on a node."""
-    found = re.search(rf"^{node}\s+: ok=\d+\s+changed=(\d+)", done.stdout, re.MULTILINE)
-    assert found, done.stdout
-    return int(found[1])
-
-
-def state_in_slurm(rack: Command, node: str) -> str:
-    """Return the state of a node and the reason for it."""
-    return rack(CONTROLLER, f"sinfo --noheader --Node --nodes {node} --format '%T %E'").stdout.strip()
 
 
 def test_1_provision_makes_cluster_nodes_of_bare_ones(

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from testrack.tests.on_rack import CONTROLLER, SERVICES, Command, Done, play, start
+from testrack.tests.on_rack import CONTROLLER, SERVICES, Command, Done, changes, play, start, state_in_slurm
 from tests.e2e.bench.playing import watched_processes
 
 pytestmark = [pytest.mark.rack, pytest.mark.slow]
@@ -48,24 +48,12 @@ def until(process: subprocess.Popen[str], words: str) -> str:
     raise AssertionError(f"never said {words!r}:\n{said}")
 
 
-def changes(done: Done, node: str) -> int:
-    """Return how many tasks changed something on a node."""
-    found = re.search(rf"^{node}\s+: ok=\d+\s+changed=(\d+)", done.stdout, re.MULTILINE)
-    assert found, done.stdout
-    return int(found[1])
-
-
 def attention(done: Done, node: str) -> str:
     """Return what the summary at the end says of a node that needs attention."""
     assert "NODES ***" in done.stdout, done.stdout
     summary = done.stdout.split("NODES ***", 1)[1]
     lines = summary.split(f"\n{node}: ", 1)[1].split("\ngb300-")[0]
     return " ".join(line.split("ATTENTION", 1)[1] for line in lines.split("\n") if "ATTENTION" in line)
-
-
-def state_in_slurm(rack: Command, node: str) -> str:
-    """Return a node's state and the reason for it."""
-    return rack(CONTROLLER, f"sinfo --noheader --Node --nodes {node} --format '%T %E'").stdout.strip()
 
 
 @pytest.fixture(scope="module", autouse=True)

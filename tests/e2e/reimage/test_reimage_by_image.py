@@ -161,23 +161,28 @@ class Ramdisks(threading.Thread):
             report.write_text(json.dumps(what))
 
 
+def make_boot_folder(folder: Path) -> None:
+    """Make what a boot host has: folders, an image with its description, and the key that orders need."""
+    for name in ("netboot/dhcp-hosts", "netboot/http/nodes", "netboot/http/boot-reports", "bin"):
+        (folder / name).mkdir(parents=True)
+    (folder / "bin/systemctl").write_text(SYSTEMCTL.replace("FOLDER", str(folder)))
+    (folder / "bin/systemctl").chmod(0o755)
+    (folder / "disk.raw").write_bytes(b"boot" * 1000)
+    (folder / "disk.raw.json").write_text(describe_image(folder / "disk.raw").model_dump_json())
+    for words in (
+        ["genpkey", "-algorithm", "ed25519", "-out", folder / "order-key.pem"],
+        ["pkey", "-in", folder / "order-key.pem", "-pubout", "-out", folder / "order-key.pub"],
+    ):
+        subprocess.run(["openssl", *words], check=True)
+
+
 class Site:
     """Nodes with BMCs, the host that they boot from, and ramdisks that say what a test lets them say."""
 
     def __init__(self, folder: Path, says: dict[str, dict[str, Any] | None], **hosts: dict[str, Any]) -> None:
         self.folder = folder
-        for name in ("netboot/dhcp-hosts", "netboot/http/nodes", "netboot/http/boot-reports", "bin"):
-            (folder / name).mkdir(parents=True)
-        (folder / "bin/systemctl").write_text(SYSTEMCTL.replace("FOLDER", str(folder)))
-        (folder / "bin/systemctl").chmod(0o755)
+        make_boot_folder(folder)
         (folder / "known_hosts").write_text(OLD)
-        (folder / "disk.raw").write_bytes(b"boot" * 1000)
-        (folder / "disk.raw.json").write_text(describe_image(folder / "disk.raw").model_dump_json())
-        for words in (
-            ["genpkey", "-algorithm", "ed25519", "-out", folder / "order-key.pem"],
-            ["pkey", "-in", folder / "order-key.pem", "-pubout", "-out", folder / "order-key.pub"],
-        ):
-            subprocess.run(["openssl", *words], check=True)
         (folder / "playbook.yml").write_text(PLAYBOOK)
         # The inventory does not say where things lie: it goes by the role's default.
         shutil.copytree(ROOT / "roles/netboot", folder / "roles/netboot")
