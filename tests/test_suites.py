@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tools.proof import __main__ as program
 from tools.proof import runner, suites
 from tools.proof.runner import Lanes, Part
 from tools.proof.suites import FAST, Suite, input_files, read_table, state_of, suite_of
@@ -131,6 +132,18 @@ def test_a_suite_is_green_for_the_files_that_it_was_green_for(checkout: Path, tm
         state_of(Suite("two", "", (), 1, needs="no-such-program"), checkout, tmp_path)
         == "needs no-such-program"
     )
+
+
+@pytest.mark.parametrize(("after", "named"), [("tree", "digest"), ("another", "")])
+def test_what_ran_while_files_were_changed_counts_for_none(
+    monkeypatch: pytest.MonkeyPatch, after: str, named: str
+) -> None:
+    monkeypatch.setattr(program, "tree_hash", lambda: after)
+    monkeypatch.setattr(program, "read_record", lambda name: {})
+    kept: dict[str, dict[str, object]] = {}
+    monkeypatch.setattr(program, "write_record", lambda name, record: kept.update({name: dict(record)}))
+    program.keep("one", program.Inputs("digest", "tree"), "green", 2.4, [])
+    assert (kept["one"]["inputs"], kept["one"]["result"], kept["one"]["seconds"]) == (named, "green", 2)
 
 
 def test_the_trees_hash_is_that_of_the_commit(checkout: Path) -> None:

@@ -150,7 +150,7 @@ class Inputs:
 def keep(name: str, inputs: Inputs, result: str, seconds: float, parts: Sequence[Part]) -> None:
     """Keep the record of a suite or the gate, and how long its green parts took.
 
-    What ran while files were changed is green for neither the old nor the new ones: its record names no inputs.
+    What ran while files were changed counts for neither the old nor the new ones: its record names none.
     """
     record = {"inputs": inputs.digest, "tree": inputs.tree}
     if tree_hash() != inputs.tree:
