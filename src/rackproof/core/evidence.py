@@ -1,0 +1,117 @@
+"""What a judgement rests on, as data: each piece of evidence, where it is read, and what its absence means.
+
+A table of :class:`RequiredEvidence` belongs to each kind of judgement. The judge walks it first
+(:func:`lacking_evidence`), so that no check has to remember that its input may be absent. A test compares
+each table with the structure it is about: a field without a row fails, so new evidence cannot be forgotten.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Generic, TypeVar
+
+from rackproof.core.records import Verdict
+
+Subject = TypeVar("Subject")
+
+
+class EvidenceState(StrEnum):
+    """Whether a piece of evidence can be used, and why not."""
+
+    THERE = "there"
+    ABSENT = "absent"
+    """It does not exist, or its program is not installed."""
+    NOT_ASKED = "not asked"
+    FAILED = "failed"
+    HUNG = "hung"
+    CUT = "cut"
+    """Only a part of it arrived."""
+    DAMAGED = "damaged"
+    """It cannot be read as what it should be: not a number, infinite, another format."""
+
+
+@dataclass(frozen=True)
+class RequiredEvidence(Generic[Subject]):
+    """One piece of evidence of a kind of judgement.
+
+    Attributes:
+        name: The field or the tool, as the structure that carries it names it.
+        read_from: Where it comes from, in words: program, file, service.
+        state: Returns the state of this evidence in what is judged.
+        needed: Whether this judgement needs it at all (of a node without GPUs nothing is read of them).
+        code: Finding that says that it lacks.
+        remedy: What the operator can do.
+        verdicts: Verdict by state, where it is another than ``unproven``. A hung tool is never milder than
+            a failed one.
+        harmless: Why its absence proves nothing against the subject; only with a reason it may pass.
+    """
+
+    name: str
+    read_from: str
+    state: Callable[[Subject], EvidenceState]
+    code: str
+    remedy: str
+    needed: Callable[[Subject], bool] = lambda subject: True
+    verdicts: Mapping[EvidenceState, Verdict] = field(default_factory=dict)
+    harmless: str = ""
+
+    def __post_init__(self) -> None:
+        if self.verdicts.get(EvidenceState.THERE) is not None:
+            raise ValueError(f"{self.name}: what is there does not lack")
+
+    def verdict_of(self, state: EvidenceState) -> Verdict | None:
+        """Return what a state means for the verdict; None where it means nothing."""
+        if state is EvidenceState.THERE:
+            return None
+        return self.verdicts.get(state, None if self.harmless else Verdict.UNPROVEN)
+
+
+@dataclass(frozen=True)
+class LackingEvidence:
+    """A piece of evidence that a judgement needs and cannot use."""
+
+    code: str
+    name: str
+    state: EvidenceState
+    verdict: Verdict
+    message: str
+
+
+def lacking_evidence(
+    table: Iterable[RequiredEvidence[Subject]], subject: Subject
+) -> Iterator[LackingEvidence]:
+    """Yield what lacks of the evidence that a judgement of ``subject`` rests on, in the table's order."""
+    for row in table:
+        if not row.needed(subject):
+            continue
+        state = row.state(subject)
+        verdict = row.verdict_of(state)
+        if verdict is not None:
+            message = f"{row.name} ({row.read_from}): {state.value}; {row.remedy}"
+            yield LackingEvidence(row.code, row.name, state, verdict, message)
+
+
+def state_of_value(value: Any) -> EvidenceState:
+    """Return the state of a plain value: None and empty texts or collections are absent, NaN is damaged."""
+    if value is None or (isinstance(value, Sized) and len(value) == 0):
+        return EvidenceState.ABSENT
+    if isinstance(value, float) and not math.isfinite(value):
+        return EvidenceState.DAMAGED
+    return EvidenceState.THERE
+
+
+_STATE_OF_TOOL: Mapping[str, EvidenceState] = {
+    "ok": EvidenceState.THERE,
+    "": EvidenceState.NOT_ASKED,
+    "absent": EvidenceState.ABSENT,
+    "hung": EvidenceState.HUNG,
+    "cut": EvidenceState.CUT,
+}
+
+
+def state_of_tool(status: str) -> EvidenceState:
+    """Return the state of a tool's answer by the gatherer's status; an unknown status is a failure."""
+    return _STATE_OF_TOOL.get(status, EvidenceState.FAILED)
