@@ -49,6 +49,15 @@ def test_what_needs_a_rack_is_in_a_suite_that_has_one(root: Path) -> None:
                 assert TABLE[name].rack, path
 
 
+def test_a_suite_of_files_reads_no_other_tests() -> None:
+    assert suites.files_with_tests(TABLE["vm"]) == [
+        "tests/e2e/rack/test_boot_attacks.py", "tests/e2e/rack/test_reimage_vms.py",
+    ]  # fmt: skip
+    assert "tests/e2e/reimage/conftest.py" not in suites.files_with_tests(TABLE["imaging"])
+    assert suites.files_with_tests(TABLE["playbooks"]) == []
+    assert program.pytest_command(TABLE["rack"]).endswith(" testrack/tests/live/test_rack_live.py")
+
+
 @pytest.mark.parametrize("suite", TABLE.values(), ids=list(TABLE))
 def test_what_a_suite_names_is_there(root: Path, suite: Suite) -> None:
     for path in suite.paths:

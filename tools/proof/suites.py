@@ -72,6 +72,14 @@ def suite_of(path: str, marks: Collection[str], table: Mapping[str, Suite]) -> s
     return FAST
 
 
+def files_with_tests(suite: Suite, root: Path = ROOT) -> list[str]:
+    """Return the files of a suite that names files; [] of one whose tests are anywhere, by their marks."""
+    tests = (name for name in working_tree(root) if fnmatch(Path(name).name, "test_*.py"))
+    return [
+        name for name in tests if not suite.marks and any(fnmatch(name, pattern) for pattern in suite.files)
+    ]
+
+
 # Inputs of a suite
 
 
