@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.core.registered_findings import watch
 from tools.proof.suites import FAST, read_table, suite_of
 
 ROOT = Path(__file__).resolve().parent
@@ -103,6 +104,19 @@ def own_umask() -> Iterator[None]:
     os.umask(OWN_UMASK)
     yield
     os.umask(OWN_UMASK)
+
+
+UNREGISTERED: list[str] = []
+watch(UNREGISTERED)
+
+
+@pytest.fixture(autouse=True)
+def only_registered_findings() -> Iterator[None]:
+    """Fail a test in which the package made a finding that core/finding_codes.csv does not allow."""
+    UNREGISTERED.clear()
+    yield
+    if UNREGISTERED:
+        pytest.fail(f"not in the registry of finding codes: {UNREGISTERED[:5]}")
 
 
 @pytest.fixture(scope="session")

@@ -1,32 +1,59 @@
-"""``rackproof explain``: the state of one node."""
+"""``rackproof explain``: the state of one node, or the meaning of one finding code."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import json_value, print_json, print_or_write
-from rackproof.jobs.validate.explain import explain_node, explanation_text, rma_packet
+from rackproof.core.finding_codes import find_code, near_codes
+from rackproof.jobs.validate.explain import (
+    ExplainError,
+    Explanation,
+    code_text,
+    explain_node,
+    explanation_text,
+    rma_packet,
+)
 
 
 @click.command("explain")
-@click.argument("node", metavar="NODE")
+@click.argument("name", metavar="NODE|CODE")
 @click.option("--rma", type=click.Path(path_type=Path), help="Write the packet for the vendor; - prints it.")
 @results_option
 @json_option
-def explain_command(node: str, rma: Path | None, results: Path, as_json: bool) -> None:
-    """Explain why a node is in its present state.
+def explain_command(name: str, rma: Path | None, results: Path, as_json: bool) -> None:
+    """Explain why a node is in its present state, or what a finding code means.
 
     NODE is a name of the inventory. Read from the records of validate.yml's nights: what is wrong, against
     what it was measured, what was tried, and the next command.
+
+    CODE is that of a finding, such as ecc_off, xid_79 or floor:gemm_tflops; no results are needed.
     """
     if rma is not None:
-        print_or_write(rma_packet(results, node), rma)
-        return
-    explanation = explain_node(results, node)
-    if as_json:
-        print_json(json_value(explanation))
+        print_or_write(rma_packet(results, name), rma)
+    elif (entry := find_code(name)) is not None:
+        if as_json:
+            print_json({**asdict(entry), "code": name, "family": entry.code})
+        else:
+            click.echo(code_text(name, entry), nl=False)
     else:
-        click.echo(explanation_text(explanation), nl=False)
+        explanation = _explain_node(results, name)
+        if as_json:
+            print_json(json_value(explanation))
+        else:
+            click.echo(explanation_text(explanation), nl=False)
+
+
+def _explain_node(results: Path, name: str) -> Explanation:
+    """Explain a node; where no night covers it, name the codes that were perhaps meant."""
+    try:
+        return explain_node(results, name)
+    except ExplainError as error:
+        near = near_codes(name)
+        if not near:
+            raise
+        raise ExplainError(f"{error}; codes like it: {', '.join(near)}") from None

@@ -45,7 +45,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     ),
     "explain": LazyCommand(
         "rackproof.cli.explain:explain_command",
-        "Explain why a node is in its present state.",
+        "Explain why a node is in its present state, or what a finding code means.",
     ),
     "history": LazyCommand(
         "rackproof.cli.history:history_command",

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from rackproof.core.errors import RackproofError
+from rackproof.core.finding_codes import JOBS, FindingCode
 from rackproof.core.records import Record, Verdict
 from rackproof.core.text import moment, percent, sanitize
+from rackproof.logs.kernel_events import requested_action
 from rackproof.nodes.health_checks import HealthFinding
 from rackproof.store import night_store
 from rackproof.store.night_store import NightRecord, NodeNight
@@ -58,8 +60,9 @@ def explain_node(results: Path, node: str) -> Explanation:
     if not nights:
         unread = f" that can be read ({'; '.join(damaged[:3])})" if damaged else ""
         raise ExplainError(
-            f"no night in {results}{unread} covers {sanitize(node, 100)}: check the name against the "
-            f"inventory, or run ansible-playbook validate.yml -l {sanitize(node, 100)}"
+            f"no night in {results}{unread} covers {sanitize(node, 100)}: name the folder of the nights' "
+            "results with --results, check the name against the inventory, or run ansible-playbook "
+            f"validate.yml -l {sanitize(node, 100)}"
         )
     return build_explanation(nights).model_copy(update={"damaged": tuple(damaged)})
 
@@ -96,6 +99,31 @@ def explanation_text(one: Explanation) -> str:
         if some:
             lines += ["", title, *(f"  {sanitize(line, 600)}" for line in some)]
     lines += ["", "Nights", *(f"  {when}  {verdict:9} {what}".rstrip() for when, verdict, what in one.nights)]
+    return "\n".join(lines) + "\n"
+
+
+def code_text(code: str, entry: FindingCode) -> str:
+    """Return what a finding code means, for a terminal.
+
+    Args:
+        code: As it was typed: ``xid_79``.
+        entry: Its entry in the registry, perhaps that of its family: ``xid_*``.
+    """
+    lines = [f"{code}: {entry.meaning}", ""]
+    asks = f"{', '.join(entry.actions)} ({', '.join(entry.confidences)})" if entry.actions else ""
+    if number := re.fullmatch(r"xid_([0-9]{1,6})", code):
+        known = requested_action(int(number[1]), "")
+        of_number = "not known of this number" if known == "unknown" else known
+        asks = f"{of_number}, unless the line itself or earlier reboots change that"
+    for title, text in (
+        ("Verdict", ", ".join(entry.verdicts)),
+        ("Action", asks),
+        ("Read from", entry.reads),
+        ("Given by", "; ".join(JOBS[job] for job in entry.jobs)),
+        ("All codes", "docs/using/codes.md"),
+    ):
+        if text:
+            lines.append(f"{title + ':':<11}{sanitize(text, 600)}")
     return "\n".join(lines) + "\n"
 
 

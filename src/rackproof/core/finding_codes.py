@@ -1,0 +1,117 @@
+"""The registry of finding codes: what each means, and which verdict, action and confidence it can have.
+
+The entries are lines of ``finding_codes.csv`` beside this file. To add a code, add its line there and type
+``make docs``, which renews docs/using/codes.md. Tests compare the registry with the source in both
+directions, and with every finding that the package makes while the tests run. Records of earlier versions may
+have codes that are not here any more: reading them checks nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+JOBS = {
+    "night": "Nights (validate.yml) and the checks of provisioned and re-imaged nodes",
+    "run": "Runs (bench.yml): nodes, job, launcher and Slurm",
+    "log": "Logs, wherever they are read: runs, parse, import, score and nights",
+    "score": "Scores of MLPerf results",
+    "submission": "Packages of an MLPerf submission",
+    "provision": "Preflight of provision.yml",
+    "reimage": "Re-imaging (reimage.yml)",
+}
+"""What gives a code, to its title; the order of the page."""
+
+VERDICTS = ("fail", "unproven", "degraded", "remark")
+"""Verdicts of the registry, the worst first; a remark is a finding without a verdict."""
+
+
+@dataclass(frozen=True)
+class FindingCode:
+    """One code.
+
+    Attributes:
+        code: The code; ``*`` stands for a number or name: ``xid_*``, ``floor:*``.
+        jobs: What gives it, by the keys of :data:`JOBS`.
+        verdicts: The verdicts that it can have, of :data:`VERDICTS`.
+        actions: The actions that it asks for on a node; empty for a code that health checks do not give.
+        confidences: How surely the part that it names is at fault; empty as ``actions``.
+        reads: The field, tool or file that it is found in.
+        meaning: One sentence for an operator.
+    """
+
+    code: str
+    jobs: tuple[str, ...]
+    verdicts: tuple[str, ...]
+    actions: tuple[str, ...]
+    confidences: tuple[str, ...]
+    reads: str
+    meaning: str
+
+
+@cache
+def registry() -> dict[str, FindingCode]:
+    """Return all entries by their code, sorted."""
+    text = files("rackproof.core").joinpath("finding_codes.csv").read_text(encoding="utf-8")
+    entries = (_entry(line) for line in text.splitlines() if line and not line.startswith("#"))
+    return {one.code: one for one in entries}
+
+
+def _entry(line: str) -> FindingCode:
+    code, jobs, verdicts, actions, confidences, reads, meaning = line.split(" | ")
+    return FindingCode(
+        code, _words(jobs), _words(verdicts), _words(actions), _words(confidences), reads, meaning
+    )
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return () if text == "-" else tuple(text.split())
+
+
+def find_code(code: str) -> FindingCode | None:
+    """Return the entry of a code as findings have it: ``xid_79`` has that of ``xid_*``; None without one."""
+    entries = registry()
+    if code in entries:
+        return entries[code]
+    # A code with a colon is that of a measurement, whose name may be missing.
+    check, colon, _ = code.partition(":")
+    family = f"{check}:*"
+    if colon or family in entries:
+        return entries.get(family)
+    families = (name for name in entries if name.endswith("_*") and code.startswith(name[:-1]))
+    return (
+        entries[max(found, key=len)] if (found := [name for name in families if code != name[:-1]]) else None
+    )
+
+
+def near_codes(code: str) -> list[str]:
+    """Return up to five codes that are nearly, or hold, what was typed."""
+    lowered = code.strip().lower()
+    near = difflib.get_close_matches(lowered, registry(), n=5, cutoff=0.6)
+    if len(lowered) > 2:
+        near += [name for name in registry() if lowered in name and name not in near]
+    return near[:5]
+
+
+def why_not_allowed(code: str, verdict: str | None, action: str = "", confidence: str = "") -> str:
+    """Return why the registry has no such finding, empty where it has.
+
+    Args:
+        code: Its code.
+        verdict: Its verdict; None for a remark.
+        action: What it asks for; empty for a finding that is not of a health check.
+        confidence: How sure it is; empty as ``action``.
+    """
+    entry = find_code(code)
+    if entry is None:
+        return f"{code} is not in core/finding_codes.csv"
+    for value, allowed in (
+        (verdict or "remark", entry.verdicts),
+        (action, (*entry.actions, "")),
+        (confidence, (*entry.confidences, "")),
+    ):
+        if value not in allowed:
+            return f"{code} has {value}, which core/finding_codes.csv does not list for it"
+    return ""

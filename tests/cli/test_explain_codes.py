@@ -1,0 +1,73 @@
+"""``rackproof explain``: codes of findings, and what it says where nothing can be explained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rackproof.core.finding_codes import find_code, registry
+from tests.cli.test_cli_commands import Call, output_of
+
+
+@pytest.mark.parametrize(
+    "code", [*(code for code in registry() if "*" not in code), "xid_79", "floor:gemm_tflops"]
+)
+def test_a_code_is_explained_without_results(code: str, run: Call, tmp_path: Path) -> None:
+    entry = find_code(code)
+    assert entry is not None
+    result = run("explain", code, "--results", tmp_path / "none")
+    assert result.exit_code == 0
+    lines = result.output.splitlines()
+    assert lines[0] == f"{code}: {entry.meaning}"
+    assert f"Verdict:   {', '.join(entry.verdicts)}" in lines
+    assert f"Read from: {entry.reads}" in lines
+
+
+@pytest.mark.parametrize(
+    ("code", "action"),
+    [
+        ("ecc_off", "configure (certain)"),
+        ("xid_79", "reboot, unless"),
+        ("xid_74", "reset, unless"),
+        ("xid_54", "isolate, unless"),
+        ("xid_999999", "not known of this number, unless"),
+        ("xid_99999999999", "watch, reset, reboot, isolate, inspect (certain, likely, hint)"),
+    ],
+)
+def test_a_code_of_a_node_has_what_it_asks_for(code: str, action: str, run: Call) -> None:
+    assert f"Action:    {action}" in run("explain", code).output
+
+
+def test_a_code_that_asks_for_nothing_has_no_action(run: Call) -> None:
+    assert "Action:" not in run("explain", "cut_off").output
+
+
+def test_a_code_as_json(run: Call) -> None:
+    answer = json.loads(run("explain", "xid_79", "--json").output)
+    assert (answer["code"], answer["family"]) == ("xid_79", "xid_*")
+    assert answer["verdicts"] == ["fail", "degraded", "unproven"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "near"), [("ecc_of", "ecc_off"), ("nvlinkdown", "nvlink_down"), ("XID_79", "xid_")]
+)
+def test_an_unknown_code_names_near_ones(typed: str, near: str, run: Call, tmp_path: Path) -> None:
+    result = run("explain", typed, "--results", tmp_path)
+    assert result.exit_code == 1
+    assert near in output_of(result).partition("codes like it: ")[2]
+
+
+@pytest.mark.parametrize("folder", ["none", "."])
+def test_without_results_of_the_node_the_option_is_named(folder: str, run: Call, tmp_path: Path) -> None:
+    result = run("explain", "gb300-r01-n03", "--results", tmp_path / folder)
+    assert result.exit_code == 1
+    assert "--results" in output_of(result)
+    assert "codes like it" not in output_of(result)
+
+
+def test_a_packet_is_of_a_node_whatever_its_name(run: Call, tmp_path: Path) -> None:
+    result = run("explain", "memory", "--rma", "-", "--results", tmp_path)
+    assert result.exit_code == 1
+    assert "no night in" in output_of(result)

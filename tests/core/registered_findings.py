@@ -1,0 +1,40 @@
+"""Watch every finding that the package makes, and collect those that the registry of codes does not allow."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from rackproof.analysis.submission.models import Issue
+from rackproof.core.finding_codes import why_not_allowed
+from rackproof.core.records import Finding, Record
+from rackproof.nodes.health_checks import HealthFinding
+from rackproof.store.night_store import NightReason
+
+PACKAGE = str(Path(__file__).resolve().parents[2] / "src")
+WATCHED: tuple[type[Record], ...] = (Finding, HealthFinding, NightReason, Issue)
+
+
+def watch(refused: list[str]) -> None:
+    """Append to ``refused`` why a finding is not in the registry, from now on, for each that is not.
+
+    Only what the package's own files construct counts: tests may make findings of any code, and a stored
+    record of an earlier version, which is validated and not constructed, may have codes that are gone.
+    """
+    for kind in WATCHED:
+        _watch(kind, refused)
+
+
+def _watch(kind: Any, refused: list[str]) -> None:
+    construct = kind.__init__
+
+    def checked(self: Any, **fields: Any) -> None:
+        construct(self, **fields)
+        caller = sys._getframe(1).f_code
+        if caller.co_filename.startswith(PACKAGE):
+            action, confidence = getattr(self, "action", ""), getattr(self, "confidence", "")
+            if why := why_not_allowed(self.code, self.verdict, action, confidence):
+                refused.append(f"{why} ({kind.__name__}, {caller.co_filename}, {caller.co_name})")
+
+    kind.__init__ = checked

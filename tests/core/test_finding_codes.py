@@ -1,0 +1,221 @@
+"""The registry of finding codes against the source, in both directions, and its lookup."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterable
+from typing import get_args
+
+import pytest
+
+from rackproof.analysis.anomaly import CHECKS
+from rackproof.core.finding_codes import JOBS, VERDICTS, find_code, near_codes, registry, why_not_allowed
+from rackproof.core.records import Finding, Record, Verdict
+from rackproof.jobs.bench.planning import STILL_RUNNING
+from rackproof.jobs.bench.record import _ENDED_BADLY
+from rackproof.logs import _reading
+from rackproof.logs.kernel_events import ACTIONS, Kind
+from rackproof.logs.nvidia_smi import _XML_FAULTS
+from rackproof.nodes import health_checks, slurm_states
+from rackproof.nodes.health_checks import Action, Confidence
+from tests.core import registered_findings
+from tests.core.finding_sites import Site, check_sites, code_sites
+
+KERNEL_KINDS = {kind for kind in get_args(Kind) if kind not in ("xid", "sxid")}
+MADE_WHILE_RUNNING: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
+    ("rackproof/jobs/bench/record.py", "STILL_RUNNING"): lambda: [STILL_RUNNING],
+    ("rackproof/jobs/bench/record.py", "code"): lambda: [code for code, _, _ in _ENDED_BADLY.values()],
+    ("rackproof/jobs/bench/node_setup.py", "code"): lambda: ["storage_differs", "cache_differs"],
+    ("rackproof/logs/_mlperf.py", "code"): lambda: ["negative_time", "no_time"],
+    ("rackproof/logs/_reading.py", "meant"): lambda: [code for _, code in _reading._SLURM_CODES],
+    ("rackproof/logs/_reading.py", "code"): lambda: _reading._MEANING,
+    ("rackproof/logs/nvidia_smi.py", "code"): lambda: [code for _, code, _, _ in _XML_FAULTS],
+    ("rackproof/logs/xid.py", "event.name"): lambda: KERNEL_KINDS | {"xid_*", "sxid_*"},
+    ("rackproof/logs/xid.py", "f'sxid_{code}'"): lambda: ["sxid_*"],
+    ("rackproof/nodes/kernel_log.py", "event.name"): lambda: KERNEL_KINDS | {"sxid_*"},
+    ("rackproof/nodes/facts.py", "code"): lambda: ["tool_hung", "no_driver", "tool_failed", "no_gpus"],
+    ("rackproof/nodes/health_checks.py", "f'{tool}_unknown'"): lambda: [
+        "kernel_log_unknown",
+        "nvlink_status_unknown",
+    ],
+    ("rackproof/nodes/health_checks.py", "f'ecc_{memory.lower()}_correctable'"): lambda: [
+        "ecc_sram_correctable",
+        "ecc_dram_correctable",
+    ],
+    ("rackproof/nodes/health_checks.py", "f'xid_{event.xid}'"): lambda: ["xid_*"],
+    ("rackproof/nodes/health_checks.py", "f'port_{_snake(name)}'"): lambda: [
+        f"port_{health_checks._snake(name)}" for name in health_checks._COUNTER_LIMITS
+    ],
+    ("rackproof/nodes/health_checks.py", "f'link_{quantity}'"): lambda: ["link_width", "link_speed"],
+    # Of versions and services: each is made of a name that the operator's variables have.
+    ("rackproof/nodes/health_checks.py", "code"): lambda: ["version_*", "service_*"],
+    ("rackproof/nodes/health_checks.py", "f'version_{_snake(name)}'"): lambda: ["version_*"],
+    ("rackproof/nodes/health_checks.py", "f'mismatch_{_snake(name)}'"): lambda: ["mismatch_*"],
+    (
+        "rackproof/nodes/health_checks.py",
+        "'kernel_log_damaged' if event.code == 'damaged_line' else event.code",
+    ): lambda: ["kernel_log_damaged"],
+    ("rackproof/nodes/slurm_states.py", "f'slurm_{failed[0].lower()}'"): lambda: [
+        f"slurm_{word.lower()}" for word in slurm_states._FAILED
+    ],
+}
+"""Codes that no literal names, by file and expression, out of the tables that they come from."""
+MEASURED = {f"{check}:*" for check in CHECKS}
+"""Reasons of a night that the comparison of its measurements gives."""
+
+
+def _codes(site: Site) -> set[str]:
+    made = MADE_WHILE_RUNNING.get((site.file, site.expression))
+    return {*site.codes, *(made() if made else ())}
+
+
+def test_every_code_of_the_source_is_in_the_registry() -> None:
+    unnamed = [str(site) for site in code_sites() if not _codes(site)]
+    assert not unnamed, "make these codes literal, or add them to MADE_WHILE_RUNNING"
+    lacking = [f"{site}: {code}" for site in code_sites() for code in _codes(site) - set(registry())]
+    lacking += [f"{place}: {code}" for place, code in check_sites() if f"{code}:*" not in registry()]
+    assert not lacking, "add a line for each to src/rackproof/core/finding_codes.csv and type: make docs"
+
+
+def _stated_verdicts(site: Site) -> set[str]:
+    """Return the verdicts that a call states itself; what it computes is watched while tests run."""
+    given = [*site.call.args, *(one.value for one in site.call.keywords)]
+    choices = [one for value in given for one in _choices(value)]
+    return {one.attr.lower() for one in choices if ast.unparse(one).startswith("Verdict.")}
+
+
+def _choices(value: ast.expr) -> list[ast.Attribute]:
+    both = [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]
+    return [one for one in both if isinstance(one, ast.Attribute)]
+
+
+def test_every_verdict_that_the_source_states_is_in_the_registry() -> None:
+    stated = [(site, code, _stated_verdicts(site)) for site in code_sites() for code in _codes(site)]
+    assert len([found for _, _, found in stated if found]) > 200
+    lacking = [f"{site}: {code}" for site, code, found in stated if found - set(registry()[code].verdicts)]
+    assert not lacking, "add the verdict to the line in src/rackproof/core/finding_codes.csv"
+
+
+def test_every_entry_of_the_registry_is_in_the_source() -> None:
+    given = {code for site in code_sites() for code in _codes(site)} | MEASURED
+    given |= {f"{code}:*" for _, code in check_sites()}
+    assert sorted(set(registry()) - given) == []
+
+
+def test_every_table_of_codes_is_still_asked_for() -> None:
+    places = {(site.file, site.expression) for site in code_sites()}
+    assert sorted(set(MADE_WHILE_RUNNING) - places) == []
+
+
+def test_entries_are_sorted_and_use_the_words_that_records_have() -> None:
+    assert list(registry()) == sorted(registry())
+    for one in registry().values():
+        assert one.jobs, one
+        assert one.verdicts, one
+        assert set(one.jobs) <= set(JOBS), one
+        assert set(one.verdicts) <= set(VERDICTS), one
+        assert set(one.actions) <= set(get_args(Action)), one
+        assert set(one.confidences) <= set(get_args(Confidence)), one
+        assert bool(one.actions) == bool(one.confidences), one
+        assert 0 < len(one.reads) <= 100, one
+        assert re.fullmatch(r"\S.{10,148}\.", one.meaning), one
+
+
+def test_each_job_and_verdict_has_an_entry() -> None:
+    assert {job for one in registry().values() for job in one.jobs} == set(JOBS)
+    assert set(VERDICTS) == {*(verdict.value for verdict in Verdict if verdict is not Verdict.PASS), "remark"}
+    assert set(VERDICTS) == {verdict for one in registry().values() for verdict in one.verdicts}
+
+
+@pytest.mark.parametrize(
+    ("code", "entry"),
+    [
+        ("ecc_off", "ecc_off"),
+        *((f"xid_{number}", "xid_*") for number in ACTIONS),
+        ("sxid_20034", "sxid_*"),
+        ("xid_reset", "xid_reset"),
+        ("version_driver", "version_*"),
+        ("service_slurmd", "service_*"),
+        ("services_unknown", "services_unknown"),
+        ("floor:gemm_tflops", "floor:*"),
+        ("bits:training step", "bits:*"),
+        # A night's reason without a metric has no colon.
+        ("missing", "missing:*"),
+    ],
+)
+def test_a_code_of_a_finding_has_its_entry(code: str, entry: str) -> None:
+    assert find_code(code) is registry()[entry]
+
+
+@pytest.mark.parametrize("code", ["", "xid_", "xids", "floors:gemm", ":", "*", "ecc", "version_", "nodes-1"])
+def test_what_is_no_code_has_no_entry(code: str) -> None:
+    assert find_code(code) is None
+
+
+@pytest.mark.parametrize(
+    ("typed", "near"),
+    [
+        ("ecc_of", "ecc_off"),
+        ("nvlink_dwn", "nvlink_down"),
+        ("XID_RESET", "xid_reset"),
+        ("preflight", "nccl_preflight"),
+    ],
+)
+def test_an_unknown_code_has_near_names(typed: str, near: str) -> None:
+    assert near in near_codes(typed)
+
+
+def test_nothing_is_near_the_name_of_a_node() -> None:
+    assert near_codes("gb300-r01-n03") == []
+
+
+@pytest.mark.parametrize(
+    ("code", "verdict", "action", "confidence", "why"),
+    [
+        ("ecc_off", "fail", "configure", "certain", ""),
+        ("ecc_off", "degraded", "configure", "certain", "has degraded"),
+        ("ecc_off", "fail", "rma", "certain", "has rma"),
+        ("ecc_off", "fail", "configure", "hint", "has hint"),
+        ("ecc_off", None, "", "", "has remark"),
+        ("ecc_offf", "fail", "configure", "certain", "is not in"),
+        ("cut_off", "unproven", "", "", ""),
+        ("cut_off", "unproven", "watch", "", "has watch"),
+    ],
+)
+def test_a_finding_is_held_against_its_entry(
+    code: str, verdict: str | None, action: str, confidence: str, why: str
+) -> None:
+    found = why_not_allowed(code, verdict, action, confidence)
+    assert why in found
+    assert bool(why) == bool(found)
+
+
+def test_only_what_the_package_constructs_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused: list[str] = []
+
+    class Watched(Finding):
+        pass
+
+    monkeypatch.setattr(registered_findings, "WATCHED", (Watched,))
+    registered_findings.watch(refused)
+    Watched(code="made_up", message="")
+    Watched.model_validate({"code": "made_up", "message": ""})
+    assert refused == []
+    monkeypatch.setattr(registered_findings, "PACKAGE", __file__)
+    Watched(code="made_up", message="")
+    Watched(code="cut_off", message="", verdict=Verdict.FAIL)
+    Watched(code="cut_off", message="", verdict=Verdict.UNPROVEN)
+    assert [line.split(" (")[0] for line in refused] == [
+        "made_up is not in core/finding_codes.csv",
+        "cut_off has fail, which core/finding_codes.csv does not list for it",
+    ]
+
+
+@pytest.mark.parametrize("kind", registered_findings.WATCHED)
+def test_every_kind_of_finding_is_watched_in_every_test(kind: type[Record]) -> None:
+    assert kind.__init__.__qualname__ == "_watch.<locals>.checked"
+
+
+def test_records_with_codes_of_earlier_versions_load() -> None:
+    assert Finding.model_validate_json('{"code": "gone_long_ago", "message": ""}').code == "gone_long_ago"
