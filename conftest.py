@@ -44,6 +44,7 @@ ALLOWED_SKIPS = (
 """How the reasons begin that a test may be skipped for in CI. A skip for any other reason fails there."""
 
 TABLE = read_table()
+RACK_TIMEOUT_S = 1800
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -53,7 +54,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the tests of the suite that is asked for."""
+    """Leave the tests of the suite that is asked for, and give those on the rack more time."""
+    for item in items:
+        # Its fixtures may provision nodes first, and the rack shares the machine's cores.
+        if item.get_closest_marker("rack") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(RACK_TIMEOUT_S))
     wanted = config.getoption("--suite")
     if not wanted:
         return

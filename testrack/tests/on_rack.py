@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -58,12 +59,18 @@ def play(
     nodes: Sequence[str],
     *words: str,
     given: Mapping[str, Any] | None = None,
-    timeout: float = 900,
+    timeout: float = 1500,
     **environment: str,
 ) -> Done:
     """Run a playbook to its end; all that it says is in stdout."""
     process = start(root, playbook, nodes, *words, given=given, **environment)
-    said, _ = process.communicate(timeout=timeout)
+    try:
+        said, _ = process.communicate(timeout=timeout)
+    finally:
+        # One that a test no longer waits for has claimed its nodes, and would fail the tests that follow.
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
     return subprocess.CompletedProcess(process.args, process.returncode, said, "")
 
 
