@@ -13,6 +13,8 @@ import math
 import statistics
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 import common
 from common import HIGHER, LOWER, Log, Rank, Refusal
@@ -111,14 +113,29 @@ def count_wrong(buffer: torch.Tensor, rank: Rank, seed: int) -> int:
     return wrong
 
 
-def time_s(buffer: torch.Tensor, seconds: float) -> float:
-    """Return the median time of one all-reduce, agreed among ranks: the slowest rank's."""
-    device = buffer.device
+def samples_s(
+    queue: Callable[[], Any],
+    prepare: Callable[[], None],
+    device: torch.device,
+    seconds: float,
+    most_in_burst: int,
+    most: int = MOST_SAMPLES,
+) -> list[float]:
+    """Return times of one collective in seconds, by this rank's clock; as many on every rank.
+
+    Args:
+        queue: Queues the collective and returns what waits for it.
+        prepare: Makes its buffers ready again before each sample.
+        device: Where the buffers are; on a GPU times are those of its own events.
+        seconds: How long to measure (at least five samples are taken).
+        most_in_burst: Small collectives are timed in bursts, of at most so many between two preparations.
+        most: At most so many samples.
+    """
 
     def several(count: int) -> None:
         # Queued without waiting for each other: the GPU never waits for the host.
         for _ in range(count):
-            work = torch.distributed.all_reduce(buffer, async_op=True)
+            work = queue()
         work.wait()
 
     def once() -> float:
@@ -127,31 +144,50 @@ def time_s(buffer: torch.Tensor, seconds: float) -> float:
         several(1)
         return time.perf_counter() - began
 
-    refill(buffer)
+    prepare()
     for _ in range(WARM_UP):
         once()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        several(WARM_UP)
-        torch.cuda.synchronize()
-        alone = (time.perf_counter() - began) / WARM_UP
-        most = int(DECADES / math.log10(torch.distributed.get_world_size()))
-        inner = agreed(BURST_S / alone, device, 1, most)
-        count = agreed(seconds / (alone * inner), device, 5, MOST_SAMPLES)
-        marks = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]
-        for begin, end in marks:
-            refill(buffer)
-            begin.record()
-            several(inner)
-            end.record()
-        torch.cuda.synchronize()
-        samples = [begin.elapsed_time(end) / 1e3 / inner for begin, end in marks]
-    else:
-        samples = [once() for _ in range(agreed(seconds / once(), device, 5, MOST_SAMPLES))]
-    median = torch.tensor(statistics.median(samples), device=device)
-    torch.distributed.all_reduce(median, torch.distributed.ReduceOp.MAX)
-    return float(median.item())
+    if device.type != "cuda":
+        return [once() for _ in range(agreed(seconds / once(), device, 5, most))]
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    several(WARM_UP)
+    torch.cuda.synchronize()
+    alone = (time.perf_counter() - began) / WARM_UP
+    inner = agreed(BURST_S / alone, device, 1, most_in_burst)
+    count = agreed(seconds / (alone * inner), device, 5, most)
+    marks = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]
+    for begin, end in marks:
+        prepare()
+        begin.record()
+        several(inner)
+        end.record()
+    torch.cuda.synchronize()
+    return [begin.elapsed_time(end) / 1e3 / inner for begin, end in marks]
+
+
+def most_sums(ranks: int) -> int:
+    """Return how often numbers as :func:`refill` makes them can be summed over so many ranks."""
+    return int(DECADES / math.log10(ranks))
+
+
+def time_s(buffer: torch.Tensor, seconds: float) -> float:
+    """Return the median time of one all-reduce, agreed among ranks: the slowest rank's."""
+    samples = samples_s(
+        lambda: torch.distributed.all_reduce(buffer, async_op=True),
+        lambda: refill(buffer),
+        buffer.device,
+        seconds,
+        most_sums(torch.distributed.get_world_size()),
+    )
+    return slowest(statistics.median(samples), buffer.device)
+
+
+def slowest(mine: float, device: torch.device) -> float:
+    """Return the largest of the ranks' times."""
+    time_of_all = torch.tensor(mine, device=device)
+    torch.distributed.all_reduce(time_of_all, torch.distributed.ReduceOp.MAX)
+    return float(time_of_all.item())
 
 
 def refill(buffer: torch.Tensor) -> None:

@@ -1,26 +1,43 @@
 #!/usr/bin/env python3
-"""Measure copies from each GPU to each other GPU of the node, one pair at a time, one way.
+"""Measure copies from each GPU to each other GPU of the node: one way, both ways, and all pairs at once.
 
-Random data; what arrives is compared. A single GPU has no pairs: that is said and nothing is measured.
+Random data; what arrives is compared, of every copy. A single GPU has no pairs: that is said and nothing is
+measured.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import statistics
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import common
-from common import HIGHER, LOWER, Log, Rank
+from common import HIGHER, LOWER, Gpu, Log, Rank
 
 if common.IS_RANK:
     import torch
+
+TOGETHER = ("both_ways", "all_at_once")
+FEWEST_COPIES, MOST_COPIES = 5, 40
+GATE_CYCLES = 50_000_000
+"""How long copies that start together are held back while they are queued: about 30 ms."""
+
+Pair = tuple[Gpu, Gpu]
 
 
 def parser() -> argparse.ArgumentParser:
     """Describe the command line."""
     arguments = common.probe_parser(__doc__, 10.0)
     arguments.add_argument("--size-mib", type=int, default=1024, help="size of a copy (default: %(default)s)")
+    arguments.add_argument(
+        "--together",
+        choices=("on", "off"),
+        default="off",
+        help="also copy both ways, and between all pairs at once (default: %(default)s)",
+    )
     return arguments
 
 
@@ -35,28 +52,146 @@ def plan(options: argparse.Namespace) -> int:
     return 1
 
 
-def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
-    """Measure every ordered pair."""
-    options.device = "gpu"
-    _, found = common.begin_probe(options, rank, log)
-    pairs = [(source, target) for source in found for target in found if source != target]
-    if not pairs:
-        common.say("one GPU: there are no pairs to measure")
-    size_bytes = options.size_mib << 20
-    seconds = options.seconds / max(1, len(pairs))
-    for done, (source, target) in enumerate(pairs):
+def ordered_pairs(gpus: list[Gpu]) -> list[Pair]:
+    """Return each GPU with each other one, in both orders."""
+    return [(source, target) for source in gpus for target in gpus if source != target]
+
+
+def rounds(gpus: list[Gpu], how: str) -> list[list[Pair]]:
+    """Return which pairs copy at the same time: of two GPUs both, or all of all GPUs."""
+    pairs = ordered_pairs(gpus)
+    if how == "all_at_once":
+        return [pairs] if pairs else []
+    return [[(one, other), (other, one)] for one, other in pairs if one.index < other.index]
+
+
+def labels_of(pair: Pair) -> dict[str, str]:
+    """Return the labels of a measurement of a pair."""
+    source, target = pair
+    return {"from": source.uuid, "to": target.uuid, "pair": f"{source.index}-{target.index}"}
+
+
+def slowest_pair(rates: dict[str, float]) -> tuple[str, float]:
+    """Return the slowest pair, and by which fraction it is slower than the median of all."""
+    pair = min(rates, key=lambda one: rates[one])
+    return pair, 1 - rates[pair] / statistics.median(rates.values())
+
+
+class Copy:
+    """One copy from a GPU to another one, on streams of its own, so that others run beside it."""
+
+    def __init__(self, pair: Pair, sent: torch.Tensor) -> None:
+        self.pair, self.sent = pair, sent
+        source, target = pair
+        self.here, self.there = torch.device("cuda", source.index), torch.device("cuda", target.index)
+        self.got = torch.zeros_like(sent, device=self.there)
+        self.outgoing, self.incoming = torch.cuda.Stream(self.here), torch.cuda.Stream(self.there)
+        self.marks: list[Any] = []
+
+    def queue(self, count: int, gate: Any) -> None:
+        """Queue copies that begin when the gate opens."""
+        # A copy waits for the current streams of both devices.
+        with torch.cuda.stream(self.incoming), torch.cuda.stream(self.outgoing):
+            self.incoming.wait_event(gate)
+            self.outgoing.wait_event(gate)
+            self.marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+            self.marks[0].record(self.outgoing)
+            for _ in range(count):
+                self.got.copy_(self.sent, non_blocking=True)
+            self.marks[1].record(self.outgoing)
+
+    def seconds(self) -> float:
+        """Return how long the queued copies took."""
+        self.marks[1].synchronize()
+        return float(self.marks[0].elapsed_time(self.marks[1])) / 1e3
+
+    def count_wrong(self) -> int:
+        """Count values that did not arrive as they were sent."""
+        return int((self.got.to(self.here) != self.sent).sum())
+
+
+def copy_together(copies: list[Copy], count: int) -> list[float]:
+    """Run copies of several pairs at once; return the seconds that each pair's took."""
+    for copy in copies:
+        copy.got.zero_()
+    for device in {copy.here for copy in copies} | {copy.there for copy in copies}:
+        torch.cuda.synchronize(device)
+    with torch.cuda.device(copies[0].here):
+        torch.cuda._sleep(GATE_CYCLES)
+        gate = torch.cuda.Event()
+        gate.record()
+    for copy in copies:
+        copy.queue(count, gate)
+    return [copy.seconds() for copy in copies]
+
+
+def measure_together(
+    how: str, found: list[Gpu], sent: dict[int, torch.Tensor], seconds: float, log: Log
+) -> None:
+    """Measure pairs at the same time, and log each pair's own rate."""
+    every = rounds(found, how)
+    rates: dict[str, float] = {}
+    for pairs in every:
+        copies = [Copy(pair, sent[pair[0].index]) for pair in pairs]
+        once = max(copy_together(copies, 1))
+        count = int(max(FEWEST_COPIES, min(MOST_COPIES, seconds / len(every) / once)))
+        taken = copy_together(copies, count)
+        for copy, took in zip(copies, taken, strict=True):
+            labels = labels_of(copy.pair)
+            rate = copy.sent.numel() * count / took / 1e9
+            rates[labels["pair"]] = rate
+            log.measurement(f"peer_copy_{how}", rate, "GB/s", HIGHER, **labels)
+            log.measurement("wrong_values", copy.count_wrong(), "1", LOWER, copies=how, **labels)
+    if rates:
+        say_slowest(f"peer_copy_{how}", rates)
+
+
+def say_slowest(name: str, rates: dict[str, float]) -> None:
+    """Write for people which pair is the slowest."""
+    pair, lag = slowest_pair(rates)
+    common.say(f"{name}: slowest pair {pair}, {rates[pair]:.1f} GB/s, {100 * lag:.1f} % below the median")
+
+
+def one_by_one(
+    pairs: list[Pair], sent: dict[int, torch.Tensor], seconds: float, log: Log
+) -> dict[str, float]:
+    """Measure one pair at a time, one way; return the rates in GB/s by pair."""
+    rates: dict[str, float] = {}
+    for done, pair in enumerate(pairs):
+        source, target = pair
         here, there = torch.device("cuda", source.index), torch.device("cuda", target.index)
-        sent = torch.randint(0, 256, (size_bytes,), dtype=torch.uint8, device=here)
-        got = torch.zeros(size_bytes, dtype=torch.uint8, device=there)
-        copy = functools.partial(got.copy_, sent, non_blocking=True)
-        time_s = common.median_seconds(copy, here, seconds, most=20)
-        wrong = int((got.to(here) != sent).sum())
-        labels = {"from": source.uuid, "to": target.uuid, "pair": f"{source.index}-{target.index}"}
-        log.measurement("peer_copy", size_bytes / time_s / 1e9, "GB/s", HIGHER, **labels)
+        got = torch.zeros_like(sent[source.index], device=there)
+        copy: Callable[[], Any] = functools.partial(got.copy_, sent[source.index], non_blocking=True)
+        time_s = common.median_seconds(copy, here, seconds / len(pairs), most=20)
+        wrong = int((got.to(here) != sent[source.index]).sum())
+        labels = labels_of(pair)
+        rates[labels["pair"]] = got.numel() / time_s / 1e9
+        log.measurement("peer_copy", rates[labels["pair"]], "GB/s", HIGHER, **labels)
         log.measurement("wrong_values", wrong, "1", LOWER, **labels)
         if not torch.cuda.can_device_access_peer(here, there):
             common.say(f"pair {labels['pair']} has no peer access: the copy went through the host")
         log.progress("peer", done + 1, len(pairs))
+    return rates
+
+
+def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
+    """Measure every ordered pair."""
+    options.device = "gpu"
+    _, found = common.begin_probe(options, rank, log)
+    pairs = ordered_pairs(found)
+    if not pairs:
+        common.say("one GPU: there are no pairs to measure")
+    else:
+        sent = {
+            gpu.index: torch.randint(
+                0, 256, (options.size_mib << 20,), dtype=torch.uint8, device=torch.device("cuda", gpu.index)
+            )
+            for gpu in found
+        }
+        rates = one_by_one(pairs, sent, options.seconds, log)
+        say_slowest("peer_copy", rates)
+        for how in TOGETHER if options.together == "on" else ():
+            measure_together(how, found, sent, options.seconds / 2, log)
     log.measurement("pairs", len(pairs), "pairs")
     common.mark_stop(rank)
 

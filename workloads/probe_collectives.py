@@ -1,0 +1,522 @@
+#!/usr/bin/env python3
+"""Measure the collectives of training by size, check every value on every rank, name a straggler.
+
+One process per GPU of one node with NCCL, or several with gloo on the CPU. Algorithm and bus bandwidth are
+those of nccl-tests, from the slowest rank: algorithm bandwidth is size / time, bus bandwidth that times the
+collective's factor. The size is that of the largest buffer of a rank. A straggler is found in steps of a
+product and an all-reduce: each GPU's product is timed alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import common
+import probe_all_reduce
+import probe_gemm
+from common import HIGHER, LOWER, Log, Rank, Refusal
+from probe_all_reduce import CHUNK, TIMEOUT_S, agreed, fits, most_sums, numbers, refill, samples_s, slowest
+
+if common.IS_RANK:
+    import torch
+
+KIB, MIB = 1 << 10, 1 << 20
+GPU_SIZES_KIB = (8, 32, 128, 512, 2 * KIB, 8 * KIB, 32 * KIB, 128 * KIB, 512 * KIB, 1 * MIB)
+"""8 KiB to 512 MiB in powers of four, and 1 GiB."""
+CPU_SIZES_KIB = (8, 128, 2 * KIB)
+MOST_SAMPLES = 100
+MOST_IN_BURST = 1000
+
+STEP_SIZE = {"cuda": 8192, "cpu": 256}
+"""Of a straggler's products, in fp32: below the power limit, so that GPUs differ by 0.4 % at most."""
+STEP_REDUCED = 16 * MIB
+MOST_STEPS = 200
+
+BANDWIDTH_FROM = 8 * MIB
+"""Below this a GPU's time is what launching costs: no bandwidth is logged or compared."""
+NCCL_TESTS_LIMIT_S = 120.0
+NCCL_TESTS_DTYPES = {"float32": "float", "bfloat16": "bfloat16"}
+
+Source = tuple[int, int]
+"""A rank, and which of the parts that it sends."""
+
+
+@dataclass(frozen=True)
+class Collective:
+    """A collective, as nccl-tests names it.
+
+    Attributes:
+        factor: Bus bandwidth over algorithm bandwidth, for so many ranks.
+        split: Whether its size is that of one part for each rank.
+        sends: How many parts each of so many ranks sends.
+        sources: For a rank, and the number of ranks, what each part of its result is the sum of.
+        in_place: Whether what is sent lies where the result will.
+    """
+
+    factor: Callable[[int], float]
+    split: bool
+    sends: Callable[[int], int]
+    sources: Callable[[int, int], list[list[Source]]]
+    in_place: bool = False
+
+
+def _one(_: int) -> int:
+    return 1
+
+
+def _each(ranks: int) -> int:
+    return ranks
+
+
+def _shared(ranks: int) -> float:
+    return (ranks - 1) / ranks
+
+
+COLLECTIVES = {
+    "all_reduce": Collective(
+        factor=lambda ranks: 2 * _shared(ranks),
+        split=False,
+        sends=_one,
+        sources=lambda rank, ranks: [[(one, 0) for one in range(ranks)]],
+        in_place=True,
+    ),
+    "all_gather": Collective(
+        factor=_shared,
+        split=True,
+        sends=_one,
+        sources=lambda rank, ranks: [[(one, 0)] for one in range(ranks)],
+    ),
+    "reduce_scatter": Collective(
+        factor=_shared,
+        split=True,
+        sends=_each,
+        sources=lambda rank, ranks: [[(one, rank) for one in range(ranks)]],
+    ),
+    "alltoall": Collective(
+        factor=_shared,
+        split=True,
+        sends=_each,
+        sources=lambda rank, ranks: [[(one, rank)] for one in range(ranks)],
+    ),
+    "broadcast": Collective(
+        factor=lambda ranks: 1.0,
+        split=False,
+        sends=_one,
+        sources=lambda rank, ranks: [[(0, 0)]],
+        in_place=True,
+    ),
+    "sendrecv": Collective(
+        factor=lambda ranks: 1.0,
+        split=False,
+        sends=_one,
+        sources=lambda rank, ranks: [[((rank - 1) % ranks, 0)]],
+    ),
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
+    arguments = common.probe_parser(__doc__, 30.0)
+    add = arguments.add_argument
+    add("--ranks", type=int, default=2, help="processes on the CPU (default: %(default)s)")
+    add("--collectives", default=",".join(COLLECTIVES), help="default: %(default)s")
+    add("--sizes-kib", help="comma-separated sizes (default: 8 ... 1048576; 8,128,2048 on CPU)")
+    add("--dtype", choices=probe_all_reduce.DTYPES, default="float32", help="default: %(default)s")
+    add("--straggler-seconds", type=float, default=3.0, help="time for steps (default: %(default)s; 0: none)")
+    add(
+        "--multicast",
+        choices=("on", "off"),
+        default="off",
+        help="whether NCCL may use NVLink's multicast, NVLS (default: %(default)s)",
+    )
+    add(
+        "--nccl-tests",
+        choices=("on", "off"),
+        default="off",
+        help="also run nccl-tests (all_reduce_perf, ...) where they are on PATH (default: %(default)s)",
+    )
+    return arguments
+
+
+def chosen(options: argparse.Namespace, on_gpu: bool) -> tuple[list[str], list[int]]:
+    """Return the collectives, and the sizes in bytes.
+
+    Raises:
+        Refusal: One of them does not exist, or is no size.
+    """
+    names = [one for one in options.collectives.split(",") if one]
+    unknown = [one for one in names if one not in COLLECTIVES]
+    if unknown or not names:
+        raise Refusal(
+            common.EXIT_USAGE,
+            f"--collectives: {', '.join(unknown) or 'nothing'} is not among {', '.join(COLLECTIVES)}",
+        )
+    if not options.sizes_kib:
+        return names, [one * KIB for one in (GPU_SIZES_KIB if on_gpu else CPU_SIZES_KIB)]
+    parts = options.sizes_kib.split(",")
+    if not all(re.fullmatch("[0-9]{1,9}", one) and int(one) for one in parts):
+        raise Refusal(common.EXIT_USAGE, f"--sizes-kib {options.sizes_kib}: not positive whole numbers")
+    return names, [int(one) * KIB for one in parts]
+
+
+def plan(options: argparse.Namespace) -> int:
+    """Return the number of ranks."""
+    found = common.chosen_by_device(options.device, options.gpus)
+    chosen(options, bool(found))
+    ranks = len(found) or options.ranks
+    if ranks < 2:
+        raise Refusal(
+            common.EXIT_NO_GPU if found else common.EXIT_USAGE,
+            f"a collective needs at least 2 ranks, {ranks} would run; "
+            "use more GPUs, or --device cpu --ranks 2",
+        )
+    if options.multicast == "off":
+        # The ranks inherit it; NCCL reads it when it starts.
+        os.environ["NCCL_NVLS_ENABLE"] = "0"
+    return ranks
+
+
+class Buffers:
+    """What one rank sends and gets in one collective of one size.
+
+    ``size_bytes`` is what is moved: the size asked for, less what does not divide by the number of ranks.
+    """
+
+    def __init__(
+        self, name: str, size_bytes: int, kind: torch.dtype, device: torch.device, rank: Rank, seed: int
+    ) -> None:
+        self.name, self.rank, self.seed = name, rank, seed
+        self.collective = collective = COLLECTIVES[name]
+        ranks = rank.count
+        self.sources = collective.sources(rank.index, ranks)
+        values = size_bytes // kind.itemsize // (ranks if collective.split else 1)
+        self.size_bytes = values * kind.itemsize * (ranks if collective.split else 1)
+        self.sent = torch.empty((collective.sends(ranks), values), dtype=kind, device=device)
+        self.got = torch.empty((len(self.sources), values), dtype=kind, device=device)
+        for part, place in enumerate(self.sent):
+            for index, chunk in enumerate(place.split(CHUNK)):
+                self._numbers((rank.index, part), index, chunk)
+
+    def _numbers(self, source: Source, index: int, chunk: torch.Tensor) -> torch.Tensor:
+        rank, part = source
+        return numbers(part * self.rank.count + rank, index, chunk, self.seed)
+
+    def prepare(self) -> None:
+        """Make the result's place ready: it holds nothing that could be taken for a result."""
+        if self.collective.in_place and (self.name == "all_reduce" or self.rank.index == 0):
+            self.got.copy_(self.sent)
+        else:
+            self.got.fill_(math.nan)
+
+    def queue(self) -> Any:
+        """Queue the collective; return what waits for it."""
+        distributed, sent, got = torch.distributed, self.sent.view(-1), self.got.view(-1)
+        if self.name == "all_reduce":
+            return distributed.all_reduce(got, async_op=True)
+        if self.name == "all_gather":
+            # PyTorch 2.13 has new names for it and the next one.
+            gather = getattr(distributed, "all_gather_single", distributed.all_gather_into_tensor)
+            return gather(got, sent, async_op=True)
+        if self.name == "reduce_scatter":
+            scatter = getattr(distributed, "reduce_scatter_single", distributed.reduce_scatter_tensor)
+            return scatter(got, sent, async_op=True)
+        if self.name == "alltoall":
+            return distributed.all_to_all_single(got, sent, async_op=True)
+        if self.name == "broadcast":
+            return distributed.broadcast(got, 0, async_op=True)
+        here, ranks = self.rank.index, self.rank.count
+        return _Works(
+            distributed.batch_isend_irecv(
+                [
+                    distributed.P2POp(distributed.isend, sent, (here + 1) % ranks),
+                    distributed.P2POp(distributed.irecv, got, (here - 1) % ranks),
+                ]
+            )
+        )
+
+    def count_wrong(self) -> int:
+        """Run the collective once; count values of this rank's result that are not what they have to be."""
+        self.prepare()
+        self.queue().wait()
+        wrong = 0
+        for sources, place in zip(self.sources, self.got, strict=True):
+            for index, chunk in enumerate(place.split(CHUNK)):
+                expected = torch.zeros_like(chunk)
+                scratch = torch.empty_like(chunk)
+                for source in sources:
+                    expected += self._numbers(source, index, scratch)
+                wrong += int((chunk != expected).sum())
+        return wrong
+
+    def times_s(self, seconds: float) -> list[float]:
+        """Return times of the collective by this rank's clock."""
+        if self.name == "all_reduce":
+            return samples_s(
+                self.queue,
+                lambda: refill(self.got),
+                self.got.device,
+                seconds,
+                most_sums(self.rank.count),
+                MOST_SAMPLES,
+            )
+        return samples_s(self.queue, lambda: None, self.got.device, seconds, MOST_IN_BURST, MOST_SAMPLES)
+
+
+class _Works:
+    """Several works as one."""
+
+    def __init__(self, works: list[Any]) -> None:
+        self.works = works
+
+    def wait(self) -> None:
+        """Wait for all of them."""
+        for one in self.works:
+            one.wait()
+
+
+@dataclass
+class Sweep:
+    """What one rank measures: every collective in every size. ``medians`` are bus bandwidths in GB/s."""
+
+    options: argparse.Namespace
+    rank: Rank
+    device: torch.device
+    log: Log
+    labels: dict[str, str]
+    medians: dict[tuple[str, int], float] = dataclasses.field(default_factory=dict)
+    left_out: int = 0
+
+    def run(self, names: list[str], sizes: list[int], own: dict[str, str]) -> None:
+        """Measure; rank 0 logs what is of all, each rank the wrong values that itself has."""
+        seconds = self.options.seconds / len(names) / len(sizes)
+        for done, name in enumerate(names):
+            wrong = sum(self.measure(name, size, seconds) for size in sizes)
+            # Each rank counts its own: where a collective is broken, nothing that it carries can be believed.
+            self.log.measurement("wrong_values", wrong, "1", LOWER, collective=name, **own)
+            if self.rank.index == 0:
+                self.log.progress("collectives", done + 1, len(names))
+        if self.rank.index == 0:
+            self.log.measurement("points_left_out", self.left_out, "1", LOWER)
+
+    def measure(self, name: str, size: int, seconds: float) -> int:
+        """Check and time one collective of one size; return this rank's wrong values.
+
+        It is checked before the clock starts and, warm, after it.
+        """
+        if not fits(2 * size, self.device):
+            self.left_out += 1
+            if self.rank.index == 0:
+                common.say(f"{name} of {size} bytes does not fit into every GPU's memory; left out")
+            return 0
+        kind = getattr(torch, self.options.dtype)
+        buffers = Buffers(name, size, kind, self.device, self.rank, self.options.seed)
+        wrong = buffers.count_wrong()
+        times_s = buffers.times_s(seconds)
+        wrong += buffers.count_wrong()
+        if wrong:
+            common.say(f"{name} of {size} bytes: {wrong} wrong values on rank {self.rank.index}")
+        every = [statistics.median(times_s), probe_gemm.slow_seconds(times_s), min(times_s)]
+        median_s, slow_s, best_s = (slowest(one, self.device) for one in every)
+        if self.rank.index == 0:
+            self.log_speed(name, size, buffers.size_bytes, median_s, slow_s, best_s)
+        return wrong
+
+    def log_speed(
+        self, name: str, size: int, moved: int, median_s: float, slow_s: float, best_s: float
+    ) -> None:
+        """Log what times of one collective of one size mean, ``moved`` being its size in bytes."""
+        labels = {"size_bytes": str(size), **self.labels}
+        speed = moved / 1e9 * COLLECTIVES[name].factor(self.rank.count)
+        self.medians[name, size] = speed / median_s
+        self.log.measurement(f"{name}_time", median_s, "s", LOWER, **labels)
+        if size < BANDWIDTH_FROM and self.device.type == "cuda":
+            return
+        self.log.measurement(f"{name}_busbw", speed / median_s, "GB/s", HIGHER, **labels)
+        self.log.measurement(f"{name}_busbw_p95", speed / slow_s, "GB/s", HIGHER, **labels)
+        self.log.measurement(f"{name}_busbw_best", speed / best_s, "GB/s", HIGHER, **labels)
+        self.log.measurement(f"{name}_algbw", moved / 1e9 / median_s, "GB/s", HIGHER, **labels)
+
+
+def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
+    """Measure as one rank."""
+    found = common.chosen_by_device(options.device, options.gpus)
+    if found:
+        common.require_cuda()
+        torch.cuda.set_device(found[rank.local].index)
+    else:
+        torch.set_num_threads(max(1, torch.get_num_threads() // rank.count))
+    device = torch.device("cuda", found[rank.local].index) if found else torch.device("cpu")
+    common.join(rank, "nccl" if found else "gloo", device, TIMEOUT_S)
+    if not found:
+        # While gloo connects, each rank prints words in pieces, into which log lines would fall.
+        torch.distributed.barrier()
+    common.begin_probe(options, rank, log)
+    names, sizes = chosen(options, bool(found))
+    own = {**common.device_labels(found, rank), "rank": str(rank.index)}
+    labels = {"dtype": options.dtype, "ranks": str(rank.count), **({} if found else {"device": "cpu"})}
+    if rank.index == 0:
+        log.event("nccl_settings", {"NCCL_NVLS_ENABLE": os.environ.get("NCCL_NVLS_ENABLE", "not set")})
+    sweep = Sweep(options, rank, device, log, labels)
+    sweep.run(names, sizes, own)
+    if options.straggler_seconds > 0:
+        find_straggler(options.straggler_seconds, rank, device, log, own)
+    torch.distributed.destroy_process_group()
+    if rank.index == 0 and options.nccl_tests == "on":
+        if found:
+            torch.cuda.empty_cache()
+        compare(names, sizes, options.dtype, [gpu.uuid for gpu in found], log, labels, sweep.medians)
+    common.mark_stop(rank)
+
+
+class Steps:
+    """Steps of a product and an all-reduce, as training has them, each part timed where it runs."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        size = STEP_SIZE[device.type]
+        _, _, self.multiply = probe_gemm.product("fp32", size, device)
+        self.out = torch.empty((size, size), device=device)
+        self.reduced = torch.zeros(STEP_REDUCED // 4, device=device)
+
+    def mark(self) -> Any:
+        """Return this moment: on a GPU an event of its own clock, to be read when all is done."""
+        if self.device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def step(self) -> tuple[Any, Any, Any]:
+        """Queue one step; return the moments of its begin, of the product's end, and of its end."""
+        begin = self.mark()
+        self.multiply(self.out)
+        computed = self.mark()
+        torch.distributed.all_reduce(self.reduced)
+        return begin, computed, self.mark()
+
+    def run(self, seconds: float) -> tuple[list[float], list[float]]:
+        """Return the seconds of each step's product, and of its all-reduce."""
+        for _ in range(3):
+            self.step()
+        began = time.perf_counter()
+        self._wait(self.step()[2])
+        count = agreed(seconds / (time.perf_counter() - began), self.device, 20, MOST_STEPS)
+        marks = [self.step() for _ in range(count)]
+        self._wait(marks[-1][2])
+        return (
+            [self._between(begin, computed) for begin, computed, _ in marks],
+            [self._between(computed, end) for _, computed, end in marks],
+        )
+
+    def _wait(self, moment: Any) -> None:
+        if self.device.type == "cuda":
+            moment.synchronize()
+
+    def _between(self, begin: Any, end: Any) -> float:
+        return begin.elapsed_time(end) / 1e3 if self.device.type == "cuda" else end - begin
+
+
+def lags(times_s: list[float]) -> list[float]:
+    """Return by which fraction each time is longer than the shortest one."""
+    return [one / min(times_s) - 1 for one in times_s]
+
+
+def find_straggler(seconds: float, rank: Rank, device: torch.device, log: Log, own: dict[str, str]) -> None:
+    """Log how long each GPU computes and waits in steps, and which one the others wait for."""
+    compute_s, exchange_s = Steps(device).run(seconds)
+    mine = torch.tensor([statistics.fmean(compute_s), probe_gemm.slow_seconds(compute_s)], device=device)
+    every = [torch.empty_like(mine) for _ in range(rank.count)]
+    torch.distributed.all_gather(every, mine)
+    means, slow = ([float(one[at]) for one in every] for at in (0, 1))
+    log.measurement("step_compute_time", means[rank.index], "s", LOWER, **own)
+    log.measurement("step_compute_time_p95", slow[rank.index], "s", LOWER, **own)
+    # Of the slowest GPU it is the shortest: all others wait for it in the exchange.
+    log.measurement("step_exchange_time", statistics.fmean(exchange_s), "s", LOWER, **own)
+    log.measurement("compute_lag", lags(means)[rank.index], "fraction", LOWER, **own)
+    log.measurement("compute_lag_p95", lags(slow)[rank.index], "fraction", LOWER, **own)
+    if lags(means)[rank.index] == max(lags(means)):
+        where = own.get("gpu", f"rank {rank.index}")
+        common.say(
+            f"slowest: {where}, its products take {100 * max(lags(means)):.2f} % longer than the fastest's"
+        )
+
+
+def nccl_tests_rows(text: str) -> Iterator[tuple[int, float, float, int]]:
+    """Yield size in bytes, bus bandwidth out of place and in place in GB/s, and wrong values of a table.
+
+    A value that was not checked ("N/A") counts as one wrong value: nothing shows that it is right.
+    """
+    for line in text.splitlines():
+        cells = line.split()
+        # size count type redop root, then twice: time algbw busbw #wrong
+        if len(cells) == 13 and cells[0].isdigit() and cells[1].isdigit():
+            wrong = sum(int(one) if one.isdigit() else 1 for one in (cells[8], cells[12]))
+            yield int(cells[0]), float(cells[7]), float(cells[11]), wrong
+
+
+def compare(
+    names: list[str],
+    sizes: list[int],
+    dtype: str,
+    uuids: list[str],
+    log: Log,
+    labels: dict[str, str],
+    medians: dict[tuple[str, int], float],
+) -> None:
+    """Run nccl-tests on the same GPUs, and log the ratio of what was measured here to what they measure."""
+    wanted = [size for size in sizes if size >= BANDWIDTH_FROM]
+    for name in names:
+        program = shutil.which(f"{name}_perf")
+        if program is None or not uuids or not wanted:
+            why = "there are no GPUs" if not uuids else "no size of 8 MiB or more was measured"
+            why = f"{name}_perf is not on PATH" if program is None else why
+            common.say(f"not compared with nccl-tests: {why}")
+            log.event("nccl_tests", {"collective": name, "state": "absent", "why": why})
+            continue
+        text, why = _run_nccl_tests(program, min(wanted), max(wanted), dtype, uuids)
+        log.event("nccl_tests", {"collective": name, "state": "failed" if why else "ran", "why": why})
+        if why:
+            common.say(f"not compared with nccl-tests: {why}")
+        for size, apart, in_place, wrong in nccl_tests_rows(text):
+            ours = medians.get((name, size))
+            if ours is None:
+                continue
+            theirs = in_place if COLLECTIVES[name].in_place else apart
+            where = {"collective": name, "size_bytes": str(size), **labels}
+            log.measurement("nccl_tests_busbw", theirs, "GB/s", HIGHER, **where)
+            log.measurement("nccl_tests_wrong_values", wrong, "1", LOWER, **where)
+            if theirs > 0:
+                log.measurement("nccl_tests_ratio", ours / theirs, "ratio", HIGHER, **where)
+
+
+def _run_nccl_tests(program: str, least: int, most: int, dtype: str, uuids: list[str]) -> tuple[str, str]:
+    """Return what nccl-tests printed, and why it is not to be used (empty if it is)."""
+    command = [program, "-b", str(least), "-e", str(most), "-f", "2", "-g", str(len(uuids)), "-c", "1"]
+    command += ["-n", "50", "-w", "5", "-d", NCCL_TESTS_DTYPES[dtype]]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(uuids)}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=NCCL_TESTS_LIMIT_S, env=environment, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return "", f"{program}: {error}"
+    if done.returncode != 0:
+        last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
+        return "", f"{program} ended with status {done.returncode}: {last[:300]}"
+    return done.stdout, ""
+
+
+if __name__ == "__main__":
+    sys.exit(common.run("probe_collectives", parser(), plan, probe, gpu_states=True))

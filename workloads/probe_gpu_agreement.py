@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+"""Compare the bits of the same products on all GPUs of a node, and of each GPU's products with each other.
+
+One process per GPU, none of which talks to another by way of a GPU. GPUs of one model with the same software
+compute the same bits. Of three or more the one that differs from the majority is named; two that differ
+disagree, and nothing says which is right. A GPU whose own repeats differ is named by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import datetime
+import hashlib
+import json
+import os
+import sys
+import time
+from typing import Any
+
+import common
+import probe_gemm
+from common import LOWER, Log, Rank, Refusal
+
+# Read by cuBLAS when it starts: without it, its results may differ from run to run.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+if common.IS_RANK:
+    import torch
+
+GPU_SIZES = (4096, 8192)
+CPU_SIZES = (128, 256)
+TIMEOUT_S = 120.0
+INTEGERS = {2: "int16", 4: "int32"}
+"""Bytes of a value to the whole numbers of that size: bits are compared, so that NaN equals itself."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
+    arguments = common.probe_parser(__doc__, 5.0)
+    add = arguments.add_argument
+    add("--ranks", type=int, default=2, help="processes on the CPU (default: %(default)s)")
+    add("--dtypes", default=",".join(probe_gemm.DTYPES), help="default: %(default)s, where the device has it")
+    add("--sizes", help="comma-separated sizes of square matrices (default: by device)")
+    return arguments
+
+
+def plan(options: argparse.Namespace) -> int:
+    """Return the number of ranks."""
+    probe_gemm.chosen(options)
+    found = common.chosen_by_device(options.device, options.gpus)
+    ranks = len(found) or options.ranks
+    if ranks < 2:
+        raise Refusal(
+            common.EXIT_NO_GPU if found else common.EXIT_USAGE,
+            f"agreement needs at least 2 ranks, {ranks} would run; use --device cpu --ranks 2 or more GPUs",
+        )
+    return ranks
+
+
+def products(dtype: str, size: int, device: torch.device, seed: int, seconds: float) -> tuple[str, int, int]:
+    """Compute one product again and again.
+
+    Returns:
+        The digest of the first result, how many values of all others differ from it, and how many were made.
+    """
+    torch.manual_seed(seed)
+    _, _, multiply = probe_gemm.product(dtype, size, device)
+    first = torch.empty((size, size), device=device, dtype=probe_gemm._kind(dtype))
+    again = torch.empty_like(first)
+    bits = getattr(torch, INTEGERS[first.element_size()])
+    multiply(first)
+    differ = torch.zeros((), dtype=torch.int64, device=device)
+    made = 1
+    end = time.monotonic() + seconds
+    while made < 3 or time.monotonic() < end:
+        again.fill_(-1)
+        multiply(again)
+        differ += (again.view(bits) != first.view(bits)).sum()
+        made += 1
+        if made % 8 == 0 and device.type == "cuda":
+            # The host would else queue far more than it has time for.
+            torch.cuda.synchronize(device)
+    data = first.view(torch.uint8).cpu().numpy().tobytes()
+    return hashlib.sha256(data).hexdigest(), int(differ.item()), made
+
+
+def dissenters(digests: list[str]) -> tuple[list[int], bool]:
+    """Return which of several have another digest than more than half of all, and whether none has that many.
+
+    No I/O.
+    """
+    most, count = collections.Counter(digests).most_common(1)[0]
+    if 2 * count <= len(digests):
+        return [], True
+    return [index for index, one in enumerate(digests) if one != most], False
+
+
+def compared(said: list[dict[str, Any]], rank: int, key: str) -> tuple[list[int], list[int], bool]:
+    """Return the ranks that are compared with this one, those of them that are odd, and whether all are in
+    dispute.
+
+    Only GPUs of one model compute the same bits.
+
+    Args:
+        said: What each rank wrote: ``model``, and ``digests`` by product.
+        rank: This one.
+        key: The product.
+    """
+    alike = [index for index, one in enumerate(said) if one["model"] == said[rank]["model"]]
+    odd, disputed = dissenters([said[index]["digests"].get(key, "") for index in alike])
+    return alike, [alike[index] for index in odd], disputed
+
+
+def exchanged(mine: dict[str, Any], rank: Rank) -> list[dict[str, Any]]:
+    """Return what all ranks wrote, by way of a file: no GPU carries it."""
+    store = torch.distributed.FileStore(str(rank.state / "agreement"), rank.count)
+    store.set_timeout(datetime.timedelta(seconds=TIMEOUT_S))
+    store.set(f"rank-{rank.index}", json.dumps(mine))
+    return [json.loads(store.get(f"rank-{index}")) for index in range(rank.count)]
+
+
+def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
+    """Compute as one rank, and compare with the others."""
+    if options.device == "cpu" or not common.chosen_by_device(options.device, options.gpus):
+        # The order of sums follows the number of threads.
+        torch.set_num_threads(1)
+    device, found = common.begin_probe(options, rank, log)
+    wanted, sizes = probe_gemm.chosen(options)
+    sizes = sizes or list(GPU_SIZES if found else CPU_SIZES)
+    dtypes = [dtype for dtype in wanted if probe_gemm.supported(dtype, device)]
+    labels = {**common.device_labels(found, rank), "rank": str(rank.index)}
+    digests: dict[str, str] = {}
+    for done, dtype in enumerate(dtypes):
+        unstable = 0
+        for size in sizes:
+            digest, differ, made = products(
+                dtype, size, device, options.seed, options.seconds / len(dtypes) / len(sizes)
+            )
+            digests[f"{dtype} {size}"] = digest
+            unstable += differ
+            log.event(
+                "product_digest",
+                {"dtype": dtype, "size": size, "digest": digest, "products": made, "labels": labels},
+            )
+        log.measurement("unstable_values", unstable, "1", LOWER, dtype=dtype, **labels)
+        if rank.index == 0:
+            log.progress("products", done + 1, len(dtypes))
+    model = found[rank.local].name if found else "cpu"
+    said = exchanged(
+        {"model": model, "name": labels.get("gpu", f"rank {rank.index}"), "digests": digests}, rank
+    )
+    report(said, dtypes, sizes, rank, log, labels)
+    if rank.index == 0 and (skipped := [dtype for dtype in wanted if dtype not in dtypes]):
+        common.say(f"not supported here, so not compared: {', '.join(skipped)}")
+    common.mark_stop(rank)
+
+
+def report(
+    said: list[dict[str, Any]],
+    dtypes: list[str],
+    sizes: list[int],
+    rank: Rank,
+    log: Log,
+    labels: dict[str, str],
+) -> None:
+    """Log in how many products this rank's GPU is the odd one, and in how many no majority agrees."""
+    for dtype in dtypes:
+        odd_ones = disputes = 0
+        for size in sizes:
+            alike, odd, disputed = compared(said, rank.index, f"{dtype} {size}")
+            odd_ones += rank.index in odd
+            disputes += disputed and len(alike) > 1
+            if rank.index == min(alike):
+                say_who(said, alike, odd, disputed, f"{dtype} {size}x{size}x{size}")
+        log.measurement("odd_products", odd_ones, "1", LOWER, dtype=dtype, **labels)
+        log.measurement("disputed_products", disputes, "1", LOWER, dtype=dtype, **labels)
+    others = sum(one["model"] == said[rank.index]["model"] for one in said) - 1
+    log.measurement("compared_with", others, "GPUs", **labels)
+
+
+def say_who(
+    said: list[dict[str, Any]], alike: list[int], odd: list[int], disputed: bool, product: str
+) -> None:
+    """Write for people which GPUs do not agree."""
+    names = {index: str(said[index]["name"]) for index in alike}
+    for index in odd:
+        common.say(
+            f"{product}: {names[index]} computes other bits than the {len(alike) - len(odd)} that agree"
+        )
+    if disputed and len(alike) > 1:
+        common.say(
+            f"{product}: no majority agrees, which GPU is right is not known: {', '.join(names.values())}"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(common.run("probe_gpu_agreement", parser(), plan, probe, gpu_states=True))
