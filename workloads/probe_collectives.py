@@ -27,7 +27,18 @@ import common
 import probe_all_reduce
 import probe_gemm
 from common import HIGHER, LOWER, Log, Rank, Refusal
-from probe_all_reduce import CHUNK, TIMEOUT_S, agreed, fits, most_sums, numbers, refill, samples_s, slowest
+from probe_all_reduce import (
+    CHUNK,
+    TIMEOUT_S,
+    WARM_UP,
+    agreed,
+    fits,
+    most_sums,
+    numbers,
+    refill,
+    samples_s,
+    slowest,
+)
 
 if common.IS_RANK:
     import torch
@@ -408,8 +419,9 @@ class Steps:
 
     def run(self, seconds: float) -> tuple[list[float], list[float]]:
         """Return the seconds of each step's product, and of its all-reduce."""
-        for _ in range(3):
-            self.step()
+        for _ in range(WARM_UP):
+            warmed = self.step()[2]
+        self._wait(warmed)
         began = time.perf_counter()
         self._wait(self.step()[2])
         count = agreed(seconds / (time.perf_counter() - began), self.device, 20, MOST_STEPS)
@@ -453,17 +465,20 @@ def find_straggler(seconds: float, rank: Rank, device: torch.device, log: Log, o
         )
 
 
-def nccl_tests_rows(text: str) -> Iterator[tuple[int, float, float, int]]:
-    """Yield size in bytes, bus bandwidth out of place and in place in GB/s, and wrong values of a table.
+def nccl_tests_rows(text: str, in_place: bool) -> Iterator[tuple[int, float, int]]:
+    """Yield size in bytes, bus bandwidth in GB/s, and wrong values of each row of a table of nccl-tests.
 
-    A value that was not checked ("N/A") counts as one wrong value: nothing shows that it is right.
+    A row that was not checked ("N/A", as the part in place of alltoall is) has one wrong value: nothing
+    shows that it is right.
     """
+    row = re.compile(r"\s*([0-9]+)\s+[0-9]+\s+\S+\s+\S+\s+-?[0-9]+" + r"\s+(\S+)" * 8 + r"\s*")
     for line in text.splitlines():
-        cells = line.split()
-        # size count type redop root, then twice: time algbw busbw #wrong
-        if len(cells) == 13 and cells[0].isdigit() and cells[1].isdigit():
-            wrong = sum(int(one) if one.isdigit() else 1 for one in (cells[8], cells[12]))
-            yield int(cells[0]), float(cells[7]), float(cells[11]), wrong
+        # size count type redop root, then out of place and in place: time algbw busbw #wrong
+        found = row.fullmatch(line)
+        if found:
+            speed, wrong = found.groups()[7 if in_place else 3 : 9 if in_place else 5]
+            if re.fullmatch(r"[0-9]+\.?[0-9]*", speed):
+                yield int(found[1]), float(speed), int(wrong) if wrong.isdigit() else 1
 
 
 def compare(
@@ -486,14 +501,16 @@ def compare(
             log.event("nccl_tests", {"collective": name, "state": "absent", "why": why})
             continue
         text, why = _run_nccl_tests(program, min(wanted), max(wanted), dtype, uuids)
+        rows = list(nccl_tests_rows(text, COLLECTIVES[name].in_place))
+        if not rows and not why:
+            why = f"{program} printed no table of sizes"
         log.event("nccl_tests", {"collective": name, "state": "failed" if why else "ran", "why": why})
         if why:
             common.say(f"not compared with nccl-tests: {why}")
-        for size, apart, in_place, wrong in nccl_tests_rows(text):
+        for size, theirs, wrong in rows:
             ours = medians.get((name, size))
             if ours is None:
                 continue
-            theirs = in_place if COLLECTIVES[name].in_place else apart
             where = {"collective": name, "size_bytes": str(size), **labels}
             log.measurement("nccl_tests_busbw", theirs, "GB/s", HIGHER, **where)
             log.measurement("nccl_tests_wrong_values", wrong, "1", LOWER, **where)

@@ -22,8 +22,8 @@ if common.IS_RANK:
 
 TOGETHER = ("both_ways", "all_at_once")
 FEWEST_COPIES, MOST_COPIES = 5, 40
-GATE_CYCLES = 50_000_000
-"""How long copies that start together are held back while they are queued: about 30 ms."""
+GATE_CYCLES = 100_000
+"""How long copies that start together are held back for each that has to be queued: about 50 µs."""
 
 Pair = tuple[Gpu, Gpu]
 
@@ -117,7 +117,7 @@ def copy_together(copies: list[Copy], count: int) -> list[float]:
     for device in {copy.here for copy in copies} | {copy.there for copy in copies}:
         torch.cuda.synchronize(device)
     with torch.cuda.device(copies[0].here):
-        torch.cuda._sleep(GATE_CYCLES)
+        torch.cuda._sleep(GATE_CYCLES * (100 + len(copies) * count))
         gate = torch.cuda.Event()
         gate.record()
     for copy in copies:
