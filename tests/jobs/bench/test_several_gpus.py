@@ -1,0 +1,175 @@
+"""The shipped benchmarks of several GPUs: what their rules say of logs with one fault each, and of none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from rackproof.core.definitions import LoadedDefinition, load_definition
+from rackproof.core.judging import judge_run
+from rackproof.core.records import Measurement, Node, ParsedLog, Verdict
+from rackproof.jobs.bench import planning
+from rackproof.jobs.bench.log_checks import log_findings
+from rackproof.logs import FORMATS
+
+from .test_log_checks import ENDED, NODE, STARTED, UUIDS
+
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "sendrecv")
+PAIRS = [(one, other) for one in UUIDS for other in UUIDS if one != other]
+
+
+def of_gpus(name: str, value: float, unit: str = "1", **labels: str) -> list[Measurement]:
+    return [
+        Measurement(name=name, value=value, unit=unit, labels={"gpu": uuid, "rank": str(rank), **labels})
+        for rank, uuid in enumerate(UUIDS)
+    ]
+
+
+def good(asked: str) -> list[Measurement]:
+    """Return what a healthy machine's log holds."""
+    if asked == "gpu-agreement":
+        names = ("unstable_values", "odd_products", "disputed_products")
+        found = [one for name in names for dtype in ("fp32", "bf16") for one in of_gpus(name, 0, dtype=dtype)]
+        return found + of_gpus("compared_with", 3, "GPUs")
+    if asked == "peer-bandwidth":
+        return [
+            Measurement(name=name, value=value, unit=unit, labels={"from": one, "to": other})
+            for one, other in PAIRS
+            for name, value, unit in (("peer_copy", 390, "GB/s"), ("wrong_values", 0, "1"))
+        ]
+    found = of_gpus("compute_lag", 0.004, "fraction")
+    found.append(Measurement(name="points_left_out", value=0, unit="1"))
+    for name in COLLECTIVES if asked == "collectives" else COLLECTIVES[:1]:
+        found += of_gpus("wrong_values", 0, collective=name)
+        found += [
+            Measurement(name=f"{name}_busbw", value=200, unit="GB/s", labels={"size_bytes": str(size << 20)})
+            for size in (8, 32, 128, 512, 1024)
+        ]
+    return found
+
+
+def changed(found: Sequence[Measurement], at: dict[str, str], value: float | None) -> list[Measurement]:
+    """Return measurements with another value where name and labels are these; None leaves them out."""
+    labels = {key: text for key, text in at.items() if key != "name"}
+    hit = [one for one in found if one.name == at["name"] and labels.items() <= one.labels.items()]
+    assert hit
+    rest = [one for one in found if one not in hit]
+    return rest if value is None else [*rest, *(one.model_copy(update={"value": value}) for one in hit)]
+
+
+def verdict(
+    root: Path, asked: str, found: Sequence[Measurement], require: bool = False
+) -> tuple[Verdict, str]:
+    loaded: LoadedDefinition = load_definition(root / f"benchmarks/{asked}.yml", log_formats=FORMATS)
+    parameters = {**loaded.definition.parameters, "gpus": 4}
+    tags = {"software.gpus": ",".join(UUIDS)}
+    tags |= {f"gpu_state.{moment}.{uuid}": "idle" for moment in ("begin", "end") for uuid in UUIDS}
+    log = ParsedLog(
+        format="mllog",
+        measurements=tuple(found),
+        first_event_s=STARTED + 1,
+        last_event_s=ENDED - 1,
+        verdict=Verdict.PASS,
+        tags=tags,
+    )
+    plan = planning.make_plan([loaded], {"n1": NODE}, {"n1": {}})
+    planned = next(run for run in plan.runs if run.parameters.get("gpus") in (4, "all"))
+    log = log.model_copy(update={"tags": {**tags, "run_id": planned.run_id}})
+    nodes: list[Node] = [NODE]
+    findings = log_findings(
+        planned,
+        {"id": planned.run_id},
+        datetime.fromtimestamp(STARTED, UTC),
+        datetime.fromtimestamp(ENDED, UTC),
+        [log],
+        nodes,
+    )
+    outcome = judge_run(
+        loaded.definition.result.judge,
+        [log],
+        findings,
+        lambda measurement: (),
+        parameters=parameters,
+        require_references=require,
+    )
+    return outcome.verdict, " ".join(outcome.reasons)
+
+
+@pytest.mark.parametrize("asked", ["collectives", "straggler", "gpu-agreement", "peer-bandwidth"])
+def test_a_healthy_machine_passes(root: Path, asked: str) -> None:
+    assert verdict(root, asked, good(asked))[0] is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    ("asked", "at", "value", "expected", "named"),
+    [
+        (
+            "collectives",
+            {"name": "wrong_values", "collective": "alltoall", "gpu": UUIDS[2]},
+            1,
+            "fail",
+            UUIDS[2],
+        ),
+        (
+            "collectives",
+            {"name": "wrong_values", "collective": "broadcast"},
+            None,
+            "unproven",
+            "wrong_values",
+        ),
+        (
+            "collectives",
+            {"name": "wrong_values", "collective": "sendrecv", "gpu": UUIDS[0]},
+            None,
+            "unproven",
+            "3 of the 4",
+        ),
+        ("collectives", {"name": "reduce_scatter_busbw"}, None, "unproven", "reduce_scatter_busbw"),
+        ("collectives", {"name": "points_left_out"}, 1, "fail", "points_left_out"),
+        ("collectives", {"name": "points_left_out"}, None, "unproven", "points_left_out"),
+        ("collectives", {"name": "compute_lag", "gpu": UUIDS[1]}, 0.055, "fail", UUIDS[1]),
+        ("collectives", {"name": "compute_lag", "gpu": UUIDS[1]}, float("nan"), "unproven", UUIDS[1]),
+        ("straggler", {"name": "compute_lag", "gpu": UUIDS[3]}, 0.031, "fail", UUIDS[3]),
+        ("straggler", {"name": "compute_lag", "gpu": UUIDS[3]}, None, "unproven", "3 of the 4"),
+        ("straggler", {"name": "wrong_values", "gpu": UUIDS[0]}, 9, "fail", UUIDS[0]),
+        ("gpu-agreement", {"name": "odd_products", "gpu": UUIDS[2], "dtype": "bf16"}, 1, "fail", UUIDS[2]),
+        ("gpu-agreement", {"name": "disputed_products", "dtype": "fp32"}, 2, "fail", UUIDS[0]),
+        ("gpu-agreement", {"name": "unstable_values", "gpu": UUIDS[1]}, 1, "fail", UUIDS[1]),
+        ("gpu-agreement", {"name": "compared_with", "gpu": UUIDS[1]}, 0, "fail", UUIDS[1]),
+        ("gpu-agreement", {"name": "compared_with"}, None, "unproven", "compared_with"),
+        ("gpu-agreement", {"name": "unstable_values", "gpu": UUIDS[1]}, None, "unproven", "3 of the 4"),
+        ("peer-bandwidth", {"name": "wrong_values", "from": UUIDS[1], "to": UUIDS[3]}, 1, "fail", UUIDS[3]),
+        (
+            "peer-bandwidth",
+            {"name": "peer_copy", "from": UUIDS[3], "to": UUIDS[0]},
+            None,
+            "unproven",
+            "11 of 12",
+        ),
+    ],
+)
+def test_a_fault_is_named(
+    root: Path, asked: str, at: dict[str, str], value: float | None, expected: str, named: str
+) -> None:
+    found, said = verdict(root, asked, changed(good(asked), at, value))
+    assert found.value == expected, said
+    assert named in said
+
+
+def test_copies_at_once_of_some_pairs_alone_prove_nothing(root: Path) -> None:
+    for name in ("peer_copy_both_ways", "peer_copy_all_at_once"):
+        copies = [
+            Measurement(name=name, value=390, unit="GB/s", labels={"from": one, "to": other})
+            for one, other in PAIRS
+        ]
+        assert verdict(root, "peer-bandwidth", [*good("peer-bandwidth"), *copies])[0] is Verdict.PASS
+        assert verdict(root, "peer-bandwidth", [*good("peer-bandwidth"), *copies[1:]])[0] is Verdict.UNPROVEN
+
+
+def test_where_references_are_required_collectives_need_them(root: Path) -> None:
+    assert verdict(root, "collectives", good("collectives"), require=True)[0] is Verdict.UNPROVEN
+    for asked in ("straggler", "gpu-agreement"):
+        assert verdict(root, asked, good(asked), require=True)[0] is Verdict.PASS
