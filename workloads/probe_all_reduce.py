@@ -120,6 +120,8 @@ def samples_s(
     seconds: float,
     most_in_burst: int,
     most: int = MOST_SAMPLES,
+    *,
+    recorded: bool = False,
 ) -> list[float]:
     """Return times of one collective in seconds, by this rank's clock; as many on every rank.
 
@@ -130,6 +132,8 @@ def samples_s(
         seconds: How long to measure (at least five samples are taken).
         most_in_burst: Small collectives are timed in bursts, of at most so many between two preparations.
         most: At most so many samples.
+        recorded: Whether a burst is recorded once and played by the GPU: one by one, PyTorch takes about
+            70 µs of the host's time for each, more than a small collective takes.
     """
 
     def several(count: int) -> None:
@@ -156,11 +160,12 @@ def samples_s(
     alone = (time.perf_counter() - began) / WARM_UP
     inner = agreed(BURST_S / alone, device, 1, most_in_burst)
     count = agreed(seconds / (alone * inner), device, 5, most)
+    play = record_burst(lambda: several(inner)) if recorded else lambda: several(inner)
     marks = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]
     for begin, end in marks:
         prepare()
         begin.record()
-        several(inner)
+        play()
         end.record()
     torch.cuda.synchronize()
     return [begin.elapsed_time(end) / 1e3 / inner for begin, end in marks]
@@ -188,6 +193,15 @@ def slowest(mine: float, device: torch.device) -> float:
     time_of_all = torch.tensor(mine, device=device)
     torch.distributed.all_reduce(time_of_all, torch.distributed.ReduceOp.MAX)
     return float(time_of_all.item())
+
+
+def record_burst(burst: Callable[[], None]) -> Callable[[], None]:
+    """Record what a function queues on the GPU; return what plays it again. It is not run now."""
+    graph = torch.cuda.CUDAGraph()
+    # By thread: NCCL's own threads go on asking the GPU meanwhile.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        burst()
+    return lambda: graph.replay()
 
 
 def refill(buffer: torch.Tensor) -> None:
