@@ -285,10 +285,15 @@ def test_a_script_that_names_no_node_is_declared(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "system", "metric", "unit", "value"),
     [
-        ("ssd-0.6", "LambdaHyperplaneBasic", "samples_per_second", "samples/s", 4280.86),
+        ("ssd-0.6", "LambdaHyperplaneBasic", "samples_per_second", "samples/s", 4273.94),
         ("ssd-0.6", "DGX1", "samples_per_second", "samples/s", 4420.04),
-        ("translation-0.6", "LambdaHyperplaneBasic", "time_to_train", "min", 19.85),
-        ("ssd-0.6", "LambdaHyperplane16", "time_to_train", "min", None),
+        ("translation-0.6", "LambdaHyperplaneBasic", "time_to_train", "min", 23.19),
+        ("ssd-0.6", "LambdaHyperplane16", "time_to_train", "min", 12.62),
+        ("resnet-0.6", "DGX2", "samples_per_second", "samples/s", 22361.42),
+        ("minigo-0.6", "LambdaHyperplane16", "time_to_train", "min", None),
+        # The config of two nodes, on one of them.
+        ("ssd-0.6", "2xLambdaHyperplaneBasic", "samples_per_second", "samples/s", None),
+        ("ssd-0.6", "DGX100", "time_to_train", "min", None),
         ("ssd-0.6", "DGX1", "samples_per_second", "images/s", None),
     ],
 )
@@ -298,4 +303,22 @@ def test_a_run_is_held_against_what_was_published_for_its_system(
     runs = suite_plan(root, ("n1",), config=system).runs
     (run,) = [one for one in runs if one.benchmark == name]
     found = mlperf_checks.published_references(run, Measurement(name=metric, value=1, unit=unit))
+    assert [one.value for one in found] == ([] if value is None else [value])
+
+
+@pytest.mark.parametrize(
+    ("system", "metric", "unit", "value"),
+    [
+        ("2xLambdaHyperplaneBasic", "samples_per_second", "samples/s", 8310.40),
+        ("2xLambdaHyperplaneBasic", "time_to_train", "min", None),
+        ("DGX1_multi", "time_to_train", "min", None),
+        ("LambdaHyperplane16", "time_to_train", "min", None),
+    ],
+)
+def test_two_nodes_are_held_against_two(
+    root: Path, system: str, metric: str, unit: str, value: float | None
+) -> None:
+    (run,) = [one for one in suite_plan(root, ("n1",), config=system).runs if one.benchmark == "ssd-0.6"]
+    both = run.model_copy(update={"nodes": ("n1", "n2")})
+    found = mlperf_checks.published_references(both, Measurement(name=metric, value=1, unit=unit))
     assert [one.value for one in found] == ([] if value is None else [value])

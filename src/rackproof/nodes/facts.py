@@ -218,8 +218,9 @@ def _tuning(files: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "tuning.transparent_hugepages", pages[1] if pages else ""
     huge = re.search(r"^HugePages_Total:\s+(\d{1,12})$", text_at(files, "meminfo"), re.MULTILINE)
     yield "tuning.hugepages", huge[1] if huge and huge[1] != "0" else ""
-    given = re.search(r"(?:^|\s)mitigations=(\S{1,60})", text_at(files, "command_line"))
-    yield "tuning.mitigations", sanitize(given[1], 60) if given else ""
+    for name in ("mitigations", "spectre_v2"):
+        given = re.search(rf"(?:^|\s){name}=(\S{{1,60}})", text_at(files, "command_line"))
+        yield f"tuning.{name}", sanitize(given[1], 60) if given else ""
 
 
 def _tuning_profile(text: str) -> str:

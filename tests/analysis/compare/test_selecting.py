@@ -130,7 +130,7 @@ def test_published_systems() -> None:
         "transformer",
     }
     assert published("0.6/DGX-1").name == "DGX-1 (published)"
-    with pytest.raises(NotFoundError, match=r"no published system Cray; .* has DGX-1, HyperPlane"):
+    with pytest.raises(NotFoundError, match=r"no published system Cray; .* has .*DGX-1, .*HyperPlane"):
         published("Cray")
 
 

@@ -18,12 +18,13 @@ SCRIPT = "/usr/local/sbin/rackproof-tuning"
 SYSCTL = "/etc/sysctl.d/90-rackproof.conf"
 GRUB = "/etc/default/grub.d/90-rackproof.cfg"
 ASKED = ["node_tuning_files", "node_tuning_stale", "node_tuning_drift", "node_tuning_needs_reboot"]
-ASKED += ["node_tuning_leftover"]
+ASKED += ["node_tuning_leftover", "node_tuning_arguments", "node_tuning_unfit_arguments"]
 TUNED = {
-    "sysctl": {"kernel.numa_balancing": "0", "vm.nr_hugepages": "1024"},
+    "sysctl": {"kernel.numa_balancing": "0", "vm.nr_hugepages": "0"},
     "governors": ["performance"],
-    "transparent_hugepages": "[always] madvise never",
+    "transparent_hugepages": "always [madvise] never",
 }
+UNFIT = {"spectre_v2": False, "init": 'x" rm', "iommu": "pt quiet", "a b": "c", "nosmt": "force\n", "numa": 0}
 
 pytestmark = pytest.mark.playbook
 
@@ -31,7 +32,12 @@ pytestmark = pytest.mark.playbook
 @pytest.fixture(scope="module")
 def rendered(render: Renderer) -> dict[str, dict[str, Any]]:
     profile = {"node_tuning_profile": "mlperf-0.6"}
-    booted = "root=/dev/sda1 ro mitigations=off"
+    booted = "root=/dev/sda1 ro spectre_v2=off transparent_hugepage=madvise"
+    other = node(tuning={**TUNED, "transparent_hugepages": "[always] madvise never"})
+    both = {
+        "node_tuning_mitigations": "auto,nosmt",
+        "node_tuning_kernel_arguments": {"iommu": "pt", "quiet": ""},
+    }
     own = {"fast": {"governor": "schedutil", "sysctl": {"vm.swappiness": 1}}}
     return render(
         {
@@ -39,6 +45,13 @@ def rendered(render: Renderer) -> dict[str, dict[str, Any]]:
             "container": {"rackproof_node": node(), "node_tuning_kernel": False, **profile},
             "profile": {"rackproof_node": node(), **profile},
             "tuned": {"rackproof_node": node(tuning=TUNED, kernel_command_line=booted), **profile},
+            "half": {"rackproof_node": node(kernel_command_line="ro spectre_v2=off"), **profile},
+            "always": {"rackproof_node": other, **profile},
+            "pages": {"rackproof_node": node(), "node_tuning_hugepages": 1024, "node_tuning_kernel": False},
+            "both": {"rackproof_node": node(), **both},
+            "unfit": {"rackproof_node": node(), "node_tuning_kernel_arguments": UNFIT},
+            "merged": {"rackproof_node": node(), "node_tuning_kernel_arguments": {"iommu": "pt"}, **profile},
+            "mitigated": {"rackproof_node": node(), "node_tuning_mitigations": "off"},
             "unable": {"rackproof_node": node(tuning={**TUNED, "sysctl": {}, "governors": []})},
             "own": {
                 "rackproof_node": node(),
@@ -70,7 +83,8 @@ def test_a_shared_kernel_is_not_touched(rendered: dict[str, dict[str, Any]]) -> 
     container = rendered["container"]
     files = container["node_tuning_files"]
     assert not [path for path in files if path.startswith("/etc/sysctl.d/")]
-    assert "vm.nr_hugepages = 1024" in files["/etc/rackproof/sysctl.conf"]
+    kept = rendered["pages"]["node_tuning_files"]["/etc/rackproof/sysctl.conf"]
+    assert "vm.nr_hugepages = 1024" in kept
     assert "/sys/" not in files[SCRIPT]
     assert "sysctl" not in files[SCRIPT]
     assert GRUB not in files
@@ -82,18 +96,37 @@ def test_a_shared_kernel_is_not_touched(rendered: dict[str, dict[str, Any]]) -> 
 
 def test_the_profile_of_2019(rendered: dict[str, dict[str, Any]]) -> None:
     profile = rendered["profile"]
-    assert "vm.nr_hugepages = 1024" in profile["node_tuning_files"][SYSCTL]
-    assert "mitigations=off" in profile["node_tuning_files"][GRUB]
-    assert "echo always >" in profile["node_tuning_files"][SCRIPT]
+    added = [line for line in profile["node_tuning_files"][GRUB].splitlines() if line.startswith("GRUB_")]
+    assert added == ['GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX spectre_v2=off transparent_hugepage=madvise"']
+    assert "echo madvise >" in profile["node_tuning_files"][SCRIPT]
+    assert "echo performance >" in profile["node_tuning_files"][SCRIPT]
+    assert "nr_hugepages" not in profile["node_tuning_files"][SYSCTL]
     assert profile["node_tuning_needs_reboot"] is True
-    assert profile["node_tuning_drift"] == [
-        "governor powersave",
-        "transparent hugepages always [madvise] never",
-        "kernel.numa_balancing 1",
-        "vm.nr_hugepages 0",
-    ]
+    assert profile["node_tuning_drift"] == ["governor powersave", "kernel.numa_balancing 1"]
+    assert rendered["always"]["node_tuning_drift"] == ["transparent hugepages [always] madvise never"]
     assert rendered["tuned"]["node_tuning_drift"] == []
     assert rendered["tuned"]["node_tuning_needs_reboot"] is False
+    # One of the two arguments is not the profile.
+    assert rendered["half"]["node_tuning_needs_reboot"] is True
+
+
+def test_arguments_of_the_kernel(rendered: dict[str, dict[str, Any]]) -> None:
+    # An empty value leaves an argument out.
+    assert rendered["both"]["node_tuning_arguments"] == ["mitigations=auto,nosmt", "iommu=pt"]
+    merged = {"iommu=pt", "spectre_v2=off", "transparent_hugepage=madvise"}
+    assert set(rendered["merged"]["node_tuning_arguments"]) == merged
+    assert rendered["mitigated"]["node_tuning_arguments"] == ["mitigations=off"]
+    assert rendered["metal"]["node_tuning_arguments"] == []
+    assert rendered["container"]["node_tuning_arguments"] == []
+    assert "mitigations=auto,nosmt iommu=pt" in rendered["both"]["node_tuning_files"][GRUB]
+    assert rendered["mitigated"]["node_tuning_needs_reboot"] is True
+
+
+def test_what_is_no_argument_of_a_kernel_is_refused(rendered: dict[str, dict[str, Any]]) -> None:
+    unfit = rendered["unfit"]["node_tuning_unfit_arguments"]
+    assert set(unfit) == {"spectre_v2=False", 'init=x" rm', "iommu=pt quiet", "a b=c", "nosmt=force\n"}
+    assert rendered["profile"]["node_tuning_unfit_arguments"] == []
+    assert rendered["both"]["node_tuning_unfit_arguments"] == []
 
 
 def test_a_kernel_that_lacks_a_setting_is_no_drift(rendered: dict[str, dict[str, Any]]) -> None:

@@ -31,16 +31,26 @@ PUBLISHED = "published:"
 def published_system(name: str) -> str | None:
     """Return the published system of round 0.6 that a system's name means, if there is one.
 
-    ``LambdaHyperplaneBasic`` is the published HyperPlane and ``DGX1`` the DGX-1, but ``DGX100``,
-    ``LambdaHyperplane16`` and ``2xLambdaHyperplaneBasic`` are other machines.
+    A run's configuration means the row that was made with it: ``LambdaHyperplaneBasic`` is the tuned
+    HyperPlane, ``DGX1`` the DGX-1. Other names mean the system that they hold, the longest first;
+    ``DGX100`` and ``4xLambdaHyperplaneBasic`` are other machines.
     """
     plain = plain_name(name)
+    known = _published_names()
+    # So many systems together are that row or none, never one of its parts.
     if re.match(r"\d+x", plain):
-        return None
-    for known in dict.fromkeys(one.system for one in find_published(round="0.6")):
-        if re.search(re.escape(plain_name(known)) + r"(?!\d)", plain):
-            return known
-    return None
+        return known.get(plain)
+    return next(
+        (system for part, system in known.items() if re.search(re.escape(part) + r"(?!\d)", plain)), None
+    )
+
+
+def _published_names() -> dict[str, str]:
+    """Return the published systems of round 0.6 by plain configuration and plain name, the longest first."""
+    rows = find_published(round="0.6")
+    named = {plain_name(one.system): one.system for one in rows}
+    named |= {plain_name(one.configuration): one.system for one in rows if one.configuration}
+    return dict(sorted(named.items(), key=lambda entry: -len(entry[0])))
 
 
 def plain_name(name: str) -> str:

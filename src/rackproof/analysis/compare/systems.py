@@ -476,7 +476,8 @@ def _judged(
     group: _Group,
 ) -> Judgement | None:
     """Judge a cell against its published counterpart; minutes within bounds as wide as luck makes them."""
-    if result is None or kind not in ("throughput", "minutes"):
+    # Some rows have no minutes, or no throughput.
+    if result is None or _published_value(result, kind)[0] is None:
         return None
     count = f"{len(group.runs)} run{'s' * (len(group.runs) != 1)}"
     if kind == "minutes":
@@ -486,13 +487,11 @@ def _judged(
             ceiling=max(_CEILING, expected or 0),
         )
         luck = f"; {count}, ±{expected:.1%} by when the target is met" if expected else f"; {count}"
-    elif result.throughput is not None:
+    else:
         # More batches may only be smaller ones: where their size is not stated, more is no better.
         unstated = result.global_batch_size is None and _is_per_batch(unit)
         reference = result.reference("throughput", ceiling=_TOLERANCE if unstated else _CEILING)
         luck = f"; {count}" + "; the size of its batches is not stated" * unstated
-    else:
-        return None
     reference = reference.model_copy(update={"source": reference.source + luck})
     measured = Measurement(name=metric, value=mean, unit=unit, direction=direction)
     return judge(measured, reference, gating=False)

@@ -1,15 +1,16 @@
 """Published results, to be compared with one's own: of MLPerf Training, and of two scaling studies.
 
 ``published/results.csv`` holds the closed division of rounds 4.1, 5.0 and 5.1 as published by MLCommons
-(``kind`` official), and Lambda's own measurements of round 5.1 that were not submitted
-(``unofficial``). ``published/throughput.csv`` holds throughput and minutes of round 0.6 as published by
-Lambda. ``published/scaling.csv`` holds the rows of two studies, ResNet-50 and VGG16 on 1 to 16 P100 and
-LeNet and an MLP on K80 of five infrastructures; each is one ``point``.
+(``kind`` official), and the scores of Lambda's published logs of round 5.1 that were not submitted
+(``unofficial``). ``published/mlperf-0.6.csv`` holds throughput and minutes of round 0.6 as published by
+Lambda. ``published/ddl.csv`` and ``published/mxnet.csv`` hold the rows of two studies, ResNet-50 and VGG16
+on 1 to 16 P100 and LeNet and an MLP on K80 of five infrastructures; each is one ``point``.
 """
 
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -33,7 +34,8 @@ class PublishedResult(Record):
         accelerators: Number of accelerators on all nodes together.
         minutes: The score: olympic mean times RCP scaling; None where only a throughput was published.
         throughput: In ``throughput_unit``, where known.
-        note: Availability of an official system, precision of an unofficial run.
+        note: Availability of an official system, precision of an unofficial run, what else a row states.
+        configuration: Of round 0.6, the config that the row was made with and that has to be run to compare.
         study: The publication, where it is not a round of MLPerf; ``round`` is then empty.
         point: Parameters that a row of a study holds for, as text.
         efficiency: Scaling efficiency as the study states it.
@@ -57,6 +59,7 @@ class PublishedResult(Record):
     throughput: float | None = None
     throughput_unit: str = ""
     note: str = ""
+    configuration: str = ""
     study: str = ""
     point: dict[str, str] = Field(default={})
     efficiency: float | None = None
@@ -153,21 +156,25 @@ def _has_values(result: PublishedResult, wanted: Mapping[str, Any]) -> bool:
 
 def _newest_and_fastest(result: PublishedResult) -> tuple[list[int], float]:
     # As numbers: as text, round 10.0 would be older than 2.0.
-    return [-int(part) for part in result.round.split(".")], result.minutes or 0
+    return [-int(part) for part in result.round.split(".")], result.minutes or math.inf
 
 
 @cache
 def study_points() -> tuple[PublishedResult, ...]:
     """Return the rows of the published scaling studies, in their order. None of them is a round's result."""
-    text = files("rackproof.analysis.mlperf").joinpath("published", "scaling.csv").read_text(encoding="utf-8")
     points = []
-    for row in csv.DictReader(text.splitlines()):
-        given: dict[str, Any] = {key: value for key, value in row.items() if value}
+    for given in (*_rows("ddl.csv"), *_rows("mxnet.csv")):
         given["point"] = dict(part.split("=", 1) for part in given["point"].split())
         points.append(
             PublishedResult.model_validate({"round": "", "kind": "unofficial", "submitter": ""} | given)
         )
     return tuple(points)
+
+
+def _rows(name: str) -> list[dict[str, Any]]:
+    """Return the rows of a file of published results, without their empty cells."""
+    text = files("rackproof.analysis.mlperf").joinpath("published", name).read_text(encoding="utf-8")
+    return [{key: value for key, value in row.items() if value} for row in csv.DictReader(text.splitlines())]
 
 
 def _words(text: str) -> frozenset[str]:
@@ -180,10 +187,9 @@ def _all_results() -> tuple[PublishedResult, ...]:
     results = []
     for name, defaults in (
         ("results.csv", {"throughput_unit": "samples/s"}),
-        ("throughput.csv", {"kind": "unofficial"}),
+        ("mlperf-0.6.csv", {"kind": "unofficial"}),
     ):
-        text = files("rackproof.analysis.mlperf").joinpath("published", name).read_text(encoding="utf-8")
-        for row in csv.DictReader(text.splitlines()):
-            given: dict[str, Any] = {renamed.get(key, key): value for key, value in row.items() if value}
+        for row in _rows(name):
+            given = {renamed.get(key, key): value for key, value in row.items()}
             results.append(PublishedResult.model_validate(defaults | given))
     return tuple(results)

@@ -391,13 +391,12 @@ def _middle_result(
 def _published_06(planned: PlannedRun, measurement: Measurement) -> list[Reference]:
     """Return what round 0.6 published for the system whose config the run took."""
     system = published_system(str(planned.parameters.get("system", "")))
-    if system is None or len(planned.nodes) > 1:
-        return []
     benchmark = canonical_benchmark(planned.benchmark)
-    for result in find_published(benchmark=benchmark, round="0.6"):
+    # Two nodes of a system are not that system.
+    for result in find_published(benchmark=benchmark, round="0.6", nodes=max(1, len(planned.nodes))):
         if result.system != system:
             continue
-        if measurement.name == "time_to_train":
+        if measurement.name == "time_to_train" and result.minutes is not None:
             reference = result.reference(
                 "minutes", tolerance=ONE_EVALUATION, warn=TIME_WARNING, ceiling=ONE_EVALUATION
             )
