@@ -21,6 +21,16 @@ import sys
 
 EXIT_USAGE = 2
 EXIT_CANNOT_LAUNCH = 9
+VARIABLE_UPDATES = (
+    "horovod",
+    "parameter_server",
+    "replicated",
+    "distributed_replicated",
+    "independent",
+    "distributed_all_reduce",
+    "collective_all_reduce",
+)
+"""What tf_cnn_benchmarks knows."""
 
 
 class Refusal(Exception):  # noqa: N818  (reads as what it is)
@@ -55,12 +65,25 @@ def parser() -> argparse.ArgumentParser:
     return arguments
 
 
+def unknown_update(name: str) -> str:
+    """Say that tf_cnn_benchmarks does not know a way to update variables, and what there is."""
+    known = f"choose one of {', '.join(VARIABLE_UPDATES)}"
+    if any(part in name.lower() for part in ("ddl", "powerai")):
+        return (
+            f"--variable-update {name}: DDL is IBM's own library, a part of PowerAI, and cannot be had; "
+            f"horovod exchanges gradients in the same way; {known}"
+        )
+    return f"--variable-update {name}: tf_cnn_benchmarks has no such way; {known}"
+
+
 def ranks_of(options: argparse.Namespace, nodes: list[str]) -> int:
     """Return how many ranks each node has.
 
     Raises:
-        Refusal: The way in which variables are updated knows one node only.
+        Refusal: The way in which variables are updated does not exist, or knows one node only.
     """
+    if options.variable_update not in VARIABLE_UPDATES:
+        raise Refusal(EXIT_USAGE, unknown_update(options.variable_update))
     if options.variable_update == "horovod":
         return max(1, options.gpus)
     if len(nodes) > 1:

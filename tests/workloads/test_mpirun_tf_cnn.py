@@ -117,6 +117,21 @@ def test_without_horovod_one_process_has_all_gpus_of_one_node(root: Path, tmp_pa
     assert "several nodes need horovod" in two.stderr
 
 
+@pytest.mark.parametrize("name", ["ddl", "DDL", "ibm_ddl", "powerai-ddl"])
+def test_ddl_cannot_be_had_and_horovod_is_named(root: Path, tmp_path: Path, name: str) -> None:
+    done = start(root, tmp_path, f"--variable-update={name}", nodes="n1,n2")
+    assert done.returncode == 2
+    assert "cannot be had; horovod" in done.stderr
+    assert not (tmp_path / "hostfile").exists()
+
+
+@pytest.mark.parametrize("name", ["horovd", "nccl", "Replicated", ""])
+def test_a_way_that_the_program_does_not_know_is_refused(root: Path, tmp_path: Path, name: str) -> None:
+    done = start(root, tmp_path, f"--variable-update={name}", nodes="n1")
+    assert done.returncode == 2
+    assert "tf_cnn_benchmarks has no such way; choose one of horovod, parameter_server" in done.stderr
+
+
 def test_what_is_missing_is_reported_before_mpirun_is_started(root: Path, tmp_path: Path) -> None:
     (tmp_path / "refuse").touch()
     done = start(root, tmp_path)

@@ -1,0 +1,204 @@
+"""The pages on the source documents: every published row is there, and what they say of our records holds."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from rackproof.analysis.mlperf.published import find_published, study_points
+from rackproof.core.definitions import load_definitions
+from rackproof.core.records import (
+    Dataset,
+    Direction,
+    Gpu,
+    Judgement,
+    LogFile,
+    Measurement,
+    Node,
+    Reference,
+    Run,
+    Verdict,
+)
+from rackproof.logs import FORMATS
+from rackproof.report.study import experiment_table
+from tools import source_pages
+
+PAGES = {
+    "ddl.md": ("rows_ddl", "commands_ddl", "environment_ddl", "experiment_ddl"),
+    "mxnet.md": ("rows_mxnet", "environment_mxnet"),
+    "mlperf-0.6.md": ("throughput_06", "minutes_06", "commands_06"),
+    "mlperf-5.1.md": ("scores_51", "details_51", "commands_51"),
+}
+
+
+def rows(name: str) -> list[str]:
+    return source_pages.GENERATED[name]().splitlines()[2:]
+
+
+def test_each_document_has_its_page_and_each_part_is_in_one(root: Path) -> None:
+    assert sorted(sum(PAGES.values(), ())) == sorted(source_pages.GENERATED)
+    for page, parts in PAGES.items():
+        text = (root / "docs/using" / page).read_text()
+        for name in parts:
+            assert f"<!-- generated: {name} -->\n{source_pages.GENERATED[name]()}\n<!-- end -->" in text, page
+
+
+def test_every_row_of_the_studies_is_on_its_page() -> None:
+    points = study_points()
+    for name, begins in (("rows_ddl", "p100-"), ("rows_mxnet", "k80-")):
+        of_document = [one for one in points if one.system.startswith(begins)]
+        assert len(rows(name)) == len(of_document)
+        for row, one in zip(rows(name), of_document, strict=True):
+            assert row.startswith(f"| {one.system} |")
+            assert one.throughput is None or f" {one.throughput:,.10g} " in row
+            # Ours, or why not.
+            assert "h200" in row or "cannot be had here" in row or "not measured: " in row
+
+
+def test_every_number_of_round_06_is_on_its_page() -> None:
+    throughput, minutes = "\n".join(rows("throughput_06")), "\n".join(rows("minutes_06"))
+    for one in find_published(round="0.6"):
+        assert one.throughput is not None
+        assert f" {one.throughput:,.10g} |" in throughput, one
+        assert one.minutes is None or f" {one.minutes:,.10g} |" in minutes, one
+    systems = {one.system for one in find_published(round="0.6")}
+    assert {row.split(" | ")[0].strip("| ") for row in rows("commands_06")} == systems
+
+
+def test_the_published_scores_of_lambda_are_those_of_the_logs() -> None:
+    """Official and unofficial ones; four digits were published."""
+    published = [one for one in find_published(round="5.1") if one.submitter == "Lambda"]
+    read = source_pages.logs()["5.1"]
+    assert len(published) == len(rows("scores_51")) == len(read)
+    for entry in source_pages.stated("mlperf-5.1")["scores"]:
+        score = read[entry["logs"]]
+        (one,) = (
+            one
+            for one in published
+            if (one.kind, one.system, one.note, one.benchmark)
+            == (entry["kind"], entry["system"], entry["note"], score["benchmark"])
+        )
+        assert score["verdict"] == "pass"
+        assert one.minutes == pytest.approx(score["minutes"], rel=2e-5)
+        assert one.olympic_mean_minutes == pytest.approx(score["olympic_mean_minutes"], rel=2e-5)
+        assert one.rcp_scaling == pytest.approx(score["rcp_scaling"], rel=2e-5)
+        assert (one.runs, one.failed_runs) == (score["runs"], score["failed_runs"])
+        assert one.global_batch_size == score["stated"]["global_batch_size"]
+
+
+@pytest.mark.slow
+def test_what_the_logs_say_is_what_the_program_reads(root: Path, tmp_path: Path) -> None:
+    found = tmp_path / "read.json"
+    subprocess.run([sys.executable, root / "tools/read-source-logs", "--output", found], check=True)
+    read, kept = json.loads(found.read_text()), source_pages.logs()
+    assert read["0.6"] == kept["0.6"]
+    assert len(read["5.1"]) == 2
+    assert read["5.1"].items() <= kept["5.1"].items()
+
+
+def test_every_command_names_a_benchmark_and_its_parameters(root: Path) -> None:
+    """What is typed by the page is what the definitions take."""
+    names = ("commands_ddl", "commands_51", "commands_06")
+    commands = [
+        command for name in names for row in rows(name) for command in re.findall(r"`(ansible-[^`]+)`", row)
+    ]
+    assert len(commands) == 6 + 7 + 10
+    known = load_definitions(root / "benchmarks", log_formats=FORMATS)
+    suites = {suite for one in known.values() for suite in one.definition.suites}
+    for command in commands:
+        words = shlex.split(command)
+        given = dict(word.split("=", 1) for word in words if "=" in word and not word.startswith("{"))
+        assert given.get("suite", "mlperf-training-0.6") in suites
+        parameters = {
+            key for word in words if word.startswith("{") for key in json.loads(word)["bench_parameters"]
+        }
+        if parameters:
+            assert parameters <= set(known[given["benchmark"]].definition.parameters), command
+        assert given.get("benchmark", "tf-cnn") in known
+
+
+# The 14 fields of an experiment's record.
+
+
+def experiment() -> list[dict[str, Any]]:
+    return list(source_pages.stated("ddl")["experiment"])
+
+
+def model_at(annotation: Any) -> type[BaseModel] | None:
+    """Return the model of a field that holds one, or several of one."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := model_at(part))), None)
+
+
+def test_every_field_of_the_document_is_in_the_record(root: Path) -> None:
+    assert len(experiment()) == 14
+    specs = yaml.safe_load((root / "roles/bench/meta/argument_specs.yml").read_text())["argument_specs"]
+    known = {name for entry in specs.values() for name in entry.get("options", {})}
+    for one in experiment():
+        for path in one["record"]:
+            model: type[BaseModel] | None = Run
+            for name in path.replace("[]", "").split("."):
+                assert model is not None, path
+                assert name in model.model_fields, path
+                model = model_at(model.model_fields[name].annotation)
+        assert one.get("variable", "bench_description") in known
+
+
+def test_the_report_shows_what_the_record_carries_of_each_field() -> None:
+    node = Node(
+        name="n1", sku="dgx1", addresses=("10.0.0.7",), cpu="Xeon", cpu_count=80, memory_bytes=512 << 30,
+        gpus=(Gpu(index=0, uuid="GPU-0", name="P100"),),
+    )  # fmt: skip
+    reference = Reference(value=220, unit="images/s", source="published study")
+    judged = Judgement(metric="images_per_second", reference=reference, verdict=Verdict.FAIL, reason="slow")
+    rate = Measurement(name="images_per_second", value=188, unit="images/s", direction=Direction.HIGHER)
+    run = Run(
+        run_id="r1",
+        benchmark="tf-cnn",
+        description="one node, s3fs",
+        started=datetime(2018, 1, 29, 20, 35, tzinfo=UTC),
+        storage="cos at s3.example",
+        command=("python", "mpirun_tf_cnn.py"),
+        parameters={"model": "resnet50", "storage_options": "use_cache="},
+        nodes=(node,),
+        network="host, behind a gateway",
+        measurements=(rate,),
+        judgements=(judged,),
+        logs=(LogFile(path="logs/n1.log", sha256="0" * 64, size_bytes=1),),
+        dataset=Dataset(name="imagenet-tfrecord", objects=1024, size_bytes=150 << 30),
+        verdict=Verdict.FAIL,
+        reasons=("188 images/s is below 220",),
+        notes="look at the GPUs' use",
+    )
+    made = experiment_table([run])
+    by_column = {column: cell.text for column, cell in zip(made.columns, made.rows[0], strict=True)}
+    wanted = {
+        "Description": "one node, s3fs",
+        "Time (GMT)": "2018-01-29 20:35",
+        "Storage and endpoint": "cos at s3.example",
+        "Workload": "mpirun_tf_cnn.py",
+        "Cluster": "P100",
+        "Servers": "1",
+        "Addresses": "10.0.0.7",
+        "Node hardware": "80 CPUs",
+        "Network": "behind a gateway",
+        "Results": "188",
+        "Expected results": "220",
+        "s3fs and mount options": "use_cache=",
+        "Input data (objects, size)": "1,024",
+        "Summary": "look at the GPUs' use",
+    }
+    assert sorted(one["column"] for one in experiment()) == sorted(wanted)
+    for column, text in wanted.items():
+        assert text in by_column[column], column

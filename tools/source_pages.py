@@ -1,0 +1,363 @@
+"""The generated tables of the pages on the source documents: each published row, and ours beside it.
+
+Published rows are those of the package (``rackproof.analysis.mlperf.published``), with what else a document
+states in the YAML files beside them. Ours are the records in docs/results, and what
+``tools/read-source-logs`` read of public logs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import yaml
+
+from rackproof.analysis.mlperf.published import PublishedResult, find_published, study_points
+from rackproof.core.text import number
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "docs/results"
+STATED = ROOT / "src/rackproof/analysis/mlperf/published"
+MODELS = ("ssd", "maskrcnn", "resnet", "gnmt", "transformer", "minigo")
+UNITS = ("samples/s", "iterations/s", "samples/s", "tokens/s", "batches/s", "epochs/min")
+PLAY = "ansible-playbook bench.yml"
+TIMES = "\N{MULTIPLICATION SIGN}"
+
+
+def table(head: list[str], rows: Iterable[list[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in lines)
+
+
+@cache
+def stated(document: str) -> dict[str, Any]:
+    """Return what a document states beside its rows."""
+    return dict(yaml.safe_load((STATED / f"{document}.yml").read_text()))
+
+
+@cache
+def logs() -> dict[str, Any]:
+    """Return what the public logs say, as tools/read-source-logs left it."""
+    return dict(json.loads((RESULTS / "source-logs.json").read_text()))
+
+
+@cache
+def own_runs() -> tuple[dict[str, Any], ...]:
+    """Return our runs on real GPUs that passed, the latest last, with their record's name and values."""
+    runs = []
+    for path in sorted(RESULTS.glob("h?00-x[0-9].json")):
+        for run in json.loads(path.read_text())["runs"]:
+            values = {name: value for name, (value, _) in run.get("unjudged", {}).items()}
+            values |= {one["metric"]: one["worst"] for one in run["measured"] if "worst" in one}
+            if run["verdict"] == "pass":
+                runs.append({**run, "record": path.stem, "values": values})
+    return tuple(sorted(runs, key=lambda run: str(run["started"])))
+
+
+def cell(value: float | None) -> str:
+    """Return one of our numbers, to four digits; nothing where there is none."""
+    return "" if value is None else number(value)
+
+
+def printed(value: float | None) -> str:
+    """Return a published number with every digit that was published; nothing where there is none."""
+    return "" if value is None else f"{value:,.10g}"
+
+
+def off(ours: float | None, published: float | None) -> str:
+    """Return ours with its distance from the published number."""
+    if ours is None or not published:
+        return cell(ours)
+    return f"{number(ours)} ({(ours / published - 1) * 100:+.1f} %)".replace("-", "\N{MINUS SIGN}")
+
+
+# Round 0.6
+
+
+def _rows_06() -> dict[str, dict[str, PublishedResult]]:
+    rows: dict[str, dict[str, PublishedResult]] = {system: {} for system in stated("mlperf-0.6")["systems"]}
+    for one in find_published(round="0.6"):
+        rows[one.system][one.benchmark] = one
+    return rows
+
+
+def _table_06(value: Callable[[PublishedResult], float | None], key: str, units: tuple[str, ...]) -> str:
+    about = stated("mlperf-0.6")
+    named = {system: name for name, system in about["logs"].items()}
+    rows = []
+    for system, by_model in _rows_06().items():
+        title = f"{system} (in the document)" if system in about["document"] else system
+        numbers = [printed(value(by_model[model]) if model in by_model else None) for model in MODELS]
+        rows.append([title, about["systems"][system], *numbers])
+        if system in named:
+            read = logs()["0.6"][named[system]]
+            ours = [off(read[model][key], value(by_model[model])) for model in MODELS]
+            rows.append(["", f"read from one log each, `{named[system]}.log`", *ours])
+    heads = [f"{model} ({unit})" for model, unit in zip(MODELS, units, strict=True)]
+    return table(["published system", "what", *heads], rows)
+
+
+def throughput_06() -> str:
+    """Return the throughput of every published system of round 0.6, and what the logs say."""
+    return _table_06(lambda one: one.throughput, "throughput", UNITS)
+
+
+def minutes_06() -> str:
+    """Return the minutes of every published system of round 0.6, and what the logs say."""
+    return _table_06(lambda one: one.minutes, "minutes", ("min",) * len(MODELS))
+
+
+def commands_06() -> str:
+    """Return how each row of round 0.6 is made again."""
+    about = stated("mlperf-0.6")
+    together = " -e bench_together=true"
+    rows = []
+    for system, by_model in _rows_06().items():
+        config = next(iter(by_model.values())).configuration or (
+            "DGX1" if system == "HyperPlane" else "LambdaHyperplane16"
+        )
+        tuned = (
+            "" if "tuned" not in system else "after `provision.yml` with `-e node_tuning_profile=mlperf-0.6`"
+        )
+        command = f"{PLAY} -l HOST -e suite=mlperf-training-0.6 -e bench_config={config}"
+        command = f"`{command}{together * system.startswith('2x')}`"
+        rows.append([system, f"{command} {tuned}".strip(), f"cannot be had here: {about['cannot']}"])
+    return table(["row", "command", "measured here"], rows)
+
+
+# Round 5.1
+
+
+def scores_51() -> str:
+    """Return the official and the unofficial results of round 5.1 beside the scores of their logs."""
+    about = stated("mlperf-5.1")
+    rows = []
+    for entry in about["scores"]:
+        score = logs()["5.1"][entry["logs"]]
+        (row,) = (
+            one
+            for one in find_published(round="5.1", benchmark=score["benchmark"], kind=entry["kind"])
+            if (one.system, one.note) == (entry["system"], entry["note"])
+        )
+        rows.append(
+            [
+                entry["kind"],
+                f"{row.accelerators} {TIMES} {row.accelerator.split('(')[-1].rstrip(')')}",
+                " ".join(
+                    filter(None, [score["benchmark"], entry["note"] if entry["kind"] == "unofficial" else ""])
+                ),
+                printed(row.minutes),
+                cell(score["minutes"]),
+                f"{cell(score['olympic_mean_minutes'])} {TIMES} {number(score['rcp_scaling'])}",
+                f"{score['runs']}, {score['failed_runs']} failed",
+                score["verdict"],
+            ]
+        )
+    head = [
+        "kind",
+        "system",
+        "benchmark",
+        "published (min)",
+        "score of the logs (min)",
+        f"olympic mean {TIMES} RCP",
+        "runs",
+        "verdict",
+    ]
+    return table(head, rows)
+
+
+def commands_51() -> str:
+    """Return how each result of round 5.1 is made again."""
+    about = stated("mlperf-5.1")
+    rows = [
+        [entry["logs"], f"`{PLAY} {entry['command']}`", f"cannot be had here: {about['cannot']}"]
+        for entry in about["scores"]
+    ]
+    return table(["logs", "command", "measured here"], rows)
+
+
+def details_51() -> str:
+    """Return what the logs of round 5.1 state of their training: sequence, batch, warm-up, samples."""
+    rows = []
+    for entry in stated("mlperf-5.1")["scores"]:
+        found = logs()["5.1"][entry["logs"]]["stated"]
+        warmup = found.get("opt_learning_rate_warmup_steps")
+        factor = found.get("opt_learning_rate_warmup_factor")
+        shown = f"{number(warmup)} steps" if warmup is not None else f"factor {cell(factor)}"
+        keys = ("max_sequence_length", "global_batch_size", "train_samples", "eval_samples")
+        values = [cell(found.get(key)) or "not stated" for key in keys]
+        rows.append([entry["logs"], values[0], values[1], shown, *values[2:]])
+    head = [
+        "logs",
+        "tokens a sequence",
+        "global batch",
+        "warm-up of the learning rate",
+        "training samples",
+        "evaluation samples",
+    ]
+    return table(head, rows)
+
+
+# The DDL document
+
+
+def _resnet(benchmark: str, gpus: int) -> str:
+    """Return our rates for so many GPUs, one for each record and batch, with the efficiency."""
+    found: dict[tuple[str, int], dict[int, list[float]]] = {}
+    for run in own_runs():
+        if run["benchmark"] == benchmark:
+            place = found.setdefault((run["record"], int(run["parameters"]["batch_per_gpu"])), {})
+            place.setdefault(int(run["parameters"]["gpus"]), []).append(
+                float(run["values"]["images_per_second"])
+            )
+    return "; ".join(
+        f"{record}, batch {batch}: {number(fmean(rates[gpus]))} images/s"
+        + (f", {fmean(rates[gpus]) / gpus / fmean(rates[1]):.3f}" if 1 in rates and gpus > 1 else "")
+        for (record, batch), rates in sorted(found.items())
+        if gpus in rates
+    )
+
+
+def environment_ddl() -> str:
+    """Return the environment that the DDL document states."""
+    return table(["stack", "in the document"], stated("ddl")["environment"])
+
+
+def rows_ddl() -> str:
+    """Return every row of the DDL document, commented ones too, and ours on as many GPUs."""
+    about = stated("ddl")["systems"]
+    rows = []
+    for one in study_points():
+        if one.system not in about:
+            continue
+        ours = _resnet(one.benchmark, one.accelerators)
+        reason = f"cannot be had here: {about[one.system]['cannot']}"
+        accuracy = " / ".join(filter(None, [printed(one.top_1), printed(one.top_5)]))
+        note = one.note.partition("; ")[2]
+        rows.append(
+            [
+                one.system,
+                f"{one.benchmark}, {' '.join(f'{key} {value}' for key, value in one.point.items())}",
+                f"{printed(one.throughput)} {one.throughput_unit}",
+                printed(one.efficiency),
+                accuracy,
+                note,
+                f"{ours} ({about[one.system]['cannot']})" if ours and one.top_1 is None else reason,
+            ]
+        )
+    head = ["system", "point", "published", "efficiency", "top-1 / top-5", "note", "ours: rate, efficiency"]
+    return table(head, rows)
+
+
+def commands_ddl() -> str:
+    """Return how the rows of each system of the DDL document are made again."""
+    about = stated("ddl")["systems"]
+    rows = [[name, entry["what"], f"`{PLAY} -l RACK {entry['command']}`"] for name, entry in about.items()]
+    return table(["rows", "what", "command"], rows)
+
+
+def experiment_ddl() -> str:
+    """Return where each of the 14 fields of an experiment's record is."""
+    rows = [
+        [
+            str(at),
+            one["field"],
+            ", ".join(f"`{name}`" for name in one["record"]),
+            one["column"],
+            f"`{one['variable']}`" if "variable" in one else "",
+        ]
+        for at, one in enumerate(stated("ddl")["experiment"], 1)
+    ]
+    return table(
+        ["", "in the document", "in `run.json`", "column of the report", "what you say yourself"], rows
+    )
+
+
+# The MXNet document
+
+
+def environment_mxnet() -> str:
+    """Return the infrastructures of the MXNet document."""
+    head = ["system", "machine", "GPUs", "MXNet", "driver", "CUDA", "cuDNN"]
+    return table(head, [[str(part) for part in row] for row in stated("mxnet")["environment"]])
+
+
+def _sweep_run(one: PublishedResult, record: str) -> dict[str, Any] | None:
+    """Return our latest run at a published point: the same network, batch, GPUs and schedule."""
+    wanted = {"learning_rate": "", "lr_step_epochs": "", **one.point}
+    for run in reversed(own_runs()):
+        given = {key: str(run["parameters"].get(key, "")) for key in wanted}
+        if (run["benchmark"], run["record"], given) == (one.benchmark, record, wanted):
+            return dict(run)
+    return None
+
+
+def _not_measured(one: PublishedResult) -> str:
+    reasons = stated("mxnet")["cannot"]
+    gpus = one.point["gpus"]
+    return str(reasons.get(f"gpus_{gpus}") or reasons["cpu" if gpus == "0" else "other"])
+
+
+def _times_cpu(one: PublishedResult) -> str:
+    """Return how many times the CPU's rate a published row has: same machine, network and batch."""
+    for base in study_points():
+        same = (base.system, base.benchmark, base.point.get("batch_size")) == (
+            one.system,
+            one.benchmark,
+            one.point.get("batch_size"),
+        )
+        if same and base.point["gpus"] == "0" and base.throughput and one.throughput:
+            return f"{one.throughput / base.throughput:.1f}"
+    return ""
+
+
+def _rows_of_mxnet() -> Iterator[list[str]]:
+    for one in study_points():
+        if not one.system.startswith("k80-"):
+            continue
+        point = [one.point.get(key, "") for key in ("batch_size", "gpus")]
+        schedule = " ".join(
+            f"{key} {one.point[key]}" for key in ("learning_rate", "lr_step_epochs") if key in one.point
+        )
+        ours = next(
+            (run for record in ("h200-x4", "h200-x1", "h100-x1") if (run := _sweep_run(one, record))), None
+        )
+        shown = [f"not measured: {_not_measured(one)}", "", ""]
+        if ours:
+            values = ours["values"]
+            shown = [
+                f"{cell(values.get('samples_per_second'))} ({ours['record']})",
+                cell(values.get("eval_accuracy")),
+                cell(values.get("seconds_per_epoch")),
+            ]
+        rate = printed(one.throughput) or "not stated"
+        rows = [one.system, one.benchmark.removeprefix("mnist-"), *point, schedule, rate, _times_cpu(one)]
+        yield [*rows, printed(one.accuracy) or "error", printed(one.seconds_per_epoch), *shown]
+
+
+def rows_mxnet() -> str:
+    """Return every row of the MXNet document, and ours at the same point."""
+    head = ["system", "network", "batch", "GPUs", "schedule", "samples/s", "times CPU", "accuracy", "s/epoch"]
+    return table([*head, "ours: samples/s", "ours: accuracy", "ours: s/epoch"], _rows_of_mxnet())
+
+
+GENERATED: dict[str, Callable[[], str]] = {
+    "throughput_06": throughput_06,
+    "minutes_06": minutes_06,
+    "commands_06": commands_06,
+    "scores_51": scores_51,
+    "details_51": details_51,
+    "commands_51": commands_51,
+    "environment_ddl": environment_ddl,
+    "rows_ddl": rows_ddl,
+    "commands_ddl": commands_ddl,
+    "experiment_ddl": experiment_ddl,
+    "environment_mxnet": environment_mxnet,
+    "rows_mxnet": rows_mxnet,
+}
+"""The generated parts by the name in a page's marker."""
