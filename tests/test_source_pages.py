@@ -29,6 +29,7 @@ from rackproof.core.records import (
     Run,
     Verdict,
 )
+from rackproof.jobs.bench.planning import make_plan
 from rackproof.logs import FORMATS
 from rackproof.report.study import experiment_table
 from tools import source_pages
@@ -202,3 +203,62 @@ def test_the_report_shows_what_the_record_carries_of_each_field() -> None:
     assert sorted(one["column"] for one in experiment()) == sorted(wanted)
     for column, text in wanted.items():
         assert text in by_column[column], column
+
+
+# The sweep of the MXNet document.
+
+
+@pytest.mark.parametrize("name", ["mnist-lenet", "mnist-mlp"])
+@pytest.mark.parametrize(("form", "suite"), [("", "mnist"), ("-mxnet", "mnist-mxnet")])
+def test_the_sweep_has_every_point_of_the_document(root: Path, name: str, form: str, suite: str) -> None:
+    definition = load_definitions(root / "benchmarks", log_formats=FORMATS)[name + form].definition
+    points = [{key: str(value) for key, value in point.items()} for point in definition.points(suite, gpus=8)]
+    plain = {"learning_rate": "", "lr_step_epochs": ""}
+    for one in study_points():
+        if one.benchmark == name:
+            assert any((plain | one.point).items() <= point.items() for point in points), one.point
+    whole = {(point["batch_size"], point["gpus"]) for point in points}
+    assert whole == {
+        (str(batch), str(gpus)) for batch in (64, 128, 256, 512, 1024, 2048) for gpus in (0, 1, 2, 3, 4, 8)
+    }
+    if form:
+        stores = {(point["gpus"] in ("0", "1"), point["kvstore"]) for point in points}
+        assert stores == {(True, "device"), (False, "local"), (False, "device"), (False, "nccl")}
+
+
+SITE = {
+    "bench_data": "/data",
+    "bench_mnist_folder": "/mnist",
+    "bench_mnist_url": "",
+    "bench_mnist_wheel": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "wanted"),
+    [
+        # On the CPU six batch sizes, and the largest with both schedules.
+        (
+            0,
+            [
+                ["--batch-size", "64", "--gpu-count", "0"],
+                ["--batch-size", "2048", "--gpu-count", "0", "--lr", "0.07"],
+            ],
+        ),
+        (3, [["--batch-size", "128", "--gpu-count", "3", "--kv-store", "nccl"], ["--lr-step-epochs", "13"]]),
+    ],
+)
+def test_points_of_the_sweep_are_started_as_the_document_does(
+    root: Path, gpus: int, wanted: list[list[str]]
+) -> None:
+    loaded = load_definitions(root / "benchmarks", log_formats=FORMATS)["mnist-lenet-mxnet"]
+    node = Node(name="n1", gpus=tuple(Gpu(index=at, uuid=f"GPU-{at}") for at in range(gpus)))
+    plan = make_plan([loaded], {"n1": node}, {"n1": SITE}, suite="mnist-mxnet")
+    assert len(plan.runs) == (8 if gpus == 0 else 16 + 8 * 3 * 2)
+    assert all(run.parameters["gpus"] in range(gpus + 1) for run in plan.runs)
+    commands = [" ".join(run.arguments) for run in plan.runs]
+    for words in wanted:
+        pairs = [" ".join(words[at : at + 2]) for at in range(0, len(words), 2)]
+        assert any(all(pair.replace(" ", "=") in one or pair in one for pair in pairs) for one in commands), (
+            pairs
+        )

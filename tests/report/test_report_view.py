@@ -7,7 +7,8 @@ import math
 import pytest
 
 from rackproof.analysis.compare.naming import THROUGHPUT
-from rackproof.core.records import Direction, Judgement, Measurement, Reference, Run, Verdict
+from rackproof.core.records import Direction, Judgement, Measurement, Node, Reference, Run, Verdict
+from rackproof.core.text import NOTHING
 from rackproof.report import view
 from tests.report import example_runs
 
@@ -225,11 +226,42 @@ def test_the_sweep_table_has_the_columns_people_publish() -> None:
         "12",
         "0.6687",
         "89,720",
+        "16.5",
         "35,888",
         "6.1",
     ]
     assert [row[3].text for row in table.rows[:5]] == ["64", "64", "64", "64", "128"]
     assert ("mlp", "64", "0 (CPU)") in by_point
+
+
+def times_cpu(runs: list[Run]) -> list[str]:
+    table = view.sweep_table(runs)
+    return [row[list(table.columns).index("times CPU")].text for row in table.rows]
+
+
+def test_a_rate_is_compared_with_that_of_the_same_cpu() -> None:
+    axes = ("network", "gpus", "batch_size")
+    sweep = {tuple(run.parameters[axis] for axis in axes): run for run in example_runs.sweep()}
+    cpu, gpu = sweep["lenet", 0, 64], sweep["lenet", 1, 64]
+    assert times_cpu([cpu, gpu]) == ["1.0", "16.5"]
+    # Repeats of the CPU: their mean, whatever their seeds.
+    seeded = cpu.model_copy(update={"parameters": {**cpu.parameters, "seed": 2}})
+    assert times_cpu([cpu, seeded, gpu])[-1] == "16.5"
+    other_node = cpu.model_copy(update={"nodes": (Node(name="node-09"),)})
+    for base in (
+        sweep["lenet", 0, 128],
+        sweep["mlp", 0, 64],
+        other_node,
+        cpu.model_copy(update={"verdict": Verdict.FAIL}),
+        cpu.model_copy(update={"verdict": Verdict.UNPROVEN}),
+        cpu.model_copy(update={"measurements": ()}),
+        cpu.model_copy(update={"parameters": {**cpu.parameters, "learning_rate": 0.07}}),
+    ):
+        found = times_cpu([base, gpu])
+        assert NOTHING in found
+        assert set(found) <= {NOTHING, "1.0"}
+    # One that failed has no times either.
+    assert times_cpu([cpu, gpu.model_copy(update={"verdict": Verdict.FAIL})]) == ["1.0", NOTHING]
 
 
 def test_points_sort_by_number_whatever_they_are() -> None:

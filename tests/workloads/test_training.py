@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,30 @@ def test_training_logs_everything(root: Path, torch_python: str, small_data: Pat
     )
     epochs = [event for event in events(done.stdout) if event["key"] in ("epoch_start", "epoch_stop")]
     assert [event["metadata"]["epoch_num"] for event in epochs] == [1, 1, 2, 2, 3, 3]  # type: ignore[index]
+
+
+@pytest.mark.torch
+def test_a_batch_that_does_not_divide_trains_as_on_one_device(
+    root: Path, torch_python: str, small_data: Path
+) -> None:
+    """Ten images on three ranks are 3, 3 and 4; each rank counts as much as it has images."""
+    arguments = ["--data", small_data, "--network", "mlp", "--batch-size", 10, "--num-epochs", 2, "--seed", 3]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{free.getsockname()[1]}"
+    words = [[*arguments, "--nodes", 3, "--node-rank", at, "--rendezvous", place] for at in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        three = list(
+            pool.map(lambda one: run(torch_python, root, "mnist_torch.py", "--gpus", 0, *one), words)
+        )
+    alone = run(torch_python, root, "mnist_torch.py", "--gpus", 0, *arguments)
+    assert [done.returncode for done in (alone, *three)] == [0, 0, 0, 0], three[0].stderr
+    losses = [
+        [one["train_loss"] for one in values(done.stdout, "tracked_stats")] for done in (alone, three[0])
+    ]
+    # Of each epoch's two the first is of one rank alone, the second the mean over all.
+    assert len(losses[0]) == 4
+    assert losses[1][1::2] == pytest.approx(losses[0][1::2], rel=1e-4)
 
 
 @pytest.mark.torch
@@ -156,10 +182,13 @@ def test_refuses_before_importing_torch(
 
 
 @pytest.mark.slow
-def test_mxnet_trains_in_its_own_words(root: Path, mxnet_python: str, small_data: Path) -> None:
+@pytest.mark.parametrize("store", ["local", "device", "nccl"])
+def test_mxnet_trains_in_its_own_words(root: Path, mxnet_python: str, small_data: Path, store: str) -> None:
     arguments = ("--network", "mlp", "--batch-size", 64, "--num-epochs", 2, "--disp-batches", 4, "--lr", 0.1)
-    done = run(mxnet_python, root, "mnist_mxnet.py", "--data", small_data, *arguments)
+    points = ("--gpu-count", 0, "--kv-store", store, "--lr-step-epochs", 13)
+    done = run(mxnet_python, root, "mnist_mxnet.py", "--data", small_data, *arguments, *points)
     assert done.returncode == 0, done.stderr
+    assert f"kv_store='{store}'" in done.stdout
     assert "INFO:root:Epoch[0] Batch [0-4]\tSpeed: " in done.stdout
     assert "INFO:root:Epoch[1] Validation-accuracy=" in done.stdout
     assert "num_epochs=2" in done.stdout
@@ -171,6 +200,10 @@ def test_mxnet_trains_in_its_own_words(root: Path, mxnet_python: str, small_data
     ("arguments", "status", "message"),
     [
         (["--data", "{data}", "--gpus", "0,1"], 4, "GPUs 0,1 asked for, 0 usable"),
+        (["--data", "{data}", "--gpu-count", "3", "--batch-size", "64"], 4, "GPUs 0,1,2 asked for, 0 usable"),
+        (["--data", "{data}", "--gpu-count", "-1"], 2, "a number from 0"),
+        (["--data", "{data}", "--gpu-count", "1", "--gpus", "0"], 2, "in the place of --gpus"),
+        (["--data", "{data}", "--kv-store", "dist_sync"], 2, "invalid choice: 'dist_sync'"),
         (["--data", "{data}", "--gpus", "x"], 2, "not a comma-separated list"),
         (["--data", "{data}", "--num-epochs", "0"], 2, "at least 1"),
         (["--data", "{empty}"], 5, "stage_mnist.py --data"),

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from statistics import fmean
 from urllib.parse import quote
 
 from rackproof.analysis.representative import SIZE_LABEL, pick_representative
@@ -656,10 +657,12 @@ def sweep_table(runs: Sequence[Run]) -> Table:
         "Epochs",
         "s/epoch",
         "samples/s",
+        "times CPU",
         "samples/s with start-up",
         "Start-up (s)",
     )
-    rows = [_sweep_row(run) for run in sorted(points, key=_sweep_place)]
+    cpu_rates = _cpu_rates(points)
+    rows = [_sweep_row(run, _times_cpu(run, cpu_rates)) for run in sorted(points, key=_sweep_place)]
     return table("The sweep, point by point", columns, rows)
 
 
@@ -669,7 +672,35 @@ def _sweep_place(run: Run) -> tuple[object, ...]:
     return (_model(run), _natural(batch), _natural(gpus))
 
 
-def _sweep_row(run: Run) -> tuple[Cell, ...]:
+def _cpu_rates(points: Sequence[Run]) -> dict[object, list[float]]:
+    """Return the rates of the runs on the CPU that count, by all that other runs are to share with them."""
+    rates: dict[object, list[float]] = {}
+    for run in points:
+        rate = _counted_rate(run)
+        if rate and run.parameters.get("gpus") == 0:
+            rates.setdefault(_cpu_key(run), []).append(rate)
+    return rates
+
+
+def _cpu_key(run: Run) -> object:
+    """Return what a run shares with one on the CPU: nodes, benchmark, and all parameters but the devices'."""
+    apart = ("gpus", "kvstore", "seed")
+    shared = frozenset((key, str(value)) for key, value in run.parameters.items() if key not in apart)
+    return (run.benchmark, tuple(node.name for node in run.nodes), shared)
+
+
+def _counted_rate(run: Run) -> float | None:
+    measured = value_of(run, "samples_per_second", "images_per_second")
+    return measured.value if measured and run.verdict in (Verdict.PASS, Verdict.DEGRADED) else None
+
+
+def _times_cpu(run: Run, cpu_rates: Mapping[object, Sequence[float]]) -> Cell:
+    """Return how many times the rate of the CPU a run has, of several runs on the CPU their mean."""
+    own, base = _counted_rate(run), cpu_rates.get(_cpu_key(run))
+    return _number(f"{own / fmean(base):.1f}" if own and base else NOTHING)
+
+
+def _sweep_row(run: Run, times_cpu: Cell) -> tuple[Cell, ...]:
     known = ("network", "model", "batch_size", "gpus")
     variant = " ".join(f"{key}={value}" for key, value in run.parameters.items() if key not in known)
     hosts = ", ".join(node.name for node in run.nodes)
@@ -679,7 +710,9 @@ def _sweep_row(run: Run) -> tuple[Cell, ...]:
         Cell(sanitize(_model(run), 80), note=sanitize(variant, 120)),
         _number(sanitize(run.parameters["batch_size"], 40)),
         _number(_gpu_count_text(run)),
-        *(_value_cell(run, *names) for names in _SWEEP_MEASUREMENTS),
+        *(_value_cell(run, *names) for names in _SWEEP_MEASUREMENTS[:_BEFORE_TIMES_CPU]),
+        times_cpu,
+        *(_value_cell(run, *names) for names in _SWEEP_MEASUREMENTS[_BEFORE_TIMES_CPU:]),
     )
 
 
@@ -695,6 +728,7 @@ def _value_cell(run: Run, *names: str) -> Cell:
     return _number(number(measured.value) if measured else NOTHING)
 
 
+_BEFORE_TIMES_CPU = 4
 # In the order of the columns; of each the first name that a run has, for workloads differ in theirs.
 _SWEEP_MEASUREMENTS = (
     ("eval_accuracy", "best_accuracy"),
