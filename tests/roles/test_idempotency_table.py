@@ -1,0 +1,45 @@
+"""CONTRIBUTING says of each role which test runs it a second time; the table is complete, and its tests exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import yaml
+
+UNPROVEN = {"netboot", "nightly", "node_image"}
+"""Roles without such a test. The set may only become smaller."""
+
+
+def table(root: Path) -> dict[str, str]:
+    section = (root / "CONTRIBUTING.md").read_text().split("## Add a role")[1].split("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")][2:]
+    found = [(role, proof) for roles, proof in rows for role in roles.split(", ")]
+    assert len(dict(found)) == len(found), "a role stands in two rows"
+    return dict(found)
+
+
+def test_each_role_has_a_row(root: Path) -> None:
+    assert set(table(root)) == {path.name for path in (root / "roles").iterdir() if path.is_dir()}
+
+
+def test_each_row_names_a_test_that_exists(root: Path) -> None:
+    for role, proof in table(root).items():
+        tests = re.findall(r"`([^`]+\.py)(?:::(\w+))?`", proof)
+        assert tests, role
+        for path, name in tests:
+            assert f"def {name}" in (root / path).read_text(), (role, path, name)
+        assert proof.startswith("no test yet") == (role in UNPROVEN), role
+        assert role in UNPROVEN or all(name for _, name in tests), role
+
+
+def test_molecules_roles_are_those_that_its_scenarios_run(root: Path) -> None:
+    """Every scenario runs provision.yml, and none leaves out the step `idempotence`."""
+    tasks = (root / "roles/provision/tasks/main.yml").read_text()
+    included = set(re.findall(r"_role:\n\s+name: (\w+)", tasks)) | {"provision"}
+    assert {role for role, proof in table(root).items() if "Molecule" in proof} == included
+    for converge in root.glob("molecule/*/converge.yml"):
+        assert "provision.yml" in converge.read_text()
+        scenario = yaml.safe_load((converge.parent / "molecule.yml").read_text())
+        sequence = scenario.get("scenario", {}).get("test_sequence", ["idempotence"])
+        assert "idempotence" in sequence, converge.parent.name
