@@ -1,4 +1,4 @@
-"""CONTRIBUTING says of each role which test runs it a second time; the table is complete, and its tests exist."""
+"""CONTRIBUTING says of each role which test runs it a second time; the table is complete."""
 
 from __future__ import annotations
 
