@@ -104,7 +104,9 @@ def test_what_the_logs_say_is_what_the_program_reads(root: Path, tmp_path: Path)
     read, kept = json.loads(found.read_text()), source_pages.logs()
     assert read["0.6"] == kept["0.6"]
     assert len(read["5.1"]) == 2
-    assert read["5.1"].items() <= kept["5.1"].items()
+    for name, score in read["5.1"].items():
+        # The tests' copies of the logs are shortened, so their digest is another one.
+        assert {**score, "sha256": ""} == {**kept["5.1"][name], "sha256": ""}
 
 
 def test_every_command_names_a_benchmark_and_its_parameters(root: Path) -> None:
