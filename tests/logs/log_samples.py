@@ -81,8 +81,8 @@ MLP05 = b"""\
 TF_CNN = b"""\
 TensorFlow:  1.15
 Model:       resnet50
-Batch size:  64 global
-             64 per device
+Batch size:  256 global
+             256 per device
 Num batches: 100
 Running warm up
 Done warm up

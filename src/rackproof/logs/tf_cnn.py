@@ -3,6 +3,9 @@
 A unix time may follow the last column. The memory allocator of TensorFlow writes of running out of
 memory when it only retries, so such text beside a good total is a remark.
 
+The total has to be what the steps show, each of which states its worker's mean speed until then: a total that is far
+from all of them was not measured by this run. Of several workers (Horovod's ranks, ``/job:worker``) it is that of all.
+
 Under mpirun every rank writes, each line with its rank (``[1,3]<stdout>:``, ``3: ``). With Horovod each rank
 states the total of all; the lowest counts, and each must state one. An evaluation prints
 ``Accuracy @ 1 = 0.7318 Accuracy @ 5 = 0.9107 [50000 examples]``.
@@ -19,20 +22,25 @@ from rackproof.logs._reading import Curve, Log, LogParser, number
 
 _STEP = re.compile(
     r"^(\d{1,12})\s+images/sec:\s+(\S{1,30})\s+\+/-\s+\S{1,30}\s+\(jitter = [^)]{1,30}\)"
-    r"\s+(\S{1,30})(?:\s+(\S+)){0,4}\s*$"
+    r"\s+(\S{1,30})(?:\s+(?:(?P<time>\d{10})|\S+)){0,4}\s*$"
 )
 _HALF_STEP = re.compile(r"^\d{1,12}\s+images/sec:")
 _TOTAL = re.compile(r"^total images/sec:\s*(\S{0,40})\s*$")
 _FACT = re.compile(
     r"^(TensorFlow|Model|Dataset|Mode|Num batches|Data format|Optimizer|Variables|AllReduce):\s+(\S.*)$"
 )
-_BATCH = re.compile(r"^(?:Batch size:\s+(\d{1,9}) global|\s*(\d{1,9}) per device)")
+_BATCH = re.compile(r"^(?:Batch size:\s+(\d{1,9}) global|\s*(\d{1,9})(?:\.0)? per device)")
 _ACCURACY = re.compile(r"^Accuracy @ 1 = (\S{1,30}) Accuracy @ 5 = (\S{1,30}) \[(\d{1,12}) examples\]\s*$")
 _RANK = re.compile(r"^\s*(?:(\d{1,6}): |\[\d{1,6},(\d{1,6})\]<std(?:out|err)>:\s?)")
 # Open MPI puts it before every piece that a rank writes, also where that begins within a line.
 _TAG_WITHIN = re.compile(r"\[\d{1,6},(\d{1,6})\]<std(?:out|err)>:\s?")
 _MOST_RANKS = 100_000
 _AGREE = 0.05
+_ABOVE_STEPS, _BELOW_STEPS = 1.25, 0.5
+"""How far a total may be from the speeds of the steps: in published logs it is within 1 % of the last one; what a
+run does between its steps (checkpoints, evaluations) lowers the total alone."""
+_CLOCK_S = 10
+"""Times of steps are whole seconds: over less they tell no speed."""
 _DEVICES = re.compile(r"^Devices:\s+(.*)$")
 _MEMORY = re.compile(r"(?<!\()\bOOM\b|ran out of memory|Resource exhausted")
 _HEAD = re.compile(rb"images/sec|tf_cnn_benchmarks|tensorflow/core/|Img/sec")
@@ -54,6 +62,10 @@ class TfCnnParser(LogParser):
         self.total: tuple[float, int] | None = None
         self.totals = 0
         self.last_step_at = 0
+        self.slowest, self.fastest = math.inf, 0.0
+        """Of the speeds that steps state."""
+        self.clock: tuple[float, float, float, float] | None = None
+        """Step and unix time of the first and of the last step that states one."""
         self.loss: tuple[float, int] | None = None
         self.speed = Curve("images_per_second", "images/s", "step")
         self.losses = Curve("train_loss", "", "step")
@@ -138,6 +150,10 @@ class TfCnnParser(LogParser):
         # One rank's curve is enough; those of several would be mixed into one.
         if self.rank == self.first_rank:
             self.last_step_at = at
+            self.slowest, self.fastest = min(self.slowest, speed), max(self.fastest, speed)
+            if found["time"]:
+                first = (step, float(found["time"])) if self.clock is None else self.clock[:2]
+                self.clock = *first, step, float(found["time"])
             self.loss = (loss, at)
             self.speed.add(step, speed)
             self.losses.add(step, loss)
@@ -233,7 +249,44 @@ class TfCnnParser(LogParser):
             log.find("cut_off", "the log ends inside the line of the total", Verdict.UNPROVEN, line=at)
             return False
         measurements.append(self.measure("images_per_second", value, "images/s", Direction.HIGHER, at))
-        return math.isfinite(value) and value > 0
+        if not (math.isfinite(value) and value > 0):
+            return False
+        self._compare_with_steps(value, at)
+        return True
+
+    def _compare_with_steps(self, total: float, at: int) -> None:
+        """Find a total that the steps contradict, by the speeds that they state and by their clock."""
+        if "several_totals" in self.log.findings:
+            return
+        highest = self.fastest * self._workers() * _ABOVE_STEPS
+        if self.fastest and not self.slowest * _BELOW_STEPS <= total <= highest:
+            message = (
+                f"the total is {total:g} images/s, and the steps state {self.slowest:g} to {self.fastest:g}: "
+                "it is not of this run"
+            )
+            self.log.find("total_contradicts_steps", message, Verdict.UNPROVEN, line=at)
+        by_clock = self._speed_by_clock()
+        if by_clock is not None and not by_clock * _BELOW_STEPS <= total <= by_clock * _ABOVE_STEPS:
+            message = f"the total is {total:g} images/s, and by the times of the steps it was {by_clock:.0f}"
+            self.log.find("total_contradicts_steps", message, Verdict.UNPROVEN, line=at)
+
+    def _workers(self) -> float:
+        """Return of how many workers the total is: each has its share of the global batch."""
+        tags = self.log.tags
+        batch, share = number(tags.get("global_batch_size")), number(tags.get("batch_size_per_device"))
+        # Horovod lists the devices of all ranks, each of which has one.
+        devices = 1.0 if tags.get("variables") == "horovod" else number(tags.get("devices")) or 1.0
+        return max(1.0, batch / share / devices) if batch and share else 1.0
+
+    def _speed_by_clock(self) -> float | None:
+        """Return images per second by the unix times of the steps; None where they do not tell."""
+        batch = number(self.log.tags.get("global_batch_size"))
+        if self.clock is None or not batch or self._workers() > 1:
+            return None
+        first, began, last, ended = self.clock
+        if last <= first or ended - began < _CLOCK_S:
+            return None
+        return batch * (last - first) / (ended - began)
 
     def _measure_quality(self, measurements: list[Measurement]) -> None:
         """Add the accuracies of an evaluation and the last loss."""
