@@ -187,7 +187,7 @@ class RunSubReader:
             mpi_errors=tuple(self._mpi_errors[:MAX_KEPT]),
             samples=self._samples,
             preflight_enabled=self._preflight_enabled,
-            preflight_text="\n".join(self._preflight_lines),
+            preflight_text="".join(f"{line}\n" for line in self._preflight_lines),
         )
 
     def _take_launcher_report(self, payload: str) -> None:
