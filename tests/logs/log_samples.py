@@ -341,7 +341,7 @@ END_OF_PROOF: dict[str, bytes] = {
     "mlp05": b'{"success": true}',
     "tf_cnn": b"total images/sec: 326.58\n",
     "mxnet": b"Validation-accuracy=0.983496\n",
-    "nccl_tests": b"# Out of bounds values : 0 OK",
+    "nccl_tests": b"# Avg bus bandwidth    : 113.65\n",
     "nccl_json": b"}",
     "nvbandwidth": b"NOTE: The reported results",
     "gpu_burn": b"GPU 1: OK",

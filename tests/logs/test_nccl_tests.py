@@ -144,13 +144,63 @@ def test_each_table_of_a_file_must_end_and_have_rows() -> None:
     empty = "".join(line for line in ALL_GATHER.splitlines(True) if not line.lstrip()[:1].isdigit())
     assert codes(read((cut + ALL_REDUCE).encode())) == {"cut_off"}
     # A stray end does not stand for a missing one.
-    stray = "# Out of bounds values : 0 OK\n"
+    stray = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 186.2\n"
     assert read((ALL_REDUCE + stray + cut).encode()).verdict is UNPROVEN
     assert codes(read((ALL_REDUCE + empty).encode())) == {"no_rows"}
     mixed = f"+ all_gather_perf\n{cut}{BODY.decode()}{stray}"
     assert codes(read(mixed.replace("+ all_gather", "# Collective test starting: all_gather").encode())) == {
         "mixed_tables"
     }
+
+
+@pytest.mark.parametrize("label", ["", "0: ", "[1,0]<stdout>:"])
+@pytest.mark.parametrize(
+    "cut",
+    [
+        "# Avg bus bandwidth    : 186.2\n#\n",  # all of it: it might have said FAILED
+        " 186.2\n#\n",
+        "2\n#\n",
+        "\n#\n",
+    ],
+)
+def test_a_table_has_its_average_whole(label: str, cut: str) -> None:
+    """Only the line of the average says that it was below the minimum that ``-C`` gave."""
+    whole = labelled(ALL_REDUCE, label)
+    assert read(whole.encode()).verdict is PASS
+    damaged = labelled(ALL_REDUCE.removesuffix(cut), label)
+    assert len(damaged) < len(whole)
+    parsed = read(damaged.encode())
+    assert (parsed.verdict, codes(parsed)) == (UNPROVEN, {"cut_off"})
+    if label:
+        # Of one of two processes.
+        other = labelled(ALL_REDUCE, label.replace("0", "1"))
+        assert codes(read((damaged + "\n" + other).encode())) <= {"cut_off"}
+        if cut.startswith("# Avg"):
+            assert read((damaged + other).encode()).verdict is UNPROVEN
+
+
+@pytest.mark.parametrize(
+    ("sizes", "verdict"),
+    [
+        ((8, 64, 4096), UNPROVEN),  # too little to be measured
+        ((8, 1 << 19), UNPROVEN),
+        ((1 << 20, 1 << 30), UNPROVEN),
+    ],
+)
+@pytest.mark.parametrize("figures", ["0.00    0.00", "3.12    0.00"])
+def test_a_table_without_any_bandwidth_proves_nothing(
+    sizes: tuple[int, ...], verdict: Verdict, figures: str
+) -> None:
+    """One GPU exchanges nothing: issues 71, 249 and 294 of nccl-tests have such tables."""
+    rows = "".join(
+        f"{size:12d}  {size // 4:12d}     float     sum      -1" + f"   12.90    {figures}      0" * 2 + "\n"
+        for size in sizes
+    )
+    lines = ALL_REDUCE.splitlines(True)
+    text = "".join(one for one in lines if not one.lstrip()[:1].isdigit()).replace("# Out", rows + "# Out")
+    text = text.replace("maxBytes 1073741824", f"maxBytes {sizes[-1]}").replace(": 186.2", ": 0")
+    parsed = read(text.encode(), "all_reduce.log")
+    assert (parsed.verdict, "no_bandwidth" in codes(parsed)) == (verdict, True)
 
 
 OLD = """\

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import re
+from collections.abc import Callable
 
 import pytest
 
 from rackproof import logs
 from rackproof.core.records import ParsedLog, Verdict
-from tests.logs.log_samples import TF_CNN
+from tests.logs.log_samples import GPU_BURN, TF_CNN
 
 PASS, UNPROVEN = Verdict.PASS, Verdict.UNPROVEN
 
@@ -49,3 +51,39 @@ def test_a_total_is_what_its_steps_and_their_clock_show(
     parsed = read(text)
     assert parsed.verdict is verdict, codes(parsed)
     assert codes(parsed) == (set() if verdict is PASS else {"total_contradicts_steps"})
+
+
+def at_the_end(text: str, speed: str) -> str:
+    last = text.rindex("proc'd: ")
+    return text[:last] + re.sub(r"\(\d+ Gflop", f"({speed} Gflop", text[last:], count=1)
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict", "expected"),
+    [
+        (lambda text: text, PASS, set()),
+        (lambda text: re.sub(r"\(\d+ Gflop", "(0 Gflop", text), UNPROVEN, {"no_work"}),
+        (lambda text: re.sub(r"- (\d+) \(\d+ Gflop", r"- \1 (0 Gflop", text), UNPROVEN, {"no_work"}),
+        # It stood still at the end.
+        (lambda text: at_the_end(text, "0"), UNPROVEN, {"no_work"}),
+        (lambda text: at_the_end(text, "nan"), UNPROVEN, {"no_work"}),
+        (lambda text: at_the_end(text, "inf"), UNPROVEN, {"no_work"}),
+        (lambda text: at_the_end(text, "-5"), UNPROVEN, {"no_work"}),
+        (lambda text: re.sub(r"proc'd: ", "proc'd : ", text), UNPROVEN, {"no_work"}),
+    ],
+)
+def test_a_burn_without_work_proves_nothing(
+    change: Callable[[str], str], verdict: Verdict, expected: set[str]
+) -> None:
+    parsed = read(change(GPU_BURN.decode()))
+    assert (parsed.verdict, codes(parsed)) == (verdict, expected)
+
+
+def test_a_temperature_that_is_not_known_moves_no_other() -> None:
+    text = re.sub(r"temps: \d+ C", "temps: --", GPU_BURN.decode())
+    assert text != GPU_BURN.decode()
+    whole, lacking = (
+        {one.labels["index"]: one.value for one in parsed.measurements if one.name == "gpu_temperature"}
+        for parsed in (read(GPU_BURN), read(text))
+    )
+    assert lacking == {index: value for index, value in whole.items() if index != "0"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import ClassVar
 
@@ -10,9 +11,9 @@ from rackproof.logs._reading import Log, LogParser, number
 
 _GPU = re.compile(r"^GPU (\d{1,4}): (.{1,100}) \(UUID: (GPU-[0-9A-Fa-f-]{1,60})\)")
 _PROGRESS = re.compile(r"^(\d[\d.]{0,9})%\s+proc'd: ")
-_SPEED = re.compile(r"(-?\d{1,15}) \((-?\d{1,12}) Gflop/s\)")
+_SPEED = re.compile(r"(-?\d{1,15}) \((-?(?:\d{1,12}|nan|inf)) Gflop/s\)")
 _ERRORS = re.compile(r"errors: ([-0-9 ()A-Za-z!]{1,4000}?)\s+temps:")
-_TEMPERATURES = re.compile(r"(\d{1,4}) C")
+_TEMPERATURE = re.compile(r"\s*(\d{1,4}) C")
 _TESTED = re.compile(r"^Tested (\d{1,4}) GPUs:")
 _RESULT = re.compile(r"^\s+GPU (\d{1,4}): (\w{1,20})\s*$")
 _BAD = re.compile(r"DIED!|WARNING!|Couldn't init|No clients are alive|CUDA error|FAULTY")
@@ -68,14 +69,16 @@ class GpuBurnParser(LogParser):
                 # gpu_burn goes on without a GPU that died and shows -1 for it.
                 self.log.find("gpu_died", f"GPU {index} died", Verdict.FAIL, line=at)
             # A GPU that has not finished its first round has no speed yet.
-            elif int(speed) > 0:
+            elif index in self.speeds or float(speed) != 0:
                 self.speeds[index] = (float(speed), at)
         if found := _ERRORS.search(text):
             for index, cell in enumerate(found[1].split(" - ")[:1024]):
                 self._take_errors(at, index, cell.strip())
-        for index, degrees in enumerate(_TEMPERATURES.findall(text.partition("temps:")[2])[:1024]):
-            if float(degrees) > self.hottest.get(index, (-1.0, at))[0]:
-                self.hottest[index] = (float(degrees), at)
+        for index, cell in enumerate(text.partition("temps:")[2].split(" - ")[:1024]):
+            # "--" stands for what nvidia-smi did not tell.
+            degrees = _TEMPERATURE.match(cell)
+            if degrees and float(degrees[1]) > self.hottest.get(index, (-1.0, at))[0]:
+                self.hottest[index] = (float(degrees[1]), at)
 
     def _take_errors(self, at: int, index: int, cell: str) -> None:
         """Add the errors since the last progress line; what is no number there is a fault as well."""
@@ -117,9 +120,10 @@ class GpuBurnParser(LogParser):
                 Verdict.UNPROVEN,
             )
             return False
-        if len(self.speeds) < self.tested:
+        working = sum(0 < speed < math.inf for speed, _line in self.speeds.values())
+        if working < self.tested:
             # "OK" is what a GPU is that found no wrong result, also among none.
-            message = f"{len(self.speeds)} of {self.tested} GPUs show a speed: the others computed nothing"
+            message = f"{working} of {self.tested} GPUs show a speed at the end: the others computed nothing"
             log.find("no_work", message, Verdict.UNPROVEN)
             return False
         every_ok = all(word == "OK" for word in self.results.values())

@@ -105,6 +105,8 @@ class BandwidthTable:
     """The largest size of a row, in bytes."""
     reduces: bool = False
     rooted: bool = False
+    fastest: float = 0.0
+    """The highest busbw."""
     algbw: float = 0.0
     ratio: float = 0.0
     """busbw/algbw of the fastest row: the figures have two decimals."""
@@ -117,6 +119,7 @@ class BandwidthTable:
     def take_row(self, redop: str, root: str, algbw: float, busbw: float) -> None:
         """Learn from one row what the collective is."""
         self.row_count += 1
+        self.fastest = max(self.fastest, busbw)
         self.reduces = self.reduces or redop not in ("", "none")
         self.rooted = self.rooted or (root != "" and not root.startswith("-"))
         if algbw > 1 and busbw > 0 and algbw > self.algbw and math.isfinite(algbw) and math.isfinite(busbw):
@@ -190,6 +193,8 @@ class LabelledLines:
     table: BandwidthTable | None = None
     open: int = 0
     """Tables that have begun and not ended."""
+    without_average: int = 0
+    """Tables that have ended, and whose average is still to come: only its line says that it was too low."""
     most_bytes: int = 0
     """The largest size that was asked for."""
     factor: int = 0
@@ -221,6 +226,8 @@ class NcclTestsParser(LogParser):
         self.checked = self.unchecked = 0
         self.wrong_line: int | None = None
         self.tables = 0
+        self.average_line = 0
+        """The last line that states an average."""
         self.rank: int | None = None
         """The rank whose line is being read, where a launcher labels lines."""
 
@@ -305,6 +312,7 @@ class NcclTestsParser(LogParser):
             self.log.find("no_rows", "a table without a row", Verdict.UNPROVEN, line=at)
         elif stream.open == 1 and stream.table is not None:
             self._judge_last_size(at, stream, stream.table)
+        stream.without_average += min(1, stream.open)
         stream.open = max(0, stream.open - 1)
         if count != "0" or word != "OK":
             self.log.find(
@@ -321,6 +329,8 @@ class NcclTestsParser(LogParser):
         """Take a fact from a comment; return whether it states one."""
         if average := _AVERAGE.match(text):
             self.log.tag("average_busbw_over_the_sweep", average[1])
+            stream.without_average = max(0, stream.without_average - 1)
+            self.average_line = at
             if average[2] and average[2] != "OK":
                 self._below_minimum(at, text)
         elif device := _DEVICE.match(text):
@@ -532,6 +542,9 @@ class NcclTestsParser(LogParser):
     def _judge_tables(self, names: Mapping[BandwidthTable, str]) -> None:
         """Find tables whose figures contradict each other, and values that were not checked."""
         for table, name in names.items():
+            if not table.fastest:
+                message = "no row has a bandwidth above 0: nothing was exchanged, or too little to measure"
+                self.log.find("no_bandwidth", message, Verdict.UNPROVEN)
             if table.contradicts(name):
                 lowest, highest = table.ratios
                 ranks = f" of {table.ranks} ranks" if table.ranks else ""
@@ -545,9 +558,15 @@ class NcclTestsParser(LogParser):
 
     def _tables_ended(self) -> bool:
         """Whether there is a table, and every one has its end; note what is missing."""
-        if self.tables > 0 and not any(stream.open for stream in self.streams.values()):
+        log, streams = self.log, self.streams.values()
+        # Half of the last line may lack the word that the average was too low.
+        half = log.ends_in_line and self.average_line == log.lines + 1
+        without_average = half or any(stream.without_average for stream in streams)
+        if self.tables > 0 and not without_average and not any(stream.open for stream in streams):
             return True
         reason = "the table has no end" if self.tables else "no table"
+        if self.tables and without_average:
+            reason = "the line of the average bandwidth is missing or cut"
         message = f"{reason}: the test did not end"
         self.log.find("cut_off", message, Verdict.UNPROVEN, line=max(1, self.log.lines))
         return False
