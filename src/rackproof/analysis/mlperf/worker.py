@@ -185,7 +185,8 @@ def _trace_run(task: _Task, index: int, log: Path, run: RunScore) -> tuple[RunTr
         with log.open("rb") as stream:
             nodes, count = _named_nodes(stream)
             stream.seek(0)
-            parsed = logs.parse(stream, name=log.name)
+            form = "mlperf_hpc" if task.usage == "hpc" else "auto"
+            parsed = logs.parse(stream, format=form, name=log.name)
     except OSError as error:
         message = f"not read: {error.strerror}"
         return RunTrace(run.file), [Finding(code="not_read", verdict=Verdict.UNPROVEN, message=message)]
