@@ -29,6 +29,7 @@ from rackproof.logs.nvidia_smi import (
     NvlinkStatusParser,
     read_gpus,
 )
+from rackproof.logs.other_mlperf import MlperfHpcParser, MlperfInferenceParser, named_by_suite
 from rackproof.logs.perftest import PerftestParser
 from rackproof.logs.tf_cnn import TfCnnParser
 from rackproof.logs.xid import XidParser
@@ -48,6 +49,8 @@ __all__ = [
 _PARSERS: tuple[type[LogParser], ...] = (
     # In the order of recognition: a job's log may hold a table of nccl-tests and an XID besides its
     # MLPerf events, and the events show what it is about.
+    MlperfInferenceParser,
+    MlperfHpcParser,
     MllogParser,
     Mll06Parser,
     Mlp05Parser,
@@ -68,7 +71,7 @@ _PARSERS: tuple[type[LogParser], ...] = (
 FORMATS: Mapping[str, type[LogParser]] = {parser.format: parser for parser in _PARSERS}
 """The parser of each format by the format's name, in the order in which they are tried."""
 
-_STRONG = (MllogParser, Mll06Parser, Mlp05Parser)
+_STRONG = (MlperfInferenceParser, MlperfHpcParser, MllogParser, Mll06Parser, Mlp05Parser)
 """Formats that take over from another one in mid-log."""
 
 
@@ -137,7 +140,8 @@ def parse(
             log.find("unrecognised", message, Verdict.UNPROVEN, line=1)
         log.marks_as_findings(None)
         return log.parsed("unknown", Verdict.UNPROVEN, [])
-    return parser.finish()
+    parsed = parser.finish()
+    return parsed if chosen == MlperfHpcParser.format else named_by_suite(parsed)
 
 
 def _watch(log: Log, parser: LogParser | None, block: bytes) -> LogParser | None:
