@@ -236,7 +236,7 @@ def test_the_experiment_record_has_every_field() -> None:
 
 
 def test_the_published_logs_of_tf_cnn_give_the_published_table(real_logs: Path, tmp_path: Path) -> None:
-    made = import_logs(real_logs / "tf_cnn", tmp_path / "results")
+    made = import_logs(real_logs / "tf_cnn", tmp_path / "results", old=True)
     runs = [one.run for one in made.imported]
     study = next(one for one in studies(runs) if one.scales)
     found = [(row.devices, row.rate, round(row.scaling.efficiency, 3)) for row in study.rows if row.scaling]

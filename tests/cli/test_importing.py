@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ from rackproof.analysis.importing import NoLogsError
 from rackproof.core.records import Verdict
 from rackproof.jobs.bench.import_logs import import_logs
 from rackproof.store.run_folder import ResultsError, read_run
+from tests.cli.conftest import mllog
+from tests.logs import log_samples as samples
 
 Log = Callable[..., Path]
 
@@ -199,3 +203,81 @@ def test_an_emptied_log_is_a_run_that_is_unproven(
     done = import_logs(folder, tmp_path / "results")
     assert not done.skipped
     assert sorted(one.run.verdict.value for one in done.imported) == ["pass", "unproven"]
+
+
+def imported(tmp_path: Path, data: str | bytes, *, old: bool = False) -> tuple[Verdict, set[str]]:
+    path = tmp_path / "logs/result_0.txt"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    (done,) = import_logs(path, tmp_path / "results", old=old).imported
+    return done.run.verdict, {one.code for one in done.run.findings if one.verdict}
+
+
+def only(text: str | bytes, *keys: str) -> str:
+    """Return the lines of a log that hold one of these texts."""
+    lines = (text.decode() if isinstance(text, bytes) else text).splitlines(True)
+    return "".join(line for line in lines if any(key in line for key in keys))
+
+
+START_AND_END = ("run_start", "run_stop")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (only(mllog(), *START_AND_END), {"unknown_benchmark", "no_evaluation"}),
+        (only(mllog(), *START_AND_END, "eval_accuracy"), {"unknown_benchmark"}),
+        (only(mllog(), *START_AND_END, "global_batch_size", "seed"), {"unknown_benchmark", "no_evaluation"}),
+        (
+            only(mllog(), *START_AND_END, "benchmark").replace("llama2_70b_lora", "stable_diffusion"),
+            {"no_evaluation"},
+        ),
+        (only(samples.MLL06, *START_AND_END), {"unknown_benchmark", "no_evaluation"}),
+        (only(samples.MLL06, *START_AND_END, "Iteration:"), {"unknown_benchmark", "no_evaluation"}),
+        (
+            "Epoch[0] Time cost=21.000\nfit 43.4\n",
+            {"no_work"},
+        ),
+        (only(samples.MXNET, "num_epochs", "Time cost", "Validation"), {"no_work"}),
+    ],
+)
+def test_a_start_and_an_end_are_no_run(text: str, expected: set[str], tmp_path: Path) -> None:
+    assert imported(tmp_path, text, old=True) == (Verdict.UNPROVEN, expected)
+
+
+@pytest.mark.parametrize("name", ["mllog", "mll06", "minigo", "mxnet", "tf_cnn", "nccl_tests", "gpu_burn"])
+def test_whole_logs_are_still_a_pass(name: str, tmp_path: Path) -> None:
+    assert imported(tmp_path, samples.PASSING[name], old=True) == (Verdict.PASS, set())
+
+
+def moved(text: str | bytes, to: datetime) -> str:
+    """Return a log whose first moment is another one."""
+    raw = text.decode() if isinstance(text, bytes) else text
+    found = re.search(r"(?<![0-9.])1[5-7]\d{8}(?=\d{3}\b|\b)", raw)
+    assert found
+    by = int(to.timestamp()) - int(found[0])
+    return re.sub(r"(?<![0-9.])1[5-7]\d{8}(?=\d{3}\b|\b)", lambda one: str(int(one[0]) + by), raw)
+
+
+NOW = datetime.now(UTC)
+
+
+@pytest.mark.parametrize("text", [mllog(), samples.MLL06, samples.TF_CNN], ids=["mllog", "mll06", "tf_cnn"])
+@pytest.mark.parametrize(
+    ("when", "verdict"),
+    [
+        (datetime(2020, 6, 27, tzinfo=UTC), Verdict.UNPROVEN),
+        (datetime(2018, 12, 12, tzinfo=UTC), Verdict.UNPROVEN),
+        (NOW - timedelta(days=800), Verdict.UNPROVEN),
+        (NOW + timedelta(days=3), Verdict.UNPROVEN),
+        (NOW + timedelta(days=3650), Verdict.UNPROVEN),
+        (NOW - timedelta(days=400), Verdict.PASS),
+        (NOW - timedelta(hours=3), Verdict.PASS),
+    ],
+)
+def test_a_log_of_another_year_is_judged_by_its_age(
+    text: str | bytes, when: datetime, verdict: Verdict, tmp_path: Path
+) -> None:
+    data = moved(text, when)
+    assert imported(tmp_path, data) == (verdict, set() if verdict is Verdict.PASS else {"wrong_age"})
+    assert imported(tmp_path, data, old=True)[0] is Verdict.PASS

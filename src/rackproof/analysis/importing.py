@@ -3,7 +3,8 @@
 Nothing is written here: :mod:`rackproof.jobs.bench.import_logs` keeps such runs in a results folder.
 
 Nothing is known of such a run but its log, so its verdict is the log's: whether the run
-ended well, not whether it was fast. The same log imported again is the same run.
+ended well, not whether it was fast. What a log has to hold besides a start and an end is the table
+:data:`IMPORT_EVIDENCE`: two lines prove no run. The same log imported again is the same run.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from rackproof import __version__
 from rackproof.core.errors import RackproofError
-from rackproof.core.records import Dataset, Finding, LogFile, ParsedLog, Run, Verdict
+from rackproof.core.evidence import EvidenceState, RequiredEvidence, lacking_evidence, state_of_value
+from rackproof.core.records import Dataset, Finding, LogFile, ParsedLog, Run, Source, Verdict, worst
 from rackproof.core.text import sanitize, slug
 from rackproof.logs import read_log_file
 
@@ -31,6 +33,66 @@ IMPORTED_FROM = "imported from "
 _LOG_SUFFIXES = (".log", ".out", ".err")
 _LOG_PREFIXES = ("result_", "slurm-")
 _TAGS_OF_BENCHMARK = ("submission_benchmark", "benchmark", "network")
+_MLPERF = frozenset({"mllog", "mll06", "mlp05"})
+_COURSE_OF_A_RUN = frozenset(
+    {"time_to_train", "startup_time", "samples_per_second", "epochs", "train_loss", "seconds_per_epoch"}
+    | {"wall_time"}
+)
+"""Measurements that show how a training went, and not what came of it."""
+MAX_AGE = timedelta(days=2 * 365)
+"""Logs of the last four rounds of MLPerf are younger. An older one says nothing about a machine of today."""
+CLOCK_SLACK = timedelta(days=1)
+"""What a log may be ahead of this machine's clock: it may state local times."""
+
+
+def _result_of(log: ParsedLog) -> EvidenceState:
+    """Whether a training log states what came of it: an evaluation, or a measurement of its own."""
+    found = any(one.name not in _COURSE_OF_A_RUN and one.finite for one in log.measurements)
+    return EvidenceState.THERE if found else EvidenceState.ABSENT
+
+
+def _figures_of(log: ParsedLog) -> EvidenceState:
+    return state_of_value([one for one in log.measurements if one.finite])
+
+
+def _speed_of(log: ParsedLog) -> EvidenceState:
+    return state_of_value(log.measurement("samples_per_second"))
+
+
+IMPORT_EVIDENCE: tuple[RequiredEvidence[ParsedLog], ...] = (
+    RequiredEvidence(
+        name="measurements",
+        read_from="the log",
+        state=_figures_of,
+        code="no_measurement",
+        remedy="a log without any number shows no run; import the log that has the result",
+    ),
+    RequiredEvidence(
+        name="benchmark",
+        read_from="submission_benchmark",
+        state=lambda log: state_of_value(log.tags.get("submission_benchmark", "")),
+        needed=lambda log: log.format in _MLPERF,
+        code="unknown_benchmark",
+        remedy="which quality counts is not known; import the whole log",
+    ),
+    RequiredEvidence(
+        name="result",
+        read_from="eval_accuracy, or a measurement that the program states",
+        state=_result_of,
+        needed=lambda log: log.format in _MLPERF,
+        code="no_evaluation",
+        remedy="a start and an end show no training; import the whole log",
+    ),
+    RequiredEvidence(
+        name="speed",
+        read_from="lines of Speed",
+        state=_speed_of,
+        needed=lambda log: log.format == "mxnet",
+        code="no_work",
+        remedy="the log shows no batch that was trained; import the whole log",
+    ),
+)
+"""What a log that is imported has to hold, though its format alone would let it pass."""
 
 
 class NoLogsError(RackproofError):
@@ -110,6 +172,48 @@ def _parse_moment(text: str) -> datetime | None:
         return datetime.fromtimestamp(float(text), UTC)
     moment = datetime.fromisoformat(text)
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def _judged_as_import(log: ParsedLog, now: datetime, *, old: bool) -> ParsedLog:
+    """Return a log with what it lacks as the proof of a run; one that proves none stays as it is."""
+    if log.verdict.gates:
+        return log
+    place = Source(file=log.file or None)
+    found = [
+        Finding(code=one.code, message=one.message, verdict=one.verdict, source=place)
+        for one in lacking_evidence(IMPORT_EVIDENCE, log)
+    ]
+    age = None if old else _wrong_age(log, now)
+    if age is not None:
+        found.append(Finding(code="wrong_age", message=age, verdict=Verdict.UNPROVEN, source=place))
+    verdicts = [one.verdict for one in found if one.verdict is not None]
+    return log.model_copy(
+        update={"findings": (*log.findings, *found), "verdict": worst([log.verdict, *verdicts])}
+    )
+
+
+def _wrong_age(log: ParsedLog, now: datetime) -> str | None:
+    """Return what is wrong with the moment of a log, in words; formats without a clock have none."""
+    ended = _moment(log, "ended", "end_time", "last_step_time", "started", "start_time", "submission_start")
+    if log.last_event_s is not None:
+        ended = _moment_of(log.last_event_s) or ended
+    if ended is None:
+        return None
+    if ended > now + CLOCK_SLACK:
+        return f"the run ended on {ended:%Y-%m-%d}, which is still to come: that clock was wrong"
+    if ended < now - MAX_AGE:
+        return (
+            f"the run ended on {ended:%Y-%m-%d}: so old a log shows nothing about a machine of today; "
+            "where that is known and meant, import it with --old"
+        )
+    return None
+
+
+def _moment_of(seconds: float) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def run_from_log(
@@ -227,7 +331,8 @@ def runs_from_logs(files: Iterable[Path], skipped: list[str]) -> Iterator[Run]:
         if not place.exists():
             raise NoLogsError(f"{place} does not exist; name a folder of logs, or one log")
     every = (path for place in places for path in find_files(place, skipped=skipped))
-    for run, _ in read_runs(every, Path(), skipped=skipped):
+    # What is compared may be as old as it is: both sides are shown with their dates.
+    for run, _ in read_runs(every, Path(), skipped=skipped, old=True):
         yield run
 
 
@@ -239,6 +344,7 @@ def read_runs(
     benchmark: str | None = None,
     format: str = "auto",
     plan_id: str = "",
+    old: bool = False,
     progress: Callable[[Path], None] | None = None,
 ) -> Iterator[tuple[Run, Path]]:
     """Yield the run of each log with the log's path; of byte-identical logs the second is unproven.
@@ -250,6 +356,7 @@ def read_runs(
         benchmark: Its name; by default what each log states, else its folder's name.
         format: A log format's name, or ``auto``.
         plan_id: The import that the runs belong to.
+        old: The logs are known to be old: their age is not judged.
         progress: Called before each file.
 
     Raises:
@@ -257,6 +364,7 @@ def read_runs(
         ValueError: The format is unknown.
     """
     places: dict[str, list[str]] = {}
+    now = datetime.now(UTC)
     for path in files:
         if progress is not None:
             progress(path)
@@ -264,6 +372,7 @@ def read_runs(
         name = f"logs/{slug(path.name, 100) or 'log.txt'}"
         # Named as it is called in the run's folder, so that every place in the report can be looked up.
         log, entry = read_log_file(path, name, format=format)
+        log = _judged_as_import(log, now, old=old)
         if log.format == UNRECOGNISED and not (_is_log_by_name(path) or _is_emptied(path)):
             skipped.append(f"{sanitize(relative, 300)}: no known log format in it")
             continue

@@ -21,20 +21,22 @@ from rackproof.report.view import overall
 @click.argument("place", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--benchmark", help="Name of the benchmark; by default what each log states, or its folder.")
 @click.option("--format", "form", default="auto", show_default=True, help="The logs' format.")
+@click.option("--old", is_flag=True, help="The logs are known to be old: their age is not judged.")
 @results_option
 @json_option
 @click.pass_context
 def import_command(
-    ctx: click.Context, place: Path, benchmark: str | None, form: str, results: Path, as_json: bool
+    ctx: click.Context, place: Path, benchmark: str | None, form: str, old: bool, results: Path, as_json: bool
 ) -> None:
     """Make runs of logs that were written elsewhere.
 
     DIR is a folder of logs (with its subfolders) or one log. Each becomes a run in the results folder,
-    with a copy of the log, reports, and an entry in the history. Its verdict is what the log shows.
+    with a copy of the log, reports, and an entry in the history. Its verdict is what the log shows, which
+    has to be more than a start and an end, and of the last two years.
     Importing the same again changes nothing.
     """
     try:
-        result = import_logs(place, results, benchmark=benchmark, format=form)
+        result = import_logs(place, results, benchmark=benchmark, format=form, old=old)
     except ValueError as error:
         raise ToolError(str(error)) from None
     runs = [imported.run for imported in result.imported]

@@ -1,7 +1,7 @@
 """Logs of MLPerf's other suites: named as what they are, and not judged by the rules of Training.
 
-HPC logs the same events as Training (``:::MLLOG``) of other benchmarks, by other rules. LoadGen of Inference writes
-``mlperf_log_summary.txt`` and ``mlperf_log_detail.txt``; before round 1.0 the latter had no MLLOG events.
+HPC logs the same events as Training (``:::MLLOG``) of other benchmarks, by other rules. LoadGen of Inference
+writes ``mlperf_log_summary.txt`` and ``mlperf_log_detail.txt``, before round 1.0 without MLLOG events.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOADGEN = re.compile(
     rb'|:::MLLOG \{[^\n]{0,20}"key": ?"(?:loadgen_version|requested_scenario|effective_scenario)"'
     rb'|"pid": \d{1,10}, "tid": \d{1,10}, "ts": \d{1,20}ns : |"seq_id" ?: ?\d{1,12}, "qsl_idx" ?:'
 )
-"""Summaries (that of an accuracy run before 1.0 has no title), events, the details before 1.0, accuracy's JSON."""
+"""Summaries (of an accuracy run before 1.0 without title), events, details before 1.0, accuracy's JSON."""
 _HEAD_BYTES = 1 << 14
 """A pattern takes as long over a whole block as reading its events does."""
 _FACT = re.compile(r"^(SUT name|Scenario|Mode|Result is)\s*: (.{1,100})$")
@@ -31,7 +31,7 @@ _FACTS = {"SUT name": "system", "Scenario": "scenario", "Mode": "mode", "Result 
 
 
 class MlperfHpcParser(MllogParser):
-    """Reads the events. Where this format is asked for by name, the end and what the events state is judged."""
+    """Reads the events; where this format is asked for by name, its end is judged."""
 
     format: ClassVar[str] = "mlperf_hpc"
     description: ClassVar[str] = "MLPerf HPC: named, and judged by `rackproof score --usage hpc` alone"

@@ -4,8 +4,8 @@ A unix time may follow the last column. The memory allocator of TensorFlow write
 memory when it only retries, so such text beside a good total is a remark.
 
 The total has to be what the steps show, each of which states its worker's mean speed until then: a total that
-is far from all of them was not measured by this run. Of several workers (Horovod's ranks, ``/job:worker``) it is
-that of all.
+is far from all of them was not measured by this run. Of several workers (Horovod's ranks, ``/job:worker``) it
+is that of all.
 
 Under mpirun every rank writes, each line with its rank (``[1,3]<stdout>:``, ``3: ``). With Horovod each rank
 states the total of all; the lowest counts, and each must state one. An evaluation prints
@@ -38,8 +38,8 @@ _TAG_WITHIN = re.compile(r"\[\d{1,6},(\d{1,6})\]<std(?:out|err)>:\s?")
 _MOST_RANKS = 100_000
 _AGREE = 0.05
 _ABOVE_STEPS, _BELOW_STEPS = 1.25, 0.5
-"""How far a total may be from the speeds of the steps: in published logs it is within 1 % of the last one; what
-a run does between its steps (checkpoints, evaluations) lowers the total alone."""
+"""How far a total may be from the speeds of the steps: in published logs it is within 1 % of the last one;
+what a run does between its steps (checkpoints, evaluations) lowers the total alone."""
 _CLOCK_S = 10
 """Times of steps are whole seconds: over less they tell no speed."""
 _DEVICES = re.compile(r"^Devices:\s+(.*)$")
@@ -216,6 +216,8 @@ class TfCnnParser(LogParser):
     def finish(self) -> ParsedLog:
         """Judge by the total."""
         log = self.log
+        if self.clock is not None:
+            log.tag("last_step_time", int(self.clock[3]))
         self.join_ranks()
         measurements: list[Measurement] = []
         proven = self._judge_total(measurements)

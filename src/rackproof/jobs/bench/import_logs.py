@@ -39,6 +39,7 @@ def import_logs(
     *,
     benchmark: str | None = None,
     format: str = "auto",
+    old: bool = False,
     progress: Callable[[Path], None] | None = None,
 ) -> ImportResult:
     """Turn every log under a folder (or one log) into a run: record, raw log, history, reports.
@@ -51,6 +52,7 @@ def import_logs(
         results_folder: Where run folders go.
         benchmark: Its name; by default what each log states, else its folder's name.
         format: A log format's name, or ``auto``.
+        old: The logs are known to be old: their age is not judged.
         progress: Called before each file.
 
     Raises:
@@ -78,6 +80,7 @@ def import_logs(
         format=format,
         plan_id=plan_id,
         skipped=skipped,
+        old=old,
         progress=progress,
     )
     for run, path in runs:
