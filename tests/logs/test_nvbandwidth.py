@@ -232,3 +232,39 @@ def test_json_of_one_direction_has_one_matrix() -> None:
     name = "device_to_device_memcpy_read_ce"
     assert value(read(document(ROWS[:2], words, 361.1, name)), name, 1, 0) == 181.0
     assert read(document(ROWS[:2], words, 180.1, name)).verdict is UNPROVEN
+
+
+@pytest.mark.parametrize("version", ["v0.1", "v0.2", "v0.4"])
+def test_versions_without_an_end_are_unproven_and_named(version: str) -> None:
+    """Their note stands above the tests: a test that did not run leaves no trace."""
+    head = HEAD.replace("v0.8", version).replace(
+        "\nCUDA Runtime",
+        "\nNOTE: This tool reports current measured bandwidth on your system.\n"
+        "Additional system-specific tuning may be required to achieve maximal peak bandwidth.\n\nCUDA Runtime",
+        1,
+    )
+    parsed = read(head + ONE_WAY)
+    assert (parsed.format, parsed.verdict) == ("nvbandwidth", UNPROVEN)
+    assert "0.5 or newer" in parsed.findings[-1].message
+    assert value(parsed, "device_to_device_memcpy_read_ce", 0, 1) == 370.1
+
+
+@pytest.mark.parametrize("version", ["v0.5", "v0.6", "v0.7", "v0.8", "v0.10.0"])
+def test_versions_with_an_end(version: str) -> None:
+    text = (HEAD + ONE_WAY + LATENCY + NOTE).replace("v0.8", version)
+    # Since 0.9: how much the samples differ.
+    text = text.replace("\n\nRunning", "\nCOEFFICIENT_OF_VARIATION x 0.01\n\nRunning")
+    assert read(text).verdict is PASS
+
+
+def test_processes_of_several_nodes_are_listed_in_place_of_devices() -> None:
+    """As oracle-quickstart/oci-hpc-oke shows it for two nodes of GB200."""
+    processes = "".join(
+        f"Process {rank} (worker-{rank // 4}): device {rank % 4}: HGX GB200 (00000008:01:00)\n"
+        for rank in range(8)
+    )
+    head = HEAD[: HEAD.index("n01\n")] + "MPI version: Open MPI v4.1.4\n" + processes + "\n"
+    parsed = read(head + ONE_WAY.replace("device_to", "multinode_device_to", 1).replace(
+        "SUM device", "SUM multinode_device") + NOTE)  # fmt: skip
+    assert parsed.verdict is PASS, codes(parsed)
+    assert value(parsed, "multinode_device_to_device_memcpy_read_ce", 1, 0) == 371.0

@@ -207,3 +207,61 @@ def test_errors_of_the_tool(words: str) -> None:
     whole = printed(WRITE, BW, ROW)
     assert read(whole + words + "\n").verdict is FAIL
     assert read(words + "\n" + whole).verdict is FAIL
+
+
+# The forms are those of linux-rdma/perftest, src/perftest_parameters.h: REPORT_FMT_LAT_JSON and its kin.
+LAT_JSON = """{
+"test_info": {
+"test": "RDMA_Write_Latency_Test",
+"Dual_port": "OFF",
+"Device": "mlx5_0",
+"Data_ex_method": "Ethernet"
+},
+"results": {
+"MsgSize": 2,
+"n_iterations": 1000,
+"t_min": 1.85,
+"t_max": 6.20,
+"t_typical": 1.89,
+"t_avg": 1.90,
+"t_stdev": 0.06,
+"percentile_99": 2.05
+}
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "name"),
+    [
+        ("RDMA_Write_Latency_Test", "ib_write_lat"),
+        ("RDMA_Read_Latency_Test", "ib_read_lat"),
+        ("Send_Latency_Test", "ib_send_lat"),
+        ("Atomic_FETCH_AND_ADD_Latency_Test", "ib_atomic_lat"),
+    ],
+)
+def test_the_json_of_a_latency_is_read(test: str, name: str) -> None:
+    parsed = read(LAT_JSON.replace("RDMA_Write_Latency_Test", test))
+    assert (parsed.format, parsed.verdict) == ("ib_write_bw", PASS), codes(parsed)
+    assert figures(parsed)[name] == 1.9
+    assert figures(parsed)[f"{name}_max"] == 6.2
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ('"t_avg": 1.90', '"t_avg": 0.00', "impossible_value"),
+        ('"t_avg": 1.90', '"t_avg": nan', "damaged_json"),
+        ('"t_max": 6.20', '"t_max": -1', "impossible_value"),
+        ('"MsgSize": 2,', "", "damaged_json"),
+        ("}\n}\n", "}\n", "damaged_json"),
+        ("RDMA_Write", "Other", "damaged_json"),
+        # perftest states no unit: 48000 MiB/s are 402 Gbit/s, 48000 Gbit/s are none.
+        ('"t_avg": 1.90', '"BW_average": 394.20', "unit_unknown"),
+    ],
+)
+def test_json_that_proves_nothing(old: str, new: str, code: str) -> None:
+    assert old in LAT_JSON
+    parsed = read(LAT_JSON.replace(old, new))
+    assert (parsed.format, parsed.verdict) == ("ib_write_bw", UNPROVEN)
+    assert code in codes(parsed)

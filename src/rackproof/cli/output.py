@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import orjson
 
 from rackproof.cli.errors import EXIT_FAIL, EXIT_PASS, EXIT_UNPROVEN
 from rackproof.core.errors import RackproofError
@@ -53,12 +52,8 @@ _NOT_ASCII = re.compile(r"[^\x00-\x7e]")
 
 def json_text(record: Record) -> str:
     """Return a record's JSON as :func:`print_json` writes it; several times as fast. No I/O."""
-    value = orjson.loads(record.model_dump_json())
-    try:
-        text = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
-    except TypeError:  # whole numbers of more than 64 bits
-        text = json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False)
-    return _NOT_ASCII.sub(_escaped, text)
+    text = record.model_dump_json(indent=2)
+    return text if text.isascii() and "\x7f" not in text else _NOT_ASCII.sub(_escaped, text)
 
 
 def _escaped(found: re.Match[str]) -> str:
@@ -86,14 +81,14 @@ class HeldOutput:
         # A file's name may hold what is no character; click writes it as it is read.
         self._file.write(text.encode("utf-8", "surrogatepass"))
 
-    def write_json(self, records: Iterable[Record], *, several: bool) -> None:
-        """Hold one record as an object, or several as an array, one after the other."""
+    def write_json(self, texts: Iterable[str], *, several: bool) -> None:
+        """Hold one :func:`json_text` as an object, or several as an array, one after the other."""
         if not several:
-            self.write("".join(json_text(record) for record in records) + "\n")
+            self.write("".join(texts) + "\n")
             return
         separator = "[\n  "
-        for record in records:
-            self.write(separator + json_text(record).replace("\n", "\n  "))
+        for text in texts:
+            self.write(separator + text.replace("\n", "\n  "))
             separator = ",\n  "
         self.write("\n]\n")
 

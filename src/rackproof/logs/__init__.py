@@ -50,8 +50,8 @@ _PARSERS: tuple[type[LogParser], ...] = (
     # In the order of recognition: a job's log may hold a table of nccl-tests and an XID besides its
     # MLPerf events, and the events show what it is about.
     MlperfInferenceParser,
-    MlperfHpcParser,
     MllogParser,
+    MlperfHpcParser,
     Mll06Parser,
     Mlp05Parser,
     NvidiaSmiXmlParser,
@@ -71,7 +71,7 @@ _PARSERS: tuple[type[LogParser], ...] = (
 FORMATS: Mapping[str, type[LogParser]] = {parser.format: parser for parser in _PARSERS}
 """The parser of each format by the format's name, in the order in which they are tried."""
 
-_STRONG = (MlperfInferenceParser, MlperfHpcParser, MllogParser, Mll06Parser, Mlp05Parser)
+_STRONG = (MlperfInferenceParser, MllogParser, Mll06Parser, Mlp05Parser)
 """Formats that take over from another one in mid-log."""
 
 

@@ -327,6 +327,8 @@ class Events(LogParser):
 
     targets: Mapping[str, tuple[QualityTarget, ...]] = TARGETS
     stated_target: tuple[float, int] | None = None
+    is_steady = False
+    """Whether a run has begun and not stopped: of its statistics only the order of time is looked at."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
@@ -521,6 +523,7 @@ class Events(LogParser):
         self.run_starts += 1
         if self.run_start is None:
             self.run_start, self.run_start_line = time, self.log.line_at(position)
+            self.is_steady = self.run_stop is None
 
     def on_run_stop(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
@@ -534,6 +537,7 @@ class Events(LogParser):
             self.statuses.append((text_of(status, 40) if status is not None else "", line))
         if self.run_stop is None and key == "run_stop":
             self.run_stop, self.run_stop_line = time, line
+            self.is_steady = False
             self.latest_at_stop = self.latest
 
     def on_block_stop(
@@ -621,9 +625,9 @@ class Events(LogParser):
             tracked = self.tracked
             for name in value:  # not items(): most events hold nothing that is kept
                 if name in tracked:
-                    self._take_stat(name, tracked[name], value[name], time, position)
+                    self.take_stat(name, tracked[name], value[name], time, position)
 
-    def _take_stat(self, name: str, curve: Curve, raw: object, time: float, position: int) -> None:
+    def take_stat(self, name: str, curve: Curve, raw: object, time: float, position: int) -> None:
         """Add one statistic to its curve."""
         value = raw if type(raw) is float and curve.above < raw < inf else None
         if value is None:
@@ -634,8 +638,9 @@ class Events(LogParser):
         if curve.skip:
             # As Curve.add does, without the call and without the time since run_start.
             curve.skip -= 1
-        elif curve.above < value:  # a step of no time has no speed
-            curve.add(self.at(time), value)
+        elif curve.above < value < inf:  # a step of no time has no speed
+            start = self.run_start
+            curve.keep(self.at(time) if start is None else time - start, value)
 
     def odd_stat(self, name: str, curve: Curve, raw: object, position: int) -> float | None:
         """Return a statistic that is no ordinary float; note what cannot be."""

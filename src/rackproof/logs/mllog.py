@@ -34,7 +34,8 @@ class MllogParser(Events):
 
     def block(self, data: bytes) -> None:
         """Decode the events; nothing else of the block is looked at here."""
-        loads, event, tracked, log = orjson.loads, self.event, self.on_tracked_stats, self.log
+        loads, event, take, log = orjson.loads, self.event, self.take_stat, self.log
+        curves = self.tracked
         following = len(log.pieces[0])
         for piece, end in zip(islice(log.pieces, 1, None), log.ends, strict=True):
             position, following = following, following + _TOKEN_LENGTH + len(piece)
@@ -55,9 +56,12 @@ class MllogParser(Events):
                 piece[_REST_OF_NAME:end], entry
             ):
                 self.key_twice(piece[_REST_OF_NAME:end], position)
-            elif key == "tracked_stats":
+            elif key == "tracked_stats" and self.is_steady and (time := time_ms / 1000) >= self.latest:
                 # Four events of five: spared the way through the dispatcher.
-                tracked(value, time_ms / 1000, position)
+                self.latest = time
+                for name in value if type(value) is dict else ():  # not items(): most hold nothing to keep
+                    if name in curves:
+                        take(name, curves[name], value[name], time, position)
             else:
                 event(key, value, metadata, time_ms / 1000, position)
         self.block_done()

@@ -66,7 +66,7 @@ class NvbandwidthParser(LogParser):
         """Sums of the present test's matrices, by part ("" for the only one)."""
         self.total = 0.0
         self.sums = self.waived = 0
-        self.noted = False
+        self.noted = self.note_first = False
 
     def block(self, data: bytes) -> None:
         """Read text, or gather the document."""
@@ -102,6 +102,8 @@ class NvbandwidthParser(LogParser):
             self.waived += 1
         elif text.lstrip().startswith("NOTE: The reported results"):
             self.noted = True
+        elif text.lstrip().startswith("NOTE: This tool reports current measured bandwidth"):
+            self.note_first = True
         elif found := _FACT.match(text):
             self.log.tag(found[1].lower().replace(" ", "_"), found[2])
         elif found := _DEVICE.match(text):
@@ -311,7 +313,13 @@ class NvbandwidthParser(LogParser):
             self.close()
             proven = self.sums > 0 and self.noted
             if not self.noted:
-                log.find("cut_off", "the closing note is missing", Verdict.UNPROVEN, line=max(1, log.lines))
+                message = "the closing note is missing"
+                if self.note_first:
+                    message = (
+                        "versions before 0.5 print no end: tests that did not run would not show; "
+                        "use nvbandwidth 0.5 or newer"
+                    )
+                log.find("cut_off", message, Verdict.UNPROVEN, line=max(1, log.lines))
         if not self.cells:
             log.find("no_rows", "no value that can be read", Verdict.UNPROVEN)
         if self.waived:

@@ -3,6 +3,8 @@
 The columns are those that the table's own header names: ``-D`` measures no peak (0.00), ``--cpu_util`` and
 ``--report-per-port`` add columns, ``--raw_qos`` puts one in the middle. Client and server may print into the
 same file; the worst row of each size counts.
+
+The file of ``--out_json`` has one result. It states no unit, so that a bandwidth in it proves nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import math
 import re
 from dataclasses import dataclass
 from typing import ClassVar
+
+import orjson
 
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
 from rackproof.logs._launchers import split_label
@@ -44,6 +48,8 @@ _VERBS = {"RDMA_Write": "write", "RDMA_Read": "read", "Send": "send", "Atomic": 
 # perftest's "MB" is 2**20 bytes (its own message rate times the size confirms it).
 _TO_GBIT = {"MB/sec": 8 * 2**20 / 1e9, "MiB/sec": 8 * 2**20 / 1e9, "Gb/sec": 1.0}
 MAX_ROWS = 1000
+MAX_JSON = 1 << 20
+_JSON_LATENCIES = ("t_avg", "t_min", "t_max", "t_typical", "t_stdev")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +127,8 @@ class PerftestParser(LogParser):
     @staticmethod
     def recognises(head: bytes) -> bool:
         """Whether the bytes hold a bandwidth or latency test of perftest."""
+        if head.lstrip()[:1] == b"{" and b'"test_info"' in head[:200]:
+            return b'"results"' in head
         return b"#bytes" in head and (b"BW average[" in head or b"t_avg[" in head)
 
     def __init__(self, log: Log) -> None:
@@ -142,6 +150,44 @@ class PerftestParser(LogParser):
         """Rows since the last header: the same rule is above it, and only below a row it is the end."""
         self.rule_at = 0
         """Line of a rule that is an end unless the next line is a heading."""
+        self.document: bytearray | None = None
+
+    def block(self, data: bytes) -> None:
+        """Read tables, or gather the document of ``--out_json``."""
+        if self.document is None and not self.titles and data.lstrip()[:1] == b"{":
+            self.document = bytearray()
+        if self.document is None:
+            super().block(data)
+        elif len(self.document) < MAX_JSON:
+            self.document += data
+
+    def _read_document(self, document: bytearray) -> list[Measurement]:
+        """Return the latencies of a JSON; a bandwidth in it has no unit, and proves nothing."""
+        try:
+            root = orjson.loads(bytes(document))
+            results, test = root["results"], str(root["test_info"]["test"])
+            verb = next(short for long, short in _VERBS.items() if test.startswith(long))
+            size = str(int(results["MsgSize"]))
+        except (ValueError, KeyError, TypeError, StopIteration) as error:
+            self.log.find("damaged_json", f"the JSON cannot be read: {error!r:.100}", Verdict.UNPROVEN)
+            return []
+        if "t_avg" not in results:
+            message = (
+                "perftest's JSON does not say whether its bandwidth is in MiB/s or Gbit/s: "
+                "give the text that the program prints"
+            )
+            self.log.find("unit_unknown", message, Verdict.UNPROVEN)
+            return []
+        measurements = []
+        for key in _JSON_LATENCIES:
+            value = number(results[key]) if key in results else 0.0
+            if value is None or not 0 <= value < math.inf or (value == 0 and key == "t_avg"):
+                message = "a latency that is no positive number"
+                self.log.find("impossible_value", message, Verdict.UNPROVEN)
+            elif key in results:
+                name = f"ib_{verb}_lat{'' if key == 't_avg' else key[1:]}"
+                measurements.append(self.measure(name, value, "us", _LOWER, 1, labels={"size_bytes": size}))
+        return measurements
 
     def line(self, at: int, text: str) -> None:
         """Read one line."""
@@ -265,6 +311,10 @@ class PerftestParser(LogParser):
 
     def finish(self) -> ParsedLog:
         """Return the figures of each size: bandwidths in Gbit/s, latencies in microseconds."""
+        if self.document is not None:
+            found = self._read_document(self.document)
+            self.log.marks_as_findings(self.log.line_after_last if found else None)
+            return self.log.parsed(self.format, Verdict.PASS if found else Verdict.UNPROVEN, found)
         self._close()
         measurements: list[Measurement] = []
         for (name, both, device, level, size), row in sorted(
