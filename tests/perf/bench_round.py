@@ -1,0 +1,76 @@
+"""`rackproof parse --json` over a whole round, beside a bare scan and mlperf-logging's own parser, in turns.
+
+    python tests/perf/bench_round.py FOLDER [--turns 3]
+
+FOLDER holds the result logs of a round as published. CPU time counts children; a wall clock counts only on an
+idle machine. Memory is the largest process': it must not grow from a tenth of the logs to all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from mlperf_logging.compliance_checker.mlp_parser import parse_file
+
+from tests.perf.bench_logs import MEGABYTE, bare_scan
+
+PROGRAM = Path(sys.executable).with_name("rackproof")
+SHARE = 20
+"""mlperf-logging reads every so many-th log; its time is taken times as much."""
+
+
+def timed(run: Callable[[], object]) -> tuple[float, float]:
+    """Return CPU and wall seconds of a call in this process."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    run()
+    return time.process_time() - cpu, time.perf_counter() - wall
+
+
+def command(files: Sequence[Path]) -> tuple[float, float, float]:
+    """Return CPU seconds, wall seconds and MB of the largest process of ``rackproof parse --json``."""
+    read, write = os.pipe()
+    wall = time.perf_counter()
+    child = os.fork()
+    if child == 0:
+        subprocess.run([PROGRAM, "parse", "--json", *files], stdout=subprocess.DEVNULL, check=False)
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        os.write(write, f"{used.ru_utime + used.ru_stime} {used.ru_maxrss / 1024}".encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    cpu, memory = map(float, os.read(read, 100).split())
+    return cpu, time.perf_counter() - wall, memory
+
+
+def main() -> None:
+    """Print the figures of each turn."""
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("folder", type=Path)
+    options.add_argument("--turns", type=int, default=3)
+    given = options.parse_args()
+    files = sorted(given.folder.rglob("result_*.txt"))
+    size = sum(path.stat().st_size for path in files) / MEGABYTE
+    share = files[::SHARE]
+    factor = size * MEGABYTE / sum(path.stat().st_size for path in share)
+    print(f"{len(files)} logs, {size:.0f} MB, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
+    for _turn in range(given.turns):
+        bare = timed(lambda: [bare_scan(path.read_bytes()) for path in files])
+        cpu, wall, memory = command(files)
+        other = timed(lambda: [parse_file(str(path), ruleset="5.1.0") for path in share])[0] * factor
+        print(
+            f"bare {bare[0]:.2f} s CPU, {bare[1]:.2f} s; parse --json {cpu:.2f} s CPU, {wall:.2f} s; "
+            f"mlperf-logging {other:.1f} s CPU; of bare {bare[0] / cpu:.2f} (wall {bare[1] / wall:.2f}), "
+            f"times mlperf-logging {other / cpu:.1f}",
+            flush=True,
+        )
+    print(f"largest process: {command(files[::10])[2]:.0f} MB for a tenth, {memory:.0f} MB for all")
+
+
+if __name__ == "__main__":
+    main()
