@@ -225,15 +225,15 @@ START_AND_END = ("run_start", "run_stop")
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (only(mllog(), *START_AND_END), {"unknown_benchmark", "no_evaluation"}),
-        (only(mllog(), *START_AND_END, "eval_accuracy"), {"unknown_benchmark"}),
-        (only(mllog(), *START_AND_END, "global_batch_size", "seed"), {"unknown_benchmark", "no_evaluation"}),
+        (only(mllog(), *START_AND_END), {"unnamed_benchmark", "no_evaluation"}),
+        (only(mllog(), *START_AND_END, "eval_accuracy"), {"unnamed_benchmark"}),
+        (only(mllog(), *START_AND_END, "global_batch_size", "seed"), {"unnamed_benchmark", "no_evaluation"}),
         (
             only(mllog(), *START_AND_END, "benchmark").replace("llama2_70b_lora", "stable_diffusion"),
             {"no_evaluation"},
         ),
-        (only(samples.MLL06, *START_AND_END), {"unknown_benchmark", "no_evaluation"}),
-        (only(samples.MLL06, *START_AND_END, "Iteration:"), {"unknown_benchmark", "no_evaluation"}),
+        (only(samples.MLL06, *START_AND_END), {"unnamed_benchmark", "no_evaluation"}),
+        (only(samples.MLL06, *START_AND_END, "Iteration:"), {"unnamed_benchmark", "no_evaluation"}),
         (
             "Epoch[0] Time cost=21.000\nfit 43.4\n",
             {"no_work"},

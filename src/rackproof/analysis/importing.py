@@ -72,7 +72,7 @@ IMPORT_EVIDENCE: tuple[RequiredEvidence[ParsedLog], ...] = (
         read_from="submission_benchmark",
         state=lambda log: state_of_value(log.tags.get("submission_benchmark", "")),
         needed=lambda log: log.format in _MLPERF,
-        code="unknown_benchmark",
+        code="unnamed_benchmark",
         remedy="which quality counts is not known; import the whole log",
     ),
     RequiredEvidence(
