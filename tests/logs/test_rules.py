@@ -826,7 +826,7 @@ def test_rubbish_is_no_pass_in_any_format(name: str, data: bytes) -> None:
 def test_unknown_format_offers_near_names() -> None:
     with pytest.raises(ValueError, match="did you mean mllog"):
         read(b"", "mlog")
-    with pytest.raises(ValueError, match="known are auto, mllog"):
+    with pytest.raises(ValueError, match="known are auto, mlperf_inference, mllog"):
         read(b"", "zzzzzz")
     with pytest.raises(ValueError, match="unknown log format"):
         logs.parse_path("/nonexistent", "zzzzzz")
