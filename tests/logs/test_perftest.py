@@ -265,3 +265,12 @@ def test_json_that_proves_nothing(old: str, new: str, code: str) -> None:
     parsed = read(LAT_JSON.replace(old, new))
     assert (parsed.format, parsed.verdict) == ("ib_write_bw", UNPROVEN)
     assert code in codes(parsed)
+
+
+def test_a_table_without_its_heading_is_of_no_known_test() -> None:
+    whole = printed(WRITE, BW, ROW)
+    table = whole[whole.index(" #bytes") :]
+    for text in (table, whole + table, table + whole):
+        assert (read(text).verdict, "no_heading" in codes(read(text))) == (UNPROVEN, True)
+    latency = printed("Send Latency Test", LAT_D, "2 2651190 1.88 265119.00")
+    assert codes(read(latency[latency.index(" #bytes") :])) == {"no_heading"}

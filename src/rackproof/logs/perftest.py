@@ -331,6 +331,9 @@ class PerftestParser(LogParser):
                         f"{name}{column.suffix}", value, column.unit, column.direction, row.at, labels=labels
                     )
                 )
+        if self.tables > self.titles:
+            message = "a table without the heading that says which test it is of"
+            self.log.find("no_heading", message, Verdict.UNPROVEN)
         if self.titles > self.tables > 0:
             self.log.find("cut_off", "a test without its table", Verdict.UNPROVEN)
         proven = bool(self.rows) and self.tables > 0 and self.open <= 0
