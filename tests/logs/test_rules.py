@@ -204,7 +204,7 @@ MLLOG_CASES: list[tuple[str, bytes, Verdict, set[str]]] = [
     (
         "a task failed",
         mllog("srun: error: n1: task 3: Exited with exit code 137\n"),
-        DEGRADED,
+        UNPROVEN,
         {"task_failed"},
     ),
     (

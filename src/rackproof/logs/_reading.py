@@ -239,7 +239,23 @@ _MARKER_CODES = {
     b"Watchdog caught collective": "collective_timeout",
     b"Gradient overflow": "gradient_overflow",
     b"RESULT,": "result",
-    b"NVRM: Xid (PCI": "xid",
+    b"Xid (": "xid",
+    b"allen off the bus": "gpu_lost",
+    b"CUDA error": "gpu_error",
+    b"Cuda failure": "gpu_error",
+    b"unhandled ": "gpu_error",
+    b"EXECUTION_FAILED": "gpu_error",
+    b"ncorrectable ECC": "ecc_error",
+    b"NCCL WARN": "nccl_error",
+    b"Killed": "crashed",
+    b"egmentation fault": "crashed",
+    b"Bus error": "crashed",
+    b"core dumped)": "crashed",
+    b"terminate called ": "crashed",
+    b"Fatal Python error": "crashed",
+    b"rocess received signal": "crashed",
+    b") received by PID": "crashed",
+    b"exited on signal ": "crashed",
     b"nan": "nan",
     b"NaN": "nan",
     b"No space left on device": "disk_full",
@@ -251,10 +267,12 @@ _SLURM_CODES = (
     (b"OOM Killed", "out_of_memory"),
     (b"oom_kill event", "out_of_memory"),
     (b"oom-kill event", "out_of_memory"),
-    (b"Exited with exit code", "task_failed"),
-    (b"Segmentation fault", "crashed"),
-    (b"Bus error", "crashed"),
+    (b"Node failure", "node_failed"),
+    (b"NODE FAILURE", "node_failed"),
 )
+"""Of a line that Slurm writes; how a task died is read by :data:`_DIED`."""
+_DIED = re.compile(rb"tasks? [\d,\-]{1,200}: (?!Exited with)[A-Z]")
+_EXITED = re.compile(rb"Exited with exit code (?!0\b)")
 # TensorFlow's allocator announces retries in these words; tf_cnn reads them itself.
 _SOFT_MEMORY = re.compile(rb"ran out of memory trying|may encounter an out.of.memory|run out of memory")
 TOKEN = b":::ML"
@@ -265,15 +283,39 @@ _NAN_WORD = re.compile(
 )
 _SCALE = re.compile(rb"loss scale to ([0-9.eE+-]{1,40})")
 _CACHE_FAILED = re.compile(rb"(?i)denied|cannot|read-only|failed|no such|unable|error")
+# In their lines: "Killed" is also a column of a table, and nvidia-smi counts errors that are none.
+_FAULT_LINES: dict[str, re.Pattern[bytes]] = {
+    "crashed": re.compile(
+        rb"(?:^|: |\d>: ?)Killed\s*$|line \d+: +\d+ Killed|\(Killed\)|[Ss]egmentation fault|Bus error|"
+        rb"core dumped\)|terminate called (?:after|recursively|without)|Fatal Python error: |"
+        rb"Process received signal|Signal \d+ \(SIG\w+\) received by PID|exited on signal [1-9]"
+    ),
+    "gpu_error": re.compile(
+        rb"CUDA error(?:: | \d|\()|Cuda failure (?:\d|')|unhandled (?:cuda|hip|system) error|"
+        rb"CU(?:DNN|BLAS|FFT|SOLVER|SPARSE)_(?:STATUS_)?EXECUTION_FAILED"
+    ),
+    "ecc_error": re.compile(rb"[Uu]ncorrectable ECC error (?:was )?(?:encountered|detected)"),
+    # What peers and links lost. Others are of closing ("Could not receive type", "Accept failed", of 2,978
+    # published logs of 4.1 and 5.1 in 30), or of what a machine does not have ("Cannot enable MSCCL++").
+    "nccl_error": re.compile(
+        rb"NCCL WARN .{0,200}(?:[Gg]ot completion .{0,80}(?:status=[1-9]|error)|Connection closed by remote|"
+        rb"Remote process exited|[Cc]onnection reset|Abort|timed? ?out)"
+    ),
+    "gpu_lost": re.compile(rb"GPU.{0,80}fallen off the bus"),
+}
 _RESULT = re.compile(rb"^RESULT,([^,\r\n]{1,80}),([^\r\n]{0,200})")
 
 TINY_LOSS_SCALE = 1e-4
 """Below this an automatic loss scale shows gradients that overflow at any scale: training is lost."""
 
 
-def _asks_for_reset(line: bytes) -> bool:
-    event = read_kernel_line(line[:2000].decode("utf-8", "replace"))
-    return event is not None and event.verdict is Verdict.FAIL
+_XID_CODES = {Verdict.FAIL: "xid_reset", Verdict.UNPROVEN: "xid_unknown"}
+
+
+def _xid_code(line: bytes) -> str:
+    """Return how bad the driver's line is; its own prefix may be lost among what several ranks wrote."""
+    event = read_kernel_line(f"NVRM: {line[:2000].decode('utf-8', 'replace')}")
+    return _XID_CODES.get(event.verdict, "xid") if event is not None else "xid_unknown"
 
 
 def _marker_hits(text: bytes) -> list[tuple[int, str]]:
@@ -296,6 +338,10 @@ def _is_failure(code: str, before: bytes, after: bytes) -> bool:
         # With `set -x` the shell prints the command itself, after a plus sign.
         printed = before.lstrip().startswith(b"+")
         return not printed and _CACHE_FAILED.search(before[-200:] + after[:200]) is not None
+    if code in _FAULT_LINES:
+        # Slurm's own lines and the driver's are read by what they begin with.
+        elsewhere = b": error: " in before or (code == "gpu_lost" and b"Xid (" in before)
+        return not elsewhere and _FAULT_LINES[code].search(before[-200:] + after[:400]) is not None
     return code != "out_of_memory" or not _SOFT_MEMORY.search(before[-40:] + after[:40])
 
 
@@ -460,10 +506,12 @@ class Log:
             self._result(position, after)
         elif code == "slurm":
             meant = next((meant for text, meant in _SLURM_CODES if text in after[:400]), None)
+            ends = (("task_failed", _EXITED), ("crashed", _DIED))
+            meant = meant or next((code for code, text in ends if text.search(after[:400])), None)
             if meant:
                 self.mark(meant, position)
         elif code == "xid":
-            self.mark("xid_reset" if _asks_for_reset(after) else "xid", position)
+            self.mark(_xid_code(after), position)
         elif _is_failure(code, before, after):
             self.mark(code, position)
 
@@ -498,13 +546,14 @@ class Log:
         """
         for code, marks in self.marks.items():
             message, fatal, fatal_even_if_well = _MEANING[code]
+            at_any_time = fatal_even_if_well if code in _OF_THE_MACHINE else None
             extra = marks.count - len(marks.kept)
             for index, mark in enumerate(marks.kept):
-                verdict: Verdict | None = None
+                # What comes after a proven end is teardown and spoils nothing, unless a part is broken.
+                verdict = at_any_time
                 if ended_well_at is None:
                     verdict = fatal
                 elif mark.line < ended_well_at and code not in forgiven:
-                    # What comes after a proven end is teardown and spoils nothing.
                     verdict = fatal_even_if_well
                 more = f" ({extra} more, the last in line {marks.last_line})" if not index and extra else ""
                 if code == "loss_scale":
@@ -558,16 +607,27 @@ _MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {
     # Slurm leaves a job KillWait (30 s) to end by itself. All three published logs of rounds 2.1, 4.1, 5.0
     # and 5.1 that have this line and an end reached their target, and stopped within 17 s of it.
     "time_limit": ("the job ran into its time limit", Verdict.FAIL, Verdict.DEGRADED),
-    "crashed": ("a process crashed", Verdict.FAIL, Verdict.DEGRADED),
-    "task_failed": ("a task ended with an error", Verdict.FAIL, Verdict.DEGRADED),
+    # A rank that died before a good end: what the others then computed, no log shows.
+    "crashed": ("a process crashed or was killed", Verdict.FAIL, Verdict.UNPROVEN),
+    "task_failed": ("a task ended with an error", Verdict.FAIL, Verdict.UNPROVEN),
+    "node_failed": ("Slurm lost a node of the job", Verdict.FAIL, Verdict.FAIL),
+    "gpu_error": ("a GPU's operation failed", Verdict.FAIL, Verdict.FAIL),
+    "ecc_error": ("a GPU met an uncorrectable error in its memory", Verdict.FAIL, Verdict.FAIL),
+    "gpu_lost": ("a GPU has fallen off the bus", Verdict.FAIL, Verdict.FAIL),
+    "nccl_error": ("NCCL lost a peer or a link", Verdict.FAIL, Verdict.UNPROVEN),
     "collective_timeout": ("a collective operation timed out", Verdict.FAIL, Verdict.FAIL),
     "nan": ("the loss is not a number", Verdict.FAIL, Verdict.FAIL),
     "loss_scale": ("the loss scale fell so low that training is lost", Verdict.FAIL, Verdict.FAIL),
     "disk_full": ("a disk is full", Verdict.FAIL, None),
     "cache_clear_failed": ("the page cache was not cleared", Verdict.DEGRADED, Verdict.DEGRADED),
     "xid": ("the driver reported an XID", Verdict.DEGRADED, Verdict.DEGRADED),
+    "xid_unknown": ("an XID that no table knows", Verdict.UNPROVEN, Verdict.UNPROVEN),
     "xid_reset": ("an XID that asks for a reset or more", Verdict.FAIL, Verdict.FAIL),
 }
+FAULT_TEXTS = frozenset(_MEANING)
+"""Codes of what is found by the text of a failure, whatever it means where it stands."""
+_OF_THE_MACHINE = frozenset({"ecc_error", "gpu_lost", "node_failed", "xid_reset"})
+"""What is broken stays broken whenever its line was written."""
 
 
 class LogParser(ABC):
