@@ -68,7 +68,7 @@ def result(
         event(stop - 10, "eval_accuracy", accuracy, samples_count=samples),
         event(stop - 10, "eval_stop", samples_count=samples),
         event(stop, "run_stop", samples_count=samples, status=status),
-        "RESULT,LLM_FINETUNING,,600,nvidia,2025-10-07",
+        f"RESULT,LLM_FINETUNING,,{round(minutes * 60) + 20},nvidia,2025-10-07",
     ]
 
 

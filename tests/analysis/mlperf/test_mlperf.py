@@ -396,7 +396,7 @@ def without(key: str) -> Callable[[int], list[str]]:
         ),
         pytest.param(
             spoil(0, lambda n: result(n)[:4]),
-            "pass",
+            "unproven",
             10.55,
             "has no run_stop",
             id="died before it named itself",
@@ -449,7 +449,7 @@ def without(key: str) -> Callable[[int], list[str]]:
         ),
         pytest.param(
             spoil(0, lambda n: [*result(n, minutes=10)[:-2], event(0, "run_stop", status="success")]),
-            "pass",
+            "unproven",
             10.55,
             "no duration that can be true",
             id="a clock that runs backwards",

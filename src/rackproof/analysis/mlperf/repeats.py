@@ -16,6 +16,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from itertools import combinations
 from typing import Any
 
@@ -40,6 +41,7 @@ OWN_SEEDS_SINCE = (1, 0)
 """Since then the package checker refuses a seed that two runs have; minigo 0.7 was published with seed 0."""
 EARLY_S = 1.0
 """Clocks of ranks differ by less."""
+_YEAR, _CLOCKS = timedelta(days=366), timedelta(days=1)
 _FEWEST_TIMES, _FEWEST_VALUES = 5, 3
 _DIGITS, _MANY_DIGITS = 5, 8
 """Numbers of so many digits are not equal by chance: a few of the former, one of the latter."""
@@ -75,6 +77,7 @@ class RunTrace:
         nodes: Names of nodes in the launcher's lines.
         node_count: Nodes of the job as the run script states them, else as many as are named.
         system: Whose run it is, on what, and in which division, as far as the log states that.
+        scores: Whether the run counts as it is; one that failed counts as the slowest, whatever its speed.
     """
 
     file: str
@@ -93,6 +96,7 @@ class RunTrace:
     nodes: frozenset[str] = frozenset()
     node_count: int | None = None
     system: tuple[str, ...] = ()
+    scores: bool = True
 
     @property
     def seconds(self) -> float:
@@ -219,18 +223,46 @@ def compare_runs(traces: Sequence[RunTrace], *, ruleset: str, usage: str) -> lis
     """Return what shows that the runs are not as many runs, or could not take as little time.
 
     Args:
-        traces: One for every run that counts in the score.
+        traces: One for every run that the logs show, also for those that failed.
         ruleset: The rules of the round.
         usage: ``training`` or ``hpc``.
     """
     findings = [*_seed_findings(traces, usage, _version(ruleset)), *_system_findings(traces)]
     findings += _node_count_findings(traces)
-    for trace in traces:
+    scoring = [trace for trace in traces if trace.scores]
+    for trace in scoring:
         findings += _speed_findings(trace)
-    findings += _pace_findings(traces)
+    findings += _pace_findings(scoring)
     for first, second in combinations(traces, 2):
         findings += _pair_findings(first, second)
     return findings
+
+
+def date_findings(
+    traces: Iterable[RunTrace], period: tuple[datetime, datetime] | None, now: datetime
+) -> Iterator[Finding]:
+    """Yield the runs that were made neither within a year of now nor in the time of their round.
+
+    Args:
+        traces: The runs.
+        period: When the runs of the round were made; None where that is not over, or not known.
+        now: The present moment.
+    """
+    spans = [(now - _YEAR, now + _CLOCKS), *([period] if period is not None else [])]
+    for trace in traces:
+        if trace.start is None or any(
+            first.timestamp() <= trace.start <= last.timestamp() for first, last in spans
+        ):
+            continue
+        try:
+            day = f"on {datetime.fromtimestamp(trace.start, UTC):%Y-%m-%d}"
+        except (ValueError, OverflowError, OSError):
+            day = f"{trace.start:g} s after 1970"
+        message = (
+            f"the run began {day}: neither within a year of now nor in the time of the round, so it is of "
+            "another result, or its clock was wrong; name the round that it was made for (--ruleset)"
+        )
+        yield _unproven("another_time", message, trace.file)
 
 
 def _version(ruleset: str) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,6 +67,19 @@ class Round(NamedTuple):
     ruleset: str
     origin: str = ""
     problem: str = ""
+
+
+_YEAR = timedelta(days=366)
+_FIRST_RUNS = datetime(2018, 9, 1, tzinfo=UTC)
+"""Of the rounds 0.5 and 0.6; the last run of 0.6 is only known to be older than the end of 0.7."""
+
+
+def round_period(ruleset: str) -> tuple[datetime, datetime] | None:
+    """Return when the runs of a past round were made: in the year before its end; None of the newest."""
+    if ruleset not in _ENDS and ruleset != "0.6.0":
+        return None
+    end = datetime.fromisoformat(f"{_ENDS.get(ruleset, _ENDS['0.7.0'])}T23:59:59+00:00")
+    return (end - _YEAR if ruleset in _ENDS else _FIRST_RUNS), end
 
 
 def allowed_benchmarks(ruleset: str, usage: str = "training") -> frozenset[str]:

@@ -425,7 +425,7 @@ def score_of_report(
         scaling_factor=factor,
         minutes=_scaled(mean, factor),
         rcp=report.rcp,
-        verdict=_verdict(problems),
+        verdict=worst([_verdict(problems), *_weakening(report.findings)]),
         reasons=(
             *_ordered(problems),
             *_notes(failed, scorable, drop, report.rcp),
@@ -489,6 +489,11 @@ def _first_batch_size(runs: Sequence[RunScore]) -> float | None:
 
 def _verdict(problems: Sequence[tuple[Verdict, str]]) -> Verdict:
     return worst(verdict for verdict, _ in problems) if problems else Verdict.PASS
+
+
+def _weakening(findings: Sequence[Finding]) -> list[Verdict]:
+    """Return the verdicts of findings that gate nothing and yet are no remark: a run that is degraded."""
+    return [one.verdict for one in findings if one.verdict is Verdict.DEGRADED]
 
 
 def _ordered(problems: Sequence[tuple[Verdict, str]]) -> list[str]:

@@ -14,6 +14,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,11 +24,13 @@ from mlperf_logging.package_checker.seed_checker import SeedChecker
 
 from rackproof import logs
 from rackproof.analysis.mlperf.cleaning import CleanedLog, clean_log, safe_text
-from rackproof.analysis.mlperf.repeats import RunTrace, compare_runs, trace_of_events
+from rackproof.analysis.mlperf.repeats import RunTrace, compare_runs, date_findings, trace_of_events
+from rackproof.analysis.mlperf.rounds import round_period
 from rackproof.analysis.mlperf.sandbox import serve_job
 from rackproof.analysis.mlperf.score import RcpResult, RunScore, WorkerReport, at_file
 from rackproof.core.hostlist import expand_hostlist
-from rackproof.core.records import Finding, Source, Verdict
+from rackproof.core.records import Finding, ParsedLog, Source, Verdict
+from rackproof.logs._reading import FAULT_TEXTS
 from rackproof.store.run_folder import read_file
 
 _MAX_MESSAGES = 10
@@ -39,13 +42,23 @@ _NODE_LIST = re.compile(rb"^:::DLPAL \S+ \S* (\d{1,6}) ([A-Za-z0-9._,\[\]-]{1,40
 _UNSCALED = frozenset({"1.0.0", "1.1.0", "2.0.0", "3.0.0"})
 """Rounds that scaled a score only by the scaling.json in its folder: of 591 published results of 1.0 to 2.0
 one has such a file; of 63 of 3.0 whose runs converged faster than the reference 20 have none."""
-_SLOWS_DOWN = frozenset({"result_mismatch"})
-"""A run that is longer than the script's own clock says: by such a run no score gets better."""
-_AFTER_END = frozenset(
-    {"cancelled", "collective_timeout", "crashed", "out_of_memory", "task_failed", "time_limit", "traceback"}
-    | {"xid", "xid_reset"}
+_OF_THE_SYSTEM = frozenset(
+    {
+        "cache_clear_failed",
+        "ecc_error",
+        "gpu_error",
+        "gpu_lost",
+        "node_failed",
+        "xid",
+        "xid_reset",
+        "xid_unknown",
+    }
 )
-"""What the parser finds after a run_stop that reports success, without a verdict; here a remark, too."""
+"""Failures by which the system of the other runs is in question, too."""
+_FAILURES = FAULT_TEXTS - _OF_THE_SYSTEM | {"aborted", "target_not_reached"}
+"""How a run may fail that the rules count as the slowest."""
+_FOLLOW_FROM_FAILURE = frozenset({"no_run_start", "no_run_stop", "no_status", "no_evaluation"})
+"""What a run that is shown to have failed lacks; in any other log it shows that a part of it is missing."""
 _NO_NODES = frozenset({"Clearing", "localhost"})
 """The first where several nodes' words share a line (`echo -n`); the second is every node's name."""
 
@@ -108,6 +121,7 @@ def check_logs(job: Mapping[str, Any], progress: Callable[[int, int, str], None]
             for run, amount in zip(runs, converged, strict=True)
         ]
     findings += compare_runs(traces, ruleset=task.ruleset, usage=task.usage)
+    findings += date_findings(traces, round_period(task.ruleset), datetime.now(UTC))
     if rcp.applies and complete and not any(one.code in ("same_seed", "no_seed") for one in findings):
         findings += _check_seeds(task)
     factor, remark = _folder_factor(folder / "scaling.json", rcp)
@@ -126,7 +140,7 @@ def _check_runs(
     """Clean and check every log; one that cannot be copied has no digest, and its error as a message.
 
     Returns:
-        All runs, the traces of those that score, and what was found.
+        All runs, the traces of those that have events, and what was found.
     """
     runs: list[RunScore] = []
     traces: list[RunTrace] = []
@@ -139,8 +153,8 @@ def _check_runs(
             continue
         run, remarks = _check_run(task, index, cleaned)
         runs.append(run)
-        # Of a run that counts as failed nothing else is asked.
-        if run.scores:
+        # A file without an event shows no run, which has a reason of its own.
+        if run.events:
             trace, against = _trace_run(task, index, folder / name, run)
             traces.append(trace)
             remarks += against
@@ -176,7 +190,7 @@ def _check_run(task: _Task, index: int, cleaned: CleanedLog) -> tuple[RunScore, 
 
 
 def _trace_run(task: _Task, index: int, log: Path, run: RunScore) -> tuple[RunTrace, list[Finding]]:
-    """Return the course of a run that scores, and what `rackproof parse` has against its log.
+    """Return the course of a run, and what `rackproof parse` has against its log.
 
     The checker asks whether the rules' events are there; whether the log proves the number that is read from
     it is asked by the parser, and both have one answer.
@@ -197,15 +211,32 @@ def _trace_run(task: _Task, index: int, log: Path, run: RunScore) -> tuple[RunTr
     stated = [one.value for one in parsed.measurements if one.name == "samples_per_second"]
     trace.throughput, trace.nodes = (stated[0] if stated else None), nodes
     trace.node_count = count
-    against = [one for one in parsed.findings if _counts(one)]
-    if parsed.verdict.gates and not any(one.verdict and one.verdict.gates for one in parsed.findings):
+    trace.scores = run.scores
+    return trace, findings_of_log(parsed, scores=run.scores, stopped=run.status == "success")
+
+
+def findings_of_log(parsed: ParsedLog, *, scores: bool, stopped: bool) -> list[Finding]:
+    """Return what the reading of a log has against its run, and what it remarks on.
+
+    Args:
+        parsed: The log, as `rackproof parse` reads and judges it.
+        scores: Whether the run counts as it is; otherwise it counts as the slowest.
+        stopped: Whether it reports success. Such a run did not fail, whatever the rules say of its log.
+    """
+    counting = [one for one in parsed.findings if one.verdict is not None or one.code in FAULT_TEXTS]
+    gating = [one for one in counting if one.verdict is not None and one.verdict.gates]
+    if scores and parsed.verdict.gates and not gating:
         message = "the log does not prove a run that ended well"
-        against.append(Finding(code="not_proven", verdict=parsed.verdict, message=message))
-    return trace, against
-
-
-def _counts(finding: Finding) -> bool:
-    return (finding.verdict is not None or finding.code in _AFTER_END) and finding.code not in _SLOWS_DOWN
+        counting.append(Finding(code="not_proven", verdict=parsed.verdict, message=message))
+    if scores or stopped:
+        return counting
+    if not any(one.code in _FAILURES for one in gating):
+        message = (
+            "the log shows neither that the run ended well nor that it failed: a part of it may be missing; "
+            "copy it from its node again"
+        )
+        return [*counting, Finding(code="failure_not_shown", verdict=Verdict.UNPROVEN, message=message)]
+    return [one for one in counting if one.code not in _FAILURES | _FOLLOW_FROM_FAILURE]
 
 
 def _named_nodes(stream: BinaryIO) -> tuple[frozenset[str], int | None]:

@@ -338,7 +338,7 @@ def score_repeats(planned: Sequence[PlannedRun], results: Path) -> tuple[Verdict
             score = score_folder(Path(scratch), ruleset=ruleset, timeout_s=10 * CHECK_S)
         except (ValueError, OSError) as error:
             return Verdict.UNPROVEN, f"the repeats could not be scored: {error}"
-    if score.minutes is not None and score.verdict is Verdict.PASS:
+    if score.minutes is not None and not score.verdict.gates:
         return score.verdict, f"{score.minutes:.4g} min by the rules {ruleset}, {len(planned)} repeats"
     return (
         score.verdict,
