@@ -49,6 +49,10 @@ ENDED = {
 NODE = Node(name="n1", serial="S1")
 GOOD = ParsedLog(
     format="mllog",
+    size_bytes=400,
+    lines=4,
+    first_event_s=1.0,
+    last_event_s=3.0,
     measurements=(
         Measurement(name="eval_accuracy", value=0.95, unit=""),
         Measurement(name="speed", value=100, unit="samples/s"),

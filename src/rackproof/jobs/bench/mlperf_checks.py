@@ -21,6 +21,7 @@ from rackproof.analysis.mlperf.score import FolderScore, score_folder
 from rackproof.core.records import Finding, Measurement, ParsedLog, Reference, Verdict
 from rackproof.core.text import sanitize
 from rackproof.jobs.bench.planning import PlannedRun, read_plan
+from rackproof.jobs.bench.required_evidence import SlurmJob, lacking_findings, slurm_lacks
 from rackproof.logs import run_sub, run_sub06
 from rackproof.logs._mlperf import EVALUATED_OFFLINE, TARGETS, TARGETS_06
 from rackproof.store.run_folder import ResultsError
@@ -112,6 +113,7 @@ class LauncherOutput:
             batch = _global_batch_size(parsed)
             findings += convergence_input_findings(planned, output.samples, batch)
             findings += check_convergence(planned, output.samples, batch)
+            findings += lacking_findings(slurm_lacks(SlurmJob(planned, script, output)), findings)
         own = [*(one for log in parsed for one in log.measurements), *measurements]
         findings += run_sub.repeat_findings(own, _earlier_repeats(planned, folder.parent, plan_id))
         return evidence._replace(findings=findings, measurements=measurements)

@@ -40,6 +40,7 @@ from rackproof.jobs.bench.mlperf_checks import (
     published_references,
 )
 from rackproof.jobs.bench.planning import STILL_RUNNING, PlannedRun, definition_findings
+from rackproof.jobs.bench.required_evidence import MachineRun, lacking_findings, machine_lacks
 from rackproof.logs import read_log_file
 from rackproof.report import write_run_reports
 from rackproof.store.history.client import History, measurement_key
@@ -249,6 +250,8 @@ def build_run(
     if not evidence.could_not_start and evidence.job.get("phase") == "ended":
         began = min(filter(None, (started, evidence.slurm_start)), default=None) if started else None
         findings += log_findings(planned, evidence.job, began, ended, parsed, evidence.nodes)
+    against = [*findings, *chain.from_iterable(log.findings for log in parsed)]
+    findings += lacking_findings(machine_lacks(MachineRun(planned, evidence, parsed)), against)
     outcome = judge_run(
         planned.result.judge,
         parsed,
