@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import lzma
+import math
 import random
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from rackproof import logs
 from rackproof.analysis.mlperf.repeats import RunTrace, date_findings
+from rackproof.analysis.mlperf.required_evidence import RUN_OF_SCORE, score_lacks
 from rackproof.analysis.mlperf.rounds import round_period
 from rackproof.analysis.mlperf.score import RcpResult, RunScore, WorkerReport, score_of_report
 from rackproof.analysis.mlperf.worker import findings_of_log
@@ -165,3 +168,20 @@ def test_a_moment_that_no_calendar_has_is_named_in_seconds(seconds: float) -> No
     trace = RunTrace("result_0.txt", start=seconds)
     (found,) = date_findings([trace], None, NOW - timedelta(days=1))
     assert "after 1970" in found.message
+
+
+def test_every_field_of_a_runs_course_has_a_row() -> None:
+    assert {one.name for one in dataclasses.fields(RunTrace)} == {row.name for row in RUN_OF_SCORE}
+
+
+@pytest.mark.parametrize("row", RUN_OF_SCORE, ids=lambda row: row.name)
+@pytest.mark.parametrize("value", [None, math.nan, ()])
+def test_a_run_without_a_part_of_its_course_is_unproven(row: object, value: object) -> None:
+    trace = RunTrace("result_0.txt", "bert", start=1.0, stop=2.0, times=(1.0, 2.0), course="c")
+    assert list(score_lacks([trace])) == []
+    name: str = row.name  # type: ignore[attr-defined]
+    if name in ("scores", "file"):
+        return  # what they are made of is no field of a log
+    setattr(trace, name, value)
+    found = [one.verdict for one in score_lacks([trace])]
+    assert found == ([] if row.harmless else [Verdict.UNPROVEN])  # type: ignore[attr-defined]

@@ -25,6 +25,7 @@ from mlperf_logging.package_checker.seed_checker import SeedChecker
 from rackproof import logs
 from rackproof.analysis.mlperf.cleaning import CleanedLog, clean_log, safe_text
 from rackproof.analysis.mlperf.repeats import RunTrace, compare_runs, date_findings, trace_of_events
+from rackproof.analysis.mlperf.required_evidence import score_lacks
 from rackproof.analysis.mlperf.rounds import round_period
 from rackproof.analysis.mlperf.sandbox import serve_job
 from rackproof.analysis.mlperf.score import RcpResult, RunScore, WorkerReport, at_file
@@ -120,6 +121,7 @@ def check_logs(job: Mapping[str, Any], progress: Callable[[int, int, str], None]
             run.model_copy(update={"convergence": amount})
             for run, amount in zip(runs, converged, strict=True)
         ]
+    findings += score_lacks(traces)
     findings += compare_runs(traces, ruleset=task.ruleset, usage=task.usage)
     findings += date_findings(traces, round_period(task.ruleset), datetime.now(UTC))
     if rcp.applies and complete and not any(one.code in ("same_seed", "no_seed") for one in findings):

@@ -1,0 +1,65 @@
+"""What the score of a folder rests on, run by run: a row for each field of a run's course. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from rackproof.analysis.mlperf.repeats import RunTrace
+from rackproof.core.evidence import RequiredEvidence, lacking_evidence, state_of_value
+from rackproof.core.records import Finding, Source
+
+_EARLIER_ROUNDS = "what its absence means depends on the round, and on the other runs: `_seed_findings`"
+_SOME_HAVE_NONE = "benchmarks and submitters differ in what they log; the other comparisons remain"
+
+
+def _scores(trace: RunTrace) -> bool:
+    return trace.scores
+
+
+def _has_stop(trace: RunTrace) -> bool:
+    # minigo's evaluation, made later, says when its target was reached.
+    return trace.scores and trace.benchmark != "minigo"
+
+
+def _row(
+    name: str, code: str, needed: Callable[[RunTrace], bool] = _scores, harmless: str = ""
+) -> RequiredEvidence[RunTrace]:
+    return RequiredEvidence(
+        name,
+        "the log's events",
+        lambda trace: state_of_value(getattr(trace, name)),
+        code,
+        "copy the whole log from its node again",
+        needed,
+        harmless=harmless,
+    )
+
+
+RUN_OF_SCORE: tuple[RequiredEvidence[RunTrace], ...] = (
+    _row("file", "not_read"),
+    _row("benchmark", "no_benchmark"),
+    _row("start", "no_duration", _has_stop),
+    _row("stop", "no_duration", _has_stop),
+    _row("seeds", "no_seed", harmless=_EARLIER_ROUNDS),
+    _row("times", "no_course", _has_stop),
+    _row("values", "no_course", harmless=_SOME_HAVE_NONE),
+    _row("course", "no_course", _has_stop),
+    _row("amounts", "no_course", harmless=_SOME_HAVE_NONE),
+    _row("amount_kind", "no_course", harmless=_SOME_HAVE_NONE),
+    _row("early", "training_before_run_start", harmless="it only speaks against a run"),
+    _row("train_samples", "no_course", harmless=_SOME_HAVE_NONE),
+    _row("throughput", "no_course", harmless=_SOME_HAVE_NONE),
+    _row("nodes", "nodes_differ", harmless="most published logs name none; runs that do are compared"),
+    _row("node_count", "nodes_differ", harmless="compared where more than half of the runs state it"),
+    _row("system", "systems_differ", harmless="MLCommons' checker asks for it; here the runs are compared"),
+    _row("scores", "not_proven", harmless="one that does not counts as the slowest"),
+)
+"""Compliance, convergence and the number of runs are asked of the folder; ``parse`` has read each log."""
+
+
+def score_lacks(traces: Iterable[RunTrace]) -> Iterator[Finding]:
+    """Yield what the runs of a score need and lack."""
+    for trace in traces:
+        for lack in lacking_evidence(RUN_OF_SCORE, trace):
+            source = Source(file=trace.file or None)
+            yield Finding(code=lack.code, verdict=lack.verdict, message=lack.message, source=source)
