@@ -144,7 +144,8 @@ NOW = datetime(2026, 11, 25, tzinfo=UTC)
         # The time of the round itself, and what is in neither.
         ("5.1.0", "2025-10-07", False),
         ("5.1.0", "2025-11-15", True),
-        ("5.1.0", "2024-10-01", True),
+        ("5.1.0", "2024-10-01", False),
+        ("5.1.0", "2024-04-01", True),
         ("5.1.0", "1970-01-02", True),
         ("5.1.0", "2026-11-27", True),
         ("5.1.0", "2099-01-01", True),
@@ -153,7 +154,7 @@ NOW = datetime(2026, 11, 25, tzinfo=UTC)
         ("0.6.0", "2019-12-04", False),
         ("0.6.0", "2020-12-04", True),
         ("0.7.0", "2020-06-01", False),
-        ("0.7.0", "2019-06-01", True),
+        ("0.7.0", "2018-12-01", True),
     ],
 )
 def test_runs_are_of_this_year_or_of_their_round(ruleset: str, day: str, found: bool) -> None:
