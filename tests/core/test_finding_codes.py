@@ -29,6 +29,7 @@ MADE_WHILE_RUNNING: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
     ("rackproof/jobs/bench/node_setup.py", "code"): lambda: ["storage_differs", "cache_differs"],
     ("rackproof/logs/_mlperf.py", "code"): lambda: ["negative_time", "no_time"],
     ("rackproof/logs/_reading.py", "meant"): lambda: [code for _, code in _reading._SLURM_CODES],
+    ("rackproof/logs/_reading.py", "_xid_code(after)"): lambda: {"xid", *_reading._XID_CODES.values()},
     ("rackproof/logs/_reading.py", "code"): lambda: _reading._MEANING,
     ("rackproof/logs/nvidia_smi.py", "code"): lambda: [code for _, code, _, _ in _XML_FAULTS],
     ("rackproof/logs/xid.py", "event.name"): lambda: KERNEL_KINDS | {"xid_*", "sxid_*"},

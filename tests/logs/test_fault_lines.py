@@ -52,12 +52,12 @@ DURING = [
     (
         WARN.format("net_ib.cc:8", "NET/IB : Got completion from peer 1.2.3.4 with status=12"),
         UNPROVEN,
-        "nccl_error",
+        "nccl_peer_lost",
     ),
     (
         WARN.format("socket.cc:5", "socketProgress: Connection closed by remote peer node03"),
         UNPROVEN,
-        "nccl_error",
+        "nccl_peer_lost",
     ),
     ("NVRM: Xid (PCI:0009:01:00): 999, pid=1, something", UNPROVEN, "xid_unknown"),
     ("NVRM: Xid (PCI:0009:01:00): 13, pid=1, Graphics Exception", DEGRADED, "xid"),

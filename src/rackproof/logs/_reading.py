@@ -246,7 +246,7 @@ _MARKER_CODES = {
     b"unhandled ": "gpu_error",
     b"EXECUTION_FAILED": "gpu_error",
     b"ncorrectable ECC": "ecc_error",
-    b"NCCL WARN": "nccl_error",
+    b"NCCL WARN": "nccl_peer_lost",
     b"Killed": "crashed",
     b"egmentation fault": "crashed",
     b"Bus error": "crashed",
@@ -297,7 +297,7 @@ _FAULT_LINES: dict[str, re.Pattern[bytes]] = {
     "ecc_error": re.compile(rb"[Uu]ncorrectable ECC error (?:was )?(?:encountered|detected)"),
     # What peers and links lost. Others are of closing ("Could not receive type", "Accept failed", of 2,978
     # published logs of 4.1 and 5.1 in 30), or of what a machine does not have ("Cannot enable MSCCL++").
-    "nccl_error": re.compile(
+    "nccl_peer_lost": re.compile(
         rb"NCCL WARN .{0,200}(?:[Gg]ot completion .{0,80}(?:status=[1-9]|error)|Connection closed by remote|"
         rb"Remote process exited|[Cc]onnection reset|Abort|timed? ?out)"
     ),
@@ -614,7 +614,7 @@ _MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {
     "gpu_error": ("a GPU's operation failed", Verdict.FAIL, Verdict.FAIL),
     "ecc_error": ("a GPU met an uncorrectable error in its memory", Verdict.FAIL, Verdict.FAIL),
     "gpu_lost": ("a GPU has fallen off the bus", Verdict.FAIL, Verdict.FAIL),
-    "nccl_error": ("NCCL lost a peer or a link", Verdict.FAIL, Verdict.UNPROVEN),
+    "nccl_peer_lost": ("NCCL lost a peer or a link", Verdict.FAIL, Verdict.UNPROVEN),
     "collective_timeout": ("a collective operation timed out", Verdict.FAIL, Verdict.FAIL),
     "nan": ("the loss is not a number", Verdict.FAIL, Verdict.FAIL),
     "loss_scale": ("the loss scale fell so low that training is lost", Verdict.FAIL, Verdict.FAIL),
