@@ -21,6 +21,7 @@ from click.testing import Result
 from rackproof.cli import main as lazy
 from rackproof.cli.main import main
 from rackproof.core.records import LogFile, ParsedLog, Verdict, json_schema
+from rackproof.store.acceptance_log import bounding_acceptances
 from rackproof.store.run_folder import ResultsError, read_run, write_file, write_run
 from tests.report import example_runs
 
@@ -400,8 +401,10 @@ class TestWithdraw:
 
         block()
         refused = run("accept", kept)
-        assert (refused.exit_code, "nothing was changed" in output_of(refused)) == (1, True)
-        assert "made it a reference" in output_of(refused)
+        assert refused.exit_code == 1
+        # What is no file cannot even be read for what was accepted before.
+        words = "is no file" if log.exists() else "made it a reference would not be known"
+        assert words in output_of(refused)
         unblock()
         assert run("withdraw", kept).exit_code == 1  # there is nothing to take back
         assert run("accept", kept).exit_code == 0
@@ -438,6 +441,31 @@ class TestWithdraw:
         assert "to be accepted again" not in output_of(run("history", "--rebuild"))
         assert run("withdraw", kept).exit_code == 1
         assert run("history", "--rebuild", "--results", "nowhere").exit_code == 1
+
+    def test_a_reason_can_be_given_afterwards_and_ends_what_a_run_bounds(
+        self, run: Call, kept: str, tmp_path: Path
+    ) -> None:
+        results = tmp_path / "results"
+        assert run("accept", kept).exit_code == 0
+        accepted = bounding_acceptances(results)
+        assert list(accepted) == [kept]
+        assert run("withdraw", kept).exit_code == 0
+        assert bounding_acceptances(results) == accepted
+        for blank in ((), ("--reason", ""), ("--reason", "  ")):
+            assert run("withdraw", kept, *blank).exit_code == 1
+        assert bounding_acceptances(results) == accepted
+        assert run("withdraw", kept, "--reason", "its board was changed").exit_code == 0
+        assert bounding_acceptances(results) == {}
+        assert "its board was changed" in output_of(run("accept", "--list"))
+        assert run("withdraw", kept, "--reason", "its board was changed").exit_code == 1
+
+    def test_what_was_accepted_in_spite_of_an_objection_is_shown_with_its_reason(
+        self, run: Call, kept: str
+    ) -> None:
+        assert run("accept", kept, "--despite", "capped to 400 W\x1b[2J on purpose").exit_code == 0
+        listed = output_of(run("accept", "--list"))
+        assert "capped to 400 W" in listed
+        assert "\x1b" not in listed
 
     def test_an_acceptance_needs_a_run(self, run: Call, kept: str) -> None:
         assert run("accept").exit_code == 1

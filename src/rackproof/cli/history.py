@@ -15,6 +15,7 @@ from rackproof.core.text import sanitize
 from rackproof.report.terminal import text_table
 from rackproof.store.acceptance_log import (
     LOG_NAME,
+    bounding_acceptances,
     note_acceptance,
     read_acceptances,
     standing_acceptances,
@@ -103,16 +104,21 @@ def _summary_row(run: RunRow) -> tuple[str, ...]:
 @click.command("accept")
 @click.argument("run_id", metavar="RUN", required=False)
 @click.option("--list", "listed", is_flag=True, help="Show who accepted and withdrew what, and when.")
+@click.option(
+    "--despite", metavar="WHY", default="", help="Accept numbers that are refused as no sound machine's."
+)
 @results_option
-def accept_command(run_id: str | None, listed: bool, results: Path) -> None:
+def accept_command(run_id: str | None, listed: bool, despite: str, results: Path) -> None:
     """Make the numbers of a run references for the hardware it ran on.
 
     RUN is the id of a run in the history, or the beginning of it. Its measurements that had no
     reference yet become one; later runs on that hardware are judged against it. Refused are runs with any
-    finding, numbers that no sound machine of the model or SKU has, and runs whose record or logs are no
-    longer in the results folder as they were written; and numbers that would move a reference beyond the
-    bounds of what was accepted first, unless that is withdrawn before.
+    finding, and runs whose record or logs are no longer in the results folder as they were written. Refused
+    are numbers that no sound GPU of the model has, that are worse than those of the run's other GPUs or of
+    other machines of the SKU, and that are more than 5 % from what was accepted first, unless that is
+    withdrawn with a reason; --despite accepts these, and its reason is shown by --list.
     """
+    despite = sanitize(despite.strip(), 400)
     if listed:
         _show_acceptances(results)
         return
@@ -125,10 +131,10 @@ def accept_command(run_id: str | None, listed: bool, results: Path) -> None:
             raise ToolError(f"run {run.run_id} is no reference: {sanitize(objection, 600)}")
 
         def note(references: int) -> None:
-            note_acceptance(results, "accept", run.run_id, references)
+            note_acceptance(results, "accept", run.run_id, references, despite)
 
         # By the whole id: the operator may have given its beginning.
-        count = store.accept(run.run_id, note=note)
+        count = store.accept(run.run_id, note=note, bounding=bounding_acceptances(results), despite=despite)
         if not count:
             raise ToolError(
                 f"{run.run_id} has no measurement that waits for a reference; nothing was accepted"
@@ -140,23 +146,28 @@ def accept_command(run_id: str | None, listed: bool, results: Path) -> None:
 
 @click.command("withdraw")
 @click.argument("run_id", metavar="RUN")
-@click.option("--reason", default="", help="Why, kept in the list of `rackproof accept --list`.")
+@click.option(
+    "--reason", default="", help="Why: shown by `rackproof accept --list`; it no longer bounds others."
+)
 @results_option
 def withdraw_command(run_id: str, reason: str, results: Path) -> None:
     """Take back the references that a run gave.
 
     RUN is the whole id of an accepted run. Later runs are judged by what else was accepted for the
-    hardware, or wait for a reference again.
+    hardware, or wait for a reference again. With a reason, such as a part that was changed, what is accepted
+    next may differ from it; without one it may not.
     """
+    reason = sanitize(reason.strip(), 400)
 
     def note(references: int) -> None:
-        note_acceptance(results, "withdraw", run_id, references, sanitize(reason, 400))
+        note_acceptance(results, "withdraw", run_id, references, reason)
 
     with open_store(history_path(results)) as store:
         # Not through the run: its acceptance outlives its row.
         count = store.withdraw(run_id, note=note)
-    if not count and run_id in standing_acceptances(results)[0]:
-        # Its references went with a database that is gone: what was accepted has to be known all the same.
+    bounds = bool(reason) and run_id in bounding_acceptances(results)
+    if not count and (bounds or run_id in standing_acceptances(results)[0]):
+        # Its references went with a database that is gone, or before without a reason: that has to be known.
         note(0)
     elif not count:
         raise ToolError(

@@ -13,6 +13,7 @@ class GpuPhysics:
 
     ``nvls_off`` is the all-reduce bus bandwidth in GB/s that a node reaches with all its GPUs at 1 GiB and
     more though NVLS is broken (None: not known); ``nvls_gpus`` how many GPUs it takes for NVLS to be used.
+    ``even_links``: whether each GPU reaches each other equally fast, through switches.
     """
 
     tflops: Mapping[str, float]
@@ -21,16 +22,18 @@ class GpuPhysics:
     host: float
     nvls_off: float | None = None
     nvls_gpus: int = 5
+    even_links: bool = True
 
 
-_V100 = GpuPhysics({"fp16": 125, "fp32": 15.7}, 0.9, 150, 16)
+# Its GPUs are linked by two NVLinks, by one, or by none.
+_V100 = GpuPhysics({"fp16": 125, "fp32": 15.7}, 0.9, 150, 16, even_links=False)
 PHYSICS: Mapping[str, GpuPhysics] = {
     # V100 SXM2's data sheet; NVLS came with later ones.
     "dgx1": _V100,
     "hyperplane": _V100,
     # Data sheets (dense); NVLS off: published runs of 8 GPUs.
-    "h100": GpuPhysics({"bf16": 989.5, "fp8": 1979}, 3.35, 450, 64, 367),
-    "h200": GpuPhysics({"bf16": 989.5, "fp8": 1979}, 4.8, 450, 64, 367),
+    "h100": GpuPhysics({"bf16": 989.5, "fp8": 1979, "fp32": 67}, 3.35, 450, 64, 367),
+    "h200": GpuPhysics({"bf16": 989.5, "fp8": 1979, "fp32": 67}, 4.8, 450, 64, 367),
     "b200": GpuPhysics({"bf16": 2250, "fp8": 4500}, 8.0, 900, 64, 682, 6),
     "b300": GpuPhysics({"bf16": 2250, "fp8": 4500}, 8.0, 900, 128),
     "gb200": GpuPhysics({"bf16": 2500, "fp8": 5000}, 8.0, 900, 450),

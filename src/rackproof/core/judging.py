@@ -41,7 +41,8 @@ NO_REFERENCE = "no reference yet"
 _TOO_GOOD = "too good to be true, check the measurement"
 WIDEST_LOSS = 0.5
 """A bound that allows to lose more than this fraction of a speed finds no fault."""
-_TIME_UNITS = frozenset({"s", "ms", "us", "ns", "min", "minutes", "h"})
+TIME_UNITS = frozenset({"s", "ms", "us", "ns", "min", "minutes", "h"})
+"""Units of measurements of which less is better, where nothing else is said."""
 _OTHER_DEVICE = "device"
 """The label of what no GPU measured, such as ``device: cpu``; what GPUs and their links measured lacks it."""
 _DECIMAL = re.compile(r"\s*[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*")
@@ -404,7 +405,7 @@ def _impossible(measurement: Measurement, known: Sequence[Reference], better: Di
     value, unit = measurement.value, measurement.unit
     if not measurement.finite or value > 0 or any(reference.value <= 0 for reference in known):
         return ""
-    is_speed = better is Direction.HIGHER or "/s" in unit or unit in _TIME_UNITS
+    is_speed = better is Direction.HIGHER or "/s" in unit or unit in TIME_UNITS
     if value < 0 or is_speed:
         return f"{value:.6g} {unit}".strip() + " is nothing that can be measured; check the workload"
     return ""

@@ -92,18 +92,40 @@ def standing_acceptances(results: Path) -> tuple[list[str], int]:
     return [run_id for run_id, act in newest.items() if act == "accept"], damaged
 
 
+def bounding_acceptances(results: Path) -> dict[str, datetime]:
+    """Return the runs whose numbers bound what is accepted after them, with the moment of their acceptance.
+
+    A run that was withdrawn with a reason does so no more: it is how an operator says that the hardware was
+    changed. Without a reason, taking runs back and accepting slower ones would have no end.
+
+    Raises:
+        ResultsError: The log is there and cannot be read.
+    """
+    bounding: dict[str, datetime] = {}
+    for act in read_acceptances(results)[0]:
+        if act.act == "accept":
+            bounding.setdefault(act.run_id, act.moment)
+        elif act.reason:
+            bounding.pop(act.run_id, None)
+    return bounding
+
+
 def read_acceptances(results: Path) -> tuple[list[Acceptance], int]:
     """Return the acts, oldest first, and how many lines of the log are damaged.
 
     Raises:
         ResultsError: The log is there and cannot be read.
     """
+    path = results / LOG_NAME
     try:
-        lines = (results / LOG_NAME).read_bytes().splitlines()
+        # A device in its place may have no end.
+        if path.exists() and not path.is_file():
+            raise ResultsError(f"{path} is no file, so what was accepted is not known: move it away")
+        lines = path.read_bytes().splitlines()
     except FileNotFoundError:
         return [], 0
     except OSError as error:
-        raise ResultsError(f"{results / LOG_NAME} cannot be read: {error.strerror}") from error
+        raise ResultsError(f"{path} cannot be read: {error.strerror}") from error
     acts, damaged = [], 0
     for line in lines:
         try:

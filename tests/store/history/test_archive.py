@@ -228,13 +228,13 @@ class TestReferences:
         assert (reference.low, reference.high, reference.warn) == (-0.5, 0.1, None)
 
     def test_the_median_of_several_accepted_runs_counts(self, store: Store) -> None:
-        store.keep_many(run(f"night-{night}", night=night, speed=4.0 + night / 10) for night in range(8))
+        store.keep_many(run(f"night-{night}", night=night, speed=4.0 + night / 50) for night in range(8))
         for night in (3, 1, 0):
             assert store.accept(f"night-{night}") == 3
         labels = {"gpu": uuid(100), "dtype": "fp32"}
         reference = store.baseline("probe", POINT, "memory_copy", labels, (node(),))
         assert reference is not None
-        assert reference.value == 4.1
+        assert reference.value == 4.02
         assert reference.source == (
             "own history, median of 3 accepted runs: night-0 (2026-11-01), night-1 (2026-11-02), "
             "night-3 (2026-11-04)"
@@ -248,9 +248,11 @@ class TestReferences:
         )
         assert reference.source.endswith("night-7 (2026-11-08)")
 
-    @pytest.mark.parametrize("speeds", [(4.2, 3.7, 3.7), (3.6, 4.7, 4.7), (4.2, 4.0, 3.8, 3.7)])
+    @pytest.mark.parametrize(
+        "speeds", [(4.2, 3.98), (4.2, 4.1, 4.0, 3.95), (4.0, 4.5), (4.0, 4.19, 4.39, 4.39)]
+    )
     def test_a_reference_does_not_creep_away(self, speeds: tuple[float, ...], store: Store) -> None:
-        """Each acceptance may pass against the one before: together they may not leave the first's bounds."""
+        """Each acceptance may pass against the one before: together they stay near the first."""
         store.keep_many(run(f"night-{night}", night=night, speed=speed) for night, speed in enumerate(speeds))
         *fine, last = range(len(speeds))
         for night in fine:
@@ -258,12 +260,12 @@ class TestReferences:
         labels = {"gpu": uuid(100), "dtype": "fp32"}
         before = store.baseline("probe", POINT, "memory_copy", labels, (node(),))
         with pytest.raises(
-            HistoryError, match=r"reference from .* \(accepted from night-0\) to .*withdraw night-0"
+            HistoryError, match=r"\(accepted first, from night-0\).*withdraw night-0 --reason"
         ):
             store.accept(f"night-{last}")
         assert store.baseline("probe", POINT, "memory_copy", labels, (node(),)) == before
         # On purpose it goes: what was accepted first is taken back, which is noted, too.
-        for night in fine[:-1]:
+        for night in fine:
             store.withdraw(f"night-{night}")
         assert store.accept(f"night-{last}") == 3
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from rackproof.core.gpu_models import GpuPhysics, is_model, physics_of
-from rackproof.core.judging import judge
+from rackproof.core.judging import TIME_UNITS, judge
 from rackproof.core.records import Direction, Judgement, Measurement, Reference, Run, Verdict
 from rackproof.store.history.identity import Kind, Place, Topology, bounded_key, canonical_json
 from rackproof.store.history.writer import is_candidate, quantity_of
@@ -114,14 +116,27 @@ def _contradiction(run: Run, judged: Judgement) -> str:
 
 
 FLEET_DEVIATION = 0.1
-"""A number this much worse than the median of the SKU's other hardware is no reference."""
-FLEET_LEAST = 3
-"""So many other pieces of hardware have to have measured the same for their median to count."""
-_LEAST_SHARE = 0.5
-"""A sound GPU reaches more than this share of its peak; sound ones of today reach 70 to 95 %."""
+"""A number this much worse than the median of its like is no reference."""
+HOST_COPY_DEVIATION = 0.25
+"""The same of copies from and to the host, where GPUs differ by the processor that they are attached to."""
+CHAIN_DEVIATION = 0.05
+"""AcceptedNumber numbers stay within this share of what was accepted first, however many there are."""
+_SMALLEST, _LARGEST = 1e-15, 1e18
+_C2C = 450.0
+"""Host link of a Grace's GPU, GB/s."""
+_HOST_COPIES = ("host_to_device", "device_to_host")
+_REDUCING = ("all_reduce_busbw", "all_gather_busbw", "reduce_scatter_busbw")
+_LEAST_OF_LINKS = ((1 << 30, 0.6, 900), (1 << 28, 0.6, 450), (1 << 26, 0.45, 450), (1 << 23, 0.2, 450))
+"""Bytes of a collective, the share of the links' peak that a sound node reaches from there on, and the most
+that the peak counts in GB/s: at medium sizes faster links gain little.
+
+Four H200 without NVLS, the slowest of those known, reach 0.78, 0.75, 0.7 and 0.47.
+"""
 
 
-def physical_objection(metric: str, labels: Mapping[str, str], unit: str, value: float, product: str) -> str:
+def physical_objection(
+    metric: str, labels: Mapping[str, str], unit: str, value: float, product: str, *, nodes: int = 1
+) -> str:
     """Return why a number cannot be that of a sound GPU of this model, empty if it can or that is not known.
 
     Args:
@@ -130,82 +145,163 @@ def physical_objection(metric: str, labels: Mapping[str, str], unit: str, value:
         unit: Its unit.
         value: The number.
         product: The product name of the GPU.
+        nodes: Nodes that it was measured on: between several the network decides, not the GPU's links.
     """
     if value and not _SMALLEST < abs(value) < _LARGEST:
         return f"{metric} is {value:g} {unit}: no quantity is that small or large"
     physics = physics_of(product)
-    peak = None if physics is None else _peak(physics, metric, labels, unit)
+    peak, share = (None, 0.0) if physics is None else _peak(physics, metric, labels, unit)
     if peak is None:
         return ""
     shown = f"{metric} is {value:.6g} {unit}"
     if value > peak:
         return f"{shown}, more than the peak of {product}, {peak:g} {unit}"
-    # Cards with fewer watts and other memory share the name of the model.
-    slower = any(is_model(product, word) for word in ("PCIe", "NVL"))
     # What is reached of the link to a Grace differs too much for a lower bound.
-    slower = slower or (metric in _HOST_COPIES and peak == _C2C)
-    if not slower and not metric.endswith("busbw") and value < _LEAST_SHARE * peak:
-        return f"{shown}, less than half of the peak of {product}, {peak:g} {unit}"
+    if _is_slower_card(product) or (metric in _HOST_COPIES and peak == _C2C):
+        return ""
+    if metric.endswith("busbw") and nodes > 1:
+        return ""
+    if value < share * peak:
+        return (
+            f"{shown}, and sound ones of {product}, whose peak is {peak:g} {unit}, reach more than "
+            f"{share * peak:.6g}"
+        )
     return ""
 
 
-_SMALLEST, _LARGEST = 1e-15, 1e18
-_C2C = 450.0
-"""Host link of a Grace's GPU, GB/s."""
-_HOST_COPIES = ("host_to_device", "device_to_host")
+def _is_slower_card(product: str) -> bool:
+    """Whether a product has fewer watts, other memory or no switches under the name of its model."""
+    return any(is_model(product, word) for word in ("PCIe", "NVL"))
 
 
-def _peak(physics: GpuPhysics, metric: str, labels: Mapping[str, str], unit: str) -> float | None:
-    """Return what a model cannot exceed in a metric, None where it is not known in this unit."""
-    peaks: dict[tuple[str, str], float | None] = {
-        ("gemm_best", "TFLOP/s"): physics.tflops.get(labels.get("dtype", "")),
-        ("memory_copy", "TB/s"): physics.memory,
-        ("memory_triad", "TB/s"): physics.memory,
-        ("host_to_device", "GB/s"): physics.host,
-        ("device_to_host", "GB/s"): physics.host,
-        ("peer_copy", "GB/s"): physics.nvlink,
+def _peak(
+    physics: GpuPhysics, metric: str, labels: Mapping[str, str], unit: str
+) -> tuple[float | None, float]:
+    """Return what a model cannot exceed, None if not known in this unit, and the share that sound ones reach.
+
+    The shares leave room below what sound GPUs were measured to reach of their data sheet's peak: bf16 0.78
+    to 0.80, fp8 0.71 to 0.76, fp32 0.76, memory 0.87 to 0.90, copies between GPUs 0.84 to 0.88, to the host
+    0.75 to 0.85.
+    """
+    dtype = labels.get("dtype", "")
+    tflops = physics.tflops.get(dtype)
+    peaks: dict[tuple[str, str], tuple[float | None, float]] = {
+        ("gemm_best", "TFLOP/s"): (tflops, 0.6 if dtype in ("fp8", "fp16") else 0.67),
+        ("gemm_fixed", "TFLOP/s"): (tflops, 0.67 if dtype == "fp32" else 0.0),
+        # Small shapes reach little.
+        ("gemm", "TFLOP/s"): (tflops, 0.0),
+        ("memory_copy", "TB/s"): (physics.memory, 0.78),
+        ("memory_triad", "TB/s"): (physics.memory, 0.78),
+        ("host_to_device", "GB/s"): (physics.host, 0.65),
+        ("device_to_host", "GB/s"): (physics.host, 0.65),
+        ("peer_copy", "GB/s"): (physics.nvlink, 0.72 if physics.even_links else 0.0),
     }
     if metric.endswith("busbw") and unit == "GB/s":
-        return None if labels.get("device") == "cpu" else 2 * physics.nvlink
-    return peaks.get((metric, unit))
+        return _peak_of_links(physics, metric, labels)
+    return peaks.get((metric, unit), (None, 0.0))
 
 
-def fleet_objection(value: float, others: Sequence[float], direction: Direction | None) -> str:
-    """Return why a number is not like those of the SKU's other hardware, empty if it is or too few are known.
+def _peak_of_links(physics: GpuPhysics, metric: str, labels: Mapping[str, str]) -> tuple[float | None, float]:
+    """Return the peak of a collective's bus bandwidth and the share of it that a sound node reaches.
+
+    With NVLS the bandwidth may exceed the links' own: the peak is twice theirs.
+    """
+    if labels.get("device") == "cpu":
+        return None, 0.0
+    peak, size, least = 2 * physics.nvlink, labels.get("size_bytes", ""), 0.0
+    if metric in _REDUCING and physics.even_links and size.isascii() and size.isdigit():
+        rows = (row for row in _LEAST_OF_LINKS if int(size) >= row[0])
+        least = next((share * min(physics.nvlink, most) for _, share, most in rows), 0.0)
+    return peak, least / peak
+
+
+IN_RUN, IN_HISTORY = "in the same run", "of its kind in the history"
+
+
+def comparison_objection(
+    metric: str, value: float, others: Sequence[float], direction: Direction | None, which: str = IN_HISTORY
+) -> str:
+    """Return why a number is not like those of other hardware, empty if it is or none is known.
 
     Args:
+        metric: Name of the measurement.
         value: The number.
         others: One number of each other piece of hardware.
         direction: Which way is better; where it is not known, each deviation counts.
+        which: Where the others are, in words.
     """
-    if len(others) < FLEET_LEAST:
+    if not others:
         return ""
     middle = statistics.median(others)
-    share = (value - middle) / abs(middle) if middle else 0.0
-    loss = {Direction.HIGHER: -share, Direction.LOWER: share, None: abs(share)}[direction]
-    if loss <= FLEET_DEVIATION:
+    loss = loss_of(value, middle, direction)
+    if loss <= (HOST_COPY_DEVIATION if metric in _HOST_COPIES else FLEET_DEVIATION):
         return ""
-    return f"{value:.6g} is {loss:.0%} worse than the median of {len(others)} others of its SKU, {middle:.6g}"
+    count = f"the median of {len(others)} others" if len(others) > 1 else "the other"
+    return f"{value:.6g} is {loss:.0%} worse than {count} {which}, {middle:.6g}"
 
 
-def drift_objection(accepted: Sequence[Any], value: float) -> str:
+def loss_of(value: float, reference: float, direction: Direction | None) -> float:
+    """Return by which fraction a value is worse than a reference; below 0 it is better.
+
+    Where it is not known which way is better, each deviation is a loss.
+    """
+    share = (value - reference) / abs(reference) if reference else 0.0
+    return {Direction.HIGHER: -share, Direction.LOWER: share, None: abs(share)}[direction]
+
+
+def better_way(direction: Direction | None, unit: str) -> Direction | None:
+    """Return which way is better of a measurement that may not say it: its unit often does."""
+    if direction is not None:
+        return direction
+    if unit in TIME_UNITS:
+        return Direction.LOWER
+    return Direction.HIGHER if "/s" in unit else None
+
+
+@dataclass(frozen=True)
+class AcceptedNumber:
+    """One number that was accepted for a piece of hardware.
+
+    Attributes:
+        standing: Whether it is part of the reference; one that was withdrawn without a reason is not, and
+            bounds what is accepted after it all the same.
+    """
+
+    run_id: str
+    value: float
+    moment: datetime
+    standing: bool = True
+
+
+def drift_objection(accepted: Sequence[AcceptedNumber], value: float, direction: Direction | None) -> str:
     """Return why a number moves a reference too far from what was accepted first, empty if it does not.
 
+    No number may be worse than the first by more than :data:`CHAIN_DEVIATION`, and the median of all may not
+    leave it to either side: a reference that climbs calls the sound machine of before degraded.
+
     Args:
-        accepted: The acceptances of the same quantity on the same hardware, oldest first.
+        accepted: What was accepted of the same quantity on the same hardware.
         value: The number.
+        direction: Which way is better.
     """
     if not accepted:
         return ""
-    first = accepted[0]
-    middle = statistics.median([*(row.value for row in accepted), value])
-    share = (middle - first.value) / abs(first.value) if first.value else 0.0
-    if (first.low is None or share >= first.low) and (first.high is None or share <= first.high):
+    first = min(accepted, key=lambda one: (one.moment, one.run_id))
+    middle = statistics.median([*(one.value for one in accepted if one.standing), value])
+    loss = loss_of(value, first.value, direction)
+    moved = loss_of(middle, first.value, None)
+    if max(loss, moved) <= CHAIN_DEVIATION:
         return ""
+    if loss > CHAIN_DEVIATION:
+        what = f"{value:.6g} is {loss:.1%} worse than {first.value:.6g} (accepted first, from {first.run_id})"
+    else:
+        what = (
+            f"it would move a reference from {first.value:.6g} (accepted first, from {first.run_id}) to "
+            f"{middle:.6g}, {moved:.1%} away"
+        )
     return (
-        f"it would move a reference from {first.value:.6g} (accepted from {first.run_id}) to {middle:.6g}, "
-        f"{share:+.1%}, beyond the bounds of that acceptance; if the hardware was changed on purpose, take "
-        f"the old one back first: rackproof withdraw {first.run_id}"
+        f"{what}, and accepted numbers stay within {CHAIN_DEVIATION:.0%} of the first; if the hardware was "
+        f"changed on purpose, take the old one back first: rackproof withdraw {first.run_id} --reason WHY"
     )
 
 
@@ -216,6 +312,14 @@ def product_on(run: Run, kind: str, key: str) -> str:
         gpus = [gpu for gpu in gpus if bounded_key(gpu.uuid) == key]
     names = {gpu.name for gpu in gpus}
     return names.pop() if len(names) == 1 else ""
+
+
+def is_comparable(product: str, kind: Kind) -> bool:
+    """Whether pieces of hardware of a kind are equally fast: links without switches are not."""
+    if kind is not Kind.LINK:
+        return True
+    physics = physics_of(product)
+    return physics is not None and physics.even_links and not _is_slower_card(product)
 
 
 NumberKey = tuple[str, str, str, str]
@@ -236,7 +340,7 @@ def acceptable_numbers(run: Run, topology: Topology) -> dict[NumberKey, tuple[fl
         if key is None or key in numbers or not measurement.finite:
             continue
         if key[2:] in accepted_quantities:
-            numbers[key] = measurement.value, measurement.direction
+            numbers[key] = measurement.value, better_way(measurement.direction, measurement.unit)
     return numbers
 
 
@@ -247,7 +351,7 @@ def _judged_numbers(run: Run, topology: Topology) -> dict[NumberKey, tuple[float
     for judged in run.judgements:
         key = number_key(run, topology.place(judged.labels), judged.metric, judged.unit)
         if key is not None and judged.value is not None and _may_become_reference(judged):
-            numbers[key] = judged.value, directions.get(judged.metric)
+            numbers[key] = judged.value, better_way(directions.get(judged.metric), judged.unit)
     return numbers
 
 

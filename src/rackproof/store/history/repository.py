@@ -48,12 +48,15 @@ from rackproof.store.history.references import (
     DEFAULT_HIGH,
     DEFAULT_LOW,
     DEFAULT_WARN,
+    IN_RUN,
+    AcceptedNumber,
     NumberKey,
     acceptable_numbers,
     acceptance_objection,
     accepted_reference,
+    comparison_objection,
     drift_objection,
-    fleet_objection,
+    is_comparable,
     mirror_bound,
     number_key,
     physical_objection,
@@ -386,6 +389,8 @@ class Store(AbstractContextManager["Store"]):
         high: float | None = DEFAULT_HIGH,
         warn: float | None = DEFAULT_WARN,
         note: Callable[[int], None] | None = None,
+        bounding: Mapping[str, datetime] | None = None,
+        despite: str = "",
     ) -> int:
         """Make the numbers of a run references for the hardware it ran on.
 
@@ -400,13 +405,17 @@ class Store(AbstractContextManager["Store"]):
             high: How far above the value is too good to be true, as a fraction; ``None`` for never.
             warn: How far below the value is degraded, as a (negative) fraction; ``None`` for never.
             note: Called with their number before they count; where it raises, nothing is accepted.
+            bounding: Runs that were accepted before and bound this one though no reference comes from them
+                any more, with the moment.
+            despite: Why the numbers are accepted though they are not those of a sound machine, or not like
+                what was accepted first; empty where that refuses them.
 
         Returns:
             How many references the run gives; 0 if it has no such numbers.
 
         Raises:
-            HistoryError: No such run, it proved something wrong, its hardware is not known, or a reference
-                would move beyond the bounds of what was accepted first.
+            HistoryError: No such run, it proved something wrong, its hardware is not known, a number is not
+                that of a sound machine, or it is too far from what was accepted first.
         """
         if (low is not None and low >= 0) or (warn is not None and warn >= 0) or (high or 1) <= 0:
             raise HistoryError("bounds of a reference: low and warn are below 0, high is above 0")
@@ -420,7 +429,8 @@ class Store(AbstractContextManager["Store"]):
         numbers = acceptable_numbers(run, topology)
         if not numbers:
             return 0
-        self._require_plausible(run, topology, numbers)
+        if not despite:
+            self._require_plausible(run, topology, numbers)
         shared = {"run_id": run.run_id, "moment": self._moment(run.run_id), "accepted": datetime.now(UTC)}
         bounds = {"low": low, "high": high, "warn": warn}
         mirrored = {"low": mirror_bound(high), "high": mirror_bound(low), "warn": mirror_bound(warn)}
@@ -441,7 +451,9 @@ class Store(AbstractContextManager["Store"]):
                 }
                 for (kind, key, what, unit), (value, direction) in sorted(numbers.items())
             ]
-            _refuse_drift(connection, run.run_id, rows)
+            if not despite:
+                directions = [direction for _, (_, direction) in sorted(numbers.items())]
+                _refuse_drift(connection, run.run_id, rows, directions, bounding or {})
             _enter_baselines(connection, rows)
             if note is not None:
                 note(len(rows))
@@ -452,27 +464,36 @@ class Store(AbstractContextManager["Store"]):
     def _require_plausible(
         self, run: Run, topology: Topology, numbers: Mapping[NumberKey, tuple[float, Direction | None]]
     ) -> None:
-        """Check numbers by physics and by the SKU's other hardware.
+        """Check numbers by physics, by the others of the run, and by other hardware of its kind.
 
         Raises:
             HistoryError: One is not that of a sound machine.
         """
+        in_run: dict[NumberKey, dict[str, float]] = {}
+        metrics: dict[NumberKey, str] = {}
         for measurement in run.measurements:
-            part = topology.place(measurement.labels).hardware
-            if part is None or not _is_among(numbers, run, topology, measurement):
+            place = topology.place(measurement.labels)
+            key = number_key(run, place, measurement.name, measurement.unit)
+            if place.hardware is None or key is None or not measurement.finite:
                 continue
-            product = product_on(run, part.kind.value, part.key)
-            objection = physical_objection(
-                measurement.name, measurement.labels, measurement.unit, measurement.value, product
-            )
-            if objection:
-                raise HistoryError(f"run {run.run_id} is no reference: {objection}")
+            if is_comparable(product_on(run, *key[:2]), place.hardware.kind):
+                # Whatever the hardware is: the same quantity of one kind.
+                in_run.setdefault((key[0], "", *key[2:]), {})[key[1]] = measurement.value
+                metrics[key] = measurement.name
+            if key in numbers:
+                _require_physical(run, place.hardware, measurement)
         with self._reading() as connection:
-            others = _numbers_of_others(connection, run, numbers)
-        for key, (value, direction) in numbers.items():
-            objection = fleet_objection(value, others.get(key, ()), direction)
+            in_history = _numbers_of_others(connection, run, numbers)
+        for key, metric in metrics.items():
+            if key not in numbers:
+                continue
+            value, direction = numbers[key]
+            beside = [one for name, one in in_run[key[0], "", *key[2:]].items() if name != key[1]]
+            objection = comparison_objection(metric, value, beside, direction, IN_RUN)
+            objection = objection or comparison_objection(metric, value, in_history[key], direction)
             if objection:
-                raise HistoryError(f"run {run.run_id} is no reference: on {key[1]}, {objection} {key[3]}")
+                what = f"{metric} on {key[1]}, {objection} {key[3]}".strip()
+                raise HistoryError(f"run {run.run_id} is no reference: {what}")
 
     def withdraw(self, run_id: str, *, note: Callable[[int], None] | None = None) -> int:
         """Take back the acceptance of a run (its whole id) and return how many references went.
@@ -646,25 +667,41 @@ def _candidate(row: Any, measured: Measured, parts: HardwareOfRows) -> Candidate
     )
 
 
-def _is_among(
-    numbers: Mapping[NumberKey, tuple[float, Direction | None]],
-    run: Run,
-    topology: Topology,
-    measurement: Measurement,
-) -> bool:
-    """Whether a measurement is one of the numbers that are to be accepted."""
-    return number_key(run, topology.place(measurement.labels), measurement.name, measurement.unit) in numbers
+def _require_physical(run: Run, part: Part, measurement: Measurement) -> None:
+    """Check a number by what the GPU's model can reach.
+
+    Raises:
+        HistoryError: It is not that of a sound GPU.
+    """
+    objection = physical_objection(
+        measurement.name,
+        measurement.labels,
+        measurement.unit,
+        measurement.value,
+        product_on(run, part.kind.value, part.key),
+        nodes=len(run.nodes),
+    )
+    if objection:
+        raise HistoryError(f"run {run.run_id} is no reference: {objection}")
 
 
 def _numbers_of_others(
     connection: Connection, run: Run, numbers: Mapping[NumberKey, tuple[float, Direction | None]]
 ) -> dict[NumberKey, list[float]]:
-    """Return for each number the medians of the other hardware of its SKU, one of each piece."""
-    skus = {node.sku for node in run.nodes if node.sku}
+    """Return for each number the medians of the other hardware of its kind, one of each piece.
+
+    Of its kind is what has the same SKU; where nodes have none, GPUs with the same product name.
+    """
+    skus = {node.sku for node in run.nodes}
     if len(skus) != 1:
-        return {}
+        return {key: [] for key in numbers}
+    sku = skus.pop()
     table, runs, what = schema.measurements, schema.runs, schema.quantities
     parts, homes = schema.hardware.alias(), schema.hardware.alias()
+    alike = [homes.c.sku == sku]
+    if not sku:
+        products = {gpu.name for node in run.nodes for gpu in node.gpus if gpu.name}
+        alike += [parts.c.kind == Kind.GPU.value, parts.c.name.in_(sorted(products))]
     query = (
         select(what.c.digest, what.c.unit, parts.c.kind, parts.c.key, table.c.value)
         .join(what, what.c.id == table.c.quantity_id)
@@ -672,8 +709,7 @@ def _numbers_of_others(
         .join(homes, homes.c.id == table.c.node_id)
         .join(runs, runs.c.id == table.c.run_pk)
         .where(
-            what.c.digest.in_(sorted({key[2] for key in numbers})[:_BATCH]),
-            homes.c.sku == skus.pop(),
+            *alike,
             runs.c.verdict != Verdict.FAIL.value,
             table.c.value.is_not(None),
         )
@@ -681,8 +717,9 @@ def _numbers_of_others(
         .limit(_FLEET_ROWS)
     )
     by_part: dict[NumberKey, list[float]] = {}
-    for row in connection.execute(query):
-        by_part.setdefault((row.kind, row.key, row.digest, row.unit), []).append(row.value)
+    for digests in _batches({key[2] for key in numbers}):
+        for row in connection.execute(query.where(what.c.digest.in_(digests))):
+            by_part.setdefault((row.kind, row.key, row.digest, row.unit), []).append(row.value)
     medians = {key: statistics.median(values) for key, values in by_part.items()}
     return {
         key: [
@@ -694,28 +731,57 @@ def _numbers_of_others(
     }
 
 
-def _refuse_drift(connection: Connection, run_id: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Check that new references leave the medians within the bounds of what was accepted first.
+def _refuse_drift(
+    connection: Connection,
+    run_id: str,
+    rows: Sequence[dict[str, Any]],
+    directions: Sequence[Direction | None],
+    bounding: Mapping[str, datetime],
+) -> None:
+    """Check that new references stay near what was accepted first.
 
     Raises:
         HistoryError: One does not: each acceptance passed against the one before, and together they creep.
     """
-    table = schema.baselines
-    kept: dict[tuple[int, int], list[Any]] = {}
-    query = (
-        select(table)
-        .where(
-            one_of(table.c.hardware_id, sorted({row["hardware_id"] for row in rows})),
-            table.c.run_id != run_id,
-        )
-        .order_by(table.c.accepted, table.c.moment, table.c.run_id)
-    )
-    for one in connection.execute(query):
-        kept.setdefault((one.quantity_id, one.hardware_id), []).append(one)
-    for row in rows:
-        objection = drift_objection(kept.get((row["quantity_id"], row["hardware_id"]), ()), row["value"])
+    kept: dict[tuple[int, int], list[AcceptedNumber]] = {}
+    for quantity, hardware, one in _accepted_before(connection, rows, bounding):
+        if one.run_id != run_id:
+            kept.setdefault((quantity, hardware), []).append(one)
+    for row, direction in zip(rows, directions, strict=True):
+        before = kept.get((row["quantity_id"], row["hardware_id"]), ())
+        objection = drift_objection(before, row["value"], direction)
         if objection:
             raise HistoryError(f"run {run_id} is no reference: {objection}")
+
+
+def _accepted_before(
+    connection: Connection, rows: Sequence[dict[str, Any]], bounding: Mapping[str, datetime]
+) -> Iterator[tuple[int, int, AcceptedNumber]]:
+    """Yield what was accepted on the hardware of new references, after the ids of quantity and hardware."""
+    parts = sorted({row["hardware_id"] for row in rows})
+    table, measured, runs = schema.baselines, schema.measurements, schema.runs
+    standing = set()
+    for one in connection.execute(select(table).where(one_of(table.c.hardware_id, parts))):
+        standing.add((one.run_id, one.quantity_id, one.hardware_id))
+        moment = min(as_utc(one.accepted), bounding.get(one.run_id, as_utc(one.accepted)))
+        yield one.quantity_id, one.hardware_id, AcceptedNumber(one.run_id, one.value, moment)
+    query = (
+        select(runs.c.run_id, measured.c.quantity_id, measured.c.hardware_id, measured.c.value)
+        .join(runs, runs.c.id == measured.c.run_pk)
+        .where(one_of(measured.c.hardware_id, parts), measured.c.value.is_not(None))
+    )
+    for names in _batches(bounding):
+        for row in connection.execute(query.where(runs.c.run_id.in_(names))):
+            place = row.quantity_id, row.hardware_id
+            if (row.run_id, *place) not in standing:
+                yield *place, AcceptedNumber(row.run_id, row.value, bounding[row.run_id], standing=False)
+
+
+def _batches(names: Iterable[str]) -> Iterator[list[str]]:
+    """Yield names in lists that fit into one statement."""
+    rest = iter(sorted(names))
+    while batch := list(islice(rest, _BATCH)):
+        yield batch
 
 
 def _enter_baselines(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
