@@ -20,7 +20,7 @@ except ImportError:
     # An enabled callback that cannot be imported ends every playbook.
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
-from rackproof_ansible.asked_hosts import asked_hosts
+from rackproof_ansible.asked_hosts import asked_hosts, hosts_left_out
 from rackproof_ansible.harmless_output import clean_display
 from rackproof_ansible.playbook_summary import ChangeTable, RunTable, describe_left_out
 
@@ -95,14 +95,19 @@ class CallbackModule(CallbackBase):
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
         """Print the table and the summary; end with failure where hosts were left out and nothing failed."""
-        if self._is_shown:
-            self._show_tables()
-        left_out = [host for host in asked_hosts() if host not in stats.processed]
-        if left_out:
-            self._display.banner("NOT DONE")
-            self._display.display(describe_left_out(left_out))
-            if not stats.failures and not stats.dark:
-                raise SystemExit(2)  # no exception: Ansible would show it as a warning
+        try:
+            if self._is_shown:
+                self._show_tables()
+            left_out = hosts_left_out(asked_hosts(), stats)
+            if left_out:
+                self._display.banner("NOT DONE")
+                self._display.display(describe_left_out(left_out))
+        except Exception as error:
+            # Ansible would show it as a warning and end as if all hosts had been looked at.
+            left_out = ["unknown"]
+            self._display.error(f"what was done on which hosts could not be told: {error!r}"[:600])
+        if left_out and not stats.failures and not stats.dark:
+            raise SystemExit(2)  # no exception: Ansible would show it as a warning
 
     def _show_tables(self) -> None:
         for title, text in (

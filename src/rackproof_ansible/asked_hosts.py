@@ -35,6 +35,17 @@ def asked_hosts() -> tuple[str, ...]:
     return tuple(_asked)
 
 
+def hosts_left_out(asked: Iterable[str], stats: Any) -> list[str]:
+    """Return the hosts of those asked for on which no task did anything.
+
+    Args:
+        asked: The hosts that the playbooks were asked for.
+        stats: Ansible's counts of what tasks did, by host; what a task skipped was not done.
+    """
+    counts = (stats.ok, stats.failures, stats.dark, stats.rescued, stats.ignored)
+    return [host for host in asked if not any(count.get(host) for count in counts)]
+
+
 def check_hosts(pattern: str, groups: Mapping[str, Sequence[str]], options: Mapping[str, Any]) -> None:
     """Check that a play does all its tasks, on every host that the command line asks for.
 
@@ -95,6 +106,12 @@ def hosts_to_do(pattern: str, groups: Mapping[str, Sequence[str]], limit: str | 
     covered = [str(host.name) for host in inventory.get_hosts(pattern)]
     _check_names(covered)
     terms = _terms(inventory, limit)
+    if limit is not None and not terms:
+        # To Ansible it is as if there were none: an empty variable or file would mean every host.
+        raise PartialRunError(
+            f"-l {sanitize(limit, 200) or repr(limit)} names no host, and would not limit anything: name the "
+            "hosts, or leave -l out if all are meant"
+        )
     if not terms:
         if not covered:
             raise PartialRunError(

@@ -11,8 +11,15 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible.executor.stats import AggregateStats
 
-from rackproof_ansible.asked_hosts import PartialRunError, check_hosts, check_tasks, hosts_to_do
+from rackproof_ansible.asked_hosts import (
+    PartialRunError,
+    check_hosts,
+    check_tasks,
+    hosts_left_out,
+    hosts_to_do,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUPS = {
@@ -44,6 +51,8 @@ PROVISION, REIMAGE, BENCH = "gpu_nodes:slurm_login", "gpu_nodes", "all"
         (REIMAGE, None, ["n1", "n2", "n3"]),
         (PROVISION, "n1,login", ["n1", "login"]),
         (BENCH, "lonely,localhost", ["lonely", "localhost"]),
+        ("localhost", "localhost", ["localhost"]),
+        ("localhost", None, ["localhost"]),
     ],
 )
 def test_hosts_that_a_playbook_is_for_are_done(pattern: str, limit: str | None, hosts: list[str]) -> None:
@@ -68,6 +77,12 @@ def test_hosts_that_a_playbook_is_for_are_done(pattern: str, limit: str | None, 
         (REIMAGE, "rack:&rakc", "rakc is no host and no group"),
         (REIMAGE, "n1,new-nodes", "new-nodes is a group without hosts"),
         (REIMAGE, "new-nodes", "new-nodes is a group without hosts"),
+        (REIMAGE, "", "names no host, and would not limit anything"),
+        (BENCH, ",", "names no host, and would not limit anything"),
+        (PROVISION, " , ,", "names no host, and would not limit anything"),
+        ("netboot", "n1", "n1 is not in netboot"),
+        ("localhost", "n1", "n1 is not in localhost"),
+        (BENCH, "all:!all", "leaves no host of all"),
         (REIMAGE, "rack:!rack", "leaves no host of gpu_nodes"),
         (REIMAGE, "rack:&new-nodes", "leaves no host of gpu_nodes"),
     ],
@@ -92,6 +107,8 @@ def test_a_file_of_hosts_names_each_of_its_lines(tmp_path: Path) -> None:
     assert hosts_to_do(REIMAGE, GROUPS, f"@{limit}") == ["n1", "n2"]
     for lines, named in (
         ("n1\nb\n", "b is no host"),
+        ("", "names no host"),
+        ("\n\n", "names no host"),
         ("n1,n2\n", "n1,n2 is no host"),
         ("n1\nctl\n", "ctl is not in"),
     ):
@@ -137,6 +154,22 @@ def test_what_leaves_nothing_out_is_let_through(options: dict[str, Any]) -> None
 @pytest.mark.parametrize("listing", ["listhosts", "listtasks", "listtags", "syntax"])
 def test_a_listing_does_nothing_and_is_let_through(listing: str) -> None:
     check_hosts(REIMAGE, GROUPS, {"tags": ["x"], "subset": "localhost", listing: True})
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("playbooks/*.yml")), ids=lambda path: path.stem)
+def test_every_playbook_refuses_to_be_left_out(path: Path) -> None:
+    first, *_ = yaml.safe_load(path.read_text())
+    assert "| refuse_partial_runs(groups) }}" in first["hosts"]
+
+
+@pytest.mark.parametrize("done", ["ok", "failures", "dark", "rescued", "ignored"])
+def test_a_host_on_which_all_was_skipped_is_left_out(done: str) -> None:
+    stats = AggregateStats()
+    for name in ("processed", "skipped", done):
+        stats.increment(name, "n1")
+    for name in ("processed", "skipped"):
+        stats.increment(name, "n2")
+    assert hosts_left_out(["n1", "n2", "n3"], stats) == ["n2", "n3"]
 
 
 def _tagged(value: Any) -> bool:
@@ -204,6 +237,11 @@ def play(folder: Path, *words: str, **environment: str) -> subprocess.CompletedP
         ("validate.yml", ("-l", "n1,b")),
         ("bench.yml", ("-l", "n1,b*")),
         ("reimage.yml", ("-l", "new-nodes")),
+        ("reimage.yml", ("-l", "")),
+        ("provision.yml", ("-l", ",")),
+        ("playbooks/netboot.yml", ()),
+        ("playbooks/nightly.yml", ("-l", "localhost", "--tags", "x")),
+        ("playbooks/image.yml", ("-l", "n1")),
     ],
 )
 def test_a_playbook_that_would_do_nothing_does_not_end_well(
@@ -215,7 +253,9 @@ def test_a_playbook_that_would_do_nothing_does_not_end_well(
     assert "TASK [" not in said
     if words[2:]:
         assert f"{words[-2]} {words[-1]} leaves out tasks" in said
-    elif "," in words[1]:
+    elif words and words[1] in ("", ","):
+        assert "names no host, and would not limit anything" in said
+    elif words and "," in words[1]:
         assert f"{words[1].partition(',')[2]} is " in said
 
 
@@ -317,11 +357,15 @@ ENDS = """
 
 
 @pytest.mark.playbook
-@pytest.mark.parametrize("shown", ["true", "false"])
+@pytest.mark.parametrize("shown", ["true", "false", "runner"])
 def test_a_playbook_that_did_nothing_to_a_host_does_not_end_well(shown: str, tmp_path: Path) -> None:
+    """The last time as ansible-runner calls it, with callback plugins of its own in the place of ours."""
     (tmp_path / "hosts.yml").write_text("all: {hosts: {'a[1:4]': {ansible_connection: local}}}")
     (tmp_path / "ends.yml").write_text(ENDS)
-    done = play(tmp_path, str(tmp_path / "ends.yml"), "-l", "a*", RACKPROOF_TABLE=shown)
+    (tmp_path / "callback_plugins").symlink_to(ROOT / "playbooks/callback_plugins")
+    runner = {"ANSIBLE_CALLBACK_PLUGINS": "/nonexistent"} if shown == "runner" else {}
+    shown = shown.replace("runner", "true")
+    done = play(tmp_path, str(tmp_path / "ends.yml"), "-l", "a*", RACKPROOF_TABLE=shown, **runner)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "a[2-4]: asked for, and nothing was done there" in done.stdout
 
@@ -331,3 +375,45 @@ def test_a_host_s_name_has_characters_that_can_be_seen(name: str) -> None:
     with pytest.raises(PartialRunError, match="cannot be seen") as caught:
         hosts_to_do("gpu_nodes", {"all": ["n1", name], "gpu_nodes": ["n1", name]}, None)
     assert str(caught.value).isprintable()
+
+
+BREAKS = """
+- name: Break the view
+  hosts: "{{ 'all' | refuse_partial_runs(groups) }}"
+  gather_facts: false
+  tasks:
+    - name: Do it
+      ansible.builtin.debug:
+        msg: done
+      failed_when: broken
+"""
+BREAKING_CALLBACK = """
+import rackproof_ansible.playbook_summary
+import rackproof_ansible.asked_hosts
+def broken(*given, **named):
+    raise ZeroDivisionError("it broke")
+rackproof_ansible.asked_hosts.hosts_left_out = broken
+exec(compile(open({path!r}).read(), {path!r}, "exec"))
+"""
+
+
+@pytest.mark.playbook
+@pytest.mark.parametrize("failing", [False, True])
+def test_a_guard_that_breaks_makes_no_success(failing: bool, tmp_path: Path) -> None:
+    (tmp_path / "hosts.yml").write_text("all: {hosts: {a1: {ansible_connection: local}}}")
+    (tmp_path / "breaks.yml").write_text(BREAKS)
+    folder = tmp_path / "broken_callback"
+    folder.mkdir()
+    real = ROOT / "plugins/callback/rackproof.py"
+    text = BREAKING_CALLBACK.format(path=str(real))
+    (folder / "rackproof.py").write_text(real.read_text().split("from __future__")[0] + text)
+    done = play(
+        tmp_path,
+        str(tmp_path / "breaks.yml"),
+        "-e",
+        f"{{broken: {failing}}}",
+        ANSIBLE_CALLBACK_PLUGINS=str(folder),
+        PYTHONPATH=str(ROOT / "src"),
+    )
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "could not be told" in done.stdout + done.stderr
