@@ -31,7 +31,9 @@ class ActionModule(RackproofAction):
                 {**self.raw_variables(host), "bench_environment": self._environment(host)}
             )
         known = known_variables.known_variables(root)
-        known_variables.check_names(given, known, known_variables.role_prefixes(root))
+        prefixes = known_variables.role_prefixes(root)
+        known_variables.check_names(given, known, prefixes)
+        known_variables.check_misspelt_prefixes(given, known, prefixes)
         known_variables.check_settable(extra, known_variables.task_results(root))
         return {"changed": False, "checked": len(given)}
 

@@ -84,6 +84,76 @@ def check_names(given: Iterable[str], known: Collection[str], prefixes: tuple[st
         )
 
 
+def check_misspelt_prefixes(given: Iterable[str], known: Collection[str], prefixes: tuple[str, ...]) -> None:
+    """Check that no variable of hosts is one of Rackproof's with a misspelt prefix. No I/O.
+
+    Such a name has no role's prefix, so that it could be an operator's own. It is refused where the prefix is
+    off by a letter (by two in a long one) and the rest is nearly that of a variable of this role, or where
+    only capitals and underscores differ.
+
+    Args:
+        given: Names of variables of hosts.
+        known: Names that roles take.
+        prefixes: The roles' prefixes.
+
+    Raises:
+        UnknownVariableError: One is.
+    """
+    ours = {name for name in known if name.startswith(prefixes)}
+    plain = {_letters(name): name for name in ours}
+    misspelt = []
+    for name in sorted(set(given) - set(known)):
+        if name.startswith(("ansible_", *prefixes)):
+            continue
+        near = plain.get(_letters(name)) or _near_with_prefix(name, ours, prefixes)
+        if near:
+            misspelt.append(f"{name} (did you mean {near}?)")
+    if misspelt:
+        raise UnknownVariableError(
+            f"in the inventory, but nothing reads it: {', '.join(misspelt)}. Correct it; a variable of your "
+            "own needs another name"
+        )
+
+
+def _letters(name: str) -> str:
+    return name.lower().replace("_", "")
+
+
+def _near_with_prefix(name: str, ours: Collection[str], prefixes: tuple[str, ...]) -> str:
+    """Return the variable that a name with a misspelt prefix is nearly, empty if there is none."""
+    parts = name.lower().split("_")
+    for prefix in prefixes:
+        words = prefix.count("_")
+        head, rest = "_".join(parts[:words]), "_".join(parts[words:])
+        allowed = 2 if len(prefix) > _LONG_PREFIX else 1
+        if not rest or _edits(head, prefix[:-1]) > allowed:
+            continue
+        rests = [one.removeprefix(prefix) for one in ours if one.startswith(prefix)]
+        if found := _nearest(rest, rests, 0.85):
+            return prefix + found
+    return ""
+
+
+_LONG_PREFIX = 8
+"""Two letters more or less make another word of a short prefix: netbox of netboot."""
+
+
+def _edits(one: str, other: str) -> int:
+    """Return how many letters have to be put in, left out, changed or swapped with the next; 3 for more."""
+    if abs(len(one) - len(other)) > 2:
+        return 3
+    rows = [list(range(len(other) + 1))]
+    for i, letter in enumerate(one, 1):
+        row = [i]
+        for j, against in enumerate(other, 1):
+            cost = min(row[j - 1] + 1, rows[-1][j] + 1, rows[-1][j - 1] + (letter != against))
+            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == against:
+                cost = min(cost, rows[-2][j - 2] + 1)
+            row.append(cost)
+        rows.append(row)
+    return min(rows[-1][-1], 3)
+
+
 def check_settable(given: Iterable[str], results: Collection[str]) -> None:
     """Check that no name given with -e is one that the roles set while they run. No I/O.
 

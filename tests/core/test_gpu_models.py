@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import yaml
 
 from rackproof.core.gpu_models import expected_model, is_model, physics_of
 from rackproof.core.records import Gpu
@@ -20,6 +23,14 @@ from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
         ("dgx1", "", "V100"),
         ("gh200", "", "GH200"),
         ("h200", "H200 NVL", "H200 NVL"),
+        ("h200x8", "", "H200"),
+        ("8xh100", "", "H100"),
+        ("hgx-4xGB300x18", "", "GB300"),
+        ("h200x", "", ""),
+        ("xh200", "", ""),
+        ("h2000", "", ""),
+        ("gh200x1", "", "GH200"),
+        ("rack-a", "", ""),
         ("blue", "", ""),
         ("h100-and-h200", "", ""),
         ("", "", ""),
@@ -87,11 +98,33 @@ def test_gpus_of_another_model_prove_nothing(
     assert [(one.code, one.verdict) for one in nightly] == ([(code, "unproven")] if code else [])
 
 
-def test_a_sku_of_an_unknown_model_is_remarked_on() -> None:
-    (found,) = sku_findings("n1", [], sku="blue", expected_gpus=4)
-    assert found.verdict is None
+@pytest.mark.parametrize("sku", ["rack-a", "blue", "gpu-node", "h2o"])
+@pytest.mark.parametrize("product", ["NVIDIA A10", "NVIDIA H200"])
+def test_a_sku_whose_model_is_not_known_is_unproven(sku: str, product: str) -> None:
+    gpus = [Gpu(index=at, uuid=f"GPU-{at}", name=product) for at in range(4)]
+    (found,) = sku_findings("n1", gpus, sku=sku, expected_gpus=4)
+    assert (found.code, found.verdict) == ("sku_model_unknown", "unproven")
     assert "bench_sku_gpu_name" in found.message
+    snapshot = NodeSnapshot(
+        node="n1",
+        hardware_key="S1",
+        sku=sku,
+        gpus=tuple(GpuSnapshot(uuid=gpu.uuid, name=gpu.name) for gpu in gpus),
+    )
+    (nightly,) = check_sku(snapshot, Expectation(gpus=4))
+    assert (nightly.code, nightly.verdict) == ("sku_model_unknown", "unproven")
+    model = product.removeprefix("NVIDIA ")
+    assert sku_findings("n1", gpus, sku=sku, gpu_name=model, expected_gpus=4) == ()
+    assert list(check_sku(snapshot, Expectation(gpus=4, gpu_name=model))) == []
     assert sku_findings("n1", [], sku="") == ()
+
+
+def test_every_shipped_sku_says_its_gpu() -> None:
+    files = sorted((Path(__file__).parents[2] / "inventory/group_vars").glob("sku_*.yml"))
+    assert len(files) >= 10
+    for path in files:
+        variables = yaml.safe_load(path.read_text())
+        assert variables["bench_sku_gpu_name"] == expected_model(variables["bench_sku"]), path
 
 
 @pytest.mark.parametrize("sku", ["h200", "gb300", "dgx1"])

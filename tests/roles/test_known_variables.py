@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rackproof_ansible.known_variables import (
     BOUNDS,
@@ -16,6 +18,7 @@ from rackproof_ansible.known_variables import (
     check_bounds,
     check_environment,
     check_given,
+    check_misspelt_prefixes,
     check_names,
     check_settable,
     hosts_to_check,
@@ -43,6 +46,58 @@ KNOWN, PREFIXES, RESULTS = known_variables(ROOT), role_prefixes(ROOT), task_resu
 def test_a_misspelt_variable_is_refused_with_the_near_name(name: str, near: str) -> None:
     with pytest.raises(UnknownVariableError, match=rf"{name} \(did you mean {near}\?\)"):
         check_names(["ansible_host", "bench_sku", name], KNOWN, PREFIXES)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("validat_expect", "validate_expect"),
+        ("vlidate_expct", "validate_expect"),
+        ("vaildate_drain", "validate_drain"),
+        ("bech_sku_gpus", "bench_sku_gpus"),
+        ("benhc_sku", "bench_sku"),
+        ("benches_sku", ""),
+        ("provison_batch", "provision_batch"),
+        ("privision_bach", "provision_batch"),
+        ("reimge_aceptance", "reimage_acceptance"),
+        ("slrum_racks", "slurm_racks"),
+        ("storag_mounts", "storage_mounts"),
+        ("node_tunning_profile", "node_tuning_profile"),
+        ("apt_miror_root", "apt_mirror_root"),
+        ("Validate_Expect", "validate_expect"),
+        ("BENCH_SKU", "bench_sku"),
+        ("benchsku_gpus", "bench_sku_gpus"),
+        ("validateExpect", "validate_expect"),
+        ("discover_addresses", ""),
+        ("netbox_url", ""),
+        ("my_bench_sku", ""),
+        ("site_storage_mounts", ""),
+        ("bunch_of_hosts", ""),
+        ("validity_days", ""),
+        ("ntp_servers", ""),
+        ("rack_position", ""),
+        ("slurmd_log", ""),
+        ("ansible_host", ""),
+        ("storage", ""),
+        ("gpu_nodes_expected", ""),
+        ("docker_storage_driver", ""),
+        ("image_url", ""),
+    ],
+)
+def test_a_misspelt_prefix_is_refused_and_an_operators_own_name_is_taken(name: str, near: str) -> None:
+    if not near:
+        check_misspelt_prefixes([name], KNOWN, PREFIXES)
+        return
+    with pytest.raises(UnknownVariableError, match=rf"{name} \(did you mean {near}\?\)"):
+        check_misspelt_prefixes(["ansible_host", "bench_sku", "mine", name], KNOWN, PREFIXES)
+
+
+@given(name=st.sampled_from(sorted(name for name in KNOWN if name.startswith(PREFIXES))), data=st.data())
+def test_a_letter_left_out_of_any_prefix_is_noticed(name: str, data: st.DataObject) -> None:
+    prefix = max((one for one in PREFIXES if name.startswith(one)), key=len)
+    at = data.draw(st.integers(0, len(prefix) - 2))
+    with pytest.raises(UnknownVariableError, match="did you mean"):
+        check_misspelt_prefixes([name[:at] + name[at + 1 :]], KNOWN, PREFIXES)
 
 
 @pytest.mark.parametrize("name", ["bench_xyzzy", "netboot_qqq", "storage_of_my_own_things"])
@@ -86,6 +141,7 @@ def test_the_inventories_of_the_checkout_have_no_unknown_variable() -> None:
     given = {name for path in files for name in yaml.safe_load(path.read_text()) or {}}
     assert len(given) > 50
     check_names(given, KNOWN, PREFIXES)
+    check_misspelt_prefixes(given, KNOWN, PREFIXES)
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,8 @@ def expected_model(sku: str, given: str = "") -> str:
     """Return what the product name of a SKU's GPUs has to contain, empty where that is not known.
 
     Args:
-        sku: The SKU's name; its own name for a known model, alone or as a word of it, is enough.
+        sku: The SKU's name; its own name for a known model, alone or as a word of it, is enough. A word may
+            have the number of GPUs before or behind: ``h200x8``.
         given: What the inventory says (``bench_sku_gpu_name``), which goes before.
     """
     if given.strip():
@@ -79,7 +80,8 @@ def expected_model(sku: str, given: str = "") -> str:
     for word in words:
         if word in _SYSTEMS:
             return _SYSTEMS[word]
-    found = [model for model in _MODELS if model.lower() in words]
+    bare = {re.fullmatch(r"(?:\d+x)?(.+?)(?:x\d+)?", word)[1] for word in words}  # type: ignore[index]
+    found = [model for model in _MODELS if model.lower() in bare]
     # A name of two models, such as one of a host with both, says nothing of a single GPU.
     return found[0] if len(found) == 1 else ""
 

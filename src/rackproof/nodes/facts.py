@@ -122,8 +122,8 @@ def sku_findings(
     model = expected_model(sku, gpu_name)
     others = other_models((gpu.name for gpu in gpus), model) if model else []
     if not model:
-        text = f"{name}: the model of its GPUs is not checked: set bench_sku_gpu_name for SKU {sku}"
-        findings.append(_finding("sku_model_unknown", text, None, "", source))
+        text = f"{name}: which GPUs SKU {sku} has is not known: set bench_sku_gpu_name in its group_vars"
+        findings.append(_finding("sku_model_unknown", text, Verdict.UNPROVEN, "", source))
     elif others:
         shown = ", ".join(other or "no product name" for other in others)
         text = (

@@ -301,7 +301,7 @@ def _replacements(gone: Iterable[GpuSnapshot], new: Iterable[GpuSnapshot]) -> di
 
 
 def check_sku(snapshot: NodeSnapshot, expected: Expectation) -> Iterator[HealthFinding]:
-    """Find GPUs of another model than the SKU's, more of them, and a SKU whose number of GPUs is not known.
+    """Find GPUs of another model than the SKU's, more of them, and a SKU whose number or model is not known.
 
     A node with more GPUs than its SKU is of another one, which may expect more of each GPU: of a slice with
     one GPU no NVLink is expected, of the whole machine each.
@@ -314,6 +314,9 @@ def check_sku(snapshot: NodeSnapshot, expected: Expectation) -> Iterator[HealthF
         evidence = f"{count} GPUs, SKU {sku} has {expected.gpus}: it is of another SKU (bench_sku_gpus)"
         yield node.finding("sku_gpus_exceeded", Verdict.UNPROVEN, "configure", evidence, "likely")
     model = expected_model(sku, expected.gpu_name)
+    if sku and not model:
+        evidence = f"which GPUs SKU {sku} has is not known (bench_sku_gpu_name)"
+        yield node.finding("sku_model_unknown", Verdict.UNPROVEN, "configure", evidence, "hint")
     if model and (others := other_models((gpu.name for gpu in snapshot.gpus), model)):
         shown = ", ".join(other or "no product name" for other in others)
         evidence = f"its GPUs are {shown}, not {model} as SKU {sku or '(none)'} has"
