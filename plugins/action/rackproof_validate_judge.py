@@ -28,6 +28,7 @@ class ActionModule(RackproofAction):
             slurm_remark=remark,
             share=options["share"],
             false_alarms=options["false_alarms"],
+            return_hours=options["return_hours"],
             acts=[act for act, is_allowed in allowed.items() if is_allowed],
             require_measurements=options["require_measurements"],
             require_references=options["require_references"],

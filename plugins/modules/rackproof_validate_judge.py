@@ -34,6 +34,10 @@ options:
     description: How many of 1,000 healthy nodes and nights may fail by comparison with fleet and past.
     type: float
     default: 0.1
+  return_hours:
+    description: How many hours lie at least between two nights that count as passes of a drained node.
+    type: float
+    default: 12
   drain:
     description: Whether draining is allowed.
     type: bool

@@ -42,6 +42,7 @@ from rackproof.jobs.reimage.boot_reports import BootReport
 from rackproof.jobs.reimage.run_files import JournalError
 from rackproof.jobs.validate.errors import ValidateError
 from rackproof.jobs.validate.fleet.drain_policy import DrainPolicy, decide_drains, drained_by_partition
+from rackproof.jobs.validate.fleet.healing import lacking_for
 from rackproof.jobs.validate.inventory import parse_limits, parse_node_expectation
 from rackproof.logs import FORMATS
 from rackproof.logs.run_sub import RunSubReader, run_sub_findings, run_sub_measurements
@@ -208,13 +209,16 @@ def draw_decisions(chance: Random) -> tuple[Any, ...]:
     )
 
 
+_NOW = datetime(2026, 11, 21, tzinfo=UTC)
+
+
 def check_decisions(drawn: tuple[Any, ...]) -> None:
     """Any nights of a few nodes: only what is proven returns, only what fails by itself is drained."""
     tonight, earlier, other, line, share = drawn
     nodes = list(tonight)
     before = {one.node: one for one in earlier if one is not None}
     members = drained_by_partition("".join(f"{name}|batch|none\n" for name in _NODES) + line)
-    decided, _ = decide_drains(nodes, before, members, "tonight", DrainPolicy(share=share))
+    decided, _ = decide_drains(nodes, before, members, "tonight", _NOW, DrainPolicy(share=share))
     assert [one.node for one in decided] == [one.node for one in nodes]
     for one, was in zip(decided, nodes, strict=True):
         assert one.verdict is was.verdict
@@ -223,19 +227,22 @@ def check_decisions(drawn: tuple[Any, ...]) -> None:
             assert not one.unreached
             assert one.slurm is not None
             assert one.slurm.drained_by == "ours"
+            assert one.hold is not None
+            assert one.hold.codes
+            assert all(lacking_for(code, was.anew) == () for code in one.hold.codes)
         if one.plan == "drain":
             assert one.verdict is Verdict.FAIL
             assert not one.unreached
     # Whoever else there is: with room for all, one node's night decides about that node alone.
     free = DrainPolicy(share=1.0, unreachable_least=99)
-    first, _ = decide_drains(nodes, before, members, "tonight", free)
-    again, _ = decide_drains([other, *nodes[1:]], before, members, "tonight", free)
+    first, _ = decide_drains(nodes, before, members, "tonight", _NOW, free)
+    again, _ = decide_drains([other, *nodes[1:]], before, members, "tonight", _NOW, free)
     assert first[1:] == again[1:]
     # Of a node of which less is known nothing better is decided.
     unproven = nodes[0].model_copy(update={"verdict": Verdict.UNPROVEN, "findings": (), "reasons": ()})
-    assert decide_drains([unproven, *nodes[1:]], before, members, "tonight", free)[0][0].plan == ""
+    assert decide_drains([unproven, *nodes[1:]], before, members, "tonight", _NOW, free)[0][0].plan == ""
     no_slurm = nodes[0].model_copy(update={"slurm": None})
-    assert decide_drains([no_slurm, *nodes[1:]], before, members, "tonight", free)[0][0].plan == ""
+    assert decide_drains([no_slurm, *nodes[1:]], before, members, "tonight", _NOW, free)[0][0].plan == ""
 
 
 # run.sub: lines of a job's log.

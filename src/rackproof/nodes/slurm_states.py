@@ -37,25 +37,15 @@ _FAILED = {
     "INVALID_REG": "what it registered with is not what slurm.conf has",
 }
 """States in which a node is broken for Slurm, the one that explains the most first."""
-_SERVING = frozenset(
+_BASES = frozenset(
     (
-        *(
-            "IDLE",
-            "ALLOCATED",
-            "ALLOC",
-            "MIXED",
-            "MIX",
-            "COMPLETING",
-            "COMP",
-            "PLANNED",
-            "PLND",
-            "RESERVED",
-            "RESV",
-        ),
-        *("RES", "MAINT", "MAINTENANCE", "BLOCKED", "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "EXTERNAL"),
-        *("PERFCTRS", "NPC", "RUN_EPILOG", "UNDRAIN", "RESUME"),
+        *("IDLE", "ALLOCATED", "ALLOC", "MIXED", "MIX", "COMPLETING", "COMP", "PLANNED", "PLND"),
+        *("RESERVED", "RESV", "RES", "MAINT", "MAINTENANCE", "BLOCKED", "PERFCTRS", "NPC"),
     )
 )
+"""States of a node that takes work, or would without a reservation, as scontrol and sinfo write them."""
+_SERVING = _BASES | {"CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "EXTERNAL", "RUN_EPILOG", "UNDRAIN", "RESUME"}
+"""These, and flags beside them, which alone say nothing."""
 _DRAINED = frozenset(("DRAIN", "DRAINED", "DRAINING", "DRNG"))
 _REASONS_OF_SLURM = (
     *("Not responding", "Node unexpectedly rebooted", "Node silently failed", "Low ", "gres/", "Duplicate "),
@@ -78,6 +68,16 @@ _REASONS_OF_SLURM = (
 """How reasons begin that Slurm or a check that it runs writes, and no person."""
 _OWN_REASONS = ("rackproof-night:", "rackproof-reimage:")
 """Drains that end with proofs of their own, to which this verdict belongs."""
+_OWNERS = {
+    "rackproof-night:": "a night of Rackproof",
+    "rackproof-reimage:": "reimage.yml",
+    "rackproof:": "provision.yml",
+}
+
+
+def drain_owner(reason: str) -> str:
+    """Return what drained a node, by how its reason in Slurm begins."""
+    return next((owner for prefix, owner in _OWNERS.items() if reason.startswith(prefix)), "somebody else")
 
 
 def state_words(state: str) -> tuple[str, ...]:
@@ -128,7 +128,7 @@ def _state_findings(
     ordinary = {*_FAILED, *_SERVING, *_DRAINED}
     if failed:
         yield _broken(node, shown, failed)
-    elif not ordinary.issuperset(words):
+    elif not ordinary.issuperset(words) or not (_BASES | _DRAINED).intersection(words):
         evidence = f"{shown}: nothing proves that it can take work"
         yield _finding(node, "slurm_state_unproven", Verdict.UNPROVEN, "watch", evidence)
     elif _DRAINED.intersection(words):

@@ -102,19 +102,26 @@ class SlurmState(Record):
 
 
 class Hold(Record):
-    """A drain of ours: the night it began in, what failed, and how often all of that has passed since."""
+    """A drain of ours: the night it began in, what failed, and how often all of that has passed since.
+
+    ``failed`` is the last night in which something failed, empty where that is the first; ``passed`` is when
+    a pass was counted last.
+    """
 
     since: str
+    failed: str = ""
     codes: tuple[str, ...] = ()
     passes: int = 0
+    passed: datetime | None = None
 
 
 class NodeNight(Record):
     """A node in one night. ``plan`` is what should be done, ``why`` the reason, ``did`` what was done.
 
     ``measured`` means that there are numbers of the last 24 hours; ``anew``, of a node that nights keep
-    drained, names what was measured since the night before: metrics, and programs that found nothing wrong
-    (the key keeps its name: earlier nights must stay readable).
+    drained, names what was measured since the night before: metrics, and programs that found nothing wrong;
+    and, with ``health:``, what of its health was read tonight. The key keeps its name: earlier nights must
+    stay readable.
     """
 
     node: str
@@ -363,7 +370,7 @@ def _counted_again(one: NodeNight) -> NodeNight:
     """Return what was known of a node before a night that is lost: it may have failed in that night."""
     if one.hold is None:
         return one
-    return one.model_copy(update={"hold": one.hold.model_copy(update={"passes": 0})})
+    return one.model_copy(update={"hold": one.hold.model_copy(update={"passes": 0, "passed": None})})
 
 
 def nights_of_node(

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from rackproof.core.records import Verdict
 from rackproof.jobs.validate.fleet.drain_policy import DrainPolicy, decide_drains, drained_by_partition
 from rackproof.nodes.health_checks import HealthFinding
 from rackproof.store.night_store import DRAIN_PREFIX, Hold, NightReason, NodeNight, SlurmState
+
+NOW = datetime(2026, 11, 21, 2, tzinfo=UTC)
+LATER = NOW + timedelta(hours=24)
+READ = ("health:booted", "health:gpus", "health:kernel_log", "health:reset_or_booted")
+"""What heals a drain for an XID, of a node that was booted."""
 
 
 def finding(node: str, code: str = "xid_79", **more: object) -> HealthFinding:
@@ -27,6 +34,10 @@ def night(
     return NodeNight(node=name, findings=found, **(values | more))
 
 
+def drained(reason: str) -> SlurmState:
+    return SlurmState(known=True, state="IDLE+DRAIN", drained_by="other", reason=reason)
+
+
 def members(count: int, ours: tuple[str, ...] = ()) -> dict[str, dict[str, bool]]:
     return {"batch": {f"n{number:02d}": f"n{number:02d}" in ours for number in range(1, count + 1)}}
 
@@ -36,7 +47,7 @@ def plans(nodes: tuple[NodeNight, ...]) -> dict[str, str]:
 
 
 def test_who_fails_alone_is_drained_with_the_reason() -> None:
-    decided, remarks = decide_drains([night("n01", finding("n01")), night("n02")], {}, members(18), "N1")
+    decided, remarks = decide_drains([night("n01", finding("n01")), night("n02")], {}, members(18), "N1", NOW)
     assert plans(decided) == {"n01": "drain"}
     assert decided[0].why == "xid_79 GPU 0"
     assert decided[0].hold == Hold(since="N1", codes=("xid_79",))
@@ -47,6 +58,9 @@ def test_who_fails_alone_is_drained_with_the_reason() -> None:
     ("one", "why"),
     [
         (night("n01", finding("n01"), by="other"), "by somebody else: bob: cable"),
+        (night("n01", finding("n01"), slurm=drained("rackproof: x")), "by provision.yml: rackproof: x"),
+        (night("n01", finding("n01"), slurm=drained("rackproof-reimage: x")), "by reimage.yml: rackproof"),
+        (night("n01", finding("n01"), slurm=drained("rackproofs")), "by somebody else: rackproofs"),
         (night("n01", finding("n01"), known=False), "Slurm does not know it"),
         (night("n01", finding("n01"), slurm=None), "Slurm could not be asked"),
         (night("n99", finding("n99")), "Slurm does not know it"),
@@ -60,7 +74,7 @@ def test_who_fails_alone_is_drained_with_the_reason() -> None:
     ],
 )
 def test_who_is_left_alone(one: NodeNight, why: str) -> None:
-    decided, _ = decide_drains([one], {}, members(18), "N1")
+    decided, _ = decide_drains([one], {}, members(18), "N1", NOW)
     assert not plans(decided)
     assert why in decided[0].why
     assert bool(why) == bool(decided[0].why)
@@ -72,7 +86,7 @@ def test_who_is_left_alone(one: NodeNight, why: str) -> None:
 )
 def test_never_more_than_the_share_of_a_partition(size: int, ours: tuple[str, ...], drained: int) -> None:
     bad = [night(f"n{number:02d}", finding(f"n{number:02d}")) for number in (1, 2, 3, 4)]
-    decided, remarks = decide_drains(bad, {}, members(size, ours), "N1")
+    decided, remarks = decide_drains(bad, {}, members(size, ours), "N1", NOW)
     assert len(plans(decided)) == drained
     assert (
         len([one for one in decided if "the share of partition batch is used up" in one.why]) == 4 - drained
@@ -85,13 +99,13 @@ def test_of_several_the_worst_goes_first() -> None:
         night("n01", finding("n01", "memlock", action="configure")),
         night("n02", finding("n02", "remap_failure", action="rma")),
     ]
-    decided, _ = decide_drains(nodes, {}, members(7), "N1")
+    decided, _ = decide_drains(nodes, {}, members(7), "N1", NOW)
     assert plans(decided) == {"n02": "drain"}
 
 
 def test_a_node_of_two_partitions_counts_in_both() -> None:
     both = members(18) | {"small": {"n01": False, "n02": False}}
-    decided, _ = decide_drains([night("n01", finding("n01"))], {}, both, "N1")
+    decided, _ = decide_drains([night("n01", finding("n01"))], {}, both, "N1", NOW)
     assert not plans(decided)
     assert "partition small" in decided[0].why
 
@@ -99,7 +113,7 @@ def test_a_node_of_two_partitions_counts_in_both() -> None:
 def test_with_half_the_rack_unreachable_nobody_is_drained() -> None:
     lost = [night(f"n{n:02d}", unreached="no answer", verdict=Verdict.UNPROVEN) for n in range(1, 10)]
     decided, remarks = decide_drains(
-        [*lost, night("n10", finding("n10")), night("n11")], {}, members(18), "N1"
+        [*lost, night("n10", finding("n10")), night("n11")], {}, members(18), "N1", NOW
     )
     assert not plans(decided)
     assert "9 of 11 nodes cannot be reached" in remarks[0]
@@ -108,32 +122,35 @@ def test_with_half_the_rack_unreachable_nobody_is_drained() -> None:
 def test_a_drain_of_ours_ends_after_two_passes_and_not_before() -> None:
     before: dict[str, NodeNight] = {"n01": night("n01", hold=Hold(since="N1", codes=("xid_79",)))}
     steps = [
-        (night("n01", by="ours"), "", 1),
+        (night("n01", by="ours", anew=READ), "", 1),
         (night("n01", by="ours", verdict=Verdict.UNPROVEN), "", 1),
         (night("n01", by="ours", verdict=Verdict.UNPROVEN, unreached="no answer"), "", 1),
         (night("n01", finding("n01", "xid_48"), by="ours"), "", 0),
-        (night("n01", by="ours"), "", 1),
-        (night("n01", by="ours", verdict=Verdict.DEGRADED), "return", 2),
+        (night("n01", by="ours", anew=READ), "", 1),
+        (night("n01", by="ours", anew=READ, verdict=Verdict.DEGRADED), "return", 2),
     ]
     for step, (one, plan, passes) in enumerate(steps):
-        (decided,), _ = decide_drains([one], before, members(18, ("n01",)), f"N{step + 2}")
+        now = NOW + timedelta(days=step)
+        (decided,), _ = decide_drains([one], before, members(18, ("n01",)), f"N{step + 2}", now)
         assert (decided.plan, decided.hold and decided.hold.passes) == (plan, passes), step
         before = {"n01": decided}
-    assert before["n01"].hold == Hold(since="N1", codes=("xid_79", "xid_48"), passes=2)
+    assert before["n01"].hold == Hold(
+        since="N1", failed="N5", codes=("xid_79", "xid_48"), passes=2, passed=NOW + timedelta(days=5)
+    )
 
 
 def test_a_measurement_that_failed_has_to_be_measured_again() -> None:
     slow = NightReason(check="floor", verdict=Verdict.FAIL, metric="gemm_best", text="T")
     one = night("n01", verdict=Verdict.FAIL, reasons=(slow,))
-    (drained,), _ = decide_drains([one], {}, members(18), "N1")
+    (drained,), _ = decide_drains([one], {}, members(18), "N1", NOW)
     assert drained.plan == "drain"
-    (still,), _ = decide_drains([night("n01", by="ours")], {"n01": drained}, members(18, ("n01",)), "N2")
-    assert (
-        still.why
-        == "stays drained: what failed was not measured again since the night before: floor:gemm_best"
+    (still,), _ = decide_drains([night("n01", by="ours")], {"n01": drained}, members(18, ("n01",)), "N2", NOW)
+    assert still.why == (
+        "stays drained: what failed was not measured or read again since the night before: "
+        "floor:gemm_best (gemm_best)"
     )
     (once,), _ = decide_drains(
-        [night("n01", by="ours", anew=("gemm_best",))], {"n01": still}, members(18), "N3"
+        [night("n01", by="ours", anew=("gemm_best",))], {"n01": still}, members(18), "N3", LATER
     )
     assert once.hold is not None
     assert once.hold.passes == 1
@@ -142,7 +159,11 @@ def test_a_measurement_that_failed_has_to_be_measured_again() -> None:
 @pytest.mark.parametrize(
     ("code", "anew", "passes"),
     [
-        ("xid_79", (), 1),
+        ("xid_79", READ, 1),
+        ("xid_79", (), 0),
+        ("xid_79", ("health:gpus", "health:kernel_log"), 0),
+        # A metric may be called like evidence.
+        ("floor:kernel_log", READ, 0),
         ("floor:gemm_best dtype=bf16", ("gemm_best dtype=bf16",), 1),
         ("fleet:gemm_best dtype=bf16", ("gemm_best dtype=fp8", "memory_copy", "job"), 0),
         # Slurm keeps the first word alone.
@@ -164,16 +185,87 @@ def test_a_measurement_that_failed_has_to_be_measured_again() -> None:
 )
 def test_a_pass_is_one_of_what_failed(code: str, anew: tuple[str, ...], passes: int) -> None:
     before = {"n01": night("n01", hold=Hold(since="N1", codes=(code,)))}
-    (one,), _ = decide_drains([night("n01", by="ours", measured=True, anew=anew)], before, members(18), "N2")
+    (one,), _ = decide_drains(
+        [night("n01", by="ours", measured=True, anew=anew)], before, members(18), "N2", NOW
+    )
     assert one.hold is not None
     assert one.hold.passes == passes
 
 
-def test_a_drain_of_ours_whose_record_is_lost_has_to_pass_as_well() -> None:
-    (first,), _ = decide_drains([night("n01", by="ours")], {}, members(18, ("n01",)), "N5")
-    assert (first.plan, first.hold) == ("", Hold(since="N5", passes=1))
-    (second,), _ = decide_drains([night("n01", by="ours")], {"n01": first}, members(18), "N6")
-    assert second.plan == "return"
+def test_a_drain_of_ours_of_which_nothing_has_the_cause_is_not_lifted() -> None:
+    before: dict[str, NodeNight] = {}
+    for number in range(3):
+        one = night("n01", by="ours", anew=READ)
+        now = NOW + timedelta(days=number)
+        (decided,), _ = decide_drains([one], before, members(18, ("n01",)), f"N{number}", now)
+        assert (decided.plan, decided.hold) == ("", Hold(since="N0"))
+        assert "neither a night nor Slurm's reason has what it was drained for" in decided.why
+        before = {"n01": decided}
+
+
+@pytest.mark.parametrize(
+    ("hours", "apart", "counted"),
+    [
+        # Minutes apart: by hand, by a timer that fires twice, after an interruption.
+        (12, (0, 0.1, 0.2, 1, 11.9), 1),
+        (12, (0, 12), 2),
+        (12, (0, 24), 2),
+        # A run in between puts nothing off.
+        (12, (0, 6, 12.1), 2),
+        (23.5, (0, 12), 1),
+        (0, (0, 0), 2),
+        # A clock that was ahead: what it counted is counted from now on.
+        (12, (1000, 0, 1), 1),
+        (12, (1000, 0, 12), 2),
+    ],
+)
+def test_two_runs_are_two_nights_only_hours_apart(
+    hours: float, apart: tuple[float, ...], counted: int
+) -> None:
+    before: dict[str, NodeNight] = {"n01": night("n01", hold=Hold(since="N0", codes=("xid_79",)))}
+    for number, hour in enumerate(apart):
+        assert not plans(tuple(before.values()))
+        one = night("n01", by="ours", anew=READ)
+        now, policy = NOW + timedelta(hours=hour), DrainPolicy(hours=hours)
+        (decided,), _ = decide_drains([one], before, members(18, ("n01",)), f"N{number + 1}", now, policy)
+        before = {"n01": decided}
+    assert decided.hold is not None
+    assert (decided.hold.passes, decided.plan) == (counted, "return" if counted == 2 else "")
+    if counted == 1 and len(apart) > 1:
+        assert "validate_return_hours" in decided.why
+
+
+def test_a_pass_that_an_earlier_version_counted_without_its_time_counts_from_now_on() -> None:
+    before = {"n01": night("n01", hold=Hold(since="N0", codes=("xid_79",), passes=1))}
+    for now, plan in ((NOW, ""), (NOW + timedelta(hours=1), ""), (LATER, "return")):
+        (one,), _ = decide_drains([night("n01", by="ours", anew=READ)], before, members(18), "N2", now)
+        assert one.plan == plan, one.why
+        before = {"n01": one}
+
+
+@pytest.mark.parametrize("verdict", [Verdict.DEGRADED, Verdict.UNPROVEN])
+def test_what_is_degraded_or_a_hint_still_is_not_well(verdict: Verdict) -> None:
+    before = {"n01": night("n01", hold=Hold(since="N0", codes=("throttled",), passes=1))}
+    seen = finding("n01", "throttled", verdict=verdict, confidence="hint")
+    one = night("n01", seen, by="ours", verdict=Verdict.DEGRADED, anew=("health:throttling",))
+    (decided,), _ = decide_drains([one], before, members(18), "N1", LATER)
+    assert (decided.plan, decided.why) == ("", "stays drained: not well yet: throttled")
+
+
+def test_many_findings_cost_no_more_than_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What condemns a node is looked for once, not once for each finding."""
+    asked = 0
+    codes = NodeNight.codes
+
+    def counted(one: NodeNight) -> tuple[str, ...]:
+        nonlocal asked
+        asked += 1
+        return codes(one)
+
+    monkeypatch.setattr(NodeNight, "codes", counted)
+    many = [finding("n01", f"port_{number}") for number in range(200)]
+    decide_drains([night("n01", *many), night("n02")], {}, members(18), "N1", NOW)
+    assert asked < 10
 
 
 def test_partitions_are_read_from_sinfo() -> None:
@@ -186,7 +278,9 @@ def test_partitions_are_read_from_sinfo() -> None:
 
 
 def test_a_policy_of_one_pass() -> None:
-    (one,), _ = decide_drains([night("n01", by="ours")], {}, members(18), "N1", DrainPolicy(passes=1))
+    before = {"n01": night("n01", hold=Hold(since="N0", codes=("xid_79",)))}
+    one, policy = night("n01", by="ours", anew=READ), DrainPolicy(passes=1)
+    (one,), _ = decide_drains([one], before, members(18), "N1", NOW, policy)
     assert one.plan == "return"
 
 
@@ -203,6 +297,9 @@ def test_where_the_nights_are_lost_slurm_remembers_what_failed(reason: str, plan
     state = SlurmState(known=True, state="IDLE+DRAIN", drained_by="ours", reason=f"{DRAIN_PREFIX} {reason}")
     before: dict[str, NodeNight] = {}
     for number in range(2):
-        (one,), _ = decide_drains([night("n01", slurm=state)], before, members(18), f"N{number}")
+        now = NOW + timedelta(days=number)
+        (one,), _ = decide_drains(
+            [night("n01", slurm=state, anew=READ)], before, members(18), f"N{number}", now
+        )
         before = {"n01": one}
     assert one.plan == plan, one.why

@@ -16,6 +16,7 @@ from rackproof.core.records import Record, Verdict
 from rackproof.core.text import moment, percent, sanitize
 from rackproof.logs.kernel_events import requested_action
 from rackproof.nodes.health_checks import HealthFinding
+from rackproof.nodes.slurm_states import drain_owner
 from rackproof.store import night_store
 from rackproof.store.night_store import NightRecord, NodeNight
 
@@ -135,7 +136,8 @@ def _service(night: NightRecord, mine: NodeNight) -> list[str]:
     elif not state.known:
         lines.append("Slurm does not know it.")
     else:
-        by = {"ours": "drained by Rackproof's night", "other": "taken out of service by somebody else"}
+        owner = drain_owner(state.reason)
+        by = {"ours": "drained by Rackproof's night", "other": f"taken out of service by {owner}"}
         reason = f": {state.reason}" if state.reason else ""
         drained = f", {by[state.drained_by]}{reason}" if state.drained_by in by else ""
         lines.append(f"Slurm's state was {state.state}{drained}.")

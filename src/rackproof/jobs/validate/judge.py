@@ -15,6 +15,7 @@ from rackproof.core.text import sanitize
 from rackproof.jobs.validate.errors import ValidateError
 from rackproof.jobs.validate.fleet import drain_policy
 from rackproof.jobs.validate.fleet.drain_policy import DrainPolicy
+from rackproof.jobs.validate.fleet.healing import DrainedNode, healed_evidence
 from rackproof.jobs.validate.fleet.probe_scheduler import unmeasured_night
 from rackproof.jobs.validate.foreign_parts import foreign_parts_finding, settle_foreign_parts
 from rackproof.jobs.validate.inventory import parse_limits, parse_node_expectation
@@ -39,6 +40,7 @@ from rackproof.nodes.slurm_states import check_slurm_state, missing_state
 from rackproof.nodes.snapshot import GpuSnapshot
 from rackproof.store import night_store
 from rackproof.store.night_store import (
+    Hold,
     NightContext,
     NightRecord,
     NodeNight,
@@ -81,6 +83,7 @@ def judge_fleet(
     slurm_remark: str = "",
     share: float = 0.15,
     false_alarms: float = 0.1,
+    return_hours: float = 12,
     acts: Sequence[str] = (),
     require_measurements: bool = False,
     require_references: bool = True,
@@ -99,6 +102,7 @@ def judge_fleet(
         slurm_remark: Why Slurm could not be asked.
         share: Largest share of a partition to drain, and of nodes with one finding.
         false_alarms: How many of 1,000 healthy node-nights may fail by comparison with fleet and past.
+        return_hours: How many hours lie at least between two nights that count as passes of a drained node.
         acts: What is allowed: drain, return.
         require_measurements: Whether a node without any measurement tonight is unproven.
         require_references: Whether a measurement without a reference is unproven.
@@ -116,6 +120,8 @@ def judge_fleet(
         raise ValidateError(
             f"validate_false_alarms_per_1000_node_nights: above 0 and up to 100, not {false_alarms}"
         )
+    if not 0 <= return_hours <= 24 * 30:
+        raise ValidateError(f"validate_return_hours: 0 to 720 hours, not {return_hours}")
     inputs = _read_inputs(begun, asked, slurm)
     found = [*_health_findings(inputs), *_slurm_findings(inputs, slurm_remark, asked_slurm=slurm is not None)]
     findings, wide = _mark_fleetwide(found, len(asked), share)
@@ -125,13 +131,14 @@ def judge_fleet(
     )
     measured = _judge_numbers(inputs, probed, require_measurements, policy)
     _add_failed_elsewhere(findings, inputs, measured)
-    nodes = _judge_nodes(inputs, findings, measured, probed)
+    nodes = _judge_nodes(inputs, begun.night_id, findings, measured, probed)
     decided, fleet_remarks = drain_policy.decide_drains(
         nodes,
         inputs.before,
         drain_policy.drained_by_partition(members),
         begun.night_id,
-        DrainPolicy(share=share),
+        inputs.now,
+        DrainPolicy(share=share, hours=return_hours),
     )
     # Last, because it takes back a return that the policy has just planned.
     decided = tuple(_unless_imaged(node, being_imaged) for node in decided)
@@ -248,21 +255,29 @@ def _add_failed_elsewhere(
 
 def _judge_nodes(
     inputs: _NightInputs,
+    night_id: str,
     findings: Mapping[str, Sequence[HealthFinding]],
     measured: NightNumbers,
     probed: ProbeNight | None,
 ) -> list[NodeNight]:
-    # Only a node that nights drained can be returned: of no other it matters what was measured again.
-    drained_by_nights = {
-        name for name, state in inputs.states.items() if state is not None and state.drained_by == "ours"
+    # Only a node that nights drained can be returned: of no other it matters what was measured or read again.
+    holds = {
+        name: hold
+        for name, state in inputs.states.items()
+        if (hold := drain_policy.hold_of(state, inputs.before.get(name), night_id)) is not None
+        and name in inputs.snapshots
     }
     measured_again = measured_since_last_night(
         inputs.results,
         inputs.past,
         probed,
-        {name: inputs.snapshots[name] for name in drained_by_nights if name in inputs.snapshots},
+        {name: inputs.snapshots[name] for name in holds},
         inputs.now,
     )
+    again = {
+        name: (*measured_again.get(name, ()), *healed_evidence(_drained_node(inputs, name, hold)))
+        for name, hold in holds.items()
+    }
     return [
         _node_night(
             name,
@@ -271,10 +286,34 @@ def _judge_nodes(
             findings.get(name, []),
             measured,
             inputs.states[name],
-            measured_again.get(name, ()),
+            again.get(name, ()),
         )
         for name, why in inputs.asked.items()
     ]
+
+
+def _drained_node(inputs: _NightInputs, name: str, hold: Hold) -> DrainedNode:
+    """Return a drained node with the snapshots that tonight's is compared with."""
+    kept, earlier = inputs.snapshots[name], [one for one in inputs.past if one.name < hold.since]
+    before = night_store.last_snapshot(earlier, name)
+    # None of a drain that begins tonight, because only Slurm's reason has it.
+    failed = night_store.read_snapshot(inputs.results / (hold.failed or hold.since), name)
+    return DrainedNode(
+        tonight=kept.snapshot,
+        expected=parse_node_expectation(name, kept.expected),
+        idle=_is_idle(inputs.states[name]),
+        failed=failed.snapshot if failed else None,
+        before=before.snapshot if before else None,
+        is_first=before is None and not any(_may_have_seen(one, name) for one in earlier),
+    )
+
+
+def _may_have_seen(night: Path, name: str) -> bool:
+    """Whether a night had a snapshot of a node: of a damaged record that is not known."""
+    try:
+        return any(one.node == name and not one.unreached for one in night_store.read_night(night).nodes)
+    except ResultsError:
+        return True
 
 
 def _night_decision(night: NightRecord, link: str) -> NightDecision:

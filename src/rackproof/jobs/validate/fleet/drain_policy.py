@@ -4,32 +4,38 @@
 * A drain that somebody else set is neither lifted nor given another reason.
 * Of a partition never more than the allowed share stays drained by us, and with too many nodes that cannot
   be reached nobody is drained: then the fault is the network's, or this machine's.
-* Our own drain ends when all that failed has passed in so many nights that proved the node.
+* Our own drain ends when all that failed was read again, and was well, in so many nights that proved the node
+  and lie hours apart (:mod:`rackproof.jobs.validate.fleet.healing` has the evidence).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from rackproof.core.records import Verdict
-from rackproof.core.text import percent, sanitize
-from rackproof.nodes.probe_slurm_jobs import PROBES
-from rackproof.nodes.slurm_states import read_partitions
-from rackproof.store.night_store import DRAIN_PREFIX, Hold, NodeNight
+from rackproof.core.text import moment, number, percent, sanitize
+from rackproof.jobs.validate.fleet.healing import lacking_for
+from rackproof.nodes.slurm_states import drain_owner, read_partitions
+from rackproof.store.night_store import DRAIN_PREFIX, Hold, NodeNight, SlurmState
 
-PROGRAMS = frozenset(one.name for one in PROBES)
 _WORST_FIRST = ("rma", "isolate", "inspect", "reboot", "reset", "configure", "watch", "none")
 
 
 @dataclass(frozen=True)
 class DrainPolicy:
-    """How far the night may go. ``share`` is of a partition, and of the fleet that may be unreachable."""
+    """How far the night may go. ``share`` is of a partition, and of the fleet that may be unreachable.
+
+    ``passes`` nights have to pass, each ``hours`` or more after the one before it.
+    """
 
     share: float = 0.15
     # In a fleet of ten, two dead nodes are more than 15 %, and no fault of the network yet.
     unreachable_least: int = 3
     passes: int = 2
+    # Nights are a day apart, and some begin later than others.
+    hours: float = 12
 
 
 def drained_by_partition(listed: str) -> dict[str, dict[str, bool]]:
@@ -49,6 +55,7 @@ def decide_drains(
     before: Mapping[str, NodeNight],
     members: Mapping[str, Mapping[str, bool]],
     night_id: str,
+    now: datetime,
     policy: DrainPolicy | None = None,
 ) -> tuple[tuple[NodeNight, ...], tuple[str, ...]]:
     """Return the nodes with plan, reason and hold, and remarks about the fleet.
@@ -58,16 +65,16 @@ def decide_drains(
         before: What was last known of them.
         members: As :func:`drained_by_partition` returns.
         night_id: Tonight.
+        now: The moment that passes are counted at.
         policy: How far it may go.
     """
     policy = policy or DrainPolicy()
     unreachable = _too_many_unreachable(nodes, policy)
     room = _room_by_partition(members, policy)
-    decided = {one.node: _with_hold(one, before.get(one.node), night_id, policy) for one in nodes}
+    decided = {one.node: _with_hold(one, before.get(one.node), night_id, now, policy) for one in nodes}
     # The worst first: where the share is used up, the lesser faults wait.
-    for one in sorted(nodes, key=_urgency):
-        if not _fails_for_certain(one) or decided[one.node].hold is not None:
-            continue
+    failing = [one for one in nodes if decided[one.node].hold is None and _fails_for_certain(one)]
+    for one in sorted(failing, key=_urgency):
         mine = _partitions_of(one.node, members)
         withheld = _objection(one, bool(unreachable), mine) or _share_used_up(mine, members, room, policy)
         if withheld:
@@ -123,56 +130,87 @@ def _kept_back_remarks(decided: Iterable[NodeNight]) -> list[str]:
 
 
 def _urgency(one: NodeNight) -> tuple[int, str]:
-    actions = [_WORST_FIRST.index(found.action) for found in one.findings if found.code in one.codes()]
+    failing = frozenset(one.codes())
+    actions = [_WORST_FIRST.index(found.action) for found in one.findings if found.code in failing]
     return min(actions, default=len(_WORST_FIRST)), one.node
 
 
-def _with_hold(one: NodeNight, before: NodeNight | None, night_id: str, policy: DrainPolicy) -> NodeNight:
+def hold_of(one: SlurmState | None, before: NodeNight | None, night_id: str) -> Hold | None:
+    """Return the drain of a node that nights keep drained, None of any other node.
+
+    Where no night has it any more, its codes are those in Slurm's reason, and it begins tonight.
+    """
+    if one is None or one.drained_by != "ours":
+        return None
+    if before is not None and before.hold is not None:
+        return before.hold
+    return Hold(since=night_id, codes=_codes_in_reason(one.reason))
+
+
+def _with_hold(
+    one: NodeNight, before: NodeNight | None, night_id: str, now: datetime, policy: DrainPolicy
+) -> NodeNight:
     """Return a node that is drained by us with what becomes of the drain."""
-    if one.slurm is None or one.slurm.drained_by != "ours":
+    hold = hold_of(one.slurm, before, night_id)
+    if hold is None:
         return one
-    hold = (before.hold if before else None) or Hold(since=night_id, codes=_codes_in_reason(one.slurm.reason))
     if one.verdict is Verdict.UNPROVEN or one.unreached:
         # Neither a pass nor a new failure: what was counted stands.
         return one.model_copy(update={"hold": hold, "why": "stays drained: tonight proves nothing of it"})
     if one.verdict is Verdict.FAIL:
         codes = tuple(dict.fromkeys([*hold.codes, *one.codes()]))
-        hold = hold.model_copy(update={"codes": codes, "passes": 0})
-        return one.model_copy(update={"hold": hold, "why": f"stays drained: {_failed_codes_text(one)}"})
-    if why := _no_pass(one, hold):
+        update = {"codes": codes, "failed": night_id, "passes": 0, "passed": None}
+        why = f"stays drained: {_failed_codes_text(one)}"
+        return one.model_copy(update={"hold": hold.model_copy(update=update), "why": why})
+    if hold.passes and (hold.passed is None or hold.passed > now):
+        # By a clock that was ahead, or not known: from now on it is.
+        hold = hold.model_copy(update={"passed": now})
+    if why := _no_pass(one, hold) or _too_soon(hold, now, policy):
         return one.model_copy(update={"hold": hold, "why": why})
-    hold = hold.model_copy(update={"passes": hold.passes + 1})
+    return _passed_again(one, hold, now, policy)
+
+
+def _passed_again(one: NodeNight, hold: Hold, now: datetime, policy: DrainPolicy) -> NodeNight:
+    hold = hold.model_copy(update={"passes": hold.passes + 1, "passed": now})
     if hold.passes < policy.passes:
         why = f"stays drained: what failed has passed {hold.passes} of {policy.passes} times"
         return one.model_copy(update={"hold": hold, "why": why})
-    what = ", ".join(hold.codes) or "every check"
-    return one.model_copy(
-        update={"hold": hold, "plan": "return", "why": f"passed {hold.passes} times: {what}"}
+    why = f"passed {hold.passes} times: {', '.join(hold.codes)}"
+    return one.model_copy(update={"hold": hold, "plan": "return", "why": why})
+
+
+def _too_soon(hold: Hold, now: datetime, policy: DrainPolicy) -> str:
+    """Return why a pass does not count yet: two runs in a row see one state of the node."""
+    if hold.passed is None or now - hold.passed >= timedelta(hours=policy.hours):
+        return ""
+    return (
+        f"stays drained: what failed has passed {hold.passes} of {policy.passes} times, last at "
+        f"{moment(hold.passed)}; the next pass counts {number(policy.hours)} h after it "
+        "(validate_return_hours)"
     )
+
+
+_BY_HAND = "mend it, then resume it by hand (scontrol update NodeName=… State=RESUME)"
 
 
 def _no_pass(one: NodeNight, hold: Hold) -> str:
     """Return why a night in which nothing failed is no pass of what the node was drained for."""
+    if not hold.codes:
+        return f"stays drained: neither a night nor Slurm's reason has what it was drained for; {_BY_HAND}"
     if any(code.startswith("pair:") for code in hold.codes):
         # Slurm gives a drained node no partner to prove it with.
-        return "stays drained: it failed with other nodes; mend it, then resume it by hand"
-    if lacking := [code for code in hold.codes if not _measured_again(code, one.anew)]:
-        codes = sanitize(", ".join(lacking), 200)
-        return f"stays drained: what failed was not measured again since the night before: {codes}"
+        return f"stays drained: it failed with other nodes, and is given none; {_BY_HAND}"
+    lacking = {code: lacking_for(code, one.anew) for code in hold.codes}
+    if never := [code for code, names in lacking.items() if names is None]:
+        codes = sanitize(", ".join(never), 200)
+        return f"stays drained: no reading of a night proves that this is over: {codes}; {_BY_HAND}"
+    seen = {found.code for found in one.findings}
+    if still := [code for code in hold.codes if code in seen]:
+        return f"stays drained: not well yet: {sanitize(', '.join(still), 200)}"
+    if texts := [f"{code} ({', '.join(names)})" for code, names in lacking.items() if names]:
+        codes = sanitize(", ".join(texts), 300)
+        return f"stays drained: what failed was not measured or read again since the night before: {codes}"
     return ""
-
-
-def _measured_again(code: str, anew: Collection[str]) -> bool:
-    """Whether what failed was measured again; health is checked every night."""
-    check, colon, metric = code.partition(":")
-    if not colon:
-        return True
-    # Slurm's reason, where no night is left, holds a metric's first word.
-    first = metric.partition(" ")[0]
-    if check in ("floor", "fleet", "drift"):
-        return metric in anew or (first == metric and any(one.partition(" ")[0] == first for one in anew))
-    program = "training-step" if check == "bits" else first
-    return (program if program in PROGRAMS else "job") in anew
 
 
 def _codes_in_reason(reason: str) -> tuple[str, ...]:
@@ -190,7 +228,7 @@ def _objection(one: NodeNight, blind: bool, mine: Sequence[str]) -> str:
         return "not drained: Slurm does not know it"
     if one.slurm.drained_by == "other":
         reason = sanitize(one.slurm.reason, 200) or "no reason given"
-        return f"out of service already, by somebody else: {reason}"
+        return f"out of service already, by {drain_owner(one.slurm.reason)}: {reason}"
     return ""
 
 
@@ -214,8 +252,9 @@ def _share_used_up(
 
 def _failed_codes_text(one: NodeNight) -> str:
     """Return what fails, briefly: it becomes a reason in Slurm."""
+    failing = frozenset(one.codes())
     found = [
-        f"{code.code} {code.place or code.name}".strip() for code in one.findings if code.code in one.codes()
+        f"{code.code} {code.place or code.name}".strip() for code in one.findings if code.code in failing
     ]
-    found += [f"{code.code} {code.part}".strip() for code in one.reasons if code.code in one.codes()]
+    found += [f"{code.code} {code.part}".strip() for code in one.reasons if code.code in failing]
     return sanitize("; ".join(dict.fromkeys(found)), 200)

@@ -1,0 +1,460 @@
+"""What has to be read, and be well, before a night counts as a pass of what a node was drained for. No I/O.
+
+:data:`HEALED_BY` is the table: each code that can drain a node, with the evidence that heals it. Evidence
+that is absent never heals, and a code without a row keeps its node drained until an operator resumes it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from rackproof.core.evidence import EvidenceState, RequiredEvidence, state_of_tool, state_of_value
+from rackproof.logs.kernel_events import requested_action
+from rackproof.nodes.health_checks import (
+    GPU_READINGS,
+    Expectation,
+    check_node,
+    expected_mounts,
+    service_units,
+)
+from rackproof.nodes.probe_slurm_jobs import PROBES
+from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
+
+PROGRAMS = frozenset(one.name for one in PROBES)
+_MARK = "health:"
+"""How names of health evidence begin: a metric may be called alike."""
+_DRIVER_TOOLS = ("nvidia_smi", "nvlink_")
+"""How the names of tools begin that ask the driver."""
+_DISK_TYPES = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs")
+
+
+@dataclass(frozen=True)
+class DrainedNode:
+    """A node that nights keep drained: tonight's snapshot, and what it is compared with.
+
+    ``failed`` is its snapshot of the last night in which it failed, ``before`` the last one before the night
+    that drained it; None where it is gone. ``is_first`` means that no night before the drain saw the node.
+    """
+
+    tonight: NodeSnapshot
+    expected: Expectation
+    idle: bool = False
+    failed: NodeSnapshot | None = None
+    before: NodeSnapshot | None = None
+    is_first: bool = False
+
+    @property
+    def earlier(self) -> tuple[NodeSnapshot, ...]:
+        """The snapshots that show what the node can report."""
+        return tuple(one for one in (self.before, self.failed) if one is not None)
+
+
+def healed_evidence(node: DrainedNode) -> tuple[str, ...]:
+    """Return the names of the evidence that was read of a node tonight, sorted."""
+    there = [row.name for row in EVIDENCE if row.state(node) is EvidenceState.THERE]
+    # A version and a service are evidence of their own.
+    there += [f"version_{_snake(name)}" for name, text in node.tonight.versions.items() if text]
+    there += [f"service_{name}" for name in _running_services(node)]
+    return tuple(sorted({f"{_MARK}{name}" for name in there}))
+
+
+def lacking_for(code: str, read: Collection[str]) -> tuple[str, ...] | None:
+    """Return what was not read, or not measured, tonight of what heals a code.
+
+    Args:
+        code: What a node was drained for: a finding's code, or ``CHECK:METRIC``.
+        read: What was read of it (:func:`healed_evidence`) and measured since the night before.
+
+    Returns:
+        The names of what lacks, empty where all was read; None where nothing heals the code.
+    """
+    check, colon, metric = code.partition(":")
+    if colon:
+        return _lacking_measurement(check, metric, read)
+    wanted = healing_evidence(code)
+    return None if wanted is None else tuple(name for name in wanted if f"{_MARK}{name}" not in read)
+
+
+def _lacking_measurement(check: str, metric: str, read: Collection[str]) -> tuple[str, ...] | None:
+    # Slurm's reason, where no night is left, holds a metric's first word.
+    first = metric.partition(" ")[0]
+    if check in ("floor", "fleet", "drift"):
+        words = {one.partition(" ")[0] for one in read if not one.startswith(_MARK)}
+        is_read = metric in read or (first == metric and first in words)
+        return () if is_read else (metric,)
+    if check not in ("bits", "probe"):
+        return None
+    program = "training-step" if check == "bits" else first
+    program = program if program in PROGRAMS else "job"
+    return () if program in read else (f"probe {program}",)
+
+
+def healing_evidence(code: str) -> tuple[str, ...] | None:
+    """Return the names of the evidence that heals a health code, None where it never heals by itself."""
+    if code in HEALED_BY:
+        return HEALED_BY[code]
+    if code.startswith(("version_", "service_")):
+        return (code,)
+    if code.startswith("mismatch_"):
+        return ("version_driver", code.replace("mismatch_", "version_", 1))
+    if xid := re.fullmatch(r"s?xid_(\d{1,6})", code):
+        number = int(xid[1])
+        # 154 itself says which of both it asks for, and stays open until that is done.
+        needs_reset = code.startswith("xid") and (number == 154 or requested_action(number, "") == "reset")
+        return ("gpus", "kernel_log", "reset_or_booted" if needs_reset else "booted")
+    return None
+
+
+# The state of each piece of evidence.
+
+
+def _state(is_there: bool) -> EvidenceState:
+    return EvidenceState.THERE if is_there else EvidenceState.ABSENT
+
+
+def _tool(name: str) -> Callable[[DrainedNode], EvidenceState]:
+    def state(node: DrainedNode) -> EvidenceState:
+        if name in node.tonight.truncated:
+            return EvidenceState.CUT
+        return state_of_tool(node.tonight.tools.get(name, ""))
+
+    return state
+
+
+def _all_gpus(node: DrainedNode) -> EvidenceState:
+    """Return whether each GPU is listed that the node has to have, or had when it was drained."""
+    answer = _tool("nvidia_smi_xml")(node)
+    if answer is not EvidenceState.THERE:
+        return answer
+    known = [
+        len({gpu.uuid for gpu in one.gpus} | {gpu.uuid for gpu in one.gone_gpus}) for one in node.earlier
+    ]
+    wanted = node.expected.gpus or max(known, default=1)
+    return _state(len({gpu.uuid for gpu in node.tonight.gpus}) >= max(wanted, 1))
+
+
+def _gpus(reads: Callable[[GpuSnapshot], bool]) -> Callable[[DrainedNode], EvidenceState]:
+    """Return the state of a reading: of each GPU, and of all of them."""
+
+    def state(node: DrainedNode) -> EvidenceState:
+        answer = _all_gpus(node)
+        if answer is not EvidenceState.THERE:
+            return answer
+        return _state(all(reads(gpu) for gpu in node.tonight.gpus))
+
+    return state
+
+
+def _values(*fields: str, as_before: Iterable[str] = ()) -> Callable[[DrainedNode], EvidenceState]:
+    """Return the state of fields of each GPU; those ``as_before`` count where an earlier night had them."""
+
+    def state(node: DrainedNode) -> EvidenceState:
+        known = {
+            name
+            for name in as_before
+            if any(_has(gpu, name) for earlier in node.earlier for gpu in earlier.gpus)
+        }
+        return _gpus(lambda gpu: all(_has(gpu, name) for name in (*fields, *known)))(node)
+
+    return state
+
+
+def _has(gpu: GpuSnapshot, field: str) -> bool:
+    value = getattr(gpu, field)
+    # No active reason is a reading, too.
+    return value is not None if field == "throttled" else state_of_value(value) is EvidenceState.THERE
+
+
+def _readings(node: DrainedNode) -> EvidenceState:
+    wanted = [GPU_READINGS[name] for name in node.expected.gpu_readings]
+    return _gpus(lambda gpu: not gpu.errors and all(reads(gpu) for reads in wanted))(node)
+
+
+def _driver_tools(node: DrainedNode) -> EvidenceState:
+    """Return whether each tool answers that asks the driver and that has answered, or hung, before."""
+    asked = {
+        tool
+        for one in node.earlier
+        for tool, status in one.tools.items()
+        if tool.startswith(_DRIVER_TOOLS) and status in ("ok", "hung")
+    }
+    states = [_tool(tool)(node) for tool in sorted({"nvidia_smi_xml", *asked})]
+    return next((one for one in states if one is not EvidenceState.THERE), EvidenceState.THERE)
+
+
+def _booted(node: DrainedNode) -> EvidenceState:
+    """Return whether the node was booted since it failed: nothing else shows that some faults are over."""
+    then = node.failed.boot_id if node.failed else ""
+    return _state(bool(then and node.tonight.boot_id and then != node.tonight.boot_id))
+
+
+def _reset_or_booted(node: DrainedNode) -> EvidenceState:
+    """Return whether a boot came since, or each GPU reports that it needs no recovery."""
+    if _booted(node) is EvidenceState.THERE:
+        return EvidenceState.THERE
+    return _gpus(lambda gpu: gpu.recovery_action == "None")(node)
+
+
+def _slowdowns(node: DrainedNode) -> EvidenceState:
+    counted = {reason for one in node.earlier for gpu in one.gpus for reason in gpu.slowdown_s}
+    return _gpus(lambda gpu: bool(counted) and counted <= gpu.slowdown_s.keys())(node)
+
+
+def _nvlinks(node: DrainedNode) -> EvidenceState:
+    answer = _tool("nvlink_status")(node)
+    if answer is not EvidenceState.THERE:
+        return answer
+    past = [sum(gpu.links.values()) for gpu in (node.before.gpus if node.before else ())]
+    wanted = node.expected.nvlinks or max(past, default=0)
+
+    def is_up(gpu: GpuSnapshot) -> bool:
+        up = sum(gpu.links.values())
+        # Where no number is known, a link that is down may be the one.
+        return up >= wanted if wanted else bool(up) and all(gpu.links.values())
+
+    return _gpus(is_up)(node)
+
+
+def _idle_memory(node: DrainedNode) -> EvidenceState:
+    return _values("memory_used_bytes")(node) if node.idle else EvidenceState.NOT_ASKED
+
+
+def _ports(node: DrainedNode) -> EvidenceState:
+    """Return whether each port was read that the node has to have, or had before."""
+    ports = {(port.device, port.port) for port in node.tonight.ports if port.state and port.rate_gbps}
+    known = [len({(port.device, port.port) for port in one.ports}) for one in node.earlier]
+    return _state(len(ports) >= max(node.expected.ports or max(known, default=1), 1))
+
+
+def _port_counters(node: DrainedNode) -> EvidenceState:
+    counted = {name for one in node.earlier for port in one.ports for name in port.counters}
+    return _state(bool(counted) and all(counted <= port.counters.keys() for port in node.tonight.ports))
+
+
+def _card_links(node: DrainedNode) -> EvidenceState:
+    known = {address for one in node.earlier for address in one.links}
+    keys = ("current_link_width", "max_link_width", "current_link_speed", "max_link_speed")
+    read = {
+        address
+        for address, link in node.tonight.links.items()
+        if all(re.match(r"\d", link.get(key, "")) for key in keys)
+    }
+    return _state(bool(read) and known <= read)
+
+
+def _mounts(node: DrainedNode) -> EvidenceState:
+    """Return whether what has to be mounted is, and what is mounted there is known."""
+    paths = {mount.path for mount in expected_mounts(node.expected)}
+    mounts, table = set(node.tonight.mounts or ()), set(node.tonight.mount_table)
+    return _state(bool(paths) and paths <= mounts and paths <= table)
+
+
+def _writable_mounts(node: DrainedNode) -> EvidenceState:
+    """Return whether the file systems of disks that could be written before can be, and expected ones."""
+    if not node.tonight.mount_table:
+        return EvidenceState.ABSENT
+    read_only = {mount.path for mount in expected_mounts(node.expected) if "ro" in mount.options}
+    wanted = {mount.path for mount in expected_mounts(node.expected)} | {
+        path
+        for one in node.earlier
+        for path, mount in one.mount_table.items()
+        if mount["type"] in _DISK_TYPES
+    }
+    if node.before is not None:
+        read_only |= {path for path, mount in node.before.mount_table.items() if _is_read_only(mount)}
+    table = node.tonight.mount_table
+    return _state(
+        all(path in table and not _is_read_only(table[path]) for path in wanted - read_only)
+        and not any(
+            _is_read_only(mount)
+            for path, mount in table.items()
+            if mount["type"] in _DISK_TYPES and path not in read_only
+        )
+    )
+
+
+def _is_read_only(mount: Mapping[str, str]) -> bool:
+    return "ro" in (*mount["options"].split(","), *mount["super_options"].split(","))
+
+
+def _disks(node: DrainedNode) -> EvidenceState:
+    known = {path for one in node.earlier for path in one.disk}
+    return _state(bool(node.tonight.disk) and known <= node.tonight.disk.keys())
+
+
+def _inodes(node: DrainedNode) -> EvidenceState:
+    counted = all({"total_inodes", "free_inodes"} <= disk.keys() for disk in node.tonight.disk.values())
+    return _disks(node) if counted else EvidenceState.ABSENT
+
+
+def _running_services(node: DrainedNode) -> Iterator[str]:
+    services = node.tonight.services or {}
+    for name, state in services.items():
+        if state == "active":
+            yield _snake(name.removesuffix(".service"))
+    for wanted in node.expected.services:
+        units = service_units(wanted)
+        if any(services.get(unit) == "active" for unit in units):
+            yield _snake(units[0].removesuffix(".service"))
+
+
+def _as_before_the_drain(node: DrainedNode) -> EvidenceState:
+    """Return whether nothing is worse than before the drain.
+
+    Last night's snapshot does not show it: what is compared with it is news for one night.
+    """
+    if node.before is None:
+        return _state(node.is_first)
+    found = check_node(node.tonight, previous=node.before, expected=node.expected)
+    return _state(not any(one.code in _BY_COMPARISON for one in found))
+
+
+_BY_COMPARISON = frozenset(
+    ("gpu_serial_changed", "gpu_memory", "pcie_width", "pcie_generation", "nvlink_down", "nvlink_slow")
+)
+"""Codes that a night may give because the night before was better."""
+
+
+def _snake(name: str) -> str:
+    return "".join(character if character.isalnum() else "_" for character in name).lower()
+
+
+def _row(
+    name: str, read_from: str, state: Callable[[DrainedNode], EvidenceState]
+) -> RequiredEvidence[DrainedNode]:
+    return RequiredEvidence(
+        name=name, read_from=read_from, state=state, code="not_read_again", remedy="see the node's page"
+    )
+
+
+_FABRIC = "nvidia-smi -q, fabric"
+_PCIE = "nvidia-smi -q, PCIe"
+_TEMPERATURE = "nvidia-smi -q, temperature"
+EVIDENCE: tuple[RequiredEvidence[DrainedNode], ...] = (
+    _row("gpus", "nvidia-smi -q lists every GPU", _all_gpus),
+    _row("driver_tools", "every call of nvidia-smi", _driver_tools),
+    _row("gpu_readings", "nvidia-smi -q, without error texts", _readings),
+    _row("gpu_serials", "nvidia-smi -q", _values("serial")),
+    _row("gpu_memory", "nvidia-smi -q, memory", _values("memory_total_bytes")),
+    _row("idle_memory", "nvidia-smi -q, memory, while no job runs", _idle_memory),
+    _row("sram", "nvidia-smi -q, ECC", _values("sram_uncorrectable", as_before=("sram_threshold",))),
+    _row("remap_failure", "nvidia-smi -q, remapped rows", _values("remap_failure")),
+    _row("remap_pending", "nvidia-smi -q, remapped rows", _values("remap_pending")),
+    _row("ecc_mode", "nvidia-smi -q, ECC mode", _values("ecc_enabled", as_before=("ecc_enabled_next",))),
+    _row("repairs", "nvidia-smi -q, ECC", _values("memory_unrepairable")),
+    _row("mig", "nvidia-smi -q, MIG mode", _values("mig")),
+    _row("recovery", "nvidia-smi -q, recovery action", _values("recovery_action")),
+    _row("pcie_width", _PCIE, _values("pcie_width", "pcie_width_max")),
+    _row(
+        "pcie_generation",
+        f"{_PCIE}, at its highest",
+        # A resting link is slow on purpose: then nothing shows how fast it can be.
+        _gpus(lambda gpu: 0 < (gpu.pcie_generation_max or 0) <= (gpu.pcie_generation or 0)),
+    ),
+    _row("throttling", "nvidia-smi -q, clocks", _values("throttled")),
+    _row("slowdowns", "nvidia-smi -q, counters of slow-downs", _slowdowns),
+    _row("margin", _TEMPERATURE, _values("margin_c", "temperature_c")),
+    _row("temperature", _TEMPERATURE, _gpus(GPU_READINGS["temperature"])),
+    _row("memory_temperature", _TEMPERATURE, _values("memory_c")),
+    _row(
+        "power_limit",
+        "nvidia-smi -q, power",
+        lambda node: _values("power_limit_w", *(() if node.expected.power_limit_w else ("power_default_w",)))(
+            node
+        ),
+    ),
+    _row("nvlinks", "nvidia-smi nvlink -s", _nvlinks),
+    _row("fabric_state", _FABRIC, _gpus(lambda gpu: gpu.fabric_state == "Completed")),
+    _row("fabric_status", _FABRIC, _gpus(lambda gpu: gpu.fabric_status == "Success")),
+    _row("fabric_health", _FABRIC, _gpus(lambda gpu: gpu.fabric_health == "Healthy")),
+    _row("fabric_clique", _FABRIC, _values("fabric_clique", "fabric_cluster")),
+    _row("as_before", "the snapshot before the drain", _as_before_the_drain),
+    _row("kernel_log", "journalctl, or dmesg", _tool("kernel_log")),
+    _row("booted", "the boot's id", _booted),
+    _row("reset_or_booted", "the boot's id, or the GPUs' recovery action", _reset_or_booted),
+    _row("ports", "/sys/class/infiniband", _ports),
+    _row("port_counters", "/sys/class/infiniband", _port_counters),
+    _row("card_links", "/sys/bus/pci/devices", _card_links),
+    _row("memlock", "the limits of a process", lambda node: state_of_value(node.tonight.memlock_bytes)),
+    _row("shm", "statvfs of /dev/shm", lambda node: state_of_value(node.tonight.shm_bytes)),
+    _row("memory", "/proc/meminfo", lambda node: _state(node.tonight.memory_bytes > 0)),
+    _row("clock", "the node's clock", lambda node: state_of_value(node.tonight.clock_offset_s)),
+    _row("mounts", "/proc/self/mountinfo", _mounts),
+    _row("writable_mounts", "/proc/self/mountinfo", _writable_mounts),
+    _row("disks", "statvfs", _disks),
+    _row("inodes", "statvfs", _inodes),
+)
+"""Versions and services are evidence, too, each by its own name (:func:`healed_evidence`)."""
+
+_OF_KERNEL_LOG = ("kernel_log", "booted")
+_PORT_COUNTERS = (
+    *("port_symbol_error", "port_symbolerrorcounter", "port_link_error_recovery"),
+    *("port_linkerrorrecoverycounter", "port_link_downed", "port_linkdownedcounter"),
+    *("port_port_rcv_errors", "port_portrcverrors", "port_port_xmit_discards", "port_portxmitdiscards"),
+)
+HEALED_BY: Mapping[str, tuple[str, ...]] = {
+    "tool_hung": ("gpus", "driver_tools"),
+    "tool_slow": ("gpus", "driver_tools"),
+    "no_driver": ("gpus",),
+    "gpu_missing": ("gpus",),
+    "gpus_missing": ("gpus",),
+    "gpu_serial_changed": ("gpu_serials", "as_before"),
+    "gpu_unreadable": ("gpu_readings",),
+    "gpu_memory": ("gpu_memory", "as_before"),
+    "memory_in_use": ("idle_memory",),
+    "ecc_sram_uncorrectable": ("sram",),
+    "remap_failure": ("remap_failure",),
+    "remap_pending": ("remap_pending",),
+    "ecc_off": ("ecc_mode",),
+    "memory_unrepairable": ("repairs",),
+    # A snapshot does not tell a repair that is done from one that was not read: a boot resets GPUs.
+    "repair_pending": ("repairs", "booted"),
+    "mig_on": ("mig",),
+    "recovery_needed": ("recovery",),
+    "pcie_width": ("pcie_width", "as_before"),
+    "pcie_generation": ("pcie_generation", "as_before"),
+    "throttled": ("throttling",),
+    "slowed_down": ("slowdowns",),
+    "temperature": ("margin",),
+    "too_hot": ("temperature",),
+    "memory_temperature": ("memory_temperature",),
+    "power_limit": ("power_limit",),
+    "nvlink_down": ("nvlinks", "as_before"),
+    "nvlink_missing": ("nvlinks",),
+    "nvlink_slow": ("nvlinks", "as_before"),
+    "fabric_incomplete": ("fabric_state",),
+    "fabric_failed": ("fabric_state", "fabric_status"),
+    "fabric_unhealthy": ("fabric_health",),
+    "fabric_split": ("fabric_clique",),
+    "gpu_lost": ("gpus", *_OF_KERNEL_LOG),
+    "gpu_init_failed": ("gpus", *_OF_KERNEL_LOG),
+    "gpu_driver_error": ("gpus", *_OF_KERNEL_LOG),
+    "machine_check": _OF_KERNEL_LOG,
+    "memory_error": _OF_KERNEL_LOG,
+    "pcie_error": _OF_KERNEL_LOG,
+    "network_card_error": _OF_KERNEL_LOG,
+    "storage_error": _OF_KERNEL_LOG,
+    "kernel_error": _OF_KERNEL_LOG,
+    "port_missing": ("ports",),
+    "ports_missing": ("ports",),
+    "port_down": ("ports",),
+    "port_slow": ("ports",),
+    **dict.fromkeys(_PORT_COUNTERS, ("ports", "port_counters")),
+    "link_width": ("card_links",),
+    "link_speed": ("card_links",),
+    "memlock": ("memlock",),
+    "shm": ("shm",),
+    "memory": ("memory",),
+    "clock": ("clock",),
+    "mount_missing": ("mounts",),
+    "mount_differs": ("mounts",),
+    "mount_read_only": ("writable_mounts",),
+    "disk_read_only": ("disks",),
+    "disk_full": ("disks",),
+    "inodes_full": ("inodes",),
+}
+"""Code to the names of what heals it. ``version_``, ``mismatch_``, ``service_``, ``xid_`` and ``sxid_`` have
+rules instead (:func:`healing_evidence`); identity that was never accepted, pairs and unknown codes have none.
+"""

@@ -1,0 +1,470 @@
+"""What heals a drained node: each code's evidence, and nights in which it is absent."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rackproof.jobs.validate.fleet.healing import (
+    EVIDENCE,
+    HEALED_BY,
+    DrainedNode,
+    healed_evidence,
+    healing_evidence,
+    lacking_for,
+)
+from rackproof.jobs.validate.judge import judge_fleet
+from rackproof.jobs.validate.tasks import begin_night, close_night, store_snapshot
+from rackproof.logs import kernel_events
+from rackproof.nodes import health_checks, kernel_log, slurm_states
+from rackproof.nodes.answer_seal import sealed_answer
+from rackproof.nodes.health_checks import Expectation
+from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, build_snapshot
+from rackproof.store.night_store import NodeNight, night_folders, read_night
+from tests.fuzz.monotonicity import recorded_answers
+
+Answer = dict[str, Any]
+EXPECTED = Expectation(
+    gpus=4, nvlinks=18, ports=1, port_gbps=800, mounts=("/",), services=("nvidia-persistenced",)
+)
+# Kinds of the kernel's log that never fail a node.
+NEVER_FAIL = {"task_hung", "out_of_memory", "cpu_throttled", "damaged_line", "xid", "sxid"}
+
+
+# The table has every code that can drain.
+
+
+def codes_that_fail(path: str) -> Iterator[str]:
+    """Yield the codes of findings whose verdict may be FAIL; of one that is made up, how it begins."""
+    for call in ast.walk(ast.parse(Path(path).read_text())):
+        if not isinstance(call, ast.Call):
+            continue
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        values = [*call.args, *(key.value for key in call.keywords)]
+        verdicts = {one.attr for one in values if isinstance(one, ast.Attribute)}
+        if name not in ("finding", "HealthFinding", "_finding") or verdicts & {"UNPROVEN", "DEGRADED"}:
+            continue
+        codes = [key.value for key in call.keywords if key.arg == "code"] or call.args[:1]
+        for code in codes:
+            if isinstance(code, ast.Constant) and isinstance(code.value, str):
+                yield code.value
+            elif isinstance(code, ast.JoinedStr) and isinstance(code.values[0], ast.Constant):
+                yield f"{code.values[0].value}*"
+
+
+MADE_UP = {
+    "version_*": ("version_driver", "version_infiniband_mlx5_0"),
+    "mismatch_*": ("mismatch_gsp", "mismatch_module_nvidia"),
+    "xid_*": ("xid_79", "xid_48", "xid_154"),
+    "sxid_*": ("sxid_20034",),
+    "service_*": ("service_munge",),
+    "link_*": ("link_width", "link_speed"),
+    "port_*": tuple(f"port_{health_checks._snake(name)}" for name in health_checks._COUNTER_LIMITS),
+}
+
+
+def test_every_code_that_can_drain_has_a_row() -> None:
+    found = set(codes_that_fail(health_checks.__file__))
+    assert len(found) > 40
+    # Codes in variables: of versions and services, which are made up as those above, and of the kernel's log.
+    kinds = {kind for kind in get_args(kernel_events.Kind) if kind not in NEVER_FAIL}
+    found |= kinds | {"version_*", "service_*", "sxid_*"}
+    made_up = {one for code in found if code.endswith("*") for one in MADE_UP[code]}
+    known = {code for code in found if not code.endswith("*")} | made_up
+    assert {code for code in known if healing_evidence(code) is None} == set()
+    # What Slurm shows of a node is a hint, for which no night drains.
+    assert 'confidence="hint"' in Path(slurm_states.__file__).read_text()
+    assert kernel_log.HardwareEvent.model_fields["code"].annotation is str
+
+
+def test_no_row_is_for_nothing() -> None:
+    names = {row.name for row in EVIDENCE}
+    used = {name for code in (*HEALED_BY, "xid_48", "xid_79") for name in healing_evidence(code) or ()}
+    assert used == names
+
+
+@pytest.mark.parametrize(
+    "code", ["gpu_new", "machine_changed", "node_twice", "made_up", "", "xid_", "xid_7x", "ecc_sr…"]
+)
+def test_a_code_without_a_row_never_heals_by_itself(code: str) -> None:
+    everything = [f"health:{row.name}" for row in EVIDENCE]
+    assert lacking_for(code, everything) is None
+
+
+@pytest.mark.parametrize("code", ["pair:fabric", "missing:gemm", "made_up:gemm", "rack:gemm", "number:gemm"])
+def test_nor_does_a_check_of_numbers_that_no_single_node_can_prove(code: str) -> None:
+    assert lacking_for(code, ["gemm", "fabric", "job"]) is None
+
+
+# A sound node has all of it, and each reading that lacks keeps its codes from healing.
+
+
+def snapshot(name: str, boot: str = "later", **changed: Any) -> NodeSnapshot:
+    answer = copy.deepcopy(recorded_answers()[name])
+    answer["facts"]["boot_id"] = boot
+    xml = answer["facts"]["tools"]["nvidia_smi_xml"]["stdout"]
+    # As drivers write it that the rack's fakes do not have yet.
+    xml = xml.replace(
+        "</tpc_repair_pending>", "</tpc_repair_pending><unrepairable_memory>No</unrepairable_memory>"
+    )
+    answer["facts"]["tools"]["nvidia_smi_xml"]["stdout"] = xml
+    made = build_snapshot("n1", answer, sku="gb300")
+    services = {"nvidia-persistenced.service": "active"}
+    return made.model_copy(update={"services": services} | changed)
+
+
+SOUND, BEFORE = snapshot("n1-sound"), snapshot("n1-sound", boot="earlier")
+
+
+def node(tonight: NodeSnapshot = SOUND, **more: Any) -> DrainedNode:
+    known = {"expected": EXPECTED, "idle": True, "failed": BEFORE, "before": BEFORE}
+    return DrainedNode(tonight=tonight, **(known | more))
+
+
+def heals(code: str, drained: DrainedNode) -> bool:
+    return lacking_for(code, healed_evidence(drained)) == ()
+
+
+CODES = (*HEALED_BY, "xid_79", "xid_48", "sxid_20034", "version_driver", "service_nvidia_persistenced")
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_sound_node_heals(code: str) -> None:
+    assert heals(code, node())
+
+
+def each_gpu(last_only: bool = False, **changed: Any) -> NodeSnapshot:
+    gpus = list(SOUND.gpus)
+    for place in [len(gpus) - 1] if last_only else range(len(gpus)):
+        gpus[place] = gpus[place].model_copy(update=changed)
+    return SOUND.model_copy(update={"gpus": tuple(gpus)})
+
+
+ABSENT = [
+    ("fabric_unhealthy", {"fabric_health": ""}),
+    ("fabric_unhealthy", {"fabric_health": "Not Supported"}),
+    ("fabric_unhealthy", {"fabric_health": "N/A"}),
+    ("fabric_incomplete", {"fabric_state": "Not Supported"}),
+    ("fabric_failed", {"fabric_status": ""}),
+    ("fabric_split", {"fabric_clique": ""}),
+    ("throttled", {"throttled": None}),
+    ("slowed_down", {"slowdown_s": {}}),
+    ("temperature", {"margin_c": None}),
+    ("too_hot", {"temperature_c": None}),
+    ("too_hot", {"temperature_c": 0.0}),
+    ("memory_temperature", {"memory_c": None}),
+    ("power_limit", {"power_limit_w": None}),
+    ("power_limit", {"power_default_w": None}),
+    ("ecc_sram_uncorrectable", {"sram_uncorrectable": None}),
+    ("ecc_sram_uncorrectable", {"sram_threshold": None}),
+    ("remap_failure", {"remap_failure": None}),
+    ("remap_pending", {"remap_pending": None}),
+    ("ecc_off", {"ecc_enabled": None}),
+    ("ecc_off", {"ecc_enabled_next": None}),
+    ("memory_unrepairable", {"memory_unrepairable": None}),
+    ("mig_on", {"mig": None}),
+    ("recovery_needed", {"recovery_action": ""}),
+    ("gpu_memory", {"memory_total_bytes": None}),
+    ("gpu_memory", {"memory_total_bytes": 10}),
+    ("memory_in_use", {"memory_used_bytes": None}),
+    ("pcie_width", {"pcie_width": None}),
+    ("pcie_width", {"pcie_width_max": None}),
+    ("pcie_width", {"pcie_width_max": 8, "pcie_width": 8}),
+    ("pcie_generation", {"pcie_generation": None}),
+    # At rest a link is slow on purpose, and nothing shows how fast it can be.
+    ("pcie_generation", {"pcie_generation": 1}),
+    ("pcie_generation", {"pcie_generation_max": 3, "pcie_generation": 3}),
+    ("gpu_serial_changed", {"serial": ""}),
+    ("gpu_serial_changed", {"serial": "another"}),
+    ("gpu_unreadable", {"temperature_c": None}),
+    ("gpu_unreadable", {"errors": ("ERR!",)}),
+    ("nvlink_down", {"links": {}}),
+    ("nvlink_missing", {"links": {"0": True}}),
+    ("nvlink_slow", {"link_gb_s": {"0": 10.0, "1": 50.0}}),
+]
+
+
+@pytest.mark.parametrize(("code", "changed"), ABSENT)
+@pytest.mark.parametrize("last_only", [True, False])
+def test_a_reading_that_lacks_heals_nothing(code: str, changed: Answer, last_only: bool) -> None:
+    assert not heals(code, node(each_gpu(last_only, **changed)))
+
+
+def tools(**statuses: str) -> NodeSnapshot:
+    return SOUND.model_copy(update={"tools": SOUND.tools | statuses})
+
+
+@pytest.mark.parametrize(
+    ("code", "drained"),
+    [
+        # A log that was not read, was cut off, hung.
+        *(("xid_79", node(tools(kernel_log=status))) for status in ("", "absent", "failed", "hung")),
+        ("xid_48", node(SOUND.model_copy(update={"truncated": ("kernel_log",)}))),
+        ("storage_error", node(tools(kernel_log="failed"))),
+        ("machine_check", node(tools(kernel_log="absent"))),
+        # No boot since: whatever the log lacks, nothing has mended it.
+        ("xid_79", node(SOUND.model_copy(update={"boot_id": "earlier"}))),
+        ("xid_79", node(SOUND.model_copy(update={"boot_id": ""}))),
+        ("sxid_20034", node(SOUND.model_copy(update={"boot_id": "earlier"}))),
+        ("gpu_lost", node(failed=None)),
+        ("xid_48", node(each_gpu(recovery_action="").model_copy(update={"boot_id": "earlier"}))),
+        # GPUs that cannot be counted.
+        *(
+            (code, node(SOUND.model_copy(update={"gpus": SOUND.gpus[:count]})))
+            for code in ("gpu_missing", "gpus_missing", "throttled", "xid_79", "no_driver", "tool_slow")
+            for count in (0, 1, 3)
+        ),
+        ("gpu_missing", node(SOUND.model_copy(update={"gpus": SOUND.gpus[:3]}), expected=Expectation())),
+        ("gpus_missing", node(SOUND.model_copy(update={"gpus": (*SOUND.gpus[:3], SOUND.gpus[0])}))),
+        ("no_driver", node(tools(nvidia_smi_xml="no_driver"))),
+        ("tool_hung", node(tools(nvlink_status="failed"))),
+        ("tool_hung", node(tools(nvlink_errors="absent"))),
+        ("nvlink_missing", node(tools(nvlink_status="failed"))),
+        # While a job runs nobody knows whose memory it is.
+        ("memory_in_use", node(idle=False)),
+        # The snapshot that was better is gone.
+        ("gpu_serial_changed", node(before=None)),
+        ("gpu_memory", node(before=None)),
+        ("pcie_width", node(before=None)),
+        # Ports and cards.
+        ("port_down", node(SOUND.model_copy(update={"ports": ()}))),
+        ("port_missing", node(SOUND.model_copy(update={"ports": ()}), expected=Expectation())),
+        ("port_slow", node(SOUND.model_copy(
+            update={"ports": tuple(one.model_copy(update={"rate_gbps": None}) for one in SOUND.ports)}))),
+        ("port_symbol_error", node(SOUND.model_copy(
+            update={"ports": tuple(one.model_copy(update={"counters": {}}) for one in SOUND.ports)}))),
+        ("link_width", node(SOUND.model_copy(update={"links": {}}))),
+        ("link_speed", node(SOUND.model_copy(
+            update={"links": {one: {"current_link_speed": "Unknown"} for one in SOUND.links}}))),
+        # The system.
+        ("memlock", node(SOUND.model_copy(update={"memlock_bytes": None}))),
+        ("shm", node(SOUND.model_copy(update={"shm_bytes": None}))),
+        ("memory", node(SOUND.model_copy(update={"memory_bytes": 0}))),
+        ("clock", node(SOUND.model_copy(update={"clock_offset_s": None}))),
+        ("clock", node(SOUND.model_copy(update={"clock_offset_s": float("nan")}))),
+        ("disk_full", node(SOUND.model_copy(update={"disk": {}}))),
+        ("inodes_full", node(SOUND.model_copy(
+            update={"disk": {path: {"total_bytes": 9.0, "free_bytes": 9.0} for path in SOUND.disk}}))),
+        ("mount_missing", node(SOUND.model_copy(update={"mounts": None}))),
+        ("mount_differs", node(SOUND.model_copy(update={"mount_table": {}}))),
+        ("mount_read_only", node(SOUND.model_copy(update={"mount_table": {}}))),
+        ("version_driver", node(SOUND.model_copy(update={"versions": {}}))),
+        ("mismatch_gsp", node(SOUND.model_copy(update={"versions": {"driver": "1"}}))),
+        ("service_munge", node(SOUND.model_copy(update={"services": None}))),
+        ("service_munge", node(SOUND.model_copy(update={"services": {"munge.service": "inactive"}}))),
+        ("service_munge", node(SOUND.model_copy(update={"services": {"munge.service": "masked"}}))),
+    ],
+)  # fmt: skip
+def test_what_was_not_read_of_a_node_heals_nothing(code: str, drained: DrainedNode) -> None:
+    assert not heals(code, drained)
+
+
+def test_a_disk_that_is_read_only_for_the_second_night_is_not_healed() -> None:
+    """Last night's snapshot has it, too, so that it is no news: the one before the drain had it not."""
+    disk = {"source": "/dev/sda1", "type": "ext4", "options": "rw", "super_options": "rw"}
+    then = BEFORE.model_copy(update={"mount_table": {"/": disk}})
+    for options in ({"options": "ro"}, {"super_options": "ro,errors=remount-ro"}):
+        now = SOUND.model_copy(update={"mount_table": {"/": disk | options}})
+        assert not heals("mount_read_only", node(now, before=then, failed=now))
+    assert heals("mount_read_only", node(SOUND.model_copy(update={"mount_table": {"/": disk}}), before=then))
+    # By design, before the drain as well.
+    boot = {"/boot": disk | {"options": "ro"}}
+    now = SOUND.model_copy(update={"mount_table": {"/": disk} | boot})
+    assert heals(
+        "mount_read_only", node(now, before=then.model_copy(update={"mount_table": {"/": disk} | boot}))
+    )
+
+
+def test_one_of_two_services_is_enough_and_is_called_by_the_first() -> None:
+    expected = Expectation(services=("chronyd|chrony",))
+    now = SOUND.model_copy(update={"services": {"chrony.service": "active", "chronyd.service": "not-found"}})
+    assert heals("service_chronyd", node(now, expected=expected))
+
+
+SICK = [snapshot(name) for name in ("n1-throttling", "n1-nvlink-down", "n1-missing-gpu", "n1-xid")]
+SICK += [SOUND, each_gpu(pcie_width=8), each_gpu(True, memory_total_bytes=1 << 30)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(SICK), st.data())
+def test_less_evidence_never_heals(sick: NodeSnapshot, data: st.DataObject) -> None:
+    """Each value of a node or of one GPU gone: no code heals that did not before."""
+    could = all_healed(sick)
+    if data.draw(st.booleans()) and sick.gpus:
+        place = data.draw(st.integers(0, len(sick.gpus) - 1))
+        field = data.draw(st.sampled_from(sorted(GpuSnapshot.model_fields.keys() - {"uuid", "errors"})))
+        gpus = list(sick.gpus)
+        gpus[place] = gpus[place].model_copy(update={field: nothing(getattr(gpus[place], field))})
+        less = sick.model_copy(update={"gpus": tuple(gpus)})
+    else:
+        kept = {"node", "gone_gpus", "gone_ports", "truncated", "xids", "hardware_events", "reboots"}
+        field = data.draw(st.sampled_from(sorted(NodeSnapshot.model_fields.keys() - kept)))
+        less = sick.model_copy(update={field: nothing(getattr(sick, field))})
+    assert all_healed(less) <= could
+
+
+def all_healed(tonight: NodeSnapshot) -> set[str]:
+    read = healed_evidence(node(tonight))
+    return {code for code in CODES if lacking_for(code, read) == ()}
+
+
+def nothing(value: Any) -> Any:
+    """Return the absence of a value, as a snapshot has it."""
+    return None if value is None or isinstance(value, int | float) else type(value)()
+
+
+# Through the code of validate.yml: the examples of the issue, and more, in nights.
+
+NAMES = ("n1", "n2", "n3")
+
+
+def in_smi(pattern: str, text: str) -> Callable[[Answer], None]:
+    """Return a change of the first place that a pattern has in nvidia-smi's answer."""
+
+    def change(answer: Answer) -> None:
+        smi = answer["facts"]["tools"]["nvidia_smi_xml"]
+        smi["stdout"], count = re.subn(pattern, text, smi["stdout"], count=1)
+        assert count == 1, pattern
+
+    return change
+
+
+def without_gpus(count: int) -> Callable[[Answer], None]:
+    def change(answer: Answer) -> None:
+        smi = answer["facts"]["tools"]["nvidia_smi_xml"]
+        smi["stdout"] = re.sub(r"(?s)<gpu id=.*?</gpu>", "", smi["stdout"], count=count)
+        smi["stdout"] = re.sub("<attached_gpus>.*?</attached_gpus>", "", smi["stdout"])
+
+    return change
+
+
+def log(line: str) -> Callable[[Answer], None]:
+    def change(answer: Answer) -> None:
+        tool = answer["health"]["tools"]["kernel_log"]
+        tool["stdout"] += f"{answer['health']['epoch'] - 1:.6f} n1 kernel: {line}\n"
+
+    return change
+
+
+def no_log(answer: Answer) -> None:
+    answer["health"]["tools"]["kernel_log"] = {"status": "absent"}
+
+
+def no_tool(name: str) -> Callable[[Answer], None]:
+    return lambda answer: answer["health"]["tools"].pop(name) and None
+
+
+def in_smi_of(code: str, good: str, bad: str, absent: str) -> Any:
+    """Return a case: a code, the fault in nvidia-smi's answer, and the answer that lacks the reading."""
+    return pytest.param(code, in_smi(good, bad), in_smi(good, absent), id=f"{code} {absent}")
+
+
+def link_down(answer: Answer) -> None:
+    tool = answer["health"]["tools"]["nvlink_status"]
+    tool["stdout"] = re.sub(r"Link 3: .*", "Link 3: <inactive>", tool["stdout"], count=1)
+
+
+def port_down(answer: Answer) -> None:
+    answer["health"]["hca"]["mlx5_0"]["1"]["state"] = "1: DOWN"
+
+
+HW = "<clocks_event_reason_hw_thermal_slowdown>"
+SW = "<clocks_event_reason_sw_power_cap>"
+
+
+@pytest.mark.parametrize(
+    ("code", "fault", "absence"),
+    [
+        in_smi_of("fabric_unhealthy", "<summary>Healthy", "<summary>Unhealthy", "<summary>N/A"),
+        in_smi_of("fabric_unhealthy", "<summary>Healthy</summary>", "<summary>Bad</summary>", ""),
+        in_smi_of("memory_temperature", "<memory_temp>40 C", "<memory_temp>110 C", "<memory_temp>N/A"),
+        in_smi_of("mig_on", "<current_mig>Disabled", "<current_mig>Enabled", "<current_mig>N/A"),
+        in_smi_of("ecc_off", "<pending_ecc>Enabled", "<pending_ecc>Disabled", "<pending_ecc>N/A"),
+        in_smi_of("gpu_memory", "<total>284208 MiB", "<total>142104 MiB", "<total>N/A"),
+        in_smi_of("temperature", "<gpu_temp_tlimit>48 C", "<gpu_temp_tlimit>-1 C", "<gpu_temp_tlimit>N/A"),
+        ("throttled", in_smi(f"{HW}Not Active", f"{HW}Active"), in_smi(f"{SW}Not Active", f"{SW}N/A")),
+        ("gpu_missing", without_gpus(1), without_gpus(4)),
+        ("gpu_missing", without_gpus(2), without_gpus(2)),
+        ("xid_79", log("NVRM: Xid (PCI:0008:06:00): 79, GPU has fallen off the bus."), no_log),
+        ("storage_error", log("blk_update_request: critical medium error, dev nvme0n1, sector 5"), no_log),
+        ("port_down", port_down, lambda answer: answer["health"].pop("hca")),
+        ("nvlink_down", link_down, no_tool("nvlink_status")),
+    ],
+)
+def test_a_node_returns_by_what_was_read_and_never_by_what_was_not(
+    tmp_path: Path, code: str, fault: Callable[[Answer], Any], absence: Callable[[Answer], Any]
+) -> None:
+    """A night that drains, nights in which the very reading lacks, and two in which it is well."""
+    results = tmp_path / "results"
+    ours: dict[str, str] = {}
+    boot = ["boot-1"]
+    # Where the inventory expects little, little that lacks makes a night unproven.
+    expected: dict[str, Any] = {"gpus": 4, "gpu_readings": [], "slurm": False}
+    if code in ("fabric_unhealthy", "mig_on", "gpu_memory", "ecc_off"):
+        expected |= {"gpu_readings": ["ecc", "temperature"], "nvlinks": 18, "ports": 1}
+
+    def a_night(change: Callable[[Answer], Any] | None) -> NodeNight:
+        night = begin_night(results, NAMES, owner_pid=os.getpid())
+        number = len(night_folders(results))
+        for name in NAMES:
+            answer = copy.deepcopy(recorded_answers()[f"{name}-sound"])
+            answer.pop("seal", None)
+            answer["facts"]["boot_id"] = f"{boot[0]}-{name}"
+            for key in ("begin", "epoch"):
+                answer["health"][key] += number * 86_400
+            answer["health"]["since"] = answer["health"]["begin"] - 86_400
+            # The last boot is long over, and its log is another one's.
+            answer["health"]["tools"]["kernel_log"]["stdout"] = ""
+            if name == "n1" and change is not None:
+                change(answer)
+            begin, end = answer["health"]["begin"], answer["health"]["epoch"]
+            store_snapshot(
+                night, name, sealed_answer(answer), asked=begin, answered=end, sku="gb300",
+                expected=expected,
+            )  # fmt: skip
+        states = {
+            name: {
+                "known": True,
+                "state_after": "IDLE",
+                "drained_by": "ours" if name in ours else "none",
+                "reason": ours.get(name, ""),
+                "jobs": [],
+            }
+            for name in NAMES
+        }
+        judged = judge_fleet(
+            night,
+            asked=dict.fromkeys(NAMES, ""),
+            being_imaged={},
+            slurm=states,
+            members="".join(f"{name}|batch|none\n" for name in NAMES),
+            share=0.5,
+            return_hours=0,
+        )
+        close_night(night, did={})
+        ours.update({one["node"]: f"rackproof-night: {one['reason']}" for one in judged.drain})
+        return next(one for one in read_night(night_folders(results)[0]).nodes if one.node == "n1")
+
+    first = a_night(None)
+    assert first.plan == "", first.reason_texts()
+    failed = a_night(fault)
+    assert (failed.plan, code in failed.codes()) == ("drain", True), failed.reason_texts()
+    for _ in range(2):
+        lacks = a_night(absence)
+        assert lacks.plan == "", lacks.why
+        assert lacks.hold is not None
+        assert lacks.hold.passes == 0, (lacks.why, lacks.reason_texts())
+    boot[0] = "boot-2"
+    well = [a_night(None) for _ in range(3)]
+    told = [(one.plan, one.why, one.reason_texts()) for one in well]
+    assert well[0].plan == "", told
+    assert "return" in (one.plan for one in well[1:]), told
