@@ -8,6 +8,8 @@ The rules, in one place:
   alarms (:mod:`rackproof.analysis.fleet_model`); proven losses fail, smaller ones and whole racks degrade,
   suspicions are unproven until they are measured again;
 * where no earlier night is known: nodes of one SKU by robust z (median and MAD), each by its worst GPU;
+* without any floor: a GPU far below its own past, or below the others of a SKU with few nodes, and what its
+  model cannot do: unproven, however many show it;
 * not measured, not finite, or without any floor: unproven;
 * one kind of finding on more than a share of the fleet is a fault of the tool or the fabric until
   proven otherwise: unproven instead of fail, said once, and no reason to drain anybody.
@@ -39,17 +41,18 @@ from rackproof.core.judging import NO_REFERENCE, SkuReference, judge
 from rackproof.core.records import Direction, Measurement, Node, Reference, Verdict
 from rackproof.core.text import percent, quantity
 from rackproof.store.history.readings import Accepted, Floats, Integers, Part, Readings
+from rackproof.store.history.references import physical_objection
 from rackproof.store.history.rows import Measured
 
 MAD_TO_SIGMA = 1.4826
 """A normal distribution's standard deviation in units of its median absolute deviation."""
 
-CHECKS = ("missing", "number", "reference", "floor", "fleet", "drift", "rack")
+CHECKS = ("missing", "number", "reference", "floor", "fleet", "drift", "rack", "past", "physics")
 
 # From good to bad, as records.worst() orders them.
 _VERDICTS = (Verdict.PASS, Verdict.DEGRADED, Verdict.UNPROVEN, Verdict.FAIL)
 _DEGRADED, _UNPROVEN, _FAIL = 1, 2, 3
-_MISSING, _NUMBER, _REFERENCE, _FLOOR, _FLEET, _DRIFT, _RACK = range(len(CHECKS))
+_MISSING, _NUMBER, _REFERENCE, _FLOOR, _FLEET, _DRIFT, _RACK, _PAST, _PHYSICS = range(len(CHECKS))
 _REASONS_SHOWN = 20
 
 Bools = NDArray[np.bool_]
@@ -76,6 +79,9 @@ class AnomalyPolicy:
     outlier_fails: float = -0.07
     outlier_least: int = 5
     """Nodes of one SKU below which they are not compared."""
+    gross: float = 0.2
+    """A GPU that lost so much of its own past, or is so far below the others of few, is unproven by that
+    alone: what all nodes lose together is no weather then."""
     chance: float = 0.1
     resolution: float = 0.0025
     share: float = 0.15
@@ -198,11 +204,13 @@ def judge_night(
     policy = policy or AnomalyPolicy()
     fleet = _Fleet(readings, asked)
     found, floors, unreferenced = _floors(fleet, references, accepted, policy)
+    found.append(_impossible(fleet))
     notes = []
     if past:
         model = _compare_nights(fleet, conditions, twice, policy)
         notes = _weigh_floors(fleet, found, floors, len(floors) - len(accepted), model)
         found += [*model.found, *_outliers(fleet, policy, model.judged)]
+        found += [_gross_losses(fleet, model.early, policy), *_below_few(fleet, policy)]
     found += _missing(fleet, past)
     whole = _join_findings(found)
     if not policy.require_references and len(unreferenced):
@@ -495,6 +503,72 @@ def _outliers(fleet: _Fleet, policy: AnomalyPolicy, judged: Bools) -> list[_Find
         made.base = np.full(int(out.sum()), middle * fleet.sign[one % len(fleet.quantities)])
         found.append(made)
     return found
+
+
+def _gpu_rows(fleet: _Fleet) -> NDArray[np.intp]:
+    """Return tonight's rows of GPUs: a CPU's speed depends on what else runs."""
+    is_gpu = np.array([part.kind == "gpu" for part in fleet.parts], dtype=bool)
+    rows: NDArray[np.intp] = fleet.tonight[is_gpu[fleet.readings.part[fleet.tonight]]]
+    return rows
+
+
+def _gross_losses(fleet: _Fleet, early: Floats, policy: AnomalyPolicy) -> _Findings:
+    """Return what is far below the median of its own earlier nights, whatever the rest of the fleet shows."""
+    rows = _gpu_rows(fleet)
+    base = early[rows]
+    # A comparison with NaN, where no night or one is known, is false.
+    lost = base - fleet.goodness(rows) > policy.gross * np.abs(base)
+    made = _findings_on_rows(fleet, rows[lost], _PAST, _UNPROVEN)
+    made.base = np.abs(base[lost])
+    return made
+
+
+def _below_few(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
+    """Return GPUs far below the faster ones of their SKU, of SKUs with too few nodes for a median."""
+    rows = _gpu_rows(fleet)
+    owner, quantities = fleet.owner[rows], fleet.readings.quantity[rows]
+    kinds, kind = np.unique(
+        fleet.sku[owner].astype(np.int64) * len(fleet.quantities) + quantities, return_inverse=True
+    )
+    found = []
+    for place in range(len(kinds)):
+        some = rows[kind == place]
+        if len(np.unique(fleet.owner[some])) >= policy.outlier_least:
+            continue
+        good = fleet.goodness(some)
+        # The faster half is what is possible: of two nodes the slower one is the suspect.
+        base = float(np.nanquantile(good, 0.75)) if np.isfinite(good).any() else np.nan
+        far = some[base - good > policy.gross * abs(base)]
+        made = _findings_on_rows(fleet, far, _FLEET, _UNPROVEN)
+        made.base = np.full(len(far), abs(base))
+        found.append(made)
+    return found
+
+
+def _impossible(fleet: _Fleet) -> _Findings:
+    """Return numbers of GPUs that no sound one of the model has: more than its peak, or absurdly little."""
+    rows, value = _gpu_rows(fleet), fleet.readings.value
+    number: dict[str, int] = {}
+    models = np.array([number.setdefault(part.name, len(number)) for part in fleet.parts], dtype=np.int64)
+    kinds, kind = np.unique(
+        models[fleet.readings.part[rows]] * len(fleet.quantities) + fleet.readings.quantity[rows],
+        return_inverse=True,
+    )
+    bad: list[int] = []
+    for place in range(len(kinds)):
+        some = rows[(kind == place) & np.isfinite(value[rows])]
+        extremes = some[[value[some].argmin(), value[some].argmax()]] if len(some) else some
+        # Of a sound fleet two numbers of each kind are looked at, and the others lie between them.
+        if any(_objection(fleet, int(row)) for row in extremes):
+            bad += [int(row) for row in some if _objection(fleet, int(row))]
+    return _findings_on_rows(fleet, np.array(bad, dtype=np.intp), _PHYSICS, _UNPROVEN)
+
+
+def _objection(fleet: _Fleet, row: int) -> str:
+    """Return why a GPU's number cannot be that of a sound GPU of its model; empty where it can."""
+    what = fleet.quantities[int(fleet.readings.quantity[row])]
+    product = fleet.parts[int(fleet.readings.part[row])].name
+    return physical_objection(what.metric, what.labels, what.unit, float(fleet.readings.value[row]), product)
 
 
 def _fleet_tables(
@@ -846,8 +920,15 @@ def _reason_text(fleet: _Fleet, found: _Findings, row: int, known: Sequence[Refe
     check = int(found.check[row])
     value, base = float(found.value[row]), float(found.base[row])
     what = fleet.quantities[int(found.quantity[row])]
-    if check == _MISSING:
-        return f"{value:.0f} of {base:.0f} measured tonight{_unmeasured(fleet, found, row)}"
+    if check in (_MISSING, _PAST, _PHYSICS):
+        return {
+            _MISSING: lambda: f"{value:.0f} of {base:.0f} measured tonight{_unmeasured(fleet, found, row)}",
+            _PAST: lambda: (
+                f"{quantity(value, what.unit)} is {percent(off)} off the median of its own earlier nights, "
+                f"{quantity(base, what.unit)}: more than any weather"
+            ),
+            _PHYSICS: lambda: _objection(fleet, int(found.row[row])),
+        }[check]()
     odds = float(found.odds[row])
     if check == _RACK:
         lasted = _duration_and_odds(int(found.nights[row]), odds)

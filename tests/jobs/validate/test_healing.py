@@ -294,7 +294,7 @@ SICK = [snapshot(name) for name in ("n1-throttling", "n1-nvlink-down", "n1-missi
 SICK += [SOUND, each_gpu(pcie_width=8), each_gpu(True, memory_total_bytes=1 << 30)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.sampled_from(SICK), st.data())
 def test_less_evidence_never_heals(sick: NodeSnapshot, data: st.DataObject) -> None:
     """Each value of a node or of one GPU gone: no code heals that did not before."""

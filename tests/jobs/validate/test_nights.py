@@ -391,10 +391,10 @@ def test_at_most_twenty_reasons_are_reported() -> None:
     many = replace(
         readings,
         **{name: np.repeat(getattr(readings, name), 10) for name in ("quantity", "part", "node", "night")},
-        value=np.repeat(readings.value, 10) / 2,
+        value=np.repeat(readings.value, 10) / 1.5,
     )
     node = judge_night(many, floors()).nodes[0]
-    assert (len(node.reasons), node.more) == (20, 30)
+    assert (len(node.reasons), node.more) == (20, 20)
     assert node.reasons[0].verdict is Verdict.FAIL
 
 

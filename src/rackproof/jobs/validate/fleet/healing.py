@@ -300,19 +300,23 @@ def _running_services(node: DrainedNode) -> Iterator[str]:
             yield _snake(units[0].removesuffix(".service"))
 
 
-def _as_before_the_drain(node: DrainedNode) -> EvidenceState:
-    """Return whether nothing is worse than before the drain.
+def _as_before(code: str) -> Callable[[DrainedNode], EvidenceState]:
+    """Return whether a code is not found in comparison with the night before the drain.
 
     Last night's snapshot does not show it: what is compared with it is news for one night.
     """
-    if node.before is None:
-        return _state(node.is_first)
-    found = check_node(node.tonight, previous=node.before, expected=node.expected)
-    return _state(not any(one.code in _BY_COMPARISON for one in found))
+
+    def state(node: DrainedNode) -> EvidenceState:
+        if node.before is None:
+            return _state(node.is_first)
+        found = check_node(node.tonight, previous=node.before, expected=node.expected)
+        return _state(all(one.code != code for one in found))
+
+    return state
 
 
-_BY_COMPARISON = frozenset(
-    ("gpu_serial_changed", "gpu_memory", "pcie_width", "pcie_generation", "nvlink_down", "nvlink_slow")
+_BY_COMPARISON = (
+    *("gpu_serial_changed", "gpu_memory", "pcie_width", "pcie_generation", "nvlink_down", "nvlink_slow"),
 )
 """Codes that a night may give because the night before was better."""
 
@@ -370,7 +374,10 @@ EVIDENCE: tuple[RequiredEvidence[DrainedNode], ...] = (
     _row("fabric_status", _FABRIC, _gpus(lambda gpu: gpu.fabric_status == "Success")),
     _row("fabric_health", _FABRIC, _gpus(lambda gpu: gpu.fabric_health == "Healthy")),
     _row("fabric_clique", _FABRIC, _values("fabric_clique", "fabric_cluster")),
-    _row("as_before", "the snapshot before the drain", _as_before_the_drain),
+    *(
+        _row(f"{code}_as_before", "the snapshot before the drain", _as_before(code))
+        for code in _BY_COMPARISON
+    ),
     _row("kernel_log", "journalctl, or dmesg", _tool("kernel_log")),
     _row("booted", "the boot's id", _booted),
     _row("reset_or_booted", "the boot's id, or the GPUs' recovery action", _reset_or_booted),
@@ -379,7 +386,7 @@ EVIDENCE: tuple[RequiredEvidence[DrainedNode], ...] = (
     _row("card_links", "/sys/bus/pci/devices", _card_links),
     _row("memlock", "the limits of a process", lambda node: state_of_value(node.tonight.memlock_bytes)),
     _row("shm", "statvfs of /dev/shm", lambda node: state_of_value(node.tonight.shm_bytes)),
-    _row("memory", "/proc/meminfo", lambda node: _state(node.tonight.memory_bytes > 0)),
+    _row("memory", "/proc/meminfo", lambda node: _state((node.tonight.memory_bytes or 0) > 0)),
     _row("clock", "the node's clock", lambda node: state_of_value(node.tonight.clock_offset_s)),
     _row("mounts", "/proc/self/mountinfo", _mounts),
     _row("writable_mounts", "/proc/self/mountinfo", _writable_mounts),
@@ -400,9 +407,9 @@ HEALED_BY: Mapping[str, tuple[str, ...]] = {
     "no_driver": ("gpus",),
     "gpu_missing": ("gpus",),
     "gpus_missing": ("gpus",),
-    "gpu_serial_changed": ("gpu_serials", "as_before"),
+    "gpu_serial_changed": ("gpu_serials", "gpu_serial_changed_as_before"),
     "gpu_unreadable": ("gpu_readings",),
-    "gpu_memory": ("gpu_memory", "as_before"),
+    "gpu_memory": ("gpu_memory", "gpu_memory_as_before"),
     "memory_in_use": ("idle_memory",),
     "ecc_sram_uncorrectable": ("sram",),
     "remap_failure": ("remap_failure",),
@@ -413,17 +420,17 @@ HEALED_BY: Mapping[str, tuple[str, ...]] = {
     "repair_pending": ("repairs", "booted"),
     "mig_on": ("mig",),
     "recovery_needed": ("recovery",),
-    "pcie_width": ("pcie_width", "as_before"),
-    "pcie_generation": ("pcie_generation", "as_before"),
+    "pcie_width": ("pcie_width", "pcie_width_as_before"),
+    "pcie_generation": ("pcie_generation", "pcie_generation_as_before"),
     "throttled": ("throttling",),
     "slowed_down": ("slowdowns",),
     "temperature": ("margin",),
     "too_hot": ("temperature",),
     "memory_temperature": ("memory_temperature",),
     "power_limit": ("power_limit",),
-    "nvlink_down": ("nvlinks", "as_before"),
+    "nvlink_down": ("nvlinks", "nvlink_down_as_before"),
     "nvlink_missing": ("nvlinks",),
-    "nvlink_slow": ("nvlinks", "as_before"),
+    "nvlink_slow": ("nvlinks", "nvlink_slow_as_before"),
     "fabric_incomplete": ("fabric_state",),
     "fabric_failed": ("fabric_state", "fabric_status"),
     "fabric_unhealthy": ("fabric_health",),
