@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import copy
 import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rackproof.core.finding_codes import registry
 from rackproof.jobs.validate.fleet.healing import (
     EVIDENCE,
     HEALED_BY,
@@ -24,8 +24,6 @@ from rackproof.jobs.validate.fleet.healing import (
 )
 from rackproof.jobs.validate.judge import judge_fleet
 from rackproof.jobs.validate.tasks import begin_night, close_night, store_snapshot
-from rackproof.logs import kernel_events
-from rackproof.nodes import health_checks, kernel_log, slurm_states
 from rackproof.nodes.answer_seal import sealed_answer
 from rackproof.nodes.health_checks import Expectation
 from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, build_snapshot
@@ -36,54 +34,33 @@ Answer = dict[str, Any]
 EXPECTED = Expectation(
     gpus=4, nvlinks=18, ports=1, port_gbps=800, mounts=("/",), services=("nvidia-persistenced",)
 )
-# Kinds of the kernel's log that never fail a node.
-NEVER_FAIL = {"task_hung", "out_of_memory", "cpu_throttled", "damaged_line", "xid", "sxid"}
 
 
 # The table has every code that can drain.
 
 
-def codes_that_fail(path: str) -> Iterator[str]:
-    """Yield the codes of findings whose verdict may be FAIL; of one that is made up, how it begins."""
-    for call in ast.walk(ast.parse(Path(path).read_text())):
-        if not isinstance(call, ast.Call):
-            continue
-        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-        values = [*call.args, *(key.value for key in call.keywords)]
-        verdicts = {one.attr for one in values if isinstance(one, ast.Attribute)}
-        if name not in ("finding", "HealthFinding", "_finding") or verdicts & {"UNPROVEN", "DEGRADED"}:
-            continue
-        codes = [key.value for key in call.keywords if key.arg == "code"] or call.args[:1]
-        for code in codes:
-            if isinstance(code, ast.Constant) and isinstance(code.value, str):
-                yield code.value
-            elif isinstance(code, ast.JoinedStr) and isinstance(code.values[0], ast.Constant):
-                yield f"{code.values[0].value}*"
-
-
 MADE_UP = {
-    "version_*": ("version_driver", "version_infiniband_mlx5_0"),
-    "mismatch_*": ("mismatch_gsp", "mismatch_module_nvidia"),
     "xid_*": ("xid_79", "xid_48", "xid_154"),
     "sxid_*": ("sxid_20034",),
-    "service_*": ("service_munge",),
-    "link_*": ("link_width", "link_speed"),
-    "port_*": tuple(f"port_{health_checks._snake(name)}" for name in health_checks._COUNTER_LIMITS),
+    "version_*": ("version_driver", "version_infiniband_mlx5_0"),
+    "mismatch_*": ("mismatch_gsp", "mismatch_module_nvidia"),
+    "service_*": ("service_munge", "service_docker"),
 }
+"""Codes of a family of the registry."""
+
+
+def codes_that_drain() -> Iterator[str]:
+    """Yield the codes of health checks that fail a node and are no hint alone."""
+    for entry in registry().values():
+        fails = "night" in entry.jobs and "fail" in entry.verdicts
+        if fails and entry.actions and set(entry.confidences) - {"hint"}:
+            yield from MADE_UP[entry.code] if "*" in entry.code else (entry.code,)
 
 
 def test_every_code_that_can_drain_has_a_row() -> None:
-    found = set(codes_that_fail(health_checks.__file__))
-    assert len(found) > 40
-    # Codes in variables: of versions and services, which are made up as those above, and of the kernel's log.
-    kinds = {kind for kind in get_args(kernel_events.Kind) if kind not in NEVER_FAIL}
-    found |= kinds | {"version_*", "service_*", "sxid_*"}
-    made_up = {one for code in found if code.endswith("*") for one in MADE_UP[code]}
-    known = {code for code in found if not code.endswith("*")} | made_up
-    assert {code for code in known if healing_evidence(code) is None} == set()
-    # What Slurm shows of a node is a hint, for which no night drains.
-    assert 'confidence="hint"' in Path(slurm_states.__file__).read_text()
-    assert kernel_log.HardwareEvent.model_fields["code"].annotation is str
+    found = set(codes_that_drain())
+    assert len(found) > 60
+    assert {code for code in found if healing_evidence(code) is None} == set()
 
 
 def test_no_row_is_for_nothing() -> None:

@@ -328,9 +328,8 @@ def _snake(name: str) -> str:
 def _row(
     name: str, read_from: str, state: Callable[[DrainedNode], EvidenceState]
 ) -> RequiredEvidence[DrainedNode]:
-    return RequiredEvidence(
-        name=name, read_from=read_from, state=state, code="not_read_again", remedy="see the node's page"
-    )
+    # No finding: what lacks is in the reason why a node stays drained.
+    return RequiredEvidence[DrainedNode](name, read_from, state, "", "see the node's page")
 
 
 _FABRIC = "nvidia-smi -q, fabric"
