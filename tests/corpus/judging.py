@@ -142,7 +142,15 @@ def machine_answer(name: str) -> dict[str, Any]:
         name: _tool_answer(inside[key]) if key in inside else absent for key, name in _GPU_TOOLS.items()
     }
     health_tools = {name: _tool_answer(inside[key]) for key, name in _HEALTH_TOOLS.items() if key in inside}
-    facts = {"boot_id": "boot-1", "tools": gpu_tools, "files": {}, "memlock_bytes": -1, "shm_bytes": 64 << 30}
+    facts = {
+        "boot_id": "boot-1",
+        "tools": gpu_tools,
+        "files": {"mountinfo": "22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n"},
+        "memlock_bytes": -1,
+        "shm_bytes": 64 << 30,
+    }
+    systemd = {"failed_units": "", "units": "", "clock": "NTPSynchronized=yes\n"}
+    health_tools |= {name: _tool_answer(text) for name, text in systemd.items()}
     epoch = datetime.fromisoformat(about["taken"]).timestamp()
     health = {"begin": epoch, "epoch": epoch, "booted": epoch - 86_400, "tools": health_tools}
     health["disk"] = {

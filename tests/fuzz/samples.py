@@ -23,11 +23,13 @@ def _smi(number: int) -> str:
     gpus = "".join(
         f"<gpu id='0000000{slot}:06:00.0'><product_name>H200</product_name><uuid>{uuid(number, slot)}</uuid>"
         f"<minor_number>{slot}</minor_number><serial>S{number}{slot}</serial>"
-        "<temperature><gpu_temp>50 C</gpu_temp><gpu_temp_tlimit>30 C</gpu_temp_tlimit></temperature>"
+        "<temperature><gpu_temp>50 C</gpu_temp><gpu_temp_tlimit>30 C</gpu_temp_tlimit>"
+        "<memory_temp>45 C</memory_temp></temperature>"
         f"{SECTIONS}</gpu>"
         for slot in range(2)
     )
-    return f"<nvidia_smi_log><driver_version>{DRIVER}</driver_version>{gpus}</nvidia_smi_log>"
+    about = f"<driver_version>{DRIVER}</driver_version><attached_gpus>2</attached_gpus>"
+    return f"<nvidia_smi_log>{about}{gpus}</nvidia_smi_log>"
 
 
 def _unit(state: str) -> str:

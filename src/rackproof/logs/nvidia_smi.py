@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 from xml.parsers import expat
@@ -150,10 +150,11 @@ def read_gpus(data: bytes) -> tuple[Gpu, ...]:
     return tuple(gpu for gpu, _element in _gpus_of(_read_xml(data)))
 
 
-def read_gpu_texts(data: bytes) -> tuple[tuple[Gpu, Callable[[str], str]], ...]:
-    """Return the GPUs as :func:`read_gpus` does, each with what gives the text at a path of tags.
+def read_gpu_texts(data: bytes) -> tuple[tuple[Gpu, Callable[[str], str], tuple[str, ...]], ...]:
+    """Return the GPUs as :func:`read_gpus` does, each with what gives the text at a path, and unknown values.
 
-    The text is cleaned; "" for what is absent or ``N/A``.
+    The text at a path of tags is cleaned; "" for what is absent or ``N/A``. Unknown values are those of
+    :func:`_unknown_values`.
 
     Args:
         data: the whole document.
@@ -161,7 +162,102 @@ def read_gpu_texts(data: bytes) -> tuple[tuple[Gpu, Callable[[str], str]], ...]:
     Raises:
         ValueError: the document cannot be read; the message names the reason.
     """
-    return tuple((gpu, element.get) for gpu, element in _gpus_of(_read_xml(data)))
+    return tuple(
+        (gpu, element.get, tuple(_unknown_values(element))) for gpu, element in _gpus_of(_read_xml(data))
+    )
+
+
+RECOVERY_WORDS = ("reset", "reboot", "drain")
+"""A recovery action that the driver asks for has one of these: GPU Reset, Node Reboot, Drain P2P."""
+
+
+def recovery_verdict(action: str) -> Verdict | None:
+    """Return what a GPU's recovery action means, None where it needs none; an unknown one is unproven."""
+    if action.lower() in ("", "none"):
+        return None
+    return Verdict.FAIL if any(word in action.lower() for word in RECOVERY_WORDS) else Verdict.UNPROVEN
+
+
+def fabric_fault(state: str, status: str) -> tuple[str, str] | None:
+    """Return code and words of what keeps a GPU out of its NVLink fabric, None where nothing does."""
+    if state not in ("", "Completed", "Not Supported"):
+        return "fabric_incomplete", f"fabric is {state:.40}: does the fabric manager run?"
+    if status not in ("", "Success", "Not Supported"):
+        return "fabric_failed", f"the fabric's status is {status:.40}"
+    return None
+
+
+def is_fabric_unhealthy(summary: str) -> bool:
+    """Return whether the fabric's health is none that a GPU at work has."""
+    return summary not in ("", "Healthy", "Not Supported")
+
+
+_YES_NO, _ON_OFF = frozenset({"Yes", "No"}), frozenset({"Enabled", "Disabled"})
+_WORDS: Mapping[str, frozenset[str]] = {
+    "ecc_mode/current_ecc": _ON_OFF,
+    "ecc_mode/pending_ecc": _ON_OFF,
+    "mig_mode/current_mig": _ON_OFF,
+    "ecc_errors/unrepairable_memory": _YES_NO,
+    "ecc_errors/channel_repair_pending": _YES_NO,
+    "ecc_errors/tpc_repair_pending": _YES_NO,
+    "ecc_errors/aggregate/sram_threshold_exceeded": _YES_NO,
+    "remapped_rows/remapped_row_pending": _YES_NO,
+    "remapped_rows/remapped_row_failure": _YES_NO,
+}
+"""Words that checks know, by path. What else stands there is no good value until somebody has looked."""
+_WELL = frozenset(
+    {
+        *("", "No", "None", "False", "Full", "Not Supported"),
+        "Requested functionality has been deprecated",
+    }
+)
+"""Words of a reading that no check knows, and that says of itself that nothing is wrong."""
+_SCANNED = (
+    "ecc_errors",
+    "remapped_rows",
+    "gpu_reset_status",
+    "retired_pages",
+)
+_HEALTH = "fabric/health"
+"""Sections in which a driver to come may report a fault under a new name."""
+_LISTS = ("summary", "partition_assigned", "remapped_row_histogram")
+_REASONS = ("clocks_event_reasons", "clocks_throttle_reasons")
+_KNOWN_REASONS = frozenset(
+    {
+        *("gpu_idle", "idle", "applications_clocks_setting", "sw_power_cap", "sw_power_capping"),
+        *("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "hw_power_brake"),
+        *("sync_boost", "sw_thermal_slowdown", "display_clocks_setting", "display_clock_setting"),
+    }
+)
+
+
+def _unknown_values(gpu: _Element) -> Iterator[str]:
+    """Yield as ``path: words`` what a GPU's description says in words that no check knows."""
+    for path, known in _WORDS.items():
+        text = gpu.get(path)
+        if text and text not in known:
+            yield f"{path}: {text:.60}"
+    # A health that is none has a finding, of which its parts only say more.
+    is_told = is_fabric_unhealthy(gpu.get("fabric/health/summary"))
+    for section in _SCANNED if is_told else (*_SCANNED, _HEALTH):
+        for tag, text in _plain_children(gpu, section):
+            is_known = f"{section}/{tag}" in _WORDS or text in _WELL or _leading(text) is not None
+            if not is_known and tag not in _LISTS:
+                yield f"{section}/{tag}: {text:.60}"
+    for section in _REASONS:
+        for tag, text in _plain_children(gpu, section):
+            reason = tag.removeprefix("clocks_event_reason_").removeprefix("clocks_throttle_reason_")
+            is_known = text == "Active" and reason in _KNOWN_REASONS
+            if text not in ("", "Not Active") and not is_known:
+                yield f"{section}/{reason}: {text:.60}"
+
+
+def _plain_children(gpu: _Element, section: str) -> Iterator[tuple[str, str]]:
+    """Yield tag and text of a section's elements that have no others below them."""
+    found = gpu.find(section)
+    for child in found.children if found else ():
+        if not child.children:
+            yield child.tag, found.get(child.tag) if found else ""
 
 
 class _Whole(LogParser):
@@ -252,14 +348,13 @@ class NvidiaSmiXmlParser(_Whole):
         log = self.log
         wanted = element.find("gpu_recovery_action")
         action = element.get("gpu_recovery_action")
-        if wanted is not None and action not in ("", "None"):
-            known = any(word in action.lower() for word in ("reset", "reboot", "drain"))
-            log.find(
-                "recovery_action",
-                f"GPU {gpu.index} {gpu.uuid}: the driver asks for: {action}",
-                Verdict.FAIL if known else Verdict.UNPROVEN,
-                line=wanted.line,
-            )
+        if wanted is not None and (verdict := recovery_verdict(action)):
+            message = f"GPU {gpu.index} {gpu.uuid}: the driver asks for: {action}"
+            log.find("recovery_action", message, verdict, line=wanted.line)
+        self._fabric(gpu, element)
+        for unknown in _unknown_values(element):
+            message = f"GPU {gpu.index} {gpu.uuid}: a value that no check knows: {unknown}"
+            log.find("gpu_value_unknown", message, Verdict.UNPROVEN, line=element.line)
         for path in _SLOWED:
             if element.get(path) == "Active":
                 message = f"GPU {gpu.index} {gpu.uuid}: slowed down ({path.rpartition('/')[2]})"
@@ -271,6 +366,18 @@ class NvidiaSmiXmlParser(_Whole):
             if _CSV_FAULT.search(text) or (name == "gpu_temperature" and not _is_temperature(value, text)):
                 message = f"GPU {gpu.index} {gpu.uuid}: {name} is {text:.60}"
                 log.find("impossible_value", message, Verdict.UNPROVEN, line=element.line)
+
+    def _fabric(self, gpu: Gpu, element: _Element) -> None:
+        """Judge whether a GPU is a member of its NVLink fabric, and how that is."""
+        place = element.find("fabric")
+        line = place.line if place else element.line
+        if fault := fabric_fault(element.get("fabric/state"), element.get("fabric/status")):
+            code, words = fault
+            self.log.find(code, f"GPU {gpu.index} {gpu.uuid}: {words}", Verdict.FAIL, line=line)
+        summary = element.get("fabric/health/summary")
+        if is_fabric_unhealthy(summary):
+            message = f"GPU {gpu.index} {gpu.uuid}: fabric health is {summary:.40}"
+            self.log.find("fabric_unhealthy", message, Verdict.FAIL, line=line)
 
 
 def _is_temperature(value: float | None, text: str) -> bool:
@@ -344,11 +451,12 @@ _XML_FAULTS: tuple[tuple[str, str, Verdict, str], ...] = (
         "DRAM uncorrectable errors",
     ),
     ("ecc_errors/unrepairable_memory", "memory_unrepairable", Verdict.FAIL, "unrepairable memory"),
-    ("ecc_errors/channel_repair_pending", "repair_pending", Verdict.DEGRADED, "a channel repair is pending"),
+    ("ecc_errors/channel_repair_pending", "repair_pending", Verdict.FAIL, "a channel repair is pending"),
+    ("ecc_errors/tpc_repair_pending", "repair_pending", Verdict.FAIL, "a TPC repair is pending"),
     (
         "remapped_rows/remapped_row_pending",
         "remap_pending",
-        Verdict.DEGRADED,
+        Verdict.FAIL,
         "a row remap waits for a reset",
     ),
     ("remapped_rows/remapped_row_failure", "remap_failure", Verdict.FAIL, "a row could not be remapped"),

@@ -13,17 +13,27 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from ipaddress import ip_address
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
+from rackproof.core.evidence import EvidenceState, LackingEvidence, lacking_evidence
 from rackproof.core.gpu_models import expected_model, other_models
 from rackproof.core.records import Record, Text, Verdict
 from rackproof.core.text import number, percent, sanitize, size
 from rackproof.core.untrusted import leading_number
 from rackproof.logs.kernel_events import verdict_of
+from rackproof.logs.nvidia_smi import fabric_fault, is_fabric_unhealthy, recovery_verdict
 from rackproof.nodes.kernel_log import HardwareEvent, XidEvent, normalize_bus_id, resolved_by_boot
+from rackproof.nodes.night_evidence import (
+    DRIVER_TOOLS,
+    GPU_EVIDENCE,
+    NODE_EVIDENCE,
+    PORT_EVIDENCE,
+    TOOL_EVIDENCE,
+    is_address,
+)
+from rackproof.nodes.night_evidence import GPU_READINGS as GPU_READINGS
 from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, PortSnapshot, reboot_counter_key
 
 GIB = 1 << 30
@@ -34,9 +44,6 @@ MOST_FINDINGS = 200
 _MOST_EVIDENCE = 1000
 REBOOTS_UNTIL_INSPECTION = 2
 """After so many reboots for one XID of one GPU somebody has to inspect the hardware."""
-
-_DRIVER_TOOLS = ("nvidia_smi_xml", "nvlink_status", "nvlink_errors", "nvidia_smi_list", "nvidia_smi_query")
-"""Tools that ask the driver: one that hangs in it cannot be killed, and only a reboot ends it."""
 
 _BOUND_TO_DRIVER = ("fabricmanager", "gsp", "module.nvidia", "module.nvidia_peermem")
 """These are built for one driver and refuse, or misbehave with, any other."""
@@ -131,6 +138,7 @@ class Expectation:
         "throttling",
         "power_limit",
         "recovery_action",
+        "memory",
     )
     fabric: bool = False
     mig: bool = False
@@ -345,7 +353,7 @@ def check_node(
     node = NodeSubject(
         snapshot, previous, expected or Expectation(), majority or {}, limits or Limits(), idle
     )
-    findings = [finding for check in NODE_CHECKS for finding in check(node)]
+    findings = [*_lacking(node), *(finding for check in NODE_CHECKS for finding in check(node))]
     order = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED, Verdict.PASS)
     findings.sort(key=lambda finding: order.index(finding.verdict))
     return tuple(_with_count(node, findings) if len(findings) > MOST_FINDINGS else findings)
@@ -412,37 +420,63 @@ def _as_fleetwide(finding: HealthFinding) -> HealthFinding:
 # Tools: whether they answered, whole and in time.
 
 
-def _hung_tools(node: NodeSubject) -> Iterator[HealthFinding]:
+def _lacking(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find what lacks of the evidence that a night's judgement rests on, before any check looks at it."""
+    of_node = lacking_evidence((*TOOL_EVIDENCE, *NODE_EVIDENCE), node)
+    for lacking in _alike(of_node):
+        yield node.finding(*_lacking_finding(lacking))
+    for gpu in _gpu_subjects(node):
+        for lacking in _alike(lacking_evidence(GPU_EVIDENCE, gpu)):
+            yield gpu.finding(*_lacking_finding(lacking))
+    for port in _port_subjects(node):
+        for lacking in _alike(lacking_evidence(PORT_EVIDENCE, port)):
+            code, verdict, _, evidence, _ = _lacking_finding(lacking)
+            yield port.finding(code, verdict, evidence)
+
+
+def _alike(found: Iterable[LackingEvidence]) -> Iterable[Sequence[LackingEvidence]]:
+    """Return evidence of one code and verdict together: one finding, however many readings lack."""
+    alike: dict[tuple[str, Verdict], list[LackingEvidence]] = {}
+    for one in found:
+        code = "tool_hung" if one.state is EvidenceState.HUNG else one.code
+        alike.setdefault((code, one.verdict), []).append(one)
+    return alike.values()
+
+
+def _lacking_finding(lacking: Sequence[LackingEvidence]) -> tuple[str, Verdict, Action, str, Confidence]:
+    first = lacking[0]
+    states = ", ".join(f"{one.name}: {one.state.value}" for one in lacking)
+    evidence = first.message if len(lacking) == 1 else f"{states}; {first.message.rpartition('; ')[2]}"
+    if first.state is not EvidenceState.HUNG:
+        return (
+            first.code,
+            first.verdict,
+            "configure" if first.code == "disk_unknown" else "watch",
+            evidence,
+            "hint",
+        )
+    if first.verdict is Verdict.FAIL:
+        return "tool_hung", first.verdict, "reboot", evidence, "likely"
+    return "tool_hung", first.verdict, "watch", evidence, "hint"
+
+
+def _other_hung_tools(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find tools that hung though a night does not rest on them: other gatherers ask more."""
+    asked = {row.name for row in TOOL_EVIDENCE}
     for tool, status in node.snapshot.tools.items():
-        if status != "hung":
+        if status != "hung" or tool in asked or tool.startswith("statfs "):
             continue
         evidence = f"{tool} gave no answer in time"
-        if tool in _DRIVER_TOOLS:
+        if tool in DRIVER_TOOLS:
             yield node.finding("tool_hung", Verdict.FAIL, "reboot", evidence, "likely")
         else:
             yield node.finding("tool_hung", Verdict.DEGRADED, "watch", evidence, "hint")
 
 
-def _unanswered_driver(node: NodeSubject) -> Iterator[HealthFinding]:
-    status = node.snapshot.tools.get("nvidia_smi_xml", "")
-    if not node.wants_gpus:
-        return
-    if status == "no_driver":
-        yield node.finding(
-            "no_driver",
-            Verdict.FAIL,
-            "configure",
-            "nvidia-smi does not reach the driver: not loaded, or of another version",
-            "likely",
-        )
-    elif status != "hung" and not node.snapshot.gpus:
-        yield node.finding(
-            "gpus_unknown",
-            Verdict.UNPROVEN,
-            "watch",
-            f"nvidia-smi: {status or 'not asked'}, no GPU can be read",
-            "hint",
-        )
+def _unreached_driver(node: NodeSubject) -> Iterator[HealthFinding]:
+    if node.wants_gpus and node.snapshot.tools.get("nvidia_smi_xml") == "no_driver":
+        evidence = "nvidia-smi does not reach the driver: not loaded, or of another version"
+        yield node.finding("no_driver", Verdict.FAIL, "configure", evidence, "likely")
 
 
 def _slow_driver(node: NodeSubject) -> Iterator[HealthFinding]:
@@ -451,23 +485,6 @@ def _slow_driver(node: NodeSubject) -> Iterator[HealthFinding]:
     if node.snapshot.tools.get("nvidia_smi_xml") == "ok" and taken_s > limit_s:
         evidence = f"nvidia-smi took {taken_s:.1f} s; more than {limit_s:g} s"
         yield node.finding("tool_slow", Verdict.FAIL, "reboot", evidence, "likely")
-
-
-def _unanswered_tools(node: NodeSubject) -> Iterator[HealthFinding]:
-    needed = ["kernel_log"] if node.wants_gpus else []
-    needed += ["nvlink_status"] if node.expected.nvlinks else []
-    for tool in needed:
-        status = node.snapshot.tools.get(tool, "not asked")
-        # One that hung has a finding of its own.
-        if status not in ("ok", "hung"):
-            yield node.finding(f"{tool}_unknown", Verdict.UNPROVEN, "watch", f"{tool}: {status}", "hint")
-
-
-def _unanswered_disks(node: NodeSubject) -> Iterator[HealthFinding]:
-    for tool, status in node.snapshot.tools.items():
-        if tool.startswith("statfs ") and status not in ("ok", "hung"):
-            evidence = f"{tool}: no file system can be seen"
-            yield node.finding("disk_unknown", Verdict.UNPROVEN, "configure", evidence, "hint")
 
 
 def _truncated_answers(node: NodeSubject) -> Iterator[HealthFinding]:
@@ -483,12 +500,7 @@ _ACCEPT = "-e validate_accept_identity=true accepts it"
 
 def _hostname(node: NodeSubject) -> Iterator[HealthFinding]:
     wanted, found = node.expected.hostname, node.snapshot.hostname
-    if not wanted or _is_address(wanted):
-        return
-    if not found:
-        evidence = "its host name was not gathered"
-        yield node.finding("hostname_unknown", Verdict.UNPROVEN, "watch", evidence, "hint")
-    elif _short_name(found) != _short_name(wanted):
+    if wanted and found and not is_address(wanted) and _short_name(found) != _short_name(wanted):
         evidence = (
             f"it calls itself {found}, not {wanted}: the wrong machine, or swapped names; where names differ "
             "by design set validate_hostname"
@@ -500,20 +512,9 @@ def _short_name(name: str) -> str:
     return name.partition(".")[0].lower()
 
 
-def _is_address(name: str) -> bool:
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
 def _machine(node: NodeSubject) -> Iterator[HealthFinding]:
     known, found = node.snapshot.identity_serial, node.snapshot.serial
-    if known and not found:
-        evidence = f"its serial number cannot be read; it was {known}"
-        yield node.finding("machine_unknown", Verdict.UNPROVEN, "watch", evidence, "hint")
-    elif known != found:
+    if found and known != found:
         evidence = (
             f"its serial number is {found}, and was {known}: another machine, or a new board; {_ACCEPT}"
         )
@@ -528,7 +529,7 @@ def _changed_gpu(node: NodeSubject, gpu: GpuSnapshot, code: str, evidence: str) 
     return subject.finding(code, Verdict.UNPROVEN, "configure", f"{evidence}; {_ACCEPT}", "likely")
 
 
-# Presence of GPUs. Where none can be read, _unanswered_driver has a finding, and no GPU counts as missing.
+# Presence of GPUs. Where none can be read, that is a finding, and no GPU counts as missing.
 
 
 def _gone_gpus(node: NodeSubject) -> Iterator[HealthFinding]:
@@ -595,11 +596,15 @@ def _gpu_list(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _each_gpu(node: NodeSubject) -> Iterator[HealthFinding]:
-    for gpu in node.snapshot.gpus:
-        gpus_before = node.previous.gpus if node.previous else ()
-        before = next((other for other in gpus_before if other.uuid == gpu.uuid), None)
+    for subject in _gpu_subjects(node):
         for check in GPU_CHECKS:
-            yield from check(GpuSubject(node, gpu, before))
+            yield from check(subject)
+
+
+def _gpu_subjects(node: NodeSubject) -> Iterator[GpuSubject]:
+    before = _by_uuid(reversed(node.previous.gpus)) if node.previous else {}
+    for gpu in node.snapshot.gpus:
+        yield GpuSubject(node, gpu, before.get(gpu.uuid))
 
 
 def _unreadable_values(subject: GpuSubject) -> Iterator[HealthFinding]:
@@ -613,30 +618,10 @@ def _unreadable_values(subject: GpuSubject) -> Iterator[HealthFinding]:
         yield subject.finding("gpu_unreadable", Verdict.UNPROVEN, "watch", evidence, "hint")
 
 
-GPU_READINGS: Mapping[str, Callable[[GpuSnapshot], bool]] = {
-    "ecc": lambda gpu: (
-        gpu.ecc_enabled is False
-        or (gpu.ecc_enabled is True and None not in (gpu.sram_uncorrectable, gpu.dram_uncorrectable))
-    ),
-    "row_remapping": lambda gpu: None not in (gpu.remap_pending, gpu.remap_failure),
-    "pcie_link": lambda gpu: None not in (gpu.pcie_width, gpu.pcie_width_max, gpu.pcie_generation),
-    # A sensor that shows 0 °C shows nothing.
-    "temperature": lambda gpu: gpu.temperature_c is not None and gpu.temperature_c > 0,
-    "throttling": lambda gpu: gpu.throttled is not None,
-    "power_limit": lambda gpu: gpu.power_limit_w is not None,
-    "recovery_action": lambda gpu: bool(gpu.recovery_action),
-    "fabric": lambda gpu: bool(gpu.fabric_state and gpu.fabric_status),
-}
-"""What a driver can report of a GPU, to whether it did."""
-
-
-def _missing_readings(subject: GpuSubject) -> Iterator[HealthFinding]:
-    expected = subject.node.expected
-    wanted = (*expected.gpu_readings, *(("fabric",) if expected.fabric else ())) if expected.gpus else ()
-    missing = [name for name in wanted if not GPU_READINGS[name](subject.gpu)]
-    if missing:
-        evidence = f"nvidia-smi reports nothing of: {', '.join(missing)}"
-        yield subject.finding("gpu_readings_missing", Verdict.UNPROVEN, "watch", evidence, "hint")
+def _unknown_values(subject: GpuSubject) -> Iterator[HealthFinding]:
+    if unknown := subject.gpu.unknown_values:
+        evidence = f"values that no check knows: {', '.join(unknown)}"
+        yield subject.finding("gpu_value_unknown", Verdict.UNPROVEN, "watch", evidence, "hint")
 
 
 def _uncorrectable_sram(subject: GpuSubject) -> Iterator[HealthFinding]:
@@ -719,11 +704,14 @@ def _memory_of_gpu(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _recovery_action(subject: GpuSubject) -> Iterator[HealthFinding]:
-    requested = subject.gpu.recovery_action.lower()
-    if requested not in ("", "none"):
-        action: Action = "reboot" if "reboot" in requested else "reset"
-        evidence = f"the driver asks for: {sanitize(subject.gpu.recovery_action, 60)}"
-        yield subject.finding("recovery_needed", Verdict.FAIL, action, evidence)
+    requested = subject.gpu.recovery_action
+    if verdict := recovery_verdict(requested):
+        action: Action = "reboot" if "reboot" in requested.lower() else "reset"
+        evidence = f"the driver asks for: {sanitize(requested, 60)}"
+        known = verdict is Verdict.FAIL
+        yield subject.finding(
+            "recovery_needed", verdict, action if known else "watch", evidence, "certain" if known else "hint"
+        )
 
 
 def _pcie_link(subject: GpuSubject) -> Iterator[HealthFinding]:
@@ -802,10 +790,6 @@ def _slowdowns(subject: GpuSubject) -> Iterator[HealthFinding]:
     if subject.before is None:
         return
     limit_s = subject.node.limits.slowdown_s * _days_between(subject.node.previous, subject.node.snapshot)
-    missing = [reason for reason in subject.before.slowdown_s if reason not in subject.gpu.slowdown_s]
-    if missing:
-        evidence = f"the driver no longer counts {', '.join(missing)}, as it did last night"
-        yield subject.finding("slowdown_unknown", Verdict.UNPROVEN, "watch", evidence, "hint")
     for reason, now_s in subject.gpu.slowdown_s.items():
         before_s = subject.before.slowdown_s.get(reason)
         if before_s is None:
@@ -915,12 +899,6 @@ def _slow_nvlinks(subject: GpuSubject) -> Iterator[HealthFinding]:
         yield subject.finding("nvlink_slow", Verdict.FAIL, "reset", evidence, "likely")
 
 
-def _uncounted_nvlink_errors(subject: GpuSubject) -> Iterator[HealthFinding]:
-    if subject.gpu.link_errors is None and any(subject.gpu.links.values()):
-        evidence = "the errors of its NVLinks, or of one of them, cannot be read"
-        yield subject.finding("nvlink_errors_unknown", Verdict.UNPROVEN, "watch", evidence, "hint")
-
-
 def _nvlink_errors(subject: GpuSubject) -> Iterator[HealthFinding]:
     now, before = subject.gpu.link_errors, subject.before.link_errors if subject.before else None
     if now is not None and before is not None and now > before:
@@ -930,14 +908,11 @@ def _nvlink_errors(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 def _fabric(subject: GpuSubject) -> Iterator[HealthFinding]:
     gpu = subject.gpu
-    if gpu.fabric_state not in ("", "Completed", "Not Supported"):
-        evidence = f"fabric is {sanitize(gpu.fabric_state, 40)}: does the fabric manager run?"
-        yield subject.finding("fabric_incomplete", Verdict.FAIL, "configure", evidence, "likely")
-    elif gpu.fabric_status not in ("", "Success", "Not Supported"):
-        evidence = f"the fabric's status is {sanitize(gpu.fabric_status, 40)}"
-        yield subject.finding("fabric_failed", Verdict.FAIL, "configure", evidence, "likely")
+    if fault := fabric_fault(gpu.fabric_state, gpu.fabric_status):
+        code, evidence = fault
+        yield subject.finding(code, Verdict.FAIL, "configure", evidence, "likely")
     # Links that are down make the fabric unhealthy, and have a finding of their own.
-    if gpu.fabric_health not in ("", "Healthy", "Not Supported") and not _links_down(gpu):
+    if is_fabric_unhealthy(gpu.fabric_health) and not _links_down(gpu):
         evidence = f"fabric health is {sanitize(gpu.fabric_health, 40)}"
         yield subject.finding("fabric_unhealthy", Verdict.FAIL, "reset", evidence, "likely")
 
@@ -1096,33 +1071,34 @@ def _port_count(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _each_port(node: NodeSubject) -> Iterator[HealthFinding]:
-    for port in node.snapshot.ports:
-        subject = PortSubject(node, port, node.known_ports.get((port.device, port.port)))
+    for subject in _port_subjects(node):
         for check in PORT_CHECKS:
             yield from check(subject)
 
 
+def _port_subjects(node: NodeSubject) -> Iterator[PortSubject]:
+    for port in node.snapshot.ports:
+        yield PortSubject(node, port, node.known_ports.get((port.device, port.port)))
+
+
 def _port_link(subject: PortSubject) -> Iterator[HealthFinding]:
     port = subject.port
-    if not port.state:
-        # Nothing was read: that is no proof of a fault.
-        yield subject.finding("port_unknown", Verdict.UNPROVEN, "no state can be read")
-    elif port.state != "active":
+    if port.state and port.state != "active":
         physical = f", physically {port.physical}" if port.physical else ""
         yield subject.finding("port_down", Verdict.FAIL, f"{port.state}{physical}")
-    else:
-        yield from _port_rate(subject)
+    elif port.state and port.rate_gbps is not None:
+        yield from _port_rate(subject, port.rate_gbps)
 
 
-def _port_rate(subject: PortSubject) -> Iterator[HealthFinding]:
-    rate_gbps, wanted_gbps = subject.port.rate_gbps, subject.node.expected.port_gbps
+def _port_rate(subject: PortSubject, rate_gbps: float) -> Iterator[HealthFinding]:
+    wanted_gbps = subject.node.expected.port_gbps
     before = subject.before
     # Where nothing is expected the port's own past is the measure.
     usual_gbps = (before.usual_gbps or before.rate_gbps or 0.0) if before else 0.0
-    if wanted_gbps and (rate_gbps or 0) < wanted_gbps:
+    if wanted_gbps and rate_gbps < wanted_gbps:
         evidence = f"{number(rate_gbps)} of {number(wanted_gbps)} Gb/s"
         yield subject.finding("port_slow", Verdict.FAIL, evidence)
-    elif rate_gbps and rate_gbps < usual_gbps:
+    elif rate_gbps < usual_gbps:
         evidence = f"{number(rate_gbps)} Gb/s, before {number(usual_gbps)}"
         yield subject.finding("port_slow", Verdict.FAIL, evidence)
 
@@ -1218,22 +1194,6 @@ def _shared_memory(node: NodeSubject) -> Iterator[HealthFinding]:
         yield node.finding("shm", Verdict.FAIL, "configure", evidence)
 
 
-def _unknown_system(node: NodeSubject) -> Iterator[HealthFinding]:
-    snapshot, limits = node.snapshot, node.limits
-    # What is not asked for may be absent.
-    values = (
-        ("memlock", snapshot.memlock_bytes, limits.memlock_bytes),
-        ("shared memory", snapshot.shm_bytes, limits.shm_bytes),
-        ("memory", snapshot.memory_bytes or None, node.expected.memory_bytes),
-        ("clock", snapshot.clock_offset_s, True),
-        ("disk", snapshot.disk or None, limits.disk_free),
-    )
-    unknown = [name for name, value, wanted in values if wanted and value is None]
-    if unknown:
-        evidence = f"not gathered: {', '.join(unknown)}"
-        yield node.finding("system_unknown", Verdict.UNPROVEN, "watch", evidence, "hint")
-
-
 def _memory(node: NodeSubject) -> Iterator[HealthFinding]:
     memory_bytes, wanted = node.snapshot.memory_bytes, node.expected.memory_bytes
     # Firmware and kernel keep a share for themselves.
@@ -1243,14 +1203,9 @@ def _memory(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _mounts(node: NodeSubject) -> Iterator[HealthFinding]:
-    mounts, wanted = node.snapshot.mounts, node.expected.mounts
-    if mounts is None:
-        if wanted:
-            evidence = "mounts were not gathered"
-            yield node.finding("mounts_unknown", Verdict.UNPROVEN, "watch", evidence, "hint")
-        return
-    for mount in expected_mounts(node.expected):
-        if mount.path not in mounts:
+    mounts = node.snapshot.mounts
+    for mount in expected_mounts(node.expected) if mounts is not None else ():
+        if mount.path not in (mounts or ()):
             yield node.finding("mount_missing", Verdict.FAIL, "configure", f"{mount.path} is not mounted")
         else:
             yield from _mount_differences(node, mount)
@@ -1352,14 +1307,9 @@ _STARTING = ("activating", "deactivating", "maintenance", "unknown")
 
 def _services(node: NodeSubject) -> Iterator[HealthFinding]:
     services = node.snapshot.services
-    if services is None:
-        if node.expected.services:
-            evidence = f"systemctl: {node.snapshot.tools.get('units', 'not asked')}; no service can be seen"
-            yield node.finding("services_unknown", Verdict.UNPROVEN, "watch", evidence, "hint")
-        return
-    for wanted in node.expected.services:
+    for wanted in node.expected.services if services is not None else ():
         names = service_units(wanted)
-        states = [services.get(name, "unknown") for name in names]
+        states = [(services or {}).get(name, "unknown") for name in names]
         if wanted.endswith("?"):
             # Absent, or with nothing to do on such a node.
             states = [state for state in states if state not in ("not-found", "condition")]
@@ -1406,11 +1356,9 @@ def _leading(text: str) -> float:
 
 
 NODE_CHECKS: tuple[Callable[[NodeSubject], Iterable[HealthFinding]], ...] = (
-    _hung_tools,
-    _unanswered_driver,
+    _other_hung_tools,
+    _unreached_driver,
     _slow_driver,
-    _unanswered_tools,
-    _unanswered_disks,
     _truncated_answers,
     _hostname,
     _machine,
@@ -1432,7 +1380,6 @@ NODE_CHECKS: tuple[Callable[[NodeSubject], Iterable[HealthFinding]], ...] = (
     _driver_mismatches,
     _locked_memory,
     _shared_memory,
-    _unknown_system,
     _memory,
     _mounts,
     _read_only_mounts,
@@ -1445,7 +1392,7 @@ NODE_CHECKS: tuple[Callable[[NodeSubject], Iterable[HealthFinding]], ...] = (
 """Findings of one verdict are shown in this order: what explains the most comes first."""
 GPU_CHECKS: tuple[Callable[[GpuSubject], Iterable[HealthFinding]], ...] = (
     _unreadable_values,
-    _missing_readings,
+    _unknown_values,
     _uncorrectable_sram,
     _row_remapping,
     _correctable_errors,
@@ -1466,7 +1413,6 @@ GPU_CHECKS: tuple[Callable[[GpuSubject], Iterable[HealthFinding]], ...] = (
     _power_limit,
     _nvlinks,
     _slow_nvlinks,
-    _uncounted_nvlink_errors,
     _nvlink_errors,
     _fabric,
     _leftover_memory,

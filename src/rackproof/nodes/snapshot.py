@@ -108,8 +108,8 @@ class GpuSnapshot(Record):
     remap_pending: bool | None = None
     remap_failure: bool | None = None
     memory_unrepairable: bool | None = None
-    repairs_pending: tuple[str, ...] = ()
-    """What of it waits for a reset to be repaired: channels, TPCs."""
+    repairs_pending: tuple[str, ...] | None = None
+    """What of it waits for a reset to be repaired: channels, TPCs; None where the driver does not tell."""
     ecc_enabled_next: bool | None = None
     """Whether ECC is on after the next reset."""
     mig: bool | None = None
@@ -141,6 +141,8 @@ class GpuSnapshot(Record):
     link_errors: int | None = None
     errors: tuple[str, ...] = ()
     """Error texts of the driver in place of a value: they are no value, and no "N/A" either."""
+    unknown_values: tuple[str, ...] = ()
+    """Values in words that no check knows, as ``path: words``."""
 
     @property
     def place(self) -> str:
@@ -187,6 +189,8 @@ class NodeSnapshot(Record):
     booted: float | None = None
     boot_id: str = ""
     loaded: bool = False
+    container: bool = False
+    """Whether the node is a container: its clock and its services may be its host's."""
     gpus: tuple[GpuSnapshot, ...] = ()
     attached_gpus: int | None = None
     """How many GPUs the driver counts, besides those that it lists."""
@@ -287,6 +291,7 @@ def build_snapshot(
         epoch=epoch,
         boot_id=boot_id,
         loaded=health.get("loaded") is True,
+        container=node.get("container") is True,
         gpus=gpus,
         attached_gpus=_attached_gpus(stdout_of(tools, "nvidia_smi_xml")),
         unlisted_gpus=_unlisted_gpus(gpus, {*speeds, *errors}),
@@ -401,7 +406,10 @@ def _read_gpus(
     except ValueError:
         return ()
     return tuple(
-        _read_gpu(gpu, text, speeds.get(gpu.uuid, {}), errors.get(gpu.uuid, {})) for gpu, text in gpus
+        _read_gpu(gpu, text, speeds.get(gpu.uuid, {}), errors.get(gpu.uuid, {})).model_copy(
+            update={"unknown_values": unknown[:MOST_UNLISTED]}
+        )
+        for gpu, text, unknown in gpus
     )
 
 
@@ -487,10 +495,13 @@ def _read_gpu(
     )
 
 
-def _pending_repairs(text: Callable[[str], str]) -> tuple[str, ...]:
+def _pending_repairs(text: Callable[[str], str]) -> tuple[str, ...] | None:
     """Return what waits for a reset to be repaired; drivers before 570 do not report it."""
     parts = ("channel", "tpc")
-    return tuple(part for part in parts if _flag(text, f"ecc_errors/{part}_repair_pending", "Yes", "No"))
+    pending = {part: _flag(text, f"ecc_errors/{part}_repair_pending", "Yes", "No") for part in parts}
+    if all(state is None for state in pending.values()):
+        return None
+    return tuple(part for part, state in pending.items() if state)
 
 
 def _whole_sum(text: Callable[[str], str], *paths: str) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from rackproof.core.records import Verdict
 from rackproof.logs.kernel_events import requested_action
 from rackproof.nodes.health_checks import (
+    GPU_READINGS,
     Expectation,
     HealthFinding,
     check_node,
@@ -42,11 +44,18 @@ GPU = GpuSnapshot(
     temperature_c=40,
     link_errors=0,
     ecc_enabled=True,
+    ecc_enabled_next=True,
     sram_uncorrectable=0,
+    sram_threshold=False,
+    sram_correctable=0,
     dram_uncorrectable=0,
+    dram_correctable=0,
+    throttled=(),
+    memory_total_bytes=80 << 30,
     remap_pending=False,
     remap_failure=False,
     links={"0": True, "1": True},
+    link_gb_s={"0": 26.562, "1": 26.562},
     fabric_state="Completed",
     fabric_health="Healthy",
     memory_used_bytes=0,
@@ -66,11 +75,25 @@ SOUND = NodeSnapshot(
     epoch=1_000_000,
     boot_id="a",
     gpus=(GPU,),
+    attached_gpus=1,
     ports=(PORT,),
+    links={"0010:03": {"current_link_width": "16", "max_link_width": "16"}},
     versions={"driver": "580.1", "fabricmanager": "580.1", "ofed": "24.10"},
-    tools={"nvidia_smi_xml": "ok", "kernel_log": "ok", "nvlink_status": "ok"},
+    tools={
+        "nvidia_smi_xml": "ok",
+        "nvlink_status": "ok",
+        "nvlink_errors": "ok",
+        "kernel_log": "ok",
+        "failed_units": "ok",
+        "units": "ok",
+        "clock": "ok",
+    },
     seconds={"nvidia_smi_xml": 1.0},
     mounts=("/", "/shared"),
+    mount_table={"/": {"source": "a", "type": "ext4", "options": "rw", "super_options": "rw"}}
+    | {"/shared": {"source": "b", "type": "nfs4", "options": "rw", "super_options": "rw"}},
+    failed_units=(),
+    services={},
     disk={"/": {"total_bytes": 100.0, "free_bytes": 50.0, "read_only": 0.0}},
     memory_bytes=1 << 40,
     memlock_bytes=-1,
@@ -141,9 +164,14 @@ CASES: list[tuple[NodeSnapshot, str, Verdict, str]] = [
     (port(state="down", physical="polling"), "port_down", F, "inspect"),
     (port(state="", rate_gbps=None), "port_unknown", U, "inspect"),
     (port(rate_gbps=200), "port_slow", F, "inspect"),
-    (port(counters={"symbol_error": 8}), "port_symbol_error", F, "inspect"),
-    (port(counters={"symbol_error": 1}), "port_symbol_error", F, "inspect"),  # began anew, and rose again
-    (port(counters={"port_rcv_errors": 151}), "port_port_rcv_errors", F, "inspect"),
+    (port(counters={**PORT.counters, "symbol_error": 8}), "port_symbol_error", F, "inspect"),
+    (
+        port(counters={**PORT.counters, "symbol_error": 1}),
+        "port_symbol_error",
+        F,
+        "inspect",
+    ),  # began anew, and rose again
+    (port(counters={**PORT.counters, "port_rcv_errors": 151}), "port_port_rcv_errors", F, "inspect"),
     (node(ports=()), "port_missing", F, "reboot"),
     (
         node(links={"0010:03": {"current_link_width": "8", "max_link_width": "16"}}),
@@ -167,7 +195,7 @@ CASES: list[tuple[NodeSnapshot, str, Verdict, str]] = [
         "configure",
     ),
     (node(tools={**SOUND.tools, "kernel_log": "failed"}), "kernel_log_unknown", U, "watch"),
-    (node(tools={"nvidia_smi_xml": "ok", "nvlink_status": "ok"}), "kernel_log_unknown", U, "watch"),
+    (node(tools={**SOUND.tools, "kernel_log": ""}), "kernel_log_unknown", U, "watch"),
     (node(tools={**SOUND.tools, "ofed_info": "hung"}), "tool_hung", D, "watch"),
     (node(tools={**SOUND.tools, "nvlink_errors": "hung"}), "tool_hung", F, "reboot"),
     (node(seconds={"nvidia_smi_xml": 5.5}), "tool_slow", F, "reboot"),
@@ -395,7 +423,9 @@ def test_what_most_of_the_fleet_shows_is_no_nodes_fault() -> None:
 
 def test_counters_are_rates() -> None:
     """Errors of ten days are judged as ten days' errors."""
-    late = port(counters={"port_rcv_errors": 550}).model_copy(update={"epoch": SOUND.epoch + 10 * 86_400})
+    late = port(counters={**PORT.counters, "port_rcv_errors": 550}).model_copy(
+        update={"epoch": SOUND.epoch + 10 * 86_400}
+    )
     assert check_node(late, previous=SOUND) == ()
     soon = late.model_copy(update={"epoch": SOUND.epoch + 86_400})
     assert codes(check_node(soon, previous=SOUND)) == ["port_port_rcv_errors"]
@@ -409,7 +439,7 @@ def test_a_look_survives_being_kept() -> None:
 def test_memory_that_was_not_reported_is_unknown_and_not_missing() -> None:
     found = check_node(node(memory_bytes=0), expected=Expectation(memory_bytes=1 << 40))
     assert [(one.code, one.verdict) for one in found] == [("system_unknown", U)]
-    assert found[0].evidence == "not gathered: memory"
+    assert found[0].evidence.startswith("memory_bytes (/proc/meminfo): absent; ")
 
 
 def shown(gpus: int, ports: int, rate: int = 400, unreadable: bool = False) -> dict[str, Any]:
@@ -584,8 +614,10 @@ def damaged_gpu(text: str) -> GpuSnapshot:
 def missing_readings(one: GpuSnapshot, **expected: Any) -> str:
     found = check_node(node(gpus=(one,)), expected=Expectation(gpus=1, **expected))
     texts = [finding.evidence for finding in found if finding.code == "gpu_readings_missing"]
+    reading_of = {field: reading for reading, fields in GPU_READINGS.items() for field in fields}
     assert all(finding.verdict is U for finding in found if finding.code == "gpu_readings_missing")
-    return texts[0].partition(": ")[2] if texts else ""
+    names = re.findall(r"(\w+)(?: \([^)]*\))?: (?:absent|damaged)", " ".join(texts))
+    return ", ".join(dict.fromkeys(reading_of[name] for name in names))
 
 
 def test_a_whole_answer_misses_nothing() -> None:
@@ -623,9 +655,9 @@ def test_old_drivers_spell_the_reasons_otherwise() -> None:
 
 
 def test_an_error_text_is_neither_a_bad_nor_a_good_value() -> None:
-    threshold = "<aggregate><sram_threshold_exceeded>{}</sram_threshold_exceeded></aggregate></ecc_errors>"
-    assert damaged_gpu(SECTIONS.replace("</ecc_errors>", threshold.format("Yes"))).sram_threshold is True
-    assert damaged_gpu(SECTIONS.replace("</ecc_errors>", threshold.format("ERR!"))).sram_threshold is None
+    for word, flag in (("Yes", True), ("ERR!", None)):
+        text = SECTIONS.replace("exceeded>No", f"exceeded>{word}")
+        assert damaged_gpu(text).sram_threshold is flag
     assert damaged_gpu(SECTIONS.replace("Enabled", "[Unknown Error]")).ecc_enabled is None
 
 

@@ -46,7 +46,10 @@ def node(mountinfo: str = MOUNTINFO, *units: str, status: str = "ok", **disk: An
             "node": {"clock": {"asked_at": 1.0, "epoch": 1.0}},
             "health": {
                 "disk": {"/": root},
-                "tools": {"units": {"status": status, "rc": 0, "stdout": "\n\n".join(units)}},
+                "tools": {
+                    "units": {"status": status, "rc": 0, "stdout": "\n\n".join(units)},
+                    "slurm_controller": {"status": "ok", "stdout": "Slurmctld(primary) at c is UP\n"},
+                },
             },
         },
     )
@@ -103,8 +106,9 @@ def test_a_service_runs_or_does_not(shown: str, wanted: str, verdict: Verdict) -
 
 @pytest.mark.parametrize("status", ["absent", "failed", "hung", ""])
 def test_without_systemd_s_answer_no_service_is_proven(status: str) -> None:
-    assert ("services_unknown", U) in judged(node(status=status), services=["slurmd"])
-    assert ("services_unknown", U) not in judged(node(status=status))
+    code = "tool_hung" if status == "hung" else "services_unknown"
+    assert (code, U) in judged(node(status=status), services=["slurmd"])
+    assert (code, U) not in judged(node(status=status))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +132,11 @@ def test_a_node_that_reaches_no_controller_is_unproven(
     seen = build_snapshot("n1", {"health": {"tools": tools}})
     assert seen.reaches_slurm is reached
     for services in (["slurmd"], ["munge", "slurmd.service"]):
-        assert (("slurm_unreachable", U) in judged(seen, services=services)) is (reached is False)
+        found = judged(seen, services=services)
+        assert (("slurm_unreachable", U) in found) is (reached is False)
+        # Without an answer nothing is known of it.
+        unknown = "tool_hung" if status == "hung" else "slurm_controller_unknown"
+        assert ((unknown, U) in found) is (reached is None)
     # A machine that has Slurm's programs and is nobody's node.
     assert ("slurm_unreachable", U) not in judged(seen, services=["docker"])
 

@@ -1,0 +1,626 @@
+"""What the judgement "night of a node" rests on, as tables: of the node, of its GPUs, of its ports, of tools.
+
+``health_checks.check_node`` walks them before any check runs. A row is named after the field of the snapshot,
+or the tool of the gatherer, that it is about; a test compares rows with fields and tools. What a machine
+legitimately does not have is not needed of it, or harmless for a reason that its row has. No I/O.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
+
+from rackproof.core.evidence import EvidenceState, RequiredEvidence, state_of_tool, state_of_value
+from rackproof.core.records import Verdict
+from rackproof.nodes.snapshot import NodeSnapshot
+
+if TYPE_CHECKING:
+    from rackproof.nodes.health_checks import GpuSubject, NodeSubject, PortSubject
+
+_SMI = "nvidia-smi -q -x"
+_LINK_STATUS, _LINK_ERRORS = "nvidia-smi nvlink -s", "nvidia-smi nvlink -e"
+_SYSFS_PORT = "/sys/class/infiniband"
+_ASK_AGAIN = "ask by hand, then let the node be judged again"
+
+DRIVER_TOOLS = ("nvidia_smi_xml", "nvlink_status", "nvlink_errors", "nvidia_smi_list", "nvidia_smi_query")
+"""Tools that ask the driver: one that hangs in it cannot be killed, and only a reboot ends it."""
+
+GPU_READINGS: Mapping[str, tuple[str, ...]] = {
+    "ecc": (
+        *("ecc_enabled", "ecc_enabled_next", "sram_uncorrectable", "sram_threshold", "sram_correctable"),
+        *("dram_uncorrectable", "dram_correctable"),
+    ),
+    "row_remapping": ("remap_pending", "remap_failure"),
+    "pcie_link": ("pcie_width", "pcie_width_max", "pcie_generation", "pcie_generation_max"),
+    "temperature": ("temperature_c",),
+    "throttling": ("throttled",),
+    "power_limit": ("power_limit_w", "power_default_w"),
+    "recovery_action": ("recovery_action",),
+    "memory": ("memory_total_bytes", "memory_used_bytes"),
+    "fabric": ("fabric_state", "fabric_status"),
+}
+"""What a driver can report of a GPU, to the fields that hold it. A SKU names those that its GPUs have."""
+
+_MODELS_WITH_ALL = ("A100", "H100", "H200", "B200", "B300")
+"""Of these every answer of nvidia-smi in tests/data/real has MIG's mode and the temperature of the memory."""
+_MODELS_WITH_REPAIRS = ("H100", "H200", "B200", "B300")
+"""Of these every such answer has the repairs that wait for a reset."""
+
+
+def _state(value: Any) -> EvidenceState:
+    """Return the state of a plain value; a number is no value where it is negative."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and value < 0:
+        return EvidenceState.DAMAGED
+    return state_of_value(value)
+
+
+def _numbers_state(values: Iterable[Any], least: float = 0.0) -> EvidenceState:
+    """Return the state of several numbers, each of which has to be one."""
+    numbers = list(values)
+    if not numbers:
+        return EvidenceState.ABSENT
+    is_whole = all(math.isfinite(one) and one >= least for one in numbers)
+    return EvidenceState.THERE if is_whole else EvidenceState.DAMAGED
+
+
+# The node.
+
+
+def tool_state(snapshot: NodeSnapshot, tool: str) -> EvidenceState:
+    """Return the state of a tool's answer; that one was cut is a finding of its own (``truncated``)."""
+    status = snapshot.tools.get(tool, "")
+    return EvidenceState.NOT_ASKED if status == "not_asked" else state_of_tool(status)
+
+
+def is_driver_hung(snapshot: NodeSnapshot) -> bool:
+    """Return whether a tool hung in the driver: the others were not asked then, and need no finding each."""
+    return any(snapshot.tools.get(tool) == "hung" for tool in DRIVER_TOOLS)
+
+
+def _answered(tool: str) -> Callable[[NodeSubject], EvidenceState]:
+    return lambda node: tool_state(node.snapshot, tool)
+
+
+def _has_gpus(node: NodeSubject) -> bool:
+    return node.wants_gpus
+
+
+def _is_judged(node: NodeSubject) -> bool:
+    """Return whether it is a node of a SKU with GPUs, whose system has to be known as well."""
+    return bool(node.expected.gpus)
+
+
+def _is_host(node: NodeSubject) -> bool:
+    """Return whether its clock and its services are its own; of a container they may be its host's."""
+    return _is_judged(node) and not node.snapshot.container
+
+
+def _always(node: NodeSubject) -> bool:
+    return True
+
+
+def _smi_fails(node: NodeSubject) -> bool:
+    """Return whether nvidia-smi gave no answer; that it reaches no driver has a check of its own."""
+    return node.wants_gpus and node.snapshot.tools.get("nvidia_smi_xml") != "no_driver"
+
+
+def _smi_answers(node: NodeSubject) -> bool:
+    return node.wants_gpus and node.snapshot.tools.get("nvidia_smi_xml") == "ok"
+
+
+def _has_links(node: NodeSubject) -> bool:
+    known = any(gpu.links for gpu in node.previous.gpus) if node.previous else False
+    # A SKU without a number of links need not be asked for them; a question that failed is another thing.
+    unasked = tool_state(node.snapshot, "nvlink_status") in (EvidenceState.NOT_ASKED, EvidenceState.ABSENT)
+    return bool(node.expected.nvlinks) or known or (_is_judged(node) and not unasked)
+
+
+def _has_links_up(node: NodeSubject) -> bool:
+    return any(any(gpu.links.values()) for gpu in node.snapshot.gpus)
+
+
+def _unless_stuck(tool: str, needed: Callable[[NodeSubject], bool]) -> Callable[[NodeSubject], bool]:
+    """Return whether a tool of the driver is needed: after one that hangs the others are not asked."""
+
+    def is_needed(node: NodeSubject) -> bool:
+        stuck = is_driver_hung(node.snapshot)
+        return node.snapshot.tools.get(tool) == "hung" if stuck else needed(node)
+
+    return is_needed
+
+
+def _needs_services(node: NodeSubject) -> bool:
+    return bool(node.expected.services) or _is_host(node)
+
+
+def _needs_controller(node: NodeSubject) -> bool:
+    units = {unit for one in node.expected.services for unit in one.removesuffix("?").split("|")}
+    return bool(units & {"slurmd", "slurmd.service"})
+
+
+def _needs_hostname(node: NodeSubject) -> bool:
+    return bool(node.expected.hostname) and not is_address(node.expected.hostname)
+
+
+def is_address(name: str) -> bool:
+    """Return whether a name is an address, which no machine calls itself."""
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _knew_boot(node: NodeSubject) -> bool:
+    return bool(node.previous and node.previous.boot_id)
+
+
+def _mounted_state(node: NodeSubject) -> EvidenceState:
+    mounts = node.snapshot.mounts
+    return EvidenceState.ABSENT if mounts is None else EvidenceState.THERE
+
+
+def _disk_state(node: NodeSubject) -> EvidenceState:
+    disks = node.snapshot.disk.values()
+    if not disks:
+        return EvidenceState.ABSENT
+    if any(disk.get("free_bytes") is None or not disk.get("total_bytes") for disk in disks):
+        return EvidenceState.CUT
+    return _numbers_state(value for disk in disks for value in disk.values())
+
+
+def _seconds_state(node: NodeSubject) -> EvidenceState:
+    return _state(node.snapshot.seconds.get("nvidia_smi_xml"))
+
+
+_OF_DRIVER = ("fabricmanager", "gsp", "module.nvidia")
+
+
+def _versions_state(node: NodeSubject) -> EvidenceState:
+    """Return whether the driver's version is known, and whatever is compared with it and was known before."""
+    versions, before = node.snapshot.versions, node.previous.versions if node.previous else {}
+    if not versions.get("driver"):
+        return EvidenceState.ABSENT
+    # What the SKU lists is missed by the check that compares it.
+    missed = (name for name in _OF_DRIVER if name not in node.expected.versions)
+    lost = any(before.get(name) and not versions.get(name) for name in missed)
+    return EvidenceState.CUT if lost else EvidenceState.THERE
+
+
+def _needs_versions(node: NodeSubject) -> bool:
+    return _is_judged(node) and bool(node.snapshot.gpus) and "driver" not in node.expected.versions
+
+
+def _needs_card_links(node: NodeSubject) -> bool:
+    has_cards = any(port.device.startswith("mlx") for port in node.snapshot.ports)
+    return _is_judged(node) and has_cards
+
+
+def _card_links_state(node: NodeSubject) -> EvidenceState:
+    """Return whether each network card's link has what it is and what it can be, or neither, as of a VM's."""
+    links, before = node.snapshot.links, node.previous.links if node.previous else {}
+    if not links:
+        return EvidenceState.ABSENT
+    for address, link in links.items():
+        known = before.get(address, {})
+        for quantity in ("width", "speed"):
+            names = f"current_link_{quantity}", f"max_link_{quantity}"
+            present = [bool(link.get(name)) for name in names]
+            if present[0] != present[1] or (known.get(names[0]) and not present[0]):
+                return EvidenceState.CUT
+    return EvidenceState.THERE
+
+
+def _statfs_state(node: NodeSubject) -> EvidenceState:
+    """Return the worst of the answers of all paths whose file system was asked for."""
+    names = (tool for tool in node.snapshot.tools if tool.startswith("statfs "))
+    states = {tool_state(node.snapshot, tool) for tool in names} - {EvidenceState.THERE}
+    if EvidenceState.HUNG in states:
+        return EvidenceState.HUNG
+    return next(iter(sorted(states)), EvidenceState.THERE)
+
+
+def _kept(name: str) -> RequiredEvidence[NodeSubject]:
+    return _row(name, "earlier nights", harmless="it is kept of earlier nights, and a first night has none")
+
+
+def _row(
+    name: str,
+    read_from: str,
+    code: str = "system_unknown",
+    *,
+    state: Callable[[NodeSubject], EvidenceState] | None = None,
+    needed: Callable[[NodeSubject], bool] = _is_judged,
+    verdicts: Mapping[EvidenceState, Verdict] | None = None,
+    harmless: str = "",
+    remedy: str = _ASK_AGAIN,
+) -> RequiredEvidence[NodeSubject]:
+    return RequiredEvidence(
+        name=name,
+        read_from=read_from,
+        state=state or (lambda node: _state(getattr(node.snapshot, name))),
+        code=code,
+        remedy=remedy,
+        needed=needed,
+        verdicts=verdicts or {},
+        harmless=harmless,
+    )
+
+
+_BY_TOOL = "whether it is known, and whether the tool answered, is the row of tool {}"
+
+
+def _by_tool(name: str, tool: str) -> RequiredEvidence[NodeSubject]:
+    return _row(name, tool, harmless=_BY_TOOL.format(tool))
+
+
+NODE_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
+    _row("node", "the inventory", harmless="it is no answer of the node"),
+    _row("sku", "the inventory", harmless="a node without one has a finding of its own (no_sku)"),
+    _row("hardware_key", "serial and UUIDs", harmless="what it is made of has rows of its own"),
+    _row("hostname", "uname", "hostname_unknown", needed=_needs_hostname),
+    _row(
+        "serial",
+        "the firmware's table (DMI)",
+        "machine_unknown",
+        needed=lambda node: bool(node.snapshot.identity_serial),
+    ),
+    _kept("identity_serial"),
+    _kept("identity_gpus"),
+    _row("identity_accepted", "the command", harmless="it is no answer of the node"),
+    _row("foreign_parts", "other nodes", harmless="empty is well, and what it is of has rows of its own"),
+    _row("epoch", "the node's clock"),
+    _row("booted", "/proc/1/stat", harmless="without it no boot counts as having mended anything"),
+    _row("boot_id", "/proc/sys/kernel/random/boot_id", needed=_knew_boot),
+    _row("loaded", "the gatherer", harmless="a link at rest may be slow, under load it may not"),
+    _row("container", "/run/systemd/container", harmless="a node that is none has to prove more"),
+    _row("gpus", _SMI, "gpus_unknown", needed=_smi_answers),
+    _row("attached_gpus", _SMI, needed=lambda node: _is_judged(node) and bool(node.snapshot.gpus)),
+    _row("unlisted_gpus", _LINK_STATUS, harmless=_BY_TOOL.format("nvlink_status")),
+    _row("ports", _SYSFS_PORT, harmless="how many there are is compared with the SKU and earlier nights"),
+    _kept("gone_gpus"),
+    _kept("gone_ports"),
+    _row(
+        "links",
+        "/sys/bus/pci/devices of network cards",
+        state=_card_links_state,
+        needed=_needs_card_links,
+    ),
+    _row("xids", "the kernel's log", harmless=_BY_TOOL.format("kernel_log")),
+    _row("hardware_events", "the kernel's log", harmless=_BY_TOOL.format("kernel_log")),
+    _kept("reboots"),
+    _row("versions", "the driver and its tools", state=_versions_state, needed=_needs_versions),
+    _row("tools", "the gatherer", harmless="each tool has a row of its own"),
+    _row(
+        "seconds",
+        _SMI,
+        state=_seconds_state,
+        needed=lambda node: _is_judged(node) and _smi_answers(node),
+    ),
+    _row("truncated", "the gatherer", harmless="empty is well, each entry is a finding (answer_cut)"),
+    _row(
+        "mounts",
+        "/proc/self/mountinfo",
+        "mounts_unknown",
+        state=_mounted_state,
+        needed=lambda node: bool(node.expected.mounts),
+    ),
+    _by_tool("failed_units", "failed_units"),
+    _row("idle_units", "systemctl show", harmless=_BY_TOOL.format("units")),
+    _by_tool("services", "units"),
+    _by_tool("reaches_slurm", "slurm_controller"),
+    _row("mount_table", "/proc/self/mountinfo", "mounts_unknown"),
+    _row("disk", "statvfs", state=_disk_state, needed=lambda node: bool(node.limits.disk_free)),
+    _row(
+        "memory_bytes",
+        "/proc/meminfo",
+        state=lambda node: _state(node.snapshot.memory_bytes or None),
+        needed=lambda node: bool(node.expected.memory_bytes),
+    ),
+    _row(
+        "memlock_bytes",
+        "the limit of locked memory",
+        # -1 is no limit.
+        state=lambda node: _state(node.snapshot.memlock_bytes if node.snapshot.memlock_bytes != -1 else 0),
+        needed=lambda node: bool(node.limits.memlock_bytes),
+    ),
+    _row("shm_bytes", "statvfs of shared memory", needed=lambda node: bool(node.limits.shm_bytes)),
+    _row(
+        "clock_offset_s",
+        "the clocks of node and controller",
+        state=lambda node: state_of_value(node.snapshot.clock_offset_s),
+        needed=_always,
+    ),
+    _by_tool("clock_synchronized", "clock"),
+)
+"""Fields of :class:`NodeSnapshot`."""
+
+_NOT_EVERYWHERE = "not every node has it, and a version that the SKU lists is missed where it is compared"
+_COMPARED: Mapping[EvidenceState, Verdict] = {
+    EvidenceState.FAILED: Verdict.DEGRADED,
+    EvidenceState.HUNG: Verdict.DEGRADED,
+}
+"""Another version than other nodes have degrades: no answer at all does so, too."""
+_BOUND: Mapping[EvidenceState, Verdict] = {
+    EvidenceState.FAILED: Verdict.UNPROVEN,
+    EvidenceState.HUNG: Verdict.UNPROVEN,
+}
+"""Another version than the driver's fails."""
+_HUNG_FAILS: Mapping[EvidenceState, Verdict] = {EvidenceState.HUNG: Verdict.FAIL}
+
+
+def _tool(
+    name: str,
+    read_from: str,
+    code: str = "system_unknown",
+    *,
+    needed: Callable[[NodeSubject], bool] = _has_gpus,
+    value: str = "",
+    verdicts: Mapping[EvidenceState, Verdict] | None = None,
+    harmless: str = "",
+) -> RequiredEvidence[NodeSubject]:
+    """Return a tool's row; where it is read into one ``value``, the value itself shows that it answered."""
+
+    def state(node: NodeSubject) -> EvidenceState:
+        answered = tool_state(node.snapshot, name)
+        if not value:
+            return answered
+        if getattr(node.snapshot, value) is not None:
+            return EvidenceState.THERE
+        return EvidenceState.ABSENT if answered is EvidenceState.THERE else answered
+
+    return _row(name, read_from, code, state=state, needed=needed, verdicts=verdicts, harmless=harmless)
+
+
+TOOL_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
+    _tool("nvidia_smi_xml", _SMI, "gpus_unknown", needed=_smi_fails, verdicts=_HUNG_FAILS),
+    _tool(
+        "nvlink_status",
+        _LINK_STATUS,
+        "nvlink_status_unknown",
+        needed=_unless_stuck("nvlink_status", _has_links),
+        verdicts=_HUNG_FAILS,
+    ),
+    _tool(
+        "nvlink_errors",
+        _LINK_ERRORS,
+        "nvlink_errors_unknown",
+        needed=_unless_stuck("nvlink_errors", _has_links_up),
+        verdicts=_HUNG_FAILS,
+    ),
+    _tool("kernel_log", "journalctl, else dmesg", "kernel_log_unknown"),
+    _tool("failed_units", "systemctl list-units --failed", needed=_is_host, value="failed_units"),
+    _tool("units", "systemctl show", "services_unknown", needed=_needs_services, value="services"),
+    _tool("clock", "timedatectl show", needed=_is_host, value="clock_synchronized"),
+    _tool(
+        "slurm_controller",
+        "scontrol ping",
+        "slurm_controller_unknown",
+        needed=_needs_controller,
+        value="reaches_slurm",
+    ),
+    _row("statfs", "statvfs", "disk_unknown", state=_statfs_state, needed=_always),
+    _tool(
+        "fabricmanager",
+        "nv-fabricmanager --version",
+        "tool_failed",
+        needed=_always,
+        verdicts=_BOUND,
+        harmless=_NOT_EVERYWHERE,
+    ),
+    *(
+        _tool(name, command, "tool_failed", needed=_always, verdicts=_COMPARED, harmless=_NOT_EVERYWHERE)
+        for name, command in (
+            ("ofed_info", "ofed_info -s"),
+            ("slurm", "sinfo --version"),
+            ("docker", "docker --version"),
+            ("enroot", "enroot version"),
+            ("nvidia_ctk", "nvidia-ctk --version"),
+        )
+    ),
+)
+"""Tools that the gatherer asks (``rackproof_facts``, subset ``health``)."""
+
+
+# A GPU.
+
+_READING_OF = {field: reading for reading, fields in GPU_READINGS.items() for field in fields}
+
+
+def _is_reported(subject: GpuSubject, name: str) -> bool:
+    """Return whether the driver reported a field last night, or reports it of a GPU of the same name."""
+    node, now = subject.node, subject.gpu
+    alike = [gpu for gpu in node.snapshot.gpus if gpu.name == now.name and gpu.uuid != now.uuid]
+    driver = node.snapshot.versions.get("driver")
+    # Another driver may report other things.
+    if subject.before and node.previous and node.previous.versions.get("driver") in (driver, None):
+        alike.append(subject.before)
+    return any(getattr(gpu, name) not in (None, "", {}) for gpu in alike)
+
+
+def _is_asked_of_sku(subject: GpuSubject, name: str) -> bool:
+    expected, reading = subject.node.expected, _READING_OF.get(name)
+    if not expected.gpus or reading is None:
+        return False
+    # Counters of errors are not kept while ECC is off.
+    if reading == "ecc" and subject.gpu.ecc_enabled is False:
+        return False
+    return reading in expected.gpu_readings or (reading == "fabric" and expected.fabric)
+
+
+def _is_of_model(subject: GpuSubject, models: Iterable[str]) -> bool:
+    return bool(subject.node.expected.gpus) and any(model in subject.gpu.name for model in models)
+
+
+def _is_wanted(subject: GpuSubject, name: str, models: Iterable[str]) -> bool:
+    """Return whether a GPU has to report a field: by its SKU, its model, or what the driver reports else."""
+    return _is_asked_of_sku(subject, name) or _is_of_model(subject, models) or _is_reported(subject, name)
+
+
+def _gpu_row(
+    name: str,
+    read_from: str = _SMI,
+    code: str = "gpu_readings_missing",
+    *,
+    state: Callable[[Any], EvidenceState] = _state,
+    needed: Callable[[GpuSubject], bool] | None = None,
+    models: tuple[str, ...] = (),
+    harmless: str = "",
+) -> RequiredEvidence[GpuSubject]:
+    """Return the row of a field. A value that cannot be one counts, whether or not it is needed."""
+
+    def is_needed(subject: GpuSubject) -> bool:
+        wanted = needed(subject) if needed else _is_wanted(subject, name, models)
+        return wanted or state(getattr(subject.gpu, name)) is EvidenceState.DAMAGED
+
+    return RequiredEvidence(
+        name=name,
+        read_from=read_from,
+        state=lambda subject: state(getattr(subject.gpu, name)),
+        code=code,
+        remedy=_ASK_AGAIN,
+        needed=is_needed,
+        harmless=harmless,
+    )
+
+
+def _known_state(value: Any) -> EvidenceState:
+    """Return the state of a list that may be empty: None is what nobody knows."""
+    return EvidenceState.ABSENT if value is None else EvidenceState.THERE
+
+
+def _warm_state(value: Any) -> EvidenceState:
+    """Return the state of a temperature: a sensor that shows 0 °C shows nothing."""
+    found = _state(value)
+    return EvidenceState.DAMAGED if found is EvidenceState.THERE and value == 0 else found
+
+
+def _counts_state(counts: Mapping[str, float]) -> EvidenceState:
+    return _numbers_state(counts.values())
+
+
+def _lost_reasons(subject: GpuSubject) -> bool:
+    """Return whether last night's driver counted slow-downs that tonight's does not."""
+    before = subject.before.slowdown_s if subject.before else {}
+    return bool(before.keys() - subject.gpu.slowdown_s.keys())
+
+
+def _reads_links(subject: GpuSubject) -> bool:
+    # Where the SKU has a number, what lacks of it fails.
+    node = subject.node
+    answered = tool_state(node.snapshot, "nvlink_status") is EvidenceState.THERE
+    return answered and not node.expected.nvlinks and _is_reported(subject, "links")
+
+
+def _lacks_speeds(subject: GpuSubject) -> bool:
+    """Return whether a link is up without a speed."""
+    links, speeds = subject.gpu.links, subject.gpu.link_gb_s
+    return any(up and link not in speeds for link, up in links.items())
+
+
+def _counts_link_errors(subject: GpuSubject) -> bool:
+    answered = tool_state(subject.node.snapshot, "nvlink_errors") is EvidenceState.THERE
+    return answered and any(subject.gpu.links.values())
+
+
+def _may_be_shared(subject: GpuSubject) -> bool:
+    # Of a GPU that is shared out the driver shows no utilisation.
+    return not subject.gpu.mig and _is_wanted(subject, "utilisation", ())
+
+
+def _always_of_gpu(subject: GpuSubject) -> bool:
+    return True
+
+
+_EMPTY_IS_WELL = "empty is well, each entry is a finding"
+
+GPU_EVIDENCE: tuple[RequiredEvidence[GpuSubject], ...] = (
+    _gpu_row("uuid", needed=_always_of_gpu),
+    _gpu_row("serial"),
+    _gpu_row("index", harmless="it only says where the GPU stands in a list"),
+    _gpu_row("bus_id", needed=lambda subject: bool(subject.node.expected.gpus)),
+    _gpu_row("module", harmless="it only says where the GPU sits"),
+    _gpu_row(
+        "name", harmless="GPUs without a product name are a finding where the SKU has one (sku_differs)"
+    ),
+    _gpu_row("vbios"),
+    _gpu_row("gsp"),
+    *(_gpu_row(name) for name in GPU_READINGS["ecc"] if name != "ecc_enabled"),
+    _gpu_row("ecc_enabled"),
+    _gpu_row("remap_pending"),
+    _gpu_row("remap_failure"),
+    _gpu_row("memory_unrepairable"),
+    _gpu_row("repairs_pending", state=_known_state, models=_MODELS_WITH_REPAIRS),
+    _gpu_row("mig", models=_MODELS_WITH_ALL),
+    _gpu_row("memory_total_bytes"),
+    _gpu_row("recovery_action"),
+    _gpu_row("pcie_generation"),
+    _gpu_row("pcie_generation_max"),
+    _gpu_row("pcie_width"),
+    _gpu_row("pcie_width_max"),
+    _gpu_row("pcie_replays"),
+    _gpu_row("utilisation", needed=_may_be_shared),
+    _gpu_row("throttled", state=_known_state),
+    _gpu_row("slowdown_s", code="slowdown_unknown", state=_counts_state),
+    _gpu_row("temperature_c", state=_warm_state),
+    _gpu_row("margin_c", state=state_of_value),
+    _gpu_row("memory_c", state=_warm_state, models=_MODELS_WITH_ALL),
+    _gpu_row("power_limit_w"),
+    _gpu_row("power_default_w"),
+    _gpu_row("memory_used_bytes"),
+    _gpu_row("fabric_state"),
+    _gpu_row("fabric_status"),
+    _gpu_row("fabric_health"),
+    _gpu_row("fabric_clique"),
+    _gpu_row("fabric_cluster"),
+    _gpu_row("links", _LINK_STATUS, needed=_reads_links),
+    _gpu_row("link_gb_s", _LINK_STATUS, state=_counts_state, needed=_lacks_speeds),
+    _gpu_row("link_errors", _LINK_ERRORS, "nvlink_errors_unknown", needed=_counts_link_errors),
+    _gpu_row("errors", harmless=_EMPTY_IS_WELL),
+    _gpu_row("unknown_values", harmless=_EMPTY_IS_WELL),
+)
+"""Fields of :class:`GpuSnapshot`."""
+
+
+# A port.
+
+
+def _port_row(
+    name: str,
+    read_from: str,
+    *,
+    state: Callable[[PortSubject], EvidenceState] | None = None,
+    needed: Callable[[PortSubject], bool] = lambda port: True,
+    harmless: str = "",
+) -> RequiredEvidence[PortSubject]:
+    return RequiredEvidence(
+        name=name,
+        read_from=f"{_SYSFS_PORT}, {read_from}",
+        state=state or (lambda subject: _state(getattr(subject.port, name))),
+        code="port_unknown",
+        remedy=_ASK_AGAIN,
+        needed=needed,
+        harmless=harmless,
+    )
+
+
+def _counters_state(subject: PortSubject) -> EvidenceState:
+    """Return whether every counter that was there last night is there."""
+    before = subject.before.counters if subject.before else {}
+    lost = before.keys() - subject.port.counters.keys()
+    return EvidenceState.CUT if lost else EvidenceState.THERE
+
+
+PORT_EVIDENCE: tuple[RequiredEvidence[PortSubject], ...] = (
+    _port_row("device", "name", harmless="a port under another name is missing, and another one is new"),
+    _port_row("port", "name", harmless="a port under another name is missing, and another one is new"),
+    _port_row("state", "state"),
+    _port_row("physical", "phys_state", harmless="it only says more of a port that is down"),
+    _port_row("rate_gbps", "rate", needed=lambda subject: subject.port.state in ("", "active")),
+    _port_row("usual_gbps", "earlier nights", harmless="it is kept of earlier nights"),
+    _port_row("layer", "link_layer", harmless="no check reads it"),
+    _port_row("counters", "counters", state=_counters_state),
+)
+"""Fields of :class:`PortSnapshot`."""
