@@ -75,6 +75,14 @@ FAULT_WORDS = (
     "not responding",
     "out of memory",
     "throttled",
+    "segfault",
+    "temperature",
+    "fail",
+    "timed out",
+    "timeout",
+    "fatal",
+    "corrupt",
+    "nv_mem",
 )
 # journald takes a message at once; this much later it does not take them any more.
 JOURNAL_LAG_S = 5.0
@@ -120,20 +128,34 @@ def kernel_log(since, timeout_s):
     which, moment = ("_TRANSPORT=kernel", [f"--since=@{since:.0f}"]) if since > 0 else ("-k", [])
     journal = ["journalctl", which, "--no-pager", "-o", "short-unix"]
     answer = ask([*journal, *moment], timeout_s, keep=FAULT_WORDS)
+    errors = [*journal, *moment, "-p", "err"]
     if answer["status"] == "ok" and moment and not has_lines(answer):
         # Silence counts only where the journal holds the kernel's messages at all.
         kept = ask([*journal, "-n", "1"], timeout_s, keep=FAULT_WORDS)
         if has_lines(kept):
-            return with_missed(answer, timeout_s)
+            return with_errors(with_missed(answer, timeout_s), errors, timeout_s)
     if answer["status"] == "hung":
         return answer
     if has_lines(answer):
-        return with_missed(answer, timeout_s)
+        return with_errors(with_missed(answer, timeout_s), errors, timeout_s)
     ring = ask(["dmesg"], timeout_s, keep=FAULT_WORDS)
     if ring["status"] == "ok" and not has_lines(ring):
         # A kernel logs as soon as it starts: somebody has cleared its log.
         ring["status"] = "empty"
-    return ring
+    if ring["status"] != "ok":
+        return ring
+    return with_errors(ring, ["dmesg", "--kernel", "--level=emerg,alert,crit,err"], timeout_s)
+
+
+def with_errors(answer, argv, timeout_s):
+    """Return a log with its messages of level error or worse, without them where it cannot tell levels."""
+    errors = ask(argv, timeout_s)
+    if errors["status"] == "hung":
+        return errors
+    if errors["status"] == "ok":
+        answer["errors"] = errors["stdout"]
+        answer["truncated"] = answer["truncated"] or errors["truncated"]
+    return answer
 
 
 def with_missed(answer, timeout_s):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,13 @@ from hypothesis import strategies as st
 
 from rackproof import logs
 from rackproof.core.records import ParsedLog, Verdict
-from rackproof.logs.kernel_events import FAULT_WORDS, read_kernel_line, requested_action
+from rackproof.logs.kernel_events import (
+    FAULT_WORDS,
+    read_kernel_line,
+    read_unknown_line,
+    requested_action,
+)
+from rackproof.logs.known_kernel_lines import HARMLESS_LINES, unknown_error
 
 FAIL, DEGRADED, UNPROVEN = Verdict.FAIL, Verdict.DEGRADED, Verdict.UNPROVEN
 
@@ -125,6 +132,52 @@ LINES = [
     ("nvidia 0000:00:09.0: probe with driver nvidia failed with error -1", FAIL, "gpu_driver_error"),
     ("NVRM: Rate limiting GSP RPC error prints for GPU at PCI:0000:9b:00", UNPROVEN, "gpu_driver_error"),
     ("NVRM: nvAssertFailedNoLog: Assertion failed: 0 @ kern_bus.c:123", DEGRADED, "gpu_driver_error"),
+    # Discovery of NVLinks that never ends (B200, GB300): nvidia-smi hangs later.
+    (
+        "NVRM: knvlinkUpdatePostRxDetectLinkMask_IMPL: Failed to update Rx Detect Link mask!",
+        FAIL,
+        "gpu_driver_error",
+    ),
+    (
+        "NVRM: knvlinkDiscoverPostRxDetLinks_GH100: Getting peer0's postRxDetLinkMask failed!",
+        FAIL,
+        "gpu_driver_error",
+    ),
+    (
+        "NVRM: GPU6 kgmmuCheckMemSubsysError_IMPL: Memory Subsystem Error detected.",
+        FAIL,
+        "gpu_driver_error",
+    ),
+    ("NVRM: GPU0 _kgspRpcRecvPoll: GSP RM heartbeat timed out", UNPROVEN, "gpu_driver_error"),
+    (
+        "NVRM: GPU6 _kgspIsHeartbeatTimedOut: Heartbeat timed out, currentTimeMs 812751949 heartbeat 1899482",
+        UNPROVEN,
+        "gpu_driver_error",
+    ),
+    (
+        "nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context",
+        DEGRADED,
+        "gpu_driver_error",
+    ),
+    (
+        "nv_mem nv_get_p2p_free_callback:155 nv_get_p2p_free_callback -- invalid dma_mapping",
+        DEGRADED,
+        "gpu_driver_error",
+    ),
+    # Memory, as the controller's driver decodes it: bit 61 of the status is an uncorrected error.
+    ("EDAC skx MC2: HANDLING MCE MEMORY ERROR", UNPROVEN, "memory_error"),
+    ("EDAC skx MC2: CPU 10: Machine Check Event: 0 Bank 7: 9c00004001010090", DEGRADED, "memory_error"),
+    ("EDAC skx MC3: CPU 0: Machine Check Event: 0x0 Bank 25: 0xac00000200a00090", FAIL, "memory_error"),
+    # Hot plug, as kernels of 4.x write it.
+    ("pciehp 0000:64:01.0:pcie204: Slot(3): Link Down", UNPROVEN, "pcie_error"),
+    # Programs that the node's work rests on.
+    (
+        "nv-fabricmanage[104230]: segfault at 0 ip 00005 sp 00007 error 4 in nv-fabricmanager",
+        UNPROVEN,
+        "program_crashed",
+    ),
+    ("slurmd[901]: segfault at 18 ip 00007 sp 00007 error 4 in libslurmfull.so", DEGRADED, "program_crashed"),
+    ("thermal thermal_zone0: critical temperature reached, shutting down", UNPROVEN, "cpu_throttled"),
     # Network cards.
     (
         "mlx5_core 0000:18:00.0: poll_health:800:(pid 0): device's health compromised - reached miss count",
@@ -298,3 +351,133 @@ def test_a_node_sends_every_line_that_a_reader_takes(root: Path) -> None:
     source = (root / "plugins/module_utils/rackproof_facts_health.py").read_text()
     listed = source.split("FAULT_WORDS = ")[1].split("\n)")[0] + ")"
     assert ast.literal_eval(listed) == FAULT_WORDS
+
+
+# Lines that no rule knows.
+
+UNKNOWN = [
+    # Of drivers of the node's hardware: their words count, whatever level they have.
+    "NVRM: GPU6 _threadNodeCheckTimeout: _threadNodeCheckTimeout: Timeout was set to: 4000 msecs!",
+    "NVRM: GPU6 kbusSendSysmembarSingle_GH100: - timeout error waiting for startToken = 0x3 cnt=24105122",
+    "NVRM: kfspPollForResponse_IMPL: FSP command timed out",
+    "NVRM: knvlinkSendInbandData_IMPL: Failed to send inband data: 0",
+    "NVRM: _kgspBootGspRm: unexpected WPR2 already up, cannot proceed with booting GSP",
+    "nvidia-nvswitch: Probing device 0000:02:00.0 failed",
+    "[drm:nv_drm_load [nvidia_drm]] *ERROR* [GPU ID 0x00000500] Failed to allocate NvKmsKapiDevice",
+    "mlx5_core 0000:d2:00.0: mlx5_cmd_out_err:838: CREATE_MKEY(0x200) op_mod(0x0) failed, status bad resource",
+    "nvme nvme1: rdma connection establishment failed (-22)",
+    "nvme nvme0: I/O Cmd(0x2) @ LBA 123, 8 blocks, I/O Error (sct 0x2 / sc 0x81)",
+]
+OF_LEVEL_ERROR = [
+    # Any other line of level error: its words do not matter.
+    "i801_smbus 0000:00:1f.4: SMBus is busy, can't use it!",
+    "usb 1-14.1: device descriptor read/64, error -71",
+    "megaraid_sas 0000:18:00.0: FW in FAULT state Fault code:0x10000",
+    "DMAR: DRHD: handling fault status reg 2",
+    "Under-voltage detected! (0x00050005)",
+]
+
+
+@pytest.mark.parametrize("line", UNKNOWN)
+@pytest.mark.parametrize("level", [None, False, True])
+@pytest.mark.parametrize("prefix", PREFIXES[:3])
+def test_an_error_of_the_hardware_s_drivers_is_no_harmless_line(
+    prefix: str, level: bool | None, line: str
+) -> None:
+    event = read_kernel_line(prefix + line) or read_unknown_line(prefix + line, level)
+    assert event is not None
+    assert event.verdict in (UNPROVEN, FAIL)
+    assert line[:40] in event.text
+
+
+@pytest.mark.parametrize("line", OF_LEVEL_ERROR)
+def test_a_line_of_level_error_that_no_rule_knows_is_unproven(line: str) -> None:
+    event = read_unknown_line(f"[ 12.5] {line}", level_is_error=True)
+    assert event is not None
+    assert (event.name, event.verdict, event.text) == ("unknown_kernel_error", UNPROVEN, line)
+    assert read_unknown_line(f"[ 12.5] {line}", level_is_error=False) is None
+
+
+# What healthy nodes write at level error. The sources stand beside the patterns.
+HARMLESS_OF_LEVEL_ERROR = [
+    "ACPI BIOS Error (bug): Could not resolve symbol [\\_SB.PCI0], AE_NOT_FOUND (20230628/dswload2-162)",
+    "ACPI Error: AE_NOT_FOUND, During name lookup/catalog (20230628/psobject-220)",
+    "ACPI Error: Aborting method \\_SB.PC00.PEG0.PCRP._ON due to previous error (AE_NOT_FOUND)",
+    "ACPI Error: No handler for Region [POWR] (00000000978931e9) [IPMI] (20190816/evregion-129)",
+    "ACPI Error: Region IPMI (ID=7) has no handler (20190816/exfldio-261)",
+    "No Local Variables are initialized for Method [_PMM]",
+    "",
+    "ACPI: [Firmware Bug]: BIOS _OSI(Linux) query ignored",
+    "[Firmware Bug]: the BIOS has corrupted hw-PMU resources (MSR 38d is b0)",
+    "APEI: Can not request [mem 0xbf77a9f0-0xbf77aa43] for APEI BERT registers",
+    "acpi PNP0A03:00: fail to add MMCONFIG information, can't access extended PCI configuration space",
+    "mce: Unable to init MCE device (rc: -5)",
+    "x86/cpu: SGX disabled by BIOS.",
+    "integrity: Problem loading X.509 certificate -65",
+    "Spectre V2 : WARNING: Unprivileged eBPF is enabled with eIBRS on, data leaks possible via",
+    "RETBleed: WARNING: Spectre v2 mitigation leaves CPU vulnerable to RETBleed attacks",
+    "i8042: Can't read CTR while initializing i8042",
+    "sd 0:0:0:0: [sda] Assuming drive cache: write through",
+    "blk_update_request: I/O error, dev fd0, sector 0 op 0x0:(READ) flags 0x0",
+    "xhci-pci-renesas 0000:41:00.0: failed to load firmware renesas_usb_fw.mem, fallback to ROM",
+    "watchdog: watchdog0: watchdog did not stop!",
+    "NVRM objClInitPcieChipset: *** Chipset Setup Function Error!",
+    "nvidia: module verification failed: signature and/or required key missing - tainting kernel",
+    "mlx5_core 0000:d2:00.0: mlx5_cmd_out_err:838:(pid 1441871): ACCESS_REG(0x805) op_mod(0x1) failed, "
+    "status bad operation(0x2), syndrome (0x9a6171), err(-22)",
+    "nvme nvme0: Shutdown timeout set to 10 seconds",
+    "Memory cgroup out of memory: Killed process 15617 (python3) total-vm:11892kB, anon-rss:4292kB",
+    "      Not tainted 7.0.0-rc1-00007-g2a93f5747d0e #1",
+    '"echo 0 > /proc/sys/kernel/hung_task_timeout_secs" disables this message.',
+    "pcieport 0000:00:00.0:   device [8086:2030] error status/mask=000000c0/00002000",
+    "pcieport 0000:00:00.0:    [ 6] Bad TLP",
+    "blacklist: Problem blacklisting hash (-13)",
+    "Couldn't get size: 0x800000000000000e",
+    "MODSIGN: Couldn't get UEFI db list",
+    "Initramfs unpacking failed: Decoding failed",
+    "PCI: Fatal: No config space access function found",
+    "piix4_smbus 0000:00:01.3: SMBus Host Controller not enabled!",
+    "Error: Driver 'pcspkr' is already registered, aborting...",
+    "EDAC amd64: Error: F0 not found, device 0x1650 (broken BIOS?)",
+    "hpet_acpi_add: no address or irqs in _CRS",
+]
+# Of healthy H100 and H20 boots: no level error, and words that could be taken for one.
+HEALTHY_BOOT = [
+    "acpi PNP0A08:00: _OSC: platform retains control of PCIe features (AE_NOT_FOUND)",
+    "NVRM: gpuClearFbhubPoisonIntrForBug2924523_GA100: FBHUB Interrupt detected. Clearing it.",
+    "NVRM: Persistence mode is deprecated and will be removed in a future release.",
+    "NVRM: kgspCheckGspRmCcCleanup_GH100: CC secret cleanup successful!",
+    "ACPI Warning: \\_SB.PCI0.S60.S00._DSM: Argument #4 type mismatch - Found [Buffer]",
+    "nvidia-nvlink: Nvlink Core is being initialized, major device number 240",
+    "nvidia 0000:02:00.0: [drm] No compatible format found",
+    "systemd[1]: Failed to find module 'autofs4'",
+    "python[2213]: segfault at 0 ip 000055 sp 00007ffd error 4 in python3.11",
+]
+
+
+@pytest.mark.parametrize("line", HARMLESS_OF_LEVEL_ERROR)
+@pytest.mark.parametrize("level", [None, False, True])
+@pytest.mark.parametrize("prefix", PREFIXES[:3])
+def test_what_healthy_nodes_write_at_level_error_is_no_finding(
+    prefix: str, level: bool | None, line: str
+) -> None:
+    assert read_kernel_line(prefix + line) is None
+    assert read_unknown_line(prefix + line, level) is None
+
+
+@pytest.mark.parametrize("line", [*HEALTHY_BOOT, *HARMLESS])
+@pytest.mark.parametrize("level", [None, False])
+def test_a_healthy_boot_without_levels_is_no_finding(level: bool | None, line: str) -> None:
+    assert read_unknown_line(f"[ 12.5] {line}", level) is None
+
+
+def test_each_harmless_line_has_a_source_and_an_example() -> None:
+    for pattern, source in HARMLESS_LINES:
+        assert len(source) > 10, pattern
+        assert any(re.search(pattern, line) for line in HARMLESS_OF_LEVEL_ERROR), pattern
+
+
+@given(st.text(max_size=300))
+def test_no_text_breaks_the_reading_of_unknown_lines(text: str) -> None:
+    for level in (None, False, True):
+        unknown_error(text, level)

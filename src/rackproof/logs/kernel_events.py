@@ -13,6 +13,7 @@ from typing import Literal
 
 from rackproof.core.records import Verdict
 from rackproof.core.text import sanitize
+from rackproof.logs.known_kernel_lines import unknown_error
 
 Kind = Literal[
     "xid",
@@ -29,6 +30,8 @@ Kind = Literal[
     "task_hung",
     "out_of_memory",
     "cpu_throttled",
+    "program_crashed",
+    "unknown_kernel_error",
     "damaged_line",
 ]
 
@@ -63,6 +66,12 @@ _GPU_ADDRESS = re.compile(r"\b((?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{
 
 _MACHINE_CHECK = re.compile(r"Hardware Error\]|machine check", re.IGNORECASE)
 _MEMORY = re.compile(r"\bEDAC \w{1,20}: .{0,20}?\b(?:CE|UE)\b|\bMemory failure: 0x")
+_DECODED = re.compile(
+    r"\bEDAC .{1,40}: CPU \d{1,5}: Machine Check \w{5,9}: \S{1,20} Bank \d{1,3}: (?:0x)?([0-9a-f]{16})"
+)
+_UNCORRECTED_BIT = 1 << 61
+"""Of a bank's status: the error was not corrected."""
+_HANDLING = re.compile(r"\bEDAC .{1,40}: HANDLING MCE MEMORY ERROR")
 _UNCORRECTED = re.compile(
     r"\bUncorrect|\bUE\b|\bDeferred error|severity: (?:fatal|recoverable)|machine check exception|"
     r"\bFatal\b|Processor context corrupt|Memory failure",
@@ -87,17 +96,25 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         Verdict.FAIL,
         r"NVRM: .{0,200}NV_ERR_(?:GPU_IS_LOST|RESET_REQUIRED|ECC_ERROR|GPU_IN_FULLCHIP_RESET)|"
         r"NVRM: .{0,200}(?:GSP Timeout|Timeout (?:after|waiting) .{0,40}RPC)|NVRM: API mismatch|"
+        # Discovery of NVLinks that does not come to an end: nvidia-smi hangs from then on.
+        r"NVRM: knvlink\w{0,40}: .{0,80}(?:postRxDetLinkMask failed|Failed to update Rx Detect)|"
+        r"NVRM: .{0,100}Memory Subsystem Error detected|"
         r"NVRM: The NVIDIA probe routine failed|NVRM: None of the NVIDIA devices were initialized|"
         r"nvidia(?:-nvswitch)?: probe of \S+ failed|nvidia \S+: probe with driver nvidia failed",
     ),
     (
         "gpu_driver_error",
         Verdict.UNPROVEN,
-        r"NVRM: .{0,200}(?:GSP RPC error|RPC .{0,60}(?:failed|timeout)|Need to shutdown all links)",
+        r"NVRM: .{0,200}(?:GSP RPC error|RPC .{0,60}(?:failed|timeout)|Need to shutdown all links|"
+        r"[Hh]eartbeat timed out|bad state and may need to be reset)",
     ),
-    ("gpu_driver_error", Verdict.DEGRADED, r"NVRM: .{0,200}Assertion failed"),
+    (
+        "gpu_driver_error",
+        Verdict.DEGRADED,
+        r"NVRM: .{0,200}Assertion failed|nv(?:idia-peermem|_mem) nv_get_p2p_free_callback",
+    ),
     ("pcie_error", Verdict.FAIL, r"\bDPC: containment event|PCIe link lost"),
-    ("pcie_error", Verdict.UNPROVEN, r"pciehp: Slot\([^)]{1,20}\): (?:Link Down|Card not present)"),
+    ("pcie_error", Verdict.UNPROVEN, r"pciehp\b.{0,60}Slot\([^)]{1,20}\): (?:Link Down|Card not present)"),
     # mlx5 counts severities as syslog does: 3 is an error.
     (
         "network_card_error",
@@ -146,6 +163,13 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
     ("task_hung", Verdict.DEGRADED, r"blocked for more than \d{1,9} seconds"),
     # In a control group of its own a program only harms itself: "Memory cgroup out of memory".
     ("out_of_memory", Verdict.DEGRADED, r"\bOut of memory: Kill"),
+    ("program_crashed", Verdict.UNPROVEN, r"\bnv-fabricmanag\w*\[\d{1,10}\]: segfault at"),
+    (
+        "program_crashed",
+        Verdict.DEGRADED,
+        r"\b(?:nvidia-persiste|nv-hostengine|slurm\w{1,5}|munged|dockerd|containerd)\w*\[\d{1,9}\]: segfault",
+    ),
+    ("cpu_throttled", Verdict.UNPROVEN, r"critical temperature reached"),
     ("cpu_throttled", Verdict.DEGRADED, r"temperature(?:/speed)? above threshold, cpu clock throttled"),
 )
 """Kind and verdict of lines of which neither a number nor a part is read; the first that fits counts."""
@@ -189,6 +213,14 @@ FAULT_WORDS = (
     "not responding",
     "out of memory",
     "throttled",
+    "segfault",
+    "temperature",
+    "fail",
+    "timed out",
+    "timeout",
+    "fatal",
+    "corrupt",
+    "nv_mem",
 )
 """Every line that any reader below takes has one of these, in small letters: others are skipped quickly.
 
@@ -260,9 +292,22 @@ def read_kernel_line(line: str) -> KernelEvent | None:
 
 
 def is_detail(line: str) -> bool:
-    """Return whether a line only adds the registers to an SXid that another line has reported."""
+    """Return whether another line says how bad it was: registers of an SXid, the head of a memory error."""
     found = _SXID.search(line)
-    return found is not None and _DETAIL.match(found[3] or "") is not None
+    return (found is not None and _DETAIL.match(found[3] or "") is not None) or bool(_HANDLING.search(line))
+
+
+def read_unknown_line(line: str, level_is_error: bool | None) -> KernelEvent | None:
+    """Return what a line tells that no rule reads, where it is an error that nobody knows to be harmless.
+
+    Args:
+        line: As of :func:`read_kernel_line`, which knows nothing of it.
+        level_is_error: Whether its level is error or worse; None where no levels are known.
+    """
+    message = unknown_error(line, level_is_error)
+    if message is None:
+        return None
+    return KernelEvent("unknown_kernel_error", Verdict.UNPROVEN, text=sanitize(message, 300))
 
 
 def _read_xid(line: str) -> KernelEvent | None:
@@ -310,6 +355,13 @@ def _read_gpu_fault(line: str, pattern: re.Pattern[str], kind: Kind) -> KernelEv
 
 
 def _read_memory_error(line: str) -> KernelEvent | None:
+    if decoded := _DECODED.search(line):
+        is_lost = int(decoded[1], 16) & _UNCORRECTED_BIT
+        text = sanitize(line[decoded.start() :], 300)
+        return KernelEvent("memory_error", Verdict.FAIL if is_lost else Verdict.DEGRADED, text=text)
+    if handling := _HANDLING.search(line):
+        # The line after it says whether it was corrected.
+        return KernelEvent("memory_error", Verdict.UNPROVEN, text=sanitize(line[handling.start() :], 300))
     found = _MEMORY.search(line)
     if found is None:
         return None

@@ -1009,9 +1009,20 @@ _HARDWARE_ACTIONS: Mapping[str, Action] = {
 """What a failure asks for, by its code; an SXid asks for a reboot, and what is unproven to be watched."""
 
 
+_UNKNOWN_SHOWN = 5
+
+
 def _hardware_events(node: NodeSubject) -> Iterator[HealthFinding]:
+    unknown = []
     for event in node.snapshot.hardware_events:
-        yield _hardware_finding(node, event)
+        if event.code == "unknown_kernel_error":
+            unknown.append(f"{event.times} times: {event.text}" if event.times > 1 else event.text)
+        else:
+            yield _hardware_finding(node, event)
+    if unknown:
+        more = f"; and {len(unknown) - _UNKNOWN_SHOWN} more" if len(unknown) > _UNKNOWN_SHOWN else ""
+        evidence = f"errors of the kernel that no rule knows: {'; '.join(unknown[:_UNKNOWN_SHOWN])}{more}"
+        yield node.finding("unknown_kernel_error", Verdict.UNPROVEN, "watch", evidence, "hint")
 
 
 def _hardware_finding(node: NodeSubject, event: HardwareEvent) -> HealthFinding:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rackproof.core.records import Record, Verdict
-from rackproof.logs.kernel_events import KernelEvent, is_detail, read_kernel_line
+from rackproof.logs.kernel_events import KernelEvent, is_detail, read_kernel_line, read_unknown_line
+from rackproof.logs.known_kernel_lines import shape_of
 
 MOST_XIDS = 500
 MOST_HARDWARE_EVENTS = 500
@@ -65,17 +66,25 @@ def normalize_bus_id(address: str) -> str:
     return ":".join(["0000", *parts])
 
 
-def read_kernel_log(log: str, booted: float, uuids: Mapping[str, str]) -> KernelLogReading:
+def read_kernel_log(
+    log: str, booted: float, uuids: Mapping[str, str], errors: str | None = None
+) -> KernelLogReading:
     """Return what a kernel's log tells, one event per part, code and requested action.
 
     Args:
         log: Its lines.
         booted: When the system began, in seconds since 1970.
         uuids: GPUs by bus id, as :func:`normalize_bus_id` writes it.
+        errors: Those of its lines that have the level error or worse, None where levels are not known: then
+            a line that no rule knows is taken for an error by its words.
     """
     reader = _Reader(booted, uuids)
-    for line in log.splitlines():
-        event = read_kernel_line(line)
+    lines, bad = log.splitlines(), (errors or "").splitlines()
+    told, of_level = set(lines), set(bad)
+    # What has none of the words by which a node sorts its log out stands among the errors alone.
+    for line in (*lines, *(line for line in bad if line not in told)):
+        level_is_error = None if errors is None else line in of_level
+        event = read_kernel_line(line) or read_unknown_line(line, level_is_error)
         if event is not None:
             reader.add(event, line)
     return reader.result()
@@ -131,7 +140,9 @@ class _Reader:
 
     def _add_hardware(self, event: KernelEvent, before_boot: bool) -> None:
         bus_id = normalize_bus_id(event.bus_id) if event.bus_id else ""
-        key = (event.name, bus_id, event.verdict)
+        # Of lines that nobody knows each is another one, but for its numbers.
+        part = shape_of(event.text) if event.kind == "unknown_kernel_error" else bus_id
+        key = (event.name, part, event.verdict)
         if known := self.hardware.get(key):
             update = {"times": known.times + 1, "rebooted": known.rebooted and before_boot}
             self.hardware[key] = known.model_copy(update=update)

@@ -121,14 +121,9 @@ def _has_links_up(node: NodeSubject) -> bool:
     return any(any(gpu.links.values()) for gpu in node.snapshot.gpus)
 
 
-def _unless_stuck(tool: str, needed: Callable[[NodeSubject], bool]) -> Callable[[NodeSubject], bool]:
+def _unless_stuck(needed: Callable[[NodeSubject], bool]) -> Callable[[NodeSubject], bool]:
     """Return whether a tool of the driver is needed: after one that hangs the others are not asked."""
-
-    def is_needed(node: NodeSubject) -> bool:
-        stuck = is_driver_hung(node.snapshot)
-        return node.snapshot.tools.get(tool) == "hung" if stuck else needed(node)
-
-    return is_needed
+    return lambda node: needed(node) and not is_driver_hung(node.snapshot)
 
 
 def _needs_services(node: NodeSubject) -> bool:
@@ -363,6 +358,10 @@ def _tool(
 ) -> RequiredEvidence[NodeSubject]:
     """Return a tool's row; where it is read into one ``value``, the value itself shows that it answered."""
 
+    def is_needed(node: NodeSubject) -> bool:
+        # One that hangs is looked at wherever it was asked: something is wrong with the node.
+        return needed(node) or node.snapshot.tools.get(name) == "hung"
+
     def state(node: NodeSubject) -> EvidenceState:
         answered = tool_state(node.snapshot, name)
         if not value:
@@ -371,7 +370,7 @@ def _tool(
             return EvidenceState.THERE
         return EvidenceState.ABSENT if answered is EvidenceState.THERE else answered
 
-    return _row(name, read_from, code, state=state, needed=needed, verdicts=verdicts, harmless=harmless)
+    return _row(name, read_from, code, state=state, needed=is_needed, verdicts=verdicts, harmless=harmless)
 
 
 TOOL_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
@@ -380,14 +379,14 @@ TOOL_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
         "nvlink_status",
         _LINK_STATUS,
         "nvlink_status_unknown",
-        needed=_unless_stuck("nvlink_status", _has_links),
+        needed=_unless_stuck(_has_links),
         verdicts=_HUNG_FAILS,
     ),
     _tool(
         "nvlink_errors",
         _LINK_ERRORS,
         "nvlink_errors_unknown",
-        needed=_unless_stuck("nvlink_errors", _has_links_up),
+        needed=_unless_stuck(_has_links_up),
         verdicts=_HUNG_FAILS,
     ),
     _tool("kernel_log", "journalctl, else dmesg", "kernel_log_unknown"),

@@ -262,7 +262,12 @@ def build_snapshot(
     log = _since(whole_log, health, text_at(files, "uptime"))
     epoch = as_float(health.get("epoch")) or as_float(clock.get("epoch"))
     booted = _boot_time(health, epoch)
-    kernel = read_kernel_log(log, booted or 0.0, _uuids_by_bus(gpus, previous))
+    kernel = read_kernel_log(
+        log,
+        booted or 0.0,
+        _uuids_by_bus(gpus, previous),
+        _error_lines(tools, health, text_at(files, "uptime")),
+    )
     cards = mapping_at(health, "hca") or _ports_of_facts(facts)
     ports = _with_usual_rates(_read_ports(cards), previous)
     paths = {**mapping_at(facts, "paths"), **mapping_at(node, "space"), **mapping_at(health, "disk")}
@@ -802,6 +807,13 @@ def _since(log: str, health: Mapping[str, Any], uptime: str) -> str:
     begin_s = since - (epoch - uptime_s)
     stamps = ((_DMESG.match(line), line) for line in log.splitlines())
     return "\n".join(line for stamp, line in stamps if stamp is None or float(stamp[1]) >= begin_s)
+
+
+def _error_lines(tools: Mapping[str, Any], health: Mapping[str, Any], uptime: str) -> str | None:
+    """Return the log's lines of level error or worse, None where the node could not ask for levels."""
+    answer = mapping_at(tools, "kernel_log")
+    errors = answer.get("errors")
+    return _since(errors, health, uptime) if isinstance(errors, str) else None
 
 
 _START_S = 10.0

@@ -16,6 +16,7 @@ from rackproof.jobs.validate.tasks import begin_night, store_snapshot
 from rackproof.nodes.answer_seal import sealed_answer
 from rackproof.store.night_store import NodeNight, night_folders, read_night
 from tests.jobs.validate.nights import uuid
+from tests.nodes.health.smi import CARD_LINKS, SYSTEMD
 
 pytestmark = pytest.mark.slow
 RACK = tuple(f"r1-n{number:02d}" for number in range(1, 19))
@@ -25,10 +26,14 @@ START = 1_795_000_000.0
 
 GPU = """<gpu id="00000{slot}:06:00.0"><product_name>H200</product_name><uuid>{uuid}</uuid>
 <minor_number>{slot}</minor_number><serial>S{number:02d}{slot}</serial>
-<ecc_mode><current_ecc>Enabled</current_ecc></ecc_mode>
+<ecc_mode><current_ecc>Enabled</current_ecc><pending_ecc>Enabled</pending_ecc></ecc_mode>
 <ecc_errors><volatile><sram_uncorrectable_parity>{sram}</sram_uncorrectable_parity>
 <dram_uncorrectable>0</dram_uncorrectable></volatile>
-<aggregate><dram_correctable>{corrected}</dram_correctable></aggregate></ecc_errors>
+<aggregate><sram_correctable>0</sram_correctable><dram_correctable>{corrected}</dram_correctable>
+<sram_threshold_exceeded>No</sram_threshold_exceeded></aggregate>
+<channel_repair_pending>No</channel_repair_pending></ecc_errors>
+<mig_mode><current_mig>Disabled</current_mig></mig_mode>
+<fb_memory_usage><total>143771 MiB</total><used>0 MiB</used></fb_memory_usage>
 <remapped_rows><remapped_row_pending>{pending}</remapped_row_pending>
 <remapped_row_failure>No</remapped_row_failure></remapped_rows>
 <gpu_recovery_action>None</gpu_recovery_action>
@@ -39,7 +44,8 @@ GPU = """<gpu id="00000{slot}:06:00.0"><product_name>H200</product_name><uuid>{u
 <clocks_event_reason_sw_power_cap>Not Active</clocks_event_reason_sw_power_cap>
 <clocks_event_reason_hw_thermal_slowdown>{hot}</clocks_event_reason_hw_thermal_slowdown>
 </clocks_event_reasons><temperature><gpu_temp>{temp} C</gpu_temp><gpu_temp_tlimit>{margin} C</gpu_temp_tlimit>
-</temperature><gpu_power_readings><current_power_limit>{watts} W</current_power_limit>
+<memory_temp>45 C</memory_temp></temperature>
+<gpu_power_readings><current_power_limit>{watts} W</current_power_limit>
 <default_power_limit>700.00 W</default_power_limit></gpu_power_readings></gpu>"""
 
 
@@ -90,7 +96,8 @@ class Rack:
                 )
             if not extra["gone"]:
                 chips.append(GPU.format(**values))
-        xml = f"<nvidia_smi_log><driver_version>580.1</driver_version>{''.join(chips)}</nvidia_smi_log>"
+        about = f"<driver_version>580.1</driver_version><attached_gpus>{len(chips)}</attached_gpus>"
+        xml = f"<nvidia_smi_log>{about}{''.join(chips)}</nvidia_smi_log>"
         smi = {"status": "ok", "stdout": xml, "seconds": dice.uniform(0.2, 3)}
         lines = "".join(f"{epoch}0 n kernel: {line}\n" for line in log)
         kernel = {"status": "ok", "stdout": lines, "seconds": 0.1}
@@ -112,8 +119,9 @@ class Rack:
             "health": {
                 "begin": epoch,
                 "epoch": epoch + dice.uniform(1, 30),
-                "tools": {"kernel_log": kernel},
+                "tools": SYSTEMD | {"kernel_log": kernel},
                 "hca": {"mlx5_0": {"1": port}},
+                "pci": CARD_LINKS,
                 "disk": {
                     "/": {
                         "total_bytes": 1000,

@@ -30,7 +30,7 @@ from rackproof.store.night_store import (
 from rackproof.store.probe_results import PairResult, ProbeNight, write_probes
 from rackproof.store.run_folder import ResultsError, read_run
 from tests.jobs.validate.nights import fleet_node, night_runs, uuid
-from tests.nodes.health.smi import SECTIONS
+from tests.nodes.health.smi import ROOT_MOUNT, SECTIONS, SYSTEMD
 
 NODES = ("r1-n01", "r1-n02", "r1-n03")
 EPOCH = 1_795_000_000.0
@@ -42,12 +42,14 @@ def smi(number: int, margin: int = 30, gone: int = -1) -> str:
     gpus = "".join(
         f"<gpu id='0000000{slot}:06:00.0'><product_name>H200</product_name><uuid>{uuid(number, slot)}</uuid>"
         f"<minor_number>{slot}</minor_number><serial>S{number}{slot}</serial>"
-        f"<temperature><gpu_temp>50 C</gpu_temp><gpu_temp_tlimit>{margin} C</gpu_temp_tlimit></temperature>"
+        f"<temperature><gpu_temp>50 C</gpu_temp><gpu_temp_tlimit>{margin} C</gpu_temp_tlimit>"
+        "<memory_temp>45 C</memory_temp></temperature>"
         f"{SECTIONS}</gpu>"
         for slot in range(4)
         if slot != gone
     )
-    return f"<nvidia_smi_log><driver_version>580.1</driver_version>{gpus}</nvidia_smi_log>"
+    about = f"<driver_version>580.1</driver_version><attached_gpus>{4 - (gone in range(4))}</attached_gpus>"
+    return f"<nvidia_smi_log>{about}{gpus}</nvidia_smi_log>"
 
 
 def gathered(number: int, *, log: str = "", **smi_options: int) -> dict[str, Any]:
@@ -61,10 +63,10 @@ def gathered(number: int, *, log: str = "", **smi_options: int) -> dict[str, Any
             "dmi": {"product_serial": f"SN{number:04d}"},
             "memlock_bytes": -1,
             "shm_bytes": 64 << 30,
-            "files": {},
+            "files": {"mountinfo": ROOT_MOUNT},
         },
         "node": {"space": {"/": {"total_bytes": 100 << 30, "free_bytes": 50 << 30}}},
-        "health": {"begin": EPOCH, "epoch": EPOCH + 1, "tools": {"kernel_log": ok(log)}},
+        "health": {"begin": EPOCH, "epoch": EPOCH + 1, "tools": SYSTEMD | {"kernel_log": ok(log)}},
     }
 
 

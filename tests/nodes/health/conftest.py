@@ -13,14 +13,11 @@ from typing import Any
 
 import pytest
 
+from .smi import CARD_LINKS, ROOT_MOUNT, SYSTEMD
+
 FAKES = Path(__file__).resolve().parents[3] / "testrack/fakes/hardware"
 DRIVER = "580.95.05"
 EPOCH = 1_795_000_000.0
-CARD_LINK = {
-    f"{which}_link_{name}": value
-    for which in ("current", "max")
-    for name, value in (("speed", "32.0 GT/s PCIe"), ("width", "16"))
-}
 
 
 @dataclass
@@ -66,7 +63,7 @@ class Rig:
             "kernel_log": self.run("dmesg"),
             "nvlink_status": self.run("nvidia-smi nvlink -s", timeout_s),
             "nvlink_errors": self.run("nvidia-smi nvlink -e", timeout_s),
-            "units": {"status": "ok", "rc": 0, "stdout": "", "stderr": "", "seconds": 0.1},
+            "units": SYSTEMD["units"],
         }
         # A busy test machine is no slow tool.
         for answer in (*tools.values(), *more.values()):
@@ -78,7 +75,7 @@ class Rig:
                 "memlock_bytes": -1,
                 "shm_bytes": 64 << 30,
                 "dmi": {"product_serial": "SN0001"},
-                "files": {"mountinfo": "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n"},
+                "files": {"mountinfo": ROOT_MOUNT},
             },
             "node": {
                 "mounts": {"/": {}, "/shared": {}},
@@ -87,7 +84,7 @@ class Rig:
                 "modules": {"nvidia": DRIVER, "nvidia_peermem": DRIVER},
                 "services": {"slurmd.service": {"active": True, "failed": False}},
             },
-            "health": {"epoch": EPOCH, "tools": more, "hca": self.hca(), "pci": {"0000:03:00.0": CARD_LINK}},
+            "health": {"epoch": EPOCH, "tools": more, "hca": self.hca(), "pci": CARD_LINKS},
         }
 
     def hca(self) -> dict[str, Any]:

@@ -24,3 +24,18 @@ SECTIONS = (
     "<gpu_power_readings><current_power_limit>700.00 W</current_power_limit>"
     "<default_power_limit>700.00 W</default_power_limit></gpu_power_readings>"
 )
+
+SYSTEMD = {
+    name: {"status": "ok", "rc": 0, "stdout": text, "stderr": "", "seconds": 0.1}
+    for name, text in (("failed_units", ""), ("units", ""), ("clock", "NTPSynchronized=yes\n"))
+}
+"""What systemd answers on a node without findings."""
+CARD_LINKS = {
+    "0000:03:00.0": {
+        f"{which}_link_{name}": value
+        for which in ("current", "max")
+        for name, value in (("speed", "32.0 GT/s PCIe"), ("width", "16"))
+    }
+}
+"""The PCIe link of a network card."""
+ROOT_MOUNT = "22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n"

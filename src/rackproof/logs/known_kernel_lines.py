@@ -1,0 +1,174 @@
+"""Lines of level error that kernels write on healthy machines, each with where that was seen. No I/O.
+
+What is not listed here, and what no rule of :mod:`rackproof.logs.kernel_events` reads, is unproven. Add
+a line only with its source: a boot log of a machine that is known to work, or a report in which its
+harmlessness was established. Patterns are searched in the message, without its time and host.
+"""
+
+from __future__ import annotations
+
+import re
+
+HARMLESS_LINES: tuple[tuple[str, str], ...] = (
+    # Firmware: tables that the kernel dislikes, and goes on without.
+    (
+        r"^ACPI BIOS Error \(bug\): (?:Could not resolve symbol|Failure creating named object)",
+        "github.com/ublue-os/bazzite/issues/1608, void-linux/void-packages/issues/53934 (kern.err)",
+    ),
+    (
+        r"^ACPI Error: (?:AE_\w+, |Aborting method |Method parse/execution failed )",
+        "github.com/ublue-os/bazzite/issues/1608, void-linux/void-packages/issues/53934 (kern.err)",
+    ),
+    (
+        r"^ACPI Error: (?:No handler for Region \[POWR\]|Region IPMI \(ID=7\) has no handler)",
+        "drivers/acpi/acpica/evregion.c: servers with a power meter, without acpi_ipmi",
+    ),
+    (
+        r"^No (?:Local Variables|Arguments) are initialized for [Mm]ethod \[",
+        "drivers/acpi/acpica/dbdisply.c, follows an ACPI Error; Ubuntu 24.04, kernel 6.8",
+    ),
+    (
+        r"\[Firmware Bug\]: ",
+        "github.com/NVIDIA/nvidia-docker/issues/1217 (BIOS _OSI query), pkoutoupis/rapiddisk/issues/13",
+    ),
+    (
+        r"^APEI: Can not request \[mem .{1,60}\] for APEI (?:BERT|ERST|EINJ)",
+        "the kernel's mailing list, patches of Xuesong Chen on EINJ, 2021; boot logs with BERT",
+    ),
+    (
+        r"^hpet_acpi_add: no address or irqs in _CRS",
+        "drivers/char/hpet.c; boot logs of Ubuntu and Debian",
+    ),
+    (
+        r"^acpi PNP0A0[38]:\w\w: fail to add MMCONFIG information",
+        "github.com/teemtee/tmt/issues/1042 (a virtual machine of QEMU)",
+    ),
+    (
+        r"^mce: Unable to init MCE device \(rc: -5\)",
+        "kata-containers/kata-containers, test of a guest's dmesg",
+    ),
+    (
+        r"^x86/cpu: SGX disabled by BIOS",
+        "arch/x86/kernel/cpu/feat_ctl.c; boot logs of Proxmox, Arch and Ubuntu",
+    ),
+    (
+        r"^integrity: (?:Problem loading X\.509 certificate -65|Error adding keys to platform keyring)",
+        "the kernel's mailing list, patch of Lee, Chun-Yi, May 2019: certificates of old kinds",
+    ),
+    (
+        r"^Spectre V2 : WARNING: |^RETBleed: WARNING: ",
+        "github.com/microsoft/OHCL-Linux-Kernel/issues/40: warnings of level error",
+    ),
+    (r"^i8042: ", "drivers/input/serio: a keyboard's controller, which servers and virtual machines lack"),
+    (
+        r"^blacklist: Problem blacklisting hash \(-13\)",
+        "the kernel's mailing list, patch of Thomas Weissschuh, 2022: firmware of several vendors",
+    ),
+    (
+        r"^(?:integrity: )?(?:MODSIGN: )?Couldn't get (?:size: 0x8|UEFI (?:db|dbx|MokListRT) list|mokx list)",
+        "the kernel's mailing list, 2019 and 2022; boot logs without Secure Boot",
+    ),
+    (r"^Initramfs unpacking failed: Decoding failed", "Ubuntu 19.10 to 20.04 with lz4: it boots"),
+    (
+        r"^PCI: Fatal: No config space access function found",
+        "the kernel's mailing list, patch for virtual machines of Hyper-V: a harmless warning",
+    ),
+    (
+        r"^piix4_smbus \S{1,20}: SMBus (?:Host Controller not enabled|base address uninit)",
+        "drivers/i2c/busses/i2c-piix4.c; boot logs of virtual machines of VMware, QEMU and Xen",
+    ),
+    (
+        r"^Error: Driver 'pcspkr' is already registered, aborting",
+        "boot logs of servers and virtual machines with snd_pcsp",
+    ),
+    (
+        r"^EDAC amd64: Error: F\d not found, device 0x\w{4} \(broken BIOS\?\)",
+        "drivers/edac/amd64_edac.c: a kernel older than its processor",
+    ),
+    # Devices that are not there, or that need nothing.
+    (
+        r"\[sd\w{1,3}\] (?:No Caching mode|Assuming drive cache|Cache data unavailable|Asking for cache)",
+        "drivers/scsi/sd.c; boot logs of Ubuntu",
+    ),
+    (
+        r"I/O error(?:,| on) dev(?:ice)? (?:fd|sr|loop)\d",
+        "drives without a medium; blk_update_request on fd0 of virtual machines",
+    ),
+    (r"renesas_usb_fw\.mem", "github.com/spectrocloud/CanvOS/pull/700: a healthy HGX B200"),
+    (r"watchdog did not stop!", "drivers/watchdog/watchdog_dev.c: every shutdown with systemd's watchdog"),
+    # GPUs and network cards.
+    (
+        r"^NVRM:? objClInitPcieChipset: \*\*\* Chipset Setup Function Error",
+        "github.com/NVIDIA/open-gpu-kernel-modules/issues/421 and 489: the GPUs work",
+    ),
+    (
+        r"^nvidia: module verification failed: signature and/or required key missing",
+        "github.com/spectrocloud/CanvOS/pull/700: a healthy HGX B200",
+    ),
+    (
+        r"mlx5_cmd_out_err:.{0,40}ACCESS_REG\(0x805\) .{0,40}failed, status bad (?:operation|parameter)",
+        "github.com/leptonai/gpud/issues/1164: ConnectX-7 of an HGX B200, asked for what it does not have",
+    ),
+    (r"^nvme nvme\d+: (?:Shutdown timeout set to|missing or invalid SUBNQN)", "drivers/nvme/host/core.c"),
+    # What programs do to themselves, and what only follows another line.
+    (
+        r"^(?:Memory cgroup out of memory: |Tasks in .{1,300} are going to be killed)",
+        "github.com/docker/for-linux/issues/1001: the limit of a container",
+    ),
+    (
+        r"^\s*(?:Not tainted|Tainted: )|hung_task_timeout_secs\" disables this message",
+        "the kernel's test robot, report on dmaengine/idxd, May 2026: follows a hung task (kern.err)",
+    ),
+    (
+        r"device \[[0-9a-f]{4}:[0-9a-f]{4}\] error status/mask=|^\S+ [0-9a-f:.]+: +\[ ?\d{1,2}\] ",
+        "Red Hat Enterprise Linux 8, managing the kernel, 32.1: follows a line of AER",
+    ),
+)
+"""Pattern and source."""
+_HARMLESS = re.compile("|".join(f"(?:{pattern})" for pattern, _ in HARMLESS_LINES))
+
+_PREFIX = re.compile(
+    r"(?:kern\s*:\w+\s*: )?(?:\[\s*\d{1,12}\.\d{1,9}\] ?|\d{9,12}(?:\.\d{1,9})? \S{1,255} kernel: )?"
+)
+_PROGRAM = re.compile(r"[\w.@:-]{1,40}\[\d{1,10}\]: ")
+_HARDWARE = re.compile(
+    r"NVRM\b|nvidia[\w-]{0,20}\b|\[drm:nv_|mlx5_\w+|bnxt_en\b|nvme[\w]{0,20}\b|EDAC\b|mce:|pciehp\b|pcieport\b"
+)
+"""Drivers of a node's GPUs, links, network cards, disks and memory, as they begin their messages."""
+_HARDWARE_WORDS = re.compile(
+    r"\b(?:errors?|fail(?:ed|ure|s)?|timed? ?out|fatal|corrupt\w*|lost|bad|unexpected|invalid|unable|cannot|"
+    r"can't|exception|panic|abort\w*|stuck|hung|dead|unrecoverable|uncorrect\w*|link down)\b|\*ERROR\*",
+    re.IGNORECASE,
+)
+_WORDS = re.compile(r"\b(?:error|failed|failure|timed out|timeout|corrupt\w*|fatal)\b", re.IGNORECASE)
+
+
+def unknown_error(line: str, level_is_error: bool | None) -> str | None:
+    """Return the message of a line that may be an error and that nobody knows; None where it is none.
+
+    Args:
+        line: A line that no rule reads, with or without its time and host.
+        level_is_error: Whether the kernel gave it the level error or worse; None where levels are not known:
+            then its words decide. Lines of the drivers above count by their words in any case, as NVIDIA's
+            driver writes most of its errors without a level.
+    """
+    message = line[_prefix_end(line) :].strip()
+    if not message or _HARMLESS.search(message):
+        return None
+    if level_is_error:
+        return message
+    if _HARDWARE.match(message):
+        return message if _HARDWARE_WORDS.search(message) else None
+    # The kernel's ring has messages of programs, too: systemd[1]: Failed to ...
+    is_guessed = level_is_error is None and not _PROGRAM.match(message)
+    return message if is_guessed and _WORDS.search(message) else None
+
+
+def shape_of(message: str) -> str:
+    """Return a message without its numbers: lines that differ only by these are one."""
+    return re.sub(r"0x[0-9a-fA-F]+|\d+", "#", message)[:120]
+
+
+def _prefix_end(line: str) -> int:
+    found = _PREFIX.match(line)
+    return found.end() if found else 0
