@@ -22,6 +22,7 @@ from rackproof.logs import FORMATS
 from rackproof.nodes.answer_seal import answer_is_whole, sealed_answer
 from rackproof.nodes.health_checks import check_node
 from rackproof.nodes.snapshot import build_snapshot
+from tests.fuzz import night_evidence
 from tests.fuzz.edits import edited, places
 from tests.fuzz.samples import definition_of, healthy_answer, run_sub_log
 from tests.fuzz.structures import STRUCTURES, Structure, check_health, check_journals
@@ -101,6 +102,10 @@ def test_a_tool_s_answer_that_is_taken_away_never_makes_a_node_better(place: str
     for base in range(20):
         for kind in (0, 1, 2):
             check_health((base, True, [(number, kind, None)]))
+
+
+def test_less_evidence_of_a_night_is_never_a_better_verdict() -> None:
+    assert night_evidence.try_mutations(seed=30, count=600) == []
 
 
 # Journals.

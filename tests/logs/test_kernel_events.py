@@ -364,7 +364,7 @@ UNKNOWN = [
     "NVRM: _kgspBootGspRm: unexpected WPR2 already up, cannot proceed with booting GSP",
     "nvidia-nvswitch: Probing device 0000:02:00.0 failed",
     "[drm:nv_drm_load [nvidia_drm]] *ERROR* [GPU ID 0x00000500] Failed to allocate NvKmsKapiDevice",
-    "mlx5_core 0000:d2:00.0: mlx5_cmd_out_err:838: CREATE_MKEY(0x200) op_mod(0x0) failed, status bad resource",
+    "mlx5_core 0000:d2:00.0: mlx5_cmd_out_err:838: CREATE_MKEY(0x200) failed, status bad resource",
     "nvme nvme1: rdma connection establishment failed (-22)",
     "nvme nvme0: I/O Cmd(0x2) @ LBA 123, 8 blocks, I/O Error (sct 0x2 / sc 0x81)",
 ]

@@ -130,7 +130,7 @@ _HARMLESS = re.compile("|".join(f"(?:{pattern})" for pattern, _ in HARMLESS_LINE
 _PREFIX = re.compile(
     r"(?:kern\s*:\w+\s*: )?(?:\[\s*\d{1,12}\.\d{1,9}\] ?|\d{9,12}(?:\.\d{1,9})? \S{1,255} kernel: )?"
 )
-_PROGRAM = re.compile(r"[\w.@:-]{1,40}\[\d{1,10}\]: ")
+_PROGRAM = re.compile(r"(?:traps: )?[\w.@:-]{1,40}\[\d{1,10}\]:? ")
 _HARDWARE = re.compile(
     r"NVRM\b|nvidia[\w-]{0,20}\b|\[drm:nv_|mlx5_\w+|bnxt_en\b|nvme[\w]{0,20}\b|EDAC\b|mce:|pciehp\b|pcieport\b"
 )

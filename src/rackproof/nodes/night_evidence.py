@@ -97,6 +97,13 @@ def _is_host(node: NodeSubject) -> bool:
     return _is_judged(node) and not node.snapshot.container
 
 
+def _has_systemd(node: NodeSubject) -> bool:
+    """Return whether systemd runs: in a container whose units can be shown, its failed ones can be, too."""
+    tools = node.snapshot.tools
+    runs = tools.get("units") == "ok" and tools.get("failed_units", "") not in ("", "absent")
+    return _is_host(node) or (_is_judged(node) and runs)
+
+
 def _always(node: NodeSubject) -> bool:
     return True
 
@@ -390,7 +397,7 @@ TOOL_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
         verdicts=_HUNG_FAILS,
     ),
     _tool("kernel_log", "journalctl, else dmesg", "kernel_log_unknown"),
-    _tool("failed_units", "systemctl list-units --failed", needed=_is_host, value="failed_units"),
+    _tool("failed_units", "systemctl list-units --failed", needed=_has_systemd, value="failed_units"),
     _tool("units", "systemctl show", "services_unknown", needed=_needs_services, value="services"),
     _tool("clock", "timedatectl show", needed=_is_host, value="clock_synchronized"),
     _tool(

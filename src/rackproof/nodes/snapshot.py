@@ -10,7 +10,8 @@ What is gathered, a mapping of three parts, each of which may be absent:
     ``booted``    the same, when the system began (its first process: a container's kernel is older);
     ``loaded``    whether a load ran on the GPUs meanwhile (PCIe links and clocks rest without one);
     ``tools``     by name an answer as in ``facts.tools``: ``kernel_log`` (``journalctl -o short-unix
-                  _TRANSPORT=kernel --since=@LAST_SNAPSHOT``, earlier boots too; else ``dmesg``),
+                  _TRANSPORT=kernel --since=@LAST_SNAPSHOT``, earlier boots too; else ``dmesg``;
+                  ``errors`` are its lines of level error or worse, absent where it cannot tell),
                   ``nvlink_status`` (``nvidia-smi nvlink -s``), ``nvlink_errors`` (``nvidia-smi nvlink -e``),
                   ``failed_units`` (``systemctl list-units --failed --plain --no-legend``), ``units``
                   (``systemctl show``, an empty line between two units), ``clock`` (``timedatectl show``);
