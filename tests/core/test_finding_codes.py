@@ -19,10 +19,14 @@ from rackproof.logs.kernel_events import ACTIONS, Kind
 from rackproof.logs.nvidia_smi import _XML_FAULTS
 from rackproof.nodes import health_checks, slurm_states
 from rackproof.nodes.health_checks import Action, Confidence
+from rackproof.nodes.night_evidence import GPU_EVIDENCE, NODE_EVIDENCE, PORT_EVIDENCE, TOOL_EVIDENCE
 from tests.core import registered_findings
 from tests.core.finding_sites import Site, check_sites, code_sites
 
 KERNEL_KINDS = {kind for kind in get_args(Kind) if kind not in ("xid", "sxid")}
+EVIDENCE_CODES = sorted(
+    {row.code for row in (*TOOL_EVIDENCE, *NODE_EVIDENCE, *GPU_EVIDENCE, *PORT_EVIDENCE) if row.state}
+)
 MADE_WHILE_RUNNING: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
     ("rackproof/jobs/bench/record.py", "STILL_RUNNING"): lambda: [STILL_RUNNING],
     ("rackproof/jobs/bench/record.py", "code"): lambda: [code for code, _, _ in _ENDED_BADLY.values()],
@@ -36,10 +40,9 @@ MADE_WHILE_RUNNING: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
     ("rackproof/logs/xid.py", "f'sxid_{code}'"): lambda: ["sxid_*"],
     ("rackproof/nodes/kernel_log.py", "event.name"): lambda: KERNEL_KINDS | {"sxid_*"},
     ("rackproof/nodes/facts.py", "code"): lambda: ["tool_hung", "no_driver", "tool_failed", "no_gpus"],
-    ("rackproof/nodes/health_checks.py", "f'{tool}_unknown'"): lambda: [
-        "kernel_log_unknown",
-        "nvlink_status_unknown",
-    ],
+    ("rackproof/nodes/health_checks.py", "*_lacking_finding(lacking)"): lambda: EVIDENCE_CODES,
+    ("rackproof/nodes/health_checks.py", "fabric_code"): lambda: ["fabric_failed", "fabric_incomplete"],
+    ("rackproof/logs/nvidia_smi.py", "fabric_code"): lambda: ["fabric_failed", "fabric_incomplete"],
     ("rackproof/nodes/health_checks.py", "f'ecc_{memory.lower()}_correctable'"): lambda: [
         "ecc_sram_correctable",
         "ecc_dram_correctable",

@@ -372,8 +372,8 @@ class NvidiaSmiXmlParser(_Whole):
         place = element.find("fabric")
         line = place.line if place else element.line
         if fault := fabric_fault(element.get("fabric/state"), element.get("fabric/status")):
-            code, words = fault
-            self.log.find(code, f"GPU {gpu.index} {gpu.uuid}: {words}", Verdict.FAIL, line=line)
+            fabric_code, words = fault
+            self.log.find(fabric_code, f"GPU {gpu.index} {gpu.uuid}: {words}", Verdict.FAIL, line=line)
         summary = element.get("fabric/health/summary")
         if is_fabric_unhealthy(summary):
             message = f"GPU {gpu.index} {gpu.uuid}: fabric health is {summary:.40}"

@@ -909,8 +909,8 @@ def _nvlink_errors(subject: GpuSubject) -> Iterator[HealthFinding]:
 def _fabric(subject: GpuSubject) -> Iterator[HealthFinding]:
     gpu = subject.gpu
     if fault := fabric_fault(gpu.fabric_state, gpu.fabric_status):
-        code, evidence = fault
-        yield subject.finding(code, Verdict.FAIL, "configure", evidence, "likely")
+        fabric_code, evidence = fault
+        yield subject.finding(fabric_code, Verdict.FAIL, "configure", evidence, "likely")
     # Links that are down make the fabric unhealthy, and have a finding of their own.
     if is_fabric_unhealthy(gpu.fabric_health) and not _links_down(gpu):
         evidence = f"fabric health is {sanitize(gpu.fabric_health, 40)}"
