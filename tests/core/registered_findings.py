@@ -9,7 +9,7 @@ from typing import Any
 from rackproof.analysis.submission.models import Issue
 from rackproof.core.finding_codes import why_not_allowed
 from rackproof.core.records import Finding, Record
-from rackproof.nodes.health_checks import HealthFinding
+from rackproof.nodes.health_subjects import HealthFinding
 from rackproof.store.night_store import NightReason
 
 PACKAGE = str(Path(__file__).resolve().parents[2] / "src")

@@ -18,7 +18,7 @@ from rackproof.logs import _reading
 from rackproof.logs.kernel_events import ACTIONS, Kind
 from rackproof.logs.nvidia_smi import _XML_FAULTS
 from rackproof.nodes import health_checks, slurm_states
-from rackproof.nodes.health_checks import Action, Confidence
+from rackproof.nodes.health_subjects import Action, Confidence
 from rackproof.nodes.night_evidence import GPU_EVIDENCE, NODE_EVIDENCE, PORT_EVIDENCE, TOOL_EVIDENCE
 from tests.core import registered_findings
 from tests.core.finding_sites import Site, check_sites, code_sites

@@ -10,7 +10,8 @@ import yaml
 from rackproof.core.gpu_models import expected_model, is_model, physics_of
 from rackproof.core.records import Gpu
 from rackproof.nodes.facts import sku_findings
-from rackproof.nodes.health_checks import Expectation, check_sku
+from rackproof.nodes.health_checks import check_sku
+from rackproof.nodes.health_subjects import Expectation
 from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
 
 

@@ -38,7 +38,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from rackproof.core.records import Finding, Node, Verdict
 from rackproof.jobs.bench import mlperf_checks, planning
 from rackproof.jobs.bench.planning import PlannedRun
-from rackproof.jobs.bench.record import Evidence, job_seal, judge_folder
+from rackproof.jobs.bench.record import job_seal, judge_folder
+from rackproof.jobs.bench.required_evidence import Evidence
 from rackproof.jobs.reimage import acceptance, lifecycle, run_files
 from rackproof.jobs.reimage import tasks as reimage_tasks
 from rackproof.jobs.reimage.run_files import ReimageContext, ReimageError, RunRequest

@@ -22,7 +22,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from rackproof.core.records import Verdict, worst
 from rackproof.jobs.validate.inventory import parse_node_expectation
-from rackproof.nodes.health_checks import Expectation, check_node, check_sku
+from rackproof.nodes.health_checks import check_node, check_sku
+from rackproof.nodes.health_subjects import Expectation
 from rackproof.nodes.kernel_log import HardwareEvent, XidEvent
 from rackproof.nodes.night_evidence import GPU_EVIDENCE, NODE_EVIDENCE, PORT_EVIDENCE, TOOL_EVIDENCE
 from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, PortSnapshot, build_snapshot

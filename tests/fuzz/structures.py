@@ -47,7 +47,8 @@ from rackproof.jobs.validate.inventory import parse_limits, parse_node_expectati
 from rackproof.logs import FORMATS
 from rackproof.logs.run_sub import RunSubReader, run_sub_findings, run_sub_measurements
 from rackproof.nodes.answer_seal import answer_is_whole
-from rackproof.nodes.health_checks import Expectation, HealthFinding, check_node, check_sku, mark_fleetwide
+from rackproof.nodes.health_checks import check_node, check_sku, mark_fleetwide
+from rackproof.nodes.health_subjects import Expectation, HealthFinding
 from rackproof.nodes.snapshot import NodeSnapshot, build_snapshot
 from rackproof.store.night_store import Hold, NightReason, NodeNight, SlurmState
 from tests.fuzz.edits import Edit, draw_edits, draw_removals, edited

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from rackproof.nodes.answer_seal import answer_is_whole
-from rackproof.nodes.health_checks import Expectation, check_node
+from rackproof.nodes.health_checks import check_node
+from rackproof.nodes.health_subjects import Expectation
 from rackproof.nodes.snapshot import build_snapshot
 from tests.nodes.health.conftest import FAKES, Rig
 

@@ -12,7 +12,7 @@ import pytest
 from rackproof.core import definitions
 from rackproof.core.records import Gpu, Node, Run
 from rackproof.jobs.bench import planning, record
-from rackproof.jobs.bench.record import Evidence
+from rackproof.jobs.bench.required_evidence import Evidence
 from rackproof.logs import FORMATS, parse
 
 

@@ -10,14 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rackproof.core.evidence import EvidenceState, RequiredEvidence, state_of_tool, state_of_value
 from rackproof.core.records import Verdict
-from rackproof.nodes.snapshot import NodeSnapshot
-
-if TYPE_CHECKING:
-    from rackproof.nodes.health_checks import GpuSubject, NodeSubject, PortSubject
+from rackproof.nodes.health_subjects import GpuSubject, NodeSubject, PortSubject
+from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
 
 _SMI = "nvidia-smi -q -x"
 _LINK_STATUS, _LINK_ERRORS = "nvidia-smi nvlink -s", "nvidia-smi nvlink -e"
@@ -433,6 +431,20 @@ TOOL_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
 # A GPU.
 
 _READING_OF = {field: reading for reading, fields in GPU_READINGS.items() for field in fields}
+
+
+def missing_readings(gpu: GpuSnapshot, readings: Iterable[str]) -> list[str]:
+    """Return which fields of some readings (:data:`GPU_READINGS`) the driver did not report of a GPU."""
+    fields = [name for reading in readings for name in GPU_READINGS[reading]]
+    if gpu.ecc_enabled is False:
+        # Counters of errors are not kept while ECC is off.
+        fields = [name for name in fields if name not in GPU_READINGS["ecc"]]
+    zero_is_none = ("temperature_c",)
+    return [
+        name
+        for name in fields
+        if getattr(gpu, name) in (None, "") or (name in zero_is_none and not getattr(gpu, name))
+    ]
 
 
 def _is_reported(subject: GpuSubject, name: str) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from rackproof.core.records import Verdict
 from rackproof.core.text import sanitize
-from rackproof.nodes.health_checks import Action, HealthFinding
+from rackproof.nodes.health_subjects import Action, HealthFinding
 
 _SYMBOLS = {
     "*": "NOT_RESPONDING",

@@ -19,7 +19,7 @@ from pydantic import AliasChoices, Field, ValidationError
 from rackproof.core.judging import SkuReference, sku_references
 from rackproof.core.records import Node, Record, Verdict
 from rackproof.core.text import sanitize
-from rackproof.nodes.health_checks import HealthFinding
+from rackproof.nodes.health_subjects import HealthFinding
 from rackproof.nodes.snapshot import NodeSnapshot
 from rackproof.store.run_folder import RECORD_NAME, ResultsError, read_file, stamp_of, write_file
 from rackproof.store.sealed_json import SealError, open_sealed, seal_json

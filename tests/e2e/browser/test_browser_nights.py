@@ -10,7 +10,7 @@ import pytest
 
 from rackproof.core.records import Verdict
 from rackproof.jobs.validate.pages import night_page, node_page
-from rackproof.nodes.health_checks import HealthFinding
+from rackproof.nodes.health_subjects import HealthFinding
 from rackproof.report.charts import Chart, Line, draw
 from rackproof.store.night_store import Hold, NightReason, NightRecord, NodeNight, SlurmState
 from tests.e2e.browser.devtools import Page

@@ -20,7 +20,8 @@ from rackproof.core.judging import SkuReference
 from rackproof.core.records import Finding, Measurement, Node, ParsedLog, Reference, Run, Verdict
 from rackproof.jobs.bench import mlperf_checks, planning, record
 from rackproof.jobs.bench.planning import PlannedRun
-from rackproof.jobs.bench.record import Evidence, build_run, job_findings, job_seal
+from rackproof.jobs.bench.record import build_run, job_findings, job_seal
+from rackproof.jobs.bench.required_evidence import Evidence
 from rackproof.logs import FORMATS
 from rackproof.store.acceptance_log import LOG_NAME, note_acceptance
 from rackproof.store.history.client import History

@@ -11,8 +11,8 @@ import pytest
 
 from rackproof.core.evidence import EvidenceState
 from rackproof.core.records import ParsedLog, Verdict
-from rackproof.jobs.bench import record
-from rackproof.jobs.bench.required_evidence import RUN_BY_SLURM, RUN_ON_MACHINE
+from rackproof.jobs.bench.record import _SEALED
+from rackproof.jobs.bench.required_evidence import RUN_BY_SLURM, RUN_ON_MACHINE, Evidence
 from rackproof.logs.run_sub import RunSubOutput
 from tests.jobs.bench.test_slurm_runs import SlurmRun, compliant, gating
 
@@ -21,8 +21,8 @@ __all__ = ["compliant"]
 
 def test_every_field_of_what_is_known_of_a_run_has_a_row() -> None:
     rows = {row.name for row in RUN_ON_MACHINE}
-    fields = {f"evidence.{name}" for name in record.Evidence.model_fields}
-    fields |= {f"job.{name}" for name in (*record._SEALED, "seal")}
+    fields = {f"evidence.{name}" for name in Evidence.model_fields}
+    fields |= {f"job.{name}" for name in (*_SEALED, "seal")}
     fields |= {f"log.{name}" for name in ParsedLog.model_fields}
     assert fields | {"log"} == rows
 

@@ -17,6 +17,7 @@ from rackproof.core.judging import SkuReference, parse_sku_reference
 from rackproof.core.records import Node, Run
 from rackproof.jobs.bench import mlperf_checks, planning, record
 from rackproof.jobs.bench.launch_slurm import Site
+from rackproof.jobs.bench.required_evidence import Evidence
 from rackproof.logs import FORMATS, run_sub
 
 NODES = [f"node{number:02}" for number in range(1, 19)]
@@ -142,7 +143,7 @@ class SlurmRun:
         nodes = tuple(Node(name=name) for name in NODES)
         done = record.write_record(
             self.planned,
-            record.Evidence(nodes=nodes, job={"seal": record.job_seal(self.job), **self.job}),
+            Evidence(nodes=nodes, job={"seal": record.job_seal(self.job), **self.job}),
             folder,
             require_references=False,
             sku_references=references or [],

@@ -21,7 +21,7 @@ from rackproof.jobs.reimage.hardware import record_hardware
 from rackproof.jobs.reimage.lifecycle import STEPS, Step
 from rackproof.jobs.reimage.run_files import ReimageContext, ReimageError
 from rackproof.jobs.reimage.tasks import begin_run, end_run, write_step
-from rackproof.nodes.health_checks import HealthFinding
+from rackproof.nodes.health_subjects import HealthFinding
 from rackproof.store import host_claims
 from rackproof.store.night_store import NightRecord, NodeNight, write_night
 from rackproof.store.run_folder import read_run

@@ -8,7 +8,7 @@ import pytest
 
 from rackproof.core.records import Verdict
 from rackproof.jobs.validate.fleet.drain_policy import DrainPolicy, decide_drains, drained_by_partition
-from rackproof.nodes.health_checks import HealthFinding
+from rackproof.nodes.health_subjects import HealthFinding
 from rackproof.store.night_store import DRAIN_PREFIX, Hold, NightReason, NodeNight, SlurmState
 
 NOW = datetime(2026, 11, 21, 2, tzinfo=UTC)

@@ -25,7 +25,7 @@ from rackproof.jobs.validate.fleet.healing import (
 from rackproof.jobs.validate.judge import judge_fleet
 from rackproof.jobs.validate.tasks import begin_night, close_night, store_snapshot
 from rackproof.nodes.answer_seal import sealed_answer
-from rackproof.nodes.health_checks import Expectation
+from rackproof.nodes.health_subjects import Expectation
 from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, build_snapshot
 from rackproof.store.night_store import NodeNight, night_folders, read_night
 from tests.fuzz.monotonicity import recorded_answers

@@ -8,7 +8,7 @@ import pytest
 
 from rackproof.jobs.validate.errors import ValidateError
 from rackproof.jobs.validate.inventory import parse_limits, parse_node_expectation
-from rackproof.nodes.health_checks import Expectation
+from rackproof.nodes.health_subjects import Expectation
 
 
 def test_what_is_expected_is_taken_as_it_is_written() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rackproof.core.records import Verdict
-from rackproof.nodes.health_checks import Expectation, HealthFinding, check_node
+from rackproof.nodes.health_checks import check_node
+from rackproof.nodes.health_subjects import Expectation, HealthFinding
 from rackproof.nodes.snapshot import NodeSnapshot, build_snapshot
 
 from .conftest import Rig

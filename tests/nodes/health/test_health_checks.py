@@ -9,15 +9,10 @@ import pytest
 
 from rackproof.core.records import Verdict
 from rackproof.logs.kernel_events import requested_action
-from rackproof.nodes.health_checks import (
-    GPU_READINGS,
-    Expectation,
-    HealthFinding,
-    check_node,
-    majority_versions,
-    mark_fleetwide,
-)
+from rackproof.nodes.health_checks import check_node, majority_versions, mark_fleetwide
+from rackproof.nodes.health_subjects import Expectation, HealthFinding
 from rackproof.nodes.kernel_log import XidEvent, normalize_bus_id
+from rackproof.nodes.night_evidence import GPU_READINGS
 from rackproof.nodes.snapshot import (
     GpuSnapshot,
     NodeSnapshot,

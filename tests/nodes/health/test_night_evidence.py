@@ -12,7 +12,8 @@ import pytest
 
 from rackproof import logs
 from rackproof.core.records import Verdict
-from rackproof.nodes.health_checks import Expectation, HealthFinding, check_node
+from rackproof.nodes.health_checks import check_node
+from rackproof.nodes.health_subjects import Expectation, HealthFinding
 from rackproof.nodes.night_evidence import (
     DRIVER_TOOLS,
     GPU_EVIDENCE,

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.nodes.health_checks import Expectation, HealthFinding, check_node
+from rackproof.nodes.health_checks import check_node
+from rackproof.nodes.health_subjects import Expectation, HealthFinding
 from rackproof.nodes.snapshot import NodeSnapshot, build_snapshot
 
 REAL = Path(__file__).resolve().parents[2] / "data" / "real"

@@ -23,7 +23,6 @@ from rackproof.core.records import (
     Finding,
     LogFile,
     Measurement,
-    Node,
     ParsedLog,
     Record,
     Reference,
@@ -40,7 +39,7 @@ from rackproof.jobs.bench.mlperf_checks import (
     published_references,
 )
 from rackproof.jobs.bench.planning import STILL_RUNNING, PlannedRun, definition_findings
-from rackproof.jobs.bench.required_evidence import MachineRun, lacking_findings, machine_lacks
+from rackproof.jobs.bench.required_evidence import Evidence, MachineRun, lacking_findings, machine_lacks
 from rackproof.logs import read_log_file
 from rackproof.report import write_run_reports
 from rackproof.store.history.client import History, measurement_key
@@ -76,28 +75,6 @@ _ENDED_BADLY = {
         "ended unseen: its supervisor was killed or the node was rebooted",
     ),
 }
-
-
-class Evidence(Record):
-    """What is known of a run besides its logs."""
-
-    nodes: tuple[Node, ...] = ()
-    job: dict[str, Any] = {}  # noqa: RUF012  (pydantic copies defaults)
-    """State of the job as its supervisor wrote it; empty where no job was started."""
-    findings: tuple[Finding, ...] = ()
-    """What the nodes' facts say against them."""
-    could_not_start: str = ""
-    """Why no job was started, or why it was not followed to its end, in words for the operator."""
-    command: tuple[str, ...] = ()
-    description: str = ""
-    storage: str = ""
-    network: str = ""
-    notes: str = ""
-    measurements: tuple[Measurement, ...] = ()
-    """What the logs show beside their events: phases, the preflight's bandwidth."""
-    container_digest: str = ""
-    slurm_start: datetime | None = None
-    """When the Slurm job of this run began, by Slurm: it may have begun before it was followed from there."""
 
 
 class RecordedRun(Record):

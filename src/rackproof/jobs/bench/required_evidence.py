@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Any
 
 from rackproof.core.evidence import EvidenceState, RequiredEvidence, lacking_evidence, state_of_value
-from rackproof.core.records import Finding, ParsedLog
+from rackproof.core.records import Finding, Measurement, Node, ParsedLog, Record
 from rackproof.jobs.bench.planning import PlannedRun
 from rackproof.logs.run_sub import START, STOP, RunScript, RunSubOutput
-
-if TYPE_CHECKING:
-    from rackproof.jobs.bench.record import Evidence
 
 _AGAINST = "it only speaks against a run: that there is none is good"
 _SEALED_TOO = "the state's seal shows one that was lost; a supervisor that could not read its log states none"
@@ -25,6 +23,28 @@ _ABOUT = "it describes the run; nothing is judged by it"
 _THERE, _ABSENT, _DAMAGED = EvidenceState.THERE, EvidenceState.ABSENT, EvidenceState.DAMAGED
 _EVENTS = ("mllog", "mll06", "mlp05")
 """Formats whose events have a time."""
+
+
+class Evidence(Record):
+    """What is known of a run besides its logs."""
+
+    nodes: tuple[Node, ...] = ()
+    job: dict[str, Any] = {}  # noqa: RUF012  (pydantic copies defaults)
+    """State of the job as its supervisor wrote it; empty where no job was started."""
+    findings: tuple[Finding, ...] = ()
+    """What the nodes' facts say against them."""
+    could_not_start: str = ""
+    """Why no job was started, or why it was not followed to its end, in words for the operator."""
+    command: tuple[str, ...] = ()
+    description: str = ""
+    storage: str = ""
+    network: str = ""
+    notes: str = ""
+    measurements: tuple[Measurement, ...] = ()
+    """What the logs show beside their events: phases, the preflight's bandwidth."""
+    container_digest: str = ""
+    slurm_start: datetime | None = None
+    """When the Slurm job of this run began, by Slurm: it may have begun before it was followed from there."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +200,7 @@ RUN_ON_MACHINE: tuple[RequiredEvidence[MachineRun], ...] = (
     _of_logs("first_event_s", "no_event_times"),
     _of_logs("last_event_s", "no_event_times"),
 )
-"""``evidence`` is :class:`~rackproof.jobs.bench.record.Evidence`, ``job`` the state that its seal covers,
+"""``evidence`` is :class:`~Evidence`, ``job`` the state that its seal covers,
 ``log`` each :class:`~rackproof.core.records.ParsedLog`."""
 
 

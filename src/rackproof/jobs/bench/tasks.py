@@ -27,6 +27,7 @@ from rackproof.jobs.bench.launch_slurm import Site
 from rackproof.jobs.bench.mlperf_checks import score_repeats
 from rackproof.jobs.bench.node_setup import ExperimentConfig
 from rackproof.jobs.bench.planning import NodeSku, Plan, PlannedRun
+from rackproof.jobs.bench.required_evidence import Evidence
 from rackproof.logs import FORMATS
 from rackproof.nodes.facts import findings_from_facts, node_from_facts, sku_findings
 from rackproof.report import write_plan_reports, write_run_reports
@@ -386,7 +387,7 @@ def record_run(
         setup = node_setup.judge_setup(planned.setup, planned.lead, points or {}, jobs or {}, bool(job))
     skus = _skus_of_nodes(planned, facts, NodeSku(sku=sku, gpus=sku_gpus, gpu_name=planned.sku_gpu_name))
     nodes = tuple(node_from_facts(name, raw, sku=skus[name].sku) for name, raw in facts.items())
-    evidence = bench_record.Evidence(
+    evidence = Evidence(
         nodes=nodes,
         job=dict(job),
         findings=(

@@ -15,7 +15,7 @@ from rackproof.core.finding_codes import JOBS, FindingCode
 from rackproof.core.records import Record, Verdict
 from rackproof.core.text import moment, percent, sanitize
 from rackproof.logs.kernel_events import requested_action
-from rackproof.nodes.health_checks import HealthFinding
+from rackproof.nodes.health_subjects import HealthFinding
 from rackproof.nodes.slurm_states import drain_owner
 from rackproof.store import night_store
 from rackproof.store.night_store import NightRecord, NodeNight

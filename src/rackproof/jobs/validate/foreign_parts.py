@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rackproof.core.records import Verdict
 from rackproof.core.text import sanitize
-from rackproof.nodes.health_checks import HealthFinding
+from rackproof.nodes.health_subjects import HealthFinding
 from rackproof.store import night_store
 from rackproof.store.night_store import StoredSnapshot
 

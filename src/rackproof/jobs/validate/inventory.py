@@ -10,12 +10,8 @@ from typing import Any
 
 from rackproof.core.judging import SkuReference, SkuReferenceError
 from rackproof.jobs.validate.errors import ValidateError
-from rackproof.nodes.health_checks import (
-    GPU_READINGS,
-    Expectation,
-    ExpectedMount,
-    Limits,
-)
+from rackproof.nodes.health_subjects import Expectation, ExpectedMount, Limits
+from rackproof.nodes.night_evidence import GPU_READINGS
 from rackproof.store.night_store import (
     StoredSnapshot,
 )

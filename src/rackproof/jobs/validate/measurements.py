@@ -21,9 +21,7 @@ from rackproof.core.records import Record, Run, Verdict, worst
 from rackproof.core.text import sanitize
 from rackproof.jobs.validate.fleet.pair_runner import unproven_pairs
 from rackproof.jobs.validate.inventory import references_by_sku
-from rackproof.nodes.health_checks import (
-    HealthFinding,
-)
+from rackproof.nodes.health_subjects import HealthFinding
 from rackproof.nodes.snapshot import GpuSnapshot
 from rackproof.store import night_store
 from rackproof.store.night_store import (

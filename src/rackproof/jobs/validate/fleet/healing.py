@@ -12,13 +12,9 @@ from dataclasses import dataclass
 
 from rackproof.core.evidence import EvidenceState, RequiredEvidence, state_of_tool, state_of_value
 from rackproof.logs.kernel_events import requested_action
-from rackproof.nodes.health_checks import (
-    GPU_READINGS,
-    Expectation,
-    check_node,
-    expected_mounts,
-    service_units,
-)
+from rackproof.nodes.health_checks import check_node, expected_mounts, service_units
+from rackproof.nodes.health_subjects import Expectation
+from rackproof.nodes.night_evidence import missing_readings
 from rackproof.nodes.probe_slurm_jobs import PROBES
 from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
 
@@ -168,8 +164,7 @@ def _has(gpu: GpuSnapshot, field: str) -> bool:
 
 
 def _readings(node: DrainedNode) -> EvidenceState:
-    wanted = [GPU_READINGS[name] for name in node.expected.gpu_readings]
-    return _gpus(lambda gpu: not gpu.errors and all(reads(gpu) for reads in wanted))(node)
+    return _gpus(lambda gpu: not gpu.errors and not missing_readings(gpu, node.expected.gpu_readings))(node)
 
 
 def _driver_tools(node: DrainedNode) -> EvidenceState:
@@ -359,7 +354,7 @@ EVIDENCE: tuple[RequiredEvidence[DrainedNode], ...] = (
     _row("throttling", "nvidia-smi -q, clocks", _values("throttled")),
     _row("slowdowns", "nvidia-smi -q, counters of slow-downs", _slowdowns),
     _row("margin", _TEMPERATURE, _values("margin_c", "temperature_c")),
-    _row("temperature", _TEMPERATURE, _gpus(GPU_READINGS["temperature"])),
+    _row("temperature", _TEMPERATURE, _gpus(lambda gpu: not missing_readings(gpu, ("temperature",)))),
     _row("memory_temperature", _TEMPERATURE, _values("memory_c")),
     _row(
         "power_limit",

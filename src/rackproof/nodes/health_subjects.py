@@ -1,0 +1,263 @@
+"""What is checked of a node: its parts with what they are compared with, and what a check finds. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator
+
+from rackproof.core.records import Record, Text, Verdict
+from rackproof.core.text import sanitize
+from rackproof.nodes.kernel_log import normalize_bus_id
+from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, PortSnapshot
+
+GIB = 1 << 30
+Action = Literal["none", "watch", "configure", "reset", "reboot", "isolate", "inspect", "rma"]
+Confidence = Literal["certain", "likely", "hint"]
+_MOST_EVIDENCE = 1000
+
+
+class HealthFinding(Record):
+    """Something wrong with a part of a node.
+
+    No :class:`rackproof.core.records.Finding`: that one is about a place in a log, and may be a mere remark.
+    This one always names a part and an action, and is stored in ``night.json`` with these keys.
+
+    ``part`` is node, gpu, port or link; ``name`` a GPU's UUID, ``DEVICE/PORT`` of a network card, a PCIe
+    address, and empty for the node itself; ``place`` where the part sits. ``confidence`` says how surely
+    this part is at fault.
+    """
+
+    node: str
+    code: str
+    part: Literal["node", "gpu", "port", "link"] = "node"
+    name: str = ""
+    place: str = ""
+    verdict: Verdict
+    action: Action
+    confidence: Confidence = "certain"
+    evidence: Annotated[Text, BeforeValidator(lambda text: sanitize(text, _MOST_EVIDENCE))]
+    fleetwide: bool = False
+
+
+@dataclass(frozen=True)
+class ExpectedMount:
+    """What has to be mounted at a path; empty values are any. It is writable unless ``options`` have ``ro``.
+
+    ``fstype`` is how the type begins: ``nfs`` is any version of it.
+    """
+
+    path: str
+    fstype: str = ""
+    source: str = ""
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What a node has to have; 0, None and empty are not checked.
+
+    ``gpu_name`` is what the product name of each GPU contains; empty for what the SKU's name says.
+    ``hostname`` is what the node calls itself, without its domain; an address is no name.
+    ``versions`` names versions as :attr:`NodeSnapshot.versions` does; ``port_gbps`` is a port's rate.
+    ``nvlinks`` is the number of a GPU's NVLinks that are up. ``pcie_width`` and ``card_pcie_width`` are the
+    lanes of a GPU's and a network card's slot, where these have fewer than the device. ``gpu_readings`` names
+    what each GPU's driver has to report (:data:`GPU_READINGS`) where a number of GPUs is expected; what it
+    does not report is unproven. With ``fabric``, GPUs have to be members of an NVLink fabric; without ``mig``
+    they may not be shared out. ``slurm`` is whether a cluster of Slurm, where there is one, has to know the
+    node. Of ``services`` each has to run: ``a|b`` is one of both, and ``a?`` only where it is installed.
+    """
+
+    gpus: int = 0
+    gpu_name: str = ""
+    hostname: str = ""
+    ports: int = 0
+    port_gbps: float = 0
+    nvlinks: int = 0
+    pcie_width: int = 0
+    card_pcie_width: int = 0
+    power_limit_w: float = 0
+    memory_bytes: int = 0
+    versions: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[str | ExpectedMount, ...] = ()
+    services: tuple[str, ...] = ()
+    gpu_readings: tuple[str, ...] = (
+        "ecc",
+        "row_remapping",
+        "pcie_link",
+        "temperature",
+        "throttling",
+        "power_limit",
+        "recovery_action",
+        "memory",
+    )
+    fabric: bool = False
+    mig: bool = False
+    slurm: bool = True
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds that hold on any node, as public health checks of fleets have them."""
+
+    tool_seconds: float = 5
+    memlock_bytes: int = 32 * GIB
+    shm_bytes: int = 8 * GIB
+    foreign_memory_bytes: int = 2 * GIB
+    disk_free: float = 0.05
+    inodes_free: float = 0.02
+    clock_s: float = 2
+    margin_c: float = 5
+    gpu_c: float = 100
+    memory_c: float = 95
+    memory_share: float = 0.95
+    loaded_percent: float = 10
+    sram_correctable: int = 10_000
+    dram_correctable: int = 20_000_000
+    pcie_replays: int = 100
+    slowdown_s: float = 60
+
+
+@dataclass(frozen=True)
+class NodeSubject:
+    """A node to be checked: tonight's snapshot and what it is compared with."""
+
+    snapshot: NodeSnapshot
+    previous: NodeSnapshot | None
+    expected: Expectation
+    majority: Mapping[str, str]
+    limits: Limits
+    idle: bool
+
+    @property
+    def wants_gpus(self) -> bool:
+        """Whether the node has, or should have, GPUs."""
+        answer = self.snapshot.tools.get("nvidia_smi_xml", "")
+        return bool(self.expected.gpus) or bool(self.snapshot.gpus) or answer not in ("", "absent")
+
+    @cached_property
+    def known_ports(self) -> Mapping[tuple[str, str], PortSnapshot]:
+        """Ports of earlier nights, by device and port."""
+        if self.previous is None:
+            return {}
+        return {(port.device, port.port): port for port in (*self.previous.gone_ports, *self.previous.ports)}
+
+    @cached_property
+    def gpu_changes(self) -> GpuChanges:
+        """GPUs that came and went since earlier nights."""
+        return _gpu_changes(self.snapshot, self.previous, self.expected)
+
+    def finding(
+        self,
+        code: str,
+        verdict: Verdict,
+        action: Action,
+        evidence: str,
+        confidence: Confidence = "certain",
+    ) -> HealthFinding:
+        """Return a finding on the node itself."""
+        return HealthFinding(
+            node=self.snapshot.node,
+            code=code,
+            verdict=verdict,
+            action=action,
+            confidence=confidence,
+            evidence=evidence,
+        )
+
+
+@dataclass(frozen=True)
+class GpuSubject:
+    """A GPU to be checked; ``before`` is the same GPU in the last night."""
+
+    node: NodeSubject
+    gpu: GpuSnapshot
+    before: GpuSnapshot | None = None
+
+    def finding(
+        self,
+        code: str,
+        verdict: Verdict,
+        action: Action,
+        evidence: str,
+        confidence: Confidence = "certain",
+    ) -> HealthFinding:
+        """Return a finding on this GPU."""
+        return HealthFinding(
+            node=self.node.snapshot.node,
+            code=code,
+            part="gpu",
+            name=self.gpu.uuid,
+            place=self.gpu.place,
+            verdict=verdict,
+            action=action,
+            confidence=confidence,
+            evidence=evidence,
+        )
+
+
+@dataclass(frozen=True)
+class PortSubject:
+    """A port of a network card to be checked; ``before`` is the same port in an earlier night."""
+
+    node: NodeSubject
+    port: PortSnapshot
+    before: PortSnapshot | None
+
+    def finding(self, code: str, verdict: Verdict, evidence: str) -> HealthFinding:
+        """Return a finding on this port: cable, cage and switch are to be inspected."""
+        return HealthFinding(
+            node=self.node.snapshot.node,
+            code=code,
+            part="port",
+            name=f"{self.port.device}/{self.port.port}",
+            verdict=verdict,
+            action="inspect",
+            confidence="likely",
+            evidence=evidence,
+        )
+
+
+@dataclass(frozen=True)
+class GpuChanges:
+    """GPUs that came and went: ``replaced`` maps the UUID of one that is gone to the one in its place."""
+
+    known: Mapping[str, GpuSnapshot]
+    gone: tuple[GpuSnapshot, ...]
+    new: tuple[GpuSnapshot, ...]
+    replaced: Mapping[str, GpuSnapshot]
+    last_night: frozenset[str]
+
+
+def _gpu_changes(snapshot: NodeSnapshot, previous: NodeSnapshot | None, expected: Expectation) -> GpuChanges:
+    # Without an earlier night every GPU would be new.
+    if previous is None:
+        return GpuChanges({}, (), (), {}, frozenset())
+    present, last_night = gpus_by_uuid(snapshot.gpus), frozenset(gpus_by_uuid(previous.gpus))
+    known = gpus_by_uuid((*previous.gone_gpus, *previous.gpus))
+    gone = [known[uuid] for uuid in known if uuid not in present]
+    if expected.gpus and len(present) >= expected.gpus:
+        # As many as there have to be: what was missing for longer than a night was taken out.
+        gone = [gpu for gpu in gone if gpu.uuid in last_night]
+    # Nor does a night that could read no GPU make all of them new.
+    new = [present[uuid] for uuid in present if uuid not in known] if known else []
+    return GpuChanges(known, tuple(gone), tuple(new), _replacements(gone, new), last_night)
+
+
+def gpus_by_uuid(gpus: Iterable[GpuSnapshot]) -> dict[str, GpuSnapshot]:
+    """Return GPUs by their UUID."""
+    return {gpu.uuid: gpu for gpu in gpus}
+
+
+def _replacements(gone: Iterable[GpuSnapshot], new: Iterable[GpuSnapshot]) -> dict[str, GpuSnapshot]:
+    """Return by UUID of a GPU that is gone the new one on the same bus: an exchange, and no loss."""
+    new_by_bus = {normalize_bus_id(gpu.bus_id): gpu for gpu in new}
+    replaced = {}
+    for gpu in gone:
+        successor = new_by_bus.get(normalize_bus_id(gpu.bus_id))
+        if successor is not None:
+            replaced[gpu.uuid] = successor
+    return replaced
