@@ -159,6 +159,9 @@ def tree(root: Path) -> dict[str, str]:
     texts = {}
     for name in listed.split("\0"):
         if name and not name.startswith(ELSEWHERE) and not name.endswith((".md", ".j2.html")):
+            if (root / name).is_dir():
+                # A link to a folder, whose files have names of their own.
+                continue
             try:
                 texts[name] = (root / name).read_text()
             except UnicodeDecodeError:

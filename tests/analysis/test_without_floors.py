@@ -66,10 +66,10 @@ def test_of_few_nodes_the_slow_one_is_unproven_in_their_first_night(
     night = judged(count, gemm(factor, bad), nights=1)
     slow = [any(bad(node, slot, 0) for slot in range(4)) for node in range(count)]
     assert [one is Verdict.UNPROVEN for one in verdicts(night)] == slow
-    assert checks(night) == {"fleet"}
+    assert {"fleet"} <= checks(night) <= {"fleet", "physics"}
 
 
-@pytest.mark.parametrize("value", [0.001, 1e-9, 1.0, 300.0, 1000.0, 5000.0, 1e9, 1e20, 1e-20])
+@pytest.mark.parametrize("value", [0.001, 1e-9, 1.0, 300.0, 600.0, 1000.0, 5000.0, 1e9, 1e20, 1e-20])
 @pytest.mark.parametrize("count", [1, 4, 18])
 def test_what_a_model_cannot_do_is_unproven_without_floor_and_past(value: float, count: int) -> None:
     night = judged(count, gemm(value / 793, lambda *_: True), nights=1)
@@ -77,7 +77,7 @@ def test_what_a_model_cannot_do_is_unproven_without_floor_and_past(value: float,
     assert "physics" in checks(night)
 
 
-@pytest.mark.parametrize("value", [600.0, 793.0, 960.0])
+@pytest.mark.parametrize("value", [690.0, 793.0, 960.0])
 @pytest.mark.parametrize("count", [1, 2, 4, 18])
 @pytest.mark.parametrize("nights", [1, 2, 15])
 def test_a_sound_fleet_passes(value: float, count: int, nights: int) -> None:

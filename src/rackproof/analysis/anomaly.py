@@ -204,7 +204,7 @@ def judge_night(
     policy = policy or AnomalyPolicy()
     fleet = _Fleet(readings, asked)
     found, floors, unreferenced = _floors(fleet, references, accepted, policy)
-    found.append(_impossible(fleet))
+    found.append(_impossible(fleet, found))
     notes = []
     if past:
         model = _compare_nights(fleet, conditions, twice, policy)
@@ -545,9 +545,14 @@ def _below_few(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
     return found
 
 
-def _impossible(fleet: _Fleet) -> _Findings:
-    """Return numbers of GPUs that no sound one of the model has: more than its peak, or absurdly little."""
+def _impossible(fleet: _Fleet, failing: Sequence[_Findings]) -> _Findings:
+    """Return numbers of GPUs that no sound one of the model has: more than its peak, or much too little.
+
+    What fails by a floor already needs no second reason.
+    """
     rows, value = _gpu_rows(fleet), fleet.readings.value
+    for one in failing:
+        rows = rows[~np.isin(rows, one.row[one.verdict == _FAIL])]
     number: dict[str, int] = {}
     models = np.array([number.setdefault(part.name, len(number)) for part in fleet.parts], dtype=np.int64)
     kinds, kind = np.unique(

@@ -365,7 +365,8 @@ def test_what_runs_of_the_day_measured_is_judged_with_health(results: Path) -> N
     good, bad, unmeasured = read_night(night_folders(results)[0]).nodes
     assert (good.verdict.value, good.measured, good.reasons) == ("pass", True, ())
     assert (unmeasured.verdict.value, unmeasured.measured) == ("pass", False)
-    (reason,) = bad.reasons
+    reason, beside = bad.reasons
+    assert beside.check == "fleet"
     assert (bad.verdict.value, reason.check, reason.metric) == ("fail", "floor", "gemm_best dtype=bf16")
     assert uuid(1, 2) in reason.part
     assert reason.deviation is not None

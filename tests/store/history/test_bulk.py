@@ -171,7 +171,7 @@ def test_accepted_references_in_bulk_are_those_one_by_one(where: str) -> None:
 
     with open_store(where) as store:
         store.keep_many(
-            [candidate(3, 90.0), candidate(2, 100.0), candidate(1, 104.0), night(2, node(2), 0, 80.0)]
+            [candidate(3, 98.0), candidate(2, 100.0), candidate(1, 102.0), night(2, node(2), 0, 80.0)]
         )
         readings = store.readings(UNTIL, nights=5)
         assert store.accepted(readings) == []
