@@ -170,6 +170,8 @@ def test_a_rack_that_another_checkout_left_is_taken_away(
 def test_a_rack_whose_checkout_is_gone_is_made_anew(
     life: program.Rack, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    # The test before left the rack of another checkout.
+    assert life.up(2, []) == 0
     before = started(life)
     life.nodes.key.unlink()
     shutil.rmtree(life.nodes.state / "hostkeys")
