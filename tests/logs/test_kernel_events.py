@@ -421,7 +421,13 @@ HARMLESS_OF_LEVEL_ERROR = [
     "blk_update_request: I/O error, dev fd0, sector 0 op 0x0:(READ) flags 0x0",
     "xhci-pci-renesas 0000:41:00.0: failed to load firmware renesas_usb_fw.mem, fallback to ROM",
     "watchdog: watchdog0: watchdog did not stop!",
+    "-- No entries --",
+    "-- Reboot --",
+    "-- Boot 2f1c0d3e4b5a69788796a5b4c3d2e1f0 --",
+    "-- Journal begins at Tue 2026-11-24 09:00:00 UTC, ends at Wed 2026-11-25 02:00:00 UTC. --",
     "NVRM objClInitPcieChipset: *** Chipset Setup Function Error!",
+    "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (nixbld@)",
+    "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024",
     "nvidia: module verification failed: signature and/or required key missing - tainting kernel",
     "mlx5_core 0000:d2:00.0: mlx5_cmd_out_err:838:(pid 1441871): ACCESS_REG(0x805) op_mod(0x1) failed, "
     "status bad operation(0x2), syndrome (0x9a6171), err(-22)",

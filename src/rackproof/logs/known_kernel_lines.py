@@ -10,6 +10,10 @@ from __future__ import annotations
 import re
 
 HARMLESS_LINES: tuple[tuple[str, str], ...] = (
+    (
+        r"^-- (?:No entries|Reboot|Boot [0-9a-f]{8,64}|(?:Logs begin|Journal begins) at .{1,200}) --$",
+        "journalctl's own remarks, where a quiet night has no error",
+    ),
     # Firmware: tables that the kernel dislikes, and goes on without.
     (
         r"^ACPI BIOS Error \(bug\): (?:Could not resolve symbol|Failure creating named object)",
@@ -97,6 +101,10 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
     (r"renesas_usb_fw\.mem", "github.com/spectrocloud/CanvOS/pull/700: a healthy HGX B200"),
     (r"watchdog did not stop!", "drivers/watchdog/watchdog_dev.c: every shutdown with systemd's watchdog"),
     # GPUs and network cards.
+    (
+        r"^NVRM: loading NVIDIA UNIX .{0,40}Kernel Module ",
+        "own measurement: dmesg --level=err of a virtual machine with an H100, driver 580.159.04; each start",
+    ),
     (
         r"^NVRM:? objClInitPcieChipset: \*\*\* Chipset Setup Function Error",
         "github.com/NVIDIA/open-gpu-kernel-modules/issues/421 and 489: the GPUs work",
