@@ -422,6 +422,7 @@ HARMLESS_OF_LEVEL_ERROR = [
     "xhci-pci-renesas 0000:41:00.0: failed to load firmware renesas_usb_fw.mem, fallback to ROM",
     "watchdog: watchdog0: watchdog did not stop!",
     "-- No entries --",
+    "[  29144]     0 29144      732       31        0       31    45056        0             0 timeout",
     "-- Reboot --",
     "-- Boot 2f1c0d3e4b5a69788796a5b4c3d2e1f0 --",
     "-- Journal begins at Tue 2026-11-24 09:00:00 UTC, ends at Wed 2026-11-25 02:00:00 UTC. --",

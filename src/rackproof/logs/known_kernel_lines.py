@@ -119,6 +119,7 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
     ),
     (r"^nvme nvme\d+: (?:Shutdown timeout set to|missing or invalid SUBNQN)", "drivers/nvme/host/core.c"),
     # What programs do to themselves, and what only follows another line.
+    (r"^\[ *\d+\] +\d+ +\d+ +\d+ ", "mm/oom_kill.c: its table of tasks, whose names may have any word"),
     (
         r"^(?:Memory cgroup out of memory: |Tasks in .{1,300} are going to be killed)",
         "github.com/docker/for-linux/issues/1001: the limit of a container",
