@@ -21,9 +21,9 @@ def folder() -> Path:
     return (Path(given) if given else base) / "rack"
 
 
-def tree_digest(source: Path, *more: str) -> str:
-    """Return a short name for the files of a folder and some words."""
-    state = hashlib.sha256("\n".join(more).encode())
+def tree_digest(source: Path) -> str:
+    """Return a short name for the files of a folder."""
+    state = hashlib.sha256()
     for path in sorted(source.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
             state.update(f"\n{path.relative_to(source)}\n{path.stat().st_mode & 0o100}\n".encode())
