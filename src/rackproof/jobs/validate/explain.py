@@ -141,6 +141,8 @@ def _service(night: NightRecord, mine: NodeNight) -> list[str]:
         reason = f": {state.reason}" if state.reason else ""
         drained = f", {by[state.drained_by]}{reason}" if state.drained_by in by else ""
         lines.append(f"Slurm's state was {state.state}{drained}.")
+        if drained:
+            lines.append("What the reason means, and how the node comes back: docs/using/drained.md.")
     if mine.plan:
         allowed = mine.plan in night.acts
         lines.append(f"{mine.plan}{'' if allowed else ' (not allowed, a dry run)'}: {mine.why}")
