@@ -252,7 +252,9 @@ class JudgeRule(Record):
 class Result(Record):
     """How the run's log is read and judged."""
 
-    format: str = Field(default="auto", description="Log format, a name that `rackproof parse --help` lists.")
+    format: str = Field(
+        default="auto", description="Log format, a name that `rackproof parse --list-formats` prints."
+    )
     ruleset: str = Field(
         default="", description="Rules of MLPerf Training to check each run by, as `5.1.0`; empty for none."
     )

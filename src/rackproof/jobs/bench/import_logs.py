@@ -97,7 +97,7 @@ def import_logs(
         raise NoLogsError(
             f"{place}: no file in it is a log of a known format"
             + (f" ({len(skipped)} files read)" if skipped else "")
-            + "; `rackproof parse --help` names the formats"
+            + "; `rackproof parse --list-formats` names the formats"
         )
     return ImportResult(imported=tuple(imported), skipped=tuple(skipped))
 
