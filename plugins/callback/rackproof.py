@@ -95,9 +95,9 @@ class CallbackModule(CallbackBase):
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
         """Print the table and the summary; end with failure where hosts were left out and nothing failed."""
+        if self._is_shown:
+            self._show_tables()
         try:
-            if self._is_shown:
-                self._show_tables()
             left_out = hosts_left_out(asked_hosts(), stats)
             if left_out:
                 self._display.banner("NOT DONE")
@@ -110,10 +110,14 @@ class CallbackModule(CallbackBase):
             raise SystemExit(2)  # no exception: Ansible would show it as a warning
 
     def _show_tables(self) -> None:
-        for title, text in (
-            ("RESULT", self._runs.format_table(width=self._display.columns, color=sys.stdout.isatty())),
-            ("NODES", self._changes.format_summary(self._is_prediction)),
-        ):
-            if text:
-                self._display.banner(title)
-                self._display.display(text)
+        """Print the tables. One that cannot be made changes no exit status: the tasks have judged."""
+        try:
+            for title, text in (
+                ("RESULT", self._runs.format_table(width=self._display.columns, color=sys.stdout.isatty())),
+                ("NODES", self._changes.format_summary(self._is_prediction)),
+            ):
+                if text:
+                    self._display.banner(title)
+                    self._display.display(text)
+        except Exception as error:
+            self._display.error(f"the table cannot be shown: {error!r}"[:600])
