@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -228,3 +229,36 @@ def test_a_run_in_a_year_without_mlperf_or_still_to_come_is_remarked_on(year: in
     assert codes == {one.code: one.verdict for one in logs.parse(BytesIO(mllog())).findings} | {
         "wrong_year": None
     }
+
+
+A100 = (Path(__file__).parents[1] / "data" / "real" / "nvidia-smi" / "qx-a100.xml").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"Unable to determine the device handle for GPU 0000:3B:00.0: GPU is lost.  Reboot the system",
+        b"Unable to determine the device handle for GPU0000:3B:00.0: Unknown Error",
+        b"Unable to determine the device handle for GPU1: 0000:3B:00.0: Not Found",
+        b"Failed to initialize NVML: Driver/library version mismatch",
+        b"No devices were found",
+        b"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
+    ],
+)
+@pytest.mark.parametrize("data", [A100, NVIDIA_SMI_CSV], ids=["xml", "csv"])
+def test_a_gpu_that_is_lost_above_what_the_others_answer_is_a_failure(data: bytes, line: bytes) -> None:
+    assert judged(data)[0] is Verdict.PASS
+    found, codes = judged(line + b"\n" + data)
+    assert (found, "gpu_lost" in codes) == (Verdict.FAIL, True)
+
+
+def test_a_gpu_that_xml_lists_twice_hides_another() -> None:
+    begin, end = A100.index(b"<gpu id="), A100.rindex(b"</gpu>") + len(b"</gpu>")
+    gpus = A100[begin:end]
+    attached = re.search(rb"<attached_gpus>(\d+)", A100)
+    assert attached
+    count = int(attached[1])
+    twice = A100.replace(gpus, gpus + b"\n" + gpus)
+    twice = twice.replace(attached[0], b"<attached_gpus>%d" % (2 * count))
+    found, codes = judged(twice)
+    assert (found, "gpu_twice" in codes) == (Verdict.UNPROVEN, True)

@@ -289,9 +289,11 @@ class NvidiaSmiXmlParser(_Whole):
         log = self.log
         measurements: list[Measurement] = []
         data = bytes(self.data)
-        begin = data.find(b"<?xml")
+        begin = max(data.find(b"<?xml"), 0)
+        for at, raw in enumerate(data[:begin].split(b"\n")[:1000], start=1):
+            _find_no_answer(log, at, raw[:2000].decode("utf-8", "replace"))
         try:
-            root = _read_xml(data[max(begin, 0) :])
+            root = _read_xml(data[begin:])
             gpus = _gpus_of(root)
         except ValueError as error:
             log.find("damaged_xml", str(error), Verdict.UNPROVEN)
@@ -315,7 +317,11 @@ class NvidiaSmiXmlParser(_Whole):
             log.find(
                 "gpu_missing", f"{len(gpus)} GPUs described, {attached or 0:.0f} attached", Verdict.UNPROVEN
             )
+        seen: set[str] = set()
         for gpu, element in gpus:
+            if gpu.uuid in seen:
+                _find_twice(log, element.line, gpu.uuid, gpu.uuid)
+            seen.add(gpu.uuid)
             self.one(gpu, element, measurements)
 
     def one(self, gpu: Gpu, element: _Element, measurements: list[Measurement]) -> None:
@@ -363,7 +369,7 @@ class NvidiaSmiXmlParser(_Whole):
             text = next((text for path in paths if (text := element.get(path))), "")
             value = _leading(text)
             # Other words are the driver's, where it has no such value.
-            if _CSV_FAULT.search(text) or (name == "gpu_temperature" and not _is_temperature(value, text)):
+            if _NO_ANSWER.search(text) or (name == "gpu_temperature" and not _is_temperature(value, text)):
                 message = f"GPU {gpu.index} {gpu.uuid}: {name} is {text:.60}"
                 log.find("impossible_value", message, Verdict.UNPROVEN, line=element.line)
 
@@ -553,9 +559,7 @@ class NvidiaSmiTextParser(NvidiaSmiXmlParser):
             text = raw[:2000].decode("utf-8", "replace").rstrip("\r")
             if _BANNER.decode() in text:
                 reports.append([])
-            elif _CSV_FAULT.search(text) or "Unable to determine the device handle" in text:
-                self.log.find("gpu_lost", "a GPU does not answer", Verdict.FAIL, line=at, excerpt=text)
-            elif reports and text.strip():
+            elif not _find_no_answer(self.log, at, text) and reports and text.strip():
                 reports[-1].append((at, text))
         if len(self.data) > MAX_XML:
             self.log.find("too_large", "more text than is read", Verdict.UNPROVEN)
@@ -567,6 +571,22 @@ class NvidiaSmiTextParser(NvidiaSmiXmlParser):
         if len(sections) > 1 or not all("processes" in tags for tags in sections):
             message = "a GPU's description is not whole (of `nvidia-smi -q` without -d)"
             self.log.find("cut_off", message, Verdict.UNPROVEN)
+
+
+_NO_ANSWER = re.compile(
+    r"ERR!|GPU is lost|Unknown Error|Unable to determine the device handle|Failed to initialize NVML"
+    r"|No devices were found|NVIDIA-SMI has failed|RmInitAdapter failed",
+    re.IGNORECASE,
+)
+"""What nvidia-smi prints in the place of a GPU or of all: above, in or below what it prints of the others."""
+
+
+def _find_no_answer(log: Log, at: int, text: str) -> bool:
+    """Note a line in which nvidia-smi states that a GPU does not answer; return whether it is one."""
+    if not _NO_ANSWER.search(text):
+        return False
+    log.find("gpu_lost", "a GPU does not answer", Verdict.FAIL, line=at, excerpt=text)
+    return True
 
 
 def _find_twice(log: Log, at: int, what: str, text: str) -> None:
@@ -586,7 +606,6 @@ _CSV_NAMES = {
     "pcie.link.gen.current": ("pcie_link_generation", None),
     "pcie.link.width.current": ("pcie_link_width", None),
 }
-_CSV_FAULT = re.compile(r"ERR!|GPU is lost|Unknown Error", re.IGNORECASE)
 _CSV_HEAD = re.compile(
     rb"(?:\A|\n)(?:index|name|uuid|timestamp|count|gpu_name|gpu_uuid)"
     rb"(?:, [a-z0-9_.]+(?: \[[^\]\n]{1,20}\])?){1,200}\r?\n"
@@ -620,11 +639,11 @@ class NvidiaSmiCsvParser(LogParser):
             return
         self.last_line = at
         cells = [cell.strip() for cell in next(csv.reader([text]), [])]
+        is_unanswered = _find_no_answer(self.log, at, text)
         if not self.columns:
-            self._header(cells)
+            if not is_unanswered:
+                self._header(cells)
             return
-        if _CSV_FAULT.search(text):
-            self.log.find("gpu_lost", "a GPU does not answer", Verdict.FAIL, line=at, excerpt=text)
         if len(cells) != len(self.columns):
             self.log.find(
                 "damaged_line",
