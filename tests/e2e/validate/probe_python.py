@@ -35,7 +35,7 @@ if program == "probe_all_reduce.py" and nodes > 1:
         print(wrong)
 elif program == "probe_gemm.py":
     speeds = [
-        measurement("gemm_best", 1900.0 * faults.get("speed", 1.0), "TFLOP/s", "higher", dtype="bf16", gpu=one)
+        measurement("gemm_best", 1900 * faults.get("speed", 1.0), "TFLOP/s", "higher", dtype="bf16", gpu=one)
         for one in uuids
     ]
     print(log(*speeds, *(measurement("wrong_values", 0, "1", "lower", gpu=one) for one in uuids)))
