@@ -13,6 +13,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from ansible.utils.display import Display
 
+from rackproof.core.line_rules import FORMAT as LINES
 from rackproof.jobs.bench.job_follow import (
     PollResult,
     ProgressPrinter,
@@ -39,10 +40,10 @@ class BenchFollow(NodeAction):
         """Return the job's final state; a job that ended badly is not a failure of this task."""
         if self.check_mode:
             return {"changed": False, "skipped": True, "msg": "nothing is followed in check mode"}
-        if options["format"] not in ("auto", *FORMATS):
-            known = ", ".join(["auto", *FORMATS])
+        known = ("auto", *FORMATS, LINES)
+        if options["format"] not in known:
             raise AnsibleActionFail(
-                f"format: no log format is called {options['format']!r}; there are {known}"
+                f"format: no log format is called {options['format']!r}; there are {', '.join(known)}"
             )
         return JobFollower(self, options).follow()
 

@@ -19,6 +19,8 @@ import yaml
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from rackproof.core.errors import RackproofError
+from rackproof.core.line_rules import FORMAT as LINES
+from rackproof.core.line_rules import LineMetric, LineRules
 from rackproof.core.records import Direction, Name, Record, Reference, Text
 from rackproof.core.secret_names import refuse_secrets
 
@@ -137,8 +139,15 @@ class Launch(Record):
         "an image built there, or by Slurm one on all limited nodes (`bench_together`); `slurm` one run on "
         "all nodes of a rack.",
     )
+    command: tuple[str, ...] = Field(
+        default=(),
+        description="With `local`, in place of program and arguments: a program that is on the node, by name "
+        "or whole path, and its arguments. Its output is the log, and any exit status but 0 a failure.",
+    )
     runtime: str = Field(
-        default="", description="Interpreter it runs under: a folder under workloads/ with pins."
+        default="",
+        description="Interpreter it runs under: a folder under workloads/ with pins; empty is the one of "
+        "Ansible's modules, which has the standard library alone.",
     )
     program: str = Field(default="", description="Program under workloads/.")
     arguments: dict[str, Scalar] = Field(
@@ -160,12 +169,17 @@ class Launch(Record):
 
     @model_validator(mode="after")
     def _what_to_start(self) -> Launch:
-        if self.with_ in ("local", "mpirun"):
-            wanted = ("runtime", "program") if self.with_ == "local" else ("program",)
-            lacking = [name for name in wanted if not getattr(self, name)]
-            if lacking:
-                raise ValueError(f"with: {self.with_} needs {' and '.join(lacking)}")
-        elif self.runtime or self.program or self.arguments:
+        own = self.runtime or self.program or self.arguments
+        if self.command:
+            if self.with_ != "local" or own:
+                raise ValueError(
+                    "command is for `with: local` and takes the place of runtime, program and arguments"
+                )
+        elif self.with_ in ("local", "mpirun"):
+            if not self.program:
+                either = " or command" if self.with_ == "local" else ""
+                raise ValueError(f"with: {self.with_} needs program{either}")
+        elif own:
             raise ValueError(
                 f"with: {self.with_} starts the image's run.sub: runtime, program and arguments do not apply"
             )
@@ -253,7 +267,11 @@ class Result(Record):
     """How the run's log is read and judged."""
 
     format: str = Field(
-        default="auto", description="Log format, a name that `rackproof parse --list-formats` prints."
+        default="auto",
+        description="Log format, a name that `rackproof parse --list-formats` prints, or `lines`.",
+    )
+    lines: LineRules | None = Field(
+        default=None, description="With the format `lines`: how the program's plain output is read."
     )
     ruleset: str = Field(
         default="", description="Rules of MLPerf Training to check each run by, as `5.1.0`; empty for none."
@@ -301,10 +319,21 @@ class Result(Record):
         log_formats = (info.context or {}).get("log_formats")
         if log_formats is None:
             return format
-        known = ["auto", *log_formats]
+        known = ["auto", *log_formats, LINES]
         if format not in known:
             raise ValueError(f"no log format `{format}`{_near(format, known)}")
         return format
+
+    @model_validator(mode="after")
+    def _lines_belong_to_their_format(self) -> Result:
+        if (self.format == LINES) != (self.lines is not None):
+            raise ValueError("format: lines and the key `lines` belong together")
+        if self.lines is not None:
+            for rule in self.judge:
+                if rule.metric not in self.lines.metrics:
+                    known = self.lines.metrics
+                    raise ValueError(f"judge: no pattern for `{rule.metric}`{_near(rule.metric, known)}")
+        return self
 
 
 class Definition(Record):
@@ -738,8 +767,10 @@ def _allowed_keys(parent: tuple[str, ...]) -> list[str]:
         ("stage",): Stage,
         ("result",): Result,
         ("result", "judge"): JudgeRule,
+        ("result", "lines"): LineRules,
     }
-    model = models.get(tuple(part for part in parent if not part.isdigit()))
+    asked = tuple(part for part in parent if not part.isdigit())
+    model = LineMetric if asked[:3] == ("result", "lines", "metrics") else models.get(asked)
     return [field.alias or name for name, field in model.model_fields.items()] if model else []
 
 
@@ -755,15 +786,13 @@ def schema_markdown() -> str:
         ("launch", Launch),
         ("result", Result),
         ("result.judge (each entry)", JudgeRule),
+        ("result.lines", LineRules),
+        ("result.lines.metrics (each entry)", LineMetric),
     ]
     for title, model in models:
         parts.append(f"### {title}\n\n| key | kind | default | meaning |\n| --- | --- | --- | --- |")
         for name, field in model.model_fields.items():
-            kind = (
-                str(field.annotation)
-                .replace("rackproof.core.definitions.", "")
-                .replace("rackproof.core.records.", "")
-            )
+            kind = re.sub(r"rackproof\.core\.\w+\.", "", str(field.annotation))
             kind = (
                 re.sub(r"<(?:class|enum) '([^']+)'>", r"\1", kind).replace("typing.", "").replace("|", "or")
             )

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from rackproof.core.line_rules import LineRules
 from rackproof.core.records import LogFile, ParsedLog, Verdict
 from rackproof.logs._reading import BLOCK, LineFeed, LineObserver, Log, LogParser, blocks
 from rackproof.logs.encodings import HEAD_BYTES, encoding_problem
@@ -31,6 +32,7 @@ from rackproof.logs.nvidia_smi import (
 )
 from rackproof.logs.other_mlperf import MlperfHpcParser, MlperfInferenceParser, named_by_suite
 from rackproof.logs.perftest import PerftestParser
+from rackproof.logs.plain_lines import PlainLinesParser
 from rackproof.logs.tf_cnn import TfCnnParser
 from rackproof.logs.xid import XidParser
 
@@ -92,7 +94,12 @@ def _checked(name: str) -> str:
 
 
 def parse(
-    stream: BinaryIO, *, format: str = "auto", name: str = "", observers: Sequence[LineObserver] = ()
+    stream: BinaryIO,
+    *,
+    format: str = "auto",
+    name: str = "",
+    observers: Sequence[LineObserver] = (),
+    lines: LineRules | None = None,
 ) -> ParsedLog:
     """Parse one log.
 
@@ -107,6 +114,7 @@ def parse(
         name: how findings and measurements call the file.
         observers: get every line in the same pass, so that a log that holds more than its format's own
             lines is read once.
+        lines: How plain output is read; then there is no other format.
 
     Returns:
         The record. Content never raises: what cannot be read is ``unproven`` with a reason.
@@ -115,9 +123,13 @@ def parse(
         ValueError: the format is unknown; near names are offered.
         OSError: the stream cannot be read.
     """
-    chosen = _checked(format)
     log = Log(name)
-    parser = None if chosen == "auto" else FORMATS[chosen](log)
+    chosen = _checked(format) if lines is None else PlainLinesParser.format
+    parser: LogParser | None = None
+    if lines is not None:
+        parser = PlainLinesParser(log, lines)
+    elif chosen != "auto":
+        parser = FORMATS[chosen](log)
     watching = chosen == "auto"
     head = b""
     feed = LineFeed(observers)
@@ -195,7 +207,12 @@ class _DigestingStream:
 
 
 def read_log_file(
-    path: Path, name: str, *, format: str = "auto", observers: Sequence[LineObserver] = ()
+    path: Path,
+    name: str,
+    *,
+    format: str = "auto",
+    observers: Sequence[LineObserver] = (),
+    lines: LineRules | None = None,
 ) -> tuple[ParsedLog, LogFile]:
     """Return a parsed log, and its entry in the record of a run.
 
@@ -204,6 +221,7 @@ def read_log_file(
         name: How findings and the record call it, relative to the run's folder.
         format: A log format's name, or ``auto``.
         observers: Get every line in the same pass.
+        lines: How plain output is read, for the format ``lines``.
 
     Raises:
         ValueError: The format is unknown.
@@ -212,7 +230,7 @@ def read_log_file(
     with path.open("rb") as raw:
         stream = _DigestingStream(raw)
         # The parsers only call read() and readline(), up to the end of the file.
-        log = parse(cast("BinaryIO", stream), format=format, name=name, observers=observers)
+        log = parse(cast("BinaryIO", stream), format=format, name=name, observers=observers, lines=lines)
     entry = LogFile(
         path=name,
         sha256=stream.sha256,

@@ -1,7 +1,8 @@
-"""The benchmark that the README teaches to write, written from it and run."""
+"""The benchmarks that README and docs teach to write, written from them and run."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -12,15 +13,63 @@ from tests.e2e.bench.test_bench_playbook import Bench
 
 pytestmark = pytest.mark.playbook
 
+STREAM = """\
+#!/bin/sh
+echo "Number of Threads counted = $OMP_NUM_THREADS"
+echo "Function    Best Rate MB/s  Avg time     Min time     Max time"
+echo "Triad:           6964.4     0.038113     0.006892     0.088618"
+echo "Solution Validates: avg error less than 1.000000e-13 on all three arrays"
+"""
+"""What STREAM 5.10 prints, as a program."""
 
-def test_the_readmes_benchmark_runs_as_it_stands_there(root: Path, tmp_path: Path, torch_python: str) -> None:
-    text = (root / "README.md").read_text()
-    blocks = dict(re.findall(r"```(python|yaml)\n(.*?)```", text, re.DOTALL))
-    bench = Bench(root, tmp_path, definitions=tmp_path / "definitions")
+
+def blocks(page: Path) -> dict[str, str]:
+    """Return the first block of each language of a page."""
+    found = re.findall(r"```(python|yaml)\n(.*?)```", page.read_text(), re.DOTALL)
+    return dict(reversed(found))
+
+
+@pytest.fixture
+def bench(root: Path, tmp_path: Path) -> Bench:
+    made = Bench(root, tmp_path, definitions=tmp_path / "definitions")
     shutil.copytree(root / "workloads", tmp_path / "workloads", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "workloads/scratch_disk.py").write_text(blocks["python"])
-    bench.definitions.mkdir()
-    (bench.definitions / "scratch-disk.yml").write_text(blocks["yaml"])
+    made.definitions.mkdir()
+    return made
+
+
+def test_the_readmes_benchmark_of_a_program_on_the_node_runs_as_it_stands_there(
+    root: Path, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (bench.definitions / "stream.yml").write_text(blocks(root / "README.md")["yaml"])
+    status, output = bench("-e", "benchmark=stream", "--check")
+    assert status == 0, output
+    assert "judges speed alone" in output
+
+    status, output = bench("-e", "benchmark=stream")
+    assert status != 0, output
+    assert "stream_c.exe is not on this node" in next(bench.results.glob("*/logs/*.log")).read_text()
+    assert [one.code for one in bench.runs()[0].findings if one.verdict][:1] == ["could_not_run"]
+    shutil.rmtree(bench.results)
+
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "stream_c.exe").write_text(STREAM)
+    (folder / "stream_c.exe").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    status, output = bench("-e", "benchmark=stream", "-e", "bench_resume=false")
+    run = bench.runs()[0]
+    assert {one.metric: one.value for one in run.judgements} == {"triad": 6964.4}, output
+    # A speed alone proves nothing as long as nothing is known to compare it with.
+    assert run.verdict.value == "unproven", output
+    assert run.software["program"] == str(folder / "stream_c.exe")
+
+
+def test_the_docs_benchmark_with_a_program_of_its_own_runs_as_it_stands_there(
+    root: Path, bench: Bench, tmp_path: Path, torch_python: str
+) -> None:
+    page = blocks(root / "docs/using/benchmarks.md")
+    (tmp_path / "workloads/scratch_disk.py").write_text(page["python"])
+    (bench.definitions / "scratch-disk.yml").write_text(page["yaml"])
     status, output = bench("-e", "suite=disks", bench_pythons={"torch": torch_python})
     assert status == 0, output
     runs = bench.runs()

@@ -71,6 +71,8 @@ of all."""
 NOT_LIMITED = "bench_launch_host is {}, which is not among the limited hosts that answered"
 SETTLED_NS = 2_000_000_000
 """Older than this, a file's change time differs after the next change on every file system in use."""
+_RUN_COMMAND = "run_command.py"
+"""The program under workloads/ that runs a definition's command."""
 _NOT_THE_REQUEST = {"run_id", "expected_s", "definition_ctime_ns"}
 STILL_RUNNING = "still_running"
 """Code of the finding in the record of a run whose job was not seen to end: it is followed, not repeated."""
@@ -548,8 +550,8 @@ class _Planner:
             # An empty value leaves an option to the workload; there is nothing to record or compare by.
             parameters={axis: value for axis, value in point.items() if value != ""},
             runtime=launch.runtime,
-            program=launch.program,
-            arguments=tuple(command_options(launch.arguments, variables, f"{loaded.path}: launch.arguments")),
+            program=_RUN_COMMAND if launch.command else launch.program,
+            arguments=_arguments(loaded, variables),
             environment={
                 key: substitute_variables(value, variables, f"{loaded.path}: launch.environment.{key}")
                 for key, value in launch.environment.items()
@@ -586,6 +588,15 @@ class _Planner:
 
     def _skip(self, loaded: LoadedDefinition, node: str, reason: str) -> None:
         self.skipped.append(Skipped(benchmark=loaded.name, node=node, reason=reason))
+
+
+def _arguments(loaded: LoadedDefinition, variables: Mapping[str, Scalar]) -> tuple[str, ...]:
+    """Return the arguments of a run's program; of a command, the command itself."""
+    launch = loaded.definition.launch
+    if launch.command:
+        place = f"{loaded.path}: launch.command"
+        return tuple(substitute_variables(word, variables, place) for word in launch.command)
+    return tuple(command_options(launch.arguments, variables, f"{loaded.path}: launch.arguments"))
 
 
 def _lacks_gpus(point: Parameters, gpus_there: int) -> bool:
@@ -850,7 +861,18 @@ def _run_lines(run: PlannedRun) -> list[str]:
     note = f"  UNPROVEN: {run.unproven_because}" if run.unproven_because else ""
     where = run.lead if len(run.nodes) == 1 else f"{len(run.nodes)} nodes, from {run.lead}"
     lines = [f"  {where}: {run.title}{expected}{note}"]
+    if run.expected_s is None and not run.unproven_because and _judges_speed_alone(run.result):
+        lines.append(
+            "    judges speed alone: without a reference (the SKU's, or an accepted run's) its first run "
+            "cannot pass; look at that run, then `rackproof accept` it"
+        )
     # All repeats would do the same: it is shown with the first.
     if run.repeat <= 1:
         lines += [f"    {line}" for line in run.would]
     return lines
+
+
+def _judges_speed_alone(result: Result) -> bool:
+    """Whether no rule has a bound of its own, so that a run can only be compared with a reference."""
+    bounds = ((rule.at_least, rule.at_most, rule.equals) for rule in result.judge)
+    return not result.ruleset and all(bound == (None, None, None) for bound in bounds)

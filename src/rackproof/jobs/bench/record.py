@@ -56,7 +56,7 @@ COULD_NOT_RUN = {
     6: "the image could not be had",
     7: "no config fits, or Slurm did not take or start the job",
     8: "the nodes did not meet, or do not reach each other",
-    9: "mpirun, ssh between the nodes, or the program it starts is missing",
+    9: "the program, or what starts it on several nodes (mpirun, ssh), is missing",
 }
 
 _SEALED = (
@@ -459,7 +459,11 @@ def _read_log(planned: PlannedRun, path: Path, output: LauncherOutput | None, lo
     name = f"logs/{path.name}"
     try:
         log, entry = read_log_file(
-            path, name, format=planned.result.format, observers=[output] if output else []
+            path,
+            name,
+            format=planned.result.format,
+            observers=[output] if output else [],
+            lines=planned.result.lines,
         )
     except OSError as error:
         message = f"{name} cannot be read: {error.strerror}"

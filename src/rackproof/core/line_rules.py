@@ -1,0 +1,123 @@
+"""How the plain output of a program is read: one pattern for each metric, and one for a good end.
+
+A definition writes them down for a program that logs no events (STREAM, HPL); a format that several
+programs share, or that contradicts itself, needs a parser of its own in :mod:`rackproof.logs`.
+"""
+
+from __future__ import annotations
+
+import re
+from re import _constants as _regex  # type: ignore[attr-defined]
+from re import _parser as _regex_parser  # type: ignore[attr-defined]
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from rackproof.core.records import Direction, Record
+
+FORMAT = "lines"
+"""Name of the format in a definition's `result.format`."""
+MOST_METRICS = 100
+_REPEATS = (_regex.MAX_REPEAT, _regex.MIN_REPEAT)
+_MOST_TIMES = 1000
+"""A repetition up to so often is bounded; a pattern may hold one more inside it only if both are."""
+
+
+def _check_pattern(text: str) -> str:
+    """Return a pattern that reads any line in a time that is no more than a power of its length.
+
+    Raises:
+        ValueError: It is no pattern, fits every line, or repeats what repeats.
+    """
+    try:
+        tree = _regex_parser.parse(text)
+        fits_nothing = re.search(text, "") is not None
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"{text!r:.200} is no regular expression: {error}") from None
+    if fits_nothing:
+        raise ValueError(f"{text!r:.200} fits every line, the empty one too: name what the line holds")
+    if _repeats_repeats(tree, inside=False):
+        raise ValueError(
+            f"{text!r:.200} repeats what repeats, as (a+)+ does, which can take for ever: write it without"
+        )
+    return text
+
+
+def _repeats_repeats(tree: Any, *, inside: bool) -> bool:
+    """Whether an unbounded repetition stands within another one."""
+    for kind, value in tree:
+        unbounded = kind in _REPEATS and value[1] > _MOST_TIMES
+        if unbounded and inside:
+            return True
+        parts = value if isinstance(value, tuple | list) else (value,)
+        for part in parts:
+            if isinstance(part, _regex_parser.SubPattern) and _repeats_repeats(
+                part, inside=inside or unbounded
+            ):
+                return True
+            # Alternatives come as a list of patterns.
+            if isinstance(part, list) and any(
+                isinstance(one, _regex_parser.SubPattern)
+                and _repeats_repeats(one, inside=inside or unbounded)
+                for one in part
+            ):
+                return True
+    return False
+
+
+Pattern = Annotated[str, Field(min_length=1, max_length=500)]
+
+
+class LineMetric(Record):
+    """One measurement of a program, read from the lines that a pattern fits."""
+
+    pattern: Pattern = Field(
+        description="Regular expression of the line; its one group, or the group `value`, is the number."
+    )
+    unit: str = Field(
+        min_length=1, max_length=40, description="Unit of the number, as the program prints it."
+    )
+    direction: Direction | None = Field(default=None, description="Which way is better.")
+    take: Literal["only", "first", "last", "lowest", "highest"] = Field(
+        default="only", description="Which of several lines counts; with `only` several are unproven."
+    )
+    at_least: float = Field(default=0, description="A lower number is impossible, so unproven.")
+
+    @field_validator("pattern")
+    @classmethod
+    def _one_number(cls, text: str) -> str:
+        compiled = re.compile(_check_pattern(text))
+        if compiled.groups != 1 and "value" not in compiled.groupindex:
+            raise ValueError(
+                f"{text!r:.200} has {compiled.groups} groups: put the number into one group, or call its "
+                "group `value`: (?P<value>…)"
+            )
+        return text
+
+
+class LineRules(Record):
+    """How the lines of a program's output are read."""
+
+    good_end: Pattern = Field(
+        description="Regular expression of a line that the program prints only after a good end; without it "
+        "nothing is proven."
+    )
+    failures: tuple[str, ...] = Field(
+        default=(), max_length=50, description="Regular expressions of lines that show a failure."
+    )
+    metrics: dict[str, LineMetric] = Field(
+        min_length=1, max_length=MOST_METRICS, description="Name of each measurement to its pattern."
+    )
+
+    @field_validator("good_end", "failures")
+    @classmethod
+    def _patterns(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        for text in (value,) if isinstance(value, str) else value:
+            _check_pattern(text)
+        return value
+
+    @model_validator(mode="after")
+    def _end_is_no_failure(self) -> LineRules:
+        if self.good_end in self.failures:
+            raise ValueError("good_end is one of failures, too")
+        return self

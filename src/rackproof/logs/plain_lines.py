@@ -1,0 +1,107 @@
+"""The plain output of a program, read by the patterns that a benchmark's definition has for it."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import ClassVar
+
+from rackproof.core.line_rules import FORMAT, LineMetric, LineRules
+from rackproof.core.records import Measurement, ParsedLog, Verdict
+from rackproof.logs._reading import Log, LogParser, number
+
+MOST_CHARACTERS = 2000
+"""Of a line that patterns are tried on; the time that they take is bounded by it."""
+PROGRAM_LINE = re.compile(r"^rackproof: program (\S.{0,1000}), sha256 ([0-9a-f]{64})$")
+"""What workloads/run_command.py prints first: the program that made the output."""
+
+
+class _Reading:
+    """The number of one metric so far, with its line and how many lines had one."""
+
+    def __init__(self, rule: LineMetric) -> None:
+        self.rule = rule
+        self.pattern = re.compile(rule.pattern)
+        self.value, self.line, self.count = math.nan, 0, 0
+        self.group: int | str = "value" if "value" in self.pattern.groupindex else 1
+
+    def take(self, at: int, value: float) -> None:
+        """Take a number that was read in a line."""
+        self.count += 1
+        better = {
+            "only": self.count == 1,
+            "first": self.count == 1,
+            "last": True,
+            "lowest": self.count == 1 or value < self.value,
+            "highest": self.count == 1 or value > self.value,
+        }
+        if better[self.rule.take]:
+            self.value, self.line = value, at
+
+
+class PlainLinesParser(LogParser):
+    """Reads lines by the patterns of a definition."""
+
+    format: ClassVar[str] = FORMAT
+    description: ClassVar[str] = "plain output, by the patterns of a benchmark's definition"
+
+    @staticmethod
+    def recognises(head: bytes) -> bool:
+        """Return False: only a definition knows what the output of its program looks like."""
+        return False
+
+    def __init__(self, log: Log, rules: LineRules) -> None:
+        super().__init__(log)
+        self.readings = {name: _Reading(rule) for name, rule in rules.metrics.items()}
+        self.good_end = re.compile(rules.good_end)
+        self.failures = [re.compile(text) for text in rules.failures]
+        self.ended_at: int | None = None
+
+    def line(self, at: int, text: str) -> None:
+        """Read one line."""
+        text = text[:MOST_CHARACTERS].rstrip()
+        if found := PROGRAM_LINE.match(text):
+            self.log.tag("software.program", found[1])
+            self.log.tag("software.program_sha256", found[2])
+            return
+        for failure in self.failures:
+            if failure.search(text):
+                message = "the program's output shows a failure"
+                self.log.find("tool_error", message, Verdict.FAIL, line=at, excerpt=text)
+        for name, reading in self.readings.items():
+            if found := reading.pattern.search(text):
+                self._take(name, reading, at, found[reading.group] or "", text)
+        if self.good_end.search(text):
+            self.ended_at = at
+
+    def _take(self, name: str, reading: _Reading, at: int, shown: str, text: str) -> None:
+        """Take what a pattern found for a metric; what is no number, or cannot be one, is a finding."""
+        value = number(shown)
+        if value is None or not math.isfinite(value) or value < reading.rule.at_least:
+            message = f"{name}: {shown!r:.60} is no possible value"
+            self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
+            return
+        reading.take(at, value)
+
+    def finish(self) -> ParsedLog:
+        """Return the measurements; a missing one, or no line of a good end, leaves the log unproven."""
+        log = self.log
+        measurements = [found for name in self.readings if (found := self._measurement(name))]
+        if self.ended_at is None:
+            log.find("no_end", "no line shows that the program came to a good end", Verdict.UNPROVEN)
+        log.marks_as_findings(self.ended_at)
+        proven = self.ended_at is not None and len(measurements) == len(self.readings)
+        return log.parsed(self.format, Verdict.PASS if proven else Verdict.UNPROVEN, measurements)
+
+    def _measurement(self, name: str) -> Measurement | None:
+        """Return one metric's measurement; None where the output has none, or several of which one counts."""
+        reading = self.readings[name]
+        if reading.count == 0:
+            message = f"{name}: no line fits its pattern {reading.rule.pattern!r:.120}"
+            self.log.find("metric_missing", message, Verdict.UNPROVEN)
+            return None
+        if reading.rule.take == "only" and reading.count > 1:
+            message = f"{name}: {reading.count} lines fit its pattern; say with `take` which one counts"
+            self.log.find("several_values", message, Verdict.UNPROVEN, line=reading.line)
+            return None
+        return self.measure(name, reading.value, reading.rule.unit, reading.rule.direction, reading.line)

@@ -1,0 +1,94 @@
+"""Plain output read by a definition's patterns: a real STREAM, HPL's table, and what must not pass."""
+
+from __future__ import annotations
+
+from io import BytesIO
+
+import pytest
+
+from rackproof.core.line_rules import LineRules
+from rackproof.core.records import ParsedLog
+from rackproof.logs import parse
+
+STREAM = """\
+rackproof: program /usr/local/bin/stream_c.exe, sha256 {digest}
+STREAM version $Revision: 5.10 $
+Number of Threads counted = 2
+Function    Best Rate MB/s  Avg time     Min time     Max time
+Copy:           39016.8     0.033710     0.000820     0.047406
+Triad:           6964.4     0.038113     0.006892     0.088618
+Solution Validates: avg error less than 1.000000e-13 on all three arrays
+""".format(digest="a" * 64)
+"""STREAM 5.10 as it ran on two cores."""
+
+
+def rules(**changes: object) -> LineRules:
+    triad = {"pattern": "^Triad: +(\\S+)", "unit": "MB/s", "direction": "higher"}
+    copy = {"pattern": "^Copy: +(\\S+)", "unit": "MB/s", "direction": "higher"}
+    return LineRules.model_validate(
+        {
+            "good_end": "^Solution Validates",
+            "failures": ["^Failed Validation"],
+            "metrics": {"triad": triad | changes, "copy": copy},
+        }
+    )
+
+
+def read(text: str, **changes: object) -> ParsedLog:
+    return parse(BytesIO(text.encode()), format="lines", lines=rules(**changes))
+
+
+def test_a_good_run_passes_with_its_numbers_and_its_program() -> None:
+    log = read(STREAM)
+    assert log.verdict.value == "pass"
+    assert {one.name: (one.value, one.unit) for one in log.measurements} == {
+        "triad": (6964.4, "MB/s"),
+        "copy": (39016.8, "MB/s"),
+    }
+    assert log.measurements[0].source.line == 6
+    assert log.tags["software.program"] == "/usr/local/bin/stream_c.exe"
+    assert log.tags["software.program_sha256"] == "a" * 64
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict", "code"),
+    [
+        (("Solution Validates", "Solution"), "unproven", "no_end"),
+        (("Triad:", "Triple:"), "unproven", "metric_missing"),
+        (("6964.4", "nan"), "unproven", "impossible_value"),
+        (("6964.4", "-6964.4"), "unproven", "impossible_value"),
+        (("6964.4", "inf"), "unproven", "impossible_value"),
+        (("6964.4", "6_964"), "unproven", "impossible_value"),
+        (("Triad: ", "Triad:  7000 \nTriad: "), "unproven", "several_values"),
+        (("Copy: ", "Failed Validation on array a[]\nCopy: "), "fail", "tool_error"),
+        (("Copy: ", "Segmentation fault (core dumped)\nCopy: "), "unproven", "crashed"),
+        (("Copy: ", "uncorrectable ECC error encountered\nCopy: "), "fail", "ecc_error"),
+    ],
+)
+def test_a_run_that_proves_less_is_no_pass(change: tuple[str, str], verdict: str, code: str) -> None:
+    log = read(STREAM.replace(*change))
+    assert (log.verdict.value, code in {one.code for one in log.findings}) == (verdict, True)
+
+
+@pytest.mark.parametrize("cut", [0, 80, 150, 250, 300, 350])
+def test_a_log_that_is_cut_off_is_unproven(cut: int) -> None:
+    assert read(STREAM[:cut]).verdict.value == "unproven"
+
+
+@pytest.mark.parametrize(
+    ("take", "value"), [("first", 3.0), ("last", 2.0), ("lowest", 1.0), ("highest", 3.0)]
+)
+def test_of_several_lines_the_one_that_is_asked_for_counts(take: str, value: float) -> None:
+    lines = STREAM.replace("Triad:           6964.4", "Triad: 3 x\nTriad: 1 x\nTriad: 2 x")
+    log = read(lines, take=take)
+    assert (log.verdict.value, log.measurements[0].value) == ("pass", value)
+
+
+def test_a_number_below_what_is_possible_is_unproven() -> None:
+    assert read(STREAM, at_least=10_000).verdict.value == "unproven"
+
+
+def test_long_lines_and_other_bytes_do_not_end_it() -> None:
+    text = b"Triad: " + b"9" * 100_000 + b"\n\xff\xfe\x1b[31mTriad: \x00 12\n" + STREAM.encode()
+    log = parse(BytesIO(text), format="lines", lines=rules())
+    assert log.verdict.value == "unproven"

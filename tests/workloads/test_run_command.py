@@ -1,0 +1,50 @@
+"""A program that is on the node is run, named by its digest, and its end is passed on."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def run(root: Path, *command: str, path: str = "/usr/bin:/bin") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, root / "workloads/run_command.py", *command],
+        env={"PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_output_follows_one_line_with_path_and_digest(root: Path, tmp_path: Path) -> None:
+    program = tmp_path / "measure"
+    program.write_text("#!/bin/sh\necho Triad: $1\n")
+    program.chmod(0o755)
+    ended = run(root, "measure", "12", path=f"{tmp_path}:/usr/bin:/bin")
+    digest = hashlib.sha256(program.read_bytes()).hexdigest()
+    assert ended.stdout == f"rackproof: program {program}, sha256 {digest}\nTriad: 12\n"
+    assert ended.returncode == 0
+
+
+@pytest.mark.parametrize("status", [1, 4, 5, 9, 124])
+def test_any_other_end_is_a_failure_and_none_of_our_own_words(root: Path, status: int) -> None:
+    ended = run(root, "sh", "-c", f"exit {status}")
+    assert ended.returncode == 1
+    assert f"ended with exit status {status}" in ended.stdout
+
+
+@pytest.mark.parametrize("name", ["no-such-program", "/no/such/program", "."])
+def test_a_program_that_is_not_there_is_named(root: Path, name: str) -> None:
+    ended = run(root, name)
+    assert ended.returncode == 9
+    assert f"rackproof: {name} is not on this node" in ended.stdout
+
+
+def test_a_signal_is_passed_on(root: Path) -> None:
+    assert run(root, "sh", "-c", "kill -SEGV $$").returncode == -signal.SIGSEGV

@@ -1,0 +1,61 @@
+"""Run a program that is on the node, and state which file it was.
+
+The benchmark's definition names it (`launch.command`). Its output goes to the log unchanged, behind one line
+with its path and digest: numbers of another build are another program's. Standard library, Python 3.8.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+MISSING = 9
+"""Exit status where the program is not on the node: nothing is proven either way."""
+
+
+def digest_of(path: str) -> str:
+    """Return the SHA-256 of a file, read in pieces."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def main(command: list[str]) -> int:
+    """Run the command; return the exit status: 0 only if it ended with 0."""
+    if not command:
+        print("rackproof: no command to run: the definition's `launch.command` is empty", flush=True)
+        return 2
+    found = shutil.which(command[0])
+    if found is None:
+        print(
+            f"rackproof: {command[0]} is not on this node (PATH={os.environ.get('PATH', '')}): install it, "
+            "or give its whole path in `launch.command`",
+            flush=True,
+        )
+        return MISSING
+    path = os.path.realpath(found)
+    try:
+        print(f"rackproof: program {path}, sha256 {digest_of(path)}", flush=True)
+        status = subprocess.call([found, *command[1:]], stdin=subprocess.DEVNULL)
+    except OSError as error:
+        print(f"rackproof: {path} cannot be run: {error.strerror}", flush=True)
+        return MISSING
+    if status < 0:
+        # So that whoever started this sees the signal, too.
+        if -status != signal.SIGKILL:
+            signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    if status:
+        print(f"rackproof: {path} ended with exit status {status}", flush=True)
+    # The other statuses are words of Rackproof's own programs (docs/extending/workloads.md).
+    return min(status, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
