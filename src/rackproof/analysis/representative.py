@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from rackproof.core.records import Direction, Measurement
 
-# Labels that name a device; what differs only in them is the same measurement on several devices.
-_DEVICE_LABELS = frozenset({"gpu", "gpu_index", "device", "rank", "node", "from", "to"})
+DEVICE_LABELS = frozenset({"gpu", "gpu_index", "device", "rank", "node", "from", "to"})
+"""Labels that name a device; what differs only in them is the same measurement on several devices."""
 SIZE_LABEL = "size_bytes"
 """The label of a measurement that holds for one message size."""
 
@@ -44,7 +44,7 @@ def _by_kind(group: Sequence[Measurement]) -> Iterable[list[Measurement]]:
     """Return the measurements of each kind: what differs only in the device is of one kind."""
     kinds: dict[tuple[tuple[str, str], ...], list[Measurement]] = {}
     for measurement in group:
-        kind = tuple(sorted(item for item in measurement.labels.items() if item[0] not in _DEVICE_LABELS))
+        kind = tuple(sorted(item for item in measurement.labels.items() if item[0] not in DEVICE_LABELS))
         kinds.setdefault(kind, []).append(measurement)
     return kinds.values()
 

@@ -63,6 +63,10 @@ COMMANDS: Mapping[str, LazyCommand] = {
         "rackproof.cli.parse:parse_command",
         "Read logs and print their measurements, findings and verdict.",
     ),
+    "references": LazyCommand(
+        "rackproof.cli.references:references_command",
+        "Propose a SKU's references, with bounds from the noise of repeated runs.",
+    ),
     "reimage": LazyCommand(
         "rackproof.cli.reimage:reimage_group",
         "Show how far nodes are with their new image, or forecast a fleet.",

@@ -1,0 +1,200 @@
+"""References with bounds from noise: what repeated runs of healthy machines let one demand of the next.
+
+A bound has to lie outside what healthy machines differ by, else it raises false alarms; it has to lie close
+to it, else it finds nothing. Both are figures of the same runs, so they are computed here and stated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from rackproof.analysis.representative import DEVICE_LABELS
+from rackproof.core.records import Direction, Judgement, Measurement, Record, Run, Verdict
+
+FEWEST_RUNS = 5
+"""Runs that a spread is taken from: of five values the range holds nine tenths of what comes next."""
+TIGHTEST = 0.03
+"""No bound is closer: power, clocks and cooling of healthy GPUs differ by so much from host to host."""
+WIDEST = 0.15
+"""A figure that needs a wider bound finds no fault worth finding."""
+FASTER = 0.25
+"""What exceeds the reference by more is no better machine but another measurement."""
+_PART_LABELS = (DEVICE_LABELS | {"pair"}) - {"device"}
+"""Labels that tell which part of the same kind was measured; `device` tells a processor from a GPU."""
+_BAD = (Verdict.FAIL, Verdict.UNPROVEN)
+
+Key = tuple[str, tuple[tuple[str, Any], ...], str, str, tuple[tuple[str, str], ...]]
+
+
+class ProposedReference(Record):
+    """One quantity over repeated runs, and the reference that follows from it."""
+
+    benchmark: str
+    parameters: dict[str, str | int | float | bool | None]
+    metric: str
+    unit: str
+    labels: dict[str, str]
+    direction: Direction
+    runs: int
+    machines: int
+    lowest: float
+    highest: float
+    value: float
+    """The median of all values."""
+    spread: float
+    """Range of the values as a fraction of the median."""
+    bound: float
+    """How much worse than the value a later one may be, as a fraction."""
+    smallest_loss: float
+    """The loss that takes the best of the values beyond the bound, as a fraction: less may stay unseen."""
+    objection: str = ""
+    """Not empty: why these runs give no reference."""
+
+
+def propose_references(
+    runs: Iterable[Run], *, bound: float | None = None, fewest_runs: int = FEWEST_RUNS
+) -> list[ProposedReference]:
+    """Return what repeated runs propose for each speed that their benchmarks judge.
+
+    Args:
+        runs: Runs of healthy machines of one SKU. A run that a finding or judgement speaks against is left
+            out; one that only lacks references is not.
+        bound: Demand this bound, a fraction; None takes twice the spread, at least :data:`TIGHTEST`.
+        fewest_runs: So many runs a quantity needs.
+
+    Returns:
+        One entry for each benchmark, point, metric and label set, in that order, those with an objection too.
+    """
+    values: dict[Key, list[float]] = defaultdict(list)
+    sources: dict[Key, tuple[set[str], set[str]]] = defaultdict(lambda: (set(), set()))
+    directions: dict[Key, Direction] = {}
+    for run in runs:
+        if not _is_sound(run):
+            continue
+        speeds = _judged_speeds(run)
+        for one in run.measurements:
+            if one.direction is None or not one.finite or not _is_judged(one, speeds):
+                continue
+            key = _key(run, one)
+            values[key].append(one.value)
+            directions[key] = one.direction
+            run_ids, machines = sources[key]
+            run_ids.add(run.run_id)
+            machines.add(_machine(run))
+    return [
+        _proposed(key, values[key], directions[key], sources[key], bound, fewest_runs)
+        for key in sorted(values, key=repr)
+    ]
+
+
+def _is_sound(run: Run) -> bool:
+    """Whether nothing is held against a run but that its speeds have no reference yet."""
+    if any(finding.verdict in _BAD for finding in run.findings):
+        return False
+    return all(one.verdict not in _BAD or _lacks_reference(one) for one in run.judgements)
+
+
+def _lacks_reference(one: Judgement) -> bool:
+    return one.verdict is Verdict.UNPROVEN and one.reference is None and one.value is not None
+
+
+def _judged_speeds(run: Run) -> dict[str, list[Mapping[str, str]]]:
+    """Return the labels of what was judged without a bound of the definition's own, by metric."""
+    judged: dict[str, list[Mapping[str, str]]] = defaultdict(list)
+    for one in run.judgements:
+        # A rule's own bound has an edge at the value itself: it is a question of quality.
+        edges = (one.reference.low, one.reference.high) if one.reference else ()
+        if 0 not in edges:
+            judged[one.metric].append(one.labels)
+    return judged
+
+
+def _is_judged(one: Measurement, speeds: Mapping[str, Sequence[Mapping[str, str]]]) -> bool:
+    return any(labels.items() <= one.labels.items() for labels in speeds.get(one.name, ()))
+
+
+def _key(run: Run, one: Measurement) -> Key:
+    labels = tuple(sorted(item for item in one.labels.items() if item[0] not in _PART_LABELS))
+    return run.benchmark, tuple(sorted(run.parameters.items())), one.name, one.unit, labels
+
+
+def _machine(run: Run) -> str:
+    """Return what tells a run's machine from others: its serial, and its GPUs for virtual machines."""
+    return repr([(node.serial or node.name, sorted(gpu.uuid for gpu in node.gpus)) for node in run.nodes])
+
+
+def _proposed(
+    key: Key,
+    values: Sequence[float],
+    direction: Direction,
+    sources: tuple[set[str], set[str]],
+    asked: float | None,
+    fewest_runs: int,
+) -> ProposedReference:
+    benchmark, parameters, metric, unit, labels = key
+    low, high, middle = min(values), max(values), median(values)
+    # Around 0 there is no fraction: as noisy as can be.
+    spread = (high - low) / middle if middle > 0 else 1.0
+    bound = asked if asked is not None else max(TIGHTEST, math.ceil(200 * spread - 1e-9) / 100)
+    # The healthy value that has the longest way to the bound.
+    higher = direction is Direction.HIGHER
+    loss = 1 - middle * (1 - bound) / (high or 1) if higher else middle * (1 + bound) / (low or 1) - 1
+    return ProposedReference(
+        benchmark=benchmark,
+        parameters=dict(parameters),
+        metric=metric,
+        unit=unit,
+        labels=dict(labels),
+        direction=direction,
+        runs=len(sources[0]),
+        machines=len(sources[1]),
+        lowest=low,
+        highest=high,
+        value=middle,
+        spread=spread,
+        bound=bound,
+        smallest_loss=loss,
+        objection=_objection(len(sources[0]), spread, bound, asked, fewest_runs),
+    )
+
+
+def _objection(runs: int, spread: float, bound: float, asked: float | None, fewest_runs: int) -> str:
+    if runs < fewest_runs:
+        return f"{runs} sound runs, {fewest_runs} are needed: run it {fewest_runs - runs} more times"
+    if asked is not None and asked < 2 * spread:
+        return (
+            f"healthy values differ by {spread:.1%}: a bound of {asked:.1%} is within twice that, and would "
+            f"call healthy machines bad; {max(TIGHTEST, 2 * spread):.1%} is the closest"
+        )
+    if bound > WIDEST:
+        return f"healthy values differ by {spread:.1%}: too much to judge by; keep it as a figure"
+    return ""
+
+
+def reference_entry(one: ProposedReference, source: str) -> dict[str, Any]:
+    """Return an entry of `bench_sku_references` in a SKU's group_vars.
+
+    Args:
+        one: A proposal without objection.
+        source: Where it was measured, in words.
+    """
+    digits = 4 - math.ceil(math.log10(abs(one.value)))
+    value = round(one.value, max(0, digits))
+    shown = f"{one.lowest:.4g} to {one.highest:.4g}"
+    higher = one.direction is Direction.HIGHER
+    entry: dict[str, Any] = {
+        "benchmark": one.benchmark,
+        "parameters": {name: one.parameters[name] for name in ("gpus", "nodes") if name in one.parameters},
+        "metric": one.metric,
+        "labels": one.labels,
+        "value": int(value) if value == int(value) else value,
+        "low": -round(one.bound, 4) if higher else -FASTER,
+        "high": FASTER if higher else round(one.bound, 4),
+        "unit": one.unit,
+        "source": f"{source}, {one.runs} runs, machines {one.machines}: {shown}",
+    }
+    return {key: held for key, held in entry.items() if held not in ({}, "")}

@@ -1,0 +1,84 @@
+"""``rackproof references``: what repeated runs of healthy machines let a SKU demand of the next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import yaml
+
+from rackproof.analysis.reference_bounds import (
+    FEWEST_RUNS,
+    WIDEST,
+    ProposedReference,
+    propose_references,
+    reference_entry,
+)
+from rackproof.cli.errors import ToolError
+from rackproof.cli.options import json_option, results_option
+from rackproof.cli.output import print_json
+from rackproof.core.text import sanitize
+from rackproof.store.run_folder import iter_runs
+
+
+@click.command("references")
+@click.option("--benchmark", help="Only of this benchmark.")
+@click.option("--sku", help="Only of runs whose nodes are of this SKU.")
+@click.option(
+    "--source", default="own measurement", show_default=True, help="Where it was measured, in words."
+)
+@click.option("--bound", type=click.FloatRange(0.001, WIDEST), help="Demand this bound, as 0.03 for 3 %.")
+@click.option(
+    "--repeats", default=FEWEST_RUNS, show_default=True, type=click.IntRange(2), help="Fewest runs."
+)
+@results_option
+@json_option
+def references_command(
+    benchmark: str | None,
+    sku: str | None,
+    source: str,
+    bound: float | None,
+    repeats: int,
+    results: Path,
+    as_json: bool,
+) -> None:
+    """Propose a SKU's references, with bounds from the noise of repeated runs.
+
+    Reads the runs of the results folder and prints entries of bench_sku_references for
+    inventory/group_vars/sku_NAME.yml. Each states how far healthy values differ, and the smallest loss that
+    its bound would show. A bound that the noise would cross is refused, and so is a figure that too few runs
+    measured; runs with a finding against them do not count.
+    """
+    if not results.is_dir():
+        raise ToolError(f"there is no results folder {results}; name another with --results")
+    runs = [
+        run
+        for run in iter_runs(results, on_error=lambda error: click.echo(f"note: {error}", err=True))
+        if benchmark in (None, run.benchmark) and (sku is None or {node.sku for node in run.nodes} == {sku})
+    ]
+    proposed = propose_references(runs, bound=bound, fewest_runs=repeats)
+    if not proposed:
+        raise ToolError(
+            f"none of {len(runs)} runs in {results} has a speed that its benchmark judges and no finding "
+            f"against it; run the benchmark {repeats} times on healthy machines"
+        )
+    if as_json:
+        print_json([one.model_dump(mode="json") for one in proposed])
+        return
+    for one in proposed:
+        click.echo(_entry_text(one, source))
+    refused = sum(bool(one.objection) for one in proposed)
+    click.echo(f"{len(proposed) - refused} references, {refused} refused", err=True)
+
+
+def _entry_text(one: ProposedReference, source: str) -> str:
+    """Return a reference as YAML below a comment on its noise; one that is refused is a comment alone."""
+    of = " ".join([one.metric, *one.labels.values()])
+    if one.objection:
+        return f"  # {sanitize(one.benchmark, 80)}: {sanitize(of, 120)}: refused: {one.objection}"
+    entry = yaml.safe_dump(reference_entry(one, source), default_flow_style=True, sort_keys=False, width=100)
+    first, *rest = entry.strip().splitlines()
+    lines = [f"  - {first}", *(f"    {line}" for line in rest)]
+    noise = f"spread {one.spread:.1%}; a loss of {one.smallest_loss:.1%} shows on each of these GPUs"
+    alone = "; of one machine alone, from which others may differ" if one.machines == 1 else ""
+    return "\n".join([f"  # {sanitize(of, 120)}: {noise}{alone}", *lines])

@@ -1,0 +1,132 @@
+"""References from repeated runs: the bound follows from the noise, and nothing bad or too noisy gives one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rackproof.analysis.reference_bounds import propose_references, reference_entry
+from rackproof.core.judging import parse_sku_reference
+from rackproof.core.records import Direction, Finding, Judgement, Measurement, Node, Reference, Run, Verdict
+
+
+def run(number: int, *values: float, machine: str = "m1", **changes: Any) -> Run:
+    """Return a run of one speed on several GPUs, which has no reference yet."""
+    measured = tuple(
+        Measurement(
+            name="copy",
+            value=value,
+            unit="GB/s",
+            direction=Direction.HIGHER,
+            labels={"gpu": f"GPU-{gpu}", "size_bytes": "8"},
+        )
+        for gpu, value in enumerate(values)
+    )
+    judged = tuple(
+        Judgement(
+            metric="copy",
+            labels=one.labels,
+            value=one.value,
+            verdict=Verdict.UNPROVEN,
+            reason="no reference yet",
+        )
+        for one in measured
+    )
+    given: dict[str, Any] = {
+        "run_id": f"run-{number}",
+        "benchmark": "copies",
+        "parameters": {"gpus": len(values), "seconds": 5},
+        "nodes": (Node(name="n1", serial=machine),),
+        "measurements": measured,
+        "judgements": judged,
+    }
+    return Run(**{**given, **changes})
+
+
+def runs(*values: float) -> list[Run]:
+    return [run(number, value) for number, value in enumerate(values)]
+
+
+def test_the_bound_is_twice_the_noise_and_never_closer_than_the_tightest() -> None:
+    (quiet,) = propose_references(runs(100, 100.1, 99.9, 100, 100))
+    assert (quiet.value, quiet.bound, quiet.objection) == (100, 0.03, "")
+    (noisy,) = propose_references(runs(100, 102, 98, 100, 100))
+    assert (round(noisy.spread, 4), noisy.bound) == (0.04, 0.08)
+    # The best healthy value has to lose this before it is below the bound.
+    assert noisy.smallest_loss == pytest.approx(1 - 92 / 102)
+
+
+def test_healthy_values_lie_within_their_own_bound_and_the_loss_beyond_it() -> None:
+    for values in ((90, 100, 95, 96, 94), (1.0, 1.01, 0.99, 1.0, 1.0), (780, 784, 770, 775, 781)):
+        (one,) = propose_references(runs(*values))
+        assert min(values) > one.value * (1 - one.bound) or one.objection
+        assert max(values) * (1 - one.smallest_loss) <= one.value * (1 - one.bound) * 1.000001
+
+
+def test_all_gpus_of_all_machines_are_one_quantity() -> None:
+    several = [run(number, 100, 101, machine=f"m{number % 2}") for number in range(5)]
+    (one,) = propose_references(several)
+    assert (one.runs, one.machines, one.lowest, one.highest) == (5, 2, 100, 101)
+    assert one.labels == {"size_bytes": "8"}
+
+
+@pytest.mark.parametrize(
+    ("values", "bound", "objection"),
+    [
+        ((100, 100, 100, 100), None, "4 sound runs, 5 are needed"),
+        ((100, 102, 98, 100, 100), 0.03, "within twice that"),
+        ((100, 102, 98, 100, 100), 0.079, "8.0% is the closest"),
+        ((100, 110, 95, 100, 100), None, "too much to judge by"),
+        ((0, 0, 0, 0, 0), None, "too much to judge by"),
+    ],
+)
+def test_what_gives_no_reference(values: tuple[float, ...], bound: float | None, objection: str) -> None:
+    (one,) = propose_references(runs(*values), bound=bound)
+    assert objection in one.objection
+
+
+def failed(one: Run) -> dict[str, Any]:
+    return {"findings": (Finding(code="ecc_error", verdict=Verdict.FAIL, message="x"),)}
+
+
+def slow(one: Run) -> dict[str, Any]:
+    reference = Reference(value=200, low=-0.05, unit="GB/s", source="x")
+    bad = one.judgements[0].model_copy(update={"reference": reference, "verdict": Verdict.FAIL})
+    return {"judgements": (bad,)}
+
+
+def unmeasured(one: Run) -> dict[str, Any]:
+    return {"judgements": (one.judgements[0].model_copy(update={"value": None}),)}
+
+
+def wrong(one: Run) -> dict[str, Any]:
+    bound = Reference(value=0, low=0, high=0, unit="1", source="x")
+    count = Judgement(
+        metric="wrong_values", value=3, reference=bound, verdict=Verdict.FAIL, reason="3 wrong values"
+    )
+    return {"judgements": (*one.judgements, count)}
+
+
+@pytest.mark.parametrize("bad", [failed, slow, unmeasured, wrong])
+def test_a_run_that_something_speaks_against_does_not_count(bad: Any) -> None:
+    good = runs(100, 100, 100, 100, 100)
+    spoilt = [*good[:4], good[4].model_copy(update=bad(good[4]))]
+    (one,) = propose_references(spoilt)
+    assert "4 sound runs" in one.objection
+
+
+def test_quality_is_no_speed() -> None:
+    bound = Reference(value=0.9, low=0, unit="", source="benchmarks/copies.yml")
+    judged = Judgement(metric="copy", value=1, reference=bound, verdict=Verdict.PASS, reason="good")
+    assert propose_references([run(n, 1.0, judgements=(judged,)) for n in range(5)]) == []
+
+
+def test_the_entry_is_one_that_a_sku_takes() -> None:
+    (one,) = propose_references(runs(331.234, 331.1, 330.9, 331.2, 331.5))
+    entry = reference_entry(one, "own measurement")
+    assert entry["value"] == 331.2
+    assert entry["parameters"] == {"gpus": 1}
+    assert entry["source"] == "own measurement, 5 runs, machines 1: 330.9 to 331.5"
+    parsed = parse_sku_reference(entry)
+    assert parsed.fits("copies", {"gpus": 1, "seconds": 9}, run(0, 1.0).measurements[0])

@@ -1,0 +1,56 @@
+"""``rackproof references``: entries that a SKU's file takes as they are printed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import Result
+
+from rackproof.core.judging import sku_references
+from rackproof.store.run_folder import write_run
+from tests.analysis.test_reference_bounds import runs
+
+Call = Callable[..., Result]
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    for one in runs(100, 100.5, 99.5, 100, 100):
+        write_run(one, tmp_path / "results" / one.run_id)
+    return tmp_path / "results"
+
+
+def test_what_is_printed_is_what_group_vars_take(run: Call, results: Path) -> None:
+    answer = run("references", "--results", results, "--source", "rack 7: day one")
+    assert answer.exit_code == 0, answer.output
+    assert "# copy 8: spread 1.0%; a loss of 3.5% shows on each of these GPUs" in answer.stdout
+    assert "of one machine alone" in answer.stdout
+    entries = yaml.safe_load("bench_sku_references:\n" + answer.stdout)["bench_sku_references"]
+    (reference,) = sku_references("new", entries)
+    assert (reference.reference.value, reference.reference.low) == (100, -0.03)
+    assert reference.reference.source == "rack 7: day one, 5 runs, machines 1: 99.5 to 100.5"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(("--repeats", 9), "5 sound runs, 9 are needed"), (("--bound", "0.01"), "call healthy machines bad")],
+)
+def test_what_is_refused_is_a_comment(
+    run: Call, results: Path, options: tuple[object, ...], said: str
+) -> None:
+    answer = run("references", "--results", results, *options)
+    assert yaml.safe_load("entries:\n" + answer.stdout) == {"entries": None}
+    assert said in answer.stdout
+    asked = json.loads(run("references", "--results", results, "--json", *options).stdout)
+    assert asked[0]["objection"]
+
+
+@pytest.mark.parametrize("options", [("--sku", "h900"), ("--benchmark", "none"), ("--results", "nowhere")])
+def test_nothing_to_go_by_is_an_error(run: Call, results: Path, options: tuple[str, ...]) -> None:
+    answer = run("references", *(() if "--results" in options else ("--results", results)), *options)
+    assert answer.exit_code == 1
+    assert "Traceback" not in answer.output
