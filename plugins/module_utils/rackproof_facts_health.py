@@ -140,7 +140,7 @@ def kernel_log(since, timeout_s):
         return with_errors(with_missed(answer, timeout_s), errors, timeout_s)
     ring = ask(["dmesg"], timeout_s, keep=FAULT_WORDS)
     if ring["status"] == "ok" and not has_lines(ring):
-        # A kernel logs as soon as it starts: somebody has cleared its log.
+        # A kernel logs as soon as it starts: its log was cleared.
         ring["status"] = "empty"
     if ring["status"] != "ok":
         return ring

@@ -17,7 +17,7 @@ description:
     started in that folder the same call only returns it, so that a job which runs keeps its network and its
     cache.
   - The overlay is taken away by O(state=absent), by the next point, and in any case after O(expires_s) by a
-    timer of systemd on the node, also when nobody comes back.
+    timer of systemd on the node, also when the controller does not come back.
   - Cold data are pages that the kernel gave back (C(posix_fadvise), asked for file by file; what of a
     sample is still in memory is measured by C(mincore)) or, with s3fs, a mount that was mounted again with
     its cache deleted.
@@ -507,7 +507,7 @@ def prepare_storage(options):
         found["read_bytes"] = sum(read_whole(path) for path in files_below(folder))
     elif kind == "s3fs":
         found["trouble"] = remount(unit, source, given, mount["point"])
-        found["how"] = "mounted anew, cache deleted"
+        found["how"] = "mounted again, cache deleted"
     else:
         found["resident"] = drop_pages(list(files_below(folder)))
         found["how"] = "posix_fadvise"

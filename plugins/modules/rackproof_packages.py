@@ -1,17 +1,17 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E402  (what ansible-doc shows comes first, as in every module)
-"""Bring packages to exact versions, and refuse what nobody asked for (standard library only, Python 3.8+)."""
+"""Bring packages to exact versions, and refuse what was not asked for (standard library, Python 3.8+)."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: rackproof_packages
-short_description: Install packages in exact versions, hold them, and refuse what nobody asked for
+short_description: Install packages in exact versions, hold them, and refuse what was not asked for
 description:
   - Brings packages to exact versions in one call, where C(apt), C(debconf), C(dpkg_selections) need many.
-  - apt is asked first what it would do. A new kernel, or the removal of a package that nobody named, is
+  - apt is asked first what it would do. A new kernel, or the removal of a package that was not named, is
     refused before anything is installed, and the kernels are compared again afterwards.
   - Works on a bare node, where apt's Python bindings are missing. There, in check mode, what the repositories
     hold is not known yet, and what would be installed is predicted from what is not installed.
@@ -390,7 +390,7 @@ def fits_any(name, patterns):
 
 
 def refuse(apt, options, simulation, wanted, removed):
-    """Refuse what nobody asked for; returns the changes that apt would make, by name the version or None."""
+    """Refuse what was not asked for; returns the changes that apt would make, by name the version or None."""
     text = output(simulation)
     # First, for its message is the most precise one: apt fails as well where a package is not offered.
     refuse_not_offered(apt, options, text, wanted)
@@ -404,7 +404,7 @@ def refuse(apt, options, simulation, wanted, removed):
 
 
 def repair(apt, options):
-    """Finish what an earlier run, or somebody else, left half done."""
+    """Finish what an earlier run, or an operator, left half done."""
     configured = ask(
         ["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"],
         options["timeout_s"],

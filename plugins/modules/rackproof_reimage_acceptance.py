@@ -60,7 +60,7 @@ folder:
   description: Where the node's half runs; empty where the node is known to be bad already.
   returned: part is begin
   type: str
-partner: {description: Who came; empty is nobody., type: str, returned: part is partner}
-text: {description: Why nobody came or how the half ended., type: str, returned: part is partner}
+partner: {description: The partner that came; empty where none did., type: str, returned: part is partner}
+text: {description: Why no partner came, or how the half ended., type: str, returned: part is partner}
 message: {description: What the two came to., type: str, returned: part is not partner}
 """

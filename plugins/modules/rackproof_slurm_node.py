@@ -13,7 +13,7 @@ description:
   - Runs on a host with C(scontrol) and C(squeue) whose user may change nodes, which is the Slurm controller.
     Works with Slurm 21.08 and newer.
   - A drain is recognized by how its reason begins. One that begins with O(prefix) is ours; every other one,
-    and a node that somebody set down, is somebody else's and is neither lifted nor given another reason.
+    and a node that was set down by hand, has another owner and is neither lifted nor given another reason.
   - A node that Slurm does not know is reported as such and is no error; so is every node of a cluster that
     does not exist yet (no C(scontrol) or no configuration).
 options:
@@ -27,7 +27,7 @@ options:
       - V(queried) only reads. With O(timeout_s) it reads again while Slurm waits for the answer of a node
         that it has not given up (C(IDLE*)). Such a node answers soon, or is C(DOWN*) after C(SlurmdTimeout).
       - V(registered) waits until the nodes' slurmd answer the controller.
-      - V(drained) drains the nodes that nobody drained, and waits until no job runs on any of them.
+      - V(drained) drains the nodes that are not drained yet, and waits until no job runs on any of them.
       - V(returned) resumes the nodes whose drain is ours as soon as their slurmd answer, and waits until they
         can take work. One that does not answer in time stays drained.
     type: str
@@ -362,7 +362,7 @@ def able(node):
 
 
 def only_down(node):
-    """Return whether somebody else keeps a node out of service without a drain."""
+    """Return whether a node is kept out of service by another state than a drain."""
     return node["drained_by"] == "other" and not flags(node["state"]) & {"DRAIN", "FAIL", "FAILING"}
 
 
@@ -419,7 +419,7 @@ class Request:
 
 
 def changeable(request, nodes):
-    """Return the nodes to change: to drain those that nobody drained, to resume those whose drain is ours."""
+    """Return the nodes to change: to drain those without a drain, to resume those whose drain is ours."""
     wanted = {"drained": "none", "returned": "ours"}.get(request.state)
     return [
         name
@@ -483,7 +483,7 @@ def refuse_lost_drains(request, touched, after):
     lost = [name for name in touched if request.state == "drained" and after[name]["drained_by"] != "ours"]
     if lost:
         raise SlurmError(
-            "{} did not stay drained: somebody changed it in the same moment. Look at "
+            "{} did not stay drained: it was changed in the same moment. Look at "
             "`scontrol show node {}`, then run the playbook again".format(", ".join(lost), lost[0])
         )
 

@@ -248,7 +248,7 @@ def test_only_machines_that_are_named_are_answered_then_also_known_ones(make: Ma
         ({"reimage_mac": mac(1)}, [], "every node with reimage_serial has its reimage_mac"),
         ({"discover_macs": ["52:54"]}, [], "no MAC address: 52:54"),
         ({"netboot_kernel": ""}, [], "netboot_kernel and netboot_initrd have to be set"),
-        ({}, ["--check"], "boothost would answer machines whose MAC address nobody knows (0 are known)"),
+        ({}, ["--check"], "boothost would answer machines whose MAC address is not known (0 are known)"),
     ],
 )
 def test_nobody_is_answered_when_nobody_can_be_found(

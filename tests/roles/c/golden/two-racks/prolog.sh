@@ -30,7 +30,7 @@ rm -f "$answer"
 [[ $gpus -eq 4 ]] || fail "nvidia-smi lists $gpus GPUs, the node has 4"
 
 scratch=/var/lib/rackproof/jobs
-# Root owns the folder above: nobody can put a link where the job's folder is going to be.
+# Root owns the folder above: no user can put a link where the job's folder is going to be.
 { mkdir -p "$scratch" && chown root:root "$scratch" && chmod 0755 "$scratch" &&
   install -d -m 0700 -o "$SLURM_JOB_UID" "$scratch/$SLURM_JOB_ID"; } || fail "cannot make $scratch/$SLURM_JOB_ID"
 exit 0
