@@ -20,7 +20,8 @@ def summarize_night(night: NightRecord, changes: Sequence[str]) -> list[str]:
     """Return what an operator reads first: verdict, what changed, what is wrong where, what is done."""
     nodes_by_verdict = _nodes_by_verdict(night)
     counts = _count_by_verdict(nodes_by_verdict)
-    lines = [f"{night.verdict.value.upper()}  {len(night.nodes)} nodes: {counts} ({moment(night.ended)})"]
+    count = f"{len(night.nodes)} node{'s' if len(night.nodes) != 1 else ''}"
+    lines = [f"{night.verdict.value.upper()}  {count}: {counts} ({moment(night.ended)})"]
     lines += [f"! {sanitize(one, 400)}" for one in night.remarks]
     lines += [f"changed: {one}" for one in changes[:_TOLD]]
     for verdict in (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED):

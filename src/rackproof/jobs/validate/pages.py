@@ -97,7 +97,7 @@ def night_page(
             kind="Night of the fleet",
             when=moment(night.ended),
             style=style(),
-            title=f"{len(night.nodes)} nodes",
+            title=f"{len(night.nodes)} node{'s' if len(night.nodes) != 1 else ''}",
             point=", ".join(f"{count} {verdict.value}" for verdict, count in counts if count),
             verdict=night.verdict,
             meaning=_WORDS[night.verdict],
