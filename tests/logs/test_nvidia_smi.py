@@ -48,6 +48,7 @@ def links(speed: float | str, count: int = 4) -> str:
 
 
 H200, UP = "NVIDIA H200", links("26.562")
+DOWN = "\t Link 0: <inactive>\n\t Link 1: <inactive>\n"
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,12 @@ H200, UP = "NVIDIA H200", links("26.562")
         ([("NVIDIA GB300", links(26.562))], FAIL, "nvlink_slow"),
         ([("NVIDIA Next", links(1.5))], FAIL, "nvlink_slow"),
         ([("NVIDIA Next", links(100)), ("NVIDIA Next", links(50))], FAIL, "nvlink_slow"),
-        ([(H200, UP), (H200, "\t Link 0: <inactive>\n")], FAIL, "nvlink_down"),
+        ([(H200, UP), (H200, DOWN)], FAIL, "nvlink_down"),
+        ([(H200, UP + "\t Link 9: <inactive>\n")], FAIL, "nvlink_down"),
+        ([("NVIDIA A100-PCIE-40GB", DOWN), ("NVIDIA A100-PCIE-40GB", links(25))], FAIL, "nvlink_down"),
+        ([("NVIDIA A100-PCIE-40GB", DOWN.replace("<inactive>", "Unknown Error"))], FAIL, "nvlink_down"),
+        ([("NVIDIA A100-PCIE-40GB", links(0))], FAIL, "nvlink_down"),
+        ([(H200, DOWN)], FAIL, "nvlink_down"),
         ([(H200, UP + "GPU 7: Unable to determine the device handle: Unknown Error\n")], FAIL, "gpu_lost"),
         ([(H200, UP + "GPU 7: no answer\n\t Link 9: 26.562 GB/s\n")], UNPROVEN, "gpu_lost"),
         ([(H200, UP + "WARNING: infoROM is corrupted at gpu 0000:3B:00.0\n")], FAIL, "inforom_corrupted"),
@@ -87,6 +93,7 @@ def test_links_that_are_missing_or_slow(gpus: list[tuple[str, str]], verdict: Ve
     [
         [("NVIDIA H100 PCIe", ALL_INACTIVE)],
         [("NVIDIA H200 NVL", ALL_INACTIVE)] * 2,
+        [("NVIDIA A100 80GB PCIe", DOWN)],
         [("NVIDIA L40S", ALL_INACTIVE)],
         [("Tesla T4", ""), (H200, UP), (H200, UP)],
         [("Tesla V100-SXM2-16GB", links("25.781", 6))] * 8,
@@ -358,6 +365,8 @@ def with_value(path: str, value: str, xml: str = XML) -> str:
         ("gpu_temp", "200 C", UNPROVEN, "impossible_value"),
         ("gpu_temp", "101 C", FAIL, "too_hot"),
         ("gpu_temp", "cold", UNPROVEN, "impossible_value"),
+        ("memory_temp", "-1 C", UNPROVEN, "impossible_value"),
+        ("current_power_limit", "nan W", UNPROVEN, "impossible_value"),
         ("memory_temp", "99 C", DEGRADED, "memory_temperature"),
         ("instant_power_draw", "nan W", UNPROVEN, "impossible_value"),
         ("instant_power_draw", "-3.00 W", UNPROVEN, "impossible_value"),

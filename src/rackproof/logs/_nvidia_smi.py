@@ -36,7 +36,7 @@ NO_ANSWER = re.compile(
 """What nvidia-smi prints in the place of a GPU or of all: above, in or below what it prints of the others."""
 _INFOROM = re.compile(r"infoROM is corrupt(?:ed)?(?: at gpu ([0-9A-Fa-f:.]{5,20}))?", re.IGNORECASE)
 """What nvidia-smi prints beside its answer, with a GPU's address; its exit status is 14 then."""
-_WARNING = re.compile(r"\s*(?:warning|error|fatal|failed)\b", re.IGNORECASE)
+_WARNING = re.compile(r"(?:warning|error|fatal|failed)\b", re.IGNORECASE)
 
 
 def inforom_address(text: str) -> str | None:

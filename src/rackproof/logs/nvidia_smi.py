@@ -415,7 +415,8 @@ class NvidiaSmiXmlParser(_Whole):
             if element.get(path) == "Active":
                 message = f"GPU {gpu.index} {gpu.uuid}: slowed down ({path.rpartition('/')[2]})"
                 log.find("slowed_down", message, Verdict.DEGRADED, line=element.line)
-        for name, _unit, _direction, paths in _XML_VALUES:
+        measured = ((name, paths) for name, _unit, _direction, paths in _XML_VALUES)
+        for name, paths in (*measured, *_MORE_NUMBERS):
             text = next((text for path in paths if (text := element.get(path))), "")
             value = leading(text)
             # Other words are the driver's, where it has no such value.
@@ -467,6 +468,14 @@ def _first_value(element: _Element, paths: tuple[str, ...]) -> tuple[float, int]
 
 
 _LOWER = Direction.LOWER
+_MORE_NUMBERS = (
+    ("memory_temperature", ("temperature/memory_temp",)),
+    ("gpu_memory_total", ("fb_memory_usage/total",)),
+    ("gpu_power", ("gpu_power_readings/current_power_limit",)),
+    ("gpu_power", ("gpu_power_readings/default_power_limit",)),
+    ("pcie_link_width", ("pci/pci_gpu_link_info/link_widths/max_link_width",)),
+)
+"""Numbers that are no measurement, and that cannot be any number either."""
 _SLOWED = tuple(
     f"{section}/{name}"
     for section, prefix in (

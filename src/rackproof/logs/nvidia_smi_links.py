@@ -30,6 +30,8 @@ class _Gpu:
     name: str
     speeds: list[float] = field(default_factory=list)
     """GB/s of each link that is up."""
+    down: list[tuple[str, int, str]] = field(default_factory=list)
+    """Links that are not: number, line and text."""
 
 
 class NvlinkStatusParser(LogParser):
@@ -86,8 +88,8 @@ class NvlinkStatusParser(LogParser):
         self.of_gpu.add(link)
         gpu = self.gpus[self.uuid]
         if speed is None or speed <= 0:
-            message = f"link {link} of {self.uuid} is down"
-            self.log.find("nvlink_down", message, Verdict.FAIL, line=at, excerpt=text)
+            if len(gpu.down) < 200:
+                gpu.down.append((link, at, text))
         elif len(gpu.speeds) < 200:
             gpu.speeds.append(speed)
             least = least_link_gb_s(gpu.name)
@@ -120,6 +122,12 @@ class NvlinkStatusParser(LogParser):
             self.log.find("nvlink_absent", "no GPU in the list", Verdict.UNPROVEN)
         linked = {gpu.name for gpu in self.gpus.values() if gpu.speeds}
         for uuid, gpu in self.gpus.items():
+            is_unbridged = has_own_links(gpu.name) is False and gpu.name not in linked
+            for link, at, text in gpu.down:
+                # A card without a bridge shows its links so; any other word is none of a sound one.
+                if not (is_unbridged and "<inactive>" in text):
+                    message = f"link {link} of {uuid} is down"
+                    self.log.find("nvlink_down", message, Verdict.FAIL, line=at, excerpt=text)
             if gpu.speeds:
                 continue
             if gpu.name in linked:

@@ -658,7 +658,7 @@ def _nvlinks(subject: GpuSubject) -> Iterator[HealthFinding]:
         evidence = f"{count} of {wanted} NVLinks"
         yield subject.finding("nvlink_missing", Verdict.FAIL, "reset", evidence)
     elif not wanted and (beside := _links_beside(subject)) and (not count or len(links) < beside):
-        evidence = f"{count} NVLinks up, {beside} of a GPU beside it; `nvlinks` of validate_expect is not set"
+        evidence = f"{count} NVLinks up, {beside} of a GPU of its model beside it: see baseboard or bridge"
         yield subject.finding("nvlink_missing", Verdict.FAIL, "reset", evidence, "likely")
     elif down and not wanted:
         # Bridges leave links unused by design; without the SKU's number these look like broken ones.
