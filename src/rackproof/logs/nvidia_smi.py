@@ -12,10 +12,10 @@ from xml.parsers import expat
 from rackproof.core.records import Direction, Gpu, Measurement, ParsedLog, Verdict
 from rackproof.logs._nvidia_smi import (
     MAX_GPUS,
-    NO_ANSWER,
     GpuReadings,
     find_remark,
     find_twice,
+    is_no_answer,
     is_possible,
     judge_gpu,
     judge_neighbours,
@@ -421,7 +421,7 @@ class NvidiaSmiXmlParser(_Whole):
             value = leading(text)
             # Other words are the driver's, where it has no such value.
             is_wrong = text and value is None and name == "gpu_temperature"
-            if NO_ANSWER.search(text) or is_wrong or (value is not None and not is_possible(name, value)):
+            if is_no_answer(text) or is_wrong or (value is not None and not is_possible(name, value)):
                 message = f"GPU {gpu.index} {gpu.uuid}: {name} is {text:.60}"
                 log.find("impossible_value", message, Verdict.UNPROVEN, line=element.line)
 

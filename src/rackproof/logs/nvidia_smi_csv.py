@@ -88,12 +88,18 @@ class NvidiaSmiCsvParser(LogParser):
     def __init__(self, log: Log) -> None:
         super().__init__(log)
         self.columns: list[tuple[str, str]] = []
+        self.numbers: list[int] = []
+        """Places of the columns whose cells are numbers."""
+        self.reasons: list[tuple[int, str]] = []
+        """Places and names of the columns with reasons for low clocks."""
         self.moment = ""
         self.seen: set[tuple[str, str]] = set()
         """What rows named GPUs by, of one second: column and value."""
         self.measurements: list[Measurement] = []
         self.readings: dict[GpuReadings, int] = {}
         """What does not change while a query runs in a loop, with the line that has it first."""
+        self.lasting: set[tuple[str, ...]] = set()
+        """Cells from which these were read: most rows of a loop have the same."""
         self.rows = 0
         self.last_line = 0
         self.is_headless = False
@@ -125,6 +131,11 @@ class NvidiaSmiCsvParser(LogParser):
                 found = re.fullmatch(r"([a-z0-9_.]{1,80})(?: \[([^\]]{1,20})\])?", cell)
                 # Kept without a name, so that the cells of each row stay in their places.
                 self.columns.append((found[1], found[2] or "") if found else ("", ""))
+            for place, (name, _unit) in enumerate(self.columns):
+                if reason := _REASONS.fullmatch(name):
+                    self.reasons.append((place, reason[1]))
+                elif _NUMBER_COLUMN.fullmatch(name):
+                    self.numbers.append(place)
         elif not self.is_headless and _HEADLESS.match(line):
             self.is_headless = True
             message = (
@@ -141,12 +152,20 @@ class NvidiaSmiCsvParser(LogParser):
             self.log.tag("device", values["name"])
         if values.get("driver_version"):
             self.log.tag("driver_version", values["driver_version"])
-        for (name, unit), cell in zip(self.columns, cells, strict=True):
-            self._cell(at, gpu, name, unit, cell)
+        numbers = {}
+        for place in self.numbers:
+            name, unit = self.columns[place]
+            value = self._cell(at, gpu, name, unit, cells[place])
+            if value is not None:
+                numbers[name] = value
+        for place, reason in self.reasons:
+            self._judge_reason(at, gpu, reason, cells[place])
         self._judge_words(at, gpu, values)
-        readings = _readings(f"GPU {gpu}", values)
+        readings = _readings(f"GPU {gpu}", values, numbers)
         judge_gpu(self.log, readings, at)
-        if len(self.readings) < MAX_GPUS:
+        lasting = (gpu, *(values.get(column, "") for column in _LASTING))
+        if lasting not in self.lasting and len(self.readings) < MAX_GPUS:
+            self.lasting.add(lasting)
             self.readings.setdefault(_lasting(readings), at)
 
     def _check_once(self, at: int, values: dict[str, str]) -> None:
@@ -162,21 +181,20 @@ class NvidiaSmiCsvParser(LogParser):
             elif _NAMED.match(place[1]) and len(self.seen) < 20_000:
                 self.seen.add(place)
 
-    def _cell(self, at: int, gpu: str, name: str, unit: str, cell: str) -> None:
-        """Take a cell, and judge what stands in the place of a number."""
-        if reason := _REASONS.fullmatch(name):
-            self._judge_reason(at, gpu, reason[1], cell)
-            return
-        if _NUMBER_COLUMN.fullmatch(name) is None or _NOTHING.fullmatch(cell):
-            return
+    def _cell(self, at: int, gpu: str, name: str, unit: str, cell: str) -> float | None:
+        """Return the number of a cell, None where what stands in its place is none, which is judged."""
         value = leading(cell)
-        shown = f"GPU {gpu}: {name} is {cell or 'empty':.60}"
         if value is None:
-            self.log.find("gpu_value_unknown", f"{shown}, no number", Verdict.UNPROVEN, line=at)
+            if not _NOTHING.fullmatch(cell):
+                message = f"GPU {gpu}: {name} is {cell or 'empty':.60}, no number"
+                self.log.find("gpu_value_unknown", message, Verdict.UNPROVEN, line=at)
         elif not is_possible(_AS_MEASURED.get(name, name), value) or (unit == "%" and value > 100):
-            self.log.find("impossible_value", f"{shown}, which cannot be", Verdict.UNPROVEN, line=at)
+            message = f"GPU {gpu}: {name} is {cell:.60}, which cannot be"
+            self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at)
         else:
             self._number(at, gpu, name, unit, value)
+            return value
+        return None
 
     def _number(self, at: int, gpu: str, name: str, unit: str, value: float) -> None:
         if "uncorrected.volatile" in name and value > 0:
@@ -240,27 +258,29 @@ def _bits(reason: str, cell: str) -> int | None:
     return {"Active": _BIT_OF.get(reason), "Not Active": 0}.get(cell)
 
 
-def _readings(label: str, values: Mapping[str, str]) -> GpuReadings:
+def _readings(label: str, values: Mapping[str, str], numbers: Mapping[str, float]) -> GpuReadings:
     """Return what is judged of a GPU in whatever notation it is written."""
-
-    def number(*columns: str) -> float | None:
-        found = (leading(values.get(column, "")) for column in columns)
-        return next((one for one in found if one is not None and is_possible("", one)), None)
-
     return GpuReadings(
         label=label,
         name=values.get("name", values.get("gpu_name", "")),
         ecc=values.get("ecc.mode.current", ""),
         ecc_next=values.get("ecc.mode.pending", ""),
-        memory_mib=number("memory.total"),
-        width=number("pcie.link.width.current"),
-        width_max=number("pcie.link.width.max"),
-        generation=number("pcie.link.gen.current", "pcie.link.gen.gpucurrent"),
-        generation_max=number("pcie.link.gen.max"),
-        utilisation=number("utilization.gpu"),
-        temperature_c=number("temperature.gpu"),
-        memory_c=number("temperature.memory"),
+        memory_mib=numbers.get("memory.total"),
+        width=numbers.get("pcie.link.width.current"),
+        width_max=numbers.get("pcie.link.width.max"),
+        generation=numbers.get("pcie.link.gen.current", numbers.get("pcie.link.gen.gpucurrent")),
+        generation_max=numbers.get("pcie.link.gen.max"),
+        utilisation=numbers.get("utilization.gpu"),
+        temperature_c=numbers.get("temperature.gpu"),
+        memory_c=numbers.get("temperature.memory"),
     )
+
+
+_LASTING = (
+    *("name", "gpu_name", "ecc.mode.current", "ecc.mode.pending", "memory.total"),
+    *("pcie.link.width.current", "pcie.link.width.max"),
+)
+"""Columns that stay the same from row to row of a loop."""
 
 
 def _lasting(readings: GpuReadings) -> GpuReadings:
