@@ -291,6 +291,7 @@ GENERATIONS = "pcie.link.gen.current, pcie.link.gen.max, utilization.gpu [%]"
         (table("temperature.memory", "106"), FAIL, "memory_temperature"),
         (table("ecc.mode.current", "Enabled", "Disabled"), FAIL, "ecc_off"),
         (table("ecc.mode.current", "Disabled"), FAIL, "ecc_off"),
+        (table("ecc.mode.current", "Disabled", name="Tesla V100-SXM2-16GB"), FAIL, "ecc_off"),
         (table("ecc.mode.pending", "Disabled"), FAIL, "ecc_off"),
         (table("ecc.mode.current", "Enabled", "Disabled", name="NVIDIA RTX A6000"), FAIL, "ecc_off"),
         ("index, ecc.mode.current\n0, Enabled\n1, Disabled\n", UNPROVEN, "ecc_off"),
@@ -330,6 +331,9 @@ def test_a_bad_cell_of_a_table(text: str, verdict: Verdict, code: str) -> None:
         table("power.draw [W]", "[N/A]"),
         table("temperature.gpu.tlimit", "-1"),
         table("power.management", "Enabled"),
+        # A query that was started once more, into the same file.
+        (LOOP := table("timestamp, temperature.gpu", "2026/01/31 12:00:00.000, 31"))
+        + LOOP.replace("12:00:00", "12:00:05"),
         table(GENERATIONS, "1, 5, 0 %"),
         table(GENERATIONS, "5, 5, 99 %"),
         # A workstation's card is sold with ECC off.

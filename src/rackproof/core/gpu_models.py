@@ -91,7 +91,10 @@ DRIVER_WITH_REPAIRS = 575.0
 """Drivers before it report them of no GPU."""
 MODELS_WITHOUT_REPAIRS = ("V100", "T4")
 """These are older than repairs and row remapping, which came with Ampere (NVML): no driver reports them."""
-MODELS_WITH_ECC = ("GB300", "GB200", "GH200", "B300", "B200", "H200", "H100", "H800", "H20", "A100", "A800")
+MODELS_WITH_ECC = (
+    *("GB300", "GB200", "GH200", "B300", "B200", "H200", "H100", "H800", "H20"),
+    *("A100", "A800", "A30", "V100"),
+)
 """These have HBM with ECC that is on unless somebody switches it off."""
 
 HOTTEST_GPU_C = 100.0

@@ -88,6 +88,7 @@ class NvidiaSmiCsvParser(LogParser):
     def __init__(self, log: Log) -> None:
         super().__init__(log)
         self.columns: list[tuple[str, str]] = []
+        self.header: list[str] = []
         self.numbers: list[int] = []
         """Places of the columns whose cells are numbers."""
         self.reasons: list[tuple[int, str]] = []
@@ -112,6 +113,8 @@ class NvidiaSmiCsvParser(LogParser):
         cells = [cell.strip() for cell in next(csv.reader([text]), [])]
         if not self.columns:
             self._before_rows(at, text, cells)
+        elif cells == self.header:
+            return  # A query that was started once more into the same file.
         elif len(cells) != len(self.columns):
             if not find_remark(self.log, at, text):
                 message = f"{len(cells)} values for {len(self.columns)} columns"
@@ -127,6 +130,7 @@ class NvidiaSmiCsvParser(LogParser):
             return
         line = text.encode("utf-8", "replace") + b"\n"
         if "uuid" in cells or "index" in cells or "name" in cells or _HEAD.match(line):
+            self.header = cells
             for cell in cells[:200]:
                 found = re.fullmatch(r"([a-z0-9_.]{1,80})(?: \[([^\]]{1,20})\])?", cell)
                 # Kept without a name, so that the cells of each row stay in their places.
