@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rackproof.core.gpu_models import expected_model, is_model, physics_of
+from rackproof.core.gpu_models import (
+    expected_model,
+    has_own_links,
+    is_model,
+    least_link_gb_s,
+    physics_of,
+)
 from rackproof.core.records import Gpu
 from rackproof.nodes.facts import sku_findings
 from rackproof.nodes.health_checks import check_sku
@@ -24,6 +30,15 @@ from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
         ("dgx1", "", "V100"),
         ("gh200", "", "GH200"),
         ("h200", "H200 NVL", "H200 NVL"),
+        ("h200-nvl", "", "H200 NVL"),
+        ("h200nvl", "", "H200 NVL"),
+        ("h200_nvl_x4", "", "H200 NVL"),
+        ("H100-PCIe", "", "H100 PCIe"),
+        ("8xh100-pcie", "", "H100 PCIe"),
+        ("a100-pcie-40gb", "", "A100 PCIe"),
+        ("gb300-nvl72", "", "GB300"),
+        ("l40s-pcie", "", "L40S"),
+        ("h100-nvl-pcie", "", ""),
         ("h200x8", "", "H200"),
         ("8xh100", "", "H100"),
         ("hgx-4xGB300x18", "", "GB300"),
@@ -60,6 +75,23 @@ def test_a_model_is_a_word_of_the_product_name(name: str, model: str, same: bool
     assert is_model(name, model) is same
 
 
+@pytest.mark.parametrize(
+    ("name", "speed", "own"),
+    [
+        ("NVIDIA H200", 25, True),
+        ("NVIDIA H200 NVL", 25, False),
+        ("NVIDIA GB300", 50, True),
+        ("NVIDIA B200", 50, True),
+        ("Tesla V100-SXM2-16GB", 25, True),
+        ("NVIDIA L40S", 14, False),
+        ("NVIDIA GeForce RTX 3090", 14, None),
+        ("", 14, None),
+    ],
+)
+def test_the_links_of_a_product(name: str, speed: float, own: bool | None) -> None:
+    assert (least_link_gb_s(name), has_own_links(name)) == (speed, own)
+
+
 def test_the_peaks_of_a_product() -> None:
     h100, v100 = physics_of("NVIDIA H100 80GB HBM3"), physics_of("Tesla V100-SXM2-16GB")
     assert h100 is not None
@@ -73,7 +105,23 @@ def test_the_peaks_of_a_product() -> None:
     ("sku", "names", "given", "code"),
     [
         ("h200", ["NVIDIA H200"] * 4, "", None),
-        ("h200", ["NVIDIA H200 NVL"], "", None),
+        ("h200", ["NVIDIA H200 NVL"], "", "sku_differs"),
+        ("h200-nvl", ["NVIDIA H200 NVL"] * 4, "", None),
+        ("h200-nvl", ["NVIDIA H200"], "", "sku_differs"),
+        ("h100", ["NVIDIA H100 PCIe"], "", "sku_differs"),
+        ("h100", ["NVIDIA H100 80GB HBM3", "NVIDIA H100 NVL"], "", "sku_differs"),
+        ("h100-pcie", ["NVIDIA H100 PCIe"], "", None),
+        ("h100-pcie", ["NVIDIA H100 NVL"], "", "sku_differs"),
+        ("a100-pcie", ["NVIDIA A100-PCIE-40GB"], "", None),
+        ("a100-pcie", ["NVIDIA A100 80GB PCIe"], "", None),
+        ("a100", ["NVIDIA A100-SXM4-80GB"], "", None),
+        ("a100", ["NVIDIA A100-PCIE-40GB"], "", "sku_differs"),
+        ("custom", ["NVIDIA H200 NVL"], "H200", "sku_differs"),
+        ("custom", ["NVIDIA H200 NVL"], "H200 NVL", None),
+        ("gb300-nvl72", ["NVIDIA GB300"], "", None),
+        ("b300", ["NVIDIA B300 SXM6 AC"], "", None),
+        ("dgx1", ["Tesla V100-SXM2-16GB"], "", None),
+        ("dgx1", ["Tesla V100-PCIE-16GB"], "", "sku_differs"),
         ("custom", ["NVIDIA L40S"], "L40S", None),
         ("h200", ["NVIDIA A10"] * 4, "", "sku_differs"),
         ("h200", ["NVIDIA GH200 480GB"], "", "sku_differs"),

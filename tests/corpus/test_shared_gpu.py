@@ -16,19 +16,11 @@ import yaml
 
 from rackproof.core.records import Verdict
 from tests.corpus import judging
+from tests.logs.log_samples import IDLE_GPU
 
 CASE = "h200-c-gemm-alone"
-IDLE = {
-    "memory_used_mib": 0.0,
-    "utilisation_percent": 0.0,
-    "sm_clock_mhz": 345.0,
-    "temperature_c": 31.0,
-    "power_w": 77.36,
-    "throttle": 1.0,
-    "processes": [],
-}
 BUSY = {
-    **IDLE,
+    **IDLE_GPU,
     "memory_used_mib": 723.0,
     "utilisation_percent": 45.0,
     "processes": [{"pid": 4711, "memory_mib": 714.0, "name": "python3"}],
@@ -70,14 +62,14 @@ def judge_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
 
 
 def test_an_idle_gpu_passes_and_a_shared_one_does_not(judge_with: Judge) -> None:
-    assert judge_with(IDLE, IDLE).verdict is Verdict.PASS
-    for states in ((BUSY, IDLE), (IDLE, BUSY), (BUSY, BUSY)):
+    assert judge_with(IDLE_GPU, IDLE_GPU).verdict is Verdict.PASS
+    for states in ((BUSY, IDLE_GPU), (IDLE_GPU, BUSY), (BUSY, BUSY)):
         judged = judge_with(*states)
         assert (judged.verdict, judged.codes) == (Verdict.UNPROVEN, ("gpu_shared",))
         assert "723 MiB" in judged.reasons[0]
 
 
-@pytest.mark.parametrize("state", [IDLE, BUSY], ids=["idle", "busy"])
+@pytest.mark.parametrize("state", [IDLE_GPU, BUSY], ids=["idle", "busy"])
 def test_a_state_that_is_taken_away_makes_no_better_verdict(judge_with: Judge, state: dict[str, Any]) -> None:
     for states in ((None, state), (state, None), (None, None)):
         judged = judge_with(*states)

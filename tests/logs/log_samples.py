@@ -286,6 +286,17 @@ GPU 00000000:00:06.0
 
 """
 
+IDLE_GPU: dict[str, Any] = {
+    "memory_used_mib": 0.0,
+    "utilisation_percent": 0.0,
+    "sm_clock_mhz": 345.0,
+    "temperature_c": 31.0,
+    "power_w": 77.36,
+    "throttle": 1.0,
+    "processes": [],
+}
+"""What a probe logs of a GPU that nothing uses (`gpu_state`), besides its UUID and the moment."""
+
 NVIDIA_SMI_CSV = b"""\
 index, name, uuid, temperature.gpu, power.draw [W], ecc.errors.uncorrected.volatile.total
 0, NVIDIA H200, GPU-00000000-0000-4000-8000-000000000001, 31, 77.49 W, 0

@@ -10,20 +10,10 @@ import pytest
 from rackproof import logs
 from rackproof.core.records import ParsedLog, Verdict
 from rackproof.logs.gpu_use import read_gpu_state
-from tests.logs.log_samples import event, mllog
+from tests.logs.log_samples import IDLE_GPU, event, mllog
 
 UUID = "GPU-9c3f5a52-4a2d-5c9b-9a55-1f3ac6f4b9a1"
-IDLE: dict[str, Any] = {
-    "moment": "begin",
-    "gpu": UUID,
-    "memory_used_mib": 0.0,
-    "utilisation_percent": 0.0,
-    "sm_clock_mhz": 345.0,
-    "temperature_c": 31.0,
-    "power_w": 77.36,
-    "throttle": 1.0,
-    "processes": [],
-}
+IDLE = {"moment": "begin", "gpu": UUID, **IDLE_GPU}
 TAG = f"gpu_state.begin.{UUID}"
 
 

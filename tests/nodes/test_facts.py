@@ -222,6 +222,24 @@ def test_gpus_that_cannot_be_read_are_never_a_pass(
     assert "\x1b" not in finding.excerpt
 
 
+@pytest.mark.parametrize(
+    ("line", "code", "verdict"),
+    [
+        ("WARNING: infoROM is corrupted at gpu 0000:3B:00.0\n", "inforom_corrupted", Verdict.FAIL),
+        ("WARNING: infoROM is corrupted\n", "inforom_corrupted", Verdict.FAIL),
+        ("a line that nobody knows\n", "tool_warning", Verdict.UNPROVEN),
+    ],
+)
+@pytest.mark.parametrize("above", [True, False])
+def test_a_line_beside_the_gpus_is_a_finding(
+    real_logs: Path, line: str, code: str, verdict: Verdict, above: bool
+) -> None:
+    whole = (real_logs / "nvidia-smi/qx-h100.xml").read_text()
+    raw = change("tools.nvidia_smi_xml", ok(line + whole if above else whole + line))
+    assert len(gpus_from_facts(raw)) == 8
+    assert [(one.code, one.verdict) for one in findings_from_facts("n1", raw)] == [(code, verdict)]
+
+
 def test_a_cut_off_answer_gives_no_gpus(real_logs: Path) -> None:
     whole = (real_logs / "nvidia-smi/qx-h100.xml").read_text()
     raw = change("tools.nvidia_smi_xml", ok(whole, truncated=True))

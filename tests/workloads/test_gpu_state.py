@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.logs.log_samples import IDLE_GPU
+
 UUID, OTHER = "GPU-9c3f5a52-4a2d-5c9b-9a55-1f3ac6f4b9a1", "GPU-0bd2a7c1-6d5f-51a0-b4f2-8f1e7c0a2d33"
 IDLE = f"{UUID}, 0, 0, 345, 31, 77.36, 0x0000000000000001\n"
 BUSY = f"{UUID}, 723, 45, 1980, 58, 473.11, 0x0000000000000000\n"
@@ -56,16 +58,7 @@ EVIDENCE = ("memory_used_mib", "utilisation_percent", "processes")
 
 
 def test_an_idle_gpu(gpu_state: ModuleType) -> None:
-    assert state_of(gpu_state, FakeNvidiaSmi([IDLE])) == {
-        "gpu": UUID,
-        "memory_used_mib": 0.0,
-        "utilisation_percent": 0.0,
-        "sm_clock_mhz": 345.0,
-        "temperature_c": 31.0,
-        "power_w": 77.36,
-        "throttle": 1.0,
-        "processes": [],
-    }
+    assert state_of(gpu_state, FakeNvidiaSmi([IDLE])) == {"gpu": UUID, **IDLE_GPU}
 
 
 def test_a_neighbour_in_the_same_container_and_in_another(gpu_state: ModuleType) -> None:

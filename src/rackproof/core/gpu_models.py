@@ -1,4 +1,4 @@
-"""GPU models: which one a SKU has, by its driver's product name, and what it cannot exceed. No I/O."""
+"""GPU models: which one a SKU has, by its product name, what it reports, what it cannot exceed. No I/O."""
 
 from __future__ import annotations
 
@@ -64,26 +64,74 @@ _MODELS = (
 )
 _SYSTEMS = {"dgx1": "V100", "hyperplane": "V100"}
 """SKUs that are named after the system, with the model of its GPUs."""
+_BOARDS: Mapping[str, str] = {"nvl": "NVL", "pcie": "PCIe"}
+"""Words of a product name by which a card differs from the module (SXM) of the same model: other power, other
+memory, other links. A module's product name has none of them."""
+_MODELS_WITH_BOARDS = ("H200", "H100", "H800", "A100", "A800", "V100")
+"""Of these there are modules and cards; of the others a word such as PCIe in a SKU's name says nothing."""
+_WITH_BOARD = re.compile(rf"({'|'.join(_MODELS_WITH_BOARDS)})({'|'.join(_BOARDS)})".lower())
+
+_LINK_GB_S: Mapping[str, float] = {
+    **dict.fromkeys(("GB300", "GB200", "B300", "B200"), 50.0),
+    **dict.fromkeys(("GH200", "H200", "H100", "H800", "H20", "A100", "A800", "V100"), 25.0),
+}
+"""What one NVLink of a model carries one way, by its data sheet; drivers show this or up to 6 % more."""
+SLOW_LINK_SHARE = 0.98
+"""Drivers round the speed of a link; one that has less than this share of another runs at another rate."""
+_SLOWEST_LINK_GB_S = 14.0
+"""Any NVLink carries more: GA102's is the slowest, and shown as 14.062 GB/s."""
+_LINKLESS = ("A10", "L40S", "L40", "L4", "T4")
+"""Models without NVLink."""
+
+MODELS_WITH_ALL = ("A100", "H100", "H200", "B200", "B300")
+"""Of these every answer of nvidia-smi in tests/data/real has MIG's mode and the temperature of the memory."""
+MODELS_WITH_REPAIRS = ("H100", "H200", "B200", "B300")
+"""Of these every such answer has the repairs of memory that wait for a reset."""
+DRIVER_WITH_REPAIRS = 575.0
+"""Drivers before it report them of no GPU."""
+MODELS_WITHOUT_REPAIRS = ("V100", "T4")
+"""These are older than repairs and row remapping, which came with Ampere (NVML): no driver reports them."""
+MODELS_WITH_ECC = (
+    *("GB300", "GB200", "GH200", "B300", "B200", "H200", "H100", "H800", "H20"),
+    *("A100", "A800", "A30", "V100"),
+)
+"""These have HBM with ECC that is on unless somebody switches it off."""
+
+HOTTEST_GPU_C = 100.0
+"""No model is specified for a GPU as hot as that."""
+HOTTEST_MEMORY_C = 95.0
+"""From here on a GPU's memory is too hot, from ten degrees more it fails."""
 
 
 def expected_model(sku: str, given: str = "") -> str:
-    """Return what the product name of a SKU's GPUs has to contain, empty where that is not known.
+    """Return which product a SKU's GPUs are, as words of its product name; empty where that is not known.
 
     Args:
         sku: The SKU's name; its own name for a known model, alone or as a word of it, is enough. A word may
-            have the number of GPUs before or behind: ``h200x8``.
+            have the number of GPUs before or behind: ``h200x8``. The module (SXM) is meant, unless a word
+            names a card: ``h200-nvl``, ``h100-pcie``.
         given: What the inventory says (``bench_sku_gpu_name``), which goes before.
     """
     if given.strip():
         return given.strip()
-    words = [word for word in re.split(r"[^a-z0-9]+", sku.lower()) if word]
+    words = _words(sku)
     for word in words:
         if word in _SYSTEMS:
             return _SYSTEMS[word]
     bare = {re.fullmatch(r"(?:\d+x)?(.+?)(?:x\d+)?", word)[1] for word in words}  # type: ignore[index]
+    # One word may have model and board: h200nvl.
+    bare |= {part for word in bare if (split := _WITH_BOARD.fullmatch(word)) for part in split.groups()}
     found = [model for model in _MODELS if model.lower() in bare]
+    boards = [board for board in _BOARDS if board in bare]
     # A name of two models, such as one of a host with both, says nothing of a single GPU.
-    return found[0] if len(found) == 1 else ""
+    if len(found) != 1 or len(boards) > 1:
+        return ""
+    is_card_sku = bool(boards) and found[0] in _MODELS_WITH_BOARDS
+    return f"{found[0]} {_BOARDS[boards[0]]}" if is_card_sku else found[0]
+
+
+def _words(name: str) -> list[str]:
+    return [word for word in re.split(r"[^a-z0-9]+", name.lower()) if word]
 
 
 def is_model(product_name: str, model: str) -> bool:
@@ -92,9 +140,40 @@ def is_model(product_name: str, model: str) -> bool:
     return re.search(pattern, product_name.lower()) is not None
 
 
+def is_one_of(product_name: str, models: Iterable[str]) -> bool:
+    """Whether a product name is that of one of some models."""
+    return any(is_model(product_name, model) for model in models)
+
+
+def is_card(product_name: str) -> bool:
+    """Whether a product is a card (PCIe, NVL) of a model that is a module else, by its own name."""
+    return not _BOARDS.keys().isdisjoint(_words(product_name))
+
+
+def is_product(product_name: str, wanted: str) -> bool:
+    """Whether a product name has all words of the wanted one and is of its board: H200 is no H200 NVL."""
+    name, words = set(_words(product_name)), set(_words(wanted))
+    return words <= name and name & _BOARDS.keys() == words & _BOARDS.keys()
+
+
 def other_models(product_names: Iterable[str], model: str) -> list[str]:
-    """Return the product names that are not of a model, each once; one that is empty is not of it either."""
-    return sorted({name for name in product_names if not is_model(name, model)})
+    """Return the product names that are not the wanted one, each once; an empty one is not either."""
+    return sorted({name for name in product_names if not is_product(name, model)})
+
+
+def least_link_gb_s(product_name: str) -> float:
+    """Return the GB/s that an NVLink of a product carries one way at least."""
+    for model, speed in _LINK_GB_S.items():
+        if is_model(product_name, model):
+            return speed
+    return _SLOWEST_LINK_GB_S
+
+
+def has_own_links(product_name: str) -> bool | None:
+    """Return whether a product has NVLinks without a bridge; None where its model is not known."""
+    if is_card(product_name) or is_one_of(product_name, _LINKLESS):
+        return False
+    return True if is_one_of(product_name, _LINK_GB_S) else None
 
 
 def physics_of(product_name: str) -> GpuPhysics | None:

@@ -22,14 +22,9 @@ from rackproof.logs.mlp05 import Mlp05Parser
 from rackproof.logs.mxnet import MxnetParser
 from rackproof.logs.nccl_tests import NcclTestsParser
 from rackproof.logs.nvbandwidth import NvbandwidthParser
-from rackproof.logs.nvidia_smi import (
-    NvidiaSmiCsvParser,
-    NvidiaSmiTextParser,
-    NvidiaSmiTopoParser,
-    NvidiaSmiXmlParser,
-    NvlinkStatusParser,
-    read_gpus,
-)
+from rackproof.logs.nvidia_smi import NvidiaSmiTextParser, NvidiaSmiXmlParser, read_gpus
+from rackproof.logs.nvidia_smi_csv import NvidiaSmiCsvParser
+from rackproof.logs.nvidia_smi_links import NvidiaSmiTopoParser, NvlinkStatusParser
 from rackproof.logs.other_mlperf import MlperfHpcParser, MlperfInferenceParser, named_by_suite
 from rackproof.logs.perftest import PerftestParser
 from rackproof.logs.plain_lines import PlainLinesParser

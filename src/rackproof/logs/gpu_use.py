@@ -11,19 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rackproof.logs._reading import number, text_of
+from rackproof.logs.clock_reasons import slowdowns_of
 
 MOMENTS = {"begin": "before the run", "end": "after the run"}
 BUSY_PERCENT = 5.0
 """An idle GPU shows 0 %; a neighbour that takes a tenth of the time shows 10 %."""
 FOREIGN_MEMORY_MIB = 256.0
 """An idle H100 or H200 shows 0 MiB beside what the driver reserves, a neighbour's context 714 to 723 MiB."""
-_SLOWDOWNS = {
-    0x8: "hardware slowdown",
-    0x20: "software thermal slowdown",
-    0x40: "hardware thermal slowdown",
-    0x80: "power brake",
-}
-"""NVML's bits of reasons that an idle GPU has only where something is wrong with its cooling or its power."""
 _EVIDENCE = {
     "processes": "its compute processes",
     "memory_used_mib": "its memory in use",
@@ -103,4 +97,4 @@ def _slowdowns(raw: object) -> tuple[str, ...]:
     bits = None if isinstance(raw, str) else number(raw)
     if bits is None or not math.isfinite(bits) or not 0 <= bits < 2**63:
         return ()
-    return tuple(text for bit, text in _SLOWDOWNS.items() if int(bits) & bit)
+    return tuple(reason.words for reason in slowdowns_of(int(bits)))

@@ -1,8 +1,7 @@
-"""nvidia-smi: ``-q`` as XML and text, ``--query-gpu=… --format=csv``, ``nvlink --status`` and ``topo -m``."""
+"""nvidia-smi's ``-q``, as XML and as text."""
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -11,12 +10,23 @@ from typing import ClassVar
 from xml.parsers import expat
 
 from rackproof.core.records import Direction, Gpu, Measurement, ParsedLog, Verdict
-from rackproof.logs._reading import Log, LogParser, clean, number
+from rackproof.logs._nvidia_smi import (
+    MAX_GPUS,
+    GpuReadings,
+    find_remark,
+    find_twice,
+    is_no_answer,
+    is_possible,
+    judge_gpu,
+    judge_neighbours,
+    leading,
+)
+from rackproof.logs._reading import Log, LogParser, clean
+from rackproof.logs.clock_reasons import CLOCK_REASONS
 
 MAX_XML = 32 << 20
 MAX_DEPTH = 40
 MAX_ELEMENTS = 200_000
-MAX_GPUS = 1024
 _UNIT = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 
@@ -96,11 +106,6 @@ def _size(text: str) -> int:
     return int(found[1]) * _UNIT[found[2]] if found else 0
 
 
-def _leading(text: str) -> float | None:
-    """Return the number that a value begins with (``38 C``, ``1400.00 W``, ``16x``), if any."""
-    return number(text.split(" ")[0].removesuffix("x")) if text else None
-
-
 def _gpus_of(root: _Element) -> list[tuple[Gpu, _Element]]:
     log = root.find("nvidia_smi_log")
     if log is None:
@@ -132,10 +137,36 @@ def _power_limit(element: _Element) -> float | None:
         "gpu_power_readings/power_limit",
         "power_readings/power_limit",
     ):
-        limit = _leading(element.get(path))
+        limit = leading(element.get(path))
         if limit is not None and math.isfinite(limit):
             return limit
     return None
+
+
+_BEGINS = (b"<?xml", b"<!DOCTYPE", b"<nvidia_smi_log")
+_END = b"</nvidia_smi_log>"
+
+
+def _document(data: bytes) -> tuple[int, int]:
+    """Return where the XML begins and ends in what nvidia-smi printed: it may warn above and below."""
+    begin = next((at for mark in _BEGINS if (at := data.find(mark)) >= 0), 0)
+    end = data.rfind(_END) + len(_END)
+    # What is no plain line belongs to a document that cannot be read.
+    return begin, end if end > begin + len(_END) and b"<" not in data[end:] else len(data)
+
+
+def lines_beside(data: bytes) -> list[tuple[int, str]]:
+    """Return number and text of the lines above and below the XML of ``nvidia-smi -q -x``, the first few."""
+    begin, end = _document(data)
+    below = data[:end].count(b"\n") + 1
+    found = [*enumerate(data[:begin].split(b"\n")[:1000], start=1)]
+    found += enumerate(data[end:].split(b"\n")[:1000], start=below)
+    return [(at, raw[:2000].decode("utf-8", "replace")) for at, raw in found if raw.strip()]
+
+
+def _read_document(data: bytes) -> _Element:
+    begin, end = _document(data)
+    return _read_xml(data[begin:end])
 
 
 def read_gpus(data: bytes) -> tuple[Gpu, ...]:
@@ -147,7 +178,7 @@ def read_gpus(data: bytes) -> tuple[Gpu, ...]:
     Raises:
         ValueError: the document cannot be read; the message names the reason.
     """
-    return tuple(gpu for gpu, _element in _gpus_of(_read_xml(data)))
+    return tuple(gpu for gpu, _element in _gpus_of(_read_document(data)))
 
 
 def read_gpu_texts(data: bytes) -> tuple[tuple[Gpu, Callable[[str], str], tuple[str, ...]], ...]:
@@ -163,7 +194,7 @@ def read_gpu_texts(data: bytes) -> tuple[tuple[Gpu, Callable[[str], str], tuple[
         ValueError: the document cannot be read; the message names the reason.
     """
     return tuple(
-        (gpu, element.get, tuple(_unknown_values(element))) for gpu, element in _gpus_of(_read_xml(data))
+        (gpu, element.get, tuple(_unknown_values(element))) for gpu, element in _gpus_of(_read_document(data))
     )
 
 
@@ -222,31 +253,47 @@ _HEALTH = "fabric/health"
 """Sections in which a driver to come may report a fault under a new name."""
 _LISTS = ("summary", "partition_assigned", "remapped_row_histogram")
 _REASONS = ("clocks_event_reasons", "clocks_throttle_reasons")
+_REASON_PREFIX = re.compile("clocks_(?:event|throttle)_reason_")
 _KNOWN_REASONS = frozenset(
     {
-        *("gpu_idle", "idle", "applications_clocks_setting", "sw_power_cap", "sw_power_capping"),
-        *("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "hw_power_brake"),
-        *("sync_boost", "sw_thermal_slowdown", "display_clocks_setting", "display_clock_setting"),
+        *(reason.name for reason in CLOCK_REASONS),
+        # As the text has them.
+        *("idle", "sw_power_capping", "hw_power_brake", "display_clock_setting"),
     }
 )
 
 
 def _unknown_values(gpu: _Element) -> Iterator[str]:
     """Yield as ``path: words`` what a GPU's description says in words that no check knows."""
+    yield from _unknown_words(gpu)
+    yield from _unknown_sections(gpu)
+    yield from _unknown_reasons(gpu)
+
+
+def _unknown_words(gpu: _Element) -> Iterator[str]:
+    """Yield the values at paths that checks know which are none of the words that they know."""
     for path, known in _WORDS.items():
         text = gpu.get(path)
         if text and text not in known:
             yield f"{path}: {text:.60}"
+
+
+def _unknown_sections(gpu: _Element) -> Iterator[str]:
+    """Yield what sections on faults have besides words that are well and numbers."""
     # A health that is none has a finding, of which its parts only say more.
-    is_told = is_fabric_unhealthy(gpu.get("fabric/health/summary"))
-    for section in _SCANNED if is_told else (*_SCANNED, _HEALTH):
+    has_finding = is_fabric_unhealthy(gpu.get("fabric/health/summary"))
+    for section in _SCANNED if has_finding else (*_SCANNED, _HEALTH):
         for tag, text in _plain_children(gpu, section):
-            is_known = f"{section}/{tag}" in _WORDS or text in _WELL or _leading(text) is not None
+            is_known = f"{section}/{tag}" in _WORDS or text in _WELL or leading(text) is not None
             if not is_known and tag not in _LISTS:
                 yield f"{section}/{tag}: {text:.60}"
+
+
+def _unknown_reasons(gpu: _Element) -> Iterator[str]:
+    """Yield reasons for low clocks that are at work and that no check knows, and states that are none."""
     for section in _REASONS:
         for tag, text in _plain_children(gpu, section):
-            reason = tag.removeprefix("clocks_event_reason_").removeprefix("clocks_throttle_reason_")
+            reason = _REASON_PREFIX.sub("", tag, count=1)
             is_known = text == "Active" and reason in _KNOWN_REASONS
             if text not in ("", "Not Active") and not is_known:
                 yield f"{section}/{reason}: {text:.60}"
@@ -289,11 +336,10 @@ class NvidiaSmiXmlParser(_Whole):
         log = self.log
         measurements: list[Measurement] = []
         data = bytes(self.data)
-        begin = max(data.find(b"<?xml"), 0)
-        for at, raw in enumerate(data[:begin].split(b"\n")[:1000], start=1):
-            _find_no_answer(log, at, raw[:2000].decode("utf-8", "replace"))
+        for at, text in lines_beside(data):
+            find_remark(log, at, text)
         try:
-            root = _read_xml(data[begin:])
+            root = _read_document(data)
             gpus = _gpus_of(root)
         except ValueError as error:
             log.find("damaged_xml", str(error), Verdict.UNPROVEN)
@@ -312,7 +358,7 @@ class NvidiaSmiXmlParser(_Whole):
         log.tag("gpus", len(gpus))
         if gpus:
             log.tag("device", gpus[0][0].name)
-        attached = _leading(top.get("attached_gpus"))
+        attached = leading(top.get("attached_gpus"))
         if not gpus or attached != len(gpus):
             log.find(
                 "gpu_missing", f"{len(gpus)} GPUs described, {attached or 0:.0f} attached", Verdict.UNPROVEN
@@ -320,9 +366,13 @@ class NvidiaSmiXmlParser(_Whole):
         seen: set[str] = set()
         for gpu, element in gpus:
             if gpu.uuid in seen:
-                _find_twice(log, element.line, gpu.uuid, gpu.uuid)
+                find_twice(log, element.line, gpu.uuid, gpu.uuid)
             seen.add(gpu.uuid)
             self.one(gpu, element, measurements)
+        readings = [(_readings(gpu, element), element.line) for gpu, element in gpus]
+        for one, line in readings:
+            judge_gpu(log, one, line)
+        judge_neighbours(log, readings)
 
     def one(self, gpu: Gpu, element: _Element, measurements: list[Measurement]) -> None:
         """Add measurements and findings of one GPU."""
@@ -338,7 +388,7 @@ class NvidiaSmiXmlParser(_Whole):
         self.state(gpu, element)
         for path, code, verdict, message in _XML_FAULTS:
             text = element.get(path)
-            value = _leading(text)
+            value = leading(text)
             # A fault is a count, or a plain "Yes".
             if text == "Yes" or (value is not None and value > 0):
                 place = element.find(path)
@@ -365,11 +415,13 @@ class NvidiaSmiXmlParser(_Whole):
             if element.get(path) == "Active":
                 message = f"GPU {gpu.index} {gpu.uuid}: slowed down ({path.rpartition('/')[2]})"
                 log.find("slowed_down", message, Verdict.DEGRADED, line=element.line)
-        for name, _unit, _direction, paths in _XML_VALUES:
+        measured = ((name, paths) for name, _unit, _direction, paths in _XML_VALUES)
+        for name, paths in (*measured, *_MORE_NUMBERS):
             text = next((text for path in paths if (text := element.get(path))), "")
-            value = _leading(text)
+            value = leading(text)
             # Other words are the driver's, where it has no such value.
-            if _NO_ANSWER.search(text) or (name == "gpu_temperature" and not _is_temperature(value, text)):
+            is_wrong = text and value is None and name == "gpu_temperature"
+            if is_no_answer(text) or is_wrong or (value is not None and not is_possible(name, value)):
                 message = f"GPU {gpu.index} {gpu.uuid}: {name} is {text:.60}"
                 log.find("impossible_value", message, Verdict.UNPROVEN, line=element.line)
 
@@ -386,14 +438,29 @@ class NvidiaSmiXmlParser(_Whole):
             self.log.find("fabric_unhealthy", message, Verdict.FAIL, line=line)
 
 
-def _is_temperature(value: float | None, text: str) -> bool:
-    return not text or (value is not None and _COLDEST <= value <= _HOTTEST)
+def _readings(gpu: Gpu, element: _Element) -> GpuReadings:
+    """Return what is judged of a GPU in whatever notation it is written."""
+    link = "pci/pci_gpu_link_info/"
+    return GpuReadings(
+        label=f"GPU {gpu.index} {gpu.uuid}",
+        name=gpu.name,
+        ecc=element.get("ecc_mode/current_ecc"),
+        ecc_next=element.get("ecc_mode/pending_ecc"),
+        memory_mib=gpu.memory_bytes / (1 << 20) or None,
+        width=leading(element.get(f"{link}link_widths/current_link_width")),
+        width_max=leading(element.get(f"{link}link_widths/max_link_width")),
+        generation=leading(element.get(f"{link}pcie_gen/current_link_gen")),
+        generation_max=leading(element.get(f"{link}pcie_gen/max_link_gen")),
+        utilisation=leading(element.get("utilization/gpu_util")),
+        temperature_c=leading(element.get("temperature/gpu_temp")),
+        memory_c=leading(element.get("temperature/memory_temp")),
+    )
 
 
 def _first_value(element: _Element, paths: tuple[str, ...]) -> tuple[float, int] | None:
     """Return the value at the first path that has one, with its line."""
     for path in paths:
-        value = _leading(element.get(path))
+        value = leading(element.get(path))
         if value is not None:
             place = element.find(path)
             return value, place.line if place else element.line
@@ -401,16 +468,23 @@ def _first_value(element: _Element, paths: tuple[str, ...]) -> tuple[float, int]
 
 
 _LOWER = Direction.LOWER
-_COLDEST, _HOTTEST = -55.0, 150.0
-"""What a GPU's sensor can show, in degrees Celsius."""
+_MORE_NUMBERS = (
+    ("memory_temperature", ("temperature/memory_temp",)),
+    ("gpu_memory_total", ("fb_memory_usage/total",)),
+    ("gpu_power", ("gpu_power_readings/current_power_limit",)),
+    ("gpu_power", ("gpu_power_readings/default_power_limit",)),
+    ("pcie_link_width", ("pci/pci_gpu_link_info/link_widths/max_link_width",)),
+)
+"""Numbers that are no measurement, and that cannot be any number either."""
 _SLOWED = tuple(
     f"{section}/{name}"
     for section, prefix in (
         ("clocks_event_reasons", "clocks_event_reason_"),
         ("clocks_throttle_reasons", "clocks_throttle_reason_"),
     )
-    for reason in ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
-    for name in (f"{prefix}{reason}", reason)
+    for reason in CLOCK_REASONS
+    if reason.is_slowdown
+    for name in (f"{prefix}{reason.name}", reason.name)
 ) + tuple(
     f"{section}/hw_slowdown/{reason}"
     for section in ("clocks_event_reasons", "clocks_throttle_reasons")
@@ -477,13 +551,17 @@ _TEXT_TAGS: dict[str, dict[str, str]] = {
         "gpu_current_temp": "gpu_temp",
         "gpu": "gpu_temp",
         "gpu_t_limit_temp": "gpu_temp_tlimit",
+        "memory_current_temp": "memory_temp",
     },
+    "ecc_mode": {"current": "current_ecc", "pending": "pending_ecc"},
+    "mig_mode": {"current": "current_mig", "pending": "pending_mig"},
+    "utilization": {"gpu": "gpu_util"},
     "gpu_power_readings": {"instantaneous_power_draw": "instant_power_draw"},
     "clocks": {"sm": "sm_clock"},
     "pci": {"gpu_link_info": "pci_gpu_link_info"},
     "pci_gpu_link_info": {"pcie_generation": "pcie_gen", "link_width": "link_widths"},
-    "pcie_gen": {"current": "current_link_gen"},
-    "link_widths": {"current": "current_link_width"},
+    "pcie_gen": {"current": "current_link_gen", "max": "max_link_gen"},
+    "link_widths": {"current": "current_link_width", "max": "max_link_width"},
     "volatile": {"sram_uncorrectable_sec_ded": "sram_uncorrectable_secded"},
     "aggregate": {"sram_uncorrectable_sec_ded": "sram_uncorrectable_secded"},
     "remapped_rows": {
@@ -559,7 +637,7 @@ class NvidiaSmiTextParser(NvidiaSmiXmlParser):
             text = raw[:2000].decode("utf-8", "replace").rstrip("\r")
             if _BANNER.decode() in text:
                 reports.append([])
-            elif not _find_no_answer(self.log, at, text) and reports and text.strip():
+            elif not find_remark(self.log, at, text) and reports and text.strip():
                 reports[-1].append((at, text))
         if len(self.data) > MAX_XML:
             self.log.find("too_large", "more text than is read", Verdict.UNPROVEN)
@@ -571,290 +649,3 @@ class NvidiaSmiTextParser(NvidiaSmiXmlParser):
         if len(sections) > 1 or not all("processes" in tags for tags in sections):
             message = "a GPU's description is not whole (of `nvidia-smi -q` without -d)"
             self.log.find("cut_off", message, Verdict.UNPROVEN)
-
-
-_NO_ANSWER = re.compile(
-    r"ERR!|GPU is lost|Unknown Error|Unable to determine the device handle|Failed to initialize NVML"
-    r"|No devices were found|NVIDIA-SMI has failed|RmInitAdapter failed",
-    re.IGNORECASE,
-)
-"""What nvidia-smi prints in the place of a GPU or of all: above, in or below what it prints of the others."""
-
-
-def _find_no_answer(log: Log, at: int, text: str) -> bool:
-    """Note a line in which nvidia-smi states that a GPU does not answer; return whether it is one."""
-    if not _NO_ANSWER.search(text):
-        return False
-    log.find("gpu_lost", "a GPU does not answer", Verdict.FAIL, line=at, excerpt=text)
-    return True
-
-
-def _find_twice(log: Log, at: int, what: str, text: str) -> None:
-    """Note a GPU or a link that a list has twice: it hides another one, or two lists were put together."""
-    log.find("gpu_twice", f"{what} is listed twice", Verdict.UNPROVEN, line=at, excerpt=text)
-
-
-_CSV_KEYS = frozenset({"index", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id"})
-_CSV_NAMED = re.compile(r"[0-9A-Za-z]")
-"""How what names a GPU begins, unlike `[N/A]`."""
-_TO_THE_SECOND = len("2024/01/31 12:00:00")
-_CSV_NAMES = {
-    "temperature.gpu": ("gpu_temperature", _LOWER),
-    "power.draw": ("gpu_power", None),
-    "memory.used": ("gpu_memory_used", _LOWER),
-    "clocks.current.sm": ("gpu_sm_clock", None),
-    "pcie.link.gen.current": ("pcie_link_generation", None),
-    "pcie.link.width.current": ("pcie_link_width", None),
-}
-_CSV_HEAD = re.compile(
-    rb"(?:\A|\n)(?:index|name|uuid|timestamp|count|gpu_name|gpu_uuid)"
-    rb"(?:, [a-z0-9_.]+(?: \[[^\]\n]{1,20}\])?){1,200}\r?\n"
-)
-
-
-class NvidiaSmiCsvParser(LogParser):
-    """``nvidia-smi --query-gpu=… --format=csv`` with its header line."""
-
-    format: ClassVar[str] = "nvidia_smi_csv"
-    description: ClassVar[str] = "nvidia-smi --query-gpu=… --format=csv"
-
-    @staticmethod
-    def recognises(head: bytes) -> bool:
-        """Whether the bytes hold the header line of a query."""
-        return _CSV_HEAD.search(head) is not None
-
-    def __init__(self, log: Log) -> None:
-        super().__init__(log)
-        self.columns: list[tuple[str, str]] = []
-        self.moment = ""
-        self.seen: set[tuple[str, str]] = set()
-        """What rows named GPUs by, of one second: column and value."""
-        self.measurements: list[Measurement] = []
-        self.rows = 0
-        self.last_line = 0
-
-    def line(self, at: int, text: str) -> None:
-        """Read the header or a row."""
-        if not text.strip():
-            return
-        self.last_line = at
-        cells = [cell.strip() for cell in next(csv.reader([text]), [])]
-        is_unanswered = _find_no_answer(self.log, at, text)
-        if not self.columns:
-            if not is_unanswered:
-                self._header(cells)
-            return
-        if len(cells) != len(self.columns):
-            self.log.find(
-                "damaged_line",
-                f"{len(cells)} values for {len(self.columns)} columns",
-                Verdict.UNPROVEN,
-                line=at,
-                excerpt=text,
-            )
-            return
-        self.rows += 1
-        self.row(at, {name: cell for (name, _unit), cell in zip(self.columns, cells, strict=True)}, cells)
-
-    def _header(self, cells: list[str]) -> None:
-        """Take names and units of the columns from the header line; what comes before it is no table."""
-        if "uuid" in cells or "index" in cells or "name" in cells:
-            for cell in cells[:200]:
-                found = re.fullmatch(r"([a-z0-9_.]{1,80})(?: \[([^\]]{1,20})\])?", cell)
-                # Kept without a name, so that the cells of each row stay in their places.
-                self.columns.append((found[1], found[2] or "") if found else ("", ""))
-
-    def row(self, at: int, values: dict[str, str], cells: list[str]) -> None:
-        """Take one GPU's values."""
-        self._check_once(at, values)
-        gpu = clean(values.get("uuid") or values.get("index") or str(self.rows - 1), 80)
-        if values.get("name"):
-            self.log.tag("device", values["name"])
-        if values.get("driver_version"):
-            self.log.tag("driver_version", values["driver_version"])
-        for (name, unit), cell in zip(self.columns, cells, strict=True):
-            value = _leading(cell)
-            if value is not None and math.isfinite(value):
-                self._cell(at, gpu, name, unit, value)
-
-    def _check_once(self, at: int, values: dict[str, str]) -> None:
-        """Note a GPU that a table has twice; a query in a loop lists it again, at another second."""
-        moment = values.get("timestamp", "")[:_TO_THE_SECOND]
-        if moment != self.moment:
-            self.moment = moment
-            self.seen.clear()
-        for column in _CSV_KEYS & values.keys():
-            place = column, values[column]
-            if place in self.seen:
-                _find_twice(self.log, at, f"{column} {place[1]}", ", ".join(values.values()))
-            elif _CSV_NAMED.match(place[1]) and len(self.seen) < 20_000:
-                self.seen.add(place)
-
-    def _cell(self, at: int, gpu: str, name: str, unit: str, value: float) -> None:
-        if "uncorrected.volatile" in name and value > 0:
-            self.log.find("ecc_uncorrected", f"GPU {gpu}: {name} is {value:g}", Verdict.FAIL, line=at)
-        known = _CSV_NAMES.get(name)
-        # A query in a loop writes a table of any length.
-        if known and len(self.measurements) < 20_000:
-            measurement, direction = known
-            self.measurements.append(
-                self.measure(measurement, value, unit, direction, at, labels={"gpu": gpu})
-            )
-
-    def finish(self) -> ParsedLog:
-        """Return the values."""
-        if not self.rows:
-            self.log.find("no_rows", "no GPU in the table", Verdict.UNPROVEN)
-        elif self.log.ends_in_line:
-            self.log.find("cut_off", "the table ends in mid-line", Verdict.UNPROVEN, line=self.last_line)
-        self.log.tag("gpus", self.rows)
-        return self.log.parsed(
-            self.format, Verdict.PASS if self.rows else Verdict.UNPROVEN, self.measurements
-        )
-
-
-_GPU_LINE = re.compile(r"^GPU (\d{1,4}): (.{1,100}) \(UUID: (GPU-[0-9A-Fa-f-]{1,60})\)")
-_LINK_LINE = re.compile(r"^\s*Link (\d{1,3}): (?:(\d[\d.]{0,20}) GB/s|(.{0,60}))\s*$")
-_NVLINK_HEAD = re.compile(rb"GPU \d+: [^\n]{1,100} \(UUID: GPU-[^\n]{1,60}\)\s*\n\s+Link \d+: ")
-
-
-class NvlinkStatusParser(LogParser):
-    """``nvidia-smi nvlink --status``."""
-
-    format: ClassVar[str] = "nvlink_status"
-    description: ClassVar[str] = "nvidia-smi nvlink --status"
-
-    @staticmethod
-    def recognises(head: bytes) -> bool:
-        """Whether the bytes hold a list of NVLinks."""
-        return _NVLINK_HEAD.search(head) is not None
-
-    def __init__(self, log: Log) -> None:
-        super().__init__(log)
-        self.links: dict[str, list[float]] = {}
-        self.lines: dict[str, int] = {}
-        self.indexes: set[str] = set()
-        self.of_gpu: set[str] = set()
-        """Links that the present GPU's list has."""
-        self.uuid = ""
-
-    def line(self, at: int, text: str) -> None:
-        """Read a GPU's heading or a link."""
-        if found := _GPU_LINE.match(text):
-            self.uuid = found[3]
-            self.of_gpu.clear()
-            if self.uuid in self.links or found[1] in self.indexes:
-                _find_twice(self.log, at, f"{self.uuid} ({found[1]})", text)
-            self.indexes.add(found[1])
-            if len(self.links) < MAX_GPUS:
-                self.links.setdefault(self.uuid, [])
-                self.lines.setdefault(self.uuid, at)
-            self.log.tag("device", found[2])
-        elif (found := _LINK_LINE.match(text)) and self.uuid in self.links:
-            if found[1] in self.of_gpu:
-                _find_twice(self.log, at, f"{self.uuid}, link {found[1]}", text)
-            self.of_gpu.add(found[1])
-            speed = number(found[2])
-            if speed is None or speed <= 0:
-                self.log.find(
-                    "nvlink_down",
-                    f"link {found[1]} of {self.uuid} is down",
-                    Verdict.FAIL,
-                    line=at,
-                    excerpt=text,
-                )
-            elif len(self.links[self.uuid]) < 200:
-                self.links[self.uuid].append(speed)
-
-    def finish(self) -> ParsedLog:
-        """Return the number of links and their bandwidth (one direction) per GPU."""
-        measurements = []
-        for uuid, speeds in self.links.items():
-            at = self.lines[uuid]
-            measurements.append(
-                self.measure(
-                    "nvlink_links", float(len(speeds)), "", Direction.HIGHER, at, labels={"gpu": uuid}
-                )
-            )
-            measurements.append(
-                self.measure(
-                    "nvlink_bandwidth", sum(speeds), "GB/s", Direction.HIGHER, at, labels={"gpu": uuid}
-                )
-            )
-        if self.log.ends_in_line:
-            self.log.find("cut_off", "the list ends in mid-line", Verdict.UNPROVEN)
-        counts = {len(speeds) for speeds in self.links.values()}
-        if not self.links or 0 in counts:
-            self.log.find("nvlink_absent", "a GPU without NVLink, or no GPU", Verdict.UNPROVEN)
-        elif len(counts) > 1:
-            self.log.find(
-                "nvlink_uneven", f"GPUs have different numbers of links: {sorted(counts)}", Verdict.FAIL
-            )
-        return self.log.parsed(self.format, Verdict.PASS if self.links else Verdict.UNPROVEN, measurements)
-
-
-_TOPO_HEAD = re.compile(rb"\t(?:\x1b\[[0-9;]*m)?GPU0(?:\tGPU\d+)*\t")
-
-
-class NvidiaSmiTopoParser(LogParser):
-    """``nvidia-smi topo -m``: how each pair of GPUs is connected."""
-
-    format: ClassVar[str] = "nvidia_smi_topo"
-    description: ClassVar[str] = "nvidia-smi topo -m"
-
-    @staticmethod
-    def recognises(head: bytes) -> bool:
-        """Whether the bytes hold a topology matrix."""
-        return _TOPO_HEAD.search(head) is not None
-
-    def __init__(self, log: Log) -> None:
-        super().__init__(log)
-        self.columns: list[str] = []
-        self.pairs: dict[tuple[int, int], tuple[str, int]] = {}
-        self.rows: set[int] = set()
-
-    def block(self, data: bytes) -> None:
-        """Read the lines; the columns are kept apart by tabs."""
-        for offset, raw in enumerate(data.split(b"\n")):
-            text = re.sub(r"\x1b\[[0-9;]*m", "", raw[:8192].decode("utf-8", "replace"))
-            cells = [cell.strip() for cell in text.split("\t")]
-            at = self.log.lines + offset + 1
-            if not self.columns:
-                if "GPU0" in cells:
-                    self.columns = cells
-            elif found := re.fullmatch(r"GPU(\d{1,4})", cells[0]):
-                self._row(at, int(found[1]), cells)
-
-    def _row(self, at: int, row: int, cells: list[str]) -> None:
-        """Take how one GPU is connected to each other one."""
-        self.rows.add(row)
-        # The columns behind those of the GPUs are of NICs and of CPU affinity.
-        for name, cell in zip(self.columns, cells, strict=False):
-            other = re.fullmatch(r"GPU(\d{1,4})", name)
-            if other and int(other[1]) != row and len(self.pairs) < 70_000:
-                self.pairs[row, int(other[1])] = (clean(cell, 20), at)
-
-    def finish(self) -> ParsedLog:
-        """Return the NVLinks of each pair; pairs that differ from the others are found."""
-        measurements = []
-        for (first, second), (kind, at) in self.pairs.items():
-            # Each pair is in the rows of both its GPUs.
-            if first < second:
-                self.log.tag(f"GPU{first}-GPU{second}", kind)
-                links = number(kind[2:]) if kind.startswith("NV") else 0.0
-                labels = {"pair": f"{first}-{second}"}
-                measurements.append(
-                    self.measure("nvlinks_between", links or 0.0, "", Direction.HIGHER, at, labels=labels)
-                )
-        self._judge_matrix()
-        return self.log.parsed(self.format, Verdict.PASS if self.rows else Verdict.UNPROVEN, measurements)
-
-    def _judge_matrix(self) -> None:
-        """Note a matrix that is not whole, or pairs that are connected in different ways."""
-        wanted = {int(name[3:]) for name in self.columns if re.fullmatch(r"GPU\d{1,4}", name)}
-        kinds = {kind for kind, _at in self.pairs.values()}
-        if not self.rows or self.rows != wanted or len(self.pairs) != len(wanted) * (len(wanted) - 1):
-            self.log.find("cut_off", "the matrix is not whole", Verdict.UNPROVEN)
-        # Without NVLink, pairs differ by the PCIe switch and socket that they are at.
-        elif len(kinds) > 1 and any(kind.startswith("NV") for kind in kinds):
-            self.log.find("topology_uneven", f"pairs differ: {', '.join(sorted(kinds))}", Verdict.DEGRADED)

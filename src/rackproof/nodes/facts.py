@@ -12,6 +12,8 @@ from rackproof.core.records import Finding, Gpu, Node, Source, Verdict
 from rackproof.core.text import sanitize
 from rackproof.core.untrusted import list_at, mapping_at, stdout_of, text_at
 from rackproof.logs import read_gpus
+from rackproof.logs._nvidia_smi import INFOROM_REMEDY, inforom_address
+from rackproof.logs.nvidia_smi import lines_beside
 
 # What board makers leave in the fields that they forget. As a serial number it would make one machine
 # of a whole fleet.
@@ -88,6 +90,7 @@ def findings_from_facts(name: str, raw: Mapping[str, Any], *, expected_gpus: int
         if (finding := _tool_finding(name, tool, mapping_at(tools, tool), raw)) is not None
     ]
     source = Source(file=name)
+    findings += _smi_remarks(name, text_at(mapping_at(tools, "nvidia_smi_xml"), "stdout"), source)
     count = len(gpus_from_facts(raw))
     if count < expected_gpus:
         text = f"{name}: has {count} of {expected_gpus} GPUs; look for XIDs in its kernel log, then RMA"
@@ -132,6 +135,17 @@ def sku_findings(
         )
         findings.append(_finding("sku_differs", text, Verdict.UNPROVEN, "", source))
     return tuple(findings)
+
+
+def _smi_remarks(name: str, xml: str, source: Source) -> Iterator[Finding]:
+    """Yield what nvidia-smi warns of above and below its answer."""
+    for _at, remark in lines_beside(xml.encode("utf-8", "replace")) if "<" in xml else ():
+        if inforom_address(remark) is None:
+            text = f"{name}: nvidia-smi warns of what no check knows; look it up"
+            yield _finding("tool_warning", text, Verdict.UNPROVEN, sanitize(remark, 300), source)
+        else:
+            text = f"{name}: the infoROM of a GPU is corrupted: {INFOROM_REMEDY}"
+            yield _finding("inforom_corrupted", text, Verdict.FAIL, sanitize(remark, 300), source)
 
 
 def _tool_finding(name: str, tool: str, answer: Mapping[str, Any], raw: Mapping[str, Any]) -> Finding | None:

@@ -13,10 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from rackproof.core.evidence import EvidenceState, LackingEvidence, lacking_evidence
-from rackproof.core.gpu_models import expected_model, other_models
+from rackproof.core.gpu_models import SLOW_LINK_SHARE, expected_model, least_link_gb_s, other_models
 from rackproof.core.records import Verdict
 from rackproof.core.text import number, percent, sanitize, size
 from rackproof.core.untrusted import leading_number
+from rackproof.logs._nvidia_smi import INFOROM_REMEDY, inforom_address
 from rackproof.logs.kernel_events import verdict_of
 from rackproof.logs.nvidia_smi import fabric_fault, is_fabric_unhealthy, recovery_verdict
 from rackproof.nodes.health_subjects import (
@@ -31,7 +32,7 @@ from rackproof.nodes.health_subjects import (
     PortSubject,
     gpus_by_uuid,
 )
-from rackproof.nodes.kernel_log import HardwareEvent, XidEvent, resolved_by_boot
+from rackproof.nodes.kernel_log import HardwareEvent, XidEvent, normalize_bus_id, resolved_by_boot
 from rackproof.nodes.night_evidence import (
     DRIVER_TOOLS,
     GPU_EVIDENCE,
@@ -352,6 +353,21 @@ def _gpu_list(node: NodeSubject) -> Iterator[HealthFinding]:
         yield node.finding("gpu_unlisted", Verdict.UNPROVEN, "inspect", evidence, "hint")
 
 
+def _smi_remarks(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find what nvidia-smi warns of beside its answer."""
+    by_bus = {normalize_bus_id(gpu.bus_id): gpu for gpu in node.snapshot.gpus}
+    for remark in node.snapshot.smi_remarks:
+        address = inforom_address(remark)
+        if address is None:
+            evidence = f"nvidia-smi warns of what no check knows: {remark}"
+            yield node.finding("tool_warning", Verdict.UNPROVEN, "watch", evidence, "hint")
+            continue
+        gpu = by_bus.get(normalize_bus_id(address))
+        subject = GpuSubject(node, gpu) if gpu else node
+        evidence = f"nvidia-smi: {remark}: {INFOROM_REMEDY}"
+        yield subject.finding("inforom_corrupted", Verdict.FAIL, "inspect", evidence, "likely")
+
+
 # A GPU.
 
 
@@ -641,6 +657,9 @@ def _nvlinks(subject: GpuSubject) -> Iterator[HealthFinding]:
     elif subject.node.snapshot.tools.get("nvlink_status") == "ok" and count < wanted:
         evidence = f"{count} of {wanted} NVLinks"
         yield subject.finding("nvlink_missing", Verdict.FAIL, "reset", evidence)
+    elif not wanted and (beside := _links_beside(subject)) and (not count or len(links) < beside):
+        evidence = f"{count} NVLinks up, {beside} of a GPU of its model beside it: see baseboard or bridge"
+        yield subject.finding("nvlink_missing", Verdict.FAIL, "reset", evidence, "likely")
     elif down and not wanted:
         # Bridges leave links unused by design; without the SKU's number these look like broken ones.
         evidence = (
@@ -649,11 +668,19 @@ def _nvlinks(subject: GpuSubject) -> Iterator[HealthFinding]:
         yield subject.finding("nvlink_inactive", Verdict.DEGRADED, "watch", evidence, "hint")
 
 
+def _links_beside(subject: GpuSubject) -> int:
+    """Return the most NVLinks that are up of a GPU of its name; 0 where they could not be read."""
+    if subject.node.snapshot.tools.get("nvlink_status") != "ok":
+        return 0
+    return max((sum(gpu.links.values()) for gpu in _gpus_alike(subject)), default=0)
+
+
 def _slow_nvlinks(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find NVLinks that are up and slower than the GPU's fastest, tonight or last night."""
-    now = subject.gpu.link_gb_s
-    fastest = max([*now.values(), *(subject.before.link_gb_s.values() if subject.before else ())], default=0)
-    slow = sorted((link for link, speed in now.items() if speed < 0.99 * fastest), key=int)
+    """Find NVLinks that are up and slower than any of the model, of its neighbours, or its own last night."""
+    now, known = subject.gpu.link_gb_s, [*_gpus_alike(subject), *filter(None, (subject.before,))]
+    least = least_link_gb_s(subject.gpu.name)
+    fastest = max([least, *(speed for gpu in known for speed in gpu.link_gb_s.values())])
+    slow = sorted((link for link, speed in now.items() if speed < SLOW_LINK_SHARE * fastest), key=int)
     if slow:
         evidence = f"NVLink {', '.join(slow)} at {number(now[slow[0]])} of {number(fastest)} GB/s"
         yield subject.finding("nvlink_slow", Verdict.FAIL, "reset", evidence, "likely")
@@ -1138,6 +1165,7 @@ NODE_CHECKS: tuple[Callable[[NodeSubject], Iterable[HealthFinding]], ...] = (
     _gpu_serials,
     _gpu_count,
     _gpu_list,
+    _smi_remarks,
     _each_gpu,
     _fabric_membership,
     _xids,

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
+from rackproof.core.gpu_models import HOTTEST_GPU_C, HOTTEST_MEMORY_C
 from rackproof.core.records import Record, Text, Verdict
 from rackproof.core.text import sanitize
 from rackproof.nodes.kernel_log import normalize_bus_id
@@ -17,6 +18,7 @@ from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, PortSnapshot
 GIB = 1 << 30
 Action = Literal["none", "watch", "configure", "reset", "reboot", "isolate", "inspect", "rma"]
 Confidence = Literal["certain", "likely", "hint"]
+PartKind = Literal["node", "gpu", "port", "link"]
 _MOST_EVIDENCE = 1000
 
 
@@ -33,7 +35,7 @@ class HealthFinding(Record):
 
     node: str
     code: str
-    part: Literal["node", "gpu", "port", "link"] = "node"
+    part: PartKind = "node"
     name: str = ""
     place: str = ""
     verdict: Verdict
@@ -41,6 +43,38 @@ class HealthFinding(Record):
     confidence: Confidence = "certain"
     evidence: Annotated[Text, BeforeValidator(lambda text: sanitize(text, _MOST_EVIDENCE))]
     fleetwide: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a node: ``kind`` is what :class:`HealthFinding` has as ``part``."""
+
+    kind: PartKind = "node"
+    name: str = ""
+    place: str = ""
+
+
+def part_finding(
+    snapshot: NodeSnapshot,
+    code: str,
+    verdict: Verdict,
+    action: Action,
+    evidence: str,
+    confidence: Confidence = "certain",
+    part: Part = Part(),
+) -> HealthFinding:
+    """Return a finding on a part of a node, by default on the node itself."""
+    return HealthFinding(
+        node=snapshot.node,
+        code=code,
+        part=part.kind,
+        name=part.name,
+        place=part.place,
+        verdict=verdict,
+        action=action,
+        confidence=confidence,
+        evidence=evidence,
+    )
 
 
 @dataclass(frozen=True)
@@ -111,8 +145,8 @@ class Limits:
     inodes_free: float = 0.02
     clock_s: float = 2
     margin_c: float = 5
-    gpu_c: float = 100
-    memory_c: float = 95
+    gpu_c: float = HOTTEST_GPU_C
+    memory_c: float = HOTTEST_MEMORY_C
     memory_share: float = 0.95
     loaded_percent: float = 10
     sram_correctable: int = 10_000
@@ -159,14 +193,7 @@ class NodeSubject:
         confidence: Confidence = "certain",
     ) -> HealthFinding:
         """Return a finding on the node itself."""
-        return HealthFinding(
-            node=self.snapshot.node,
-            code=code,
-            verdict=verdict,
-            action=action,
-            confidence=confidence,
-            evidence=evidence,
-        )
+        return part_finding(self.snapshot, code, verdict, action, evidence, confidence)
 
 
 @dataclass(frozen=True)
@@ -186,17 +213,8 @@ class GpuSubject:
         confidence: Confidence = "certain",
     ) -> HealthFinding:
         """Return a finding on this GPU."""
-        return HealthFinding(
-            node=self.node.snapshot.node,
-            code=code,
-            part="gpu",
-            name=self.gpu.uuid,
-            place=self.gpu.place,
-            verdict=verdict,
-            action=action,
-            confidence=confidence,
-            evidence=evidence,
-        )
+        part = Part("gpu", self.gpu.uuid, self.gpu.place)
+        return part_finding(self.node.snapshot, code, verdict, action, evidence, confidence, part)
 
 
 @dataclass(frozen=True)
@@ -209,16 +227,8 @@ class PortSubject:
 
     def finding(self, code: str, verdict: Verdict, evidence: str) -> HealthFinding:
         """Return a finding on this port: cable, cage and switch are to be inspected."""
-        return HealthFinding(
-            node=self.node.snapshot.node,
-            code=code,
-            part="port",
-            name=f"{self.port.device}/{self.port.port}",
-            verdict=verdict,
-            action="inspect",
-            confidence="likely",
-            evidence=evidence,
-        )
+        part = Part("port", f"{self.port.device}/{self.port.port}")
+        return part_finding(self.node.snapshot, code, verdict, "inspect", evidence, "likely", part)
 
 
 @dataclass(frozen=True)

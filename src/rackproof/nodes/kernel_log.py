@@ -80,9 +80,9 @@ def read_kernel_log(
     """
     reader = _Reader(booted, uuids)
     lines, bad = log.splitlines(), (errors or "").splitlines()
-    told, of_level = set(lines), set(bad)
+    known, of_level = set(lines), set(bad)
     # What has none of the words by which a node sorts its log out stands among the errors alone.
-    for line in (*lines, *(line for line in bad if line not in told)):
+    for line in (*lines, *(line for line in bad if line not in known)):
         level_is_error = None if errors is None else line in of_level
         event = read_kernel_line(line) or read_unknown_line(line, level_is_error)
         if event is not None:

@@ -13,7 +13,15 @@ from ipaddress import ip_address
 from typing import Any
 
 from rackproof.core.evidence import EvidenceState, RequiredEvidence, state_of_tool, state_of_value
+from rackproof.core.gpu_models import (
+    DRIVER_WITH_REPAIRS,
+    MODELS_WITH_ALL,
+    MODELS_WITH_REPAIRS,
+    MODELS_WITHOUT_REPAIRS,
+    is_one_of,
+)
 from rackproof.core.records import Verdict
+from rackproof.core.untrusted import leading_number
 from rackproof.nodes.health_subjects import GpuSubject, NodeSubject, PortSubject
 from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
 
@@ -40,11 +48,6 @@ GPU_READINGS: Mapping[str, tuple[str, ...]] = {
     "fabric": ("fabric_state", "fabric_status"),
 }
 """What a driver can report of a GPU, to the fields that hold it. A SKU names those that its GPUs have."""
-
-_MODELS_WITH_ALL = ("A100", "H100", "H200", "B200", "B300")
-"""Of these every answer of nvidia-smi in tests/data/real has MIG's mode and the temperature of the memory."""
-_MODELS_WITH_REPAIRS = ("H100", "H200", "B200", "B300")
-"""Of these every such answer has the repairs that wait for a reset."""
 
 
 def _state(value: Any) -> EvidenceState:
@@ -279,6 +282,7 @@ NODE_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
     _row("gpus", _SMI, "gpus_unknown", needed=_smi_answers),
     _row("attached_gpus", _SMI, needed=lambda node: _is_judged(node) and bool(node.snapshot.gpus)),
     _row("unlisted_gpus", _LINK_STATUS, harmless=_BY_TOOL.format("nvlink_status")),
+    _row("smi_remarks", "nvidia-smi, beside its answers", harmless="empty is well, each line is a finding"),
     _row("ports", _SYSFS_PORT, harmless="how many there are is compared with the SKU and earlier nights"),
     _kept("gone_gpus"),
     _kept("gone_ports"),
@@ -433,8 +437,14 @@ TOOL_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
 _READING_OF = {field: reading for reading, fields in GPU_READINGS.items() for field in fields}
 
 
+def can_report(gpu: GpuSnapshot, reading: str) -> bool:
+    """Return whether a GPU's model is none of those that are known not to have a reading."""
+    return reading != "row_remapping" or not is_one_of(gpu.name, MODELS_WITHOUT_REPAIRS)
+
+
 def missing_readings(gpu: GpuSnapshot, readings: Iterable[str]) -> list[str]:
     """Return which fields of some readings (:data:`GPU_READINGS`) the driver did not report of a GPU."""
+    readings = [reading for reading in readings if can_report(gpu, reading)]
     fields = [name for reading in readings for name in GPU_READINGS[reading]]
     if gpu.ecc_enabled is False:
         # Counters of errors are not kept while ECC is off.
@@ -460,7 +470,7 @@ def _is_reported(subject: GpuSubject, name: str) -> bool:
 
 def _is_asked_of_sku(subject: GpuSubject, name: str) -> bool:
     expected, reading = subject.node.expected, _READING_OF.get(name)
-    if not expected.gpus or reading is None:
+    if not expected.gpus or reading is None or not can_report(subject.gpu, reading):
         return False
     # Counters of errors are not kept while ECC is off.
     if reading == "ecc" and subject.gpu.ecc_enabled is False:
@@ -468,13 +478,18 @@ def _is_asked_of_sku(subject: GpuSubject, name: str) -> bool:
     return reading in expected.gpu_readings or (reading == "fabric" and expected.fabric)
 
 
-def _is_of_model(subject: GpuSubject, models: Iterable[str]) -> bool:
-    return bool(subject.node.expected.gpus) and any(model in subject.gpu.name for model in models)
+def _is_of_model(subject: GpuSubject, models: Iterable[str], since_driver: float = 0) -> bool:
+    driver = leading_number(subject.node.snapshot.versions.get("driver", ""))
+    # A driver whose version is not known has to report what the newest does.
+    is_older = driver is not None and driver < since_driver
+    of_model = any(model in subject.gpu.name for model in models)
+    return bool(subject.node.expected.gpus) and of_model and not is_older
 
 
-def _is_wanted(subject: GpuSubject, name: str, models: Iterable[str]) -> bool:
+def _is_wanted(subject: GpuSubject, name: str, models: Iterable[str], since_driver: float = 0) -> bool:
     """Return whether a GPU has to report a field: by its SKU, its model, or what the driver reports else."""
-    return _is_asked_of_sku(subject, name) or _is_of_model(subject, models) or _is_reported(subject, name)
+    by_model = _is_of_model(subject, models, since_driver)
+    return _is_asked_of_sku(subject, name) or by_model or _is_reported(subject, name)
 
 
 def _gpu_row(
@@ -485,12 +500,13 @@ def _gpu_row(
     state: Callable[[Any], EvidenceState] = _state,
     needed: Callable[[GpuSubject], bool] | None = None,
     models: tuple[str, ...] = (),
+    since_driver: float = 0,
     harmless: str = "",
 ) -> RequiredEvidence[GpuSubject]:
     """Return the row of a field. A value that cannot be one counts, whether or not it is needed."""
 
     def is_needed(subject: GpuSubject) -> bool:
-        wanted = needed(subject) if needed else _is_wanted(subject, name, models)
+        wanted = needed(subject) if needed else _is_wanted(subject, name, models, since_driver)
         return wanted or state(getattr(subject.gpu, name)) is EvidenceState.DAMAGED
 
     return RequiredEvidence(
@@ -570,8 +586,10 @@ GPU_EVIDENCE: tuple[RequiredEvidence[GpuSubject], ...] = (
     _gpu_row("remap_pending"),
     _gpu_row("remap_failure"),
     _gpu_row("memory_unrepairable"),
-    _gpu_row("repairs_pending", state=_known_state, models=_MODELS_WITH_REPAIRS),
-    _gpu_row("mig", models=_MODELS_WITH_ALL),
+    _gpu_row(
+        "repairs_pending", state=_known_state, models=MODELS_WITH_REPAIRS, since_driver=DRIVER_WITH_REPAIRS
+    ),
+    _gpu_row("mig", models=MODELS_WITH_ALL),
     _gpu_row("memory_total_bytes"),
     _gpu_row("recovery_action"),
     _gpu_row("pcie_generation"),
@@ -584,7 +602,7 @@ GPU_EVIDENCE: tuple[RequiredEvidence[GpuSubject], ...] = (
     _gpu_row("slowdown_s", code="slowdown_unknown", state=_counts_state),
     _gpu_row("temperature_c", state=_warm_state),
     _gpu_row("margin_c", state=state_of_value),
-    _gpu_row("memory_c", state=_warm_state, models=_MODELS_WITH_ALL),
+    _gpu_row("memory_c", state=_warm_state, models=MODELS_WITH_ALL),
     _gpu_row("power_limit_w"),
     _gpu_row("power_default_w"),
     _gpu_row("memory_used_bytes"),

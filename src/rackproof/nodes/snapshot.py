@@ -47,7 +47,8 @@ from rackproof.core.untrusted import (
     stdout_of,
     text_at,
 )
-from rackproof.logs.nvidia_smi import read_gpu_texts
+from rackproof.logs._nvidia_smi import inforom_address
+from rackproof.logs.nvidia_smi import lines_beside, read_gpu_texts
 from rackproof.nodes.facts import node_from_facts
 from rackproof.nodes.kernel_log import (
     HardwareEvent,
@@ -110,7 +111,7 @@ class GpuSnapshot(Record):
     remap_failure: bool | None = None
     memory_unrepairable: bool | None = None
     repairs_pending: tuple[str, ...] | None = None
-    """What of it waits for a reset to be repaired: channels, TPCs; None where the driver does not tell."""
+    """What of it waits for a reset to be repaired: channels, TPCs; None where that is not known."""
     ecc_enabled_next: bool | None = None
     """Whether ECC is on after the next reset."""
     mig: bool | None = None
@@ -197,6 +198,8 @@ class NodeSnapshot(Record):
     """How many GPUs the driver counts, besides those that it lists."""
     unlisted_gpus: tuple[str, ...] = ()
     """UUIDs that other calls of nvidia-smi name and its list lacks."""
+    smi_remarks: tuple[str, ...] = ()
+    """Lines that nvidia-smi printed beside its answers: it warns so, and still ends well."""
     ports: tuple[PortSnapshot, ...] = ()
     gone_gpus: tuple[GpuSnapshot, ...] = ()
     gone_ports: tuple[PortSnapshot, ...] = ()
@@ -301,6 +304,7 @@ def build_snapshot(
         gpus=gpus,
         attached_gpus=_attached_gpus(stdout_of(tools, "nvidia_smi_xml")),
         unlisted_gpus=_unlisted_gpus(gpus, {*speeds, *errors}),
+        smi_remarks=_smi_remarks(tools),
         ports=ports,
         gone_gpus=_gone_gpus(gpus, previous),
         gone_ports=_gone_ports(ports, previous),
@@ -425,6 +429,30 @@ def _unlisted_gpus(gpus: tuple[GpuSnapshot, ...], with_links: set[str]) -> tuple
     return tuple(sorted(with_links - listed)[:MOST_UNLISTED]) if listed else ()
 
 
+_INFOROM_STATUS = 14
+"""Exit status of nvidia-smi whose answer is whole, and which warns of a corrupted infoROM."""
+_SMI_TOOLS = ("nvidia_smi", "nvlink_")
+"""How the names of tools begin that are calls of nvidia-smi."""
+
+
+def _smi_remarks(tools: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return lines beside the XML, and of all answers of nvidia-smi, on stderr too, those on the infoROM."""
+    xml = text_at(mapping_at(tools, "nvidia_smi_xml"), "stdout")
+    found = [text for _at, text in lines_beside(xml.encode("utf-8", "replace"))] if "<" in xml else []
+    for tool in sorted(tools):
+        if not tool.startswith(_SMI_TOOLS):
+            continue
+        answer = mapping_at(tools, tool)
+        printed = f"{text_at(answer, 'stdout')}\n{text_at(answer, 'stderr')}"
+        # Most answers are long, and none of their lines is looked at.
+        lines = printed.splitlines() if " corrupt" in printed else []
+        lines = [line for line in lines if inforom_address(line) is not None]
+        if not lines and answer.get("rc") == _INFOROM_STATUS:
+            lines = [f"{tool} ended with {_INFOROM_STATUS}: infoROM is corrupted"]
+        found += lines
+    return tuple(dict.fromkeys(sanitize(line.strip(), 200) for line in found))[:MOST_UNLISTED]
+
+
 _ATTACHED = re.compile(r"<attached_gpus>\s*(\d{1,4})\s*</attached_gpus>")
 _JOURNAL_LOST = re.compile(r"(?i)ignoring (?:journal )?file|corrupt|is truncated|bad message")
 
@@ -502,12 +530,12 @@ def _read_gpu(
 
 
 def _pending_repairs(text: Callable[[str], str]) -> tuple[str, ...] | None:
-    """Return what waits for a reset to be repaired; drivers before 570 do not report it."""
+    """Return what waits for a reset to be repaired; drivers before 575 do not report it."""
     parts = ("channel", "tpc")
     pending = {part: _flag(text, f"ecc_errors/{part}_repair_pending", "Yes", "No") for part in parts}
-    if all(state is None for state in pending.values()):
-        return None
-    return tuple(part for part, state in pending.items() if state)
+    waiting = tuple(part for part, state in pending.items() if state)
+    # Where one of both is not known, that nothing waits is not known either.
+    return None if not waiting and None in pending.values() else waiting
 
 
 def _whole_sum(text: Callable[[str], str], *paths: str) -> int | None:

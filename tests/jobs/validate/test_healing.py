@@ -85,14 +85,14 @@ def test_nor_does_a_check_of_numbers_that_no_single_node_can_prove(code: str) ->
 # A sound node has all of it, and each reading that lacks keeps its codes from healing.
 
 
-def snapshot(name: str, boot: str = "later", **changed: Any) -> NodeSnapshot:
+def snapshot(name: str, boot: str = "later", unrepairable: bool = True, **changed: Any) -> NodeSnapshot:
     answer = copy.deepcopy(recorded_answers()[name])
     answer["facts"]["boot_id"] = boot
     xml = answer["facts"]["tools"]["nvidia_smi_xml"]["stdout"]
-    # As drivers write it that the rack's fakes do not have yet.
-    xml = xml.replace(
-        "</tpc_repair_pending>", "</tpc_repair_pending><unrepairable_memory>No</unrepairable_memory>"
-    )
+    # As drivers write it that are newer than the rack's.
+    newer = "</tpc_repair_pending><unrepairable_memory>No</unrepairable_memory>"
+    if unrepairable:
+        xml = xml.replace("</tpc_repair_pending>", newer)
     answer["facts"]["tools"]["nvidia_smi_xml"]["stdout"] = xml
     made = build_snapshot("n1", answer, sku="gb300")
     services = {"nvidia-persistenced.service": "active"}
@@ -148,6 +148,7 @@ ABSENT = [
     ("ecc_off", {"ecc_enabled": None}),
     ("ecc_off", {"ecc_enabled_next": None}),
     ("memory_unrepairable", {"memory_unrepairable": None}),
+    ("repair_pending", {"repairs_pending": None}),
     ("mig_on", {"mig": None}),
     ("recovery_needed", {"recovery_action": ""}),
     ("gpu_memory", {"memory_total_bytes": None}),
@@ -176,6 +177,48 @@ def test_a_reading_that_lacks_heals_nothing(code: str, changed: Answer, last_onl
     assert not heals(code, node(each_gpu(last_only, **changed)))
 
 
+def test_a_pending_repair_heals_on_a_driver_that_knows_no_unrepairable_memory() -> None:
+    """GB300's driver 580.95 and the published answers of B200 and H100 have repairs, and not that."""
+    older = snapshot("n1-sound", unrepairable=False)
+    assert {gpu.memory_unrepairable for gpu in older.gpus} == {None}
+    assert heals("repair_pending", node(older))
+    assert not heals("memory_unrepairable", node(older))
+    # A reset has done what it asks for; no boot is needed.
+    assert heals("repair_pending", node(older.model_copy(update={"boot_id": "earlier"})))
+
+
+@pytest.mark.parametrize("field", ["channel", "tpc"])
+@pytest.mark.parametrize("value", ["", "N/A", "Unknown Error", "Perhaps"])
+def test_half_of_the_repairs_is_none(field: str, value: str) -> None:
+    answer = copy.deepcopy(recorded_answers()["n1-sound"])
+    smi = answer["facts"]["tools"]["nvidia_smi_xml"]
+    tag = f"{field}_repair_pending"
+    smi["stdout"] = smi["stdout"].replace(f"<{tag}>No</{tag}>", f"<{tag}>{value}</{tag}>" if value else "")
+    made = build_snapshot("n1", answer, sku="gb300")
+    assert {gpu.repairs_pending for gpu in made.gpus} == {None}
+    assert not heals("repair_pending", node(made))
+
+
+@pytest.mark.parametrize(
+    ("names", "healed"),
+    [
+        (["NVIDIA GB300", "NVIDIA GB300"], False),
+        (["NVIDIA H100 80GB HBM3", "Tesla T4"], False),
+        (["NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB"], False),
+        (["Tesla T4", "Tesla T4"], True),
+        (["Tesla V100-SXM2-16GB", "Tesla T4"], True),
+    ],
+)
+def test_only_models_without_repairs_need_not_report_them(names: list[str], healed: bool) -> None:
+    """Two of four GPUs report nothing of repairs; where no GPU does, that heals nothing either."""
+    gpus = list(SOUND.gpus)
+    for place, name in enumerate(names):
+        gpus[place] = gpus[place].model_copy(update={"name": name, "repairs_pending": None})
+    assert heals("repair_pending", node(SOUND.model_copy(update={"gpus": tuple(gpus)}))) is healed
+    silent = [gpu.model_copy(update={"name": names[0], "repairs_pending": None}) for gpu in gpus]
+    assert not heals("repair_pending", node(SOUND.model_copy(update={"gpus": tuple(silent)})))
+
+
 def tools(**statuses: str) -> NodeSnapshot:
     return SOUND.model_copy(update={"tools": SOUND.tools | statuses})
 
@@ -193,6 +236,8 @@ def tools(**statuses: str) -> NodeSnapshot:
         ("xid_79", node(SOUND.model_copy(update={"boot_id": ""}))),
         ("sxid_20034", node(SOUND.model_copy(update={"boot_id": "earlier"}))),
         ("gpu_lost", node(failed=None)),
+        ("inforom_corrupted", node(SOUND.model_copy(update={"boot_id": "earlier"}))),
+        ("inforom_corrupted", node(tools(nvidia_smi_xml="failed"))),
         ("xid_48", node(each_gpu(recovery_action="").model_copy(update={"boot_id": "earlier"}))),
         # GPUs that cannot be counted.
         *(

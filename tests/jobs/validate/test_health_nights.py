@@ -31,7 +31,7 @@ GPU = """<gpu id="00000{slot}:06:00.0"><product_name>H200</product_name><uuid>{u
 <dram_uncorrectable>0</dram_uncorrectable></volatile>
 <aggregate><sram_correctable>0</sram_correctable><dram_correctable>{corrected}</dram_correctable>
 <sram_threshold_exceeded>No</sram_threshold_exceeded></aggregate>
-<channel_repair_pending>No</channel_repair_pending></ecc_errors>
+<channel_repair_pending>No</channel_repair_pending><tpc_repair_pending>No</tpc_repair_pending></ecc_errors>
 <mig_mode><current_mig>Disabled</current_mig></mig_mode>
 <fb_memory_usage><total>143771 MiB</total><used>0 MiB</used></fb_memory_usage>
 <remapped_rows><remapped_row_pending>{pending}</remapped_row_pending>

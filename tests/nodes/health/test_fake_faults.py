@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import re
+
 import pytest
 
+from rackproof import logs
 from rackproof.core.records import Verdict
 from rackproof.nodes.health_checks import check_node
 from rackproof.nodes.health_subjects import Expectation, HealthFinding
@@ -98,3 +102,13 @@ def test_two_faults_are_two(rig: Rig, before: NodeSnapshot) -> None:
         by_gpu.setdefault(one.name, set()).add(one.code)
     assert "nvlink_down" in by_gpu[before.gpus[0].uuid]
     assert by_gpu[before.gpus[3].uuid] == {"pcie_width", "pcie_error"}
+
+
+def test_a_healthy_node_s_table_of_every_field_passes(sound: Rig) -> None:
+    """Of all fields that driver 580 has: no word of a sound GPU is taken for a fault."""
+    fields = re.findall(r'^"([a-z0-9_.]+)"', sound.run("nvidia-smi --help-query-gpu")["stdout"], re.MULTILINE)
+    assert len(fields) > 100
+    answer = sound.run(f"nvidia-smi --query-gpu={','.join(fields)} --format=csv")
+    assert answer["status"] == "ok"
+    parsed = logs.parse(io.BytesIO(answer["stdout"].encode()))
+    assert (parsed.format, parsed.verdict) == ("nvidia_smi_csv", Verdict.PASS), parsed.findings

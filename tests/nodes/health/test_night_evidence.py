@@ -219,6 +219,13 @@ GB300 = lzma.decompress(
         ("<remapped_row_pending>No", "<remapped_row_pending>Yes", "remap_pending", Verdict.FAIL),
         ("<tpc_repair_pending>No", "<row_spare_pending>Yes", "gpu_value_unknown", None),
         ("<current_mig>Disabled", "<current_mig>Pending", "gpu_value_unknown", None),
+        ("<current_ecc>Enabled", "<current_ecc>Disabled", "ecc_off", Verdict.FAIL),
+        ("<pending_ecc>Enabled", "<pending_ecc>Disabled", "ecc_off", Verdict.FAIL),
+        ("<total>284208 MiB", "<total>142104 MiB", "gpu_memory", Verdict.FAIL),
+        ("<current_link_width>16x", "<current_link_width>1x", "pcie_width", Verdict.FAIL),
+        ("<gpu_temp>38 C", "<gpu_temp>104 C", "too_hot", Verdict.FAIL),
+        ("<memory_temp>38 C", "<memory_temp>97 C", "memory_temperature", Verdict.DEGRADED),
+        ("<memory_temp>38 C", "<memory_temp>111 C", "memory_temperature", Verdict.FAIL),
     ],
 )
 def test_nights_and_parse_read_a_value_in_the_same_way(
@@ -238,6 +245,41 @@ def test_nights_and_parse_read_a_value_in_the_same_way(
     parse = {one.verdict for one in parsed.findings if one.code.startswith(code)}
     assert night == parse == {verdict or Verdict.UNPROVEN}
     assert parsed.verdict is (verdict or Verdict.UNPROVEN)
+
+
+def readings_missing(name: str, driver: str, **changed: Any) -> set[str]:
+    """Return which of some readings a night lacks of a GPU of a product, whose driver has a version."""
+    answer = {"facts": {"tools": {"nvidia_smi_xml": {"status": "ok", "stdout": GB300, "seconds": 1.0}}}}
+    made = build_snapshot("n1", answer)
+    gpus = tuple(gpu.model_copy(update={"name": name, **changed}) for gpu in made.gpus)
+    made = made.model_copy(update={"gpus": gpus, "versions": made.versions | {"driver": driver}})
+    found = check_node(made, expected=Expectation(gpus=4))
+    return {field for field in changed for one in found if one.part == "gpu" and f"{field}" in one.evidence}
+
+
+@pytest.mark.parametrize(
+    ("name", "driver", "lacks"),
+    [
+        ("NVIDIA H100 80GB HBM3", "570.148.08", False),
+        ("NVIDIA H200", "550.54.15", False),
+        ("NVIDIA B200", "575.51", True),
+        ("NVIDIA H100 80GB HBM3", "580.105.08", True),
+        ("NVIDIA GB300", "580.95.05", True),
+        # What a driver whose version is not known can report is not known either.
+        ("NVIDIA H200", "", True),
+        ("NVIDIA H200", "?", True),
+    ],
+)
+def test_repairs_are_wanted_of_drivers_that_report_them(name: str, driver: str, lacks: bool) -> None:
+    assert readings_missing(name, driver, repairs_pending=None) == ({"repairs_pending"} if lacks else set())
+
+
+@pytest.mark.parametrize(
+    ("name", "lacks"), [("Tesla V100-SXM2-16GB", False), ("Tesla T4", False), ("NVIDIA A100-SXM4-40GB", True)]
+)
+def test_row_remapping_is_not_wanted_of_models_without_it(name: str, lacks: bool) -> None:
+    found = readings_missing(name, "580.95.05", remap_pending=None, remap_failure=None)
+    assert found == ({"remap_pending", "remap_failure"} if lacks else set())
 
 
 def test_a_healthy_gpu_has_no_value_that_is_not_known() -> None:

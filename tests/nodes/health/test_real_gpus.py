@@ -5,9 +5,11 @@ from __future__ import annotations
 import lzma
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from rackproof.core.records import Verdict
 from rackproof.nodes.health_checks import check_node
 from rackproof.nodes.health_subjects import Expectation, HealthFinding
 from rackproof.nodes.snapshot import NodeSnapshot, build_snapshot
@@ -40,9 +42,14 @@ SPEEDS = "\n".join(
 ERRORS = re.sub(r" Link (\d): .*", r" Link \1: Replay Errors: 0", SPEEDS)
 
 
-def h200s(xml: str = H200, speeds: str = SPEEDS, errors: str = ERRORS, log: str = "") -> NodeSnapshot:
+def h200s(
+    xml: str = H200, speeds: str = SPEEDS, errors: str = ERRORS, log: str = "", **smi: Any
+) -> NodeSnapshot:
     texts = {"nvidia_smi_xml": xml, "nvlink_status": speeds, "nvlink_errors": errors}
-    tools = {name: {"status": "ok", "stdout": text} for name, text in texts.items()}
+    tools: dict[str, dict[str, Any]] = {
+        name: {"status": "ok", "stdout": text} for name, text in texts.items()
+    }
+    tools["nvidia_smi_xml"] |= smi
     tools["kernel_log"] = {"status": "ok", "stdout": "1795000000.1 n1 kernel: x\n", "stderr": log}
     return build_snapshot("n1", {"facts": {"tools": tools}})
 
@@ -194,3 +201,105 @@ def test_a_journal_that_lost_a_file_is_cut_off(words: str) -> None:
 def test_gpus_are_shared_out_where_that_is_expected() -> None:
     shared = h200s(H200.replace("<current_mig>Disabled", "<current_mig>Enabled"))
     assert codes_of(shared, Expectation(gpus=4, mig=True)) == set()
+
+
+# A GPU whose links are missing, whatever nvidia-smi prints in their place.
+
+UUID = re.findall(r"<uuid>(GPU-\S+)</uuid>", H200)
+LINKS = "\t Link 0: 26.562 GB/s\n\t Link 1: 26.562 GB/s"
+
+
+def without_links(instead: str, *places: int) -> str:
+    """Return the speeds of four H200, of which those at some places have other lines."""
+    lines = []
+    for place, uuid in enumerate(UUID):
+        lines += [f"GPU {place}: NVIDIA H200 (UUID: {uuid})", instead if place in places else LINKS]
+    return "\n".join(lines)
+
+
+INACTIVE = "\t NVML: Unable to retrieve NVLink information as all links are inActive"
+
+
+@pytest.mark.parametrize("previous", [None, h200s()])
+@pytest.mark.parametrize(
+    ("speeds", "missing"),
+    [
+        (without_links(INACTIVE, 2), 1),
+        (without_links(INACTIVE, 0), 1),
+        (without_links("", 3), 1),
+        (without_links("\t Link 0: <inactive>\n\t Link 1: <inactive>", 1), 1),
+        (without_links("\t Link 0: 26.562 GB/s", 1, 2), 2),
+        (without_links(INACTIVE, 1, 2, 3), 3),
+        ("\n".join(SPEEDS.split("\n")[:-3]), 1),
+    ],
+)
+@pytest.mark.parametrize("wanted", [0, 2])
+def test_a_gpu_without_the_links_of_its_neighbours_fails(
+    speeds: str, missing: int, wanted: int, previous: NodeSnapshot | None
+) -> None:
+    found = check_node(h200s(speeds=speeds), expected=Expectation(gpus=4, nvlinks=wanted), previous=previous)
+    failed = [one for one in found if one.code in ("nvlink_missing", "nvlink_down")]
+    assert [one.verdict for one in failed] == [Verdict.FAIL] * missing
+
+
+@pytest.mark.parametrize("product", ["NVIDIA H100 PCIe", "NVIDIA H200 NVL", "NVIDIA L40S"])
+@pytest.mark.parametrize("speeds", ["", INACTIVE, "GPU 0: {product} (UUID: {uuid})\n" + INACTIVE])
+def test_cards_without_links_are_fine(product: str, speeds: str) -> None:
+    xml = H200.replace("NVIDIA H200<", f"{product}<")
+    printed = "\n".join(speeds.format(product=product, uuid=uuid) for uuid in UUID)
+    found = check_node(h200s(xml, speeds=printed, errors=""), expected=Expectation(gpus=4))
+    assert [one.code for one in found if "nvlink" in one.code or "links" in one.evidence] == []
+
+
+@pytest.mark.parametrize("speed", ["1.5", "0.001", "13.281", "20"])
+@pytest.mark.parametrize("product", ["NVIDIA H200", "NVIDIA A100-SXM4-80GB"])
+def test_links_below_their_model_s_speed_fail_in_a_first_night_too(speed: str, product: str) -> None:
+    xml = H200.replace("NVIDIA H200<", f"{product}<")
+    slow = h200s(xml, speeds=SPEEDS.replace("26.562", speed))
+    found = [one for one in check_node(slow, expected=Expectation(gpus=4)) if one.code == "nvlink_slow"]
+    assert [one.verdict for one in found] == [Verdict.FAIL] * 4
+
+
+def test_a_gpu_whose_links_are_all_slower_than_its_neighbours_fails() -> None:
+    xml = H200.replace("NVIDIA H200<", "NVIDIA Next<")
+    slow = SPEEDS.replace("26.562", "100").replace("100", "50", 2)
+    found = [one for one in check_node(h200s(xml, speeds=slow)) if one.code == "nvlink_slow"]
+    assert [one.name for one in found] == [UUID[0]]
+
+
+# What nvidia-smi warns of beside its answer.
+
+BUS = re.findall(r'<gpu id="([^"]+)">', H200)
+CORRUPTED = f"WARNING: infoROM is corrupted at gpu {BUS[2][4:]}\n"
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "part"),
+    [
+        (h200s(CORRUPTED + H200), "gpu"),
+        (h200s(H200 + CORRUPTED), "gpu"),
+        (h200s(stderr=CORRUPTED), "gpu"),
+        (h200s(stderr="x\nwarning: infoROM is corrupted at gpu 0000:ff:00.0\n"), "node"),
+        (h200s(speeds=CORRUPTED + SPEEDS), "gpu"),
+        (h200s(errors=ERRORS + "\nWARNING: infoROM is corrupted"), "node"),
+        (h200s(rc=14), "node"),
+        (h200s(status="failed", rc=14), "node"),
+        (h200s(CORRUPTED + H200, status="failed", rc=14), "node"),
+    ],
+)
+def test_a_corrupted_inforom_fails(snapshot: NodeSnapshot, part: str) -> None:
+    (found,) = [one for one in check_node(snapshot) if one.code == "inforom_corrupted"]
+    assert (found.verdict, found.part, found.action) == (Verdict.FAIL, part, "inspect")
+    assert part == "node" or found.name == UUID[2]
+
+
+@pytest.mark.parametrize("line", ["WARNING: a thing of drivers to come\n", "hello\n", "Error: x\n"])
+def test_a_line_that_no_check_knows_beside_the_xml_is_unproven(line: str) -> None:
+    for snapshot in (h200s(line + H200), h200s(H200 + line)):
+        assert snapshot.gpus
+        assert codes_of(snapshot) == {"tool_warning"}
+    assert h200s(H200 + line + "<gpu/>").gpus == ()
+
+
+def test_what_other_programs_print_on_stderr_is_no_warning() -> None:
+    assert codes_of(h200s(stderr="bash: warning: setlocale: LC_ALL: cannot change locale\n")) == set()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from rackproof.core.gpu_models import GpuPhysics, is_model, physics_of
+from rackproof.core.gpu_models import GpuPhysics, is_card, physics_of
 from rackproof.core.judging import TIME_UNITS, judge
 from rackproof.core.records import Direction, Judgement, Measurement, Reference, Run, Verdict
 from rackproof.store.history.identity import Kind, Place, Topology, bounded_key, canonical_json
@@ -157,7 +157,7 @@ def physical_objection(
     if value > peak:
         return f"{shown}, more than the peak of {product}, {peak:g} {unit}"
     # What is reached of the link to a Grace differs too much for a lower bound.
-    if _is_slower_card(product) or (metric in _HOST_COPIES and peak == _C2C):
+    if is_card(product) or (metric in _HOST_COPIES and peak == _C2C):
         return ""
     if metric.endswith("busbw") and nodes > 1:
         return ""
@@ -167,11 +167,6 @@ def physical_objection(
             f"{share * peak:.6g}"
         )
     return ""
-
-
-def _is_slower_card(product: str) -> bool:
-    """Whether a product has fewer watts, other memory or no switches under the name of its model."""
-    return any(is_model(product, word) for word in ("PCIe", "NVL"))
 
 
 def _peak(
@@ -319,7 +314,7 @@ def is_comparable(product: str, kind: Kind) -> bool:
     if kind is not Kind.LINK:
         return True
     physics = physics_of(product)
-    return physics is not None and physics.even_links and not _is_slower_card(product)
+    return physics is not None and physics.even_links and not is_card(product)
 
 
 NumberKey = tuple[str, str, str, str]

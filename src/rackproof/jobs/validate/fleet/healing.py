@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from rackproof.core.evidence import EvidenceState, RequiredEvidence, state_of_tool, state_of_value
+from rackproof.core.gpu_models import MODELS_WITHOUT_REPAIRS, is_one_of
 from rackproof.logs.kernel_events import requested_action
 from rackproof.nodes.health_checks import check_node, expected_mounts, service_units
 from rackproof.nodes.health_subjects import Expectation
@@ -161,6 +162,16 @@ def _has(gpu: GpuSnapshot, field: str) -> bool:
     value = getattr(gpu, field)
     # No active reason is a reading, too.
     return value is not None if field == "throttled" else state_of_value(value) is EvidenceState.THERE
+
+
+def _pending_repairs(node: DrainedNode) -> EvidenceState:
+    """Return whether each GPU reports what waits for a reset, but for models that are known not to."""
+    reported = [gpu for gpu in node.tonight.gpus if gpu.repairs_pending is not None]
+    silent = [gpu for gpu in node.tonight.gpus if gpu.repairs_pending is None]
+    answer = _all_gpus(node)
+    if answer is not EvidenceState.THERE:
+        return answer
+    return _state(bool(reported) and all(is_one_of(gpu.name, MODELS_WITHOUT_REPAIRS) for gpu in silent))
 
 
 def _readings(node: DrainedNode) -> EvidenceState:
@@ -341,7 +352,8 @@ EVIDENCE: tuple[RequiredEvidence[DrainedNode], ...] = (
     _row("remap_failure", "nvidia-smi -q, remapped rows", _values("remap_failure")),
     _row("remap_pending", "nvidia-smi -q, remapped rows", _values("remap_pending")),
     _row("ecc_mode", "nvidia-smi -q, ECC mode", _values("ecc_enabled", as_before=("ecc_enabled_next",))),
-    _row("repairs", "nvidia-smi -q, ECC", _values("memory_unrepairable")),
+    _row("unrepairable_memory", "nvidia-smi -q, ECC", _values("memory_unrepairable")),
+    _row("pending_repairs", "nvidia-smi -q, ECC", _pending_repairs),
     _row("mig", "nvidia-smi -q, MIG mode", _values("mig")),
     _row("recovery", "nvidia-smi -q, recovery action", _values("recovery_action")),
     _row("pcie_width", _PCIE, _values("pcie_width", "pcie_width_max")),
@@ -409,9 +421,10 @@ HEALED_BY: Mapping[str, tuple[str, ...]] = {
     "remap_failure": ("remap_failure",),
     "remap_pending": ("remap_pending",),
     "ecc_off": ("ecc_mode",),
-    "memory_unrepairable": ("repairs",),
-    # A snapshot does not tell a repair that is done from one that was not read: a boot resets GPUs.
-    "repair_pending": ("repairs", "booted"),
+    "memory_unrepairable": ("unrepairable_memory",),
+    "repair_pending": ("pending_repairs",),
+    # What corrects it is loaded with the driver alone, and a call that does not warn may not look.
+    "inforom_corrupted": ("gpus", "driver_tools", "booted"),
     "mig_on": ("mig",),
     "recovery_needed": ("recovery",),
     "pcie_width": ("pcie_width", "pcie_width_as_before"),

@@ -1,0 +1,300 @@
+"""nvidia-smi's ``--query-gpu=… --format=csv``, once or in a loop."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping
+from typing import ClassVar
+
+from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
+from rackproof.logs._nvidia_smi import (
+    INFOROM_REMEDY,
+    MAX_GPUS,
+    GpuReadings,
+    find_no_answer,
+    find_remark,
+    find_twice,
+    is_possible,
+    judge_gpu,
+    judge_neighbours,
+    leading,
+)
+from rackproof.logs._reading import Log, LogParser, clean
+from rackproof.logs.clock_reasons import CLOCK_REASONS, read_mask, slowdowns_of, unknown_bits
+from rackproof.logs.nvidia_smi import recovery_verdict
+
+_LOWER = Direction.LOWER
+_KEYS = frozenset({"index", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id"})
+_NAMED = re.compile(r"[0-9A-Za-z]")
+"""How what names a GPU begins, unlike `[N/A]`."""
+_TO_THE_SECOND = len("2024/01/31 12:00:00")
+_MEASURED: Mapping[str, tuple[str, Direction | None]] = {
+    "temperature.gpu": ("gpu_temperature", _LOWER),
+    "power.draw": ("gpu_power", None),
+    "memory.used": ("gpu_memory_used", _LOWER),
+    "clocks.current.sm": ("gpu_sm_clock", None),
+    "pcie.link.gen.current": ("pcie_link_generation", None),
+    "pcie.link.width.current": ("pcie_link_width", None),
+}
+_AS_MEASURED: Mapping[str, str] = {
+    **{column: name for column, (name, _direction) in _MEASURED.items()},
+    **dict.fromkeys(("power.draw.average", "power.draw.instant"), "gpu_power"),
+    "temperature.gpu.tlimit": "gpu_temperature_margin",
+}
+_NUMBER_COLUMN = re.compile(
+    r"(?:temperature|power\.(?!management)|clocks|utilization|memory|pcie\.link|ecc\.errors|enforced\.power)"
+    r"[a-z0-9_.]*"
+)
+"""Columns whose cells are numbers, where the GPU has the reading."""
+_NOTHING = re.compile(r"\[?(?:N/A|Not Supported|Requested functionality has been deprecated)\]?")
+_REASONS = re.compile(r"clocks_(?:event|throttle)_reasons\.([a-z_]+)")
+_CELL = rb"[a-z0-9_.]+(?: \[[^\]\n]{1,20}\])?"
+_HEAD = re.compile(
+    rb"(?:\A|\n)(?:(?:index|name|uuid|timestamp|count|gpu_name|gpu_uuid)(?:, " + _CELL + rb"){1,200}|"
+    rb"(?:temperature|power|clocks|clocks_event_reasons|clocks_throttle_reasons|utilization|memory|ecc|pcie|pci"
+    rb"|fabric|retired_pages|remapped_rows|mig|driver_version|serial|vbios_version|pstate)(?:\.[a-z0-9_.]+)?"
+    rb"(?: \[[^\]\n]{1,20}\])?(?:, " + _CELL + rb"){0,200})\r?\n"
+)
+# Atomic: of a long row that is none, each cell would be tried in every way.
+_VALUE = (
+    rb"(?>(?:\d{4}/\d\d/\d\d [\d:.]+|-?\d[\d.]*(?: (?:MiB|W|MHz|%|us))?|0x[0-9A-Fa-f]+|GPU-[0-9A-Fa-f-]+"
+    rb"|[0-9A-Fa-f]{8}:[0-9A-Fa-f:.]+|(?:NVIDIA|Tesla|Quadro|GeForce)[ \w.-]+|[0-9A-F.]+|Enabled|Disabled"
+    rb"|Active|Not Active|Default|Yes|No|None|P\d{1,2}|N/A|\[[^\]\n]{1,60}\])"
+    rb"(?=,|\s*(?:\n|\Z)))"
+)
+_HEADLESS = re.compile(
+    rb"\A(?:[ \t\r]*+\n|(?i:warning)[^\n]*\n)*+"
+    rb"(?=[^\n]*(?:GPU-[0-9A-Fa-f]{8}-|NVIDIA |Tesla |Quadro |GeForce |\d (?:MiB|W|MHz|%)|0x[0-9A-Fa-f]{16}))"
+    + _VALUE
+    + rb"(?:, "
+    + _VALUE
+    + rb"){1,200}+\s*(?:\n|\Z)"
+)
+"""Rows of values with one that only nvidia-smi prints, and no names above them."""
+
+
+class NvidiaSmiCsvParser(LogParser):
+    """``nvidia-smi --query-gpu=… --format=csv`` with its header line."""
+
+    format: ClassVar[str] = "nvidia_smi_csv"
+    description: ClassVar[str] = "nvidia-smi --query-gpu=… --format=csv"
+
+    @staticmethod
+    def recognises(head: bytes) -> bool:
+        """Whether the bytes hold the header line of a query, or begin with its rows."""
+        return _HEAD.search(head) is not None or _HEADLESS.match(head) is not None
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(log)
+        self.columns: list[tuple[str, str]] = []
+        self.header: list[str] = []
+        self.numbers: list[int] = []
+        """Places of the columns whose cells are numbers."""
+        self.reasons: list[tuple[int, str]] = []
+        """Places and names of the columns with reasons for low clocks."""
+        self.moment = ""
+        self.seen: set[tuple[str, str]] = set()
+        """What rows named GPUs by, of one second: column and value."""
+        self.measurements: list[Measurement] = []
+        self.readings: dict[GpuReadings, int] = {}
+        """What does not change while a query runs in a loop, with the line that has it first."""
+        self.lasting: set[tuple[str, ...]] = set()
+        """Cells from which these were read: most rows of a loop have the same."""
+        self.rows = 0
+        self.last_line = 0
+        self.is_headless = False
+
+    def line(self, at: int, text: str) -> None:
+        """Read the header or a row."""
+        if not text.strip():
+            return
+        self.last_line = at
+        cells = [cell.strip() for cell in next(csv.reader([text]), [])]
+        if not self.columns:
+            self._before_rows(at, text, cells)
+        elif cells == self.header:
+            return  # A query that was started once more into the same file.
+        elif len(cells) != len(self.columns):
+            if not find_remark(self.log, at, text):
+                message = f"{len(cells)} values for {len(self.columns)} columns"
+                self.log.find("damaged_line", message, Verdict.UNPROVEN, line=at, excerpt=text)
+        else:
+            find_no_answer(self.log, at, text)
+            self.rows += 1
+            self.row(at, {name: cell for (name, _unit), cell in zip(self.columns, cells, strict=True)}, cells)
+
+    def _before_rows(self, at: int, text: str, cells: list[str]) -> None:
+        """Take names and units of the columns from the header line; what comes before it is no table."""
+        if find_remark(self.log, at, text):
+            return
+        line = text.encode("utf-8", "replace") + b"\n"
+        if "uuid" in cells or "index" in cells or "name" in cells or _HEAD.match(line):
+            self.header = cells
+            for cell in cells[:200]:
+                found = re.fullmatch(r"([a-z0-9_.]{1,80})(?: \[([^\]]{1,20})\])?", cell)
+                # Kept without a name, so that the cells of each row stay in their places.
+                self.columns.append((found[1], found[2] or "") if found else ("", ""))
+            for place, (name, _unit) in enumerate(self.columns):
+                if reason := _REASONS.fullmatch(name):
+                    self.reasons.append((place, reason[1]))
+                elif _NUMBER_COLUMN.fullmatch(name):
+                    self.numbers.append(place)
+        elif not self.is_headless and _HEADLESS.match(line):
+            self.is_headless = True
+            message = (
+                "no header line above the table, so that nothing states what its columns are: ask again "
+            )
+            message += "with --format=csv, without noheader"
+            self.log.find("no_header", message, Verdict.UNPROVEN, line=at, excerpt=text)
+
+    def row(self, at: int, values: dict[str, str], cells: list[str]) -> None:
+        """Take one GPU's values."""
+        self._check_once(at, values)
+        gpu = clean(values.get("uuid") or values.get("index") or str(self.rows - 1), 80)
+        if values.get("name"):
+            self.log.tag("device", values["name"])
+        if values.get("driver_version"):
+            self.log.tag("driver_version", values["driver_version"])
+        numbers = {}
+        for place in self.numbers:
+            name, unit = self.columns[place]
+            value = self._cell(at, gpu, name, unit, cells[place])
+            if value is not None:
+                numbers[name] = value
+        for place, reason in self.reasons:
+            self._judge_reason(at, gpu, reason, cells[place])
+        self._judge_words(at, gpu, values)
+        readings = _readings(f"GPU {gpu}", values, numbers)
+        judge_gpu(self.log, readings, at)
+        lasting = (gpu, *(values.get(column, "") for column in _LASTING))
+        if lasting not in self.lasting and len(self.readings) < MAX_GPUS:
+            self.lasting.add(lasting)
+            self.readings.setdefault(_lasting(readings), at)
+
+    def _check_once(self, at: int, values: dict[str, str]) -> None:
+        """Note a GPU that a table has twice; a query in a loop lists it again, at another second."""
+        moment = values.get("timestamp", "")[:_TO_THE_SECOND]
+        if moment != self.moment:
+            self.moment = moment
+            self.seen.clear()
+        for column in _KEYS & values.keys():
+            place = column, values[column]
+            if place in self.seen:
+                find_twice(self.log, at, f"{column} {place[1]}", ", ".join(values.values()))
+            elif _NAMED.match(place[1]) and len(self.seen) < 20_000:
+                self.seen.add(place)
+
+    def _cell(self, at: int, gpu: str, name: str, unit: str, cell: str) -> float | None:
+        """Return the number of a cell, None where what stands in its place is none, which is judged."""
+        value = leading(cell)
+        if value is None:
+            if not _NOTHING.fullmatch(cell):
+                message = f"GPU {gpu}: {name} is {cell or 'empty':.60}, no number"
+                self.log.find("gpu_value_unknown", message, Verdict.UNPROVEN, line=at)
+        elif not is_possible(_AS_MEASURED.get(name, name), value) or (unit == "%" and value > 100):
+            message = f"GPU {gpu}: {name} is {cell:.60}, which cannot be"
+            self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at)
+        else:
+            self._number(at, gpu, name, unit, value)
+            return value
+        return None
+
+    def _number(self, at: int, gpu: str, name: str, unit: str, value: float) -> None:
+        if "uncorrected.volatile" in name and value > 0:
+            self.log.find("ecc_uncorrected", f"GPU {gpu}: {name} is {value:g}", Verdict.FAIL, line=at)
+        known = _MEASURED.get(name)
+        # A query in a loop writes a table of any length.
+        if known and len(self.measurements) < 20_000:
+            measurement, direction = known
+            self.measurements.append(
+                self.measure(measurement, value, unit, direction, at, labels={"gpu": gpu})
+            )
+
+    def _judge_reason(self, at: int, gpu: str, reason: str, cell: str) -> None:
+        """Judge why clocks are low: the mask of all reasons, or whether one is at work."""
+        if reason == "supported" or _NOTHING.fullmatch(cell):
+            return
+        bits = _bits(reason, cell)
+        if bits is None or unknown_bits(bits):
+            message = f"GPU {gpu}: reasons for low clocks that no check knows: {reason} is {cell:.60}"
+            self.log.find("gpu_value_unknown", message, Verdict.UNPROVEN, line=at)
+        elif slowdowns := slowdowns_of(bits):
+            shown = ", ".join(one.words for one in slowdowns)
+            message = f"GPU {gpu}: slowed down ({shown}): look at cooling and power"
+            self.log.find("slowed_down", message, Verdict.DEGRADED, line=at)
+
+    def _judge_words(self, at: int, gpu: str, values: Mapping[str, str]) -> None:
+        """Judge columns of words, as the XML has them: pending repairs, the recovery action, the infoROM."""
+        log = self.log
+        if values.get("remapped_rows.pending") in _YES:
+            log.find("remap_pending", f"GPU {gpu}: a row remap waits for a reset", Verdict.FAIL, line=at)
+        if values.get("remapped_rows.failure") in _YES:
+            log.find("remap_failure", f"GPU {gpu}: a row could not be remapped", Verdict.FAIL, line=at)
+        action = values.get("gpu_recovery_action", "")
+        if not _NOTHING.fullmatch(action) and (verdict := recovery_verdict(action)):
+            log.find("recovery_action", f"GPU {gpu}: the driver asks for: {action:.60}", verdict, line=at)
+        if values.get("inforom.checksum_validation", "") == "invalid":
+            message = f"GPU {gpu}: its infoROM is corrupted: {INFOROM_REMEDY}"
+            log.find("inforom_corrupted", message, Verdict.FAIL, line=at)
+
+    def finish(self) -> ParsedLog:
+        """Return the values."""
+        judge_neighbours(self.log, list(self.readings.items()))
+        if not self.rows and not self.is_headless:
+            self.log.find("no_rows", "no GPU in the table", Verdict.UNPROVEN)
+        elif self.log.ends_in_line:
+            self.log.find("cut_off", "the table ends in mid-line", Verdict.UNPROVEN, line=self.last_line)
+        self.log.tag("gpus", self.rows)
+        return self.log.parsed(
+            self.format, Verdict.PASS if self.rows else Verdict.UNPROVEN, self.measurements
+        )
+
+
+_YES = ("Yes", "1")
+_BIT_OF = {reason.name: reason.bit for reason in CLOCK_REASONS}
+
+
+def _bits(reason: str, cell: str) -> int | None:
+    """Return the bits that a cell below a reason's name stands for, None where that is not known."""
+    if reason == "active":
+        return read_mask(cell)
+    return {"Active": _BIT_OF.get(reason), "Not Active": 0}.get(cell)
+
+
+def _readings(label: str, values: Mapping[str, str], numbers: Mapping[str, float]) -> GpuReadings:
+    """Return what is judged of a GPU in whatever notation it is written."""
+    return GpuReadings(
+        label=label,
+        name=values.get("name", values.get("gpu_name", "")),
+        ecc=values.get("ecc.mode.current", ""),
+        ecc_next=values.get("ecc.mode.pending", ""),
+        memory_mib=numbers.get("memory.total"),
+        width=numbers.get("pcie.link.width.current"),
+        width_max=numbers.get("pcie.link.width.max"),
+        generation=numbers.get("pcie.link.gen.current", numbers.get("pcie.link.gen.gpucurrent")),
+        generation_max=numbers.get("pcie.link.gen.max"),
+        utilisation=numbers.get("utilization.gpu"),
+        temperature_c=numbers.get("temperature.gpu"),
+        memory_c=numbers.get("temperature.memory"),
+    )
+
+
+_LASTING = (
+    *("name", "gpu_name", "ecc.mode.current", "ecc.mode.pending", "memory.total"),
+    *("pcie.link.width.current", "pcie.link.width.max"),
+)
+"""Columns that stay the same from row to row of a loop."""
+
+
+def _lasting(readings: GpuReadings) -> GpuReadings:
+    """Return what of a GPU's readings stays the same from row to row of a loop."""
+    return GpuReadings(
+        label=readings.label,
+        name=readings.name,
+        ecc=readings.ecc,
+        ecc_next=readings.ecc_next,
+        memory_mib=readings.memory_mib,
+        width=readings.width,
+        width_max=readings.width_max,
+    )

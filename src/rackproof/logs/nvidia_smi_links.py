@@ -1,0 +1,272 @@
+"""nvidia-smi's answers about links between GPUs: ``nvlink --status`` and ``topo -m``."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from rackproof.core.gpu_models import SLOW_LINK_SHARE, has_own_links, least_link_gb_s
+from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
+from rackproof.logs._nvidia_smi import MAX_GPUS, find_remark, find_twice
+from rackproof.logs._reading import Log, LogParser, clean, number
+
+_GPU_LINE = re.compile(r"^GPU (\d{1,4}): (.{1,100}) \(UUID: (GPU-[0-9A-Fa-f-]{1,60})\)")
+_LINK_LINE = re.compile(r"^\s*Link (\d{1,3}): (?:(\d[\d.]{0,20}) GB/s|(.{0,60}))\s*$")
+_NO_LINK_LINE = re.compile(r"NVML: .{0,80}(?:links are inactive|NVLink)", re.IGNORECASE)
+"""``NVML: Unable to retrieve NVLink information as all links are inActive``, below a heading."""
+_NVLINK_HEAD = re.compile(
+    rb"GPU \d+: [^\n]{1,100} \(UUID: GPU-[^\n]{1,60}\)[ \t\r]*\n"
+    rb"[ \t]*(?:Link \d+: (?![^\n]*Errors)|NVML: [^\n]{0,80}NVLink)",
+    re.IGNORECASE,
+)
+
+
+@dataclass
+class _Gpu:
+    line: int
+    name: str
+    speeds: list[float] = field(default_factory=list)
+    """GB/s of each link that is up."""
+    down: list[tuple[str, int, str]] = field(default_factory=list)
+    """Links that are not: number, line and text."""
+
+
+class NvlinkStatusParser(LogParser):
+    """``nvidia-smi nvlink --status``."""
+
+    format: ClassVar[str] = "nvlink_status"
+    description: ClassVar[str] = "nvidia-smi nvlink --status"
+
+    @staticmethod
+    def recognises(head: bytes) -> bool:
+        """Whether the bytes hold a list of NVLinks, or that a GPU has none at work."""
+        return _NVLINK_HEAD.search(head) is not None
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(log)
+        self.gpus: dict[str, _Gpu] = {}
+        self.indexes: set[str] = set()
+        self.of_gpu: set[str] = set()
+        """Links that the present GPU's list has."""
+        self.uuid = ""
+
+    def line(self, at: int, text: str) -> None:
+        """Read a GPU's heading or a link."""
+        if found := _GPU_LINE.match(text):
+            self._heading(at, text, *found.groups())
+        elif found := _LINK_LINE.match(text):
+            self._link(at, text, found[1], number(found[2]))
+        elif not _NO_LINK_LINE.search(text):
+            self._other(at, text)
+
+    def _other(self, at: int, text: str) -> None:
+        is_heading = text.startswith("GPU ")
+        if is_heading:
+            # Not the links of the GPU before it.
+            self.uuid = ""
+        if not find_remark(self.log, at, text) and is_heading:
+            self.log.find("gpu_lost", "a GPU has no UUID", Verdict.UNPROVEN, line=at, excerpt=text)
+
+    def _heading(self, at: int, text: str, index: str, name: str, uuid: str) -> None:
+        self.uuid = uuid
+        self.of_gpu.clear()
+        if uuid in self.gpus or index in self.indexes:
+            find_twice(self.log, at, f"{uuid} ({index})", text)
+        self.indexes.add(index)
+        if len(self.gpus) < MAX_GPUS:
+            self.gpus.setdefault(uuid, _Gpu(at, name))
+        self.log.tag("device", name)
+
+    def _link(self, at: int, text: str, link: str, speed: float | None) -> None:
+        if self.uuid not in self.gpus:
+            return
+        if link in self.of_gpu:
+            find_twice(self.log, at, f"{self.uuid}, link {link}", text)
+        self.of_gpu.add(link)
+        gpu = self.gpus[self.uuid]
+        if speed is None or speed <= 0:
+            if len(gpu.down) < 200:
+                gpu.down.append((link, at, text))
+        elif len(gpu.speeds) < 200:
+            gpu.speeds.append(speed)
+            least = least_link_gb_s(gpu.name)
+            if speed < SLOW_LINK_SHARE * least:
+                message = (
+                    f"link {link} of {self.uuid}: {speed:g} GB/s, one of {gpu.name} has {least:g} or more"
+                )
+                self.log.find("nvlink_slow", message, Verdict.FAIL, line=at, excerpt=text)
+
+    def finish(self) -> ParsedLog:
+        """Return the number of links and their bandwidth (one direction) per GPU."""
+        measurements = []
+        for uuid, gpu in self.gpus.items():
+            for name, value, unit in (
+                ("nvlink_links", float(len(gpu.speeds)), ""),
+                ("nvlink_bandwidth", sum(gpu.speeds), "GB/s"),
+            ):
+                measurements.append(
+                    self.measure(name, value, unit, Direction.HIGHER, gpu.line, labels={"gpu": uuid})
+                )
+        if self.log.ends_in_line:
+            self.log.find("cut_off", "the list ends in mid-line", Verdict.UNPROVEN)
+        self._judge_numbers()
+        self._judge_speeds()
+        return self.log.parsed(self.format, Verdict.PASS if self.gpus else Verdict.UNPROVEN, measurements)
+
+    def _judge_numbers(self) -> None:
+        """Note GPUs without links, and GPUs that have other numbers of them than their neighbours."""
+        if not self.gpus:
+            self.log.find("nvlink_absent", "no GPU in the list", Verdict.UNPROVEN)
+        linked = {gpu.name for gpu in self.gpus.values() if gpu.speeds}
+        for uuid, gpu in self.gpus.items():
+            is_unbridged = has_own_links(gpu.name) is False and gpu.name not in linked
+            for link, at, text in gpu.down:
+                # A card without a bridge shows its links so; any other word is none of a sound one.
+                if not (is_unbridged and "<inactive>" in text):
+                    message = f"link {link} of {uuid} is down"
+                    self.log.find("nvlink_down", message, Verdict.FAIL, line=at, excerpt=text)
+            if gpu.speeds:
+                continue
+            if gpu.name in linked:
+                message = f"no NVLink of {uuid} is up, and some of another {gpu.name}: reset the GPU"
+                self.log.find("nvlink_missing", message, Verdict.FAIL, line=gpu.line)
+            elif has_own_links(gpu.name) is not False:
+                message = f"no NVLink of {uuid} ({gpu.name}) is up: right only where it is the only GPU"
+                self.log.find("nvlink_absent", message, Verdict.UNPROVEN, line=gpu.line)
+        counts = {(gpu.name, len(gpu.speeds)) for gpu in self.gpus.values() if gpu.speeds}
+        if len(counts) > len(linked):
+            message = f"GPUs have different numbers of links: {sorted({count for _name, count in counts})}"
+            self.log.find("nvlink_uneven", message, Verdict.FAIL)
+
+    def _judge_speeds(self) -> None:
+        fastest: dict[str, float] = {}
+        for gpu in self.gpus.values():
+            fastest[gpu.name] = max([fastest.get(gpu.name, 0.0), *gpu.speeds])
+        for uuid, gpu in self.gpus.items():
+            slowest = min(gpu.speeds, default=fastest[gpu.name])
+            if slowest < SLOW_LINK_SHARE * fastest[gpu.name]:
+                beside = fastest[gpu.name]
+                message = f"a link of {uuid} has {slowest:g} GB/s, others {beside:g}: reset the GPU"
+                self.log.find("nvlink_slow", message, Verdict.FAIL, line=gpu.line)
+
+
+_TOPO_HEAD = re.compile(
+    rb"\t(?:\x1b\[[0-9;]*m)?GPU0(?:\tGPU\d+)*\t"
+    # A copy of a terminal has blanks: only at the begin, as logs of programs have such tables, too.
+    rb"|\A(?:[^\n]*\n){0,3}(?:  +|\t)GPU0(?:(?:  +|\t)GPU\d+)*(?:  |\t|\s*\n)"
+)
+_KINDS = re.compile(r"NV\d{1,2}|PIX|PXB|PHB|NODE|SYS|SOC|C2C")
+"""How two GPUs can be connected; SOC is what old drivers print for SYS."""
+_MOST_LINKS = 18
+"""NVLinks that a GPU has at most: with more on its pairs together it reaches them through switches."""
+_QUAD_OF_DGX1 = [[1, 1, 2], [1, 1, 2], [1, 2, 2], [1, 2, 2]]
+"""NVLinks of each of four V100 that are half of a DGX-1, as of a virtual machine: they are not alike."""
+
+
+class NvidiaSmiTopoParser(LogParser):
+    """``nvidia-smi topo -m``: how each pair of GPUs is connected."""
+
+    format: ClassVar[str] = "nvidia_smi_topo"
+    description: ClassVar[str] = "nvidia-smi topo -m"
+
+    @staticmethod
+    def recognises(head: bytes) -> bool:
+        """Whether the bytes hold a topology matrix."""
+        return _TOPO_HEAD.search(head) is not None
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(log)
+        self.columns: list[str] = []
+        self.pairs: dict[tuple[int, int], tuple[str, int]] = {}
+        self.rows: set[int] = set()
+
+    def block(self, data: bytes) -> None:
+        """Read the lines; the columns are kept apart by tabs, in copies of a terminal by blanks."""
+        for offset, raw in enumerate(data.split(b"\n")):
+            text = re.sub(r"\x1b\[[0-9;]*m", "", raw[:8192].decode("utf-8", "replace"))
+            cells = [cell.strip() for cell in re.split(r"\t" if "\t" in text else r"\s{2,}", text)]
+            at = self.log.lines + offset + 1
+            if found := re.fullmatch(r"GPU(\d{1,4})", cells[0]):
+                if self.columns:
+                    self._row(at, int(found[1]), cells)
+            elif not self.columns and "GPU0" in cells:
+                self.columns = cells
+            else:
+                find_remark(self.log, at, text)
+
+    def _row(self, at: int, row: int, cells: list[str]) -> None:
+        """Take how one GPU is connected to each other one."""
+        self.rows.add(row)
+        # The columns behind those of the GPUs are of NICs and of CPU affinity.
+        for name, cell in zip(self.columns, cells, strict=False):
+            other = re.fullmatch(r"GPU(\d{1,4})", name)
+            if other and int(other[1]) != row and len(self.pairs) < 70_000:
+                self.pairs[row, int(other[1])] = (clean(cell, 20), at)
+
+    def finish(self) -> ParsedLog:
+        """Return the NVLinks of each pair; what no sound machine has is found."""
+        measurements: list[Measurement] = []
+        for (first, second), (kind, at) in self.pairs.items():
+            # Each pair is in the rows of both its GPUs.
+            if first < second:
+                self.log.tag(f"GPU{first}-GPU{second}", kind)
+                labels = {"pair": f"{first}-{second}"}
+                links = float(_links(kind))
+                measurements.append(
+                    self.measure("nvlinks_between", links, "", Direction.HIGHER, at, labels=labels)
+                )
+        self._judge_matrix()
+        return self.log.parsed(self.format, Verdict.PASS if self.rows else Verdict.UNPROVEN, measurements)
+
+    def _judge_matrix(self) -> None:
+        """Note a matrix that is not whole, and pairs that are connected as in no sound machine."""
+        wanted = {int(name[3:]) for name in self.columns if re.fullmatch(r"GPU\d{1,4}", name)}
+        unknown = sorted({kind for kind, _at in self.pairs.values() if not _KINDS.fullmatch(kind)})
+        if not self.rows or self.rows != wanted or len(self.pairs) != len(wanted) * (len(wanted) - 1):
+            self.log.find("cut_off", "the matrix is not whole", Verdict.UNPROVEN)
+        elif unknown:
+            shown = ", ".join(kind or "nothing" for kind in unknown[:5])
+            self.log.find("topology_unknown", f"pairs are connected by {shown}", Verdict.UNPROVEN)
+        elif fault := _topology_fault({pair: _links(kind) for pair, (kind, _at) in self.pairs.items()}):
+            self.log.find("topology_uneven", fault, Verdict.DEGRADED)
+
+
+def _links(kind: str) -> int:
+    """Return the NVLinks of a pair: ``NV18`` is 18, and whatever else is printed none."""
+    return int(kind[2:]) if re.fullmatch(r"NV\d{1,2}", kind) else 0
+
+
+def _topology_fault(links: Mapping[tuple[int, int], int]) -> str:
+    """Return what is wrong with the NVLinks of all pairs, empty where machines are built so.
+
+    Through switches each GPU reaches each other one alike. Without, GPUs are linked in pairs, rings or
+    meshes, in which each has the same links as every other: so are bridged cards, and a DGX-1. Pairs without
+    NVLink differ by the PCIe switch and socket that they are at, which means nothing.
+    """
+    gpus = sorted({first for first, _second in links})
+    for first, second in links:
+        if links[first, second] != links[second, first]:
+            return f"GPU{first} and GPU{second} are connected in two ways, by their rows"
+    of_gpu = {gpu: sorted(links[gpu, other] for other in gpus if other != gpu) for gpu in gpus}
+    if max((sum(counts) for counts in of_gpu.values()), default=0) > _MOST_LINKS:
+        return _switched_fault(of_gpu, max(links.values()))
+    if not gpus or sorted(of_gpu.values()) == _QUAD_OF_DGX1:
+        return ""
+    usual, _count = Counter(map(tuple, of_gpu.values())).most_common(1)[0]
+    odd = [gpu for gpu in gpus if tuple(of_gpu[gpu]) != usual]
+    return f"{_named(odd)} reach their neighbours by other NVLinks than the others do" if odd else ""
+
+
+def _switched_fault(of_gpu: Mapping[int, list[int]], most: int) -> str:
+    """Return which GPUs reach others by fewer NVLinks than there are through switches."""
+    # The one that lost links has none that is whole; its neighbours have lost only the way to it.
+    odd = [gpu for gpu, counts in of_gpu.items() if counts[-1] < most]
+    odd = odd or [gpu for gpu, counts in of_gpu.items() if counts[0] < most]
+    return f"through switches each pair has NV{most}, but not those of {_named(odd)}" if odd else ""
+
+
+def _named(gpus: Sequence[int]) -> str:
+    return ", ".join(f"GPU{gpu}" for gpu in gpus[:8])

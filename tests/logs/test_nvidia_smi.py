@@ -1,0 +1,514 @@
+"""What nvidia-smi prints of faulty and of healthy GPUs: values, links, pairs, and lines beside its tables."""
+
+from __future__ import annotations
+
+import io
+import lzma
+import re
+from pathlib import Path
+
+import pytest
+
+from rackproof import logs
+from rackproof.core.records import Verdict
+from rackproof.logs.clock_reasons import CLOCK_REASONS, read_mask, slowdowns_of, unknown_bits
+
+from .log_samples import NVIDIA_SMI_TEXT, NVIDIA_SMI_XML, TOPO
+
+PASS, DEGRADED, UNPROVEN, FAIL = Verdict.PASS, Verdict.DEGRADED, Verdict.UNPROVEN, Verdict.FAIL
+REAL = Path(__file__).resolve().parents[1] / "data/real"
+WHOLE = lzma.decompress((REAL / "h200-x4/nvidia-smi-q.xml.xz").read_bytes()).decode()
+# Two of the four are enough to differ.
+XML = WHOLE.replace("_gpus>4<", "_gpus>2<")
+for _gpu in re.findall("(?s)<gpu id=.*?</gpu>", WHOLE)[2:]:
+    XML = XML.replace(_gpu, "")
+CSV = (REAL / "h200-x4/nvidia-smi-query.csv").read_text()
+STATUS = (REAL / "h200-x4/nvlink-status.txt").read_text()
+
+
+def judged(text: str | bytes) -> tuple[Verdict, set[str]]:
+    parsed = logs.parse(io.BytesIO(text if isinstance(text, bytes) else text.encode()))
+    return parsed.verdict, {one.code for one in parsed.findings if one.verdict is not None}
+
+
+# A list of links.
+
+ALL_INACTIVE = "\t NVML: Unable to retrieve NVLink information as all links are inActive\n"
+
+
+def listed(*gpus: tuple[str, str]) -> str:
+    """Return the answer of `nvidia-smi nvlink -s` about GPUs: product name and lines."""
+    heads = (f"GPU {at}: {name} (UUID: GPU-{at:08x}-0000-4000-8000-000000000000)\n{lines}"
+             for at, (name, lines) in enumerate(gpus))  # fmt: skip
+    return "".join(heads)
+
+
+def links(speed: float | str, count: int = 4) -> str:
+    return "".join(f"\t Link {at}: {speed} GB/s\n" for at in range(count))
+
+
+H200, UP = "NVIDIA H200", links("26.562")
+DOWN = "\t Link 0: <inactive>\n\t Link 1: <inactive>\n"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "verdict", "code"),
+    [
+        ([(H200, UP), (H200, ALL_INACTIVE)], FAIL, "nvlink_missing"),
+        ([(H200, ALL_INACTIVE), (H200, UP)], FAIL, "nvlink_missing"),
+        ([(H200, UP), (H200, "")], FAIL, "nvlink_missing"),
+        ([(H200, UP), (H200, ""), (H200, UP)], FAIL, "nvlink_missing"),
+        ([("NVIDIA B200", links(53.125)), ("NVIDIA B200", ALL_INACTIVE.upper())], FAIL, "nvlink_missing"),
+        ([("NVIDIA A40", links(14.062)), ("NVIDIA A40", "")], FAIL, "nvlink_missing"),
+        ([("NVIDIA A100-PCIE-40GB", links(25)), ("NVIDIA A100-PCIE-40GB", "")], FAIL, "nvlink_missing"),
+        ([(H200, ALL_INACTIVE)], UNPROVEN, "nvlink_absent"),
+        ([(H200, ALL_INACTIVE), (H200, ALL_INACTIVE)], UNPROVEN, "nvlink_absent"),
+        ([("NVIDIA Next", ALL_INACTIVE)], UNPROVEN, "nvlink_absent"),
+        ([(H200, UP), (H200, links("26.562", 3))], FAIL, "nvlink_uneven"),
+        ([(H200, links(1.5)), (H200, links(1.5))], FAIL, "nvlink_slow"),
+        ([(H200, links("0.001"))], FAIL, "nvlink_slow"),
+        ([(H200, links(13.281))], FAIL, "nvlink_slow"),
+        ([(H200, links(20))], FAIL, "nvlink_slow"),
+        ([("NVIDIA GB300", links(26.562))], FAIL, "nvlink_slow"),
+        ([("NVIDIA Next", links(1.5))], FAIL, "nvlink_slow"),
+        ([("NVIDIA Next", links(100)), ("NVIDIA Next", links(50))], FAIL, "nvlink_slow"),
+        ([(H200, UP), (H200, DOWN)], FAIL, "nvlink_down"),
+        ([(H200, UP + "\t Link 9: <inactive>\n")], FAIL, "nvlink_down"),
+        ([("NVIDIA A100-PCIE-40GB", DOWN), ("NVIDIA A100-PCIE-40GB", links(25))], FAIL, "nvlink_down"),
+        ([("NVIDIA A100-PCIE-40GB", DOWN.replace("<inactive>", "Unknown Error"))], FAIL, "nvlink_down"),
+        ([("NVIDIA A100-PCIE-40GB", links(0))], FAIL, "nvlink_down"),
+        ([(H200, DOWN)], FAIL, "nvlink_down"),
+        ([(H200, UP + "GPU 7: Unable to determine the device handle: Unknown Error\n")], FAIL, "gpu_lost"),
+        ([(H200, UP + "GPU 7: no answer\n\t Link 9: 26.562 GB/s\n")], UNPROVEN, "gpu_lost"),
+        ([(H200, UP + "WARNING: infoROM is corrupted at gpu 0000:3B:00.0\n")], FAIL, "inforom_corrupted"),
+    ],
+)  # fmt: skip
+def test_links_that_are_missing_or_slow(gpus: list[tuple[str, str]], verdict: Verdict, code: str) -> None:
+    found, codes = judged(listed(*gpus))
+    assert (found, code in codes) == (verdict, True), codes
+
+
+@pytest.mark.parametrize(
+    "gpus",
+    [
+        [("NVIDIA H100 PCIe", ALL_INACTIVE)],
+        [("NVIDIA H200 NVL", ALL_INACTIVE)] * 2,
+        [("NVIDIA A100 80GB PCIe", DOWN)],
+        [("NVIDIA L40S", ALL_INACTIVE)],
+        [("Tesla T4", ""), (H200, UP), (H200, UP)],
+        [("Tesla V100-SXM2-16GB", links("25.781", 6))] * 8,
+        [("NVIDIA A100-SXM4-40GB", links(25, 12))] * 4,
+        [("NVIDIA GB200", links(50, 18))] * 4,
+        [("NVIDIA GB200", links(53.125, 18))] * 4,
+        [("NVIDIA GeForce RTX 3090", links(14.062))] * 2,
+        [("NVIDIA A40", links(14.062))] * 2,
+    ],
+)
+def test_links_of_healthy_machines_pass(gpus: list[tuple[str, str]]) -> None:
+    assert judged(listed(*gpus)) == (PASS, set())
+
+
+def test_a_list_of_error_counters_is_no_list_of_links_that_are_down() -> None:
+    counters = (REAL.parents[1] / "corpus/machines/h200-vm-x4/nvlink-errors.txt").read_text()
+    assert judged(counters) == (UNPROVEN, {"unrecognised"})
+
+
+# Pairs of GPUs. Both meshes are as servers of eight V100 are published; the others by NVIDIA's documents.
+
+CUBE_MESH = """\
+\tGPU0\tGPU1\tGPU2\tGPU3\tGPU4\tGPU5\tGPU6\tGPU7\tmlx5_0\tCPU Affinity
+GPU0\t X \tNV1\tNV1\tNV2\tNV2\tSYS\tSYS\tSYS\tPIX\t0-19,40-59
+GPU1\tNV1\t X \tNV2\tNV1\tSYS\tNV2\tSYS\tSYS\tPIX\t0-19,40-59
+GPU2\tNV1\tNV2\t X \tNV2\tSYS\tSYS\tNV1\tSYS\tPHB\t0-19,40-59
+GPU3\tNV2\tNV1\tNV2\t X \tSYS\tSYS\tSYS\tNV1\tPHB\t0-19,40-59
+GPU4\tNV2\tSYS\tSYS\tSYS\t X \tNV1\tNV1\tNV2\tSYS\t20-39,60-79
+GPU5\tSYS\tNV2\tSYS\tSYS\tNV1\t X \tNV2\tNV1\tSYS\t20-39,60-79
+GPU6\tSYS\tSYS\tNV1\tSYS\tNV1\tNV2\t X \tNV2\tSYS\t20-39,60-79
+GPU7\tSYS\tSYS\tSYS\tNV1\tNV2\tNV1\tNV2\t X \tSYS\t20-39,60-79
+mlx5_0\tPIX\tPIX\tPHB\tPHB\tSYS\tSYS\tSYS\tSYS\t X \t
+"""
+OTHER_MESH = """\
+        GPU0    GPU1    GPU2    GPU3    GPU4    GPU5    GPU6    GPU7    mlx5_0  CPU Affinity    NUMA Affinity
+GPU0     X      NV1     NV2     NV1     SYS     SYS     SYS     NV2     NODE    0-11,24-35      0
+GPU1    NV1      X      NV1     NV2     SYS     SYS     NV2     SYS     NODE    0-11,24-35      0
+GPU2    NV2     NV1      X      NV2     SYS     NV1     SYS     SYS     PIX     0-11,24-35      0
+GPU3    NV1     NV2     NV2      X      NV1     SYS     SYS     SYS     PIX     0-11,24-35      0
+GPU4    SYS     SYS     SYS     NV1      X      NV2     NV2     NV1     SYS     12-23,36-47     1
+GPU5    SYS     SYS     NV1     SYS     NV2      X      NV1     NV2     SYS     12-23,36-47     1
+GPU6    SYS     NV2     SYS     SYS     NV2     NV1      X      NV1     SYS     12-23,36-47     1
+GPU7    NV2     SYS     SYS     SYS     NV1     NV2     NV1      X      SYS     12-23,36-47     1
+"""
+
+
+def matrix(*rows: str) -> str:
+    """Return a matrix of rows of cells; `X` stands on the diagonal."""
+    names = [f"GPU{at}" for at in range(len(rows))]
+    lines = [f"{name}\t" + "\t".join(row.split()) for name, row in zip(names, rows, strict=True)]
+    return "\t" + "\t".join([*names, "CPU Affinity"]) + "\n" + "".join(f"{line}\t0-31\n" for line in lines)
+
+
+def alike(count: int, kind: str) -> list[str]:
+    return [" ".join("X" if one == other else kind for one in range(count)) for other in range(count)]
+
+
+QUAD = ("X NV1 NV1 NV2", "NV1 X NV2 NV1", "NV1 NV2 X NV2", "NV2 NV1 NV2 X")
+PAIRS = ("X NV4 NODE SYS", "NV4 X NODE SYS", "NODE NODE X NV4", "SYS SYS NV4 X")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CUBE_MESH,
+        OTHER_MESH,
+        CUBE_MESH.replace("NV2", "NV1"),  # DGX-1 with P100
+        matrix(*QUAD),  # half of a DGX-1, as clouds rent it
+        matrix(*PAIRS).replace("SYS", "PHB"),
+        matrix("X NV12 SYS SYS", "NV12 X SYS SYS", "SYS SYS X NV12", "SYS SYS NV12 X"),
+        matrix("X NV3 SYS SYS", "NV3 X SYS SYS", "SYS SYS X NV3", "SYS SYS NV3 X"),
+        # Two bridges over four cards each.
+        matrix(*(f"{row} SYS SYS SYS SYS" for row in alike(4, "NV6")),
+               *(f"SYS SYS SYS SYS {row}" for row in alike(4, "NV6"))),
+        matrix(*alike(4, "NV6")),
+        matrix(*alike(16, "NV6")),
+        matrix(*alike(8, "NV18")),
+        matrix(*alike(2, "NV18")),
+        matrix("X PIX SYS", "PIX X SYS", "SYS SYS X"),
+        matrix("X SOC", "SOC X"),
+    ],
+)  # fmt: skip
+def test_pairs_of_healthy_machines_pass(text: str) -> None:
+    parsed = logs.parse(io.BytesIO(text.encode()))
+    assert (parsed.format, *judged(text)) == ("nvidia_smi_topo", PASS, set())
+
+
+def with_pair(text: str, first: int, second: int, kind: str) -> str:
+    """Return a matrix in which a pair is connected otherwise, in both rows."""
+    rows = [line.split("\t") for line in text.split("\n")]
+    for one, other in ((first, second), (second, first)):
+        rows[one + 1][other + 1] = kind
+    return "\n".join("\t".join(row) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict", "code"),
+    [
+        (with_pair(CUBE_MESH, 0, 3, "NV1"), DEGRADED, "topology_uneven"),
+        (with_pair(CUBE_MESH, 0, 4, "SYS"), DEGRADED, "topology_uneven"),
+        (with_pair(matrix(*QUAD), 0, 3, "NV1"), DEGRADED, "topology_uneven"),
+        (with_pair(matrix(*QUAD), 0, 1, "SYS"), DEGRADED, "topology_uneven"),
+        (with_pair(matrix(*PAIRS), 0, 1, "NODE"), DEGRADED, "topology_uneven"),
+        (with_pair(matrix(*PAIRS), 0, 1, "NV2"), DEGRADED, "topology_uneven"),
+        (with_pair(matrix(*alike(8, "NV18")), 2, 3, "NV17"), DEGRADED, "topology_uneven"),
+        (with_pair(matrix(*alike(4, "NV18")), 2, 3, "SYS"), DEGRADED, "topology_uneven"),
+        # Switches that are parted: each GPU has as many as the others, and reaches half of them.
+        (matrix(*(f"{row} SYS SYS SYS" for row in alike(3, "NV12")),
+                *(f"SYS SYS SYS {row}" for row in alike(3, "NV12"))), DEGRADED, "topology_uneven"),
+        (CUBE_MESH.replace("NV1", "SYS", 1), DEGRADED, "topology_uneven"),
+        (matrix("X NV4", "NV2 X"), DEGRADED, "topology_uneven"),
+        (matrix("X ERR", "ERR X"), UNPROVEN, "topology_unknown"),
+        (with_pair(CUBE_MESH, 0, 5, "?"), UNPROVEN, "topology_unknown"),
+        (with_pair(CUBE_MESH, 0, 5, ""), UNPROVEN, "topology_unknown"),
+        (CUBE_MESH.replace("GPU7\tSYS", "GPX7\tSYS"), UNPROVEN, "cut_off"),
+    ],
+)  # fmt: skip
+def test_pairs_of_no_sound_machine(text: str, verdict: Verdict, code: str) -> None:
+    found, codes = judged(text)
+    assert (found, codes) == (verdict, {code})
+
+
+def test_the_gpu_whose_links_are_lost_is_named() -> None:
+    text = matrix(*alike(8, "NV18"))
+    for other in (0, 1, 2, 4, 5, 6, 7):
+        text = with_pair(text, 3, other, "NV16")
+    (found,) = logs.parse(io.BytesIO(text.encode())).findings
+    assert found.message == "through switches each pair has NV18, but not those of GPU3"
+
+
+# Values, in each notation that has them.
+
+HEAD = "index, name, uuid, {column}\n"
+UUIDS = [f"GPU-00000000-0000-4000-8000-{at:012d}" for at in range(4)]
+
+
+def table(column: str, *cells: str, name: str = H200) -> str:
+    rows = (f"{at}, {name}, {UUIDS[at]}, {cell}\n" for at, cell in enumerate(cells))
+    return HEAD.format(column=column) + "".join(rows)
+
+
+WIDTHS = "pcie.link.width.current, pcie.link.width.max"
+GENERATIONS = "pcie.link.gen.current, pcie.link.gen.max, utilization.gpu [%]"
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict", "code"),
+    [
+        *(
+            (table(f"clocks_{word}_reasons.active", mask), verdict, code)
+            for word in ("event", "throttle")
+            for mask, verdict, code in (
+                ("0x0000000000000048", DEGRADED, "slowed_down"),
+                ("0x0000000000000008", DEGRADED, "slowed_down"),
+                ("0x20", DEGRADED, "slowed_down"),
+                ("0x81", DEGRADED, "slowed_down"),
+                ("0x0000000000000200", UNPROVEN, "gpu_value_unknown"),
+                ("0x8000000000000001", UNPROVEN, "gpu_value_unknown"),
+                ("Active", UNPROVEN, "gpu_value_unknown"),
+                ("", UNPROVEN, "gpu_value_unknown"),
+            )
+        ),
+        (table("clocks_event_reasons.hw_thermal_slowdown", "Active"), DEGRADED, "slowed_down"),
+        (table("clocks_event_reasons.sw_thermal_slowdown", "Active"), DEGRADED, "slowed_down"),
+        (table("clocks_throttle_reasons.new_reason", "Active"), UNPROVEN, "gpu_value_unknown"),
+        (table("clocks_event_reasons.hw_slowdown", "Perhaps"), UNPROVEN, "gpu_value_unknown"),
+        *(
+            (table(column, cell), UNPROVEN, "impossible_value")
+            for column, cell in (
+                ("temperature.gpu", "-40"),
+                ("temperature.gpu", "0"),
+                ("temperature.gpu", "200"),
+                ("temperature.memory", "-3"),
+                ("power.draw [W]", "nan W"),
+                ("power.draw [W]", "inf W"),
+                ("power.draw.instant [W]", "99999.00 W"),
+                ("power.limit [W]", "-700.00 W"),
+                ("memory.total [MiB]", "-1 MiB"),
+                ("clocks.current.sm [MHz]", "nan MHz"),
+                ("utilization.gpu [%]", "140 %"),
+                ("ecc.errors.corrected.volatile.total", "-2"),
+            )
+        ),
+        *(
+            (table(column, cell), UNPROVEN, "gpu_value_unknown")
+            for column, cell in (
+                ("power.draw [W]", "much"),
+                ("memory.total [MiB]", ""),
+                ("temperature.gpu", "[Insufficient Permissions]"),
+            )
+        ),
+        (table("temperature.gpu", "[GPU requires reset]"), FAIL, "gpu_lost"),
+        (table("temperature.gpu", "104"), FAIL, "too_hot"),
+        (table("temperature.memory", "97"), DEGRADED, "memory_temperature"),
+        (table("temperature.memory", "106"), FAIL, "memory_temperature"),
+        (table("ecc.mode.current", "Enabled", "Disabled"), FAIL, "ecc_off"),
+        (table("ecc.mode.current", "Disabled"), FAIL, "ecc_off"),
+        (table("ecc.mode.current", "Disabled", name="Tesla V100-SXM2-16GB"), FAIL, "ecc_off"),
+        (table("ecc.mode.pending", "Disabled"), FAIL, "ecc_off"),
+        (table("ecc.mode.current", "Enabled", "Disabled", name="NVIDIA RTX A6000"), FAIL, "ecc_off"),
+        ("index, ecc.mode.current\n0, Enabled\n1, Disabled\n", UNPROVEN, "ecc_off"),
+        (table(WIDTHS, "16, 16", "1, 16"), FAIL, "pcie_width"),
+        (table(WIDTHS, "16, 16", "8, 16"), FAIL, "pcie_width"),
+        (table(WIDTHS, "1, 16"), UNPROVEN, "pcie_width_unproven"),
+        (table(WIDTHS, "8, 16", "8, 16"), UNPROVEN, "pcie_width_unproven"),
+        (table(WIDTHS, "16, 16", "8, 8"), UNPROVEN, "pcie_width_unproven"),
+        (table("pcie.link.width.current", "16", "4"), FAIL, "pcie_width"),
+        (table(GENERATIONS, "3, 5, 97 %"), FAIL, "pcie_generation"),
+        (table("memory.total [MiB]", "143771 MiB", "71885 MiB"), FAIL, "gpu_memory"),
+        (table("memory.total [MiB]", "143771 MiB", "135000 MiB", "143771 MiB"), FAIL, "gpu_memory"),
+        ("index, memory.total [MiB]\n0, 143771 MiB\n1, 71885 MiB\n", UNPROVEN, "gpu_memory"),
+        (table("remapped_rows.pending", "Yes"), FAIL, "remap_pending"),
+        (table("remapped_rows.failure", "Yes"), FAIL, "remap_failure"),
+        (table("gpu_recovery_action", "Reset"), FAIL, "recovery_action"),
+        (table("inforom.checksum_validation", "invalid"), FAIL, "inforom_corrupted"),
+        ("clocks_event_reasons.active\n0x0000000000000048\n", DEGRADED, "slowed_down"),
+        ("temperature.gpu, power.draw [W]\n-40, 77.49 W\n", UNPROVEN, "impossible_value"),
+    ],
+)
+def test_a_bad_cell_of_a_table(text: str, verdict: Verdict, code: str) -> None:
+    parsed = logs.parse(io.BytesIO(text.encode()))
+    assert parsed.format == "nvidia_smi_csv"
+    # An error's text in the place of a number is no number either.
+    assert judged(text) == (verdict, {code} if code != "gpu_lost" else {code, "gpu_value_unknown"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CSV,
+        *(table("clocks_event_reasons.active", mask)
+          for mask in ("0x0000000000000000", "0x1", "0x17", "0x104", "[N/A]")),
+        table("clocks_event_reasons.sw_power_cap", "Active"),
+        table("clocks_event_reasons.supported", "0x00000000000001FF"),
+        table("power.draw [W]", "[N/A]"),
+        table("temperature.gpu.tlimit", "-1"),
+        table("power.management", "Enabled"),
+        # A query that was started once more, into the same file.
+        (LOOP := table("timestamp, temperature.gpu", "2026/01/31 12:00:00.000, 31"))
+        + LOOP.replace("12:00:00", "12:00:05"),
+        table(GENERATIONS, "1, 5, 0 %"),
+        table(GENERATIONS, "5, 5, 99 %"),
+        # A workstation's card is sold with ECC off.
+        table("ecc.mode.current", "Disabled", "Disabled", name="NVIDIA RTX A6000"),
+        table("ecc.mode.current", "[N/A]", name="NVIDIA GeForce RTX 3090"),
+        table("memory.total [MiB]", "143771 MiB", "143500 MiB"),
+        "name, memory.total [MiB]\nNVIDIA H200, 143771 MiB\nTesla T4, 15360 MiB\n",
+        "timestamp, index, temperature.gpu\n" + "".join(
+            f"2026/01/31 12:00:{at:02d}.000, {gpu}, 5{at}\n" for at in range(9) for gpu in (0, 1)),
+    ],
+)  # fmt: skip
+def test_tables_of_healthy_machines_pass(text: str) -> None:
+    assert judged(text) == (PASS, set())
+
+
+def with_value(path: str, value: str, xml: str = XML) -> str:
+    """Return the XML of two H200 in which the first element of a tag has another value."""
+    changed, count = re.subn(f"<{path}>[^<]*</{path}>", f"<{path}>{value}</{path}>", xml, count=1)
+    assert count == 1
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("tag", "value", "verdict", "code"),
+    [
+        ("current_ecc", "Disabled", FAIL, "ecc_off"),
+        ("pending_ecc", "Disabled", FAIL, "ecc_off"),
+        ("current_link_width", "1x", FAIL, "pcie_width"),
+        ("current_link_width", "8x", FAIL, "pcie_width"),
+        ("max_link_width", "8x", UNPROVEN, "pcie_width_unproven"),
+        ("gpu_temp", "-40 C", UNPROVEN, "impossible_value"),
+        ("gpu_temp", "0 C", UNPROVEN, "impossible_value"),
+        ("gpu_temp", "200 C", UNPROVEN, "impossible_value"),
+        ("gpu_temp", "101 C", FAIL, "too_hot"),
+        ("gpu_temp", "cold", UNPROVEN, "impossible_value"),
+        ("memory_temp", "-1 C", UNPROVEN, "impossible_value"),
+        ("current_power_limit", "nan W", UNPROVEN, "impossible_value"),
+        ("memory_temp", "99 C", DEGRADED, "memory_temperature"),
+        ("instant_power_draw", "nan W", UNPROVEN, "impossible_value"),
+        ("instant_power_draw", "-3.00 W", UNPROVEN, "impossible_value"),
+        ("instant_power_draw", "1e9 W", UNPROVEN, "impossible_value"),
+        ("sm_clock", "inf MHz", UNPROVEN, "impossible_value"),
+        ("total", "71885 MiB", FAIL, "gpu_memory"),
+        ("clocks_event_reason_hw_thermal_slowdown", "Active", DEGRADED, "slowed_down"),
+        ("clocks_event_reason_hw_slowdown", "Active", DEGRADED, "slowed_down"),
+    ],
+)
+def test_a_bad_value_of_the_xml(tag: str, value: str, verdict: Verdict, code: str) -> None:
+    assert judged(XML) == (PASS, set())
+    assert judged(with_value(tag, value)) == (verdict, {code})
+
+
+def test_a_pcie_link_that_is_slow_under_load_is_found_in_the_xml() -> None:
+    slow = with_value("current_link_gen", "1")
+    assert judged(slow) == (PASS, set())
+    assert judged(with_value("gpu_util", "60 %", slow)) == (FAIL, {"pcie_generation"})
+
+
+CURRENT = f"Current{' ' * 19}: "
+ECC_MODE = "    ECC Mode\n        Current                           : Enabled\n    MIG Mode\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "verdict", "code"),
+    [
+        ("31 C", "-40 C", UNPROVEN, "impossible_value"),
+        ("77.49 W", "nan W", UNPROVEN, "impossible_value"),
+        (
+            "Current                   : 16x",
+            "Current                   : 1x",
+            UNPROVEN,
+            "pcie_width_unproven",
+        ),
+        ("  : Enabled\n    MIG", "  : Disabled\n    MIG", FAIL, "ecc_off"),
+    ],
+)
+def test_a_bad_value_of_the_text(old: str, new: str, verdict: Verdict, code: str) -> None:
+    text = NVIDIA_SMI_TEXT.decode().replace("    MIG Mode\n", ECC_MODE, 1)
+    assert judged(text) == (PASS, set())
+    assert old in text
+    assert judged(text.replace(old, new, 1)) == (verdict, {code})
+
+
+# Lines beside the answer.
+
+CORRUPTED = "WARNING: infoROM is corrupted at gpu 0000:3B:00.0\n"
+ANSWERS = {
+    "xml": NVIDIA_SMI_XML.decode(),
+    "text": NVIDIA_SMI_TEXT.decode(),
+    "csv": CSV,
+    "nvlink": STATUS,
+    "topo": TOPO.decode(),
+}
+LINES = [
+    (CORRUPTED, FAIL, "inforom_corrupted"),
+    ("WARNING: infoROM is corrupted\n", FAIL, "inforom_corrupted"),
+    ("warning: InfoROM is corrupt at gpu 0008:06:00.0\n", FAIL, "inforom_corrupted"),
+    ("WARNING: a thing of drivers to come\n", UNPROVEN, "tool_warning"),
+    ("Error: no room\n", UNPROVEN, "tool_warning"),
+    ("Unable to determine the device handle for GPU 0000:3B:00.0: Unknown Error\n", FAIL, "gpu_lost"),
+]
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize(("line", "verdict", "code"), LINES)
+@pytest.mark.parametrize("where", ["above", "below"])
+def test_a_line_beside_an_answer_is_a_finding(
+    name: str, line: str, verdict: Verdict, code: str, where: str
+) -> None:
+    answer = ANSWERS[name]
+    assert judged(answer)[0] is PASS
+    found, codes = judged(line + answer if where == "above" else answer + line)
+    assert (found, code in codes) == (verdict, True), codes
+
+
+@pytest.mark.parametrize("name", ["xml", "csv", "topo"])
+@pytest.mark.parametrize("line", ["$ nvidia-smi\n", "\n\n", "Wed Nov 25 03:00:00 UTC 2026\n"])
+def test_a_prompt_above_an_answer_is_none(name: str, line: str) -> None:
+    assert judged(line + ANSWERS[name]) == (PASS, set())
+
+
+def test_a_second_document_is_not_left_out() -> None:
+    bad = with_value("current_ecc", "Disabled")
+    for text in (XML + bad, bad + XML, XML + "<gpu/>", XML + CORRUPTED + bad):
+        assert judged(text)[0] in (UNPROVEN, FAIL)
+
+
+# A table without names of its columns.
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "".join(CSV.splitlines(keepends=True)[1:]),
+        "0, NVIDIA H200, 31, 77.49 W\n",
+        "GPU-00000000-0000-4000-8000-000000000001, 31\n",
+        "31, 77.49 W, 345 MHz\n",
+        "0, 0x0000000000000048\n",
+        "\n\nTesla V100-SXM2-16GB, 300.00 W, Enabled, [N/A]\n",
+        "2026/01/31 12:00:00.000, NVIDIA H200, 143771 MiB, P0, 00000000:00:06.0",
+    ],
+)
+def test_a_table_without_a_header_is_named_as_that(text: str) -> None:
+    parsed = logs.parse(io.BytesIO(text.encode()))
+    found = [one for one in parsed.findings if one.verdict is not None]
+    assert (parsed.format, parsed.verdict) == ("nvidia_smi_csv", UNPROVEN)
+    assert [one.code for one in found if one.code != "cut_off"] == ["no_header"]
+    assert "--format=csv" in found[0].message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0, 1, 2, 3\n",
+        "a, b, 31 MiB\n",
+        "I tensorflow: physical GPU (device: 0, name: Tesla V100-SXM2-16GB, pci bus id: 0000:06:00.0)\n",
+        "size, 12 MiB\n0, 12 MiB\n",
+        "loss, 0.5, NVIDIA H200\n",
+        "        GPU0    GPU1\nstep 1\n",
+        "0 MiB, " * 5000,
+        "\n" * 5000,
+    ],
+)
+def test_other_texts_are_no_tables_of_nvidia_smi(text: str) -> None:
+    assert judged(text)[0] is UNPROVEN
+    assert logs.parse(io.BytesIO(text.encode())).format in ("unknown", "nvidia_smi_topo")
+
+
+# NVML's bits.
+
+
+def test_the_bits_are_nvml_s() -> None:
+    assert [reason.bit for reason in CLOCK_REASONS] == [1 << at for at in range(9)]
+    assert [one.name for one in slowdowns_of(0x1FF)] == [
+        *("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"),
+    ]
+    assert (unknown_bits(0x1FF), unknown_bits(0x3FF)) == (0, 0x200)
+    assert [read_mask(text) for text in ("0x48", "0x", "48", "0x1 ", "")] == [0x48, None, None, None, None]
