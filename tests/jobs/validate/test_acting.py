@@ -166,6 +166,17 @@ def test_a_measurement_that_failed_has_to_be_measured_again() -> None:
         ("floor:kernel_log", READ, 0),
         ("floor:gemm_best dtype=bf16", ("gemm_best dtype=bf16",), 1),
         ("fleet:gemm_best dtype=bf16", ("gemm_best dtype=fp8", "memory_copy", "job"), 0),
+        # A lone measurement compares nothing; neither does another comparison, or another metric's.
+        ("fleet:gemm_best dtype=bf16", ("gemm_best dtype=bf16", "job"), 0),
+        ("fleet:gemm_best dtype=bf16", ("gemm_best dtype=bf16", "drift:gemm_best dtype=bf16"), 0),
+        ("fleet:gemm_best dtype=bf16", ("fleet:gemm_best dtype=fp8", "gemm_best dtype=bf16"), 0),
+        ("fleet:gemm_best dtype=bf16", ("fleet:gemm_best dtype=bf16", "gemm_best dtype=bf16"), 1),
+        ("fleet:gemm_best", ("fleet:gemm_best dtype=bf16", "gemm_best dtype=bf16"), 1),
+        ("drift:memory_copy", ("memory_copy", "job"), 0),
+        ("drift:memory_copy", ("memory_copy", "fleet:memory_copy"), 0),
+        ("drift:memory_copy", ("memory_copy", "fleet:memory_copy", "drift:memory_copy"), 1),
+        ("drift:gemm_best", ("gemm_best dtype=bf16", "fleet:gemm_best dtype=bf16"), 0),
+        ("drift:gemm_best", ("gemm_best dtype=bf16", "drift:gemm_best dtype=bf16"), 1),
         # Slurm keeps the first word alone.
         ("floor:gemm_best", ("gemm_best dtype=bf16",), 1),
         ("floor:gemm_best", ("gemm_best_of dtype=bf16",), 0),
@@ -190,6 +201,32 @@ def test_a_pass_is_one_of_what_failed(code: str, anew: tuple[str, ...], passes: 
     )
     assert one.hold is not None
     assert one.hold.passes == passes
+
+
+@pytest.mark.parametrize("check", ["fleet", "drift"])
+def test_what_a_comparison_drained_returns_after_two_nights_that_compare_it_again(check: str) -> None:
+    code = f"{check}:memory_copy"
+    before = {"n01": night("n01", hold=Hold(since="N1", codes=(code,)))}
+    alone, again = ("memory_copy", "job"), ("memory_copy", f"{check}:memory_copy")
+    steps = [(alone, "", 0), (again, "", 1), (alone, "", 1), (alone, "", 1), (again, "return", 2)]
+    for step, (read, plan, passes) in enumerate(steps):
+        one = night("n01", by="ours", measured=True, anew=read)
+        now = NOW + timedelta(days=step)
+        (decided,), _ = decide_drains([one], before, members(18, ("n01",)), f"N{step + 2}", now)
+        assert (decided.plan, decided.hold and decided.hold.passes) == (plan, passes), decided.why
+        if not plan and read == alone:
+            assert f"{code} (memory_copy, " in decided.why
+        before = {"n01": decided}
+
+
+@pytest.mark.parametrize("check", ["fleet", "drift", "floor"])
+def test_a_number_that_is_degraded_still_is_not_well(check: str) -> None:
+    before = {"n01": night("n01", hold=Hold(since="N1", codes=(f"{check}:memory_copy",), passes=1))}
+    slow = NightReason(check=check, verdict=Verdict.DEGRADED, metric="memory_copy", text="a little slow")
+    read = ("memory_copy", "fleet:memory_copy", "drift:memory_copy")
+    one = night("n01", by="ours", verdict=Verdict.DEGRADED, reasons=(slow,), anew=read)
+    (decided,), _ = decide_drains([one], before, members(18, ("n01",)), "N2", LATER)
+    assert (decided.plan, decided.why) == ("", f"stays drained: not well yet: {check}:memory_copy")
 
 
 def test_a_drain_of_ours_of_which_nothing_has_the_cause_is_not_lifted() -> None:

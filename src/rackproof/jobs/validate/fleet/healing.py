@@ -21,6 +21,8 @@ from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
 PROGRAMS = frozenset(one.name for one in PROBES)
 _MARK = "health:"
 """How names of health evidence begin: a metric may be called alike."""
+_COMPARED = {"fleet": ", compared with other nodes", "drift": ", as before the drain beside other nodes"}
+"""Checks that compare a number, and what heals their findings, besides the number."""
 _DRIVER_TOOLS = ("nvidia_smi", "nvlink_")
 """How the names of tools begin that ask the driver."""
 _DISK_TYPES = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs")
@@ -61,7 +63,8 @@ def lacking_for(code: str, read: Collection[str]) -> tuple[str, ...] | None:
 
     Args:
         code: What a node was drained for: a finding's code, or ``CHECK:METRIC``.
-        read: What was read of it (:func:`healed_evidence`) and measured since the night before.
+        read: What was read of it (:func:`healed_evidence`), measured since the night before, and with what
+            that was compared (:func:`rackproof.analysis.compared.comparisons`).
 
     Returns:
         The names of what lacks, empty where all was read; None where nothing heals the code.
@@ -76,10 +79,12 @@ def lacking_for(code: str, read: Collection[str]) -> tuple[str, ...] | None:
 def _lacking_measurement(check: str, metric: str, read: Collection[str]) -> tuple[str, ...] | None:
     # Slurm's reason, where no night is left, holds a metric's first word.
     first = metric.partition(" ")[0]
-    if check in ("floor", "fleet", "drift"):
+    if check in _COMPARED or check == "floor":
+        # What a comparison found, only the same comparison shows to be over.
+        mark = f"{check}:" if check in _COMPARED else ""
         words = {one.partition(" ")[0] for one in read if not one.startswith(_MARK)}
-        is_read = metric in read or (first == metric and first in words)
-        return () if is_read else (metric,)
+        is_read = f"{mark}{metric}" in read or (first == metric and f"{mark}{first}" in words)
+        return () if is_read else (f"{metric}{_COMPARED.get(check, '')}",)
     if check not in ("bits", "probe"):
         return None
     program = "training-step" if check == "bits" else first
