@@ -194,7 +194,7 @@ def _draw_night(chance: Random, name: str) -> NodeNight:
         findings=tuple(_draw_finding(chance) for _ in range(chance.randrange(3))),
         reasons=tuple(_draw_reason(chance) for _ in range(chance.randrange(3))),
         unreached=chance.choice(("", "", "no route")),
-        anew=_draw_codes(chance),
+        read_again=_draw_codes(chance),
         slurm=_draw_state(chance),
         hold=chance.choice((None, hold)),
     )
@@ -232,7 +232,7 @@ def check_decisions(drawn: tuple[Any, ...]) -> None:
             assert one.slurm.drained_by == "ours"
             assert one.hold is not None
             assert one.hold.codes
-            assert all(lacking_for(code, was.anew) == () for code in one.hold.codes)
+            assert all(lacking_for(code, was.read_again) == () for code in one.hold.codes)
         if one.plan == "drain":
             assert one.verdict is Verdict.FAIL
             assert not one.unreached

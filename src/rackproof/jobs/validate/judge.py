@@ -624,7 +624,7 @@ def _node_night(
     findings: Sequence[HealthFinding],
     measured: NightNumbers,
     state: SlurmState | None,
-    anew: tuple[str, ...],
+    read_again: tuple[str, ...],
 ) -> NodeNight:
     if kept is None:
         # ansible-core 2.19 begins every failure so, and the operator needs what follows.
@@ -644,6 +644,6 @@ def _node_night(
         findings=tuple(findings),
         reasons=measured.reasons.get(name, ()),
         measured=name in measured.nodes,
-        anew=anew,
+        read_again=read_again,
         slurm=state,
     )
