@@ -324,6 +324,8 @@ def is_comparable(product: str, kind: Kind) -> bool:
 
 NumberKey = tuple[str, str, str, str]
 """Kind and key of the hardware, digest and unit of the quantity."""
+Numbers = Mapping[NumberKey, tuple[float, Direction | None]]
+"""Numbers that may become references, each with its direction."""
 
 
 def acceptable_numbers(run: Run, topology: Topology) -> dict[NumberKey, tuple[float, Direction | None]]:

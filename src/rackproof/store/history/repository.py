@@ -51,6 +51,7 @@ from rackproof.store.history.references import (
     IN_RUN,
     AcceptedNumber,
     NumberKey,
+    Numbers,
     acceptable_numbers,
     acceptance_objection,
     accepted_reference,
@@ -420,37 +421,14 @@ class Store(AbstractContextManager["Store"]):
         if (low is not None and low >= 0) or (warn is not None and warn >= 0) or (high or 1) <= 0:
             raise HistoryError("bounds of a reference: low and warn are below 0, high is above 0")
         run = self.run(run_id)
-        topology = Topology(run.nodes)
-        if topology.whole is None:
-            raise HistoryError(f"run {run.run_id} names no nodes, so there is no hardware to accept it for")
-        objection = acceptance_objection(run)
-        if objection:
-            raise HistoryError(f"run {run.run_id} is no reference: {objection}")
-        numbers = acceptable_numbers(run, topology)
+        numbers = self._numbers_to_accept(run, plausible=not despite)
         if not numbers:
             return 0
-        if not despite:
-            self._require_plausible(run, topology, numbers)
-        shared = {"run_id": run.run_id, "moment": self._moment(run.run_id), "accepted": datetime.now(UTC)}
+        moments = {"moment": self._moment(run.run_id), "accepted": datetime.now(UTC)}
         bounds = {"low": low, "high": high, "warn": warn}
-        mirrored = {"low": mirror_bound(high), "high": mirror_bound(low), "warn": mirror_bound(warn)}
 
         def enter(connection: Connection) -> int:
-            writer = RunWriter(connection)
-            # Another process may have replaced or removed the run since it was read.
-            writer.enter([run])
-            parts = writer.find_hardware((kind, key) for kind, key, _, _ in numbers)
-            known = writer.find_quantities((what, unit) for _, _, what, unit in numbers)
-            rows = [
-                {
-                    "quantity_id": known[what, unit],
-                    "hardware_id": parts[kind, key],
-                    "value": value,
-                    **shared,
-                    **(mirrored if direction is Direction.LOWER else bounds),
-                }
-                for (kind, key, what, unit), (value, direction) in sorted(numbers.items())
-            ]
+            rows = _reference_rows(RunWriter(connection), run, numbers, moments, bounds)
             if not despite:
                 directions = [direction for _, (_, direction) in sorted(numbers.items())]
                 _refuse_drift(connection, run.run_id, rows, directions, bounding or {})
@@ -461,9 +439,28 @@ class Store(AbstractContextManager["Store"]):
 
         return self._write(enter)
 
-    def _require_plausible(
-        self, run: Run, topology: Topology, numbers: Mapping[NumberKey, tuple[float, Direction | None]]
-    ) -> None:
+    def _numbers_to_accept(self, run: Run, *, plausible: bool) -> Numbers:
+        """Return the numbers that a run gives; none where it has no such numbers.
+
+        Args:
+            run: The run.
+            plausible: Whether they have to be those of a sound machine.
+
+        Raises:
+            HistoryError: It proved something wrong, its hardware is not known, or a number is refused.
+        """
+        topology = Topology(run.nodes)
+        if topology.whole is None:
+            raise HistoryError(f"run {run.run_id} names no nodes, so there is no hardware to accept it for")
+        objection = acceptance_objection(run)
+        if objection:
+            raise HistoryError(f"run {run.run_id} is no reference: {objection}")
+        numbers = acceptable_numbers(run, topology)
+        if plausible and numbers:
+            self._require_plausible(run, topology, numbers)
+        return numbers
+
+    def _require_plausible(self, run: Run, topology: Topology, numbers: Numbers) -> None:
         """Check numbers by physics, by the others of the run, and by other hardware of its kind.
 
         Raises:
@@ -685,16 +682,65 @@ def _require_physical(run: Run, part: Part, measurement: Measurement) -> None:
         raise HistoryError(f"run {run.run_id} is no reference: {objection}")
 
 
-def _numbers_of_others(
-    connection: Connection, run: Run, numbers: Mapping[NumberKey, tuple[float, Direction | None]]
-) -> dict[NumberKey, list[float]]:
+def _reference_rows(
+    writer: RunWriter,
+    run: Run,
+    numbers: Numbers,
+    moments: Mapping[str, datetime],
+    bounds: Mapping[str, float | None],
+) -> list[dict[str, Any]]:
+    """Return the rows of references, in the order of their keys, with the run entered.
+
+    Args:
+        writer: Enters what is not there yet.
+        run: The run that was accepted.
+        numbers: Its numbers.
+        moments: When it ran and when it was accepted.
+        bounds: The bounds of a number where more is better; they are mirrored where less is.
+    """
+    # Another process may have replaced or removed the run since it was read.
+    writer.enter([run])
+    parts = writer.find_hardware((kind, key) for kind, key, _, _ in numbers)
+    known = writer.find_quantities((what, unit) for _, _, what, unit in numbers)
+    mirrored = {
+        "low": mirror_bound(bounds["high"]),
+        "high": mirror_bound(bounds["low"]),
+        "warn": mirror_bound(bounds["warn"]),
+    }
+    return [
+        {
+            "run_id": run.run_id,
+            "quantity_id": known[what, unit],
+            "hardware_id": parts[kind, key],
+            "value": value,
+            **moments,
+            **(mirrored if direction is Direction.LOWER else bounds),
+        }
+        for (kind, key, what, unit), (value, direction) in sorted(numbers.items())
+    ]
+
+
+def _numbers_of_others(connection: Connection, run: Run, numbers: Numbers) -> dict[NumberKey, list[float]]:
     """Return for each number the medians of the other hardware of its kind, one of each piece.
 
     Of its kind is what has the same SKU; where nodes have none, GPUs with the same product name.
     """
+    medians = _medians_by_part(connection, run, {key[2] for key in numbers})
+    found = {}
+    for key in numbers:
+        kind, own, what, unit = key
+        beside = medians.get((kind, what, unit), {})
+        found[key] = [middle for part, middle in beside.items() if part != own]
+    return found
+
+
+def _medians_by_part(
+    connection: Connection, run: Run, digests: Iterable[str]
+) -> dict[tuple[str, str, str], dict[str, float]]:
+    """Return by kind, quantity and unit the median of each piece of hardware like a run's."""
     skus = {node.sku for node in run.nodes}
     if len(skus) != 1:
-        return {key: [] for key in numbers}
+        return {}
     sku = skus.pop()
     table, runs, what = schema.measurements, schema.runs, schema.quantities
     parts, homes = schema.hardware.alias(), schema.hardware.alias()
@@ -716,18 +762,14 @@ def _numbers_of_others(
         .order_by(table.c.moment.desc())
         .limit(_FLEET_ROWS)
     )
-    by_part: dict[NumberKey, list[float]] = {}
-    for digests in _batches({key[2] for key in numbers}):
-        for row in connection.execute(query.where(what.c.digest.in_(digests))):
-            by_part.setdefault((row.kind, row.key, row.digest, row.unit), []).append(row.value)
-    medians = {key: statistics.median(values) for key, values in by_part.items()}
+    values: dict[tuple[str, str, str], dict[str, list[float]]] = {}
+    for some in _batches(digests):
+        for row in connection.execute(query.where(what.c.digest.in_(some))):
+            kind = values.setdefault((row.kind, row.digest, row.unit), {})
+            kind.setdefault(row.key, []).append(row.value)
     return {
-        key: [
-            middle
-            for other, middle in medians.items()
-            if other[0] == key[0] and other[1] != key[1] and other[2:] == key[2:]
-        ]
-        for key in numbers
+        kind: {part: statistics.median(some) for part, some in by_part.items()}
+        for kind, by_part in values.items()
     }
 
 

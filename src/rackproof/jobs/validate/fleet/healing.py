@@ -253,26 +253,22 @@ def _mounts(node: DrainedNode) -> EvidenceState:
 
 def _writable_mounts(node: DrainedNode) -> EvidenceState:
     """Return whether the file systems of disks that could be written before can be, and expected ones."""
-    if not node.tonight.mount_table:
+    table = node.tonight.mount_table
+    if not table:
         return EvidenceState.ABSENT
-    read_only = {mount.path for mount in expected_mounts(node.expected) if "ro" in mount.options}
-    wanted = {mount.path for mount in expected_mounts(node.expected)} | {
-        path
-        for one in node.earlier
-        for path, mount in one.mount_table.items()
-        if mount["type"] in _DISK_TYPES
-    }
+    expected = expected_mounts(node.expected)
+    read_only = {mount.path for mount in expected if "ro" in mount.options}
     if node.before is not None:
         read_only |= {path for path, mount in node.before.mount_table.items() if _is_read_only(mount)}
-    table = node.tonight.mount_table
-    return _state(
-        all(path in table and not _is_read_only(table[path]) for path in wanted - read_only)
-        and not any(
-            _is_read_only(mount)
-            for path, mount in table.items()
-            if mount["type"] in _DISK_TYPES and path not in read_only
-        )
+    wanted = {mount.path for mount in expected}.union(
+        *(_disk_mounts(one.mount_table) for one in node.earlier)
     )
+    bad = {path for path, mount in table.items() if _is_read_only(mount)} - read_only
+    return _state(wanted - read_only <= table.keys() and not bad & (wanted | _disk_mounts(table)))
+
+
+def _disk_mounts(table: Mapping[str, Mapping[str, str]]) -> set[str]:
+    return {path for path, mount in table.items() if mount["type"] in _DISK_TYPES}
 
 
 def _is_read_only(mount: Mapping[str, str]) -> bool:
