@@ -26,6 +26,7 @@ from sqlalchemy.exc import DBAPIError
 
 from rackproof.core.records import Direction, Measurement, Node, Reference, Run, Verdict
 from rackproof.store.history import schema
+from rackproof.store.history.alike import batches, numbers_of_others
 from rackproof.store.history.database import (
     WRITE_OPTION,
     HistoryError,
@@ -48,16 +49,16 @@ from rackproof.store.history.references import (
     DEFAULT_HIGH,
     DEFAULT_LOW,
     DEFAULT_WARN,
-    IN_RUN,
     AcceptedNumber,
     NumberKey,
     Numbers,
+    Others,
     acceptable_numbers,
     acceptance_objection,
     accepted_reference,
-    comparison_objection,
     drift_objection,
     is_comparable,
+    keys_with_a_bound,
     mirror_bound,
     number_key,
     physical_objection,
@@ -72,7 +73,6 @@ if TYPE_CHECKING:
     from rackproof.store.history.readings import Accepted, Failure, Readings
 
 _BATCH = 200
-_FLEET_ROWS = 200_000
 """So many of the newest numbers of a SKU are enough for its median."""
 _ATTEMPTS = 4
 _ESTIMATE_RUNS = 25
@@ -466,6 +466,19 @@ class Store(AbstractContextManager["Store"]):
         Raises:
             HistoryError: One is not that of a sound machine.
         """
+        for measurement in run.measurements:
+            place = topology.place(measurement.labels)
+            key = number_key(run, place, measurement.name, measurement.unit)
+            if place.hardware is not None and key in numbers and measurement.finite:
+                _require_physical(run, place.hardware, measurement)
+        for key, others in self._others(run, topology, numbers).items():
+            value, direction = numbers[key]
+            if objection := others.objection(value, direction):
+                what = f"{others.metric} on {key[1]}, {objection} {key[3]}".strip()
+                raise HistoryError(f"run {run.run_id} is no reference: {what}")
+
+    def _others(self, run: Run, topology: Topology, numbers: Numbers) -> dict[NumberKey, Others]:
+        """Return what each number of a run is compared with."""
         in_run: dict[NumberKey, dict[str, float]] = {}
         metrics: dict[NumberKey, str] = {}
         for measurement in run.measurements:
@@ -477,20 +490,38 @@ class Store(AbstractContextManager["Store"]):
                 # Whatever the hardware is: the same quantity of one kind.
                 in_run.setdefault((key[0], "", *key[2:]), {})[key[1]] = measurement.value
                 metrics[key] = measurement.name
-            if key in numbers:
-                _require_physical(run, place.hardware, measurement)
         with self._reading() as connection:
-            in_history = _numbers_of_others(connection, run, numbers)
-        for key, metric in metrics.items():
-            if key not in numbers:
-                continue
-            value, direction = numbers[key]
-            beside = [one for name, one in in_run[key[0], "", *key[2:]].items() if name != key[1]]
-            objection = comparison_objection(metric, value, beside, direction, IN_RUN)
-            objection = objection or comparison_objection(metric, value, in_history[key], direction)
-            if objection:
-                what = f"{metric} on {key[1]}, {objection} {key[3]}".strip()
-                raise HistoryError(f"run {run.run_id} is no reference: {what}")
+            in_history, first = numbers_of_others(connection, run, numbers)
+        return {
+            key: Others(
+                metric,
+                [one for name, one in in_run[key[0], "", *key[2:]].items() if name != key[1]],
+                in_history[key],
+                first[key],
+            )
+            for key, metric in metrics.items()
+            if key in numbers
+        }
+
+    def unbounded_metrics(self, run_id: str) -> list[str]:
+        """Return the metrics of a run whose first numbers nothing independent bounds from below.
+
+        Neither a data sheet, nor other hardware in the run or of its kind in the history, nor an earlier
+        acceptance shows whether they are those of a sound machine.
+        """
+        run = self.run(run_id)
+        topology = Topology(run.nodes)
+        numbers = acceptable_numbers(run, topology)
+        known = {key for key, others in self._others(run, topology, numbers).items() if others.are_known}
+        known |= keys_with_a_bound(run, topology)
+        lacking = set(numbers) - known
+        return sorted(
+            {
+                one.name
+                for one in run.measurements
+                if number_key(run, topology.place(one.labels), one.name, one.unit) in lacking
+            }
+        )
 
     def withdraw(self, run_id: str, *, note: Callable[[int], None] | None = None) -> int:
         """Take back the acceptance of a run (its whole id) and return how many references went.
@@ -720,59 +751,6 @@ def _reference_rows(
     ]
 
 
-def _numbers_of_others(connection: Connection, run: Run, numbers: Numbers) -> dict[NumberKey, list[float]]:
-    """Return for each number the medians of the other hardware of its kind, one of each piece.
-
-    Of its kind is what has the same SKU; where nodes have none, GPUs with the same product name.
-    """
-    medians = _medians_by_part(connection, run, {key[2] for key in numbers})
-    found = {}
-    for key in numbers:
-        kind, own, what, unit = key
-        beside = medians.get((kind, what, unit), {})
-        found[key] = [middle for part, middle in beside.items() if part != own]
-    return found
-
-
-def _medians_by_part(
-    connection: Connection, run: Run, digests: Iterable[str]
-) -> dict[tuple[str, str, str], dict[str, float]]:
-    """Return by kind, quantity and unit the median of each piece of hardware like a run's."""
-    skus = {node.sku for node in run.nodes}
-    if len(skus) != 1:
-        return {}
-    sku = skus.pop()
-    table, runs, what = schema.measurements, schema.runs, schema.quantities
-    parts, homes = schema.hardware.alias(), schema.hardware.alias()
-    alike = [homes.c.sku == sku]
-    if not sku:
-        products = {gpu.name for node in run.nodes for gpu in node.gpus if gpu.name}
-        alike += [parts.c.kind == Kind.GPU.value, parts.c.name.in_(sorted(products))]
-    query = (
-        select(what.c.digest, what.c.unit, parts.c.kind, parts.c.key, table.c.value)
-        .join(what, what.c.id == table.c.quantity_id)
-        .join(parts, parts.c.id == table.c.hardware_id)
-        .join(homes, homes.c.id == table.c.node_id)
-        .join(runs, runs.c.id == table.c.run_pk)
-        .where(
-            *alike,
-            runs.c.verdict != Verdict.FAIL.value,
-            table.c.value.is_not(None),
-        )
-        .order_by(table.c.moment.desc())
-        .limit(_FLEET_ROWS)
-    )
-    values: dict[tuple[str, str, str], dict[str, list[float]]] = {}
-    for some in _batches(digests):
-        for row in connection.execute(query.where(what.c.digest.in_(some))):
-            kind = values.setdefault((row.kind, row.digest, row.unit), {})
-            kind.setdefault(row.key, []).append(row.value)
-    return {
-        kind: {part: statistics.median(some) for part, some in by_part.items()}
-        for kind, by_part in values.items()
-    }
-
-
 def _refuse_drift(
     connection: Connection,
     run_id: str,
@@ -812,18 +790,11 @@ def _accepted_before(
         .join(runs, runs.c.id == measured.c.run_pk)
         .where(one_of(measured.c.hardware_id, parts), measured.c.value.is_not(None))
     )
-    for names in _batches(bounding):
+    for names in batches(bounding):
         for row in connection.execute(query.where(runs.c.run_id.in_(names))):
             place = row.quantity_id, row.hardware_id
             if (row.run_id, *place) not in standing:
                 yield *place, AcceptedNumber(row.run_id, row.value, bounding[row.run_id], standing=False)
-
-
-def _batches(names: Iterable[str]) -> Iterator[list[str]]:
-    """Yield names in lists that fit into one statement."""
-    rest = iter(sorted(names))
-    while batch := list(islice(rest, _BATCH)):
-        yield batch
 
 
 def _enter_baselines(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
