@@ -113,7 +113,7 @@ def _findings(table: Iterable[RequiredEvidence[Any]], subject: object) -> list[F
     findings = []
     for code, lacks in alike.items():
         also = ", ".join(one.name for one in lacks[1:])
-        message = f"{lacks[0].message}{f' (so of {also})' if also else ''}"
+        message = f"{lacks[0].message}{f'; the same holds for {also}' if also else ''}"
         verdict = worst(one.verdict for one in lacks)
         findings.append(Finding(code=code, verdict=verdict, message=message[:4000]))
     return findings
