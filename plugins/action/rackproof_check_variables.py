@@ -23,6 +23,7 @@ class ActionModule(RackproofAction):
         own_files = {path.name.split(".y")[0] for folder in folders for path in folder.glob("host_vars/*")}
         extra = load_extra_vars(self._loader)
         known_variables.check_given(extra, root, str(self.task_vars.get("ansible_role_name", "")))
+        known_variables.check_not_empty(extra, root)
         hosts = known_variables.hosts_to_check(options["hosts"], self.task_vars["groups"], own_files)
         given = {str(name) for host in hosts for name in self.raw_variables(host)}
         for host in hosts:

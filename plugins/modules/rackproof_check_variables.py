@@ -12,7 +12,8 @@ description:
   - A variable of the inventory, or one given with C(-e), whose name begins with a role's name and that no
     role knows is a typing error, which would leave a check undone. The task fails and names the variable
     that may be meant.
-  - So does one given with C(-e) that the roles themselves find out, such as a verdict.
+  - So does one given with C(-e) that the roles themselves find out, such as a verdict, or that is empty where
+    a value is needed.
   - Numbers have to be numbers, and within bounds in which the playbooks do what was asked for.
   - Of more than 200 hosts, one of each set of groups is asked, and those with a file in C(host_vars).
 options:

@@ -25,7 +25,7 @@ ALL_HOSTS = 200
 BOUNDS: Mapping[str, tuple[float, float]] = {
     "bench_sku_gpus": (0, 1024),
     "bench_follow_every_s": (1, 3600),
-    "bench_repeats": (1, 1000),
+    "bench_repeats": (0, 1000),
     "bench_hang_s": (0, 10**7),
     "bench_queue_s": (1, 10**7),
     "bench_size_factor": (1e-6, 1e6),
@@ -56,6 +56,9 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
 
 CHOICES = ("suite", "bench_suite", "benchmark", "bench_benchmarks")
 """Variables that choose what bench.yml runs."""
+_EMPTY_IS_ALL = ("validate_nodes", "validate_probes")
+"""Variables whose empty list in a role's defaults stands for everything, and whose template does."""
+_JOBS = ("bench_", "validate_", "reimage_", "provision_")
 
 
 class UnknownVariableError(RackproofError):
@@ -205,6 +208,49 @@ def check_given(given: Mapping[str, Any], root: Path, role: str) -> None:
         raise VariableValueError(
             f"given with -e: {' and '.join(chosen)}, of which one alone can choose: leave out one"
         )
+
+
+def check_not_empty(given: Mapping[str, Any], root: Path) -> None:
+    """Check that nothing given with -e is empty where a value is needed.
+
+    An empty choice would become the default: a whole suite in place of no benchmark, all probes in place of
+    none. It comes of a variable of the operator's own that is not set.
+
+    Args:
+        given: Names given with -e and their values.
+        root: The checkout.
+
+    Raises:
+        VariableValueError: One is empty.
+    """
+    empty = sorted(name for name in _never_empty(root) & given.keys() if _is_empty(given[name]))
+    if empty:
+        raise VariableValueError(
+            f"given with -e, but empty: {', '.join(empty)}; give a value, or leave it out to have the default"
+        )
+
+
+@functools.cache
+def _never_empty(root: Path) -> frozenset[str]:
+    """Return what chooses, and the jobs' variables whose default is a value."""
+    defaults: dict[str, Any] = {}
+    for path in sorted(root.glob("roles/*/defaults/*.yml")):
+        defaults |= _load(path) or {}
+    valued = {
+        name
+        for name, default in defaults.items()
+        if name.startswith(_JOBS) and not _is_template(default) and not _is_empty(default)
+    }
+    return frozenset({*CHOICES, *_EMPTY_IS_ALL, *valued})
+
+
+def _is_empty(value: Any) -> bool:
+    """Return whether a value holds nothing: no text, no entry, or entries that are all empty."""
+    if isinstance(value, Mapping):
+        return not value
+    if isinstance(value, (list, tuple)):
+        return all(_is_empty(one) for one in value)
+    return value is None or (isinstance(value, str) and not value.strip())
 
 
 def _nearest(name: str, known: Collection[str], cutoff: float) -> str:

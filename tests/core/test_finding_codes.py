@@ -14,6 +14,7 @@ from rackproof.core.finding_codes import JOBS, VERDICTS, find_code, near_codes, 
 from rackproof.core.records import Finding, Record, Verdict
 from rackproof.jobs.bench.planning import STILL_RUNNING
 from rackproof.jobs.bench.record import _ENDED_BADLY
+from rackproof.jobs.bench.required_evidence import RUN_BY_SLURM, RUN_OF_ROUND_06, RUN_ON_MACHINE
 from rackproof.logs import _reading
 from rackproof.logs.kernel_events import ACTIONS, Kind
 from rackproof.logs.nvidia_smi import _XML_FAULTS
@@ -27,9 +28,11 @@ KERNEL_KINDS = {kind for kind in get_args(Kind) if kind not in ("xid", "sxid")}
 EVIDENCE_CODES = sorted(
     {row.code for row in (*TOOL_EVIDENCE, *NODE_EVIDENCE, *GPU_EVIDENCE, *PORT_EVIDENCE) if row.state}
 )
+RUN_EVIDENCE = (*RUN_ON_MACHINE, *RUN_BY_SLURM, *RUN_OF_ROUND_06)
 MADE_WHILE_RUNNING: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
     ("rackproof/jobs/bench/record.py", "STILL_RUNNING"): lambda: [STILL_RUNNING],
     ("rackproof/jobs/bench/record.py", "code"): lambda: [code for code, _, _ in _ENDED_BADLY.values()],
+    ("rackproof/jobs/bench/required_evidence.py", "code"): lambda: {row.code for row in RUN_EVIDENCE},
     ("rackproof/jobs/bench/node_setup.py", "code"): lambda: ["storage_differs", "cache_differs"],
     ("rackproof/logs/_mlperf.py", "code"): lambda: ["negative_time", "no_time"],
     ("rackproof/logs/_reading.py", "meant"): lambda: [code for _, code in _reading._SLURM_CODES],

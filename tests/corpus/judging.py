@@ -25,6 +25,7 @@ from rackproof.jobs.validate import judge
 from rackproof.jobs.validate import tasks as validate_tasks
 from rackproof.nodes.answer_seal import sealed_answer
 from rackproof.store.night_store import NightRecord, read_night
+from tests.jobs.bench.log_states import stated_log
 
 ROOT = Path(__file__).resolve().parents[2]
 CORPUS = Path(__file__).resolve().parent
@@ -219,7 +220,7 @@ def _judge_run(name: str, case: Case, variables: Mapping[str, Any], results: Pat
         sku_gpus=gpus,
         sku_references=references,
         require_references=bool(variables.get("bench_require_references", True)),
-        job=_job_state(case.job, planned.run_id),
+        job=_job_state(case.job, planned.run_id, results / planned.run_id / "logs" / f"{planned.lead}.log"),
         failure="",
         command=[],
         texts={},
@@ -260,7 +261,7 @@ def _write_log(path: Path, name: str, kept: str, run_id: str, slurm: Mapping[str
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
 
 
-def _job_state(job: Mapping[str, Any], run_id: str) -> dict[str, Any]:
+def _job_state(job: Mapping[str, Any], run_id: str, log: Path) -> dict[str, Any]:
     """Return the state of a job as its supervisor writes it, sealed; a case has what is not a good end."""
     state = {
         "id": run_id,
@@ -269,6 +270,7 @@ def _job_state(job: Mapping[str, Any], run_id: str) -> dict[str, Any]:
         "exit_status": 0,
         "signal": None,
         "succeeded": job.get("exit_status", 0) == 0,
+        **stated_log(log),
         **{key: value.isoformat() if isinstance(value, datetime) else value for key, value in job.items()},
     }
     return {**state, "seal": job_seal(state)}

@@ -35,6 +35,8 @@ from rackproof.core.judging import SkuReferenceError, sku_references
 from rackproof.core.records import Node, Verdict, worst
 from rackproof.jobs.bench import planning
 from rackproof.jobs.bench import tasks as bench_tasks
+from rackproof.jobs.bench.planning import PlannedRun
+from rackproof.jobs.bench.required_evidence import SlurmJob, slurm_lacks
 from rackproof.jobs.bench.tasks import BenchError
 from rackproof.jobs.reimage import boot_reports, discovery, lifecycle, run_files
 from rackproof.jobs.reimage.bmc import BmcError
@@ -45,7 +47,7 @@ from rackproof.jobs.validate.fleet.drain_policy import DrainPolicy, decide_drain
 from rackproof.jobs.validate.fleet.healing import lacking_for
 from rackproof.jobs.validate.inventory import parse_limits, parse_node_expectation
 from rackproof.logs import FORMATS
-from rackproof.logs.run_sub import RunSubReader, run_sub_findings, run_sub_measurements
+from rackproof.logs.run_sub import RunScript, RunSubReader, run_sub_findings, run_sub_measurements
 from rackproof.nodes.answer_seal import answer_is_whole
 from rackproof.nodes.health_checks import check_node, check_sku, mark_fleetwide
 from rackproof.nodes.health_subjects import Expectation, HealthFinding
@@ -192,7 +194,7 @@ def _draw_night(chance: Random, name: str) -> NodeNight:
         findings=tuple(_draw_finding(chance) for _ in range(chance.randrange(3))),
         reasons=tuple(_draw_reason(chance) for _ in range(chance.randrange(3))),
         unreached=chance.choice(("", "", "no route")),
-        anew=_draw_codes(chance),
+        read_again=_draw_codes(chance),
         slurm=_draw_state(chance),
         hold=chance.choice((None, hold)),
     )
@@ -230,7 +232,7 @@ def check_decisions(drawn: tuple[Any, ...]) -> None:
             assert one.slurm.drained_by == "ours"
             assert one.hold is not None
             assert one.hold.codes
-            assert all(lacking_for(code, was.anew) == () for code in one.hold.codes)
+            assert all(lacking_for(code, was.read_again) == () for code in one.hold.codes)
         if one.plan == "drain":
             assert one.verdict is Verdict.FAIL
             assert not one.unreached
@@ -290,7 +292,9 @@ def _read_run_sub(lines: list[bytes]) -> tuple[Verdict, Any]:
         reader.line(number, line)
     output = reader.result()
     run_sub_measurements(output, "x")
+    run = PlannedRun.model_construct(launcher="slurm", nodes=_RUN_SUB_NODES)
     findings = run_sub_findings(output, _RUN_SUB_NODES, 4)
+    findings += slurm_lacks(SlurmJob(run, RunScript(), output))
     return worst([one.verdict for one in findings if one.verdict] or [Verdict.PASS]), output
 
 

@@ -10,14 +10,16 @@ import pytest
 
 from rackproof.analysis.mlperf.score import FolderScore, RunScore
 from rackproof.core.definitions import load_definition
-from rackproof.core.records import Measurement, Verdict
+from rackproof.core.records import Finding, Measurement, Verdict
 from rackproof.jobs.bench import mlperf_checks
 from rackproof.jobs.bench.planning import PlannedRun
+from rackproof.jobs.bench.required_evidence import SlurmJob, slurm_lacks
 from rackproof.logs import FORMATS, run_sub
 
 NODES = ("n1", "n2", "n3")
 END: dict[str, Any] = {
     "job": "7",
+    "name": "r",
     "state": "COMPLETED",
     "exit_code": "0:0",
     "nodes": ["n1", "n2", "n3"],
@@ -89,8 +91,16 @@ def read(tmp_path: Path, text: str) -> run_sub.RunSubOutput:
     return run_sub.read_run_sub(path)
 
 
+def all_findings(output: run_sub.RunSubOutput) -> list[Finding]:
+    """Return what the output of a run on three nodes shows against it, and what it lacks."""
+    script = run_sub.RunScript()
+    run = PlannedRun.model_construct(launcher="slurm", nodes=NODES)
+    lacks = slurm_lacks(SlurmJob(run, script, output))
+    return [*run_sub.run_sub_findings(output, NODES, 4, script=script), *lacks]
+
+
 def gating(tmp_path: Path, text: str) -> dict[str, str]:
-    found = run_sub.run_sub_findings(read(tmp_path, text), NODES, 4)
+    found = all_findings(read(tmp_path, text))
     return {one.code: one.message for one in found if one.verdict is not None}
 
 
@@ -100,7 +110,7 @@ def with_end(**changes: Any) -> str:
 
 def test_a_clean_run_has_nothing_against_it(tmp_path: Path) -> None:
     log = read(tmp_path, GOOD)
-    assert run_sub.run_sub_findings(log, NODES, 4) == []
+    assert all_findings(log) == []
     assert log.node_list == NODES
     assert log.samples == 3072
     assert log.phases == {"prolog": 16, "nccl_preflight": 10, "caches": 4, "run_and_time": 60}
@@ -201,7 +211,7 @@ def test_what_was_refused_is_reported_and_nothing_else(tmp_path: Path) -> None:
 def test_hostile_text_passes_nothing_and_raises_nothing(tmp_path: Path, text: str) -> None:
     path = tmp_path / "lead.log"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    found = run_sub.run_sub_findings(run_sub.read_run_sub(path), NODES, 4)
+    found = all_findings(run_sub.read_run_sub(path))
     assert any(one.verdict is not None and one.verdict.gates for one in found)
 
 

@@ -13,10 +13,11 @@ import pytest
 
 from rackproof.core import definitions
 from rackproof.core.definitions import DefinitionError
-from rackproof.core.records import Measurement, Node, Run, Verdict
+from rackproof.core.records import Finding, Measurement, Node, Run, Verdict
 from rackproof.jobs.bench import mlperf_checks, planning
 from rackproof.jobs.bench.launch_slurm import Site
-from rackproof.jobs.bench.planning import Plan
+from rackproof.jobs.bench.planning import Plan, PlannedRun
+from rackproof.jobs.bench.required_evidence import SlurmJob, slurm_lacks
 from rackproof.logs import FORMATS, run_sub, run_sub06
 
 MODELS = ("gnmt", "maskrcnn", "minigo", "resnet", "ssd", "translation")
@@ -190,6 +191,19 @@ Launching on node n1
 """
 
 
+SCRIPT = run_sub.RunScript()
+
+
+def all_findings(
+    path: Path, nodes: list[str], script: run_sub.RunScript = SCRIPT, run_id: str = ""
+) -> list[Finding]:
+    """Return what speaks against a run, and what it lacks, the causes first."""
+    output, launcher = run_sub06.read_run_sub06(path), run_sub.read_run_sub(path)
+    planned = PlannedRun.model_construct(launcher="docker", nodes=tuple(nodes))
+    found = run_sub06.run_sub06_findings(output, launcher, nodes, run_id=run_id, script=script)
+    return mlperf_checks.causes_first(found, slurm_lacks(SlurmJob(planned, script, launcher, output)))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "nodes", "code", "verdict"),
     [
@@ -216,11 +230,11 @@ def test_what_run_sub_prints_shows_what_its_status_hides(
 ) -> None:
     path = tmp_path / "n1.log"
     path.write_text(GOOD.replace(old, new) if old else GOOD)
-    found = run_sub06.run_sub06_findings(run_sub06.read_run_sub06(path), run_sub.read_run_sub(path), nodes)
+    found = all_findings(path, nodes)
     if not code:
         assert found == []
         return
-    assert (found[0].code, found[0].verdict) == (code, verdict)
+    assert (code, verdict) in [(one.code, one.verdict) for one in found]
 
 
 TOGETHER = {
@@ -230,6 +244,8 @@ TOGETHER = {
     "exit_code": "0:0",
     "nodes": ["n1", "n2"],
     "node_count": "2",
+    "start": "1700000000",
+    "end": "1700000900",
 }
 PAIR = GOOD.replace('{"status": 0}', json.dumps(TOGETHER)).replace(
     "Launching on node n1\n", "Launching on node n1\n1: Launching on node n2\n"
@@ -256,9 +272,7 @@ def test_several_nodes_are_those_of_slurms_record(
 ) -> None:
     path = tmp_path / "n1.log"
     path.write_text(PAIR.replace(old, new) if old else PAIR)
-    found = run_sub06.run_sub06_findings(
-        run_sub06.read_run_sub06(path), run_sub.read_run_sub(path), ["n1", "n2"], run_id="r"
-    )
+    found = all_findings(path, ["n1", "n2"], run_id="r")
     assert {(one.code, one.verdict) for one in found} == ({(code, verdict)} if code else set())
 
 
@@ -269,17 +283,16 @@ def test_several_nodes_are_those_of_slurms_record(
 def test_an_end_without_a_status_is_none(tmp_path: Path, end: object, code: str) -> None:
     path = tmp_path / "n1.log"
     path.write_text(GOOD.replace('{"status": 0}', json.dumps(end)))
-    found = run_sub06.run_sub06_findings(run_sub06.read_run_sub06(path), run_sub.read_run_sub(path), ["n1"])
+    found = all_findings(path, ["n1"])
     assert [(one.code, one.verdict) for one in found] == [(code, Verdict.UNPROVEN)]
 
 
 def test_a_script_that_names_no_node_is_declared(tmp_path: Path) -> None:
     path = tmp_path / "n1.log"
     path.write_text(GOOD.replace("Launching on node n1\n", ""))
-    output, launcher = run_sub06.read_run_sub06(path), run_sub.read_run_sub(path)
     script = run_sub.RunScript(lacks=("node_list",))
-    assert run_sub06.run_sub06_findings(output, launcher, ["n1"], script=script) == []
-    assert [one.code for one in run_sub06.run_sub06_findings(output, launcher, ["n1"])] == ["nodes_unknown"]
+    assert all_findings(path, ["n1"], script) == []
+    assert [one.code for one in all_findings(path, ["n1"])] == ["nodes_unknown"]
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from rackproof_ansible.known_variables import (
     check_given,
     check_misspelt_prefixes,
     check_names,
+    check_not_empty,
     check_settable,
     hosts_to_check,
     known_variables,
@@ -186,8 +187,8 @@ def test_what_is_documented_or_not_ours_can_be_given(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("bench_repeats", 0),
         ("bench_repeats", -1),
+        ("bench_repeats", ""),
         ("bench_repeats", "no"),
         ("bench_repeats", True),
         ("bench_repeats", None),
@@ -287,7 +288,7 @@ def test_a_choice_and_a_sites_own_variables_are_taken(role: str, name: str) -> N
 def test_choices_that_contradict_each_other_are_refused(names: tuple[str, ...]) -> None:
     with pytest.raises(VariableValueError, match=f"{names[0]} and {names[1]}, of which one alone"):
         check_given(dict.fromkeys(names, "gemm"), ROOT, "bench")
-    check_given({names[0]: "gemm", names[1]: ""}, ROOT, "bench")
+    check_given({names[0]: "gemm"}, ROOT, "bench")
 
 
 @pytest.mark.parametrize(
@@ -318,3 +319,47 @@ def test_a_mistake_in_a_benchmark_is_shown_once_without_its_causes(
     error, result = " ".join(done.stdout.split()).split("fatal: [", 1)
     assert (error.count(once), result.count(once)) == (1, 1), done.stdout
     assert "validation error" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("value", ["", "  ", None, [], [""], [[]], [None, " "], {}])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("benchmark", "suite", "bench_benchmarks", "bench_suite"),
+        *(
+            "validate_probes",
+            "validate_nodes",
+            "validate_paths",
+            "validate_probe_python",
+            "validate_probe_device",
+        ),
+        *("reimage_method", "reimage_bmc_protocol", "reimage_known_hosts"),
+        *("bench_home", "bench_image", "bench_repeats", "provision_batch"),
+    ],
+)
+def test_an_empty_choice_is_refused_and_does_not_become_the_default(name: str, value: object) -> None:
+    with pytest.raises(VariableValueError, match=f"given with -e, but empty: {name}; ") as refused:
+        check_not_empty({name: value, "mine": ""}, ROOT)
+    assert str(refused.value).count(". ") == 0
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"bench_partition": ""},
+        {"bench_parameters": {}},
+        {"reimage_wipe": []},
+        {"validate_hostname": ""},
+        {"bench_repeats": 0},
+        {"validate_drain": False},
+        {"benchmark": "gemm", "bench_sku": ""},
+        {"benchmark": ["gemm", ""]},
+        {"mine": None},
+    ],
+)
+def test_what_may_be_empty_may_be_given_so(given: dict[str, object]) -> None:
+    check_not_empty(given, ROOT)
+
+
+def test_as_many_repeats_as_a_result_needs_can_be_asked_for() -> None:
+    check_bounds({"bench_repeats": 0})

@@ -43,6 +43,8 @@ def judged(root: Path, name: str, **measured: float) -> Run:
         "succeeded": True,
         "started": 1_700_000_000,
         "ended": 1_700_000_021,
+        "log_bytes": 400,
+        "log_sha256": "a" * 64,
     }
     log = parse(
         io.BytesIO(log_text(planned.run_id, **measured).encode()),

@@ -133,6 +133,7 @@ def accept_command(run_id: str | None, listed: bool, despite: str, results: Path
         def note(references: int) -> None:
             note_acceptance(results, "accept", run.run_id, references, despite)
 
+        unbounded = store.unbounded_metrics(run.run_id)
         # By the whole id: the operator may have given its beginning.
         count = store.accept(run.run_id, note=note, bounding=bounding_acceptances(results), despite=despite)
         if not count:
@@ -142,6 +143,13 @@ def accept_command(run_id: str | None, listed: bool, despite: str, results: Path
     nodes = ", ".join(node.name for node in run.nodes)
     references = f"{_references(count)} from {run.run_id}"
     click.echo(f"accepted {sanitize(references + (f' for {nodes}' if nodes else ''), 600)}")
+    if unbounded:
+        click.echo(
+            f"unproven: no independent reference of {sanitize(', '.join(unbounded), 300)}: no data sheet, no "
+            "other machine of its kind, and no earlier acceptance show that this machine is sound. If it is "
+            "slow today, later runs pass as slow: put the SKU's number into bench_sku_references, or "
+            "measure a second machine"
+        )
 
 
 @click.command("withdraw")

@@ -678,6 +678,11 @@ def select_benchmarks(
                 raise UnknownBenchmarkError(f"no benchmark `{name}`{_near(name, definitions)}")
         return [definitions[name] for name in dict.fromkeys(benchmarks)]
     known = benchmarks_by_suite(definitions)
+    if not suite:
+        raise UnknownBenchmarkError(
+            "neither a benchmark nor a suite is named: give one (-e benchmark=NAME, -e suite=NAME)"
+            f"{_near('', known)}"
+        )
     if suite not in known:
         raise UnknownBenchmarkError(f"no suite `{suite}`{_near(suite, known)}")
     return [definitions[name] for name in known[suite]]

@@ -47,6 +47,7 @@ class RequiredEvidence(Generic[Subject]):
         verdicts: Verdict by state, where it is another than ``unproven``. A hung tool is never milder than
             a failed one.
         harmless: Why its absence proves nothing against the subject; only with a reason it may pass.
+        without: What is not known without it, in words for an operator; empty where its name says it.
     """
 
     name: str
@@ -57,6 +58,7 @@ class RequiredEvidence(Generic[Subject]):
     needed: Callable[[Subject], bool] = lambda subject: True
     verdicts: Mapping[EvidenceState, Verdict] = field(default_factory=dict)
     harmless: str = ""
+    without: str = ""
 
     def __post_init__(self) -> None:
         if self.verdicts.get(EvidenceState.THERE) is not None:
@@ -90,7 +92,8 @@ def lacking_evidence(
         state = row.state(subject)
         verdict = row.verdict_of(state)
         if verdict is not None:
-            message = f"{row.name} ({row.read_from}): {state.value}; {row.remedy}"
+            without = f"{row.without}: " if row.without else ""
+            message = f"{without}{row.name} ({row.read_from}): {state.value}; {row.remedy}"
             yield LackingEvidence(row.code, row.name, state, verdict, message)
 
 

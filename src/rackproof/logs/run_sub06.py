@@ -21,6 +21,7 @@ from rackproof.logs.run_sub import (
     RunScript,
     RunSubOutput,
     slurm_record_findings,
+    state_findings,
 )
 
 _CLEARED = re.compile(r":::MLL \S+ cache_clear: .*\"value\": *true", re.IGNORECASE)
@@ -91,7 +92,7 @@ def run_sub06_findings(
     run_id: str = "",
     script: RunScript = RunScript(),  # noqa: B008  (it cannot be changed)
 ) -> list[Finding]:
-    """Return what the output shows against the run, and what it would have to show and does not.
+    """Return what the output shows against the run; what it has to show and does not is a row of a table.
 
     Args:
         output: What was read here.
@@ -108,14 +109,15 @@ def run_sub06_findings(
         findings.append(_hang_finding(hang))
     for line, text in output.errors:
         findings.append(_finding("run_sub_error", Verdict.FAIL, f"run.sub reports: {text}", line))
-    if len(asked_nodes) > 1:
+    by_slurm = len(asked_nodes) > 1
+    if by_slurm:
         ended = slurm_record_findings(launcher.end, asked_nodes, run_id)
     else:
         ended = _end_findings(launcher.end)
-    if not output.trained and any(finding.verdict is Verdict.FAIL for finding in [*findings, *ended]):
-        # Before the training began, absent nodes and caches only follow from what ended the run.
+    if ended_before_training06(output, launcher, by_slurm=by_slurm):
+        # What is wrong with nodes and caches only follows from what ended the run.
         return [*findings, *ended]
-    findings += [*_node_findings(output, asked_nodes, script), *ended]
+    findings += [*_node_findings(output, asked_nodes), *ended]
     none_cleared = "cache_clearing" in script.lacks and not output.caches_cleared
     if output.caches_cleared < len(asked_nodes) and not none_cleared:
         message = f"the page cache was cleared on {output.caches_cleared} of {len(asked_nodes)} nodes"
@@ -131,31 +133,36 @@ def _hang_finding(hang: Mapping[str, Any]) -> Finding:
     return _finding("hung_at_step", Verdict.FAIL, message)
 
 
+def ended_before_training06(output: RunSub06Output, launcher: RunSubOutput, *, by_slurm: bool) -> bool:
+    """Whether a run ended before its training began, by something that fails it.
+
+    Args:
+        output: What was read of the run script.
+        launcher: What was read of the launcher.
+        by_slurm: Whether Slurm ran it, as it runs several nodes.
+    """
+    if output.trained:
+        return False
+    ended = state_findings(launcher.end) if by_slurm else _end_findings(launcher.end)
+    hang = isinstance(launcher.launcher_report.get("hang"), dict)
+    return hang or bool(output.errors) or any(one.verdict is Verdict.FAIL for one in ended)
+
+
 def _end_findings(end: Mapping[str, Any]) -> list[Finding]:
-    """Return a finding where the launcher on one node did not report a good end."""
-    if not end:
-        return [_finding("no_end", Verdict.UNPROVEN, "the launcher reported no end of run.sub")]
-    status, state = end.get("status"), end.get("state")
+    """Return a finding where the launcher on one node reported another end than a good one."""
+    status, state = end.get("status", 0), end.get("state")
     if state is not None and state != "COMPLETED":
         message = f"Slurm job {sanitize(end.get('job'), 20)} ended as {sanitize(state, 40) or 'unknown'}"
         return [_finding("slurm_state", Verdict.FAIL, message)]
     if type(status) is int and status != 0:
         return [_finding("run_sub_status", Verdict.FAIL, f"run.sub ended with {sanitize(status, 20)}")]
-    if status != 0 or isinstance(status, bool):
-        message = "the launcher did not report with what status run.sub ended"
-        return [_finding("no_end", Verdict.UNPROVEN, message)]
     return []
 
 
-def _node_findings(output: RunSub06Output, asked_nodes: Sequence[str], script: RunScript) -> list[Finding]:
+def _node_findings(output: RunSub06Output, asked_nodes: Sequence[str]) -> list[Finding]:
     """Compare the nodes asked for with those that run.sub started the training on."""
     started = len(set(output.nodes))
-    if not started:
-        if "node_list" in script.lacks:
-            return []
-        message = "the log does not show on which nodes run.sub started the training (Launching on node)"
-        return [_finding("nodes_unknown", Verdict.UNPROVEN, message)]
-    if started == len(asked_nodes):
+    if started in (0, len(asked_nodes)):
         return []
     # By their number alone: the names are those that the nodes give themselves.
     message = f"run.sub trained on {started} nodes, {len(asked_nodes)} were asked for"

@@ -118,10 +118,10 @@ class Hold(Record):
 class NodeNight(Record):
     """A node in one night. ``plan`` is what should be done, ``why`` the reason, ``did`` what was done.
 
-    ``measured`` means that there are numbers of the last 24 hours; ``anew``, of a node that nights keep
+    ``measured`` means that there are numbers of the last 24 hours; ``read_again``, of a node that nights keep
     drained, names what was measured since the night before: metrics, and programs that found nothing wrong;
-    and, with ``health:``, what of its health was read tonight. The key keeps its name: earlier nights must
-    stay readable.
+    with ``fleet:`` and ``drift:``, what a metric was compared with; and, with ``health:``, what of its health
+    was read tonight.
     """
 
     node: str
@@ -132,7 +132,8 @@ class NodeNight(Record):
     findings: tuple[HealthFinding, ...] = ()
     reasons: tuple[NightReason, ...] = ()
     measured: bool = False
-    anew: tuple[str, ...] = ()
+    # Earlier versions wrote it under another name.
+    read_again: tuple[str, ...] = Field(default=(), validation_alias=AliasChoices("read_again", "anew"))
     unreached: str = ""
     slurm: SlurmState | None = None
     hold: Hold | None = None

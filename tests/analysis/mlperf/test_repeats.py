@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 from collections.abc import Callable
@@ -495,3 +496,60 @@ def test_a_crash_after_the_end_is_a_remark_in_parse_and_score(tmp_path: Path, li
     assert (parsed.verdict, found in {one.code for one in score.findings}) == (Verdict.PASS, True)
     assert any(reason.startswith("result_2.txt") for reason in score.reasons)
     assert not any(one.verdict for one in score.findings if one.code == found)
+
+
+# -- copies as traces: no checker, milliseconds -------------------------------------------------------
+
+
+def trace_of_lines(file: str, lines: Lines) -> RunTrace:
+    """Return the course of a log, with its seed."""
+    events = [json.loads(line.partition(":::MLLOG ")[2]) for line in lines if ":::MLLOG " in line]
+    one = trace_of_events(
+        file, [(e["time_ms"] / 1000, e["key"], e["value"], e.get("metadata") or {}) for e in events]
+    )
+    one.seeds = {str(e["value"]) for e in events if e["key"] == "seed"}
+    return one
+
+
+def clocked(lines: Lines, clock: Callable[[float], float], seed: int) -> Lines:
+    """Return the log by another clock, a function of the milliseconds since the log's first moment."""
+
+    def moved(match: re.Match[str]) -> str:
+        return f'"time_ms": {START_MS + round(clock(int(match[1]) - START_MS))}'
+
+    return [re.sub(r'"time_ms": (\d+)', moved, line) for line in shifted(lines, 0, seed=seed)]
+
+
+@pytest.mark.parametrize(
+    "clock",
+    [
+        lambda ms, n: ms - n * 3_600_001,
+        lambda ms, n: ms + n * 86_400_000 * 40,
+        lambda ms, n: ms + n * 7_777_777.5,
+        lambda ms, n: ms * (1 - n / 25) + n * 9_000_000,
+        lambda ms, n: ms * 0.97**n + n * 9_000_000,
+        lambda ms, n: ms * 1.003**n + n * 9_000_000,
+        lambda ms, n: ms + 900 * math.sin(ms / 20_000 + n) + n * 9_000_000,
+        lambda ms, n: min(ms, 300_000) + max(ms - 300_000, 0) * 0.8 + n * 9_000_000,
+    ],
+    ids=[
+        *("earlier", "forty days later", "by half a millisecond more"),
+        *("compressed evenly", "compressed more and more", "stretched", "jittered", "half of it compressed"),
+    ],
+)
+@pytest.mark.parametrize("seeds", [(1, 2, 3), (4711, 815, 42), (2**31 - 1, 7_000_000_001, 10**12)])
+def test_copies_by_another_clock_and_with_other_seeds_are_one_run(
+    clock: Callable[[float, int], float], seeds: tuple[int, ...]
+) -> None:
+    base = long_result(0)
+    traces = [trace_of_lines("a", base)]
+    for number, seed in enumerate(seeds, 1):
+        copy = clocked(base, lambda ms, n=number: clock(ms, n), seed)
+        traces.append(trace_of_lines(f"copy-{number}", copy))
+    found = list(compare_runs(traces, ruleset="5.1.0", usage="training"))
+    # Each of the copies, and none only because of its seed or its speed.
+    assert {one.source.file for one in found if one.code == "same_run" and one.source} == {
+        *("copy-1", "copy-2", "copy-3")
+    }
+    genuine_ones = [trace_of_lines(str(n), long_result(n, minutes=10 + n / 50)) for n in range(10)]
+    assert list(compare_runs(genuine_ones, ruleset="5.1.0", usage="training")) == []

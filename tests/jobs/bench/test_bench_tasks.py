@@ -16,6 +16,7 @@ from rackproof.jobs.bench.record import job_seal
 from rackproof.jobs.bench.tasks import BenchError, Choice, NodeAnswer, PlanOutcome
 from rackproof.store.run_folder import read_run, write_run
 from rackproof.store.sealed_json import seal_json
+from tests.jobs.bench.log_states import stated_log
 
 TEXT = """\
 name: NAME
@@ -82,6 +83,7 @@ class Site:
             "succeeded": True,
             "started": 0,
             "ended": 4,
+            **stated_log((log or "").encode()),
         }
         options = {
             "facts": {planned.lead: FACTS},

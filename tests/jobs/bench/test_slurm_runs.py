@@ -17,8 +17,9 @@ from rackproof.core.judging import SkuReference, parse_sku_reference
 from rackproof.core.records import Node, Run
 from rackproof.jobs.bench import mlperf_checks, planning, record
 from rackproof.jobs.bench.launch_slurm import Site
-from rackproof.jobs.bench.required_evidence import Evidence
+from rackproof.jobs.bench.required_evidence import Evidence, SlurmJob, slurm_lacks
 from rackproof.logs import FORMATS, run_sub
+from tests.jobs.bench.log_states import stated_log
 
 NODES = [f"node{number:02}" for number in range(1, 19)]
 YEAR_S = 365 * 86400
@@ -141,9 +142,10 @@ class SlurmRun:
         report = f":::RACKPROOF {json.dumps({'end': self.end})}\n" if self.end else ""
         path.write_text(self.log + report)
         nodes = tuple(Node(name=name) for name in NODES)
+        job = {**stated_log(path), **self.job}
         done = record.write_record(
             self.planned,
-            Evidence(nodes=nodes, job={"seal": record.job_seal(self.job), **self.job}),
+            Evidence(nodes=nodes, job={"seal": record.job_seal(job), **job}),
             folder,
             require_references=False,
             sku_references=references or [],
@@ -239,13 +241,13 @@ def test_a_cache_cleared_during_the_training_was_not_cleared_before_it(run: Slur
         ({"nodes": [*NODES, "node19"]}, "wrong_nodes", "node19 was not asked for"),
         ({"node_count": "2"}, "wrong_nodes", "had 2 nodes by Slurm"),
         ({"state": "FAILED"}, "slurm_state", "ended as FAILED"),
-        ({"state": ""}, "slurm_state", "ended as unknown"),
-        ({"state": None}, "slurm_state", "ended as unknown"),
+        ({"state": ""}, "slurm_state", "does not show how"),
+        ({"state": None}, "slurm_state", "does not show how"),
         ({"exit_code": "1:0"}, "slurm_state", "COMPLETED 1:0"),
         ({"exit_code": ""}, "slurm_state", "with what status"),
         ({"name": "20250101T000000Z-another-abcdef"}, "another_job", "is called 20250101"),
         ({"job": "173"}, "another_job", "is of Slurm job 174, not of 173"),
-        ({"job": ""}, "another_job", "is of Slurm job 174, not of (no number)"),
+        ({"job": ""}, "another_job", "does not show the job's number"),
         ({"start": "Unknown"}, "slurm_times", "does not show when"),
         ({"end": None}, "slurm_times", "does not show when"),
         ({"start": True}, "slurm_times", "does not show when"),
@@ -491,3 +493,105 @@ def test_removing_markers_makes_no_bad_run_better(run: SlurmRun, damage: int, al
     run.log = LINES[damage](run.log)
     run.without(also)
     assert run.record().verdict in ("unproven", "fail")
+
+
+def placed(hosts: list[str]) -> str:
+    """Return the lines with which nccl-tests names the host and the device of each rank."""
+    return "".join(
+        f"#  Rank {rank:2} Group  0 Pid {4000 + rank} on {host} device {rank % 4:2} [0x1b] NVIDIA GB300\n"
+        for rank, host in enumerate(hosts)
+    )
+
+
+def training_step(run: SlurmRun, nodes: str) -> dict[str, Any]:
+    """Return the step that trained, as Slurm reports it, on other nodes."""
+    return {**run.end["steps"][0], "nodes": nodes}
+
+
+@pytest.mark.parametrize(
+    ("hosts", "words"),
+    [
+        ([NODES[0]] * 72, "node01 has 72 ranks"),
+        ([host for host in NODES[:9] for _ in range(8)], "node01 has 8 ranks"),
+        ([host for host in [NODES[0], NODES[0], *NODES[2:]] for _ in range(4)], "node02 has none"),
+        ([host for host in [*NODES[:17], "node19"] for _ in range(4)], "node19 was not asked for"),
+        ([NODES[0], *NODES[:17] * 4, *NODES[17:] * 3], "node01 has 5 ranks"),
+    ],
+    ids=["all on one node", "half of the nodes", "one node twice", "a foreign node", "one rank moved"],
+)
+def test_ranks_of_the_preflight_that_sit_elsewhere_are_unproven(
+    run: SlurmRun, hosts: list[str], words: str
+) -> None:
+    run.replace("#       size ", placed(hosts) + "#       size ")
+    recorded = run.record()
+    assert (recorded.verdict, gating(recorded)) == ("unproven", {"wrong_ranks"})
+    assert words in " ".join(recorded.reasons)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [
+        ("node01", "node02 took no part"),
+        ("node[01-17],node19", "node19 was not asked for"),
+        ("node[01-09]", "node10 took no part"),
+        ("", "node01 took no part"),
+    ],
+)
+def test_ranks_of_the_training_that_sit_elsewhere_are_unproven(run: SlurmRun, nodes: str, words: str) -> None:
+    run.end["steps"] = [training_step(run, nodes)]
+    recorded = run.record()
+    assert (recorded.verdict, gating(recorded)) == ("unproven", {"wrong_nodes"})
+    assert words in " ".join(recorded.reasons)
+
+
+@pytest.mark.parametrize("name", ["{}", "{}.cluster.example", "10-0-0-{}"])
+def test_ranks_in_their_places_pass_whatever_the_hosts_call_themselves(run: SlurmRun, name: str) -> None:
+    hosts = [name.format(node).partition(".")[0] for node in NODES for _ in range(4)]
+    run.replace("#       size ", placed(hosts) + "#       size ")
+    assert gating(run.record()) == set()
+
+
+def test_a_published_log_of_eight_nodes_has_its_ranks_in_their_places() -> None:
+    # One of Google's stable_diffusion runs on 8 times 8 H200s: the order of its hosts is Slurm's own.
+    hosts = [f"a3u5702-a3ultranodeset-{number}" for number in (7, 14, 5, 6, 12, 10, 11, 13)]
+    ranks = [host for host in hosts for _ in range(8)]
+    assert run_sub._placement_findings(ranks, sorted(hosts), 8) == []
+    (found,) = run_sub._placement_findings([*ranks[:-1], hosts[0]], sorted(hosts), 8)
+    assert found.code == "wrong_ranks"
+
+
+LACKS = [
+    ("RUNANDTIME_STOP", "no_start_marker", "does not show run.sub's training whole"),
+    (":::DLPAL", "nodes_unknown", "does not show on which nodes it ran"),
+    (r"vm\.drop_caches|Clearing cache", "cache_not_cleared", "no sign in the log"),
+    ("NCCL_TEST_STOP", "nccl_preflight", "does not show the NCCL preflight whole"),
+]
+
+
+@pytest.mark.parametrize(("pattern", "code", "words"), LACKS)
+def test_what_lacks_is_found_by_its_row_and_not_by_a_check(
+    run: SlurmRun, pattern: str, code: str, words: str
+) -> None:
+    run.without(pattern)
+    reader = run_sub.RunSubReader()
+    for number, line in enumerate(run.log.encode().splitlines(keepends=True), 1):
+        reader.line(number, line)
+    output = reader.result().model_copy(update={"launcher_report": {"end": run.end}})
+    script = mlperf_checks.run_script(run.planned)
+    checks = run_sub.run_sub_findings(output, NODES, 4, run_id=run.planned.run_id, script=script)
+    (lack,) = slurm_lacks(SlurmJob(run.planned, script, output))
+    assert [one.code for one in checks if one.verdict] == []
+    assert (lack.code, lack.verdict) == (code, "unproven")
+    assert words in lack.message
+
+
+def test_what_ended_a_job_comes_before_what_lacks_because_of_it(run: SlurmRun) -> None:
+    run.without("RUNANDTIME_ST|Starting with 72")
+    run.log += (
+        "slurmstepd: error: Couldn't find the specified plugin name for mpi/pmix looking at all files\n"
+    )
+    run.end = {}
+    recorded = run.record()
+    codes = [one.code for one in recorded.findings if one.verdict]
+    assert codes[:2] == ["no_mpi", "no_end"]
+    assert "ranks_unknown" not in codes

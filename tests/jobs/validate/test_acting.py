@@ -122,12 +122,12 @@ def test_with_half_the_rack_unreachable_nobody_is_drained() -> None:
 def test_a_drain_of_ours_ends_after_two_passes_and_not_before() -> None:
     before: dict[str, NodeNight] = {"n01": night("n01", hold=Hold(since="N1", codes=("xid_79",)))}
     steps = [
-        (night("n01", by="ours", anew=READ), "", 1),
+        (night("n01", by="ours", read_again=READ), "", 1),
         (night("n01", by="ours", verdict=Verdict.UNPROVEN), "", 1),
         (night("n01", by="ours", verdict=Verdict.UNPROVEN, unreached="no answer"), "", 1),
         (night("n01", finding("n01", "xid_48"), by="ours"), "", 0),
-        (night("n01", by="ours", anew=READ), "", 1),
-        (night("n01", by="ours", anew=READ, verdict=Verdict.DEGRADED), "return", 2),
+        (night("n01", by="ours", read_again=READ), "", 1),
+        (night("n01", by="ours", read_again=READ, verdict=Verdict.DEGRADED), "return", 2),
     ]
     for step, (one, plan, passes) in enumerate(steps):
         now = NOW + timedelta(days=step)
@@ -150,14 +150,14 @@ def test_a_measurement_that_failed_has_to_be_measured_again() -> None:
         "floor:gemm_best (gemm_best)"
     )
     (once,), _ = decide_drains(
-        [night("n01", by="ours", anew=("gemm_best",))], {"n01": still}, members(18), "N3", LATER
+        [night("n01", by="ours", read_again=("gemm_best",))], {"n01": still}, members(18), "N3", LATER
     )
     assert once.hold is not None
     assert once.hold.passes == 1
 
 
 @pytest.mark.parametrize(
-    ("code", "anew", "passes"),
+    ("code", "read_again", "passes"),
     [
         ("xid_79", READ, 1),
         ("xid_79", (), 0),
@@ -166,6 +166,17 @@ def test_a_measurement_that_failed_has_to_be_measured_again() -> None:
         ("floor:kernel_log", READ, 0),
         ("floor:gemm_best dtype=bf16", ("gemm_best dtype=bf16",), 1),
         ("fleet:gemm_best dtype=bf16", ("gemm_best dtype=fp8", "memory_copy", "job"), 0),
+        # A lone measurement compares nothing; neither does another comparison, or another metric's.
+        ("fleet:gemm_best dtype=bf16", ("gemm_best dtype=bf16", "job"), 0),
+        ("fleet:gemm_best dtype=bf16", ("gemm_best dtype=bf16", "drift:gemm_best dtype=bf16"), 0),
+        ("fleet:gemm_best dtype=bf16", ("fleet:gemm_best dtype=fp8", "gemm_best dtype=bf16"), 0),
+        ("fleet:gemm_best dtype=bf16", ("fleet:gemm_best dtype=bf16", "gemm_best dtype=bf16"), 1),
+        ("fleet:gemm_best", ("fleet:gemm_best dtype=bf16", "gemm_best dtype=bf16"), 1),
+        ("drift:memory_copy", ("memory_copy", "job"), 0),
+        ("drift:memory_copy", ("memory_copy", "fleet:memory_copy"), 0),
+        ("drift:memory_copy", ("memory_copy", "fleet:memory_copy", "drift:memory_copy"), 1),
+        ("drift:gemm_best", ("gemm_best dtype=bf16", "fleet:gemm_best dtype=bf16"), 0),
+        ("drift:gemm_best", ("gemm_best dtype=bf16", "drift:gemm_best dtype=bf16"), 1),
         # Slurm keeps the first word alone.
         ("floor:gemm_best", ("gemm_best dtype=bf16",), 1),
         ("floor:gemm_best", ("gemm_best_of dtype=bf16",), 0),
@@ -183,19 +194,45 @@ def test_a_measurement_that_failed_has_to_be_measured_again() -> None:
         ("pair:fabric", ("job",), 0),
     ],
 )
-def test_a_pass_is_one_of_what_failed(code: str, anew: tuple[str, ...], passes: int) -> None:
+def test_a_pass_is_one_of_what_failed(code: str, read_again: tuple[str, ...], passes: int) -> None:
     before = {"n01": night("n01", hold=Hold(since="N1", codes=(code,)))}
     (one,), _ = decide_drains(
-        [night("n01", by="ours", measured=True, anew=anew)], before, members(18), "N2", NOW
+        [night("n01", by="ours", measured=True, read_again=read_again)], before, members(18), "N2", NOW
     )
     assert one.hold is not None
     assert one.hold.passes == passes
 
 
+@pytest.mark.parametrize("check", ["fleet", "drift"])
+def test_what_a_comparison_drained_returns_after_two_nights_that_compare_it_again(check: str) -> None:
+    code = f"{check}:memory_copy"
+    before = {"n01": night("n01", hold=Hold(since="N1", codes=(code,)))}
+    alone, again = ("memory_copy", "job"), ("memory_copy", f"{check}:memory_copy")
+    steps = [(alone, "", 0), (again, "", 1), (alone, "", 1), (alone, "", 1), (again, "return", 2)]
+    for step, (read, plan, passes) in enumerate(steps):
+        one = night("n01", by="ours", measured=True, read_again=read)
+        now = NOW + timedelta(days=step)
+        (decided,), _ = decide_drains([one], before, members(18, ("n01",)), f"N{step + 2}", now)
+        assert (decided.plan, decided.hold and decided.hold.passes) == (plan, passes), decided.why
+        if not plan and read == alone:
+            assert f"{code} (memory_copy, " in decided.why
+        before = {"n01": decided}
+
+
+@pytest.mark.parametrize("check", ["fleet", "drift", "floor"])
+def test_a_number_that_is_degraded_still_is_not_well(check: str) -> None:
+    before = {"n01": night("n01", hold=Hold(since="N1", codes=(f"{check}:memory_copy",), passes=1))}
+    slow = NightReason(check=check, verdict=Verdict.DEGRADED, metric="memory_copy", text="a little slow")
+    read = ("memory_copy", "fleet:memory_copy", "drift:memory_copy")
+    one = night("n01", by="ours", verdict=Verdict.DEGRADED, reasons=(slow,), read_again=read)
+    (decided,), _ = decide_drains([one], before, members(18, ("n01",)), "N2", LATER)
+    assert (decided.plan, decided.why) == ("", f"stays drained: not well yet: {check}:memory_copy")
+
+
 def test_a_drain_of_ours_of_which_nothing_has_the_cause_is_not_lifted() -> None:
     before: dict[str, NodeNight] = {}
     for number in range(3):
-        one = night("n01", by="ours", anew=READ)
+        one = night("n01", by="ours", read_again=READ)
         now = NOW + timedelta(days=number)
         (decided,), _ = decide_drains([one], before, members(18, ("n01",)), f"N{number}", now)
         assert (decided.plan, decided.hold) == ("", Hold(since="N0"))
@@ -225,7 +262,7 @@ def test_two_runs_are_two_nights_only_hours_apart(
     before: dict[str, NodeNight] = {"n01": night("n01", hold=Hold(since="N0", codes=("xid_79",)))}
     for number, hour in enumerate(apart):
         assert not plans(tuple(before.values()))
-        one = night("n01", by="ours", anew=READ)
+        one = night("n01", by="ours", read_again=READ)
         now, policy = NOW + timedelta(hours=hour), DrainPolicy(hours=hours)
         (decided,), _ = decide_drains([one], before, members(18, ("n01",)), f"N{number + 1}", now, policy)
         before = {"n01": decided}
@@ -238,7 +275,7 @@ def test_two_runs_are_two_nights_only_hours_apart(
 def test_a_pass_that_an_earlier_version_counted_without_its_time_counts_from_now_on() -> None:
     before = {"n01": night("n01", hold=Hold(since="N0", codes=("xid_79",), passes=1))}
     for now, plan in ((NOW, ""), (NOW + timedelta(hours=1), ""), (LATER, "return")):
-        (one,), _ = decide_drains([night("n01", by="ours", anew=READ)], before, members(18), "N2", now)
+        (one,), _ = decide_drains([night("n01", by="ours", read_again=READ)], before, members(18), "N2", now)
         assert one.plan == plan, one.why
         before = {"n01": one}
 
@@ -247,7 +284,7 @@ def test_a_pass_that_an_earlier_version_counted_without_its_time_counts_from_now
 def test_what_is_degraded_or_a_hint_still_is_not_well(verdict: Verdict) -> None:
     before = {"n01": night("n01", hold=Hold(since="N0", codes=("throttled",), passes=1))}
     seen = finding("n01", "throttled", verdict=verdict, confidence="hint")
-    one = night("n01", seen, by="ours", verdict=Verdict.DEGRADED, anew=("health:throttling",))
+    one = night("n01", seen, by="ours", verdict=Verdict.DEGRADED, read_again=("health:throttling",))
     (decided,), _ = decide_drains([one], before, members(18), "N1", LATER)
     assert (decided.plan, decided.why) == ("", "stays drained: not well yet: throttled")
 
@@ -279,7 +316,7 @@ def test_partitions_are_read_from_sinfo() -> None:
 
 def test_a_policy_of_one_pass() -> None:
     before = {"n01": night("n01", hold=Hold(since="N0", codes=("xid_79",)))}
-    one, policy = night("n01", by="ours", anew=READ), DrainPolicy(passes=1)
+    one, policy = night("n01", by="ours", read_again=READ), DrainPolicy(passes=1)
     (one,), _ = decide_drains([one], before, members(18), "N1", NOW, policy)
     assert one.plan == "return"
 
@@ -299,7 +336,7 @@ def test_where_the_nights_are_lost_slurm_remembers_what_failed(reason: str, plan
     for number in range(2):
         now = NOW + timedelta(days=number)
         (one,), _ = decide_drains(
-            [night("n01", slurm=state, anew=READ)], before, members(18), f"N{number}", now
+            [night("n01", slurm=state, read_again=READ)], before, members(18), f"N{number}", now
         )
         before = {"n01": one}
     assert one.plan == plan, one.why

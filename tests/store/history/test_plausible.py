@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 import pytest
@@ -346,3 +347,98 @@ def test_numbers_that_are_refused_can_be_accepted_with_a_reason(store: Store) ->
     store.keep(run("run-2", verdict=Verdict.DEGRADED, reasons=("slow",)))
     with pytest.raises(HistoryError, match="slow"):
         store.accept("run-2", despite="so what")
+
+
+def machine(number: int, *, product: str = "Rack server", gpus: int = 0) -> Node:
+    """Return a machine without a SKU, with GPUs that no data sheet is known of."""
+    made = bare_node("NVIDIA L40S", gpus=gpus, number=number)
+    return made.model_copy(update={"product": product})
+
+
+def of_node(
+    run_id: str, on: Node, value: float, name: str, unit: str, way: Direction | None, night: int = 0
+) -> object:
+    """Return a run with one number of a whole node, and one of each of its GPUs."""
+    number = measured(name, value, unit, way)
+    numbers = [number, *(measured("clock", 1980, "MHz", UP, gpu=gpu.uuid) for gpu in on.gpus)]
+    return run(
+        run_id,
+        night=night,
+        nodes=(on,),
+        measurements=tuple(numbers),
+        judgements=tuple(map(unjudged, numbers)),
+    )
+
+
+WHOLE = [
+    ("samples_per_second", "samples/s", UP, 1000.0, 700.0),
+    ("disk_write", "GiB/s", None, 2.0, 1.4),
+    ("step_time", "ms", DOWN, 100.0, 142.0),
+    ("latency", "us", None, 5.0, 7.1),
+]
+
+
+@pytest.mark.parametrize(("name", "unit", "way", "good", "bad"), WHOLE)
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_five_slow_machines_in_a_row_are_held_against_the_sound_one(
+    store: Store, name: str, unit: str, way: Direction | None, good: float, bad: float, gpus: int
+) -> None:
+    store.keep(of_node("sound", machine(1, gpus=gpus), good, name, unit, way))
+    assert name in store.unbounded_metrics("sound")
+    assert store.accept("sound") > 0
+    for number in range(2, 7):
+        store.keep(of_node(f"slow-{number}", machine(number, gpus=gpus), bad, name, unit, way, number))
+        assert name not in store.unbounded_metrics(f"slow-{number}")
+        with pytest.raises(HistoryError, match=f"{name} on .*worse than "):
+            store.accept(f"slow-{number}")
+    store.keep(of_node("as-sound", machine(9, gpus=gpus), good, name, unit, way, 9))
+    assert store.accept("as-sound") > 0
+
+
+@pytest.mark.parametrize(("name", "unit", "way", "good", "bad"), WHOLE)
+def test_machines_that_are_each_a_little_worse_get_no_further_than_the_first_allows(
+    store: Store, name: str, unit: str, way: Direction | None, good: float, bad: float
+) -> None:
+    step = 0.93 if bad < good else 1.07
+    values = [good * step**number for number in range(6)]
+    accepted = []
+    for number, value in enumerate(values):
+        store.keep(of_node(f"m-{number}", machine(number), value, name, unit, way, number))
+        with suppress(HistoryError):
+            store.accept(f"m-{number}")
+            accepted.append(value)
+    assert 0 < len(accepted) < len(values)
+    assert all(abs(value / good - 1) <= 0.1 for value in accepted)
+
+
+@pytest.mark.parametrize(
+    ("on", "why"),
+    [
+        (machine(2, product="Another server"), "another machine"),
+        (machine(2, product=""), "a machine that does not name itself"),
+        (machine(2, gpus=4), "another number of GPUs"),
+    ],
+)
+def test_of_another_kind_nothing_is_known_and_that_is_shown(store: Store, on: Node, why: str) -> None:
+    store.keep(of_node("sound", machine(1), 1000, "samples_per_second", "samples/s", UP))
+    store.accept("sound")
+    store.keep(of_node("other", on, 700, "samples_per_second", "samples/s", UP, 1))
+    assert "samples_per_second" in store.unbounded_metrics("other"), why
+    assert store.accept("other") > 0
+
+
+@pytest.mark.parametrize(
+    ("product", "name", "unit", "value", "unbounded"),
+    [
+        ("NVIDIA H200", "memory_copy", "TB/s", 4.3, []),
+        ("NVIDIA L40S", "memory_copy", "TB/s", 0.75, ["memory_copy"]),
+        ("NVIDIA H200", "samples_per_second", "samples/s", 1000, ["samples_per_second"]),
+    ],
+)
+def test_what_an_acceptance_rests_on(
+    store: Store, product: str, name: str, unit: str, value: float, unbounded: list[str]
+) -> None:
+    store.keep(of_gpus("first", bare_node(product, gpus=1), [value], name, unit, UP))
+    assert store.unbounded_metrics("first") == unbounded
+    store.keep(of_gpus("two", bare_node(product, gpus=2, number=7), [value, value], name, unit, UP))
+    assert store.unbounded_metrics("two") == []

@@ -32,14 +32,16 @@ def log_findings(
     Args:
         planned: The run.
         job: State of the job that its supervisor wrote; empty where none was started.
-        started: When the supervisor started the job.
-        ended: When it ended.
+        started: When the supervisor started the job, None where that is not known.
+        ended: When it ended, None where that is not known.
         parsed: The run's logs.
         nodes: The nodes as they were when the run started.
     """
     if not job or not parsed:
         return []
-    findings = [*_time_findings(planned, started, ended, parsed)]
+    findings: list[Finding] = []
+    if started is not None and ended is not None:
+        findings += _time_findings(planned, started, ended, parsed)
     if planned.launcher in BY_ITSELF:
         findings += _run_id_findings(planned, parsed)
     if planned.launcher == "local":
@@ -52,12 +54,9 @@ def _unproven(code: str, message: str) -> Finding:
 
 
 def _time_findings(
-    planned: PlannedRun, started: datetime | None, ended: datetime | None, parsed: Sequence[ParsedLog]
+    planned: PlannedRun, started: datetime, ended: datetime, parsed: Sequence[ParsedLog]
 ) -> Iterator[Finding]:
     stating = [log for log in parsed if log.first_event_s is not None]
-    if started is None or ended is None:
-        yield _unproven("no_job_times", "when the job began and ended is not known: its log may be any run's")
-        return
     if ended < started:
         yield _unproven(
             "job_times", f"the job ended {started - ended} before it began: its clock was set back"

@@ -21,7 +21,7 @@ from rackproof.analysis.mlperf.score import FolderScore, score_folder
 from rackproof.core.records import Finding, Measurement, ParsedLog, Reference, Verdict
 from rackproof.core.text import sanitize
 from rackproof.jobs.bench.planning import PlannedRun, read_plan
-from rackproof.jobs.bench.required_evidence import SlurmJob, lacking_findings, slurm_lacks
+from rackproof.jobs.bench.required_evidence import SlurmJob, slurm_lacks
 from rackproof.logs import run_sub, run_sub06
 from rackproof.logs._mlperf import EVALUATED_OFFLINE, TARGETS, TARGETS_06
 from rackproof.store.run_folder import ResultsError
@@ -96,24 +96,27 @@ class LauncherOutput:
         output = self._run_sub.result()
         evidence = LauncherEvidence((), (), sanitize(output.launcher_report.get("digest") or "", 100))
         evidence = evidence._replace(slurm_start=_slurm_start(output, planned.run_id))
-        if self._run_sub06 is not None:
-            findings = _round06_findings(planned, self._run_sub06.result(), output, path, parsed)
-            return evidence._replace(findings=findings)
         script = run_script(planned)
+        if self._run_sub06 is not None:
+            output06 = self._run_sub06.result()
+            lacks = slurm_lacks(SlurmJob(planned, script, output, output06))
+            findings = _round06_findings(planned, output06, output, path, parsed, lacks)
+            return evidence._replace(findings=findings)
+        lacks = slurm_lacks(SlurmJob(planned, script, output))
         measurements = run_sub.run_sub_measurements(output, f"logs/{path.name}")
         findings = run_sub.run_sub_findings(
             output, planned.nodes, planned.sku_gpus, run_id=planned.run_id, script=script
         )
-        findings += launcher_time_findings(planned, output, parsed)
+        findings += launcher_time_findings(output, parsed)
         # A job that ended before its training has a finding that names the cause; a checker that then
         # misses every event would bury it.
-        if not run_sub.ended_before_training(output, findings):
+        if not run_sub.ended_before_training(output):
             findings += event_findings(planned, parsed)
             findings += check_compliance(planned, path)
             batch = _global_batch_size(parsed)
             findings += convergence_input_findings(planned, output.samples, batch)
             findings += check_convergence(planned, output.samples, batch)
-            findings += lacking_findings(slurm_lacks(SlurmJob(planned, script, output)), findings)
+        findings = causes_first(findings, lacks)
         own = [*(one for log in parsed for one in log.measurements), *measurements]
         findings += run_sub.repeat_findings(own, _earlier_repeats(planned, folder.parent, plan_id))
         return evidence._replace(findings=findings, measurements=measurements)
@@ -142,10 +145,14 @@ def _slurm_start(output: run_sub.RunSubOutput, run_id: str) -> datetime | None:
     return datetime.fromtimestamp(times.start_s, UTC)
 
 
-def launcher_time_findings(
-    planned: PlannedRun, output: run_sub.RunSubOutput, parsed: Sequence[ParsedLog]
-) -> list[Finding]:
-    """Return what of a log lies outside of its Slurm job, or that the times of the job are not known."""
+def causes_first(findings: Sequence[Finding], lacks: Sequence[Finding]) -> list[Finding]:
+    """Return what was found with what lacks: what ended a job comes before what lacks because of it."""
+    causes = [one for one in findings if one.verdict is Verdict.FAIL or one.code in ("no_mpi", "refused")]
+    return [*causes, *lacks, *(one for one in findings if one not in causes)]
+
+
+def launcher_time_findings(output: run_sub.RunSubOutput, parsed: Sequence[ParsedLog]) -> list[Finding]:
+    """Return what of a log lies outside of its Slurm job."""
     moments: list[tuple[str, float]] = []
     for log in parsed:
         named = log.file or "the log"
@@ -155,9 +162,7 @@ def launcher_time_findings(
     # Of the markers two are enough: the first and the last of them.
     markers = sorted(output.times.items(), key=lambda marker: marker[1])
     moments += dict([*markers[:1], *markers[-1:]]).items()
-    # Without an end there is no record, which is a finding of its own.
-    required = bool(output.end and planned.result.ruleset)
-    return run_sub.slurm_time_findings(output.end, moments, required=required)
+    return run_sub.slurm_time_findings(output.end, moments)
 
 
 def event_findings(planned: PlannedRun, parsed: Sequence[ParsedLog]) -> list[Finding]:
@@ -196,16 +201,17 @@ def _round06_findings(
     launcher: run_sub.RunSubOutput,
     path: Path,
     parsed: Sequence[ParsedLog],
+    lacks: Sequence[Finding],
 ) -> list[Finding]:
     findings = run_sub06.run_sub06_findings(
         output, launcher, planned.nodes, run_id=planned.run_id, script=run_script(planned)
     )
     if len(planned.nodes) > 1:
-        findings += launcher_time_findings(planned, launcher, parsed)
-    if output.trained or not any(finding.verdict is not None for finding in findings):
+        findings += launcher_time_findings(launcher, parsed)
+    if output.trained or not any(finding.verdict is not None for finding in [*findings, *lacks]):
         findings += event_findings(planned, parsed)
         findings += check_compliance(planned, path)
-    return findings
+    return causes_first(findings, lacks)
 
 
 def _global_batch_size(parsed: Sequence[ParsedLog]) -> float | None:

@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,14 @@ from rackproof.jobs.bench.mlperf_checks import (
     published_references,
 )
 from rackproof.jobs.bench.planning import STILL_RUNNING, PlannedRun, definition_findings
-from rackproof.jobs.bench.required_evidence import Evidence, MachineRun, lacking_findings, machine_lacks
+from rackproof.jobs.bench.required_evidence import (
+    Evidence,
+    MachineRun,
+    lacking_findings,
+    machine_lacks,
+    moment_of,
+    usable_state,
+)
 from rackproof.logs import read_log_file
 from rackproof.report import write_run_reports
 from rackproof.store.history.client import History, measurement_key
@@ -87,10 +93,11 @@ class RecordedRun(Record):
 
 
 def job_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
-    """Return what the job's end proves against the run, beside what its log shows.
+    """Return what the job's end shows against the run, beside what its log shows.
 
     Only a job of this run that ended by itself, succeeded, and has exit status 0 on the nodes that were
-    asked for adds nothing. The state comes from a node: anything else in it is no pass.
+    asked for adds nothing. The state comes from a node: what of it is absent or damaged is a finding of
+    :func:`~rackproof.jobs.bench.required_evidence.machine_lacks`.
     """
     job = evidence.job
     findings = []
@@ -99,16 +106,15 @@ def job_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
     else:
         findings += _node_findings(planned, evidence)
     if not job:
-        if not evidence.could_not_start:
-            findings.append(_finding("no_job", Verdict.UNPROVEN, "nothing is known of the job"))
-    elif job.get("id") != planned.run_id:
+        return findings
+    if job.get("id") != planned.run_id:
         message = f"the job is that of another run ({sanitize(job.get('id'), 130)})"
         findings.append(_finding("another_job", Verdict.UNPROVEN, message))
     elif job.get("phase") == "running" or evidence.could_not_start:
         message = "its job still runs on the node, or ended unseen: start the playbook again to follow it"
         findings.append(_finding(STILL_RUNNING, Verdict.UNPROVEN, message))
     else:
-        findings += _end_findings(planned, job)
+        findings += _end_findings(planned, usable_state(job))
     # Only a job that ended has one.
     if job.get("seal", job_seal(job) if job.get("phase") != "ended" else "") != job_seal(job):
         message = "the state of the job lost something on its way from the node"
@@ -148,7 +154,7 @@ def _end_findings(planned: PlannedRun, job: Mapping[str, Any]) -> list[Finding]:
 
 def _interruption(planned: PlannedRun, job: Mapping[str, Any]) -> Finding | None:
     """Return a finding where a job did not end by itself, or nothing is known of its end."""
-    ended_by = job.get("ended_by")
+    ended_by = job.get("ended_by", "itself")
     if ended_by == "supervisor_died" and planned.launcher == "slurm":
         # What ran on that node only followed; the same command again finds the Slurm job, or its end.
         message = (
@@ -157,8 +163,8 @@ def _interruption(planned: PlannedRun, job: Mapping[str, Any]) -> Finding | None
             f"{planned.run_id})"
         )
         return _finding(STILL_RUNNING, Verdict.UNPROVEN, message)
-    if job.get("phase") != "ended" or not isinstance(ended_by, str):
-        message = f"how the job ended is not known: {sanitize(ended_by, 100)}"
+    if (phase := job.get("phase")) != "ended":
+        message = f"how the job ended is not known: it is {sanitize(phase, 100)}"
         return _finding("unknown_end", Verdict.UNPROVEN, message)
     if ended_by in _ENDED_BADLY:
         code, verdict, words = _ENDED_BADLY[ended_by]
@@ -172,21 +178,17 @@ def _interruption(planned: PlannedRun, job: Mapping[str, Any]) -> Finding | None
 
 def _exit_failure(job: Mapping[str, Any]) -> Finding | None:
     """Return a finding where a job that ended by itself did not end well; the order is that of weight."""
-    status, signal = job.get("exit_status"), job.get("signal")
+    status, signal = job.get("exit_status", 0), job.get("signal")
     # First: a signal is the cause, whatever status goes with it.
     if signal is not None:
         return _finding("killed", Verdict.FAIL, f"the job was killed by signal {sanitize(signal, 20)}")
-    # Not isinstance: True is an int, and a node that reports it reports no status.
-    if type(status) is not int:
-        shown = "" if status is None else f", but {sanitize(repr(status), 100)}"
-        return _finding("no_exit_status", Verdict.UNPROVEN, f"the job has no exit status{shown}")
     if status in COULD_NOT_RUN:
         message = f"the job could not run: {COULD_NOT_RUN[status]} (exit status {status})"
         return _finding("could_not_run", Verdict.UNPROVEN, message)
     if status != 0:
         # Before the supervisor's own word: a failed program is a failure whatever it reports.
         return _finding("exit_status", Verdict.FAIL, f"the job ended with exit status {status}")
-    if job.get("succeeded") is not True:
+    if not job.get("succeeded", True):
         message = "the job has exit status 0, yet its supervisor reports no success"
         return _finding("contradiction", Verdict.UNPROVEN, message)
     return None
@@ -221,14 +223,15 @@ def build_run(
         trouble: Why references may exist that were not found, if so.
         sku_references: The SKU's baselines: those of such runs have to find their measurement.
     """
-    started, ended = _moment(evidence.job.get("started")), _moment(evidence.job.get("ended"))
+    lacks = machine_lacks(MachineRun(planned, evidence, parsed))
+    started, ended = moment_of(evidence.job.get("started")), moment_of(evidence.job.get("ended"))
     findings = _ordered_findings(planned, evidence)
     # Of a run that was not started, or that goes on, there is no log to compare with anything.
     if not evidence.could_not_start and evidence.job.get("phase") == "ended":
         began = min(filter(None, (started, evidence.slurm_start)), default=None) if started else None
         findings += log_findings(planned, evidence.job, began, ended, parsed, evidence.nodes)
     against = [*findings, *chain.from_iterable(log.findings for log in parsed)]
-    findings += lacking_findings(machine_lacks(MachineRun(planned, evidence, parsed)), against)
+    findings += lacking_findings(lacks, against)
     outcome = judge_run(
         planned.result.judge,
         parsed,
@@ -572,17 +575,3 @@ def _dataset(tags: Mapping[str, str]) -> Dataset | None:
     numbers = {key: int(tags[key]) for key in counts if _INTEGER.fullmatch(tags.get(key, ""))}
     texts = {key: tags[key] for key in ("name", "source", "sha256") if key in tags}
     return Dataset.model_validate({**texts, **numbers})
-
-
-def _moment(raw: object) -> datetime | None:
-    """Return a moment that a node states, None where it makes no sense; without a zone it is UTC."""
-    try:
-        # fromtimestamp(True) is a second of 1970.
-        if isinstance(raw, int | float) and not isinstance(raw, bool):
-            return datetime.fromtimestamp(raw, UTC)
-        if isinstance(raw, str):
-            moment = datetime.fromisoformat(raw)
-            return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-    except (ValueError, OverflowError, OSError):
-        return None
-    return None

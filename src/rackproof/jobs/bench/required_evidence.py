@@ -1,24 +1,40 @@
 """What the verdict on a run rests on: a run on one machine, and one under Slurm. No I/O.
 
 Each table has a row for every field of the structures that carry the evidence, also for those whose
-absence says nothing; a test compares them. :func:`lacking_findings` is called by the judge of a run, so
-that no check has to remember that its input may be absent.
+absence says nothing; a test compares them. The judge of a run walks its table before any check, and the
+checks compare only what is there: what lacks has its finding already.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
-from rackproof.core.evidence import EvidenceState, RequiredEvidence, lacking_evidence, state_of_value
-from rackproof.core.records import Finding, Measurement, Node, ParsedLog, Record
+from rackproof.core.evidence import (
+    EvidenceState,
+    LackingEvidence,
+    RequiredEvidence,
+    lacking_evidence,
+    state_of_value,
+)
+from rackproof.core.records import Finding, Measurement, Node, ParsedLog, Record, Verdict, worst
 from rackproof.jobs.bench.planning import PlannedRun
-from rackproof.logs.run_sub import START, STOP, RunScript, RunSubOutput
+from rackproof.logs.run_sub import (
+    PREFLIGHT_START,
+    PREFLIGHT_STOP,
+    START,
+    STOP,
+    RunScript,
+    RunSubOutput,
+    ended_before_training,
+    record_moment,
+    skips_preflight,
+)
+from rackproof.logs.run_sub06 import RunSub06Output, ended_before_training06
 
 _AGAINST = "it only speaks against a run: that there is none is good"
-_SEALED_TOO = "the state's seal shows one that was lost; a supervisor that could not read its log states none"
 _ABOUT = "it describes the run; nothing is judged by it"
 _THERE, _ABSENT, _DAMAGED = EvidenceState.THERE, EvidenceState.ABSENT, EvidenceState.DAMAGED
 _EVENTS = ("mllog", "mll06", "mlp05")
@@ -63,27 +79,75 @@ class SlurmJob:
     planned: PlannedRun
     script: RunScript
     output: RunSubOutput
+    output06: RunSub06Output = field(default_factory=RunSub06Output)
+    """What the run script of round 0.6 printed; empty of other runs."""
+
+    @property
+    def has_record(self) -> bool:
+        """Whether Slurm's record arrived: round 0.6 runs on one node without Slurm."""
+        by_slurm = self.planned.launcher != "docker" or len(self.planned.nodes) > 1
+        return by_slurm and bool(self.output.end)
 
 
 def lacking_findings(lacking: Iterable[Finding], found: Sequence[Finding]) -> list[Finding]:
-    """Return what lacks and has no finding yet: a check that says more of the same lack comes first."""
-    known = {one.code for one in found if one.verdict is not None}
+    """Return what lacks and has no finding yet: what a parser says of the same lack comes first."""
+    known = {one.code for one in found if one.verdict is not None and one.verdict.gates}
     return [one for one in lacking if one.code not in known]
 
 
-def machine_lacks(run: MachineRun) -> Iterator[Finding]:
-    """Yield a finding for each piece of evidence that a run on this machine needs and lacks."""
+def machine_lacks(run: MachineRun) -> list[Finding]:
+    """Return a finding for each kind of evidence that a run on this machine needs and lacks."""
     return _findings(RUN_ON_MACHINE, run)
 
 
-def slurm_lacks(job: SlurmJob) -> Iterator[Finding]:
-    """Yield a finding for each piece of evidence that a run under Slurm needs and lacks."""
-    return _findings(RUN_BY_SLURM, job)
+def slurm_lacks(job: SlurmJob) -> list[Finding]:
+    """Return a finding for each kind of evidence that a run under Slurm needs and lacks."""
+    return _findings(RUN_OF_ROUND_06 if job.planned.launcher == "docker" else RUN_BY_SLURM, job)
 
 
-def _findings(table: Iterable[RequiredEvidence[Any]], subject: object) -> Iterator[Finding]:
+def _findings(table: Iterable[RequiredEvidence[Any]], subject: object) -> list[Finding]:
+    """Return one finding for all that lacks of a code, with the words of the first row."""
+    alike: dict[str, list[LackingEvidence]] = {}
     for lack in lacking_evidence(table, subject):
-        yield Finding(code=lack.code, verdict=lack.verdict, message=lack.message[:4000])
+        alike.setdefault(lack.code, []).append(lack)
+    findings = []
+    for code, lacks in alike.items():
+        also = ", ".join(one.name for one in lacks[1:])
+        message = f"{lacks[0].message}{f'; the same holds for {also}' if also else ''}"
+        verdict = worst(one.verdict for one in lacks)
+        findings.append(Finding(code=code, verdict=verdict, message=message[:4000]))
+    return findings
+
+
+def usable_state(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return of a job's state what can be used: of what is absent or damaged a row says so."""
+    return {key: job[key] for key in _JOB_KINDS if job_value_state(key, job.get(key)) is _THERE}
+
+
+def job_value_state(key: str, value: object) -> EvidenceState:
+    """Return the state of a part of a job's state."""
+    if value is None:
+        return _ABSENT
+    if key in _MOMENTS:
+        return _THERE if moment_of(value) is not None else _DAMAGED
+    kind = _JOB_KINDS[key]
+    # True is an int, and a node that reports it reports no number.
+    is_right = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+    return state_of_value(value) if is_right else _DAMAGED
+
+
+def moment_of(raw: object) -> datetime | None:
+    """Return a moment that a node states, None where it makes no sense; without a zone it is UTC."""
+    try:
+        # fromtimestamp(True) is a second of 1970.
+        if isinstance(raw, int | float) and not isinstance(raw, bool):
+            return datetime.fromtimestamp(raw, UTC)
+        if isinstance(raw, str):
+            moment = datetime.fromisoformat(raw)
+            return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return None
 
 
 # -- a run on this machine -------------------------------------------------------------------------------
@@ -99,23 +163,44 @@ def _ended(run: MachineRun) -> bool:
     return _started(run) and run.known.job.get("phase") == "ended"
 
 
+def _by_itself(run: MachineRun) -> bool:
+    # How a job that was ended from outside ended has a finding that names the cause; so has a signal.
+    return _ended(run) and run.known.job.get("ended_by") == "itself" and run.known.job.get("signal") is None
+
+
+_MOMENTS = ("started", "ended")
+_JOB_KINDS: Mapping[str, type] = {
+    **dict.fromkeys(("id", "phase", "ended_by", "log_sha256", "seal"), str),
+    **dict.fromkeys(("exit_status", "signal", "log_bytes"), int),
+    **dict.fromkeys(_MOMENTS, object),
+    "succeeded": bool,
+    "unkillable": list,
+}
+"""The keys of a job's state that count, and what each has to be."""
+
+
 def _of_job(
     key: str,
     code: str,
-    kind: type | tuple[type, ...],
     needed: Callable[[MachineRun], bool] = _ended,
     harmless: str = "",
+    without: str = "",
 ) -> RequiredEvidence[MachineRun]:
-    def state(run: MachineRun) -> EvidenceState:
-        value = run.known.job.get(key)
-        # True is an int, and a node that reports it reports no number.
-        right = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-        if value is None or right:
-            return state_of_value(value)
-        return _DAMAGED
+    return RequiredEvidence(
+        f"job.{key}",
+        _SUPERVISOR,
+        lambda run: job_value_state(key, run.known.job.get(key)),
+        code,
+        _AGAIN,
+        needed,
+        # What is there and cannot be read is not absent.
+        verdicts={_DAMAGED: Verdict.UNPROVEN},
+        harmless=harmless,
+        without=without,
+    )
 
-    origin = "the job's state, from its supervisor"
-    return RequiredEvidence(f"job.{key}", origin, state, code, _AGAIN, needed, harmless=harmless)
+
+_SUPERVISOR = "the job's state, from its supervisor"
 
 
 def _of_evidence(name: str, harmless: str) -> RequiredEvidence[MachineRun]:
@@ -139,6 +224,8 @@ def _of_logs(
     return RequiredEvidence(f"log.{name}", "the log", state, code, _AGAIN, needed, harmless=harmless)
 
 
+_ANY_LOG = "whether the log is what the job wrote is not shown"
+
 RUN_ON_MACHINE: tuple[RequiredEvidence[MachineRun], ...] = (
     RequiredEvidence(
         "evidence.nodes",
@@ -150,29 +237,30 @@ RUN_ON_MACHINE: tuple[RequiredEvidence[MachineRun], ...] = (
     ),
     RequiredEvidence(
         "evidence.job",
-        "the job's state, from its supervisor",
+        _SUPERVISOR,
         lambda run: state_of_value(run.known.job),
         "no_job",
         _AGAIN,
         _started,
+        without="nothing is known of the job",
     ),
     *(_of_evidence(name, _AGAINST) for name in ("findings", "could_not_start")),
     *(_of_evidence(name, _ABOUT) for name in ("command", "description", "storage", "network", "notes")),
     _of_evidence("container_digest", _ABOUT),
     _of_evidence("measurements", "a rule that asks for one of them has a finding of its own"),
     _of_evidence("slurm_start", "the job's own start counts where Slurm shows none"),
-    _of_job("id", "another_job", str),
-    _of_job("phase", "unknown_end", str, _started),
-    _of_job("ended_by", "unknown_end", str),
-    _of_job("exit_status", "no_exit_status", int, lambda run: _ended(run) and _by_itself(run)),
-    _of_job("signal", "killed", int, harmless=_AGAINST),
-    _of_job("succeeded", "contradiction", bool, lambda run: _ended(run) and _by_itself(run)),
-    _of_job("started", "no_job_times", (int, float, str)),
-    _of_job("ended", "no_job_times", (int, float, str)),
-    _of_job("unkillable", "unkillable", list, harmless=_AGAINST),
-    _of_job("log_bytes", "log_differs", int, harmless=_SEALED_TOO),
-    _of_job("log_sha256", "log_differs", str, harmless=_SEALED_TOO),
-    _of_job("seal", "job_damaged", str),
+    _of_job("id", "another_job"),
+    _of_job("phase", "unknown_end", _started),
+    _of_job("ended_by", "unknown_end", without="how the job ended is not known"),
+    _of_job("exit_status", "no_exit_status", _by_itself, without="the job has no exit status"),
+    _of_job("signal", "job_damaged", harmless=_AGAINST),
+    _of_job("succeeded", "contradiction", _by_itself, without="its supervisor reports no success"),
+    _of_job("started", "no_job_times", without="when the job began is not known: its log may be any run's"),
+    _of_job("ended", "no_job_times", without="when the job ended is not known: its log may be any run's"),
+    _of_job("unkillable", "job_damaged", harmless=_AGAINST),
+    _of_job("log_bytes", "log_not_stated", _by_itself, without=_ANY_LOG),
+    _of_job("log_sha256", "log_not_stated", _by_itself, without=_ANY_LOG),
+    _of_job("seal", "job_damaged"),
     RequiredEvidence(
         "log",
         "logs/NODE.log",
@@ -204,97 +292,193 @@ RUN_ON_MACHINE: tuple[RequiredEvidence[MachineRun], ...] = (
 ``log`` each :class:`~rackproof.core.records.ParsedLog`."""
 
 
-def _by_itself(run: MachineRun) -> bool:
-    # How a job that was ended from outside ended has a finding that names the cause; so has a signal.
-    return run.known.job.get("ended_by") == "itself" and run.known.job.get("signal") is None
-
-
 # -- a run under Slurm -----------------------------------------------------------------------------------
 
 _RULED = "set `lacks` in the definition where its run script prints none by design"
+_ASK_SLURM = "ask Slurm's controller (sacct, scontrol) for the job, then run the benchmark again"
+_WHERE = "Slurm's record does not show on which nodes the job ran"
+_WHEN = "Slurm's record does not show when the job began and ended: its log may be any job's"
+
+
+def _was_taken(job: SlurmJob) -> bool:
+    # A job that was refused has the reason, and no end.
+    return not job.output.launcher_report.get("refused")
 
 
 def _has_record(job: SlurmJob) -> bool:
-    return bool(job.output.end)
+    return _was_taken(job) and job.has_record
+
+
+def _trained(job: SlurmJob) -> bool:
+    """Return whether its training began: of a job that ended before it the rest only follows."""
+    if job.planned.launcher == "docker":
+        by_slurm = len(job.planned.nodes) > 1
+        return _was_taken(job) and not ended_before_training06(job.output06, job.output, by_slurm=by_slurm)
+    return _was_taken(job) and not ended_before_training(job.output)
 
 
 def _prints(name: str) -> Callable[[SlurmJob], bool]:
-    return lambda job: name not in job.script.lacks
+    return lambda job: name not in job.script.lacks and _trained(job)
 
 
-def _always(_job: SlurmJob) -> bool:
-    return True
+def _lists_nodes(job: SlurmJob) -> bool:
+    # One line has the list, its length and the job's number: where it lacks, the list says so.
+    return bool(job.output.node_list)
 
 
 def _of_record(
-    key: str, code: str, needed: Callable[[SlurmJob], bool] = _has_record, harmless: str = ""
+    key: str,
+    code: str,
+    kind: type = object,
+    *,
+    without: str = "",
+    state: Callable[[Any], EvidenceState] = state_of_value,
+    harmless: str = "",
 ) -> RequiredEvidence[SlurmJob]:
-    def state(job: SlurmJob) -> EvidenceState:
+    def found(job: SlurmJob) -> EvidenceState:
         value = job.output.end.get(key)
-        return _ABSENT if value in ("Unknown", "None") else state_of_value(value)
+        if value in (None, "Unknown", "None"):
+            return _ABSENT
+        return state(value) if isinstance(value, kind) and not isinstance(value, bool) else _DAMAGED
 
-    remedy = "ask Slurm's controller (sacct, scontrol) for the job, then run the benchmark again"
-    origin = "Slurm's record of the job"
-    return RequiredEvidence(f"slurm.{key}", origin, state, code, remedy, needed, harmless=harmless)
+    return RequiredEvidence(
+        f"slurm.{key}",
+        "Slurm's record of the job",
+        found,
+        code,
+        _ASK_SLURM,
+        _has_record,
+        harmless=harmless,
+        without=without,
+    )
+
+
+def _record_moment(key: str) -> RequiredEvidence[SlurmJob]:
+    def state(value: object) -> EvidenceState:
+        return _ABSENT if value == "" else _THERE if record_moment(value) is not None else _DAMAGED
+
+    return _of_record(key, "slurm_times", object, without=_WHEN, state=state)
 
 
 def _of_output(
     name: str,
     code: str,
-    needed: Callable[[SlurmJob], bool] = _always,
+    needed: Callable[[SlurmJob], bool] = _trained,
     state: Callable[[RunSubOutput], EvidenceState] | None = None,
+    *,
+    remedy: str = _RULED,
     harmless: str = "",
+    without: str = "",
 ) -> RequiredEvidence[SlurmJob]:
     def found(job: SlurmJob) -> EvidenceState:
         return state(job.output) if state is not None else state_of_value(getattr(job.output, name))
 
-    origin = "the log of the run script"
-    return RequiredEvidence(f"log.{name}", origin, found, code, _RULED, needed, harmless=harmless)
+    return RequiredEvidence(
+        f"log.{name}",
+        "the log of the run script",
+        found,
+        code,
+        remedy,
+        needed,
+        harmless=harmless,
+        without=without,
+    )
 
 
 def _some(number: float) -> EvidenceState:
     return _THERE if number else _ABSENT
 
 
-def _both_markers(output: RunSubOutput) -> EvidenceState:
-    seen = {name for name in (START, STOP) if name in output.times}
-    return _THERE if len(seen) == 2 else EvidenceState.CUT if seen else _ABSENT
+def _both(start: str, stop: str) -> Callable[[RunSubOutput], EvidenceState]:
+    def state(output: RunSubOutput) -> EvidenceState:
+        seen = [name for name in (start, stop) if name in output.times]
+        return (_ABSENT, EvidenceState.CUT, _THERE)[len(seen)]
+
+    return state
+
+
+def _caches_state(output: RunSubOutput) -> EvidenceState:
+    # How many nodes cleared theirs is compared where the log shows anything of it.
+    return _some(output.cache_clearings + output.caches_cleared + len(output.cache_errors))
 
 
 def _asks_for_preflight(job: SlurmJob) -> bool:
-    return "nccl_preflight" not in job.script.lacks and not job.script.preflight_off
+    return _trained(job) and not skips_preflight(job.output, job.script)
 
 
-RUN_BY_SLURM: tuple[RequiredEvidence[SlurmJob], ...] = (
-    _of_output("launcher_report", "no_end", state=lambda output: state_of_value(output.end)),
-    _of_record("job", "another_job"),
-    _of_record("name", "another_job"),
-    _of_record("state", "slurm_state"),
-    _of_record("exit_code", "slurm_state"),
-    _of_record("nodes", "nodes_unknown"),
-    _of_record("node_count", "nodes_unknown"),
-    _of_record("start", "slurm_times"),
-    _of_record("end", "slurm_times"),
+def _preflight_state(output: RunSubOutput) -> EvidenceState:
+    if PREFLIGHT_START not in output.times:
+        return EvidenceState.NOT_ASKED if output.preflight_enabled is False else _ABSENT
+    if not output.preflight_text:
+        return _ABSENT
+    return _both(PREFLIGHT_START, PREFLIGHT_STOP)(output)
+
+
+SLURM_RECORD: tuple[RequiredEvidence[SlurmJob], ...] = (
+    _of_record("job", "another_job", without="Slurm's record does not show the job's number"),
+    _of_record("name", "another_job", without="Slurm's record does not show of which run the job is"),
+    _of_record("state", "slurm_state", without="Slurm's record does not show how the job ended"),
+    _of_record(
+        "exit_code",
+        "slurm_state",
+        without="Slurm's record does not show with what status the job ended",
+    ),
+    _of_record("nodes", "nodes_unknown", list, without=_WHERE),
+    _of_record("node_count", "nodes_unknown", without=_WHERE),
+    _record_moment("start"),
+    _record_moment("end"),
     _of_record("elapsed_s", "slurm_times", harmless="start and end say it"),
     _of_record(
         "steps",
         "nodes_unknown",
+        list,
         harmless="a site without accounts has none; the job's nodes, the log's nodes and its ranks remain",
     ),
-    _of_output("times", "no_start_marker", _prints("start_marker"), _both_markers),
+)
+"""What Slurm has to report of a job; workloads/slurm_run.py asks it."""
+
+RUN_BY_SLURM: tuple[RequiredEvidence[SlurmJob], ...] = (
+    _of_output(
+        "launcher_report",
+        "no_end",
+        _was_taken,
+        lambda output: state_of_value(output.end),
+        remedy=_ASK_SLURM,
+        without="the launcher reported no end of the Slurm job",
+    ),
+    *SLURM_RECORD,
+    _of_output(
+        "times",
+        "no_start_marker",
+        _prints("start_marker"),
+        _both(START, STOP),
+        without=f"the log does not show run.sub's training whole ({START}, {STOP})",
+    ),
     _of_output("contradictions", "markers_contradict", harmless=_AGAINST),
-    _of_output("node_list", "nodes_unknown", _prints("node_list")),
-    _of_output("node_count", "nodes_unknown", _prints("node_list")),
-    _of_output("job", "another_job", _prints("node_list")),
+    _of_output(
+        "node_list",
+        "nodes_unknown",
+        _prints("node_list"),
+        without="the log has no list of nodes (:::DLPAL): it does not show on which nodes it ran",
+    ),
+    _of_output("node_count", "nodes_unknown", _lists_nodes),
+    _of_output("job", "another_job", _lists_nodes, without="the log does not show of which Slurm job it is"),
     _of_output("cache_clearings", "cache_not_cleared", harmless="what counts is what each node answered"),
     _of_output(
         "caches_cleared",
         "cache_not_cleared",
         _prints("cache_clearing"),
-        lambda output: _some(output.caches_cleared),
+        _caches_state,
+        without="no sign in the log that the page caches were cleared before the training",
     ),
     _of_output("cache_errors", "cache_not_cleared", harmless=_AGAINST),
-    _of_output("ranks", "ranks_unknown", _prints("ranks"), lambda output: _some(output.ranks)),
+    _of_output(
+        "ranks",
+        "ranks_unknown",
+        _prints("ranks"),
+        lambda output: _some(output.ranks),
+        without="the log does not show how many processes trained: GPUs may have been left out",
+    ),
     *(
         _of_output(name, code, harmless=_AGAINST)
         for name, code in (
@@ -307,6 +491,56 @@ RUN_BY_SLURM: tuple[RequiredEvidence[SlurmJob], ...] = (
     ),
     _of_output("samples", "convergence_unknown", harmless="asked for where the rules have references"),
     _of_output("preflight_enabled", "nccl_preflight", harmless="the plan says whether it was asked for"),
-    _of_output("preflight_text", "nccl_preflight", _asks_for_preflight),
+    _of_output(
+        "preflight_text",
+        "nccl_preflight",
+        _asks_for_preflight,
+        _preflight_state,
+        remedy="where it is meant to be off, set bench_environment: {NCCL_TEST: '0'}",
+        without="the log does not show the NCCL preflight whole",
+    ),
 )
 """``slurm`` is the record that workloads/slurm_run.py reports, ``log`` is :class:`RunSubOutput`."""
+
+
+def _status_state(job: SlurmJob) -> EvidenceState:
+    status = job.output.end.get("status")
+    return _THERE if type(status) is int else _ABSENT if status is None else _DAMAGED
+
+
+def _ended_on_one_node(job: SlurmJob) -> bool:
+    # A job that ended badly has Slurm's state of it, and no status.
+    ended_well = job.output.end.get("state") in (None, "COMPLETED")
+    return _was_taken(job) and bool(job.output.end) and len(job.planned.nodes) == 1 and ended_well
+
+
+RUN_OF_ROUND_06: tuple[RequiredEvidence[SlurmJob], ...] = (
+    _of_output(
+        "launcher_report",
+        "no_end",
+        _was_taken,
+        lambda output: state_of_value(output.end),
+        remedy=_AGAIN,
+        without="the launcher reported no end of run.sub",
+    ),
+    RequiredEvidence(
+        "docker.status",
+        "workloads/docker_run.py",
+        _status_state,
+        "no_end",
+        _AGAIN,
+        _ended_on_one_node,
+        without="the launcher did not report with what status run.sub ended",
+    ),
+    *SLURM_RECORD,
+    RequiredEvidence(
+        "log.nodes",
+        "the log of the run script",
+        lambda job: state_of_value(job.output06.nodes),
+        "nodes_unknown",
+        _RULED,
+        _prints("node_list"),
+        without="the log does not show on which nodes run.sub started the training (Launching on node)",
+    ),
+)
+"""Of its :class:`RunSub06Output` only the nodes: events and the number of cleared caches are compared."""

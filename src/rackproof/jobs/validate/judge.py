@@ -124,9 +124,10 @@ def judge_fleet(
     policy = AnomalyPolicy(
         require_references=require_references, fleet=FleetPolicy(false_alarms=false_alarms)
     )
-    measured = _judge_numbers(inputs, probed, require_measurements, policy)
+    holds = _holds(inputs, begun.night_id)
+    measured = _judge_numbers(inputs, probed, require_measurements, policy, holds)
     _add_failed_elsewhere(findings, inputs, measured)
-    nodes = _judge_nodes(inputs, begun.night_id, findings, measured, probed)
+    nodes = _judge_nodes(inputs, holds, findings, measured, probed)
     decided, fleet_remarks = drain_policy.decide_drains(
         nodes,
         inputs.before,
@@ -215,8 +216,22 @@ def _read_probed(inputs: _NightInputs, measuring: str | None) -> ProbeNight | No
     return probed
 
 
+def _holds(inputs: _NightInputs, night_id: str) -> dict[str, Hold]:
+    """Return the nodes that nights keep drained: of no other it matters what was measured or read again."""
+    return {
+        name: hold
+        for name, state in inputs.states.items()
+        if (hold := drain_policy.hold_of(state, inputs.before.get(name), night_id)) is not None
+        and name in inputs.snapshots
+    }
+
+
 def _judge_numbers(
-    inputs: _NightInputs, probed: ProbeNight | None, require_measurements: bool, policy: AnomalyPolicy
+    inputs: _NightInputs,
+    probed: ProbeNight | None,
+    require_measurements: bool,
+    policy: AnomalyPolicy,
+    holds: Mapping[str, Hold],
 ) -> NightNumbers:
     once = nodes_measured_once(inputs.past, probed, inputs.now)
     twice = probed.again if probed is not None else ()
@@ -230,8 +245,14 @@ def _judge_numbers(
         inputs.folder.parent != inputs.results,
         MeasuredTimes(_probed_hardware(inputs, once), _probed_hardware(inputs, set(twice) - once)),
         night_store.read_conditions(inputs.past, inputs.snapshots.values(), inputs.now, policy.nights),
+        {name: _nights_ago(inputs.now, hold.since) for name, hold in holds.items()},
     )
     return add_probe_reasons(measured, probed, set(inputs.snapshots), policy.require_references)
+
+
+def _nights_ago(now: datetime, night_id: str) -> int:
+    began = stamp_of(night_id)
+    return max((now - began).days, 0) if began is not None else 0
 
 
 def _probed_hardware(inputs: _NightInputs, names: Collection[str]) -> set[tuple[str, str]]:
@@ -250,18 +271,11 @@ def _add_failed_elsewhere(
 
 def _judge_nodes(
     inputs: _NightInputs,
-    night_id: str,
+    holds: Mapping[str, Hold],
     findings: Mapping[str, Sequence[HealthFinding]],
     measured: NightNumbers,
     probed: ProbeNight | None,
 ) -> list[NodeNight]:
-    # Only a node that nights drained can be returned: of no other it matters what was measured or read again.
-    holds = {
-        name: hold
-        for name, state in inputs.states.items()
-        if (hold := drain_policy.hold_of(state, inputs.before.get(name), night_id)) is not None
-        and name in inputs.snapshots
-    }
     measured_again = measured_since_last_night(
         inputs.results,
         inputs.past,
@@ -270,7 +284,11 @@ def _judge_nodes(
         inputs.now,
     )
     again = {
-        name: (*measured_again.get(name, ()), *healed_evidence(_drained_node(inputs, name, hold)))
+        name: (
+            *measured_again.get(name, ()),
+            *_compared_again(measured.compared.get(name, ()), measured_again.get(name, ())),
+            *healed_evidence(_drained_node(inputs, name, hold)),
+        )
         for name, hold in holds.items()
     }
     return [
@@ -285,6 +303,11 @@ def _judge_nodes(
         )
         for name, why in inputs.asked.items()
     ]
+
+
+def _compared_again(compared: Sequence[str], measured: Sequence[str]) -> tuple[str, ...]:
+    """Return the comparisons whose numbers are younger than the last night."""
+    return tuple(one for one in compared if one.partition(":")[2] in measured)
 
 
 def _drained_node(inputs: _NightInputs, name: str, hold: Hold) -> DrainedNode:
@@ -601,7 +624,7 @@ def _node_night(
     findings: Sequence[HealthFinding],
     measured: NightNumbers,
     state: SlurmState | None,
-    anew: tuple[str, ...],
+    read_again: tuple[str, ...],
 ) -> NodeNight:
     if kept is None:
         # ansible-core 2.19 begins every failure so, and the operator needs what follows.
@@ -621,6 +644,6 @@ def _node_night(
         findings=tuple(findings),
         reasons=measured.reasons.get(name, ()),
         measured=name in measured.nodes,
-        anew=anew,
+        read_again=read_again,
         slurm=state,
     )

@@ -53,6 +53,8 @@ class NightNumbers(Record):
     between: tuple[NightReason, ...] = ()
     elsewhere: tuple[HealthFinding, ...] = ()
     remarks: tuple[str, ...] = ()
+    compared: dict[str, tuple[str, ...]] = Field(default={})
+    """With what the numbers of drained nodes were compared."""
 
 
 def judge_measurements(
@@ -64,12 +66,15 @@ def judge_measurements(
     dry: bool,
     times: MeasuredTimes,
     conditions: Sequence[Conditions],
+    held: Mapping[str, int],
 ) -> NightNumbers:
     """Judge what runs of the last 24 hours measured on these nodes.
 
-    ``conditions`` are the nodes' firmware and rack, by nights ago.
+    ``conditions`` are the nodes' firmware and rack, by nights ago; ``held`` the nodes that nights keep
+    drained, and how many nights ago that began.
     """
     from rackproof.analysis.anomaly import judge_night
+    from rackproof.analysis.compared import comparisons
 
     readings, accepted, moved, remarks = _read_numbers(results, snapshots, now, dry)
     homes: dict[str, list[str]] = {}
@@ -97,6 +102,8 @@ def judge_measurements(
         elif one.kind != "node" and _nodes_in_name(one.name) <= set(snapshots):
             between += [part.model_copy(update={"part": sanitize(one.name, 200)}) for part in why]
     owners = _measured_tonight(readings)
+    keys = {snapshots[name].about.hardware_key: nights for name, nights in held.items()}
+    compared = comparisons(readings, keys, policy) if keys else {}
     return NightNumbers(
         nodes=tuple(name for key, names in homes.items() if key in owners for name in names),
         reasons=reasons,
@@ -104,6 +111,7 @@ def judge_measurements(
         between=tuple(between),
         elsewhere=tuple(moved),
         remarks=(*remarks, *night.notes),
+        compared={name: tuple(sorted(names)) for key, names in compared.items() for name in homes[key]},
     )
 
 

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from rackproof.core.gpu_models import GpuPhysics, is_card, physics_of
 from rackproof.core.judging import TIME_UNITS, judge
@@ -211,6 +211,7 @@ def _peak_of_links(physics: GpuPhysics, metric: str, labels: Mapping[str, str]) 
 
 
 IN_RUN, IN_HISTORY = "in the same run", "of its kind in the history"
+ACCEPTED_FIRST = "of its kind that was accepted first"
 
 
 def comparison_objection(
@@ -319,6 +320,8 @@ def is_comparable(product: str, kind: Kind) -> bool:
 
 NumberKey = tuple[str, str, str, str]
 """Kind and key of the hardware, digest and unit of the quantity."""
+Numbers = Mapping[NumberKey, tuple[float, Direction | None]]
+"""Numbers that may become references, each with its direction."""
 
 
 def acceptable_numbers(run: Run, topology: Topology) -> dict[NumberKey, tuple[float, Direction | None]]:
@@ -356,6 +359,49 @@ def number_key(run: Run, place: Place, metric: str, unit: str) -> NumberKey | No
         return None
     measured = quantity_of(run.benchmark, canonical_json(run.parameters), metric, place.labels, unit)
     return place.hardware.kind.value, place.hardware.key, measured.digest, measured.unit
+
+
+class Others(NamedTuple):
+    """What a number is compared with before it becomes a reference."""
+
+    metric: str
+    in_run: Sequence[float]
+    in_history: Sequence[float]
+    """One number of each other piece of hardware of its kind."""
+    accepted_first: Sequence[float]
+    """What was accepted first of these: many machines, each a little worse, get no further."""
+
+    def objection(self, value: float, direction: Direction | None) -> str:
+        """Return why a number is not like the others, empty if it is or none is known."""
+        groups = (
+            (self.in_run, IN_RUN),
+            (self.in_history, IN_HISTORY),
+            (self.accepted_first, ACCEPTED_FIRST),
+        )
+        objections = (
+            comparison_objection(self.metric, value, some, direction, which) for some, which in groups
+        )
+        return next(filter(None, objections), "")
+
+    @property
+    def are_known(self) -> bool:
+        """Whether there is any."""
+        return bool(self.in_run or self.in_history or self.accepted_first)
+
+
+def keys_with_a_bound(run: Run, topology: Topology) -> set[NumberKey]:
+    """Return the numbers of a run that a data sheet bounds from below, or a reference that they passed."""
+    found = set()
+    for one in run.measurements:
+        key = number_key(run, topology.place(one.labels), one.name, one.unit)
+        physics = physics_of(product_on(run, *key[:2])) if key is not None else None
+        if key is not None and physics is not None and _peak(physics, one.name, one.labels, one.unit)[1]:
+            found.add(key)
+    for judged in run.judgements:
+        key = number_key(run, topology.place(judged.labels), judged.metric, judged.unit)
+        if key is not None and judged.reference is not None:
+            found.add(key)
+    return found
 
 
 def _may_become_reference(judged: Judgement) -> bool:

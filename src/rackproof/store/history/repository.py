@@ -26,6 +26,7 @@ from sqlalchemy.exc import DBAPIError
 
 from rackproof.core.records import Direction, Measurement, Node, Reference, Run, Verdict
 from rackproof.store.history import schema
+from rackproof.store.history.alike import batches, numbers_of_others
 from rackproof.store.history.database import (
     WRITE_OPTION,
     HistoryError,
@@ -48,15 +49,16 @@ from rackproof.store.history.references import (
     DEFAULT_HIGH,
     DEFAULT_LOW,
     DEFAULT_WARN,
-    IN_RUN,
     AcceptedNumber,
     NumberKey,
+    Numbers,
+    Others,
     acceptable_numbers,
     acceptance_objection,
     accepted_reference,
-    comparison_objection,
     drift_objection,
     is_comparable,
+    keys_with_a_bound,
     mirror_bound,
     number_key,
     physical_objection,
@@ -71,7 +73,6 @@ if TYPE_CHECKING:
     from rackproof.store.history.readings import Accepted, Failure, Readings
 
 _BATCH = 200
-_FLEET_ROWS = 200_000
 """So many of the newest numbers of a SKU are enough for its median."""
 _ATTEMPTS = 4
 _ESTIMATE_RUNS = 25
@@ -420,37 +421,14 @@ class Store(AbstractContextManager["Store"]):
         if (low is not None and low >= 0) or (warn is not None and warn >= 0) or (high or 1) <= 0:
             raise HistoryError("bounds of a reference: low and warn are below 0, high is above 0")
         run = self.run(run_id)
-        topology = Topology(run.nodes)
-        if topology.whole is None:
-            raise HistoryError(f"run {run.run_id} names no nodes, so there is no hardware to accept it for")
-        objection = acceptance_objection(run)
-        if objection:
-            raise HistoryError(f"run {run.run_id} is no reference: {objection}")
-        numbers = acceptable_numbers(run, topology)
+        numbers = self._numbers_to_accept(run, plausible=not despite)
         if not numbers:
             return 0
-        if not despite:
-            self._require_plausible(run, topology, numbers)
-        shared = {"run_id": run.run_id, "moment": self._moment(run.run_id), "accepted": datetime.now(UTC)}
+        moments = {"moment": self._moment(run.run_id), "accepted": datetime.now(UTC)}
         bounds = {"low": low, "high": high, "warn": warn}
-        mirrored = {"low": mirror_bound(high), "high": mirror_bound(low), "warn": mirror_bound(warn)}
 
         def enter(connection: Connection) -> int:
-            writer = RunWriter(connection)
-            # Another process may have replaced or removed the run since it was read.
-            writer.enter([run])
-            parts = writer.find_hardware((kind, key) for kind, key, _, _ in numbers)
-            known = writer.find_quantities((what, unit) for _, _, what, unit in numbers)
-            rows = [
-                {
-                    "quantity_id": known[what, unit],
-                    "hardware_id": parts[kind, key],
-                    "value": value,
-                    **shared,
-                    **(mirrored if direction is Direction.LOWER else bounds),
-                }
-                for (kind, key, what, unit), (value, direction) in sorted(numbers.items())
-            ]
+            rows = _reference_rows(RunWriter(connection), run, numbers, moments, bounds)
             if not despite:
                 directions = [direction for _, (_, direction) in sorted(numbers.items())]
                 _refuse_drift(connection, run.run_id, rows, directions, bounding or {})
@@ -461,14 +439,46 @@ class Store(AbstractContextManager["Store"]):
 
         return self._write(enter)
 
-    def _require_plausible(
-        self, run: Run, topology: Topology, numbers: Mapping[NumberKey, tuple[float, Direction | None]]
-    ) -> None:
+    def _numbers_to_accept(self, run: Run, *, plausible: bool) -> Numbers:
+        """Return the numbers that a run gives; none where it has no such numbers.
+
+        Args:
+            run: The run.
+            plausible: Whether they have to be those of a sound machine.
+
+        Raises:
+            HistoryError: It proved something wrong, its hardware is not known, or a number is refused.
+        """
+        topology = Topology(run.nodes)
+        if topology.whole is None:
+            raise HistoryError(f"run {run.run_id} names no nodes, so there is no hardware to accept it for")
+        objection = acceptance_objection(run)
+        if objection:
+            raise HistoryError(f"run {run.run_id} is no reference: {objection}")
+        numbers = acceptable_numbers(run, topology)
+        if plausible and numbers:
+            self._require_plausible(run, topology, numbers)
+        return numbers
+
+    def _require_plausible(self, run: Run, topology: Topology, numbers: Numbers) -> None:
         """Check numbers by physics, by the others of the run, and by other hardware of its kind.
 
         Raises:
             HistoryError: One is not that of a sound machine.
         """
+        for measurement in run.measurements:
+            place = topology.place(measurement.labels)
+            key = number_key(run, place, measurement.name, measurement.unit)
+            if place.hardware is not None and key in numbers and measurement.finite:
+                _require_physical(run, place.hardware, measurement)
+        for key, others in self._others(run, topology, numbers).items():
+            value, direction = numbers[key]
+            if objection := others.objection(value, direction):
+                what = f"{others.metric} on {key[1]}, {objection} {key[3]}".strip()
+                raise HistoryError(f"run {run.run_id} is no reference: {what}")
+
+    def _others(self, run: Run, topology: Topology, numbers: Numbers) -> dict[NumberKey, Others]:
+        """Return what each number of a run is compared with."""
         in_run: dict[NumberKey, dict[str, float]] = {}
         metrics: dict[NumberKey, str] = {}
         for measurement in run.measurements:
@@ -480,20 +490,38 @@ class Store(AbstractContextManager["Store"]):
                 # Whatever the hardware is: the same quantity of one kind.
                 in_run.setdefault((key[0], "", *key[2:]), {})[key[1]] = measurement.value
                 metrics[key] = measurement.name
-            if key in numbers:
-                _require_physical(run, place.hardware, measurement)
         with self._reading() as connection:
-            in_history = _numbers_of_others(connection, run, numbers)
-        for key, metric in metrics.items():
-            if key not in numbers:
-                continue
-            value, direction = numbers[key]
-            beside = [one for name, one in in_run[key[0], "", *key[2:]].items() if name != key[1]]
-            objection = comparison_objection(metric, value, beside, direction, IN_RUN)
-            objection = objection or comparison_objection(metric, value, in_history[key], direction)
-            if objection:
-                what = f"{metric} on {key[1]}, {objection} {key[3]}".strip()
-                raise HistoryError(f"run {run.run_id} is no reference: {what}")
+            in_history, first = numbers_of_others(connection, run, numbers)
+        return {
+            key: Others(
+                metric,
+                [one for name, one in in_run[key[0], "", *key[2:]].items() if name != key[1]],
+                in_history[key],
+                first[key],
+            )
+            for key, metric in metrics.items()
+            if key in numbers
+        }
+
+    def unbounded_metrics(self, run_id: str) -> list[str]:
+        """Return the metrics of a run whose first numbers nothing independent bounds from below.
+
+        Neither a data sheet, nor other hardware in the run or of its kind in the history, nor an earlier
+        acceptance shows whether they are those of a sound machine.
+        """
+        run = self.run(run_id)
+        topology = Topology(run.nodes)
+        numbers = acceptable_numbers(run, topology)
+        known = {key for key, others in self._others(run, topology, numbers).items() if others.are_known}
+        known |= keys_with_a_bound(run, topology)
+        lacking = set(numbers) - known
+        return sorted(
+            {
+                one.name
+                for one in run.measurements
+                if number_key(run, topology.place(one.labels), one.name, one.unit) in lacking
+            }
+        )
 
     def withdraw(self, run_id: str, *, note: Callable[[int], None] | None = None) -> int:
         """Take back the acceptance of a run (its whole id) and return how many references went.
@@ -685,50 +713,42 @@ def _require_physical(run: Run, part: Part, measurement: Measurement) -> None:
         raise HistoryError(f"run {run.run_id} is no reference: {objection}")
 
 
-def _numbers_of_others(
-    connection: Connection, run: Run, numbers: Mapping[NumberKey, tuple[float, Direction | None]]
-) -> dict[NumberKey, list[float]]:
-    """Return for each number the medians of the other hardware of its kind, one of each piece.
+def _reference_rows(
+    writer: RunWriter,
+    run: Run,
+    numbers: Numbers,
+    moments: Mapping[str, datetime],
+    bounds: Mapping[str, float | None],
+) -> list[dict[str, Any]]:
+    """Return the rows of references, in the order of their keys, with the run entered.
 
-    Of its kind is what has the same SKU; where nodes have none, GPUs with the same product name.
+    Args:
+        writer: Enters what is not there yet.
+        run: The run that was accepted.
+        numbers: Its numbers.
+        moments: When it ran and when it was accepted.
+        bounds: The bounds of a number where more is better; they are mirrored where less is.
     """
-    skus = {node.sku for node in run.nodes}
-    if len(skus) != 1:
-        return {key: [] for key in numbers}
-    sku = skus.pop()
-    table, runs, what = schema.measurements, schema.runs, schema.quantities
-    parts, homes = schema.hardware.alias(), schema.hardware.alias()
-    alike = [homes.c.sku == sku]
-    if not sku:
-        products = {gpu.name for node in run.nodes for gpu in node.gpus if gpu.name}
-        alike += [parts.c.kind == Kind.GPU.value, parts.c.name.in_(sorted(products))]
-    query = (
-        select(what.c.digest, what.c.unit, parts.c.kind, parts.c.key, table.c.value)
-        .join(what, what.c.id == table.c.quantity_id)
-        .join(parts, parts.c.id == table.c.hardware_id)
-        .join(homes, homes.c.id == table.c.node_id)
-        .join(runs, runs.c.id == table.c.run_pk)
-        .where(
-            *alike,
-            runs.c.verdict != Verdict.FAIL.value,
-            table.c.value.is_not(None),
-        )
-        .order_by(table.c.moment.desc())
-        .limit(_FLEET_ROWS)
-    )
-    by_part: dict[NumberKey, list[float]] = {}
-    for digests in _batches({key[2] for key in numbers}):
-        for row in connection.execute(query.where(what.c.digest.in_(digests))):
-            by_part.setdefault((row.kind, row.key, row.digest, row.unit), []).append(row.value)
-    medians = {key: statistics.median(values) for key, values in by_part.items()}
-    return {
-        key: [
-            middle
-            for other, middle in medians.items()
-            if other[0] == key[0] and other[1] != key[1] and other[2:] == key[2:]
-        ]
-        for key in numbers
+    # Another process may have replaced or removed the run since it was read.
+    writer.enter([run])
+    parts = writer.find_hardware((kind, key) for kind, key, _, _ in numbers)
+    known = writer.find_quantities((what, unit) for _, _, what, unit in numbers)
+    mirrored = {
+        "low": mirror_bound(bounds["high"]),
+        "high": mirror_bound(bounds["low"]),
+        "warn": mirror_bound(bounds["warn"]),
     }
+    return [
+        {
+            "run_id": run.run_id,
+            "quantity_id": known[what, unit],
+            "hardware_id": parts[kind, key],
+            "value": value,
+            **moments,
+            **(mirrored if direction is Direction.LOWER else bounds),
+        }
+        for (kind, key, what, unit), (value, direction) in sorted(numbers.items())
+    ]
 
 
 def _refuse_drift(
@@ -770,18 +790,11 @@ def _accepted_before(
         .join(runs, runs.c.id == measured.c.run_pk)
         .where(one_of(measured.c.hardware_id, parts), measured.c.value.is_not(None))
     )
-    for names in _batches(bounding):
+    for names in batches(bounding):
         for row in connection.execute(query.where(runs.c.run_id.in_(names))):
             place = row.quantity_id, row.hardware_id
             if (row.run_id, *place) not in standing:
                 yield *place, AcceptedNumber(row.run_id, row.value, bounding[row.run_id], standing=False)
-
-
-def _batches(names: Iterable[str]) -> Iterator[list[str]]:
-    """Yield names in lists that fit into one statement."""
-    rest = iter(sorted(names))
-    while batch := list(islice(rest, _BATCH)):
-        yield batch
 
 
 def _enter_baselines(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:

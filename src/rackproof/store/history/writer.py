@@ -209,7 +209,7 @@ class RunWriter:
         }
 
     def _replace_details(self, drafts: Sequence[_Draft], keys: Mapping[str, int]) -> None:
-        """Write the rows below runs anew: a record that changed may have fewer of them."""
+        """Write the rows below runs again: a record that changed may have fewer of them."""
         tables = (schema.records, schema.run_nodes, schema.measurements, schema.judgements)
         for table in tables:
             for chunk in _chunks(sorted(keys.values())):

@@ -200,11 +200,11 @@ def _no_pass(one: NodeNight, hold: Hold) -> str:
     if any(code.startswith("pair:") for code in hold.codes):
         # Slurm gives a drained node no partner to prove it with.
         return f"stays drained: it failed with other nodes, and is given none; {_BY_HAND}"
-    lacking = {code: lacking_for(code, one.anew) for code in hold.codes}
+    lacking = {code: lacking_for(code, one.read_again) for code in hold.codes}
     if never := [code for code, names in lacking.items() if names is None]:
         codes = sanitize(", ".join(never), 200)
         return f"stays drained: no reading of a night proves that this is over: {codes}; {_BY_HAND}"
-    seen = {found.code for found in one.findings}
+    seen = {found.code for found in one.findings} | {why.code for why in one.reasons}
     if still := [code for code in hold.codes if code in seen]:
         return f"stays drained: not well yet: {sanitize(', '.join(still), 200)}"
     if texts := [f"{code} ({', '.join(names)})" for code, names in lacking.items() if names]:

@@ -22,6 +22,8 @@ from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
 PROGRAMS = frozenset(one.name for one in PROBES)
 _MARK = "health:"
 """How names of health evidence begin: a metric may be called alike."""
+_COMPARED = {"fleet": ", compared with other nodes", "drift": ", as before the drain beside other nodes"}
+"""Checks that compare a number, and what heals their findings, besides the number."""
 _DRIVER_TOOLS = ("nvidia_smi", "nvlink_")
 """How the names of tools begin that ask the driver."""
 _DISK_TYPES = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs")
@@ -62,7 +64,8 @@ def lacking_for(code: str, read: Collection[str]) -> tuple[str, ...] | None:
 
     Args:
         code: What a node was drained for: a finding's code, or ``CHECK:METRIC``.
-        read: What was read of it (:func:`healed_evidence`) and measured since the night before.
+        read: What was read of it (:func:`healed_evidence`), measured since the night before, and with what
+            that was compared (:func:`rackproof.analysis.compared.comparisons`).
 
     Returns:
         The names of what lacks, empty where all was read; None where nothing heals the code.
@@ -77,10 +80,12 @@ def lacking_for(code: str, read: Collection[str]) -> tuple[str, ...] | None:
 def _lacking_measurement(check: str, metric: str, read: Collection[str]) -> tuple[str, ...] | None:
     # Slurm's reason, where no night is left, holds a metric's first word.
     first = metric.partition(" ")[0]
-    if check in ("floor", "fleet", "drift"):
+    if check in _COMPARED or check == "floor":
+        # What a comparison found, only the same comparison shows to be over.
+        mark = f"{check}:" if check in _COMPARED else ""
         words = {one.partition(" ")[0] for one in read if not one.startswith(_MARK)}
-        is_read = metric in read or (first == metric and first in words)
-        return () if is_read else (metric,)
+        is_read = f"{mark}{metric}" in read or (first == metric and f"{mark}{first}" in words)
+        return () if is_read else (f"{metric}{_COMPARED.get(check, '')}",)
     if check not in ("bits", "probe"):
         return None
     program = "training-step" if check == "bits" else first
@@ -259,26 +264,22 @@ def _mounts(node: DrainedNode) -> EvidenceState:
 
 def _writable_mounts(node: DrainedNode) -> EvidenceState:
     """Return whether the file systems of disks that could be written before can be, and expected ones."""
-    if not node.tonight.mount_table:
+    table = node.tonight.mount_table
+    if not table:
         return EvidenceState.ABSENT
-    read_only = {mount.path for mount in expected_mounts(node.expected) if "ro" in mount.options}
-    wanted = {mount.path for mount in expected_mounts(node.expected)} | {
-        path
-        for one in node.earlier
-        for path, mount in one.mount_table.items()
-        if mount["type"] in _DISK_TYPES
-    }
+    expected = expected_mounts(node.expected)
+    read_only = {mount.path for mount in expected if "ro" in mount.options}
     if node.before is not None:
         read_only |= {path for path, mount in node.before.mount_table.items() if _is_read_only(mount)}
-    table = node.tonight.mount_table
-    return _state(
-        all(path in table and not _is_read_only(table[path]) for path in wanted - read_only)
-        and not any(
-            _is_read_only(mount)
-            for path, mount in table.items()
-            if mount["type"] in _DISK_TYPES and path not in read_only
-        )
+    wanted = {mount.path for mount in expected}.union(
+        *(_disk_mounts(one.mount_table) for one in node.earlier)
     )
+    bad = {path for path, mount in table.items() if _is_read_only(mount)} - read_only
+    return _state(wanted - read_only <= table.keys() and not bad & (wanted | _disk_mounts(table)))
+
+
+def _disk_mounts(table: Mapping[str, Mapping[str, str]]) -> set[str]:
+    return {path for path, mount in table.items() if mount["type"] in _DISK_TYPES}
 
 
 def _is_read_only(mount: Mapping[str, str]) -> bool:

@@ -1,0 +1,100 @@
+"""With what the numbers of drained nodes were compared in a night: the fleet, their own past. No I/O.
+
+A finding that rests on a comparison is over only where the same comparison was made again: a number alone
+shows nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rackproof.analysis.anomaly import AnomalyPolicy, quantity_name
+from rackproof.core.records import Direction
+from rackproof.store.history.readings import Floats, Integers, Readings
+
+_SIGNS = {Direction.HIGHER: 1, Direction.LOWER: -1, None: 0}
+
+
+def comparisons(
+    readings: Readings, held: Mapping[str, int], policy: AnomalyPolicy | None = None
+) -> dict[str, frozenset[str]]:
+    """Return by node the comparisons of tonight, as ``fleet:METRIC`` and ``drift:METRIC``.
+
+    Beside the fleet a number is compared where enough nodes of the SKU measured it tonight. With its own past
+    it is compared where it is known from before the drain, and it passes where, as a fraction of what the
+    others show in the same night, it is what it was: nights since the drain may show the fault themselves.
+
+    Args:
+        readings: Tonight's numbers, and those of the nights before.
+        held: A drained node's key to how many nights ago its drain began.
+        policy: How strictly.
+    """
+    policy = policy or AnomalyPolicy()
+    found: dict[str, frozenset[str]] = {}
+    for index, part in enumerate(readings.parts):
+        if part.kind == "node" and part.key in held:
+            found[part.key] = _comparisons_of(readings, index, held[part.key], policy)
+    return found
+
+
+def _comparisons_of(readings: Readings, node: int, drained: int, policy: AnomalyPolicy) -> frozenset[str]:
+    skus = np.array([part.sku for part in readings.parts])
+    # A link's or a group's row has no node.
+    alike = (readings.node >= 0) & (skus[readings.node] == skus[node]) & np.isfinite(readings.value)
+    lacking: dict[str, set[str]] = {}
+    for quantity in np.unique(readings.quantity[(readings.node == node) & (readings.night == 0)]):
+        what = readings.quantities[quantity]
+        series = _Series(readings, alike & (readings.quantity == quantity), node, _SIGNS[what.direction])
+        lacking.setdefault(quantity_name(what), set()).update(series.lacking(drained, policy))
+    # Several benchmarks may measure one metric: each of them counts.
+    names = {f"{check}:{name}" for name, lacks in lacking.items() for check in {"fleet", "drift"} - lacks}
+    return frozenset(names)
+
+
+class _Series:
+    """The numbers of one quantity on the nodes of a SKU: the drained node's own as shares of the others'."""
+
+    def __init__(self, readings: Readings, rows: NDArray[np.bool_], node: int, sign: int) -> None:
+        own = rows & (readings.node == node)
+        others = rows & (readings.node != node)
+        self._others = len(np.unique(readings.node[others & (readings.night == 0)]))
+        self._part: Integers = readings.part[own]
+        self._night: Integers = readings.night[own]
+        medians = {
+            int(night): float(np.median(readings.value[others & (readings.night == night)]))
+            for night in np.unique(readings.night[others])
+        }
+        usual = np.array([medians.get(int(night), np.nan) for night in self._night], dtype=np.float64)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = readings.value[own] / usual
+            # More is better; without a direction nothing is.
+            self._share: Floats = share if sign > 0 else 1 / share if sign < 0 else share * np.nan
+
+    def lacking(self, drained: int, policy: AnomalyPolicy) -> set[str]:
+        """Return the comparisons that were not made tonight, or that the past does not pass."""
+        fleet = policy.fleet
+        tonight = np.unique(self._part[self._night == 0])
+        if self._others + 1 < fleet.nodes_least or not len(tonight):
+            return {"fleet", "drift"}
+        known = [self._before(part, drained) for part in tonight]
+        # A GPU that is new has no past; the node's other numbers have.
+        is_new = [not len(one) for one in known]
+        if all(is_new):
+            return {"drift"}
+        as_it_was = all(
+            new or self._is_as_it_was(part, before, policy)
+            for part, before, new in zip(tonight, known, is_new, strict=True)
+        )
+        return set() if as_it_was else {"drift"}
+
+    def _before(self, part: int, drained: int) -> Floats:
+        shares: Floats = self._share[(self._part == part) & (self._night > drained)]
+        return shares[np.isfinite(shares)]
+
+    def _is_as_it_was(self, part: int, before: Floats, policy: AnomalyPolicy) -> bool:
+        tonight = self._share[(self._part == part) & (self._night == 0)]
+        least = float(np.median(before)) * (1 - policy.fleet.loss_fails)
+        return len(before) >= policy.fleet.nights_least and bool((tonight >= least).all())

@@ -1,0 +1,145 @@
+"""Other hardware of a run's kind in the history: what it measured, and what of it was accepted."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, and_, func, or_, select
+
+from rackproof.core.records import Run, Verdict
+from rackproof.store.history import schema
+from rackproof.store.history.identity import Kind
+from rackproof.store.history.references import NumberKey, Numbers
+
+_BATCH = 200
+_FLEET_ROWS = 200_000
+_PARTS, _HOMES = schema.hardware.alias("parts"), schema.hardware.alias("homes")
+
+
+def batches(names: Iterable[str]) -> Iterator[list[str]]:
+    """Yield names in lists that fit into one statement."""
+    rest = iter(sorted(names))
+    while batch := list(islice(rest, _BATCH)):
+        yield batch
+
+
+def numbers_of_others(
+    connection: Connection, run: Run, numbers: Numbers
+) -> tuple[dict[NumberKey, list[float]], dict[NumberKey, list[float]]]:
+    """Return for each number the medians of the other hardware of its kind, one of each piece, and the number
+    that was accepted first of them, if there is one."""
+    found: dict[NumberKey, list[float]] = {key: [] for key in numbers}
+    first: dict[NumberKey, list[float]] = {key: [] for key in numbers}
+    alike = _of_its_kind(run)
+    if alike is None:
+        return found, first
+    digests = {key[2] for key in numbers}
+    medians = _medians_by_part(connection, alike, digests)
+    accepted = _accepted_by_part(connection, alike, digests)
+    for key in numbers:
+        kind, own, what, unit = key
+        beside = medians.get((kind, what, unit), {})
+        found[key] = [middle for part, middle in beside.items() if part != own]
+        # In the order of their acceptance.
+        of_others = [value for part, value in accepted.get((kind, what, unit), ()) if part != own]
+        first[key] = of_others[:1]
+    return found, first
+
+
+def _of_its_kind(run: Run) -> list[ColumnElement[bool]] | None:
+    """Return the conditions on hardware that is of a run's kind; None where no other is known to be.
+
+    Of its kind is what has the same SKU. Where nodes have none, it is GPUs with the same product name, and of
+    numbers of whole nodes, machines of the same product with as many such GPUs.
+    """
+    skus = {node.sku for node in run.nodes}
+    if len(skus) != 1:
+        return None
+    sku = skus.pop()
+    if sku:
+        return [_HOMES.c.sku == sku]
+    names = {gpu.name for node in run.nodes for gpu in node.gpus if gpu.name}
+    machines = {(node.product, len(node.gpus)) for node in run.nodes}
+    is_gpu = and_(_PARTS.c.kind == Kind.GPU.value, _PARTS.c.name.in_(sorted(names)))
+    machine, gpus = machines.pop() if len(machines) == 1 else ("", 0)
+    if not machine:
+        return [is_gpu]
+    like = and_(_PARTS.c.kind == Kind.NODE.value, _HOMES.c.sku == "", _HOMES.c.product == machine)
+    if gpus:
+        like = and_(like, _HOMES.c.id.in_(_nodes_with_gpus(names, gpus)))
+    return [or_(is_gpu, like)]
+
+
+def _nodes_with_gpus(names: Iterable[str], count: int) -> Select[Any]:
+    """Return the nodes on which so many GPUs of these products were measured."""
+    table, parts = schema.measurements, schema.hardware.alias()
+    return (
+        select(table.c.node_id)
+        .join(parts, parts.c.id == table.c.hardware_id)
+        .where(parts.c.kind == Kind.GPU.value, parts.c.name.in_(sorted(names)))
+        .group_by(table.c.node_id)
+        .having(func.count(table.c.hardware_id.distinct()) == count)
+    )
+
+
+def _medians_by_part(
+    connection: Connection, alike: Sequence[ColumnElement[bool]], digests: Iterable[str]
+) -> dict[tuple[str, str, str], dict[str, float]]:
+    """Return by kind, quantity and unit the median of each piece of hardware that is alike."""
+    table, runs, what = schema.measurements, schema.runs, schema.quantities
+    query = (
+        select(what.c.digest, what.c.unit, _PARTS.c.kind, _PARTS.c.key, table.c.value)
+        .join(what, what.c.id == table.c.quantity_id)
+        .join(_PARTS, _PARTS.c.id == table.c.hardware_id)
+        .join(_HOMES, _HOMES.c.id == table.c.node_id)
+        .join(runs, runs.c.id == table.c.run_pk)
+        .where(
+            *alike,
+            runs.c.verdict != Verdict.FAIL.value,
+            table.c.value.is_not(None),
+        )
+        .order_by(table.c.moment.desc())
+        .limit(_FLEET_ROWS)
+    )
+    values: dict[tuple[str, str, str], dict[str, list[float]]] = {}
+    for some in batches(digests):
+        for row in connection.execute(query.where(what.c.digest.in_(some))):
+            kind = values.setdefault((row.kind, row.digest, row.unit), {})
+            kind.setdefault(row.key, []).append(row.value)
+    return {
+        kind: {part: statistics.median(some) for part, some in by_part.items()}
+        for kind, by_part in values.items()
+    }
+
+
+def _accepted_by_part(
+    connection: Connection, alike: Sequence[ColumnElement[bool]], digests: Iterable[str]
+) -> dict[tuple[str, str, str], list[tuple[str, float]]]:
+    """Return by kind, quantity and unit what was accepted of hardware that is alike, the first one first."""
+    table, runs, what = schema.measurements, schema.runs, schema.quantities
+    accepted = schema.baselines
+    query = (
+        select(what.c.digest, what.c.unit, _PARTS.c.kind, _PARTS.c.key, accepted.c.value)
+        .join(what, what.c.id == accepted.c.quantity_id)
+        .join(_PARTS, _PARTS.c.id == accepted.c.hardware_id)
+        .join(runs, runs.c.run_id == accepted.c.run_id)
+        .join(
+            table,
+            and_(
+                table.c.run_pk == runs.c.id,
+                table.c.quantity_id == accepted.c.quantity_id,
+                table.c.hardware_id == accepted.c.hardware_id,
+            ),
+        )
+        .join(_HOMES, _HOMES.c.id == table.c.node_id)
+        .where(*alike)
+        .order_by(accepted.c.accepted, accepted.c.run_id)
+    )
+    found: dict[tuple[str, str, str], list[tuple[str, float]]] = {}
+    for some in batches(digests):
+        for row in connection.execute(query.where(what.c.digest.in_(some))):
+            found.setdefault((row.kind, row.digest, row.unit), []).append((row.key, row.value))
+    return found
