@@ -136,10 +136,11 @@ def parse(
     for block in blocks(stream):
         head = head or block[:HEAD_BYTES]
         log.begin(block)
-        log.scan(block)
         if watching:
             parser = _watch(log, parser, block)
             watching = not isinstance(parser, _STRONG)
+        # After the choice: a kernel's log is read by rules of its own.
+        log.scan(block)
         if parser is not None:
             parser.block(block)
         if observers:

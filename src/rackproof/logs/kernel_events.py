@@ -113,6 +113,15 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         Verdict.DEGRADED,
         r"NVRM: .{0,200}Assertion failed|nv(?:idia-peermem|_mem) nv_get_p2p_free_callback",
     ),
+    # AMD's driver: kernels of a program that met a page it does not have, a ring that stands still, memory.
+    (
+        "gpu_driver_error",
+        Verdict.FAIL,
+        r"\bamdgpu\b.{0,200}(?:GPU fault|\bring \S{1,40} timeout|GPU reset (?:begin|failed)|VRAM is lost|"
+        r"uncorrectable hardware errors|page fault \(src_id|hardware exception|"
+        r"Fatal error during GPU init|[Dd]evice (?:is )?lost)",
+    ),
+    ("gpu_driver_error", Verdict.DEGRADED, r"\bamdgpu\b.{0,200}[1-9]\d* correctable hardware errors"),
     ("pcie_error", Verdict.FAIL, r"\bDPC: containment event|PCIe link lost"),
     ("pcie_error", Verdict.UNPROVEN, r"pciehp\b.{0,60}Slot\([^)]{1,20}\): (?:Link Down|Card not present)"),
     # mlx5 counts severities as syslog does: 3 is an error.
@@ -179,6 +188,7 @@ _WITH_ADDRESS = ("gpu_driver_error", "pcie_error", "network_card_error")
 FAULT_WORDS = (
     "nvrm",
     "nvidia",
+    "amdgpu",
     "nvme",
     "xid",
     "hardware error",

@@ -19,6 +19,10 @@ _LINE = re.compile(
     r"^\w{3} [ \d]\d \d\d:\d\d|^\d{4}-\d\d-\d\d[T ]\d\d:\d\d"
 )
 """How dmesg, journalctl and syslog begin a line."""
+_OF_KERNEL = re.compile(
+    rb"^\[\s*(?:\d+\.\d+\]|\w{3} \w{3})|^<\d{1,3}>|^kern\s*:|\bkernel: |NVRM: |SXid \(|^EDAC "
+)
+"""What the kernel itself writes, of which what happens to a node's programs is no fault of the node."""
 _MESSAGES = {
     "gpu_lost": "a GPU has fallen off the bus",
     "gpu_init_failed": "the driver cannot initialize a GPU",
@@ -51,6 +55,7 @@ class XidParser(LogParser):
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
+        log.reads_line = lambda line: _OF_KERNEL.search(line[:300]) is not None
         self.xids: Counter[tuple[str, str]] = Counter()
         self.first: dict[tuple[str, str], int] = {}
         self.details: dict[tuple[str, int | None], int] = {}
