@@ -269,10 +269,9 @@ def test_every_rule_has_a_line_and_every_line_a_trigger() -> None:
     elsewhere = {"traceback", "cancelled", "time_limit", "node_failed", "nccl_peer_lost", "loss_scale"}
     shown = {code for code, _ in CASES}
     assert shown | elsewhere | {"cache_clear_failed", "kernel_fault_unclear"} == FAULT_TEXTS
-    for rule in fault_texts._RULES:
-        for trigger in rule.triggers:
-            assert trigger in fault_texts.TRIGGERS
-            assert len(trigger.strip()) > 2
+    used = {trigger for triggers, _ in fault_texts._READERS for trigger in triggers.split(b"|")}
+    assert all(len(trigger.strip()) > 2 for trigger in used)
+    assert len(fault_texts.SEARCHED) < 70  # each costs time in every log
 
 
 def test_each_harmless_text_has_a_source_and_no_fault_in_it() -> None:

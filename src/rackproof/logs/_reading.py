@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, ClassVar, Protocol
 
 from rackproof.core.records import Direction, Finding, Measurement, ParsedLog, Series, Source, Verdict, worst
-from rackproof.logs.fault_texts import MEANING, NUMBER_WORDS, OF_THE_MACHINE, TRIGGERS, read_fault
+from rackproof.logs.fault_texts import MEANING, NO_NUMBERS, OF_THE_MACHINE, SEARCHED, read_fault
 
 BLOCK = 1 << 18
 """Bytes asked for at once: small enough to stay in a core's cache while it is searched a dozen times."""
@@ -240,30 +240,35 @@ TINY_LOSS_SCALE = 1e-4
 """Below this an automatic loss scale shows gradients that overflow at any scale: training is lost."""
 
 
-_LOSS_SCALE, _RESULT_LINE = b"Gradient overflow", b"RESULT,"
-_SEARCHED = (_LOSS_SCALE, _RESULT_LINE, *TRIGGERS)
+_LOSS_SCALE, _RESULT_LINE = b"gradient overflow", b"result,"
 
 
-_WORD_GOES_ON = re.compile(rb"(?!inity)[A-Za-z]")
+_WORD_GOES_ON = re.compile(rb"(?!inity)[a-z]")
 
 
 def _hits(text: bytes) -> list[tuple[int, bytes]]:
     """Return position and text of everything that may belong to a failure, in order."""
+    lowered = text.lower()
     hits: list[tuple[int, bytes]] = []
-    for literal in _SEARCHED:
-        places = find_all(text, literal)
-        if literal in NUMBER_WORDS:
-            places = [at for at in places if not _WORD_GOES_ON.match(text, at + len(literal))]
+    for literal in (_LOSS_SCALE, _RESULT_LINE, *SEARCHED):
+        if literal == b"inf":
+            # Not in small letters, as every line of NCCL has INFO.
+            places = sorted([*find_all(text, b"inf"), *find_all(text, b"Inf")])
+        else:
+            places = find_all(lowered, literal)
+        if literal in NO_NUMBERS:
+            places = [at for at in places if not _WORD_GOES_ON.match(lowered, at + len(literal))]
         hits += [(at, literal) for at in places]
     hits.sort()  # so that lines are counted forward
     return hits
 
 
+_BRACE = ord("}")
+
+
 def _end_of_event(piece: bytes, end: int) -> int:
     """Return where an event ends in its line: what another rank wrote behind it is no part of it."""
-    if piece.endswith((b"}", b"}\r"), 0, end):
-        return end  # nearly every one
-    return piece.rfind(b"}", 0, end) + 1
+    return end if piece.endswith(b"}\r", 0, end) else piece.rfind(b"}", 0, end) + 1
 
 
 def _as_printed(before: bytes, after: bytes) -> tuple[bytes, bytes]:
@@ -411,7 +416,11 @@ class Log:
         Events are left out: they are a third of the bytes, and their parser reads them anyway.
         """
         pieces = self.pieces
-        ends = list(map(_end_of_event, islice(pieces, 1, None), self.ends))
+        ends = [
+            # Nearly every event ends with its line: spared a call.
+            end if end and piece[end - 1] == _BRACE else _end_of_event(piece, end)
+            for piece, end in zip(islice(pieces, 1, None), self.ends, strict=True)
+        ]
         texts = pieces[:1] + [piece[end:] for piece, end in zip(islice(pieces, 1, None), ends, strict=True)]
         rest = b"".join(texts) if ends else block
         self._newlines = rest.count(b"\n")  # no event holds one
