@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
+from pathlib import Path
 
 import click
 
@@ -24,6 +25,7 @@ from rackproof.cli.output import (
 )
 from rackproof.core.records import Finding, Measurement, ParsedLog, Source, Verdict, worst
 from rackproof.core.text import quantity, sanitize, size
+from rackproof.logs.opening import why_no_log
 from rackproof.report.terminal import text_table
 from rackproof.report.view import label_text
 
@@ -118,8 +120,10 @@ def _parse_log(name: str, form: str) -> ParsedLog:
             return logs.parse(sys.stdin.buffer, format=form, name="standard input")
         # A file's name need not be UTF-8, a record's text must.
         shown = os.fsencode(name).decode(errors="replace")
-        with open(name, "rb") as stream:
-            return logs.parse(stream, format=form, name=shown)
+        # `rackproof parse <(...)` names a FIFO, which has what was asked for.
+        if Path(name).is_file() and (problem := why_no_log(Path(name))):
+            raise ToolError(f"{name} is {problem}")
+        return logs.parse_path(name, form, name=shown)
     # Before OSError, of which it is one.
     except IsADirectoryError:
         raise ToolError(f"{name} is a folder: name the logs in it, or use `rackproof import`") from None
