@@ -21,7 +21,7 @@ from rackproof.core.evidence import EvidenceState, RequiredEvidence, lacking_evi
 from rackproof.core.records import Dataset, Finding, LogFile, ParsedLog, Run, Source, Verdict, worst
 from rackproof.core.text import sanitize, slug
 from rackproof.logs import read_log_file
-from rackproof.logs.opening import plain_name, special_file, why_no_log
+from rackproof.logs.opening import name_unpacked, special_file, why_no_log
 
 UNRECOGNISED = "unknown"
 """The format that :func:`rackproof.logs.parse_path` gives to a file in which it found none."""
@@ -140,7 +140,7 @@ def _is_walked(folder: Path, results_folder: Path | None) -> bool:
 
 
 def _is_log_by_name(path: Path) -> bool:
-    name = plain_name(path.name.lower())
+    name = name_unpacked(path.name.lower())
     return name.endswith(_LOG_SUFFIXES) or name.startswith(_LOG_PREFIXES)
 
 
@@ -403,7 +403,7 @@ def read_runs(
         if problem := why_no_log(path):
             unread.append(f"{sanitize(relative, 300)}: {problem}")
             continue
-        name = f"logs/{slug(plain_name(path.name), 100) or 'log.txt'}"
+        name = f"logs/{slug(name_unpacked(path.name), 100) or 'log.txt'}"
         # Named as it is called in the run's folder, so that every place in the report can be looked up.
         log, entry = read_log_file(path, name, format=format)
         log = _judged_as_import(log, now, old=old)

@@ -14,6 +14,7 @@ from typing import BinaryIO, cast
 from rackproof.core.line_rules import LineRules
 from rackproof.core.records import LogFile, ParsedLog, Verdict
 from rackproof.logs._reading import LineFeed, LineObserver, Log, LogParser, blocks
+from rackproof.logs.declared_lines import DeclaredLines
 from rackproof.logs.encodings import HEAD_BYTES, encoding_problem
 from rackproof.logs.gpu_burn import GpuBurnParser
 from rackproof.logs.mll06 import Mll06Parser
@@ -101,6 +102,7 @@ def parse(
     name: str = "",
     observers: Sequence[LineObserver] = (),
     lines: LineRules | None = None,
+    declared: DeclaredLines | None = None,
 ) -> ParsedLog:
     """Parse one log.
 
@@ -116,6 +118,7 @@ def parse(
         observers: get every line in the same pass, so that a log that holds more than its format's own
             lines is read once.
         lines: How plain output is read; then there is no other format.
+        declared: Lines of a kernel's log that an operator has declared harmless.
 
     Returns:
         The record. Content never raises: what cannot be read is ``unproven`` with a reason.
@@ -125,6 +128,7 @@ def parse(
         OSError: the stream cannot be read.
     """
     log = Log(name)
+    log.declared = declared
     chosen = _checked(format) if lines is None else PlainLinesParser.format
     parser: LogParser | None = None
     if lines is not None:
@@ -171,7 +175,12 @@ def _watch(log: Log, parser: LogParser | None, block: bytes) -> LogParser | None
 
 
 def parse_path(
-    path: str | Path, format: str = "auto", *, name: str = "", observers: Sequence[LineObserver] = ()
+    path: str | Path,
+    format: str = "auto",
+    *,
+    name: str = "",
+    observers: Sequence[LineObserver] = (),
+    declared: DeclaredLines | None = None,
 ) -> ParsedLog:
     """Parse a file, compressed or not; its path names it in findings unless ``name`` does.
 
@@ -183,7 +192,13 @@ def parse_path(
     """
     _checked(format)
     with open_log(path) as stream:
-        log = parse(cast("BinaryIO", stream), format=format, name=name or str(path), observers=observers)
+        log = parse(
+            cast("BinaryIO", stream),
+            format=format,
+            name=name or str(path),
+            observers=observers,
+            declared=declared,
+        )
     return with_problem(log, stream.problem)
 
 

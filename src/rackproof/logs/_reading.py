@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, ClassVar, Protocol
 
 from rackproof.core.records import Direction, Finding, Measurement, ParsedLog, Series, Source, Verdict, worst
+from rackproof.logs.declared_lines import DeclaredLines
 from rackproof.logs.fault_texts import MEANING, NO_NUMBERS, OF_THE_MACHINE, SEARCHED, read_fault
 
 BLOCK = 1 << 18
@@ -283,6 +284,8 @@ class Log:
 
     def __init__(self, name: str = "") -> None:
         self.name = name
+        self.declared: DeclaredLines | None = None
+        """What an operator has declared harmless of a kernel's log."""
         self.size = 0
         self.lines = 0
         """Lines in the blocks before the present one."""

@@ -260,8 +260,11 @@ def _read_slurm(line: bytes) -> str | None:
     return meant or next((code for code, pattern in ends if pattern.search(after)), None)
 
 
-_XID_CODES = {Verdict.FAIL: "xid_reset", Verdict.UNPROVEN: "xid_unknown"}
-_KERNEL_CODES = {Verdict.FAIL: "kernel_fault", Verdict.UNPROVEN: "kernel_fault_unclear"}
+_XID_CODES: dict[Verdict | None, str] = {Verdict.FAIL: "xid_reset", Verdict.UNPROVEN: "xid_unknown"}
+_KERNEL_CODES: dict[Verdict | None, str] = {
+    Verdict.FAIL: "kernel_fault",
+    Verdict.UNPROVEN: "kernel_fault_unclear",
+}
 XID_CODES = frozenset({"xid", *_XID_CODES.values()})
 KERNEL_CODES = frozenset({"kernel_fault_mild", *_KERNEL_CODES.values()})
 _BARE_XID = re.compile(

@@ -13,6 +13,7 @@ from typing import Literal
 
 from rackproof.core.records import Verdict
 from rackproof.core.text import sanitize
+from rackproof.logs.declared_lines import DeclaredLines
 from rackproof.logs.known_kernel_lines import unknown_error
 
 Kind = Literal[
@@ -32,6 +33,7 @@ Kind = Literal[
     "cpu_throttled",
     "program_crashed",
     "unknown_kernel_error",
+    "declared_harmless",
     "damaged_line",
 ]
 
@@ -244,7 +246,7 @@ class KernelEvent:
 
     Attributes:
         kind: What is affected; ``damaged_line`` is a damaged line about an XID.
-        verdict: How bad it is. What can be read only in part is unproven.
+        verdict: How bad it is. What can be read only in part is unproven; what is declared harmless has none.
         bus_id: Bus address as the line has it, empty without one.
         code: Number of an XID or SXid, None for other kinds.
         action: What an XID asks for: watch, reset, reboot, isolate or unknown; empty for other kinds.
@@ -252,7 +254,7 @@ class KernelEvent:
     """
 
     kind: Kind
-    verdict: Verdict
+    verdict: Verdict | None
     bus_id: str = ""
     code: int | None = None
     action: str = ""
@@ -307,17 +309,30 @@ def is_detail(line: str) -> bool:
     return (found is not None and _DETAIL.match(found[3] or "") is not None) or bool(_HANDLING.search(line))
 
 
-def read_unknown_line(line: str, level_is_error: bool | None) -> KernelEvent | None:
-    """Return what a line tells that no rule reads, where it is an error that nobody knows to be harmless.
+def read_unknown_line(
+    line: str, level_is_error: bool | None, declared: DeclaredLines | None = None
+) -> KernelEvent | None:
+    """Return what a line reports that no rule reads, where it is an error that is not known to be harmless.
 
     Args:
         line: As of :func:`read_kernel_line`, which knows nothing of it.
         level_is_error: Whether its level is error or worse; None where no levels are known.
+        declared: What an operator has declared harmless.
     """
     message = unknown_error(line, level_is_error)
     if message is None:
         return None
-    return KernelEvent("unknown_kernel_error", Verdict.UNPROVEN, text=sanitize(message, 300))
+    text = sanitize(message, 300)
+    declaration = declared.declaration(message) if declared is not None else None
+    if declared is None or declaration is None:
+        return KernelEvent("unknown_kernel_error", Verdict.UNPROVEN, text=text)
+    if declared.is_past(declaration):
+        past = f"{text} (declared harmless until {declaration.until}, which is past: {declaration.why})"
+        return KernelEvent("unknown_kernel_error", Verdict.UNPROVEN, text=past)
+    until = f" until {declaration.until}" if declaration.until else ""
+    return KernelEvent(
+        "declared_harmless", None, text=f"{text} (declared harmless{until}: {declaration.why})"
+    )
 
 
 def _read_xid(line: str) -> KernelEvent | None:

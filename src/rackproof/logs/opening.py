@@ -142,6 +142,6 @@ def special_file(path: Path) -> str:
     return next((text for is_one, text in _SPECIAL if is_one(mode)), "")
 
 
-def plain_name(name: str) -> str:
+def name_unpacked(name: str) -> str:
     """Return a log's name without the ending of its compression."""
     return next((name.removesuffix(end) for end in _SUFFIXES if name.endswith(end) and name != end), name)
