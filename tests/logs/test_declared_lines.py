@@ -194,7 +194,7 @@ def test_parse_reads_what_is_declared_from_a_file(tmp_path: Path) -> None:
 
 def test_a_night_stores_what_was_declared_and_refuses_what_cannot_be_used(tmp_path: Path) -> None:
     line = "nvme nvme0: frozen state error detected"  # of a driver whose errors have no level
-    log = {"rc": 0, "stdout": f"1795578255.1 n1 kernel: {line}\n", "stderr": "", "truncated": False}
+    log = {"status": "ok", "stdout": f"1795578255.1 n1 kernel: {line}\n"}
     answer = {"health": {"tools": {"kernel_log": log}}}
     for lines, events, kept in (((), 1, 0), ([entry("nvme nvme0: frozen")], 0, 1)):
         seen = build_snapshot("n1", answer, declared=read_declared(lines, TODAY, "x"))
