@@ -10,6 +10,7 @@ import pytest
 
 from rackproof import logs
 from rackproof.analysis.mlperf.worker import findings_of_log
+from rackproof.core.line_rules import LineRules
 from rackproof.core.records import Finding, ParsedLog, Verdict, worst
 from rackproof.logs import fault_texts
 from rackproof.logs.fault_texts import FAULT_TEXTS, HARMLESS_TEXTS, MEANING, OF_THE_MACHINE
@@ -235,6 +236,23 @@ def test_every_format_that_there_is_is_tried() -> None:
     for code, line in CASES:
         found = read(b"MLPerf Results Summary\n" + line.encode() + b"\n")
         assert code in {one.code for one in found.findings}
+
+
+def test_lines_that_a_definition_reads_pass_through_the_rules_too() -> None:
+    rules = LineRules.model_validate(
+        {
+            "good_end": "^Solution Validates",
+            "failures": [],
+            "metrics": {"triad": {"pattern": "^Triad: +(\\S+)", "unit": "MB/s", "direction": "higher"}},
+        }
+    )
+    sound = "Triad:           6964.4     0.038113\n{}Solution Validates: avg error less than 1.0e-13\n"
+    for code, line in [*CASES, ("", "")]:
+        text = sound.format(f"{line}\n").encode()
+        found = logs.parse(io.BytesIO(text), format="lines", lines=rules)
+        expected = gating(code) if code else Verdict.PASS
+        assert worst([found.verdict, expected]) is found.verdict, line
+        assert code or found.verdict is Verdict.PASS
 
 
 def test_text_of_no_format_has_its_faults_too() -> None:
