@@ -38,5 +38,6 @@ class ActionModule(NodeAction):
             limits=options["limits"],
             references=options["references"],
             accept_identity=options["accept_identity"],
+            harmless_kernel_lines=options["harmless_kernel_lines"],
         )
         return {"changed": False, "msg": summary}

@@ -105,7 +105,7 @@ class CallbackModule(CallbackBase):
         except Exception as error:
             # Ansible would show it as a warning and end as if all hosts had been looked at.
             left_out = ["unknown"]
-            self._display.error(f"what was done on which hosts could not be told: {error!r}"[:600])
+            self._display.error(f"what was done on which hosts is not known: {error!r}"[:600])
         if left_out and not stats.failures and not stats.dark:
             raise SystemExit(2)  # no exception: Ansible would show it as a warning
 

@@ -41,6 +41,7 @@ CLOCK = ["timedatectl", "show", "--property=NTPSynchronized"]
 FAULT_WORDS = (
     "nvrm",
     "nvidia",
+    "amdgpu",
     "nvme",
     "xid",
     "hardware error",

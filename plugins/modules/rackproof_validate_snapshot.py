@@ -36,6 +36,13 @@ options:
         UUID that earlier nights do not know is unproven.
     type: bool
     default: false
+  harmless_kernel_lines:
+    description:
+      - Lines of the kernel's log that are declared harmless, by C(pattern), C(why) and perhaps C(until).
+        Asked only of lines that no rule knows.
+    type: list
+    elements: dict
+    default: []
   references:
     description: Baselines of the SKU.
     type: list

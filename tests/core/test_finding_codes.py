@@ -15,7 +15,7 @@ from rackproof.core.records import Finding, Record, Verdict
 from rackproof.jobs.bench.planning import STILL_RUNNING
 from rackproof.jobs.bench.record import _ENDED_BADLY
 from rackproof.jobs.bench.required_evidence import RUN_BY_SLURM, RUN_OF_ROUND_06, RUN_ON_MACHINE
-from rackproof.logs import _reading
+from rackproof.logs import fault_texts
 from rackproof.logs.kernel_events import ACTIONS, Kind
 from rackproof.logs.nvidia_smi import _XML_FAULTS
 from rackproof.nodes import health_checks, slurm_states
@@ -35,9 +35,7 @@ MADE_WHILE_RUNNING: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
     ("rackproof/jobs/bench/required_evidence.py", "code"): lambda: {row.code for row in RUN_EVIDENCE},
     ("rackproof/jobs/bench/node_setup.py", "code"): lambda: ["storage_differs", "cache_differs"],
     ("rackproof/logs/_mlperf.py", "code"): lambda: ["negative_time", "no_time"],
-    ("rackproof/logs/_reading.py", "meant"): lambda: [code for _, code in _reading._SLURM_CODES],
-    ("rackproof/logs/_reading.py", "_xid_code(after)"): lambda: {"xid", *_reading._XID_CODES.values()},
-    ("rackproof/logs/_reading.py", "code"): lambda: _reading._MEANING,
+    ("rackproof/logs/_reading.py", "code"): lambda: fault_texts.MEANING,
     ("rackproof/logs/nvidia_smi.py", "code"): lambda: [code for _, code, _, _ in _XML_FAULTS],
     ("rackproof/logs/xid.py", "event.name"): lambda: KERNEL_KINDS | {"xid_*", "sxid_*"},
     ("rackproof/logs/xid.py", "f'sxid_{code}'"): lambda: ["sxid_*"],

@@ -416,4 +416,4 @@ def test_a_guard_that_breaks_makes_no_success(failing: bool, tmp_path: Path) -> 
         PYTHONPATH=str(ROOT / "src"),
     )
     assert done.returncode == 2, done.stdout + done.stderr
-    assert "could not be told" in done.stdout + done.stderr
+    assert "is not known" in done.stdout + done.stderr

@@ -21,10 +21,12 @@ from rackproof.core.evidence import EvidenceState, RequiredEvidence, lacking_evi
 from rackproof.core.records import Dataset, Finding, LogFile, ParsedLog, Run, Source, Verdict, worst
 from rackproof.core.text import sanitize, slug
 from rackproof.logs import read_log_file
+from rackproof.logs.opening import name_unpacked, special_file, why_no_log
 
 UNRECOGNISED = "unknown"
 """The format that :func:`rackproof.logs.parse_path` gives to a file in which it found none."""
 
+SPEED_NOT_JUDGED = "imported: speed not judged: no SKU named"
 IMPORTED_FROM = "imported from "
 """Begins the description of an imported run; the log's path follows."""
 
@@ -100,7 +102,10 @@ class NoLogsError(RackproofError):
 
 
 def find_files(
-    place: Path, results_folder: Path | None = None, skipped: list[str] | None = None
+    place: Path,
+    results_folder: Path | None = None,
+    skipped: list[str] | None = None,
+    unread: list[str] | None = None,
 ) -> Iterator[Path]:
     """Yield the files under a folder in a natural order, without links, hidden ones and the results.
 
@@ -108,6 +113,7 @@ def find_files(
         place: The folder, or one file.
         results_folder: Where runs are kept; not entered.
         skipped: Takes a line for each link, and for each hidden file that is called like a log.
+        unread: Takes a line for each FIFO, socket and device: what these would give is not known.
     """
     if place.is_file():
         yield place
@@ -124,6 +130,8 @@ def find_files(
                     skipped.append(f"{sanitize(path, 300)}: {what}")
             elif not name.startswith(".") and path.is_file():
                 yield path
+            elif not name.startswith(".") and unread is not None:
+                unread.append(f"{sanitize(path, 300)}: {why_no_log(path)}")
 
 
 def _is_walked(folder: Path, results_folder: Path | None) -> bool:
@@ -132,7 +140,7 @@ def _is_walked(folder: Path, results_folder: Path | None) -> bool:
 
 
 def _is_log_by_name(path: Path) -> bool:
-    name = path.name.lower()
+    name = name_unpacked(path.name.lower())
     return name.endswith(_LOG_SUFFIXES) or name.startswith(_LOG_PREFIXES)
 
 
@@ -183,8 +191,15 @@ def _judged_as_import(log: ParsedLog, now: datetime, *, old: bool) -> ParsedLog:
         Finding(code=one.code, message=one.message, verdict=one.verdict, source=place)
         for one in lacking_evidence(IMPORT_EVIDENCE, log)
     ]
-    age = None if old else _wrong_age(log, now)
-    if age is not None:
+    ended = _ended(log)
+    if not old and ended is None:
+        # A file's own time is that of its last copy.
+        message = (
+            "the log states no date of its own: whether it shows a machine of today is not known; "
+            "where its age is known, import it with --old"
+        )
+        found.append(Finding(code="no_date", message=message, verdict=Verdict.UNPROVEN, source=place))
+    elif not old and ended is not None and (age := _wrong_age(ended, now)) is not None:
         found.append(Finding(code="wrong_age", message=age, verdict=Verdict.UNPROVEN, source=place))
     verdicts = [one.verdict for one in found if one.verdict is not None]
     return log.model_copy(
@@ -192,13 +207,16 @@ def _judged_as_import(log: ParsedLog, now: datetime, *, old: bool) -> ParsedLog:
     )
 
 
-def _wrong_age(log: ParsedLog, now: datetime) -> str | None:
-    """Return what is wrong with the moment of a log, in words; formats without a clock have none."""
+def _ended(log: ParsedLog) -> datetime | None:
+    """Return when the run of a log ended, as near as it says."""
     ended = _moment(log, "ended", "end_time", "last_step_time", "started", "start_time", "submission_start")
     if log.last_event_s is not None:
         ended = _moment_of(log.last_event_s) or ended
-    if ended is None:
-        return None
+    return ended
+
+
+def _wrong_age(ended: datetime, now: datetime) -> str | None:
+    """Return what is wrong with the moment of a log, in words."""
     if ended > now + CLOCK_SLACK:
         return f"the run ended on {ended:%Y-%m-%d}, which is still to come: that clock was wrong"
     if ended < now - MAX_AGE:
@@ -311,8 +329,20 @@ def _digits(text: str) -> bool:
 
 def _default_reasons(verdict: Verdict) -> tuple[str, ...]:
     if verdict is Verdict.PASS:
-        return ("imported: its speed was not judged",)
+        return (SPEED_NOT_JUDGED,)
     return ("imported: the log does not show a run that ended well",)
+
+
+def check_place(place: Path) -> None:
+    """Check that a place can hold logs.
+
+    Raises:
+        NoLogsError: It does not exist, or is no file and no folder.
+    """
+    if not place.exists():
+        raise NoLogsError(f"{place} does not exist; name a folder of logs, or one log")
+    if special_file(place):
+        raise NoLogsError(f"{place} is {why_no_log(place)}")
 
 
 def runs_from_logs(files: Iterable[Path], skipped: list[str]) -> Iterator[Run]:
@@ -328,11 +358,10 @@ def runs_from_logs(files: Iterable[Path], skipped: list[str]) -> Iterator[Run]:
     """
     places = list(files)
     for place in places:
-        if not place.exists():
-            raise NoLogsError(f"{place} does not exist; name a folder of logs, or one log")
-    every = (path for place in places for path in find_files(place, skipped=skipped))
+        check_place(place)
+    every = (path for place in places for path in find_files(place, skipped=skipped, unread=skipped))
     # What is compared may be as old as it is: both sides are shown with their dates.
-    for run, _ in read_runs(every, Path(), skipped=skipped, old=True):
+    for run, _ in read_runs(every, Path(), skipped=skipped, unread=skipped, old=True):
         yield run
 
 
@@ -341,6 +370,7 @@ def read_runs(
     root: Path,
     *,
     skipped: list[str],
+    unread: list[str],
     benchmark: str | None = None,
     format: str = "auto",
     plan_id: str = "",
@@ -353,6 +383,7 @@ def read_runs(
         files: The files to read.
         root: Folder that the names of files are relative to, in remarks.
         skipped: Takes a line for each file in which no log format is found.
+        unread: Takes a line for each file that may hold a log and cannot be read as one: an archive.
         benchmark: Its name; by default what each log states, else its folder's name.
         format: A log format's name, or ``auto``.
         plan_id: The import that the runs belong to.
@@ -369,7 +400,10 @@ def read_runs(
         if progress is not None:
             progress(path)
         relative = str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
-        name = f"logs/{slug(path.name, 100) or 'log.txt'}"
+        if problem := why_no_log(path):
+            unread.append(f"{sanitize(relative, 300)}: {problem}")
+            continue
+        name = f"logs/{slug(name_unpacked(path.name), 100) or 'log.txt'}"
         # Named as it is called in the run's folder, so that every place in the report can be looked up.
         log, entry = read_log_file(path, name, format=format)
         log = _judged_as_import(log, now, old=old)

@@ -11,6 +11,7 @@ import click
 from rackproof.cli.errors import ToolError
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import exit_status, json_value, print_json, terminal_width
+from rackproof.core.records import Verdict, worst
 from rackproof.core.text import sanitize
 from rackproof.jobs.bench.import_logs import ImportResult, import_logs
 from rackproof.report import terminal_table
@@ -21,7 +22,7 @@ from rackproof.report.view import overall
 @click.argument("place", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--benchmark", help="Name of the benchmark; by default what each log states, or its folder.")
 @click.option("--format", "form", default="auto", show_default=True, help="The logs' format.")
-@click.option("--old", is_flag=True, help="The logs are known to be old: their age is not judged.")
+@click.option("--old", is_flag=True, help="The logs' age is known: it is not judged.")
 @results_option
 @json_option
 @click.pass_context
@@ -32,7 +33,8 @@ def import_command(
 
     DIR is a folder of logs (with its subfolders) or one log. Each becomes a run in the results folder,
     with a copy of the log, reports, and an entry in the history. Its verdict is what the log shows, which
-    has to be more than a start and an end, and of the last two years.
+    has to be more than a start and an end, and of the last two years; speed is not judged, as no log shows
+    which SKU it is of. Compressed logs are unpacked.
     Importing the same again changes nothing.
     """
     try:
@@ -46,12 +48,16 @@ def import_command(
         click.echo(terminal_table(runs, terminal_width(), _wants_colour()), nl=False)
         for imported in result.imported:
             click.echo(f"{'known' if imported.known else 'new'}: {imported.folder}")
+        click.echo(f"what the logs show: {overall(runs).value}; speed not judged: no SKU named")
     _print_remarks(result)
-    ctx.exit(exit_status(overall(runs)))
+    # What could not be read may be the log of a failure.
+    ctx.exit(exit_status(worst([overall(runs), Verdict.UNPROVEN] if result.unread else [overall(runs)])))
 
 
 def _print_remarks(result: ImportResult) -> None:
     """Print what was passed over or kept in part to standard error, which leaves JSON to be parsed."""
+    for unread in result.unread:
+        click.echo(f"not read: {unread}", err=True)
     for skipped in result.skipped:
         click.echo(f"passed over: {skipped}", err=True)
     # A history that cannot be reached is one remark, not one for each run.

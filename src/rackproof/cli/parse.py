@@ -6,10 +6,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+from datetime import UTC, datetime
 from functools import partial
 from multiprocessing import get_context
+from pathlib import Path
 
 import click
+import yaml
 
 from rackproof import logs
 from rackproof.cli.errors import EXIT_PASS, ToolError
@@ -24,9 +27,12 @@ from rackproof.cli.output import (
 )
 from rackproof.core.records import Finding, Measurement, ParsedLog, Source, Verdict, worst
 from rackproof.core.text import quantity, sanitize, size
+from rackproof.logs.declared_lines import DeclaredLines, read_declared
+from rackproof.logs.opening import why_no_log
 from rackproof.report.terminal import text_table
 from rackproof.report.view import label_text
 
+_VARIABLE = "validate_harmless_kernel_lines"
 _SHOWN_MEASUREMENTS = 40
 _WORTH_PROCESSES = 32 << 20
 """Bytes of logs from which on more processes save more time than they take to start."""
@@ -54,19 +60,28 @@ def _list_formats(ctx: click.Context, _parameter: click.Parameter, wanted: bool)
     callback=_list_formats,
     help="Print the known log formats and end.",
 )
+@click.option(
+    "--harmless",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Lines of a kernel's log that are declared harmless (YAML, as validate_harmless_kernel_lines).",
+)
 @json_option
 @click.pass_context
-def parse_command(ctx: click.Context, names: tuple[str, ...], form: str, as_json: bool) -> None:
+def parse_command(
+    ctx: click.Context, names: tuple[str, ...], form: str, harmless: Path | None, as_json: bool
+) -> None:
     """Read logs and print their measurements, findings and verdict.
 
     LOG is a file, or - for standard input. The exit status is that of the worst log. With --json, one
     log gives an object and several give an array.
     """
     verdicts: set[Verdict] = set()
+    declared = _read_harmless(harmless) if harmless is not None else None
     write = json_text if as_json else _log_text
 
     def texts() -> Iterator[str]:
-        for verdict, text in _read_all(names, form, write):
+        for verdict, text in _read_all(names, form, write, declared):
             verdicts.add(verdict)
             yield text
 
@@ -82,10 +97,13 @@ def parse_command(ctx: click.Context, names: tuple[str, ...], form: str, as_json
 
 
 def _read_all(
-    names: Sequence[str], form: str, write: Callable[[ParsedLog], str]
+    names: Sequence[str],
+    form: str,
+    write: Callable[[ParsedLog], str],
+    declared: DeclaredLines | None,
 ) -> Iterator[tuple[Verdict, str]]:
     """Yield verdict and text of each log, in order; many logs are read by one process for each processor."""
-    read = partial(_read_one, form=form, write=write)
+    read = partial(_read_one, form=form, write=write, declared=declared)
     count = min(_MOST_PROCESSES, len(os.sched_getaffinity(0)), len(names))
     if count < 2 or "-" in names or sum(map(_size_of, names)) < _WORTH_PROCESSES:
         yield from map(read, names)
@@ -99,8 +117,23 @@ def _read_all(
             pool.shutdown(cancel_futures=True)
 
 
-def _read_one(name: str, form: str, write: Callable[[ParsedLog], str]) -> tuple[Verdict, str]:
-    log = _parse_log(name, form)
+def _read_harmless(path: Path) -> DeclaredLines:
+    try:
+        raw = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ToolError(f"cannot read {path}: {error}; check the path") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ToolError(f"{path} is no YAML: {sanitize(error, 300)}") from None
+    # A file of variables of the inventory can be named as it is.
+    if isinstance(raw, dict) and _VARIABLE in raw:
+        raw = raw[_VARIABLE]
+    return read_declared(raw, datetime.now(UTC).date(), str(path))
+
+
+def _read_one(
+    name: str, form: str, write: Callable[[ParsedLog], str], declared: DeclaredLines | None
+) -> tuple[Verdict, str]:
+    log = _parse_log(name, form, declared)
     return log.verdict, write(log)
 
 
@@ -112,14 +145,16 @@ def _size_of(name: str) -> int:
         return 0
 
 
-def _parse_log(name: str, form: str) -> ParsedLog:
+def _parse_log(name: str, form: str, declared: DeclaredLines | None) -> ParsedLog:
     try:
         if name == "-":
-            return logs.parse(sys.stdin.buffer, format=form, name="standard input")
+            return logs.parse(sys.stdin.buffer, format=form, name="standard input", declared=declared)
         # A file's name need not be UTF-8, a record's text must.
         shown = os.fsencode(name).decode(errors="replace")
-        with open(name, "rb") as stream:
-            return logs.parse(stream, format=form, name=shown)
+        # `rackproof parse <(...)` names a FIFO, which has what was asked for.
+        if Path(name).is_file() and (problem := why_no_log(Path(name))):
+            raise ToolError(f"{name} is {problem}")
+        return logs.parse_path(name, form, name=shown, declared=declared)
     # Before OSError, of which it is one.
     except IsADirectoryError:
         raise ToolError(f"{name} is a folder: name the logs in it, or use `rackproof import`") from None

@@ -13,7 +13,8 @@ from typing import BinaryIO, cast
 
 from rackproof.core.line_rules import LineRules
 from rackproof.core.records import LogFile, ParsedLog, Verdict
-from rackproof.logs._reading import BLOCK, LineFeed, LineObserver, Log, LogParser, blocks
+from rackproof.logs._reading import LineFeed, LineObserver, Log, LogParser, blocks
+from rackproof.logs.declared_lines import DeclaredLines
 from rackproof.logs.encodings import HEAD_BYTES, encoding_problem
 from rackproof.logs.gpu_burn import GpuBurnParser
 from rackproof.logs.mll06 import Mll06Parser
@@ -25,6 +26,7 @@ from rackproof.logs.nvbandwidth import NvbandwidthParser
 from rackproof.logs.nvidia_smi import NvidiaSmiTextParser, NvidiaSmiXmlParser, read_gpus
 from rackproof.logs.nvidia_smi_csv import NvidiaSmiCsvParser
 from rackproof.logs.nvidia_smi_links import NvidiaSmiTopoParser, NvlinkStatusParser
+from rackproof.logs.opening import LogStream, open_log, with_problem
 from rackproof.logs.other_mlperf import MlperfHpcParser, MlperfInferenceParser, named_by_suite
 from rackproof.logs.perftest import PerftestParser
 from rackproof.logs.plain_lines import PlainLinesParser
@@ -95,6 +97,7 @@ def parse(
     name: str = "",
     observers: Sequence[LineObserver] = (),
     lines: LineRules | None = None,
+    declared: DeclaredLines | None = None,
 ) -> ParsedLog:
     """Parse one log.
 
@@ -110,6 +113,7 @@ def parse(
         observers: get every line in the same pass, so that a log that holds more than its format's own
             lines is read once.
         lines: How plain output is read; then there is no other format.
+        declared: Lines of a kernel's log that an operator has declared harmless.
 
     Returns:
         The record. Content never raises: what cannot be read is ``unproven`` with a reason.
@@ -119,6 +123,7 @@ def parse(
         OSError: the stream cannot be read.
     """
     log = Log(name)
+    log.declared = declared
     chosen = _checked(format) if lines is None else PlainLinesParser.format
     parser: LogParser | None = None
     if lines is not None:
@@ -131,10 +136,11 @@ def parse(
     for block in blocks(stream):
         head = head or block[:HEAD_BYTES]
         log.begin(block)
-        log.scan(block)
         if watching:
             parser = _watch(log, parser, block)
             watching = not isinstance(parser, _STRONG)
+        # After the choice: a kernel's log is read by rules of its own.
+        log.scan(block)
         if parser is not None:
             parser.block(block)
         if observers:
@@ -164,23 +170,37 @@ def _watch(log: Log, parser: LogParser | None, block: bytes) -> LogParser | None
 
 
 def parse_path(
-    path: str | Path, format: str = "auto", *, observers: Sequence[LineObserver] = ()
+    path: str | Path,
+    format: str = "auto",
+    *,
+    name: str = "",
+    observers: Sequence[LineObserver] = (),
+    declared: DeclaredLines | None = None,
 ) -> ParsedLog:
-    """Parse a file; its path as given names it in findings. Arguments as of :func:`parse`.
+    """Parse a file, compressed or not; its path names it in findings unless ``name`` does.
+
+    Arguments are those of :func:`parse`.
 
     Raises:
         ValueError: the format is unknown.
         OSError: the file cannot be read.
     """
     _checked(format)
-    with open(path, "rb", buffering=BLOCK) as stream:
-        return parse(stream, format=format, name=str(path), observers=observers)
+    with open_log(path) as stream:
+        log = parse(
+            cast("BinaryIO", stream),
+            format=format,
+            name=name or str(path),
+            observers=observers,
+            declared=declared,
+        )
+    return with_problem(log, stream.problem)
 
 
 class _DigestingStream:
     """Passes a stream's bytes on, and counts and digests them."""
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: LogStream) -> None:
         self._stream = stream
         self._digest = hashlib.sha256()
         self.size_bytes = 0
@@ -209,7 +229,7 @@ def read_log_file(
     observers: Sequence[LineObserver] = (),
     lines: LineRules | None = None,
 ) -> tuple[ParsedLog, LogFile]:
-    """Return a parsed log, and its entry in the record of a run.
+    """Return a parsed log, and its entry in the record of a run: digest and size are those of what it holds.
 
     Args:
         path: The log.
@@ -222,10 +242,11 @@ def read_log_file(
         ValueError: The format is unknown.
         OSError: The log cannot be read.
     """
-    with path.open("rb") as raw:
-        stream = _DigestingStream(raw)
+    with open_log(path) as content:
+        stream = _DigestingStream(content)
         # The parsers only call read() and readline(), up to the end of the file.
         log = parse(cast("BinaryIO", stream), format=format, name=name, observers=observers, lines=lines)
+    log = with_problem(log, content.problem)
     entry = LogFile(
         path=name,
         sha256=stream.sha256,

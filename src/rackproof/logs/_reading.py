@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import BinaryIO, ClassVar, Protocol
 
 from rackproof.core.records import Direction, Finding, Measurement, ParsedLog, Series, Source, Verdict, worst
-from rackproof.logs.kernel_events import read_kernel_line
+from rackproof.logs.declared_lines import DeclaredLines
+from rackproof.logs.fault_texts import MEANING, NO_NUMBERS, OF_THE_MACHINE, SEARCHED, read_fault
 
 BLOCK = 1 << 18
 """Bytes asked for at once: small enough to stay in a core's cache while it is searched a dozen times."""
@@ -231,118 +232,51 @@ def _finders() -> tuple[Callable[[bytes, bytes], list[int]], Callable[[bytes, by
 
 find_all, find_all_portably = _finders()
 
-# Literals, not a pattern: `re` with as many alternatives passes over a block at 0.2 GB/s.
-_MARKER_CODES = {
-    b"ut of memory": "out_of_memory",  # "CUDA out of memory", "Out of memory: Killed process"
-    b"Traceback (most recent": "traceback",
-    b": error: ": "slurm",  # srun and slurmstepd write it
-    b"Watchdog caught collective": "collective_timeout",
-    b"Gradient overflow": "gradient_overflow",
-    b"RESULT,": "result",
-    b"Xid (": "xid",
-    b"allen off the bus": "gpu_lost",
-    b"CUDA error": "gpu_error",
-    b"Cuda failure": "gpu_error",
-    b"unhandled ": "gpu_error",
-    b"EXECUTION_FAILED": "gpu_error",
-    b"ncorrectable ECC": "ecc_error",
-    b"NCCL WARN": "nccl_peer_lost",
-    b"Killed": "crashed",
-    b"egmentation fault": "crashed",
-    b"Bus error": "crashed",
-    b"core dumped)": "crashed",
-    b"terminate called ": "crashed",
-    b"Fatal Python error": "crashed",
-    b"rocess received signal": "crashed",
-    b") received by PID": "crashed",
-    b"exited on signal ": "crashed",
-    b"nan": "nan",
-    b"NaN": "nan",
-    b"No space left on device": "disk_full",
-    b"drop_caches": "cache_clear_failed",
-}
-_SLURM_CODES = (
-    (b"TIME LIMIT", "time_limit"),
-    (b"CANCELLED AT", "cancelled"),
-    (b"OOM Killed", "out_of_memory"),
-    (b"oom_kill event", "out_of_memory"),
-    (b"oom-kill event", "out_of_memory"),
-    (b"Node failure", "node_failed"),
-    (b"NODE FAILURE", "node_failed"),
-)
-"""Of a line that Slurm writes; how a task died is read by :data:`_DIED`."""
-_DIED = re.compile(rb"tasks? [\d,\-]{1,200}: (?!Exited with)[A-Z]")
-_EXITED = re.compile(rb"Exited with exit code (?!0\b)")
-# TensorFlow's allocator announces retries in these words; tf_cnn reads them itself.
-_SOFT_MEMORY = re.compile(rb"ran out of memory trying|may encounter an out.of.memory|run out of memory")
 TOKEN = b":::ML"
 """What the events of all rounds begin with."""
-# "loss: nan (nan)", "loss_mask: 0.53 (nan)", "loss = NaN", "Loss function: nan"
-_NAN_WORD = re.compile(
-    rb"(?i)loss\w{0,40}(?: function| is| became)?[\s:=(]{0,8}(?:[-+0-9.e]{1,30} ?\()?[-+]?nan(?![a-z0-9_])"
-)
 _SCALE = re.compile(rb"loss scale to ([0-9.eE+-]{1,40})")
-_CACHE_FAILED = re.compile(rb"(?i)denied|cannot|read-only|failed|no such|unable|error")
-# In their lines: "Killed" is also a column of a table, and nvidia-smi counts errors that are none.
-_FAULT_LINES: dict[str, re.Pattern[bytes]] = {
-    "crashed": re.compile(
-        rb"(?:^|: |\d>: ?)Killed\s*$|line \d+: +\d+ Killed|\(Killed\)|[Ss]egmentation fault|Bus error|"
-        rb"core dumped\)|terminate called (?:after|recursively|without)|Fatal Python error: |"
-        rb"Process received signal|Signal \d+ \(SIG\w+\) received by PID|exited on signal [1-9]"
-    ),
-    "gpu_error": re.compile(
-        rb"CUDA error(?:: | \d|\()|Cuda failure (?:\d|')|unhandled (?:cuda|hip|system) error|"
-        rb"CU(?:DNN|BLAS|FFT|SOLVER|SPARSE)_(?:STATUS_)?EXECUTION_FAILED"
-    ),
-    "ecc_error": re.compile(rb"[Uu]ncorrectable ECC error (?:was )?(?:encountered|detected)"),
-    # What peers and links lost. Others are of closing ("Could not receive type", "Accept failed", of 2,978
-    # published logs of 4.1 and 5.1 in 30), or of what a machine does not have ("Cannot enable MSCCL++").
-    "nccl_peer_lost": re.compile(
-        rb"NCCL WARN .{0,200}(?:[Gg]ot completion .{0,80}(?:status=[1-9]|error)|Connection closed by remote|"
-        rb"Remote process exited|[Cc]onnection reset|Abort|timed? ?out)"
-    ),
-    "gpu_lost": re.compile(rb"GPU.{0,80}fallen off the bus"),
-}
 _RESULT = re.compile(rb"^RESULT,([^,\r\n]{1,80}),([^\r\n]{0,200})")
 
 TINY_LOSS_SCALE = 1e-4
 """Below this an automatic loss scale shows gradients that overflow at any scale: training is lost."""
 
 
-_XID_CODES = {Verdict.FAIL: "xid_reset", Verdict.UNPROVEN: "xid_unknown"}
+_LOSS_SCALE, _RESULT_LINE = b"gradient overflow", b"result,"
 
 
-def _xid_code(line: bytes) -> str:
-    """Return how bad the driver's line is; its own prefix may be lost among what several ranks wrote."""
-    event = read_kernel_line(f"NVRM: {line[:2000].decode('utf-8', 'replace')}")
-    return _XID_CODES.get(event.verdict, "xid") if event is not None else "xid_unknown"
+_WORD_GOES_ON = re.compile(rb"(?!inity)[a-z]")
 
 
-def _marker_hits(text: bytes) -> list[tuple[int, str]]:
-    """Return position and code of every text of a failure."""
-    hits: list[tuple[int, str]] = []
-    for literal, code in _MARKER_CODES.items():
-        places = find_all(text, literal)
-        if code == "cache_clear_failed":
-            # "drop_caches = 3" is what sysctl prints when it worked: every run has it.
-            places = [at for at in places if not text.startswith(b"drop_caches = ", at)]
-        hits += [(at, code) for at in places]
+def _hits(text: bytes) -> list[tuple[int, bytes]]:
+    """Return position and text of everything that may belong to a failure, in order."""
+    lowered = text.lower()
+    hits: list[tuple[int, bytes]] = []
+    for literal in (_LOSS_SCALE, _RESULT_LINE, *SEARCHED):
+        if literal == b"inf":
+            # Not in small letters, as every line of NCCL has INFO.
+            places = sorted([*find_all(text, b"inf"), *find_all(text, b"Inf")])
+        else:
+            places = find_all(lowered, literal)
+        if literal in NO_NUMBERS:
+            places = [at for at in places if not _WORD_GOES_ON.match(lowered, at + len(literal))]
+        hits += [(at, literal) for at in places]
+    hits.sort()  # so that lines are counted forward
     return hits
 
 
-def _is_failure(code: str, before: bytes, after: bytes) -> bool:
-    """Whether the text of a failure means one, by what is around it in its line."""
-    if code == "nan":
-        return _NAN_WORD.search(before[-100:] + after[:5]) is not None
-    if code == "cache_clear_failed":
-        # With `set -x` the shell prints the command itself, after a plus sign.
-        printed = before.lstrip().startswith(b"+")
-        return not printed and _CACHE_FAILED.search(before[-200:] + after[:200]) is not None
-    if code in _FAULT_LINES:
-        # Slurm's own lines and the driver's are read by what they begin with.
-        elsewhere = b": error: " in before or (code == "gpu_lost" and b"Xid (" in before)
-        return not elsewhere and _FAULT_LINES[code].search(before[-200:] + after[:400]) is not None
-    return code != "out_of_memory" or not _SOFT_MEMORY.search(before[-40:] + after[:40])
+_BRACE = ord("}")
+
+
+def _end_of_event(piece: bytes, end: int) -> int:
+    """Return where an event ends in its line: what another rank wrote behind it is no part of it."""
+    return end if piece.endswith(b"}\r", 0, end) else piece.rfind(b"}", 0, end) + 1
+
+
+def _as_printed(before: bytes, after: bytes) -> tuple[bytes, bytes]:
+    """Return both parts of a line without colours and without what a carriage return has overwritten."""
+    if b"\x1b" in before or b"\x1b" in after:
+        before, after = _ANSI_BYTES.sub(b"", before), _ANSI_BYTES.sub(b"", after)
+    return before[before.rfind(b"\r") + 1 :], after.partition(b"\r")[0]
 
 
 class Log:
@@ -350,6 +284,8 @@ class Log:
 
     def __init__(self, name: str = "") -> None:
         self.name = name
+        self.declared: DeclaredLines | None = None
+        """What an operator has declared harmless of a kernel's log."""
         self.size = 0
         self.lines = 0
         """Lines in the blocks before the present one."""
@@ -358,6 +294,9 @@ class Log:
         self.counts: dict[str, int] = {}
         self.tags: dict[str, str] = {}
         self.marks: dict[str, Marks] = {}
+        self.reads_line: Callable[[bytes], bool] | None = None
+        """Whether the parser judges a line by rules of its own, so that no text of a failure counts there."""
+        self.marks_are_judged = False
         self.smallest_scale = math.inf
         self.results: list[tuple[int, float, str]] = []
         """(line, seconds, name) of ``RESULT`` lines, the first few."""
@@ -479,40 +418,41 @@ class Log:
 
         Events are left out: they are a third of the bytes, and their parser reads them anyway.
         """
-        pieces, ends = self.pieces, self.ends
+        pieces = self.pieces
+        ends = [
+            # Nearly every event ends with its line: spared a call.
+            end if end and piece[end - 1] == _BRACE else _end_of_event(piece, end)
+            for piece, end in zip(islice(pieces, 1, None), self.ends, strict=True)
+        ]
         texts = pieces[:1] + [piece[end:] for piece, end in zip(islice(pieces, 1, None), ends, strict=True)]
         rest = b"".join(texts) if ends else block
         self._newlines = rest.count(b"\n")  # no event holds one
-        hits = _marker_hits(rest)
+        hits = _hits(rest)
         if not hits:
             return
         text_begins = [0, *accumulate(map(len, texts))]
         piece_begins = [0, *accumulate(map(len, pieces))]
-        hits.sort()  # in order of position, so that lines are counted forward
-        for at, code in hits:
+        for at, literal in hits:
             # The last of those that begin here: the others are empty.
             index = bisect_right(text_begins, at) - 1
             skipped = ends[index - 1] if index else 0
-            self._hit(code, piece_begins[index] + index * len(TOKEN) + skipped + at - text_begins[index])
+            position = piece_begins[index] + index * len(TOKEN) + skipped + at - text_begins[index]
+            self._hit(literal, position, position - (at - text_begins[index]) if index else 0)
 
-    def _hit(self, code: str, position: int) -> None:
-        """Look at the line around the text of a failure and note it if it is one."""
-        if code == "gradient_overflow":
+    def _hit(self, literal: bytes, position: int, begin: int) -> None:
+        """Look at the line around the text of a failure, from ``begin`` on, and note it if it is one."""
+        if literal == _LOSS_SCALE:
             # Before the line is cut out: a run with automatic loss scaling has tens of thousands.
             self._loss_scale(position)
             return
         before, after = self.line_text(position)
-        if code == "result":
+        if literal == _RESULT_LINE:
             self._result(position, after)
-        elif code == "slurm":
-            meant = next((meant for text, meant in _SLURM_CODES if text in after[:400]), None)
-            ends = (("task_failed", _EXITED), ("crashed", _DIED))
-            meant = meant or next((code for code, text in ends if text.search(after[:400])), None)
-            if meant:
-                self.mark(meant, position)
-        elif code == "xid":
-            self.mark(_xid_code(after), position)
-        elif _is_failure(code, before, after):
+            return
+        before = before[max(0, begin - position + len(before)) :]
+        if self.reads_line is not None and self.reads_line(before + after):
+            return
+        for code in read_fault(literal, *_as_printed(before, after)):
             self.mark(code, position)
 
     def _loss_scale(self, position: int) -> None:
@@ -544,9 +484,10 @@ class Log:
                 total), or ``None`` when it proves none. What is harmless then is kept as a remark.
             forgiven: codes that are remarks, too, when they come before that line.
         """
+        self.marks_are_judged = True
         for code, marks in self.marks.items():
-            message, fatal, fatal_even_if_well = _MEANING[code]
-            at_any_time = fatal_even_if_well if code in _OF_THE_MACHINE else None
+            message, fatal, fatal_even_if_well = MEANING[code]
+            at_any_time = fatal_even_if_well if code in OF_THE_MACHINE else None
             extra = marks.count - len(marks.kept)
             for index, mark in enumerate(marks.kept):
                 # What comes after a proven end is teardown and spoils nothing, unless a part is broken.
@@ -568,6 +509,9 @@ class Log:
         curves: list[Curve] | None = None,
     ) -> ParsedLog:
         """Return the record; its verdict is the worst of ``base`` and of all findings."""
+        if not self.marks_are_judged:
+            # A parser that has nothing to say of its end: so no format passes over the text of a failure.
+            self.marks_as_findings(self.line_after_last if base is Verdict.PASS else None)
         if self.size == 0:
             self.find("empty", "the log is empty", Verdict.UNPROVEN)
         if len(measurements) > MAX_MEASUREMENTS:
@@ -599,37 +543,6 @@ class Log:
         return findings
 
 
-_MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {
-    # code: message, verdict without a proven good end, verdict when it comes before a proven good end
-    "out_of_memory": ("a process ran out of memory", Verdict.FAIL, Verdict.FAIL),
-    "traceback": ("a Python traceback", Verdict.FAIL, None),
-    "cancelled": ("the job was cancelled", Verdict.FAIL, Verdict.FAIL),
-    # Slurm leaves a job KillWait (30 s) to end by itself. All three published logs of rounds 2.1, 4.1, 5.0
-    # and 5.1 that have this line and an end reached their target, and stopped within 17 s of it.
-    "time_limit": ("the job ran into its time limit", Verdict.FAIL, Verdict.DEGRADED),
-    # A rank that died before a good end: what the others then computed, no log shows.
-    "crashed": ("a process crashed or was killed", Verdict.FAIL, Verdict.UNPROVEN),
-    "task_failed": ("a task ended with an error", Verdict.FAIL, Verdict.UNPROVEN),
-    "node_failed": ("Slurm lost a node of the job", Verdict.FAIL, Verdict.FAIL),
-    "gpu_error": ("a GPU's operation failed", Verdict.FAIL, Verdict.FAIL),
-    "ecc_error": ("a GPU met an uncorrectable error in its memory", Verdict.FAIL, Verdict.FAIL),
-    "gpu_lost": ("a GPU has fallen off the bus", Verdict.FAIL, Verdict.FAIL),
-    "nccl_peer_lost": ("NCCL lost a peer or a link", Verdict.FAIL, Verdict.UNPROVEN),
-    "collective_timeout": ("a collective operation timed out", Verdict.FAIL, Verdict.FAIL),
-    "nan": ("the loss is not a number", Verdict.FAIL, Verdict.FAIL),
-    "loss_scale": ("the loss scale fell so low that training is lost", Verdict.FAIL, Verdict.FAIL),
-    "disk_full": ("a disk is full", Verdict.FAIL, None),
-    "cache_clear_failed": ("the page cache was not cleared", Verdict.DEGRADED, Verdict.DEGRADED),
-    "xid": ("the driver reported an XID", Verdict.DEGRADED, Verdict.DEGRADED),
-    "xid_unknown": ("an XID that no table knows", Verdict.UNPROVEN, Verdict.UNPROVEN),
-    "xid_reset": ("an XID that asks for a reset or more", Verdict.FAIL, Verdict.FAIL),
-}
-FAULT_TEXTS = frozenset(_MEANING)
-"""Codes of what is found by the text of a failure, whatever it means where it stands."""
-_OF_THE_MACHINE = frozenset({"ecc_error", "gpu_lost", "node_failed", "xid_reset"})
-"""What is broken stays broken whenever its line was written."""
-
-
 class LogParser(ABC):
     """Base of the parsers: takes blocks of whole lines, then returns the record.
 
@@ -643,6 +556,7 @@ class LogParser(ABC):
 
     def __init__(self, log: Log) -> None:
         self.log = log
+        log.reads_line = None
 
     @staticmethod
     @abstractmethod

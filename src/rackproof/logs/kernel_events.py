@@ -13,6 +13,7 @@ from typing import Literal
 
 from rackproof.core.records import Verdict
 from rackproof.core.text import sanitize
+from rackproof.logs.declared_lines import DeclaredLines
 from rackproof.logs.known_kernel_lines import unknown_error
 
 Kind = Literal[
@@ -32,6 +33,7 @@ Kind = Literal[
     "cpu_throttled",
     "program_crashed",
     "unknown_kernel_error",
+    "declared_harmless",
     "damaged_line",
 ]
 
@@ -113,6 +115,15 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         Verdict.DEGRADED,
         r"NVRM: .{0,200}Assertion failed|nv(?:idia-peermem|_mem) nv_get_p2p_free_callback",
     ),
+    # AMD's driver: kernels of a program that met a page it does not have, a ring that stands still, memory.
+    (
+        "gpu_driver_error",
+        Verdict.FAIL,
+        r"\bamdgpu\b.{0,200}(?:GPU fault|\bring \S{1,40} timeout|GPU reset (?:begin|failed)|VRAM is lost|"
+        r"uncorrectable hardware errors|page fault \(src_id|hardware exception|"
+        r"Fatal error during GPU init|[Dd]evice (?:is )?lost)",
+    ),
+    ("gpu_driver_error", Verdict.DEGRADED, r"\bamdgpu\b.{0,200}[1-9]\d* correctable hardware errors"),
     ("pcie_error", Verdict.FAIL, r"\bDPC: containment event|PCIe link lost"),
     ("pcie_error", Verdict.UNPROVEN, r"pciehp\b.{0,60}Slot\([^)]{1,20}\): (?:Link Down|Card not present)"),
     # mlx5 counts severities as syslog does: 3 is an error.
@@ -179,6 +190,7 @@ _WITH_ADDRESS = ("gpu_driver_error", "pcie_error", "network_card_error")
 FAULT_WORDS = (
     "nvrm",
     "nvidia",
+    "amdgpu",
     "nvme",
     "xid",
     "hardware error",
@@ -234,7 +246,7 @@ class KernelEvent:
 
     Attributes:
         kind: What is affected; ``damaged_line`` is a damaged line about an XID.
-        verdict: How bad it is. What can be read only in part is unproven.
+        verdict: How bad it is. What can be read only in part is unproven; what is declared harmless has none.
         bus_id: Bus address as the line has it, empty without one.
         code: Number of an XID or SXid, None for other kinds.
         action: What an XID asks for: watch, reset, reboot, isolate or unknown; empty for other kinds.
@@ -242,7 +254,7 @@ class KernelEvent:
     """
 
     kind: Kind
-    verdict: Verdict
+    verdict: Verdict | None
     bus_id: str = ""
     code: int | None = None
     action: str = ""
@@ -297,17 +309,30 @@ def is_detail(line: str) -> bool:
     return (found is not None and _DETAIL.match(found[3] or "") is not None) or bool(_HANDLING.search(line))
 
 
-def read_unknown_line(line: str, level_is_error: bool | None) -> KernelEvent | None:
-    """Return what a line tells that no rule reads, where it is an error that nobody knows to be harmless.
+def read_unknown_line(
+    line: str, level_is_error: bool | None, declared: DeclaredLines | None = None
+) -> KernelEvent | None:
+    """Return what a line reports that no rule reads, where it is an error that is not known to be harmless.
 
     Args:
         line: As of :func:`read_kernel_line`, which knows nothing of it.
         level_is_error: Whether its level is error or worse; None where no levels are known.
+        declared: What an operator has declared harmless.
     """
     message = unknown_error(line, level_is_error)
     if message is None:
         return None
-    return KernelEvent("unknown_kernel_error", Verdict.UNPROVEN, text=sanitize(message, 300))
+    text = sanitize(message, 300)
+    declaration = declared.declaration(message) if declared is not None else None
+    if declared is None or declaration is None:
+        return KernelEvent("unknown_kernel_error", Verdict.UNPROVEN, text=text)
+    if declared.is_past(declaration):
+        past = f"{text} (declared harmless until {declaration.until}, which is past: {declaration.why})"
+        return KernelEvent("unknown_kernel_error", Verdict.UNPROVEN, text=past)
+    until = f" until {declaration.until}" if declaration.until else ""
+    return KernelEvent(
+        "declared_harmless", None, text=f"{text} (declared harmless{until}: {declaration.why})"
+    )
 
 
 def _read_xid(line: str) -> KernelEvent | None:

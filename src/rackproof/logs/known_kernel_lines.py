@@ -137,8 +137,14 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
 _HARMLESS = re.compile("|".join(f"(?:{pattern})" for pattern, _ in HARMLESS_LINES))
 
 _PREFIX = re.compile(
-    r"(?:kern\s*:\w+\s*: )?(?:\[\s*\d{1,12}\.\d{1,9}\] ?|\d{9,12}(?:\.\d{1,9})? \S{1,255} kernel: )?"
+    r"(?:<\d{1,3}>|kern\s*:\w+\s*: )?"
+    r"(?:\d{9,12}(?:\.\d{1,9})? \S{1,255} kernel: |\w{3} [ \d]\d \d\d:\d\d:\d\d \S{1,255} kernel: |"
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{0,20} \S{1,255} kernel: )?"
+    r"(?:\[\s*\d{1,12}\.\d{1,9}\] ?|\[\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\] )?"
 )
+"""How dmesg (``-x``, ``-T``, ``-r``), journalctl and syslog begin a line."""
+_LEVEL = re.compile(r"<(\d{1,3})>|kern\s*:(\w+)\s*: ")
+_BAD_LEVELS = ("emerg", "alert", "crit", "err")
 _PROGRAM = re.compile(r"(?:traps: )?[\w.@:-]{1,40}\[\d{1,10}\]:? ")
 _HARDWARE = re.compile(
     r"NVRM\b|nvidia[\w-]{0,20}\b|\[drm:nv_|mlx5_\w+|bnxt_en\b|nvme[\w]{0,20}\b|EDAC\b|mce:|pciehp\b|pcieport\b"
@@ -161,7 +167,7 @@ def unknown_error(line: str, level_is_error: bool | None) -> str | None:
             then its words decide. Lines of the drivers above count by their words in any case, as NVIDIA's
             driver writes most of its errors without a level.
     """
-    message = line[_prefix_end(line) :].strip()
+    message = message_of(line)
     if not message or _HARMLESS.search(message):
         return None
     if level_is_error:
@@ -171,6 +177,19 @@ def unknown_error(line: str, level_is_error: bool | None) -> str | None:
     # The kernel's ring has messages of programs, too: systemd[1]: Failed to ...
     is_guessed = level_is_error is None and not _PROGRAM.match(message)
     return message if is_guessed and _WORDS.search(message) else None
+
+
+def level_is_error(line: str) -> bool | None:
+    """Return whether a line of ``dmesg -x`` or ``-r`` is an error or worse; None where it has no level."""
+    found = _LEVEL.match(line)
+    if found is None:
+        return None
+    return int(found[1]) & 7 <= 3 if found[1] else found[2] in _BAD_LEVELS
+
+
+def message_of(line: str) -> str:
+    """Return the kernel's message without its time, host and level."""
+    return line[_prefix_end(line) :].strip()
 
 
 def shape_of(message: str) -> str:

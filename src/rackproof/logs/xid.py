@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from rackproof.core.records import Direction, ParsedLog, Verdict
 from rackproof.logs._reading import Log, LogParser
-from rackproof.logs.kernel_events import KernelEvent, is_detail, read_kernel_line
+from rackproof.logs.kernel_events import KernelEvent, is_detail, read_kernel_line, read_unknown_line
+from rackproof.logs.known_kernel_lines import level_is_error
 
 _HEAD = re.compile(
     rb"NVRM: Xid|NVRM: [^\n]{0,200}(?:fallen off the bus|RmInitAdapter failed)|SXid \(|\[Hardware Error\]|"
@@ -19,6 +20,10 @@ _LINE = re.compile(
     r"^\w{3} [ \d]\d \d\d:\d\d|^\d{4}-\d\d-\d\d[T ]\d\d:\d\d"
 )
 """How dmesg, journalctl and syslog begin a line."""
+_OF_KERNEL = re.compile(
+    rb"^\[\s*(?:\d+\.\d+\]|\w{3} \w{3})|^<\d{1,3}>|^kern\s*:|\bkernel: |NVRM: |SXid \(|^EDAC "
+)
+"""What the kernel itself writes, of which what happens to a node's programs is no fault of the node."""
 _MESSAGES = {
     "gpu_lost": "a GPU has fallen off the bus",
     "gpu_init_failed": "the driver cannot initialize a GPU",
@@ -34,6 +39,7 @@ _MESSAGES = {
     "cpu_throttled": "a processor was too hot and was slowed down",
     "program_crashed": "a program that the node's work rests on has crashed",
     "unknown_kernel_error": "an error of the kernel that no rule knows",
+    "declared_harmless": "a line that is declared harmless",
     "damaged_line": "an XID line that cannot be read",
 }
 
@@ -51,6 +57,7 @@ class XidParser(LogParser):
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
+        log.reads_line = lambda line: _OF_KERNEL.search(line[:300]) is not None
         self.xids: Counter[tuple[str, str]] = Counter()
         self.first: dict[tuple[str, str], int] = {}
         self.details: dict[tuple[str, int | None], int] = {}
@@ -59,6 +66,8 @@ class XidParser(LogParser):
     def line(self, at: int, text: str) -> None:
         """Read one line of the kernel's log."""
         event = read_kernel_line(text)
+        if event is None and _OF_KERNEL.search(text[:300].encode()):
+            event = read_unknown_line(text, level_is_error(text), self.log.declared)
         self.kernel_lines += event is not None or _LINE.search(text) is not None
         if event is None:
             return
@@ -117,4 +126,6 @@ def _message(event: KernelEvent) -> str:
         return f"XID {event.code} on {event.bus_id} ({event.action}): {event.text}"
     if event.kind == "sxid":
         return f"SXid {event.code} on {event.bus_id}: {event.text}"
+    if event.kind in ("unknown_kernel_error", "declared_harmless"):
+        return f"{_MESSAGES[event.kind]}: {event.text}"
     return _MESSAGES[event.kind]

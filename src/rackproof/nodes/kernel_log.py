@@ -1,4 +1,4 @@
-"""What a kernel's log tells of a node's hardware: XIDs by GPU, and everything else that is broken. No I/O."""
+"""What a kernel's log shows of a node's hardware: XIDs by GPU, and everything else that is broken. No I/O."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rackproof.core.records import Record, Verdict
+from rackproof.logs.declared_lines import DeclaredLines
 from rackproof.logs.kernel_events import KernelEvent, is_detail, read_kernel_line, read_unknown_line
 from rackproof.logs.known_kernel_lines import shape_of
 
 MOST_XIDS = 500
 MOST_HARDWARE_EVENTS = 500
+MOST_DECLARED_LINES = 50
 """Bounds for what a damaged or hostile node sends; a log that reaches one counts as cut off."""
 _MOMENT = re.compile(r"(\d{9,11}\.\d{1,9}) ")
 
@@ -54,6 +56,8 @@ class KernelLogReading:
 
     xids: tuple[XidEvent, ...] = ()
     hardware: tuple[HardwareEvent, ...] = ()
+    declared: tuple[str, ...] = ()
+    """Lines that were declared harmless, each with why."""
     is_cut: bool = False
 
 
@@ -67,9 +71,13 @@ def normalize_bus_id(address: str) -> str:
 
 
 def read_kernel_log(
-    log: str, booted: float, uuids: Mapping[str, str], errors: str | None = None
+    log: str,
+    booted: float,
+    uuids: Mapping[str, str],
+    errors: str | None = None,
+    declared: DeclaredLines | None = None,
 ) -> KernelLogReading:
-    """Return what a kernel's log tells, one event per part, code and requested action.
+    """Return what a kernel's log shows, one event per part, code and requested action.
 
     Args:
         log: Its lines.
@@ -77,14 +85,15 @@ def read_kernel_log(
         uuids: GPUs by bus id, as :func:`normalize_bus_id` writes it.
         errors: Those of its lines that have the level error or worse, None where levels are not known: then
             a line that no rule knows is taken for an error by its words.
+        declared: What an operator has declared harmless.
     """
     reader = _Reader(booted, uuids)
     lines, bad = log.splitlines(), (errors or "").splitlines()
-    known, of_level = set(lines), set(bad)
+    in_log, of_level = set(lines), set(bad)
     # What has none of the words by which a node sorts its log out stands among the errors alone.
-    for line in (*lines, *(line for line in bad if line not in known)):
+    for line in (*lines, *(line for line in bad if line not in in_log)):
         level_is_error = None if errors is None else line in of_level
-        event = read_kernel_line(line) or read_unknown_line(line, level_is_error)
+        event = read_kernel_line(line) or read_unknown_line(line, level_is_error, declared)
         if event is not None:
             reader.add(event, line)
     return reader.result()
@@ -101,9 +110,14 @@ class _Reader:
         self.xids: dict[tuple[str, int, str], XidEvent] = {}
         self.hardware: dict[tuple[str, str, Verdict], HardwareEvent] = {}
         self.details: dict[tuple[str, str], tuple[KernelEvent, bool]] = {}
+        self.declared: dict[str, str] = {}
         self.is_cut = False
 
     def add(self, event: KernelEvent, line: str) -> None:
+        if event.verdict is None:
+            if len(self.declared) < MOST_DECLARED_LINES:
+                self.declared.setdefault(shape_of(event.text), event.text)
+            return
         before_boot = _is_before_boot(line, self.booted)
         if event.kind == "xid":
             self._add_xid(event, before_boot)
@@ -140,16 +154,17 @@ class _Reader:
 
     def _add_hardware(self, event: KernelEvent, before_boot: bool) -> None:
         bus_id = normalize_bus_id(event.bus_id) if event.bus_id else ""
+        verdict = event.verdict or Verdict.UNPROVEN
         # Of lines that nobody knows each is another one, but for its numbers.
         part = shape_of(event.text) if event.kind == "unknown_kernel_error" else bus_id
-        key = (event.name, part, event.verdict)
+        key = (event.name, part, verdict)
         if known := self.hardware.get(key):
             update = {"times": known.times + 1, "rebooted": known.rebooted and before_boot}
             self.hardware[key] = known.model_copy(update=update)
         elif len(self.hardware) < MOST_HARDWARE_EVENTS:
             self.hardware[key] = HardwareEvent(
                 code=event.name,
-                verdict=event.verdict,
+                verdict=verdict,
                 bus_id=bus_id,
                 uuid=self.uuids.get(bus_id, ""),
                 text=event.text,
@@ -164,7 +179,10 @@ class _Reader:
             # Registers without the line that says how bad it was.
             if key not in reported:
                 self._add_hardware(event, before_boot)
-        return KernelLogReading(tuple(self.xids.values()), tuple(self.hardware.values()), self.is_cut)
+        declared = tuple(self.declared.values())
+        return KernelLogReading(
+            tuple(self.xids.values()), tuple(self.hardware.values()), declared, self.is_cut
+        )
 
 
 def _is_before_boot(line: str, booted: float) -> bool:

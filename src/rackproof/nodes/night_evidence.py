@@ -294,6 +294,7 @@ NODE_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
     ),
     _row("xids", "the kernel's log", harmless=_BY_TOOL.format("kernel_log")),
     _row("hardware_events", "the kernel's log", harmless=_BY_TOOL.format("kernel_log")),
+    _row("declared_lines", "the kernel's log", harmless="what an operator declared is only shown"),
     _kept("reboots"),
     _row("versions", "the driver and its tools", state=_versions_state, needed=_needs_versions),
     _row("tools", "the gatherer", harmless="each tool has a row of its own"),

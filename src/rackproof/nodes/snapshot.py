@@ -49,6 +49,7 @@ from rackproof.core.untrusted import (
 )
 from rackproof.logs._nvidia_smi import inforom_address
 from rackproof.logs.nvidia_smi import lines_beside, read_gpu_texts
+from rackproof.logs.declared_lines import DeclaredLines
 from rackproof.nodes.facts import node_from_facts
 from rackproof.nodes.kernel_log import (
     HardwareEvent,
@@ -207,6 +208,8 @@ class NodeSnapshot(Record):
     """PCIe of network cards: address to current and maximum speed and width."""
     xids: tuple[XidEvent, ...] = ()
     hardware_events: tuple[HardwareEvent, ...] = ()
+    declared_lines: tuple[str, ...] = ()
+    """Lines of the kernel's log that an operator declared harmless, each with why."""
     reboots: dict[str, int] = Field(default={})
     versions: dict[str, str] = Field(default={})
     tools: dict[str, str] = Field(default={})
@@ -239,6 +242,7 @@ def build_snapshot(
     about: Node | None = None,
     whole: bool = True,
     accept_identity: bool = False,
+    declared: DeclaredLines | None = None,
 ) -> NodeSnapshot:
     """Return the state of a node.
 
@@ -250,6 +254,7 @@ def build_snapshot(
         about: The node's record where it was read already: reading it is most of the cost of a snapshot.
         whole: Whether all of it came: of an answer that lost something nothing is known for certain.
         accept_identity: Whether the machine and the GPUs of tonight are the node's from now on.
+        declared: Lines of the kernel's log that an operator has declared harmless.
     """
     gathered, cut = bounded(gathered)
     facts, node, health = (mapping_at(gathered, part) for part in ("facts", "node", "health"))
@@ -271,6 +276,7 @@ def build_snapshot(
         booted or 0.0,
         _uuids_by_bus(gpus, previous),
         _error_lines(tools, health, text_at(files, "uptime")),
+        declared,
     )
     cards = mapping_at(health, "hca") or _ports_of_facts(facts)
     ports = _with_usual_rates(_read_ports(cards), previous)
@@ -311,6 +317,7 @@ def build_snapshot(
         links=_read_links(mapping_at(health, "pci")),
         xids=(*kernel.xids, *_open_xids(kernel.xids, gpus, boot_id, previous)),
         hardware_events=(*kernel.hardware, *_open_hardware_events(kernel.hardware, boot_id, previous)),
+        declared_lines=kernel.declared,
         reboots=_count_reboots(boot_id, kernel.xids, previous),
         versions=_versions(record.software | record.firmware, gpus, mapping_at(node, "modules")),
         tools={**_missing_disks(paths, disk), **_tool_statuses(tools)},

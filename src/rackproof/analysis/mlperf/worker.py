@@ -31,7 +31,7 @@ from rackproof.analysis.mlperf.sandbox import serve_job
 from rackproof.analysis.mlperf.score import RcpResult, RunScore, WorkerReport, at_file
 from rackproof.core.hostlist import expand_hostlist
 from rackproof.core.records import Finding, ParsedLog, Source, Verdict
-from rackproof.logs._reading import FAULT_TEXTS
+from rackproof.logs.fault_texts import FAULT_TEXTS, KERNEL_CODES
 from rackproof.store.run_folder import read_file
 
 _MAX_MESSAGES = 10
@@ -43,12 +43,15 @@ _NODE_LIST = re.compile(rb"^:::DLPAL \S+ \S* (\d{1,6}) ([A-Za-z0-9._,\[\]-]{1,40
 _UNSCALED = frozenset({"1.0.0", "1.1.0", "2.0.0", "3.0.0"})
 """Rounds that scaled a score only by the scaling.json in its folder: of 591 published results of 1.0 to 2.0
 one has such a file; of 63 of 3.0 whose runs converged faster than the reference 20 have none."""
-_OF_THE_SYSTEM = frozenset(
+_OF_THE_SYSTEM = KERNEL_CODES | frozenset(
     {
         "cache_clear_failed",
+        "dcgm_fault",
         "ecc_error",
         "gpu_error",
+        "gpu_error_unclear",
         "gpu_lost",
+        "io_error",
         "node_failed",
         "xid",
         "xid_reset",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from rackproof.analysis.importing import NoLogsError, find_files, read_runs, text_digest
+from rackproof.analysis.importing import NoLogsError, check_place, find_files, read_runs, text_digest
 from rackproof.core.records import Record, Run
 from rackproof.core.text import slug
+from rackproof.logs.opening import open_log
 from rackproof.report import write_run_reports
 from rackproof.store import run_folder
 from rackproof.store.history.client import History
@@ -27,10 +27,14 @@ class ImportedRun(Record):
 
 
 class ImportResult(Record):
-    """What an import did: the runs, and files passed over, each with the reason."""
+    """What an import did: the runs, and files passed over, each with the reason.
+
+    ``unread``: those that may hold logs, and could not be read: the whole is unproven.
+    """
 
     imported: tuple[ImportedRun, ...]
     skipped: tuple[str, ...]
+    unread: tuple[str, ...] = ()
 
 
 def import_logs(
@@ -61,8 +65,7 @@ def import_logs(
         OSError: A log cannot be read.
         ValueError: The format is unknown.
     """
-    if not place.exists():
-        raise NoLogsError(f"{place} does not exist; name a folder of logs, or one log")
+    check_place(place)
     own = results_folder.resolve()
     # Else each import would double what is there.
     if place.resolve().is_relative_to(own):
@@ -73,13 +76,15 @@ def import_logs(
     history = History(results_folder)
     imported: list[ImportedRun] = []
     skipped: list[str] = []
+    unread: list[str] = []
     runs = read_runs(
-        find_files(place, own, skipped),
+        find_files(place, own, skipped, unread),
         root,
         benchmark=benchmark,
         format=format,
         plan_id=plan_id,
         skipped=skipped,
+        unread=unread,
         old=old,
         progress=progress,
     )
@@ -96,10 +101,11 @@ def import_logs(
     if not imported:
         raise NoLogsError(
             f"{place}: no file in it is a log of a known format"
-            + (f" ({len(skipped)} files read)" if skipped else "")
+            + (f" ({len(skipped) + len(unread)} files read)" if skipped or unread else "")
+            + "".join(f"; {one}" for one in unread[:3])
             + "; `rackproof parse --list-formats` names the formats"
         )
-    return ImportResult(imported=tuple(imported), skipped=tuple(skipped))
+    return ImportResult(imported=tuple(imported), skipped=tuple(skipped), unread=tuple(unread))
 
 
 def _copy_log(path: Path, folder: Path, name: str) -> None:
@@ -110,7 +116,10 @@ def _copy_log(path: Path, folder: Path, name: str) -> None:
     """
     try:
         (folder / "logs").mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, folder / name)
+        with open_log(path) as content, (folder / name).open("wb") as copy:
+            # As it was written: what reads it later need not know how it came.
+            while block := content.read(1 << 20):
+                copy.write(block)
     except OSError as error:
         raise run_folder.ResultsError(
             f"cannot copy {path} to {folder}: {error.strerror}. Name another folder with --results."

@@ -21,6 +21,7 @@ from rackproof.jobs.validate.errors import ValidateError
 from rackproof.jobs.validate.fleet.probe_scheduler import describe_probes
 from rackproof.jobs.validate.inventory import parse_limits, parse_node_expectation
 from rackproof.jobs.validate.messages import describe_changes, summarize_night
+from rackproof.logs.declared_lines import DeclaredLinesError, read_declared
 from rackproof.nodes.answer_seal import answer_is_whole
 from rackproof.nodes.facts import node_from_facts
 from rackproof.nodes.health_checks import service_units
@@ -115,6 +116,7 @@ def store_snapshot(
     limits: Mapping[str, float] | None = None,
     references: Sequence[Mapping[str, Any]] = (),
     accept_identity: bool = False,
+    harmless_kernel_lines: object = (),
 ) -> str:
     """Store a node's snapshot; return in a few words what answered.
 
@@ -130,6 +132,7 @@ def store_snapshot(
         limits: As :class:`Limits`, those that differ.
         references: Baselines of the SKU.
         accept_identity: Whether its machine and GPUs are the node's from now on.
+        harmless_kernel_lines: What is declared harmless, as :mod:`rackproof.logs.declared_lines` reads it.
 
     Raises:
         ValidateError: The inventory has something unusable, or the snapshot cannot be stored.
@@ -138,7 +141,10 @@ def store_snapshot(
     parse_limits(node, limits or {})
     try:
         sku_references(sku, references)
-    except SkuReferenceError as error:
+        declared = read_declared(
+            harmless_kernel_lines or (), datetime.now(UTC).date(), f"validate_harmless_kernel_lines of {node}"
+        )
+    except (SkuReferenceError, DeclaredLinesError) as error:
         raise ValidateError(str(error)) from error
     previous = night_store.last_snapshot(
         night_store.night_folders(Path(begun.results), before=begun.night_id), node
@@ -157,6 +163,7 @@ def store_snapshot(
             about=identity,
             whole=answer_is_whole(gathered),
             accept_identity=accept_identity,
+            declared=declared,
         )
         kept = StoredSnapshot(
             snapshot=seen,

@@ -1,0 +1,167 @@
+"""Lines of a kernel's log that an operator has declared harmless. No I/O.
+
+They are asked only of lines that no rule knows: what names a known fault counts, whatever is declared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, datetime
+from re import _parser  # type: ignore[attr-defined]  # the one reading of a pattern that there is
+from typing import Any
+
+from rackproof.core.errors import RackproofError
+from rackproof.core.records import Record
+from rackproof.core.text import sanitize
+
+MOST_DECLARED = 200
+LONGEST_PATTERN = 300
+FEWEST_LETTERS = 8
+"""Characters that a pattern has to name: with fewer it would fit lines that nobody has seen yet."""
+MOST_OPEN_REPEATS = 2
+"""Repeats without a small bound in one pattern: each more multiplies the time by the length of a line."""
+MOST_CHOICES = 8
+"""Places where a pattern may go on in several ways: each more may double the time."""
+_SMALL_REPEAT = 100
+_KEYS = ("pattern", "why", "until")
+
+
+class DeclaredLinesError(RackproofError):
+    """What was declared harmless cannot be used."""
+
+
+class DeclaredLine(Record):
+    """A pattern at the beginning of a kernel's message, why it is harmless, and until when it holds."""
+
+    pattern: str
+    why: str
+    until: date | None = None
+
+
+class DeclaredLines:
+    """What is declared harmless, and what that means today."""
+
+    def __init__(self, lines: Sequence[DeclaredLine], today: date) -> None:
+        self._today = today
+        self._lines = [(line, re.compile(line.pattern)) for line in lines]
+
+    def declaration(self, message: str) -> DeclaredLine | None:
+        """Return the declaration that a message fits, one that still holds before one that is past."""
+        fitting = [line for line, pattern in self._lines if pattern.match(message[:500])]
+        return min(fitting, key=self.is_past, default=None)
+
+    def is_past(self, line: DeclaredLine) -> bool:
+        """Return whether the last day of a declaration is over."""
+        return line.until is not None and line.until < self._today
+
+
+def read_declared(raw: object, today: date, where: str) -> DeclaredLines:
+    """Return what an operator has declared, checked.
+
+    Args:
+        raw: A list of mappings with ``pattern``, ``why`` and perhaps ``until``.
+        today: The date by which ``until`` is judged.
+        where: Names the variable or file in messages.
+
+    Raises:
+        DeclaredLinesError: An entry cannot be used; the message names it and says what to do.
+    """
+    if not isinstance(raw, Sequence) or isinstance(raw, str | bytes):
+        raise DeclaredLinesError(f"{where}: a list of {{pattern, why, until}}, not {type(raw).__name__}")
+    if len(raw) > MOST_DECLARED:
+        raise DeclaredLinesError(f"{where}: {len(raw)} entries; at most {MOST_DECLARED} are read")
+    return DeclaredLines([_entry(one, f"{where}, entry {at}") for at, one in enumerate(raw, 1)], today)
+
+
+def _entry(raw: object, where: str) -> DeclaredLine:
+    if not isinstance(raw, Mapping) or not {"pattern", "why"} <= set(raw) <= set(_KEYS):
+        raise DeclaredLinesError(f"{where}: it has to have pattern and why, may have until, and nothing else")
+    pattern, why = raw["pattern"], raw["why"]
+    if not isinstance(why, str) or len(why.strip()) < 3:
+        raise DeclaredLinesError(f"{where}: why has to say why the line is harmless, best with a link")
+    if not isinstance(pattern, str) or not 0 < len(pattern) <= LONGEST_PATTERN:
+        raise DeclaredLinesError(f"{where}: pattern has to be a text of 1 to {LONGEST_PATTERN} characters")
+    if problem := _why_unusable(pattern):
+        raise DeclaredLinesError(f"{where}: pattern {sanitize(pattern, 80)!r} {problem}")
+    return DeclaredLine(
+        pattern=pattern, why=sanitize(why.strip(), 300), until=_until(raw.get("until"), where)
+    )
+
+
+def _until(raw: object, where: str) -> date | None:
+    if raw is None:
+        return None
+    try:
+        if isinstance(raw, datetime):
+            return raw.date()
+        return raw if isinstance(raw, date) else date.fromisoformat(str(raw))
+    except ValueError:
+        raise DeclaredLinesError(
+            f"{where}: until has to be a date like 2027-01-31, not {raw!r:.40}"
+        ) from None
+
+
+def _why_unusable(pattern: str) -> str:
+    """Return what is wrong with a pattern, empty where nothing is."""
+    try:
+        compiled = re.compile(pattern)
+        parsed = _parser.parse(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        return f"is no regular expression: {error}"
+    if compiled.match(""):
+        return "fits every line: begin it with the words of the message"
+    if (letters := _letters(parsed)) < FEWEST_LETTERS:
+        return (
+            f"names {letters} characters and would fit lines that nobody has seen yet: write out at least "
+            f"{FEWEST_LETTERS} of the message's own"
+        )
+    choices = list(_choices(parsed, within_repeat=False))
+    if "nested" in choices:
+        return "has a repeat or a choice within a repeat, which may take hours on one line: write it without"
+    if choices.count("open") > MOST_OPEN_REPEATS or len(choices) > MOST_CHOICES:
+        return (
+            f"has {choices.count('open')} open repeats (* or +) and {len(choices)} choices in all, which may "
+            f"take hours on one line: use {MOST_OPEN_REPEATS} and {MOST_CHOICES} at most"
+        )
+    return ""
+
+
+def _letters(parsed: Any) -> int:
+    """Return how many characters a text has to have as they are, to fit a pattern."""
+    count = 0
+    for kind, value in parsed:
+        name = str(kind)
+        if name == "LITERAL":
+            count += chr(value).isalnum()
+        elif name == "SUBPATTERN":
+            count += _letters(value[3])
+        elif name == "BRANCH":
+            count += min(map(_letters, value[1]))
+        elif name.endswith("REPEAT"):
+            count += _letters(value[2]) if value[0] else 0
+    return count
+
+
+def _choices(parsed: Any, *, within_repeat: bool) -> Iterator[str]:
+    """Yield for each place where a pattern may go on in several ways what it is: open, bounded or nested."""
+    for kind, value in parsed:
+        name, repeats = str(kind), within_repeat
+        if name == "BRANCH":
+            yield "nested" if within_repeat else "bounded"
+        elif name.endswith("REPEAT"):
+            least, most = int(value[0]), int(value[1])
+            if least != most:
+                yield "nested" if within_repeat else "open" if most > _SMALL_REPEAT else "bounded"
+            repeats = within_repeat or most > 1
+        for part in _parts(value):
+            yield from _choices(part, within_repeat=repeats)
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """Yield the patterns that lie in an element of a pattern."""
+    if isinstance(value, _parser.SubPattern):
+        yield value
+    elif isinstance(value, tuple | list):
+        for one in value:
+            yield from _parts(one)

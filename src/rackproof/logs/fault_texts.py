@@ -1,0 +1,420 @@
+"""The one place of what a fault looks like in text: of a GPU, a rank, a node, a file system. No I/O.
+
+Every parser passes each line of its log through these rules (:meth:`rackproof.logs._reading.Log.scan`), and
+so do the scores of MLPerf. What the kernel writes is read by :mod:`rackproof.logs.kernel_events`.
+
+A rule is tried in the lines that hold one of its *triggers*: short texts, because a block is searched for
+each of them one by one. `re` with as many alternatives is slower than all of these searches.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rackproof.core.records import Verdict
+from rackproof.logs.kernel_events import KernelEvent, read_kernel_line, verdict_of
+
+MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {
+    # code: message, verdict without a proven good end, verdict when it comes before a proven good end
+    "out_of_memory": ("a process ran out of memory", Verdict.FAIL, Verdict.FAIL),
+    "traceback": ("a Python traceback", Verdict.FAIL, None),
+    "cancelled": ("the job was cancelled", Verdict.FAIL, Verdict.FAIL),
+    # Slurm leaves a job KillWait (30 s) to end by itself. All three published logs of rounds 2.1, 4.1, 5.0
+    # and 5.1 that have this line and an end reached their target, and stopped within 17 s of it.
+    "time_limit": ("the job ran into its time limit", Verdict.FAIL, Verdict.DEGRADED),
+    # A rank that died before a good end: what the others then computed, no log shows.
+    "crashed": ("a process crashed or was killed", Verdict.FAIL, Verdict.UNPROVEN),
+    "task_failed": ("a task ended with an error", Verdict.FAIL, Verdict.UNPROVEN),
+    "job_aborted": ("a program or its launcher aborted the whole job", Verdict.FAIL, Verdict.FAIL),
+    "node_failed": ("Slurm lost a node of the job", Verdict.FAIL, Verdict.FAIL),
+    # Also seen now and then where a short job ends well: the daemons race each other (openpmix/prrte#2694).
+    "launcher_lost_node": ("the launcher lost a node of the job", Verdict.FAIL, Verdict.UNPROVEN),
+    "pmix_error": ("the launcher's processes could not talk to each other", Verdict.FAIL, Verdict.UNPROVEN),
+    "gpu_error": ("a GPU's operation failed", Verdict.FAIL, Verdict.FAIL),
+    "gpu_error_unclear": ("a GPU's library reports an error", Verdict.FAIL, Verdict.UNPROVEN),
+    "ecc_error": ("a GPU met an uncorrectable error in its memory", Verdict.FAIL, Verdict.FAIL),
+    "gpu_lost": ("a GPU has fallen off the bus", Verdict.FAIL, Verdict.FAIL),
+    "dcgm_fault": ("DCGM reports a faulty GPU, NVLink or NVSwitch", Verdict.FAIL, Verdict.FAIL),
+    "nccl_failed": ("an operation of NCCL failed", Verdict.FAIL, Verdict.UNPROVEN),
+    "nccl_peer_lost": ("NCCL lost a peer or a link", Verdict.FAIL, Verdict.UNPROVEN),
+    "network_failed": ("a transfer over the network failed", Verdict.FAIL, Verdict.UNPROVEN),
+    "collective_timeout": ("a collective operation timed out", Verdict.FAIL, Verdict.FAIL),
+    "nan": ("the loss is not a number", Verdict.FAIL, Verdict.FAIL),
+    "loss_scale": ("the loss scale fell so low that training is lost", Verdict.FAIL, Verdict.FAIL),
+    # What was not written or read then, no log shows.
+    "disk_full": ("a disk is full", Verdict.FAIL, Verdict.UNPROVEN),
+    "io_error": ("a disk or its file system failed", Verdict.FAIL, Verdict.FAIL),
+    "io_unclear": ("a file system or a device went away", Verdict.FAIL, Verdict.UNPROVEN),
+    "cache_clear_failed": ("the page cache was not cleared", Verdict.DEGRADED, Verdict.DEGRADED),
+    "xid": ("the driver reported an XID", Verdict.DEGRADED, Verdict.DEGRADED),
+    "xid_unknown": ("an XID that no table knows", Verdict.UNPROVEN, Verdict.UNPROVEN),
+    "xid_reset": ("an XID that asks for a reset or more", Verdict.FAIL, Verdict.FAIL),
+    "kernel_fault": ("the kernel reports a hardware fault", Verdict.FAIL, Verdict.FAIL),
+    "kernel_fault_unclear": ("the kernel reports what may be a fault", Verdict.UNPROVEN, Verdict.UNPROVEN),
+    "kernel_fault_mild": ("the kernel reports an error it corrected", Verdict.DEGRADED, Verdict.DEGRADED),
+}
+FAULT_TEXTS = frozenset(MEANING)
+"""Codes of what is found by the text of a failure, whatever it means where it stands."""
+OF_THE_MACHINE = frozenset(
+    {"ecc_error", "gpu_lost", "dcgm_fault", "node_failed", "xid_reset", "kernel_fault"}
+)
+"""What is broken stays broken whenever its line was written."""
+
+SLURM_CODES = (
+    (b"TIME LIMIT", "time_limit"),
+    (b"CANCELLED AT", "cancelled"),
+    (b"OOM Killed", "out_of_memory"),
+    (b"oom_kill event", "out_of_memory"),
+    (b"oom-kill event", "out_of_memory"),
+    (b"Node failure", "node_failed"),
+    (b"NODE FAILURE", "node_failed"),
+)
+"""Of a line that Slurm writes; how a task died is read by :data:`_DIED`."""
+_DIED = re.compile(rb"tasks? [\d,\-]{1,200}: (?!Exited with)[A-Z]")
+_EXITED = re.compile(rb"Exited with exit code (?!0\b)")
+
+_ECHO = re.compile(rb"^\s*(?:\d{1,6}: |\[[\w,.-]{1,40}\]:? ?)?\++ ")
+"""With ``set -x`` the shell prints the command itself, after a plus sign."""
+HARMLESS_TEXTS: tuple[tuple[str, str], ...] = (
+    (
+        r"PMIX ERROR: ERROR in file gds_ds\d\d_lock_pthread\.c",
+        "published logs of 4.1 and 5.1: some 1,000 lines of runs that reached their targets",
+    ),
+    (
+        r"NCCL INFO Call to \w{1,60} failed with error ",
+        "published logs of 4.1: mlx5dv_get_data_direct_sysfs_path, which older cards do not have",
+    ),
+    (
+        r"UCX +(?:DIAG|DEBUG|INFO) +failed to watch on '[^']{1,200}vfs\.sock'",
+        "published logs of 5.1: UCX without its monitoring socket",
+    ),
+    (
+        r"Plan failed with an? \w{0,20}[Ee]xception",
+        "github.com/pytorch/pytorch/issues/121834: PyTorch tries the next plan of cuDNN",
+    ),
+    (
+        r"SyntaxWarning: assertion is always true",
+        "published logs of 5.1: Python on Megatron's source",
+    ),
+)
+"""Pattern and source of lines that have the words of a fault and are none."""
+_HARMLESS = re.compile("|".join(f"(?:{pattern})" for pattern, _ in HARMLESS_TEXTS).encode())
+
+# TensorFlow's allocator announces retries in these words; tf_cnn reads them itself.
+_SOFT_MEMORY = re.compile(rb"ran out of memory trying|may encounter an out.of.memory|run out of memory")
+# "loss: nan (nan)", "loss_mask: 0.53 (nan)", "loss = NaN", "Loss function: nan", "loss=inf"
+_NAN_WORD = re.compile(
+    rb"(?i)loss\w{0,40}(?: function| is| became)?[\s:=(]{0,8}(?:[-+0-9.e]{1,30} ?\()?"
+    rb"[-+]?(?:nan|inf(?:inity)?)(?![a-z0-9_])"
+)
+NO_NUMBERS = (b"nan", b"inf")
+"""Of :data:`SEARCHED`, what other words begin with: they count where no more letters follow."""
+_BEST_SO_FAR = re.compile(rb"(?i)\b(?:best|lowest|min(?:imum)?|prev(?:ious)?|initial)[\w .-]{0,16}$")
+"""Before a loss of inf: what Keras and Lightning begin with."""
+_CACHE_FAILED = re.compile(rb"(?i)denied|cannot|read-only|failed|no such|unable|error")
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """Lines that mean a fault: the code, texts of which such a line has one, and what it looks like."""
+
+    code: str
+    triggers: tuple[bytes, ...]
+    pattern: re.Pattern[bytes]
+
+
+def _rule(code: str, triggers: bytes, *patterns: bytes) -> _Rule:
+    return _Rule(code, tuple(triggers.split(b"|")), re.compile(b"|".join(patterns)))
+
+
+_LIBRARY = rb"\b(?:CU(?:DNN|BLAS|FFT|SOLVER|SPARSE|RAND|TENSOR)|HIP\w{2,8}|ROC\w{2,8}|HSA|MIOPEN)_"
+_RULES = (
+    _rule(
+        "crashed",
+        (
+            b"Killed|tion fault|segfault|Bus error|core dumped)|terminate called |Fatal Python error|"
+            b"eceived signal|aught signal|on signal |by signal|Fatal signal| received by PID|Aborted|(): |"
+            b"corrupt|detected ***|Assertion |Check failed: |exited unexpectedly|llegal instruction|"
+            b"loating point exc"
+        ),
+        # "Killed" is also a column of a table.
+        rb"(?:^|: |\d>: ?)(?:Killed|Aborted|Illegal instruction|Floating point exception)\s*$",
+        rb"line \d+: +\d+ (?:Killed|Aborted|Illegal instruction|Floating point exception)|\(Killed\)",
+        rb"[Ss]egmentation fault|\bBus error|core dumped\)|: segfault at ",
+        rb"terminate called (?:after|recursively|without)|Fatal Python error: |Process received signal",
+        rb"Signal \d+ \(SIG\w+\) received by PID|exited on signal [1-9]|(?:is|was) killed by signal",
+        rb"[Cc]aught signal \d|[Rr]eceived signal (?:[4678]|11)\b|Fatal signal \d|\*\*\* SIG\w+ \(",
+        # What the C library writes when it finds its heap or a stack damaged.
+        rb"double free or corruption|\bcorrupted (?:size|double-linked|unsorted)|smashing detected \*\*\*",
+        rb"buffer overflow detected \*\*\*|\b(?:free|malloc|realloc|calloc|munmap_chunk)\(\): [a-z]",
+        rb"\bAssertion .{1,300} failed|(?:^|\d: )Assertion failed",
+        rb"(?:\]|:\d{1,6}\)?:?) Check failed: ",
+        rb"worker(?:\(s\))? \(pid(?:\(s\))? [\d, ]{1,200}\) exited unexpectedly",
+    ),
+    _rule(
+        "gpu_error",
+        b"CUDA error|Cuda failure| error|_STATUS_|CUFFT_|HIP error|access fault|CudaError|GPU Hang",
+        rb"CUDA error(?:: | \d|\()|Cuda failure (?:\d|')|unhandled (?:cuda|hip|system) error",
+        rb"ncclUnhandledCudaError|\bHIP error(?:: | \d|\()",
+        _LIBRARY
+        + rb"(?:STATUS_)?(?:EXECUTION_FAILED|EXEC_FAILED|INTERNAL_ERROR|MAPPING_ERROR|LAUNCH_FAILURE)",
+        rb"\bHSA_STATUS_ERROR|Memory access fault by GPU|\bHW Exception by GPU|\bGPU Hang\b",
+    ),
+    _rule(
+        "gpu_error_unclear",
+        b"_STATUS_|CUFFT_|cuDNN error|cuBLAS error|cuFFT error",
+        _LIBRARY
+        + rb"STATUS_(?!SUCCESS|NOT_SUPPORTED|EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR|ERROR)[A-Z]",
+        rb"\bCUFFT_(?:ALLOC_FAILED|SETUP_FAILED|INVALID_\w{1,20}|NO_WORKSPACE|LICENSE_ERROR|PARSE_ERROR)",
+        rb"\bcu(?:DNN|BLAS|FFT) error: [A-Z]",
+    ),
+    _rule(
+        "ecc_error",
+        b"ECC error|ECC Error",
+        rb"[Uu]ncorrectable ECC error (?:was )?(?:encountered|detected)",
+        rb"Double Bit ECC [Ee]rror(?!s? *[:=]? *0\b)|[1-9]\d* volatile double-bit ECC error",
+        rb"double-bit ECC error has occ",
+    ),
+    _rule(
+        "gpu_lost",
+        b"off the bus|device handle",
+        rb"GPU.{0,80}(?:fallen|fell) off the bus|\bGPU is lost|Unable to determine the device handle for G",
+    ),
+    _rule(
+        "dcgm_fault",
+        b"fatal|Fatal|Link error|faulty mem|uncontained error|no error was|errors and row",
+        rb"(?i:(?<!no )(?<!0 )\bnv-?link fatal(?! ?(?:errors?|count)? *[:=]? *(?:0|none|no|ok|pass)\b))",
+        rb"(?i:(?<!no )(?<!non-)\bfatal (?:nvlink|nvswitch)(?! errors? *[:=] *(?:0|none)\b))",
+        rb"Detected [1-9]\d* [\w ]{1,60} NvLink errors on GPU|fatal errors? on NvSwitch",
+        rb"Found [1-9]\d* faulty memory elements|had an uncontained error|memory mismatch was detected",
+        rb"errors and row remapping failed",
+    ),
+    # What peers and links lost. Others are of closing ("Could not receive type", "Accept failed", of 2,978
+    # published logs of 4.1 and 5.1 in 30), or of what a machine does not have ("Cannot enable MSCCL++").
+    _rule(
+        "nccl_peer_lost",
+        b"NCCL WARN",
+        rb"NCCL WARN .{0,200}(?:[Gg]ot completion .{0,80}(?:status=[1-9]|error)|Connection closed by remote|"
+        rb"Remote process exited|[Cc]onnection reset|Abort|timed? ?out)",
+    ),
+    _rule(
+        "nccl_failed",
+        b"CCL error|CCL failure|SystemError|InternalError|RemoteError",
+        rb"\b[NR]CCL (?:error|failure)(?: in)?(?:: | \S+:\d| \d)",
+        rb"(?<![`'\"])\bnccl(?:SystemError|InternalError|RemoteError)\b",
+    ),
+    _rule(
+        "network_failed",
+        b"n with error|etry count|IBV_WC_",
+        rb"got completion with error|(?:transport|RNR) retry count(?:er)? exceeded|IBV_WC_\w{1,20}_ERR\b",
+    ),
+    _rule(
+        "collective_timeout",
+        b"atchdog|process down|erminating the process|timed out",
+        rb"Watchdog caught|taking the entire process down|Terminating the process after",
+        rb"watchdog thread terminated with exc",
+        rb"watchdog got stuck|[Hh]eartbeat monitor timed out|operations have failed or timed out",
+    ),
+    _rule(
+        "job_aborted",
+        b"MPI_ABORT|MPI_Abort|ChildFailedError",
+        rb"MPI_ABORT was (?:invoked|called)|application called MPI_Abort\(",
+        # With its colon: that of an exception which ended the launcher, and no name in a warning.
+        rb"(?:^|[\s.])ChildFailedError: *$",
+    ),
+    _rule(
+        "task_failed",
+        b"exitcode|non-zero|BAD TERMINATION|daemon",
+        rb"failed \(exitcode: (?!0\))|exitcode *: (?!0\b)-?\d{1,3} *\(pid",
+        rb"process(?:es)? (?:returned a|exited with) non-zero|BAD TERMINATION OF ONE",
+        rb"[Aa] daemon (?:\(pid|died|on node .{1,200} failed)",
+    ),
+    _rule(
+        "launcher_lost_node",
+        b"daemon",
+        rb"(?:ORTE|PRTE|PRRTE) (?:has )?lost communication with|lost connection to (?:a |its )?daemon",
+    ),
+    _rule("pmix_error", b"MIX ERROR", rb"PMIX ERROR: "),
+    _rule("disk_full", b"No space left on device", rb"No space left on device"),
+    _rule(
+        "io_error",
+        b"nput/output error|emote I/O error|needs cleaning",
+        rb"\bInput/output error|\bRemote I/O error|\bStructure needs cleaning",
+    ),
+    _rule(
+        "io_unclear",
+        b"Stale |No such device|endpoint",
+        rb"\bStale (?:NFS )?file handle|\[Errno 19\]",
+        rb"(?<!modprobe: )(?:Error|ERROR|failed)\b.{0,120}: No such device\s*$",
+        rb"Transport endpoint is not connected|after transport endpoint shutdown",
+    ),
+)
+
+
+def _read_slurm(line: bytes) -> str | None:
+    after = line[line.find(b": error: ") :]
+    meant = next((code for text, code in SLURM_CODES if text in after), None)
+    ends = (("task_failed", _EXITED), ("crashed", _DIED))
+    return meant or next((code for code, pattern in ends if pattern.search(after)), None)
+
+
+_XID_CODES: dict[Verdict | None, str] = {Verdict.FAIL: "xid_reset", Verdict.UNPROVEN: "xid_unknown"}
+_KERNEL_CODES: dict[Verdict | None, str] = {
+    Verdict.FAIL: "kernel_fault",
+    Verdict.UNPROVEN: "kernel_fault_unclear",
+}
+XID_CODES = frozenset({"xid", *_XID_CODES.values()})
+KERNEL_CODES = frozenset({"kernel_fault_mild", *_KERNEL_CODES.values()})
+_BARE_XID = re.compile(
+    rb"\bX[Ii][Dd](?: ?(?:error|code|number))?(?: ?[:=#] ?| )(\d{1,3})\b(?! *(?:errors|times))"
+)
+_NO_XID = re.compile(
+    rb"(?i)\b(?:no|not|without|any|0|check\w*|look\w*|search\w*|scan\w*|watch\w*|ignor\w*|filter\w*|grep)\b[^.;]*$"
+)
+_OWN_WORDS = ("program_crashed", "out_of_memory", "task_hung", "cpu_throttled", "damaged_line", "xid")
+"""Kinds of a kernel's lines that are read by rules of their own here, or are no fault of a run."""
+_OF_KERNEL = re.compile(
+    rb"Hardware Error\]|\bmce: |\bEDAC |Kernel panic - |kernel BUG at |LOCKUP|lockup - CPU"
+)
+
+
+def _read_xid(line: bytes) -> str | None:
+    """Return how bad an XID is, with the driver's own prefix or without it."""
+    if (at := line.find(b"SXid (")) >= 0:
+        event = read_kernel_line(_text(line[at:]))
+        return _kernel_code(event) if event is not None else "xid_unknown"
+    if (at := line.find(b"Xid (")) >= 0:
+        event = read_kernel_line(f"NVRM: {_text(line[at:])}")
+        return _XID_CODES.get(event.verdict, "xid") if event is not None else "xid_unknown"
+    found = _BARE_XID.search(line)
+    if found is None or int(found[1]) == 0 or _NO_XID.search(line[: found.start()]):
+        return None
+    return _XID_CODES.get(verdict_of(int(found[1]), _text(line)), "xid")
+
+
+def _read_kernel(line: bytes) -> str | None:
+    event = read_kernel_line(_text(line))
+    if event is None or event.kind in _OWN_WORDS:
+        return None
+    # Their words are also those of programs; the kernel's own have these besides.
+    if event.kind in ("machine_check", "kernel_error", "memory_error") and not _OF_KERNEL.search(line):
+        return None
+    return _kernel_code(event)
+
+
+def _kernel_code(event: KernelEvent) -> str:
+    return _KERNEL_CODES.get(event.verdict, "kernel_fault_mild")
+
+
+def _text(line: bytes) -> str:
+    return line[:2000].decode("utf-8", "replace")
+
+
+_NAMED = re.compile(rb"(?<![`'\"\w])(?:CUDA_ERROR_|cudaError|hipError)([A-Z]\w{2,60})")
+_NO_FAULT = frozenset(
+    b"success notready notsupported peeraccessalreadyenabled peeraccessnotenabled "
+    b"hostmemoryalreadyregistered hostmemorynotregistered deinitialized cudartunloading string name".split()
+)
+"""What programs ask and go on without, and what the libraries' functions are called (``cudaErrorString``)."""
+_NO_MEMORY = frozenset({b"outofmemory", b"memoryallocation"})
+_GPU_FAULTS = frozenset(
+    b"illegaladdress launchfailed launchfailure launchtimeout eccuncorrectable eccnotcorrectable unknown "
+    b"nvlinkuncorrectable hardwarestackerror illegalinstruction invalidpc misalignedaddress "
+    b"invalidaddressspace assert systemnotready deviceunavailable devicesunavailable mapfailed contained "
+    b"externaldevice mpsrpcfailure timeout".split()
+)
+
+
+def _read_named_error(line: bytes) -> str | None:
+    """Return what an error of CUDA or HIP means that is given by its name."""
+    names = [found[1].replace(b"_", b"").lower() for found in _NAMED.finditer(line)]
+    if any(name in _GPU_FAULTS for name in names):
+        return "gpu_error"
+    if any(name in _NO_MEMORY for name in names):
+        return None if b"ut of memory" in line else "out_of_memory"
+    return "gpu_error_unclear" if any(name not in _NO_FAULT for name in names) else None
+
+
+def _read_memory(line: bytes) -> str | None:
+    return None if _SOFT_MEMORY.search(line) else "out_of_memory"
+
+
+def _read_loss(line: bytes) -> str | None:
+    for found in _NAN_WORD.finditer(line):
+        if b"nan" in found[0].lower() or not _BEST_SO_FAR.search(line[: found.start()]):
+            return "nan"
+    return None
+
+
+def _read_cache(line: bytes) -> str | None:
+    # "drop_caches = 3" is what sysctl prints when it worked: every run has it.
+    worked = b"drop_caches = " in line
+    return "cache_clear_failed" if not worked and _CACHE_FAILED.search(line) else None
+
+
+_Reader = Callable[[bytes], str | None]
+
+
+def _by_rule(rule: _Rule) -> _Reader:
+    def read(line: bytes) -> str | None:
+        # The driver's own line of an XID says it better.
+        is_xid = rule.code == "gpu_lost" and b"Xid (" in line
+        return rule.code if not is_xid and rule.pattern.search(line) else None
+
+    return read
+
+
+_READERS: tuple[tuple[bytes, _Reader], ...] = (
+    *((b"|".join(rule.triggers), _by_rule(rule)) for rule in _RULES),
+    (b"Traceback (most recent", lambda _line: "traceback"),
+    (b"ut of memory", _read_memory),
+    (b"nan|NaN|NAN|Nan", _read_loss),
+    (b"inf|Inf", _read_loss),
+    (b": error: ", lambda _line: None),
+    (b"drop_caches", _read_cache),
+    (b"Xid |Xid:|Xid=|XID |XID:|XID=", _read_xid),
+    (b"CUDA_ERROR_|cudaError|hipError", _read_named_error),
+    (
+        b"Hardware Error]|NVRM: |EDAC |amdgpu|mlx5_core|Kernel panic|Bus Error: sev|"
+        b"-fs error|I/O error|lockup - CPU|LOCKUP",
+        _read_kernel,
+    ),
+)
+_SHARED = (b"error", b"xid", b"abort", b"fatal", b"atchdog", b"lockup", b"device handle", b"hip")
+"""In small letters: what several triggers have in common. Each search less is a sixtieth of the time."""
+
+
+def _searched(trigger: bytes) -> bytes:
+    return next((text for text in _SHARED if text in trigger.lower()), trigger.lower())
+
+
+def _readers() -> dict[bytes, list[tuple[bytes, _Reader]]]:
+    found: dict[bytes, list[tuple[bytes, _Reader]]] = {}
+    for triggers, read in _READERS:
+        for trigger in triggers.split(b"|"):
+            found.setdefault(_searched(trigger), []).append((trigger, read))
+    return found
+
+
+_READERS_OF = _readers()
+SEARCHED: tuple[bytes, ...] = tuple(sorted(_READERS_OF))
+"""What a block is searched for, in small letters: every line of a fault has one of these."""
+
+
+def read_fault(found: bytes, before: bytes, after: bytes) -> list[str]:
+    """Return the codes of the faults that a line reports, by one of the texts that it holds.
+
+    Args:
+        found: One of :data:`SEARCHED`, with which ``after`` begins but for its letters' size.
+        before: The line up to there.
+        after: The rest of the line.
+    """
+    line = before[-200:] + after[:400]
+    # Slurm's own lines are read by what they begin with.
+    slurm = _read_slurm(line) if b": error: " in line else None
+    readers = {id(read): read for trigger, read in _READERS_OF[found] if trigger in line}
+    codes = [slurm] if slurm is not None else [read(line) for read in readers.values()]
+    faults = [code for code in codes if code is not None]
+    return [] if faults and (_ECHO.match(before) or _HARMLESS.search(line)) else faults

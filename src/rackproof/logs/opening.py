@@ -1,0 +1,147 @@
+"""Opens logs, also compressed ones (gzip, xz, bzip2), and names what cannot be read as a log.
+
+What a file is shows by its first bytes, whatever its name. Unpacking is bounded: a few bytes may stand
+for terabytes.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+import stat
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from rackproof.core.records import Finding, ParsedLog, Source, Verdict, worst
+
+MOST_UNPACKED = 8 << 30
+"""Bytes that are read of a compressed log: sixteen times what a training of a week writes."""
+_HEAD = 512
+_UNPACK: dict[bytes, Callable[[BinaryIO], BinaryIO]] = {
+    b"\x1f\x8b": lambda raw: cast("BinaryIO", gzip.GzipFile(fileobj=raw)),
+    b"\xfd7zXZ\x00": lambda raw: cast("BinaryIO", lzma.LZMAFile(raw)),  # noqa: SIM115
+    b"BZh": lambda raw: cast("BinaryIO", bz2.BZ2File(raw)),
+}
+_NOT_READABLE = (
+    (0, b"\x28\xb5\x2f\xfd", "compressed by zstd, which is not read: unpack it with `unzstd`"),
+    (0, b"\x04\x22\x4d\x18", "compressed by lz4, which is not read: unpack it with `unlz4`"),
+    (0, b"PK\x03\x04", "a zip archive: unpack it"),
+    (0, b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive: unpack it"),
+    (257, b"ustar", "a tar archive: unpack it"),
+)
+_SPECIAL: tuple[tuple[Callable[[int], bool], str], ...] = (
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+_DAMAGE = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, ValueError)
+_SUFFIXES = (".gz", ".xz", ".bz2", ".zst", ".lz4", ".zip")
+
+
+class LogStream:
+    """A log's bytes as they were written, whether or not its file is compressed.
+
+    Attributes:
+        problem: Why not all of it could be unpacked, empty where it was.
+    """
+
+    def __init__(self, raw: BinaryIO) -> None:
+        head = raw.read(_HEAD)
+        raw.seek(0)
+        unpack = next((unpack for magic, unpack in _UNPACK.items() if head.startswith(magic)), None)
+        self._stream = unpack(raw) if unpack is not None else raw
+        self._left = MOST_UNPACKED if unpack is not None else None
+        self.problem = ""
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next bytes, none at the end."""
+        return self._bounded(self._stream.read, size)
+
+    def readline(self, limit: int = -1) -> bytes:
+        """Return the rest of the line, or as much of it."""
+        return self._bounded(self._stream.readline, limit)
+
+    def _bounded(self, read: Callable[[int], bytes], size: int) -> bytes:
+        if self._left is None:
+            return read(size)
+        if self.problem:
+            return b""
+        try:
+            block = read(min(size, self._left + 1) if size >= 0 else self._left + 1)
+        except (*_DAMAGE, OSError) as error:
+            self.problem = f"the compressed log is damaged ({error}): copy it again"
+            return b""
+        self._left -= len(block)
+        if self._left < 0:
+            self.problem = (
+                f"the compressed log unpacks to more than {MOST_UNPACKED >> 30} GiB: unpack it yourself"
+            )
+        return block
+
+
+@contextmanager
+def open_log(path: str | Path) -> Iterator[LogStream]:
+    """Open a log for reading.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    with open(path, "rb") as raw:
+        # What cannot be read twice is no compressed file either: `rackproof parse /dev/stdin`.
+        yield LogStream(raw) if raw.seekable() else cast("LogStream", _Plain(raw))
+
+
+class _Plain:
+    """A stream that is passed on as it is."""
+
+    problem = ""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self.read, self.readline = raw.read, raw.readline
+
+
+def with_problem(log: ParsedLog, problem: str) -> ParsedLog:
+    """Return a log with what kept it from being read whole, if anything did: it is unproven, then."""
+    if not problem:
+        return log
+    finding = Finding(
+        code="log_not_unpacked",
+        verdict=Verdict.UNPROVEN,
+        message=problem[:500],
+        source=Source(file=log.file or None),
+    )
+    verdict = worst([log.verdict, Verdict.UNPROVEN])
+    return log.model_copy(update={"findings": (*log.findings, finding), "verdict": verdict})
+
+
+def why_no_log(path: Path) -> str:
+    """Return why a file cannot be read as a log, and what to do; empty where it can.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    if special := special_file(path):
+        return f"{special}, not a file: copy what it gives into a file"
+    with path.open("rb") as raw:
+        head = raw.read(_HEAD)
+        if any(head.startswith(magic) for magic in _UNPACK):
+            raw.seek(0)
+            head = LogStream(raw).read(_HEAD)
+    return next((text for at, magic, text in _NOT_READABLE if head.startswith(magic, at)), "")
+
+
+def special_file(path: Path) -> str:
+    """Return what a path is that is neither a file nor a folder, in words; empty for these."""
+    mode = os.stat(path).st_mode
+    return next((text for is_one, text in _SPECIAL if is_one(mode)), "")
+
+
+def name_unpacked(name: str) -> str:
+    """Return a log's name without the ending of its compression."""
+    return next((name.removesuffix(end) for end in _SUFFIXES if name.endswith(end) and name != end), name)

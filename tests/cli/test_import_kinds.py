@@ -1,0 +1,172 @@
+"""Compressed logs, what is no file, logs without a date, and what an import says of speed."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import socket
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rackproof import logs
+from rackproof.core.records import Verdict
+from rackproof.jobs.bench.import_logs import import_logs
+from rackproof.logs import opening
+from tests.cli.conftest import mllog
+from tests.logs import log_samples as samples
+
+Log = Callable[..., Path]
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+    ".bz2": bz2.compress,
+}
+
+
+@pytest.fixture(autouse=True)
+def _own_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RACKPROOF_DATABASE_URL", raising=False)
+
+
+@pytest.mark.parametrize("ending", PACK)
+def test_a_compressed_log_is_read_and_kept_as_it_was_written(ending: str, tmp_path: Path) -> None:
+    data = mllog().encode()
+    path = tmp_path / f"logs/result_0.txt{ending}"
+    path.parent.mkdir()
+    path.write_bytes(PACK[ending](data))
+    (done,) = import_logs(path.parent, tmp_path / "results").imported
+    assert done.run.verdict is Verdict.PASS
+    (kept,) = done.run.logs
+    assert (kept.path, kept.size_bytes) == ("logs/result_0.txt", len(data))
+    assert (Path(done.folder) / kept.path).read_bytes() == data
+    assert logs.parse_path(path).verdict is Verdict.PASS
+
+
+def test_a_failure_in_a_compressed_log_is_one(tmp_path: Path) -> None:
+    for ending, pack in PACK.items():
+        path = tmp_path / f"job.log{ending}"
+        path.write_bytes(pack(mllog(status="aborted").encode()))
+        assert logs.parse_path(path).verdict is Verdict.FAIL
+        (done,) = import_logs(path, tmp_path / f"results{ending}").imported
+        assert done.run.verdict is Verdict.FAIL
+
+
+def test_the_same_log_compressed_beside_it_is_a_copy(log: Log, tmp_path: Path) -> None:
+    data = log().read_bytes()
+    (log().parent / "result_1.txt.gz").write_bytes(gzip.compress(data))
+    first, second = import_logs(log().parent, tmp_path / "results").imported
+    assert (first.run.verdict, second.run.verdict) == (Verdict.PASS, Verdict.UNPROVEN)
+    assert "byte for byte the same log" in second.run.reasons[0]
+
+
+@pytest.mark.parametrize("ending", PACK)
+@pytest.mark.parametrize("damage", ["cut", "changed"])
+def test_a_damaged_archive_proves_nothing(ending: str, damage: str, tmp_path: Path) -> None:
+    data = PACK[ending](mllog().encode())
+    half = len(data) // 2
+    path = tmp_path / f"result_0.txt{ending}"
+    path.write_bytes(
+        data[: -len(data) // 3] if damage == "cut" else data[:half] + b"\xff" * 9 + data[half + 9 :]
+    )
+    found = logs.parse_path(path)
+    assert found.verdict.gates
+    assert "log_not_unpacked" in {one.code for one in found.findings}
+
+
+def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "MOST_UNPACKED", 1 << 20)
+    for ending, pack in PACK.items():
+        path = tmp_path / f"bomb.log{ending}"
+        path.write_bytes(pack(mllog().encode() + b"0\n" * (2 << 20)))
+        found = logs.parse_path(path)
+        assert found.verdict is Verdict.UNPROVEN
+        assert found.size_bytes <= (1 << 20) + 1
+        (problem,) = [one for one in found.findings if one.code == "log_not_unpacked"]
+        assert "unpacks to more than" in problem.message
+
+
+def _tar(data: bytes) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        entry = tarfile.TarInfo("result_0.txt")
+        entry.size = len(data)
+        archive.addfile(entry, io.BytesIO(data))
+    return stream.getvalue()
+
+
+def _zip(data: bytes) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("result_0.txt", data)
+    return stream.getvalue()
+
+
+UNREADABLE = {
+    "result_1.txt.zst": b"\x28\xb5\x2f\xfd" + b"\x04" * 40,
+    "result_1.txt.lz4": b"\x04\x22\x4d\x18" + b"\x04" * 40,
+    "result_1.txt": b"\x28\xb5\x2f\xfd" + b"\x04" * 40,  # whatever its name
+    "logs.tar": _tar(mllog().encode()),
+    "logs.tar.gz": gzip.compress(_tar(mllog().encode())),
+    "logs.zip": _zip(mllog().encode()),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_what_cannot_be_read_is_named_and_the_whole_is_unproven(
+    name: str, log: Log, run: Callable[..., object]
+) -> None:
+    (log().parent / name).write_bytes(UNREADABLE[name])
+    result = run("import", "logs")
+    assert result.exit_code == 3, result.output  # type: ignore[attr-defined]
+    assert f"{name}: " in result.output and "unpack it" in result.output  # type: ignore[attr-defined] # noqa: PT018
+    alone = run("parse", f"logs/{name}")
+    assert alone.exit_code == 1  # type: ignore[attr-defined]
+    assert "unpack it" in alone.output  # type: ignore[attr-defined]
+
+
+def test_what_is_no_file_is_named_and_never_opened(log: Log, tmp_path: Path) -> None:
+    folder = log().parent
+    os.mkfifo(folder / "job.log")
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(folder / "s.log"))
+        done = import_logs(folder, tmp_path / "results")
+    assert len(done.imported) == 1
+    assert sorted(text.partition(",")[0].rpartition(": ")[2] for text in done.unread) == [
+        "a FIFO",
+        "a socket",
+    ]
+
+
+def test_a_fifo_alone_is_an_error(tmp_path: Path, run: Callable[..., object]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for place in ("pipe", "/dev/null"):
+        result = run("import", place)
+        assert result.exit_code == 1  # type: ignore[attr-defined]
+        assert "copy what it gives into a file" in result.output  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["nccl_tests", "nvbandwidth", "gpu_burn", "ib_write_bw", "mxnet"])
+def test_a_log_without_a_date_may_be_of_any_year(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "logs/job.log"
+    path.parent.mkdir()
+    path.write_bytes(samples.PASSING[name])
+    for old, verdict in ((False, Verdict.UNPROVEN), (True, Verdict.PASS)):
+        (done,) = import_logs(path, tmp_path / f"results{old}", old=old).imported
+        assert done.run.verdict is verdict, done.run.reasons
+        assert ("no_date" in {one.code for one in done.run.findings}) is not old
+
+
+def test_an_import_says_that_speed_is_not_judged(log: Log, run: Callable[..., object]) -> None:
+    log()
+    result = run("import", "logs")
+    assert result.exit_code == 0  # type: ignore[attr-defined]
+    assert result.output.rstrip().endswith(  # type: ignore[attr-defined]
+        "what the logs show: pass; speed not judged: no SKU named"
+    )

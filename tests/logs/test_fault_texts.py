@@ -1,0 +1,338 @@
+"""Every text of a fault in every format, before and after its proof; and what only has the words of one."""
+
+from __future__ import annotations
+
+import io
+import random
+import re
+
+import pytest
+
+from rackproof import logs
+from rackproof.analysis.mlperf.worker import findings_of_log
+from rackproof.core.line_rules import LineRules
+from rackproof.core.records import Finding, ParsedLog, Verdict, worst
+from rackproof.logs import fault_texts
+from rackproof.logs.fault_texts import FAULT_TEXTS, HARMLESS_TEXTS, MEANING, OF_THE_MACHINE
+from tests.logs import log_samples as samples
+
+FAULTS = """
+kernel_fault_mild | [12.3] mce: [Hardware Error]: Machine check events logged
+kernel_fault | [Hardware Error]: event severity: fatal
+kernel_fault | n1 kernel: {1}[Hardware Error]: event, severity: recoverable
+kernel_fault_mild | EDAC MC0: 1 CE memory read error on CPU_SrcID#0_MC#0_Chan#0_DIMM#0
+kernel_fault | EDAC MC1: 1 UE memory scrubbing error on CPU_SrcID#1_MC#1_Chan#1_DIMM#0
+kernel_fault | pcieport 0000:16:01.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=x
+kernel_fault | mlx5_core 0000:3b:00.0: health compromised - reached miss count
+kernel_fault | EXT4-fs error (device nvme0n1p2): ext4_find_entry:1455: inode #2: comm bash: reading
+kernel_fault | blk_update_request: I/O error, dev nvme0n1, sector 7814037
+kernel_fault | nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up
+kernel_fault | amdgpu 0000:83:00.0: amdgpu: GPU fault detected: 147 0x0a284802
+kernel_fault | [drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring gfx_0.0.0 timeout, signaled seq=9
+kernel_fault | amdgpu 0000:c1:00.0: amdgpu: 3 uncorrectable hardware errors detected in umc block
+kernel_fault | Kernel panic - not syncing: Fatal exception
+gpu_error | Memory access fault by GPU node-4 (Agent handle: 0x152e220) on address (nil).
+gpu_error | HW Exception by GPU node-1 (Agent handle: 0x5) reason :GPU Hang
+gpu_error | RuntimeError: HIP error: an illegal memory access was encountered
+gpu_error | hipErrorLaunchFailure: unspecified launch failure
+gpu_error | "error: 'hipErrorIllegalAddress'(700) at x.cpp:1" hipErrorIllegalAddress
+gpu_error_unclear | what(): hipErrorInvalidValue
+gpu_error | what(): hipErrorUnknown
+gpu_error | :0:rocdevice.cpp: Callback: Queue 0x7f aborting with error : HSA_STATUS_ERROR_EXCEPTION
+gpu_error | RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR
+gpu_error | E cuda_dnn.cc:329] Could not create cudnn handle: CUDNN_STATUS_INTERNAL_ERROR
+gpu_error | cuDNN error: CUDNN_STATUS_EXECUTION_FAILED_CUDART
+gpu_error_unclear | E cuda_dnn.cc:329] Could not create cudnn handle: CUDNN_STATUS_NOT_INITIALIZED
+gpu_error_unclear | failed to create cublas handle: CUBLAS_STATUS_ALLOC_FAILED
+gpu_error | failed to run cuBLAS routine: CUBLAS_STATUS_INTERNAL_ERROR
+gpu_error | cuFFT error: CUFFT_INTERNAL_ERROR
+gpu_error | cuFFT failed with error: CUFFT_EXEC_FAILED
+gpu_error | cusolver error: CUSOLVER_STATUS_EXECUTION_FAILED, when calling `x`
+gpu_error | E cuda_event.cc:29] Error polling for event status: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal
+gpu_error | what(): parallel_for failed: cudaErrorLaunchFailure: unspecified launch failure
+gpu_error | could not synchronize on CUDA context: CUDA_ERROR_ECC_UNCORRECTABLE
+gpu_error | ncclUnhandledCudaError: Call to CUDA function failed.
+out_of_memory | hipErrorOutOfMemory
+nccl_failed | ncclSystemError: System call (e.g. socket, malloc) or external library call failed
+nccl_failed | ncclInternalError: Internal check failed.
+nccl_failed | ncclRemoteError: A call failed possibly due to a network error or a remote process exiting
+nccl_failed | [rank3]: torch.distributed.DistBackendError: NCCL error in: ../NCCLUtils.hpp:27, x
+network_failed | mlx5: n1: got completion with error:
+network_failed | UCX  ERROR Transport retry count exceeded on mlx5_0:1/IB: transport retry count exceeded
+job_aborted | MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD
+job_aborted | application called MPI_Abort(MPI_COMM_WORLD, 1) - process 0
+job_aborted | torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+pmix_error | [n1:4711] PMIX ERROR: UNREACHABLE in file client/pmix_client.c at line 1111
+pmix_error | [n2:17] PMIX ERROR: LOST-CONNECTION in file ptl_base_sendrecv.c at line 90
+pmix_error | 0: [n3:9] PMIX ERROR: OUT-OF-RESOURCE in file base/bfrop_base_unpack.c at line 750
+launcher_lost_node | ORTE has lost communication with a remote daemon.
+launcher_lost_node | PRTE has lost communication with a remote daemon.
+launcher_lost_node | ORTE has lost communication with its daemon located on node:
+task_failed | E0101 00:00:00.1 9 torch/distributed/elastic/api.py:826] failed (exitcode: 1) local_rank: 0
+task_failed | ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 3
+task_failed |   exitcode  : 1 (pid: 4711)
+task_failed | Primary job  terminated normally, but 1 process returned a non-zero exit code.
+task_failed | =   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
+collective_timeout | [E ProcessGroupNCCL.cpp:616] To avoid data, we are taking the entire process down.
+collective_timeout | ProcessGroupNCCL.cpp:1785] Terminating the process after attempting to dump debug
+collective_timeout | [Rank 0] Process group watchdog thread terminated with exception: x
+collective_timeout | ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress
+collective_timeout | Some NCCL operations have failed or timed out. Due to x
+io_error | OSError: [Errno 5] Input/output error: '/data/train.bin'
+io_error | cp: error reading '/data/a': Input/output error
+io_error | OSError: [Errno 121] Remote I/O error
+io_error | ls: cannot access '/scratch': Structure needs cleaning
+disk_full | OSError: [Errno 28] No space left on device
+io_unclear | OSError: [Errno 116] Stale file handle: '/mnt/nfs/x'
+io_unclear | cat: /mnt/nfs/x: Stale NFS file handle
+io_unclear | OSError: [Errno 19] No such device
+io_unclear | ls: cannot access '/lustre': Transport endpoint is not connected
+io_unclear | write: Cannot send after transport endpoint shutdown
+crashed | train: loader.c:113: load: Assertion `rows > 0' failed.
+crashed | /pytorch/aten/src/ATen/native/cuda/Indexing.cu:1146: x: block: [0,0,0] Assertion `a < b` failed.
+crashed | F0101 12:00:00.1 17 net.cc:44] Check failed: count == 4 (3 vs. 4)
+crashed | double free or corruption (!prev)
+crashed | free(): invalid pointer
+crashed | malloc(): unaligned tcache chunk detected
+crashed | munmap_chunk(): invalid pointer
+crashed | corrupted size vs. prev_size
+crashed | *** stack smashing detected ***: terminated
+crashed | *** buffer overflow detected ***: terminated
+crashed | python3[4711]: segfault at 0 ip 00007f00 sp 00007ffd error 4 in libcuda.so.1
+crashed | [n1:17:0:17] Caught signal 11 (Segmentation fault: address not mapped to object at (nil))
+crashed | *** SIGBUS (@0x7f) received by PID 17 (TID 0x7f) from PID 1; stack trace: ***
+crashed | RuntimeError: DataLoader worker (pid 17) is killed by signal: Bus error.
+crashed | RuntimeError: DataLoader worker (pid(s) 17, 18) exited unexpectedly
+crashed | run.sh: line 3:   17 Illegal instruction     ./train
+crashed | Aborted
+xid_reset | XID 79
+xid_reset | GPU 3: Xid error 48 in the last minute
+xid_reset | Detected XID 95 for GPU 2
+xid | Xid: 13 on GPU 0
+xid_unknown | Detected XID 999 for GPU 1
+gpu_lost | Unable to determine the device handle for GPU0000:0B:00.0: GPU is lost.  Reboot the system
+gpu_lost | GPU 00000000:0B:00.0 fell off the bus
+ecc_error | CUDA APIs have indicated that a double-bit ECC error has occured on GPU 2.
+ecc_error | Detected 2 volatile double-bit ECC error(s) in GPU 4.
+dcgm_fault | NVLink fatal error on GPU 2, link 3
+dcgm_fault | Detected 4 nvlink_flit_crc_error_count_total NvLink errors on GPU 0's NVLink (should be 0)
+dcgm_fault | Detected fatal errors on NvSwitch 0 link 7
+dcgm_fault | Found 3 faulty memory elements on GPU 1
+dcgm_fault | GPU had an uncontained error
+nan | step 100 loss=inf
+nan | iter 7, loss: nan, lr 0.1
+nan | epoch 3 train_loss = -inf
+nan | Loss is Infinity
+"""
+"""Code and line, as sources of the programs or issues about them show them, with other names and numbers."""
+CASES = [
+    tuple(part.strip() if not at else part[1:] for at, part in enumerate(line.split("|", 1)))
+    for line in FAULTS.strip().splitlines()
+]
+HARMLESS = [
+    "export NCCL_ASYNC_ERROR_HANDLING=1",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING=1 NCCL_DEBUG=WARN",
+    "+ echo 'CUDA error: none' > /tmp/x",
+    "0: ++ grep -c 'Input/output error' /var/log/kern.log",
+    "XID errors: 0",
+    "Xid: 0",
+    "no XID 79 in the kernel log",
+    "checking dmesg for XID 48 63 79",
+    "  --abort-on-xid       stop when an XID is seen",
+    "xid (transaction) 79",
+    "NVLink fatal errors: 0",
+    "NVLink Fatal Errors : 0",
+    "no NVLink fatal errors",
+    "Detected 0 nvlink_replay NvLink errors on GPU 0's NVLink (should be 0)",
+    "Found 0 faulty memory elements on GPU 1",
+    "0 double-bit ECC errors",
+    "UserWarning: `torch.distributed.elastic.multiprocessing.errors.ChildFailedError` will move",
+    "from torch.distributed.elastic.multiprocessing.errors import ChildFailedError",
+    "a call of `cudaErrorLaunchFailure` is deprecated",
+    "FutureWarning: 'hipErrorUnknown' is renamed",
+    "#define cudaErrorString x; cudaErrorNotReady is no error",
+    "UserWarning: Plan failed with a cudnnException: cudnn_status: CUDNN_STATUS_NOT_SUPPORTED",
+    "cublasLt heuristic: CUBLAS_STATUS_NOT_SUPPORTED, next algorithm",
+    "cudnnCreate: CUDNN_STATUS_SUCCESS",
+    "sys: [n1:1] PMIX ERROR: ERROR in file gds_ds12_lock_pthread.c at line 168",
+    "n1:17 [0] NCCL INFO Call to mlx5dv_get_data_direct_sysfs_path failed with error No such device errno 19",
+    "vfs_fuse.c:424  UCX  DIAG  failed to watch on '/run/user/0/ucx/vfs.sock': Input/output error, VFS",
+    "modprobe: FATAL: Module amdgpu not found in directory /lib/modules/6.8.0-60-generic",
+    "modprobe: ERROR: could not insert 'nvidia_peermem': No such device",
+    "/w/megatron/core/rerun_state_machine.py:1: SyntaxWarning: assertion is always true, perhaps remove",
+    "In the near future GradScaler registers `found_inf: Tensor` to the passed optimizer",
+    "EarlyStopping: best loss: inf",
+    "val_loss improved from inf to 0.31",
+    "grad_norm: inf, loss scale to 32768",
+    "Process finished with exit code 0 (exitcode: 0)",
+    "slurm: the default daemon is up",
+    "non-zero elements: 12",
+    "failed (exitcode: 0)",
+    "process 17: signal 15 handler installed",
+    "fault tolerance: default on",
+    "health check assertion passed",
+    "Signal handlers: SIGTERM (SIGUSR1)",
+    "corrupted images skipped: 0",
+    "garbage: free() is called by the allocator",
+    "info: inference of 3 infiniband ports",
+    "machine check of 4 hosts passed, 0 errors",
+    "0 Input errors, 0 output errors",
+]
+
+
+def read(data: bytes) -> ParsedLog:
+    return logs.parse(io.BytesIO(data))
+
+
+def with_line(name: str, line: str, *, before_proof: bool = True) -> bytes:
+    """Return a passing log with one more line, which stands where no format's own line is torn."""
+    data = samples.PASSING[name]
+    if not before_proof:
+        return data + line.encode() + b"\n"
+    # After the first line by which the format is recognised.
+    at = {"mllog": data.find(b"run_start"), "mxnet": data.find(b"Epoch[0]")}.get(name, 0)
+    at = data.rfind(b"\n", 0, at) + 1
+    return data[:at] + line.encode() + b"\n" + data[at:]
+
+
+def gating(code: str) -> Verdict:
+    return MEANING[code][2] or Verdict.PASS
+
+
+SNAPSHOTS = [name for name in samples.PASSING if name.startswith("nv") and name != "nvbandwidth"]
+RUNS = [name for name in samples.PASSING if name not in (*SNAPSHOTS, "nccl_json")]
+"""Formats of what ran; a document of JSON is unproven with any line besides."""
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_fault_counts_in_every_format_of_a_run(name: str) -> None:
+    wrong = []
+    for code, line in CASES:
+        found = read(with_line(name, line))
+        meant = {one.verdict for one in found.findings if one.code == code}
+        if name == "tf_cnn" and code == "out_of_memory":
+            continue  # TensorFlow tries again with less: tests/logs/test_rules.py
+        if worst([found.verdict, gating(code)]) is not found.verdict or gating(code) not in meant:
+            wrong.append((code, line, found.verdict, [one.code for one in found.findings]))
+    assert not wrong
+
+
+@pytest.mark.parametrize("name", SNAPSHOTS)
+def test_what_is_broken_counts_in_an_answer_of_nvidia_smi_too(name: str) -> None:
+    lines = [(code, line) for code, line in CASES if code in OF_THE_MACHINE]
+    for code, line in lines:
+        for before_proof in (False, True):
+            found = read(with_line(name, line, before_proof=before_proof))
+            assert found.verdict.gates, (code, line, found.findings)
+
+
+def test_every_format_that_there_is_is_tried() -> None:
+    tried = {samples.FORMAT_OF.get(name, name) for name in (*RUNS, *SNAPSHOTS)}
+    assert set(logs.FORMATS) - tried == {
+        "xid",
+        "mlperf_hpc",
+        "mlperf_inference",
+    }  # no pass, or rules of its own
+    for code, line in CASES:
+        found = read(b"MLPerf Results Summary\n" + line.encode() + b"\n")
+        assert code in {one.code for one in found.findings}
+
+
+def test_lines_that_a_definition_reads_pass_through_the_rules_too() -> None:
+    rules = LineRules.model_validate(
+        {
+            "good_end": "^Solution Validates",
+            "failures": [],
+            "metrics": {"triad": {"pattern": "^Triad: +(\\S+)", "unit": "MB/s", "direction": "higher"}},
+        }
+    )
+    sound = "Triad:           6964.4     0.038113\n{}Solution Validates: avg error less than 1.0e-13\n"
+    for code, line in [*CASES, ("", "")]:
+        text = sound.format(f"{line}\n").encode()
+        found = logs.parse(io.BytesIO(text), format="lines", lines=rules)
+        expected = gating(code) if code else Verdict.PASS
+        assert worst([found.verdict, expected]) is found.verdict, line
+        assert code or found.verdict is Verdict.PASS
+
+
+def test_text_of_no_format_has_its_faults_too() -> None:
+    for code, line in CASES:
+        found = read(f"some words\n{line}\nthe end\n".encode())
+        assert code in {one.code for one in found.findings} or found.format == "xid", line
+        assert found.verdict is not Verdict.PASS or found.format == "xid"
+
+
+@pytest.mark.parametrize(("code", "line"), CASES)
+def test_a_score_counts_what_the_log_shows(code: str, line: str) -> None:
+    found = findings_of_log(read(with_line("mllog", line)), scores=True, stopped=True)
+    assert code in {one.code for one in found if one.verdict is gating(code)}
+
+
+@pytest.mark.parametrize("line", HARMLESS)
+def test_the_words_of_a_fault_alone_are_none(line: str) -> None:
+    for name in RUNS:
+        found = read(with_line(name, line))
+        faults = [one for one in found.findings if one.code in FAULT_TEXTS]
+        assert faults == [], name
+        # A tool that only measures has words of its own for what went wrong.
+        assert found.verdict is Verdict.PASS or name in (
+            "nvbandwidth",
+            "gpu_burn",
+            "nccl_tests",
+            "ib_write_bw",
+        ), name
+
+
+def test_every_rule_has_a_line_and_every_line_a_trigger() -> None:
+    elsewhere = {"traceback", "cancelled", "time_limit", "node_failed", "nccl_peer_lost", "loss_scale"}
+    shown = {code for code, _ in CASES}
+    assert shown | elsewhere | {"cache_clear_failed", "kernel_fault_unclear"} == FAULT_TEXTS
+    used = {trigger for triggers, _ in fault_texts._READERS for trigger in triggers.split(b"|")}
+    assert all(len(trigger.strip()) > 2 for trigger in used)
+    assert len(fault_texts.SEARCHED) < 70  # each costs time in every log
+
+
+def test_each_harmless_text_has_a_source_and_no_fault_in_it() -> None:
+    for pattern, source in HARMLESS_TEXTS:
+        assert len(source) > 20
+        assert not any(re.search(pattern, line) for _, line in CASES)
+
+
+def test_a_fault_behind_an_event_of_another_rank_counts() -> None:
+    data = samples.mllog()
+    at = data.find(b"\n", data.find(b"tracked_stats"))
+    for torn in (b"CUDA error: an illegal memory access", b" 3: free(): invalid pointer", b"Killed"):
+        found = read(data[:at] + torn + data[at:])
+        assert found.verdict in (Verdict.FAIL, Verdict.UNPROVEN), torn
+        assert {one.code for one in found.findings} & FAULT_TEXTS
+
+
+def test_colours_and_progress_bars_hide_nothing() -> None:
+    for line in (
+        "\x1b[31mCUDA error\x1b[0m: an illegal memory access",
+        " 50%|#####     | 1/2\rfree(): invalid pointer",
+        "\x1b[1mMPI_ABORT\x1b[0m was invoked on rank 1",
+        "n1: \x1b[31mKilled\x1b[0m\r",
+    ):
+        assert read(with_line("mllog", line)).verdict.gates, line
+
+
+def test_a_kernels_log_is_read_by_its_own_rules_alone() -> None:
+    log = "[1.0] Linux version 6\n[2.0] nvidia: NVRM: x\n[9.1] EDAC MC0: 1 CE memory read error on DIMM0\n"
+    log += "[9.2] python[4711]: segfault at 0 ip 0 sp 0 error 4 in libc.so\n"
+    log += "[9.3] Out of memory: Killed process 9\n"
+    found = read(log.encode())
+    assert (found.format, found.verdict) == ("xid", Verdict.DEGRADED)
+    assert {one.code for one in found.findings} == {"memory_error", "out_of_memory"}
+    program = read((log + "RuntimeError: CUDA error: unspecified launch failure\n").encode())
+    assert program.verdict is Verdict.FAIL
+
+
+def test_any_two_faults_are_no_better_than_the_worse() -> None:
+    chance = random.Random(7)
+    for _ in range(200):
+        (one, first), (two, second) = chance.sample(CASES, 2)
+        found = read(with_line("mllog", f"{first}\n{second}"))
+        expected = worst([gating(one), gating(two)])
+        assert worst([found.verdict, expected]) is found.verdict, (first, second)
+    assert isinstance(found.findings[0], Finding)
