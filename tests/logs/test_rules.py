@@ -241,7 +241,7 @@ MLLOG_CASES: list[tuple[str, bytes, Verdict, set[str]]] = [
         {"result_mismatch"},
     ),
     ("RESULT with start-up", mllog(after=" 0: RESULT,X,,900,nvidia,2024-09-28 05:34:13 PM\n"), PASS, set()),
-    ("time runs backwards", mllog(event("block_start", None, 20)), PASS, {"time_backwards"}),
+    ("time runs backwards", mllog(event("weights_initialization", None, 20)), PASS, {"time_backwards"}),
     (
         "run_stop before run_start",
         mllog(status=None, after=event("run_stop", None, 5, status="success")),
@@ -307,12 +307,20 @@ MLLOG_CASES: list[tuple[str, bytes, Verdict, set[str]]] = [
     ("not UTF-8 in an event", mllog().replace(b'"train.py"', b'"tr\xe4in.py"', 1), PASS, {"ugly_line"}),
     (
         "rank prefixes",
-        mllog(event("block_stop", None, 200, "   8: "), event("block_stop", None, 200, "[1,0]<stdout>:")),
+        mllog(
+            event("weights_initialization", None, 200, "   8: "),
+            event("weights_initialization", None, 200, "[1,0]<stdout>:"),
+        ),
         PASS,
         set(),
     ),
     ("20 KB line", mllog("x" * 20_000 + "\n"), PASS, set()),
-    ("glued to half a line", mllog("7: loading shard 3" + event("block_start", None, 200)), PASS, set()),
+    (
+        "glued to half a line",
+        mllog("7: loading shard 3" + event("weights_initialization", None, 200)),
+        PASS,
+        set(),
+    ),
     (
         "two events on one line",
         mllog(event("block_start", None, 200).rstrip("\n") + event("block_stop", None, 201)),
@@ -321,7 +329,7 @@ MLLOG_CASES: list[tuple[str, bytes, Verdict, set[str]]] = [
     ),
     (
         "event followed by words",
-        mllog(event("block_start", None, 200).rstrip("\n") + " and words\n"),
+        mllog(event("weights_initialization", None, 200).rstrip("\n") + " and words\n"),
         PASS,
         {"ugly_line"},
     ),

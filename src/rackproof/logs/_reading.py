@@ -107,11 +107,13 @@ class Curve:
     def __init__(self, name: str, unit: str, x_unit: str) -> None:
         self.name, self.unit, self.x_unit = name, unit, x_unit
         self.labels: dict[str, str] = {}
-        self.above = 0.0
-        """Values of a log must be greater than this; what is not is for the parser to judge."""
+        self.above, self.below = 0.0, math.inf
+        """Between these values of a log must be; what is not is for the parser to judge."""
         self.last = math.nan
         self.position: int | None = None
         """Position of the last value in the present block."""
+        self.count = 0
+        """Values so far, kept or not."""
         self.skip = 0
         """How many points are to be left out before the next one that is kept."""
         self.x: list[float] = []

@@ -1,0 +1,220 @@
+"""Whether a log holds the whole course of an MLPerf training: pairs of events, evaluations, statistics. No I/O.
+
+What is missing is found by what the log itself does all the rest of the time: of 13,000 published logs of rounds
+0.6 to 5.1 that pass, none has a hole in a course that is regular otherwise. A submitter whose code never logs one
+half of a pair, or lets evaluations overlap, is no hole: that goes through the whole log.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+KINDS = ("block", "eval", "epoch")
+_NOT_IN_TURN = frozenset({"dlrm", "maskrcnn", "minigo", "ssd", "stable_diffusion"})
+"""Benchmarks whose evaluations are made beside the training, by other ranks, or after it: published logs have
+those of two moments within each other, in any number."""
+_WHOLE = frozenset(
+    {"dlrm_dcnv2", "flux1", "gnn", "llama2_70b_lora", "llama31_405b", "llama31_8b", "retinanet", "rgat"}
+)
+"""Benchmarks of which every published log has one ``eval_accuracy`` for each ``eval_stop``."""
+_CLOSED = frozenset({"flux1", "llama2_70b_lora", "llama31_405b", "llama31_8b"})
+"""Benchmarks whose published logs have stopped every block and evaluation when the run stops."""
+_EPOCHS_STAY = frozenset({"bert", "dlrm", "gnn", "rgat", "transformer"})
+"""Benchmarks that are evaluated several times in an epoch, and log whole ones."""
+_FROM_THE_START = frozenset(
+    {
+        "dlrm_dcnv2", "flux1", "gnmt", "gnn", "gpt3", "llama31_8b", "maskrcnn", "resnet", "retinanet", "rgat",
+        "rnnt",
+    }
+)  # fmt: skip
+"""Benchmarks whose first evaluation comes as soon as the following ones: no published log waits 1.1 intervals."""
+_GAP = 1.75
+"""An interval of so many usual ones has lost an evaluation: published are 1.6 at most (llama31_405b, 5.1)."""
+_SYSTEMATIC = 0.6
+"""What holds of a larger share of all pairs is how the submitter's code logs."""
+_FEWEST_BLOCKS = 4
+_MOST_KEPT = 20_000
+
+Found = tuple[str, str, int | None]
+"""Code, message and line of what is missing."""
+
+
+@dataclass(slots=True)
+class Pairs:
+    """Starts and stops of one kind of event."""
+
+    open: bool = False
+    starts: int = 0
+    stops: int = 0
+    broken: int = 0
+    """Starts while one is open, and stops while none is."""
+    first_broken: tuple[str, int] | None = None
+
+    def start(self, line_of: Callable[[], int]) -> None:
+        """Take a start."""
+        self.starts += 1
+        if self.open:
+            self._break("begins again before it has stopped", line_of)
+        self.open = True
+
+    def stop(self, line_of: Callable[[], int]) -> None:
+        """Take a stop."""
+        self.stops += 1
+        if not self.open:
+            self._break("stops and has not begun", line_of)
+        self.open = False
+
+    def _break(self, what: str, line_of: Callable[[], int]) -> None:
+        self.broken += 1
+        if self.first_broken is None:
+            self.first_broken = what, line_of()
+
+    def has_hole(self, *, strict: bool) -> bool:
+        """Whether a half is missing: any at all, or one among pairs that are whole otherwise."""
+        systematic = self.broken >= max(2, _SYSTEMATIC * max(self.starts, self.stops))
+        return self.broken > 0 and (strict or not systematic)
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far the training had come, each time that it is stated under one name."""
+
+    first: float | None = None
+    last: float | None = None
+    gaps: list[float] = field(default_factory=list)
+    largest: tuple[float, int] = (0.0, 0)
+    back: tuple[float, float, int] | None = None
+    same: tuple[float, int] | None = None
+
+    def take(self, value: float, line_of: Callable[[], int]) -> None:
+        """Take the next statement."""
+        before, self.last = self.last, value
+        if before is None:
+            self.first = value
+            return
+        gap = value - before
+        if gap > 0:
+            if len(self.gaps) < _MOST_KEPT:
+                self.gaps.append(gap)
+            if gap > self.largest[0]:
+                self.largest = gap, line_of()
+        elif gap < 0:
+            self.back = self.back or (before, value, line_of())
+        else:
+            self.same = self.same or (value, line_of())
+
+    @property
+    def usual(self) -> float:
+        """The lower median of the gaps; 0 without any."""
+        return sorted(self.gaps)[(len(self.gaps) - 1) // 2] if self.gaps else 0.0
+
+
+class Course:
+    """Follows the events of one log."""
+
+    def __init__(self) -> None:
+        self.pairs = {kind: Pairs() for kind in KINDS}
+        self.progress: dict[tuple[str, str], Progress] = {}
+        self.evaluations = 0
+        self.before_block: tuple[int, ...] = ()
+        """How many statistics of each kind there were when the present block began."""
+        self.of_blocks: list[tuple[tuple[int, ...], int]] = []
+        """Statistics of each block that has begun and stopped, by kind, and the line of its stop."""
+
+    @property
+    def samples(self) -> float | None:
+        """How many samples were trained when it was evaluated last."""
+        counted = self.progress.get(("samples_count", ""))
+        return counted.last if counted is not None else None
+
+    def start(self, kind: str, counts: Iterable[int], line_of: Callable[[], int]) -> None:
+        """Take a ``block_start``, ``eval_start`` or ``epoch_start``, and how many statistics came before."""
+        self.pairs[kind].start(line_of)
+        if kind == "block":
+            self.before_block = tuple(counts)
+
+    def stop(self, kind: str, counts: Iterable[int], line_of: Callable[[], int]) -> None:
+        """Take a ``block_stop``, ``eval_stop`` or ``epoch_stop``, and how many statistics came before."""
+        if kind == "block" and self.pairs[kind].open and len(self.of_blocks) < _MOST_KEPT:
+            here = tuple(now - then for now, then in zip(counts, self.before_block, strict=True))
+            self.of_blocks.append((here, line_of()))
+        self.pairs[kind].stop(line_of)
+
+    def advance(self, name: str, metric: str, value: float, line_of: Callable[[], int]) -> None:
+        """Take how far the training had come: ``samples_count``, ``epoch_num`` or ``step_num`` of a metric."""
+        key = (name, metric)
+        if key in self.progress or len(self.progress) < 60:
+            self.progress.setdefault(key, Progress()).take(value, line_of)
+
+    def missing(self, benchmark: str, platform: str, *, stopped: bool) -> Iterator[Found]:
+        """Yield what shows that a part of the course is missing, or that it is another's.
+
+        Args:
+            benchmark: As MLPerf's rules call it; what is known of none is not asked of it.
+            platform: As the log names it; a TPU's host begins a part before the one before has stopped.
+            stopped: Whether the log has the end of the run.
+        """
+        if benchmark in ("minigo", "stable_diffusion"):
+            return  # evaluated after the training, in any order
+        for kind, pairs in self.pairs.items() if not platform.lower().startswith("tpu") else ():
+            yield from _missing_of_pairs(benchmark, kind, pairs, stopped=stopped)
+        evals = self.pairs["eval"]
+        if benchmark in _WHOLE and (evals.starts or evals.stops) and self.evaluations != evals.stops:
+            message = f"{self.evaluations} eval_accuracy in {evals.stops} evaluations"
+            yield "course_incomplete", f"{message}: lines of the log are missing", None
+        for (name, metric), progress in self.progress.items():
+            yield from _missing_of_progress(benchmark, name, metric, progress)
+        yield from self._missing_statistics(benchmark)
+
+    def _missing_statistics(self, benchmark: str) -> Iterator[Found]:
+        """Find a block with fewer statistics than the others, which all have as many, or one more or less."""
+        if len(self.of_blocks) < _FEWEST_BLOCKS:
+            return
+        for kind in range(len(self.of_blocks[0][0])):
+            counts = [(counts[kind], line) for counts, line in self.of_blocks]
+            usual = statistics.median_low(count for count, _line in counts[1:])
+            # The first block of some submitters' resnet is shorter than the others.
+            for count, line in counts if benchmark in _WHOLE else counts[1:]:
+                if count < usual - 1:
+                    message = f"a block with {count} statistics of the training, where others have {usual}"
+                    yield "course_incomplete", f"{message}: lines of the log are missing", line
+                    return
+
+
+def _missing_of_pairs(benchmark: str, kind: str, pairs: Pairs, *, stopped: bool) -> Iterator[Found]:
+    in_turn = kind != "eval" or benchmark not in _NOT_IN_TURN
+    # Six logs of llama31_405b of round 5.0 never log that an evaluation begins.
+    strict = benchmark in _WHOLE and benchmark != "llama31_405b"
+    if in_turn and pairs.has_hole(strict=strict) and pairs.first_broken is not None:
+        what, line = pairs.first_broken
+        article = "an" if kind[0] == "e" else "a"
+        yield "course_incomplete", f"{article} {kind} {what}: lines of the log are missing", line
+    elif stopped and pairs.open and kind != "epoch" and benchmark in _CLOSED:
+        yield "course_incomplete", f"the last {kind} has not stopped: lines of the log are missing", None
+
+
+def _missing_of_progress(benchmark: str, name: str, metric: str, progress: Progress) -> Iterator[Found]:
+    of = f" of {metric}" if metric else ""
+    if progress.back is not None:
+        before, value, line = progress.back
+        message = f"{name}{of} is {value:g} after {before:g}: a training does not go back"
+        yield "course_incomplete", message, line
+    if progress.same is not None and (name != "epoch_num" or benchmark not in _EPOCHS_STAY):
+        value, line = progress.same
+        yield "course_incomplete", f"two evaluations at {name} {value:g}: nothing was trained between", line
+    gap, line = progress.largest
+    usual = progress.usual
+    # The first interval of ssd is longer by the rules of rounds 0.6 and 0.7.
+    longer = benchmark == "ssd" and [gap] == progress.gaps[:1]
+    if usual and gap > _GAP * usual and not longer:
+        message = (
+            f"{gap:g} of {name}{of} between two evaluations, where {usual:g} are usual: some are missing"
+        )
+        yield "course_incomplete", message, line
+    elif usual and benchmark in _FROM_THE_START and (progress.first or 0) > _GAP * usual:
+        message = (
+            f"the first evaluation is at {name} {progress.first:g}, and {usual:g} lie between the others"
+        )
+        yield "course_incomplete", f"{message}: some are missing", None
