@@ -167,6 +167,8 @@ _STATS = {
     "train_step_time": "train_step_time",
     "throughput": "samples_per_second",
 }
+_TRAINED = frozenset(_STATS.values())
+"""The curves of the training itself."""
 _SAMPLED = {
     "utilisation": ("gpu_utilisation", "%"),
     "power": ("gpu_power", "W"),
@@ -347,6 +349,9 @@ class Events(LogParser):
 
     targets: Mapping[str, tuple[QualityTarget, ...]] = TARGETS
     stated_target: tuple[float, int] | None = None
+    late_seed_line: int | None = None
+    largest_loss: tuple[float, int] | None = None
+    """The first loss that is more than any benchmark of MLPerf begins with, and its line."""
     is_steady = False
     """Whether a run has begun and not stopped: of its statistics only the order of time is looked at."""
 
@@ -371,12 +376,10 @@ class Events(LogParser):
         self.course_backwards: tuple[float, str, int] | None = None
         self.seeds: dict[str, int] = {}
         self.first_seed_time: float | None = None
-        self.late_seed_line: int | None = None
         self.evals: dict[str, tuple[float, int, int | None]] = {}
         self.eval_count = 0
-        self.highest_evals: dict[str, tuple[float, int]] = {}
-        """The highest value of each metric, and its line."""
-        self.lowest_evals: dict[str, tuple[float, int]] = {}
+        self.extreme_evals: dict[tuple[str, bool], tuple[float, int]] = {}
+        """The lowest and the highest value of each metric, and its line."""
         self.damaged_important: list[tuple[str, int]] = []
         self.epochs: tuple[float, int] | None = None
         self.epoch_times: list[float] = []
@@ -402,13 +405,6 @@ class Events(LogParser):
         """Samples and steps of the first block of training, and its line."""
         self.steps = 0.0
         self.course = Course()
-        self.trained: dict[str, Curve] = dict(self.curves)
-        """The curves of the training itself, among which evaluations come later."""
-        self.block_began: float | None = None
-        self.trained_s = 0.0
-        """Seconds of all blocks."""
-        self.largest_loss: tuple[float, int] | None = None
-        """A loss that is more than any benchmark of MLPerf begins with, and its line."""
         self.handlers = {
             "init_start": self.on_init_start,
             "run_start": self.on_run_start,
@@ -592,12 +588,8 @@ class Events(LogParser):
             return  # ranks report their last ones late
         kind, _, end = key.partition("_")
         follow = self.course.start if end == "start" else self.course.stop
-        follow(kind, (curve.count for curve in self.trained.values()), lambda: self.log.line_at(position))
-        if key == "block_start":
-            self.block_began = time
-        elif key == "block_stop" and self.block_began is not None:
-            self.trained_s += time - self.block_began
-            self.block_began = None
+        counts = tuple(self.curves[name].count for name in _TRAINED)
+        follow(kind, time, counts, lambda: self.log.line_at(position))
 
     def on_eval_accuracy(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
@@ -654,12 +646,13 @@ class Events(LogParser):
 
     def _keep_extremes(self, name: str, accuracy: float, position: int) -> None:
         """Keep the highest and the lowest value of a metric: what it can be, the end of the log knows."""
-        if name not in self.highest_evals and len(self.highest_evals) > 20:
+        kept = self.extreme_evals
+        if (name, True) not in kept and len(kept) > 40:
             return
-        if accuracy > self.highest_evals.get(name, (-inf, 0))[0]:
-            self.highest_evals[name] = accuracy, self.log.line_at(position)
-        if accuracy < self.lowest_evals.get(name, (inf, 0))[0]:
-            self.lowest_evals[name] = accuracy, self.log.line_at(position)
+        if (name, True) not in kept or accuracy > kept[name, True][0]:
+            kept[name, True] = accuracy, self.log.line_at(position)
+        if (name, False) not in kept or accuracy < kept[name, False][0]:
+            kept[name, False] = accuracy, self.log.line_at(position)
 
     def _epoch_seen(self, epoch: float | None, position: int) -> None:
         latest = self.last_epoch or self.epochs
@@ -1049,12 +1042,11 @@ class Events(LogParser):
         if known:
             least = min(target.believable[0] for target in known)
             highest = max(target.believable[1] for target in known)
-        for evals in (self.highest_evals, self.lowest_evals):
-            for name, (value, line) in evals.items():
-                if not least <= value <= highest:
-                    what = f"an evaluation of {value:g}{' ' + name if name else ''}"
-                    message = f"{what}: it can be {least:g} to {highest:g}"
-                    self.log.find("impossible_value", message, Verdict.UNPROVEN, line=line)
+        for (name, _highest), (value, line) in self.extreme_evals.items():
+            if not least <= value <= highest:
+                what = f"an evaluation of {value:g}{' ' + name if name else ''}"
+                message = f"{what}: it can be {least:g} to {highest:g}"
+                self.log.find("impossible_value", message, Verdict.UNPROVEN, line=line)
 
     def _lost_evaluations(self) -> list[int]:
         """Return the lines of unreadable evaluations that do not come before the last readable one."""
@@ -1243,14 +1235,14 @@ class Events(LogParser):
         rate = next((one.value for one in measurements if one.name == "samples_per_second"), None)
         samples = self.course.samples
         whole = self.benchmark in _BLOCKS_ARE_TRAINING and not self.course.pairs["block"].broken
-        if not whole or not rate or not samples or self.trained_s <= 0:
+        if not whole or not rate or not samples or self.course.trained_s <= 0:
             return
-        share = samples / self.trained_s / rate
+        share = samples / self.course.trained_s / rate
         least, most = SHARES_OF_RATE
         if not least <= share <= most:
             message = (
-                f"{samples:g} samples in {self.trained_s:.0f} s of training are {share:.3g} times the throughput "
-                f"of {rate:.4g} samples/s that the log states"
+                f"{samples:g} samples in {self.course.trained_s:.0f} s of training are {share:.3g} times the "
+                f"throughput of {rate:.4g} samples/s that the log states"
             )
             self.log.find("steps_contradict", message, Verdict.UNPROVEN)
 

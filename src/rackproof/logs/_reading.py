@@ -151,6 +151,57 @@ class Curve:
         )
 
 
+class Steps:
+    """Follows a number that goes up by equal steps from line to line: steps, batches, epochs.
+
+    The first step may be shorter or longer than the others: programs print their first line early.
+    """
+
+    MOST = 1.75
+    """A step of so many usual ones has lost a line."""
+
+    def __init__(self) -> None:
+        self.last: float | None = None
+        self.gaps: list[float] = []
+        self.largest: tuple[float, int] = (0.0, 0)
+        self.back: int | None = None
+        """Line of the first number that is no higher than the one before."""
+
+    def take(self, value: float, line: int) -> None:
+        """Take the number of the next line."""
+        before, self.last = self.last, value
+        if before is None:
+            return
+        gap = value - before
+        if gap <= 0:
+            self.back = self.back or line
+        elif len(self.gaps) < MAX_POINTS:
+            self.gaps.append(gap)
+            if gap > self.largest[0]:
+                self.largest = gap, line
+
+    @property
+    def usual(self) -> float:
+        """The lower median of the steps; 0 without any."""
+        return sorted(self.gaps)[(len(self.gaps) - 1) // 2] if self.gaps else 0.0
+
+    def problem(self, of: str) -> tuple[str, int] | None:
+        """Return what is wrong with the numbers in words, and its line; None where nothing is.
+
+        Args:
+            of: What is counted, in the plural.
+        """
+        if self.back is not None:
+            return f"{of} go back, or are printed twice: two runs, or lines that were moved", self.back
+        gap, line = self.largest
+        if self.usual and gap > self.MOST * self.usual:
+            return (
+                f"{gap:g} {of} lie between two lines, where {self.usual:g} are usual: lines are missing",
+                line,
+            )
+        return None
+
+
 class Mean:
     """Running mean, count and last value."""
 
