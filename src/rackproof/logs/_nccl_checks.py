@@ -118,9 +118,10 @@ def _by_time(size: int, time: str) -> tuple[float, float] | None:
     except ValueError:
         return None
     half = 0.51 * 10.0 ** -len(time.partition(".")[2])
-    if not math.isfinite(seconds) or seconds <= 2 * half:
-        return None
-    least, most = size / 1e3 / (seconds + half), size / 1e3 / (seconds - half)
+    if not 0 < seconds < math.inf:
+        return 0.0, _HALF_DIGIT
+    least = size / 1e3 / (seconds + half)
+    most = size / 1e3 / (seconds - half) if seconds > half else math.inf
     return least * (1 - _AGREE) - _HALF_DIGIT, most * (1 + _AGREE) + _HALF_DIGIT
 
 

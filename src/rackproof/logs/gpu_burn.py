@@ -150,7 +150,7 @@ class GpuBurnParser(LogParser):
             message = f"{working} of {self.tested} GPUs show a speed at the end: the others computed nothing"
             log.find("no_work", message, Verdict.UNPROVEN)
             return False
-        if self.done < _WHOLE:
+        if self.done != _WHOLE:
             message = (
                 f"the test shows {self.done:g} % of its progress: it was ended early, or lines are missing"
             )

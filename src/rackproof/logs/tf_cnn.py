@@ -267,7 +267,7 @@ class TfCnnParser(LogParser):
         if problem := self.steps.problem("steps"):
             self.log.find("rows_missing", problem[0], Verdict.UNPROVEN, line=problem[1])
         asked, last = number(self.log.tags.get("num_batches")), self.steps.last
-        if asked and last is not None and not last <= asked < last + max(1.0, self.steps.usual):
+        if asked is not None and last is not None and not last <= asked < last + max(1.0, self.steps.usual):
             message = f"the last step is {last:g}, and {asked:g} batches were asked for"
             self.log.find("rows_missing", message, Verdict.UNPROVEN, line=at)
 
