@@ -35,8 +35,10 @@ _GAP = 1.75
 _SYSTEMATIC = 0.6
 """What holds of a larger share of all pairs is how the submitter's code logs."""
 _FEWEST_BLOCKS = 4
-_MOST_KEPT = 20_000
+_MOST_KEPT, _MOST_EXTREMES = 20_000, 40
 
+LineAt = Callable[[int], int]
+"""Gives the line of a position; it is asked for what is wrong only, as counting lines takes time."""
 Found = tuple[str, str, int | None]
 """Code, message and line of what is missing."""
 
@@ -52,29 +54,38 @@ class Pairs:
     """Starts while one is open, and stops while none is."""
     first_broken: tuple[str, int] | None = None
 
-    def start(self, line_of: Callable[[], int]) -> None:
+    def start(self, line_at: LineAt, position: int) -> None:
         """Take a start."""
         self.starts += 1
         if self.open:
-            self._break("begins again before it has stopped", line_of)
+            self._break("begins again before it has stopped", line_at(position))
         self.open = True
 
-    def stop(self, line_of: Callable[[], int]) -> None:
+    def stop(self, line_at: LineAt, position: int) -> None:
         """Take a stop."""
         self.stops += 1
         if not self.open:
-            self._break("stops and has not begun", line_of)
+            self._break("stops and has not begun", line_at(position))
         self.open = False
 
-    def _break(self, what: str, line_of: Callable[[], int]) -> None:
+    def _break(self, what: str, line: int) -> None:
         self.broken += 1
         if self.first_broken is None:
-            self.first_broken = what, line_of()
+            self.first_broken = what, line
 
     def has_hole(self, *, strict: bool) -> bool:
         """Whether a half is missing: any at all, or one among pairs that are whole otherwise."""
         systematic = self.broken >= max(2, _SYSTEMATIC * max(self.starts, self.stops))
         return self.broken > 0 and (strict or not systematic)
+
+
+@dataclass(slots=True)
+class Extreme:
+    """The lowest or the highest evaluation, with its position in the present block, later its line."""
+
+    value: float
+    position: int | None
+    line: int = 1
 
 
 @dataclass(slots=True)
@@ -88,7 +99,7 @@ class Progress:
     back: tuple[float, float, int] | None = None
     same: tuple[float, int] | None = None
 
-    def take(self, value: float, line_of: Callable[[], int]) -> None:
+    def take(self, value: float, line_at: LineAt, position: int) -> None:
         """Take the next statement."""
         before, self.last = self.last, value
         if before is None:
@@ -99,11 +110,11 @@ class Progress:
             if len(self.gaps) < _MOST_KEPT:
                 self.gaps.append(gap)
             if gap > self.largest[0]:
-                self.largest = gap, line_of()
+                self.largest = gap, line_at(position)
         elif gap < 0:
-            self.back = self.back or (before, value, line_of())
+            self.back = self.back or (before, value, line_at(position))
         else:
-            self.same = self.same or (value, line_of())
+            self.same = self.same or (value, line_at(position))
 
     @property
     def usual(self) -> float:
@@ -123,8 +134,10 @@ class Course:
         self.block_began = 0.0
         self.before_block: tuple[int, ...] = ()
         """How many statistics of each kind there were when the present block began."""
-        self.of_blocks: list[tuple[tuple[int, ...], int]] = []
-        """Statistics of each block that has begun and stopped, by kind, and the line of its stop."""
+        self.of_blocks: list[tuple[int, ...]] = []
+        """Statistics of each block that has begun and stopped, by kind."""
+        self.extremes: dict[tuple[str, bool], Extreme] = {}
+        """The lowest and the highest evaluation of each metric."""
 
     @property
     def samples(self) -> float | None:
@@ -132,26 +145,39 @@ class Course:
         counted = self.progress.get(("samples_count", ""))
         return counted.last if counted is not None else None
 
-    def start(self, kind: str, time: float, counts: tuple[int, ...], line_of: Callable[[], int]) -> None:
-        """Take a ``block_start``, ``eval_start`` or ``epoch_start``, and how many statistics came before."""
-        self.pairs[kind].start(line_of)
-        if kind == "block":
-            self.before_block, self.block_began = counts, time
+    def block_started(self, time: float, counts: tuple[int, ...]) -> None:
+        """Take how many statistics came before a block."""
+        self.before_block, self.block_began = counts, time
 
-    def stop(self, kind: str, time: float, counts: tuple[int, ...], line_of: Callable[[], int]) -> None:
-        """Take a ``block_stop``, ``eval_stop`` or ``epoch_stop``, and how many statistics came before."""
-        if kind == "block" and self.pairs[kind].open:
+    def block_stopped(self, time: float, counts: tuple[int, ...]) -> None:
+        """Take how many statistics came before the end of a block."""
+        if self.pairs["block"].open:
             self.trained_s += time - self.block_began
-            here = tuple(now - then for now, then in zip(counts, self.before_block, strict=True))
             if len(self.of_blocks) < _MOST_KEPT:
-                self.of_blocks.append((here, line_of()))
-        self.pairs[kind].stop(line_of)
+                here = (now - then for now, then in zip(counts, self.before_block, strict=True))
+                self.of_blocks.append(tuple(here))
 
-    def advance(self, name: str, metric: str, value: float, line_of: Callable[[], int]) -> None:
+    def advance(self, name: str, metric: str, value: float, line_at: LineAt, position: int) -> None:
         """Take how far the training had come: one of ``samples_count``, ``epoch_num``, ``step_num``."""
         key = (name, metric)
         if key in self.progress or len(self.progress) < 60:
-            self.progress.setdefault(key, Progress()).take(value, line_of)
+            self.progress.setdefault(key, Progress()).take(value, line_at, position)
+
+    def evaluate(self, metric: str, value: float, position: int) -> None:
+        """Keep the lowest and the highest value of a metric: what it can be, the end of the log knows."""
+        lowest, highest = self.extremes.get((metric, False)), self.extremes.get((metric, True))
+        if lowest is None and len(self.extremes) > _MOST_EXTREMES:
+            return
+        if lowest is None or value < lowest.value:
+            self.extremes[metric, False] = Extreme(value, position)
+        if highest is None or value > highest.value:
+            self.extremes[metric, True] = Extreme(value, position)
+
+    def keep_lines(self, line_at: LineAt) -> None:
+        """Turn positions into lines before the block of the log goes."""
+        for extreme in self.extremes.values():
+            if extreme.position is not None:
+                extreme.line, extreme.position = line_at(extreme.position), None
 
     def missing(self, benchmark: str, platform: str, *, stopped: bool) -> Iterator[Found]:
         """Yield what shows that a part of the course is missing, or that it is another's.
@@ -177,15 +203,16 @@ class Course:
         """Find a block with fewer statistics than the others, which all have as many, or one more or less."""
         if len(self.of_blocks) < _FEWEST_BLOCKS:
             return
-        for kind in range(len(self.of_blocks[0][0])):
-            counts = [(counts[kind], line) for counts, line in self.of_blocks]
-            usual = statistics.median_low(count for count, _line in counts[1:])
+        for kind in range(len(self.of_blocks[0])):
+            counts = [counts[kind] for counts in self.of_blocks]
+            usual = statistics.median_low(counts[1:])
             # The first block of some submitters' resnet is shorter than the others.
-            for count, line in counts if benchmark in _WHOLE else counts[1:]:
-                if count < usual - 1:
-                    message = f"a block with {count} statistics of the training, where others have {usual}"
-                    yield "course_incomplete", f"{message}: lines of the log are missing", line
-                    return
+            fewest = min(counts if benchmark in _WHOLE else counts[1:])
+            if fewest < usual - 1:
+                number = counts.index(fewest, 0 if benchmark in _WHOLE else 1) + 1
+                message = f"block {number} has {fewest} statistics of the training, where others have {usual}"
+                yield "course_incomplete", f"{message}: lines of the log are missing", None
+                return
 
 
 def _missing_of_pairs(benchmark: str, kind: str, pairs: Pairs, *, stopped: bool) -> Iterator[Found]:

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from math import inf, isclose, isfinite
 
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
-from rackproof.logs._course import Course
+from rackproof.logs._course import KINDS, Course
 from rackproof.logs._reading import MAX_EXCERPT, Curve, Log, LogParser, clean, number, rank_of, text_of
 from rackproof.logs.gpu_use import MOMENTS, read_gpu_state
 
@@ -168,7 +168,9 @@ _STATS = {
     "train_step_time": "train_step_time",
     "throughput": "samples_per_second",
 }
-_TRAINED = frozenset(_STATS.values())
+_PARTS = {f"{kind}_{end}": (kind, end == "start") for kind in KINDS for end in ("start", "stop")}
+"""Events of a run's parts: the kind, and whether one starts."""
+_TRAINED = tuple(dict.fromkeys(_STATS.values()))
 """The curves of the training itself."""
 _SAMPLED = {
     "utilisation": ("gpu_utilisation", "%"),
@@ -379,8 +381,6 @@ class Events(LogParser):
         self.first_seed_time: float | None = None
         self.evals: dict[str, tuple[float, int, int | None]] = {}
         self.eval_count = 0
-        self.extreme_evals: dict[tuple[str, bool], tuple[float, int]] = {}
-        """The lowest and the highest value of each metric, and its line."""
         self.damaged_important: list[tuple[str, int]] = []
         self.epochs: tuple[float, int] | None = None
         self.epoch_times: list[float] = []
@@ -587,10 +587,16 @@ class Events(LogParser):
         """Follow the parts of a run: blocks, evaluations, epochs."""
         if self.run_stop is not None:
             return  # ranks report their last ones late
-        kind, _, end = key.partition("_")
-        follow = self.course.start if end == "start" else self.course.stop
-        counts = tuple(self.curves[name].count for name in _TRAINED)
-        follow(kind, time, counts, lambda: self.log.line_at(position))
+        kind, starts = _PARTS[key]
+        course = self.course
+        if kind == "block":
+            curves = self.curves
+            counts = tuple([curves[name].count for name in _TRAINED])
+            (course.block_started if starts else course.block_stopped)(time, counts)
+        if starts:
+            course.pairs[kind].start(self.log.line_at, position)
+        else:
+            course.pairs[kind].stop(self.log.line_at, position)
 
     def on_eval_accuracy(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
@@ -624,7 +630,7 @@ class Events(LogParser):
                 self._impossible(f"{name} of an evaluation is {text_of(meta[name], 40)}", position)
             else:
                 metric = text_of(meta.get("metric", ""), 40)
-                self.course.advance(name, metric, found, lambda: self.log.line_at(position))
+                self.course.advance(name, metric, found, self.log.line_at, position)
 
     def _impossible(self, what: str, position: int) -> None:
         line, rank = self.place(position)
@@ -638,22 +644,12 @@ class Events(LogParser):
         elif accuracy < 0:
             self._impossible(f"an evaluation of {accuracy:g}: no metric of MLPerf is negative", position)
         else:
-            self._keep_extremes(name, accuracy, position)
+            self.course.evaluate(name, accuracy, position)
         # Those of this block are not among `evals` yet: both count towards the bound.
         if name in self.evals or len(self.evals.keys() | self.last_evals.keys() | {name}) <= 20:
             self.last_evals[name] = accuracy, position
             curve = self.curves.setdefault(f"eval {name}", Curve(f"eval_accuracy {name}".strip(), "", "s"))
             curve.add(self.at(time), accuracy)
-
-    def _keep_extremes(self, name: str, accuracy: float, position: int) -> None:
-        """Keep the highest and the lowest value of a metric: what it can be, the end of the log knows."""
-        kept = self.extreme_evals
-        if (name, True) not in kept and len(kept) > 40:
-            return
-        if (name, True) not in kept or accuracy > kept[name, True][0]:
-            kept[name, True] = accuracy, self.log.line_at(position)
-        if (name, False) not in kept or accuracy < kept[name, False][0]:
-            kept[name, False] = accuracy, self.log.line_at(position)
 
     def _epoch_seen(self, epoch: float | None, position: int) -> None:
         latest = self.last_epoch or self.epochs
@@ -719,6 +715,7 @@ class Events(LogParser):
         for name, (value, position) in self.last_evals.items():
             self.evals[name] = (value, *self.place(position))
         self.last_evals.clear()
+        self.course.keep_lines(self.log.line_at)
         if self.last_epoch is not None:
             epoch, position = self.last_epoch
             self.epochs, self.last_epoch = (epoch, self.log.line_at(position)), None
@@ -732,7 +729,7 @@ class Events(LogParser):
         if key == "epoch_start":
             self._epoch_began = time
             if epoch is not None and isfinite(epoch):
-                self.course.advance("epoch_num", "epochs", epoch, lambda: self.log.line_at(position))
+                self.course.advance("epoch_num", "epochs", epoch, self.log.line_at, position)
             return
         self._epoch_seen(epoch, position)
         if self._epoch_began is not None and len(self.epoch_times) < 100_000:
@@ -1043,11 +1040,11 @@ class Events(LogParser):
         if known:
             least = min(target.believable[0] for target in known)
             highest = max(target.believable[1] for target in known)
-        for (name, _highest), (value, line) in self.extreme_evals.items():
-            if not least <= value <= highest:
-                what = f"an evaluation of {value:g}{' ' + name if name else ''}"
+        for (name, _highest), extreme in self.course.extremes.items():
+            if not least <= extreme.value <= highest:
+                what = f"an evaluation of {extreme.value:g}{' ' + name if name else ''}"
                 message = f"{what}: it can be {least:g} to {highest:g}"
-                self.log.find("impossible_value", message, Verdict.UNPROVEN, line=line)
+                self.log.find("impossible_value", message, Verdict.UNPROVEN, line=extreme.line)
 
     def _lost_evaluations(self) -> list[int]:
         """Return the lines of unreadable evaluations that do not come before the last readable one."""
