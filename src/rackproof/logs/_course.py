@@ -39,8 +39,8 @@ _MOST_KEPT, _MOST_EXTREMES = 20_000, 40
 
 LineAt = Callable[[int], int]
 """Gives the line of a position; it is asked for what is wrong only, as counting lines takes time."""
-Found = tuple[str, str, int | None]
-"""Code, message and line of what is missing."""
+Found = tuple[str, int | None]
+"""Message and line of what is missing."""
 
 
 @dataclass(slots=True)
@@ -194,7 +194,7 @@ class Course:
         evals = self.pairs["eval"]
         if benchmark in _WHOLE and (evals.starts or evals.stops) and self.evaluations != evals.stops:
             message = f"{self.evaluations} eval_accuracy in {evals.stops} evaluations"
-            yield "course_incomplete", f"{message}: lines of the log are missing", None
+            yield f"{message}: lines of the log are missing", None
         for (name, metric), progress in self.progress.items():
             yield from _missing_of_progress(benchmark, name, metric, progress)
         yield from self._missing_statistics(benchmark)
@@ -211,7 +211,7 @@ class Course:
             if fewest < usual - 1:
                 number = counts.index(fewest, 0 if benchmark in _WHOLE else 1) + 1
                 message = f"block {number} has {fewest} statistics of the training, where others have {usual}"
-                yield "course_incomplete", f"{message}: lines of the log are missing", None
+                yield f"{message}: lines of the log are missing", None
                 return
 
 
@@ -222,9 +222,9 @@ def _missing_of_pairs(benchmark: str, kind: str, pairs: Pairs, *, stopped: bool)
     if in_turn and pairs.has_hole(strict=strict) and pairs.first_broken is not None:
         what, line = pairs.first_broken
         article = "an" if kind[0] == "e" else "a"
-        yield "course_incomplete", f"{article} {kind} {what}: lines of the log are missing", line
+        yield f"{article} {kind} {what}: lines of the log are missing", line
     elif stopped and pairs.open and kind != "epoch" and benchmark in _CLOSED:
-        yield "course_incomplete", f"the last {kind} has not stopped: lines of the log are missing", None
+        yield f"the last {kind} has not stopped: lines of the log are missing", None
 
 
 def _missing_of_progress(benchmark: str, name: str, metric: str, progress: Progress) -> Iterator[Found]:
@@ -232,10 +232,10 @@ def _missing_of_progress(benchmark: str, name: str, metric: str, progress: Progr
     if progress.back is not None:
         before, value, line = progress.back
         message = f"{name}{of} is {value:g} after {before:g}: a training does not go back"
-        yield "course_incomplete", message, line
+        yield message, line
     if progress.same is not None and (name != "epoch_num" or benchmark not in _EPOCHS_STAY):
         value, line = progress.same
-        yield "course_incomplete", f"two evaluations at {name} {value:g}: nothing was trained between", line
+        yield f"two evaluations at {name} {value:g}: nothing was trained between", line
     gap, line = progress.largest
     usual = progress.usual
     # The first interval of ssd is longer by the rules of rounds 0.6 and 0.7.
@@ -244,9 +244,9 @@ def _missing_of_progress(benchmark: str, name: str, metric: str, progress: Progr
         message = (
             f"{gap:g} of {name}{of} between two evaluations, where {usual:g} are usual: some are missing"
         )
-        yield "course_incomplete", message, line
+        yield message, line
     elif usual and benchmark in _FROM_THE_START and (progress.first or 0) > _GAP * usual:
         message = (
             f"the first evaluation is at {name} {progress.first:g}, and {usual:g} lie between the others"
         )
-        yield "course_incomplete", f"{message}: some are missing", None
+        yield f"{message}: some are missing", None

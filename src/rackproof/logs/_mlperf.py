@@ -1101,8 +1101,8 @@ class Events(LogParser):
         """
         if self.benchmark in self.targets and (self.run_stop is not None or self.statuses):
             platform, stopped = self.log.tags.get("submission_platform", ""), self.run_stop is not None
-            for code, message, line in self.course.missing(self.benchmark, platform, stopped=stopped):
-                self.log.find(code, message, Verdict.UNPROVEN, line=line)
+            for message, line in self.course.missing(self.benchmark, platform, stopped=stopped):
+                self.log.find("course_incomplete", message, Verdict.UNPROVEN, line=line)
 
     def _remark_on_loss(self) -> None:
         """Note a loss that no benchmark of MLPerf has; what others train may have any."""
