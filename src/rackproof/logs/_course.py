@@ -89,7 +89,7 @@ class Extreme:
 
 
 @dataclass(slots=True)
-class Progress:
+class Advance:
     """How far the training had come, each time that it is stated under one name."""
 
     first: float | None = None
@@ -127,7 +127,7 @@ class Course:
 
     def __init__(self) -> None:
         self.pairs = {kind: Pairs() for kind in KINDS}
-        self.progress: dict[tuple[str, str], Progress] = {}
+        self.progress: dict[tuple[str, str], Advance] = {}
         self.evaluations = 0
         self.trained_s = 0.0
         """Seconds of all blocks that have begun and stopped."""
@@ -161,7 +161,7 @@ class Course:
         """Take how far the training had come: one of ``samples_count``, ``epoch_num``, ``step_num``."""
         key = (name, metric)
         if key in self.progress or len(self.progress) < 60:
-            self.progress.setdefault(key, Progress()).take(value, line_at, position)
+            self.progress.setdefault(key, Advance()).take(value, line_at, position)
 
     def evaluate(self, metric: str, value: float, position: int) -> None:
         """Keep the lowest and the highest value of a metric: what it can be, the end of the log knows."""
@@ -227,7 +227,7 @@ def _missing_of_pairs(benchmark: str, kind: str, pairs: Pairs, *, stopped: bool)
         yield f"the last {kind} has not stopped: lines of the log are missing", None
 
 
-def _missing_of_progress(benchmark: str, name: str, metric: str, progress: Progress) -> Iterator[Found]:
+def _missing_of_progress(benchmark: str, name: str, metric: str, progress: Advance) -> Iterator[Found]:
     of = f" of {metric}" if metric else ""
     if progress.back is not None:
         before, value, line = progress.back
