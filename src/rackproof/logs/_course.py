@@ -1,6 +1,6 @@
 """Whether a log holds the whole course of an MLPerf training: pairs, evaluations, statistics. No I/O.
 
-What is missing is found by what the log itself does all the rest of the time: of 11,200 published logs of
+What is missing is found by what the log itself does all the rest of the time: of 12,200 published logs of
 rounds 0.5 to 5.1 that pass, none has a hole in a course that is regular otherwise. Where a submitter's code
 never logs one half of a pair, or lets evaluations overlap, there is no hole: that goes through all of it.
 """

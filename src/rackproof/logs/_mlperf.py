@@ -62,7 +62,7 @@ class QualityTarget:
     def believable(self) -> tuple[float, float]:
         """The least and the most that a run which ends at this target evaluates.
 
-        A run stops at the first evaluation that reaches the target. In 11,200 published logs no loss is
+        A run stops at the first evaluation that reaches the target. In 12,200 published logs no loss is
         less than 0.94 of it or more than 2.3 times as much (rnnt's word error rate begins at 15), and no
         fraction is further than a third of the way from it to 1.
         """
