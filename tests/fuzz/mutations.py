@@ -7,6 +7,7 @@ success, a success that is gone, a NaN where a number was judged.
 from __future__ import annotations
 
 import io
+import lzma
 import random
 import re
 from dataclasses import dataclass
@@ -50,6 +51,10 @@ class Case:
     successes: tuple[bytes, ...] = ()
     judged: re.Pattern[bytes] | None = None
     training: bool = False
+    needed: re.Pattern[bytes] | None = None
+    """Matches lines none of which may be missing: rows, ranks, halves of pairs, evaluations."""
+    bound: re.Pattern[bytes] | None = None
+    """Matches numbers that other numbers of the log, or what the thing can be, hold fast."""
 
 
 _SUCCESSES: dict[str, tuple[bytes, ...]] = {
@@ -82,6 +87,33 @@ _JUDGED = {
     "nvbandwidth": rb" (39\d\.00)",
     "ib_write_bw": rb"(394\.20)",
 }
+_NEEDED = {
+    "tf_cnn": rb"^100\t",
+    "mxnet": rb"Time cost",
+    "nccl_tests": rb"^ +\d+ +\d+  float|# +Rank  [01]",
+    "nvbandwidth": rb"^ \d  |SUM",
+    "gpu_burn": rb"^100\.0%|GPU \d: OK",
+    "ib_write_bw": rb"^ 65536|^-+$(?!\n #)",
+}
+"""Lines of the samples that cannot be missing."""
+_BOUND = {
+    "mllog": rb'(?:"eval_accuracy", "value": )([0-9.]+)',
+    "mll06": rb'(?:eval_accuracy: \{"value": )([0-9.]+)',
+    "tf_cnn": rb"(?:Num batches: |total images/sec: )([0-9.]+)",
+    "nccl_tests": rb"(?:  | : )(10\.00(?=  222)|9\.58|222\.42|232\.17|2224200|113\.65)",
+    "nccl_json": rb'"(?:time|alg_bw|bus_bw|bandwidth)": ([0-9.]+)',
+    "nvbandwidth": rb" (39\d\.00|790\.00)",
+    "gpu_burn": rb"^([0-9.]+)%(?!.*7150)",
+}
+"""Numbers of the samples that are no other ones by a factor of ten or more."""
+_COURSE = re.compile(
+    rb'"key": "(?:block_st|eval_st|eval_accuracy|target_accuracy)|^:::MLL .*(?:eval_acc|eval_st)'
+)
+"""Events without any of which the real logs below lack a part of their course."""
+
+
+def _lines(pattern: bytes | None) -> re.Pattern[bytes] | None:
+    return re.compile(pattern, re.MULTILINE) if pattern else None
 
 
 def all_cases() -> list[Case]:
@@ -98,6 +130,8 @@ def all_cases() -> list[Case]:
                 _SUCCESSES[name],
                 re.compile(pattern) if pattern else None,
                 name in ("mllog", "mll06"),
+                _lines(_NEEDED.get(name)),
+                _lines(_BOUND.get(name)),
             )
         )
     return cases
@@ -126,6 +160,12 @@ def real_cases() -> list[Case]:
                 True,
             )
         )
+    for file in ("llama2_70b_lora/result_1.txt.xz", "llama31_8b/result_10.txt.xz"):
+        data = lzma.decompress((folder / "mlperf-5.1/lambda-gb300-n18" / file).read_bytes())
+        proof = data.rindex(b'"success"') + len(b'"success"')
+        successes = (b"run_start", b"run_stop")
+        case = Case(file, "mllog", data, proof, successes, None, True, _COURSE, _lines(_BOUND["mllog"]))
+        cases.append(case)
     for file, format_name, proof_text in (
         ("tf_cnn/resnet50-fp32-1gpu.log", "tf_cnn", b"total images/sec: 326.58\n"),
         ("nccl/b200-8gpu-all_reduce.txt", "nccl_tests", b"Avg bus bandwidth"),
@@ -179,6 +219,8 @@ def check(case: Case, chance: random.Random) -> str:
     kinds += ["success"] if case.successes else []
     kinds += ["nan"] if case.judged else []
     kinds += ["fatal"] if case.training else []
+    kinds += ["line gone"] if case.needed else []
+    kinds += ["other number"] if case.bound else []
     kind = chance.choice(kinds)
     if kind == "scramble":
         parse(scramble(data, chance), case.format, chance)
@@ -192,6 +234,14 @@ def check(case: Case, chance: random.Random) -> str:
         ends = [found.end() for found in re.finditer(rb"\n", data[: case.proof])]
         at = chance.choice(ends)
         damaged = data[:at] + chance.choice(FATAL_LINES) + data[at:]
+    elif kind == "line gone":
+        found = chance.choice(list(case.needed.finditer(data)))  # type: ignore[union-attr]
+        begin, end = data.rfind(b"\n", 0, found.start()) + 1, data.find(b"\n", found.end()) + 1
+        damaged = data[:begin] + data[end or len(data) :]
+    elif kind == "other number":
+        found = chance.choice(list(case.bound.finditer(data)))  # type: ignore[union-attr]
+        factor = chance.choice((0.0, 0.001, 0.09, 11.0, 1e6, 1e30))
+        damaged = data[: found.start(1)] + b"%g" % (float(found[1]) * factor) + data[found.end(1) :]
     else:
         found = chance.choice(list(case.judged.finditer(data)))  # type: ignore[union-attr]
         damaged = data[: found.start(1)] + chance.choice((b"nan", b"NaN")) + data[found.end(1) :]

@@ -41,18 +41,19 @@ def table(redop: str = "sum", root: str = "-1", ratio: float = 1.75, ranks: int 
     )
     rows = "".join(
         f"{size:12d}  {size // 4:12d}  {'float':>8s}  {redop:>6s}  {root:>6s}"
-        + f"  {100.0:7.1f}  {algbw:6.2f}  {algbw * ratio:6.2f}  {wrong:>5s}" * 2
+        + f"  {size / 1e3 / algbw:7.1f}  {algbw:6.2f}  {algbw * ratio:6.2f}  {wrong:>5s}" * 2
         + "\n"
         for size, algbw in ((1 << 20, 10.49), (1 << 30, 201.33))
     )
     return (
-        "# nThread 1 nGpus 8 minBytes 1048576 maxBytes 1073741824 step: 1024(factor) warmup iters: 5 "
+        f"# nThread 1 nGpus {ranks} minBytes 1048576 maxBytes 1073741824 step: 1024(factor) warmup iters: 5 "
         "iters: 20 agg iters: 1 validation: 1 graph: 0\n#\n# Using devices\n" + devices + "#\n"
         "#                                                              out-of-place              in-place\n"
         "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   "
         "algbw   busbw #wrong\n"
         "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  "
-        "(GB/s)  (GB/s)\n" + rows + "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 186.2\n#\n"
+        "(GB/s)  (GB/s)\n" + rows + "# Out of bounds values : 0 OK\n"
+        f"# Avg bus bandwidth    : {105.91 * ratio:.6g}\n#\n"
     )
 
 
@@ -144,22 +145,21 @@ def test_each_table_of_a_file_must_end_and_have_rows() -> None:
     empty = "".join(line for line in ALL_GATHER.splitlines(True) if not line.lstrip()[:1].isdigit())
     assert codes(read((cut + ALL_REDUCE).encode())) == {"cut_off"}
     # A stray end does not stand for a missing one.
-    stray = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 186.2\n"
+    stray = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 185.343\n"
     assert read((ALL_REDUCE + stray + cut).encode()).verdict is UNPROVEN
     assert codes(read((ALL_REDUCE + empty).encode())) == {"no_rows"}
     mixed = f"+ all_gather_perf\n{cut}{BODY.decode()}{stray}"
-    assert codes(read(mixed.replace("+ all_gather", "# Collective test starting: all_gather").encode())) == {
-        "mixed_tables"
-    }
+    named = mixed.replace("+ all_gather", "# Collective test starting: all_gather")
+    assert "mixed_tables" in codes(read(named.encode()))
 
 
 @pytest.mark.parametrize("label", ["", "0: ", "[1,0]<stdout>:"])
 @pytest.mark.parametrize(
     "cut",
     [
-        "# Avg bus bandwidth    : 186.2\n#\n",  # all of it: it might have said FAILED
-        " 186.2\n#\n",
-        "2\n#\n",
+        "# Avg bus bandwidth    : 185.343\n#\n",  # all of it: it might have said FAILED
+        " 185.343\n#\n",
+        "3\n#\n",
         "\n#\n",
     ],
 )
@@ -198,13 +198,13 @@ def test_a_table_without_any_bandwidth_proves_nothing(
     )
     lines = ALL_REDUCE.splitlines(True)
     text = "".join(one for one in lines if not one.lstrip()[:1].isdigit()).replace("# Out", rows + "# Out")
-    text = text.replace("maxBytes 1073741824", f"maxBytes {sizes[-1]}").replace(": 186.2", ": 0")
+    text = text.replace("maxBytes 1073741824", f"maxBytes {sizes[-1]}").replace(": 185.343", ": 0")
     parsed = read(text.encode(), "all_reduce.log")
     assert (parsed.verdict, "no_bandwidth" in codes(parsed)) == (verdict, True)
 
 
 OLD = """\
-# nThread 1 nGpus 8 minBytes 8 maxBytes 1024 step: 2(factor) warmup iters: 5 iters: 20 validation: 1
+# nThread 1 nGpus 2 minBytes 524288 maxBytes 524288 step: 2(factor) warmup iters: 5 iters: 20 validation: 1
 #
 # Using devices
 #   Rank  0 Pid   3442 on       n01 device  0 [0x07] A100-SXM4-40GB
@@ -295,7 +295,7 @@ def test_a_launchers_labels_hide_no_line(label: str, data: str) -> None:
     [
         ("201.33  352.33      0", "201.33  352.33      4", "wrong_values"),
         ("values : 0 OK", "values : 3 FAILED", "wrong_values"),
-        ("# Avg bus bandwidth    : 186.2", "# Avg bus bandwidth    : 18.2 FAILED", "below_minimum"),
+        ("# Avg bus bandwidth    : 185.343", "# Avg bus bandwidth    : 18.2 FAILED", "below_minimum"),
         ("201.33", "", "damaged_line"),
         ("# Out of bounds values", "", "cut_off"),
         ("# Out of", "n01: Test NCCL failure common.cu:958 'unhandled cuda error'\n# Out of", "nccl_error"),
@@ -346,6 +346,7 @@ def test_a_replayed_trace_has_no_figures_out_of_place() -> None:
     row = next(line for line in ALL_REDUCE.splitlines(True) if line.startswith("     1048576"))
     figures = f"  {100.0:7.1f}  {10.49:6.2f}  {18.36:6.2f}  {'0':>5s}"
     text = ALL_REDUCE.replace(row, row.replace(figures, " " * 32, 1).rstrip("\n") + "  2026-11-23 04:34:18\n")
+    text = text.replace(": 185.343", ": 241.004")  # of three figures
     parsed = read(text.encode())
     assert parsed.verdict is PASS, codes(parsed)
     assert parsed.measurement("all_reduce_busbw", size_bytes="1048576", place="in_place") is not None
@@ -359,7 +360,8 @@ def test_a_replayed_trace_has_no_figures_out_of_place() -> None:
         ({"args": ["/opt/alltoallv_perf"]}, PASS, {"alltoallv"}),
         ({"args": ["./a.out"]}, PASS, {"collective"}),
         ({"average_bus_bandwidth": {"bandwidth": 3.0, "okay": "false"}}, FAIL, {"all_reduce"}),
-        ({"average_bus_bandwidth": {"bandwidth": 3.0, "okay": "unchecked"}}, PASS, {"all_reduce"}),
+        ({"average_bus_bandwidth": {"bandwidth": 305.0, "okay": "unchecked"}}, PASS, {"all_reduce"}),
+        ({"average_bus_bandwidth": {"bandwidth": 3.0, "okay": "unchecked"}}, UNPROVEN, {"all_reduce"}),
     ],
 )
 def test_json(changes: dict[str, Any], verdict: Verdict, expected: set[str]) -> None:
@@ -419,7 +421,7 @@ def test_a_busbw_that_does_not_follow_from_its_algbw_is_unproven(name: str, old:
 def test_values_that_only_some_rows_of_a_place_checked_are_unproven(count: int, verdict: Verdict) -> None:
     text = (REAL / "b200-8gpu-all_reduce.txt").read_text()
     (row,) = [line for line in text.splitlines() if line.lstrip().startswith("40160460")]
-    rows = [row, row.replace("40160460", "80320920"), row.replace("40160460", "20080230")]
+    rows = [row] * 3  # the same size, measured three times
     # Out of place, as a program without checks (-c 0) prints it.
     rows = [
         one.replace(" 389.23      0", " 389.23    N/A") if at < count else one for at, one in enumerate(rows)

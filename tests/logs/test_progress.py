@@ -54,7 +54,7 @@ CASES: list[tuple[str, bytes, dict[str, object]]] = [
         samples.MXNET,
         {"epoch": 2, "epochs": 2, "accuracy": 0.983496, "throughput": 3400.0, "throughput_unit": "samples/s"},
     ),
-    ("nccl_tests", samples.NCCL, {"phase": "measuring", "step": 16, "throughput": 222.42}),
+    ("nccl_tests", samples.NCCL, {"phase": "measuring", "step": 2224200, "throughput": 222.42}),
     (
         "gpu_burn",
         samples.GPU_BURN[: samples.GPU_BURN.index(b"100.0%")],

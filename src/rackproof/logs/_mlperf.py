@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from math import inf, isclose, isfinite
 
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
+from rackproof.logs._course import KINDS, Course
 from rackproof.logs._reading import MAX_EXCERPT, Curve, Log, LogParser, clean, number, rank_of, text_of
 from rackproof.logs.gpu_use import MOMENTS, read_gpu_state
 
@@ -32,6 +33,10 @@ NOT_TAGS = frozenset(
         "weights_initialization",
     }
 )
+
+
+MOST_LOSS = 1e4
+"""No loss of a benchmark of MLPerf is larger: of the published logs 28.1 is the largest (llama31_8b, 5.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,18 @@ class QualityTarget:
         if self.at_most or self.value > 100:
             return inf
         return 1.0 if self.value <= 1 else 100.0
+
+    @property
+    def believable(self) -> tuple[float, float]:
+        """The least and the most that a run which ends at this target evaluates.
+
+        A run stops at the first evaluation that reaches the target. In 12,200 published logs no loss is
+        less than 0.94 of it or more than 2.3 times as much (rnnt's word error rate begins at 15), and no
+        fraction is further than a third of the way from it to 1.
+        """
+        if self.at_most:
+            return self.value / 2, 4 * self.value if self.value > 0.1 else MOST_LOSS
+        return 0.0, (self.value + self.highest) / 2
 
     def __str__(self) -> str:
         return f"{'at most' if self.at_most else 'at least'} {self.value:g}" + (
@@ -151,6 +168,10 @@ _STATS = {
     "train_step_time": "train_step_time",
     "throughput": "samples_per_second",
 }
+_PARTS = {f"{kind}_{end}": (kind, end == "start") for kind in KINDS for end in ("start", "stop")}
+"""Events of a run's parts: the kind, and whether one starts."""
+_TRAINED = tuple(dict.fromkeys(_STATS.values()))
+"""The curves of the training itself."""
 _SAMPLED = {
     "utilisation": ("gpu_utilisation", "%"),
     "power": ("gpu_power", "W"),
@@ -185,6 +206,10 @@ SECONDS_OF_A_YEAR = 365.2425 * 86_400
 """Clocks of ranks differ by less; what is further back was logged by another clock, or another run."""
 STEPS_OF_RUN = 1.03
 """All steps together take no longer than the run: in 174 published logs of round 5.1 at most 0.99 of it."""
+SHARES_OF_RATE = 0.7, 1.3
+"""What a whole training reaches of the throughput that its log states: published are 0.82 to 1.02 of it."""
+_BLOCKS_ARE_TRAINING = frozenset({"flux1", "llama2_70b_lora", "llama31_405b", "llama31_8b"})
+"""Benchmarks whose blocks hold the training and no evaluation, and whose evaluations count samples."""
 CLOCK_S = 0.5
 """What clocks of milliseconds make of many short steps: a fake of a tenth of a second is no contradiction."""
 AFTER_STOP_S = 60.0
@@ -327,6 +352,9 @@ class Events(LogParser):
 
     targets: Mapping[str, tuple[QualityTarget, ...]] = TARGETS
     stated_target: tuple[float, int] | None = None
+    late_seed_line: int | None = None
+    largest_loss: tuple[float, int] | None = None
+    """The first loss that is more than any benchmark of MLPerf begins with, and its line."""
     is_steady = False
     """Whether a run has begun and not stopped: of its statistics only the order of time is looked at."""
 
@@ -351,11 +379,8 @@ class Events(LogParser):
         self.course_backwards: tuple[float, str, int] | None = None
         self.seeds: dict[str, int] = {}
         self.first_seed_time: float | None = None
-        self.late_seed_line: int | None = None
         self.evals: dict[str, tuple[float, int, int | None]] = {}
         self.eval_count = 0
-        self.highest_evals: dict[str, tuple[float, int]] = {}
-        """The highest value above 1 of each metric, and its line: a loss may be."""
         self.damaged_important: list[tuple[str, int]] = []
         self.epochs: tuple[float, int] | None = None
         self.epoch_times: list[float] = []
@@ -372,7 +397,7 @@ class Events(LogParser):
             "samples_per_second": Curve("samples_per_second", "samples/s", "s"),
             "train_step_time": Curve("train_step_time", "s", "s"),
         }
-        self.curves["train_loss"].above = -inf
+        self.curves["train_loss"].above, self.curves["train_loss"].below = -inf, MOST_LOSS
         self.tracked = {name: self.curves[kind] for name, kind in _STATS.items()}
         self.batch_size: float | None = None
         self.amounts: dict[tuple[str, float], int] = {}
@@ -380,12 +405,16 @@ class Events(LogParser):
         self.first_block: tuple[float, float, int] | None = None
         """Samples and steps of the first block of training, and its line."""
         self.steps = 0.0
+        self.course = Course()
         self.handlers = {
             "init_start": self.on_init_start,
             "run_start": self.on_run_start,
             "run_stop": self.on_run_stop,
             "run_final": self.on_run_stop,
+            "block_start": self.on_part,
             "block_stop": self.on_block_stop,
+            "eval_start": self.on_part,
+            "eval_stop": self.on_part,
             "eval_accuracy": self.on_eval_accuracy,
             "epoch_start": self.on_epoch,
             "epoch_stop": self.on_epoch,
@@ -544,6 +573,7 @@ class Events(LogParser):
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
         """Note the samples, which are the block's, and the steps, which are those since the start."""
+        self.on_part(key, value, meta, time, position)
         samples, steps = number(meta.get("samples_count")), number(meta.get("step"))
         if samples is None or steps is None or not (0 < samples < inf and 0 < steps < inf):
             return
@@ -551,11 +581,29 @@ class Events(LogParser):
             self.first_block = samples, steps, self.log.line_at(position)
         self.steps = max(self.steps, steps)
 
+    def on_part(
+        self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
+    ) -> None:
+        """Follow the parts of a run: blocks, evaluations, epochs."""
+        if self.run_stop is not None:
+            return  # ranks report their last ones late
+        kind, starts = _PARTS[key]
+        course = self.course
+        if kind == "block":
+            curves = self.curves
+            counts = tuple([curves[name].count for name in _TRAINED])
+            (course.block_started if starts else course.block_stopped)(time, counts)
+        if starts:
+            course.pairs[kind].start(self.log.line_at, position)
+        else:
+            course.pairs[kind].stop(self.log.line_at, position)
+
     def on_eval_accuracy(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
         """Keep the last value of every metric."""
         self._check_progress(meta, position)
+        self.course.evaluations += 1
         epoch = number(meta.get("epoch_num"))
         if isinstance(value, dict) and "epoch" in value:  # 0.5: {"epoch": 59, "value": 0.7}
             epoch, value = number(value.get("epoch")), value.get("value")
@@ -580,6 +628,9 @@ class Events(LogParser):
             broken = name != "epoch_num" and found is not None and found % 1 != 0
             if found is None or not 0 <= found < inf or broken:
                 self._impossible(f"{name} of an evaluation is {text_of(meta[name], 40)}", position)
+            else:
+                metric = text_of(meta.get("metric", ""), 40)
+                self.course.advance(name, metric, found, self.log.line_at, position)
 
     def _impossible(self, what: str, position: int) -> None:
         line, rank = self.place(position)
@@ -590,20 +641,15 @@ class Events(LogParser):
         if not isfinite(accuracy):
             line, rank = self.place(position)
             self.log.find("nan", f"eval_accuracy is {accuracy}", Verdict.FAIL, line=line, rank=rank)
-        elif not 0 <= accuracy <= 1:
-            self._odd_eval(name, accuracy, position)
+        elif accuracy < 0:
+            self._impossible(f"an evaluation of {accuracy:g}: no metric of MLPerf is negative", position)
+        else:
+            self.course.evaluate(name, accuracy, position)
         # Those of this block are not among `evals` yet: both count towards the bound.
         if name in self.evals or len(self.evals.keys() | self.last_evals.keys() | {name}) <= 20:
             self.last_evals[name] = accuracy, position
             curve = self.curves.setdefault(f"eval {name}", Curve(f"eval_accuracy {name}".strip(), "", "s"))
             curve.add(self.at(time), accuracy)
-
-    def _odd_eval(self, name: str, accuracy: float, position: int) -> None:
-        """Note a value that no metric has; one above 1 may be a loss, which the end of the log knows."""
-        if accuracy < 0:
-            self._impossible(f"an evaluation of {accuracy:g}: no metric of MLPerf is negative", position)
-        elif accuracy > self.highest_evals.get(name, (0.0, 0))[0] and len(self.highest_evals) <= 20:
-            self.highest_evals[name] = accuracy, self.log.line_at(position)
 
     def _epoch_seen(self, epoch: float | None, position: int) -> None:
         latest = self.last_epoch or self.epochs
@@ -629,7 +675,8 @@ class Events(LogParser):
 
     def take_stat(self, name: str, curve: Curve, raw: object, time: float, position: int) -> None:
         """Add one statistic to its curve."""
-        value = raw if type(raw) is float and curve.above < raw < inf else None
+        curve.count += 1
+        value = raw if type(raw) is float and curve.above < raw < curve.below else None
         if value is None:
             value = self.odd_stat(name, curve, raw, position)
             if value is None:
@@ -645,7 +692,11 @@ class Events(LogParser):
     def odd_stat(self, name: str, curve: Curve, raw: object, position: int) -> float | None:
         """Return a statistic that is no ordinary float; note what cannot be."""
         found = number(raw)
-        if found is not None and curve.above < found < inf:
+        if found is not None and curve.above < found < curve.below:
+            return found
+        if found is not None and curve.below <= found < inf:
+            if self.largest_loss is None:
+                self.largest_loss = found, self.log.line_at(position)
             return found
         line, rank = self.place(position)
         if curve.name == "train_loss" and found is not None:
@@ -664,6 +715,7 @@ class Events(LogParser):
         for name, (value, position) in self.last_evals.items():
             self.evals[name] = (value, *self.place(position))
         self.last_evals.clear()
+        self.course.keep_lines(self.log.line_at)
         if self.last_epoch is not None:
             epoch, position = self.last_epoch
             self.epochs, self.last_epoch = (epoch, self.log.line_at(position)), None
@@ -672,10 +724,14 @@ class Events(LogParser):
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
         """Epoch numbers and durations."""
+        self.on_part(key, value, meta, time, position)
+        epoch = number(meta.get("epoch_num"))
         if key == "epoch_start":
             self._epoch_began = time
+            if epoch is not None and isfinite(epoch):
+                self.course.advance("epoch_num", "epochs", epoch, self.log.line_at, position)
             return
-        self._epoch_seen(number(meta.get("epoch_num")), position)
+        self._epoch_seen(epoch, position)
         if self._epoch_began is not None and len(self.epoch_times) < 100_000:
             self.epoch_times.append(time - self._epoch_began)
             self._epoch_began = None
@@ -976,16 +1032,19 @@ class Events(LogParser):
             self._judge_target(target, last_is_lost=bool(lost))
 
     def _find_too_good(self, targets: tuple[QualityTarget, ...]) -> None:
-        """Note evaluations above what the metric can be: they show nothing about quality."""
-        highest = min((target.highest for target in targets), default=inf)
+        """Note evaluations that the metric cannot have, or no run: they show nothing about quality."""
+        least, highest = 0.0, min((target.highest for target in targets), default=inf)
         if not targets and self.benchmark in _FRACTIONS:
             highest = 1.0
-        for name, (value, line) in self.highest_evals.items():
-            if value > highest:
-                message = (
-                    f"an evaluation of {value:g}{' ' + name if name else ''}: it can be {highest:g} at most"
-                )
-                self.log.find("impossible_value", message, Verdict.UNPROVEN, line=line)
+        known = self.targets.get(self.benchmark, ()) and targets
+        if known:
+            least = min(target.believable[0] for target in known)
+            highest = max(target.believable[1] for target in known)
+        for (name, _highest), extreme in self.course.extremes.items():
+            if not least <= extreme.value <= highest:
+                what = f"an evaluation of {extreme.value:g}{' ' + name if name else ''}"
+                message = f"{what}: it can be {least:g} to {highest:g}"
+                self.log.find("impossible_value", message, Verdict.UNPROVEN, line=extreme.line)
 
     def _lost_evaluations(self) -> list[int]:
         """Return the lines of unreadable evaluations that do not come before the last readable one."""
@@ -1022,6 +1081,8 @@ class Events(LogParser):
 
     def remark(self) -> None:
         """Note what is ugly but does not spoil the result, and what makes its number unsure."""
+        self._remark_on_course()
+        self._remark_on_loss()
         self._remark_on_clocks()
         self._remark_on_year()
         self._remark_on_events_after_stop()
@@ -1032,6 +1093,23 @@ class Events(LogParser):
         self._remark_on_step_times()
         if self.log.ends_in_line and self.log.size:
             self.log.find("no_final_newline", "the log ends in mid-line", line=self.log.lines + 1)
+
+    def _remark_on_course(self) -> None:
+        """Note what is missing of the run's course; of a run that did not end the rest is missing anyway.
+
+        Only of MLPerf's benchmarks: what others train is evaluated as its author likes.
+        """
+        if self.benchmark in self.targets and (self.run_stop is not None or self.statuses):
+            platform, stopped = self.log.tags.get("submission_platform", ""), self.run_stop is not None
+            for message, line in self.course.missing(self.benchmark, platform, stopped=stopped):
+                self.log.find("course_incomplete", message, Verdict.UNPROVEN, line=line)
+
+    def _remark_on_loss(self) -> None:
+        """Note a loss that no benchmark of MLPerf has; what others train may have any."""
+        if self.largest_loss is not None and self.benchmark in self.targets:
+            loss, line = self.largest_loss
+            message = f"a training loss of {loss:g}: {self.benchmark} has none above {MOST_LOSS:g}"
+            self.log.find("impossible_value", message, Verdict.UNPROVEN, line=line)
 
     def _remark_on_clocks(self) -> None:
         behind, key, line = self.course_backwards or (0.0, "", 0)
@@ -1101,6 +1179,10 @@ class Events(LogParser):
     def _remark_on_stated_target(self) -> None:
         """Find a target below the benchmark's: what reached it did not reach what the rules ask for."""
         targets = self.targets.get(self.benchmark, ())
+        if self.stated_target is None and targets and self.first_block is not None:
+            # All 827 published logs whose blocks state steps, as NVIDIA's code since 5.1 does, have one.
+            message = "the log does not state its target, as the code that wrote it does: lines are missing"
+            self.log.find("no_target", message, Verdict.UNPROVEN)
         if self.stated_target is None or len(targets) != 1:
             return
         stated, line = self.stated_target
@@ -1133,6 +1215,7 @@ class Events(LogParser):
     def measure_speed(self, measurements: list[Measurement]) -> None:
         """Add throughput, epochs, last loss."""
         self._measure_throughput(measurements)
+        self._compare_with_course(measurements)
         if self.epochs is not None:
             measurements.append(self.measure("epochs", self.epochs[0], "epochs", LOWER, self.epochs[1]))
         if "train_loss" in self.stats:
@@ -1144,6 +1227,22 @@ class Events(LogParser):
             measurements.append(
                 self.measure("seconds_per_epoch", statistics.median(durations), "s", LOWER, None)
             )
+
+    def _compare_with_course(self, measurements: list[Measurement]) -> None:
+        """Find a throughput at which the training would not have come as far as its evaluations say."""
+        rate = next((one.value for one in measurements if one.name == "samples_per_second"), None)
+        samples = self.course.samples
+        whole = self.benchmark in _BLOCKS_ARE_TRAINING and not self.course.pairs["block"].broken
+        if not whole or not rate or not samples or self.course.trained_s <= 0:
+            return
+        share = samples / self.course.trained_s / rate
+        least, most = SHARES_OF_RATE
+        if not least <= share <= most:
+            message = (
+                f"{samples:g} samples in {self.course.trained_s:.0f} s of training are {share:.3g} times the "
+                f"throughput of {rate:.4g} samples/s that the log states"
+            )
+            self.log.find("steps_contradict", message, Verdict.UNPROVEN)
 
     def _measure_throughput(self, measurements: list[Measurement]) -> None:
         """Add samples per second: as the log states them, else from the time of a step."""

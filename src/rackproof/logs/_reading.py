@@ -108,11 +108,13 @@ class Curve:
     def __init__(self, name: str, unit: str, x_unit: str) -> None:
         self.name, self.unit, self.x_unit = name, unit, x_unit
         self.labels: dict[str, str] = {}
-        self.above = 0.0
-        """Values of a log must be greater than this; what is not is for the parser to judge."""
+        self.above, self.below = 0.0, math.inf
+        """Between these values of a log must be; what is not is for the parser to judge."""
         self.last = math.nan
         self.position: int | None = None
         """Position of the last value in the present block."""
+        self.count = 0
+        """Values so far, kept or not."""
         self.skip = 0
         """How many points are to be left out before the next one that is kept."""
         self.x: list[float] = []
@@ -148,6 +150,57 @@ class Curve:
             y=tuple(self.y),
             labels=self.labels,
         )
+
+
+class Steps:
+    """Follows a number that goes up by equal steps from line to line: steps, batches, epochs.
+
+    The first step may be shorter or longer than the others: programs print their first line early.
+    """
+
+    MOST = 1.75
+    """A step of so many usual ones has lost a line."""
+
+    def __init__(self) -> None:
+        self.last: float | None = None
+        self.gaps: list[float] = []
+        self.largest: tuple[float, int] = (0.0, 0)
+        self.back: int | None = None
+        """Line of the first number that is no higher than the one before."""
+
+    def take(self, value: float, line: int) -> None:
+        """Take the number of the next line."""
+        before, self.last = self.last, value
+        if before is None:
+            return
+        gap = value - before
+        if gap <= 0:
+            self.back = self.back or line
+        elif len(self.gaps) < MAX_POINTS:
+            self.gaps.append(gap)
+            if gap > self.largest[0]:
+                self.largest = gap, line
+
+    @property
+    def usual(self) -> float:
+        """The lower median of the steps; 0 without any."""
+        return sorted(self.gaps)[(len(self.gaps) - 1) // 2] if self.gaps else 0.0
+
+    def problem(self, of: str) -> tuple[str, int] | None:
+        """Return what is wrong with the numbers in words, and its line; None where nothing is.
+
+        Args:
+            of: What is counted, in the plural.
+        """
+        if self.back is not None:
+            return f"{of} go back, or are printed twice: two runs, or lines that were moved", self.back
+        gap, line = self.largest
+        if self.usual and gap > self.MOST * self.usual:
+            return (
+                f"{gap:g} {of} lie between two lines, where {self.usual:g} are usual: lines are missing",
+                line,
+            )
+        return None
 
 
 class Mean:

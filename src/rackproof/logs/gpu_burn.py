@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
 from typing import ClassVar
 
 from rackproof.core.records import Direction, ParsedLog, Verdict
@@ -17,6 +18,10 @@ _TEMPERATURE = re.compile(r"\s*(\d{1,4}) C")
 _TESTED = re.compile(r"^Tested (\d{1,4}) GPUs:")
 _RESULT = re.compile(r"^\s+GPU (\d{1,4}): (\w{1,20})\s*$")
 _BAD = re.compile(r"DIED!|WARNING!|Couldn't init|No clients are alive|CUDA error|FAULTY")
+_WHOLE = 100.0
+"""The last progress line of a test that ended by itself, in percent."""
+_SLOW, _BROKEN = 0.8, 0.5
+"""Shares of the usual speed below which a GPU is slow, and broken: eight A100 are within 2 %."""
 _HEAD = re.compile(rb"\d%\s+proc'd: |Tested \d+ GPUs:")
 
 
@@ -37,16 +42,21 @@ class GpuBurnParser(LogParser):
         self.speeds: dict[int, tuple[float, int]] = {}
         self.hottest: dict[int, tuple[float, int]] = {}
         self.errors: dict[int, tuple[float, int]] = {}
+        self.done = 0.0
+        """How far the test had come at its last progress line, in percent."""
+        self.models: dict[int, str] = {}
         self.tested: int | None = None
         self.results: dict[int, str] = {}
 
     def line(self, at: int, text: str) -> None:
         """Read one line."""
-        if _PROGRESS.match(text):
+        if progress := _PROGRESS.match(text):
+            self.done = number(progress[1]) or 0.0
             self.progress(at, text)
         elif found := _GPU.match(text):
             if len(self.uuids) < 1024:
                 self.uuids[int(found[1])] = found[3]
+                self.models[int(found[1])] = found[2]
             self.log.tag("device", found[2])
         elif found := _TESTED.match(text):
             self.tested = int(found[1])
@@ -102,9 +112,23 @@ class GpuBurnParser(LogParser):
                 measurements.append(
                     self.measure(name, value, unit, direction, at, labels={"index": str(index), "gpu": gpu})
                 )
+        self._compare_speeds()
         proven = self._every_gpu_passed()
         log.marks_as_findings(log.line_after_last if proven else None)
         return log.parsed(self.format, Verdict.PASS if proven else Verdict.UNPROVEN, measurements)
+
+    def _compare_speeds(self) -> None:
+        """Find a GPU that is much slower than the others of its model: all do the same work."""
+        speeds = {index: speed for index, (speed, _at) in self.speeds.items() if 0 < speed < math.inf}
+        for index, speed in sorted(speeds.items()):
+            model = self.models.get(index)
+            usual = statistics.median_high(
+                other for one, other in speeds.items() if self.models.get(one) == model
+            )
+            if speed < _SLOW * usual:
+                verdict = Verdict.FAIL if speed < _BROKEN * usual else Verdict.DEGRADED
+                message = f"GPU {index} reaches {speed:.0f} Gflop/s, and the others {usual:.0f}"
+                self.log.find("gpu_slow", message, verdict, line=self.speeds[index][1])
 
     def _every_gpu_passed(self) -> bool:
         """Whether the log proves that the test ended and found every GPU good; note what is missing."""
@@ -125,6 +149,12 @@ class GpuBurnParser(LogParser):
             # "OK" is what a GPU is that found no wrong result, also among none.
             message = f"{working} of {self.tested} GPUs show a speed at the end: the others computed nothing"
             log.find("no_work", message, Verdict.UNPROVEN)
+            return False
+        if self.done != _WHOLE:
+            message = (
+                f"the test shows {self.done:g} % of its progress: it was ended early, or lines are missing"
+            )
+            log.find("cut_off", message, Verdict.UNPROVEN)
             return False
         every_ok = all(word == "OK" for word in self.results.values())
         if log.ends_in_line and not every_ok:

@@ -13,7 +13,7 @@ import statistics
 from typing import ClassVar
 
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
-from rackproof.logs._reading import Curve, Log, LogParser, number
+from rackproof.logs._reading import Curve, Log, LogParser, Steps, number
 
 _EPOCH = re.compile(r"Epoch\[(\d{1,7})\] (.*)$")
 _SPEED = re.compile(r"^Batch \[(?:\d+-)?(\d{1,12})\]\s+Speed: (\S{1,30}) samples/sec(.*)$")
@@ -21,7 +21,7 @@ _METRIC = re.compile(r"^(Train|Validation)-([A-Za-z0-9_-]{1,40})=(\S{1,30})\s*$"
 _TIME = re.compile(r"^Time cost=(\S{1,30})\s*$")
 _INLINE = re.compile(r"([A-Za-z][A-Za-z0-9_-]{0,40})=(\S{1,30})")
 _ARGUMENT = re.compile(
-    r"\b(num_epochs|batch_size|network|gpus|lr|lr_step_epochs|num_examples|kv_store|optimizer|disp_batches|seed)=('[^']{0,100}'|[^,)\s]{1,100})"
+    r"\b(num_epochs|load_epoch|batch_size|network|gpus|lr|lr_step_epochs|num_examples|kv_store|optimizer|disp_batches|seed)=('[^']{0,100}'|[^,)\s]{1,100})"
 )
 _END = re.compile(r"^(?:fit|total) (\d[\d.]{0,30})\s*$")
 _LOSS = re.compile(r"loss|entropy|perplexity|[rm][ma]s?e$")
@@ -48,7 +48,8 @@ class MxnetParser(LogParser):
         self.speed_line = self.time_line = 1
         self.times: list[float] = []
         self.metrics: dict[str, tuple[float, int]] = {}
-        self.batches_of: dict[int, int] = {}
+        self.batches: dict[int, Steps] = {}
+        """The batches of each epoch."""
         self.ended_epochs: set[int] = set()
         self.validated: set[int] = set()
         self.last_epoch = -1
@@ -68,6 +69,8 @@ class MxnetParser(LogParser):
         self.last_epoch = max(self.last_epoch, epoch)
         self.last_epoch_line = at
         if speed := _SPEED.match(rest):
+            if epoch in self.batches or len(self.batches) < MAX_VALUES:
+                self.batches.setdefault(epoch, Steps()).take(float(speed[1]), at)
             self.speed(at, epoch, speed[2], speed[3], text)
         elif time := _TIME.match(rest):
             self._epoch_time(at, epoch, time[1], text)
@@ -155,6 +158,7 @@ class MxnetParser(LogParser):
         """Judge whether the last epoch is whole and the last that was asked for."""
         log = self.log
         proven = self.judge_end()
+        self._judge_course()
         log.marks_as_findings(self.last_epoch_line if proven else None)
         measurements: list[Measurement] = []
         if self.speeds:
@@ -170,6 +174,19 @@ class MxnetParser(LogParser):
         self._measure_times(measurements)
         base = Verdict.PASS if proven else Verdict.UNPROVEN
         return log.parsed(self.format, base, measurements, list(self.curves.values()))
+
+    def _judge_course(self) -> None:
+        """Find epochs and batches that are missing, or that go back."""
+        first = int(number(self.log.tags.get("load_epoch")) or 0)
+        ended = sorted(self.ended_epochs)
+        for epoch in range(min(first, ended[0]) if ended else 0, self.last_epoch):
+            if epoch not in self.ended_epochs and (epoch >= first or ended[0] < epoch):
+                message = f"epoch {epoch} is missing, and epoch {self.last_epoch} is there"
+                self.log.find("rows_missing", message, Verdict.UNPROVEN, line=self.last_epoch_line)
+                break
+        for epoch, batches in self.batches.items():
+            if problem := batches.problem(f"batches of epoch {epoch}"):
+                self.log.find("rows_missing", problem[0], Verdict.UNPROVEN, line=problem[1])
 
     def _measure_times(self, measurements: list[Measurement]) -> None:
         """Add the number of epochs, their time, start-up and the total."""

@@ -21,6 +21,7 @@ import orjson
 
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
 from rackproof.logs._launchers import rank_of_label, split_label
+from rackproof.logs._nccl_checks import Devices, Figures, count_sizes
 from rackproof.logs._reading import Log, LogParser, number, text_of, whole
 
 COLLECTIVES = (
@@ -62,14 +63,16 @@ _NO_OUT_OF_PLACE = re.compile(r"\S {30,}\S")
 _BOUNDS = re.compile(r"^# Out of bounds values\s*: (\d{1,20}) (\w+)")
 _AVERAGE = re.compile(r"^# Avg bus bandwidth\s*: (\S{1,30})(?:\s+(\w{1,20}))?")
 _DEVICE = re.compile(
-    r"^#\s+Rank\s+(\d{1,6}) (?:.{0,200}\bGroup\s+(\d{1,6}) )?.*\bdevice\s+\d+ \[[0-9A-Fa-fx:]+\] (.{1,100})$"
+    r"^#\s+Rank\s+(\d{1,6}) (?:.{0,200}\bGroup\s+(\d{1,6}) )?"
+    r".{0,200}?(?:\bPid\s+(\d{1,12}) on\s+(\S{1,200}) )?device\s+(\d{1,6}) "
+    r"\[([0-9A-Fa-fx:.]{1,40})\] (.{1,100})$"
 )
 _LARGE = 1 << 20
 """A message of so many bytes takes long enough that its bandwidth is more than 0.00 GB/s."""
 _RATIO_TOLERANCE = 0.03
 """How far busbw may be off what algbw makes of it: both are rounded to two digits."""
 _REDUCED = re.compile(r"^# Reducing maxBytes to (\d{1,20})")
-_STEP = re.compile(r"step: (\d{1,9})\(factor\)")
+_STEP = re.compile(r"step: (\d{1,18})\((factor|bytes)\)")
 _CONFIG = re.compile(r"^# nThread (\d{1,6}) nGpus (\d{1,6}) minBytes (\d{1,20}) maxBytes (\d{1,20})")
 _FAILED = re.compile(
     r"Test (?:NCCL|CUDA) failure|unhandled (?:cuda|system) error|NCCL error|ncclSystemError|ncclInternalError"
@@ -112,6 +115,7 @@ class BandwidthTable:
     """busbw/algbw of the fastest row: the figures have two decimals."""
     ratios: tuple[float, float] = (math.inf, 0.0)
     """The lowest and the highest busbw/algbw of rows that are fast enough for it."""
+    figures: Figures = field(default_factory=Figures)
     checked: set[str] = field(default_factory=set)
     unchecked: set[str] = field(default_factory=set)
     """Places, in and out of place, of which values were checked, and were not."""
@@ -195,10 +199,22 @@ class LabelledLines:
     """Tables that have begun and not ended."""
     without_average: int = 0
     """Tables that have ended, and whose average is still to come: only its line says that it was too low."""
+    least_bytes: int = 0
     most_bytes: int = 0
-    """The largest size that was asked for."""
+    """The smallest and the largest size that was asked for."""
     factor: int = 0
     """By what sizes grow from row to row; 0 where they grow by a step."""
+    step: int = 0
+    """By how many bytes they grow; 0 where they grow by a factor."""
+    devices: Devices = field(default_factory=Devices)
+    ended: BandwidthTable | None = None
+    """The table whose average is still to come."""
+
+    @property
+    def sizes(self) -> int:
+        """How many sizes a table has, 0 where that is not known."""
+        step = self.factor or self.step
+        return count_sizes(self.least_bytes, self.most_bytes, step, is_factor=self.factor > 0)
 
 
 class NcclTestsParser(LogParser):
@@ -297,6 +313,7 @@ class NcclTestsParser(LogParser):
             table.program = self.named[0]
         else:
             table.candidates = self.named
+        self._judge_devices(at, stream.devices)
         before = stream.table
         if stream.open and before is not None and before.program != table.program:
             message = "a table begins before another collective's has ended: whose rows follow is not known"
@@ -312,6 +329,8 @@ class NcclTestsParser(LogParser):
             self.log.find("no_rows", "a table without a row", Verdict.UNPROVEN, line=at)
         elif stream.open == 1 and stream.table is not None:
             self._judge_last_size(at, stream, stream.table)
+            self._judge_sizes(at, stream.sizes, stream.table)
+            stream.ended = stream.table
         stream.without_average += min(1, stream.open)
         stream.open = max(0, stream.open - 1)
         if count != "0" or word != "OK":
@@ -325,27 +344,61 @@ class NcclTestsParser(LogParser):
             message = f"the table ends at {table.largest} bytes, and {stream.most_bytes} were asked for"
             self.log.find("cut_off", message, Verdict.UNPROVEN, line=at)
 
+    def _judge_sizes(self, at: int | None, sizes: int, table: BandwidthTable) -> None:
+        """Note a table that lacks a row."""
+        if missing := table.figures.missing_rows(sizes):
+            self.log.find("rows_missing", missing, Verdict.UNPROVEN, line=at)
+
+    def _judge_devices(self, at: int | None, devices: Devices) -> None:
+        """Note a list of devices that cannot be whole, or of one system."""
+        for line, message in devices.contradictions():
+            self.log.find("devices_contradict", message, Verdict.UNPROVEN, line=line or at)
+
+    def _judge_average(self, at: int | None, stated: float | None, table: BandwidthTable | None) -> None:
+        """Note an average that is not that of the rows above it."""
+        average = table.figures.other_average(stated) if table is not None and stated is not None else None
+        if average is not None:
+            message = (
+                f"the average bus bandwidth is stated as {stated:g}, and that of the rows is {average:.4g}"
+            )
+            self.log.find("average_contradicts", message, Verdict.UNPROVEN, line=at)
+
+    def _take_average(self, at: int, text: str, stream: LabelledLines, average: re.Match[str]) -> None:
+        self.log.tag("average_busbw_over_the_sweep", average[1])
+        stream.without_average = max(0, stream.without_average - 1)
+        self.average_line = at
+        self._judge_average(at, number(average[1]), stream.ended)
+        stream.ended = None
+        if average[2] and average[2] != "OK":
+            self._below_minimum(at, text)
+
+    def _take_config_line(self, text: str, stream: LabelledLines, config: re.Match[str]) -> None:
+        stream.ranks, stream.split = 0, False
+        stream.devices = Devices(per_process=int(config[1]) * int(config[2]))
+        stream.least_bytes, stream.most_bytes = int(config[3]), int(config[4])
+        step = _STEP.search(text)
+        stream.factor = int(step[1]) if step and step[2] == "factor" else 0
+        stream.step = int(step[1]) if step and step[2] == "bytes" else 0
+        self.log.tag("min_bytes", config[3])
+        self.log.tag("max_bytes", config[4])
+
+    def _take_device(self, at: int, stream: LabelledLines, device: re.Match[str]) -> None:
+        stream.ranks = max(stream.ranks, int(device[1]) + 1)
+        stream.split = stream.split or int(device[2] or 0) > 0
+        where = device[3] or "", device[4] or "", device[5], device[6]
+        stream.devices.take(at, int(device[1]), where, device[7])
+        self.log.tag("device", device[7])
+
     def _take_fact(self, at: int, text: str, stream: LabelledLines) -> bool:
         """Take a fact from a comment; return whether it states one."""
         if average := _AVERAGE.match(text):
-            self.log.tag("average_busbw_over_the_sweep", average[1])
-            stream.without_average = max(0, stream.without_average - 1)
-            self.average_line = at
-            if average[2] and average[2] != "OK":
-                self._below_minimum(at, text)
+            self._take_average(at, text, stream, average)
         elif device := _DEVICE.match(text):
-            stream.ranks = max(stream.ranks, int(device[1]) + 1)
-            stream.split = stream.split or int(device[2] or 0) > 0
-            self.log.tag("device", device[3])
+            self._take_device(at, stream, device)
         elif reduced := _REDUCED.match(text):
             stream.most_bytes = int(reduced[1])
         elif config := _CONFIG.match(text):
-            stream.ranks, stream.split = 0, False
-            stream.most_bytes = int(config[4])
-            step = _STEP.search(text)
-            stream.factor = int(step[1]) if step else 0
-            self.log.tag("min_bytes", config[3])
-            self.log.tag("max_bytes", config[4])
+            self._take_config_line(text, stream, config)
         elif starting := _STARTING.match(text):
             stream.stated = starting[1]
         else:
@@ -366,6 +419,7 @@ class NcclTestsParser(LogParser):
         if width <= len(figures) < 2 * width and _NO_OUT_OF_PLACE.search(text):
             halves = {PLACES[1]: figures[:width]}
         labels = {"size_bytes": words[0], "dtype": words[2]}
+        table.figures.take_row((words[2], redop, root))
         for place, values in halves.items():
             numbers = _figures(values)
             if numbers is None:
@@ -373,6 +427,7 @@ class NcclTestsParser(LogParser):
                 return
             algbw, busbw, wrong = numbers
             table.take_row(redop, root, algbw, busbw)
+            table.figures.take(at, int(words[0]), values[0], algbw, busbw)
             table.largest = max(table.largest, int(words[0]))
             if table.deviations and wrong is not None:
                 wrong = _is_beyond(wrong, words[2], table.ranks)
@@ -436,10 +491,13 @@ class NcclTestsParser(LogParser):
         if not isinstance(root, dict) or not isinstance(root.get("results"), list):
             log.find("damaged_json", "the JSON holds no results", Verdict.UNPROVEN)
             return False
-        self.document_head(root)
         table = self.document_head(root)
         for entry in root["results"][:2000]:
             self.entry(entry, table)
+        average = root.get("average_bus_bandwidth")
+        self._judge_average(
+            None, number(average.get("bandwidth")) if isinstance(average, dict) else None, table
+        )
         return self.document_end(root)
 
     def document_head(self, root: dict[str, Any]) -> BandwidthTable:
@@ -465,8 +523,24 @@ class NcclTestsParser(LogParser):
             return 0
         if devices and isinstance(devices[0], dict):
             self.log.tag("device", devices[0].get("device_info"))
+        self._take_listed(devices)
         split = any(isinstance(one, dict) and whole(one.get("group")) for one in devices[:100_000])
         return 0 if split else len(devices)
+
+    def _take_listed(self, devices: list[Any]) -> None:
+        """Take the GPUs that the JSON lists."""
+        listed = Devices()
+        for one in devices[:100_000]:
+            rank = whole(one.get("rank")) if isinstance(one, dict) else None
+            if rank is None or not isinstance(one, dict):
+                continue
+            keys = ("pid", "hostname", "device", "bus_id")
+            known = [text_of(one.get(key, ""), 200) for key in keys]
+            # Without host and number of the device nothing is known of its place.
+            unknown = not (known[1] and known[2])
+            where = (known[0], known[1], f"rank {rank}" if unknown else known[2], known[3])
+            listed.take(None, rank, where, text_of(one.get("device_info", ""), 100))
+        self._judge_devices(None, listed)
 
     def document_end(self, root: dict[str, Any]) -> bool:
         """Judge errors and wrong values; return whether the JSON has its last part."""
@@ -511,6 +585,7 @@ class NcclTestsParser(LogParser):
             self.log.find("damaged_json", message, Verdict.UNPROVEN)
             return False
         kind, redop = text_of(entry.get("type"), 20), text_of(entry.get("redop"), 20)
+        table.figures.take(None, int(size), text_of(body.get("time"), 40), algbw, busbw)
         table.take_row(redop, text_of(entry.get("root"), 20), algbw, busbw)
         self.value(1, "", table, {"size_bytes": size, "dtype": kind, "place": place}, algbw, busbw, wrong)
         return True
@@ -545,7 +620,10 @@ class NcclTestsParser(LogParser):
             if not table.fastest:
                 message = "no row has a bandwidth above 0: nothing was exchanged, or too little to measure"
                 self.log.find("no_bandwidth", message, Verdict.UNPROVEN)
-            if table.contradicts(name):
+            contradictions = list(table.figures.contradictions(name, _factor(name, table.ranks)))
+            for line, message in contradictions:
+                self.log.find("busbw_contradicts", message, Verdict.UNPROVEN, line=line)
+            if table.contradicts(name) and not contradictions:
                 lowest, highest = table.ratios
                 ranks = f" of {table.ranks} ranks" if table.ranks else ""
                 message = f"busbw is {lowest:.3g} to {highest:.3g} times algbw, which is not {name}'s{ranks}"

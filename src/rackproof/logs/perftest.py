@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -47,6 +48,7 @@ _ERROR = re.compile(
 _VERBS = {"RDMA_Write": "write", "RDMA_Read": "read", "Send": "send", "Atomic": "atomic"}
 # perftest's "MB" is 2**20 bytes (its own message rate times the size confirms it).
 _TO_GBIT = {"MB/sec": 8 * 2**20 / 1e9, "MiB/sec": 8 * 2**20 / 1e9, "Gb/sec": 1.0}
+_FEWEST_SIZES, _FEWEST_ROWS, _LAST_POWER, _LARGEST_PACKET = 2, 5, 23, 4096
 MAX_ROWS = 1000
 MAX_JSON = 1 << 20
 _JSON_LATENCIES = ("t_avg", "t_min", "t_max", "t_typical", "t_stdev")
@@ -64,6 +66,8 @@ class _Column:
     """Whether the test is about this column: the worst row is that with its worst value."""
     not_measured: bool = False
     """Whether 0 stands for what was not measured."""
+    counts: bool = False
+    """Whether it is the number of iterations: of none nothing was measured."""
 
 
 _HIGHER, _LOWER = Direction.HIGHER, Direction.LOWER
@@ -86,6 +90,7 @@ def _column(words: str) -> _Column:
     if name.startswith("99"):
         return _Column("_p" + name.split("%")[0].replace(".", "_"), unit, 1.0, _LOWER)
     others = {
+        "#iterations": _Column(counts=True),
         "tps average": _Column("_rate", "1/s", 1.0, _HIGHER),
         "CPU_Util": _Column("_cpu_utilisation", "%"),
     }
@@ -148,6 +153,8 @@ class PerftestParser(LogParser):
         """Tables that ended since none was open."""
         self.rows_since = 0
         """Rows since the last header: the same rule is above it, and only below a row it is the end."""
+        self.longest = 0
+        """The most rows below one header."""
         self.rule_at = 0
         """Line of a rule that is an end unless the next line is a heading."""
         self.document: bytearray | None = None
@@ -268,9 +275,13 @@ class PerftestParser(LogParser):
             )
             return
         self.rows_since += 1
+        self.longest = max(self.longest, self.rows_since)
         self.rows_open += 1
         values = []
         for column, word in zip(columns, words, strict=True):
+            if column.counts and not (number(word) or 0) > 0:
+                message = f"a row of {word} iterations: nothing was measured"
+                self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
             if column.suffix is None:
                 continue
             value = number(word)
@@ -316,21 +327,49 @@ class PerftestParser(LogParser):
             self.log.marks_as_findings(self.log.line_after_last if found else None)
             return self.log.parsed(self.format, Verdict.PASS if found else Verdict.UNPROVEN, found)
         self._close()
-        measurements: list[Measurement] = []
-        for (name, both, device, level, size), row in sorted(
-            self.rows.items(), key=lambda one: (*one[0][:4], int(one[0][4]))
-        ):
-            labels = {"size_bytes": size}
-            # Only where it tells rows apart: references of one device name none.
-            labels |= {"device": device} if len(self.devices) > 1 and device else {}
-            labels |= {"service_level": level} if level else {}
-            labels |= {"bidirectional": both} if both else {}
-            for column, value in sorted(row.values, key=lambda one: not one[0].main):
-                measurements.append(
-                    self.measure(
-                        f"{name}{column.suffix}", value, column.unit, column.direction, row.at, labels=labels
-                    )
-                )
+        measurements = [one for key in sorted(self.rows, key=_in_order) for one in self._of_row(key)]
+        self._judge_sizes()
+        proven = self._tables_ended()
+        self.log.marks_as_findings(self.log.line_after_last if proven else None)
+        return self.log.parsed(self.format, Verdict.PASS if proven else Verdict.UNPROVEN, measurements)
+
+    def _of_row(self, key: tuple[str, ...]) -> Iterator[Measurement]:
+        """Yield the measurements of one size, that which the test is about first."""
+        name, both, device, level, size = key
+        row = self.rows[key]
+        labels = {"size_bytes": size}
+        # Only where it tells rows apart: references of one device name none.
+        labels |= {"device": device} if len(self.devices) > 1 and device else {}
+        labels |= {"service_level": level} if level else {}
+        labels |= {"bidirectional": both} if both else {}
+        for column, value in sorted(row.values, key=lambda one: not one[0].main):
+            yield self.measure(
+                f"{name}{column.suffix}", value, column.unit, column.direction, row.at, labels=labels
+            )
+
+    def _judge_sizes(self) -> None:
+        """Find sizes that are missing: a table of several is that of ``-a``, from 2 bytes to 2^23 in doubles.
+
+        Datagrams end at the size of a packet.
+        """
+        if self.tables > 1 and self.longest < _FEWEST_ROWS:
+            return  # several runs of a size each, whose sizes somebody chose
+        tests: dict[tuple[str, ...], list[int]] = {}
+        for key in sorted(self.rows, key=_in_order):
+            tests.setdefault(key[:4], []).append(int(key[4]))
+        for key, sizes in tests.items():
+            if len(sizes) < _FEWEST_SIZES or any(size & (size - 1) for size in sizes):
+                continue
+            whole = {1 << power for power in range(1, _LAST_POWER + 1)}
+            if sizes[-1] <= _LARGEST_PACKET:
+                whole = {size for size in whole if size <= sizes[-1]}
+            missing = sorted(whole - set(sizes))
+            if missing:
+                message = f"{key[0]} has no row for {', '.join(map(str, missing[:4]))} bytes"
+                self.log.find("rows_missing", message, Verdict.UNPROVEN)
+
+    def _tables_ended(self) -> bool:
+        """Whether there is a table, and each one has its end; note what is missing."""
         if self.tables > self.titles:
             message = "a table without the heading that says which test it is of"
             self.log.find("no_heading", message, Verdict.UNPROVEN)
@@ -339,5 +378,9 @@ class PerftestParser(LogParser):
         proven = bool(self.rows) and self.tables > 0 and self.open <= 0
         if not proven:
             self.log.find("cut_off", "the table has no end", Verdict.UNPROVEN, line=max(1, self.log.lines))
-        self.log.marks_as_findings(self.log.line_after_last if proven else None)
-        return self.log.parsed(self.format, Verdict.PASS if proven else Verdict.UNPROVEN, measurements)
+        return proven
+
+
+def _in_order(key: tuple[str, ...]) -> tuple[tuple[str, ...], int]:
+    """Return what rows are sorted by: test, direction, device and service level, then size."""
+    return key[:4], int(key[4])

@@ -19,7 +19,7 @@ import re
 from typing import ClassVar
 
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
-from rackproof.logs._reading import Curve, Log, LogParser, number
+from rackproof.logs._reading import Curve, Log, LogParser, Steps, number
 
 _STEP = re.compile(
     r"^(\d{1,12})\s+images/sec:\s+(\S{1,30})\s+\+/-\s+\S{1,30}\s+\(jitter = [^)]{1,30}\)"
@@ -63,6 +63,7 @@ class TfCnnParser(LogParser):
         self.total: tuple[float, int] | None = None
         self.totals = 0
         self.last_step_at = 0
+        self.steps = Steps()
         self.slowest, self.fastest = math.inf, 0.0
         """Of the speeds that steps state."""
         self.clock: tuple[float, float, float, float] | None = None
@@ -151,6 +152,7 @@ class TfCnnParser(LogParser):
         # One rank's curve is enough; those of several would be mixed into one.
         if self.rank == self.first_rank:
             self.last_step_at = at
+            self.steps.take(step, at)
             self.slowest, self.fastest = min(self.slowest, speed), max(self.fastest, speed)
             if found["time"]:
                 first = (step, float(found["time"])) if self.clock is None else self.clock[:2]
@@ -255,7 +257,19 @@ class TfCnnParser(LogParser):
         if not (math.isfinite(value) and value > 0):
             return False
         self._compare_with_steps(value, at)
+        self._judge_steps(at)
         return True
+
+    def _judge_steps(self, at: int) -> None:
+        """Find steps that are missing, or that are not those that were asked for."""
+        if (self.totals > 1 and len(self.ranks) < 2) or "damaged_line" in self.log.findings:
+            return  # several runs, whose steps begin again; or a step is known to be lost
+        if problem := self.steps.problem("steps"):
+            self.log.find("rows_missing", problem[0], Verdict.UNPROVEN, line=problem[1])
+        asked, last = number(self.log.tags.get("num_batches")), self.steps.last
+        if asked is not None and last is not None and not last <= asked < last + max(1.0, self.steps.usual):
+            message = f"the last step is {last:g}, and {asked:g} batches were asked for"
+            self.log.find("rows_missing", message, Verdict.UNPROVEN, line=at)
 
     def _compare_with_steps(self, total: float, at: int) -> None:
         """Find a total that the steps contradict, by the speeds that they state and by their clock."""

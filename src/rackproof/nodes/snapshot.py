@@ -48,8 +48,8 @@ from rackproof.core.untrusted import (
     text_at,
 )
 from rackproof.logs._nvidia_smi import inforom_address
-from rackproof.logs.nvidia_smi import lines_beside, read_gpu_texts
 from rackproof.logs.declared_lines import DeclaredLines
+from rackproof.logs.nvidia_smi import lines_beside, read_gpu_texts
 from rackproof.nodes.facts import node_from_facts
 from rackproof.nodes.kernel_log import (
     HardwareEvent,

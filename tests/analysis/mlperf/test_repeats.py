@@ -15,7 +15,9 @@ import pytest
 from rackproof import logs
 from rackproof.analysis.mlperf.repeats import RunTrace, compare_runs, trace_of_events
 from rackproof.analysis.mlperf.score import FolderScore, score_folder
+from rackproof.analysis.mlperf.worker import described_gpus
 from rackproof.core.records import Verdict
+from rackproof.core.training_limits import fastest_possible
 
 from .samples import START_MS, event, fill, result, write
 
@@ -32,11 +34,15 @@ def long_result(number: int = 0, *, seed: int | None = None, minutes: float = 10
     for part in range(1, 19):
         at = start + round(step * part + own.uniform(-200, 200))
         inner.append(
-            event(at, "tracked_stats", {"train_loss": own.uniform(4, 6), "throughput": 8.0 + own.random()})
+            event(
+                at, "tracked_stats", {"train_loss": own.uniform(4, 6), "throughput": 5.6 + own.random() / 3}
+            )
         )
         if part % 3 == 0 and part > 9:
             count = round(3456 * part / 20 / 8) * 8
+            inner.append(event(at + 5, "eval_start", samples_count=count))
             inner.append(event(at + 5, "eval_accuracy", 0.93 + own.random() / 50, samples_count=count))
+            inner.append(event(at + 5, "eval_stop", samples_count=count))
     cut = next(index for index, line in enumerate(lines) if '"block_stop"' in line)
     lines = [*lines[:cut], *inner, *lines[cut:]]
     return [line.replace('"value": 0.92,', f'"value": {0.92 - own.random() / 100},') for line in lines]
@@ -553,3 +559,43 @@ def test_copies_by_another_clock_and_with_other_seeds_are_one_run(
     }
     genuine_ones = [trace_of_lines(str(n), long_result(n, minutes=10 + n / 50)) for n in range(10)]
     assert list(compare_runs(genuine_ones, ruleset="5.1.0", usage="training")) == []
+@pytest.mark.parametrize(
+    ("model", "gpus", "factor", "found"),
+    [
+        ("llama31_8b", ("NVIDIA B200-SXM-180GB", 8), 0.4, False),
+        ("llama31_8b", ("NVIDIA B200-SXM-180GB", 8), 1.1, True),
+        ("llama2_70b_lora", ("NVIDIA Blackwell Ultra GPU (GB300)", 72), 1.1, True),
+        ("flux1", ("NVIDIA H200-SXM5-141GB", 8), 2.0, True),
+        ("flux1", ("TPU-v4", 8), 2.0, False),
+        ("a_new_one", ("NVIDIA H200-SXM5-141GB", 8), 2.0, False),
+    ],
+)
+def test_no_run_is_faster_than_its_gpus_can_be(
+    model: str, gpus: tuple[str, int], factor: float, found: bool
+) -> None:
+    bound = fastest_possible(model, *gpus) or 1000.0
+    samples = bound * factor * 600
+    run = RunTrace("result_0.txt", model, start=0.0, stop=600.0)
+    run.seeds, run.amount_kind = {"1"}, "samples_count"
+    run.amounts = [(200.0, samples / 3), (400.0, samples / 1.5), (600.0, samples)]
+    codes = [one.message for one in compare_runs([run], ruleset="5.1.0", usage="training", gpus=gpus)]
+    assert any("at their peak" in one for one in codes) is found
+    stated = RunTrace("result_1.txt", model, start=0.0, stop=1e6, throughput=bound * factor)
+    codes = [one.message for one in compare_runs([stated], ruleset="5.1.0", usage="training", gpus=gpus)]
+    assert any("at their peak" in one for one in codes) is found
+
+
+def test_a_rounds_folder_says_what_its_system_is(tmp_path: Path) -> None:
+    folder = tmp_path / "Org/results/rack/llama31_8b"
+    description = tmp_path / "Org/systems/rack.json"
+    folder.mkdir(parents=True)
+    description.parent.mkdir()
+    assert described_gpus(folder) is None
+    content = {"number_of_nodes": "18", "accelerators_per_node": "4", "accelerator_model_name": "GB300"}
+    description.write_text(json.dumps(content))
+    assert described_gpus(folder) == ("GB300", 72)
+    for key in content:
+        description.write_text(json.dumps({**content, key: None}))
+        assert described_gpus(folder) is None
+    description.write_text("[]")
+    assert described_gpus(folder) is None

@@ -22,6 +22,7 @@ from typing import Any
 
 from rackproof.analysis.mlperf.published import find_published
 from rackproof.core.records import Finding, Source, Verdict
+from rackproof.core.training_limits import fastest_possible
 
 SAME_TIMES = 0.8
 """Two runs share at most 0.62 of the moments of their events (unet3d on a TPU; since round 2.1, 0.45)."""
@@ -219,19 +220,22 @@ def _seed_text(value: Any) -> str:
 # -- what is found ------------------------------------------------------------------------------------
 
 
-def compare_runs(traces: Sequence[RunTrace], *, ruleset: str, usage: str) -> list[Finding]:
+def compare_runs(
+    traces: Sequence[RunTrace], *, ruleset: str, usage: str, gpus: tuple[str, int] | None = None
+) -> list[Finding]:
     """Return what shows that the runs are not as many runs, or could not take as little time.
 
     Args:
         traces: One for every run that the logs show, also for those that failed.
         ruleset: The rules of the round.
         usage: ``training`` or ``hpc``.
+        gpus: Name and number of the system's GPUs, where its description is at hand.
     """
     findings = [*_seed_findings(traces, usage, _version(ruleset)), *_system_findings(traces)]
     findings += _node_count_findings(traces)
     scoring = [trace for trace in traces if trace.scores]
     for trace in scoring:
-        findings += _speed_findings(trace)
+        findings += _speed_findings(trace, gpus)
     findings += _pace_findings(scoring)
     for first, second in combinations(traces, 2):
         findings += _pair_findings(first, second)
@@ -322,15 +326,29 @@ def _seed_findings(traces: Sequence[RunTrace], usage: str, version: tuple[int, .
     return findings
 
 
-def _speed_findings(trace: RunTrace) -> Iterator[Finding]:
+def _speed_findings(trace: RunTrace, gpus: tuple[str, int] | None = None) -> Iterator[Finding]:
     """Yield what shows that the run took longer than from its run_start to its run_stop."""
     if trace.early is not None:
         key, seconds = trace.early
         message = f"{key} is {seconds:.3f} s earlier than run_start: the duration is unknown"
         yield _unproven("training_before_run_start", message, trace.file)
+    yield from _beyond_gpus(trace, gpus)
     for limit, what in _limits(trace):
         message = f"{trace.seconds:.3f} s from run_start to run_stop are too few: {what}"
         if trace.seconds > 0 and limit:
+            yield _unproven("implausible_speed", message, trace.file)
+
+
+def _beyond_gpus(trace: RunTrace, gpus: tuple[str, int] | None) -> Iterator[Finding]:
+    """Yield speeds, of the run and as its log states them, that its GPUs cannot have."""
+    bound = fastest_possible(trace.benchmark, *gpus) if gpus is not None else None
+    for what, speed in (("trained", _samples_per_second(trace)), ("states", trace.throughput)):
+        if bound is not None and gpus is not None and speed and speed >= bound:
+            name, count = gpus
+            message = (
+                f"{what} {speed:.4g} samples/s, and {count} of {name[:80]} reach less than {bound:.4g} "
+                f"samples/s of {trace.benchmark} at their peak"
+            )
             yield _unproven("implausible_speed", message, trace.file)
 
 

@@ -125,7 +125,7 @@ def check_logs(job: Mapping[str, Any], progress: Callable[[int, int, str], None]
             for run, amount in zip(runs, converged, strict=True)
         ]
     findings += score_lacks(traces)
-    findings += compare_runs(traces, ruleset=task.ruleset, usage=task.usage)
+    findings += compare_runs(traces, ruleset=task.ruleset, usage=task.usage, gpus=described_gpus(folder))
     findings += date_findings(traces, round_period(task.ruleset), datetime.now(UTC))
     if rcp.applies and complete and not any(one.code in ("same_seed", "no_seed") for one in findings):
         findings += _check_seeds(task)
@@ -192,6 +192,25 @@ def _check_run(task: _Task, index: int, cleaned: CleanedLog) -> tuple[RunScore, 
         global_batch_size=_number(values.get("global_batch_size")),
     )
     return run, remarks
+
+
+def described_gpus(folder: Path) -> tuple[str, int] | None:
+    """Return name and number of a published system's GPUs, None where its description is not at hand.
+
+    A round keeps ``results/SYSTEM/BENCHMARK`` beside ``systems/SYSTEM.json``.
+    """
+    if len(folder.parents) < 3:
+        return None
+    file = folder.parents[2] / "systems" / f"{folder.parent.name}.json"
+    try:
+        content = json.loads(read_file(file, 1 << 20))
+        nodes, each = (_number(content.get(key)) for key in ("number_of_nodes", "accelerators_per_node"))
+        name = content.get("accelerator_model_name")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return None
+    if not isinstance(name, str) or not nodes or not each or not 0 < nodes * each < 1e7:
+        return None
+    return safe_text(name, 200), round(nodes * each)
 
 
 def _trace_run(task: _Task, index: int, log: Path, run: RunScore) -> tuple[RunTrace, list[Finding]]:

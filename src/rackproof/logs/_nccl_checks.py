@@ -1,0 +1,188 @@
+"""What the figures, sizes and devices of one run of nccl-tests say of each other. No I/O."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+_HALF_DIGIT = 0.006
+"""Bandwidths are printed with two decimals."""
+_AGREE = 0.002
+_AVERAGES_AGREE = 0.01
+_MOST_SIZES = 10_000
+_MOST_KINDS = 256
+_MOST_RANKS = 100_000
+_SIZE_IS_ALL = frozenset(
+    {
+        "all_reduce",
+        "all_gather",
+        "reduce_scatter",
+        "alltoall",
+        "broadcast",
+        "reduce",
+        "sendrecv",
+        "gather",
+        "scatter",
+    }
+)
+"""Collectives whose algbw is the size that is printed by the time; that of alltoallv differs by rank."""
+
+
+@dataclass(slots=True)
+class Figures:
+    """What the rows of one table add up to."""
+
+    total: float = 0.0
+    count: int = 0
+    ratios: tuple[float, float] = (0.0, math.inf)
+    """Between these busbw/algbw is in every row, given how both are rounded."""
+    ratios_differ: int | None = None
+    """Line of the first row in which it is another one."""
+    off_time: tuple[int | None, str] | None = None
+    """Line and words of the first row whose algbw is not its size by its time."""
+    of_kind: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    """Rows by data type, reduction and root."""
+
+    def take(self, at: int | None, size: int, time: str, algbw: float, busbw: float) -> None:
+        """Take the figures of one size in one place, the time as it is printed, in microseconds."""
+        if not (math.isfinite(algbw) and math.isfinite(busbw)):
+            return
+        self.total += busbw
+        self.count += 1
+        self._take_ratio(at, algbw, busbw)
+        if self.off_time is None and (by_time := _by_time(size, time)) is not None:
+            least, most = by_time
+            if not least <= algbw <= most:
+                self.off_time = (
+                    at,
+                    f"{size} bytes in {time} us are {least:.2f} to {most:.2f} GB/s, not {algbw:g}",
+                )
+
+    def _take_ratio(self, at: int | None, algbw: float, busbw: float) -> None:
+        if algbw <= 2 * _HALF_DIGIT:
+            return
+        low = (busbw - _HALF_DIGIT) / (algbw + _HALF_DIGIT) * (1 - _AGREE)
+        high = (busbw + _HALF_DIGIT) / (algbw - _HALF_DIGIT) * (1 + _AGREE)
+        lowest, highest = max(self.ratios[0], low), min(self.ratios[1], high)
+        if lowest > highest:
+            self.ratios_differ = self.ratios_differ or at or 1
+        else:
+            self.ratios = lowest, highest
+
+    def take_row(self, kind: tuple[str, str, str]) -> None:
+        """Count a row by its data type, reduction and root."""
+        if kind in self.of_kind or len(self.of_kind) < _MOST_KINDS:
+            self.of_kind[kind] = self.of_kind.get(kind, 0) + 1
+
+    def contradictions(self, name: str, factor: float) -> Iterator[tuple[int | None, str]]:
+        """Yield what in the rows contradicts itself, with its line.
+
+        Args:
+            name: The collective.
+            factor: busbw/algbw of the collective, 0 where it is not known.
+        """
+        if self.ratios_differ is not None:
+            yield self.ratios_differ, "busbw by algbw is another number in one row than in the others"
+        elif factor and not self.ratios[0] <= factor <= self.ratios[1]:
+            low, high = self.ratios
+            yield (
+                None,
+                f"busbw is {low:.4g} to {high:.4g} times algbw, and {name} makes it {factor:.4g} times",
+            )
+        if self.off_time is not None and name in _SIZE_IS_ALL:
+            yield self.off_time
+
+    def other_average(self, stated: float) -> float | None:
+        """Return the average of the rows where another one is stated."""
+        if not self.count:
+            return None
+        average = self.total / self.count
+        agree = math.isclose(average, stated, rel_tol=_AVERAGES_AGREE, abs_tol=_HALF_DIGIT)
+        return None if agree else average
+
+    def missing_rows(self, sizes: int) -> str:
+        """Return in words what is missing of the sizes that were asked for, "" where there is nothing."""
+        for kind, rows in self.of_kind.items():
+            # The same sizes may be measured several times.
+            if sizes and rows % sizes:
+                named = " ".join(one for one in kind if one)
+                return f"{rows} rows of {named}, and {sizes} sizes were asked for"
+        return ""
+
+
+def _by_time(size: int, time: str) -> tuple[float, float] | None:
+    """Return the least and the most GB/s of so many bytes in a printed time; None where that is not known."""
+    try:
+        seconds = float(time)
+    except ValueError:
+        return None
+    half = 0.51 * 10.0 ** -len(time.partition(".")[2])
+    if not 0 < seconds < math.inf:
+        return 0.0, _HALF_DIGIT
+    least = size / 1e3 / (seconds + half)
+    most = size / 1e3 / (seconds - half) if seconds > half else math.inf
+    return least * (1 - _AGREE) - _HALF_DIGIT, most * (1 + _AGREE) + _HALF_DIGIT
+
+
+def count_sizes(least: int, most: int, step: int, *, is_factor: bool) -> int:
+    """Return how many sizes a run goes through; 0 where that is not known, or beyond all bounds."""
+    if least <= 0 or most < least:
+        return 0
+    if least == most:
+        return 1
+    if is_factor:
+        count, size = 0, least
+        while step > 1 and size <= most and count < _MOST_SIZES:
+            count, size = count + 1, size * step
+        return count if count < _MOST_SIZES else 0
+    count = (most - least) // step + 1 if step > 0 else 0
+    return count if count < _MOST_SIZES else 0
+
+
+@dataclass(slots=True)
+class Devices:
+    """The ranks and GPUs that one run of the program lists."""
+
+    per_process: int = 0
+    """GPUs of each process: threads by GPUs of a thread."""
+    ranks: set[int] = field(default_factory=set)
+    places: dict[tuple[str, ...], int] = field(default_factory=dict)
+    names: dict[str, int] = field(default_factory=dict)
+    twice: tuple[int, int, int | None] | None = None
+    """Two ranks on one GPU, and the line of the second."""
+
+    def take(self, at: int | None, rank: int, where: tuple[str, str, str, str], name: str) -> None:
+        """Take one rank: process, host, number of the device, and its place on the bus.
+
+        A place without a domain (``0x1b``) is shared by GPUs of one host: then the number that the process
+        has for its GPU tells them apart.
+        """
+        pid, host, device, bus = where
+        key = (host, bus.lower()) if bus.count(":") >= 2 or ":" in bus else (host, pid, device)
+        # A host that has no name of its own may be any of several.
+        key = (*key, pid) if host in ("localhost", "") else key
+        if len(self.ranks) < _MOST_RANKS:
+            if self.twice is None and key in self.places and self.places[key] != rank:
+                self.twice = self.places[key], rank, at
+            self.places.setdefault(key, rank)
+            self.ranks.add(rank)
+        if name.strip() and len(self.names) < _MOST_KINDS:
+            self.names.setdefault(name.strip(), rank)
+
+    def contradictions(self) -> Iterator[tuple[int | None, str]]:
+        """Yield what the list of devices lacks, or says twice, with its line."""
+        if not self.ranks:
+            return
+        listed, whole = len(self.ranks), max(self.ranks) + 1
+        if listed < whole:
+            missing = next(rank for rank in range(whole) if rank not in self.ranks)
+            yield None, f"rank {missing} of {whole} is not in the list of devices"
+        elif self.per_process and whole % self.per_process:
+            yield None, f"{whole} ranks are listed, and each process has {self.per_process}"
+        if self.twice is not None:
+            first, second, at = self.twice
+            yield at, f"ranks {first} and {second} are on the same GPU"
+        if len(self.names) > 1:
+            names = ", ".join(f"{name[:60]} (rank {rank})" for name, rank in list(self.names.items())[:3])
+            yield None, f"different GPUs: {names}"

@@ -1,0 +1,372 @@
+"""Real logs that say success, and lack a part or say what cannot be: an attacker made them. None passes."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import random
+import re
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from rackproof import logs
+from rackproof.core.records import Verdict
+from rackproof.logs._nccl_checks import count_sizes
+from tests.logs.log_samples import GPU_BURN, MXNET, NVBANDWIDTH, PERFTEST, TF_CNN, mllog, nccl_json
+
+REAL = Path(__file__).parents[1] / "data/real"
+PASS, UNPROVEN, FAIL = Verdict.PASS, Verdict.UNPROVEN, Verdict.FAIL
+
+LORA = "mlperf-5.1/lambda-gb300-n18/llama2_70b_lora/result_1.txt.xz"
+LLAMA = "mlperf-5.1/lambda-gb300-n18/llama31_8b/result_1.txt.xz"
+FLUX = "mlperf-5.1/flux1-sample/result_1.txt.xz"
+MASK = "mlperf-0.6/maskrcnn/DGX1.log"
+SSD = "mlperf-0.6/single_stage_detector/DGX1.log.xz"
+RESNET = "mlperf-0.6/resnet/DGX1.log.xz"
+GNMT = "mlperf-0.6/gnmt/DGX1.log"
+TRANSFORMER = "mlperf-0.6/translation/DGX1.log"
+B200, A100, ALLTOALL = (
+    f"nccl/{name}.txt" for name in ("b200-8gpu-all_reduce", "a100-8gpu-all_reduce", "alltoall")
+)
+BURN = "tools/gpu_burn.log.xz"
+SIZES = "tools/ib_loopback_all_sizes.log"
+TF = "tf_cnn/resnet50-fp32-4gpu.log"
+DIGITS = "mxnet/mxnet_lenet_digits.log"
+BANDWIDTH = "tools/nvbandwidth_results.log"
+
+Change = Callable[[bytes], bytes]
+
+
+def read(name: str) -> bytes:
+    data = (REAL / name).read_bytes()
+    return lzma.decompress(data) if name.endswith(".xz") else data
+
+
+def judged(data: bytes, name: str = "") -> tuple[Verdict, set[str]]:
+    parsed = logs.parse(BytesIO(data), name=name)
+    return parsed.verdict, {one.code for one in parsed.findings if one.verdict is not None}
+
+
+def lines_with(*texts: bytes, first: int = 0, count: int = 1) -> Change:
+    """Leave out so many of the lines that hold all texts, from one of them on."""
+
+    def change(data: bytes) -> bytes:
+        lines = data.splitlines(keepends=True)
+        places = [at for at, line in enumerate(lines) if all(text in line for text in texts)]
+        gone = set(places[first : first + count] if first >= 0 else places[first:][:count])
+        assert gone, texts
+        return b"".join(line for at, line in enumerate(lines) if at not in gone)
+
+    return change
+
+
+def swap(old: bytes, new: bytes, count: int = 1) -> Change:
+    def change(data: bytes) -> bytes:
+        assert re.search(old, data), old
+        return re.sub(old, new, data, count=count)
+
+    return change
+
+
+def cut(first: float, number: int) -> Change:
+    """Cut so many lines out, from a share of the way between run_start and run_stop on."""
+
+    def change(data: bytes) -> bytes:
+        lines = data.splitlines(keepends=True)
+        begin = next(at for at, line in enumerate(lines) if b"run_start" in line)
+        end = next(at for at, line in enumerate(lines) if b"run_stop" in line)
+        at = begin + 1 + round(first * (end - begin))
+        assert at + number < end
+        return b"".join(lines[:at] + lines[at + number :])
+
+    return change
+
+
+def shifted(text: bytes, factor: float) -> Change:
+    """Multiply the numbers behind a text."""
+
+    def change(data: bytes) -> bytes:
+        assert text in data
+        return re.sub(
+            re.escape(text) + rb"([0-9.e+-]+)",
+            lambda found: text + repr(float(found[1]) * factor).encode(),
+            data,
+        )
+
+    return change
+
+
+MLPERF: list[tuple[str, Change, Verdict, str]] = [
+    # The target that the code which wrote the log states.
+    (LORA, lines_with(b'"target_accuracy"'), UNPROVEN, "no_target"),
+    (LLAMA, lines_with(b'"target_accuracy"'), UNPROVEN, "no_target"),
+    (FLUX, lines_with(b'"target_accuracy"'), UNPROVEN, "no_target"),
+    # Values that no run has.
+    (LORA, swap(rb'("eval_accuracy", "value": )0\.92\d*', rb"\g<1>0.0"), UNPROVEN, "impossible_value"),
+    (LORA, swap(rb'("eval_accuracy", "value": )0\.\d*', rb"\g<1>1e-9"), UNPROVEN, "impossible_value"),
+    (LLAMA, swap(rb'("eval_accuracy", "value": )[\d.]+', rb"\g<1>0.0"), UNPROVEN, "impossible_value"),
+    (LLAMA, swap(rb'("eval_accuracy", "value": )[\d.]+', rb"\g<1>-3.1"), UNPROVEN, "impossible_value"),
+    (LLAMA, swap(rb'("eval_accuracy", "value": )[\d.]+', rb"\g<1>1e30"), UNPROVEN, "impossible_value"),
+    (LLAMA, swap(rb'(reduced_train_loss": )[\d.]+', rb"\g<1>1e30"), UNPROVEN, "impossible_value"),
+    (FLUX, swap(rb'("eval_accuracy", "value": )[\d.]+', rb"\g<1>0.1"), UNPROVEN, "impossible_value"),
+    (MASK, swap(rb'("BBOX": )0\.37\d*', rb"\g<1>0.97"), UNPROVEN, "impossible_value"),
+    (SSD, swap(rb'(eval_accuracy: \{"value": )0\.23\d*', rb"\g<1>0.93"), UNPROVEN, "impossible_value"),
+    (GNMT, swap(rb'(eval_accuracy: \{"value": )24\.\d*', rb"\g<1>94.1"), UNPROVEN, "impossible_value"),
+    # Progress that runs backwards, stands still, or jumps.
+    (LORA, swap(rb'(eval_accuracy".*"samples_count": )2\d\d\d', rb"\g<1>100"), UNPROVEN, "course_incomplete"),
+    (
+        LLAMA,
+        swap(rb'(eval_accuracy".*"samples_count": )24624', rb"\g<1>12312"),
+        UNPROVEN,
+        "course_incomplete",
+    ),
+    (
+        FLUX,
+        swap(rb'(eval_accuracy".*"samples_count": )\d+', rb"\g<1>99000000"),
+        UNPROVEN,
+        "course_incomplete",
+    ),
+    (MASK, swap(rb'(eval_accuracy: .*"epoch_num": )5', rb"\g<1>3"), UNPROVEN, "course_incomplete"),
+    (GNMT, swap(rb'(eval_accuracy: .*"epoch_num": )2', rb"\g<1>1"), UNPROVEN, "course_incomplete"),
+    (SSD, swap(rb'(epoch_start: .*"epoch_num": )20\b', rb"\g<1>18"), UNPROVEN, "course_incomplete"),
+    # Halves of pairs, evaluations, epochs.
+    (LORA, lines_with(b'"block_stop"', first=2), UNPROVEN, "course_incomplete"),
+    (LORA, lines_with(b'"eval_start"', first=1), UNPROVEN, "course_incomplete"),
+    (LLAMA, lines_with(b'"block_start"', first=3), UNPROVEN, "course_incomplete"),
+    (LLAMA, lines_with(b'"block_stop"', first=-1), UNPROVEN, "course_incomplete"),
+    (LLAMA, lines_with(b'"eval_accuracy"', first=4), UNPROVEN, "course_incomplete"),
+    (LLAMA, lines_with(b'"eval_accuracy"', first=0), UNPROVEN, "course_incomplete"),
+    (FLUX, lines_with(b'"eval_stop"', first=2), UNPROVEN, "course_incomplete"),
+    (FLUX, lines_with(b'"eval_accuracy"', first=2, count=3), UNPROVEN, "course_incomplete"),
+    (LLAMA, lines_with(b'"train_step_time"', first=40, count=3), UNPROVEN, "course_incomplete"),
+    (MASK, lines_with(b"eval_accuracy", first=5), UNPROVEN, "course_incomplete"),
+    (SSD, lines_with(b"epoch_start", first=20, count=2), UNPROVEN, "course_incomplete"),
+    (SSD, lines_with(b"epoch_stop", first=30), UNPROVEN, "course_incomplete"),
+    (RESNET, lines_with(b"eval_accuracy", first=5), UNPROVEN, "course_incomplete"),
+    (RESNET, lines_with(b"block_start", first=5), UNPROVEN, "course_incomplete"),
+    (GNMT, lines_with(b"eval_accuracy", first=1), UNPROVEN, "course_incomplete"),
+    (TRANSFORMER, lines_with(b"block_stop", first=1), UNPROVEN, "course_incomplete"),
+    # Many lines.
+    (LORA, cut(0.4, 20), UNPROVEN, "course_incomplete"),
+    (LLAMA, cut(0.3, 100), UNPROVEN, "course_incomplete"),
+    (LLAMA, cut(0.61, 100), UNPROVEN, "course_incomplete"),
+    (FLUX, cut(0.1, 60), UNPROVEN, "course_incomplete"),
+    (SSD, cut(0.5, 100), UNPROVEN, "course_incomplete"),
+    (RESNET, cut(0.5, 100), UNPROVEN, "course_incomplete"),
+    # A throughput that the training did not have.
+    (LLAMA, shifted(b'"train_step_time": ', 0.1), UNPROVEN, "steps_contradict"),
+    (FLUX, shifted(b'"train_step_time": ', 0.25), UNPROVEN, "steps_contradict"),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "verdict", "code"), MLPERF)
+def test_a_training_that_lacks_a_part_or_cannot_be_is_no_pass(
+    name: str, change: Change, verdict: Verdict, code: str
+) -> None:
+    data = read(name)
+    assert judged(data)[0] is PASS
+    found, codes = judged(change(data))
+    assert (found, code in codes) == (verdict, True), codes
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("name", [LORA, LLAMA, FLUX])
+def test_lines_cut_out_of_a_training_are_noticed_where_a_part_begins_or_ends_in_them(
+    name: str, seed: int
+) -> None:
+    lines = read(name).splitlines(keepends=True)
+    course = re.compile(rb'"(?:block_st|eval_st|eval_acc)')
+    begin = next(at for at, line in enumerate(lines) if b"run_start" in line)
+    end = next(at for at, line in enumerate(lines) if b"run_stop" in line)
+    chance = random.Random(f"{name}/{seed}")
+    places = [at for at in range(begin + 1, end - 30) if course.search(lines[at])]
+    at = chance.choice(places)
+    found, codes = judged(b"".join(lines[:at] + lines[at + chance.randint(1, 25) :]))
+    assert found in (UNPROVEN, FAIL), codes
+
+
+def test_what_others_train_is_evaluated_as_they_like() -> None:
+    own = mllog(final=0.5).replace(b"llama2_70b_lora", b"my_model").replace(b"768", b"3072")
+    more = own.replace(b'"run_stop"', b'"eval_start"', 1) + own.splitlines()[-1]
+    assert judged(more)[0] is PASS
+    assert judged(own.replace(b'"train_loss": 1.5', b'"train_loss": 1e30'))[0] is PASS
+
+
+NCCL_CASES: list[tuple[str, Change, str]] = [
+    # Time, size and bandwidths.
+    (B200, swap(rb" 180\.6 ", b" 90.30 "), "busbw_contradicts"),
+    (B200, swap(rb"(?m)^    40160460 ", b"    80320920 "), "busbw_contradicts"),
+    (B200, swap(rb"222\.42  389\.23", b"230.42  403.23"), "busbw_contradicts"),
+    (A100, swap(rb"131\.59  230\.29", b"131.59  229.29"), "busbw_contradicts"),
+    (A100, swap(rb" 63896 ", b" 31948 "), "busbw_contradicts"),
+    (ALLTOALL, swap(rb"256\.36  224\.31", b"512.72  448.62"), "busbw_contradicts"),
+    # The average.
+    (B200, swap(rb"397\.767", b"797.767"), "average_contradicts"),
+    (A100, swap(rb"68\.4048", b"70.4048"), "average_contradicts"),
+    (ALLTOALL, swap(rb"58\.6481", b"0.6481"), "average_contradicts"),
+    # Rows.
+    (A100, lines_with(b"  4294967296  "), "rows_missing"),
+    (A100, lines_with(b"     1048576        262144 "), "rows_missing"),
+    (ALLTOALL, lines_with(b"      524288         16384 "), "rows_missing"),
+    (B200, swap(rb"maxBytes 40160460", b"maxBytes 41209036"), "rows_missing"),
+    # Ranks and GPUs.
+    (B200, lines_with(b"Rank  3 "), "devices_contradict"),
+    (B200, lines_with(b"Rank  7 "), "devices_contradict"),
+    (A100, lines_with(b"Rank  0 "), "devices_contradict"),
+    (B200, swap(rb"device  5 \[0xc0\]", b"device  4 [0x9c]"), "devices_contradict"),
+    (A100, swap(rb"device  2 ", b"device  1 "), "devices_contradict"),
+    (B200, swap(rb"(\[0x53\]) NVIDIA B200", rb"\1 NVIDIA A100-SXM4-80GB"), "devices_contradict"),
+    (ALLTOALL, swap(rb"(device  6 \[0x00\]) A100-SXM4-40GB", rb"\1 V100-SXM2-32GB"), "devices_contradict"),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "code"), NCCL_CASES)
+def test_a_table_of_nccl_tests_agrees_with_itself(name: str, change: Change, code: str) -> None:
+    data = read(name)
+    assert judged(data, name)[0] is PASS
+    found, codes = judged(change(data), name)
+    assert (found, code in codes) == (UNPROVEN, True), codes
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ("[0x40]", "[0000:1b:00]", ""),
+        ("device  1 [0x40]", "device  0 [0x1b]", "devices_contradict"),
+        (
+            "Pid 297822 on sys-a21ge-nbrt device  1 [0x40]",
+            "Pid 297823 on sys-a21ge-nbrt device  0 [0x1b]",
+            "",
+        ),
+        ("Pid 297822 on sys-a21ge-nbrt device  1 [0x40]", "Pid 7 on another device  0 [0x1b]", ""),
+    ],
+)
+def test_a_gpu_is_known_by_its_place_or_by_its_process(old: str, new: str, code: str) -> None:
+    # Of GB200 the numbers on the bus are equal in two domains; with a process for each GPU all are device 0.
+    data = read(B200)
+    assert old.encode() in data
+    found, codes = judged(data.replace(old.encode(), new.encode()), B200)
+    assert codes == ({code} if code else set())
+    assert found is (UNPROVEN if code else PASS)
+
+
+def test_two_ranks_at_one_place_with_its_domain_are_on_one_gpu() -> None:
+    data = re.sub(rb"\[0x(..)\]", rb"[0000:\1:00]", read(B200))
+    assert judged(data, B200)[0] is PASS
+    again = data.replace(
+        b"Pid 297822 on sys-a21ge-nbrt device  1 [0000:40:00]",
+        b"Pid 9 on sys-a21ge-nbrt device  0 [0000:1b:00]",
+    )
+    assert judged(again, B200) == (UNPROVEN, {"devices_contradict"})
+
+
+@pytest.mark.parametrize(
+    ("sizes", "count"),
+    [
+        ((8, 128, 2, True), 5),
+        ((8, 100, 2, True), 4),
+        ((8, 8, 2, True), 1),
+        ((10, 50, 10, False), 5),
+        ((1, 0, 2, True), 0),
+    ],
+)
+def test_the_sizes_that_a_run_goes_through_are_counted(sizes: tuple[int, int, int, bool], count: int) -> None:
+    *of, is_factor = sizes
+    assert count_sizes(*of, is_factor=is_factor) == count
+
+
+def listing(*devices: tuple[int, str]) -> dict[str, object]:
+    return {"devices": [{"rank": rank, "device_info": name} for rank, name in devices]}
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"average_bus_bandwidth": {"bandwidth": 400.0, "okay": "true"}}, "average_contradicts"),
+        ({"config": listing((0, "H200"), (2, "H200"))}, "devices_contradict"),
+        ({"config": listing((1, "H200"))}, "devices_contradict"),
+        ({"config": listing((0, "H200"), (1, "A100"))}, "devices_contradict"),
+    ],
+)
+def test_the_json_of_nccl_tests_agrees_with_itself(change: dict[str, object], code: str) -> None:
+    found, codes = judged(nccl_json(**change))
+    assert (found, code in codes) == (UNPROVEN, True), codes
+
+
+def test_a_time_in_json_that_contradicts_its_bandwidth() -> None:
+    document = json.loads(nccl_json())
+    document["results"][0]["out_of_place"]["time"] = 1.0
+    assert judged(json.dumps(document).encode()) == (UNPROVEN, {"busbw_contradicts"})
+
+
+def last_progress(change: Change) -> Change:
+    """Change what stands before the end of the last progress line."""
+
+    def changed(data: bytes) -> bytes:
+        at = max(data.rfind(b"\n100.0%"), data.rfind(b"\r100.0%"))
+        return data[: at + 1] + change(data[at + 1 :])
+
+    return changed
+
+
+def without(row: bytes, total: bytes, new: bytes) -> Change:
+    """Leave out a row of a matrix, and make the sum fit."""
+    return lambda data: lines_with(row)(data).replace(total, new)
+
+
+TOOLS: list[tuple[bytes, Change, Verdict, str]] = [
+    (GPU_BURN, swap(rb"100\.0%", b"55.0%"), UNPROVEN, "cut_off"),
+    (GPU_BURN, lines_with(b"100.0%"), UNPROVEN, "cut_off"),
+    (read(BURN), swap(rb"100\.0%", b"99.4%", 0), UNPROVEN, "cut_off"),
+    (GPU_BURN, swap(rb"\(16842 Gflop", b"(12842 Gflop"), Verdict.DEGRADED, "gpu_slow"),
+    (GPU_BURN, swap(rb"\(16942 Gflop", b"(1694 Gflop"), FAIL, "gpu_slow"),
+    (read(BURN), last_progress(swap(rb"\(\d+ Gflop", b"(7000 Gflop")), FAIL, "gpu_slow"),
+    (TF_CNN, swap(rb"Num batches: 100", b"Num batches: 1000"), UNPROVEN, "rows_missing"),
+    (TF_CNN, swap(rb"Num batches: 100", b"Num batches: 50"), UNPROVEN, "rows_missing"),
+    (read(TF), lines_with(b"images/sec: 1281.0"), UNPROVEN, "rows_missing"),
+    (read(TF), lines_with(b"images/sec: 12", first=9, count=2), UNPROVEN, "rows_missing"),
+    (read(TF), swap(rb"(?m)^50\t", b"20\t"), UNPROVEN, "rows_missing"),
+    (MXNET, lines_with(b"Epoch[0]", count=5), UNPROVEN, "rows_missing"),
+    (MXNET, swap(rb"Batch \[50-100\]", b"Batch [50-40]"), UNPROVEN, "rows_missing"),
+    (read(DIGITS), lines_with(b"Epoch[3]", count=99), UNPROVEN, "rows_missing"),
+    (read(DIGITS), lines_with(b"Epoch[2] Batch [5-10]"), UNPROVEN, "rows_missing"),
+    (PERFTEST, swap(rb"65536      5000", b"65536      0   "), UNPROVEN, "impossible_value"),
+    (read(SIZES), swap(rb"(?m)^(1024 +)\d+", rb"\g<1>0"), UNPROVEN, "impossible_value"),
+    (read(SIZES), lines_with(b"2048       2000"), UNPROVEN, "rows_missing"),
+    (read(SIZES), lines_with(b"4194304    "), UNPROVEN, "rows_missing"),
+    (read(SIZES), lines_with(b"2          2000"), UNPROVEN, "rows_missing"),
+    (NVBANDWIDTH, without(b" 1    396", b" 790.00", b" 394.00"), UNPROVEN, "rows_missing"),
+    (NVBANDWIDTH, without(b" 0       N/A", b" 790.00", b" 396.00"), UNPROVEN, "rows_missing"),
+    (NVBANDWIDTH, swap(rb" 790\.00", b" 795.00"), UNPROVEN, "sum_mismatch"),
+    (NVBANDWIDTH, swap(rb"         0         1\n", b"         0         2\n"), UNPROVEN, "rows_missing"),
+    (read(BANDWIDTH), without(b" 0    369.36", b"1985.60", b"934.81"), UNPROVEN, "rows_missing"),
+]
+
+
+@pytest.mark.parametrize(("data", "change", "verdict", "code"), TOOLS)
+def test_a_tool_that_lacks_a_part_is_no_pass(
+    data: bytes, change: Change, verdict: Verdict, code: str
+) -> None:
+    assert judged(data)[0] is PASS
+    found, codes = judged(change(data))
+    assert (found, code in codes) == (verdict, True), codes
+
+
+def test_runs_of_a_size_each_are_no_table_of_all_sizes() -> None:
+    sizes = [PERFTEST.replace(b"65536", size) for size in (b"65536", b"4194304", b"8388608")]
+    assert judged(b"done\n".join(sizes))[0] is PASS
+
+
+def test_a_training_that_goes_on_from_an_epoch_begins_with_it() -> None:
+    later = MXNET.replace(b"Epoch[1]", b"Epoch[8]").replace(b"Epoch[0]", b"Epoch[7]")
+    asked = later.replace(b"num_epochs=2", b"load_epoch=7, num_epochs=9")
+    assert judged(asked)[0] is PASS
+    assert judged(later.replace(b"num_epochs=2", b"num_epochs=9"))[0] is UNPROVEN
+
+
+def test_gpus_of_two_models_are_not_compared() -> None:
+    mixed = GPU_BURN.replace(b"GPU 1: NVIDIA H200", b"GPU 1: NVIDIA A2").replace(b"(16842", b"(842")
+    assert judged(mixed)[0] is PASS
