@@ -40,6 +40,8 @@ ALLOWED_SKIPS = (
     "this machine has nvidia-smi",
     # `make prove SUITE=proofs` needs them.
     "four provisioned nodes are needed",
+    # It is never committed, and CI's machine need not reach its repository.
+    "no archive of tf_cnn_benchmarks",
 )
 """How the reasons begin that a test may be skipped for in CI. A skip for any other reason fails there."""
 
@@ -164,3 +166,20 @@ def torch_python(root: Path) -> str:
 @pytest.fixture(scope="session")
 def mxnet_python(root: Path) -> str:
     return _interpreter(root, "mxnet")
+
+
+@pytest.fixture(scope="session")
+def tensorflow_python(root: Path) -> str:
+    return _interpreter(root, "tensorflow")
+
+
+@pytest.fixture(scope="session")
+def tf_cnn_archive() -> Path:
+    """Return an archive of the real tf_cnn_benchmarks at the commit bench_tf_cnn_ref."""
+    path = os.environ.get("RACKPROOF_TF_CNN_ARCHIVE", "")
+    if not path:
+        pytest.skip(
+            "no archive of tf_cnn_benchmarks: set RACKPROOF_TF_CNN_ARCHIVE to tensorflow/benchmarks at "
+            "the commit bench_tf_cnn_ref (roles/bench)"
+        )
+    return Path(path)

@@ -24,6 +24,7 @@ LOCKS = (
     CONTROLLER,
     "testrack/svc/requirements.txt",
     "workloads/mxnet/requirements.txt",
+    "workloads/tensorflow/requirements.txt",
     "workloads/torch/requirements-cuda.txt",
     "workloads/torch/requirements-no-deps.txt",
     "workloads/torch/requirements.txt",

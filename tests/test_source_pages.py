@@ -30,12 +30,12 @@ from rackproof.core.records import (
     Verdict,
 )
 from rackproof.jobs.bench.planning import make_plan
-from rackproof.logs import FORMATS
+from rackproof.logs import FORMATS, parse_path
 from rackproof.report.study import experiment_table
 from tools import source_pages
 
 PAGES = {
-    "ddl.md": ("rows_ddl", "commands_ddl", "environment_ddl", "experiment_ddl"),
+    "ddl.md": ("rows_ddl", "commands_ddl", "environment_ddl", "experiment_ddl", "program_ddl"),
     "mxnet.md": ("rows_mxnet", "environment_mxnet"),
     "mlperf-0.6.md": ("throughput_06", "minutes_06", "commands_06"),
     "mlperf-5.1.md": ("scores_51", "details_51", "commands_51"),
@@ -128,6 +128,18 @@ def test_every_command_names_a_benchmark_and_its_parameters(root: Path) -> None:
         if parameters:
             assert parameters <= set(known[given["benchmark"]].definition.parameters), command
         assert given.get("benchmark", "tf-cnn") in known
+
+
+def test_what_the_real_tf_cnn_benchmarks_measured_is_in_its_logs(real_logs: Path) -> None:
+    stated = [one for one in source_pages.stated("ddl")["program"] if "log" in one]
+    assert len(stated) == 5
+    for one in stated:
+        parsed = parse_path(real_logs / "tf_cnn_cpu" / one["log"])
+        rate = parsed.measurement("images_per_second")
+        assert rate is not None
+        assert (rate.value, parsed.verdict.value) == (one["rate"], one["verdict"])
+        assert parsed.tags["variables"] == one["way"]
+        assert ("synthetic" in parsed.tags["dataset"]) == (one["images"] == "synthetic")
 
 
 # The 14 fields of an experiment's record.

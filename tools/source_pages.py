@@ -278,6 +278,22 @@ def experiment_ddl() -> str:
     )
 
 
+def program_ddl() -> str:
+    """Return what the real tf_cnn_benchmarks measured."""
+    rows = [
+        [
+            one["where"],
+            one["network"],
+            f"`{one['way']}`",
+            one["images"],
+            f"{one['rate']} images/s",
+            one["verdict"],
+        ]
+        for one in stated("ddl")["program"]
+    ]
+    return table(["where", "network", "variable_update", "images", "measured", "verdict"], rows)
+
+
 # The MXNet document
 
 
@@ -357,6 +373,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "rows_ddl": rows_ddl,
     "commands_ddl": commands_ddl,
     "experiment_ddl": experiment_ddl,
+    "program_ddl": program_ddl,
     "environment_mxnet": environment_mxnet,
     "rows_mxnet": rows_mxnet,
 }

@@ -1,13 +1,21 @@
 #!/usr/bin/env python3
-"""Start tf_cnn_benchmarks by mpirun on the nodes of a run; all ranks write one log, each line with its rank.
+"""Start tf_cnn_benchmarks by mpirun on the nodes of a run; each line of its log has its rank.
 
     rendezvous.py --folder RUN_FOLDER --node-rank 0 --only-first -- mpirun_tf_cnn.py --model resnet50 ...
 
-Standard library only. With --variable-update horovod there is one rank for each GPU; the other ways are
-one process with all GPUs of one node. Host file and rank file are written to the present folder. Nodes
-and interface come from rendezvous.py (RACKPROOF_NODES, GLOO_SOCKET_IFNAME). mpirun reaches the other nodes
-by ssh, which has to work without a password. Exit status: mpirun's; 2 wrong arguments, 9 mpirun, ssh or
-the program is missing.
+Standard library only. How the nodes share their work is --variable-update:
+
+    horovod                                   a rank for each GPU, gradients over MPI or NCCL
+    parameter_server, distributed_replicated  a worker and a parameter server on each node, over gRPC
+    distributed_all_reduce                    a worker on each node, a controller on the first, over gRPC
+    replicated, independent                   one process on one node
+
+Parameter servers, and workers that a controller drives, never end by themselves: a second mpirun holds
+them, and is ended with the workers (its lines begin with `server`). Host file and rank file are written
+to the present folder. Nodes, their addresses and the interface come from rendezvous.py (RACKPROOF_NODES,
+RACKPROOF_ADDRESSES, RACKPROOF_NETWORK, GLOO_SOCKET_IFNAME). mpirun reaches the other nodes by ssh, which
+has to work without a password (role openmpi). Exit status: mpirun's; 2 wrong arguments, 9 mpirun, ssh or
+the program is missing, 1 a server ended before the workers.
 """
 
 from __future__ import annotations
@@ -16,21 +24,33 @@ import argparse
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+import time
 
+EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_CANNOT_LAUNCH = 9
-VARIABLE_UPDATES = (
-    "horovod",
-    "parameter_server",
-    "replicated",
-    "distributed_replicated",
-    "independent",
-    "distributed_all_reduce",
-    "collective_all_reduce",
-)
-"""What tf_cnn_benchmarks knows."""
+PROGRAM = "scripts/tf_cnn_benchmarks/tf_cnn_benchmarks.py"
+"""Where it is in the sources of tensorflow/benchmarks."""
+ONE_NODE = ("replicated", "independent")
+SERVED = {"parameter_server": "ps", "distributed_replicated": "ps", "distributed_all_reduce": "worker"}
+"""The job whose processes serve until they are ended, where there are several nodes."""
+VARIABLE_UPDATES = ("horovod", *SERVED, *ONE_NODE)
+"""What tf_cnn_benchmarks knows, but for what it cannot do."""
+BROKEN_UPDATES = {
+    "collective_all_reduce": "the program itself ends with an AttributeError in all of its last commits"
+}
+FORWARDED = (
+    "NCCL_SOCKET_IFNAME", "NCCL_IB_DISABLE", "GLOO_SOCKET_IFNAME", "RACKPROOF_NODES", "RACKPROOF_FIRST",
+)  # fmt: skip
+CORES = "lscpu --parse=core,socket | grep -v '^#' | sort -u | wc -l"
+"""Rank files count cores, as Open MPI does, and not what each runs at once."""
+WITH_RANK = ("sh", "-c", 'exec "$@" --task_index="$OMPI_COMM_WORLD_RANK"', "rank")
+"""Each process of TensorFlow's own distributed modes has to be given its number."""
+GRACE_S = 10.0
 
 
 class Refusal(Exception):  # noqa: N818  (reads as what it is)
@@ -47,17 +67,37 @@ def parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = arguments.add_argument
-    add("--command", required=True, help="how a rank starts tf_cnn_benchmarks, container and all")
-    add("--gpus", type=int, default=1, help="GPUs of each node; 0 means the CPU, one process a node")
+    add(
+        "--command",
+        default="",
+        help="how a rank starts tf_cnn_benchmarks, container and all; needs no --sources",
+    )
+    add("--sources", default="", help=f"folder with {PROGRAM}, run by the interpreter of this program")
+    add("--gpus", type=int, default=1, help="GPUs of each node; 0 means the CPU")
+    add("--processes", type=int, default=1, help="workers of each node on the CPU (--gpus 0)")
     add("--model", default="resnet50", help="what is trained")
     add("--batch-size", type=int, default=64, help="images a step on each GPU")
     add("--num-batches", type=int, default=100, help="steps that are measured")
+    add("--warmup-batches", type=int, default=0, help="steps before them; 0 leaves it to the program")
     add("--display-every", type=int, default=10, help="steps between two lines")
-    add("--variable-update", default="horovod", help="horovod, replicated, parameter_server, independent ...")
+    add("--variable-update", default="horovod", help=", ".join(VARIABLE_UPDATES))
     add("--precision", choices=("fp32", "fp16"), default="fp32", help="of products")
     add("--data", default="", help="folder of TFRecords; none: synthetic images")
+    add("--port", type=int, default=29500, help="first port of TensorFlow's servers on each node")
     add("--more", default="", help="more options of tf_cnn_benchmarks, as one text")
-    add("--rank-file", choices=("on", "off"), default="off", help="bind each rank to a slot of its node")
+    add(
+        "--transport",
+        choices=("tcp", "ucx", "auto"),
+        default="tcp",
+        help="of MPI; auto leaves it to Open MPI",
+    )
+    add("--ucx-devices", default="", help="UCX_NET_DEVICES, as in mlx5_0:1; empty leaves it to UCX")
+    add(
+        "--rank-file",
+        choices=("on", "off"),
+        default="off",
+        help="bind each rank to its share of its node's cores",
+    )
     add("--btl-tcp-sndbuf", type=int, default=0, help="bytes; 0 leaves it to Open MPI")
     add("--btl-tcp-rcvbuf", type=int, default=0, help="bytes; 0 leaves it to Open MPI")
     add("--btl-tcp-links", type=int, default=0, help="TCP connections between two ranks; 0 leaves it")
@@ -66,61 +106,105 @@ def parser() -> argparse.ArgumentParser:
 
 
 def unknown_update(name: str) -> str:
-    """Say that tf_cnn_benchmarks does not know a way to update variables, and what there is."""
+    """Say that tf_cnn_benchmarks has no such way to update variables, or cannot do it, and what there is."""
     known = f"choose one of {', '.join(VARIABLE_UPDATES)}"
     if any(part in name.lower() for part in ("ddl", "powerai")):
         return (
             f"--variable-update {name}: DDL is IBM's own library, a part of PowerAI, and cannot be had; "
             f"horovod exchanges gradients in the same way; {known}"
         )
+    if name in BROKEN_UPDATES:
+        return f"--variable-update {name}: {BROKEN_UPDATES[name]}; {known}"
     return f"--variable-update {name}: tf_cnn_benchmarks has no such way; {known}"
 
 
-def ranks_of(options: argparse.Namespace, nodes: list[str]) -> int:
-    """Return how many ranks each node has.
+def check_numbers(options: argparse.Namespace) -> None:
+    """Refuse numbers in whose place the program silently takes others, or with which it measures nothing.
+
+    Raises:
+        Refusal: A number is too small.
+    """
+    least = {"gpus": 0, "processes": 1, "batch_size": 1, "num_batches": 1, "display_every": 1, "port": 1024}
+    for name, lowest in least.items():
+        if getattr(options, name) < lowest:
+            option = f"--{name.replace('_', '-')} {getattr(options, name)}"
+            raise Refusal(EXIT_USAGE, f"{option}: it has to be {lowest} at least")
+    if options.display_every > options.num_batches:
+        raise Refusal(
+            EXIT_USAGE,
+            f"--display-every {options.display_every} is more than --num-batches {options.num_batches}: "
+            "the first step alone would be shown",
+        )
+
+
+def workers_of(options: argparse.Namespace, nodes: list[str]) -> int:
+    """Return how many workers (ranks) each node has.
 
     Raises:
         Refusal: The way in which variables are updated does not exist, or knows one node only.
     """
-    if options.variable_update not in VARIABLE_UPDATES:
-        raise Refusal(EXIT_USAGE, unknown_update(options.variable_update))
-    if options.variable_update == "horovod":
-        return max(1, options.gpus)
-    if len(nodes) > 1:
+    way = options.variable_update
+    if way not in VARIABLE_UPDATES:
+        raise Refusal(EXIT_USAGE, unknown_update(way))
+    if options.gpus == 0 and way not in ONE_NODE:
+        return int(options.processes)
+    if way == "horovod":
+        return int(options.gpus)
+    if way in ONE_NODE and len(nodes) > 1:
+        several = ", ".join(one for one in VARIABLE_UPDATES if one not in ONE_NODE)
         raise Refusal(
-            EXIT_USAGE,
-            f"--variable-update {options.variable_update} trains on one node; several nodes need horovod",
+            EXIT_USAGE, f"--variable-update {way} trains on one node; several need one of {several}"
         )
     return 1
 
 
-def write_files(nodes: list[str], each: int) -> None:
-    """Write host file and rank file."""
+def is_served(options: argparse.Namespace, workers: int) -> bool:
+    """Whether TensorFlow's own servers take part: with one worker parameter_server needs none."""
+    way = options.variable_update
+    return way in SERVED and (workers > 1 or way == "distributed_replicated")
+
+
+def core_ranges(cores: int, ranks: int) -> list[str]:
+    """Return the cores of each rank of a node, an equal share; where there are fewer, ranks share one."""
+    share = cores / ranks
+    found = []
+    for rank in range(ranks):
+        first = int(rank * share)
+        last = max(first, int((rank + 1) * share) - 1)
+        found.append(f"{first}-{last}" if last > first else f"{first}")
+    return found
+
+
+def write_files(nodes: list[str], each: int, cores: list[int]) -> None:
+    """Write host file and rank file; without the numbers of cores no rank file."""
     with open("hostfile", "w") as stream:
         stream.writelines(f"{node} slots={each}\n" for node in nodes)
+    if not cores:
+        return
     with open("rankfile", "w") as stream:
         stream.writelines(
-            f"rank {number * each + slot}={node} slot={slot}\n"
+            f"rank {number * each + index}={node} slot={slots}\n"
             for number, node in enumerate(nodes)
-            for slot in range(each)
+            for index, slots in enumerate(core_ranges(cores[number], each))
         )
 
 
-def mpirun(options: argparse.Namespace, nodes: list[str], interface: str) -> list[str]:
-    """Return the command line."""
-    each = ranks_of(options, nodes)
-    words = [
-        "mpirun",
-        "--allow-run-as-root",
-        "--tag-output",
-        "-np",
-        str(each * len(nodes)),
-        "--hostfile",
-        "hostfile",
-    ]
-    words += ["--rankfile", "rankfile"] if options.rank_file == "on" else ["--bind-to", "none"]
-    wanted = {"btl": "tcp,self", "pml": "ob1"}
-    if interface:
+def transport(
+    options: argparse.Namespace, interface: str, network: str
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return Open MPI's parameters and the variables by which MPI takes the run's network."""
+    wanted: dict[str, str] = {}
+    variables: dict[str, str] = {}
+    if options.transport == "tcp":
+        wanted.update({"btl": "tcp,self", "pml": "ob1"})
+    elif options.transport == "ucx":
+        wanted["pml"] = "ucx"
+        if network == "overlay" and interface:
+            # InfiniBand and RoCE would go past the overlay.
+            variables = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": interface}
+        elif options.ucx_devices:
+            variables = {"UCX_NET_DEVICES": options.ucx_devices}
+    if interface and options.transport != "ucx":
         wanted["btl_tcp_if_include"] = interface
     for name in ("btl_tcp_sndbuf", "btl_tcp_rcvbuf", "btl_tcp_links"):
         if getattr(options, name):
@@ -128,70 +212,205 @@ def mpirun(options: argparse.Namespace, nodes: list[str], interface: str) -> lis
     for one in filter(None, (part.strip() for part in options.mca.split(","))):
         name, _, value = one.partition(" ")
         wanted[name] = value.strip()
+    return wanted, variables
+
+
+def mpirun(options: argparse.Namespace, count: int, *, bound: bool) -> list[str]:
+    """Return the words of mpirun before those of the program."""
+    words = ["mpirun", "--allow-run-as-root", "--tag-output", "-np", str(count), "--hostfile", "hostfile"]
+    words += ["--rankfile", "rankfile"] if bound else ["--bind-to", "none"]
+    network = os.environ.get("RACKPROOF_NETWORK", "")
+    wanted, variables = transport(options, os.environ.get("GLOO_SOCKET_IFNAME", ""), network)
     for name, value in wanted.items():
         words += ["--mca", name, value]
-    for name in (
-        "NCCL_SOCKET_IFNAME",
-        "NCCL_IB_DISABLE",
-        "GLOO_SOCKET_IFNAME",
-        "RACKPROOF_NODES",
-        "RACKPROOF_FIRST",
-    ):
+    for name in FORWARDED:
         words += ["-x", name] if name in os.environ else []
-    words += shlex.split(options.command)
+    for name, value in variables.items():
+        words += ["-x", f"{name}={value}"]
+    return words
+
+
+def program(options: argparse.Namespace) -> list[str]:
+    """Return how a rank starts tf_cnn_benchmarks, with what all of its processes are given."""
+    words = shlex.split(options.command) or [sys.executable, os.path.join(options.sources, PROGRAM)]
     words += [
         f"--model={options.model}",
         f"--batch_size={options.batch_size}",
         f"--num_batches={options.num_batches}",
+        f"--display_every={options.display_every}",
+        f"--variable_update={options.variable_update}",
+        f"--num_gpus={1 if options.variable_update == 'horovod' else max(1, options.gpus)}",
     ]
-    words += [f"--display_every={options.display_every}", f"--variable_update={options.variable_update}"]
-    words += [
-        f"--num_gpus={max(1, options.gpus) if each == 1 and options.variable_update != 'horovod' else 1}"
-    ]
+    if options.variable_update == "distributed_all_reduce" and "all_reduce_spec" not in options.more:
+        # The program has no default, and wants one on a single node, too.
+        words += ["--all_reduce_spec=pscpu"]
+    words += [f"--num_warmup_batches={options.warmup_batches}"] if options.warmup_batches else []
     words += ["--device=cpu", "--data_format=NHWC"] if options.gpus == 0 else []
     words += ["--use_fp16=True"] if options.precision == "fp16" else []
     words += ["--data_name=imagenet", f"--data_dir={options.data}"] if options.data else []
     return words + shlex.split(options.more)
 
 
-def check(options: argparse.Namespace, nodes: list[str]) -> None:
-    """Check what mpirun needs, for it says little by itself.
+def cluster(options: argparse.Namespace, addresses: list[str], each: int) -> list[str]:
+    """Return the options that name TensorFlow's servers: on each node one, then its workers, by port."""
+    port = options.port
+    workers = [f"{one}:{port + 1 + index}" for one in addresses for index in range(each)]
+    words = [f"--worker_hosts={','.join(workers)}"]
+    if SERVED[options.variable_update] == "ps":
+        return [*words, f"--ps_hosts={','.join(f'{one}:{port}' for one in addresses)}"]
+    return [*words, f"--controller_host={addresses[0]}:{port}"]
+
+
+def commands(
+    options: argparse.Namespace, nodes: list[str], addresses: list[str]
+) -> tuple[list[str], list[str]]:
+    """Return the command line that trains, and that of the servers beside it (empty where there are none)."""
+    each = workers_of(options, nodes)
+    count = each * len(nodes)
+    bound = options.rank_file == "on"
+    start = program(options)
+    if not is_served(options, count):
+        return [*mpirun(options, count, bound=bound), *start], []
+    start += cluster(options, addresses, each)
+    if SERVED[options.variable_update] == "ps":
+        servers = [
+            *mpirun(options, len(nodes), bound=False),
+            "--map-by",
+            "node",
+            *WITH_RANK,
+            *start,
+            "--job_name=ps",
+        ]
+        return [*mpirun(options, count, bound=bound), *WITH_RANK, *start, "--job_name=worker"], servers
+    servers = [*mpirun(options, count, bound=bound), *WITH_RANK, *start, "--job_name=worker"]
+    return [*mpirun(options, 1, bound=False), *start, "--job_name=controller"], servers
+
+
+def check(options: argparse.Namespace, nodes: list[str]) -> list[int]:
+    """Check what mpirun needs, for it says little by itself; return the cores of each node for a rank file.
 
     Raises:
         Refusal: Something is missing.
     """
     if shutil.which("mpirun") is None:
-        raise Refusal(EXIT_CANNOT_LAUNCH, "mpirun is not installed here: install Open MPI on every node")
-    program = (shlex.split(options.command) or [""])[0]
-    if shutil.which(program) is None:
         raise Refusal(
-            EXIT_CANNOT_LAUNCH, f"{program or 'the command'} is not there: see bench_tf_cnn_command"
+            EXIT_CANNOT_LAUNCH, "mpirun is not installed here: run playbooks/openmpi.yml on the nodes"
+        )
+    start = (shlex.split(options.command) or [sys.executable])[0]
+    path = "" if options.command else os.path.join(options.sources, PROGRAM)
+    if shutil.which(start) is None or (path and not os.path.isfile(path)):
+        raise Refusal(EXIT_CANNOT_LAUNCH, f"{path or start} is not there: see bench_tf_cnn_command")
+    wanted = options.rank_file == "on"
+    cores = [cores_of([], nodes[0])] if wanted else []
+    # Its orted is looked for, and the program: what only one node lacks mpirun reports in many words.
+    look = "command -v orted >/dev/null || { echo 'Open MPI (orted) is not installed there' >&2; exit 1; }"
+    if path:
+        look += (
+            f"; [ -f {shlex.quote(path)} ] || {{ echo {shlex.quote(path + ' is not there')} >&2; exit 1; }}"
         )
     for node in nodes[1:]:
+        remote = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15", node]
         done = subprocess.run(
-            ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15", node, "command -v orted"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
+            [*remote, look], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
         )
         if done.returncode:
-            why = done.stderr.strip().splitlines()[-1:] or ["Open MPI (orted) is not installed there"]
+            why = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
             raise Refusal(EXIT_CANNOT_LAUNCH, f"mpirun does not reach {node} by ssh: {why[0]}")
+        cores += [cores_of(remote, node)] if wanted else []
+    return cores
+
+
+def cores_of(remote: list[str], node: str) -> int:
+    """Return how many cores a node has.
+
+    Raises:
+        Refusal: It does not say.
+    """
+    words = [*remote, CORES] if remote else ["sh", "-c", CORES]
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    said = done.stdout.strip()
+    if done.returncode or not said.isdecimal() or int(said) < 1:
+        raise Refusal(
+            EXIT_CANNOT_LAUNCH, f"{node}: lscpu does not say how many cores it has; take rank_file: off"
+        )
+    return int(said)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End an mpirun, which ends its processes on all nodes."""
+    process.terminate()
+    try:
+        process.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def start(
+    words: list[str], mark: bytes, lock: threading.Lock
+) -> tuple[subprocess.Popen[bytes], threading.Thread]:
+    """Start an mpirun; its lines go into the log whole, marked. Two would write theirs into each other."""
+    process = subprocess.Popen(
+        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+
+    def pass_on() -> None:
+        for line in process.stdout or ():
+            with lock:
+                sys.stdout.buffer.write(mark + line.rstrip(b"\n") + b"\n")
+                sys.stdout.buffer.flush()
+
+    reader = threading.Thread(target=pass_on, daemon=True)
+    reader.start()
+    return process, reader
+
+
+def run_served(words: list[str], servers: list[str]) -> int:
+    """Run workers beside their servers; return mpirun's status."""
+    lock = threading.Lock()
+    # The servers' lines begin as those of the workers do, so they are marked.
+    serving, server_lines = start(servers, b"server ", lock)
+    working, worker_lines = start(words, b"", lock)
+
+    def stop(number: int, _: object) -> None:
+        # They are waited for below.
+        serving.terminate()
+        working.terminate()
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, stop)
+    while working.poll() is None and serving.poll() is None:
+        time.sleep(0.2)
+    early = working.poll() is None
+    for one in (working, serving):
+        if one.poll() is None:
+            end(one)
+    for reader in (worker_lines, server_lines):
+        reader.join(GRACE_S)
+    if early:
+        status = serving.returncode
+        print(f"error: a server ended with status {status} before the workers", file=sys.stderr, flush=True)
+        return EXIT_ERROR
+    return working.returncode if working.returncode >= 0 else 128 - working.returncode
 
 
 def main() -> int:
-    """Write the files, start mpirun in place of this process."""
+    """Write the files, start mpirun, in place of this process where there is nothing beside it."""
     options = parser().parse_args()
     nodes = [one for one in os.environ.get("RACKPROOF_NODES", "").split(",") if one] or ["localhost"]
+    addresses = [one for one in os.environ.get("RACKPROOF_ADDRESSES", "").split(",") if one] or nodes
     try:
-        words = mpirun(options, nodes, os.environ.get("GLOO_SOCKET_IFNAME", ""))
-        check(options, nodes)
+        check_numbers(options)
+        words, servers = commands(options, nodes, addresses)
+        write_files(nodes, workers_of(options, nodes), check(options, nodes))
     except Refusal as refusal:
         print(f"error: {refusal}", file=sys.stderr, flush=True)
         return refusal.status
-    write_files(nodes, ranks_of(options, nodes))
+    if servers:
+        print(shlex.join(servers), flush=True)
     print(shlex.join(words), flush=True)
+    if servers:
+        return run_served(words, servers)
     sys.stdout.flush()
     return os.execvp(words[0], words)  # noqa: S606  (mpirun in our place)
 

@@ -323,7 +323,9 @@ def environment(point: dict[str, object]) -> dict[str, str]:
         told["NCCL_IB_DISABLE"] = "1"
     peers = list(point["peers"])  # type: ignore[call-overload]
     told["RACKPROOF_NODES"] = ",".join(one["name"] for one in peers)
+    told["RACKPROOF_ADDRESSES"] = ",".join(str(one["address"]) for one in peers)
     told["RACKPROOF_FIRST"] = str(peers[0]["address"])
+    told["RACKPROOF_NETWORK"] = str(point["network"])
     return told
 
 

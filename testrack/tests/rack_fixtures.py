@@ -76,11 +76,21 @@ def nodes(root: Path, rack: Command, images: None) -> list[str]:
 @pytest.fixture(scope="module")
 def shared_torch(rack: Command, nodes: list[str], torch_python: str) -> str:
     """Return a Python with PyTorch on the nodes: this machine's runtime, on the folder that they share."""
-    python = f"{SHARED}/torch/bin/python"
-    if rack(nodes[0], f"{python} -c 'import torch, mlperf_logging; torch.__version__'").returncode:
+    return _shared(rack, nodes[0], "torch", torch_python, "import torch, mlperf_logging; torch.__version__")
+
+
+@pytest.fixture(scope="module")
+def shared_tensorflow(rack: Command, nodes: list[str], tensorflow_python: str) -> str:
+    """Return a Python with TensorFlow on the nodes: this machine's runtime, on the folder that they share."""
+    return _shared(rack, nodes[0], "tensorflow", tensorflow_python, "import tensorflow")
+
+
+def _shared(rack: Command, node: str, name: str, python_here: str, check: str) -> str:
+    python = f"{SHARED}/{name}/bin/python"
+    if rack(node, f"{python} -c '{check}'").returncode:
         copied = subprocess.run(  # noqa: S602  (a pipe; words of the tests alone)
-            f"tar -C {Path(torch_python).parents[1]} -cf - lib | ssh {nodes[0]} "
-            f"'rm -rf {SHARED}/torch; mkdir -p {SHARED}/torch/bin; cd {SHARED}/torch; tar -xf -; "
+            f"tar -C {Path(python_here).parents[1]} -cf - lib | ssh {node} "
+            f"'rm -rf {SHARED}/{name}; mkdir -p {SHARED}/{name}/bin; cd {SHARED}/{name}; tar -xf -; "
             'ln -s /usr/bin/python3 bin/python; echo "home = /usr/bin" > pyvenv.cfg\'',
             shell=True,
             check=False,

@@ -59,9 +59,57 @@ def test_ranks_out_of_step_prove_nothing() -> None:
     assert (log.verdict.value, codes(log)) == ("unproven", ["ranks_disagree"])
 
 
-def test_without_horovod_nobody_knows_of_how_many_a_total_is() -> None:
-    log = job("total images/sec: 640.00", "total images/sec: 640.00", variables="replicated")
+@pytest.mark.parametrize("variables", ["replicated", "parameter_server", "independent"])
+def test_without_horovod_nobody_knows_of_how_many_a_total_is(variables: str) -> None:
+    log = job("total images/sec: 640.00", "total images/sec: 640.00", variables=variables)
     assert (log.verdict.value, codes(log)) == ("unproven", ["several_totals"])
+
+
+WORKER = """\
+TensorFlow:  2.15
+Model:       resnet50
+Batch size:  GLOBAL global
+             128 per device
+Devices:     DEVICES
+Variables:   parameter_server
+1\timages/sec: 300.0 +/- 0.0 (jitter = 0.0)\t7.8
+10\timages/sec: 310.0 +/- 0.1 (jitter = 0.2)\t7.5
+"""
+
+
+def workers(*totals: str, batch: int, devices: str | None = None) -> ParsedLog:
+    """Return the log of workers of TensorFlow's own distributed modes."""
+    text = ""
+    for rank, total in enumerate(totals):
+        own = devices or f"['/job:worker/replica:0/task:{rank}/gpu:0']"
+        lines = WORKER.replace("GLOBAL", str(batch)).replace("DEVICES", own)
+        text += "".join(f"[1,{rank}]<stdout>:{line}\n" for line in (lines + total).splitlines())
+    return parse(io.BytesIO(text.encode()), format="tf_cnn", name="log")
+
+
+@pytest.mark.parametrize("device", ["gpu", "cpu"])
+def test_workers_that_know_of_each_other_state_the_total_of_all(device: str) -> None:
+    for count in (2, 3):
+        totals = [f"total images/sec: {310 * count + rank:.2f}" for rank in range(count)]
+        log = workers(*totals, batch=128 * count, devices=f"['/job:worker/replica:0/task:0/{device}:0']")
+        rate = log.measurement("images_per_second")
+        assert rate is not None
+        assert (log.verdict.value, rate.value, codes(log)) == ("pass", 310 * count, [])
+
+
+@pytest.mark.parametrize(
+    ("batch", "devices"),
+    [(128, None), (384, None), (256, "['/gpu:0', '/gpu:1']"), (256, "")],
+)
+def test_a_batch_of_fewer_or_more_workers_than_ranks_proves_nothing(batch: int, devices: str | None) -> None:
+    totals = ("total images/sec: 620.00", "total images/sec: 620.00")
+    found = workers(*totals, batch=batch, devices=devices)
+    if devices == "":
+        text = WORKER.replace("GLOBAL", "256").replace("Devices:     DEVICES\n", "") + totals[0]
+        lines = [f"[1,{rank}]<stdout>:{line}" for rank in (0, 1) for line in text.splitlines()]
+        found = parse(io.BytesIO("\n".join([*lines, ""]).encode()), format="tf_cnn", name="log")
+    assert found.verdict.value == "unproven"
+    assert "several_totals" in codes(found)
 
 
 def test_open_mpi_s_tag_within_a_line_is_no_part_of_it() -> None:
@@ -74,7 +122,88 @@ def test_open_mpi_s_tag_within_a_line_is_no_part_of_it() -> None:
     text = "".join(f"[1,0]<stdout>:{line}\n" for line in alone.splitlines())
     assert parse(io.BytesIO(text.encode()), format="tf_cnn", name="log").tags["variables"] == "horovod"
     mixed = job("total images/sec: 640.00[1,1]<stdout>:", "total images/sec: 638.50")
-    assert mixed.verdict.value == "unproven", "the line of two ranks is nobody's"
+    assert mixed.verdict.value == "unproven", "a line whose end never came is none"
+
+
+def pieces(*lines: str) -> ParsedLog:
+    head = "".join(f"[1,{rank}]<stdout>:{line}\n" for rank in (0, 1) for line in HEAD.splitlines())
+    text = head.replace("VARIABLES", "horovod") + "".join(f"{line}\n" for line in lines)
+    return parse(io.BytesIO(text.encode()), format="tf_cnn", name="log")
+
+
+FIRST, SECOND = "[1,0]<stdout>:", "[1,1]<stdout>:"
+STEP_OF_A_RANK = "10\timages/sec: 310.0 +/- 0.1 (jitter = 0.2)\t7.5"
+
+
+def test_lines_of_ranks_that_were_written_into_each_other_are_put_together_by_rank() -> None:
+    """As Open MPI 4.1 really writes them, where two ranks write at once."""
+    log = pieces(
+        f"{SECOND}{STEP_OF_A_RANK}{FIRST}{STEP_OF_A_RANK}",
+        f"{FIRST}total images/sec: 64{SECOND}",
+        f"{SECOND}total images/sec: 638.5{FIRST}0.00",
+        f"{SECOND}0{FIRST}",
+        f"{SECOND}",
+    )
+    rate = log.measurement("images_per_second")
+    assert rate is not None
+    assert (log.verdict.value, rate.value, codes(log)) == ("pass", 638.5, [])
+
+
+def test_a_line_is_put_together_of_one_rank_s_stream_alone() -> None:
+    log = pieces(
+        f"{FIRST}{STEP_OF_A_RANK}",
+        f"{SECOND}{STEP_OF_A_RANK}",
+        f"{FIRST}total images/sec: 640.00",
+        f"{SECOND}total images/sec: 640[1,1]<stderr>:a warning",
+        "[1,1]<stderr>:another warning",
+    )
+    assert (log.verdict.value, codes(log)) == ("unproven", ["ranks_without_total"])
+    broken = pieces(
+        f"{FIRST}10\timages/sec: 310.0 +/- 0.1 (jitter = 0.2)\tn{SECOND}{STEP_OF_A_RANK}",
+        f"{FIRST}an",
+        f"{FIRST}total images/sec: 640.00",
+        f"{SECOND}total images/sec: 640.00",
+    )
+    assert (broken.verdict.value, codes(broken)) == ("fail", ["nan"])
+
+
+@pytest.mark.parametrize(
+    ("lines", "variables", "count"),
+    [
+        (
+            [
+                "Created TensorFlow device (/job:localhost/replica:0/task:0/device:GPU:0 with 1 MB memory)",
+                "Created TensorFlow device (/job:localhost/replica:0/task:0/device:GPU:1 with 1 MB memory)",
+            ],
+            "replicated",
+            "2",
+        ),
+        (
+            [
+                f"{tag}2026-11-25 04:00:00.1: I tensorflow/core/gpu_device.cc:1929] Created device "
+                f"/job:localhost/replica:0/task:0/device:GPU:{gpu} with 78000 MB memory:  -> device: 0"
+                for tag in (FIRST, SECOND)
+                for gpu in (0, 1)
+            ],
+            "horovod",
+            "2",
+        ),
+        (
+            [
+                "server [1,0]<stderr>:Created device /job:ps/replica:0/task:0/device:GPU:0 with 1 MB memory",
+                "[1,0]<stderr>:Created device /job:worker/replica:0/task:0/device:GPU:0 with 1 MB memory",
+                "[1,0]<stderr>:Created device /job:worker/replica:0/task:0/device:GPU:0 with 1 MB memory",
+            ],
+            "parameter_server",
+            "1",
+        ),
+        (["Devices:     ['/gpu:0']", "Could not find cuda drivers on your machine"], "replicated", None),
+    ],
+)
+def test_gpus_count_that_tensorflow_says_it_took(lines: list[str], variables: str, count: str | None) -> None:
+    text = "".join(f"{line}\n" for line in [*lines, f"Variables:   {variables}"])
+    log = parse(io.BytesIO(text.encode()), format="tf_cnn", name="log")
+    assert log.tags.get("gpus_created") == count
 
 
 def test_nan_on_any_rank_fails() -> None:

@@ -343,7 +343,7 @@ def test_a_disk_that_is_too_small_is_found_before_anything_is_made(runtime: Runt
     assert not runtime.folder.exists()
 
 
-@pytest.mark.parametrize("name", ["torch", "mxnet"])
+@pytest.mark.parametrize("name", ["torch", "mxnet", "tensorflow"])
 def test_shipped_runtimes_say_what_they_need_and_pin_it(root: Path, name: str) -> None:
     folder = root / "workloads" / name
     needs = json.loads((folder / "runtime.json").read_text())

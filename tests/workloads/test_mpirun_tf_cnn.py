@@ -1,145 +1,346 @@
-"""tf_cnn_benchmarks by mpirun: the command line, what stops it, and several ranks in one log.
+"""tf_cnn_benchmarks by mpirun: command lines, files for Open MPI, what stops it, servers beside workers.
 
-mpirun and ssh are doubles here: they note their words and start the ranks on this machine.
+mpirun and ssh note their words here and start what a test gives them; no program of ours stands for
+tf_cnn_benchmarks. What the real one writes is in tests/data/real/tf_cnn, and it runs in
+test_tf_cnn_for_real.py.
 """
 
 from __future__ import annotations
 
-import io
+import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rackproof import logs
-from rackproof.core.records import Verdict
 
-pytestmark = pytest.mark.slow
-
-MPIRUN = f"""#!{sys.executable}
-import json, os, subprocess, sys, threading
-words = sys.argv[1:]
-json.dump(words, open("mpirun.json", "w"))
-count = int(words[words.index("-np") + 1])
-program = words[words.index("PROGRAM") + 1:]
-def run(rank):
-    told = {{**os.environ, "OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": str(count)}}
-    ran = subprocess.Popen(program, env=told, stdout=subprocess.PIPE, text=True)
-    for line in ran.stdout:
-        sys.stdout.write(f"[1,{{rank}}]<stdout>:{{line}}")
-    ends.append(ran.wait())
-ends = []
-threads = [threading.Thread(target=run, args=(rank,)) for rank in range(count)]
-for one in threads: one.start()
-for one in threads: one.join()
-sys.exit(max(ends))
-"""
-SSH = "#!/bin/sh\n[ -e refuse ] && { echo 'Permission denied (publickey).' >&2; exit 255; }\nexit 0\n"
-PROGRAM = '#!/bin/sh\nshift\nexec "$@"\n'
+def _load() -> Any:
+    path = Path(__file__).parents[2] / "workloads/mpirun_tf_cnn.py"
+    spec = importlib.util.spec_from_file_location("mpirun_tf_cnn", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def start(
-    root: Path, folder: Path, *options: str, nodes: str = "n1,n2", tools: tuple[str, ...] = ("mpirun", "ssh")
-) -> subprocess.CompletedProcess[str]:
-    """Start the launcher where rendezvous.py would have."""
-    programs = folder / "bin"
-    programs.mkdir(exist_ok=True)
-    for name, text in (("mpirun", MPIRUN), ("ssh", SSH), ("PROGRAM", PROGRAM)):
-        if name in (*tools, "PROGRAM"):
-            (programs / name).write_text(text)
-            (programs / name).chmod(0o755)
-    command = f"PROGRAM {sys.executable} {root}/testrack/fakes/tf_cnn_benchmarks.py"
-    return subprocess.run(
-        [sys.executable, str(root / "workloads/mpirun_tf_cnn.py"), f"--command={command}", *options],
-        cwd=folder,
-        env={
-            "PATH": f"{programs}:/usr/bin:/bin",
-            "RACKPROOF_NODES": nodes,
-            "RACKPROOF_FIRST": "127.0.0.1",
-            "GLOO_SOCKET_IFNAME": "rackproof0",
-            "HOME": os.environ.get("HOME", "/"),
-        },
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+launcher = _load()
 
 
-def test_ranks_of_two_nodes_train_and_write_one_log(root: Path, tmp_path: Path) -> None:
-    options = ["--gpus=2", "--batch-size=2", "--num-batches=10", "--display-every=5", "--rank-file=on"]
-    options += [
-        "--btl-tcp-sndbuf=13107200",
-        "--btl-tcp-rcvbuf=13107200",
-        "--btl-tcp-links=16",
-        "--mca=mtl ^ofi",
-    ]
-    done = start(root, tmp_path, *options)
-    assert done.returncode == 0, done.stderr
-    words = json.loads((tmp_path / "mpirun.json").read_text())
-    said = " ".join(words)
-    assert "-np 4 --hostfile hostfile --rankfile rankfile" in said
-    for one in (
-        "btl tcp,self",
-        "btl_tcp_if_include rackproof0",
-        "btl_tcp_sndbuf 13107200",
-        "btl_tcp_rcvbuf 13107200",
-        "btl_tcp_links 16",
-        "mtl ^ofi",
+def lines(*words: str, nodes: str = "n1,n2") -> tuple[str, str]:
+    """Return the two command lines, as text."""
+    options = launcher.parser().parse_args(["--sources=/s", *words])
+    names = nodes.split(",")
+    addresses = [f"10.0.0.{number}" for number in range(1, len(names) + 1)]
+    launcher.check_numbers(options)
+    trained, served = launcher.commands(options, names, addresses)
+    return " ".join(trained), " ".join(served)
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GLOO_SOCKET_IFNAME", "RACKPROOF_NETWORK", "NCCL_SOCKET_IFNAME"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_horovod_has_a_rank_for_each_gpu_and_no_server() -> None:
+    trained, served = lines("--gpus=4", "--batch-size=64")
+    assert "-np 8 --hostfile hostfile --bind-to none" in trained
+    assert "--num_gpus=1" in trained
+    assert f"{sys.executable} /s/scripts/tf_cnn_benchmarks/tf_cnn_benchmarks.py --model=resnet50" in trained
+    assert "task_index" not in trained
+    assert served == ""
+
+
+@pytest.mark.parametrize("way", ["parameter_server", "distributed_replicated"])
+def test_parameter_servers_and_workers_are_named_by_the_run_s_addresses(way: str) -> None:
+    trained, served = lines(f"--variable-update={way}", "--gpus=4", "--port=30000")
+    for one in (trained, served):
+        assert "--worker_hosts=10.0.0.1:30001,10.0.0.2:30001" in one
+        assert "--ps_hosts=10.0.0.1:30000,10.0.0.2:30000" in one
+        assert "-np 2 " in one
+        assert "--num_gpus=4" in one
+        assert '--task_index="$OMPI_COMM_WORLD_RANK"' in one
+    assert trained.endswith("--job_name=worker")
+    assert served.endswith("--job_name=ps")
+
+
+def test_a_controller_drives_the_workers_of_a_distributed_all_reduce() -> None:
+    trained, served = lines("--variable-update=distributed_all_reduce", "--gpus=2")
+    assert trained.endswith("--job_name=controller")
+    assert "-np 1 " in trained
+    assert "task_index" not in trained
+    assert served.endswith("--job_name=worker")
+    assert "-np 2 " in served
+    for one in (trained, served):
+        assert "--controller_host=10.0.0.1:29500" in one
+        assert one.count("--all_reduce_spec=pscpu") == 1
+    for nodes in ("n1", "n1,n2"):
+        alone, _ = lines("--variable-update=distributed_all_reduce", nodes=nodes)
+        assert "--all_reduce_spec=pscpu" in alone
+        own, _ = lines(
+            "--variable-update=distributed_all_reduce", "--more=--all_reduce_spec=xring", nodes=nodes
+        )
+        assert "pscpu" not in own
+
+
+def test_on_one_node_only_what_needs_servers_has_them() -> None:
+    for way, served in (
+        ("parameter_server", False),
+        ("replicated", False),
+        ("independent", False),
+        ("distributed_all_reduce", False),
+        ("distributed_replicated", True),
     ):
-        assert f"--mca {one}" in said
-    assert "-x GLOO_SOCKET_IFNAME" in said
-    assert "--num_gpus=1" in words
-    assert (tmp_path / "hostfile").read_text() == "n1 slots=2\nn2 slots=2\n"
-    assert (tmp_path / "rankfile").read_text().splitlines()[2] == "rank 2=n2 slot=0"
-    parsed = logs.parse(io.BytesIO(done.stdout.encode()), format="auto", name="log")
-    assert parsed.format == "tf_cnn"
-    assert parsed.verdict is Verdict.PASS, parsed.findings
-    found = {one.name: one.value for one in parsed.measurements}
-    totals = [float(line.split()[-1]) for line in done.stdout.splitlines() if "total images/sec" in line]
-    assert len(totals) == 4
-    assert found["images_per_second"] == min(totals)
-    assert found["train_loss"] < 2.5  # ln 10 = 2.30, and it was learnt from
-    assert parsed.tags["global_batch_size"] == "8"
+        trained, servers = lines(f"--variable-update={way}", "--gpus=2", nodes="n1")
+        assert bool(servers) == served, way
+        assert ("job_name" in trained) == served, way
+        assert "--num_gpus=2" in trained
+    _, servers = lines("--variable-update=parameter_server", "--gpus=0", "--processes=2", nodes="n1")
+    assert "--worker_hosts=10.0.0.1:29501,10.0.0.1:29502" in servers
 
 
-def test_without_horovod_one_process_has_all_gpus_of_one_node(root: Path, tmp_path: Path) -> None:
-    done = start(root, tmp_path, "--gpus=4", "--variable-update=replicated", "--num-batches=2", nodes="n1")
-    assert done.returncode == 0, done.stderr
-    words = json.loads((tmp_path / "mpirun.json").read_text())
-    assert words[words.index("-np") + 1] == "1"
-    assert "--num_gpus=4" in words
-    two = start(root, tmp_path, "--variable-update=replicated")
-    assert two.returncode == 2
-    assert "several nodes need horovod" in two.stderr
+@pytest.mark.parametrize("way", ["replicated", "independent"])
+def test_what_knows_one_node_is_refused_on_two(way: str) -> None:
+    with pytest.raises(launcher.Refusal, match="trains on one node; several need one of horovod"):
+        lines(f"--variable-update={way}")
 
 
 @pytest.mark.parametrize("name", ["ddl", "DDL", "ibm_ddl", "powerai-ddl"])
-def test_ddl_cannot_be_had_and_horovod_is_named(root: Path, tmp_path: Path, name: str) -> None:
-    done = start(root, tmp_path, f"--variable-update={name}", nodes="n1,n2")
-    assert done.returncode == 2
-    assert "cannot be had; horovod" in done.stderr
-    assert not (tmp_path / "hostfile").exists()
+def test_ddl_cannot_be_had_and_horovod_is_named(name: str) -> None:
+    with pytest.raises(launcher.Refusal, match="cannot be had; horovod"):
+        lines(f"--variable-update={name}")
 
 
-@pytest.mark.parametrize("name", ["horovd", "nccl", "Replicated", ""])
-def test_a_way_that_the_program_does_not_know_is_refused(root: Path, tmp_path: Path, name: str) -> None:
-    done = start(root, tmp_path, f"--variable-update={name}", nodes="n1")
-    assert done.returncode == 2
-    assert "tf_cnn_benchmarks has no such way; choose one of horovod, parameter_server" in done.stderr
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("horovd", "no such way"),
+        ("nccl", "no such way"),
+        ("", "no such way"),
+        ("Replicated", "no such way"),
+        ("collective_all_reduce", "ends with an AttributeError"),
+    ],
+)
+def test_a_way_that_the_program_cannot_go_is_refused(name: str, why: str) -> None:
+    with pytest.raises(launcher.Refusal, match=f"{why}.*choose one of horovod, parameter_server"):
+        lines(f"--variable-update={name}")
 
 
-def test_what_is_missing_is_reported_before_mpirun_is_started(root: Path, tmp_path: Path) -> None:
-    (tmp_path / "refuse").touch()
-    done = start(root, tmp_path)
-    assert done.returncode == 9
-    assert "mpirun does not reach n2 by ssh: Permission denied (publickey)." in done.stderr
-    (tmp_path / "bin/mpirun").unlink()
-    done = start(root, tmp_path, tools=("ssh",))
-    if "mpirun is not installed" not in done.stderr:
-        assert Path("/usr/bin/mpirun").exists()
-    assert done.returncode == 9
-    assert not (tmp_path / "mpirun.json").exists()
+@pytest.mark.parametrize(
+    "word", ["--batch-size=0", "--batch-size=-1", "--num-batches=0", "--display-every=0", "--processes=0"]
+)
+def test_a_number_that_the_program_would_replace_is_refused(word: str) -> None:
+    """With a batch of 0 or -1 the real program takes 32, trains, and ends well."""
+    with pytest.raises(launcher.Refusal, match="it has to be 1 at least"):
+        lines(word)
+
+
+def test_more_steps_between_lines_than_steps_are_refused() -> None:
+    with pytest.raises(launcher.Refusal, match="the first step alone would be shown"):
+        lines("--num-batches=5", "--display-every=10")
+
+
+# The transport.
+
+BUFFERS = ("--btl-tcp-sndbuf=13107200", "--btl-tcp-rcvbuf=13107200", "--btl-tcp-links=16")
+
+
+@pytest.mark.parametrize(
+    ("words", "network", "there", "absent"),
+    [
+        ([], "host", ["--mca btl tcp,self", "--mca pml ob1", "btl_tcp_if_include eth7"], ["ucx", "UCX"]),
+        (
+            BUFFERS,
+            "host",
+            ["btl_tcp_sndbuf 13107200", "btl_tcp_rcvbuf 13107200", "btl_tcp_links 16"],
+            ["UCX"],
+        ),
+        (["--transport=ucx"], "host", ["--mca pml ucx"], ["tcp", "UCX_"]),
+        (
+            ["--transport=ucx", "--ucx-devices=mlx5_0:1"],
+            "host",
+            ["--mca pml ucx", "-x UCX_NET_DEVICES=mlx5_0:1"],
+            ["btl", "UCX_TLS"],
+        ),
+        (
+            ["--transport=ucx", "--ucx-devices=mlx5_0:1"],
+            "overlay",
+            ["--mca pml ucx", "-x UCX_NET_DEVICES=eth7", "-x UCX_TLS=tcp,self"],
+            ["mlx5"],
+        ),
+        (["--transport=auto"], "host", ["btl_tcp_if_include eth7"], ["pml", "--mca btl "]),
+        (["--mca=pml cm, mtl ^ofi"], "host", ["--mca pml cm", "--mca mtl ^ofi"], ["ob1"]),
+    ],
+)
+def test_the_transport_is_a_parameter_and_keeps_to_the_network(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], network: str, there: list[str], absent: list[str]
+) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
+    monkeypatch.setenv("RACKPROOF_NETWORK", network)
+    trained, _ = lines(*words)
+    of_mpi = trained.split(sys.executable)[0]
+    for one in there:
+        assert one in of_mpi
+    for one in absent:
+        assert one not in of_mpi
+    assert "-x GLOO_SOCKET_IFNAME" in of_mpi
+
+
+def test_data_precision_and_the_cpu_are_options_of_the_program() -> None:
+    trained, _ = lines("--data=/records", "--precision=fp16", "--gpus=0", "--warmup-batches=3")
+    for one in ("--data_dir=/records", "--data_name=imagenet", "--use_fp16=True", "--device=cpu"):
+        assert one in trained
+    assert "--data_format=NHWC" in trained
+    assert "--num_warmup_batches=3" in trained
+
+
+# Host file and rank file.
+
+
+@pytest.mark.parametrize(
+    ("cores", "ranks", "ranges"),
+    [
+        (8, 2, ["0-3", "4-7"]),
+        (8, 8, [str(one) for one in range(8)]),
+        (7, 2, ["0-2", "3-6"]),
+        (72, 4, ["0-17", "18-35", "36-53", "54-71"]),
+        (2, 4, ["0", "0", "1", "1"]),
+        (1, 1, ["0"]),
+    ],
+)
+def test_cores_of_a_node_are_shared_out_to_its_ranks(cores: int, ranks: int, ranges: list[str]) -> None:
+    assert launcher.core_ranges(cores, ranks) == ranges
+
+
+def test_the_rank_file_has_each_node_s_own_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    launcher.write_files(["n1", "n2"], 2, [8, 4])
+    assert (tmp_path / "hostfile").read_text() == "n1 slots=2\nn2 slots=2\n"
+    assert (tmp_path / "rankfile").read_text().splitlines() == [
+        "rank 0=n1 slot=0-3",
+        "rank 1=n1 slot=4-7",
+        "rank 2=n2 slot=0-1",
+        "rank 3=n2 slot=2-3",
+    ]
+
+
+# What is started.
+
+MPIRUN = f"""#!{sys.executable}
+import json, os, sys
+words = sys.argv[1:]
+name = "servers" if words[-1] in ("--job_name=ps",) else "workers"
+json.dump(words, open(name + ".json", "w"))
+os.execv("/bin/sh", ["sh", "-c", open(name + ".sh").read()])
+"""
+SSH = """#!/bin/sh
+case "$*" in *lscpu*) echo 6; exit;; esac
+[ -e refuse ] && { echo 'Permission denied (publickey).' >&2; exit 255; }
+exit 0
+"""
+
+
+def start(
+    root: Path, folder: Path, *words: str, servers: str = "", workers: str = "", lacks: str = ""
+) -> subprocess.Popen[str]:
+    """Start the launcher where rendezvous.py would have; mpirun runs the given scripts."""
+    (folder / "bin").mkdir()
+    (folder / "servers.sh").write_text(servers)
+    (folder / "workers.sh").write_text(workers)
+    program = folder / launcher.PROGRAM
+    program.parent.mkdir(parents=True)
+    program.touch()
+    for name, text in (("mpirun", MPIRUN), ("ssh", SSH)):
+        if name != lacks:
+            (folder / "bin" / name).write_text(text)
+            (folder / "bin" / name).chmod(0o755)
+    for name in ("sh", "grep", "sort", "wc", "lscpu", "sleep", "echo"):
+        (folder / "bin" / name).symlink_to(f"/usr/bin/{name}")
+    return subprocess.Popen(
+        [sys.executable, str(root / "workloads/mpirun_tf_cnn.py"), f"--sources={folder}", *words],
+        cwd=folder,
+        env={"PATH": f"{folder}/bin", "RACKPROOF_NODES": "n1,n2", "RACKPROOF_ADDRESSES": "10.0.0.1,10.0.0.2"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+SERVED = ("--variable-update=parameter_server", "--gpus=0")
+
+
+@pytest.mark.parametrize("status", [0, 1, 137])
+def test_servers_are_ended_with_the_workers_whose_status_counts(
+    root: Path, tmp_path: Path, status: int
+) -> None:
+    begin = time.monotonic()
+    process = start(
+        root, tmp_path, *SERVED, servers="echo up; exec sleep 60", workers=f"sleep 0.3; exit {status}"
+    )
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode == status, said
+    assert time.monotonic() - begin < 20
+    assert "server up\n" in said
+    assert "a server ended" not in said
+
+
+@pytest.mark.parametrize("status", [0, 1, 137])
+def test_a_server_that_ends_first_fails_the_run(root: Path, tmp_path: Path, status: int) -> None:
+    process = start(root, tmp_path, *SERVED, servers=f"echo why; exit {status}", workers="exec sleep 60")
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "server why\n" in said
+    assert f"a server ended with status {status} before the workers" in said
+
+
+def test_what_stops_the_launcher_stops_both(root: Path, tmp_path: Path) -> None:
+    scripts = {name: f"echo $$ > {name}.pid; exec sleep 60" for name in ("servers", "workers")}
+    process = start(root, tmp_path, *SERVED, **scripts)
+    deadline = time.monotonic() + 20
+    while not all((tmp_path / f"{name}.pid").exists() for name in scripts) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode != 0
+    for name in scripts:
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((tmp_path / f"{name}.pid").read_text()), 0)
+
+
+def test_a_rank_file_holds_the_cores_that_the_nodes_state(root: Path, tmp_path: Path) -> None:
+    process = start(root, tmp_path, "--gpus=2", "--rank-file=on")
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode == 0, said
+    assert (tmp_path / "rankfile").read_text().splitlines()[2:] == [
+        "rank 2=n2 slot=0-2",
+        "rank 3=n2 slot=3-5",
+    ]
+    words = json.loads((tmp_path / "workers.json").read_text())
+    assert words[words.index("--rankfile") + 1] == "rankfile"
+
+
+@pytest.mark.parametrize(
+    ("lacks", "refuses", "text"),
+    [
+        ("", True, "mpirun does not reach n2 by ssh: Permission denied (publickey)."),
+        ("mpirun", False, "mpirun is not installed here: run playbooks/openmpi.yml"),
+    ],
+)
+def test_what_is_missing_is_reported_before_mpirun_is_started(
+    root: Path, tmp_path: Path, lacks: str, refuses: bool, text: str
+) -> None:
+    if refuses:
+        (tmp_path / "refuse").touch()
+    process = start(root, tmp_path, lacks=lacks)
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode == 9
+    assert text in said
+    assert not (tmp_path / "workers.json").exists()

@@ -7,8 +7,10 @@ The total has to be what the steps show, each of which states its worker's mean 
 is far from all of them was not measured by this run. Of several workers (Horovod's ranks, ``/job:worker``) it
 is that of all.
 
-Under mpirun every rank writes, each line with its rank (``[1,3]<stdout>:``, ``3: ``). With Horovod each rank
-states the total of all; the lowest counts, and each must state one. An evaluation prints
+Under mpirun every rank writes, each line with its rank (``[1,3]<stdout>:``, ``3: ``). Open MPI writes a line
+in pieces, those of other ranks between them: they are put together again by rank and stream. A rank states
+the total of all with Horovod, and where its batch is that of as many workers as there are ranks; the lowest
+counts, and each rank must state one. An evaluation prints
 ``Accuracy @ 1 = 0.7318 Accuracy @ 5 = 0.9107 [50000 examples]``.
 """
 
@@ -32,9 +34,11 @@ _FACT = re.compile(
 )
 _BATCH = re.compile(r"^(?:Batch size:\s+(\d{1,9}) global|\s*(\d{1,9})(?:\.0)? per device)")
 _ACCURACY = re.compile(r"^Accuracy @ 1 = (\S{1,30}) Accuracy @ 5 = (\S{1,30}) \[(\d{1,12}) examples\]\s*$")
-_RANK = re.compile(r"^\s*(?:(\d{1,6}): |\[\d{1,6},(\d{1,6})\]<std(?:out|err)>:\s?)")
+_RANK = re.compile(r"^\s*(\d{1,6}): ")
 # Open MPI puts it before every piece that a rank writes, also where that begins within a line.
-_TAG_WITHIN = re.compile(r"\[\d{1,6},(\d{1,6})\]<std(?:out|err)>:\s?")
+_TAG = re.compile(r"\[\d{1,6},(\d{1,6})\]<std(out|err)>: ?")
+_MOST_PIECES, _MOST_PIECE = 10_000, 1000
+"""Lines of which pieces are kept until their end comes, and characters of each."""
 _MOST_RANKS = 100_000
 _AGREE = 0.05
 _ABOVE_STEPS, _BELOW_STEPS = 1.25, 0.5
@@ -44,6 +48,11 @@ _CLOCK_S = 10
 """Times of steps are whole seconds: over less they tell no speed."""
 _DEVICES = re.compile(r"^Devices:\s+(.*)$")
 _MEMORY = re.compile(r"(?<!\()\bOOM\b|ran out of memory|Resource exhausted")
+# Without a GPU the program trains on the CPU and still lists '/gpu:0' as its device. A server trains nothing.
+_CREATED = re.compile(
+    r"Created (?:TensorFlow )?device \(?"
+    r"(/job:(?!ps/)\w{1,20}/replica:\d{1,6}/task:\d{1,6}/device:GPU:\d{1,3})\b"
+)
 _HEAD = re.compile(rb"images/sec|tf_cnn_benchmarks|tensorflow/core/|Img/sec")
 
 
@@ -80,6 +89,10 @@ class TfCnnParser(LogParser):
         self.ranks: dict[int, tuple[float, int] | None] = {}
         """Each rank that trains, with its total and the line of it."""
         self.first_rank: int | None = None
+        self.gpus: set[tuple[int | None, str]] = set()
+        """GPUs that TensorFlow took, by rank and its name for them."""
+        self.pieces: dict[tuple[str, str], str] = {}
+        """What each rank wrote of a line whose end has not come, by rank and stream."""
 
     def line(self, at: int, text: str) -> None:
         """Read one line."""
@@ -90,7 +103,14 @@ class TfCnnParser(LogParser):
             self.numbers(at, text)
         elif text.startswith("Accuracy @ 1"):
             self.take_accuracy(at, text)
-        elif not self._take_fact(text) and _MEMORY.search(text):
+        elif not self._take_fact(text):
+            self._take_message(at, text)
+
+    def _take_message(self, at: int, text: str) -> None:
+        """Take what TensorFlow itself says of GPUs and memory."""
+        if (created := _CREATED.search(text)) and len(self.gpus) < _MOST_RANKS:
+            self.gpus.add((self.rank, created[1]))
+        elif _MEMORY.search(text):
             self.memory_count += 1
             if self.memory is None:
                 self.memory = (at, text)
@@ -102,8 +122,8 @@ class TfCnnParser(LogParser):
         elif batch := _BATCH.match(text):
             self.log.tag("global_batch_size" if batch[1] else "batch_size_per_device", batch[1] or batch[2])
         elif devices := _DEVICES.match(text):
-            # A run on the CPU alone lists no GPU.
-            self.log.tag("devices", str(devices[1].count("gpu:") or 1))
+            # GPUs or CPUs: '/gpu:0', '/job:worker/replica:0/task:0/cpu:0'.
+            self.log.tag("devices", str(devices[1].count("pu:") or 1))
         else:
             return False
         return True
@@ -111,14 +131,23 @@ class TfCnnParser(LogParser):
     def take_rank(self, text: str) -> str:
         """Take the rank that a launcher wrote before a line, and return the line without it."""
         self.rank = None
-        # The first character decides for most lines, which spares them the pattern.
-        if text[:1] not in "[ 0123456789" or not (prefix := _RANK.match(text)):
+        # The first character decides for most lines, which spares them the patterns.
+        if text[:1] == "[" and (tag := _TAG.match(text)):
+            return self.join_pieces(text, tag)
+        if text[:1] not in " 0123456789" or not (prefix := _RANK.match(text)):
             return text
-        rank = self.rank = int(prefix[1] or prefix[2])
-        text = text[prefix.end() :]
-        if "]<std" in text:
-            text = _TAG_WITHIN.sub(lambda tag: "" if int(tag[1]) == rank else tag[0], text)
-        return text
+        self.rank = int(prefix[1])
+        return text[prefix.end() :]
+
+    def join_pieces(self, text: str, tag: re.Match[str]) -> str:
+        """Keep the pieces whose line goes on; return the line that ends here."""
+        while following := _TAG.search(text, tag.end()):
+            if len(self.pieces) < _MOST_PIECES:
+                began = self.pieces.get((tag[1], tag[2]), "")
+                self.pieces[tag[1], tag[2]] = (began + text[tag.end() : following.start()])[:_MOST_PIECE]
+            tag = following
+        self.rank = int(tag[1])
+        return self.pieces.pop((tag[1], tag[2]), "") + text[tag.end() :]
 
     def note_rank(self) -> None:
         """Note that the present line's rank trains: it has to state a total."""
@@ -203,9 +232,10 @@ class TfCnnParser(LogParser):
         if silent:
             names = ", ".join(map(str, silent[:8]))
             self.log.find("ranks_without_total", f"no total from rank {names}", Verdict.UNPROVEN)
-        if self.log.tags.get("variables") != "horovod":
+        if not self._is_of_all():
             message = (
-                f"{len(stated)} ranks state totals, and without Horovod it is not known of how many each is"
+                f"{len(stated)} ranks state totals, and their batch is that of {self._workers():g} workers: "
+                "of how many each total is cannot be seen"
             )
             self.log.find("several_totals", message, Verdict.UNPROVEN)
         self.total = min(stated.values())
@@ -215,9 +245,20 @@ class TfCnnParser(LogParser):
             self.log.find("ranks_disagree", message, Verdict.UNPROVEN, line=self.total[1])
         self.totals = 1
 
+    def _is_of_all(self) -> bool:
+        """Whether the total of one rank is that of all: its header knows of as many workers as there are."""
+        tags = self.log.tags
+        return tags.get("variables") == "horovod" or (
+            "devices" in tags and self._workers() == len(self.ranks)
+        )
+
     def finish(self) -> ParsedLog:
         """Judge by the total."""
         log = self.log
+        if self.gpus:
+            # Horovod gives each rank one GPU, which all ranks call by the same name.
+            ranks = {rank for rank, _ in self.gpus}
+            log.tag("gpus_created", len(ranks if log.tags.get("variables") == "horovod" else self.gpus))
         if self.clock is not None:
             log.tag("last_step_time", int(self.clock[3]))
         self.join_ranks()

@@ -14,7 +14,7 @@ import subprocess
 import tarfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ import pytest
 
 from rackproof.core.records import Run, Verdict
 from rackproof.store.run_folder import iter_runs
-from testrack.tests.on_rack import CONTROLLER, NAMED, SHARED, Command, distrust, play, start, trust
+from testrack.tests.on_rack import CONTROLLER, NAMED, SHARED, Command, changes, play, start
 
 pytestmark = [pytest.mark.rack, pytest.mark.slow, pytest.mark.torch]
 
@@ -54,9 +54,6 @@ STORAGES = {
 }
 
 
-MARK = "rackproof-test-mpi"
-
-
 def pictures() -> dict[str, bytes]:
     """Return four classes of noisy colours as PPM, which needs no decoder, by path."""
     chance = random.Random(3)
@@ -73,6 +70,9 @@ def pictures() -> dict[str, bytes]:
     return found
 
 
+TfCnn = Callable[[dict[str, Any]], tuple[int, str]]
+
+
 class Lab:
     """Nodes, their results, and bench.yml on them."""
 
@@ -82,7 +82,7 @@ class Lab:
     def given(self, benchmark: str, parameters: dict[str, Any], **variables: Any) -> dict[str, Any]:
         return {
             "benchmark": benchmark,
-            "bench_parameters": parameters if benchmark == "tf-cnn" else {**TINY, **parameters},
+            "bench_parameters": parameters if benchmark == "tf-cnn-cpu" else {**TINY, **parameters},
             "bench_results": str(self.results),
             "bench_require_references": False,
             "bench_pythons": {"torch": self.python},
@@ -128,23 +128,29 @@ def lab(root: Path, rack: Command, nodes: list[str], shared_torch: str, tmp_path
     return Lab(root, rack, found, shared_torch, tmp_path_factory.mktemp("experiments"))
 
 
-@pytest.fixture
-def mpi(lab: Lab) -> Iterator[str]:
-    """Put Open MPI and the fake of tf_cnn_benchmarks on the last two nodes; let ssh go between them."""
+@pytest.fixture(scope="module")
+def tf_cnn(lab: Lab, tf_cnn_archive: Path, shared_tensorflow: str) -> Iterator[TfCnn]:
+    """Put the real program, TensorFlow and Open MPI on the last two nodes; run it there."""
     pair = lab.nodes[-2:]
-    first = pair[0]
-    program = f"{SHARED}/tf_cnn_benchmarks.py"
-    content = (lab.root / "testrack/fakes/tf_cnn_benchmarks.py").read_bytes()
-    subprocess.run(
-        ["ssh", first, f"mkdir -p {SHARED}; cat > {program}"], input=content, timeout=60, check=True
+    own = Lab(lab.root, lab.ssh, pair, lab.python, lab.results)
+    archive = f"{SHARED}/tf_cnn_benchmarks.tar"
+    packed = subprocess.run(
+        ["ssh", pair[0], f"cat > {archive}"], input=tf_cnn_archive.read_bytes(), timeout=60
     )
-    for node in pair:
-        install = "command -v mpirun || DEBIAN_FRONTEND=noninteractive apt-get install -y -q openmpi-bin"
-        done = lab.ssh(node, f"{install} --no-install-recommends", timeout=300)
-        assert done.returncode == 0, done.stdout + done.stderr
-    trust(lab.ssh, MARK, pair)
-    yield program
-    distrust(lab.ssh, MARK, pair)
+    assert packed.returncode == 0
+    made = play(lab.root, "playbooks/openmpi.yml", pair)
+    assert made.returncode == 0, made.stdout
+
+    def run(parameters: dict[str, Any]) -> tuple[int, str]:
+        given = {
+            "bench_pythons": {"torch": lab.python, "tensorflow": shared_tensorflow},
+            "bench_tf_cnn_sources": archive,
+        }
+        return own("tf-cnn-cpu", parameters, **given)
+
+    yield run
+    taken = play(lab.root, "playbooks/openmpi.yml", pair, "-e", "openmpi_keys=false")
+    assert taken.returncode == 0, taken.stdout
 
 
 @pytest.fixture(scope="module")
@@ -330,19 +336,50 @@ def test_a_node_that_dies_ends_the_run_and_leaves_no_overlay(lab: Lab) -> None:
 
 
 @pytest.mark.proof
-def test_tf_cnn_benchmarks_by_mpirun_over_both_networks(lab: Lab, mpi: str) -> None:
+def test_keys_between_nodes_are_given_once_and_taken_away(lab: Lab) -> None:
+    pair = lab.nodes[-2:]
+    there = f"ssh -o BatchMode=yes -o StrictHostKeyChecking=yes {pair[1]} true"
+    for words, status in (((), 0), (("-e", "openmpi_keys=false"), 255)):
+        done, again = (play(lab.root, "playbooks/openmpi.yml", pair, *words) for _ in range(2))
+        assert done.returncode == 0, done.stdout
+        assert [changes(again, node) for node in pair] == [0, 0], again.stdout
+        assert lab.ssh(pair[0], there).returncode == status
+
+
+SHORT = {"model": "resnet50", "batch_per_gpu": 1, "num_batches": 6, "display_every": 3, "warmup_batches": 1}
+
+
+@pytest.mark.proof
+def test_the_real_tf_cnn_benchmarks_over_both_networks(lab: Lab, tf_cnn: TfCnn) -> None:
     before = {run.run_id for run in lab.runs}
-    own = Lab(lab.root, lab.ssh, lab.nodes[-2:], lab.python, lab.results)
-    points = {
-        "nodes": [1, 2],
-        "network": ["host", "overlay"],
-        "model": "resnet50",
-        "gpus": 1,
-        "batch_per_gpu": 2,
-        "num_batches": 80,
-        "btl_tcp_links": 2,
-    }
-    status, said = own("tf-cnn", points, bench_tf_cnn_command=f"python3 {mpi}")
+    status, said = tf_cnn({**SHORT, "nodes": [1, 2], "network": ["host", "overlay"], "rank_file": "on"})
     assert status == 0, said[-4000:]
     check_networks([run for run in lab.runs if run.run_id not in before], (1, 2))
-    assert own.links() == ""
+    assert lab.links() == ""
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("way", ["distributed_replicated", "distributed_all_reduce"])
+def test_the_real_one_s_other_ways_over_two_nodes(lab: Lab, tf_cnn: TfCnn, way: str) -> None:
+    before = {run.run_id for run in lab.runs}
+    status, said = tf_cnn({**SHORT, "nodes": 2, "network": "overlay", "variable_update": way})
+    assert status == 0, said[-4000:]
+    check_networks([run for run in lab.runs if run.run_id not in before], (2,))
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        ({"model": "resnet5O"}, "traceback"),
+        ({"variable_update": "ddl"}, "exit_status"),
+        ({"more": "--batch_size=0"}, "log_of_another_point"),
+    ],
+)
+def test_the_real_one_broken_is_no_pass(lab: Lab, tf_cnn: TfCnn, wrong: dict[str, Any], word: str) -> None:
+    before = {run.run_id for run in lab.runs}
+    status, _ = tf_cnn({**SHORT, "nodes": 2, "network": "host", **wrong})
+    assert status == 2
+    (run,) = [run for run in lab.runs if run.run_id not in before]
+    assert run.verdict in (Verdict.FAIL, Verdict.UNPROVEN)
+    assert word in {one.code for one in run.findings}, run.findings

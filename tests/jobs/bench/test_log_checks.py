@@ -13,7 +13,7 @@ from rackproof.core.records import Gpu, Measurement, Node, ParsedLog, Verdict
 from rackproof.jobs.bench import planning
 from rackproof.jobs.bench.log_checks import log_findings
 from rackproof.jobs.bench.planning import PlannedRun
-from rackproof.logs import FORMATS
+from rackproof.logs import FORMATS, parse_path
 
 UUIDS = tuple(f"GPU-{number}" for number in range(4))
 NODE = Node(name="n1", serial="S1", gpus=tuple(Gpu(index=at, uuid=uuid) for at, uuid in enumerate(UUIDS)))
@@ -175,3 +175,94 @@ def test_the_probes_have_to_state_what_else_used_their_gpus(root: Path) -> None:
     for name in names:
         loaded = definitions.load_definition(root / f"benchmarks/{name}.yml", log_formats=FORMATS)
         assert loaded.definition.result.states_gpu_use, name
+
+
+# tf_cnn_benchmarks replaces what it cannot use, and ends well: a batch of 0 by 32, an absent GPU by the CPU.
+
+TF_CNN = {
+    "model": "resnet50",
+    "batch_size_per_device": "64",
+    "num_batches": "100",
+    "variables": "horovod",
+    "dataset": "imagenet (synthetic)",
+    "gpus_created": "4",
+}
+
+
+@pytest.fixture
+def tf_cnn(root: Path) -> PlannedRun:
+    loaded = definitions.load_definition(root / "benchmarks/tf-cnn.yml", log_formats=FORMATS)
+    made = planning.make_plan(
+        [loaded],
+        {"n1": NODE},
+        {"n1": {"bench_tf_cnn_command": "tf_cnn"}},
+        overrides={"nodes": (1,), "model": ("resnet50",)},
+    )
+    return made.runs[0]
+
+
+def tf_cnn_codes(planned: PlannedRun, **tags: str | None) -> set[str]:
+    stated = {**TF_CNN, "run_id": None, "software.gpus": None, **tags}
+    return codes(planned, format="tf_cnn", measurements=(), tags=stated)
+
+
+def test_what_was_asked_of_tf_cnn_benchmarks_and_done_has_no_finding(tf_cnn: PlannedRun) -> None:
+    assert tf_cnn.parameters["gpus"] == 4
+    assert tf_cnn_codes(tf_cnn) == set()
+    # On the CPU no GPU is looked for.
+    on_cpu = tf_cnn.model_copy(update={"parameters": {**tf_cnn.parameters, "gpus": 0}})
+    assert tf_cnn_codes(on_cpu, gpus_created=None) == set()
+    records = tf_cnn.model_copy(update={"arguments": (*tf_cnn.arguments, "--data=/records")})
+    assert tf_cnn_codes(records, dataset="imagenet") == set()
+
+
+@pytest.mark.parametrize(
+    ("tags", "code"),
+    [
+        ({"batch_size_per_device": "32"}, "log_of_another_point"),
+        ({"batch_size_per_device": None}, "log_of_another_point"),
+        ({"model": "trivial"}, "log_of_another_point"),
+        ({"model": None}, "log_of_another_point"),
+        ({"variables": "replicated"}, "log_of_another_point"),
+        ({"num_batches": "4"}, "log_of_another_point"),
+        ({"gpus_created": None}, "gpus_not_measured"),
+        ({"gpus_created": "3"}, "gpus_not_measured"),
+        ({"gpus_created": "5"}, "gpus_not_measured"),
+    ],
+)
+def test_what_tf_cnn_benchmarks_did_instead_proves_nothing(
+    tf_cnn: PlannedRun, tags: dict[str, str | None], code: str
+) -> None:
+    assert tf_cnn_codes(tf_cnn, **tags) == {code}
+
+
+@pytest.mark.parametrize("dataset", ["imagenet (synthetic)", None])
+def test_synthetic_images_in_place_of_records_prove_nothing(tf_cnn: PlannedRun, dataset: str | None) -> None:
+    records = tf_cnn.model_copy(update={"arguments": (*tf_cnn.arguments, "--data=/records")})
+    assert tf_cnn_codes(records, dataset=dataset) == {"log_of_another_point"}
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "found"),
+    [
+        ("no-gpu", {"gpus": 1, "batch_per_gpu": 1, "variable_update": "replicated"}, {"gpus_not_measured"}),
+        ("batch-0", {"model": "trivial", "batch_per_gpu": 0}, {"log_of_another_point"}),
+        ("batch-0", {"model": "trivial", "batch_per_gpu": 32}, set()),
+        ("horovod", {"variable_update": "horovod", "num_batches": 6, "batch_per_gpu": 1}, set()),
+        ("tfrecords", {"variable_update": "horovod", "num_batches": 6, "batch_per_gpu": 1}, set()),
+        (
+            "parameter_server",
+            {"variable_update": "horovod", "num_batches": 6, "batch_per_gpu": 1},
+            {"log_of_another_point"},
+        ),
+    ],
+)
+def test_what_the_real_program_wrote_against_what_was_asked(
+    real_logs: Path, tf_cnn: PlannedRun, name: str, asked: dict[str, Any], found: set[str]
+) -> None:
+    parsed = parse_path(real_logs / f"tf_cnn_cpu/{name}.log")
+    point = {**tf_cnn.parameters, "gpus": 0, "num_batches": 3, "variable_update": "replicated", **asked}
+    planned = tf_cnn.model_copy(update={"parameters": point})
+    now = datetime.fromtimestamp(STARTED, UTC)
+    findings = log_findings(planned, {"id": planned.run_id}, now, now, [parsed], [NODE])
+    assert {one.code for one in findings} == found, [one.message for one in findings]

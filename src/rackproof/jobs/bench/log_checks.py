@@ -17,6 +17,13 @@ BY_ITSELF = ("local", "mpirun")
 CLOCK_SLACK_S: Mapping[str, float] = {"local": 5.0, "mpirun": 60.0}
 """How far a log's clock may be from that of the node that started the job: the same one, or others."""
 CLUSTER_SLACK_S = 300.0
+TF_CNN_TAGS: Mapping[str, str] = {
+    "model": "model",
+    "batch_per_gpu": "batch_size_per_device",
+    "num_batches": "num_batches",
+    "variable_update": "variables",
+}
+"""What the header of tf_cnn_benchmarks states of a point's parameters."""
 
 
 def log_findings(
@@ -46,7 +53,31 @@ def log_findings(
         findings += _run_id_findings(planned, parsed)
     if planned.launcher == "local":
         findings += _gpu_findings(planned, parsed, nodes)
+    for log in parsed:
+        if log.format == "tf_cnn":
+            findings += _tf_cnn_findings(planned, log, nodes)
     return findings
+
+
+def _tf_cnn_findings(planned: PlannedRun, log: ParsedLog, nodes: Sequence[Node]) -> Iterator[Finding]:
+    """Return what tf_cnn_benchmarks did other than it was asked, which it does without any error."""
+    file = log.file or "the log"
+    for axis, tag in TF_CNN_TAGS.items():
+        asked, stated = planned.parameters.get(axis), log.tags.get(tag)
+        if asked is not None and stated != str(asked):
+            what = f"states {sanitize(stated, 60)}" if stated else "does not state it"
+            yield _unproven("log_of_another_point", f"{axis} {asked} was asked for, and {file} {what}")
+    reads = any(word.startswith("--data=") for word in planned.arguments)
+    if reads and "synthetic" in log.tags.get("dataset", "synthetic"):
+        yield _unproven("log_of_another_point", f"images were to be read, and {file} shows synthetic ones")
+    wanted = sum(planned_gpus(planned, len(node.gpus)) for node in nodes)
+    used = log.tags.get("gpus_created", "0")
+    if wanted and used != str(wanted):
+        message = (
+            f"{file} shows that TensorFlow took {sanitize(used, 20)} of the {wanted} GPUs that were planned: "
+            "see that its build and the driver fit, and that TF_CPP_MIN_LOG_LEVEL is 0"
+        )
+        yield _unproven("gpus_not_measured", message)
 
 
 def _unproven(code: str, message: str) -> Finding:

@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""Put the sources of tf_cnn_benchmarks into a folder: those of one commit, checked file by file.
+
+The program is TensorFlow's own (github.com/tensorflow/benchmarks, Apache-2.0), archived, and no part of
+Rackproof. ``--source`` is a URL of an archive (tar.gz), such an archive, or a folder that holds
+scripts/tf_cnn_benchmarks; the checksum is of the files' names and contents below that folder, so that it
+does not depend on how they are packed. Standard library only, Python 3.8+. Prints one JSON line at the end.
+Exit status: 0 staged, 2 usage, 5 not staged (the message says what to do).
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import io
+import json
+import os
+import shutil
+import sys
+import tarfile
+import urllib.error
+import urllib.request
+from pathlib import Path, PurePosixPath
+
+EXIT_DATA = 5
+PART = "scripts/tf_cnn_benchmarks"
+MARKER = "rackproof-sources.json"
+MOST_BYTES = 50_000_000
+"""Of an archive; that of the whole repository has less than one."""
+
+
+class StagingError(Exception):
+    """The sources cannot be staged; the text says why and what to do."""
+
+
+def wanted(path: str) -> str:
+    """Return the place below PART of a file's path in an archive or folder; empty for what is not wanted."""
+    parts = PurePosixPath(path).parts
+    # Archives of GitHub have one folder around everything.
+    for begin in (0, 1):
+        if parts[begin : begin + 2] == tuple(PART.split("/")) and len(parts) > begin + 2:
+            below = parts[begin + 2 :]
+            unfit = ".." in below or "__pycache__" in below or path.endswith((".pyc", MARKER))
+            return "" if unfit else "/".join(below)
+    return ""
+
+
+def from_archive(data: bytes, name: str) -> dict[str, bytes]:
+    """Return the files of an archive (tar, packed or not)."""
+    files: dict[str, bytes] = {}
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            for member in archive:
+                stream = archive.extractfile(member) if member.isfile() else None
+                place = wanted(member.name)
+                if stream is not None and place:
+                    files[place] = stream.read(MOST_BYTES)
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise StagingError(f"{name} is no archive that can be read ({error}); name another source") from error
+    return files
+
+
+def from_folder(folder: Path) -> dict[str, bytes]:
+    """Return the files of a folder."""
+    files = {}
+    for path in sorted((folder / PART).rglob("*")):
+        place = wanted(path.relative_to(folder).as_posix())
+        if place and path.is_file() and not path.is_symlink():
+            files[place] = path.read_bytes()
+    return files
+
+
+def obtain(source: str) -> dict[str, bytes]:
+    """Return the program's files, by their place below PART.
+
+    Raises:
+        StagingError: There are none.
+    """
+    if source.startswith(("https://", "http://")):
+        try:
+            with urllib.request.urlopen(source, timeout=60) as answer:  # noqa: S310  # nosec B310
+                data = answer.read(MOST_BYTES)
+        except (urllib.error.URLError, OSError, ValueError) as error:
+            raise StagingError(
+                f"{source} cannot be fetched ({error}); put the archive, or its folder, on the node and "
+                "name its path in bench_tf_cnn_sources"
+            ) from error
+        files = from_archive(data, source)
+    elif Path(source).is_dir():
+        files = from_folder(Path(source))
+    elif Path(source).is_file():
+        files = from_archive(Path(source).read_bytes(), source)
+    else:
+        raise StagingError(
+            f"{source} is not there; name a URL, an archive or a folder in bench_tf_cnn_sources"
+        )
+    if not files:
+        raise StagingError(f"{source} holds no {PART}; name the archive of github.com/tensorflow/benchmarks")
+    return files
+
+
+def checksum(files: dict[str, bytes]) -> str:
+    """Return one checksum of names and contents."""
+    lines = (f"{hashlib.sha256(content).hexdigest()}  {place}\n" for place, content in sorted(files.items()))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def stage(source: str, folder: Path, sha256: str) -> bool:
+    """Write the files where they are not there yet; return whether anything was written.
+
+    Raises:
+        StagingError: They are not those that the checksum is of.
+    """
+    if (folder / MARKER).is_file() and checksum(from_folder(folder)) == sha256:
+        return False
+    files = obtain(source)
+    found = checksum(files)
+    if found != sha256:
+        raise StagingError(
+            f"{source}: wrong checksum of {PART}: expected {sha256}, got {found}; name the archive of the "
+            "commit bench_tf_cnn_ref, or set bench_tf_cnn_sha256 with it"
+        )
+    made = folder.with_name(folder.name + ".part")
+    shutil.rmtree(made, ignore_errors=True)
+    for place, content in files.items():
+        path = made / PART / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    (made / MARKER).write_text(json.dumps({"source": source, "sha256": sha256}))
+    shutil.rmtree(folder, ignore_errors=True)
+    os.replace(made, folder)
+    return True
+
+
+def main() -> int:
+    """Stage under a lock; print the result."""
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    arguments.add_argument("--source", required=True, help="URL of an archive, an archive, or a folder")
+    arguments.add_argument("--folder", required=True, type=Path, help="where the sources will be")
+    arguments.add_argument("--sha256", required=True, help="checksum of the program's files")
+    options = arguments.parse_args()
+    try:
+        options.folder.parent.mkdir(parents=True, exist_ok=True)
+        with open(f"{options.folder}.lock", "w", encoding="ascii") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            changed = stage(options.source, options.folder, options.sha256)
+    except StagingError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return EXIT_DATA
+    except OSError as error:
+        print(f"error: {error.filename or options.folder}: {error.strerror}", file=sys.stderr, flush=True)
+        return EXIT_DATA
+    print(json.dumps({"changed": changed, "folder": str(options.folder)}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
