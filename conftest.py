@@ -164,3 +164,13 @@ def torch_python(root: Path) -> str:
 @pytest.fixture(scope="session")
 def mxnet_python(root: Path) -> str:
     return _interpreter(root, "mxnet")
+
+
+@pytest.fixture(scope="session")
+def imagenet_python(root: Path) -> str:
+    return _interpreter(root, "imagenet")
+
+
+@pytest.fixture(scope="session")
+def tensorflow_python(root: Path) -> str:
+    return _interpreter(root, "tensorflow")

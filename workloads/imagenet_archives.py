@@ -93,9 +93,7 @@ class Images:
     def lines(self) -> Iterator[str]:
         """Return one line for each image, as ``read_lines`` takes them."""
         for number in range(len(self)):
-            yield (
-                f"{self.label[number]}\t{self.name(number)}\t{self.offset[number]}\t{self.size[number]}\n"
-            )
+            yield (f"{self.label[number]}\t{self.name(number)}\t{self.offset[number]}\t{self.size[number]}\n")
 
     @classmethod
     def read_lines(cls, lines: Iterator[str], count: int) -> Images:
@@ -194,7 +192,9 @@ def check_name(name: str, pattern: re.Pattern[str], archive: str, what: str) -> 
     """
     plain = name[2:] if name.startswith("./") else name
     if plain.startswith("/") or ".." in plain.split("/"):
-        raise StagingError(f"{archive} holds {name!r}, which leads outside its folder; do not use this archive")
+        raise StagingError(
+            f"{archive} holds {name!r}, which leads outside its folder; do not use this archive"
+        )
     found = pattern.fullmatch(plain)
     if found is None:
         raise StagingError(f"{archive} holds {name!r}, which is {what}; do not use this archive")
@@ -231,7 +231,9 @@ def scan_train(stream: Any, archive: str) -> dict[str, list[tuple[str, int, int]
             match = check_name(member.name, _CLASS_ARCHIVE, archive, "no archive of a class (nNNNNNNNN.tar)")
             inner = outer.extractfile(member) if member.isreg() else None
             if inner is None or match[1] in classes:
-                raise StagingError(f"{archive} holds {match[0]} twice, or not as a file; do not use this archive")
+                raise StagingError(
+                    f"{archive} holds {match[0]} twice, or not as a file; do not use this archive"
+                )
             with tarfile.open(fileobj=inner, mode="r|", bufsize=TAR_BUFFER) as tar:
                 classes[match[1]] = images_of_class(
                     tar, member.offset_data, match[1], f"{archive}, {member.name}"
@@ -248,7 +250,9 @@ def scan_val(stream: Any, archive: str) -> dict[int, tuple[str, int, int]]:
                 continue
             match = check_name(member.name, _VAL_IMAGE, archive, "no validation image")
             if not member.isreg() or int(match[1]) in found:
-                raise StagingError(f"{archive} holds {match[0]} twice, or not as a file; do not use this archive")
+                raise StagingError(
+                    f"{archive} holds {match[0]} twice, or not as a file; do not use this archive"
+                )
             found[int(match[1])] = (match[0], member.offset_data, member.size)
     return found
 
@@ -320,7 +324,9 @@ def join(
     words, truth = devkit
     classes = sorted(words)
     if len(classes) != pins["classes"]:
-        raise StagingError(f"the development kit has {len(classes)} classes in the place of {pins['classes']}")
+        raise StagingError(
+            f"the development kit has {len(classes)} classes in the place of {pins['classes']}"
+        )
     missing = [wnid for wnid in classes if not train.get(wnid)]
     strange = sorted(set(train) - set(words))
     if missing or strange:
@@ -382,7 +388,9 @@ def mat_elements(data: bytes) -> Iterator[tuple[int, bytes]]:
 def mat_value(kind: int, content: bytes) -> Any:
     """Return the value of an element: text, a list of numbers, or a list of values or of structures."""
     if kind != _MATRIX:
-        return list(struct.unpack(f"<{len(content) // struct.calcsize(_NUMBERS[kind])}{_NUMBERS[kind]}", content))
+        return list(
+            struct.unpack(f"<{len(content) // struct.calcsize(_NUMBERS[kind])}{_NUMBERS[kind]}", content)
+        )
     if not content:
         return []
     (_, flags), _dims, _name, *rest = mat_elements(content)
@@ -433,5 +441,7 @@ def read_at(descriptor: int, offset: int, size: int, name: str) -> bytes:
     """
     data = os.pread(descriptor, size, offset)
     if len(data) != size:
-        raise StagingError(f"{name} is no longer whole in its archive: the archive changed while it was staged")
+        raise StagingError(
+            f"{name} is no longer whole in its archive: the archive changed while it was staged"
+        )
     return data

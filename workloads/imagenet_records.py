@@ -157,7 +157,9 @@ def example(features: dict[str, Any]) -> bytes:
     return field(1, entries)
 
 
-def image_example(name: str, wnid: str, words: str, label: int, width: int, height: int, image: bytes) -> bytes:
+def image_example(
+    name: str, wnid: str, words: str, label: int, width: int, height: int, image: bytes
+) -> bytes:
     """Return the example of an image as TensorFlow's build_imagenet_data.py writes it.
 
     Args:

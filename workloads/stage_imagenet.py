@@ -140,7 +140,9 @@ class Plan:
         shards = self.options.train_shards if part == "train" else self.options.val_shards
         for number in range(shards):
             name = f"{SHARD_NAMES[part]}-{number:05d}-of-{shards:05d}"
-            yield Unit("tfrecord", part, number, name, number * count // shards, (number + 1) * count // shards)
+            yield Unit(
+                "tfrecord", part, number, name, number * count // shards, (number + 1) * count // shards
+            )
 
     def encoder(self, name: str) -> str:
         """Return what encodes images again, empty where nothing does: another version makes other bytes."""
@@ -227,9 +229,9 @@ def say_event(key: str, value: Any) -> None:
 # Files that appear whole or not at all
 
 
-def sync_folder(folder: Path) -> None:
-    """Have the names in a folder on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync_file(path: Path) -> None:
+    """Have a file on the disk, or the names in a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -258,7 +260,7 @@ def write_file(path: Path, chunks: Iterator[bytes]) -> tuple[int, str]:
         stream.flush()
         os.fsync(stream.fileno())
     draft.replace(path)
-    sync_folder(path.parent)
+    sync_file(path.parent)
     return size, digest.hexdigest()
 
 
@@ -290,24 +292,27 @@ class Journal:
         if lines and lines[-1]:
             self.stream.write(b"\n")
         if not entries:
-            self._write(head)
-            sync_folder(path.parent)
+            self._write([head])
+            sync_file(path.parent)
 
-    def _write(self, entry: dict[str, Any]) -> None:
-        self.stream.write(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
+    def _write(self, entries: list[dict[str, Any]]) -> None:
+        lines = [json.dumps(one, separators=(",", ":")).encode() + b"\n" for one in entries]
+        self.stream.write(b"".join(lines))
         self.stream.flush()
         os.fsync(self.stream.fileno())
 
-    def add(self, entry: dict[str, Any]) -> None:
-        """Note a unit that is on the disk."""
-        self._write(entry)
-        self.done[entry["part"], entry["number"]] = entry
+    def add(self, entries: list[dict[str, Any]]) -> None:
+        """Note units that are on the disk."""
+        self._write(entries)
+        self.done.update({(one["part"], one["number"]): one for one in entries})
 
 
 def differences(head: dict[str, Any], now: dict[str, Any]) -> str:
     """Return in words how settings differ."""
     then = head.get("settings", {})
-    found = [f"{key} {then.get(key)} then, {now.get(key)} now" for key in now if then.get(key) != now.get(key)]
+    found = [
+        f"{key} {then.get(key)} then, {now.get(key)} now" for key in now if then.get(key) != now.get(key)
+    ]
     return "; ".join(found) or "by another version of this program"
 
 
@@ -377,6 +382,14 @@ def prepared(unit: Unit, number: int, counted: Counted) -> tuple[bytes, int, int
     return data, facts.width, facts.height
 
 
+def in_words(error: OSError, folder: Path) -> StagingError:
+    """Return what is said of an error of the system while a folder is staged."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    what = "the disk is full" if full else f"{error.filename or 'a file'}: {error.strerror}"
+    then = "make room" if full else "put that right"
+    return StagingError(f"{folder}: {what}; what is finished is kept: {then}, and start again")
+
+
 def make_unit(unit: Unit) -> dict[str, Any]:
     """Make a unit; return its line for the journal.
 
@@ -392,12 +405,7 @@ def make_unit(unit: Unit) -> dict[str, Any]:
     try:
         made = makers[unit.format](unit, counted)
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        what = "the disk is full" if full else f"{error.filename or unit.name}: {error.strerror}"
-        then = "make room" if full else "put that right"
-        raise StagingError(
-            f"{Shared.plan.data / unit.format}: {what}; what is finished is kept: {then}, and start again"
-        ) from error
+        raise in_words(error, Shared.plan.data / unit.format) from error
     counted.flush()
     entry = {"part": unit.part, "number": unit.number, "name": unit.name, "objects": unit.last - unit.first}
     return {**entry, **made, **({"odd": counted.odd} if counted.odd else {})}
@@ -419,7 +427,7 @@ def make_class(unit: Unit, counted: Counted) -> dict[str, Any]:
         size += len(data)
     sync_file_system(draft)
     draft.rename(target)
-    sync_folder(target.parent)
+    sync_file(target.parent)
     return {"size": size, "sha256": digest.hexdigest()}
 
 
@@ -443,7 +451,10 @@ def make_shard(unit: Unit, counted: Counted) -> dict[str, Any]:
 
 
 def make_piece(unit: Unit, counted: Counted) -> dict[str, Any]:
-    """Write some records to their place in a .rec file, which is behind those of the pieces before it."""
+    """Write some records to their place in a .rec file, which is behind those of the pieces before it.
+
+    The disk has them once ``run_units`` synced the file, for all pieces at once that ended meanwhile.
+    """
     plan, images = Shared.plan, Shared.plan.images[unit.part]
     order = plan.order("recordio", unit.part)
     records = []
@@ -459,7 +470,6 @@ def make_piece(unit: Unit, counted: Counted) -> dict[str, Any]:
         while view:
             written = os.pwrite(stream.fileno(), view, at)
             view, at = view[written:], at + written
-        os.fdatasync(stream.fileno())
     digest = hashlib.sha256(content).hexdigest()
     return {"size": len(content), "sha256": digest, "offset": offset, "sizes": [len(one) for one in records]}
 
@@ -502,8 +512,11 @@ def run_units(plan: Plan, units: list[Unit], journal: Journal) -> None:
         try:
             while waiting:
                 ended, waiting = concurrent.futures.wait(waiting, 1, concurrent.futures.FIRST_COMPLETED)
-                for one in ended:
-                    journal.add(one.result())
+                entries = [one.result() for one in ended]
+                for path in {plan.data / "recordio" / one["name"] for one in entries if "offset" in one}:
+                    sync_file(draft_of(path))
+                if entries:
+                    journal.add(entries)
                 Shared.progress.show()
         except BrokenProcessPool as error:
             raise StagingError(
@@ -615,7 +628,10 @@ def begin_drafts(plan: Plan, journal: Journal) -> None:
     """Have a file for the pieces of each .rec file; one that was finished and is no longer whole is a draft again."""
     for part in PARTS:
         path = plan.data / "recordio" / f"{part}.rec"
-        size = max((one["offset"] + one["size"] for (which, _), one in journal.done.items() if which == part), default=0)
+        size = max(
+            (one["offset"] + one["size"] for (which, _), one in journal.done.items() if which == part),
+            default=0,
+        )
         if path.exists() and path.stat().st_size != size:
             path.rename(draft_of(path))
         if not path.exists():
@@ -649,8 +665,9 @@ def finish_recordio(plan: Plan, journal: Journal) -> bool:
                 changed = True
         if not record.is_file():
             os.truncate(draft_of(record), sum(sizes))
+            sync_file(draft_of(record))
             draft_of(record).replace(record)
-            sync_folder(folder)
+            sync_file(folder)
     return changed
 
 
@@ -741,14 +758,26 @@ def check_space(plan: Plan, needed: int) -> None:
     there = 0
     for name in plan.options.formats:
         with contextlib.suppress(OSError):
-            sizes = re.findall(rb'"objects":\d+,"size":(\d+)', (plan.staging / f"{name}.journal").read_bytes())
-            there += sum(map(int, sizes))
+            text = (plan.staging / f"{name}.journal").read_bytes()
+            for objects, size in re.findall(rb'"objects":(\d+),"size":(\d+)', text):
+                there += int(size) + int(objects) * OVERHEAD_BYTES[name]
     free = shutil.disk_usage(existing(plan.data)).free
     if free < needed - there:
         raise StagingError(
             f"too little space on the file system of {plan.data}: {needed - there:,} bytes needed, {free:,} free, "
             f"{needed - there - free:,} missing; free that much there or name another folder with --data"
         )
+
+
+def clear_drafts(plan: Plan) -> None:
+    """Take away what a run that was ended left half made; a .rec file that is not finished is gone on with."""
+    for name in ("images", "tfrecord"):
+        if (plan.staging / f"{name}.journal").exists():
+            for left in [*(plan.data / name).glob(".tmp-*"), *(plan.data / name).glob("*/.tmp-*")]:
+                if left.is_dir():
+                    shutil.rmtree(left)
+                else:
+                    left.unlink()
 
 
 def existing(folder: Path) -> Path:
@@ -785,6 +814,7 @@ def stage(options: argparse.Namespace, pins: dict[str, Any]) -> dict[str, Any]:
     Shared.turn, Shared.place = FORK.Condition(), FORK.Array("q", 2, lock=False)
     Shared.parent = os.getpid()
     with locked(plan.staging / "lock"):
+        clear_drafts(plan)
         changed = not load_index(plan)
         if changed:
             make_index(plan)
@@ -795,15 +825,24 @@ def stage(options: argparse.Namespace, pins: dict[str, Any]) -> dict[str, Any]:
             # Each process has the orders that it needs before it is forked.
             for part in PARTS:
                 plan.order(name, part)
-            anew, made[name] = stage_format(plan, name)
+            try:
+                anew, made[name] = stage_format(plan, name)
+            except OSError as error:
+                raise in_words(error, plan.data / name) from error
             changed |= anew
     keys = ("objects", "size_bytes", "sha256")
     formats = {name: {key: one[key] for key in keys} for name, one in made.items()}
     for name, one in made.items():
         if one["odd_images"] and options.progress == "text":
-            how = "kept as they are" if name != "tfrecord" and not options.resize else "encoded again as RGB JPEG"
-            print(f"{name}: {len(one['odd_images'])} images that are no RGB JPEG were {how}: "
-                  f"{', '.join(one['odd_images'][:3])} ... ({MANIFEST} has all)")
+            how = (
+                "kept as they are"
+                if name != "tfrecord" and not options.resize
+                else "encoded again as RGB JPEG"
+            )
+            print(
+                f"{name}: {len(one['odd_images'])} images that are no RGB JPEG were {how}: "
+                f"{', '.join(one['odd_images'][:3])} ... ({MANIFEST} has all)"
+            )
     return {"changed": changed, "path": str(plan.data), "formats": formats}
 
 
@@ -827,7 +866,9 @@ def check_data(options: argparse.Namespace) -> list[str]:
         try:
             units = json.loads((folder / MANIFEST).read_text())["units"]
         except (OSError, ValueError, KeyError) as error:
-            raise StagingError(f"{folder} is not staged to its end ({error}); start without --check") from error
+            raise StagingError(
+                f"{folder} is not staged to its end ({error}); start without --check"
+            ) from error
         sizes = {
             (one["name"], one.get("offset")): one["size"]
             for line in (options.data / STAGING / f"{name}.journal").read_text().splitlines()[1:]
@@ -862,7 +903,9 @@ def formats(text: str) -> list[str]:
     names = [one.strip() for one in text.split(",") if one.strip()]
     strange = [one for one in names if one not in FORMATS]
     if strange or not names:
-        raise argparse.ArgumentTypeError(f"{strange[0] if strange else text!r}: choose of {', '.join(FORMATS)}")
+        raise argparse.ArgumentTypeError(
+            f"{strange[0] if strange else text!r}: choose of {', '.join(FORMATS)}"
+        )
     return [one for one in FORMATS if one in names]
 
 
@@ -883,19 +926,33 @@ def parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = arguments.add_argument
-    add("--archives", type=Path, required=True, help="folder of the three archives, as image-net.org has them")
+    add(
+        "--archives", type=Path, required=True, help="folder of the three archives, as image-net.org has them"
+    )
     add("--data", type=Path, required=True, help="folder to stage into")
     add("--formats", type=formats, default=list(FORMATS), help="of images, recordio, tfrecord; with commas")
     add("--resize", type=number_from(0, 8192), default=0, help="pixels of the shorter edge; 0: as it is")
     add("--quality", type=number_from(1, 100), default=95, help="of a JPEG that is encoded again")
     add("--seed", type=number_from(0, 999999999), help="of the order; default: im2rec.py's and TensorFlow's")
-    add("--train-shards", type=number_from(1, 99999), default=1024, help="TFRecord files of the training images")
-    add("--val-shards", type=number_from(1, 99999), default=128, help="TFRecord files of the validation images")
+    add(
+        "--train-shards",
+        type=number_from(1, 99999),
+        default=1024,
+        help="TFRecord files of the training images",
+    )
+    add(
+        "--val-shards",
+        type=number_from(1, 99999),
+        default=128,
+        help="TFRecord files of the validation images",
+    )
     add("--processes", type=number_from(1, 1024), default=len(os.sched_getaffinity(0)), help="at once")
     add("--pins", type=Path, help="JSON with other names, sizes and MD5 sums, shaped like PINS")
     add("--progress", choices=("text", "events"), default="text", help="lines for people, or MLLOG events")
     add("--every", type=float, default=10.0, help="seconds between two lines of progress")
-    add("--check", action="store_true", help="read what is staged again, and compare digests; changes nothing")
+    add(
+        "--check", action="store_true", help="read what is staged again, and compare digests; changes nothing"
+    )
     return arguments
 
 
@@ -924,7 +981,8 @@ def main() -> int:
         pins = json.loads(options.pins.read_text()) if options.pins else imagenet_archives.PINS
         print(json.dumps(stage(options, pins)))
     except (StagingError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        told = in_words(error, options.data) if isinstance(error, OSError) else error
+        print(f"error: {told}", file=sys.stderr, flush=True)
         return EXIT_DATA
     except (ValueError, KeyError, TypeError) as error:
         if not options.pins:

@@ -44,7 +44,9 @@ def tar_of(members: Iterable[tuple[str, bytes]], mode: str = "w") -> bytes:
 
 def picture(chance: random.Random, large: bool, kind: str = "JPEG", mode: str = "RGB") -> bytes:
     """Return a noisy gradient as a file, of about 110 kB where it is large, as ImageNet's are on average."""
-    width, height = chance.choice([(500, 375), (375, 500), (640, 480)] if large else [(48, 40), (36, 52), (50, 50)])
+    width, height = chance.choice(
+        [(500, 375), (375, 500), (640, 480)] if large else [(48, 40), (36, 52), (50, 50)]
+    )
     noise = numpy.random.default_rng(chance.randrange(1 << 30)).integers(0, 90, (height, width, 3))
     ramp = numpy.linspace(0, 160, width)[None, :, None] + numpy.array(chance.sample(range(60), 3))
     image = Image.fromarray((noise + ramp).clip(0, 255).astype(numpy.uint8)).convert(mode)
@@ -76,7 +78,9 @@ class Miniature:
 
     def __post_init__(self) -> None:
         chance = random.Random(self.seed)
-        wnids = sorted(f"n{number:08d}" for number in chance.sample(range(1_440_764, 13_133_613), self.classes))
+        wnids = sorted(
+            f"n{number:08d}" for number in chance.sample(range(1_440_764, 13_133_613), self.classes)
+        )
         # As in the real kit the numbers have nothing to do with the order of names.
         numbers = chance.sample(range(1, self.classes + 1), self.classes)
         self.ids = dict(zip(wnids, numbers, strict=True))
@@ -158,7 +162,9 @@ def main() -> None:
     arguments.add_argument("--classes", type=int, default=10)
     arguments.add_argument("--train", type=int, default=30, help="images of each class")
     arguments.add_argument("--val", type=int, default=50)
-    arguments.add_argument("--large", action="store_true", help="images as large as ImageNet's are on average")
+    arguments.add_argument(
+        "--large", action="store_true", help="images as large as ImageNet's are on average"
+    )
     options = arguments.parse_args()
     made = Miniature(options.classes, options.train, options.val, options.large)
     print(made.write(options.folder))
