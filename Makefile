@@ -1,6 +1,6 @@
 # Rackproof's one task file. `make` alone lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help structure vms-image venv runtimes bench check lint unit test prove suites nights fleets perf fuzz audit constraints docs clean clean-cache molecule scenarios rack rack-down rack-status
+.PHONY: help structure vms-image venv runtimes tensorflow bench check lint unit test prove suites nights fleets perf fuzz audit constraints docs clean clean-cache molecule scenarios rack rack-down rack-status
 SHELL := /bin/bash
 BIN := .venv/bin
 # Ansible refuses to start in a locale that is not UTF-8 or was never generated; every system has this one.
@@ -22,10 +22,13 @@ venv: .venv/.ready  ## Make .venv with pinned dependencies (Python 3.11 or newer
 .venv/.ready: pyproject.toml constraints.txt tools/make-venv
 	@tools/make-venv .venv
 
-runtimes: venv  ## Make the workloads' environments (PyTorch, MXNet) as bench.yml would
-	@for name in torch mxnet; do \
+runtimes: venv  ## Make the workloads' environments (PyTorch, MXNet, staging) as bench.yml would
+	@for name in torch mxnet imagenet; do \
 	  $(BIN)/python workloads/make_runtime.py --runtime workloads/$$name --folder .rackproof/runtimes/$$name >/dev/null || exit 1; \
 	done
+
+tensorflow: venv  ## Make the environment with TensorFlow by which tests read TFRecords
+	@$(BIN)/python workloads/make_runtime.py --runtime tests/tensorflow --folder .rackproof/runtimes/tensorflow >/dev/null
 
 bench: venv  ## Benchmark this machine: train, probe, judge, report
 	@PATH="$(CURDIR)/$(BIN):$$PATH" ansible-playbook bench.yml -l localhost $(ARGS)
