@@ -1,7 +1,7 @@
-"""The official archives of ImageNet (ILSVRC2012): their checksums, the place of each image in them, and the labels.
+"""The official archives of ImageNet (ILSVRC2012): checksums, the place of each image in them, and labels.
 
-Standard library only, Python 3.8+. An archive is read once from begin to end: its MD5 sum is computed and its images
-are listed in the same pass. Nothing is unpacked; what reads an image later reads it at its place in the archive.
+Standard library only, Python 3.8+. An archive is read once from begin to end: its MD5 sum is computed and
+its images are listed in the same pass. Nothing is unpacked; an image is read at its place in the archive.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import struct
+import sys
 import tarfile
 import zlib
 from array import array
@@ -44,12 +45,13 @@ PINS: dict[str, Any] = {
         },
     },
 }
-"""What the archives must be; ``--pins FILE`` replaces it. The MD5 sums are those of torchvision's datasets/imagenet.py.
+"""What the archives must be; ``--pins FILE`` replaces it. The MD5 sums are torchvision's (imagenet.py).
 
-No source that is worth a check states the size of the development kit in bytes: its MD5 sum alone is compared.
+No source that can be relied on states the development kit's size in bytes: its MD5 sum alone is compared.
 """
 
 PARTS = ("train", "val")
+_NO_SECURITY: dict[str, Any] = {"usedforsecurity": False} if sys.version_info >= (3, 9) else {}
 _CLASS = re.compile(r"n\d{8}")
 _CLASS_ARCHIVE = re.compile(r"(n\d{8})\.tar")
 _TRAIN_IMAGE = re.compile(r"(n\d{8})_\d+\.JPEG")
@@ -63,9 +65,9 @@ class StagingError(Exception):
 
 
 class Images:
-    """The images of a part, ordered by class and name; arrays, because a million tuples take a gigabyte in each process.
+    """The images of a part, ordered by class and name; arrays, which forked processes share.
 
-    ``label`` counts classes from 0 in the order of their names; ``offset`` and ``size`` are bytes in the archive.
+    ``label`` counts classes from 0 in the order of their names; ``offset`` and ``size`` are in bytes.
     """
 
     def __init__(self) -> None:
@@ -136,7 +138,7 @@ def require_archives(folder: Path, pins: dict[str, Any]) -> dict[str, Path]:
         raise StagingError(
             f"{folder} lacks {', '.join(missing)}: get them with an account of image-net.org "
             "(https://image-net.org/download-images, ILSVRC2012) and put them there, or name another folder "
-            "with --archives"
+            "(--archives, bench_imagenet_archives)"
         )
     for part, path in paths.items():
         have = path.stat().st_size
@@ -161,7 +163,8 @@ class HashingReader:
 
     def __init__(self, stream: BinaryIO, report: Callable[[int], None]) -> None:
         self.stream, self.report = stream, report
-        self.md5 = hashlib.md5(usedforsecurity=False) if _HAS_PURPOSE else hashlib.md5()
+        # Python 3.8 does not know the argument; the sum is the one that was published.
+        self.md5 = hashlib.md5(**_NO_SECURITY)  # noqa: S324
 
     def read(self, size: int = -1) -> bytes:
         """Read and hash."""
@@ -175,13 +178,6 @@ class HashingReader:
         while self.read(CHUNK):
             pass
         return self.md5.hexdigest()
-
-
-try:
-    hashlib.md5(usedforsecurity=False)
-    _HAS_PURPOSE = True
-except TypeError:  # Python 3.8
-    _HAS_PURPOSE = False
 
 
 def check_name(name: str, pattern: re.Pattern[str], archive: str, what: str) -> re.Match[str]:
@@ -258,7 +254,7 @@ def scan_val(stream: Any, archive: str) -> dict[int, tuple[str, int, int]]:
 
 
 def read_devkit(stream: Any, archive: str) -> tuple[dict[str, str], list[str]]:
-    """Return the words of each class by its name, and the class of each validation image in order of numbers."""
+    """Return the words of each class by its name, and the class of each validation image in order."""
     files: dict[str, bytes] = {}
     with tarfile.open(fileobj=stream, mode="r|gz") as tar:
         for member in tar:
@@ -337,8 +333,8 @@ def join(
         )
     if sorted(val) != list(range(1, len(truth) + 1)):
         raise StagingError(
-            f"{pins['archives']['val']['name']} holds {len(val)} images, and the development kit has labels of "
-            f"images 1 to {len(truth)}"
+            f"{pins['archives']['val']['name']} holds {len(val)} images, and the development kit has labels "
+            f"of images 1 to {len(truth)}"
         )
     images = {part: Images() for part in PARTS}
     for label, wnid in enumerate(classes):
@@ -354,7 +350,8 @@ def join(
         wanted = pins["archives"][part]["objects"]
         if len(images[part]) != wanted:
             raise StagingError(
-                f"{pins['archives'][part]['name']} holds {len(images[part]):,} images in the place of {wanted:,}"
+                f"{pins['archives'][part]['name']} holds {len(images[part]):,} images in the place of "
+                f"{wanted:,}"
             )
     return [(wnid, words[wnid]) for wnid in classes], images
 
@@ -402,7 +399,11 @@ def mat_value(kind: int, content: bytes) -> Any:
             for at in range(0, len(rest[1][1]), length)
         ]
         values = [mat_value(*one) for one in rest[2:]]
-        return [dict(zip(names, values[at:])) for at in range(0, len(values), len(names))]
+        count = len(names)
+        return [
+            {name: values[at + place] for place, name in enumerate(names)}
+            for at in range(0, len(values), count)
+        ]
     if shape == _CELL:
         return [mat_value(*one) for one in rest]
     if shape == _CHARS:
@@ -412,24 +413,24 @@ def mat_value(kind: int, content: bytes) -> Any:
 
 
 def leaves(data: bytes, archive: str) -> dict[int, tuple[str, str]]:
-    """Return name and words of each class by its number in the development kit; classes above others are left out.
+    """Return name and words of each class by its number in the kit; classes above others are left out.
 
     Raises:
         StagingError: The file is not the development kit's.
     """
+    if data[126:128] != b"IM":
+        raise StagingError(f"{archive}: {_META} is no MAT-file of version 5, little endian")
     try:
-        if data[126:128] != b"IM":
-            raise ValueError("it is no MAT-file of version 5, little endian")
         synsets = [value for kind, content in mat_elements(data[128:]) for value in mat_value(kind, content)]
         found = {
             int(one["ILSVRC2012_ID"][0]): (str(one["WNID"]), str(one["words"]))
             for one in synsets
             if int(one["num_children"][0]) == 0
         }
-        if not all(_CLASS.fullmatch(wnid) for wnid, _ in found.values()):
-            raise ValueError("its classes have other names than nNNNNNNNN")
     except (ValueError, KeyError, IndexError, TypeError, struct.error, zlib.error) as error:
         raise StagingError(f"{archive}: {_META} cannot be read: {error}") from error
+    if not all(_CLASS.fullmatch(wnid) for wnid, _ in found.values()):
+        raise StagingError(f"{archive}: the classes of {_META} have other names than nNNNNNNNN")
     return found
 
 

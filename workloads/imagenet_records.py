@@ -1,6 +1,6 @@
-"""How images are packed: MXNet's RecordIO, TensorFlow's TFRecords, and what is known of a JPEG without decoding it.
+"""How images are packed: MXNet's RecordIO, TensorFlow's TFRecords; and what a JPEG is, without decoding it.
 
-Standard library only, Python 3.8+; TFRecords need ``google-crc32c``, an image that is encoded again needs Pillow.
+Standard library only, Python 3.8+; TFRecords need google-crc32c, an image that is encoded again needs Pillow.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 RECORDIO_MAGIC = struct.pack("<I", 0xCED7230A)
 _CRC_MASK = 0xA282EAD8
 _NO_FRAMES = {0xC4, 0xC8, 0xCC}
-"""Markers between SOF0 and SOF15 that begin something else: tables of Huffman and arithmetic codes, an extension."""
+"""Markers between SOF0 and SOF15 that begin something else: tables of codes, an extension."""
 
 
 class BadImage(ValueError):  # noqa: N818  (reads as what it is)
@@ -84,7 +84,7 @@ def encode_again(data: bytes, shorter_edge: int, quality: int) -> tuple[bytes, i
         else:
             size = (width * shorter_edge // height, shorter_edge)
         if size != image.size:
-            image = image.resize(size, Image.BILINEAR)
+            image = image.resize(size, Image.Resampling.BILINEAR)
     packed = io.BytesIO()
     image.save(packed, "JPEG", quality=quality)
     return packed.getvalue(), image.size[0], image.size[1]

@@ -3,7 +3,7 @@
 
     DATA/images/train/nNNNNNNNN/*.JPEG, DATA/images/val/nNNNNNNNN/*.JPEG      for PyTorch
     DATA/recordio/train.rec, .idx, .lst, and val.*                            for MXNet
-    DATA/tfrecord/train-00000-of-01024 ..., validation-00000-of-00128 ...     for TensorFlow (tf_cnn_benchmarks)
+    DATA/tfrecord/train-00000-of-01024 ..., validation-00000-of-00128 ...     for tf_cnn_benchmarks
 
 The archives' MD5 sums are checked; nothing is downloaded. Killed at any moment it goes on where it was, and
 what it makes is the same to the byte, whatever happened on the way and however many processes made it.
@@ -67,7 +67,7 @@ _REPORT_IMAGES = 32
 class Unit(NamedTuple):
     """What one process makes in one go: a class's folder, a piece of a .rec file, a TFRecord file.
 
-    ``number`` counts the units of a part; images are those from ``first`` to before ``last`` in the part's order.
+    ``number`` counts the units of a part; its images are from ``first`` to before ``last`` in their order.
     """
 
     format: str
@@ -239,7 +239,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_file_system(folder: Path) -> None:
-    """Have all files of a file system on the disk: a class has a thousand, and one call costs less than theirs."""
+    """Have all files of a file system on the disk: one call for the thousand files of a class."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
@@ -377,7 +377,8 @@ def prepared(unit: Unit, number: int, counted: Counted) -> tuple[bytes, int, int
             return imagenet_records.encode_again(data, options.resize, options.quality)
     except imagenet_records.BadImage as error:
         raise StagingError(
-            f"{name} in {plan.paths[unit.part].name} is no image that can be used: {error}; fetch the archive again"
+            f"{name} in {plan.paths[unit.part].name} is no image that can be used: {error}; fetch the "
+            "archive again"
         ) from error
     return data, facts.width, facts.height
 
@@ -565,8 +566,8 @@ def stage_format(plan: Plan, name: str) -> tuple[bool, dict[str, Any]]:
     missing = [unit for unit in plan.units(name) if not is_made(plan, unit, journal)]
     if missing and journal.encoder != plan.encoder(name):
         raise StagingError(
-            f"{folder} was begun with {journal.encoder}, and this is {plan.encoder(name)}, whose images may differ: "
-            f"go on with that version, or take {folder} and {journal.path} away"
+            f"{folder} was begun with {journal.encoder}, and this is {plan.encoder(name)}, whose images may "
+            f"differ: go on with that version, or take {folder} and {journal.path} away"
         )
     done = total - sum(unit.last - unit.first for unit in missing)
     if missing:
@@ -625,7 +626,7 @@ def held_file(path: Path) -> Path:
 
 
 def begin_drafts(plan: Plan, journal: Journal) -> None:
-    """Have a file for the pieces of each .rec file; one that was finished and is no longer whole is a draft again."""
+    """Have a file for the pieces of each .rec file; one that is no longer whole is a draft again."""
     for part in PARTS:
         path = plan.data / "recordio" / f"{part}.rec"
         size = max(
@@ -650,9 +651,9 @@ def finish_recordio(plan: Plan, journal: Journal) -> bool:
 
         def index(order: array[int] = order, sizes: list[int] = sizes) -> Iterator[bytes]:
             at = 0
-            for number, size in zip(order, sizes):
+            for place, number in enumerate(order):
                 yield f"{number}\t{at}\n".encode()
-                at += size
+                at += sizes[place]
 
         def listing(part: str = part, order: array[int] = order, images: Images = images) -> Iterator[bytes]:
             for number in order:
@@ -764,13 +765,14 @@ def check_space(plan: Plan, needed: int) -> None:
     free = shutil.disk_usage(existing(plan.data)).free
     if free < needed - there:
         raise StagingError(
-            f"too little space on the file system of {plan.data}: {needed - there:,} bytes needed, {free:,} free, "
-            f"{needed - there - free:,} missing; free that much there or name another folder with --data"
+            f"too little space on the file system of {plan.data}: {needed - there:,} bytes needed, "
+            f"{free:,} free, {needed - there - free:,} missing; free that much there or name another folder "
+            "(--data, bench_imagenet)"
         )
 
 
 def clear_drafts(plan: Plan) -> None:
-    """Take away what a run that was ended left half made; a .rec file that is not finished is gone on with."""
+    """Take away what a run that was ended left half made; an unfinished .rec file is gone on with."""
     for name in ("images", "tfrecord"):
         if (plan.staging / f"{name}.journal").exists():
             for left in [*(plan.data / name).glob(".tmp-*"), *(plan.data / name).glob("*/.tmp-*")]:
@@ -796,8 +798,8 @@ def check_packages(options: argparse.Namespace) -> None:
     missing = [text for module, text in wanted.items() if importlib.util.find_spec(module) is None]
     if missing:
         raise StagingError(
-            f"{sys.executable} lacks {' and '.join(missing)}: make the runtime imagenet (make_runtime.py), and "
-            "start this program with its Python"
+            f"{sys.executable} lacks {' and '.join(missing)}: make the runtime imagenet (make_runtime.py), "
+            "and start this program with its Python"
         )
 
 
@@ -858,8 +860,12 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def check_data(options: argparse.Namespace) -> list[str]:
-    """Read every staged file again; return which differ from their digest in the manifest."""
+def check_data(options: argparse.Namespace) -> None:
+    """Read every staged file again.
+
+    Raises:
+        StagingError: One differs from its digest in the manifest, or a format is not finished.
+    """
     wrong = []
     for name in options.formats:
         folder = options.data / name
@@ -879,7 +885,11 @@ def check_data(options: argparse.Namespace) -> list[str]:
             got = digest_of(folder / path, int(offset or 0), sizes[path, int(offset) if offset else None])
             if got != digest:
                 wrong.append(str(folder / unit))
-    return wrong
+    if wrong:
+        raise StagingError(
+            f"{len(wrong)} of what was staged changed since, {wrong[0]} first: take {options.data} away and "
+            "stage it again"
+        )
 
 
 def digest_of(path: Path, offset: int, size: int) -> str:
@@ -970,13 +980,8 @@ def main() -> int:
         signal.signal(number, terminated)
     try:
         if options.check:
-            wrong = check_data(options)
-            if wrong:
-                raise StagingError(
-                    f"{len(wrong)} of what was staged changed since, {wrong[0]} first: take {options.data} away and "
-                    "stage it again"
-                )
-            print(json.dumps({"changed": False, "path": str(options.data), "wrong": wrong}))
+            check_data(options)
+            print(json.dumps({"changed": False, "path": str(options.data), "wrong": []}))
             return 0
         pins = json.loads(options.pins.read_text()) if options.pins else imagenet_archives.PINS
         print(json.dumps(stage(options, pins)))

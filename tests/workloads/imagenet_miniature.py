@@ -56,7 +56,7 @@ def picture(chance: random.Random, large: bool, kind: str = "JPEG", mode: str = 
 
 
 def with_magic(jpeg: bytes) -> bytes:
-    """Return a JPEG with RecordIO's magic number in its comments, behind every distance from a multiple of four."""
+    """Return a JPEG with RecordIO's magic number in its comments, at every distance from a multiple of 4."""
     comments = b"".join(MAGIC + b"x" * count for count in (0, 1, 2, 3, 4, 0, 0, 5))
     return jpeg[:2] + b"\xff\xfe" + struct.pack(">H", 2 + len(comments)) + comments + jpeg[2:]
 
@@ -93,7 +93,7 @@ class Miniature:
             (f"ILSVRC2012_val_{number:08d}.JPEG", picture(chance, self.large))
             for number in range(1, self.val_count + 1)
         ]
-        # What ImageNet is famous for: a PNG and CMYK under the name JPEG; grey ones; and what RecordIO has to escape.
+        # What ImageNet is famous for, a PNG and CMYK under the name JPEG; grey ones; what RecordIO escapes.
         first, second, *_ = wnids
         self.replace(first, 0, picture(chance, self.large, "PNG"))
         self.replace(first, 1, picture(chance, self.large, mode="CMYK"))
@@ -111,13 +111,14 @@ class Miniature:
         rows += [(self.classes + 1 + one, f"n{one:08d}", f"kind {one}", 2) for one in range(3)]
         kinds: list[tuple[str, Any]] = [
             ("ILSVRC2012_ID", float), ("WNID", object), ("words", object), ("gloss", object),
-            ("num_children", float), ("children", object), ("wordnet_height", float), ("num_train_images", float),
+            ("num_children", float), ("children", object), ("wordnet_height", float),
+            ("num_train_images", float),
         ]  # fmt: skip
         synsets = numpy.zeros((len(rows), 1), dtype=[(name, object) for name, _ in kinds])
         for place, (number, wnid, words, children) in enumerate(sorted(rows)):
             below = numpy.arange(children, dtype=float)
             synsets[place, 0] = (
-                float(number), wnid, words, f"a gloss – of {words}", float(children), below, 0.0, 30.0,
+                float(number), wnid, words, f"a gloss \u2014 of {words}", float(children), below, 0.0, 30.0,
             )  # fmt: skip
         mat = io.BytesIO()
         savemat(mat, {"synsets": synsets}, do_compression=compressed)
@@ -133,7 +134,7 @@ class Miniature:
         )
 
     def archives(self) -> dict[str, bytes]:
-        """Return the content of each archive; a class has an archive of its own in that of training images."""
+        """Return the content of each archive; in that of training images each class has one of its own."""
         return {
             "train": tar_of((f"{wnid}.tar", tar_of(images)) for wnid, images in self.train.items()),
             "val": tar_of(self.val),

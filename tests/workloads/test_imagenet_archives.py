@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import random
 import struct
 import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,12 +36,12 @@ def jpeg(mode: str = "RGB", size: tuple[int, int] = (31, 17), kind: str = "JPEG"
 
 
 def scan(part: str, data: bytes, folder: Path, md5: str = "") -> Any:
-    import hashlib
-
     path = folder / f"{part}.tar"
     path.write_bytes(data)
     read: list[int] = []
-    found = imagenet_archives.scan(part, path, md5 or hashlib.md5(data).hexdigest(), read.append)
+    found = imagenet_archives.scan(
+        part, path, md5 or hashlib.md5(data, usedforsecurity=False).hexdigest(), read.append
+    )
     assert sum(read) == len(data)
     return found
 
@@ -120,12 +123,15 @@ def test_an_archive_that_is_not_imagenets_is_refused(
         scan(part, data, tmp_path, "0" * 32)
 
 
-def damaged_kit(small: Miniature, change: Callable[[bytes], bytes]) -> bytes:
-    import tarfile
-
+@pytest.fixture(scope="module")
+def kit(small: Miniature) -> list[tuple[str, bytes]]:
+    """The files of a development kit whose list of classes is not compressed."""
     with tarfile.open(fileobj=io.BytesIO(small.devkit(compressed=False))) as tar:
-        files = [(one.name, tar.extractfile(one).read()) for one in tar]  # type: ignore[union-attr]
-    return tar_of([(name, change(data) if name.endswith(".mat") else data) for name, data in files], "w:gz")
+        return [(one.name, tar.extractfile(one).read()) for one in tar]  # type: ignore[union-attr]
+
+
+def damaged(kit: list[tuple[str, bytes]], change: Callable[[bytes], bytes]) -> bytes:
+    return tar_of([(name, change(data) if name.endswith(".mat") else data) for name, data in kit], "w:gz")
 
 
 @pytest.mark.parametrize(
@@ -140,19 +146,16 @@ def damaged_kit(small: Miniature, change: Callable[[bytes], bytes]) -> bytes:
     ],
 )
 def test_a_damaged_list_of_classes_is_refused(
-    small: Miniature, tmp_path: Path, change: Callable[[bytes], bytes]
+    kit: list[tuple[str, bytes]], tmp_path: Path, change: Callable[[bytes], bytes]
 ) -> None:
     with pytest.raises(StagingError, match=r"meta\.mat"):
-        scan("devkit", damaged_kit(small, change), tmp_path)
+        scan("devkit", damaged(kit, change), tmp_path)
 
 
-@pytest.mark.parametrize("seed", range(3))
 def test_no_damage_to_the_list_of_classes_is_an_error_of_this_program(
-    small: Miniature, tmp_path: Path, seed: int
+    kit: list[tuple[str, bytes]], tmp_path: Path
 ) -> None:
-    import random
-
-    chance = random.Random(seed)
+    chance = random.Random(5)
 
     def change(data: bytes) -> bytes:
         changed = bytearray(data)
@@ -160,9 +163,9 @@ def test_no_damage_to_the_list_of_classes_is_an_error_of_this_program(
             changed[chance.randrange(128, len(changed))] = chance.randrange(256)
         return bytes(changed)
 
-    for _ in range(40):
+    for _ in range(150):
         try:
-            scan("devkit", damaged_kit(small, change), tmp_path)
+            scan("devkit", damaged(kit, change), tmp_path)
         except StagingError as error:
             assert "meta.mat" in str(error)  # noqa: PT017
 
@@ -173,7 +176,7 @@ def test_no_damage_to_the_list_of_classes_is_an_error_of_this_program(
         (lambda train, val, kit: train.pop(sorted(train)[1]), "lacks class n"),
         (lambda train, val, kit: train.update({sorted(train)[0]: []}), "lacks class n"),
         (lambda train, val, kit: train.update(n99999999=[("x", 0, 0)]), "has class n99999999"),
-        (lambda train, val, kit: val.pop(3), "holds 8 images, and the development kit has labels of images 1 to 9"),
+        (lambda train, val, kit: val.pop(3), "holds 8 images, and the .* has labels of images 1 to 9"),
         (lambda train, val, kit: kit[0].pop(sorted(kit[0])[0]), "has 3 classes in the place of 4"),
         (lambda train, val, kit: train[sorted(train)[2]].pop(), "holds 19 images in the place of 20"),
     ],
@@ -268,7 +271,7 @@ def test_an_image_that_cannot_be_decoded_is_refused() -> None:
 
 
 def unframed(data: bytes) -> list[bytes]:
-    """Read RecordIO as its description has it, apart from the program: records of pieces, each in whole words."""
+    """Read RecordIO as its description has it: records of pieces, each in whole words."""
     records, at = [], 0
     while at < len(data):
         magic, word = struct.unpack_from("<II", data, at)
@@ -291,7 +294,7 @@ def unframed(data: bytes) -> list[bytes]:
 def test_a_record_is_found_again_whatever_is_in_it(data: bytes) -> None:
     framed = imagenet_records.recordio_record(data)
     assert unframed(framed) == [data]
-    # A reader that begins anywhere finds records by the magic number at a multiple of four: it stands nowhere else.
+    # A reader that begins anywhere finds records by the magic number at a multiple of 4: it is nowhere else.
     starts = [at for at in range(0, len(framed), 4) if framed[at : at + 4] == MAGIC]
     assert len(starts) == 1 + sum(data[at : at + 4] == MAGIC for at in range(0, len(data), 4))
 
