@@ -116,7 +116,7 @@ class Plan:
         return self._orders[key]
 
     def units(self, name: str) -> list[Unit]:
-        """Return the units of a format in the order in which they are begun."""
+        """Return the units of a format in the order in which they start."""
         return [unit for part in PARTS for unit in getattr(self, f"_units_of_{name}")(part)]
 
     def _units_of_images(self, part: str) -> Iterator[Unit]:
@@ -566,7 +566,7 @@ def stage_format(plan: Plan, name: str) -> tuple[bool, dict[str, Any]]:
     missing = [unit for unit in plan.units(name) if not is_made(plan, unit, journal)]
     if missing and journal.encoder != plan.encoder(name):
         raise StagingError(
-            f"{folder} was begun with {journal.encoder}, and this is {plan.encoder(name)}, whose images may "
+            f"{folder} was started with {journal.encoder}, and this is {plan.encoder(name)}, whose images may "
             f"differ: go on with that version, or take {folder} and {journal.path} away"
         )
     done = total - sum(unit.last - unit.first for unit in missing)
@@ -828,10 +828,10 @@ def stage(options: argparse.Namespace, pins: dict[str, Any]) -> dict[str, Any]:
             for part in PARTS:
                 plan.order(name, part)
             try:
-                anew, made[name] = stage_format(plan, name)
+                differs, made[name] = stage_format(plan, name)
             except OSError as error:
                 raise in_words(error, plan.data / name) from error
-            changed |= anew
+            changed |= differs
     keys = ("objects", "size_bytes", "sha256")
     formats = {name: {key: one[key] for key in keys} for name, one in made.items()}
     for name, one in made.items():
@@ -986,8 +986,8 @@ def main() -> int:
         pins = json.loads(options.pins.read_text()) if options.pins else imagenet_archives.PINS
         print(json.dumps(stage(options, pins)))
     except (StagingError, OSError) as error:
-        told = in_words(error, options.data) if isinstance(error, OSError) else error
-        print(f"error: {told}", file=sys.stderr, flush=True)
+        reason = in_words(error, options.data) if isinstance(error, OSError) else error
+        print(f"error: {reason}", file=sys.stderr, flush=True)
         return EXIT_DATA
     except (ValueError, KeyError, TypeError) as error:
         if not options.pins:
