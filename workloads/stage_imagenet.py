@@ -566,8 +566,8 @@ def stage_format(plan: Plan, name: str) -> tuple[bool, dict[str, Any]]:
     missing = [unit for unit in plan.units(name) if not is_made(plan, unit, journal)]
     if missing and journal.encoder != plan.encoder(name):
         raise StagingError(
-            f"{folder} was started with {journal.encoder}, and this is {plan.encoder(name)}, whose images may "
-            f"differ: go on with that version, or take {folder} and {journal.path} away"
+            f"{folder} was started with {journal.encoder}, and this is {plan.encoder(name)}, whose images "
+            f"may differ: go on with that version, or take {folder} and {journal.path} away"
         )
     done = total - sum(unit.last - unit.first for unit in missing)
     if missing:
